@@ -1,0 +1,315 @@
+/* The contract between hvd-core and a backend plugin: one C header, no library to link.
+ *
+ * A plugin is a shared object that exports hvd_backend_entry_v1 and answers with static, constant tables. The
+ * engine ("host") calls the tables; the plugin calls the host through hvd_host_api. Nothing else crosses the border.
+ *
+ * Threads
+ *   T1  create, split, collective, req_test, req_wait, req_free, finalize and destroy on one device are serialised by
+ *       the host, but may come from changing threads.
+ *   T2  abort, async_error, query and event_query may come from any thread at any time.
+ *   T3  no call waits for another rank except create, split, finalize, stream_sync, event_wait and req_wait; these
+ *       honour the deadline they are given.
+ *   T4  a plugin's own thread announces itself with host->thread_enter before its first host call.
+ *   T5  after abort, destroy is local and bounded in time.
+ *
+ * Versions
+ *   The major is in the entry symbol's name; the minor is the size of the structs. Structs only grow, at the end.
+ *   Whoever reads a struct uses at most hdr.struct_size bytes of it; whoever fills a caller's out-struct writes at
+ *   most out->hdr.struct_size bytes. Arrays of structs are walked with the first element's hdr.struct_size as stride.
+ *   A zero in a field always means the behaviour from before the field existed. A callee that is handed a struct
+ *   longer than it knows answers HVD_E_UNSUPPORTED unless every byte beyond what it knows is zero.
+ *   There is no hidden padding (-Wpadded is an error in the tests), so sizeof(T) is the end of T's last field.
+ *
+ * Deadlines are absolute CLOCK_MONOTONIC nanoseconds; 0 asks for the host's default, HVD_NO_DEADLINE for none.
+ */
+#ifndef HVD_BACKEND_ABI_H_
+#define HVD_BACKEND_ABI_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define HVD_ABI_MAJOR 1
+#define HVD_ABI_MINOR 0
+#define HVD_NO_DEADLINE INT64_MAX
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* First member of every struct. `ext` may chain optional structs; NULL where there are none. */
+typedef struct hvd_hdr {
+  uint32_t struct_size;
+  uint16_t major, minor;
+  const void* ext;
+} hvd_hdr;
+
+/* True when a table reaches as far as slot f and fills it. */
+#define HVD_HAS(p, T, f) ((p) && (p)->hdr.struct_size >= offsetof(T, f) + sizeof((p)->f) && (p)->f)
+
+/* ------------------------------------------------------------------------------------------------ numbers, fixed */
+
+typedef int32_t hvd_rc;
+enum {
+  HVD_OK = 0,
+  HVD_INPROGRESS = 1,    /* started; ask again with the matching test or wait call */
+  HVD_E_INVALID = 2,     /* the caller broke a rule of this header */
+  HVD_E_UNSUPPORTED = 3, /* this backend cannot do that, and said so in query */
+  HVD_E_UNAVAILABLE = 4, /* could work, but not on this machine now */
+  HVD_E_NOMEM = 5,
+  HVD_E_TIMEOUT = 6,  /* the deadline passed */
+  HVD_E_ABORTED = 7,  /* abort was called */
+  HVD_E_REMOTE = 8,   /* a peer failed or disappeared */
+  HVD_E_DEVICE = 9,   /* the device failed */
+  HVD_E_INTERNAL = 10,
+  HVD_E_ABI = 11
+};
+
+enum { HVD_EF_RETRYABLE = 1, HVD_EF_COMM_DEAD = 2, HVD_EF_DEVICE_DEAD = 4 };
+
+/* Element types. 0..9 are Horovod's wire numbers. */
+enum {
+  HVD_UINT8 = 0,
+  HVD_INT8 = 1,
+  HVD_UINT16 = 2,
+  HVD_INT16 = 3,
+  HVD_INT32 = 4,
+  HVD_INT64 = 5,
+  HVD_FLOAT16 = 6,
+  HVD_FLOAT32 = 7,
+  HVD_FLOAT64 = 8,
+  HVD_BOOL = 9,
+  HVD_BFLOAT16 = 10,
+  HVD_FLOAT8_E4M3FN = 11,
+  HVD_FLOAT8_E5M2 = 12,
+  HVD_UINT32 = 13,
+  HVD_UINT64 = 14,
+  HVD_DTYPE_COUNT = 15
+};
+
+/* Reductions. On HVD_BOOL: SUM and MAX are logical or, PROD and MIN logical and. AVG of integers divides the exact sum
+ * and truncates toward zero; AVG of bool is invalid. */
+enum { HVD_SUM = 0, HVD_PROD = 1, HVD_MIN = 2, HVD_MAX = 3, HVD_AVG = 4, HVD_REDOP_COUNT = 5 };
+
+/* Collectives; the required ones are ALLREDUCE, ALLGATHER and BROADCAST, the host composes the others. */
+enum {
+  HVD_ALLREDUCE = 0,
+  HVD_REDUCE = 1,
+  HVD_BROADCAST = 2,
+  HVD_ALLGATHER = 3, /* with out_counts: the v form */
+  HVD_REDUCESCATTER = 4,
+  HVD_ALLTOALL = 5,
+  HVD_SEND = 6,
+  HVD_RECV = 7,
+  HVD_BARRIER = 8,
+  HVD_COLL_COUNT = 9
+};
+
+enum { HVD_MEM_DEVICE = 1, HVD_MEM_PINNED = 2, HVD_MEM_HOST = 3, HVD_MEM_MANAGED = 4, HVD_MEM_REGISTERED = 5 };
+
+/* What a communicator table declares in `caps`. */
+enum {
+  HVD_CAP_STREAM = 1u << 0,      /* collective() enqueues on args->stream and returns HVD_OK */
+  HVD_CAP_REQUEST = 1u << 1,     /* collective() returns a request that req_test/req_wait drive */
+  HVD_CAP_VECTORED = 1u << 2,    /* takes n_bufs > 1; otherwise the host packs */
+  HVD_CAP_GROUP_SAME = 1u << 3,  /* group_begin/group_end around calls of one kind */
+  HVD_CAP_GROUP_MIXED = 1u << 4, /* ... of any kinds */
+  HVD_CAP_ABORT = 1u << 5,
+  HVD_CAP_ONE_HOST = 1u << 6,    /* all ranks of a communicator must share a host */
+  HVD_CAP_MEM_HOST = 1u << 7,    /* reads and writes host memory */
+  HVD_CAP_MEM_DEVICE = 1u << 8,  /* reads and writes memory of `device_types` */
+  HVD_CAP_PROCESS_LOCAL = 1u << 9 /* works between threads of one process too (tests, sanitizers) */
+};
+
+/* How an operation is served, in hvd_coll_caps.support. */
+enum { HVD_UNSERVED = 0, HVD_NATIVE = 1, HVD_EMULATED = 2 };
+
+enum { HVD_LOG_TRACE = 0, HVD_LOG_DEBUG = 1, HVD_LOG_INFO = 2, HVD_LOG_WARN = 3, HVD_LOG_ERROR = 4, HVD_LOG_FATAL = 5 };
+
+/* --------------------------------------------------------------------------------------------------- small structs */
+
+/* Owned by the caller, who sets hdr.struct_size; filled only when a call fails. */
+typedef struct hvd_error {
+  hvd_hdr hdr;
+  int32_t code, flags;
+  int64_t vendor_code;
+  char text[992];
+} hvd_error;
+
+typedef struct hvd_device_s* hvd_device;
+typedef struct hvd_stream_s* hvd_stream;
+typedef struct hvd_event_s* hvd_event;
+typedef struct hvd_mem_s* hvd_mem;
+typedef struct hvd_comm_s* hvd_comm;
+typedef struct hvd_req_s* hvd_req;
+
+/* A piece of memory. `base` may be a handle: never add to it, use `offset`. */
+typedef struct hvd_buf {
+  void* base;
+  uint64_t offset;
+  uint64_t bytes;
+} hvd_buf;
+
+/* ------------------------------------------------------------------------------------------------- host -> plugin */
+
+typedef struct hvd_host_api {
+  hvd_hdr hdr;
+  void (*log)(int32_t level, const char* file, int32_t line, const char* text);
+  /* Key-value rendezvous; `store` comes from hvd_comm_args. Keys are private to the communicator being created. get
+   * waits until the key exists or the deadline passes; *n is the capacity on entry, the size on return. */
+  hvd_rc (*store_set)(void* store, const char* key, const void* p, uint64_t n, hvd_error*);
+  hvd_rc (*store_get)(void* store, const char* key, void* p, uint64_t* n, int64_t deadline_ns, hvd_error*);
+  hvd_rc (*store_add)(void* store, const char* key, int64_t delta, int64_t* now, hvd_error*);
+  hvd_rc (*store_del)(void* store, const char* key, hvd_error*);
+  /* Value of one of the plugin's own options as text; *n as in store_get. HVD_E_UNAVAILABLE when unset. */
+  hvd_rc (*option)(const char* key, char* text, uint64_t* n);
+  void (*thread_enter)(const char* role);
+  void (*activity)(hvd_comm, uint64_t seq, const char* phase, int32_t begin_end);
+  /* Completion learnt on a thread of the plugin's own: the host calls req_test or event_query soon. */
+  void (*notify)(void* token);
+} hvd_host_api;
+
+/* ------------------------------------------------------------------------------------------------------- devices */
+
+typedef struct hvd_device_props {
+  hvd_hdr hdr;
+  uint64_t free_bytes, total_bytes;
+  int32_t numa_node, reserved0; /* claimable by a future minor */
+  uint32_t alignment, batch_limit;
+  char pci[32], uuid[48], arch[48];
+} hvd_device_props;
+
+typedef struct hvd_copy_item {
+  hvd_hdr hdr;
+  hvd_buf src, dst;
+  double scale; /* 0 means 1 */
+  uint64_t count;
+  int32_t src_dtype, dst_dtype;
+} hvd_copy_item;
+
+typedef struct hvd_device_api {
+  hvd_hdr hdr;
+  const char* device_type; /* "cuda", "gcu", "cpu" */
+  hvd_rc (*count)(int32_t*, hvd_error*);
+  hvd_rc (*open)(int32_t ordinal, void* native_context, hvd_device*, hvd_error*);
+  hvd_rc (*close)(hvd_device, hvd_error*);
+  hvd_rc (*props)(hvd_device, hvd_device_props*, hvd_error*);
+  hvd_rc (*stream_create)(hvd_device, int32_t priority, hvd_stream*, hvd_error*);
+  hvd_rc (*stream_wrap)(hvd_device, void* native, hvd_stream*, hvd_error*);
+  void* (*stream_native)(hvd_stream);
+  hvd_rc (*stream_wait_event)(hvd_stream, hvd_event, hvd_error*);
+  hvd_rc (*stream_query)(hvd_stream, hvd_error*);
+  hvd_rc (*stream_sync)(hvd_stream, int64_t deadline_ns, hvd_error*);
+  hvd_rc (*stream_destroy)(hvd_stream, hvd_error*);
+  hvd_rc (*event_create)(hvd_device, int32_t flags, hvd_event*, hvd_error*);
+  hvd_rc (*event_record)(hvd_event, hvd_stream, hvd_error*);
+  hvd_rc (*event_query)(hvd_event, hvd_error*); /* OK done (or never recorded), INPROGRESS not yet */
+  hvd_rc (*event_wait)(hvd_event, int64_t deadline_ns, hvd_error*);
+  hvd_rc (*event_elapsed_ns)(hvd_event a, hvd_event b, int64_t*, hvd_error*);
+  hvd_rc (*event_destroy)(hvd_event, hvd_error*);
+  hvd_rc (*mem_alloc)(hvd_device, int32_t kind, uint64_t bytes, hvd_mem*, hvd_buf*, hvd_error*);
+  hvd_rc (*mem_free)(hvd_mem, hvd_error*);
+  hvd_rc (*mem_query)(const void* p, int32_t* kind, int32_t* ordinal, hvd_error*);
+  hvd_rc (*copy)(hvd_stream, hvd_buf dst, hvd_buf src, uint64_t bytes, hvd_error*);
+  hvd_rc (*batched_copy_scale)(hvd_stream, const hvd_copy_item*, uint64_t n, hvd_error*);
+  hvd_rc (*reduce_local)(hvd_stream, hvd_buf inout, hvd_buf in, uint64_t count, int32_t dtype, int32_t op, hvd_error*);
+} hvd_device_api;
+
+/* -------------------------------------------------------------------------------------------------- communicators */
+
+typedef struct hvd_comm_args {
+  hvd_hdr hdr;
+  const char* key; /* unique for this communicator in this job; the same on all its ranks */
+  void* store;     /* for host->store_*; valid during create and split only */
+  const void* id;  /* from id_create on rank 0, id_bytes() long; NULL when id_bytes() is 0 */
+  uint64_t id_bytes;
+  const int32_t* ranks; /* world ranks of the members, in order; `size` of them */
+  const int32_t* hosts; /* host index of each member */
+  int32_t rank, size;   /* of this process within the communicator */
+  hvd_device device;    /* NULL for host memory */
+  int64_t deadline_ns;
+  void* notify_token; /* to hand to host->notify */
+} hvd_comm_args;
+
+/* One collective over a list of buffers that share dtype, op and scale factors.
+ *   n_bufs     length of in, out and counts; 1 unless the communicator declares VECTORED; 0 for BARRIER
+ *   counts[i]  elements of buffer i that this rank puts in (ALLREDUCE, REDUCE, BROADCAST: the same on all ranks)
+ *   ALLGATHER       out_counts[i * size + r]: elements from rank r in out[i], in rank order; NULL: counts[i] from each
+ *   REDUCESCATTER   out_counts[i * size + r]: elements that rank r receives of in[i]; NULL: counts[i] / size each
+ *   ALLTOALL        in_counts[i * size + r] to rank r, out_counts[i * size + r] from rank r; NULL: counts[i] / size
+ *   SEND, RECV      peer
+ * in[i] equal to out[i] means in place. Results are what a reduction in rank order gives, prescale before and postscale
+ * after it; a factor of 0 means 1. The backend may read `args` and everything it points to only during the call;
+ * buffers themselves stay valid until the request completes. */
+typedef struct hvd_coll_args {
+  hvd_hdr hdr;
+  int32_t coll, dtype, op, flags;
+  uint64_t n_bufs;
+  const hvd_buf* in;
+  const hvd_buf* out;
+  const uint64_t* counts;
+  const uint64_t* in_counts;
+  const uint64_t* out_counts;
+  int32_t root, peer; /* ranks within the communicator */
+  double prescale, postscale;
+  hvd_stream stream;
+  int64_t deadline_ns;
+  uint64_t seq; /* for host->activity */
+} hvd_coll_args;
+
+typedef struct hvd_coll_caps {
+  hvd_hdr hdr;
+  int32_t support, score;
+  uint32_t alignment, flags;
+  uint64_t max_count;
+} hvd_coll_caps;
+
+typedef struct hvd_comm_api {
+  hvd_hdr hdr;
+  const char* device_types; /* "cuda,cpu" */
+  uint64_t caps;
+  uint64_t (*id_bytes)(void);
+  hvd_rc (*id_create)(void* id, hvd_error*);
+  hvd_rc (*create)(const hvd_comm_args*, hvd_comm*, hvd_error*); /* may return INPROGRESS: then create_test */
+  hvd_rc (*create_test)(hvd_comm, hvd_error*);
+  hvd_rc (*split)(hvd_comm, const hvd_comm_args*, hvd_comm*, hvd_error*);
+  hvd_rc (*finalize)(hvd_comm, int64_t deadline_ns, hvd_error*);
+  hvd_rc (*destroy)(hvd_comm, hvd_error*);
+  hvd_rc (*abort)(hvd_comm, hvd_error*); /* never blocks, idempotent; later calls return ABORTED */
+  hvd_rc (*async_error)(hvd_comm, hvd_error*);
+  /* Pure function of arguments that are the same on all ranks; hvd_comm may be NULL; addresses are not looked at. */
+  hvd_rc (*query)(hvd_comm, const hvd_coll_args*, hvd_coll_caps*, hvd_error*);
+  /* STREAM: enqueued, HVD_OK. REQUEST: HVD_OK when already complete (*req NULL), or HVD_INPROGRESS with a request. */
+  hvd_rc (*collective)(hvd_comm, const hvd_coll_args*, hvd_req*, hvd_error*);
+  hvd_rc (*group_begin)(hvd_comm, hvd_error*);
+  hvd_rc (*group_end)(hvd_comm, hvd_error*);
+  hvd_rc (*req_test)(hvd_req, hvd_error*);                      /* OK, INPROGRESS or an error; makes progress */
+  hvd_rc (*req_wait)(hvd_req, int64_t deadline_ns, hvd_error*); /* the same, asleep until done or the deadline */
+  hvd_rc (*req_free)(hvd_req);
+  hvd_rc (*mem_register)(hvd_comm, hvd_buf, void** handle, hvd_error*);
+  hvd_rc (*mem_deregister)(hvd_comm, void* handle, hvd_error*);
+} hvd_comm_api;
+
+/* -------------------------------------------------------------------------------------------------------- backend */
+
+typedef struct hvd_option {
+  hvd_hdr hdr;
+  const char *name, *type, *fallback, *range, *doc;
+} hvd_option;
+
+typedef struct hvd_backend_api {
+  hvd_hdr hdr;
+  const char *name, *tag, *version, *vendor_lib; /* "eccl", "ECCL", "0.3.1", "libeccl.so 3.1.0" */
+  const hvd_device_api* device;                  /* either may be NULL */
+  const hvd_comm_api* comm;
+  const hvd_option* options;
+  uint64_t option_count;
+} hvd_backend_api;
+
+/* The one exported symbol. `host` outlives the plugin. On success *out points to a static table. */
+typedef hvd_rc (*hvd_backend_entry_fn)(const hvd_host_api* host, const hvd_backend_api** out, hvd_error* err);
+hvd_rc hvd_backend_entry_v1(const hvd_host_api* host, const hvd_backend_api** out, hvd_error* err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif /* HVD_BACKEND_ABI_H_ */
