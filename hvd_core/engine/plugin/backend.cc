@@ -1,0 +1,202 @@
+// Loaded backends and the creation of their communicators. See backend.h.
+#include "engine/plugin/backend.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "engine/plugin/host_api.h"
+#include "engine/plugin/loader.h"
+
+namespace hvd::plugin {
+namespace {
+
+// An id comes from a vendor's library (the largest known is 4 KiB); beyond this the size is not believed.
+constexpr uint64_t kMaxIdBytes = 1u << 20;
+
+constexpr int64_t kDefaultCreateNs = 60'000'000'000;
+
+int64_t now_ns() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return int64_t{1000000000} * t.tv_sec + t.tv_nsec;
+}
+
+std::string text_or_empty(const char* text) { return text ? text : ""; }
+
+// A library stays open for good, so what was loaded is known to the process, not to an engine.
+struct Loaded {
+  std::mutex mutex;
+  std::map<std::pair<hvd_backend_entry_fn, std::string>, std::shared_ptr<Backend>> by_entry;
+};
+
+Loaded& loaded() {
+  static auto* all = new Loaded;
+  return *all;
+}
+
+}  // namespace
+
+std::shared_ptr<Backend> Backend::load_library(const std::string& path, const std::string& expected_name) {
+  return load_entry(open_library(path, expected_name), expected_name, path);
+}
+
+std::shared_ptr<Backend> Backend::load_entry(hvd_backend_entry_fn entry, const std::string& expected_name,
+                                             const std::string& origin) {
+  std::lock_guard<std::mutex> lock(loaded().mutex);
+  auto& backend = loaded().by_entry[{entry, expected_name}];
+  if (!backend) backend = std::make_shared<Backend>(handshake(entry, expected_name, origin), origin);
+  return backend;
+}
+
+Backend::Backend(const hvd_backend_api* api, std::string origin)
+    : api_(api),
+      origin_(std::move(origin)),
+      name_(text_or_empty(api->name)),
+      tag_(text_or_empty(api->tag)),
+      version_(text_or_empty(api->version)),
+      vendor_lib_(text_or_empty(api->vendor_lib)) {}
+
+std::string Backend::device_type() const { return has_device() ? api_->device->device_type : ""; }
+
+bool Backend::serves_device_type(const std::string& type) const {
+  if (!has_comm()) return false;
+  if (type == "cpu" && (comm_caps() & HVD_CAP_MEM_HOST)) return true;
+  if (!(comm_caps() & HVD_CAP_MEM_DEVICE)) return false;
+  const std::string types = "," + text_or_empty(api_->comm->device_types) + ",";
+  return types.find("," + type + ",") != std::string::npos;
+}
+
+hvd_coll_caps Backend::query(hvd_comm comm, const hvd_coll_args& args) const {
+  hvd_coll_args in = args;
+  in.hdr = {sizeof(in), HVD_ABI_MAJOR, HVD_ABI_MINOR, nullptr};
+  hvd_coll_caps out;
+  std::memset(&out, 0, sizeof(out));
+  out.hdr = {sizeof(out), HVD_ABI_MAJOR, HVD_ABI_MINOR, nullptr};
+  if (!has_comm()) return out;
+  hvd_error error = empty_error();
+  const hvd_rc rc = api_->comm->query(comm, &in, &out, &error);
+  if (rc == HVD_E_UNSUPPORTED) {
+    out.support = HVD_UNSERVED;
+  } else if (rc != HVD_OK) {
+    throw_backend_error(name_, "query", rc, error);
+  }
+  return out;
+}
+
+// Rank 0 makes the id, the others fetch it, the last one to have it clears the keys away. Rank 0's failure travels
+// the same way, so that the others hear of it at once and not at their deadline.
+std::string Backend::exchange_id(const std::string& prefix, Store& store, int32_t rank, size_t size,
+                                 int64_t deadline_ns) const {
+  const hvd_comm_api* comm = api_->comm;
+  const uint64_t bytes = HVD_HAS(comm, hvd_comm_api, id_bytes) ? comm->id_bytes() : 0;
+  if (bytes == 0) return {};
+  const auto refuse = [&](int32_t code, const std::string& text) {
+    throw BackendError(code, 0, 0, name_ + ": id_create: " + text + " (" + rc_name(code) + ")");
+  };
+  if (bytes > kMaxIdBytes) {
+    refuse(HVD_E_ABI, "the backend asks for an id of " + std::to_string(bytes) + " bytes; at most " +
+                          std::to_string(kMaxIdBytes) + " are allowed");
+  }
+  const std::string id_key = prefix + "#id", count_key = prefix + "#id.seen";
+  if (rank == 0) {
+    std::string id(bytes, '\0');
+    hvd_error error = empty_error();
+    const hvd_rc rc = comm->id_create(id.data(), &error);
+    if (rc == HVD_OK) {
+      if (size > 1) store.set(id_key, "+" + id);
+      return id;
+    }
+    try {
+      throw_backend_error(name_, "id_create", rc, error);
+    } catch (const BackendError& e) {
+      if (size > 1) store.set(id_key, std::string("-") + e.what());
+      throw;
+    }
+  }
+  std::string answer = store.get(id_key, deadline_ns);
+  if (store.add(count_key, 1) == static_cast<int64_t>(size) - 1) {
+    store.del(id_key);
+    store.del(count_key);
+  }
+  if (!answer.empty() && answer[0] == '-') refuse(HVD_E_REMOTE, "rank 0 reports: " + answer.substr(1));
+  if (answer.size() != bytes + 1) {
+    refuse(HVD_E_REMOTE, "rank 0 made an id of " + std::to_string(answer.size() - 1) + " bytes, this rank expects " +
+                             std::to_string(bytes) + ": the ranks run different versions of the backend's library");
+  }
+  return answer.substr(1);
+}
+
+void Backend::await_creation(hvd_comm handle, int64_t deadline_ns) const {
+  const hvd_comm_api* comm = api_->comm;
+  hvd_error error = empty_error();
+  hvd_rc rc = HVD_E_ABI;
+  if (HVD_HAS(comm, hvd_comm_api, create_test)) {
+    int64_t pause_ns = 20'000;
+    while ((rc = comm->create_test(handle, &error)) == HVD_INPROGRESS) {
+      if (now_ns() >= deadline_ns) {
+        rc = fill_error(&error, HVD_E_TIMEOUT, "the members did not all arrive in time");
+        break;
+      }
+      timespec pause{0, pause_ns};
+      nanosleep(&pause, nullptr);
+      pause_ns = std::min<int64_t>(pause_ns * 2, 2'000'000);
+    }
+  } else {
+    fill_error(&error, rc, "create answered INPROGRESS, but the table has no create_test");
+  }
+  if (rc == HVD_OK) return;
+  hvd_error ignored = empty_error();
+  if (HVD_HAS(comm, hvd_comm_api, abort)) comm->abort(handle, &ignored);
+  comm->destroy(handle, &ignored);
+  throw_backend_error(name_, "create", rc, error);
+}
+
+std::unique_ptr<Communicator> Backend::create_comm(const std::string& key, Store& store,
+                                                   const std::vector<int32_t>& ranks, const std::vector<int32_t>& hosts,
+                                                   int32_t my_rank_in_comm, int64_t deadline_ns, void* notify_token,
+                                                   hvd_device device) {
+  const auto refuse = [&](int32_t code, const std::string& text) {
+    throw BackendError(code, 0, 0, name_ + ": create: " + text + " (" + rc_name(code) + ")");
+  };
+  const auto size = static_cast<int32_t>(ranks.size());
+  if (!has_comm()) refuse(HVD_E_UNSUPPORTED, "this backend has devices but no communicators");
+  if (size == 0 || hosts.size() != ranks.size() || my_rank_in_comm < 0 || my_rank_in_comm >= size) {
+    refuse(HVD_E_INVALID, "rank " + std::to_string(my_rank_in_comm) + " of " + std::to_string(size) + " ranks with " +
+                              std::to_string(hosts.size()) + " host indices makes no communicator");
+  }
+  if ((comm_caps() & HVD_CAP_ONE_HOST) && std::count(hosts.begin(), hosts.end(), hosts[0]) != size) {
+    refuse(HVD_E_UNSUPPORTED, "this backend works within one host, and the ranks are on several");
+  }
+  if (deadline_ns == 0) deadline_ns = now_ns() + kDefaultCreateNs;
+  StoreScope scope{&store, key + "/", deadline_ns};
+  const std::string id = exchange_id(scope.prefix, store, my_rank_in_comm, ranks.size(), deadline_ns);
+
+  hvd_comm_args args;
+  std::memset(&args, 0, sizeof(args));
+  args.hdr = {sizeof(args), HVD_ABI_MAJOR, HVD_ABI_MINOR, nullptr};
+  args.key = key.c_str();
+  args.store = &scope;
+  args.id = id.empty() ? nullptr : id.data();
+  args.id_bytes = id.size();
+  args.ranks = ranks.data();
+  args.hosts = hosts.data();
+  args.rank = my_rank_in_comm;
+  args.size = size;
+  args.device = device;
+  args.deadline_ns = deadline_ns;
+  args.notify_token = notify_token;
+  hvd_comm handle = nullptr;
+  hvd_error error = empty_error();
+  const hvd_rc rc = api_->comm->create(&args, &handle, &error);
+  if (rc != HVD_OK && rc != HVD_INPROGRESS) throw_backend_error(name_, "create", rc, error);
+  if (handle == nullptr) refuse(HVD_E_ABI, "the backend reported success but gave no communicator");
+  if (rc == HVD_INPROGRESS) await_creation(handle, deadline_ns);
+  return std::make_unique<Communicator>(shared_from_this(), handle, my_rank_in_comm, size);
+}
+
+}  // namespace hvd::plugin

@@ -1,0 +1,68 @@
+// A loaded backend: checked tables with what the engine asks of them.
+//
+// Backends are shared and live as long as the process: a library is opened and shaken hands with once, whatever the
+// number of engines. All members are const and may be called from any thread; create_comm waits for other ranks.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/plugin/communicator.h"
+#include "engine/plugin/errors.h"
+#include "engine/plugin/store.h"
+#include "hvd/backend_abi.h"
+
+namespace hvd::plugin {
+
+class Backend : public std::enable_shared_from_this<Backend> {
+ public:
+  // Both throw LoadError, or BackendError when the backend says itself that it cannot work here. The same library
+  // or entry gives the same object. `origin` takes the place of a path in messages.
+  static std::shared_ptr<Backend> load_library(const std::string& path, const std::string& expected_name);
+  static std::shared_ptr<Backend> load_entry(hvd_backend_entry_fn entry, const std::string& expected_name,
+                                             const std::string& origin);
+
+  Backend(const hvd_backend_api* api, std::string origin);
+
+  const std::string& name() const { return name_; }              // "shm"
+  const std::string& tag() const { return tag_; }                // "SHM"
+  const std::string& version() const { return version_; }        // the plugin's own, may be ""
+  const std::string& vendor_lib() const { return vendor_lib_; }  // may be ""
+  const std::string& path() const { return origin_; }
+  int abi_minor() const { return api_->hdr.minor; }
+
+  bool has_device() const { return api_->device != nullptr; }
+  bool has_comm() const { return api_->comm != nullptr; }
+  uint64_t comm_caps() const { return has_comm() ? api_->comm->caps : 0; }
+  // Whether its communicators read and write this memory directly; "cpu" is host memory.
+  bool serves_device_type(const std::string& type) const;
+  // The type that the device table serves, "" without one.
+  std::string device_type() const;
+  const hvd_device_api* device_api() const { return api_->device; }
+  const hvd_comm_api* comm_api() const { return api_->comm; }
+
+  // Collective over `ranks` (world ranks in order; hosts[i] is the host index of ranks[i]): every member calls it
+  // with the same key, which no two communicators of a job share. Waits for the members until deadline_ns (absolute
+  // CLOCK_MONOTONIC). Throws BackendError: TIMEOUT, REMOTE, or what the backend says.
+  std::unique_ptr<Communicator> create_comm(const std::string& key, Store& store, const std::vector<int32_t>& ranks,
+                                            const std::vector<int32_t>& hosts, int32_t my_rank_in_comm,
+                                            int64_t deadline_ns, void* notify_token = nullptr,
+                                            hvd_device device = nullptr);
+
+  // How a collective would be served, before any communicator exists. support is HVD_UNSERVED when the backend
+  // answers UNSUPPORTED; other failures throw BackendError. Reads no addresses.
+  hvd_coll_caps query(const hvd_coll_args& args) const { return query(nullptr, args); }
+  hvd_coll_caps query(hvd_comm comm, const hvd_coll_args& args) const;
+
+ private:
+  std::string exchange_id(const std::string& prefix, Store& store, int32_t rank, size_t size,
+                          int64_t deadline_ns) const;
+  void await_creation(hvd_comm comm, int64_t deadline_ns) const;
+
+  const hvd_backend_api* api_;
+  std::string origin_, name_, tag_, version_, vendor_lib_;
+};
+
+}  // namespace hvd::plugin

@@ -1,0 +1,168 @@
+// One communicator and its one request. See communicator.h.
+#include "engine/plugin/communicator.h"
+
+#include <cstring>
+#include <utility>
+
+#include "engine/plugin/backend.h"
+#include "engine/plugin/host_api.h"
+
+namespace hvd::plugin {
+namespace {
+
+const char* coll_name(int32_t coll) {
+  static constexpr const char* kNames[HVD_COLL_COUNT] = {
+      "allreduce", "reduce", "broadcast", "allgather", "reducescatter", "alltoall", "send", "recv", "barrier"};
+  return coll >= 0 && coll < HVD_COLL_COUNT ? kNames[coll] : "collective";
+}
+
+template <class T>
+const T* pointer(const std::vector<T>& v) {
+  return v.empty() ? nullptr : v.data();
+}
+
+}  // namespace
+
+hvd_coll_args Collective::args() const {
+  hvd_coll_args a;
+  std::memset(&a, 0, sizeof(a));
+  a.hdr = {sizeof(a), HVD_ABI_MAJOR, HVD_ABI_MINOR, nullptr};
+  a.coll = coll;
+  a.dtype = dtype;
+  a.op = op;
+  a.n_bufs = counts.size();
+  a.in = pointer(in);
+  a.out = pointer(out);
+  a.counts = pointer(counts);
+  a.in_counts = pointer(in_counts);
+  a.out_counts = pointer(out_counts);
+  a.root = root;
+  a.peer = peer;
+  a.prescale = prescale;
+  a.postscale = postscale;
+  a.stream = stream;
+  a.deadline_ns = deadline_ns;
+  a.seq = seq;
+  return a;
+}
+
+Communicator::Communicator(std::shared_ptr<Backend> backend, hvd_comm handle, int32_t rank, int32_t size)
+    : backend_(std::move(backend)), api_(backend_->comm_api()), handle_(handle), rank_(rank), size_(size) {}
+
+Communicator::~Communicator() {
+  if (request_ != nullptr) {
+    abort();
+    free_request();
+  }
+  hvd_error error = empty_error();
+  const hvd_rc rc = api_->destroy(handle_, &error);
+  if (rc == HVD_OK) return;
+  try {
+    throw_backend_error(backend_->name(), "destroy", rc, error);
+  } catch (const std::exception& e) {
+    log(HVD_LOG_WARN, backend_->name(), __FILE__, __LINE__, e.what());
+  }
+}
+
+void Communicator::free_request() noexcept {
+  if (request_ != nullptr) api_->req_free(std::exchange(request_, nullptr));
+}
+
+// Where the backend has no abort of its own, at least nothing new begins.
+void Communicator::check_alive(const char* what) const {
+  if (!aborted() || (api_->caps & HVD_CAP_ABORT)) return;
+  throw BackendError(HVD_E_ABORTED, HVD_EF_COMM_DEAD, 0,
+                     backend_->name() + ": " + what + ": the communicator was aborted (ABORTED)");
+}
+
+// True complete, false in flight; throws on failure, after which nothing is in flight.
+bool Communicator::settle(const char* what, hvd_rc rc, const hvd_error& error) {
+  if (rc == HVD_INPROGRESS) return false;
+  free_request();
+  if (rc != HVD_OK) throw_backend_error(backend_->name(), what, rc, error);
+  return true;
+}
+
+bool Communicator::start(const Collective& c) {
+  const char* what = coll_name(c.coll);
+  check_alive(what);
+  const size_t n = c.counts.size();
+  const size_t per_rank = n * static_cast<size_t>(size_);
+  const char* mistake = nullptr;
+  if (request_ != nullptr) {
+    mistake = "an earlier operation on this communicator is still in flight";
+  } else if (c.in.size() != n || c.out.size() != n) {
+    mistake = "in, out and counts differ in length";
+  } else if ((!c.in_counts.empty() && c.in_counts.size() != per_rank) ||
+             (!c.out_counts.empty() && c.out_counts.size() != per_rank)) {
+    mistake = "in_counts or out_counts do not have one element per rank and buffer";
+  } else if (n > 1 && !(api_->caps & HVD_CAP_VECTORED)) {
+    mistake = "the backend takes one buffer at a time (no HVD_CAP_VECTORED)";
+  }
+  if (mistake != nullptr) {
+    throw BackendError(HVD_E_INVALID, 0, 0, backend_->name() + ": " + what + ": " + mistake + " (INVALID)");
+  }
+  const hvd_coll_args args = c.args();
+  hvd_error error = empty_error();
+  hvd_req request = nullptr;
+  const hvd_rc rc = api_->collective(handle_, &args, &request, &error);
+  coll_ = c.coll;
+  request_ = request;
+  if (rc == HVD_INPROGRESS && request == nullptr) {
+    hvd_error broken = empty_error();
+    std::strcpy(broken.text, "the backend answered INPROGRESS without a request");
+    throw_backend_error(backend_->name(), what, HVD_E_ABI, broken);
+  }
+  return settle(what, rc, error);
+}
+
+bool Communicator::test() {
+  if (request_ == nullptr) return true;
+  check_alive(coll_name(coll_));
+  hvd_error error = empty_error();
+  const hvd_rc rc = api_->req_test(request_, &error);
+  return settle(coll_name(coll_), rc, error);
+}
+
+bool Communicator::wait(int64_t deadline_ns) {
+  if (request_ == nullptr) return true;
+  check_alive(coll_name(coll_));
+  hvd_error error = empty_error();
+  const hvd_rc rc = api_->req_wait(request_, deadline_ns, &error);
+  return settle(coll_name(coll_), rc, error);
+}
+
+void Communicator::abort() noexcept {
+  aborted_.store(true, std::memory_order_release);
+  if (!HVD_HAS(api_, hvd_comm_api, abort)) return;
+  hvd_error error = empty_error();
+  api_->abort(handle_, &error);  // its only failure would be "already aborted"
+}
+
+hvd_rc Communicator::async_error(std::string* text) noexcept {
+  if (!HVD_HAS(api_, hvd_comm_api, async_error)) return HVD_E_UNSUPPORTED;
+  hvd_error error = empty_error();
+  const hvd_rc rc = api_->async_error(handle_, &error);
+  if (rc == HVD_OK || rc == HVD_E_UNSUPPORTED || text == nullptr) return rc;
+  try {
+    throw_backend_error(backend_->name(), "async_error", rc, error);
+  } catch (const std::exception& e) {
+    *text = e.what();
+  }
+  return rc;
+}
+
+void Communicator::finalize(int64_t deadline_ns) {
+  if (!HVD_HAS(api_, hvd_comm_api, finalize)) return;
+  hvd_error error = empty_error();
+  const hvd_rc rc = api_->finalize(handle_, deadline_ns, &error);
+  if (rc != HVD_OK) throw_backend_error(backend_->name(), "finalize", rc, error);
+}
+
+hvd_coll_caps Communicator::query(const Collective& collective) const {
+  return backend_->query(handle_, collective.args());
+}
+
+uint64_t Communicator::caps() const { return api_->caps; }
+
+}  // namespace hvd::plugin
