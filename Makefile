@@ -1,0 +1,81 @@
+# The two commands of the README, `make train` and `make test`, and the developer's helpers. Needs Python >= 3.10
+# with venv, a C++20 compiler and make; everything else is installed into .venv. Stamp files make re-runs quick:
+# the environment is redone when requirements/ changes, the build when a source of it does.
+
+PYTHON ?= python3
+NP ?= 2
+PYTEST_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+# The console scripts of .venv first: `mpirun`, `horovodrun` and the compilers' helpers come from there.
+WITH_VENV := PATH="$(CURDIR)/$(BIN):$$PATH"
+
+CXX_FILES := $(shell find hvd_core backends tests benchmarks \( -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.c' \) 2>/dev/null)
+BUILD_INPUTS := CMakeLists.txt pyproject.toml hvd_core/version.py \
+    $(shell find hvd_core/engine hvd_core/include backends -type f \
+        \( -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.inc' -o -name 'CMakeLists.txt' \) 2>/dev/null)
+
+.PHONY: help train install test test-all lint format wheel clean
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make train     train the example on $(NP) processes (NP=4 make train for four)"
+	@echo "make test      check style, build, run the test-suite (PYTEST_ARGS='-k name' to select)"
+	@echo "make test-all  the same with the slow tests"
+	@echo "make format    put Python and C++ sources into the house style"
+	@echo "make install   only build and install into $(VENV) (editable)"
+	@echo "make wheel     build the wheel into dist/"
+	@echo "make clean     remove $(VENV), build/, dist/ and built libraries"
+
+train: $(VENV)/.train
+	$(WITH_VENV) horovodrun -np $(NP) python examples/pytorch_digits.py
+
+install: $(VENV)/.built
+
+test: $(VENV)/.test lint
+	$(WITH_VENV) python -m pytest -m "not slow" $(PYTEST_ARGS)
+
+test-all: $(VENV)/.test lint
+	$(WITH_VENV) python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(if $(CXX_FILES),$(BIN)/clang-format --dry-run -Werror $(CXX_FILES))
+
+format: $(VENV)/.test
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+	$(if $(CXX_FILES),$(BIN)/clang-format -i $(CXX_FILES))
+
+wheel: $(VENV)/.tools
+	$(WITH_VENV) python -m pip wheel --no-build-isolation --no-deps -w dist .
+
+clean:
+	rm -rf $(VENV) build dist hvd_core/lib hvd_core/_core*.so
+
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	    { echo "hvd-core needs Python 3.10 or newer; '$(PYTHON)' is not. Choose one: make PYTHON=python3.12 ..."; exit 1; }
+	$(PYTHON) -m venv $(VENV) || \
+	    { echo "Could not make a virtual environment; on Debian: apt install python3-venv python3-dev"; exit 1; }
+	touch $@
+
+# Without build isolation, so that the build folder stays valid from one run to the next.
+$(VENV)/.tools: $(VENV)/.created requirements/build.txt
+	$(PIP) install -q -r requirements/build.txt
+	touch $@
+
+$(VENV)/.built: $(VENV)/.tools $(BUILD_INPUTS)
+	$(WITH_VENV) python -m pip --disable-pip-version-check install -q --no-build-isolation -e .
+	touch $@
+
+$(VENV)/.train: $(VENV)/.built requirements/train.txt
+	$(PIP) install -q -r requirements/train.txt
+	touch $@
+
+$(VENV)/.test: $(VENV)/.train requirements/test.txt
+	$(PIP) install -q -r requirements/test.txt
+	touch $@
