@@ -1,0 +1,111 @@
+// The root's half of the agreement protocol (docs/protocol.md): it counts what the ranks say and writes the log.
+//
+// A plain state machine like Participant: messages in, entries out through Log. R-numbers are the protocol's rules.
+// Used by the thread that drives the engine, on rank 0 only.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/control/messages.h"
+#include "engine/control/rank_set.h"
+
+namespace hvd::control {
+
+struct CoordinatorConfig {
+  Rank world = 1;
+  uint64_t fusion_threshold = 128u << 20;  // bytes; 0: every request is a batch of its own
+  uint32_t repeats_before_known = 3;       // R4: how often the same batch must have been cut running
+  bool known_batches = true;
+};
+
+// A name that some ranks have submitted and others have not, for stall reports.
+struct Stalled {
+  SetId set;
+  std::string name;
+  int64_t since;
+  std::vector<Rank> missing;
+};
+
+class Coordinator {
+ public:
+  struct Log {
+    virtual ~Log() = default;
+    virtual void append(Entry e) = 0;
+  };
+
+  Coordinator(CoordinatorConfig config, Log& log);
+
+  void receive(const UpMessage& m, int64_t now);
+  // R3: call when there is no more input to read; what was decided is cut into batches.
+  void cut();
+
+  // Names waiting since before `before`; arrived known batches that wait so long are dissolved, so that the next call
+  // can name their members. `oldest` becomes the time since when the oldest remaining wait lasts.
+  std::vector<Stalled> stalled(int64_t before, int64_t* oldest);
+
+  bool closed() const { return closed_; }
+
+ private:
+  struct Round {
+    RankSet said;
+    SigRef sig;
+    NameRef name;
+    std::vector<std::pair<Rank, SigRef>> others;       // signatures that differ from sig
+    std::vector<std::pair<Rank, std::string>> poison;
+    RankSet agreed;                                    // who said sig
+    int64_t since = 0;
+  };
+  struct SetState {
+    bool exists = false;
+    std::vector<Rank> members;
+    RankSet member_set;
+    StringMap<Round> rounds;
+  };
+  struct Known {
+    bool alive = false;
+    SetId set = 0;
+    uint32_t gen = 0;
+    std::vector<Item> items;
+    RankSet arrived;
+    int64_t since = 0;
+  };
+  // How often a batch that starts with some name has been cut the same way, and how much that has proved wrong.
+  struct History {
+    uint64_t hash = 0;
+    uint32_t streak = 0, penalty = 0;
+  };
+  struct Decided {
+    SetId set;
+    Item item;
+  };
+
+  void ready(SetId set, const Item& item, Rank rank, int64_t now);
+  void poison(const UpMessage& m, int64_t now);
+  void arrive(const UpMessage& m, int64_t now);
+  void ask_dissolve(const UpMessage& m, int64_t now);
+  void join(Rank rank, int64_t now);
+  void leave(const UpMessage& m);
+  void dissolve(uint32_t batch, int64_t now);
+  void dissolve_all(int64_t now);
+  void decide_if_complete(SetId set, StringMap<Round>::iterator it);
+  bool complete(const SetState& s, const RankSet& said) const;
+  void append_exec(SetId set, std::vector<Item> items);
+  void fail(SetId set, Round& round);
+  SetState* find_set(SetId set);
+
+  CoordinatorConfig config_;
+  Log& log_;
+  std::vector<SetState> sets_;
+  std::vector<Known> known_;
+  std::map<std::pair<SetId, std::string>, History> history_;
+  std::deque<Decided> decided_;
+  RankSet joined_;
+  bool closed_ = false;
+};
+
+}  // namespace hvd::control

@@ -1,0 +1,102 @@
+// Small ids for strings that come again and again: tensor names and signatures.
+//
+// Each direction of a link has its own dictionary. The sender alone decides what goes into which slot and says so in
+// the message, so the two ends cannot disagree and nothing has to be negotiated: the protocol always speaks of whole
+// names and signatures, and this codec makes them short. HOROVOD_CACHE_CAPACITY is the number of slots; 0 turns it off.
+// Used by the thread that drives the engine.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/control/wire.h"
+
+namespace hvd::control {
+
+struct StringHash {
+  using is_transparent = void;
+  size_t operator()(std::string_view s) const { return std::hash<std::string_view>{}(s); }
+};
+
+template <typename V>
+using StringMap = std::unordered_map<std::string, V, StringHash, std::equal_to<>>;
+
+// On the wire: 0 + text (not kept) | 1 + slot + text (kept in slot) | slot + 2.
+class DictionaryEncoder {
+ public:
+  explicit DictionaryEncoder(uint32_t capacity) : capacity_(capacity) {}
+
+  void put(Writer& w, std::string_view text, bool keep) {
+    if (capacity_ == 0 || !keep) {
+      w.varint(0);
+      w.bytes(text);
+      return;
+    }
+    if (auto it = slots_.find(text); it != slots_.end()) {
+      used_[it->second] = true;
+      w.varint(it->second + uint64_t{2});
+      return;
+    }
+    uint32_t slot = claim();
+    slots_.emplace(std::string(text), slot);
+    texts_[slot] = text;
+    w.varint(1);
+    w.varint(slot);
+    w.bytes(text);
+  }
+
+ private:
+  // A free slot, or the first one that was not used since the hand last passed it (second chance).
+  uint32_t claim() {
+    if (texts_.size() < capacity_) {
+      texts_.emplace_back();
+      used_.push_back(true);
+      return static_cast<uint32_t>(texts_.size() - 1);
+    }
+    while (used_[hand_]) {
+      used_[hand_] = false;
+      hand_ = (hand_ + 1) % capacity_;
+    }
+    uint32_t slot = hand_;
+    hand_ = (hand_ + 1) % capacity_;
+    used_[slot] = true;
+    slots_.erase(texts_[slot]);
+    return slot;
+  }
+
+  uint32_t capacity_, hand_ = 0;
+  StringMap<uint32_t> slots_;
+  std::vector<std::string> texts_;
+  std::vector<bool> used_;
+};
+
+// V is what the receiver wants to keep for a text, made once by `make`.
+template <typename V>
+class DictionaryDecoder {
+ public:
+  template <typename Make>
+  V get(Reader& r, Make&& make) {
+    uint64_t code = r.varint();
+    if (code == 0) return make(r.bytes());
+    if (code == 1) {
+      uint64_t slot = r.varint();
+      if (slot > kMaxSlots) throw WireError("control message: dictionary slot out of range");
+      if (slot >= values_.size()) values_.resize(slot + 1);
+      values_[slot] = make(r.bytes());
+      return values_[slot];
+    }
+    code -= 2;
+    if (code >= values_.size() || !values_[code]) throw WireError("control message: empty dictionary slot");
+    return values_[code];
+  }
+
+ private:
+  static constexpr uint64_t kMaxSlots = 1u << 24;
+  std::vector<V> values_;
+};
+
+}  // namespace hvd::control

@@ -1,0 +1,154 @@
+// Encoding of the control plane's messages. See messages.h.
+#include "engine/control/messages.h"
+
+namespace hvd::control {
+namespace {
+
+NameRef make_name(std::string_view text) { return std::make_shared<const std::string>(text); }
+SigRef make_sig(std::string_view bytes) { return Signature::parse(bytes); }
+
+void put_item(Writer& w, DictionaryEncoder& names, DictionaryEncoder& sigs, const Item& item) {
+  // A name that will not come back would only push useful ones out; its signature may well come back.
+  names.put(w, *item.name, item.sig->fields().repeats);
+  sigs.put(w, item.sig->bytes(), true);
+}
+
+Item get_item(Reader& r, DictionaryDecoder<NameRef>& names, DictionaryDecoder<SigRef>& sigs) {
+  Item item;
+  item.name = names.get(r, make_name);
+  item.sig = sigs.get(r, make_sig);
+  return item;
+}
+
+template <typename T>
+T checked(uint8_t v, T last) {
+  if (v > static_cast<uint8_t>(last)) throw WireError("control message: unknown type " + std::to_string(v));
+  return static_cast<T>(v);
+}
+
+}  // namespace
+
+void UpEncoder::put(std::string& out, const UpMessage& m) {
+  Writer w(out);
+  w.u8(m.type);
+  w.varint(static_cast<uint64_t>(m.rank));
+  switch (m.type) {
+    case UpMessage::Ready:
+      w.varint(m.set);
+      put_item(w, names_, sigs_, m.item);
+      break;
+    case UpMessage::Poison:
+      w.varint(m.set);
+      w.bytes(*m.item.name);
+      w.bytes(m.text);
+      break;
+    case UpMessage::Arrive:
+    case UpMessage::AskDissolve:
+      w.varint(m.batch);
+      w.varint(m.gen);
+      break;
+    case UpMessage::Join:
+      break;
+    case UpMessage::Leave:
+      w.bytes(m.text);
+      break;
+  }
+}
+
+UpMessage UpDecoder::get(Reader& r) {
+  UpMessage m;
+  m.type = checked(r.u8(), UpMessage::Leave);
+  m.rank = static_cast<Rank>(r.varint());
+  switch (m.type) {
+    case UpMessage::Ready:
+      m.set = static_cast<SetId>(r.varint());
+      m.item = get_item(r, names_, sigs_);
+      break;
+    case UpMessage::Poison:
+      m.set = static_cast<SetId>(r.varint());
+      m.item.name = make_name(r.bytes());
+      m.text = r.bytes();
+      break;
+    case UpMessage::Arrive:
+    case UpMessage::AskDissolve:
+      m.batch = static_cast<uint32_t>(r.varint());
+      m.gen = static_cast<uint32_t>(r.varint());
+      break;
+    case UpMessage::Join:
+      break;
+    case UpMessage::Leave:
+      m.text = r.bytes();
+      break;
+  }
+  return m;
+}
+
+void EntryEncoder::put(std::string& out, const Entry& e) {
+  Writer w(out);
+  w.u8(e.type);
+  switch (e.type) {
+    case Entry::Exec:
+      w.varint(e.set);
+      w.varint(e.defines ? e.batch + uint64_t{1} : 0);
+      w.varint(e.items.size());
+      for (const auto& item : e.items) put_item(w, names_, sigs_, item);
+      break;
+    case Entry::Run:
+    case Entry::Dissolve:
+      w.varint(e.batch);
+      w.varint(e.gen);
+      break;
+    case Entry::Fail:
+      w.varint(e.set);
+      w.bytes(*e.name);
+      w.bytes(e.text);
+      w.varint(e.poisoners.size());
+      for (Rank p : e.poisoners) w.varint(static_cast<uint64_t>(p));
+      break;
+    case Entry::Joined:
+      w.varint(static_cast<uint64_t>(e.rank));
+      break;
+    case Entry::Close:
+      w.varint(static_cast<uint64_t>(e.rank));
+      w.bytes(e.text);
+      break;
+  }
+}
+
+Entry EntryDecoder::get(Reader& r) {
+  Entry e;
+  e.type = checked(r.u8(), Entry::Close);
+  switch (e.type) {
+    case Entry::Exec: {
+      e.set = static_cast<SetId>(r.varint());
+      uint64_t defines = r.varint();
+      e.defines = defines != 0;
+      e.batch = e.defines ? static_cast<uint32_t>(defines - 1) : 0;
+      e.items.resize(r.count());
+      for (auto& item : e.items) item = get_item(r, names_, sigs_);
+      break;
+    }
+    case Entry::Run:
+    case Entry::Dissolve:
+      e.batch = static_cast<uint32_t>(r.varint());
+      e.gen = static_cast<uint32_t>(r.varint());
+      break;
+    case Entry::Fail:
+      e.set = static_cast<SetId>(r.varint());
+      e.name = make_name(r.bytes());
+      e.text = r.bytes();
+      e.poisoners.resize(r.count());
+      for (auto& p : e.poisoners) p = static_cast<Rank>(r.varint());
+      break;
+    case Entry::Joined:
+      e.rank = static_cast<Rank>(r.varint());
+      break;
+    case Entry::Close:
+      e.rank = static_cast<Rank>(r.varint());
+      e.text = r.bytes();
+      break;
+  }
+  return e;
+}
+
+}  // namespace hvd::control

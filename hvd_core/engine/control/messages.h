@@ -1,0 +1,84 @@
+// The messages of docs/protocol.md as structs, and their encoding on a link: what a rank says to the root (UpMessage)
+// and the entries of the log (Entry). Encoders and decoders hold the dictionaries of one direction of one link.
+// Used by the thread that drives the engine.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/control/dictionary.h"
+#include "engine/control/signature.h"
+
+namespace hvd::control {
+
+using Rank = int32_t;
+using SetId = uint32_t;  // process set; 0 is all ranks
+using NameRef = std::shared_ptr<const std::string>;
+
+struct Item {
+  NameRef name;
+  SigRef sig;
+};
+
+struct UpMessage {
+  enum Type : uint8_t { Ready = 0, Poison = 1, Arrive = 2, AskDissolve = 3, Join = 4, Leave = 5 };
+  Type type = Ready;
+  Rank rank = 0;
+  SetId set = 0;
+  Item item;                      // Ready; Poison: name only
+  std::string text;               // Poison, Leave
+  uint32_t batch = 0, gen = 0;    // Arrive, AskDissolve
+};
+
+struct Entry {
+  enum Type : uint8_t { Exec = 0, Run = 1, Dissolve = 2, Fail = 3, Joined = 4, Close = 5 };
+  Type type = Exec;
+  SetId set = 0;
+  std::vector<Item> items;           // Exec
+  bool defines = false;              // Exec: the items become known batch `batch`, generation 0
+  uint32_t batch = 0, gen = 0;       // Exec that defines, Run, Dissolve
+  NameRef name;                      // Fail
+  std::string text;                  // Fail, Close
+  std::vector<Rank> poisoners;       // Fail
+  Rank rank = 0;                     // Joined: who joined last; Close: who left
+};
+
+class UpEncoder {
+ public:
+  explicit UpEncoder(uint32_t capacity) : names_(capacity), sigs_(capacity) {}
+  void put(std::string& out, const UpMessage& m);
+
+ private:
+  DictionaryEncoder names_, sigs_;
+};
+
+class UpDecoder {
+ public:
+  UpMessage get(Reader& r);
+
+ private:
+  DictionaryDecoder<NameRef> names_;
+  DictionaryDecoder<SigRef> sigs_;
+};
+
+class EntryEncoder {
+ public:
+  explicit EntryEncoder(uint32_t capacity) : names_(capacity), sigs_(capacity) {}
+  void put(std::string& out, const Entry& e);
+
+ private:
+  DictionaryEncoder names_, sigs_;
+};
+
+class EntryDecoder {
+ public:
+  Entry get(Reader& r);
+
+ private:
+  DictionaryDecoder<NameRef> names_;
+  DictionaryDecoder<SigRef> sigs_;
+};
+
+}  // namespace hvd::control

@@ -1,0 +1,180 @@
+// Carrying messages between the participant, the coordinator and the neighbours. See node.h.
+#include "engine/control/node.h"
+
+#include <utility>
+
+namespace hvd::control {
+
+Node::Node(NodeConfig config, std::unique_ptr<Link> parent, std::vector<std::unique_ptr<Link>> children, Host& host)
+    : config_(config),
+      host_(host),
+      me_(config.rank, config.dissolve_after_ns, *this),
+      parent_(std::move(parent)),
+      children_(std::move(children)),
+      up_encoder_(config.cache_capacity),
+      up_decoders_(children_.size()),
+      entry_encoder_(config.cache_capacity) {
+  if (!parent_) {
+    CoordinatorConfig c;
+    c.world = config.world;
+    c.fusion_threshold = config.fusion_threshold;
+    c.repeats_before_known = config.repeats_before_known;
+    c.known_batches = config.known_batches;
+    coordinator_.reset(new Coordinator(c, *this));
+  } else {
+    links_.push_back(parent_.get());
+  }
+  for (auto& c : children_) links_.push_back(c.get());
+}
+
+bool Node::submit(SetId set, Item item, RequestToken request, int64_t now) {
+  return me_.submit(set, std::move(item), request, now);
+}
+
+void Node::say(UpMessage m) {
+  if (coordinator_)
+    to_coordinator_.push_back(std::move(m));
+  else
+    up_encoder_.put(up_frame_, m);
+}
+
+void Node::append(Entry e) {
+  if (!children_.empty()) entry_encoder_.put(down_frame_, e);
+  to_replay_.push_back(std::move(e));
+}
+
+void Node::closed(Rank by, const std::string& text) {
+  closed_ = true;
+  host_.closed(by, text);
+}
+
+bool Node::step(int64_t now) {
+  bool any = false;
+  try {
+    me_.on_time(now);
+    any = read_links(now);
+    while (!aborted_ && drain(now)) any = true;
+  } catch (const WireError& e) {
+    abort("rank " + std::to_string(config_.rank) + ": " + e.what());
+  } catch (const std::logic_error& e) {
+    abort("rank " + std::to_string(config_.rank) + ": broken protocol: " + e.what());
+  }
+  flush();
+  return any;
+}
+
+// One round of: the coordinator takes what there is, cuts, the entries go down, then they are replayed here.
+bool Node::drain(int64_t now) {
+  bool any = false;
+  if (coordinator_) {
+    while (!to_coordinator_.empty()) {
+      UpMessage m = std::move(to_coordinator_.front());
+      to_coordinator_.pop_front();
+      coordinator_->receive(m, now);
+      any = true;
+    }
+    coordinator_->cut();
+    send_down();
+  }
+  while (!to_replay_.empty()) {
+    Entry e = std::move(to_replay_.front());
+    to_replay_.pop_front();
+    SetId set = e.set;
+    me_.replay(e, member(set));
+    any = true;
+  }
+  return any;
+}
+
+void Node::send_down() {
+  if (down_frame_.empty()) return;
+  for (auto& c : children_) {
+    if (c->lost) continue;
+    c->send_frame(down_frame_);
+    try {
+      c->flush();
+    } catch (const ChannelClosed& e) {
+      lose(*c, e.what());
+    }
+  }
+  down_frame_.clear();
+}
+
+void Node::flush() {
+  if (!up_frame_.empty()) {
+    if (parent_ && !parent_->lost) parent_->send_frame(up_frame_);
+    up_frame_.clear();
+  }
+  for (Link* link : links_) {
+    if (link->lost) continue;
+    try {
+      link->flush();
+    } catch (const ChannelClosed& e) {
+      lose(*link, e.what());
+    }
+  }
+}
+
+bool Node::flushed() const {
+  for (const Link* link : links_)
+    if (!link->lost && !link->idle()) return false;
+  return up_frame_.empty() && down_frame_.empty();
+}
+
+bool Node::read_links(int64_t now) {
+  bool any = false;
+  auto on_abort = [&](std::string_view text) { abort(std::string(text)); };
+  for (size_t i = 0; i < children_.size(); ++i) {
+    Link& link = *children_[i];
+    if (link.lost) continue;
+    try {
+      any |= link.receive([&](std::string_view frame) { on_up_frame(i, frame, now); }, on_abort);
+    } catch (const ChannelClosed& e) {
+      lose(link, e.what());
+    }
+  }
+  if (parent_ && !parent_->lost) {
+    try {
+      any |= parent_->receive([&](std::string_view frame) { on_down_frame(frame); }, on_abort);
+    } catch (const ChannelClosed& e) {
+      lose(*parent_, e.what());
+    }
+  }
+  return any;
+}
+
+void Node::on_up_frame(size_t child, std::string_view payload, int64_t) {
+  Reader r(payload);
+  while (!r.done()) {
+    UpMessage m = up_decoders_[child].get(r);
+    if (coordinator_)
+      to_coordinator_.push_back(std::move(m));
+    else
+      up_encoder_.put(up_frame_, m);
+  }
+}
+
+void Node::on_down_frame(std::string_view payload) {
+  // All nodes read the same stream, so children get the very bytes, before anything is replayed here.
+  down_frame_ = payload;
+  send_down();
+  Reader r(payload);
+  while (!r.done()) to_replay_.push_back(entry_decoder_.get(r));
+}
+
+void Node::lose(Link& link, const std::string& why) {
+  if (link.lost) return;
+  link.lost = true;
+  if (!closed_) host_.link_lost(link.peer, why);
+}
+
+void Node::abort(const std::string& cause) {
+  if (aborted_ || closed_) return;
+  aborted_ = true;
+  for (Link* link : links_)
+    if (!link->lost) link->send_abort(cause);
+  flush();
+  host_.aborted(cause);
+}
+
+}  // namespace hvd::control

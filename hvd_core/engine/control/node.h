@@ -1,0 +1,103 @@
+// One process's place in the control tree: its Participant, on rank 0 the Coordinator, and the links to its neighbours.
+//
+// Node carries messages between them: up through the parent link or into the local coordinator, log entries down to the
+// children before they are replayed here. It has no thread and no clock; whoever drives the engine calls it, one thread
+// at a time. N nodes in one process, joined by queues, are how the protocol is tested.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/control/coordinator.h"
+#include "engine/control/link.h"
+#include "engine/control/participant.h"
+
+namespace hvd::control {
+
+struct NodeConfig {
+  Rank rank = 0, world = 1;
+  uint32_t cache_capacity = 1024;
+  uint64_t fusion_threshold = 128u << 20;
+  int64_t dissolve_after_ns = 1'000'000;
+  uint32_t repeats_before_known = 3;
+  bool known_batches = true;
+};
+
+class Node final : private Participant::Events, private Coordinator::Log {
+ public:
+  struct Host {
+    virtual ~Host() = default;
+    virtual void execute(SetId set, std::vector<ExecItem> items) = 0;  // in log order
+    virtual void fail(RequestToken request, const std::string& text) = 0;
+    virtual void joined(Rank last) = 0;
+    virtual void closed(Rank by, const std::string& text) = 0;
+    // The first cause this node learns of, once (R12).
+    virtual void aborted(const std::string& cause) = 0;
+    virtual void link_lost(Rank peer, const std::string& why) = 0;
+  };
+
+  // `parent` is null on the root.
+  Node(NodeConfig config, std::unique_ptr<Link> parent, std::vector<std::unique_ptr<Link>> children, Host& host);
+
+  bool submit(SetId set, Item item, RequestToken request, int64_t now);  // false: the name is in flight
+  void poison(SetId set, const std::string& name, const std::string& text) { me_.poison(set, name, text); }
+  void wanted(SetId set, const std::string& name) { me_.wanted(set, name); }
+  void join() { me_.join(); }
+  void leave(const std::string& text) { me_.leave(text); }
+
+  // Reads all links, lets the coordinator decide, sends what there is to send, replays. True when anything happened.
+  bool step(int64_t now);
+  // True when no message waits to be sent.
+  bool flushed() const;
+  int64_t next_deadline() const { return me_.next_deadline(); }
+
+  // Tells all neighbours, once; the host hears aborted() unless it already has.
+  void abort(const std::string& cause);
+  bool is_aborted() const { return aborted_; }
+  bool is_closed() const { return closed_; }
+
+  bool member(SetId set) const { return set == 0; }
+  std::vector<RequestToken> take_pending() { return me_.take_pending(); }
+  Coordinator* coordinator() { return coordinator_.get(); }
+  const std::vector<Link*>& links() const { return links_; }
+
+ private:
+  // Participant::Events
+  void say(UpMessage m) override;
+  void execute(SetId set, std::vector<ExecItem> items) override { host_.execute(set, std::move(items)); }
+  void fail(RequestToken request, const std::string& text) override { host_.fail(request, text); }
+  void joined(Rank last) override { host_.joined(last); }
+  void closed(Rank by, const std::string& text) override;
+  // Coordinator::Log
+  void append(Entry e) override;
+
+  bool read_links(int64_t now);
+  void on_up_frame(size_t child, std::string_view payload, int64_t now);
+  void on_down_frame(std::string_view payload);
+  bool drain(int64_t now);
+  void send_down();
+  void flush();
+  void lose(Link& link, const std::string& why);
+
+  NodeConfig config_;
+  Host& host_;
+  Participant me_;
+  std::unique_ptr<Coordinator> coordinator_;  // on the root
+  std::unique_ptr<Link> parent_;
+  std::vector<std::unique_ptr<Link>> children_;
+  std::vector<Link*> links_;
+
+  UpEncoder up_encoder_;
+  std::vector<UpDecoder> up_decoders_;  // one per child
+  EntryEncoder entry_encoder_;
+  EntryDecoder entry_decoder_;
+  std::string up_frame_, down_frame_;
+  std::deque<UpMessage> to_coordinator_;
+  std::deque<Entry> to_replay_;
+  bool aborted_ = false, closed_ = false;
+};
+
+}  // namespace hvd::control

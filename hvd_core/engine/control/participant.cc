@@ -1,0 +1,245 @@
+// One rank's half of the agreement protocol. R-numbers are the rules of docs/protocol.md.
+#include "engine/control/participant.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace hvd::control {
+
+Participant::SetState& Participant::state(SetId set) {
+  if (set >= sets_.size()) sets_.resize(set + 1);
+  return sets_[set];
+}
+
+void Participant::announce(SetId set, const Item& item) {
+  UpMessage m;
+  m.type = UpMessage::Ready;
+  m.rank = me_;
+  m.set = set;
+  m.item = item;
+  events_.say(std::move(m));
+}
+
+void Participant::announce_held(const Batch& b) {
+  for (size_t i = 0; i < b.members.size(); ++i)
+    if (b.holds[i]) announce(b.set, b.members[i]);
+}
+
+bool Participant::submit(SetId set, Item item, RequestToken request, int64_t now) {
+  auto& s = state(set);
+  auto [it, fresh] = s.pending.try_emplace(*item.name, Pending{item, request, {}});
+  if (!fresh) return false;
+
+  auto known = s.known.find(*item.name);
+  if (known == s.known.end()) {
+    announce(set, item);
+    return true;
+  }
+  const Place place = known->second;
+  Batch& b = batches_[place.batch];
+  if (b.asked) {  // on its way out: members go one by one
+    announce(set, item);
+    return true;
+  }
+  if (!b.members[place.index].sig->same(*item.sig)) {
+    ask_dissolve(place.batch);
+    announce(set, item);
+    return true;
+  }
+  b.holds[place.index] = true;
+  if (b.held++ == 0) {
+    b.since = now;
+    held_since_.emplace(now, place.batch);
+  }
+  if (b.held == b.members.size()) {
+    held_since_.erase({b.since, place.batch});
+    b.arrived = true;
+    UpMessage m;
+    m.type = UpMessage::Arrive;
+    m.rank = me_;
+    m.batch = place.batch;
+    m.gen = b.gen;
+    events_.say(std::move(m));
+  }
+  return true;
+}
+
+void Participant::ask_dissolve(uint32_t id) {
+  Batch& b = batches_[id];
+  if (!b.alive || b.asked || b.arrived) return;  // R6: an arrival is never said twice
+  b.asked = true;
+  UpMessage m;
+  m.type = UpMessage::AskDissolve;
+  m.rank = me_;
+  m.batch = id;
+  m.gen = b.gen;
+  events_.say(std::move(m));
+  announce_held(b);
+  stop_holding(id);
+}
+
+void Participant::ask_dissolve_partly_held() {
+  while (!held_since_.empty()) ask_dissolve(held_since_.begin()->second);
+}
+
+void Participant::stop_holding(uint32_t id) {
+  Batch& b = batches_[id];
+  held_since_.erase({b.since, id});
+  std::fill(b.holds.begin(), b.holds.end(), false);
+  b.held = 0;
+  b.arrived = false;
+}
+
+void Participant::forget_batch(uint32_t id) {
+  Batch& b = batches_[id];
+  auto& known = state(b.set).known;
+  for (const auto& m : b.members) known.erase(*m.name);
+  stop_holding(id);
+  b = Batch{};
+}
+
+void Participant::poison(SetId set, const std::string& name, const std::string& text) {
+  auto& s = state(set);
+  if (auto it = s.pending.find(name); it != s.pending.end()) {
+    it->second.poison_next = text;
+    return;
+  }
+  if (auto known = s.known.find(name); known != s.known.end()) ask_dissolve(known->second.batch);
+  UpMessage m;
+  m.type = UpMessage::Poison;
+  m.rank = me_;
+  m.set = set;
+  m.item.name = std::make_shared<const std::string>(name);
+  m.text = text;
+  events_.say(std::move(m));
+}
+
+void Participant::wanted(SetId set, const std::string& name) {
+  auto& known = state(set).known;
+  if (auto it = known.find(name); it != known.end()) {
+    const Batch& b = batches_[it->second.batch];
+    if (b.holds[it->second.index]) ask_dissolve(it->second.batch);
+  }
+}
+
+void Participant::join() {
+  ask_dissolve_partly_held();
+  joined_ = true;
+  UpMessage m;
+  m.type = UpMessage::Join;
+  m.rank = me_;
+  events_.say(std::move(m));
+}
+
+void Participant::leave(const std::string& text) {
+  ask_dissolve_partly_held();
+  UpMessage m;
+  m.type = UpMessage::Leave;
+  m.rank = me_;
+  m.text = text;
+  events_.say(std::move(m));
+}
+
+void Participant::on_time(int64_t now) {
+  while (!held_since_.empty() && held_since_.begin()->first + dissolve_after_ns_ <= now)
+    ask_dissolve(held_since_.begin()->second);
+}
+
+void Participant::replay(const Entry& e, bool member) {
+  if (closed_) return;
+  switch (e.type) {
+    case Entry::Exec:
+      return replay_exec(e, member);
+    case Entry::Run:
+      return replay_run(e, member);
+    case Entry::Dissolve:
+      return replay_dissolve(e);
+    case Entry::Fail:
+      return replay_fail(e);
+    case Entry::Joined:
+      joined_ = false;
+      events_.joined(e.rank);
+      return;
+    case Entry::Close:
+      closed_ = true;
+      events_.closed(e.rank, e.text);
+      return;
+  }
+}
+
+void Participant::execute(SetId set, const std::vector<Item>& items) {
+  auto& s = state(set);
+  std::vector<ExecItem> run;
+  run.reserve(items.size());
+  std::vector<std::pair<const Item*, std::string>> poisons;
+  for (const auto& item : items) {
+    ExecItem x{item, 0};
+    if (auto it = s.pending.find(*item.name); it != s.pending.end()) {
+      x.request = it->second.request;
+      if (!it->second.poison_next.empty()) poisons.emplace_back(&item, std::move(it->second.poison_next));
+      s.pending.erase(it);
+    } else if (!joined_) {
+      throw std::logic_error("the log says to execute '" + *item.name + "', which this rank has not submitted");
+    }
+    run.push_back(std::move(x));
+  }
+  events_.execute(set, std::move(run));
+  for (const auto& [item, text] : poisons) poison(set, *item->name, text);
+}
+
+void Participant::replay_exec(const Entry& e, bool member) {
+  if (e.defines) {
+    // At this moment none of the members is pending for the next round here, so none was announced singly (R4).
+    if (e.batch >= batches_.size()) batches_.resize(e.batch + 1);
+    Batch& b = batches_[e.batch];
+    b.alive = true;
+    b.set = e.set;
+    b.members = e.items;
+    b.holds.assign(e.items.size(), false);
+    auto& known = state(e.set).known;
+    for (uint32_t i = 0; i < e.items.size(); ++i) known.insert_or_assign(*e.items[i].name, Place{e.batch, i});
+  }
+  if (member) execute(e.set, e.items);
+}
+
+void Participant::replay_run(const Entry& e, bool member) {
+  if (e.batch >= batches_.size() || !batches_[e.batch].alive || batches_[e.batch].gen != e.gen)
+    throw std::logic_error("the log says to run a batch that is not known here");
+  Batch& b = batches_[e.batch];
+  ++b.gen;
+  stop_holding(e.batch);
+  if (!member) return;
+  const auto members = b.members;  // executing may dissolve the batch (a poison that was waiting)
+  execute(b.set, members);
+}
+
+void Participant::replay_dissolve(const Entry& e) {
+  if (e.batch >= batches_.size() || !batches_[e.batch].alive || batches_[e.batch].gen != e.gen) return;
+  Batch& b = batches_[e.batch];
+  // Who has arrived was counted by the root (R6); who asked has announced already (R5).
+  if (!b.arrived && !b.asked) announce_held(b);
+  forget_batch(e.batch);
+}
+
+void Participant::replay_fail(const Entry& e) {
+  // A rank whose poison was consumed has no request of its own in this round (R8).
+  if (std::find(e.poisoners.begin(), e.poisoners.end(), me_) != e.poisoners.end()) return;
+  auto& s = state(e.set);
+  auto it = s.pending.find(*e.name);
+  if (it == s.pending.end()) return;  // not a member, or joined
+  auto pending = std::move(it->second);
+  s.pending.erase(it);
+  events_.fail(pending.request, e.text);
+  if (!pending.poison_next.empty()) poison(e.set, *e.name, pending.poison_next);
+}
+
+std::vector<RequestToken> Participant::take_pending() {
+  std::vector<RequestToken> tokens;
+  for (auto& s : sets_) {
+    for (auto& [name, p] : s.pending) tokens.push_back(p.request);
+    s.pending.clear();
+  }
+  return tokens;
+}
+
+}  // namespace hvd::control

@@ -1,0 +1,59 @@
+// The control segment of a host: one memfd that the host's first rank made and passed on, mapped by all its ranks.
+//
+//   header (64 KiB)            magic, abort flag and text, the leader's bell
+//   slot of local rank i       that rank's bell, the ring towards the leader, the ring from the leader
+//
+// It has no name, so nothing can be left behind; it is not inherited by forked children (MADV_DONTFORK).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "engine/control/doorbell.h"
+
+namespace hvd::control {
+
+// Bytes written by one side and read by the other. The counters only grow; the position is their remainder.
+struct RingCounters {
+  alignas(64) std::atomic<uint64_t> written{0};
+  alignas(64) std::atomic<uint64_t> read{0};
+  alignas(64) std::atomic<uint32_t> writer_waits{0};  // the ring was full: ring the writer's bell after reading
+};
+
+struct Ring {
+  RingCounters* counters = nullptr;
+  char* data = nullptr;
+  uint64_t capacity = 0;
+
+  uint64_t write(const char* bytes, uint64_t n);
+  uint64_t read(char* into, uint64_t room);
+};
+
+class Segment {
+ public:
+  static constexpr uint64_t kHeaderBytes = 64u << 10, kSlotBytes = 1u << 20;
+  static uint64_t bytes(int32_t local_size) { return kHeaderBytes + kSlotBytes * static_cast<uint64_t>(local_size); }
+
+  // Maps `fd`, which stays the caller's. Throws std::system_error.
+  Segment(int fd, uint64_t bytes);
+  ~Segment();
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+
+  BellWord* leader_bell() const;
+  BellWord* bell(uint32_t slot) const;
+  Ring up(uint32_t slot) const;    // local rank -> leader
+  Ring down(uint32_t slot) const;  // leader -> local rank
+
+  // The host-wide abort flag: the first text is kept.
+  void raise_abort(const std::string& text) const;
+  bool abort_raised() const;
+  std::string abort_text() const;
+
+ private:
+  char* base_;
+  uint64_t bytes_;
+};
+
+}  // namespace hvd::control

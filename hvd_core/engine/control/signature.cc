@@ -1,0 +1,217 @@
+// Canonical bytes of a request's signature and the text of a disagreement. See signature.h.
+#include "engine/control/signature.h"
+
+#include <hvd/backend_abi.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <map>
+
+#include "engine/control/wire.h"
+
+namespace hvd::control {
+
+const char* op_name(OpKind kind) {
+  constexpr std::array names{"allreduce", "allgather", "broadcast", "barrier"};
+  return names[static_cast<size_t>(kind)];
+}
+
+const char* op_label(OpKind kind) {
+  constexpr std::array names{"ALLREDUCE", "ALLGATHER", "BROADCAST", "BARRIER"};
+  return names[static_cast<size_t>(kind)];
+}
+
+namespace {
+
+struct DtypeInfo {
+  const char* name;
+  uint64_t bytes;
+};
+constexpr std::array<DtypeInfo, HVD_DTYPE_COUNT> kDtypes{{{"uint8", 1},
+                                                          {"int8", 1},
+                                                          {"uint16", 2},
+                                                          {"int16", 2},
+                                                          {"int32", 4},
+                                                          {"int64", 8},
+                                                          {"float16", 2},
+                                                          {"float32", 4},
+                                                          {"float64", 8},
+                                                          {"bool", 1},
+                                                          {"bfloat16", 2},
+                                                          {"float8_e4m3fn", 1},
+                                                          {"float8_e5m2", 1},
+                                                          {"uint32", 4},
+                                                          {"uint64", 8}}};
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  std::string s = "[";
+  for (size_t i = 0; i < shape.size(); ++i) s += (i ? ", " : "") + (shape[i] < 0 ? "?" : std::to_string(shape[i]));
+  return s + "]";
+}
+
+std::string number(double v) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.6g", v);
+  return text;
+}
+
+// One rank's request in a few words, for the list that follows the sentence.
+std::string summary(const SignatureFields& f) {
+  std::string s = op_name(f.kind);
+  if (f.kind == OpKind::Allreduce) s += std::string(" ") + reduce_op_name(f.reduce_op);
+  if (f.kind == OpKind::Broadcast) s += " root " + std::to_string(f.root);
+  if (f.kind == OpKind::Barrier) return s;
+  if (f.tensors.size() != 1) s += " of " + std::to_string(f.tensors.size()) + " tensors";
+  for (size_t i = 0; i < f.tensors.size() && i < 4; ++i)
+    s += std::string(i ? ", " : " ") + dtype_name(f.tensors[i].dtype) + shape_text(f.tensors[i].shape);
+  if (f.tensors.size() > 4) s += ", ...";
+  if (f.prescale != 1.0 || f.postscale != 1.0) s += " factors (" + number(f.prescale) + ", " + number(f.postscale) + ")";
+  return s + " on " + f.device_type;
+}
+
+bool reduces(OpKind k) { return k == OpKind::Allreduce; }
+
+std::string shape_sentence(OpKind kind, const TensorSpec& a, const TensorSpec& b) {
+  std::string head = std::string("Mismatched ") + op_label(kind) + " tensor shapes: One rank sent a tensor ";
+  if (kind != OpKind::Allgather)
+    return head + "of shape " + shape_text(a.shape) + ", but another rank sent a tensor of shape " +
+           shape_text(b.shape) + ".";
+  if (a.shape.size() != b.shape.size())
+    return head + "of rank " + std::to_string(a.shape.size()) + ", but another rank sent a tensor of rank " +
+           std::to_string(b.shape.size()) + ".";
+  size_t d = 0;
+  while (d < a.shape.size() && a.shape[d] == b.shape[d]) ++d;
+  return head + "with dimension " + std::to_string(d) + " equal to " + std::to_string(a.shape[d]) +
+         ", but another rank sent a tensor with dimension " + std::to_string(d) + " equal to " +
+         std::to_string(b.shape[d]) + ".";
+}
+
+// The first difference, in the order in which Horovod checks.
+std::string sentence(const SignatureFields& a, const SignatureFields& b) {
+  for (size_t i = 0; i < std::min(a.tensors.size(), b.tensors.size()); ++i)
+    if (a.tensors[i].dtype != b.tensors[i].dtype)
+      return std::string("Mismatched data types: One rank had type ") + dtype_name(a.tensors[i].dtype) +
+             ", but another rank had type " + dtype_name(b.tensors[i].dtype) + ".";
+  if (a.kind != b.kind)
+    return std::string("Mismatched operations: One rank did an ") + op_label(a.kind) + ", but another rank did an " +
+           op_label(b.kind) + ".";
+  if (a.tensors.size() != b.tensors.size())
+    return "Mismatched groups: One rank sent a group of " + std::to_string(a.tensors.size()) +
+           " tensors, but another rank sent a group of " + std::to_string(b.tensors.size()) + ".";
+  for (size_t i = 0; i < a.tensors.size(); ++i)
+    if (a.tensors[i].shape != b.tensors[i].shape) return shape_sentence(a.kind, a.tensors[i], b.tensors[i]);
+  if (a.prescale != b.prescale || a.postscale != b.postscale)
+    return "Mismatched prescale and/or postscale factors: One rank sent factors (" + number(a.prescale) + ", " +
+           number(a.postscale) + "), but another rank sent factors (" + number(b.prescale) + ", " +
+           number(b.postscale) + ").";
+  if (reduces(a.kind) && a.reduce_op != b.reduce_op)
+    return std::string("Mismatched reduction operation: One rank sent reduction op ") + reduce_op_name(a.reduce_op) +
+           ", but another rank sent reduction op " + reduce_op_name(b.reduce_op) + ".";
+  if (a.root != b.root)
+    return std::string("Mismatched ") + op_label(a.kind) + " root ranks: One rank specified root rank " +
+           std::to_string(a.root) + ", but another rank specified root rank " + std::to_string(b.root) + ".";
+  if (a.device_type != b.device_type)
+    return std::string("Mismatched ") + op_label(a.kind) + " device selection: One rank specified device " +
+           a.device_type + ", but another rank specified device " + b.device_type + ".";
+  return "Mismatched names: One rank named the operation, but another rank did not.";
+}
+
+}  // namespace
+
+const char* dtype_name(int32_t dtype) {
+  return dtype >= 0 && dtype < HVD_DTYPE_COUNT ? kDtypes[static_cast<size_t>(dtype)].name : "unknown";
+}
+
+uint64_t dtype_bytes(int32_t dtype) {
+  return dtype >= 0 && dtype < HVD_DTYPE_COUNT ? kDtypes[static_cast<size_t>(dtype)].bytes : 0;
+}
+
+const char* reduce_op_name(int32_t op) {
+  constexpr std::array names{"Sum", "Product", "Min", "Max", "Average"};
+  return op >= 0 && op < HVD_REDOP_COUNT ? names[static_cast<size_t>(op)] : "unknown";
+}
+
+Signature::Signature(SignatureFields fields) : fields_(std::move(fields)) {
+  Writer w(bytes_);
+  w.u8(static_cast<uint8_t>(fields_.kind));
+  w.u8(fields_.repeats ? 1 : 0);
+  w.svarint(fields_.reduce_op);
+  w.svarint(fields_.root);
+  w.f64(fields_.prescale);
+  w.f64(fields_.postscale);
+  w.bytes(fields_.device_type);
+  // What must be equal for two requests to share a batch ends here, but for the dtype.
+  fuse_key_ = bytes_;
+  w.varint(fields_.tensors.size());
+  bool one_dtype = !fields_.tensors.empty();
+  for (const auto& t : fields_.tensors) {
+    w.svarint(t.dtype);
+    w.varint(t.shape.size());
+    uint64_t count = 1;
+    for (int64_t d : t.shape) {
+      w.svarint(d);
+      count *= d < 0 ? 1 : static_cast<uint64_t>(d);
+    }
+    payload_bytes_ += count * dtype_bytes(t.dtype);
+    one_dtype = one_dtype && t.dtype == fields_.tensors[0].dtype;
+  }
+  if (one_dtype)
+    fuse_key_.push_back(static_cast<char>(fields_.tensors[0].dtype));
+  else
+    fuse_key_.clear();  // a group of mixed types is a batch of its own, and so is a barrier
+}
+
+std::shared_ptr<const Signature> Signature::parse(std::string_view bytes) {
+  Reader r(bytes);
+  SignatureFields f;
+  uint8_t kind = r.u8();
+  if (kind > static_cast<uint8_t>(OpKind::Barrier)) throw WireError("control message: unknown operation");
+  f.kind = static_cast<OpKind>(kind);
+  f.repeats = r.u8() != 0;
+  f.reduce_op = static_cast<int32_t>(r.svarint());
+  f.root = static_cast<int32_t>(r.svarint());
+  f.prescale = r.f64();
+  f.postscale = r.f64();
+  f.device_type = r.bytes();
+  f.tensors.resize(r.count());
+  for (auto& t : f.tensors) {
+    t.dtype = static_cast<int32_t>(r.svarint());
+    t.shape.resize(r.count());
+    for (auto& d : t.shape) d = r.svarint();
+  }
+  return std::make_shared<const Signature>(std::move(f));
+}
+
+std::string rank_list(std::vector<int32_t> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  std::string s;
+  for (size_t i = 0; i < ranks.size();) {
+    size_t j = i;
+    while (j + 1 < ranks.size() && ranks[j + 1] == ranks[j] + 1) ++j;
+    s += (s.empty() ? "" : ", ") + std::to_string(ranks[i]);
+    if (j > i) s += (j == i + 1 ? ", " : "-") + std::to_string(ranks[j]);
+    i = j + 1;
+  }
+  return s;
+}
+
+std::string mismatch(const std::string& name, const std::vector<std::pair<int32_t, SigRef>>& said) {
+  // Group the ranks by what they said, in order of their lowest rank.
+  std::vector<std::pair<SigRef, std::vector<int32_t>>> groups;
+  auto sorted = said;
+  std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (const auto& [rank, sig] : sorted) {
+    auto it = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first->same(*sig); });
+    if (it == groups.end()) it = groups.insert(groups.end(), {sig, {}});
+    it->second.push_back(rank);
+  }
+  std::string text = sentence(groups[0].first->fields(), groups[1].first->fields());
+  text += " Tensor '" + name + "':";
+  for (size_t i = 0; i < groups.size(); ++i)
+    text += std::string(i ? "; " : " ") + (groups[i].second.size() > 1 ? "ranks " : "rank ") +
+            rank_list(groups[i].second) + ": " + summary(groups[i].first->fields());
+  return text + ".";
+}
+
+}  // namespace hvd::control
