@@ -1,0 +1,105 @@
+"""Mutual proof of the job's secret, before anything a peer says is parsed.
+
+Messages have fixed sizes; m1 and m2 are HMAC-SHA256 over the role, the purpose of the connection, both
+nonces and the client's identity, so that no message can be reflected or used on another kind of connection:
+
+    server -> client   'hvdauth1' | nonce_s (32)
+    client -> server   'hvdauth1' | nonce_c (32) | u64 epoch | u32 rank | u32 0 | m1 (32)
+    server -> client   m2 (32)
+
+ServerHandshake does no I/O (event loops feed it); client_handshake blocks. What follows on the
+connection is neither encrypted nor signed.
+"""
+
+import hashlib
+import hmac
+import secrets
+import struct
+
+from .wire import AuthenticationError, BootstrapTimeout, recv_exact, send_exact
+
+MAGIC = b"hvdauth1"
+NO_RANK = 0xFFFFFFFF
+CHALLENGE_BYTES = 8 + 32
+ANSWER_BYTES = 8 + 32 + 16 + 32
+CONFIRM_BYTES = 32
+HANDSHAKE_SECONDS = 10.0
+MIN_SECRET_BYTES = 16
+
+_IDENTITY = struct.Struct("<QII")
+
+
+def new_secret():
+    """32 random bytes."""
+    return secrets.token_bytes(32)
+
+
+def check_secret(secret):
+    """Returns ``secret`` as bytes; ValueError when it is too short to protect anything."""
+    if not isinstance(secret, (bytes, bytearray)) or len(secret) < MIN_SECRET_BYTES:
+        raise ValueError(f"the job's secret must be at least {MIN_SECRET_BYTES} bytes")
+    return bytes(secret)
+
+
+def _mac(secret, role, purpose, nonces, identity):
+    text = b"\0".join((role, purpose, nonces, identity))
+    return hmac.new(secret, text, hashlib.sha256).digest()
+
+
+class ServerHandshake:
+    """The accepting side: send ``challenge``, feed what arrives, send ``confirm`` once ``done``."""
+
+    def __init__(self, secret, purpose):
+        self._secret = secret
+        self._purpose = purpose
+        self._nonce = secrets.token_bytes(32)
+        self._data = bytearray()
+        self.challenge = MAGIC + self._nonce
+        self.confirm = b""
+        self.done = False
+        self.epoch = 0
+        self.rank = NO_RANK
+        self.rest = b""
+
+    def feed(self, data):
+        """Takes received bytes. Raises AuthenticationError as soon as they cannot be right."""
+        self._data += data
+        head = bytes(self._data[: len(MAGIC)])
+        if head != MAGIC[: len(head)]:
+            raise AuthenticationError("the peer does not speak this protocol")
+        if len(self._data) < ANSWER_BYTES:
+            return
+        answer = bytes(self._data[:ANSWER_BYTES])
+        nonces, identity = self._nonce + answer[8:40], answer[40:56]
+        if not hmac.compare_digest(
+            answer[56:], _mac(self._secret, b"client", self._purpose, nonces, identity)
+        ):
+            raise AuthenticationError("the peer does not know this job's secret")
+        self.epoch, self.rank, _ = _IDENTITY.unpack(identity)
+        self.confirm = _mac(self._secret, b"server", self._purpose, nonces, identity)
+        self.rest = bytes(self._data[ANSWER_BYTES:])
+        self.done = True
+
+
+def client_handshake(sock, secret, purpose, rank, epoch, deadline):
+    """Proves the secret to the server behind ``sock`` and checks that the server knows it too.
+
+    Raises AuthenticationError, BootstrapTimeout or OSError.
+    """
+    challenge = recv_exact(sock, CHALLENGE_BYTES, deadline)
+    if not challenge.startswith(MAGIC):
+        raise AuthenticationError("the server does not speak this protocol")
+    nonce = secrets.token_bytes(32)
+    nonces, identity = challenge[8:] + nonce, _IDENTITY.pack(epoch, rank, 0)
+    send_exact(sock, MAGIC + nonce + identity + _mac(secret, b"client", purpose, nonces, identity), deadline)
+    try:
+        confirm = recv_exact(sock, CONFIRM_BYTES, deadline)
+    except BootstrapTimeout:
+        raise
+    except OSError as error:
+        raise AuthenticationError(
+            "the server closed the connection during the handshake: it does not accept this job's secret "
+            "(is HOROVOD_SECRET_KEY the same on all processes?)"
+        ) from error
+    if not hmac.compare_digest(confirm, _mac(secret, b"server", purpose, nonces, identity)):
+        raise AuthenticationError("the server does not know this job's secret")

@@ -1,0 +1,131 @@
+"""The key-value store through which the processes of a job find each other.
+
+StoreServer runs one thread inside the launcher or rank 0; StoreClient blocks its caller. Both may be used
+from any thread. Nothing is parsed before the handshake of auth.py (purpose b'store').
+
+After the handshake, little endian, one answer per request, in order:
+
+    request    u32 n (bytes that follow) | u8 op | u16 key length | key | payload
+        1 SET  payload = the value                         answer: empty
+        2 GET  payload = i64 timeout in ms; waits until the key is there (0: not at all, < 0: for ever)
+                                                           answer: the value
+        3 ADD  payload = i64 delta; the value is kept as decimal text, absent counts as 0
+                                                           answer: i64, the sum
+        4 DEL  payload empty; no error if absent           answer: empty
+    answer     u32 n (bytes that follow) | u8 status (0 ok, 1 timeout, 2 error) | payload (2: UTF-8 text)
+
+Keys have at most 1024 bytes, requests at most 16 MiB; a client that breaks a limit is cut off.
+"""
+
+import socket
+import struct
+import threading
+
+from .auth import NO_RANK, check_secret, client_handshake
+from .descriptors import DescriptorSet
+from .store_server import (
+    ADD,
+    DEL,
+    ERROR,
+    GET,
+    MAX_KEY_BYTES,
+    MAX_REQUEST_BYTES,
+    OK,
+    PURPOSE,
+    SET,
+    StoreServer,
+)
+from .wire import BootstrapError, BootstrapTimeout, Deadline, connect_tcp, recv_exact, send_exact
+
+__all__ = ["StoreClient", "StoreServer", "open_store_connection"]
+
+# Beyond the time a GET may wait at the server: the way there and back.
+_ANSWER_SECONDS = 30.0
+
+
+def open_store_connection(address, secret, rank=NO_RANK, epoch=0, deadline=None):
+    """An authenticated blocking socket to the store at ``address`` ('tcp://host:port')."""
+    deadline = deadline or Deadline(30)
+    sock = connect_tcp(address, deadline)
+    try:
+        client_handshake(sock, check_secret(secret), PURPOSE, rank, epoch, deadline)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        sock.settimeout(None)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+class StoreClient:
+    """One connection to the store; calls from several threads take turns.
+
+    Args:
+        address: 'tcp://host:port'.
+        secret: the job's secret, at least 16 bytes.
+        rank: shown in the server's log messages only.
+        deadline: a wire.Deadline for connecting; 30 s by default.
+
+    Raises AuthenticationError or BootstrapTimeout.
+    """
+
+    def __init__(self, address, secret, rank=NO_RANK, epoch=0, deadline=None):
+        self._descriptors = DescriptorSet()
+        self._sock = self._descriptors.own(open_store_connection(address, secret, rank, epoch, deadline))
+        self._lock = threading.Lock()
+        self.address = address
+
+    def set(self, key, value):
+        """Stores ``value`` (bytes)."""
+        self._call(SET, key, value)
+
+    def get(self, key, timeout_s):
+        """The value of ``key`` (bytes), waiting up to ``timeout_s`` seconds for it to appear.
+
+        Raises BootstrapTimeout.
+        """
+        return self._call(GET, key, struct.pack("<q", max(0, int(timeout_s * 1000))), timeout_s)
+
+    def add(self, key, delta):
+        """Adds ``delta`` to a counter and returns the new value (int)."""
+        return struct.unpack("<q", self._call(ADD, key, struct.pack("<q", delta)))[0]
+
+    def delete(self, key):
+        """Forgets ``key``; nothing happens when it is not there."""
+        self._call(DEL, key, b"")
+
+    def local_host(self):
+        """The numeric address of this process's end: the interface that leads to the store."""
+        return self._sock.getsockname()[0]
+
+    def close(self):
+        """Closes the connection; calling it again does nothing."""
+        self._descriptors.close()
+
+    def _call(self, op, key, payload, wait_s=0.0):
+        name = key.encode() if isinstance(key, str) else key
+        size = 3 + len(name) + len(payload)
+        if len(name) > MAX_KEY_BYTES or size > MAX_REQUEST_BYTES:
+            raise ValueError(f"store request too large: key {len(name)} bytes, {size} bytes in all")
+        request = struct.pack("<IBH", size, op, len(name)) + name + payload
+        with self._lock:
+            deadline = Deadline(wait_s + _ANSWER_SECONDS)
+            try:
+                send_exact(self._sock, request, deadline)
+                (count,) = struct.unpack("<I", recv_exact(self._sock, 4, deadline))
+                answer = recv_exact(self._sock, count, deadline)
+            except OSError as error:
+                # A late answer would be taken for that of the next request.
+                self.close()
+                raise BootstrapError(
+                    f"lost the connection to the store at {self.address}: {error}. "
+                    "The launcher, or rank 0 where it holds the store, has probably ended."
+                ) from error
+        status, value = answer[0], answer[1:]
+        if status == OK:
+            return value
+        if status == ERROR:
+            raise BootstrapError(
+                f"the store at {self.address} refused {key!r}: {value.decode(errors='replace')}"
+            )
+        raise BootstrapTimeout(f"nobody set {key!r} in the store at {self.address} within {wait_s:g} s")

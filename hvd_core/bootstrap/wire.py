@@ -1,0 +1,108 @@
+"""Deadlines, exact reads and the error types shared by the bootstrap modules.
+
+Nothing here knows a protocol. Everything is blocking and may be called from any thread; sockets
+handed in must not be used by another thread at the same time.
+"""
+
+import socket
+import time
+
+
+class BootstrapError(RuntimeError):
+    """The processes of the job could not be brought together; the text says who and why."""
+
+
+class BootstrapTimeout(BootstrapError, TimeoutError):
+    """A peer did not show up or did not answer before the deadline."""
+
+
+class AuthenticationError(BootstrapError):
+    """The other side could not prove that it knows this job's secret."""
+
+
+class Deadline:
+    """A point on the monotonic clock. ``seconds`` is the time from now."""
+
+    def __init__(self, seconds):
+        self.seconds = float(seconds)
+        self._end = time.monotonic() + self.seconds
+
+    def left(self):
+        """Seconds left, never negative."""
+        return max(0.0, self._end - time.monotonic())
+
+    def passed(self):
+        return time.monotonic() >= self._end
+
+
+def recv_exact(sock, count, deadline):
+    """Reads exactly ``count`` bytes.
+
+    Raises ConnectionError when the peer closes first, BootstrapTimeout when the deadline passes.
+    """
+    data = bytearray()
+    while len(data) < count:
+        _arm(sock, deadline)
+        try:
+            chunk = sock.recv(count - len(data))
+        except (TimeoutError, BlockingIOError):
+            continue
+        if not chunk:
+            raise ConnectionError(f"the peer closed the connection after {len(data)} of {count} bytes")
+        data += chunk
+    return bytes(data)
+
+
+def send_exact(sock, data, deadline):
+    """Sends all of ``data``; raises like recv_exact."""
+    view = memoryview(data)
+    while view:
+        _arm(sock, deadline)
+        try:
+            view = view[sock.send(view) :]
+        except (TimeoutError, BlockingIOError):
+            continue
+
+
+def _arm(sock, deadline):
+    left = deadline.left()
+    if left <= 0:
+        raise BootstrapTimeout(f"no answer from the peer within {deadline.seconds:g} s")
+    sock.settimeout(left)
+
+
+def connect_tcp(address, deadline):
+    """A connected TCP socket without Nagle's delay. ``address`` is 'tcp://host:port'.
+
+    A refused connection is tried again until the deadline: the listener may be starting.
+    """
+    host, port = split_address(address)
+    last = None
+    while True:
+        try:
+            sock = socket.create_connection((host, port), timeout=max(0.001, deadline.left()))
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return sock
+        except OSError as error:
+            last = error
+        if deadline.left() <= 0.05:
+            raise BootstrapTimeout(
+                f"could not connect to {address} within {deadline.seconds:g} s: {last}. "
+                "Check that the process there is alive and that no firewall is between."
+            )
+        time.sleep(0.05)
+
+
+def split_address(address):
+    """('host', port) of 'tcp://host:port' or 'tcp://[v6]:port'; ValueError for anything else."""
+    scheme, _, rest = str(address).partition("://")
+    host, _, port = rest.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if scheme != "tcp" or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ValueError(f"bad store address {address!r}: expected 'tcp://host:port'")
+    return host, int(port)
+
+
+def join_address(host, port):
+    """The inverse of split_address."""
+    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
