@@ -1,0 +1,70 @@
+"""The backends that are installed: a static table of those that ship inside this distribution.
+
+The table is the composition root: the one place that says which shared objects belong to the engine's own
+wheel. They are opened by the same loader as any other backend, and nothing can take their names.
+"""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+from hvd_core.backends.errors import BackendLoadError
+
+
+@dataclass(frozen=True)
+class InstalledBackend:
+    """A backend that could be asked for.
+
+    ``spans_hosts`` and ``automatic`` are what selection needs to know before a library is loaded: whether one
+    communicator can reach ranks on several hosts, and whether it may be chosen when nothing is named.
+    """
+
+    name: str
+    library: str
+    origin: str
+    spans_hosts: bool
+    automatic: bool
+
+    def path(self) -> Path:
+        """Absolute path of the shared object. Raises BackendLoadError when the file is not there."""
+        roots = _package_roots()
+        for root in roots:
+            candidate = root / self.library
+            if candidate.is_file():
+                return candidate.resolve()
+        searched = ", ".join(str(root / self.library) for root in roots)
+        raise BackendLoadError(
+            f"horovod: backend '{self.name}' ({self.origin}) failed to load.\n"
+            f"  cause: its library is not in this installation        searched: {searched}\n"
+            "  fix: reinstall hvd-core (pip install --force-reinstall hvd-core), or build it in a source tree"
+        )
+
+
+_EMBEDDED = (
+    InstalledBackend("shm", "lib/libhvd_backend_shm.so", "embedded", spans_hosts=False, automatic=True),
+)
+
+
+def installed() -> tuple[InstalledBackend, ...]:
+    """All installed backends, the embedded ones first. Loads and imports nothing."""
+    return _EMBEDDED
+
+
+def describe_installed(backends: tuple[InstalledBackend, ...]) -> str:
+    """``shm, tcp (embedded), nccl (hvd-backend-nccl 0.3.0)``: names with where they come from."""
+    embedded = [b.name for b in backends if b.origin == "embedded"]
+    parts = [f"{', '.join(embedded)} (embedded)"] if embedded else []
+    parts += [f"{b.name} ({b.origin})" for b in backends if b.origin != "embedded"]
+    return ", ".join(parts) or "none"
+
+
+def _package_roots() -> list[Path]:
+    # An editable install keeps sources in one folder and built files in another; both are on the package's
+    # path, or at least in site-packages.
+    roots = [Path(p) for p in getattr(sys.modules.get("hvd_core"), "__path__", ())]
+    roots.append(Path(__file__).resolve().parent.parent)
+    roots.append(Path(sysconfig.get_paths()["platlib"]) / "hvd_core")
+    return list(dict.fromkeys(roots))
