@@ -1,0 +1,172 @@
+"""The rules between the rooms of the house, as functions that return violations: `path:line: what is wrong`.
+
+Pure text and syntax-tree checks: nothing is imported or compiled. test_architecture.py runs them on the
+project, and on made-up files that break each rule, so that a rule that catches nothing is noticed.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+FRAMEWORKS = ("torch", "tensorflow", "keras", "mxnet", "jax", "spark", "ray")
+# Also the framework's own packages, which another framework's folder has no business importing.
+FRAMEWORK_PACKAGES = (*FRAMEWORKS, "pyspark", "jaxlib", "torchvision", "pytorch_lightning", "lightning")
+
+# Names that hvd_core must not know. Launchers (mpirun, srun, torchrun) are no frameworks: who starts a
+# process is the bootstrap's business.
+FOREIGN_WORDS = (
+    *("torch", "pytorch", "tensorflow", "keras", "mxnet", "jax", "paddle", "pyspark"),
+    *(
+        "cuda",
+        "nccl",
+        "nvidia",
+        "hip",
+        "rocm",
+        "rccl",
+        "amd",
+        "sycl",
+        "oneccl",
+        "xpu",
+        "habana",
+        "hccl",
+        "gaudi",
+    ),
+    *("gcu", "eccl", "enflame", "topsrt", "npu", "ascend", "gloo", "ucc", "ucx"),
+)
+# An underscore separates words here: cuda_stream is a violation as much as "cuda stream".
+_FOREIGN = re.compile(rf"(?<![A-Za-z0-9])({'|'.join(FOREIGN_WORDS)})(?![A-Za-z0-9])", re.IGNORECASE)
+
+CXX_SUFFIXES = (".cc", ".h", ".hpp", ".c", ".inc")
+_INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+
+SOFT_LINES, HARD_LINES = 400, 700
+
+
+def sources(folder: Path, *suffixes: str) -> Iterator[Path]:
+    """Files below `folder` that end in one of `suffixes` (all text files of ours when none is given)."""
+    suffixes = suffixes or (".py", *CXX_SUFFIXES, ".txt", ".toml")
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.suffix in suffixes and "__pycache__" not in path.parts:
+            yield path
+
+
+def foreign_words(folder: Path, allowed: dict[str, set[str]]) -> list[str]:
+    """Framework or vendor words below `folder`; `allowed`: relative path -> words that may stand there."""
+    found = []
+    for path in sources(folder):
+        pardoned = allowed.get(path.relative_to(folder).as_posix(), set())
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+            for word in _FOREIGN.findall(line):
+                if word.lower() not in pardoned:
+                    found.append(f"{path}:{number}: names '{word}': {line.strip()}")
+    return found
+
+
+def includes(path: Path) -> Iterator[tuple[int, bool, str]]:
+    """(line number, is it in quotes, what) of every #include of a file."""
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        match = _INCLUDE.match(line)
+        if match:
+            yield number, match[1] == '"', match[2]
+
+
+def backend_includes(backend: Path) -> list[str]:
+    """Includes of a backend's folder that are neither <hvd/...>, nor its own files, nor the system's."""
+    found = []
+    for path in sources(backend, *CXX_SUFFIXES):
+        for number, quoted, name in includes(path):
+            own = (
+                any((base / name).is_file() for base in (path.parent, backend))
+                and ".." not in Path(name).parts
+            )
+            if quoted and not own and not name.startswith("hvd/"):
+                found.append(
+                    f'{path}:{number}: includes "{name}", which is not its own; the contract is <hvd/...>'
+                )
+            if not quoted and re.match(r"(engine|backends|hvd_core|pybind11)/|Python\.h$", name):
+                found.append(
+                    f"{path}:{number}: includes <{name}>; a backend knows only <hvd/...> and the system"
+                )
+    return found
+
+
+def binding_includes(engine: Path) -> list[str]:
+    """Files of the engine outside bind/ that know pybind11 or Python."""
+    found = []
+    for path in sources(engine, *CXX_SUFFIXES):
+        if path.relative_to(engine).parts[0] == "bind":
+            continue
+        for number, _, name in includes(path):
+            if name.startswith("pybind11") or name in ("Python.h", "structmember.h"):
+                found.append(f"{path}:{number}: includes {name}; only engine/bind may")
+    return found
+
+
+def imports(path: Path, package: tuple[str, ...], top_level_only: bool = False) -> Iterator[tuple[int, str]]:
+    """(line number, absolute dotted name) of every import of a Python file that lies in `package`."""
+    tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+    nodes = tree.body if top_level_only else ast.walk(tree)
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = list(package[: len(package) - node.level + 1]) if node.level else []
+            base += node.module.split(".") if node.module else []
+            for alias in node.names:  # `from horovod import torch` names a module too
+                yield node.lineno, ".".join([*base, alias.name])
+
+
+def _reaches(name: str, modules: tuple[str, ...]) -> bool:
+    return any(name == module or name.startswith(module + ".") for module in modules)
+
+
+def forbidden_imports(
+    root: Path, folder: str, forbidden: tuple[str, ...], top_level_only: bool = False
+) -> list[str]:
+    """Imports below root/folder (such as "horovod/torch") that reach one of the modules `forbidden`."""
+    found = []
+    for path in sources(root / folder, ".py"):
+        package = path.relative_to(root).parent.parts
+        for number, name in imports(path, package, top_level_only):
+            if _reaches(name, forbidden):
+                found.append(f"{path}:{number}: imports {name}, which {folder} must not know")
+    return found
+
+
+def lengths(folders: list[Path]) -> tuple[list[str], list[str]]:
+    """(files above the soft limit, files above the hard limit), as `path: n lines`."""
+    soft, hard = [], []
+    for folder in folders:
+        for path in sources(folder, ".py", *CXX_SUFFIXES):
+            count = len(path.read_text(encoding="utf-8").splitlines())
+            if count > SOFT_LINES:
+                (hard if count > HARD_LINES else soft).append(f"{path}: {count} lines")
+    return soft, hard
+
+
+def without_purpose(folders: list[Path]) -> list[str]:
+    """Files that do not open by saying what they are for."""
+    found = []
+    for folder in folders:
+        for path in sources(folder, ".py", *CXX_SUFFIXES):
+            text = path.read_text(encoding="utf-8").lstrip()
+            if text.startswith("#!"):
+                text = text.partition("\n")[2].lstrip()
+            opening = ("//", "/*") if path.suffix in CXX_SUFFIXES else ("#", '"""', "'''", 'r"""')
+            if text and not text.startswith(opening):
+                found.append(f"{path}: does not open with what it is for")
+    return found
+
+
+def leftovers(folders: list[Path]) -> list[str]:
+    """Notes to oneself that were to be gone before the work was called done."""
+    pattern = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b")
+    found = []
+    for folder in folders:
+        for path in sources(folder):
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+                if pattern.search(line):
+                    found.append(f"{path}:{number}: {line.strip()}")
+    return found

@@ -1,0 +1,146 @@
+"""The forbidden arrows of docs/architecture.md, and the house rules a machine can check."""
+
+import subprocess
+import sys
+import warnings
+from collections import Counter
+from pathlib import Path
+
+import architecture_rules as rules
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+OURS = [ROOT / name for name in ("hvd_core", "horovod", "backends", "examples", "benchmarks", "tests")]
+
+# The contract's comments give examples of the strings a plugin may pass; real names say it best.
+WORDS_IN_CONTRACT = {"include/hvd/backend_abi.h": {"cuda", "gcu", "eccl"}}
+
+
+def check(violations):
+    assert not violations, "\n" + "\n".join(violations)
+
+
+def present(pattern):
+    return [path for path in sorted(ROOT.glob(pattern)) if path.is_dir() and any(path.iterdir())]
+
+
+def test_core_names_no_framework_and_no_vendor():
+    check(rules.foreign_words(ROOT / "hvd_core", WORDS_IN_CONTRACT))
+
+
+def test_core_imports_no_framework_and_not_the_api_above_it():
+    check(rules.forbidden_imports(ROOT, "hvd_core", (*rules.FRAMEWORK_PACKAGES, "horovod")))
+
+
+def test_backends_include_only_the_contract_and_themselves():
+    backends = present("backends/*")
+    assert backends, "no backend found: has the folder moved?"
+    for backend in backends:
+        check(rules.backend_includes(backend))
+
+
+def test_only_bind_knows_pybind11():
+    check(rules.binding_includes(ROOT / "hvd_core" / "engine"))
+
+
+@pytest.mark.parametrize(
+    "framework", [path.name for path in present("horovod/*") if path.name in rules.FRAMEWORKS]
+)
+def test_framework_knows_no_other_framework(framework):
+    others = [name for name in rules.FRAMEWORKS if name != framework]
+    packages = [name for name in rules.FRAMEWORK_PACKAGES if name != framework]
+    forbidden = (*packages, *(f"horovod.{name}" for name in others))
+    check(rules.forbidden_imports(ROOT, f"horovod/{framework}", forbidden))
+
+
+@pytest.mark.parametrize("folder", ["horovod/common", "horovod/runner"])
+def test_common_parts_import_no_framework(folder):
+    forbidden = (*rules.FRAMEWORK_PACKAGES, *(f"horovod.{name}" for name in rules.FRAMEWORKS))
+    check(rules.forbidden_imports(ROOT, folder, forbidden, top_level_only=True))
+
+
+def test_importing_horovod_loads_no_framework():
+    code = (
+        "import sys, horovod, hvd_core, horovod.runner.launch\n"
+        f"print([name for name in {rules.FRAMEWORK_PACKAGES} if name in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() == "[]", f"loaded by `import horovod`: {result.stdout}"
+
+
+def test_files_stay_readable_in_length():
+    soft, hard = rules.lengths(OURS)
+    for entry in soft:
+        warnings.warn(f"above the soft limit of {rules.SOFT_LINES} lines: {entry}", stacklevel=1)
+    check(hard)
+
+
+def test_files_open_with_their_purpose():
+    check(rules.without_purpose(OURS))
+
+
+def test_no_notes_to_self_are_left():
+    check(rules.leftovers(OURS))
+
+
+def test_test_modules_have_unique_names_and_form_no_packages():
+    # pytest puts each test folder on sys.path: two helpers of one name would hide each other, and an
+    # __init__.py would put tests/ itself there, where the folder tests/torch hides PyTorch.
+    names = Counter(path.name for path in rules.sources(ROOT / "tests", ".py") if path.name != "conftest.py")
+    assert not names.pop("__init__.py", 0), "no __init__.py under tests/, please"
+    check([f"{count} files under tests/ are called {name}" for name, count in names.items() if count > 1])
+
+
+class TestTheRulesThemselves:
+    """Each rule finds what it was made for."""
+
+    def test_foreign_words(self, tmp_path):
+        (tmp_path / "a.cc").write_text(
+            "// a pleasant hipster, an arraymaker\nint cuda_stream;\n// uses NCCL here\n"
+        )
+        found = rules.foreign_words(tmp_path, {})
+        assert [entry.split("names ")[1].split(":")[0] for entry in found] == ["'cuda'", "'NCCL'"]
+        assert len(rules.foreign_words(tmp_path, {"a.cc": {"cuda"}})) == 1
+
+    def test_backend_includes(self, tmp_path):
+        (tmp_path / "own.h").write_text("")
+        (tmp_path / "a.cc").write_text(
+            '#include <hvd/backend_abi.h>\n#include <vector>\n#include "own.h"\n'
+            '#include "engine/queue/queue.h"\n#include <pybind11/pybind11.h>\n#include "../other/own.h"\n'
+        )
+        assert [entry.split(":")[1] for entry in rules.backend_includes(tmp_path)] == ["4", "5", "6"]
+
+    def test_binding_includes(self, tmp_path):
+        for folder in ("bind", "queue"):
+            (tmp_path / folder).mkdir()
+            (tmp_path / folder / "a.cc").write_text("#include <pybind11/pybind11.h>\n#include <vector>\n")
+        found = rules.binding_includes(tmp_path)
+        assert len(found) == 1
+        assert "queue" in found[0]
+
+    def test_imports(self, tmp_path):
+        folder = tmp_path / "horovod" / "torch"
+        folder.mkdir(parents=True)
+        (folder / "a.py").write_text(
+            "import torch\nfrom ..common import util\nfrom .. import keras\nimport tensorflow.keras\n"
+            "def f():\n    from horovod.tensorflow import x\n"
+        )
+        forbidden = ("tensorflow", "horovod.keras", "horovod.tensorflow")
+        found = rules.forbidden_imports(tmp_path, "horovod/torch", forbidden)
+        assert [entry.split(":")[1] for entry in found] == ["3", "4", "6"]
+        assert len(rules.forbidden_imports(tmp_path, "horovod/torch", forbidden, top_level_only=True)) == 2
+
+    def test_lengths(self, tmp_path):
+        for name, count in (("a.py", 400), ("b.py", 401), ("c.cc", 701)):
+            (tmp_path / name).write_text("x\n" * count)
+        soft, hard = rules.lengths([tmp_path])
+        assert len(soft) == 1
+        assert len(hard) == 1
+
+    def test_purpose_and_leftovers(self, tmp_path):
+        (tmp_path / "good.py").write_text('#!/usr/bin/env python\n"""What for."""\n')
+        (tmp_path / "empty.py").write_text("")
+        (tmp_path / "bad.h").write_text("#pragma once\n// TO" + "DO: later\n")
+        assert len(rules.without_purpose([tmp_path])) == 1
+        assert len(rules.leftovers([tmp_path])) == 1

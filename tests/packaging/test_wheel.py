@@ -1,0 +1,114 @@
+"""What a user installs: the wheel is built from the checkout and looked into, and works where the checkout is not.
+
+Building shares the folder of the editable install that `make test` made, so that it costs one link.
+"""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = pytest.mark.timeout(900)  # from scratch, the build takes minutes on a small machine
+
+
+def run(*command, **options):
+    result = subprocess.run(command, capture_output=True, text=True, timeout=840, **options)
+    assert result.returncode == 0, f"{command} failed:\n{result.stdout[-4000:]}\n{result.stderr[-4000:]}"
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    pytest.importorskip("scikit_build_core", reason="building needs what is in requirements/build.txt")
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-build-isolation",
+        "--no-deps",
+        "-w",
+        str(folder),
+    ]
+    run(
+        *command, str(ROOT), env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    )
+    (path,) = folder.glob("hvd_core-*.whl")
+    return path
+
+
+def test_wheel_holds_engine_backend_contract_and_api(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    for expected in (
+        "hvd_core/lib/libhvd_backend_shm.so",
+        "hvd_core/include/hvd/backend_abi.h",
+        "hvd_core/include/hvd/backend_slots.inc",
+        "hvd_core/include/hvd/backend.hpp",
+        "hvd_core/runtime.py",
+        "hvd_core/bootstrap/__init__.py",
+        "hvd_core/backends/__init__.py",
+        "horovod/__init__.py",
+        "horovod/torch/__init__.py",
+        "horovod/common/__init__.py",
+        "horovod/runner/launch.py",
+    ):
+        assert expected in names
+    assert len([name for name in names if name.startswith("hvd_core/_core.")]) == 1
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+
+
+def test_wheel_holds_nothing_else(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"hvd_core", "horovod"}
+    surplus = [name for name in names if name.endswith((".cc", ".pyc", ".a", ".o", ".txt"))]
+    assert [name for name in surplus if ".dist-info/" not in name] == []
+    assert len([name for name in names if name.endswith(".so")]) == 2
+
+
+def test_wheel_needs_no_framework(wheel):
+    archive = zipfile.ZipFile(wheel)
+    (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+    required = [
+        line for line in archive.read(metadata).decode().splitlines() if line.startswith("Requires-Dist:")
+    ]
+    unconditional = {line.split()[1].split(">")[0] for line in required if "extra ==" not in line}
+    assert unconditional == {"cloudpickle", "numpy", "pyyaml", "stevedore"}
+
+
+def test_binaries_export_only_their_entry(wheel, tmp_path):
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    for library, entry in (
+        ("_core.*.so", "PyInit__core"),
+        ("lib/libhvd_backend_shm.so", "hvd_backend_entry_v1"),
+    ):
+        (path,) = (tmp_path / "hvd_core").glob(library)
+        listing = run("nm", "-D", "--defined-only", str(path)).splitlines()
+        # Weak and unique symbols are inline functions of the C++ library, which the linker may merge safely.
+        exported = {fields[-1] for fields in map(str.split, listing) if fields[-2] in "TDBR"}
+        assert exported == {entry}
+
+
+def test_installed_wheel_works_without_the_checkout(wheel, tmp_path):
+    run(sys.executable, "-m", "venv", "--system-site-packages", "--without-pip", str(tmp_path / "venv"))
+    (site,) = (tmp_path / "venv").glob("lib/python3*/site-packages")
+    run(sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(site), str(wheel))
+    code = (
+        "import numpy as np, hvd_core as hvd, hvd_core._core as core\n"
+        "hvd.init()\n"
+        "assert (hvd.allreduce(np.arange(5.0)) == np.arange(5.0)).all()\n"
+        "hvd.shutdown()\n"
+        "print(core.__file__)\n"
+    )
+    # A venv of a venv sees the innermost's packages only, so the dependencies come by PYTHONPATH, after the wheel.
+    paths = [str(site), *(path for path in sys.path if path.endswith("site-packages"))]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}
+    python = str(tmp_path / "venv" / "bin" / "python")
+    where = run(python, "-c", code, cwd=tmp_path, env=environment).strip()
+    assert where.startswith(str(site)), f"not the wheel's module was loaded but {where}"
