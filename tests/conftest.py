@@ -1,6 +1,6 @@
 """What all tests share: a clean environment, the reasons for which marked tests are skipped, and a header
-that says what was tested. Time limits are pytest-timeout's (120 s unless a test says otherwise); the markers are
-listed in pyproject.toml.
+that says what was tested. Time limits are pytest-timeout's (120 s unless a test says otherwise); the markers
+are listed in pyproject.toml.
 """
 
 import importlib.metadata

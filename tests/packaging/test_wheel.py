@@ -1,4 +1,4 @@
-"""What a user installs: the wheel is built from the checkout and looked into, and works where the checkout is not.
+"""What a user installs: the wheel is built from the checkout, looked into, and used away from the checkout.
 
 Building shares the folder of the editable install that `make test` made, so that it costs one link.
 """
@@ -106,7 +106,7 @@ def test_installed_wheel_works_without_the_checkout(wheel, tmp_path):
         "hvd.shutdown()\n"
         "print(core.__file__)\n"
     )
-    # A venv of a venv sees the innermost's packages only, so the dependencies come by PYTHONPATH, after the wheel.
+    # A venv made from a venv does not see its packages: the dependencies come by PYTHONPATH, after the wheel.
     paths = [str(site), *(path for path in sys.path if path.endswith("site-packages"))]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}
     python = str(tmp_path / "venv" / "bin" / "python")
