@@ -1,7 +1,7 @@
 """The README's promises that a machine can check: its two commands, its links, and the example it points to.
 
-That `make test` works is shown by this suite running at all; the command line of `make train` is run here as it
-stands in the Makefile, on the environment at hand.
+That `make test` works is shown by this suite running at all; the command line of `make train` is run here as
+it stands in the Makefile, on the environment at hand.
 """
 
 import re
