@@ -1,0 +1,211 @@
+"""Who am I: rank and size from what the launcher left in the environment.
+
+Only reads the mapping it is given (and /proc for the launcher's process); opens nothing. The first launcher
+whose variables are there is the one; half of a pair, a contradiction or something that is no number is an
+error, never a silent guess: a job that falls apart into single processes would train wrongly.
+"""
+
+import os
+import re
+from dataclasses import dataclass
+
+# Processes that start ranks. A rank started inside another rank inherits that one's variables, and so does
+# its launcher: the name tells the launcher from a wrapper script, which carries them too.
+_LAUNCHER_NAMES = frozenset(
+    ("mpirun", "mpiexec", "mpiexec.hydra", "mpiexec.gforker", "hydra_pmi_proxy", "prterun", "prte", "prted")
+    + ("orterun", "orted", "slurmstepd", "torchrun")
+)
+
+_PAIRS = (
+    ("openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("mpich", "PMI_RANK", "PMI_SIZE"),
+    ("torchrun", "RANK", "WORLD_SIZE"),
+    ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+)
+_LOCAL_PAIRS = {
+    "horovodrun": ("HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
+    "openmpi": ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    "mpich": ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    "torchrun": ("LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+}
+_JOB_VARIABLES = {
+    "openmpi": ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_ess_jobid"),
+    "mpich": ("PMI_JOBID", "SLURM_JOB_ID", "SLURM_STEP_ID"),
+    "torchrun": ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT"),
+    "srun": ("SLURM_JOB_ID", "SLURM_STEP_ID"),
+    "pmix": ("PMIX_NAMESPACE",),
+}
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What the launcher says about this process.
+
+    ``local_rank`` and ``local_size`` are None where it says nothing, ``size`` is None where only MPI knows
+    it. ``store`` and ``secret`` (bytes) are None where the job has to make its own. ``job`` are strings equal
+    on all processes of the job; ``variable`` is the environment variable that gave the rank.
+    """
+
+    rank: int
+    size: int | None
+    local_rank: int | None = None
+    local_size: int | None = None
+    launcher: str = "single"
+    store: str | None = None
+    secret: bytes | None = None
+    job: tuple = ()
+    variable: str | None = None
+
+
+def identify(environ):
+    """The Identity in ``environ``; ValueError that names the variable when it makes no sense."""
+    launcher, variable, rank, size = _rank_and_size(environ)
+    if launcher == "single":
+        return Identity(0, 1)
+    local_rank, local_size = _local(environ, launcher, rank, size)
+    store, secret = _store(environ, launcher, size)
+    job = tuple(f"{name}={environ[name]}" for name in _JOB_VARIABLES.get(launcher, ()) if name in environ)
+    return Identity(rank, size, local_rank, local_size, launcher, store, secret, job, variable)
+
+
+def _rank_and_size(environ):
+    if "HOROVOD_RANK" in environ or "HOROVOD_SIZE" in environ:
+        return "horovodrun", "HOROVOD_RANK", *_pair(environ, "HOROVOD_RANK", "HOROVOD_SIZE")
+    in_step = "SLURM_PROCID" in environ and "SLURM_STEP_NUM_TASKS" in environ
+    for launcher, rank, size in _PAIRS:
+        if launcher == "srun":
+            # A batch script has SLURM_PROCID=0 and the job's task count, but is one process outside any step.
+            found = in_step
+        elif launcher == "mpich" and in_step:
+            # Some process managers below srun set PMI_RANK only; srun's own variables are complete.
+            found = rank in environ and size in environ
+        else:
+            found = rank in environ or size in environ
+        if found:
+            return launcher, rank, *_pair(environ, rank, size)
+    if "PMIX_RANK" in environ:
+        return "pmix", "PMIX_RANK", _number(environ, "PMIX_RANK", 0), None
+    return "single", None, 0, 1
+
+
+def _pair(environ, rank_name, size_name):
+    for name, other in ((rank_name, size_name), (size_name, rank_name)):
+        if name not in environ:
+            raise ValueError(
+                f"{other}={environ[other]!r} is set but {name} is not: the launcher must set both. "
+                f"Unset {other} to run a single process."
+            )
+    size = _number(environ, size_name, 1)
+    rank = _number(environ, rank_name, 0)
+    if rank >= size:
+        raise ValueError(f"{rank_name}={rank} is not below {size_name}={size}")
+    return rank, size
+
+
+def _number(environ, name, least):
+    text = environ[name].strip()
+    if not (text.isascii() and text.isdigit() and len(text) < 10) or int(text) < least:
+        raise ValueError(f"{name}={environ[name]!r} is not an integer >= {least}")
+    return int(text)
+
+
+def _local(environ, launcher, rank, size):
+    if launcher == "srun" or (launcher == "mpich" and "MPI_LOCALRANKID" not in environ):
+        return _slurm_local(environ)
+    if launcher not in _LOCAL_PAIRS:
+        return None, None
+    rank_name, size_name = _LOCAL_PAIRS[launcher]
+    if rank_name not in environ and size_name not in environ:
+        return None, None
+    local_rank, local_size = _pair(environ, rank_name, size_name)
+    if local_size > size:
+        raise ValueError(f"{size_name}={local_size} is more than the whole job of {size}")
+    if local_rank > rank:
+        raise ValueError(f"{rank_name}={local_rank} is more than the process's rank {rank}")
+    return local_rank, local_size
+
+
+def _slurm_local(environ):
+    # SLURM_STEP_TASKS_PER_NODE is a list of runs: '4(x3),2'.
+    text = environ.get("SLURM_STEP_TASKS_PER_NODE", "")
+    if not {"SLURM_LOCALID", "SLURM_NODEID"} <= environ.keys() or not text:
+        return None, None
+    counts = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(\d{1,9})(?:\(x(\d{1,6})\))?", part)
+        if not match:
+            raise ValueError(f"SLURM_STEP_TASKS_PER_NODE={text!r} is not a list like '4(x3),2'")
+        counts += [int(match[1])] * int(match[2] or 1)
+    node = _number(environ, "SLURM_NODEID", 0)
+    local_rank = _number(environ, "SLURM_LOCALID", 0)
+    if node >= len(counts) or local_rank >= counts[node]:
+        raise ValueError(
+            f"SLURM_NODEID={node} and SLURM_LOCALID={local_rank} do not fit "
+            f"SLURM_STEP_TASKS_PER_NODE={text!r}"
+        )
+    return local_rank, counts[node]
+
+
+def _store(environ, launcher, size):
+    address, key = environ.get("HOROVOD_STORE"), environ.get("HOROVOD_SECRET_KEY")
+    if size == 1:
+        return None, None
+    if address is None:
+        if launcher == "horovodrun":
+            raise ValueError(
+                "HOROVOD_RANK is set but HOROVOD_STORE is not, so this process cannot find the other "
+                f"{size - 1}. "
+                "Start the job with horovodrun, or unset HOROVOD_RANK and HOROVOD_SIZE."
+            )
+        return None, None
+    from .wire import split_address
+
+    try:
+        split_address(address)
+    except ValueError as error:
+        raise ValueError(f"HOROVOD_STORE: {error}") from None
+    if key is None:
+        raise ValueError("HOROVOD_STORE is set but HOROVOD_SECRET_KEY is not: the launcher must set both")
+    try:
+        secret = bytes.fromhex(key)
+    except ValueError:
+        secret = b""
+    if len(secret) < 16:
+        # The value itself stays out of the message: logs are not secret.
+        raise ValueError("HOROVOD_SECRET_KEY must be at least 32 hexadecimal digits")
+    return address, secret
+
+
+def launcher_process(variable):
+    """'pid:start time' of the process that started the ranks of this host.
+
+    It is the nearest ancestor that is a known launcher or does not carry ``variable``. It tells two jobs on
+    one machine apart, also where the launcher gives the job no name of its own.
+    """
+    pid = os.getppid()
+    while pid > 1:
+        name, parent, started = _stat(pid)
+        if parent is None:
+            break
+        if name in _LAUNCHER_NAMES or not _carries(pid, variable):
+            return f"{pid}:{started}"
+        pid = parent
+    return f"{pid}:0"
+
+
+def _stat(pid):
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            head, _, tail = file.read().rpartition(b")")
+    except OSError:
+        return None, None, None
+    fields = tail.split()
+    return head.partition(b"(")[2].decode(errors="replace"), int(fields[1]), int(fields[19])
+
+
+def _carries(pid, variable):
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return any(entry.startswith(variable.encode() + b"=") for entry in file.read().split(b"\0"))
+    except OSError:
+        return False

@@ -1,0 +1,218 @@
+"""Makes the links of the tree: shared memory and doorbells within a host, TCP between hosts.
+
+Called by the thread that runs init(). All descriptors made here belong to the DescriptorSet handed in; the
+engine borrows them.
+"""
+
+import fcntl
+import os
+import socket
+import struct
+from dataclasses import dataclass
+
+from .acceptor import Acceptor
+from .auth import client_handshake
+from .rendezvous import peer_credentials
+from .wire import BootstrapError, BootstrapTimeout, connect_tcp, join_address
+
+PURPOSE = b"link"
+HEADER_BYTES = 64 << 10
+SLOT_BYTES = 1 << 20
+_OFFER = struct.Struct("<8sIIQ")
+_OFFER_MAGIC = b"hvdshm01"
+_BELLS = b"hvdbells"
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+# The most descriptors in one message: segment and two bells.
+_MAX_FDS = 3
+
+
+@dataclass(frozen=True)
+class ShmLink:
+    """A link within the host.
+
+    ``subtree``: the world ranks reached through a child, () for the parent. ``slot``: index of the child's
+    part of the segment (its local rank, from 1), the same at both ends. ``my_bells`` are this process's two
+    eventfds, the same in all its links; ``peer_bells`` wake the peer. ``guard_fd``: a non-blocking Unix
+    stream socket to the peer that carries nothing. ``peer_pid`` is 0 when the peer's pid namespace cannot be
+    seen.
+    """
+
+    peer: int
+    subtree: tuple
+    slot: int
+    segment_fd: int
+    segment_bytes: int
+    my_bells: tuple
+    peer_bells: tuple
+    guard_fd: int
+    peer_pid: int
+    is_parent: bool
+
+
+@dataclass(frozen=True)
+class TcpLink:
+    """A link between hosts. ``sock_fd`` is authenticated, non-blocking, without Nagle's delay.
+
+    ``subtree``: the world ranks reached through a child, () for the parent.
+    """
+
+    peer: int
+    subtree: tuple
+    sock_fd: int
+    is_parent: bool
+
+
+def segment_bytes(local_size):
+    """Bytes of a host's control segment: a header and one slot per local rank."""
+    return HEADER_BYTES + SLOT_BYTES * local_size
+
+
+def wire(session, topology, neighbours, transport, descriptors):
+    """(links, segment_fd or None): the parent's link first, then the children's by rank.
+
+    ``transport`` 'tcp' uses TCP within the host as well. Raises BootstrapTimeout that names the missing peer.
+    """
+    sockets = neighbours.sockets
+    tcp_children = dict(topology.leader_children)
+    local = topology.local_ranks if transport != "tcp" else ()
+    if transport == "tcp":
+        tcp_children.update({rank: (rank,) for rank in topology.local_children})
+        for sock in sockets.values():
+            descriptors.discard(sock)
+    # Open for the children before turning to the parent, who may be waiting for nothing but this.
+    acceptor = _listen(session, tcp_children) if tcp_children else None
+    try:
+        links, segment = [], None
+        if topology.parent is not None and topology.parent not in local:
+            links.append(_tcp_parent(session, topology.parent, descriptors))
+        if len(local) > 1:
+            shm_links, segment = _wire_host(session, topology, sockets, descriptors)
+            links += shm_links
+        for child, subtree in sorted(tcp_children.items()):
+            links.append(_tcp_child(session, acceptor, child, subtree, descriptors))
+    finally:
+        if acceptor is not None:
+            acceptor.close()
+    return links, segment
+
+
+def _listen(session, children):
+    # The address that leads to the store is on an interface of the job; all interfaces would be an
+    # invitation.
+    host = session.store.local_host()
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.create_server((host, 0), family=family, backlog=len(children) + 64)
+    acceptor = Acceptor(listener, session.secret, PURPOSE, session.epoch, children)
+    try:
+        session.put(f"link/{session.rank}", join_address(*listener.getsockname()[:2]))
+    except BaseException:
+        acceptor.close()
+        raise
+    return acceptor
+
+
+def _tcp_parent(session, parent, descriptors):
+    address = session.wait(
+        f"link/{parent}", lambda: f"rank {parent}, the parent in the tree, did not open its port"
+    )
+    sock = descriptors.own(connect_tcp(address, session.deadline))
+    try:
+        client_handshake(sock, session.secret, PURPOSE, session.rank, session.epoch, session.deadline)
+    except (OSError, BootstrapError) as error:
+        raise BootstrapError(
+            f"rank {parent} at {address} did not take the connection of rank {session.rank}: {error}"
+        ) from error
+    return TcpLink(parent, (), _prepare_tcp(sock), True)
+
+
+def _tcp_child(session, acceptor, child, subtree, descriptors):
+    sock = _patiently(
+        session, lambda seconds: acceptor.wait_for(child, seconds), f"rank {child} did not connect"
+    )
+    return TcpLink(child, subtree, _prepare_tcp(descriptors.own(sock)), False)
+
+
+def _patiently(session, attempt, what):
+    """attempt(seconds) in slices, so that a failure elsewhere is heard before the deadline."""
+    while True:
+        result = attempt(min(0.5, session.deadline.left()))
+        if result is not None:
+            return result
+        session.check()
+        if session.deadline.passed():
+            raise BootstrapTimeout(f"{what} to rank {session.rank} within {session.deadline.seconds:g} s")
+
+
+def _prepare_tcp(sock):
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+    sock.setblocking(False)
+    return sock.fileno()
+
+
+def _wire_host(session, topology, sockets, descriptors):
+    bells = tuple(descriptors.own(os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)) for _ in range(2))
+    if topology.leader != session.rank:
+        return _join_host(session, topology, sockets[topology.leader], bells, descriptors)
+    size = segment_bytes(topology.local_size)
+    segment = descriptors.own(os.memfd_create("hvd-control", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
+    os.ftruncate(segment, size)
+    # Nobody can shrink it any more: a short file under a mapping is a SIGBUS for everyone.
+    fcntl.fcntl(segment, fcntl.F_ADD_SEALS, _SEALS)
+    for slot, child in enumerate(topology.local_ranks[1:], 1):
+        offer = _OFFER.pack(_OFFER_MAGIC, slot, topology.local_size, size)
+        socket.send_fds(sockets[child], [offer], [segment, *bells])
+    links = []
+    for slot, child in enumerate(topology.local_ranks[1:], 1):
+        _, fds = _receive_fds(session, sockets[child], len(_BELLS), 2, child, descriptors)
+        links.append(_shm_link(child, (child,), slot, segment, size, bells, fds, sockets[child], False))
+    return links, segment
+
+
+def _join_host(session, topology, sock, bells, descriptors):
+    leader = topology.leader
+    data, fds = _receive_fds(session, sock, _OFFER.size, 3, leader, descriptors)
+    magic, slot, local_size, size = _OFFER.unpack(data)
+    expected = (_OFFER_MAGIC, topology.local_rank, topology.local_size, segment_bytes(topology.local_size))
+    if (magic, slot, local_size, size) != expected or os.fstat(fds[0]).st_size != size:
+        raise BootstrapError(
+            f"rank {leader} offered slot {slot} of a segment of {size} bytes for {local_size} ranks, "
+            "expected slot "
+            f"{topology.local_rank} of {expected[3]} bytes for {topology.local_size}: do all ranks run the "
+            "same version?"
+        )
+    socket.send_fds(sock, [_BELLS], list(bells))
+    return [_shm_link(leader, (), slot, fds[0], size, bells, fds[1:], sock, True)], fds[0]
+
+
+def _shm_link(peer, subtree, slot, segment, size, bells, peer_bells, sock, is_parent):
+    sock.setblocking(False)
+    pid, _ = peer_credentials(sock)
+    return ShmLink(
+        peer, subtree, slot, segment, size, bells, tuple(peer_bells), sock.fileno(), pid, is_parent
+    )
+
+
+def _receive_fds(session, sock, count, fd_count, peer, descriptors):
+    def attempt(seconds):
+        # The descriptors come with the first byte, and the peer sent all in one message far below the
+        # buffer's size.
+        sock.settimeout(max(0.001, seconds))
+        try:
+            return socket.recv_fds(sock, count, _MAX_FDS, socket.MSG_CMSG_CLOEXEC)
+        except (TimeoutError, BlockingIOError):
+            return None
+
+    data, fds, flags, _ = _patiently(session, attempt, f"rank {peer} did not hand its descriptors")
+    for fd in fds:
+        descriptors.own(fd)
+    if len(data) != count or len(fds) != fd_count or flags & (socket.MSG_CTRUNC | socket.MSG_TRUNC):
+        raise BootstrapError(
+            f"rank {peer} on this host sent {len(data)} bytes and {len(fds)} descriptors, expected {count} "
+            "and "
+            f"{fd_count}: it has ended, or this process is out of descriptors (see 'ulimit -n')"
+        )
+    return data, fds
