@@ -1,0 +1,127 @@
+"""Gradients of the synchronous operations, as torch.autograd.Functions.
+
+The gradient of a named operation is communicated as ``NAME.grad``, of an unnamed one without a name. Then all
+ranks must run the backwards of unnamed operations in the same order. Called on autograd's threads.
+"""
+
+import torch
+
+from horovod.torch import _async_ops as ops
+from horovod.torch._submit import Average, _basics, resolve_op, synchronize
+
+__all__ = [
+    "HorovodAllgather",
+    "HorovodAllreduce",
+    "HorovodBroadcast",
+    "HorovodGroupedAllgather",
+    "HorovodGroupedAllreduce",
+]
+
+
+def _grad_name(name: str | None, suffix: str = "grad") -> str | None:
+    return None if name is None else f"{name}.{suffix}"
+
+
+def _average(grad: torch.Tensor, name: str | None, process_set) -> torch.Tensor:
+    return HorovodAllreduce.apply(grad.contiguous(), None, name, Average, 1.0, 1.0, process_set)
+
+
+def _own_rows(gathered: torch.Tensor, sizes: torch.Tensor, process_set) -> torch.Tensor:
+    """The rows of `gathered` that this rank has contributed; `sizes` holds dimension 0 of every rank."""
+    me = process_set.rank()
+    return gathered.narrow(0, int(sizes[:me].sum()), int(sizes[me]))
+
+
+class HorovodAllreduce(torch.autograd.Function):
+    """Allreduce; its gradient is the same allreduce of the incoming gradient."""
+
+    @staticmethod
+    def forward(ctx, tensor, average, name, op, prescale_factor, postscale_factor, process_set):
+        op = resolve_op(op, average)
+        ctx.arguments = (op, prescale_factor, postscale_factor, process_set)
+        ctx.name = name
+        handle = ops.allreduce_async(tensor, None, name, op, prescale_factor, postscale_factor, process_set)
+        return synchronize(handle)
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        reduced = HorovodAllreduce.apply(grad_output.contiguous(), None, _grad_name(ctx.name), *ctx.arguments)
+        return reduced, None, None, None, None, None, None
+
+
+class HorovodGroupedAllreduce(torch.autograd.Function):
+    """Grouped allreduce; its gradient is the same grouped allreduce of the incoming gradients."""
+
+    @staticmethod
+    def forward(ctx, average, name, op, prescale_factor, postscale_factor, process_set, *tensors):
+        op = resolve_op(op, average)
+        ctx.arguments = (op, prescale_factor, postscale_factor, process_set)
+        ctx.name = name
+        handle = ops.grouped_allreduce_async(
+            tensors, None, name, op, prescale_factor, postscale_factor, process_set
+        )
+        return tuple(synchronize(handle))
+
+    @staticmethod
+    def backward(ctx, *grad_outputs):
+        grads = [grad.contiguous() for grad in grad_outputs]
+        reduced = HorovodGroupedAllreduce.apply(None, _grad_name(ctx.name), *ctx.arguments, *grads)
+        return (None, None, None, None, None, None, *reduced)
+
+
+class HorovodAllgather(torch.autograd.Function):
+    """Allgather; its gradient is this rank's rows of the AVERAGE over ranks of the incoming gradient."""
+
+    @staticmethod
+    def forward(ctx, tensor, name, process_set):
+        ctx.rows = tensor.shape[0] if tensor.dim() else 0
+        ctx.name = name
+        ctx.process_set = process_set
+        return synchronize(ops.allgather_async(tensor, name, process_set))
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        rows = torch.tensor([ctx.rows], dtype=torch.int64)
+        sizes = ops.allgather_async(rows, _grad_name(ctx.name, "grad.sizes"), ctx.process_set)
+        averaged = _average(grad_output, _grad_name(ctx.name), ctx.process_set)
+        return _own_rows(averaged, synchronize(sizes), ctx.process_set), None, None
+
+
+class HorovodGroupedAllgather(torch.autograd.Function):
+    """Grouped allgather; its gradient is as that of HorovodAllgather, with one grouped allreduce."""
+
+    @staticmethod
+    def forward(ctx, name, process_set, *tensors):
+        ctx.rows = [tensor.shape[0] if tensor.dim() else 0 for tensor in tensors]
+        ctx.name = name
+        ctx.process_set = process_set
+        return tuple(synchronize(ops.grouped_allgather_async(tensors, name, process_set)))
+
+    @staticmethod
+    def backward(ctx, *grad_outputs):
+        rows = torch.tensor([ctx.rows], dtype=torch.int64)
+        handle = ops.allgather_async(rows, _grad_name(ctx.name, "grad.sizes"), ctx.process_set)
+        grads = [grad.contiguous() for grad in grad_outputs]
+        arguments = (Average, 1.0, 1.0, ctx.process_set)
+        averaged = HorovodGroupedAllreduce.apply(None, _grad_name(ctx.name), *arguments, *grads)
+        sizes = synchronize(handle)
+        own = [_own_rows(grad, sizes[:, i], ctx.process_set) for i, grad in enumerate(averaged)]
+        return (None, None, *own)
+
+
+class HorovodBroadcast(torch.autograd.Function):
+    """Broadcast; its gradient is the AVERAGE over ranks at the root and zero elsewhere."""
+
+    @staticmethod
+    def forward(ctx, tensor, root_rank, name, process_set):
+        ctx.root_rank = root_rank
+        ctx.name = name
+        ctx.process_set = process_set
+        return synchronize(ops.broadcast_async(tensor, root_rank, name, process_set))
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        averaged = _average(grad_output, _grad_name(ctx.name), ctx.process_set)
+        if _basics.rank() != ctx.root_rank:
+            averaged = averaged * 0
+        return averaged, None, None, None

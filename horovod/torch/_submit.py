@@ -1,0 +1,232 @@
+"""From torch tensors to requests of the engine: checks, handles, waiting.
+
+Every operation of ``horovod.torch`` goes through here. Used by the modules of this package only, from any
+thread that holds the GIL (backward hooks run on autograd's threads). A tensor goes to the engine as it is
+where its type has DLPack's C exchange API, and as an address otherwise (older torch, or
+HOROVOD_TORCH_NO_DLPACK_API=1).
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils.dlpack import from_dlpack
+
+from horovod.common.basics import HorovodBasics, runtime
+from horovod.common.exceptions import HorovodInternalError
+from horovod.common.process_sets import ProcessSet
+
+try:
+    from hvd_core.runtime import engine
+except ImportError:
+
+    def engine():
+        """Stands in where the engine cannot be loaded: raises ImportError with the reason."""
+        return runtime().engine()
+
+
+_basics = HorovodBasics()
+
+Average = _basics.Average
+Sum = _basics.Sum
+Adasum = _basics.Adasum
+Min = _basics.Min
+Max = _basics.Max
+Product = _basics.Product
+
+# handle -> (inputs, outputs, fetch). It keeps the tensors alive while the engine reads and writes their
+# memory. `fetch(engine, handle)` makes the outputs where the engine allocates them; None where they exist
+# already.
+_handle_map: dict[int, tuple[Any, Any, Callable | None]] = {}
+
+# The numbers of hvd/backend_abi.h.
+_WIRE_OPS = {Average: 4, Sum: 0, Min: 2, Max: 3, Product: 1}
+_DTYPE_NUMBERS = {
+    getattr(torch, name): number
+    for name, number in {
+        "uint8": 0,
+        "int8": 1,
+        "uint16": 2,
+        "int16": 3,
+        "int32": 4,
+        "int64": 5,
+        "float16": 6,
+        "float32": 7,
+        "float64": 8,
+        "bool": 9,
+        "bfloat16": 10,
+    }.items()
+    if hasattr(torch, name)
+}
+MOVABLE = frozenset(_DTYPE_NUMBERS)
+REDUCIBLE = frozenset(d for d in MOVABLE if d is not torch.bool and d is not getattr(torch, "uint16", None))
+
+# Read once: asking per call would cost more than the answer saves.
+BY_ADDRESS = (
+    not hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
+    or os.environ.get("HOROVOD_TORCH_NO_DLPACK_API", "0") == "1"
+)
+
+
+def by_address(tensor: torch.Tensor):
+    """The engine's view of `tensor` as address, shape and type, for torch without the exchange API."""
+    from hvd_core._core import TensorRef
+
+    return TensorRef(tensor.data_ptr(), tuple(tensor.shape), _DTYPE_NUMBERS[tensor.dtype], "cpu", 0)
+
+
+def resolve_op(op: int | None, average: Any) -> int:
+    """The reduce op that the arguments `op` and `average` mean together.
+
+    `average` is deprecated but programs also pass a name in its place: anything truthy means Average.
+
+    Raises:
+        ValueError: both are given.
+    """
+    if average is None:
+        return Average if op is None else op
+    if op is not None:
+        raise ValueError("The op parameter supersedes average. Please provide only one of them.")
+    import warnings
+
+    warnings.warn(
+        "Parameter `average` has been replaced with `op`; use op=hvd.Average or op=hvd.Sum.",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+    return Average if average else Sum
+
+
+def wire_op(op: int, name: str | None, process_set: ProcessSet) -> int:
+    """The engine's number of a reduce op, for values that are not in the table of the fast path.
+
+    Raises:
+        NotImplementedError: Adasum, which comes with a later release.
+        ValueError: no reduce op at all.
+    """
+    number = _WIRE_OPS.get(op)
+    if number is not None:
+        return number
+    if op == Adasum:
+        text = "Reduce op Adasum is not part of this release of hvd-core. Use hvd.Average or hvd.Sum."
+        poison(name, text, process_set)
+        raise NotImplementedError(text)
+    text = f"Unknown reduce op {op!r}. Use hvd.Average, hvd.Sum, hvd.Min, hvd.Max or hvd.Product."
+    poison(name, text, process_set)
+    raise ValueError(text)
+
+
+def poison(name: str | None, text: str, process_set: ProcessSet) -> None:
+    """Report a local failure, so that `name` fails on the other ranks too instead of stalling them."""
+    set_id = process_set.process_set_id
+    if name is not None and set_id is not None and _basics.is_initialized():
+        engine().poison(name, text, set_id)
+
+
+def reject(tensor: Any, allowed: frozenset, name: str | None, process_set: ProcessSet) -> None:
+    """Explain why `tensor` cannot be communicated. Called once a check has failed; returns if all is well.
+
+    Raises:
+        ValueError: not a tensor, a type or layout that is not supported, not contiguous, or on a device that
+            no backend serves.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        text = f"A torch.Tensor is required, but found {type(tensor).__name__}: {tensor!r:.80}."
+    elif tensor.layout is not torch.strided or tensor.dtype not in allowed:
+        text = f"Tensor type {tensor.type()} is not supported."
+    elif not tensor.is_cpu:
+        text = (
+            f"Tensor is on device {tensor.device}, but no backend for {tensor.device.type} tensors is "
+            "installed. Move it to the CPU first: tensor.cpu()."
+        )
+    elif not tensor.is_contiguous():
+        text = "Tensor is required to be contiguous."
+    elif process_set.process_set_id is None:
+        text = f"{process_set} does not exist, or has not been registered."
+    else:
+        return
+    engine()  # Before init() the missing init() is the better message.
+    poison(name, text, process_set)
+    raise ValueError(text)
+
+
+def check(tensor: Any, allowed: frozenset, name: str | None, process_set: ProcessSet) -> None:
+    """Raise ValueError unless `tensor` is contiguous, on the CPU, of an allowed type, and the set known."""
+    try:
+        if (
+            tensor.dtype in allowed
+            and tensor.is_cpu
+            and tensor.is_contiguous()
+            and process_set.process_set_id is not None
+        ):
+            return
+    except (AttributeError, RuntimeError):
+        pass  # no tensor, or a layout without strides
+    reject(tensor, allowed, name, process_set)
+
+
+def operands(tensors: list[torch.Tensor]) -> list:
+    """What the engine is given for a list of tensors."""
+    return [by_address(t) for t in tensors] if BY_ADDRESS else tensors
+
+
+def fetch_one(core, handle: int) -> torch.Tensor:
+    """The output that the engine has allocated for `handle`."""
+    return from_dlpack(core.output(handle, 0))
+
+
+def fetch_many(count: int) -> Callable:
+    """A function that fetches the `count` outputs of a group."""
+    return lambda core, handle: [from_dlpack(core.output(handle, i)) for i in range(count)]
+
+
+def poll(handle: int) -> bool:
+    """Whether an asynchronous operation is complete, so that `synchronize` would not block.
+
+    Args:
+        handle: what an ``..._async`` function returned.
+
+    Raises:
+        ValueError: there is no such operation, or it has been synchronized already.
+    """
+    if handle not in _handle_map:
+        raise ValueError(f"Handle {handle} was not created or has been cleared.")
+    return engine().poll(handle)
+
+
+def synchronize(handle: int) -> Any:
+    """Wait for an asynchronous operation and return its output. A handle can be synchronized once.
+
+    The GIL is released while waiting, and Ctrl-C works.
+
+    Args:
+        handle: what an ``..._async`` function returned (the callable of sparse_allreduce_async included).
+
+    Returns:
+        The output tensor, a list of tensors for a grouped operation, None for an unknown handle.
+
+    Raises:
+        HorovodInternalError: the operation failed, here or on another rank, or the job was shut down.
+    """
+    entry = _handle_map.get(handle)
+    if entry is None:
+        return handle() if callable(handle) else None
+    core = engine()
+    try:
+        core.wait(handle)
+        fetch = entry[2]
+        output = entry[1] if fetch is None else fetch(core, handle)
+    except HorovodInternalError:
+        forget(core, handle)
+        raise
+    # Not in a finally clause: after Ctrl-C the operation still runs and its tensors must stay alive.
+    _handle_map.pop(handle, None)
+    core.release(handle)
+    return output
+
+
+def forget(core, handle: int) -> None:
+    """Drop a finished handle and the references to its tensors."""
+    if _handle_map.pop(handle, None) is not None:
+        core.release(handle)

@@ -1,0 +1,236 @@
+"""Broadcasting models, optimizer state and Python objects. All ranks call them, one thread each."""
+
+import pickle
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.torch._async_ops import allgather_async, broadcast_async_, broadcast_into
+from horovod.torch._submit import _basics, synchronize
+from horovod.torch.mpi_ops import allgather, broadcast_
+
+try:
+    from cloudpickle import dumps as _dumps  # also takes lambdas and classes of __main__
+except ImportError:
+    _dumps = pickle.dumps
+
+__all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
+
+
+def broadcast_parameters(params: Mapping[str, Any] | Iterable, root_rank: int = 0) -> None:
+    """Copy the root's parameters to all ranks, in place.
+
+    Args:
+        params: ``model.state_dict()``, another dict of tensors, a list of (name, tensor), or a list of
+            tensors. All ranks must pass the same names, shapes and dtypes. None entries are skipped; tensors
+            that are not contiguous (channels_last) or complex are handled.
+        root_rank: the rank whose values are sent.
+
+    Raises:
+        ValueError: `params` is none of these (a generator such as ``model.named_parameters()`` must be made a
+            list or dict first), or holds something that is no tensor.
+        HorovodInternalError: ranks disagree, or a rank is gone.
+    """
+    if isinstance(params, Mapping):
+        named = sorted(params.items())
+    elif isinstance(params, list):
+        named = [p if isinstance(p, tuple) else (f"parameter.{i}", p) for i, p in enumerate(params)]
+    else:
+        raise ValueError(
+            f"broadcast_parameters() takes a dict or a list, but found {type(params).__name__}. "
+            "Pass model.state_dict(), or list(model.named_parameters())."
+        )
+    for name, param in named:
+        if param is not None and not isinstance(param, torch.Tensor):
+            raise ValueError(
+                f"broadcast_parameters(): entry {name!r} is no tensor but {type(param).__name__}. "
+                "Send such values with hvd.broadcast_object()."
+            )
+    pending = []
+    with torch.no_grad():
+        for name, param in named:
+            if param is None:
+                continue
+            target = _plain_view(param)
+            sent = target if target.is_contiguous() else target.contiguous()
+            pending.append((broadcast_async_(sent, root_rank, name), sent, target))
+        for handle, sent, target in pending:
+            synchronize(handle)
+            if sent is not target:
+                target.copy_(sent)
+
+
+def _plain_view(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory of `tensor` as a tensor of a type that can be communicated, outside autograd."""
+    tensor = tensor.detach()
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+class _SentTensor:
+    """Stands for a tensor in the description of an optimizer's state; the values follow in a broadcast."""
+
+    def __init__(self, tensor: torch.Tensor, param: torch.Tensor):
+        self.shape = tuple(tensor.shape)
+        self.dtype = tensor.dtype
+        self.follows_param = tensor.device == param.device
+
+    def matches(self, other: Any) -> bool:
+        return (
+            isinstance(other, torch.Tensor) and tuple(other.shape) == self.shape and other.dtype == self.dtype
+        )
+
+    def allocate(self, param: torch.Tensor) -> torch.Tensor:
+        device = param.device if self.follows_param else torch.device("cpu")
+        return torch.zeros(self.shape, dtype=self.dtype, device=device)
+
+
+def _is_sendable(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided
+
+
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer, root_rank: int = 0, model: torch.nn.Module | None = None
+) -> None:
+    """Copy the root's optimizer state and options (learning rate, ...) to all ranks.
+
+    The root describes its state, the other ranks make theirs alike, and the tensors are broadcast. No
+    optimizer step is taken for it, so a fresh optimizer stays fresh. Where nobody has state yet, parameters
+    without a gradient get a gradient of zeros.
+
+    Args:
+        optimizer: the parameters and their groups must be in the same order on all ranks.
+        root_rank: the rank whose state is sent.
+        model: accepted for compatibility; not needed.
+
+    Raises:
+        ValueError: `optimizer` is LBFGS, whose state cannot be sent, or the ranks' parameter groups differ.
+        HorovodInternalError: a rank is gone.
+    """
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError("cannot broadcast torch.optim.LBFGS state")
+    groups = optimizer.param_groups
+    description = None
+    if _basics.rank() == root_rank:
+        description = {
+            "options": [{k: v for k, v in group.items() if k != "params"} for group in groups],
+            "state": [[_describe(optimizer.state.get(p), p) for p in group["params"]] for group in groups],
+        }
+    description = broadcast_object(description, root_rank, name="optimizer_state")
+    lengths = [len(states) for states in description["state"]]
+    if lengths != [len(group["params"]) for group in groups]:
+        raise ValueError(
+            f"broadcast_optimizer_state(): rank {root_rank} has parameter groups of {lengths} parameters, "
+            f"but this rank has {[len(group['params']) for group in groups]}. Build the same model and "
+            "optimizer on all ranks."
+        )
+    for group, options in zip(groups, description["options"]):
+        _apply_options(group, options)
+
+    tensors: list[tuple[str, torch.Tensor]] = []
+    occurrences: dict[str, int] = {}
+    for group, states in zip(groups, description["state"]):
+        for param, state in zip(group["params"], states):
+            if state is None:
+                optimizer.state.pop(param, None)
+                continue
+            optimizer.state[param] = _shape_like(optimizer.state.get(param) or {}, state, param)
+            for key, value in state.items():
+                if isinstance(value, _SentTensor):
+                    occurrences[key] = occurrences.get(key, 0) + 1
+                    tensors.append((f"{key}.{occurrences[key]}", optimizer.state[param][key]))
+    if not tensors and not any(state for states in description["state"] for state in states):
+        _zero_missing_grads(groups)
+    broadcast_parameters(tensors, root_rank)
+
+
+def _describe(state: Mapping | None, param: torch.Tensor) -> dict | None:
+    if not state:
+        return None
+    return {k: _SentTensor(v, param) if _is_sendable(v) else v for k, v in state.items()}
+
+
+def _shape_like(own: Mapping, description: Mapping, param: torch.Tensor) -> dict:
+    """State as described: own tensors where they fit, new ones elsewhere, other values as sent."""
+    state = {}
+    for key, value in description.items():
+        if not isinstance(value, _SentTensor):
+            state[key] = value
+        elif value.matches(own.get(key)):
+            state[key] = own[key]
+        else:
+            state[key] = value.allocate(param)
+    return state
+
+
+def _apply_options(group: dict, options: Mapping) -> None:
+    for key, value in options.items():
+        own = group.get(key)
+        if isinstance(own, torch.Tensor) and isinstance(value, torch.Tensor):
+            own.detach().copy_(value)  # schedulers and compiled steps hold on to the tensor object
+        else:
+            group[key] = value
+
+
+def _zero_missing_grads(groups: Iterable[Mapping]) -> None:
+    for group in groups:
+        for param in group["params"]:
+            if param.requires_grad and param.grad is None:
+                param.grad = torch.zeros_like(param, requires_grad=False)
+
+
+def broadcast_object(
+    obj: Any = None,
+    root_rank: int = 0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Send a Python object of the root to all ranks.
+
+    Args:
+        obj: what the root sends (anything cloudpickle takes); ignored on the other ranks.
+        root_rank: the GLOBAL rank that sends.
+        name: identifies the operation across ranks; the default is the same for all objects.
+        process_set: the ranks that take part.
+
+    Returns:
+        At the root `obj` itself, elsewhere a copy of the root's.
+
+    Raises:
+        ValueError: Horovod is not initialized, or bad root. HorovodInternalError: a rank is gone.
+    """
+    # The reference names it after the object's type, which stalls where the others pass None.
+    name = "broadcast_object" if name is None else name
+    at_root = _basics.rank() == root_rank
+    if at_root:
+        data = torch.frombuffer(bytearray(_dumps(obj)), dtype=torch.uint8)
+        length = torch.tensor([data.numel()], dtype=torch.int64)
+    else:
+        length = torch.zeros(1, dtype=torch.int64)
+    broadcast_(length, root_rank, f"{name}.sz", process_set)
+    if not at_root:
+        data = torch.empty(int(length), dtype=torch.uint8)
+    synchronize(broadcast_into(data, data, root_rank, f"{name}.t", process_set))
+    return obj if at_root else pickle.loads(data.numpy().data)
+
+
+def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list:
+    """Gather one Python object of every rank.
+
+    Args:
+        obj: anything cloudpickle takes.
+        name: identifies the operation across ranks; the default is the same for all objects.
+        process_set: the ranks that take part.
+
+    Returns:
+        The objects in rank order, the same list on all ranks.
+
+    Raises:
+        ValueError: Horovod is not initialized. HorovodInternalError: a rank is gone.
+    """
+    name = "allgather_object" if name is None else name
+    data = torch.frombuffer(bytearray(_dumps(obj)), dtype=torch.uint8)
+    lengths = allgather_async(torch.tensor([data.numel()], dtype=torch.int64), f"{name}.sz", process_set)
+    everything = allgather(data, f"{name}.t", process_set)
+    return [pickle.loads(part.numpy().data) for part in everything.split(synchronize(lengths).tolist())]

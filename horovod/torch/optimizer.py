@@ -1,0 +1,353 @@
+"""DistributedOptimizer: a torch optimizer that averages gradients over all ranks before each step.
+
+The arithmetic of the wrapped optimizer is untouched; reductions live in ``_reducer``. One optimizer belongs
+to one thread, apart from the backward hooks.
+"""
+
+import os
+import sys
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.util import split_list
+from horovod.torch._reducer import GradientReducer
+from horovod.torch.compression import Compression, Compressor
+from horovod.torch.functions import broadcast_object
+from horovod.torch.mpi_ops import Adasum, Average
+
+__all__ = ["DistributedOptimizer"]
+
+_CLASSES: dict[type, type] = {}
+
+
+def _world_size() -> int:
+    # Looked up in the package at each call, so that a test that patches horovod.torch.size is obeyed.
+    return sys.modules["horovod.torch"].size()
+
+
+class _DistributedOptimizer(torch.optim.Optimizer):
+    """The methods that DistributedOptimizer puts in front of those of the wrapped optimizer's class."""
+
+    def _distribute(self, named_parameters, groups, reducer: GradientReducer) -> None:
+        self._reducer = reducer
+        self._should_synchronize = True
+        self._synchronized = False
+        self._frozen: list[tuple[torch.Tensor, str]] = []
+        self._parameter_names = _name_parameters(self.param_groups, named_parameters)
+        weakref.finalize(self, _remove_hooks, reducer.hooks)
+        self._active = bool(reducer.process_set.included()) and (
+            _world_size() > 1 or os.environ.get("HOROVOD_ELASTIC") == "1"
+        )
+        for group in self.param_groups:
+            for param in group["params"]:
+                self._watch(param)
+        if groups is not None:
+            self._form_groups(groups)
+
+    def _watch(self, param: torch.Tensor) -> None:
+        if not self._active:
+            return
+        if param.requires_grad:
+            self._reducer.watch(param, self._parameter_names[param])
+        else:
+            self._frozen.append((param, self._parameter_names[param]))
+
+    def _watch_unfrozen(self) -> None:
+        """Take in parameters that did not require grad when the optimizer was wrapped but do now."""
+        still_frozen = []
+        for param, name in self._frozen:
+            if param.requires_grad:
+                self._reducer.watch(param, name)
+            else:
+                still_frozen.append((param, name))
+        self._frozen = still_frozen
+
+    def _form_groups(self, groups: int | Sequence[Sequence[torch.Tensor]]) -> None:
+        by_name = {name: param for param, name in self._parameter_names.items() if param.requires_grad}
+        if isinstance(groups, int):
+            names = list(by_name)
+            if self._active:
+                # The order of one rank counts, so that a group has the same members everywhere.
+                process_set = self._reducer.process_set
+                root = process_set.ranks[0] if process_set.ranks else 0
+                names = broadcast_object(names, root, "optimizer_groups", process_set)
+            groups = [[by_name[name] for name in part] for part in split_list(names, groups)]
+        for index, members in enumerate(groups):
+            self._reducer.group(
+                members, f"group.{index}.{self._parameter_names[members[0]]}" if members else ""
+            )
+
+    @property
+    def backward_passes_per_step(self) -> int:
+        """Number of backward passes whose gradients are summed locally before they are reduced."""
+        return self._reducer.passes
+
+    @property
+    def op(self) -> int:
+        """The reduce op."""
+        return self._reducer.op
+
+    @property
+    def process_set(self) -> ProcessSet:
+        """The ranks that take part."""
+        return self._reducer.process_set
+
+    @property
+    def _handles(self) -> dict:
+        return self._reducer.handles()
+
+    @staticmethod
+    def find_duplicates(values: Iterable) -> set:
+        """The elements that occur in `values` more than once."""
+        seen: set = set()
+        return {value for value in values if value in seen or seen.add(value)}
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Change the number of backward passes per step(). Call it between steps, on all ranks."""
+        _require_positive_passes(passes)
+        self._reducer.set_passes(passes)
+
+    def load_state_dict(self, state_dict: dict) -> None:
+        """Load a state made by state_dict(). Reductions that are under way are given up."""
+        self._reducer.abandon()
+        self._synchronized = False
+        self._should_synchronize = True
+        super().load_state_dict(state_dict)
+
+    def add_param_group(self, param_group: dict) -> None:
+        """Add a group of parameters; their gradients are reduced too. Call it on all ranks."""
+        super().add_param_group(param_group)
+        index = len(self.param_groups) - 1
+        for position, param in enumerate(self.param_groups[index]["params"]):
+            self._parameter_names.setdefault(param, f"allreduce.noname.{index}.{position}")
+            self._watch(param)
+
+    def synchronize(self) -> None:
+        """Wait until the gradients of all parameters are reduced; they are in ``param.grad`` then.
+
+        Parameters without a gradient on this rank count as zero. Call it before gradients are read or changed
+        (clipping), and step() inside ``with optimizer.skip_synchronize()`` after it.
+
+        Raises:
+            HorovodInternalError: a reduction failed, here or on another rank.
+        """
+        if self._active:
+            if self._frozen:
+                self._watch_unfrozen()
+            self._reducer.synchronize()
+        self._synchronized = True
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Within it step() does not reduce gradients, because synchronize() was called before."""
+        self._should_synchronize = False
+        try:
+            yield
+        finally:
+            self._should_synchronize = True
+
+    def step(self, closure: Callable | None = None) -> Any:
+        """Reduce the gradients and do one step of the wrapped optimizer.
+
+        Args:
+            closure: as in the wrapped optimizer. The gradients that it computes are reduced when it returns.
+
+        Returns:
+            What the wrapped optimizer returns.
+
+        Raises:
+            HorovodInternalError: a reduction failed, here or on another rank.
+        """
+        if not self._should_synchronize:
+            self._synchronized = False
+            return super().step() if closure is None else super().step(closure)
+        if self._synchronized:
+            warnings.warn(
+                "optimizer.step() called without optimizer.skip_synchronize() context after "
+                "optimizer.synchronize(). The gradients are already reduced. Put step() into "
+                "`with optimizer.skip_synchronize():`.",
+                stacklevel=2,
+            )
+        done = self._synchronized and not self._reducer.busy
+        self._synchronized = False
+        if closure is None:
+            if not done:
+                self.synchronize()
+                self._synchronized = False
+            return super().step()
+        # The gradients of a closure do not exist yet. What a backward before step() has begun is finished
+        # first.
+        if self._reducer.busy:
+            self.synchronize()
+            done = True
+
+        def reducing_closure():
+            nonlocal done
+            loss = closure()
+            if self._reducer.busy or not done:
+                self.synchronize()
+            self._synchronized = False
+            return loss
+
+        return super().step(reducing_closure)
+
+    # torch wraps the step() of each optimizer class to call its step hooks; super().step() already does.
+    step.hooked = True
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients, as torch's zero_grad().
+
+        Raises:
+            AssertionError: gradients are being reduced, because a backward ran and neither step() nor
+                synchronize().
+        """
+        if self._reducer.busy:
+            raise AssertionError(
+                "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or "
+                "optimizer.synchronize(). The gradients are being reduced, so this would be a race."
+            )
+        super().zero_grad(set_to_none=set_to_none)
+
+
+def _remove_hooks(hooks: list) -> None:
+    for hook in hooks:
+        hook.remove()
+
+
+def _require_positive_passes(passes: int) -> None:
+    if passes <= 0:
+        raise ValueError(f"backward_passes_per_step must be > 0, but is {passes!r}.")
+
+
+def _name_parameters(param_groups: list, named_parameters: Iterable | None) -> dict[torch.Tensor, str]:
+    """{parameter: name} of all parameters. Raises ValueError as DistributedOptimizer documents."""
+    named = [] if named_parameters is None else list(named_parameters)
+    if not named:
+        return {
+            param: f"allreduce.noname.{i}.{j}"
+            for i, group in enumerate(param_groups)
+            for j, param in enumerate(group["params"])
+        }
+    if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in named):
+        raise ValueError(
+            "named_parameters should be a sequence of tuples (name, parameter), usually produced by "
+            "model.named_parameters()."
+        )
+    duplicates = _DistributedOptimizer.find_duplicates(name for name, _ in named)
+    if duplicates:
+        raise ValueError(
+            "Parameter names in named_parameters must be unique. "
+            f"Found duplicates: {', '.join(sorted(duplicates))}"
+        )
+    names = {param: name for name, param in named}
+    unnamed = [
+        f"parameter {j} of group {i} with shape {list(param.shape)}"
+        for i, group in enumerate(param_groups)
+        for j, param in enumerate(group["params"])
+        if param not in names
+    ]
+    if unnamed:
+        raise ValueError(
+            "named_parameters was specified, but one or more model parameters were not named: "
+            f"{'; '.join(unnamed[:8])}{' ...' if len(unnamed) > 8 else ''}. Pass the names of all of them."
+        )
+    return names
+
+
+def _check_groups(groups: Any) -> None:
+    if isinstance(groups, bool) or not (isinstance(groups, list) or (isinstance(groups, int) and groups > 0)):
+        raise ValueError(
+            f"groups should be a positive integer or a list of lists of parameters, not {groups!r}."
+        )
+    if isinstance(groups, int):
+        return
+    members = []
+    for group in groups:
+        if not isinstance(group, (list, tuple)) or not all(isinstance(p, torch.Tensor) for p in group):
+            raise ValueError("groups must consist of lists of torch.Tensor.")
+        members.extend(group)
+    if len({id(param) for param in members}) != len(members):
+        raise ValueError("A parameter can only appear once in groups.")
+
+
+def DistributedOptimizer(
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, torch.Tensor]] | None = None,
+    compression: type[Compressor] = Compression.none,
+    backward_passes_per_step: int = 1,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: int | list | None = None,
+    sparse_as_dense: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Wrap an optimizer so that step() uses gradients reduced over all ranks.
+
+    Each gradient is sent as soon as backward has computed it, so that communication overlaps with
+    computation.
+    Broadcast the initial values first: hvd.broadcast_parameters(model.state_dict(), root_rank=0).
+
+    Args:
+        optimizer: any torch optimizer. Parameter groups and state are shared with it, not copied.
+        named_parameters: (name, parameter) pairs, usually ``model.named_parameters()``; all parameters of the
+            optimizer must be named. Names identify gradients across ranks. Needed when several optimizers are
+            in use at the same time.
+        compression: what is sent instead of a gradient, such as hvd.Compression.fp16.
+        backward_passes_per_step: gradients of this many backward passes are summed locally, then reduced.
+        op: hvd.Average (default), Sum, Min, Max or Product.
+        gradient_predivide_factor: f splits the averaging: gradients are divided by f before the sum, and
+            multiplied by f / size after it. Only with op=Average.
+        num_groups: deprecated, use `groups`.
+        groups: n > 0 reduces the gradients in n all-or-nothing groups of about equal length; a list of lists
+            of parameters says which belong together. None: no groups.
+        sparse_as_dense: reduce sparse gradients as dense tensors.
+        process_set: the ranks that take part. On other ranks step() changes the local parameters only.
+
+    Returns:
+        An optimizer of a class that derives from that of `optimizer` and bears its name, with synchronize(),
+        skip_synchronize() and set_backward_passes_per_step() in addition.
+
+    Raises:
+        ValueError: Horovod is not initialized; backward_passes_per_step <= 0; gradient_predivide_factor
+            without Average; named_parameters are no pairs, not unique or incomplete; bad groups.
+        NotImplementedError: op is Adasum and there are several ranks.
+    """
+    if gradient_predivide_factor != 1.0 and op != Average:
+        raise ValueError("gradient_predivide_factor not supported with op != Average")
+    _require_positive_passes(backward_passes_per_step)
+    if num_groups:
+        warnings.warn(
+            "Parameter `num_groups` has been replaced by `groups`.", DeprecationWarning, stacklevel=2
+        )
+        groups = num_groups if groups is None else groups
+    if groups is not None:
+        _check_groups(groups)
+    if op == Adasum and _world_size() > 1:
+        raise NotImplementedError("op=Adasum is not part of this release of hvd-core. Use op=hvd.Average.")
+    base = type(optimizer)
+    cls = _CLASSES.get(base)
+    if cls is None:
+        cls = _CLASSES[base] = type(base.__name__, (_DistributedOptimizer, base), {"__module__": __name__})
+    # Not through __init__, which differs between optimizers: the wrapper takes over options, state and hooks
+    # as they are. An instance attribute `step` is a scheduler's wrapper around the step() of the optimizer
+    # without us.
+    wrapped = cls.__new__(cls)
+    wrapped.__dict__.update({key: value for key, value in vars(optimizer).items() if key != "step"})
+    reducer = GradientReducer(
+        compression,
+        op,
+        1.0 / gradient_predivide_factor,
+        float(gradient_predivide_factor),
+        backward_passes_per_step,
+        sparse_as_dense,
+        process_set,
+    )
+    wrapped._distribute(named_parameters, groups, reducer)
+    return wrapped
