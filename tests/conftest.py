@@ -57,7 +57,7 @@ def pytest_collection_modifyitems(config, items):
 
 
 def _find_mpirun(kind):
-    """Path of the mpirun of "openmpi" or "mpich": the one `make test` put aside, else the machine's own, or None."""
+    """Path of the mpirun of "openmpi" or "mpich": what `make test` put aside, else the machine's; or None."""
     own = Path(sys.prefix) / kind / "bin" / "mpirun"
     if own.exists():
         return str(own)
@@ -72,7 +72,7 @@ def _find_mpirun(kind):
 
 @pytest.fixture(params=["openmpi", "mpich"])
 def mpirun(request, monkeypatch):
-    """The command [mpirun, its options] of each MPI in turn; add "-np", N and the program. Skips where missing."""
+    """The command [mpirun, its options] of each MPI in turn; add "-np", N and a program. Skips if missing."""
     path = _find_mpirun(request.param)
     if path is None:
         pytest.skip(f"no mpirun of {request.param} was found beside the interpreter or on the PATH")

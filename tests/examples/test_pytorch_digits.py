@@ -1,5 +1,5 @@
-"""The example trains to at least 97 % under every launcher the README names and on 1 to 4 processes, goes on from a
-checkpoint, and writes its files from rank 0 only. Real launchers, real training.
+"""The example trains to at least 97 % under every launcher the README names and on 1 to 4 processes, goes on
+from a checkpoint, and writes its files from rank 0 only. Real launchers, real training.
 """
 
 import re

@@ -1,6 +1,6 @@
 """The README's promises that a machine can check: its two commands and its links.
 
-That `make test` works is shown by this suite running at all; what `make train` starts is run by tests/examples.
+The suite running at all shows that `make test` works; what `make train` starts is run by tests/examples.
 """
 
 import re
