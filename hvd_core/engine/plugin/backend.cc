@@ -59,7 +59,15 @@ Backend::Backend(const hvd_backend_api* api, std::string origin)
       name_(text_or_empty(api->name)),
       tag_(text_or_empty(api->tag)),
       version_(text_or_empty(api->version)),
-      vendor_lib_(text_or_empty(api->vendor_lib)) {}
+      vendor_lib_(text_or_empty(api->vendor_lib)) {
+  for (uint64_t i = 0; i < api->option_count; ++i) {
+    // The list's stride is its first element's size: a newer backend's elements are longer than ours.
+    const auto* o = reinterpret_cast<const hvd_option*>(reinterpret_cast<const char*>(api->options) +
+                                                        i * api->options[0].hdr.struct_size);
+    options_.push_back({text_or_empty(o->name), text_or_empty(o->type), text_or_empty(o->fallback),
+                        text_or_empty(o->range), text_or_empty(o->doc)});
+  }
+}
 
 std::string Backend::device_type() const { return has_device() ? api_->device->device_type : ""; }
 

@@ -16,6 +16,11 @@
 
 namespace hvd::plugin {
 
+// One option that a backend declares; the texts are its own, "" where it gives none.
+struct Option {
+  std::string name, type, fallback, range, doc;
+};
+
 class Backend : public std::enable_shared_from_this<Backend> {
  public:
   // Both throw LoadError, or BackendError when the backend says itself that it cannot work here. The same library
@@ -40,6 +45,7 @@ class Backend : public std::enable_shared_from_this<Backend> {
   bool serves_device_type(const std::string& type) const;
   // The type that the device table serves, "" without one.
   std::string device_type() const;
+  const std::vector<Option>& options() const { return options_; }
   const hvd_device_api* device_api() const { return api_->device; }
   const hvd_comm_api* comm_api() const { return api_->comm; }
 
@@ -63,6 +69,7 @@ class Backend : public std::enable_shared_from_this<Backend> {
 
   const hvd_backend_api* api_;
   std::string origin_, name_, tag_, version_, vendor_lib_;
+  std::vector<Option> options_;
 };
 
 }  // namespace hvd::plugin

@@ -55,12 +55,13 @@ const SlotRule kRules[] = {
 std::string our_version() { return std::to_string(HVD_ABI_MAJOR) + "." + std::to_string(HVD_ABI_MINOR); }
 
 // Size and major of a struct's header, before anything else of it is touched.
-void check_header(const hvd_hdr* hdr, size_t minimum, const char* what, const std::string& name,
+void check_header(const void* table, size_t minimum, const char* what, const std::string& name,
                   const std::string& origin) {
-  if (reinterpret_cast<uintptr_t>(hdr) % alignof(hvd_hdr) != 0) {
+  if (reinterpret_cast<uintptr_t>(table) % alignof(hvd_hdr) != 0) {
     refuse(name, origin,
            std::string("its ") + what + " is at an address that is no multiple of " + std::to_string(alignof(hvd_hdr)));
   }
+  const auto* hdr = static_cast<const hvd_hdr*>(table);
   if (hdr->struct_size < minimum || hdr->struct_size > kAbsurd) {
     refuse(name, origin,
            std::string("its ") + what + " says it has " + std::to_string(hdr->struct_size) + " bytes; ABI " +
@@ -145,7 +146,7 @@ void check_options(const hvd_backend_api* api, const std::string& name, const st
                (api->options == nullptr ? " and a NULL list of them" : ""));
   }
   // One stride for the whole list: elements may be of a longer, newer kind than ours.
-  check_header(&api->options[0].hdr, kMinOption, "option list", name, origin);
+  check_header(api->options, kMinOption, "option list", name, origin);
   const size_t stride = api->options[0].hdr.struct_size;
   for (uint64_t i = 0; i < api->option_count; ++i) {
     const auto* option = reinterpret_cast<const hvd_option*>(reinterpret_cast<const char*>(api->options) + i * stride);
@@ -178,21 +179,21 @@ hvd_backend_entry_fn open_library(const std::string& path, const std::string& na
 
 void check_tables(const hvd_backend_api* api, const std::string& name, const std::string& origin) {
   if (api == nullptr) refuse(name, origin, "its entry function reported success but gave no table");
-  check_header(&api->hdr, kMinBackend, "backend table", name, origin);
+  check_header(api, kMinBackend, "backend table", name, origin);
   check_name(api->name, name, origin);
   if (api->tag == nullptr || *api->tag == '\0') refuse(name, origin, "its table has no tag");
   if (api->device == nullptr && api->comm == nullptr) {
     refuse(name, origin, "it has neither a device table nor a communicator table");
   }
   if (api->device != nullptr) {
-    check_header(&api->device->hdr, kMinDevice, "device table", name, origin);
+    check_header(api->device, kMinDevice, "device table", name, origin);
     check_slots(&api->device->hdr, "device", name, origin);
     if (api->device->device_type == nullptr || *api->device->device_type == '\0') {
       refuse(name, origin, "its device table names no device_type");
     }
   }
   if (api->comm != nullptr) {
-    check_header(&api->comm->hdr, kMinComm, "comm table", name, origin);
+    check_header(api->comm, kMinComm, "comm table", name, origin);
     check_slots(&api->comm->hdr, "comm", name, origin);
     check_caps(api->comm, name, origin);
   }
