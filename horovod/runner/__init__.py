@@ -5,7 +5,8 @@ Only the signature lives here, so that `import horovod` stays cheap; the work is
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 
 def run(
@@ -37,7 +38,7 @@ def run(
     min_np: int | None = None,
     max_np: int | None = None,
 ) -> list[Any]:
-    """Calls `func(*args, **kwargs)` in `num_proc` new processes on this machine; returns the results in rank order.
+    """Calls `func(*args, **kwargs)` in `num_proc` new processes here; returns the results in rank order.
 
     Each process calls `hvd.init()` itself. `func`, its arguments and its result travel by cloudpickle through
     unnamed memory that only the processes of this job hold.
@@ -49,8 +50,9 @@ def run(
     `np`, `min_np`, `max_np`, `network_interface` are the older spellings (DeprecationWarning).
 
     Raises ValueError for contradictory or impossible arguments, NotImplementedError for what this version
-    cannot do yet (elastic jobs, MPI, other hosts), RuntimeError when a process fails: the text names the first
-    one, its exit code and its traceback, and the exception it raised is the `__cause__` where it can be pickled.
+    cannot do yet (elastic jobs, MPI, other hosts), RuntimeError when a process fails: the text names the
+    first one, its exit code and its traceback, and the exception it raised is the `__cause__` where it can
+    be pickled.
     """
     arguments = dict(locals())
     from horovod.runner import run_api

@@ -1,0 +1,288 @@
+"""The keeper: a small process between the launcher and the ranks; it sees to it that nothing outlives the job.
+
+The launcher (processes.py) starts this file with the plain interpreter, without site packages, and talks to
+it in lines of JSON over one socket whose descriptor is argv[1]. The keeper forks the ranks, reports their
+ends, and ends all of them when one fails, when the launcher asks, and when the launcher disappears.
+Grandchildren that lose their parent are handed to it by the kernel, so that they are found as well. If it
+is killed itself, the kernel kills the ranks. One thread only: that makes fork() safe here, and the kernel's
+parent-death signal follows threads. Not to be imported; it must not import anything outside the standard
+library, nor anything slow.
+"""
+
+import ctypes
+import json
+import os
+import select
+import signal
+import sys
+import time
+
+# After the first failure the others get a moment to notice it themselves: their error message says more than
+# our signal would. The sum of the first two stays below 5 s, within which the whole job must be over.
+REPORT_S = 1.0
+FAILURE_GRACE_S = 3.0
+# Asked to stop by the user: time to write a checkpoint, as in Horovod's own launcher.
+STOP_GRACE_S = 5.0
+ORPHANED_GRACE_S = 2.0
+# Helpers such as multiprocessing's resource tracker end by themselves, and clean up when they are let.
+LEFTOVER_WAIT_S = 0.5
+LEFTOVER_GRACE_S = 2.0
+GIVE_UP_KILLING_S = 10.0
+KILL_INTERVAL_S = 0.02
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def prctl(option, value):
+    """Linux' prctl(2); where it is forbidden the other safeguards remain."""
+    return ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def descendants():
+    """Process ids of every living descendant, parents before their children."""
+    children = {}
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            with open(f"/proc/{entry}/stat", "rb") as stat:
+                # The name in parentheses may itself hold spaces and parentheses.
+                state, parent = stat.read().rpartition(b")")[2].split()[:2]
+        except OSError:
+            continue
+        if state not in (b"Z", b"X"):
+            children.setdefault(int(parent), []).append(int(entry))
+    found, frontier = [], [os.getpid()]
+    while frontier:
+        frontier = [child for parent in frontier for child in children.get(parent, ())]
+        found += frontier
+    return found
+
+
+def send_signal(pids, number):
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except OSError:
+            pass  # it ended meanwhile, or belongs to another user by now
+
+
+def start_rank(rank, environment, directory):
+    """Forks and executes one rank in a session of its own; returns its process id."""
+    keeper = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.setsid()
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != keeper:
+            os._exit(1)  # the keeper died before the line above took effect
+        for number in (
+            signal.SIGINT,
+            signal.SIGTERM,
+            signal.SIGHUP,
+            signal.SIGCHLD,
+            signal.SIGPIPE,
+            signal.SIGXFSZ,
+        ):
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(rank["stdout"], 1)
+        os.dup2(rank["stderr"], 2)
+        for descriptor in map(int, os.listdir("/proc/self/fd")):
+            if descriptor > 2 and descriptor not in rank["keep"]:
+                try:
+                    os.close(descriptor)
+                except OSError:
+                    pass  # the one that listed the directory
+        command = [word.encode("latin-1") for word in rank["command"]]
+        values = {**environment, **rank["env"]}
+        values = {name.encode("latin-1"): value.encode("latin-1") for name, value in values.items()}
+        try:
+            if directory is not None:
+                os.chdir(directory.encode("latin-1"))
+            os.execvpe(command[0], command, values)
+        except OSError as error:
+            text = os.fsdecode(command[0])
+            os.write(2, f"horovodrun: cannot start {text!r}: {error.strerror}\n".encode(errors="replace"))
+            os._exit(127 if isinstance(error, (FileNotFoundError, NotADirectoryError)) else 126)
+    except BaseException as error:
+        os.write(2, f"horovodrun: cannot start rank {rank['rank']}: {error!r}\n".encode(errors="replace"))
+    finally:
+        os._exit(126)
+
+
+class Keeper:
+    """The state of one job: which ranks run, and how far the ending has got."""
+
+    def __init__(self, control):
+        self.control = control
+        self.unread = b""
+        self.ranks = {}  # process id -> rank
+        self.launcher_gone = False
+        self.stage = "running"  # -> reporting -> terminating -> killing; leftover once all ranks have ended
+        self.deadline = None
+        self.kill_until = None
+
+    def receive(self):
+        """Reads what the launcher sent; false at the end of the stream."""
+        try:
+            chunk = os.read(self.control, 1 << 16)
+        except ConnectionError:
+            return False
+        self.unread += chunk
+        return bool(chunk)
+
+    def read_line(self):
+        """The next line from the launcher, or None at the end of the stream."""
+        while b"\n" not in self.unread:
+            if not self.receive():
+                return None
+        line, _, self.unread = self.unread.partition(b"\n")
+        return json.loads(line)
+
+    def tell(self, **event):
+        if self.launcher_gone:
+            return
+        data = json.dumps(event).encode() + b"\n"
+        try:
+            while data:
+                data = data[os.write(self.control, data) :]
+        except OSError:
+            self.launcher_gone = True
+
+    def begin(self, stage, seconds):
+        self.stage, self.deadline = stage, time.monotonic() + seconds
+
+    def terminate(self, grace):
+        """SIGTERM to everything; what is still there after the grace is killed."""
+        self.begin("terminating", grace)
+        send_signal(descendants(), signal.SIGTERM)
+
+    def kill(self):
+        self.kill_until = time.monotonic() + GIVE_UP_KILLING_S
+        self.begin("killing", 0)
+
+    def lose_launcher(self):
+        self.launcher_gone = True
+        if self.stage != "killing":
+            self.terminate(ORPHANED_GRACE_S)
+
+    def reap(self):
+        """Collects every ended child: ranks, and orphans the kernel gave us."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            rank = self.ranks.pop(pid, None)
+            if rank is None:
+                continue
+            code = os.waitstatus_to_exitcode(status)
+            code = 128 - code if code < 0 else code
+            self.tell(event="exit", rank=rank, code=code, asked=self.stage in ("terminating", "killing"))
+            if code and self.stage == "running":
+                self.begin("reporting", REPORT_S)
+
+    def advance(self):
+        """Takes the next step of the ending when its time has come; true when nothing is left to wait for."""
+        if not self.ranks and self.stage in ("running", "reporting"):
+            self.begin("leftover", LEFTOVER_WAIT_S)
+        if not self.ranks and not descendants():
+            return True
+        now = time.monotonic()
+        if self.deadline is None or now < self.deadline:
+            return False
+        if self.stage == "reporting":
+            self.tell(event="terminating")
+            self.terminate(FAILURE_GRACE_S)
+        elif self.stage == "leftover":
+            self.terminate(LEFTOVER_GRACE_S)
+        elif self.stage == "terminating":
+            self.kill()
+        if self.stage == "killing":
+            left = descendants()
+            if now > self.kill_until:
+                self.tell(event="unkillable", pids=left)
+                return True
+            # Again and again: what is being forked while the list is made is caught in the next round.
+            send_signal(left, signal.SIGKILL)
+            self.deadline = now + KILL_INTERVAL_S
+        return False
+
+    def wait_s(self):
+        if self.deadline is None:
+            return None  # asleep until a signal, a message, or the launcher's end
+        pause = max(0.0, self.deadline - time.monotonic())
+        # Grandchildren that are not ours to wait for send no signal when they end.
+        return pause if self.ranks else min(pause, KILL_INTERVAL_S)
+
+    def run(self):
+        wake, wake_in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(wake_in, warn_on_full_buffer=False)
+        stop = []
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, lambda *_: stop.append(True))
+        for number in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+        job = self.read_line()
+        if job is None:
+            return
+        poller = select.poll()
+        poller.register(wake, select.POLLIN)
+        poller.register(self.control, select.POLLIN)
+        launcher = -1
+        try:
+            # A forked child of the launcher may hold its end of the socket open; this handle cannot lie.
+            launcher = os.pidfd_open(job["launcher"])
+            poller.register(launcher, select.POLLIN)
+        except OSError:
+            pass
+        if os.getppid() != job["launcher"]:
+            return
+
+        for rank in job["ranks"]:
+            pid = start_rank(rank, job["env"], job["directory"])
+            self.ranks[pid] = rank["rank"]
+            self.tell(event="start", rank=rank["rank"], pid=pid)
+        for rank in job["ranks"]:
+            for descriptor in {rank["stdout"], rank["stderr"], *rank["keep"]}:
+                try:
+                    os.close(descriptor)
+                except OSError:
+                    pass  # shared between ranks, closed already
+
+        while not self.advance():
+            wait_s = self.wait_s()
+            for descriptor, _ in poller.poll(None if wait_s is None else int(wait_s * 1000) + 1):
+                if descriptor == wake:
+                    os.read(wake, 4096)
+                elif descriptor == launcher:
+                    poller.unregister(launcher)
+                    self.lose_launcher()
+                elif not self.receive():
+                    poller.unregister(self.control)
+                    self.lose_launcher()
+            while b"\n" in self.unread:
+                self.read_line()
+                stop.append(True)  # the launcher has only one thing to say
+            for _ in range(len(stop)):
+                stop.pop()
+                # Asked twice means: do not be gentle any more.
+                if self.stage in ("terminating", "killing"):
+                    self.kill()
+                else:
+                    self.tell(event="stopping")
+                    self.terminate(STOP_GRACE_S)
+            self.reap()
+
+
+if __name__ == "__main__":
+    Keeper(int(sys.argv[1])).run()

@@ -1,0 +1,203 @@
+"""What the ranks print: to the launcher's own streams with the rank in front, and to files if asked.
+
+Bytes are passed on as they are; CR and LF both end a line, so that progress bars keep working. A line that
+stays incomplete for a moment is shown too, and continued later. Everything here runs on the thread of
+Job.run().
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import re
+import select
+import sys
+import time
+from pathlib import Path
+
+# How long an unfinished line is held back, waiting for its end, before it is shown as it is.
+PARTIAL_LINE_S = 0.2
+# More than this is not a line any more: it is passed on in pieces rather than collected.
+LONGEST_HELD = 1 << 16
+
+_LINE = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)")
+
+
+class OutputClosedError(Exception):
+    """Nobody reads the launcher's standard output or error any more (`horovodrun ... | head`)."""
+
+
+class Sink:
+    """One destination on the launcher's side, shared by all ranks; knows who left its last line open."""
+
+    def __init__(self, stream):
+        self.stream = stream
+        self.owner: RankStream | None = None
+        self.closed = stream is None
+        real = (
+            isinstance(stream, io.TextIOWrapper)
+            and isinstance(stream.buffer, io.BufferedWriter)
+            and isinstance(stream.buffer.raw, io.FileIO)
+        )
+        # Notebooks and test runners replace sys.stdout by something that only takes text.
+        self.descriptor = stream.fileno() if real else None
+
+    def write(self, data: bytes) -> None:
+        if self.closed or not data:
+            return
+        try:
+            if self.descriptor is None:
+                self.stream.write(data.decode("utf-8", "replace"))
+                self.stream.flush()
+            else:
+                self.stream.flush()
+                self._write_all(data)
+        except (OSError, ValueError) as error:
+            # EIO: the terminal is gone. ValueError: the stream object was closed.
+            if isinstance(error, ValueError) or error.errno in (errno.EPIPE, errno.EIO, errno.EBADF):
+                self.closed = True
+                raise OutputClosedError from error
+            raise
+
+    def _write_all(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            try:
+                view = view[os.write(self.descriptor, view) :]
+            except BlockingIOError:
+                # Somebody made the shared terminal non-blocking.
+                select.select([], [self.descriptor], [])
+
+    def note(self, text: str) -> None:
+        """One line of the launcher's own."""
+        start = b"" if self.owner is None else b"\n"
+        self.owner = None
+        self.write(start + text.encode("utf-8", "surrogateescape") + b"\n")
+
+
+class RankStream:
+    """Standard output or standard error of one rank."""
+
+    def __init__(self, label: str, sink: Sink, file=None, timestamp: bool = False):
+        self.label = label
+        self.sink = sink
+        self.file = file
+        self.timestamp = timestamp
+        self.pending = b""
+        self.pending_since = 0.0
+        self._after_cr = False
+        self._line_open = False
+
+    def _prefix(self) -> bytes:
+        return ((time.asctime() if self.timestamp else "") + self.label).encode()
+
+    def feed(self, data: bytes) -> None:
+        """Takes what was read from the pipe."""
+        self._save(data)
+        out = []
+        if self._after_cr and data[:1] == b"\n":
+            # The CR that ended the last line was the first half of a CR LF.
+            out.append(b"\n")
+            data = data[1:]
+        held = bool(self.pending)
+        self.pending += data
+        end = 0
+        for line in _LINE.finditer(self.pending):
+            broken_into = self._line_open and self.sink.owner is not self
+            if not (broken_into and line.group() in (b"\n", b"\r", b"\r\n")):
+                out += [*self._start_line(), line.group()]
+                self.sink.owner = None
+            self._line_open = False
+            end = line.end()
+        self._after_cr = self.pending[-1:] == b"\r"
+        self.pending = self.pending[end:]
+        if end or not held:
+            self.pending_since = time.monotonic()
+        self.sink.write(b"".join(out))
+        if len(self.pending) > LONGEST_HELD:
+            self.show_partial()
+
+    def _start_line(self) -> list[bytes]:
+        """What has to stand before the next bytes of this stream."""
+        if self._line_open and self.sink.owner is self:
+            return []
+        # Another stream's unfinished line is ended first, else two ranks share a line.
+        return ([] if self.sink.owner is None else [b"\n"]) + [self._prefix()]
+
+    def show_partial(self) -> None:
+        """Shows the beginning of an unfinished line, but no part of a UTF-8 sequence."""
+        self._show(_whole_characters(self.pending))
+
+    def _show(self, length: int) -> None:
+        if length:
+            data = b"".join([*self._start_line(), self.pending[:length]])
+            self.pending = self.pending[length:]
+            self.sink.owner, self._line_open = self, True
+            self.sink.write(data)
+
+    def due(self) -> float | None:
+        """When show_partial() should be called (time.monotonic()), None if there is nothing to show."""
+        return self.pending_since + PARTIAL_LINE_S if _whole_characters(self.pending) else None
+
+    def end(self) -> None:
+        """The rank closed the stream."""
+        self._show(len(self.pending))
+        if self._line_open and self.sink.owner is self:
+            self.sink.owner = None
+            self.sink.write(b"\n")
+        if self.file is not None:
+            self.file.close()
+            self.file = None
+
+    def _save(self, data: bytes) -> None:
+        if self.file is None:
+            return
+        try:
+            self.file.write(data)
+            self.file.flush()
+        except OSError as error:
+            self.sink.note(f"horovodrun: {self.file.name} is not written any further: {error.strerror}")
+            self.file = None
+
+
+def _whole_characters(data: bytes) -> int:
+    """Length of the longest beginning of data that does not end inside a UTF-8 sequence."""
+    for back in range(1, min(4, len(data)) + 1):
+        byte = data[-back]
+        if byte & 0xC0 == 0x80:
+            continue  # a continuation byte: the start is further back
+        length = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
+        return len(data) - back if back < length else len(data)
+    return len(data)
+
+
+class Output:
+    """All streams of a job. `folder`: where rank.<n>/stdout and /stderr are written, unprefixed, or None."""
+
+    def __init__(self, num_proc: int, folder: str | None = None, timestamp: bool = False):
+        self.folder = None if folder is None else Path(folder)
+        self.num_proc = num_proc
+        self.timestamp = timestamp
+        self.stdout = Sink(sys.stdout)
+        self.stderr = self.stdout if _same_file(sys.stdout, sys.stderr) else Sink(sys.stderr)
+
+    def stream(self, rank: int, name: str) -> RankStream:
+        """Stream `name` ("stdout" or "stderr") of a rank. Raises OSError if its file cannot be made."""
+        file = None
+        if self.folder is not None:
+            directory = self.folder / f"rank.{rank:0{len(str(self.num_proc - 1))}d}"
+            directory.mkdir(parents=True, exist_ok=True)
+            file = open(directory / name, "wb")  # noqa: SIM115 (closed at the end of the stream)
+        return RankStream(f"[{rank}]<{name}>:", getattr(self, name), file, self.timestamp)
+
+    def mute(self) -> None:
+        self.stdout.closed = self.stderr.closed = True
+
+
+def _same_file(first, second) -> bool:
+    """Whether both streams end in the same terminal, pipe or file, so that unfinished lines would mix."""
+    try:
+        return os.path.sameopenfile(first.fileno(), second.fileno())
+    except (OSError, ValueError, AttributeError):
+        return False

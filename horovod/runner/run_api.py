@@ -1,0 +1,119 @@
+"""The work behind `horovod.run`: a function instead of a command, and its results instead of an exit code.
+
+Blocks its thread until the job is over. May be used from any thread; Ctrl-C ends the job if it is the main
+one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pickle
+import sys
+import warnings
+from typing import Any
+
+from horovod.runner.launch import make_parser
+from horovod.runner.local_job import check_supported, run_job
+from horovod.runner.run_task import FUNC_FD, RESULT_FD, read_all, write_all
+
+_OLD_NAMES = {
+    "np": "num_proc",
+    "min_np": "min_num_proc",
+    "max_np": "max_num_proc",
+    "network_interface": "network_interfaces",
+}
+_SAME = (
+    "num_proc",
+    "min_num_proc",
+    "max_num_proc",
+    "slots",
+    "reset_limit",
+    "cooldown_range",
+    "hosts",
+    "hostfile",
+    "host_discovery_script",
+    "start_timeout",
+    "ssh_port",
+    "ssh_identity_file",
+    "disable_cache",
+    "output_filename",
+    "verbose",
+    "use_gloo",
+    "use_mpi",
+    "mpi_args",
+    "executable",
+)
+
+
+def _settings(arguments: dict[str, Any]) -> argparse.Namespace:
+    """The arguments of horovod.run as those of horovodrun. Raises ValueError, NotImplementedError."""
+    given = dict(arguments)
+    for old, new in _OLD_NAMES.items():
+        value = given.pop(old)
+        if value is not None:
+            warnings.warn(
+                f"horovod.run({old}=...) is deprecated, use {new}", DeprecationWarning, stacklevel=4
+            )
+            given[new] = value
+    if given["hosts"] is not None and given["hostfile"] is not None:
+        raise ValueError("Argument hosts and hostfile only allow one provided.")
+    if given["use_gloo"] and given["use_mpi"]:
+        raise ValueError("Argument use_gloo and use_mpi only allow one set True.")
+    settings = make_parser().parse_args([])
+    for name in _SAME:
+        setattr(settings, name, given[name])
+    if settings.num_proc is None:
+        settings.num_proc = 1
+    interfaces = given["network_interfaces"]
+    if isinstance(interfaces, str):
+        interfaces = [name.strip() for name in interfaces.split(",")]
+    settings.nics = set(interfaces) if interfaces else None
+    check_supported(settings)
+    return settings
+
+
+def _python_path() -> str:
+    """What this process can import the new ones must find: functions are pickled by their module's name."""
+    return os.pathsep.join(os.path.abspath(place) for place in sys.path)
+
+
+def run_from_arguments(arguments: dict[str, Any]) -> list[Any]:
+    """horovod.run; see there. `arguments` are its parameters by name."""
+    import cloudpickle
+
+    func, args, kwargs = (arguments.pop(name) for name in ("func", "args", "kwargs"))
+    settings = _settings(arguments)
+    # All descriptors of one job: the function, then a place for each rank's result.
+    memory: list[int] = []
+    try:
+        memory.append(os.memfd_create("horovod-run-function"))
+        write_all(memory[0], cloudpickle.dumps((func, tuple(args), kwargs or {})))
+        memory += [os.memfd_create(f"horovod-run-result-{rank}") for rank in range(settings.num_proc)]
+        outcome = run_job(
+            settings,
+            [settings.executable or sys.executable, "-m", "horovod.runner.run_task"],
+            started=lambda job: None,
+            extra_env={"PYTHONPATH": _python_path()},
+            descriptors=lambda rank: {FUNC_FD: memory[0], RESULT_FD: memory[1 + rank]},
+        )
+        text = outcome.error_text()
+        if text is None:
+            return [pickle.loads(read_all(place))[1] for place in memory[1:]]
+        raise _failure(text, outcome.first_failed, memory[1:])
+    finally:
+        for descriptor in memory:
+            os.close(descriptor)
+
+
+def _failure(text: str, first_failed: tuple[int, int] | None, places: list[int]) -> RuntimeError:
+    """The exception for a failed job, with what the first failing process left behind."""
+    cause = None
+    if first_failed is not None:
+        data = read_all(places[first_failed[0]])
+        if data:
+            _, trace, cause = pickle.loads(data)
+            text += f"The exception it raised was:\n{trace}"
+    error = RuntimeError(text)
+    error.__cause__ = cause
+    return error
