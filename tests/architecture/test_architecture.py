@@ -6,8 +6,9 @@ import warnings
 from collections import Counter
 from pathlib import Path
 
-import architecture_rules as rules
 import pytest
+
+import architecture_rules as rules
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = [ROOT / name for name in ("hvd_core", "horovod", "backends", "examples", "benchmarks", "tests")]
