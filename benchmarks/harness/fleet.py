@@ -1,0 +1,258 @@
+"""The conductor's side: start an alternative's ranks, let one alternative at a time measure, end them all.
+
+Used by the benchmark scripts from one thread. Ranks connect to a Unix socket (harness/rank.py); whatever launcher
+they need (none, mpirun, horovodrun) is a command prefix here. Shared mappings are memfds of the conductor, opened
+through /proc by the ranks, so that nothing named is left behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from . import build
+from .build import Unavailable
+
+WORKERS = build.ROOT / "benchmarks" / "workers"
+BARRIER_BYTES = 4096
+
+
+@dataclass
+class Spec:
+    """How to start one alternative."""
+
+    name: str
+    title: str
+    worker: list[str]  # script in workers/ and its arguments
+    prefix: list[str] | None = (
+        None  # launcher that starts all ranks; None: one process per rank, started here
+    )
+    python: str = sys.executable
+    env: dict[str, str] = field(default_factory=dict)
+    shared_bytes: int = BARRIER_BYTES
+    variants: list[dict] = field(default_factory=lambda: [{}])  # settings to choose from by measuring
+
+
+class Team:
+    """The running ranks of one alternative."""
+
+    def __init__(self, spec: Spec, size: int, scratch: Path, start_timeout: float) -> None:
+        self.spec, self.size = spec, size
+        self.scratch = scratch / spec.name
+        self.scratch.mkdir()
+        self.processes: list[subprocess.Popen] = []
+        self.lines: dict[int, socket.SocketIO] = {}
+        self.pids: dict[int, int] = {}
+        self.memfd = os.memfd_create("hvd-benchmark", os.MFD_CLOEXEC)
+        os.ftruncate(self.memfd, spec.shared_bytes)
+        try:
+            self._start(start_timeout)
+        except BaseException:
+            self.end()
+            raise
+
+    def _start(self, timeout: float) -> None:
+        path = str(self.scratch / "socket")
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(path)
+            listener.listen(self.size)
+            listener.settimeout(0.2)
+            env = dict(os.environ, **self.spec.env)
+            env.update(
+                PYTHONPATH=os.pathsep.join(
+                    [str(build.ROOT / "benchmarks"), os.environ.get("PYTHONPATH", "")]
+                ).rstrip(":"),
+                HVD_BENCH_NAME=self.spec.name,
+                HVD_BENCH_SOCKET=path,
+                HVD_BENCH_SCRATCH=str(self.scratch),
+                HVD_BENCH_SHARED=f"/proc/{os.getpid()}/fd/{self.memfd}",
+                HVD_BENCH_BARRIER=str(build.native("memory")),
+                HVD_BENCH_SIZE=str(self.size),
+                OMP_NUM_THREADS="1",
+            )
+            command = [self.spec.python, str(WORKERS / self.spec.worker[0]), *self.spec.worker[1:]]
+            self.log = open(self.scratch / "log", "w+b")  # noqa: SIM115
+            ranks = range(self.size) if self.spec.prefix is None else [None]
+            for rank in ranks:
+                mine = env if rank is None else dict(env, HVD_BENCH_RANK=str(rank))
+                self.processes.append(
+                    subprocess.Popen(
+                        [*(self.spec.prefix or []), *command],
+                        env=mine,
+                        stdin=subprocess.DEVNULL,
+                        stdout=self.log,
+                        stderr=subprocess.STDOUT,
+                        start_new_session=True,
+                        cwd=build.ROOT,
+                    )  # fmt: skip
+                )
+            deadline = time.monotonic() + timeout
+            while len(self.lines) < self.size:
+                try:
+                    connection, _ = listener.accept()
+                except TimeoutError:
+                    dead = [p.returncode for p in self.processes if p.poll() is not None]
+                    if dead or time.monotonic() > deadline:
+                        why = (
+                            f"ended with code {dead[0]}"
+                            if dead
+                            else f"did not connect within {timeout:.0f} s"
+                        )
+                        raise Unavailable(
+                            f"{self.spec.name}: ranks {why}. Their output:\n{self.tail()}"
+                        ) from None
+                    continue
+                connection.settimeout(120)
+                stream = connection.makefile("rw", encoding="utf-8")
+                connection.close()
+                hello = json.loads(stream.readline())
+                self.lines[hello["rank"]] = stream
+                self.pids[hello["rank"]] = hello["pid"]
+
+    def tail(self) -> str:
+        self.log.seek(0)
+        return self.log.read().decode(errors="replace")[-2000:].strip() or "(none)"
+
+    def ask(self, command: dict) -> list[dict]:
+        """Give every rank the command, return their answers in rank order. Raises Unavailable when one fails."""
+        try:
+            for stream in self.lines.values():
+                stream.write(json.dumps(command) + "\n")
+                stream.flush()
+            answers = [json.loads(self.lines[rank].readline()) for rank in range(self.size)]
+        except (OSError, ValueError) as error:
+            raise Unavailable(
+                f"{self.spec.name}: no answer to {command} ({error}). Output:\n{self.tail()}"
+            ) from error
+        for rank, answer in enumerate(answers):
+            if "error" in answer:
+                raise Unavailable(f"{self.spec.name}, rank {rank}, {command}:\n{answer['error']}")
+        return answers
+
+    def seconds(self, command: dict) -> list[float]:
+        """Times of a command's runs: from the moment the last rank called to the moment the last one had its result."""
+        answers = self.ask(command)
+        starts, ends = ([max(run) for run in zip(*(a[key] for a in answers))] for key in ("start", "end"))
+        return [(end - start) / 1e9 for start, end in zip(starts, ends)]
+
+    def end(self) -> None:
+        """Ask the ranks to go; make them after a while."""
+        for stream in self.lines.values():
+            try:
+                stream.write('{"do": "quit"}\n')
+                stream.flush()
+            except (OSError, ValueError):
+                pass
+        deadline = time.monotonic() + 10
+        for process in self.processes:
+            try:
+                process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        for stream in self.lines.values():
+            try:
+                stream.close()
+            except OSError:
+                pass
+        if hasattr(self, "log"):
+            self.log.close()
+        os.close(self.memfd)
+
+
+class Fleet:
+    """All alternatives of one run. A context manager: leaving it ends every process it started."""
+
+    def __init__(self, size: int, start_timeout: float = 90) -> None:
+        self.size, self.start_timeout = size, start_timeout
+        self.scratch = Path(tempfile.mkdtemp(prefix="hvd-benchmark-"))
+        self.teams: dict[str, Team] = {}
+        self.failed: dict[str, str] = {}
+        self.chosen: dict[tuple[str, int], dict] = {}  # variant by (alternative, bytes)
+        self.iters: dict[tuple[str, int], int] = {}
+
+    def __enter__(self) -> Fleet:
+        return self
+
+    def __exit__(self, *_) -> None:
+        for team in self.teams.values():
+            team.end()
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def start(self, name: str, make_spec) -> None:
+        """Start the alternative `make_spec()` describes; note why where that is impossible."""
+        try:
+            self.teams[name] = Team(make_spec(), self.size, self.scratch, self.start_timeout)
+        except Unavailable as error:
+            self.drop(name, str(error))
+
+    def drop(self, name: str, why: str) -> None:
+        print(f"without {name}: {why}", file=sys.stderr)
+        self.failed[name] = why
+        team = self.teams.pop(name, None)
+        if team:
+            team.end()
+
+    def calibrate(self, name: str, nbytes: int, budget: float) -> None:
+        """Verify once, choose the variant, and set how many runs fit in `budget` seconds."""
+        team = self.teams[name]
+        try:
+            best = None
+            variants = [v for v in team.spec.variants if fits(v, nbytes)]
+            for verify in (True, False, False):
+                for variant in variants:
+                    command = {
+                        "do": "measure",
+                        "bytes": nbytes,
+                        "iters": 5,
+                        "verify": verify,
+                        "options": variant,
+                    }
+                    command["iters"] = 2 if nbytes >= 1 << 26 else 5
+                    begin = time.monotonic()
+                    took = statistics.median(team.seconds(command))
+                    wall = time.monotonic() - begin
+                    if not verify and (best is None or took < best[0]):
+                        best = took, variant
+                if wall > budget * 2 and best:
+                    break
+            self.chosen[name, nbytes] = best[1]
+            # Wall time per run includes rewriting the buffer; short runs are dominated by the command itself.
+            per_run = best[0] * 2 + nbytes / 5e9 + 2e-6
+            fewest = 3 if nbytes >= 1 << 26 else 5
+            self.iters[name, nbytes] = max(fewest, min(1000, int(budget / per_run)))
+        except Unavailable as error:
+            self.drop(name, str(error))
+
+    def measure(self, name: str, nbytes: int) -> float | None:
+        """Median seconds of one turn at this size, None when the alternative has failed."""
+        command = {
+            "do": "measure",
+            "bytes": nbytes,
+            "iters": self.iters[name, nbytes],
+            "verify": False,
+            "options": self.chosen[name, nbytes],
+        }
+        try:
+            return statistics.median(self.teams[name].seconds(command))
+        except Unavailable as error:
+            self.drop(name, str(error))
+            return None
+
+
+def fits(variant: dict, nbytes: int) -> bool:
+    """Chunks larger than the buffer are all the same; the one-hop scheme (0) takes up to 32 KiB."""
+    chunk = variant.get("chunk")
+    if chunk is None:
+        return True
+    return nbytes <= 32768 if chunk == 0 else chunk < 2 * nbytes and nbytes > 4096

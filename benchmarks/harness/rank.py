@@ -1,0 +1,148 @@
+"""The rank's side of a benchmark: obey the conductor, measure, report.
+
+A worker script makes an `Alternative` and calls `serve`. The conductor (harness/fleet.py) decides what is measured
+and when, over a Unix socket; between two measurements a rank sleeps in recv, so that alternatives take turns without
+disturbing each other. Needs NumPy only, since some ranks live in environments of their own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import mmap
+import os
+import socket
+import time
+import traceback
+
+import numpy as np
+
+BARRIER_BYTES = 4096
+
+
+def pin(index: int) -> None:
+    """Bind this process to the core of rank `index`. Call before libraries start threads, which inherit it."""
+    cores = sorted(os.sched_getaffinity(0))
+    if os.environ.get("HVD_BENCH_PIN", "1") == "1":
+        os.sched_setaffinity(0, {cores[index % len(cores)]})
+
+
+def env_rank() -> tuple[int, int]:
+    """(rank, size) from whatever started this process."""
+    for rank, size in (
+        ("HVD_BENCH_RANK", "HVD_BENCH_SIZE"),
+        ("HOROVOD_RANK", "HOROVOD_SIZE"),
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+        ("PMI_RANK", "PMI_SIZE"),
+    ):
+        if rank in os.environ and size in os.environ:
+            return int(os.environ[rank]), int(os.environ[size])
+    raise RuntimeError("no rank in the environment: start this through the benchmark, not by hand")
+
+
+class Shared:
+    """The mapping all ranks of one alternative share: a barrier in its first page, the rest for the alternative."""
+
+    def __init__(self) -> None:
+        with open(os.environ["HVD_BENCH_SHARED"], "r+b") as file:
+            self.map = mmap.mmap(file.fileno(), 0)
+        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
+
+
+class Alternative:
+    """One way to allreduce. Subclasses give `bind`; native ones replace `timed` to keep Python out of the timing."""
+
+    rank: int
+    size: int
+
+    def __init__(self) -> None:
+        self.shared = Shared()
+        self._barrier = ctypes.CDLL(os.environ["HVD_BENCH_BARRIER"]).bench_barrier
+        self._barrier.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int]
+
+    def barrier(self) -> None:
+        """Meet the other ranks, spinning; for moments just before a measurement."""
+        self._barrier(self.shared.address, self.rank, self.size)
+
+    def bind(self, array: np.ndarray, options: dict):
+        """Return a function without arguments that sums `array` (1-D float32) over all ranks in place."""
+        raise NotImplementedError
+
+    def timed(self, array: np.ndarray, iters: int, options: dict, stamps: np.ndarray) -> None:
+        """Fill stamps[0, :iters] and stamps[1, :iters] (int64 ns) with start and end of each run on this rank.
+
+        Before run i the array is rewritten with `rank + 1 + i % 7`, untimed.
+        """
+        run, clock, barrier = self.bind(array, options), time.perf_counter_ns, self.barrier
+        for i in range(iters):
+            array.fill(self.rank + 1 + i % 7)
+            barrier()
+            begin = clock()
+            run()
+            stamps[:, i] = begin, clock()
+
+    def reduces(self) -> bool:
+        """False for a figure that is no allreduce, whose result is therefore not checked."""
+        return True
+
+    def extra(self, command: dict) -> object:
+        """Other commands than "measure"."""
+        raise ValueError(f"unknown command {command}")
+
+    def close(self) -> None:
+        """Leave in order."""
+
+
+def verify(alternative: Alternative, count: int, options: dict) -> None:
+    """One allreduce of data that depends on rank and index, against the sum computed here."""
+    array = np.empty(count, dtype=np.float32)
+    index = np.arange(count, dtype=np.int64) % 1021
+    array[:] = index * (alternative.rank + 1)
+    run = alternative.bind(array, options)
+    alternative.barrier()
+    run()
+    expected = (index * (alternative.size * (alternative.size + 1) // 2)).astype(np.float32)
+    wrong = np.flatnonzero(array != expected)
+    if wrong.size:
+        i = wrong[0]
+        raise ValueError(f"{count} elements: [{i}] is {array[i]}, expected {expected[i]}; {wrong.size} wrong")
+
+
+def measure(alternative: Alternative, command: dict) -> dict:
+    """Do one "measure" command: {"bytes", "iters", "options", "verify"}; see fleet.Fleet.measure."""
+    count, iters = command["bytes"] // 4, command["iters"]
+    array = np.empty(count, dtype=np.float32)
+    stamps = np.zeros((2, iters), dtype=np.int64)
+    if command["verify"] and alternative.reduces():
+        verify(alternative, count, command["options"])
+    alternative.timed(array, iters, command["options"], stamps)
+    last = alternative.size * (alternative.size + 1) // 2 + alternative.size * ((iters - 1) % 7)
+    if alternative.reduces() and not (array == last).all():
+        raise ValueError(f"{command['bytes']} bytes, run {iters - 1}: not {last} everywhere")
+    return {"start": stamps[0].tolist(), "end": stamps[1].tolist()}
+
+
+def serve(alternative: Alternative) -> None:
+    """Answer the conductor until it says quit or goes away."""
+    with socket.socket(socket.AF_UNIX) as line:
+        line.connect(os.environ["HVD_BENCH_SOCKET"])
+        stream = line.makefile("rw", encoding="utf-8")
+
+        def say(message: dict) -> None:
+            stream.write(json.dumps(message) + "\n")
+            stream.flush()
+
+        say({"name": os.environ["HVD_BENCH_NAME"], "rank": alternative.rank, "pid": os.getpid()})
+        for text in stream:
+            command = json.loads(text)
+            try:
+                if command["do"] == "quit":
+                    break
+                say(
+                    measure(alternative, command)
+                    if command["do"] == "measure"
+                    else alternative.extra(command)
+                )
+            except Exception:
+                say({"error": traceback.format_exc()})
+    alternative.close()
