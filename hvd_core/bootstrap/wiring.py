@@ -202,11 +202,16 @@ def _receive_fds(session, sock, count, fd_count, peer, descriptors):
         # buffer's size.
         sock.settimeout(max(0.001, seconds))
         try:
-            return socket.recv_fds(sock, count, _MAX_FDS, socket.MSG_CMSG_CLOEXEC)
+            # Not socket.recv_fds: it drops the flags, and the descriptors would survive an exec.
+            return sock.recvmsg(count, socket.CMSG_LEN(_MAX_FDS * 4), socket.MSG_CMSG_CLOEXEC)
         except (TimeoutError, BlockingIOError):
             return None
 
-    data, fds, flags, _ = _patiently(session, attempt, f"rank {peer} did not hand its descriptors")
+    data, ancillary, flags, _ = _patiently(session, attempt, f"rank {peer} did not hand its descriptors")
+    fds = []
+    for level, kind, content in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds += struct.unpack(f"{len(content) // 4}i", content[: len(content) // 4 * 4])
     for fd in fds:
         descriptors.own(fd)
     if len(data) != count or len(fds) != fd_count or flags & (socket.MSG_CTRUNC | socket.MSG_TRUNC):

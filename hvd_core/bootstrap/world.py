@@ -28,6 +28,7 @@ class World:
     launcher                'horovodrun', 'openmpi', 'mpich', 'torchrun', 'srun', 'pmix' or 'single'
     store                   StoreClient; None for one process
     store_fd                a second authenticated connection to the store, blocking; -1 for one process
+    epoch                   number of this init() in the store, equal on all ranks; prefix keys with it
     secret                  the job's secret (bytes); empty for one process
     links                   ShmLink and TcpLink, the parent's first, then the children's by rank
     segment_fd              this host's control segment, -1 where there is none
@@ -38,7 +39,7 @@ class World:
         self.rank, self.size, self.launcher = rank, size, launcher
         self.hosts, self.host_names, self.pids = (0,), (), (os.getpid(),)
         self.local_rank, self.local_size, self.cross_rank, self.cross_size = 0, 1, 0, 1
-        self.store, self.store_fd, self.secret = None, -1, b""
+        self.store, self.store_fd, self.secret, self.epoch = None, -1, b"", 0
         self.links, self.segment_fd, self.segment_bytes = [], -1, 0
         self._meeting = None
         self._descriptors = None
@@ -116,7 +117,7 @@ def _connect(world, identity, transport, deadline):
     from .store import StoreClient, open_store_connection
 
     meeting = world._meeting
-    world.secret = meeting.secret
+    world.secret, world.epoch = meeting.secret, meeting.epoch
     world._descriptors = DescriptorSet()
     at = (meeting.address, meeting.secret, world.rank, meeting.epoch, deadline)
     world.store = StoreClient(*at)

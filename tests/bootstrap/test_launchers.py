@@ -1,0 +1,92 @@
+"""connect() under launchers that bring no store of ours: both MPIs, torchrun; started for real."""
+
+import re
+import sys
+import time
+
+import pytest
+
+from .job import RANK_PROGRAM, check_healthy, reports, start
+
+pytestmark = pytest.mark.timeout(180)
+PROGRAM = [sys.executable, RANK_PROGRAM]
+
+
+def name_of(mpirun):
+    return "openmpi" if len(mpirun) > 1 else "mpich"
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_mpirun(mpirun, size):
+    worlds = reports([start([*mpirun, "-np", str(size), *PROGRAM])])
+    worlds = check_healthy(worlds, size, name_of(mpirun))
+    assert [world["local_rank"] for world in worlds] == list(range(size))
+
+
+@pytest.mark.mpi
+def test_mpirun_again_after_close(mpirun):
+    check_healthy(reports([start([*mpirun, "-np", "3", *PROGRAM, "twice"])]), 3, name_of(mpirun))
+
+
+@pytest.mark.mpi
+def test_mpirun_two_jobs_at_once_do_not_meet(mpirun):
+    jobs = [start([*mpirun, "-np", "2", *PROGRAM]) for _ in range(2)]
+    one, two = (check_healthy(reports([job]), 2, name_of(mpirun)) for job in jobs)
+    assert set(one[0]["pids"]).isdisjoint(two[0]["pids"])
+
+
+@pytest.mark.mpi
+def test_mpirun_through_a_wrapper_script(mpirun):
+    # Each rank has a parent of its own here; what they share is further up.
+    command = " ".join(PROGRAM)
+    job = start([*mpirun, "-np", "2", "sh", "-c", f"{command}; exit $?"])
+    check_healthy(reports([job]), 2, name_of(mpirun))
+
+
+@pytest.mark.mpi
+def test_mpirun_missing_rank_is_named(mpirun):
+    # Rank 0 stays away longer than rank 1 waits; then rank 0 misses rank 1.
+    script = 'case "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" in 0) sleep 4;; esac; exec "$@"'
+    started = time.monotonic()
+    job = start([*mpirun, "-np", "2", "sh", "-c", script, "sh", *PROGRAM], HOROVOD_START_TIMEOUT="2")
+    said = reports([job])
+    assert time.monotonic() - started < 40
+    assert any("rank 0 has not shown up on this host within 2 s" in report["text"] for report in said), said
+
+
+@pytest.mark.mpi
+def test_mpirun_over_mpi4py(mpirun):
+    pytest.importorskip("mpi4py", reason="mpi4py is not installed")
+    job = start([*mpirun, "-np", "2", *PROGRAM], HOROVOD_RENDEZVOUS="mpi4py")
+    said = reports([job])
+    if any("mpi4py uses another MPI" in report.get("text", "") for report in said):
+        pytest.skip(f"mpi4py here finds another MPI than that of {name_of(mpirun)}: {said[0]['text']}")
+    if any("cannot be used" in report.get("text", "") for report in said):
+        pytest.skip(f"mpi4py does not load here: {said[0]['text']}")
+    # An MPI that runs in the process keeps descriptors of its own.
+    for world in said:
+        assert "error" not in world, world
+        world["left_over"], world["inheritable"] = [], []
+    check_healthy(said, 2, name_of(mpirun))
+
+
+def test_torchrun():
+    pytest.importorskip("torch", reason="torchrun comes with it")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    job = start([*command, RANK_PROGRAM, "twice"])
+    check_healthy(reports([job], timeout=120), 2, "torchrun")
+
+
+def test_environment_that_lies_about_the_host_is_told_what_is_missing(monkeypatch):
+    from hvd_core.bootstrap import BootstrapError, connect, mpi_rendezvous
+
+    monkeypatch.setattr(mpi_rendezvous, "available", lambda: False)
+    spread = {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
+    with pytest.raises(BootstrapError, match=re.escape("torchrun started 2 of them on this host")) as caught:
+        connect(spread)
+    assert "pip install mpi4py" in str(caught.value) and "horovodrun" in str(caught.value)
+    with pytest.raises(BootstrapError, match="PMIX_RANK is set, but nothing in the environment says how"):
+        connect({"PMIX_RANK": "0"})
+    with pytest.raises(ValueError, match="HOROVOD_RENDEZVOUS='pigeon'"):
+        connect({**spread, "HOROVOD_RENDEZVOUS": "pigeon"})

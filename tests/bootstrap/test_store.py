@@ -1,0 +1,238 @@
+"""The store over real sockets: operations, waits, limits, and what strangers at its port can do (nothing)."""
+
+import os
+import socket
+import struct
+import threading
+import time
+
+import pytest
+
+from hvd_core.bootstrap import AuthenticationError, BootstrapError, BootstrapTimeout, StoreClient, StoreServer
+from hvd_core.bootstrap.auth import ANSWER_BYTES, CHALLENGE_BYTES, MAGIC
+from hvd_core.bootstrap.store import open_store_connection
+from hvd_core.bootstrap.wire import Deadline, recv_exact, split_address
+
+SECRET = bytes(range(32))
+
+
+@pytest.fixture
+def server():
+    with StoreServer("127.0.0.1", SECRET) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server):
+    client = StoreClient(server.address, SECRET)
+    yield client
+    client.close()
+
+
+def answer_of(sock):
+    (count,) = struct.unpack("<I", recv_exact(sock, 4, Deadline(5)))
+    data = recv_exact(sock, count, Deadline(5))
+    return data[0], data[1:]
+
+
+def request(op, key, payload=b""):
+    return struct.pack("<IBH", 3 + len(key) + len(payload), op, len(key)) + key + payload
+
+
+def test_store_operations(client):
+    client.set("a", b"one")
+    assert client.get("a", 0) == b"one"
+    client.set("a", b"")
+    assert client.get("a", 5) == b""
+    assert [client.add("n", 3), client.add("n", -5), client.get("n", 0)] == [3, -2, b"-2"]
+    client.delete("a")
+    client.delete("a")
+    with pytest.raises(BootstrapTimeout, match="nobody set 'a' in the store at tcp://"):
+        client.get("a", 0)
+
+
+def test_store_get_waits_until_the_key_is_there(server, client):
+    other = StoreClient(server.address, SECRET)
+    threading.Timer(0.2, other.set, ("late", b"x" * (5 << 20))).start()
+    started = time.monotonic()
+    assert client.get("late", 10) == b"x" * (5 << 20)
+    assert 0.15 < time.monotonic() - started < 5
+    started = time.monotonic()
+    with pytest.raises(BootstrapTimeout):
+        client.get("never", 0.3)
+    assert 0.25 < time.monotonic() - started < 3
+    other.close()
+
+
+def test_store_add_on_text_is_an_error_and_the_connection_lives_on(client):
+    client.set("text", b"abc")
+    with pytest.raises(BootstrapError, match="not a number"):
+        client.add("text", 1)
+    client.set("big", b"%d" % (2**63 - 1))
+    with pytest.raises(BootstrapError, match="not a number of 64 bits"):
+        client.add("big", 1)
+    assert client.get("text", 0) == b"abc"
+
+
+def test_store_wire_format_answers_pipelined_requests_in_order(server, client):
+    sock = open_store_connection(server.address, SECRET)
+    forever = struct.pack("<q", -1)
+    sock.sendall(request(2, b"k", forever) + request(3, b"c", struct.pack("<q", 7)) + request(9, b""))
+    time.sleep(0.1)
+    assert client.add("c", 1) == 1, "a request behind a waiting GET was served before it"
+    client.set("k", b"v")
+    assert answer_of(sock) == (0, b"v")
+    assert answer_of(sock) == (0, struct.pack("<q", 8))
+    status, text = answer_of(sock)
+    assert status == 2 and b"unknown operation 9" in text
+    sock.sendall(request(2, b"absent", struct.pack("<q", 0)) + request(4, b"k"))
+    assert [answer_of(sock), answer_of(sock)] == [(1, b""), (0, b"")]
+    sock.close()
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        struct.pack("<I", 0),
+        struct.pack("<I", 2) + b"ab",
+        struct.pack("<I", 17 << 20),
+        struct.pack("<IBH", 8, 1, 2000) + b"abcde",
+        struct.pack("<IBH", 8, 1, 6) + b"abcde",
+        request(2, b"k", b"short"),
+        request(3, b"k", bytes(9)),
+    ],
+)
+def test_store_cuts_off_who_breaks_the_format(server, client, garbage):
+    sock = open_store_connection(server.address, SECRET)
+    sock.sendall(garbage)
+    sock.settimeout(5)
+    assert sock.recv(1) == b""
+    sock.close()
+    client.set("alive", b"1")
+    assert client.get("alive", 0) == b"1"
+
+
+def test_store_refuses_a_wrong_secret(server, client):
+    with pytest.raises(AuthenticationError, match="does not accept this job's secret"):
+        StoreClient(server.address, b"y" * 32)
+    assert client.add("x", 1) == 1
+
+
+def test_store_client_refuses_a_server_that_does_not_know_the_secret():
+    impostor = StoreServer("127.0.0.1", b"another secret of some length")
+    with impostor, socket.create_server(("127.0.0.1", 0)) as fake:
+
+        def echo():
+            peer, _ = fake.accept()
+            with peer:
+                peer.sendall(MAGIC + bytes(32))
+                answer = recv_exact(peer, ANSWER_BYTES, Deadline(5))
+                # Reflecting the client's own proof is the cheapest forgery.
+                peer.sendall(answer[-32:])
+
+        threading.Thread(target=echo, daemon=True).start()
+        with pytest.raises(AuthenticationError, match="the server does not know this job's secret"):
+            StoreClient(f"tcp://127.0.0.1:{fake.getsockname()[1]}", SECRET)
+        with pytest.raises(AuthenticationError):
+            StoreClient(impostor.address, SECRET)
+
+
+def test_store_ignores_garbage_and_silence_at_its_port(server, client):
+    address = split_address(server.address)
+    strangers = []
+    for greeting in (
+        b"",
+        b"GET / HTTP/1.1\r\n\r\n",
+        os.urandom(4096),
+        MAGIC,
+        MAGIC + bytes(80),
+        bytes(1 << 16),
+    ):
+        sock = socket.create_connection(address)
+        sock.settimeout(5)
+        assert recv_exact(sock, CHALLENGE_BYTES, Deadline(5)).startswith(MAGIC)
+        try:
+            sock.sendall(greeting)
+        except OSError:
+            pass
+        strangers.append(sock)
+    for number in range(50):
+        client.set(f"k{number}", b"v")
+    for sock in strangers[1:3]:
+        with pytest.raises((ConnectionError, AssertionError)):
+            assert sock.recv(1)
+    for sock in strangers:
+        sock.close()
+
+
+def test_store_survives_more_strangers_than_it_keeps(server, client):
+    strangers = [socket.create_connection(split_address(server.address)) for _ in range(300)]
+    late = StoreClient(server.address, SECRET)
+    late.set("here", b"1")
+    assert client.get("here", 5) == b"1"
+    for sock in strangers:
+        sock.close()
+    late.close()
+
+
+def test_store_serves_many_clients_at_once(server):
+    clients = [StoreClient(server.address, SECRET, rank=number) for number in range(100)]
+    results = []
+
+    def work(number):
+        clients[number].add("sum", number)
+        results.append(clients[number].get("go", 20))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(1, 100)]
+    for thread in threads:
+        thread.start()
+    while clients[0].add("sum", 0) != sum(range(100)):
+        time.sleep(0.01)
+    clients[0].set("go", b"!")
+    for thread in threads:
+        thread.join()
+    assert results == [b"!"] * 99
+    for client in clients:
+        client.close()
+
+
+def test_store_client_says_when_the_store_has_ended(server, client):
+    server.close()
+    with pytest.raises(BootstrapError, match="lost the connection to the store"):
+        client.get("x", 5)
+
+
+def test_store_limits_what_a_client_sends(client):
+    with pytest.raises(ValueError, match="too large"):
+        client.set("k" * 1025, b"")
+    with pytest.raises(ValueError, match="too large"):
+        client.set("k", bytes(16 << 20))
+    client.set("k" * 1024, bytes((16 << 20) - 1027))
+
+
+def test_store_needs_a_secret():
+    with pytest.raises(ValueError, match="at least 16 bytes"):
+        StoreServer("127.0.0.1")
+
+
+def test_store_over_ipv6():
+    try:
+        server = StoreServer("::1", SECRET)
+    except OSError as error:
+        pytest.skip(f"no IPv6 loopback here: {error}")
+    with server:
+        client = StoreClient(server.address, SECRET)
+        assert server.address.startswith("tcp://[::1]:") and client.add("n", 1) == 1
+        client.close()
+
+
+def test_store_server_sleeps_when_idle_and_leaves_nothing_open():
+    before = set(os.listdir("/proc/self/fd"))
+    with StoreServer("127.0.0.1", SECRET) as server:
+        client = StoreClient(server.address, SECRET)
+        client.set("a", b"1")
+        spent = time.process_time()
+        time.sleep(1)
+        assert time.process_time() - spent < 0.01
+        client.close()
+    assert set(os.listdir("/proc/self/fd")) <= before
