@@ -1,0 +1,158 @@
+// Conversion between element types; see convert.h.
+#include "convert.h"
+
+#include <cstring>
+#include <limits>
+
+#include "half.h"
+#include "kernels.h"
+#include "support.h"
+
+namespace hvd::shm {
+namespace {
+
+constexpr uint64_t kTile = 256;
+
+bool is_integer(int32_t t) { return (t >= HVD_UINT8 && t <= HVD_INT64) || t == HVD_UINT32 || t == HVD_UINT64; }
+bool is_float8(int32_t t) { return t == HVD_FLOAT8_E4M3FN || t == HVD_FLOAT8_E5M2; }
+
+// memcpy, because neither side need be aligned; it compiles to a plain load or store.
+template <class T, class Tile>
+void load(Tile* to, const char* from, uint64_t n) {
+  for (uint64_t i = 0; i < n; ++i) {
+    T v;
+    std::memcpy(&v, from + i * sizeof(T), sizeof(T));
+    to[i] = static_cast<Tile>(v);
+  }
+}
+
+template <class T>
+T from_double(double v) {
+  if constexpr (std::numeric_limits<T>::is_integer) {
+    constexpr double kLow = static_cast<double>(std::numeric_limits<T>::min());
+    constexpr double kHigh = static_cast<double>(std::numeric_limits<T>::max());
+    if (v != v) return T{0};
+    if (v <= kLow) return std::numeric_limits<T>::min();
+    if (v >= kHigh) return std::numeric_limits<T>::max();
+  }
+  return static_cast<T>(v);
+}
+
+template <class T, class Tile>
+void store(char* to, const Tile* from, uint64_t n) {
+  for (uint64_t i = 0; i < n; ++i) {
+    T v;
+    if constexpr (std::numeric_limits<Tile>::is_integer) {
+      v = static_cast<T>(from[i]);
+    } else {
+      v = from_double<T>(from[i]);
+    }
+    std::memcpy(to + i * sizeof(T), &v, sizeof(T));
+  }
+}
+
+template <class Tile>
+void load_tile(Tile* to, const char* from, int32_t dtype, uint64_t n) {
+  switch (dtype) {
+    case HVD_UINT8:
+      return load<uint8_t>(to, from, n);
+    case HVD_INT8:
+      return load<int8_t>(to, from, n);
+    case HVD_UINT16:
+      return load<uint16_t>(to, from, n);
+    case HVD_INT16:
+      return load<int16_t>(to, from, n);
+    case HVD_INT32:
+      return load<int32_t>(to, from, n);
+    case HVD_INT64:
+      return load<int64_t>(to, from, n);
+    case HVD_UINT32:
+      return load<uint32_t>(to, from, n);
+    case HVD_UINT64:
+      return load<uint64_t>(to, from, n);
+    case HVD_FLOAT32:
+      return load<float>(to, from, n);
+    case HVD_FLOAT64:
+      return load<double>(to, from, n);
+    case HVD_BOOL:
+      for (uint64_t i = 0; i < n; ++i) to[i] = static_cast<Tile>(from[i] != 0);
+      return;
+    default:
+      for (uint64_t i = 0; i < n; ++i) {
+        uint16_t h;
+        std::memcpy(&h, from + i * 2, 2);
+        to[i] = static_cast<Tile>(dtype == HVD_FLOAT16 ? half_to_float(h) : bfloat_to_float(h));
+      }
+  }
+}
+
+template <class Tile>
+void store_tile(char* to, const Tile* from, int32_t dtype, uint64_t n) {
+  switch (dtype) {
+    case HVD_UINT8:
+      return store<uint8_t>(to, from, n);
+    case HVD_INT8:
+      return store<int8_t>(to, from, n);
+    case HVD_UINT16:
+      return store<uint16_t>(to, from, n);
+    case HVD_INT16:
+      return store<int16_t>(to, from, n);
+    case HVD_INT32:
+      return store<int32_t>(to, from, n);
+    case HVD_INT64:
+      return store<int64_t>(to, from, n);
+    case HVD_UINT32:
+      return store<uint32_t>(to, from, n);
+    case HVD_UINT64:
+      return store<uint64_t>(to, from, n);
+    case HVD_FLOAT32:
+      return store<float>(to, from, n);
+    case HVD_FLOAT64:
+      return store<double>(to, from, n);
+    case HVD_BOOL:
+      for (uint64_t i = 0; i < n; ++i) to[i] = from[i] != Tile{0};
+      return;
+    default:
+      for (uint64_t i = 0; i < n; ++i) {
+        const float f = static_cast<float>(from[i]);
+        const uint16_t h = dtype == HVD_FLOAT16 ? float_to_half(f) : float_to_bfloat(f);
+        std::memcpy(to + i * 2, &h, 2);
+      }
+  }
+}
+
+}  // namespace
+
+bool convert(void* dst, int32_t dst_dtype, const void* src, int32_t src_dtype, uint64_t count, double scale) {
+  if (src_dtype == dst_dtype && scale == 1.0) {
+    std::memmove(dst, src, count * dtype_size(src_dtype));
+    return true;
+  }
+  if (is_float8(src_dtype) || is_float8(dst_dtype)) return false;
+  if (src_dtype == dst_dtype) {
+    Scale s;
+    s.pre = scale;
+    kernels().reduce[src_dtype][HVD_SUM](dst, nullptr, &src, 1, count, s);
+    return true;
+  }
+  const char* from = static_cast<const char*>(src);
+  char* to = static_cast<char*>(dst);
+  const uint64_t in = dtype_size(src_dtype), out = dtype_size(dst_dtype);
+  const bool exact = scale == 1.0 && is_integer(src_dtype) && (is_integer(dst_dtype) || dst_dtype == HVD_BOOL);
+  for (uint64_t at = 0; at < count; at += kTile) {
+    const uint64_t n = count - at < kTile ? count - at : kTile;
+    if (exact) {
+      int64_t tile[kTile];
+      load_tile(tile, from + at * in, src_dtype, n);
+      store_tile(to + at * out, tile, dst_dtype, n);
+    } else {
+      double tile[kTile];
+      load_tile(tile, from + at * in, src_dtype, n);
+      for (uint64_t i = 0; i < n; ++i) tile[i] *= scale;
+      store_tile(to + at * out, tile, dst_dtype, n);
+    }
+  }
+  return true;
+}
+
+}  // namespace hvd::shm

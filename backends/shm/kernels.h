@@ -1,0 +1,32 @@
+// The reduction kernels behind one table, chosen once for the processor that runs.
+//
+// A kernel combines one element-aligned run of n elements from n_src sources in source order (which is rank order), so
+// that every rank that computes it gets the same bits:
+//     v = pre * src[0][i];  v = v op (pre * src[r][i]) for r = 1, 2, ...;  dst[i] = v / divisor * post
+// float16 and bfloat16 are computed in float32 and rounded once, at the end. Integer factors are applied in double
+// and truncated toward zero (saturating). A NaN in any source makes MIN and MAX NaN. Pure functions, any thread.
+#pragma once
+
+#include <cstdint>
+
+#include "hvd/backend_abi.h"
+
+namespace hvd::shm {
+
+struct Scale {
+  double pre = 1.0, post = 1.0;
+  uint32_t divisor = 1;  // the number of ranks for AVG, else 1
+};
+
+// dst (and copy, unless NULL) receive the result. dst may be one of the sources; no other overlap. No alignment needed.
+using ReduceFn = void (*)(void* dst, void* copy, const void* const* src, uint32_t n_src, uint64_t n, const Scale&);
+
+struct KernelTable {
+  const char* isa;
+  ReduceFn reduce[HVD_DTYPE_COUNT][HVD_REDOP_COUNT];  // NULL: no such reduction
+};
+
+// The best table that this processor can run.
+const KernelTable& kernels();
+
+}  // namespace hvd::shm

@@ -1,0 +1,329 @@
+// From hvd_coll_args to streams: checks what one rank can check alone and digests what all ranks must agree on.
+#include <cinttypes>
+#include <cstdio>
+#include <cstring>
+
+#include "op.h"
+#include "support.h"
+
+namespace hvd::shm {
+namespace {
+
+// What to read while planning; the arrays belong to the caller.
+struct Planner {
+  const hvd_coll_args& a;
+  const uint32_t rank, size;
+  Op* op;
+  hvd_error* err;
+
+  uint64_t count(uint64_t i) const { return a.counts[i]; }
+  // ALLGATHER, REDUCESCATTER, ALLTOALL: elements of buffer i that belong to rank r.
+  uint64_t part(const uint64_t* table, uint64_t i, uint32_t r) const {
+    if (table != nullptr) return table[i * size + r];
+    return a.coll == HVD_ALLGATHER ? count(i) : count(i) / size;
+  }
+
+  // The address of a buffer that must hold `elements`; NULL with *rc set when it cannot.
+  char* address(const hvd_buf* list, const char* name, uint64_t i, uint64_t elements, hvd_rc* rc) const {
+    uint64_t need;
+    if (__builtin_mul_overflow(elements, uint64_t{op->elem}, &need)) {
+      *rc = fail(err, HVD_E_INVALID, 0, "%s[%" PRIu64 "]: %" PRIu64 " elements are more than an address space holds",
+                 name, i, elements);
+      return nullptr;
+    }
+    if (need == 0) return nullptr;
+    if (list == nullptr || list[i].base == nullptr) {
+      *rc = fail(err, HVD_E_INVALID, 0, "%s[%" PRIu64 "] is NULL, but has %" PRIu64 " elements", name, i, elements);
+      return nullptr;
+    }
+    if (list[i].bytes < need) {
+      *rc =
+          fail(err, HVD_E_INVALID, 0, "%s[%" PRIu64 "] has %" PRIu64 " bytes; %" PRIu64 " elements of %s need %" PRIu64,
+               name, i, list[i].bytes, elements, dtype_name(a.dtype), need);
+      return nullptr;
+    }
+    return static_cast<char*>(list[i].base) + list[i].offset;
+  }
+
+  hvd_rc reduction();
+  hvd_rc broadcast();
+  hvd_rc allgather();
+  hvd_rc reducescatter();
+  hvd_rc alltoall();
+  void digest();
+};
+
+// A running hash; multiply-and-fold mixes every bit of x into every bit of the result.
+uint64_t mix(uint64_t h, uint64_t x) {
+  const unsigned __int128 m = static_cast<unsigned __int128>(h ^ x ^ 0x9e3779b97f4a7c15u) * 0xd6e8feb86659fd93u;
+  return static_cast<uint64_t>(m) ^ static_cast<uint64_t>(m >> 64) ^ (x << 1);
+}
+
+uint64_t bits_of(double d) {
+  uint64_t u;
+  std::memcpy(&u, &d, sizeof u);
+  return u;
+}
+
+bool reduces(int32_t coll) { return coll == HVD_ALLREDUCE || coll == HVD_REDUCE || coll == HVD_REDUCESCATTER; }
+bool rooted(int32_t coll) { return coll == HVD_REDUCE || coll == HVD_BROADCAST; }
+
+hvd_rc Planner::reduction() {  // ALLREDUCE, REDUCE
+  const bool wants = a.coll == HVD_ALLREDUCE || static_cast<uint32_t>(a.root) == rank;
+  op->own_copy = wants;
+  hvd_rc rc = HVD_OK;
+  for (uint64_t i = 0; i < a.n_bufs && rc == HVD_OK; ++i) {
+    op->in[0].add(address(a.in, "in", i, count(i), &rc), count(i) * op->elem);
+    if (wants && rc == HVD_OK) op->out[0].add(address(a.out, "out", i, count(i), &rc), count(i) * op->elem);
+  }
+  op->extent = op->show = op->in[0].bytes;
+  // Below about 2 KiB per buffer a kernel call for each costs more than one more copy of everything.
+  op->packed = op->in[0].pieces.size() > 4 && op->extent / op->in[0].pieces.size() < 2048;
+  return rc;
+}
+
+hvd_rc Planner::broadcast() {
+  const bool is_root = static_cast<uint32_t>(a.root) == rank;
+  hvd_rc rc = HVD_OK;
+  for (uint64_t i = 0; i < a.n_bufs && rc == HVD_OK; ++i) {
+    char* to = nullptr;
+    if (!is_root || (a.out != nullptr && a.out[i].base != nullptr)) to = address(a.out, "out", i, count(i), &rc);
+    if (rc != HVD_OK) break;
+    if (!is_root) {
+      op->out[0].add(to, count(i) * op->elem);
+      op->extent += count(i) * op->elem;
+      continue;
+    }
+    char* from = address(a.in, "in", i, count(i), &rc);
+    if (rc != HVD_OK) break;
+    if (to == nullptr) to = from;
+    op->own_copy = op->own_copy || to != from;
+    op->in[0].add(from, count(i) * op->elem);
+    op->out[0].add(to, count(i) * op->elem);
+    op->extent += count(i) * op->elem;
+  }
+  op->show = op->extent;
+  return rc;
+}
+
+hvd_rc Planner::allgather() {
+  hvd_rc rc = HVD_OK;
+  for (uint64_t i = 0; i < a.n_bufs && rc == HVD_OK; ++i) {
+    if (part(a.out_counts, i, rank) != count(i)) {
+      return fail(err, HVD_E_INVALID, 0,
+                  "counts[%" PRIu64 "] is %" PRIu64 ", but out_counts expects %" PRIu64 " elements from this rank (%u)",
+                  i, count(i), part(a.out_counts, i, rank), rank);
+    }
+    uint64_t total = 0;
+    for (uint32_t r = 0; r < size; ++r) total += part(a.out_counts, i, r);
+    char* const to = address(a.out, "out", i, total, &rc);
+    char* from = rc == HVD_OK ? address(a.in, "in", i, count(i), &rc) : nullptr;
+    if (rc != HVD_OK) break;
+    uint64_t at = 0;
+    for (uint32_t r = 0; r < size; ++r) {
+      const uint64_t bytes = part(a.out_counts, i, r) * op->elem;
+      op->out[r].add(to + at, bytes);
+      if (r == rank) {
+        // In place: this rank's part already stands where it belongs.
+        if (from == to) from = to + at;
+        op->own_copy = op->own_copy || (bytes > 0 && from != to + at);
+        op->in[0].add(from, bytes);
+      }
+      at += bytes;
+    }
+  }
+  for (uint32_t r = 0; r < size; ++r) op->extent = std::max(op->extent, op->out[r].bytes);
+  op->show = op->extent;
+  return rc;
+}
+
+hvd_rc Planner::reducescatter() {
+  hvd_rc rc = HVD_OK;
+  for (uint64_t i = 0; i < a.n_bufs && rc == HVD_OK; ++i) {
+    uint64_t total = 0;
+    for (uint32_t r = 0; r < size; ++r) total += part(a.out_counts, i, r);
+    if (total != count(i)) {
+      return fail(err, HVD_E_INVALID, 0,
+                  "the ranks' parts of in[%" PRIu64 "] add up to %" PRIu64 " elements, it has %" PRIu64, i, total,
+                  count(i));
+    }
+    char* const from = address(a.in, "in", i, total, &rc);
+    char* to = rc == HVD_OK ? address(a.out, "out", i, part(a.out_counts, i, rank), &rc) : nullptr;
+    if (rc != HVD_OK) break;
+    if (from != nullptr && from == to && size > 1) {
+      return fail(err, HVD_E_INVALID, 0,
+                  "reducescatter of several ranks does not work in place (in[%" PRIu64 "] equals out)", i);
+    }
+    uint64_t at = 0;
+    for (uint32_t r = 0; r < size; ++r) {
+      const uint64_t bytes = part(a.out_counts, i, r) * op->elem;
+      op->in[r].add(from + at, bytes);
+      at += bytes;
+    }
+    op->out[0].add(to, part(a.out_counts, i, rank) * op->elem);
+  }
+  for (uint32_t r = 0; r < size; ++r) {
+    op->extent = std::max(op->extent, op->in[r].bytes);
+    op->show += op->in[r].bytes;
+  }
+  op->own_copy = true;
+  return rc;
+}
+
+hvd_rc Planner::alltoall() {
+  hvd_rc rc = HVD_OK;
+  op->exchange = true;
+  for (uint64_t i = 0; i < a.n_bufs && rc == HVD_OK; ++i) {
+    uint64_t sent = 0, received = 0;
+    for (uint32_t r = 0; r < size; ++r) {
+      sent += part(a.in_counts, i, r);
+      received += part(a.out_counts, i, r);
+    }
+    if (sent != count(i)) {
+      return fail(err, HVD_E_INVALID, 0, "the parts of in[%" PRIu64 "] add up to %" PRIu64 " elements, it has %" PRIu64,
+                  i, sent, count(i));
+    }
+    char* from = address(a.in, "in", i, sent, &rc);
+    char* to = rc == HVD_OK ? address(a.out, "out", i, received, &rc) : nullptr;
+    if (rc != HVD_OK) break;
+    if (from != nullptr && from == to && size > 1) {
+      return fail(err, HVD_E_INVALID, 0,
+                  "alltoall of several ranks does not work in place (in[%" PRIu64 "] equals out)", i);
+    }
+    for (uint32_t r = 0; r < size; ++r) {
+      const uint64_t give = part(a.in_counts, i, r) * op->elem, get = part(a.out_counts, i, r) * op->elem;
+      op->in[r].add(from, give);
+      op->out[r].add(to, get);
+      from += give;
+      to += get;
+    }
+  }
+  return rc;
+}
+
+// All ranks must come to the same hash. ALLTOALL's sizes differ by nature and are compared pair by pair instead.
+void Planner::digest() {
+  uint64_t elements = 0, h = 0;
+  const bool per_rank = a.coll == HVD_ALLGATHER || a.coll == HVD_REDUCESCATTER;
+  for (uint64_t i = 0; i < a.n_bufs && a.coll != HVD_ALLTOALL; ++i) {
+    for (uint32_t r = 0; r < (per_rank ? size : 1); ++r) {
+      const uint64_t n = per_rank ? part(a.out_counts, i, r) : count(i);
+      elements += n;
+      h = mix(h, n);
+    }
+  }
+  const bool reducing = reduces(a.coll);
+  const uint64_t kind = static_cast<uint64_t>(a.coll) | static_cast<uint64_t>(a.dtype) << 8 |
+                        static_cast<uint64_t>(reducing ? a.op : 0) << 16 |
+                        static_cast<uint64_t>(rooted(a.coll) ? a.root : 0) << 32;
+  op->words[0] = kind;
+  op->words[1] = elements;
+  op->words[2] = a.n_bufs;
+  op->words[3] = reducing ? bits_of(op->scale.pre) : 0;
+  op->words[4] = reducing ? bits_of(op->scale.post) : 0;
+  for (const uint64_t w : op->words) h = mix(h, w);
+  op->hash = h;
+}
+
+}  // namespace
+
+hvd_rc served(const hvd_coll_args& a, hvd_error* err) {
+  if (a.coll == HVD_BARRIER) return HVD_OK;
+  if (a.coll < 0 || a.coll >= HVD_COLL_COUNT) {
+    return fail(err, HVD_E_INVALID, 0, "there is no collective number %d", a.coll);
+  }
+  if (a.coll == HVD_SEND || a.coll == HVD_RECV) {
+    return fail(err, HVD_E_UNSUPPORTED, 0, "this backend has no %s", coll_name(a.coll));
+  }
+  if (dtype_size(a.dtype) == 0) return fail(err, HVD_E_INVALID, 0, "there is no dtype number %d", a.dtype);
+  if (!reduces(a.coll)) return HVD_OK;
+  if (a.op < 0 || a.op >= HVD_REDOP_COUNT) return fail(err, HVD_E_INVALID, 0, "there is no reduction number %d", a.op);
+  if (a.op == HVD_AVG && a.dtype == HVD_BOOL) return fail(err, HVD_E_INVALID, 0, "bool has no average");
+  if (kernels().reduce[a.dtype][a.op] == nullptr) {
+    return fail(err, HVD_E_UNSUPPORTED, 0, "this backend moves %s but does not reduce it", dtype_name(a.dtype));
+  }
+  return HVD_OK;
+}
+
+hvd_rc plan(const hvd_coll_args& a, uint32_t rank, uint32_t size, Op* op, hvd_error* err) {
+  if (const hvd_rc rc = served(a, err); rc != HVD_OK) return rc;
+  const bool barrier = a.coll == HVD_BARRIER;
+  if (!barrier && a.n_bufs > 0 && a.counts == nullptr) {
+    return fail(err, HVD_E_INVALID, 0, "counts is NULL, but there are %" PRIu64 " buffers", a.n_bufs);
+  }
+  if (rooted(a.coll) && (a.root < 0 || static_cast<uint32_t>(a.root) >= size)) {
+    return fail(err, HVD_E_INVALID, 0, "root %d is not a rank of this communicator of %u", a.root, size);
+  }
+  op->coll = a.coll;
+  op->dtype = a.dtype;
+  op->root = a.root;
+  op->elem = barrier ? 1 : dtype_size(a.dtype);
+  op->scale = {a.prescale == 0.0 ? 1.0 : a.prescale, a.postscale == 0.0 ? 1.0 : a.postscale,
+               reduces(a.coll) && a.op == HVD_AVG ? size : 1};
+  op->reduce = reduces(a.coll) ? kernels().reduce[a.dtype][a.op] : nullptr;
+  op->extent = op->show = 0;
+  op->packed = op->own_copy = op->exchange = false;
+  op->barrier = barrier;
+  op->in.resize(size);
+  op->out.resize(size);
+  for (Stream& s : op->in) s.clear();
+  for (Stream& s : op->out) s.clear();
+
+  Planner planner{a, rank, size, op, err};
+  hvd_rc rc = HVD_OK;
+  switch (a.coll) {
+    case HVD_ALLREDUCE:
+      op->algorithm = &kAllreduce;
+      rc = planner.reduction();
+      break;
+    case HVD_REDUCE:
+      op->algorithm = &kReduce;
+      rc = planner.reduction();
+      break;
+    case HVD_BROADCAST:
+      op->algorithm = &kBroadcast;
+      rc = planner.broadcast();
+      break;
+    case HVD_ALLGATHER:
+      op->algorithm = &kAllgather;
+      rc = planner.allgather();
+      break;
+    case HVD_REDUCESCATTER:
+      op->algorithm = &kReducescatter;
+      rc = planner.reducescatter();
+      break;
+    case HVD_ALLTOALL:
+      op->algorithm = &kAlltoall;
+      rc = planner.alltoall();
+      break;
+    default:
+      op->algorithm = &kBarrier;
+      break;
+  }
+  if (rc != HVD_OK) return rc;
+  planner.digest();
+  for (Stream& s : op->in) s.rewind();
+  for (Stream& s : op->out) s.rewind();
+  return HVD_OK;
+}
+
+void describe(const uint64_t w[5], char* text, uint64_t n) {
+  const int32_t coll = static_cast<int32_t>(w[0] & 0xff), dtype = static_cast<int32_t>(w[0] >> 8 & 0xff);
+  const int32_t op = static_cast<int32_t>(w[0] >> 16 & 0xff), root = static_cast<int32_t>(w[0] >> 32);
+  double pre, post;
+  std::memcpy(&pre, &w[3], sizeof pre);
+  std::memcpy(&post, &w[4], sizeof post);
+  char detail[96] = "";
+  if (reduces(coll)) std::snprintf(detail, sizeof detail, " %s, factors %g and %g,", op_name(op), pre, post);
+  if (coll == HVD_BARRIER) {
+    std::snprintf(text, n, "barrier");
+  } else if (rooted(coll)) {
+    std::snprintf(text, n, "%s%s of %" PRIu64 " %s in %" PRIu64 " buffers, root %d", coll_name(coll), detail, w[1],
+                  dtype_name(dtype), w[2], root);
+  } else {
+    std::snprintf(text, n, "%s%s of %" PRIu64 " %s in %" PRIu64 " buffers", coll_name(coll), detail, w[1],
+                  dtype_name(dtype), w[2]);
+  }
+}
+
+}  // namespace hvd::shm

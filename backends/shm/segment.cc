@@ -1,0 +1,142 @@
+// Making and mapping a communicator's shared segment; see segment.h.
+#include "segment.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <map>
+#include <mutex>
+#include <new>
+
+#include "support.h"
+
+namespace hvd::shm {
+namespace {
+
+constexpr uint64_t kMagic = 0x6876645f73686d31;  // "hvd_shm1"
+constexpr uint32_t kLayout = 1;
+constexpr uint64_t kPage = 4096;
+constexpr uint64_t kPrefault = 8 << 20;
+
+uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
+uint64_t areas_offset(uint32_t size) { return round_up(sizeof(Header) + sizeof(RankCtl) * uint64_t{size}, kPage); }
+uint64_t area_bytes(uint64_t slot_bytes, uint64_t small_bytes) {
+  return round_up(2 * small_bytes + kSlots * slot_bytes, kPage);
+}
+
+#ifdef __SANITIZE_THREAD__
+// ThreadSanitizer follows addresses, so ranks that are threads of one process must see the segment at one address.
+struct Mapping {
+  void* base;
+  int users;
+};
+std::mutex g_mutex;
+std::map<ino_t, Mapping> g_mappings;
+
+void* map_pages(int fd, uint64_t bytes) {
+  struct stat st;
+  if (fstat(fd, &st) != 0) return MAP_FAILED;
+  std::lock_guard<std::mutex> lock(g_mutex);
+  Mapping& m = g_mappings[st.st_ino];
+  if (m.users == 0) m.base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (m.base != MAP_FAILED) ++m.users;
+  return m.base;
+}
+
+void unmap_pages(void* base, uint64_t bytes) {
+  std::lock_guard<std::mutex> lock(g_mutex);
+  for (auto it = g_mappings.begin(); it != g_mappings.end(); ++it) {
+    if (it->second.base != base) continue;
+    if (--it->second.users > 0) return;
+    g_mappings.erase(it);
+    break;
+  }
+  munmap(base, bytes);
+}
+#else
+void* map_pages(int fd, uint64_t bytes) { return mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0); }
+void unmap_pages(void* base, uint64_t bytes) { munmap(base, bytes); }
+#endif
+
+// Takes the page faults now rather than in the first operations. Where the kernel cannot, they are taken later.
+void prefault(char* from, uint64_t bytes) {
+#ifdef MADV_POPULATE_WRITE
+  madvise(from, bytes, MADV_POPULATE_WRITE);
+#else
+  (void)from, (void)bytes;
+#endif
+}
+
+}  // namespace
+
+Segment::~Segment() {
+  if (base_ != nullptr) unmap_pages(base_, total_);
+}
+
+hvd_rc Segment::make(uint32_t size, uint64_t slot_bytes, uint64_t small_bytes, int* fd, hvd_error* err) {
+  const uint64_t total = areas_offset(size) + size * area_bytes(slot_bytes, small_bytes);
+  const int made = memfd_create("hvd-shm", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (made < 0) {
+    return fail(err, HVD_E_UNAVAILABLE, 0, "memfd_create failed: %s. The kernel or a seccomp filter forbids it",
+                strerror(errno));
+  }
+  // Sealed, so that no rank can shrink it under the others' feet (they would die of SIGBUS).
+  if (ftruncate(made, static_cast<off_t>(total)) != 0 || fcntl(made, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
+    const int cause = errno;
+    close(made);
+    return fail(err, HVD_E_NOMEM, 0, "%llu bytes of shared memory for %u ranks: %s", (unsigned long long)total, size,
+                strerror(cause));
+  }
+  void* page = mmap(nullptr, sizeof(Header), PROT_READ | PROT_WRITE, MAP_SHARED, made, 0);
+  if (page == MAP_FAILED) {
+    const int cause = errno;
+    close(made);
+    return fail(err, HVD_E_NOMEM, 0, "mapping the shared segment: %s", strerror(cause));
+  }
+  Header* header = new (page) Header{};
+  header->identity = {kMagic, kLayout, size, slot_bytes, small_bytes, total};
+  munmap(page, sizeof(Header));
+  *fd = made;
+  return HVD_OK;
+}
+
+hvd_rc Segment::map(int fd, uint32_t rank, uint32_t size, hvd_error* err) {
+  struct stat st;
+  Identity h;
+  const bool readable = fstat(fd, &st) == 0 && pread(fd, &h, sizeof h, 0) == static_cast<ssize_t>(sizeof h);
+  if (!readable || h.magic != kMagic || h.layout != kLayout || h.size != size ||
+      h.total_bytes != static_cast<uint64_t>(st.st_size) ||
+      h.total_bytes != areas_offset(size) + size * area_bytes(h.slot_bytes, h.small_bytes)) {
+    return fail(err, HVD_E_REMOTE, 0,
+                "rank 0 passed a segment that is not one for %u ranks in layout %u: the ranks run different versions "
+                "of this backend",
+                size, kLayout);
+  }
+  void* base = map_pages(fd, h.total_bytes);
+  if (base == MAP_FAILED) {
+    return fail(err, HVD_E_NOMEM, 0, "mapping %llu bytes of shared memory: %s", (unsigned long long)h.total_bytes,
+                strerror(errno));
+  }
+  base_ = base;
+  total_ = h.total_bytes;
+  slot_bytes_ = h.slot_bytes;
+  small_bytes_ = h.small_bytes;
+  area_bytes_ = area_bytes(slot_bytes_, small_bytes_);
+  header_ = static_cast<Header*>(base);
+  ctl_ = reinterpret_cast<RankCtl*>(static_cast<char*>(base) + sizeof(Header));
+  areas_ = static_cast<char*>(base) + areas_offset(size);
+  // A forked child (a data loader's worker) has no business here; its copy would also keep the memory alive.
+  madvise(base, total_, MADV_DONTFORK);
+  if (total_ <= kPrefault) {
+    prefault(static_cast<char*>(base), total_);
+  } else {
+    prefault(area(rank), area_bytes_);
+  }
+  return HVD_OK;
+}
+
+}  // namespace hvd::shm

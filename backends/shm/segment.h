@@ -1,0 +1,83 @@
+// The shared segment of one communicator: its layout, making it, mapping it. Nothing here waits.
+//
+//   Header | RankCtl x size | for each rank: small area x 2, slot x kSlots
+//
+// Who writes what: a rank writes its own RankCtl and its own areas only, except `wake` (anybody, to wake that rank) and
+// the Header's words. Data is published by a release store of `Hello::seq` or `RankCtl::steps` and read after the
+// matching acquire load. The memory belongs to a memfd that has no name anywhere: it dies with its last mapping.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "hvd/backend_abi.h"
+
+namespace hvd::shm {
+
+constexpr uint32_t kSlots = 4;      // chunks of a large operation that a rank may have in the segment
+constexpr uint64_t kInline = 48;    // payload bytes that travel in the same cache line as the announcement
+constexpr uint32_t kCpuWords = 64;  // processors 0..4095
+
+// "I am in operation `seq`, which is `hash`": posted by every rank for every operation, two in turn.
+struct alignas(128) Hello {
+  std::atomic<uint64_t> seq;
+  uint64_t hash;
+  unsigned char payload[kInline];
+  uint64_t words[8];  // what the operation is, for the message when ranks disagree
+};
+
+struct RankCtl {
+  alignas(128) std::atomic<uint64_t> steps;  // monotonic over the communicator's life; see progress.h
+  alignas(128) std::atomic<uint32_t> wake;   // futex word
+  std::atomic<uint32_t> asleep;              // 1 while this rank sleeps, or is about to, on `wake`
+  Hello hello[2];
+};
+
+// What the segment is, written before it is passed on.
+struct Identity {
+  uint64_t magic;
+  uint32_t layout, size;
+  uint64_t slot_bytes, small_bytes, total_bytes;
+};
+
+struct Header {
+  Identity identity;
+  alignas(128) std::atomic<uint32_t> failed;  // 0, or code | rank << 8: the communicator is dead, and who said so
+  alignas(128) std::atomic<uint32_t> sleepers;
+  alignas(128) std::atomic<uint32_t> attached;
+  std::atomic<uint64_t> cpus[kCpuWords];  // union of the ranks' affinity masks
+};
+
+class Segment {
+ public:
+  Segment() = default;
+  ~Segment();
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+
+  // A new memfd with an initialised header for `size` ranks, in *fd (close-on-exec, owned by the caller).
+  static hvd_rc make(uint32_t size, uint64_t slot_bytes, uint64_t small_bytes, int* fd, hvd_error* err);
+
+  // Maps it as rank `rank` of `size`. Does not keep the descriptor.
+  hvd_rc map(int fd, uint32_t rank, uint32_t size, hvd_error* err);
+
+  Header& header() const { return *header_; }
+  RankCtl& ctl(uint32_t rank) const { return ctl_[rank]; }
+  char* small(uint32_t rank, uint64_t seq) const { return area(rank) + (seq & 1) * small_bytes_; }
+  char* slot(uint32_t rank, uint64_t chunk) const {
+    return area(rank) + 2 * small_bytes_ + (chunk % kSlots) * slot_bytes_;
+  }
+  uint64_t slot_bytes() const { return slot_bytes_; }
+  uint64_t small_bytes() const { return small_bytes_; }
+
+ private:
+  char* area(uint32_t rank) const { return areas_ + rank * area_bytes_; }
+
+  void* base_ = nullptr;
+  Header* header_ = nullptr;
+  RankCtl* ctl_ = nullptr;
+  char* areas_ = nullptr;
+  uint64_t area_bytes_ = 0, slot_bytes_ = 0, small_bytes_ = 0, total_ = 0;
+};
+
+}  // namespace hvd::shm
