@@ -24,6 +24,8 @@ class Channel {
   virtual size_t recv(char* into, size_t room) = 0;
   // Call once after a series of sends: the neighbour may be asleep.
   virtual void wake_peer() = 0;
+  // True when recv would return something, as far as can be told without a system call.
+  virtual bool readable() const { return false; }
   // A descriptor whose readability means "recv may have something", or -1 where a doorbell says so.
   virtual int fd() const { return -1; }
 };

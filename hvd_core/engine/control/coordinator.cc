@@ -103,19 +103,35 @@ void Coordinator::decide_if_complete(SetId set, StringMap<Round>::iterator it) {
   SetState& s = sets_[set];
   Round& round = it->second;
   if (!complete(s, round.said)) return;
-  if (round.poison.empty() && round.others.empty())
-    decided_.push_back({set, {round.name, round.sig}});
-  else
+  if (!round.poison.empty() || !round.others.empty())
     fail(set, round);
+  else if (std::string text = refusal(round); !text.empty())
+    fail(set, round, text);
+  else
+    decided_.push_back({set, {round.name, round.sig}});
   s.rounds.erase(it);  // deciding a key and forgetting its counts is one step (R1)
 }
 
-void Coordinator::fail(SetId set, Round& round) {
+// What all ranks ask for alike and nobody can do.
+std::string Coordinator::refusal(const Round& round) const {
+  const auto& f = round.sig->fields();
+  if (f.kind == OpKind::Broadcast && !round.said.contains(f.root))
+    return "Broadcast of '" + *round.name + "': root rank " + std::to_string(f.root) +
+           " has joined and has nothing to send. Broadcast is not supported with Join at this time.";
+  if (f.kind == OpKind::Allgather)
+    for (const auto& t : f.tensors)
+      if (t.shape.empty()) return "Process-set rank zero tried to ALLGATHER a rank-zero tensor. Tensor '" + *round.name + "'.";
+  return {};
+}
+
+void Coordinator::fail(SetId set, Round& round, const std::string& text) {
   Entry e;
   e.type = Entry::Fail;
   e.set = set;
   e.name = round.name;
-  if (!round.poison.empty()) {
+  if (!text.empty()) {
+    e.text = text;
+  } else if (!round.poison.empty()) {
     std::sort(round.poison.begin(), round.poison.end());
     e.text = "Tensor '" + *round.name + "' failed before it was submitted on";
     for (size_t i = 0; i < round.poison.size(); ++i) {
@@ -271,6 +287,11 @@ void Coordinator::leave(const UpMessage& m) {
   e.text = m.text;
   closed_ = true;
   log_.append(std::move(e));
+}
+
+bool Coordinator::waiting() const {
+  return std::any_of(sets_.begin(), sets_.end(), [](const SetState& s) { return !s.rounds.empty(); }) ||
+         std::any_of(known_.begin(), known_.end(), [](const Known& k) { return k.alive && !k.arrived.empty(); });
 }
 
 std::vector<Stalled> Coordinator::stalled(int64_t before, int64_t* oldest) {

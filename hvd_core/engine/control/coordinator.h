@@ -48,7 +48,8 @@ class Coordinator {
   // can name their members. `oldest` becomes the time since when the oldest remaining wait lasts.
   std::vector<Stalled> stalled(int64_t before, int64_t* oldest);
 
-  bool closed() const { return closed_; }
+  // Whether anything is counted that is not decided yet.
+  bool waiting() const;
 
  private:
   struct Round {
@@ -95,7 +96,8 @@ class Coordinator {
   void decide_if_complete(SetId set, StringMap<Round>::iterator it);
   bool complete(const SetState& s, const RankSet& said) const;
   void append_exec(SetId set, std::vector<Item> items);
-  void fail(SetId set, Round& round);
+  std::string refusal(const Round& round) const;
+  void fail(SetId set, Round& round, const std::string& text = {});
   SetState* find_set(SetId set);
 
   CoordinatorConfig config_;

@@ -69,13 +69,13 @@ void throw_backend_error(const std::string& who, const std::string& what, hvd_rc
   int32_t code = rc;
   // Also OK and INPROGRESS: a caller only comes here when those were not allowed as an answer.
   if (code <= HVD_INPROGRESS || code >= kKnown) {
-    if (vendor_code == 0) vendor_code = rc;
     code = HVD_E_INTERNAL;
   }
   std::string text = clean_text(error.text, sizeof(error.text));
   if (text.empty()) text = "the backend gave no text";
   text = who + ": " + what + ": " + text + " (" + rc_name(code);
   if (vendor_code != 0) text += ", vendor code " + std::to_string(vendor_code);
+  if (code != rc) text += "; the call answered " + std::to_string(rc);
   text += ")";
   throw BackendError(code, error.flags, vendor_code, text);
 }

@@ -33,8 +33,8 @@ std::string rc_name(hvd_rc rc);
 // An hvd_error that is ready to be handed to a backend.
 hvd_error empty_error();
 
-// Throws the BackendError for a failed call: `who` is the backend, `what` the call. A number that this ABI does not
-// know becomes INTERNAL and is kept as the vendor code.
+// Throws the BackendError for a failed call: `who` is the backend, `what` the call. An answer that this ABI does
+// not know, or that the call may not give, becomes INTERNAL, and the text keeps the number.
 [[noreturn]] void throw_backend_error(const std::string& who, const std::string& what, hvd_rc rc,
                                       const hvd_error& error);
 

@@ -1,0 +1,42 @@
+// The extension module hvd_core._core: its classes, and which Python exception each C++ one becomes.
+#include <pybind11/pybind11.h>
+
+#include "engine/bind/py_engine.h"
+#include "engine/bind/sim.h"
+#include "engine/bind/tensor_view.h"
+#include "engine/plugin/errors.h"
+
+namespace py = pybind11;
+
+namespace {
+
+void raise(const char* module, const char* name, const char* text) {
+  try {
+    py::object type = py::module_::import(module).attr(name);
+    PyErr_SetString(type.ptr(), text);
+  } catch (py::error_already_set& e) {
+    e.restore();
+  }
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_core, m) {
+  m.doc() = "The compiled engine of hvd-core.";
+  py::register_local_exception_translator([](std::exception_ptr p) {
+    try {
+      if (p) std::rethrow_exception(p);
+    } catch (const hvd::InvalidRequest& e) {
+      PyErr_SetString(PyExc_ValueError, e.what());
+    } catch (const hvd::EngineStopped& e) {
+      raise("hvd_core.errors", "HorovodInternalError", e.what());
+    } catch (const hvd::plugin::LoadError& e) {
+      raise("hvd_core.backends.errors", "BackendLoadError", e.what());
+    } catch (const hvd::plugin::BackendError& e) {
+      raise("hvd_core.backends.errors", "BackendOpenError", e.what());
+    }
+  });
+  hvd::bind::bind_tensor_ref(m);
+  hvd::bind::bind_engine(m);
+  hvd::bind::bind_sim(m);
+}

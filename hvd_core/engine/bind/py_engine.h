@@ -1,0 +1,64 @@
+// The engine as Python sees it: operations that take tensors and give integer handles, and the table of handles.
+//
+// Methods are entered with Python's lock; those that wait let go of it and look for signals (Ctrl-C) now and then.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace hvd::bind {
+
+class PyEngine {
+ public:
+  explicit PyEngine(const pybind11::dict& config);
+  ~PyEngine();
+
+  // Each gives a handle, or waits for the result and gives 0 when `wait` is set.
+  uint64_t allreduce(pybind11::handle inputs, pybind11::handle outputs, const std::optional<std::string>& name, int op,
+                     double prescale, double postscale, uint32_t process_set, bool wait);
+  uint64_t allgather(pybind11::handle inputs, const std::optional<std::string>& name, uint32_t process_set);
+  uint64_t broadcast(pybind11::handle inputs, pybind11::handle outputs, int root_rank,
+                     const std::optional<std::string>& name, uint32_t process_set, bool wait);
+  uint64_t barrier(uint32_t process_set, bool wait);
+  uint64_t join();
+  void poison(const std::string& name, const std::string& text, uint32_t process_set);
+
+  bool poll(uint64_t handle);
+  void wait(uint64_t handle);
+  void wait_many(const std::vector<uint64_t>& handles);
+  bool known(uint64_t handle);
+  void release(uint64_t handle);
+  pybind11::capsule output(uint64_t handle, size_t index);
+  size_t output_count(uint64_t handle);
+  int last_joined(uint64_t handle);
+
+  void shutdown(const std::string& text, double timeout_s);
+  void abort(const std::string& cause);
+  bool stopped() const { return engine_->stopped(); }
+  pybind11::dict backend_info() const;
+
+ private:
+  uint64_t submit(control::SignatureFields fields, const std::optional<std::string>& name, uint32_t set,
+                  std::vector<queue::Tensor> in, std::vector<queue::Tensor> out, bool wait);
+  template <typename F>
+  auto checked(const std::optional<std::string>& name, uint32_t set, F&& make);
+  void await(queue::Request& request);
+  queue::RequestRef find(uint64_t handle);
+  uint64_t keep(queue::RequestRef request);
+
+  std::unique_ptr<Engine> engine_;
+  std::mutex handles_mutex_;
+  std::unordered_map<uint64_t, queue::RequestRef> handles_;
+};
+
+void bind_engine(pybind11::module_& m);
+
+}  // namespace hvd::bind

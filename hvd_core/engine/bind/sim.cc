@@ -1,0 +1,173 @@
+// See sim.h.
+#include "engine/bind/sim.h"
+
+#include <pybind11/stl.h>
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "engine/control/node.h"
+
+namespace py = pybind11;
+
+namespace hvd::bind {
+namespace {
+
+using namespace hvd::control;
+
+// One direction of a link. Bytes are delivered when the test says so.
+struct Pipe {
+  std::deque<std::string> in_flight;  // sent, not delivered
+  std::string delivered;
+};
+
+class PipeChannel final : public Channel {
+ public:
+  PipeChannel(Pipe& out, Pipe& in) : out_(out), in_(in) {}
+  size_t send(std::string_view bytes) override {
+    out_.in_flight.emplace_back(bytes);
+    return bytes.size();
+  }
+  size_t recv(char* into, size_t room) override {
+    size_t n = std::min(room, in_.delivered.size());
+    in_.delivered.copy(into, n);
+    in_.delivered.erase(0, n);
+    return n;
+  }
+  void wake_peer() override {}
+
+ private:
+  Pipe& out_;
+  Pipe& in_;
+};
+
+// What happened at a rank, in order: (kind, details...).
+struct Recorder final : Node::Host {
+  py::list events;
+  void execute(SetId set, std::vector<ExecItem> items) override {
+    py::list names, tokens;
+    for (const auto& x : items) {
+      names.append(*x.item.name);
+      tokens.append(x.request);
+    }
+    events.append(py::make_tuple("execute", set, names, tokens));
+  }
+  void fail(RequestToken request, const std::string& text) override {
+    events.append(py::make_tuple("fail", request, text));
+  }
+  void joined(Rank last) override { events.append(py::make_tuple("joined", last)); }
+  void closed(Rank by, const std::string& text) override { events.append(py::make_tuple("closed", by, text)); }
+  void aborted(const std::string& cause) override { events.append(py::make_tuple("aborted", cause)); }
+  void link_lost(Rank, const std::string&) override {}
+};
+
+// A tree of nodes: parents[r] is the parent of rank r; rank 0 is the root.
+class Sim {
+ public:
+  Sim(std::vector<int32_t> parents, uint32_t cache_capacity, uint64_t fusion_threshold, uint32_t repeats,
+      int64_t dissolve_after_ns)
+      : hosts_(parents.size()) {
+    const auto n = static_cast<Rank>(parents.size());
+    up_.resize(parents.size());
+    down_.resize(parents.size());
+    for (auto& p : up_) p = std::make_unique<Pipe>();
+    for (auto& p : down_) p = std::make_unique<Pipe>();
+    for (Rank r = 0; r < n; ++r) {
+      NodeConfig c;
+      c.rank = r;
+      c.world = n;
+      c.cache_capacity = cache_capacity;
+      c.fusion_threshold = fusion_threshold;
+      c.repeats_before_known = repeats;
+      c.dissolve_after_ns = dissolve_after_ns;
+      std::unique_ptr<Link> parent;
+      if (r > 0)
+        parent = std::make_unique<Link>(std::make_unique<PipeChannel>(*up_[at(r)], *down_[at(r)]), parents[at(r)],
+                                        std::vector<int32_t>{});
+      std::vector<std::unique_ptr<Link>> children;
+      for (Rank k = 1; k < n; ++k)
+        if (parents[at(k)] == r)
+          children.push_back(std::make_unique<Link>(std::make_unique<PipeChannel>(*down_[at(k)], *up_[at(k)]), k,
+                                                    std::vector<int32_t>{k}));
+      nodes_.push_back(std::make_unique<Node>(c, std::move(parent), std::move(children), hosts_[at(r)]));
+    }
+  }
+
+  // `sig` is any number: requests of one name agree when it is equal on all ranks.
+  bool submit(Rank r, const std::string& name, int64_t sig, uint64_t token, bool repeats) {
+    SignatureFields f;
+    f.repeats = repeats;
+    f.tensors.push_back({7, {sig}});
+    Item item{std::make_shared<const std::string>(name), std::make_shared<const Signature>(std::move(f))};
+    return node(r).submit(0, std::move(item), token, now_);
+  }
+  void poison(Rank r, const std::string& name, const std::string& text) { node(r).poison(0, name, text); }
+  void wanted(Rank r, const std::string& name) { node(r).wanted(0, name); }
+  void join(Rank r) { node(r).join(); }
+  void leave(Rank r, const std::string& text) { node(r).leave(text); }
+  void abort(Rank r, const std::string& text) { node(r).abort(text); }
+  bool step(Rank r) { return node(r).step(now_); }
+  void advance(int64_t ns) { now_ += ns; }
+
+  // Directions in which bytes are under way: (rank, upwards).
+  std::vector<std::pair<Rank, bool>> in_flight() const {
+    std::vector<std::pair<Rank, bool>> found;
+    for (size_t r = 1; r < up_.size(); ++r) {
+      if (!up_[r]->in_flight.empty()) found.emplace_back(r, true);
+      if (!down_[r]->in_flight.empty()) found.emplace_back(r, false);
+    }
+    return found;
+  }
+  // Delivers the oldest piece on the link above `r`.
+  void deliver(Rank r, bool upwards) {
+    Pipe& p = *(upwards ? up_ : down_)[at(r)];
+    if (p.in_flight.empty()) throw py::value_error("nothing is under way there");
+    p.delivered += p.in_flight.front();
+    p.in_flight.pop_front();
+  }
+  py::list take_events(Rank r) {
+    py::list events = hosts_[at(r)].events;
+    hosts_[at(r)].events = py::list();
+    return events;
+  }
+  py::object next_deadline(Rank r) {
+    int64_t t = node(r).next_deadline();
+    return t == kNever ? py::object(py::none()) : py::object(py::int_(t - now_));
+  }
+
+ private:
+  static size_t at(Rank r) { return static_cast<size_t>(r); }
+  Node& node(Rank r) { return *nodes_.at(at(r)); }
+
+  int64_t now_ = 0;
+  std::vector<Recorder> hosts_;
+  std::vector<std::unique_ptr<Pipe>> up_, down_;  // by the lower end's rank
+  std::vector<std::unique_ptr<Node>> nodes_;
+};
+
+}  // namespace
+
+void bind_sim(py::module_& m) {
+  py::class_<Sim>(m, "ProtocolSim", "Control nodes of N ranks in one process, for tests of the protocol.")
+      .def(py::init<std::vector<int32_t>, uint32_t, uint64_t, uint32_t, int64_t>(), py::arg("parents"),
+           py::arg("cache_capacity") = 1024, py::arg("fusion_threshold") = uint64_t{128} << 20, py::arg("repeats") = 1,
+           py::arg("dissolve_after_ns") = 1000000)
+      .def("submit", &Sim::submit, py::arg("rank"), py::arg("name"), py::arg("sig"), py::arg("token"),
+           py::arg("repeats") = true)
+      .def("poison", &Sim::poison)
+      .def("wanted", &Sim::wanted)
+      .def("join", &Sim::join)
+      .def("leave", &Sim::leave)
+      .def("abort", &Sim::abort)
+      .def("step", &Sim::step)
+      .def("advance", &Sim::advance)
+      .def("in_flight", &Sim::in_flight)
+      .def("deliver", &Sim::deliver)
+      .def("take_events", &Sim::take_events)
+      .def("next_deadline", &Sim::next_deadline);
+}
+
+}  // namespace hvd::bind

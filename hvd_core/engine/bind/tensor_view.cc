@@ -1,0 +1,239 @@
+// See tensor_view.h. The DLPack structs are declared here as its specification lays them out.
+#include "engine/bind/tensor_view.h"
+
+#include <hvd/backend_abi.h>
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace py = pybind11;
+
+namespace hvd::bind {
+namespace {
+
+using queue::Tensor;
+
+// ---- DLPack
+
+struct DlDevice {
+  int32_t type, id;
+};
+struct DlType {
+  uint8_t code, bits;
+  uint16_t lanes;
+};
+struct DlTensor {
+  void* data;
+  DlDevice device;
+  int32_t ndim;
+  DlType dtype;
+  int64_t* shape;
+  int64_t* strides;
+  uint64_t byte_offset;
+};
+struct DlManagedTensor {
+  DlTensor tensor;
+  void* context;
+  void (*deleter)(DlManagedTensor*);
+};
+struct DlExchangeApi {
+  uint32_t major, minor;
+  DlExchangeApi* previous;
+  void* allocator;
+  int (*managed_from_object)(void*, void**);
+  int (*object_from_managed)(void*, void**);
+  int (*borrow)(void*, DlTensor*);
+  int (*current_stream)(int32_t, int32_t, void**);
+};
+constexpr int32_t kDlCpu = 1;
+
+struct DtypeRow {
+  uint8_t code, bits;
+};
+// By HVD_* number.
+constexpr std::array<DtypeRow, HVD_DTYPE_COUNT> kDl{{{1, 8},
+                                                     {0, 8},
+                                                     {1, 16},
+                                                     {0, 16},
+                                                     {0, 32},
+                                                     {0, 64},
+                                                     {2, 16},
+                                                     {2, 32},
+                                                     {2, 64},
+                                                     {6, 8},
+                                                     {4, 16},
+                                                     {10, 8},
+                                                     {12, 8},
+                                                     {1, 32},
+                                                     {1, 64}}};
+
+int32_t dtype_of(DlType t) {
+  for (size_t i = 0; i < kDl.size(); ++i)
+    if (t.lanes == 1 && kDl[i].code == t.code && kDl[i].bits == t.bits) return static_cast<int32_t>(i);
+  return -1;
+}
+
+// Types seen before with their tables: a handful per process, looked up under Python's lock.
+std::vector<std::pair<PyTypeObject*, const DlExchangeApi*>>& known_types() {
+  static std::vector<std::pair<PyTypeObject*, const DlExchangeApi*>> types;
+  return types;
+}
+
+const DlExchangeApi* exchange_api(PyObject* o) {
+  PyTypeObject* type = Py_TYPE(o);
+  for (const auto& [t, api] : known_types())
+    if (t == type) return api;
+  const DlExchangeApi* api = nullptr;
+  PyObject* attribute = PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "__dlpack_c_exchange_api__");
+  if (attribute) {
+    api = static_cast<const DlExchangeApi*>(PyCapsule_GetPointer(attribute, "dlpack_exchange_api"));
+    Py_DECREF(attribute);
+  }
+  if (!api) PyErr_Clear();
+  if (api && (api->major != 1 || !api->borrow)) api = nullptr;
+  if (known_types().size() < 64) {
+    Py_INCREF(type);  // so that the address is not another type's one day
+    known_types().emplace_back(type, api);
+  }
+  return api;
+}
+
+[[noreturn]] void not_contiguous() { throw py::value_error("Tensor is required to be contiguous."); }
+
+Tensor from_dlpack(const DlExchangeApi* api, PyObject* o) {
+  DlTensor d;
+  if (api->borrow(o, &d) != 0) throw py::error_already_set();
+  Tensor t;
+  t.dtype = dtype_of(d.dtype);
+  if (t.dtype < 0)
+    throw py::value_error("Tensor type " + py::str(reinterpret_cast<PyObject*>(Py_TYPE(o))).cast<std::string>() +
+                          " (DLPack code " + std::to_string(d.dtype.code) + ", " + std::to_string(d.dtype.bits) +
+                          " bits) is not supported.");
+  t.shape.assign(d.shape, d.shape + d.ndim);
+  if (d.strides) {
+    int64_t expected = 1;
+    bool empty = std::find(t.shape.begin(), t.shape.end(), 0) != t.shape.end();
+    for (int32_t i = d.ndim - 1; i >= 0 && !empty; --i) {
+      if (d.shape[i] != 1 && d.strides[i] != expected) not_contiguous();
+      expected *= d.shape[i];
+    }
+  }
+  t.data = static_cast<char*>(d.data) + d.byte_offset;
+  if (d.device.type != kDlCpu) {
+    t.device_type = "dlpack:" + std::to_string(d.device.type);
+    t.device_id = d.device.id;
+  }
+  return t;
+}
+
+// ---- NumPy
+
+int32_t numpy_dtype(const py::dtype& d) {
+  const auto size = d.itemsize();
+  switch (d.kind()) {
+    case 'b':
+      return HVD_BOOL;
+    case 'u':
+      return size == 1 ? HVD_UINT8 : size == 2 ? HVD_UINT16 : size == 4 ? HVD_UINT32 : HVD_UINT64;
+    case 'i':
+      return size == 1 ? HVD_INT8 : size == 2 ? HVD_INT16 : size == 4 ? HVD_INT32 : HVD_INT64;
+    case 'f':
+      return size == 2 ? HVD_FLOAT16 : size == 4 ? HVD_FLOAT32 : size == 8 ? HVD_FLOAT64 : -1;
+    default:
+      break;
+  }
+  // Extension types (ml_dtypes) say what they are by name only.
+  const auto name = d.attr("name").cast<std::string>();
+  if (name == "bfloat16") return HVD_BFLOAT16;
+  if (name == "float8_e4m3fn") return HVD_FLOAT8_E4M3FN;
+  if (name == "float8_e5m2") return HVD_FLOAT8_E5M2;
+  return -1;
+}
+
+Tensor from_numpy(const py::array& a, bool writable) {
+  Tensor t;
+  t.dtype = numpy_dtype(a.dtype());
+  if (t.dtype < 0 || a.dtype().attr("isnative").cast<bool>() == false)
+    throw py::value_error("Tensor type " + py::str(a.dtype()).cast<std::string>() + " is not supported.");
+  if (!(a.flags() & py::array::c_style)) not_contiguous();
+  if (writable && !a.writeable()) throw py::value_error("The array for the result is read-only.");
+  t.shape.assign(a.shape(), a.shape() + a.ndim());
+  t.data = const_cast<void*>(a.data());
+  return t;
+}
+
+}  // namespace
+
+Tensor tensor_of(py::handle object, bool writable) {
+  if (const auto* api = exchange_api(object.ptr())) return from_dlpack(api, object.ptr());
+  if (py::isinstance<py::array>(object)) return from_numpy(py::reinterpret_borrow<py::array>(object), writable);
+  if (py::isinstance<TensorRef>(object)) {
+    const auto& ref = object.cast<const TensorRef&>();
+    Tensor t;
+    t.data = reinterpret_cast<void*>(ref.address);
+    t.dtype = ref.dtype;
+    t.shape = ref.shape;
+    t.device_type = ref.device_type;
+    t.device_id = ref.device_id;
+    return t;
+  }
+  throw py::type_error("expected a NumPy array or a tensor with DLPack's C exchange API, got " +
+                       py::str(py::type::of(object)).cast<std::string>());
+}
+
+std::vector<Tensor> tensors_of(py::handle object, bool writable) {
+  std::vector<Tensor> tensors;
+  if (PyList_Check(object.ptr()) || PyTuple_Check(object.ptr())) {
+    PyObject* fast = object.ptr();
+    const Py_ssize_t n = PySequence_Fast_GET_SIZE(fast);
+    tensors.reserve(static_cast<size_t>(n));
+    for (Py_ssize_t i = 0; i < n; ++i) tensors.push_back(tensor_of(PySequence_Fast_GET_ITEM(fast, i), writable));
+  } else {
+    tensors.push_back(tensor_of(object, writable));
+  }
+  return tensors;
+}
+
+py::capsule capsule_of(queue::Output output) {
+  struct Holder {
+    DlManagedTensor managed;
+    queue::Output output;
+  };
+  auto* holder = new Holder{{}, std::move(output)};
+  auto& t = holder->managed.tensor;
+  const auto row = kDl[static_cast<size_t>(holder->output.dtype)];
+  t.data = holder->output.data.get();
+  t.device = {kDlCpu, 0};
+  t.ndim = static_cast<int32_t>(holder->output.shape.size());
+  t.dtype = {row.code, row.bits, 1};
+  t.shape = holder->output.shape.data();
+  t.strides = nullptr;
+  t.byte_offset = 0;
+  holder->managed.context = holder;
+  holder->managed.deleter = [](DlManagedTensor* self) { delete static_cast<Holder*>(self->context); };
+  // A capsule that nobody consumed still owns the tensor; a consumer renames it.
+  PyObject* capsule = PyCapsule_New(&holder->managed, "dltensor", [](PyObject* c) {
+    if (!PyCapsule_IsValid(c, "dltensor")) return;
+    auto* managed = static_cast<DlManagedTensor*>(PyCapsule_GetPointer(c, "dltensor"));
+    managed->deleter(managed);
+  });
+  if (!capsule) {
+    delete holder;
+    throw py::error_already_set();
+  }
+  return py::reinterpret_steal<py::capsule>(capsule);
+}
+
+void bind_tensor_ref(py::module_& m) {
+  py::class_<TensorRef>(m, "TensorRef", "An address with its description: a tensor of a framework without DLPack's API.")
+      .def(py::init([](uint64_t address, std::vector<int64_t> shape, int32_t dtype, std::string device_type,
+                       int32_t device_id) {
+             return TensorRef{address, std::move(shape), dtype, std::move(device_type), device_id};
+           }),
+           py::arg("ptr"), py::arg("shape"), py::arg("dtype"), py::arg("device_type") = "cpu", py::arg("device_id") = 0);
+}
+
+}  // namespace hvd::bind

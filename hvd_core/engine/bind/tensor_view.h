@@ -1,0 +1,34 @@
+// From a Python object to the engine's view of its memory, without knowing any framework.
+//
+// Understood: objects whose type offers DLPack's C exchange API, NumPy arrays, and TensorRef (an address with its
+// description, for frameworks that have neither). Holds Python's lock; keeps no reference to the object.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <string>
+#include <vector>
+
+#include "engine/queue/request.h"
+
+namespace hvd::bind {
+
+struct TensorRef {
+  uint64_t address = 0;
+  std::vector<int64_t> shape;
+  int32_t dtype = 0;
+  std::string device_type;
+  int32_t device_id = 0;
+};
+
+// Throws pybind11::value_error for what cannot be used: a dtype without a number, memory that is not contiguous.
+queue::Tensor tensor_of(pybind11::handle object, bool writable);
+// One tensor, or a list or tuple of them.
+std::vector<queue::Tensor> tensors_of(pybind11::handle object, bool writable);
+
+// A DLPack capsule ("dltensor") that owns the output's memory.
+pybind11::capsule capsule_of(queue::Output output);
+
+void bind_tensor_ref(pybind11::module_& m);
+
+}  // namespace hvd::bind

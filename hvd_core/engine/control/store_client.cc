@@ -1,0 +1,117 @@
+// See store_client.h.
+#include "engine/control/store_client.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "engine/observe/log.h"
+#include "engine/plugin/errors.h"
+
+namespace hvd::control {
+namespace {
+
+constexpr int64_t kSliceNs = 500'000'000;  // a waiting get looks this often whether it was cancelled
+constexpr int kAnswerTimeoutMs = 30'000;   // an answer that is due and does not come means the store is gone
+constexpr uint32_t kMaxAnswer = 64u << 20;
+
+[[noreturn]] void lost(const std::string& why) {
+  throw plugin::BackendError(HVD_E_REMOTE, 0, 0, "the job's store is gone: " + why);
+}
+
+template <typename T>
+void put(std::string& out, T v) {
+  char raw[sizeof v];
+  std::memcpy(raw, &v, sizeof v);
+  out.append(raw, sizeof raw);
+}
+
+}  // namespace
+
+void StoreClient::send_all(std::string_view bytes) {
+  while (!bytes.empty()) {
+    ssize_t n = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      pollfd p{fd_, POLLOUT, 0};
+      if (::poll(&p, 1, kAnswerTimeoutMs) == 0) lost("it does not take a request");
+      continue;
+    }
+    if (n < 0) lost(std::strerror(errno));
+    bytes.remove_prefix(static_cast<size_t>(n));
+  }
+}
+
+void StoreClient::recv_all(char* into, size_t n) {
+  while (n > 0) {
+    pollfd p{fd_, POLLIN, 0};
+    int ready = ::poll(&p, 1, kAnswerTimeoutMs);
+    if (ready < 0 && errno == EINTR) continue;
+    if (ready == 0) lost("no answer within 30 s");
+    ssize_t got = ::recv(fd_, into, n, 0);
+    if (got < 0 && (errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK)) continue;
+    if (got < 0) lost(std::strerror(errno));
+    if (got == 0) lost("it closed the connection");
+    into += got;
+    n -= static_cast<size_t>(got);
+  }
+}
+
+bool StoreClient::call(Op op, const std::string& key, std::string_view payload, std::string* answer) {
+  if (cancelled_) throw plugin::BackendError(HVD_E_ABORTED, 0, 0, "the engine is stopping");
+  std::string request;
+  put(request, static_cast<uint32_t>(1 + 2 + key.size() + payload.size()));
+  request.push_back(static_cast<char>(op));
+  put(request, static_cast<uint16_t>(key.size()));
+  request += key;
+  request += payload;
+
+  std::lock_guard lock(mutex_);
+  send_all(request);
+  uint32_t n;
+  recv_all(reinterpret_cast<char*>(&n), sizeof n);
+  if (n == 0 || n > kMaxAnswer) lost("an answer of absurd size");
+  std::string body(n, '\0');
+  recv_all(body.data(), n);
+  answer->assign(body, 1);
+  if (body[0] == 1) return false;
+  if (body[0] != 0) throw plugin::BackendError(HVD_E_INTERNAL, 0, 0, "the job's store: " + *answer);
+  return true;
+}
+
+void StoreClient::set(const std::string& key, std::string_view value) {
+  std::string answer;
+  call(kSet, key, value, &answer);
+}
+
+std::string StoreClient::get(const std::string& key, int64_t deadline_ns) {
+  for (;;) {
+    int64_t left = deadline_ns - observe::now_ns();
+    int64_t slice_ms = std::clamp<int64_t>(std::min(left, kSliceNs) / 1'000'000, 0, 1000);
+    std::string payload, answer;
+    put(payload, slice_ms);
+    if (call(kGet, key, payload, &answer)) return answer;
+    if (observe::now_ns() >= deadline_ns)
+      throw plugin::BackendError(HVD_E_TIMEOUT, 0, 0, "no rank has set '" + key + "' in the job's store in time");
+  }
+}
+
+int64_t StoreClient::add(const std::string& key, int64_t delta) {
+  std::string payload, answer;
+  put(payload, delta);
+  call(kAdd, key, payload, &answer);
+  int64_t now = 0;
+  if (answer.size() != sizeof now) throw plugin::BackendError(HVD_E_INTERNAL, 0, 0, "the job's store: odd answer to add");
+  std::memcpy(&now, answer.data(), sizeof now);
+  return now;
+}
+
+void StoreClient::del(const std::string& key) {
+  std::string answer;
+  call(kDel, key, {}, &answer);
+}
+
+}  // namespace hvd::control

@@ -1,0 +1,41 @@
+// The job's key-value store, over a connection that the bootstrap has opened and authenticated.
+//
+// The wire format is described where the server is (hvd_core/bootstrap/store.py). Any thread; one request at a time.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+#include "engine/plugin/store.h"
+
+namespace hvd::control {
+
+class StoreClient final : public plugin::Store {
+ public:
+  // `fd` is connected and authenticated and stays the caller's; -1: no store (a job of one process), see LocalStore.
+  explicit StoreClient(int fd) : fd_(fd) {}
+
+  void set(const std::string& key, std::string_view value) override;
+  std::string get(const std::string& key, int64_t deadline_ns) override;
+  int64_t add(const std::string& key, int64_t delta) override;
+  void del(const std::string& key) override;
+
+  // Makes a waiting get give up soon, and all later calls fail. Any thread.
+  void cancel() { cancelled_ = true; }
+
+ private:
+  enum Op : uint8_t { kSet = 1, kGet = 2, kAdd = 3, kDel = 4 };
+  // The answer's payload; false for "timeout". Throws plugin::BackendError for everything else that is not ok.
+  bool call(Op op, const std::string& key, std::string_view payload, std::string* answer);
+  void send_all(std::string_view bytes);
+  void recv_all(char* into, size_t n);
+
+  int fd_;
+  std::mutex mutex_;
+  std::atomic<bool> cancelled_{false};
+};
+
+}  // namespace hvd::control

@@ -1,0 +1,258 @@
+// Who drives the engine, and how it sleeps.
+//
+// There is one driver at a time: whoever holds driver_. A thread that submits drives the control plane for a moment; a
+// thread that waits drives everything until its request is done; the background thread does what nobody else is there
+// for. Nobody ever blocks on driver_: who cannot have it leaves a message (inbox, bell) for who has it, and a
+// driver that leaves looks for such messages after it has let go, so that nothing is overlooked.
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/epoll.h>
+
+#include <algorithm>
+
+#include "engine/engine.h"
+#include "engine/observe/log.h"
+#include "engine/observe/stall.h"
+
+namespace hvd {
+
+using control::BellState;
+using observe::now_ns;
+
+namespace {
+
+constexpr int64_t kDataSliceNs = 1'000'000;      // longest sleep in the backend before the links are read again
+constexpr int64_t kWatchPeriodNs = 20'000'000;   // how often a driver that does not sleep looks for deaths
+constexpr int64_t kRetryFlushNs = 200'000;       // a neighbour's full ring or socket is tried again so soon
+constexpr int64_t kBackgroundSpinNs = 5'000;
+
+void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+int poll_ns(pollfd* fds, nfds_t n, int64_t until_ns) {
+  timespec ts{};
+  if (until_ns != control::kNever) {
+    int64_t left = std::max<int64_t>(0, until_ns - now_ns());
+    ts = {left / 1'000'000'000, left % 1'000'000'000};
+  }
+  return ::ppoll(fds, n, until_ns == control::kNever ? nullptr : &ts, nullptr);
+}
+
+}  // namespace
+
+// One round. `execute`: also run collectives; who only submits leaves those to others.
+bool Engine::drive(bool execute) {
+  take_inbox();
+  int64_t now = now_ns();
+  if (segment_ && !node_->is_aborted() && segment_->abort_raised()) node_->abort(segment_->abort_text());
+  bool any = node_->step(now);
+  if (execute) any |= executor_->progress();
+  check_stalls(now);
+  if (now >= next_watch_ns_ || (look_.load(std::memory_order_relaxed) && look_.exchange(false))) check_watched();
+  if (now >= cause_due_ && !node_->is_aborted()) node_->abort(cause_meanwhile_);
+  if (closing_ && !stopped() && executor_->idle() && node_->flushed()) stop(closing_text_);
+  return any;
+}
+
+void Engine::try_drive() {
+  while (inbox_filled_.load()) {
+    if (!driver_.try_lock()) {
+      bell_->ring();  // the driver may be asleep with the lock
+      return;
+    }
+    bell_->set(BellState::Awake);
+    while (drive(false)) {
+    }
+    leave_driver();
+  }
+}
+
+// Lets go of driver_, after making sure that the background thread learns of everything that still has to happen.
+void Engine::leave_driver() {
+  bool poke = !executor_->idle() || parked_.load() > 0 || (closing_ && !stopped()) ||
+              next_deadline() < background_until_.load();
+  if (!poke) {
+    bell_->set(BellState::BackgroundSleeps);
+    poke = has_input();
+  }
+  driver_.unlock();
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (poke || narrow_.load()) bell_->ring_background();
+}
+
+void Engine::background() {
+  ::pthread_setname_np(::pthread_self(), "hvd-engine");
+  while (!quit_) {
+    if (!driver_.try_lock()) {
+      // A caller drives. Only our own bell counts until it leaves and rings.
+      narrow_.store(true);
+      std::atomic_thread_fence(std::memory_order_seq_cst);
+      if (!driver_.try_lock()) {
+        pollfd p{bell_->fd(BellState::BackgroundSleeps), POLLIN, 0};
+        poll_ns(&p, 1, control::kNever);
+        control::drain_eventfd(p.fd);
+        narrow_.store(false);
+        continue;
+      }
+      narrow_.store(false);
+    }
+    bell_->set(BellState::Awake);
+    int64_t quiet_since = now_ns();
+    for (;;) {
+      if (drive(true)) {
+        quiet_since = now_ns();
+      } else if (executor_->in_flight() && now_ns() - quiet_since > kBackgroundSpinNs) {
+        executor_->wait(now_ns() + kDataSliceNs);
+      } else if (!executor_->in_flight() && now_ns() - quiet_since > kBackgroundSpinNs) {
+        break;
+      } else {
+        relax();
+      }
+    }
+    bell_->set(BellState::BackgroundSleeps);
+    int64_t until = next_deadline();
+    background_until_.store(until);
+    bool again = has_input() || quit_;
+    driver_.unlock();
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (again || inbox_filled_.load()) continue;
+    pollfd p[2] = {{bell_->fd(BellState::BackgroundSleeps), POLLIN, 0}, {epoll_fd_, POLLIN, 0}};
+    poll_ns(p, stopped() ? 1 : 2, until);  // a lost connection stays readable for ever
+    if (p[0].revents) control::drain_eventfd(p[0].fd);
+    if (p[1].revents) look_.store(true);
+  }
+}
+
+// True when the request is done, false when the time is up.
+bool Engine::drive_for(const queue::Request& request, int64_t until_ns) {
+  int64_t quiet_since = now_ns();
+  for (;;) {
+    bool any = drive(true);
+    if (request.done() || (stopped() && !inbox_filled_.load())) return true;
+    int64_t now = now_ns();
+    if (any) {
+      quiet_since = now;
+    } else if (now - quiet_since < config_.spin_ns) {
+      relax();
+    } else {
+      if (now >= until_ns) return false;
+      if (executor_->in_flight())
+        executor_->wait(now + kDataSliceNs);
+      else
+        sleep_as(BellState::CallerSleeps, std::min(until_ns, next_deadline()));
+    }
+  }
+}
+
+void Engine::sleep_as(BellState who, int64_t until_ns) {
+  bell_->set(who);
+  if (!has_input() && !inbox_filled_.load()) {
+    pollfd p[2] = {{bell_->fd(who), POLLIN, 0}, {epoll_fd_, POLLIN, 0}};
+    poll_ns(p, 2, until_ns);
+    if (p[0].revents) control::drain_eventfd(p[0].fd);
+    if (p[1].revents) look_.store(true);
+  }
+  bell_->set(BellState::Awake);
+}
+
+bool Engine::wait(queue::Request& request, int64_t slice_ns) {
+  if (forked_) check_usable();
+  const int64_t until = now_ns() + slice_ns;
+  bool said = false;
+  while (!request.done()) {
+    if (!said && request.item.sig && request.item.sig->fields().repeats) {
+      // A batch that is only partly here must not keep this request back.
+      said = true;
+      std::lock_guard lock(inbox_mutex_);
+      inbox_.push_back({Command::Wanted, nullptr, request.set, *request.item.name, {}});
+      inbox_filled_.store(true);
+    }
+    if (driver_.try_lock()) {
+      bell_->set(BellState::Awake);
+      bool done = drive_for(request, until);
+      leave_driver();
+      if (inbox_filled_.load()) try_drive();
+      if (!done || stopped()) return request.done();
+      continue;
+    }
+    bell_->ring();  // the driver may be asleep; it has to see what we left in the inbox
+    for (int64_t start = now_ns(); !request.done() && now_ns() - start < config_.spin_ns;) relax();
+    if (request.done()) break;
+    parked_.fetch_add(1);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (driver_.try_lock()) {
+      parked_.fetch_sub(1);
+      bell_->set(BellState::Awake);
+      leave_driver();
+      continue;
+    }
+    request.sleep(std::max<int64_t>(1, std::min<int64_t>(until - now_ns(), 50'000'000)));
+    parked_.fetch_sub(1);
+    if (now_ns() >= until) return request.done();
+  }
+  return true;
+}
+
+bool Engine::poll(queue::Request& request) {
+  if (request.done()) return true;
+  push({Command::Wanted, nullptr, request.set, *request.item.name, {}}, false);
+  return request.done();
+}
+
+// ---------------------------------------------------------------------------------------------------- small services
+
+bool Engine::has_input() {
+  if (segment_ && !node_->is_aborted() && segment_->abort_raised()) return true;
+  for (control::Link* link : node_->links())
+    if (!link->lost && link->channel().readable()) return true;
+  return false;
+}
+
+int64_t Engine::next_deadline() const {
+  int64_t t = std::min({node_->next_deadline(), next_stall_check_, cause_due_});
+  if (!node_->flushed()) t = std::min(t, now_ns() + kRetryFlushNs);
+  return t;
+}
+
+void Engine::check_watched() {
+  next_watch_ns_ = now_ns() + kWatchPeriodNs;
+  epoll_event events[16];
+  int n = ::epoll_wait(epoll_fd_, events, 16, 0);
+  for (int i = 0; i < n; ++i) {
+    auto it = watched_.find(events[i].data.fd);
+    if (it == watched_.end()) continue;  // a TCP link: the node reads it
+    int32_t peer = it->second;
+    ::epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, it->first, nullptr);
+    watched_.erase(it);
+    // What it said before it went still counts: it may have left in good order.
+    while (node_->step(now_ns())) {
+    }
+    if (!closing_ && !node_->is_aborted()) node_->abort(who(peer) + " died");
+  }
+}
+
+void Engine::check_stalls(int64_t now) {
+  auto* root = node_->coordinator();
+  if (!root || config_.stall_warn_ns <= 0) return;
+  if (next_stall_check_ == control::kNever) {
+    if (root->waiting()) next_stall_check_ = now + config_.stall_warn_ns;
+    return;
+  }
+  if (now < next_stall_check_) return;
+  int64_t oldest;
+  auto stalled = root->stalled(now - config_.stall_warn_ns, &oldest);
+  next_stall_check_ = !stalled.empty()             ? now + config_.stall_warn_ns
+                      : oldest != control::kNever ? oldest + config_.stall_warn_ns
+                                                  : control::kNever;
+  if (stalled.empty()) return;
+  bool too_long = observe::report_stall(stalled, now, config_.stall_warn_ns, config_.stall_abort_ns);
+  if (too_long) node_->abort("operations were stalled for longer than HOROVOD_STALL_SHUTDOWN_TIME_SECONDS");
+}
+
+}  // namespace hvd

@@ -1,0 +1,355 @@
+// Construction, submission, completion and the end of an engine. What its threads do is in driver.cc.
+#include "engine/engine.h"
+
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include "engine/control/channels.h"
+#include "engine/observe/log.h"
+
+namespace hvd {
+
+using control::BellState;
+using observe::Level;
+using queue::RequestRef;
+
+namespace {
+std::string name_key(const queue::Request& r) { return std::to_string(r.set) + ":" + *r.item.name; }
+
+constexpr int64_t kCauseGraceNs = 1'000'000'000;
+const char* const kNoFork =
+    "this process is a fork of one that runs the engine, which belongs to the parent: collectives cannot be used here. "
+    "Call hvd.init() only in processes that the launcher started, or use the 'spawn' start method.";
+}
+
+Engine::Engine(EngineConfig config, std::unique_ptr<plugin::Store> store)
+    : config_(std::move(config)), store_(std::move(store)) {
+  backend_ = plugin::Backend::load_library(config_.backend_path, config_.backend_name);
+  epoll_fd_ = ::epoll_create1(EPOLL_CLOEXEC);
+  if (epoll_fd_ < 0) throw std::system_error(errno, std::generic_category(), "epoll_create1");
+  if (config_.segment_fd >= 0)
+    segment_ = std::make_unique<control::Segment>(config_.segment_fd, config_.segment_bytes);
+  if (config_.bells[0] < 0) {
+    for (int& fd : own_bells_) fd = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    config_.bells = own_bells_;
+  }
+  control::BellWord* word = !segment_            ? &own_bell_word_
+                            : config_.leads_host ? segment_->leader_bell()
+                                                 : segment_->bell(config_.bell_slot);
+  bell_.emplace(word, config_.bells);
+  build_links();
+  executor_.reset(new data::Executor(config_.rank, config_.hosts, backend_, *store_, *this));
+  std::vector<int32_t> all;
+  for (int32_t r = 0; r < config_.size; ++r) all.push_back(r);
+  executor_->create_comm(0, all, config_.job + "/set/0", config_.start_deadline_ns);
+  thread_ = std::thread([this] { background(); });
+}
+
+void Engine::build_links() {
+  std::unique_ptr<control::Link> parent;
+  std::vector<std::unique_ptr<control::Link>> children;
+  for (const LinkConfig& l : config_.links) {
+    std::unique_ptr<control::Channel> channel;
+    if (l.sock_fd >= 0) {
+      channel = std::make_unique<control::TcpChannel>(l.sock_fd);
+      watch(l.sock_fd, l.peer, false);
+      tcp_links_ = true;
+    } else {
+      // The word we ring is the neighbour's: the leader's own, or the one in the child's slot.
+      control::BellWord* word = l.is_parent ? segment_->leader_bell() : segment_->bell(l.slot);
+      control::Doorbell peer(word, l.peer_bells);
+      auto up = segment_->up(l.slot), down = segment_->down(l.slot);
+      channel = l.is_parent ? std::make_unique<control::ShmChannel>(up, down, peer)
+                            : std::make_unique<control::ShmChannel>(down, up, peer);
+      // A pidfd tells a neighbour's death even if a child that it forked still holds its sockets.
+      int pidfd = l.peer_pid > 0 ? static_cast<int>(::syscall(SYS_pidfd_open, l.peer_pid, 0)) : -1;
+      if (pidfd >= 0) {
+        pidfds_.push_back(pidfd);
+        watch(pidfd, l.peer, true);
+      } else if (l.guard_fd >= 0) {
+        watch(l.guard_fd, l.peer, true);
+      }
+    }
+    auto link = std::make_unique<control::Link>(std::move(channel), l.peer, l.subtree);
+    if (l.is_parent)
+      parent = std::move(link);
+    else
+      children.push_back(std::move(link));
+  }
+  control::NodeConfig n;
+  n.rank = config_.rank;
+  n.world = config_.size;
+  n.cache_capacity = config_.cache_capacity;
+  n.fusion_threshold = config_.fusion_threshold;
+  n.dissolve_after_ns = config_.dissolve_after_ns;
+  node_.reset(new control::Node(n, std::move(parent), std::move(children), *this));
+}
+
+void Engine::watch(int fd, int32_t peer, bool is_death) {
+  epoll_event ev{};
+  ev.events = EPOLLIN | EPOLLRDHUP;
+  ev.data.fd = fd;
+  if (::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &ev) != 0)
+    throw std::system_error(errno, std::generic_category(), "watching a neighbour");
+  if (is_death) watched_[fd] = peer;
+}
+
+Engine::~Engine() {
+  if (forked_) {
+    // The thread exists in the parent only, and so does what the descriptors stand for.
+    thread_.detach();
+    node_.release();
+    executor_.release();
+    segment_.release();
+    return;
+  }
+  if (!stopped()) abort("rank " + std::to_string(config_.rank) + " dropped its engine without shutting it down");
+  quit_ = true;
+  bell_->ring_background();
+  if (thread_.joinable()) thread_.join();
+  executor_.reset();
+  for (int fd : pidfds_) ::close(fd);
+  for (int fd : own_bells_)
+    if (fd >= 0) ::close(fd);
+  ::close(epoll_fd_);
+}
+
+std::string Engine::who(int32_t rank) const {
+  std::string text = "rank " + std::to_string(rank);
+  if (static_cast<size_t>(rank) < config_.host_names.size())
+    text += " (host " + config_.host_names[static_cast<size_t>(rank)];
+  for (const auto& l : config_.links)
+    if (l.peer == rank && l.peer_pid > 0) text += ", pid " + std::to_string(l.peer_pid);
+  return static_cast<size_t>(rank) < config_.host_names.size() ? text + ")" : text;
+}
+
+// ------------------------------------------------------------------------------------------------------ submission
+
+void Engine::check_usable() const {
+  if (forked_) throw EngineStopped(kNoFork);
+  if (stopped()) {
+    std::lock_guard lock(stop_mutex_);
+    throw EngineStopped(stop_text_);
+  }
+}
+
+RequestRef Engine::submit(control::SignatureFields fields, std::optional<std::string> name, control::SetId set,
+                          std::vector<queue::Tensor> in, std::vector<queue::Tensor> out, bool soon) {
+  check_usable();
+  auto request = std::make_shared<queue::Request>();
+  request->handle = next_handle_.fetch_add(1, std::memory_order_relaxed);
+  request->set = set;
+  const auto kind = fields.kind;
+  if (!name) {
+    fields.repeats = false;
+    name = std::string(op_name(kind)) + ".noname." +
+           std::to_string(unnamed_[static_cast<size_t>(kind)].fetch_add(1, std::memory_order_relaxed));
+  }
+  request->item.name = std::make_shared<const std::string>(std::move(*name));
+  request->item.sig = std::make_shared<const control::Signature>(std::move(fields));
+  request->in = std::move(in);
+  request->out = std::move(out);
+  request->submitted_ns = observe::now_ns();
+  if (request->item.sig->fields().repeats) {
+    bool fresh;
+    {
+      std::lock_guard lock(inbox_mutex_);
+      fresh = names_.insert(name_key(*request)).second;
+    }
+    if (!fresh) {
+      std::string text =
+          "Requested to allreduce, allgather, or broadcast a tensor with the same name as another tensor that is "
+          "currently being processed.  If you want to request another tensor, use a different tensor name.";
+      poison(set, *request->item.name, text);
+      throw InvalidRequest(text + " Name: '" + *request->item.name + "'.");
+    }
+  }
+  push({Command::Submit, request, set, {}, {}}, soon);
+  return request;
+}
+
+RequestRef Engine::join() {
+  check_usable();
+  auto request = std::make_shared<queue::Request>();
+  request->handle = next_handle_.fetch_add(1, std::memory_order_relaxed);
+  request->item.name = std::make_shared<const std::string>("join.noname");
+  push({Command::Join, request, 0, {}, {}}, false);
+  return request;
+}
+
+void Engine::poison(control::SetId set, const std::string& name, const std::string& text) {
+  check_usable();
+  push({Command::Poison, nullptr, set, name, text}, false);
+}
+
+void Engine::push(Command c, bool soon) {
+  {
+    std::lock_guard lock(inbox_mutex_);
+    inbox_.push_back(std::move(c));
+    inbox_filled_.store(true);
+  }
+  if (!soon) try_drive();
+}
+
+void Engine::take_inbox() {
+  if (!inbox_filled_.load()) return;
+  {
+    std::lock_guard lock(inbox_mutex_);
+    taking_.swap(inbox_);
+    inbox_filled_.store(false);
+  }
+  int64_t now = observe::now_ns();
+  for (Command& c : taking_) {
+    if (node_->is_aborted() || closing_) {
+      if (c.request) {
+        std::string text = closing_text_;
+        if (std::lock_guard lock(stop_mutex_); !stop_text_.empty()) text = stop_text_;
+        finish(c.request, &text);
+      }
+      continue;
+    }
+    switch (c.type) {
+      case Command::Submit:
+        live_[c.request->handle] = c.request;
+        node_->submit(c.set, c.request->item, c.request->handle, now);
+        break;
+      case Command::Poison:
+        node_->poison(c.set, c.name, c.text);
+        break;
+      case Command::Wanted:
+        node_->wanted(c.set, c.name);
+        break;
+      case Command::Join:
+        join_request_ = c.request;
+        node_->join();
+        break;
+      case Command::Leave:
+        node_->leave(c.text);
+        break;
+      case Command::Abort:
+        node_->abort(c.text);
+        break;
+    }
+  }
+  taking_.clear();
+}
+
+// ------------------------------------------------------------------------------- what the node and the executor report
+
+void Engine::finish(const RequestRef& request, const std::string* error) {
+  {
+    std::lock_guard lock(inbox_mutex_);  // before completion: the caller may use the name again at once
+    names_.erase(name_key(*request));
+  }
+  if (error)
+    request->fail(*error);
+  else
+    request->complete();
+}
+
+void Engine::execute(control::SetId set, std::vector<control::ExecItem> items) {
+  std::vector<data::Work> batch;
+  batch.reserve(items.size());
+  for (auto& x : items) {
+    RequestRef request;
+    if (auto it = live_.find(x.request); it != live_.end()) request = it->second;
+    batch.push_back({std::move(x.item), std::move(request)});
+  }
+  executor_->enqueue(set, std::move(batch));
+}
+
+void Engine::fail(control::RequestToken token, const std::string& text) {
+  auto it = live_.find(token);
+  if (it == live_.end()) return;
+  auto request = std::move(it->second);
+  live_.erase(it);
+  finish(request, &text);
+}
+
+void Engine::completed(const RequestRef& request) {
+  live_.erase(request->handle);
+  finish(request, nullptr);
+}
+
+void Engine::joined(control::Rank last) {
+  if (!join_request_) return;
+  join_request_->last_joined = last;
+  join_request_->complete();
+  join_request_.reset();
+}
+
+void Engine::closed(control::Rank by, const std::string& text) {
+  closing_ = true;  // the rest happens when the executor is through with what was agreed before
+  closing_text_ = text;
+  observe::log(Level::Debug, "shutdown begun by " + who(by));
+}
+
+void Engine::broken(int32_t code, const std::string& why) {
+  executor_->clear();
+  std::string text = "rank " + std::to_string(config_.rank) + ": " + why;
+  if (code != HVD_E_ABORTED && code != HVD_E_REMOTE) return node_->abort(text);
+  // Somebody else failed first; the control plane knows better who and why, and is about to say so.
+  if (cause_due_ != control::kNever) return;
+  cause_due_ = observe::now_ns() + kCauseGraceNs;
+  cause_meanwhile_ = std::move(text);
+}
+
+void Engine::link_lost(control::Rank peer, const std::string& why) {
+  node_->abort(who(peer) + " is gone: " + why);
+}
+
+void Engine::aborted(const std::string& cause) {
+  if (segment_) segment_->raise_abort(cause);
+  executor_->abort();
+  executor_->clear();
+  stop("Horovod's engine was aborted: " + cause);
+}
+
+void Engine::fail_everything(const std::string& text) {
+  for (auto& [token, request] : live_) finish(request, &text);
+  live_.clear();
+  if (join_request_) join_request_->fail(text);
+  join_request_.reset();
+}
+
+void Engine::stop(const std::string& text) {
+  {
+    std::lock_guard lock(stop_mutex_);
+    if (stop_text_.empty()) stop_text_ = text;
+  }
+  stopped_.store(true, std::memory_order_release);
+  fail_everything(text);
+}
+
+// -------------------------------------------------------------------------------------------------------- the end
+
+void Engine::shutdown(const std::string& text, int64_t deadline_ns) {
+  if (forked_ || stopped()) return;
+  push({Command::Leave, nullptr, 0, {}, text}, false);
+  queue::Request never;  // something to wait for that does not complete
+  while (!stopped()) {
+    if (observe::now_ns() > deadline_ns) {
+      abort("rank " + std::to_string(config_.rank) + ": the other ranks did not agree to shut down in time");
+      return;
+    }
+    wait(never, 1'000'000);
+  }
+}
+
+void Engine::abort(const std::string& cause) {
+  if (forked_ || stopped()) return;
+  // Whoever drives may sit in the backend or sleep: the communicators and the bell get it out.
+  executor_->abort();
+  push({Command::Abort, nullptr, 0, {}, cause}, false);
+  bell_->ring();
+  bell_->ring_background();
+  while (!stopped() && std::this_thread::get_id() != thread_.get_id()) std::this_thread::yield();
+}
+
+}  // namespace hvd

@@ -1,0 +1,182 @@
+// The engine of one process: requests in, completed requests out.
+//
+// It joins the control node (what is executed, and when), the executor (how) and the threads (who does it). An object
+// without mutable globals. Public calls come from any thread; none of them needs Python's lock, and those that may wait
+// must be called without it. See docs/architecture.md for who drives when.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "engine/control/doorbell.h"
+#include "engine/control/node.h"
+#include "engine/control/segment.h"
+#include "engine/control/store_client.h"
+#include "engine/data/executor.h"
+#include "engine/queue/request.h"
+
+namespace hvd {
+
+// One edge of the control tree, as the bootstrap made it. The descriptors stay the bootstrap's to close.
+struct LinkConfig {
+  int32_t peer = 0;
+  bool is_parent = false;
+  std::vector<int32_t> subtree;
+  int sock_fd = -1;  // TCP; otherwise shared memory:
+  uint32_t slot = 0;
+  std::array<int, 2> peer_bells{-1, -1};
+  int guard_fd = -1;
+  int32_t peer_pid = 0;
+};
+
+struct EngineConfig {
+  int32_t rank = 0, size = 1, local_size = 1;
+  std::vector<int32_t> hosts;            // host index by rank
+  std::vector<std::string> host_names;   // by rank, for messages
+  std::string job;                       // part of the keys in the store; differs between one init() and the next
+  std::vector<LinkConfig> links;
+  int segment_fd = -1;
+  uint64_t segment_bytes = 0;
+  std::array<int, 2> bells{-1, -1};      // this rank's eventfds
+  uint32_t bell_slot = 0;                // this rank's slot in the segment
+  bool leads_host = true;                // its bell is the leader's bell
+  std::string backend_name, backend_path;
+  uint64_t fusion_threshold = 128u << 20;
+  int64_t dissolve_after_ns = 1'000'000;
+  uint32_t cache_capacity = 1024;
+  int64_t stall_warn_ns = 60'000'000'000, stall_abort_ns = 0;  // 0: never
+  int64_t start_deadline_ns = 0;
+  int64_t spin_ns = 50'000;              // how long a waiting caller looks before it sleeps
+};
+
+// A mistake in the call itself (a duplicate name, say): the caller's ValueError.
+struct InvalidRequest : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+// The engine has stopped or the job is broken: HorovodInternalError.
+struct EngineStopped : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+class Engine final : private control::Node::Host, private data::Executor::Events {
+ public:
+  // Creates the communicator of all ranks (waits for them) and starts the background thread.
+  // Throws plugin::LoadError, plugin::BackendError, std::system_error.
+  Engine(EngineConfig config, std::unique_ptr<plugin::Store> store);
+  ~Engine();
+
+  // With `soon`, the caller is about to wait and will drive the request itself.
+  queue::RequestRef submit(control::SignatureFields fields, std::optional<std::string> name, control::SetId set,
+                           std::vector<queue::Tensor> in, std::vector<queue::Tensor> out, bool soon);
+  queue::RequestRef join();
+  void poison(control::SetId set, const std::string& name, const std::string& text);
+
+  bool poll(queue::Request& request);
+  // Waits until the request is done (true) or about `slice_ns` have passed (false).
+  bool wait(queue::Request& request, int64_t slice_ns);
+
+  // Ends the job for all ranks in good order: what was agreed is executed first. Waits at most until the deadline.
+  void shutdown(const std::string& text, int64_t deadline_ns);
+  // Ends the job for all ranks at once.
+  void abort(const std::string& cause);
+  // In a forked child: this engine is the parent's. Closes nothing of the parent's, ends nothing, refuses everything.
+  void in_forked_child() noexcept { forked_ = true; }
+
+  bool stopped() const { return stopped_.load(std::memory_order_acquire); }
+  const EngineConfig& config() const { return config_; }
+  const plugin::Backend& backend() const { return *backend_; }
+
+ private:
+  struct Command {
+    enum Type { Submit, Poison, Wanted, Join, Leave, Abort } type;
+    queue::RequestRef request;
+    control::SetId set = 0;
+    std::string name, text;
+  };
+
+  // control::Node::Host
+  void execute(control::SetId set, std::vector<control::ExecItem> items) override;
+  void fail(control::RequestToken request, const std::string& text) override;
+  void joined(control::Rank last) override;
+  void closed(control::Rank by, const std::string& text) override;
+  void aborted(const std::string& cause) override;
+  void link_lost(control::Rank peer, const std::string& why) override;
+  // data::Executor::Events
+  void completed(const queue::RequestRef& request) override;
+  void broken(int32_t code, const std::string& why) override;
+
+  void build_links();
+  void watch(int fd, int32_t peer, bool is_death);
+  void check_usable() const;
+  void push(Command c, bool soon);
+  void finish(const queue::RequestRef& request, const std::string* error);
+  void fail_everything(const std::string& text);
+  void stop(const std::string& text);
+  std::string who(int32_t rank) const;
+
+  // driver.cc: all of these hold driver_, except background, try_drive and leave_driver's tail.
+  void background();
+  void try_drive();
+  bool drive(bool execute);
+  void take_inbox();
+  void leave_driver();
+  bool drive_for(const queue::Request& request, int64_t until_ns);
+  void sleep_as(control::BellState who, int64_t until_ns);
+  bool has_input();
+  int64_t next_deadline() const;
+  void check_watched();
+  void check_stalls(int64_t now);
+
+  EngineConfig config_;
+  std::shared_ptr<plugin::Backend> backend_;
+  std::unique_ptr<plugin::Store> store_;
+  std::unique_ptr<control::Segment> segment_;
+  control::BellWord own_bell_word_{0};
+  std::optional<control::Doorbell> bell_;
+  std::array<int, 2> own_bells_{-1, -1};  // made here when the bootstrap made none
+  int epoll_fd_ = -1;
+  std::vector<int> pidfds_;
+  std::unordered_map<int, int32_t> watched_;  // descriptor -> peer whose death it tells
+  bool tcp_links_ = false;
+
+  std::unique_ptr<control::Node> node_;
+  std::unique_ptr<data::Executor> executor_;
+
+  std::mutex inbox_mutex_;
+  std::vector<Command> inbox_, taking_;
+  std::unordered_set<std::string> names_;  // in flight, from submit() to completion; also under inbox_mutex_
+  std::atomic<bool> inbox_filled_{false};
+  std::atomic<uint64_t> next_handle_{1};
+  std::array<std::atomic<uint64_t>, 4> unnamed_{};  // by OpKind
+
+  std::mutex driver_;  // whoever holds it may touch node_, executor_ and what follows
+  std::unordered_map<uint64_t, queue::RequestRef> live_;
+  queue::RequestRef join_request_;
+  bool closing_ = false;
+  std::string closing_text_;
+  int64_t next_stall_check_ = control::kNever, next_watch_ns_ = 0;
+  // The backend reported an abort or a lost peer; the control plane should soon say who and why.
+  int64_t cause_due_ = control::kNever;
+  std::string cause_meanwhile_;
+
+  std::atomic<bool> narrow_{false};  // the background thread listens to its own bell only
+  std::atomic<int64_t> background_until_{0};
+  std::atomic<int32_t> parked_{0};
+  std::atomic<bool> look_{false};  // a sleeper saw a watched descriptor become readable
+  std::atomic<bool> stopped_{false}, quit_{false}, forked_{false};
+  mutable std::mutex stop_mutex_;
+  std::string stop_text_;
+  std::thread thread_;
+};
+
+}  // namespace hvd

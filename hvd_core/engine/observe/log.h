@@ -1,0 +1,20 @@
+// The engine's log lines: "[time] [rank] LEVEL text" on stderr, at HOROVOD_LOG_LEVEL and above. Any thread.
+//
+// The sink is process-wide because stderr is; it holds no state that an engine's behaviour depends on.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace hvd::observe {
+
+enum class Level : int32_t { Trace = 0, Debug = 1, Info = 2, Warning = 3, Error = 4, Fatal = 5 };
+
+void set_log(Level threshold, bool with_time, int32_t rank);
+bool log_enabled(Level level);
+void log(Level level, const std::string& text);
+
+// CLOCK_MONOTONIC in nanoseconds, the clock of all deadlines.
+int64_t now_ns();
+
+}  // namespace hvd::observe

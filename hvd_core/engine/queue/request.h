@@ -1,0 +1,80 @@
+// A request: one submitted operation with its tensors, from submission to completion, and the way to wait for it.
+//
+// Made by the submitting thread, completed by the thread that drives the engine, waited for by any thread. A grouped
+// operation is one request with several tensors.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/control/messages.h"
+#include "engine/control/signature.h"
+
+namespace hvd::queue {
+
+// A dense tensor in host memory that the framework owns and keeps alive until the request is done.
+struct Tensor {
+  void* data = nullptr;
+  int32_t dtype = 0;  // HVD_*
+  std::vector<int64_t> shape;
+  std::string device_type = "cpu";
+  int32_t device_id = 0;
+
+  uint64_t count() const {
+    uint64_t n = 1;
+    for (int64_t d : shape) n *= static_cast<uint64_t>(d);
+    return n;
+  }
+  uint64_t bytes() const { return count() * control::dtype_bytes(dtype); }
+};
+
+struct FreeDeleter {
+  void operator()(void* p) const { std::free(p); }
+};
+
+// A result whose size only the engine knows.
+struct Output {
+  std::unique_ptr<void, FreeDeleter> data;
+  int32_t dtype = 0;
+  std::vector<int64_t> shape;
+};
+
+class Request {
+ public:
+  uint64_t handle = 0;
+  control::SetId set = 0;
+  control::Item item;
+  std::vector<Tensor> in, out;  // out is empty where the engine allocates
+  int64_t submitted_ns = 0;
+
+  // Valid once done().
+  std::vector<Output> outputs;
+  int32_t last_joined = -1;
+
+  bool done() const { return state_.load(std::memory_order_acquire) != kPending; }
+  bool ok() const { return state_.load(std::memory_order_acquire) == kOk; }
+  const std::string& error() const { return error_; }  // when done and not ok
+
+  void complete() { finish(kOk); }
+  void fail(std::string text) {
+    error_ = std::move(text);
+    finish(kFailed);
+  }
+  // Sleeps until done or about `timeout_ns` later; may return early.
+  void sleep(int64_t timeout_ns);
+
+ private:
+  static constexpr uint32_t kPending = 0, kOk = 1, kFailed = 2;
+  void finish(uint32_t state);
+
+  std::atomic<uint32_t> state_{kPending}, sleepers_{0};
+  std::string error_;
+};
+
+using RequestRef = std::shared_ptr<Request>;
+
+}  // namespace hvd::queue

@@ -1,0 +1,258 @@
+"""The one engine of this process, shared by all frameworks: init, shutdown, and who am I.
+
+All framework modules and the NumPy face go through here, so that ``hvd.init()`` of two of them in one process means one
+engine. Any thread may call; init and shutdown take turns.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from hvd_core.errors import HorovodInternalError
+
+if TYPE_CHECKING:
+    from hvd_core._core import Engine
+    from hvd_core.bootstrap import World
+
+NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
+SHUT_DOWN = (
+    "Horovod has been shut down. This was caused by an exception on one of the ranks or an attempt to allreduce, "
+    "allgather or broadcast a tensor after one of the ranks finished execution. If the shutdown was caused by an "
+    "exception, you should see the exception in the log before the first shutdown message."
+)
+_SHUTDOWN_SECONDS = 60.0
+_log = logging.getLogger("horovod")
+
+
+class _State:
+    """What one init() made. ``pid`` tells a forked child that none of it is its own."""
+
+    def __init__(self, world: World, engine: Engine, source: str) -> None:
+        self.world, self.engine, self.source = world, engine, source
+        self.pid = os.getpid()
+
+
+_lock = threading.RLock()
+_state: _State | None = None
+_registered = False
+_generation = 0
+
+
+def init(
+    comm: Sequence[int] | None = None,
+    process_sets: Any = None,
+    backend: str | Sequence[str] | None = None,
+) -> None:
+    """Bring up the engine, together with all ranks of the job. A second call while it is up does nothing.
+
+    ``comm``: None, or the list of all ranks. ``process_sets``: None in this version. ``backend``: a name, or an ordered
+    list of names, instead of HOROVOD_BACKEND.
+
+    Raises ValueError for arguments or environment variables that make no sense, hvd_core.bootstrap.BootstrapError when
+    the ranks do not come together, hvd_core.backends.errors.BackendError when no backend can be used.
+    """
+    global _state, _registered
+    with _lock:
+        if _state is not None and not _state.engine.stopped:
+            _check_ranks(comm, _state.world.size)
+            return
+        _drop()
+        if process_sets:
+            raise NotImplementedError("process sets other than the global one are not supported by this version")
+        _state = _start(comm, backend)
+        if not _registered:
+            atexit.register(shutdown)
+            _registered = True
+
+
+def _check_ranks(comm: Sequence[int] | None, size: int) -> None:
+    if comm is None:
+        return
+    try:
+        ranks = sorted(int(rank) for rank in comm)
+    except TypeError:
+        raise ValueError("init(comm=...) must be None or a list of ranks; MPI communicators need the mpi backend") from None
+    if ranks and ranks != list(range(size)):
+        raise NotImplementedError(f"init(comm={ranks}): only the list of all {size} ranks is supported by this version")
+
+
+def _start(comm: Sequence[int] | None, backend: str | Sequence[str] | None) -> _State:
+    global _generation
+    from hvd_core import bootstrap
+    from hvd_core._core import Engine
+    from hvd_core.backends import select
+    from hvd_core.config import read_environment
+
+    settings = read_environment()
+    world = bootstrap.connect(deadline_s=settings.start_timeout_s)
+    try:
+        _check_ranks(comm, world.size)
+        choice = select(os.environ, world, backend)
+        _generation += 1
+        spin = settings.spin_us
+        if spin is None:
+            # With more ranks than cores, whoever looks keeps the others from working.
+            spin = 50.0 if world.local_size <= len(os.sched_getaffinity(0)) else 2.0
+        config = {
+            "rank": world.rank,
+            "size": world.size,
+            "hosts": list(world.hosts),
+            "host_names": list(world.host_names),
+            "job": f"engine/{_generation}",
+            "links": [_link(link) for link in world.links],
+            "segment_fd": world.segment_fd,
+            "segment_bytes": world.segment_bytes,
+            "bells": _bells(world),
+            "bell_slot": world.local_rank,
+            "leads_host": world.local_rank == 0,
+            "store_fd": world.store_fd,
+            "backend_name": choice.name,
+            "backend_path": choice.path,
+            "spin_us": spin,
+            **{
+                key: getattr(settings, key)
+                for key in (
+                    "fusion_threshold",
+                    "cycle_time_ms",
+                    "cache_capacity",
+                    "stall_warn_s",
+                    "stall_abort_s",
+                    "log_level",
+                    "log_with_time",
+                    "start_timeout_s",
+                )
+            },
+        }
+        engine = Engine(config)
+    except BaseException:
+        world.close()
+        raise
+    if world.rank == 0:
+        _log.info("host tensors: backend %s [%s]", choice.name, choice.source)
+    return _State(world, engine, choice.source)
+
+
+def _link(link: Any) -> dict[str, Any]:
+    sock_fd = getattr(link, "sock_fd", -1)
+    plain = {"peer": link.peer, "is_parent": link.is_parent, "subtree": list(link.subtree), "sock_fd": sock_fd}
+    if sock_fd >= 0:
+        return plain
+    return plain | {
+        "slot": link.slot,
+        "peer_bells": tuple(link.peer_bells),
+        "guard_fd": link.guard_fd,
+        "peer_pid": link.peer_pid,
+    }
+
+
+def _bells(world: World) -> tuple[int, int]:
+    for link in world.links:
+        if hasattr(link, "my_bells"):
+            return tuple(link.my_bells)
+    return (-1, -1)
+
+
+def shutdown() -> None:
+    """End the job for all ranks in good order: what they had agreed on is finished first, then pending operations fail.
+
+    Does nothing before init(), the second time, and in a forked child. init() may be called again afterwards.
+    """
+    with _lock:
+        if _state is None:
+            return
+        if _state.pid == os.getpid() and not _state.engine.stopped:
+            _state.engine.shutdown(SHUT_DOWN, _SHUTDOWN_SECONDS)
+        _drop()
+
+
+def _drop() -> None:
+    """Let go of the engine, then of the descriptors it borrows."""
+    global _state
+    state, _state = _state, None
+    if state is None or state.pid != os.getpid():
+        return
+    state.engine = None
+    state.world.close()
+
+
+def is_initialized() -> bool:
+    """Whether init() has been called, and shutdown() has not."""
+    return _state is not None
+
+
+def _current() -> _State:
+    state = _state
+    if state is None:
+        raise ValueError(NOT_INITIALIZED)
+    return state
+
+
+def engine() -> Engine:
+    """The engine. Raises ValueError before init()."""
+    state = _state
+    if state is None:
+        raise ValueError(NOT_INITIALIZED)
+    return state.engine
+
+
+def world() -> World:
+    """The job as the bootstrap found it. Raises ValueError before init()."""
+    return _current().world
+
+
+def rank() -> int:
+    """Number of this process in the job, from 0. Raises ValueError before init()."""
+    return _current().world.rank
+
+
+def size() -> int:
+    """Number of processes in the job. Raises ValueError before init()."""
+    return _current().world.size
+
+
+def local_rank() -> int:
+    """Number of this process on its host, from 0. Raises ValueError before init()."""
+    return _current().world.local_rank
+
+
+def local_size() -> int:
+    """Number of processes of the job on this host. Raises ValueError before init()."""
+    return _current().world.local_size
+
+
+def cross_rank() -> int:
+    """Index of this host among those that have a process with this local rank. Raises ValueError before init()."""
+    return _current().world.cross_rank
+
+
+def cross_size() -> int:
+    """Number of hosts that have a process with this local rank. Raises ValueError before init()."""
+    return _current().world.cross_size
+
+
+def is_homogeneous() -> bool:
+    """Whether all hosts have the same number of processes. Raises ValueError before init()."""
+    hosts = _current().world.hosts
+    return len({hosts.count(host) for host in hosts}) == 1
+
+
+__all__ = [
+    "HorovodInternalError",
+    "cross_rank",
+    "cross_size",
+    "engine",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "rank",
+    "shutdown",
+    "size",
+    "world",
+]
