@@ -1,0 +1,182 @@
+"""The root's half of the protocol model: what the ranks have said, and the one writer of the log.
+
+Mirrors hvd_core/engine/control/coordinator.h. The words are in protocol.py, the R-numbers in
+docs/protocol.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from protocol import POISON, READY, SETS_KEY, WORLD, Key, Switches, check, pack
+
+
+class Coordinator:
+    """`out` is what it appends to the log."""
+
+    def __init__(self, frozen: tuple, switches: Switches):
+        self.switches = switches
+        rounds, decided, sets, self.joined, live, dead, streaks, self.batches, self.closed = frozen
+        self.rounds: dict[Key, list[dict]] = {k: [dict(r) for r in rs] for k, rs in rounds}
+        self.decided: dict[Key, tuple] = dict(decided)  # not yet cut: key -> (signature, consumed)
+        self.sets: dict[str, tuple] = dict(sets)
+        self.live = {i: (gen, members, dict(arrived)) for i, (gen, members, arrived) in live}
+        self.dead: dict[int, tuple] = dict(
+            dead
+        )  # dissolved: id -> (gen, members), for arrivals under way (R6)
+        self.streaks: dict[tuple, int] = dict(streaks)
+        self.out: list[tuple] = []
+
+    @staticmethod
+    def initial(world: int) -> tuple:
+        return ((), (), ((WORLD, tuple(range(world))),), (), (), (), (), 0, False)
+
+    def freeze(self) -> tuple:
+        rounds = pack({k: tuple(pack(r) for r in rs) for k, rs in self.rounds.items() if rs})
+        live = pack({i: (gen, members, pack(arrived)) for i, (gen, members, arrived) in self.live.items()})
+        known = live, pack(self.dead), pack(self.streaks), self.batches
+        return (rounds, pack(self.decided), pack(self.sets), self.joined, *known, self.closed)
+
+    def receive(self, message: tuple) -> None:
+        if self.closed:
+            return
+        kind, rank, *rest = message
+        if kind == READY:
+            key, n, sig = rest
+            check(self._live_with(key) is None, f"rank {rank} announced {key}, a member of a live batch")
+            self._count(key, rank, READY, n, sig)
+        elif kind == POISON:
+            key, n = rest
+            batch = self._live_with(key)
+            if batch is not None and not self.switches.keep_on_poison:
+                self.dissolve(batch)  # R8
+            self._count(key, rank, POISON, n, None)
+        elif kind == "ARRIVE":
+            self._arrive(rank, *rest)
+        elif kind == "ASK":
+            batch, gen = rest
+            if batch in self.live and self.live[batch][0] == gen:
+                self.dissolve(batch)
+        elif kind == "JOIN":
+            for batch in sorted(self.live):
+                self.dissolve(batch)
+            self.joined = (*self.joined, rank)
+            for key in sorted(self.rounds):
+                self._decide(key)
+            if len(self.joined) == len(self.sets[WORLD]):
+                check(not any(self.rounds.values()), "keys are undecided though all ranks have joined")
+                self.cut()  # R9: what was decided comes before JOINED
+                self.joined = ()
+                self.out.append(("JOINED", rank))
+        elif kind == "LEAVE":
+            self.cut()
+            self.closed = True
+            self.out.append(("CLOSE", rank))
+
+    def cut(self) -> None:
+        """R3, R4. In the model, requests go together when set and signature are equal."""
+        groups: dict[tuple, list] = {}
+        for key, (sig, consumed) in sorted(self.decided.items()):
+            groups.setdefault((key[0], sig), []).append((key, sig, consumed))
+        self.decided = {}
+        for (name, _), items in sorted(groups.items()):
+            members = tuple((key, sig) for key, sig, _ in items)
+            known = not self.joined and len(items) >= self.switches.smallest_known
+            # R4: a failed submission for the next round may be here already.
+            known &= self.switches.define_over_poison or not any(self.rounds.get(key) for key, _ in members)
+            if known and self.switches.repeats > 1:
+                self.streaks[members] = self.streaks.get(members, 0) + 1
+                known = self.streaks[members] >= self.switches.repeats
+            batch = None
+            if known:
+                batch, self.batches = self.batches, self.batches + 1
+                self.live[batch] = (0, members, {})
+                self.streaks.pop(members, None)
+            self.out.append(("EXEC", self.sets[name], tuple(items), batch))
+
+    def _arrive(self, rank: int, batch: int, gen: int, ghosts: tuple) -> None:
+        if batch not in self.live:
+            dead_gen, members = self.dead[batch]
+            check(dead_gen == gen, f"rank {rank} arrived at {batch}/{gen}, which ended with {dead_gen}")
+            self._count_arrival(rank, members, ghosts)  # R6
+            return
+        live_gen, members, arrived = self.live[batch]
+        check(live_gen == gen and rank not in arrived, f"rank {rank} arrived at {batch}/{gen} out of turn")
+        arrived[rank] = ghosts
+        ranks = self.sets[members[0][0][0]]
+        if len(arrived) < len(ranks):
+            return
+        items = tuple(
+            (k, sig, tuple((r, dict(arrived[r])[k]) for r in sorted(arrived))) for k, sig in members
+        )
+        for key, _, consumed in items:
+            self._same_round(key, consumed)
+        self.live[batch] = (gen + 1, members, {})
+        self.out.append(("RUN", ranks, batch, gen, items))
+
+    def dissolve(self, batch: int) -> None:
+        gen, members, arrived = self.live.pop(batch)
+        self.dead[batch] = (gen, members)
+        self.out.append(("DISSOLVE", self.sets[members[0][0][0]], batch, gen))
+        for rank in sorted(arrived):
+            self._count_arrival(rank, members, arrived[rank])
+
+    def _count_arrival(self, rank: int, members: tuple, ghosts: tuple) -> None:
+        for (key, sig), (_, n) in zip(members, ghosts, strict=True):
+            self._count(key, rank, READY, n, sig)
+
+    def _count(self, key: Key, rank: int, kind: str, n: tuple, sig: Any) -> None:
+        """R2, R8: it belongs to the first round of this key in which the rank has said nothing yet."""
+        if key[0] not in self.sets:
+            return  # R10: the set has ended
+        rounds = self.rounds.setdefault(key, [])
+        spoken = [r for r in rounds if rank in r]
+        if self.switches.replace_poison and spoken and spoken[-1][rank][0] == POISON:
+            spoken[-1][rank] = (kind, n, sig)
+        else:
+            if len(spoken) == len(rounds):
+                rounds.append({})
+            rounds[len(spoken)][rank] = (kind, n, sig)
+        self._decide(key)
+
+    def _decide(self, key: Key) -> None:
+        """R1."""
+        while self.rounds.get(key) and all(
+            r in self.rounds[key][0] or r in self.joined for r in self.sets[key[0]]
+        ):
+            said = self.rounds[key].pop(0)
+            consumed = tuple((r, said[r][1]) for r in sorted(said))
+            poisoners = tuple(r for r in sorted(said) if said[r][0] == POISON)
+            sigs = {sig for kind, _, sig in said.values() if kind == READY}
+            self._same_round(key, consumed)
+            if poisoners or len(sigs) > 1:
+                self.out.append(("FAIL", key, consumed, poisoners))
+            elif key == SETS_KEY:
+                self._change_sets(sigs.pop(), consumed)
+            else:
+                check(key not in self.decided, f"{key} is decided twice before it is cut")
+                self.decided[key] = (sigs.pop(), consumed)
+
+    def _same_round(self, key: Key, consumed: tuple) -> None:
+        rounds = {n for _, n in consumed}
+        check(
+            len(rounds) == 1 or self.switches.replace_poison, f"{key} counted for the wrong round: {consumed}"
+        )
+
+    def _change_sets(self, change: tuple, consumed: tuple) -> None:
+        verb, name, ranks = change
+        if verb == "end":
+            for batch in [i for i, (_, members, _) in sorted(self.live.items()) if members[0][0][0] == name]:
+                self.dissolve(batch)
+        self.cut()  # R10: what was decided comes before the end
+        if verb == "add":
+            self.sets[name] = ranks
+        else:
+            del self.sets[name]
+            self.rounds = {k: v for k, v in self.rounds.items() if k[0] != name}
+        self.out.append(("SETS", change, consumed, self.sets[WORLD]))
+
+    def _live_with(self, key: Key) -> int | None:
+        return next(
+            (i for i, (_, members, _) in self.live.items() if any(k == key for k, _ in members)), None
+        )

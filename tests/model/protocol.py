@@ -1,0 +1,61 @@
+"""The agreement protocol of docs/protocol.md as an explicit-state model: the words its two machines share.
+
+participant.py is a rank's half and coordinator.py the root's half. Each is a deterministic machine: thawed
+from a frozen state (nested tuples, so that it can be hashed), given one event, frozen again. world.py joins
+them with links, a log and programs; checker.py walks every interleaving. R-numbers are the rules of
+docs/protocol.md. The links are a star: a tree adds nodes that hand messages on in order, which a FIFO link
+already is. Used by the tests only, on one thread.
+
+Messages up:
+    (READY, rank, key, n, sig) (POISON, rank, key, n) (ARRIVE, rank, batch, gen, ((key, n), ...))
+    (ASK, rank, batch, gen) (JOIN, rank) (LEAVE, rank)
+Entries down, where items are ((key, sig, consumed), ...) and consumed is ((rank, n), ...):
+    (EXEC, members, items, batch or None) (RUN, members, batch, gen, items) (DISSOLVE, members, batch, gen)
+    (FAIL, key, consumed, poisoners) (SETS, change, consumed, all ranks) (JOINED, last) (CLOSE, rank)
+
+`n` is a ghost: (joins so far, how many submissions of this key this rank has made since). The real protocol
+has no such thing; it is here so that "counted for the wrong round" can be seen and reported.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+Key = tuple[str, str]  # (process set, name)
+WORLD = "w"
+SETS_KEY: Key = (WORLD, "#sets")  # R10: what process sets are added and ended under
+
+HOLD, ASKED, ARRIVED = "hold", "asked", "arrived"  # what a rank is doing with a known batch
+READY, POISON = "READY", "POISON"
+
+
+class ProtocolError(AssertionError):
+    """A machine saw what the rules promise it never sees."""
+
+
+class Switches(NamedTuple):
+    """What to change in the protocol (the first five break it; the last three are its parameters)."""
+
+    start_on_guess: bool = False  # against R7: who holds all members of a batch starts it at once
+    no_dissolve: bool = False  # against R5: waiting and time never dissolve a batch
+    replace_poison: bool = (
+        False  # against R8: a READY takes the place of the rank's POISON that is not decided yet
+    )
+    define_over_poison: bool = (
+        False  # against R4: a batch is defined though a next round of a member has begun
+    )
+    keep_on_poison: bool = False  # against R8: a POISON does not dissolve the batch of its key at the root
+    root_dissolves: bool = (
+        False  # the root may dissolve an arrived batch at any time, as it does for a stall report
+    )
+    repeats: int = 1  # R4: how often a batch must have been cut running
+    smallest_known: int = 1  # fewest members of a known batch
+
+
+def check(ok: Any, text: str) -> None:
+    if not ok:
+        raise ProtocolError(text)
+
+
+def pack(mapping: dict) -> tuple:
+    return tuple(sorted(mapping.items()))
