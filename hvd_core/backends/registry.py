@@ -54,7 +54,7 @@ def installed() -> tuple[InstalledBackend, ...]:
 
 
 def describe_installed(backends: tuple[InstalledBackend, ...]) -> str:
-    """``shm, tcp (embedded), nccl (hvd-backend-nccl 0.3.0)``: names with where they come from."""
+    """``shm, tcp (embedded), other (its-wheel 0.3.0)``: names with where they come from."""
     embedded = [b.name for b in backends if b.origin == "embedded"]
     parts = [f"{', '.join(embedded)} (embedded)"] if embedded else []
     parts += [f"{b.name} ({b.origin})" for b in backends if b.origin != "embedded"]

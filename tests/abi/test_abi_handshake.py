@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from abi_toolchain import HERE
+from hvd_core.backends import BackendLoadError, installed
 
 ACCEPTED = {"good", "long_with_dirty_tails", "newer_minor", "only_device", "only_comm"}
 
@@ -138,3 +139,12 @@ def test_load_accepts_the_sample(loader, toolchain):
     library = toolchain.library(HERE / "loopback.cc", "loopback-load")
     assert loader(library, "loopback") == "loopback 1.0 LOOPBACK comm"
     assert "the library says that it is backend 'loopback'" in loader(library, "other")
+
+
+@pytest.mark.parametrize("backend", installed(), ids=lambda b: b.name)
+def test_load_accepts_what_ships(loader, backend):
+    try:
+        library = backend.path()
+    except BackendLoadError as error:
+        pytest.skip(f"not built in this checkout: {error}")
+    assert loader(library, backend.name).startswith(backend.name + " ")

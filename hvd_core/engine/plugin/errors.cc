@@ -56,8 +56,12 @@ std::string rc_name(hvd_rc rc) {
 }
 
 hvd_error empty_error() {
+  // On the path of every call, polls included: the text is only made empty, which spares clearing a kilobyte.
   hvd_error error;
-  std::memset(&error, 0, sizeof(error));
+  constexpr size_t kBehindText = offsetof(hvd_error, text) + sizeof(error.text);
+  std::memset(&error, 0, offsetof(hvd_error, text));
+  std::memset(reinterpret_cast<char*>(&error) + kBehindText, 0, sizeof(error) - kBehindText);
+  error.text[0] = error.text[sizeof(error.text) - 1] = '\0';
   error.hdr.struct_size = sizeof(error);
   error.hdr.major = HVD_ABI_MAJOR;
   error.hdr.minor = HVD_ABI_MINOR;
@@ -82,7 +86,8 @@ void throw_backend_error(const std::string& who, const std::string& what, hvd_rc
 
 hvd_rc fill_error(hvd_error* error, hvd_rc rc, const std::string& text, int32_t flags, int64_t vendor_code) {
   if (error == nullptr) return rc;
-  hvd_error mine = empty_error();
+  hvd_error mine;
+  std::memset(&mine, 0, sizeof(mine));
   mine.hdr = error->hdr;  // the caller's size and chain stay
   mine.code = rc;
   mine.flags = flags;

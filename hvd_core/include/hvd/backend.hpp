@@ -268,7 +268,7 @@ class Work {
 
 // Base of a communicator class T. Looked for in T, all optional but `caps` and T(const CommInit&):
 //   static constexpr uint64_t caps                HVD_CAP_*; ABORT and the groups are added from what is there
-//   static constexpr const char* device_types     "cuda,gcu"; for MEM_DEVICE
+//   static constexpr const char* device_types     "gpu"; for MEM_DEVICE
 //   static constexpr uint64_t dtypes, reductions  sets of 1 << HVD_<dtype>, 1 << HVD_<op>; absent: all
 //   Work allreduce, reduce, broadcast, allgather, reducescatter, alltoall, send, recv, barrier (const Coll&)
 //   void abort()                any thread, never blocks
