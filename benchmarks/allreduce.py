@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Allreduce side by side: our engine, its backend alone, torch Gloo, MPI, a bare loop, and what memory allows.
+"""Allreduce side by side: our engine, its backend alone, torch Gloo, MPI, a bare loop, and memory itself.
 
     python benchmarks/allreduce.py                     # everything that can run here, 4 B to 256 MiB
     python benchmarks/allreduce.py --quick             # a few sizes, two rounds
@@ -15,14 +15,15 @@ Alternatives (--only, --skip):
     loop     two processes that only copy, add and spin (native/bare_loop.cc): the limit for any engine
     memory   every rank reads and writes its buffer once, nothing else: the limit for any loop
 
-Method. One run holds all alternatives: each has its ranks, pinned one to a core, alive for the whole run and asleep
-while others measure. For every size the alternatives take turns, round after round (A B C A B C ...), so that a change
-in the machine's mood meets all of them; ratios are formed within a round, and their median over the rounds is reported.
-A turn is as many runs as fit in --budget. Before each run every rank rewrites its buffer (float32) and the ranks
-meet at a barrier, both untimed. A run lasts from the moment the last rank called to the moment the last rank had its
-result (one clock serves all processes of a machine); a turn's figure is the median of its runs. algbw is bytes of the
-buffer over that time. Every alternative first sums data that depends on rank and index and must get it right.
-The loop tries several chunk sizes per size and keeps the best.
+Method. One run holds all alternatives: each has its ranks, pinned one to a core, alive for the whole run
+and asleep while others measure. For every size the alternatives take turns, round after round (A B C A B C
+...), so that a change in the machine's mood meets all of them; ratios are formed within a round, and their
+median over the rounds is reported. A turn is as many runs as fit in --budget. Before each run every rank
+rewrites its buffer (float32) and the ranks meet at a barrier, both untimed. A run lasts from the moment the
+last rank called to the moment the last rank had its result (one clock serves all processes of a machine); a
+turn's figure is the median of its runs. algbw is bytes of the buffer over that time. Every alternative
+first sums data that depends on rank and index and must get it right. The loop tries several chunk sizes per
+size and keeps the best.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from harness import build, report  # noqa: E402
-from harness.alternatives import NAMES, spec_of  # noqa: E402
-from harness.fleet import Fleet  # noqa: E402
+from harness import report
+from harness.alternatives import NAMES, spec_of
+from harness.fleet import Fleet
 
 FULL = ["4", "16", "64", "256", "1K", "4K", "16K", "64K", "256K", "1M", "4M", "16M", "64M", "256M"]
 QUICK = ["4", "4K", "64K", "1M", "16M"]
@@ -188,7 +189,8 @@ def main() -> None:
     print(tables(result, names))
     for goal in result["goals"]:
         print(
-            f"{'met ' if goal['met'] else 'MISSED'}  {goal['goal']}: ratio {goal['ratio']:.2f}, needed {goal['least']}"
+            f"{'met   ' if goal['met'] else 'MISSED'} {goal['goal']}: "
+            f"ratio {goal['ratio']:.2f}, needed {goal['least']}"
         )
     if options.json:
         Path(options.json).write_text(json.dumps(result, indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""Which alternatives there are and how each is started. Called by the conductor; adds one by adding an entry."""
+"""Which alternatives there are and how each is started. Called by the conductor."""
 
 from __future__ import annotations
 

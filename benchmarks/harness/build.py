@@ -1,7 +1,7 @@
 """Makes what the benchmarks need and the product does not ship: native helpers and environments with an MPI.
 
-Everything lands in one cache folder and is made once; a changed source or compiler makes it anew. Called by the
-conductor before any rank starts, never by a rank.
+Everything lands in one cache folder and is made once; a changed source or compiler makes it anew. Called by
+the conductor before any rank starts, never by a rank.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The conductor's side: start an alternative's ranks, let one alternative at a time measure, end them all.
 
-Used by the benchmark scripts from one thread. Ranks connect to a Unix socket (harness/rank.py); whatever launcher
-they need (none, mpirun, horovodrun) is a command prefix here. Shared mappings are memfds of the conductor, opened
-through /proc by the ranks, so that nothing named is left behind.
+Used by the benchmark scripts from one thread. Ranks connect to a Unix socket (harness/rank.py); whatever
+launcher they need (none, mpirun, horovodrun) is a command prefix here. Shared mappings are memfds of the
+conductor, opened through /proc by the ranks, so that nothing named is left behind.
 """
 
 from __future__ import annotations
@@ -43,6 +43,36 @@ class Spec:
     variants: list[dict] = field(default_factory=lambda: [{}])  # settings to choose from by measuring
 
 
+class Line:
+    """JSON messages, one a line, to and from one rank."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection, self.pending = connection, b""
+
+    def send(self, message: dict) -> None:
+        self.connection.settimeout(10)
+        self.connection.sendall(json.dumps(message).encode() + b"\n")
+
+    def receive(self, deadline: float, patience: float | None = None) -> dict | None:
+        """The next message; None when none comes within `patience` s. OSError at the deadline or the end."""
+        while b"\n" not in self.pending:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError("the deadline has passed")
+            self.connection.settimeout(left if patience is None else min(left, patience))
+            try:
+                data = self.connection.recv(1 << 20)
+            except TimeoutError:
+                if patience is not None:
+                    return None
+                continue
+            if not data:
+                raise ConnectionError("the process has ended")
+            self.pending += data
+        text, _, self.pending = self.pending.partition(b"\n")
+        return json.loads(text)
+
+
 class Team:
     """The running ranks of one alternative."""
 
@@ -51,7 +81,7 @@ class Team:
         self.scratch = scratch / spec.name
         self.scratch.mkdir()
         self.processes: list[subprocess.Popen] = []
-        self.lines: dict[int, socket.SocketIO] = {}
+        self.lines: dict[int, Line] = {}
         self.pids: dict[int, int] = {}
         self.memfd = os.memfd_create("hvd-benchmark", os.MFD_CLOEXEC)
         os.ftruncate(self.memfd, spec.shared_bytes)
@@ -94,7 +124,7 @@ class Team:
                         stderr=subprocess.STDOUT,
                         start_new_session=True,
                         cwd=build.ROOT,
-                    )  # fmt: skip
+                    )
                 )
             deadline = time.monotonic() + timeout
             while len(self.lines) < self.size:
@@ -112,11 +142,9 @@ class Team:
                             f"{self.spec.name}: ranks {why}. Their output:\n{self.tail()}"
                         ) from None
                     continue
-                connection.settimeout(120)
-                stream = connection.makefile("rw", encoding="utf-8")
-                connection.close()
-                hello = json.loads(stream.readline())
-                self.lines[hello["rank"]] = stream
+                line = Line(connection)
+                hello = line.receive(time.monotonic() + 10)
+                self.lines[hello["rank"]] = line
                 self.pids[hello["rank"]] = hello["pid"]
 
     def tail(self) -> str:
@@ -124,34 +152,38 @@ class Team:
         return self.log.read().decode(errors="replace")[-2000:].strip() or "(none)"
 
     def ask(self, command: dict) -> list[dict]:
-        """Give every rank the command, return their answers in rank order. Raises Unavailable when one fails."""
+        """Every rank's answer to the command, in rank order. Raises Unavailable when one fails."""
+        answers: dict[int, dict] = {}
+        deadline = time.monotonic() + 120
         try:
-            for stream in self.lines.values():
-                stream.write(json.dumps(command) + "\n")
-                stream.flush()
-            answers = [json.loads(self.lines[rank].readline()) for rank in range(self.size)]
-        except (OSError, ValueError) as error:
+            for line in self.lines.values():
+                line.send(command)
+            while len(answers) < self.size:
+                for rank, line in self.lines.items():
+                    if rank not in answers and (answer := line.receive(deadline, 0.002)) is not None:
+                        answers[rank] = answer
+                        if "error" in answer:  # the others may wait for this rank for ever
+                            raise Unavailable(f"{self.spec.name}, rank {rank}, {command}:\n{answer['error']}")
+        except OSError as error:
+            silent = sorted(set(self.lines) - set(answers))
             raise Unavailable(
-                f"{self.spec.name}: no answer to {command} ({error}). Output:\n{self.tail()}"
+                f"{self.spec.name}: no answer from ranks {silent} to {command}: {error}. "
+                f"Output:\n{self.tail()}"
             ) from error
-        for rank, answer in enumerate(answers):
-            if "error" in answer:
-                raise Unavailable(f"{self.spec.name}, rank {rank}, {command}:\n{answer['error']}")
-        return answers
+        return [answers[rank] for rank in range(self.size)]
 
     def seconds(self, command: dict) -> list[float]:
-        """Times of a command's runs: from the moment the last rank called to the moment the last one had its result."""
+        """Time of each run: from when the last rank called to when the last one had its result."""
         answers = self.ask(command)
         starts, ends = ([max(run) for run in zip(*(a[key] for a in answers))] for key in ("start", "end"))
         return [(end - start) / 1e9 for start, end in zip(starts, ends)]
 
     def end(self) -> None:
         """Ask the ranks to go; make them after a while."""
-        for stream in self.lines.values():
+        for line in self.lines.values():
             try:
-                stream.write('{"do": "quit"}\n')
-                stream.flush()
-            except (OSError, ValueError):
+                line.send({"do": "quit"})
+            except OSError:
                 pass
         deadline = time.monotonic() + 10
         for process in self.processes:
@@ -160,11 +192,13 @@ class Team:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-        for stream in self.lines.values():
-            try:
-                stream.close()
-            except OSError:
-                pass
+                for pid in self.pids.values():  # a launcher may have given the ranks groups of their own
+                    try:
+                        os.kill(pid, signal.SIGKILL)
+                    except ProcessLookupError:
+                        pass
+        for line in self.lines.values():
+            line.connection.close()
         if hasattr(self, "log"):
             self.log.close()
         os.close(self.memfd)

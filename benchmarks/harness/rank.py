@@ -1,8 +1,9 @@
 """The rank's side of a benchmark: obey the conductor, measure, report.
 
-A worker script makes an `Alternative` and calls `serve`. The conductor (harness/fleet.py) decides what is measured
-and when, over a Unix socket; between two measurements a rank sleeps in recv, so that alternatives take turns without
-disturbing each other. Needs NumPy only, since some ranks live in environments of their own.
+A worker script makes an `Alternative` and calls `serve`. The conductor (harness/fleet.py) decides what is
+measured and when, over a Unix socket; between two measurements a rank sleeps in recv, so that alternatives
+take turns without disturbing each other. Needs NumPy only, since some ranks live in environments of their
+own.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ BARRIER_BYTES = 4096
 
 
 def pin(index: int) -> None:
-    """Bind this process to the core of rank `index`. Call before libraries start threads, which inherit it."""
+    """Bind this process to the core of rank `index`. Call before libraries start threads."""
     cores = sorted(os.sched_getaffinity(0))
     if os.environ.get("HVD_BENCH_PIN", "1") == "1":
         os.sched_setaffinity(0, {cores[index % len(cores)]})
@@ -41,7 +42,7 @@ def env_rank() -> tuple[int, int]:
 
 
 class Shared:
-    """The mapping all ranks of one alternative share: a barrier in its first page, the rest for the alternative."""
+    """What the ranks of an alternative share: a barrier in the first page, then whatever it needs."""
 
     def __init__(self) -> None:
         with open(os.environ["HVD_BENCH_SHARED"], "r+b") as file:
@@ -50,7 +51,7 @@ class Shared:
 
 
 class Alternative:
-    """One way to allreduce. Subclasses give `bind`; native ones replace `timed` to keep Python out of the timing."""
+    """One way to allreduce. Subclasses give `bind`; native ones also `timed`, to keep Python out of it."""
 
     rank: int
     size: int
@@ -69,7 +70,7 @@ class Alternative:
         raise NotImplementedError
 
     def timed(self, array: np.ndarray, iters: int, options: dict, stamps: np.ndarray) -> None:
-        """Fill stamps[0, :iters] and stamps[1, :iters] (int64 ns) with start and end of each run on this rank.
+        """Fill stamps[0, :iters] and stamps[1, :iters] (int64 ns): start and end of each run on this rank.
 
         Before run i the array is rewritten with `rank + 1 + i % 7`, untimed.
         """

@@ -26,7 +26,7 @@ struct Shared {
   Line handed[kMaxRanks];   // chunks whose foreign slices rank r has handed out
   Line reduced[kMaxRanks];  // chunks whose slice r is reduced
   SmallSlot small[kMaxRanks];
-  alignas(4096) char slots[];  // [rank][slot] of kMaxChunk bytes
+  alignas(4096) char slots[];  // [rank][slot] of kMaxChunk bytes; with more than two ranks as many again for results
 };
 
 constexpr uint64_t kInline = sizeof(Line) - sizeof(std::atomic<uint64_t>);
@@ -152,8 +152,9 @@ class Loop {
   }
 
   // Two ranks: back into the peer's slot, over what was read there. The lines then move from one core to the other and
-  // back, instead of missing in two sets of lines: half as fast again. More ranks: into the unused part of one's own.
-  float* result_slot(int reducer, uint64_t k) { return slot(size_ == 2 ? 1 - reducer : reducer, k); }
+  // back, instead of missing in two sets of lines: half as fast again. More ranks read a result each at its own pace,
+  // so it needs room of its own.
+  float* result_slot(int reducer, uint64_t k) { return slot(size_ == 2 ? 1 - reducer : size_ + reducer, k); }
 
   Shared* shared_;
   int rank_, size_;
@@ -166,7 +167,7 @@ class Loop {
 extern "C" {
 
 uint64_t bare_shared_bytes(int size) {
-  return sizeof(hvd::bench::Shared) + uint64_t(size) * hvd::bench::kSlots * hvd::bench::kMaxChunk;
+  return sizeof(hvd::bench::Shared) + (size == 2 ? 2 : uint64_t{2} * size) * hvd::bench::kSlots * hvd::bench::kMaxChunk;
 }
 
 void* bare_open(void* mapping, int rank, int size) {

@@ -1,4 +1,4 @@
-"""A rank of the MPI alternatives: mpi4py's Allreduce in place, under the mpirun of the wheel it lives with."""
+"""A rank of the MPI alternatives: mpi4py's Allreduce in place, under the launcher of its own wheel."""
 
 from __future__ import annotations
 

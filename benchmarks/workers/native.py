@@ -7,9 +7,18 @@ import os
 import sys
 
 import numpy as np
+
 from harness.rank import Alternative, env_rank, pin, serve
 
 POINTER, INT, U64 = ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64
+
+
+def addresses(arrays) -> list:
+    return [POINTER(array.ctypes.data) for array in arrays]
+
+
+def buffer(array: np.ndarray) -> tuple:
+    return POINTER(array.ctypes.data), U64(array.size)
 
 
 class Native(Alternative):
@@ -33,36 +42,36 @@ class BareLoop(Native):
         self.loop = POINTER(self.library.bare_open(*self.place()))
 
     def bind(self, array: np.ndarray, options: dict):
-        arguments = self.loop, POINTER(array.ctypes.data), U64(array.size), U64(options["chunk"])
+        arguments = self.loop, *buffer(array), U64(options["chunk"])
         return lambda: self.library.bare_once(*arguments)
 
     def timed(self, array: np.ndarray, iters: int, options: dict, stamps: np.ndarray) -> None:
         self.library.bare_timed(
-            self.loop, *self.place(), POINTER(array.ctypes.data), U64(array.size), U64(options["chunk"]), INT(iters),
-            POINTER(stamps[0].ctypes.data), POINTER(stamps[1].ctypes.data),
-        )  # fmt: skip
+            self.loop, *self.place(), *buffer(array), U64(options["chunk"]), INT(iters), *addresses(stamps)
+        )
 
 
 class Memory(Native):
-    """One pass over the buffer in place, by every rank at once; and STREAM's copy and triad as extra commands."""
+    """One pass over the buffer in place, all ranks at once; STREAM's copy and triad as extra command."""
 
     def reduces(self) -> bool:
         return False
 
     def timed(self, array: np.ndarray, iters: int, options: dict, stamps: np.ndarray) -> None:
-        self.library.memory_timed(
-            *self.place(), POINTER(array.ctypes.data), U64(array.size), INT(iters),
-            POINTER(stamps[0].ctypes.data), POINTER(stamps[1].ctypes.data),
-        )  # fmt: skip
+        self.library.memory_timed(*self.place(), *buffer(array), INT(iters), *addresses(stamps))
 
     def extra(self, command: dict) -> object:
         count, iters = command["bytes"] // 4, command["iters"]
         arrays = [np.ones(count, dtype=np.float32) for _ in range(3)]
         stamps = np.zeros((2, iters), dtype=np.int64)
         self.library.memory_stream(
-            *self.place(), INT(command["kind"]), *(POINTER(a.ctypes.data) for a in arrays), U64(count), INT(iters),
-            POINTER(stamps[0].ctypes.data), POINTER(stamps[1].ctypes.data),
-        )  # fmt: skip
+            *self.place(),
+            INT(command["kind"]),
+            *addresses(arrays),
+            U64(count),
+            INT(iters),
+            *addresses(stamps),
+        )
         return {"start": stamps[0].tolist(), "end": stamps[1].tolist()}
 
 
@@ -81,7 +90,7 @@ class Table(Native):
         self.table = POINTER(handle)
 
     def bind(self, array: np.ndarray, options: dict):
-        arguments = self.table, POINTER(array.ctypes.data), U64(array.size)
+        arguments = self.table, *buffer(array)
 
         def run() -> None:
             self.raise_on(self.library.table_once(*arguments))
@@ -94,9 +103,8 @@ class Table(Native):
 
     def timed(self, array: np.ndarray, iters: int, options: dict, stamps: np.ndarray) -> None:
         code = self.library.table_timed(
-            self.table, *self.place(), POINTER(array.ctypes.data), U64(array.size), INT(iters),
-            POINTER(stamps[0].ctypes.data), POINTER(stamps[1].ctypes.data),
-        )  # fmt: skip
+            self.table, *self.place(), *buffer(array), INT(iters), *addresses(stamps)
+        )
         self.raise_on(code)
 
     def close(self) -> None:

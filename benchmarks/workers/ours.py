@@ -13,8 +13,9 @@ import numpy as np  # noqa: E402
 
 class Torch(Alternative):
     def __init__(self) -> None:
-        import horovod.torch as hvd
         import torch
+
+        import horovod.torch as hvd
 
         torch.set_num_threads(1)
         hvd.init()

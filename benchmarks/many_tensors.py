@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""Many tensors at once: 1,000 of one element, the 161 gradients of a ResNet-50, and one buffer of that size.
+
+    python benchmarks/many_tensors.py [--rounds 7] [--only ours] [--json result.json]
+
+Ours and torch Gloo, two pinned ranks, in one run; the forms are those of workers/many.py. Alternatives and
+forms take turns, round after round; tensors are rewritten before each run, results are checked in each
+turn, and ratios are formed within a round (see benchmarks/allreduce.py for how a run is timed).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from harness import report
+from harness.alternatives import horovodrun, need
+from harness.build import Unavailable
+from harness.fleet import Fleet, Spec
+from harness.shapes import CASES
+
+FORMS = {"ours": ("each", "grouped", "one"), "gloo": ("each", "buckets", "one")}
+SKIPPED = {("gloo", "tiny", "buckets")}  # one bucket: the same as "one" with two copies
+ITERS = {"tiny": 30, "resnet50": 5}
+
+
+def spec_of(name: str, size: int) -> Spec:
+    need("torch", "pip install torch")
+    if name == "ours":
+        need("horovod.torch", "install this project into the environment (make train does)")
+        return Spec(name, name, ["many.py", "ours"], horovodrun(size))
+    return Spec(name, name, ["many.py", "gloo"])
+
+
+def run(options: argparse.Namespace, names: list[str]) -> dict:
+    """All rounds; returns what --json writes."""
+    with Fleet(options.np) as fleet:
+        for name in names:
+            fleet.start(name, lambda name=name: spec_of(name, options.np))
+        if not fleet.teams:
+            raise SystemExit("nothing could be started; the reasons are above")
+        turns = [
+            (case, name, form)
+            for case in CASES
+            for name in fleet.teams
+            for form in FORMS[name]
+            if (name, case, form) not in SKIPPED
+        ]
+        times: dict[tuple, list[float | None]] = {turn: [] for turn in turns}
+        for number in range(options.rounds + 1):
+            for case, name, form in turns:
+                seconds = None
+                if name in fleet.teams:
+                    command = {"do": "many", "case": case, "form": form, "iters": ITERS[case]}
+                    try:
+                        seconds = statistics.median(fleet.teams[name].seconds(command))
+                    except Unavailable as error:
+                        fleet.drop(name, str(error))
+                if number:  # the first round is for warming up: names are new, memory is cold
+                    times[case, name, form].append(seconds)
+        result = {"machine": report.machine(), "ranks": options.np, "rounds": options.rounds, "cases": {}}
+        for case, make in CASES.items():
+            shapes = make()
+            elements = 0
+            for shape in shapes:
+                product = 1
+                for dim in shape:
+                    product *= dim
+                elements += product
+            rows = {}
+            for (of, name, form), taken in times.items():
+                row = report.summary(taken, elements * 4) if of == case else None
+                if row:
+                    row["us_per_tensor"] = row["median_us"] / len(shapes)
+                    row["time_over_one_buffer"] = report.ratio(taken, times[case, name, "one"])
+                    if ("ours", "each") in {(n, f) for c, n, f in times if c == case}:
+                        row["time_over_ours_each"] = report.ratio(taken, times[case, "ours", "each"])
+                    rows[f"{name}, {form}"] = row
+            result["cases"][case] = {"tensors": len(shapes), "bytes": elements * 4, "forms": rows}
+        result["not_measured"] = fleet.failed
+    return result
+
+
+def tables(result: dict) -> str:
+    """The result as text."""
+    out = []
+    for case, entry in result["cases"].items():
+        out += ["", f"{case}: {entry['tensors']} tensors, {report.size_text(entry['bytes'])}", ""]
+        rows = [
+            [
+                form,
+                report.number(row["median_us"]),
+                report.number(row["min_us"]),
+                report.number(row["us_per_tensor"]),
+                report.number(row["time_over_one_buffer"]),
+                report.number(row.get("time_over_ours_each")),
+            ]
+            for form, row in entry["forms"].items()
+        ]
+        header = ["form", "us, median", "us, best", "us per tensor", "x its one buffer", "x ours, each"]
+        out.append(report.table(header, rows))
+    return "\n".join(out)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("-np", type=int, default=2, help="ranks (default 2)")
+    parser.add_argument("--rounds", type=int, default=7, help="turns per form (default 7)")
+    parser.add_argument("--only", help="ours or gloo")
+    parser.add_argument("--json", metavar="FILE", help="write everything measured to FILE")
+    options = parser.parse_args()
+    names = options.only.split(",") if options.only else list(FORMS)
+    unknown = sorted(set(names) - set(FORMS))
+    if unknown:
+        parser.error(f"unknown alternatives {unknown}; there are {','.join(FORMS)}")
+    result = run(options, names)
+    print(tables(result))
+    if options.json:
+        Path(options.json).write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
