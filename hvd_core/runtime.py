@@ -176,7 +176,7 @@ def _drop() -> None:
     state, _state = _state, None
     if state is None or state.pid != os.getpid():
         return
-    state.engine = None
+    state.engine.close()
     state.world.close()
 
 

@@ -62,7 +62,7 @@ def identify(environ):
     launcher, variable, rank, size = _rank_and_size(environ)
     if launcher == "single":
         return Identity(0, 1)
-    local_rank, local_size = _local(environ, launcher, rank, size)
+    local_rank, local_size = _local(environ, launcher, size)
     store, secret = _store(environ, launcher, size)
     job = tuple(f"{name}={environ[name]}" for name in _JOB_VARIABLES.get(launcher, ()) if name in environ)
     return Identity(rank, size, local_rank, local_size, launcher, store, secret, job, variable)
@@ -109,7 +109,7 @@ def _number(environ, name, least):
     return int(text)
 
 
-def _local(environ, launcher, rank, size):
+def _local(environ, launcher, size):
     if launcher == "srun" or (launcher == "mpich" and "MPI_LOCALRANKID" not in environ):
         return _slurm_local(environ)
     if launcher not in _LOCAL_PAIRS:
@@ -120,8 +120,7 @@ def _local(environ, launcher, rank, size):
     local_rank, local_size = _pair(environ, rank_name, size_name)
     if local_size > size:
         raise ValueError(f"{size_name}={local_size} is more than the whole job of {size}")
-    if local_rank > rank:
-        raise ValueError(f"{rank_name}={local_rank} is more than the process's rank {rank}")
+    # A local rank above the rank is no contradiction: an oversubscribed mpirun hands them out of order.
     return local_rank, local_size
 
 

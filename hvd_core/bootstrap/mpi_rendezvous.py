@@ -6,7 +6,10 @@ that runs init(). MPI is started here if the program has not done so, and is lef
 
 import importlib.util
 import json
+import os
+import site
 import socket
+import sys
 import time
 
 from .auth import new_secret
@@ -14,6 +17,11 @@ from .store_server import StoreServer
 from .wire import BootstrapError, BootstrapTimeout
 
 _BYTES = 1024
+_LIBRARIES = {"openmpi": "libmpi.so.40", "mpich": "libmpi.so.12"}
+_OTHER_MPI = (
+    "mpi4py uses another MPI than the launcher. Install mpi4py for the launcher's MPI, or start with "
+    "horovodrun."
+)
 
 
 def available():
@@ -23,22 +31,13 @@ def available():
 
 def meet(identity, deadline):
     """(size, store address, secret, server or None). Raises BootstrapError."""
-    try:
-        from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:
-        raise BootstrapError(
-            f"mpi4py is needed to bring the ranks together but cannot be used: {error}. Install it for the "
-            "MPI you "
-            "launch with (pip install mpi4py), or start with horovodrun."
-        ) from error
+    MPI = _start_mpi(identity.launcher)
     world = MPI.COMM_WORLD
     size = world.Get_size()
     if (identity.size not in (None, size)) or world.Get_rank() != identity.rank:
         raise BootstrapError(
             f"{identity.launcher} says this is rank {identity.rank} of {identity.size}, mpi4py says "
-            f"{world.Get_rank()} of {size}: mpi4py uses another MPI ({MPI.get_vendor()[0]}) than the "
-            "launcher. "
-            "Install mpi4py for the launcher's MPI, or start with horovodrun."
+            f"{world.Get_rank()} of {size}: {_OTHER_MPI}"
         )
     names = _exchange_names(world, size, deadline)
     message = bytearray(_BYTES)
@@ -58,6 +57,43 @@ def meet(identity, deadline):
         return 1, None, b"", None
     told = json.loads(message.rstrip(b"\0"))
     return size, told["store"], bytes.fromhex(told["secret"]), server
+
+
+def _start_mpi(launcher):
+    """The mpi4py.MPI module, initialised, of the MPI that launched this process."""
+    fresh = "mpi4py.MPI" not in sys.modules
+    # A wheel of mpi4py serves several MPIs and takes the first it finds unless told.
+    hint = fresh and launcher in _LIBRARIES and not {"MPI4PY_MPIABI", "MPI4PY_LIBMPI"} & os.environ.keys()
+    if hint:
+        os.environ["MPI4PY_LIBMPI"] = _where(_LIBRARIES[launcher])
+    try:
+        import mpi4py
+
+        if fresh:
+            # The wrong MPI does not fail in its initialisation, it ends the process: look at it first.
+            mpi4py.rc.initialize = False
+            mpi4py.rc.finalize = True
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise BootstrapError(
+            f"mpi4py is needed to bring the ranks together but cannot be used: {error}. Install it for the "
+            "MPI you launch with (pip install mpi4py), or start with horovodrun."
+        ) from error
+    finally:
+        if hint:
+            del os.environ["MPI4PY_LIBMPI"]
+    vendor = MPI.get_vendor()[0]
+    if launcher in _LIBRARIES and (vendor == "Open MPI") != (launcher == "openmpi"):
+        raise BootstrapError(f"the launcher is that of {launcher}, mpi4py found {vendor}: {_OTHER_MPI}")
+    if not MPI.Is_initialized():
+        MPI.Init_thread(MPI.THREAD_MULTIPLE)
+    return MPI
+
+
+def _where(library):
+    """The places to look for ``library``: where a wheel would install it, then wherever the system finds it."""
+    places = [os.path.join(prefix, "lib", library) for prefix in (sys.prefix, site.getuserbase())]
+    return os.pathsep.join([place for place in places if os.path.exists(place)] + [library])
 
 
 def _exchange_names(world, size, deadline):

@@ -147,17 +147,13 @@ def _build(world, session, identity, transport):
     world.pids = tuple(record["pid"] for record in roster)
     world.local_rank, world.local_size = shape.local_rank, shape.local_size
     world.cross_rank, world.cross_size = shape.cross_rank, shape.cross_size
-    if identity.local_size not in (None, shape.local_size) or identity.local_rank not in (
-        None,
-        shape.local_rank,
-    ):
+    # Only the count is compared: an oversubscribed mpirun hands out local ranks in an order of its own.
+    if identity.local_size not in (None, shape.local_size):
         _log.warning(
-            "%s says this is local rank %s of %s; the processes that can reach each other on this host "
-            "make it %d of %d",
+            "%s started %d processes on this host, of which %d can reach each other here: local_size() is %d",
             identity.launcher,
-            identity.local_rank,
             identity.local_size,
-            shape.local_rank,
+            shape.local_size,
             shape.local_size,
         )
     world.links, segment = wiring.wire(session, shape, neighbours, transport, world._descriptors)

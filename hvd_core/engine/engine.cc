@@ -109,6 +109,12 @@ Engine::~Engine() {
     segment_.release();
     return;
   }
+  close();
+}
+
+void Engine::close() {
+  if (forked_ || closed_) return;
+  closed_ = true;
   if (!stopped()) abort("rank " + std::to_string(config_.rank) + " dropped its engine without shutting it down");
   quit_ = true;
   bell_->ring_background();

@@ -89,6 +89,9 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   void shutdown(const std::string& text, int64_t deadline_ns);
   // Ends the job for all ranks at once.
   void abort(const std::string& cause);
+  // Ends the thread and lets go of the communicators and all borrowed descriptors; aborts if it has not stopped. Calls
+  // that are under way in other threads must have returned. Afterwards only errors come out of it.
+  void close();
   // In a forked child: this engine is the parent's. Closes nothing of the parent's, ends nothing, refuses everything.
   void in_forked_child() noexcept { forked_ = true; }
 
@@ -162,7 +165,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   std::mutex driver_;  // whoever holds it may touch node_, executor_ and what follows
   std::unordered_map<uint64_t, queue::RequestRef> live_;
   queue::RequestRef join_request_;
-  bool closing_ = false;
+  bool closing_ = false, closed_ = false;
   std::string closing_text_;
   int64_t next_stall_check_ = control::kNever, next_watch_ns_ = 0;
   // The backend reported an abort or a lost peer; the control plane should soon say who and why.

@@ -308,6 +308,11 @@ void PyEngine::abort(const std::string& cause) {
   engine_->abort(cause);
 }
 
+void PyEngine::close() {
+  py::gil_scoped_release nogil;
+  engine_->close();
+}
+
 py::dict PyEngine::backend_info() const {
   const auto& b = engine_->backend();
   py::dict d;
@@ -340,6 +345,7 @@ void bind_engine(py::module_& m) {
       .def("last_joined", &PyEngine::last_joined)
       .def("shutdown", &PyEngine::shutdown, py::arg("text"), py::arg("timeout_s"))
       .def("abort", &PyEngine::abort)
+      .def("close", &PyEngine::close)
       .def("backend_info", &PyEngine::backend_info)
       .def_property_readonly("stopped", &PyEngine::stopped);
 }

@@ -42,6 +42,7 @@ class PyEngine {
 
   void shutdown(const std::string& text, double timeout_s);
   void abort(const std::string& cause);
+  void close();
   bool stopped() const { return engine_->stopped(); }
   pybind11::dict backend_info() const;
 
