@@ -91,7 +91,7 @@ def _start_mpi(launcher):
 
 
 def _where(library):
-    """The places to look for ``library``: where a wheel would install it, then wherever the system finds it."""
+    """Where to look for ``library``: where a wheel would install it, then wherever the system finds it."""
     places = [os.path.join(prefix, "lib", library) for prefix in (sys.prefix, site.getuserbase())]
     return os.pathsep.join([place for place in places if os.path.exists(place)] + [library])
 

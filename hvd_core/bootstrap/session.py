@@ -5,6 +5,7 @@ Used by the thread that runs init(). Every wait ends at the session's deadline.
 
 import contextlib
 import json
+import secrets
 
 from .wire import BootstrapError, BootstrapTimeout
 
@@ -20,6 +21,8 @@ class Session:
         self.deadline = deadline
         self._prefix = f"hvd/{epoch}/"
         self._written = []
+        # Not the rank: two processes may claim the same one, and each has to hear the other.
+        self._who = secrets.token_hex(8)
 
     def put(self, key, value, keep=False):
         """Publishes ``value`` (anything JSON can hold); ``keep`` takes it out of forget()."""
@@ -62,14 +65,14 @@ class Session:
     def check(self):
         """Raises BootstrapError when another rank has given up."""
         failure = self.peek("failure")
-        if failure is not None and failure["rank"] != self.rank:
+        if failure is not None and failure["who"] != self._who:
             raise BootstrapError(f"rank {failure['rank']} gave up: {failure['text']}")
 
     def fail(self, error):
         """Tells the others why this rank gives up. The first one to say so is the one they hear."""
         with contextlib.suppress(OSError, RuntimeError):
             if self.count("failures") == 1:
-                self.put("failure", {"rank": self.rank, "text": str(error)})
+                self.put("failure", {"rank": self.rank, "who": self._who, "text": str(error)})
 
     def absent(self, key):
         """Ranks that have not put ``key``/rank yet."""

@@ -91,11 +91,11 @@ BAD = [
         {
             "HOROVOD_RANK": "0",
             "HOROVOD_SIZE": "2",
-            "HOROVOD_LOCAL_RANK": "1",
+            "HOROVOD_LOCAL_RANK": "2",
             "HOROVOD_LOCAL_SIZE": "2",
             **HVD,
         },
-        "HOROVOD_LOCAL_RANK=1 is more than the process's rank 0",
+        "HOROVOD_LOCAL_RANK=2 is not below HOROVOD_LOCAL_SIZE=2",
     ),
     ({"HOROVOD_RANK": "0", "HOROVOD_SIZE": "2", "HOROVOD_STORE": "tcp://a:1"}, "HOROVOD_SECRET_KEY is not"),
     (

@@ -3,15 +3,27 @@
 import os
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 
+import psutil
 import pytest
 
-from hvd_core.bootstrap import AuthenticationError, BootstrapError, BootstrapTimeout, StoreClient, StoreServer
+from hvd_core.bootstrap import (
+    AuthenticationError,
+    BootstrapError,
+    BootstrapTimeout,
+    StoreClient,
+    StoreServer,
+    store_server,
+)
 from hvd_core.bootstrap.auth import ANSWER_BYTES, CHALLENGE_BYTES, MAGIC
 from hvd_core.bootstrap.store import open_store_connection
 from hvd_core.bootstrap.wire import Deadline, recv_exact, split_address
+
+from .job import STORE_PROGRAM, environment
 
 SECRET = bytes(range(32))
 
@@ -173,6 +185,41 @@ def test_store_survives_more_strangers_than_it_keeps(server, client):
     for sock in strangers:
         sock.close()
     late.close()
+
+
+def test_store_drops_who_stays_silent(monkeypatch):
+    monkeypatch.setattr(store_server, "HANDSHAKE_SECONDS", 0.3)
+    with StoreServer("127.0.0.1", SECRET) as server:
+        client = StoreClient(server.address, SECRET)
+        with socket.create_connection(split_address(server.address)) as silent:
+            silent.settimeout(5)
+            recv_exact(silent, CHALLENGE_BYTES, Deadline(5))
+            started = time.monotonic()
+            assert silent.recv(1) == b"" and time.monotonic() - started < 3
+        assert client.add("n", 1) == 1, "who has proved the secret stays"
+        client.close()
+
+
+def test_store_recovers_when_it_runs_out_of_descriptors():
+    command = f"ulimit -n 24; exec {sys.executable} {STORE_PROGRAM} 127.0.0.1"
+    server = subprocess.Popen(
+        ["sh", "-c", command], env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    server.stdin.write(SECRET.hex() + "\n")
+    server.stdin.flush()
+    address = server.stdout.readline().strip()
+    strangers = [socket.create_connection(split_address(address)) for _ in range(40)]
+    time.sleep(0.5)
+    spent = psutil.Process(server.pid).cpu_times().user
+    time.sleep(0.5)
+    assert psutil.Process(server.pid).cpu_times().user - spent < 0.1, "it spins"
+    for sock in strangers:
+        sock.close()
+    client = StoreClient(address, SECRET)
+    assert client.add("n", 1) == 1
+    client.close()
+    server.communicate(timeout=20)
 
 
 def test_store_serves_many_clients_at_once(server):
