@@ -143,8 +143,8 @@ def local_hosts(hosts: list[HostInfo]) -> list[HostInfo]:
     for host in hosts:
         if not is_local(host.hostname):
             raise ValueError(
-                f"The host {host.hostname!r} is not this machine, and jobs on several hosts are not supported "
-                "yet by this version of horovodrun. Use -H localhost:N, or start the processes with mpirun."
+                f"The host {host.hostname!r} is not this machine, and several hosts are not supported yet "
+                "by this version of horovodrun. Use -H localhost:N, or start the processes with mpirun."
             )
     return [HostInfo(hosts[0].hostname, sum(host.slots for host in hosts))]
 

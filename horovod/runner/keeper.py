@@ -1,4 +1,4 @@
-"""The keeper: a small process between the launcher and the ranks; it sees to it that nothing outlives the job.
+"""The keeper: a small process between the launcher and the ranks; it makes sure nothing outlives the job.
 
 The launcher (processes.py) starts this file with the plain interpreter, without site packages, and talks to
 it in lines of JSON over one socket whose descriptor is argv[1]. The keeper forks the ranks, reports their
@@ -260,7 +260,8 @@ class Keeper:
                     pass  # shared between ranks, closed already
 
         while not self.advance():
-            wait_s = self.wait_s()
+            # A request may have come together with the description of the job.
+            wait_s = 0 if b"\n" in self.unread else self.wait_s()
             for descriptor, _ in poller.poll(None if wait_s is None else int(wait_s * 1000) + 1):
                 if descriptor == wake:
                     os.read(wake, 4096)

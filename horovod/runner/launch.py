@@ -42,7 +42,11 @@ _interfaces.__name__ = "interfaces"
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser of horovodrun. All defaults are None: "not given"."""
-    parser = argparse.ArgumentParser(prog="horovodrun", description=_DESCRIPTION, argument_default=None)
+    parser = argparse.ArgumentParser(
+        prog="horovodrun",
+        usage="horovodrun -np N [option ...] command [argument ...]",
+        description=_DESCRIPTION,
+    )
     add, switch = parser.add_argument, {"action": "store_const", "const": True}
     add("-v", "--version", **switch, help="print the version and exit")
     add("-np", "--num-proc", dest="num_proc", type=int, help="number of processes")

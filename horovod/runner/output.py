@@ -21,7 +21,7 @@ PARTIAL_LINE_S = 0.2
 # More than this is not a line any more: it is passed on in pieces rather than collected.
 LONGEST_HELD = 1 << 16
 
-_LINE = re.compile(rb"[^\r\n]*(?:\r\n|\r|\n)")
+_LINE_END = re.compile(rb"\r\n|\r|\n")
 
 
 class OutputClosedError(Exception):
@@ -35,13 +35,8 @@ class Sink:
         self.stream = stream
         self.owner: RankStream | None = None
         self.closed = stream is None
-        real = (
-            isinstance(stream, io.TextIOWrapper)
-            and isinstance(stream.buffer, io.BufferedWriter)
-            and isinstance(stream.buffer.raw, io.FileIO)
-        )
         # Notebooks and test runners replace sys.stdout by something that only takes text.
-        self.descriptor = stream.fileno() if real else None
+        self.descriptor = stream.fileno() if _is_file(stream) else None
 
     def write(self, data: bytes) -> None:
         if self.closed or not data:
@@ -103,13 +98,13 @@ class RankStream:
         held = bool(self.pending)
         self.pending += data
         end = 0
-        for line in _LINE.finditer(self.pending):
+        for line_end in _LINE_END.finditer(self.pending):
             broken_into = self._line_open and self.sink.owner is not self
-            if not (broken_into and line.group() in (b"\n", b"\r", b"\r\n")):
-                out += [*self._start_line(), line.group()]
+            if not (broken_into and end == line_end.start()):
+                out += [*self._start_line(), self.pending[end : line_end.end()]]
                 self.sink.owner = None
             self._line_open = False
-            end = line.end()
+            end = line_end.end()
         self._after_cr = self.pending[-1:] == b"\r"
         self.pending = self.pending[end:]
         if end or not held:
@@ -193,6 +188,13 @@ class Output:
 
     def mute(self) -> None:
         self.stdout.closed = self.stderr.closed = True
+
+
+def _is_file(stream) -> bool:
+    """Whether the stream is Python's own, buffered or not, so that bytes can go to its descriptor."""
+    buffer = getattr(stream, "buffer", None)
+    raw = getattr(buffer, "raw", buffer)
+    return isinstance(stream, io.TextIOWrapper) and isinstance(raw, io.FileIO)
 
 
 def _same_file(first, second) -> bool:

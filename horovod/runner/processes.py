@@ -57,8 +57,8 @@ class Outcome:
             return self.problem
         rank, code = self.first_failed
         return (
-            "Horovod detected that one or more processes exited with non-zero status, thus causing the job to "
-            "be terminated. The first process to do so was:\n"
+            "Horovod detected that one or more processes exited with non-zero status, thus causing the job "
+            "to be terminated. The first process to do so was:\n"
             f"Process name: {rank}\nExit code: {code}\n"
         )
 

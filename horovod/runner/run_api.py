@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import pickle
+import shutil
 import sys
 import warnings
 from typing import Any
@@ -84,6 +85,9 @@ def run_from_arguments(arguments: dict[str, Any]) -> list[Any]:
 
     func, args, kwargs = (arguments.pop(name) for name in ("func", "args", "kwargs"))
     settings = _settings(arguments)
+    python = settings.executable or sys.executable
+    if shutil.which(python) is None:
+        raise ValueError(f"The Python interpreter {python!r} was not found or cannot be executed.")
     # All descriptors of one job: the function, then a place for each rank's result.
     memory: list[int] = []
     try:
@@ -92,18 +96,27 @@ def run_from_arguments(arguments: dict[str, Any]) -> list[Any]:
         memory += [os.memfd_create(f"horovod-run-result-{rank}") for rank in range(settings.num_proc)]
         outcome = run_job(
             settings,
-            [settings.executable or sys.executable, "-m", "horovod.runner.run_task"],
+            [python, "-m", "horovod.runner.run_task"],
             started=lambda job: None,
             extra_env={"PYTHONPATH": _python_path()},
             descriptors=lambda rank: {FUNC_FD: memory[0], RESULT_FD: memory[1 + rank]},
         )
         text = outcome.error_text()
         if text is None:
-            return [pickle.loads(read_all(place))[1] for place in memory[1:]]
+            return [_result(rank, place) for rank, place in enumerate(memory[1:])]
         raise _failure(text, outcome.first_failed, memory[1:])
     finally:
         for descriptor in memory:
             os.close(descriptor)
+
+
+def _result(rank: int, place: int) -> Any:
+    data = read_all(place)
+    if not data:
+        raise RuntimeError(
+            f"Process {rank} ended with status 0 before the function returned, so it has no result."
+        )
+    return pickle.loads(data)[1]
 
 
 def _failure(text: str, first_failed: tuple[int, int] | None, places: list[int]) -> RuntimeError:

@@ -1,0 +1,142 @@
+"""What horovodrun says about itself and about wrong arguments, and what importing horovod costs."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from hvd_core.version import __version__
+
+
+def test_version(launcher):
+    for flag in ("-v", "--version"):
+        done = launcher.run(flag)
+        assert (done.returncode, done.stdout) == (0, __version__ + "\n")
+
+
+def test_version_is_new_enough():
+    assert [int(part) for part in re.findall(r"\d+", __version__)][:3] >= [0, 28, 1]
+
+
+def test_check_build_has_the_familiar_layout(launcher):
+    done = launcher.run("-cb")
+    assert done.returncode == 0
+    assert done.stdout == launcher.run("--check-build").stdout
+    lines = done.stdout.splitlines()
+    assert lines[0] == f"Horovod v{__version__}:"
+    sections = {
+        "Available Frameworks:": ["TensorFlow", "PyTorch", "MXNet"],
+        "Available Controllers:": ["MPI", "Gloo"],
+        "Available Tensor Operations:": ["NCCL", "DDL", "CCL", "MPI", "Gloo"],
+    }
+    for title, names in sections.items():
+        start = lines.index(title) + 1
+        for line, name in zip(lines[start:], names):
+            assert line[:8] in ("    [X] ", "    [ ] ")
+            assert line[8:].split()[0] == name
+    assert "Available Backends:" in lines
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["ls"], "argument -np/--num-proc is required"),
+        (["-np", "2"], "a command is required"),
+        (["-np", "x", "ls"], "invalid int value: 'x'"),
+        (["-np", "0", "ls"], "The number of processes must be at least 1, found -np 0."),
+        (
+            ["-np", "4", "-H", "localhost:2", "ls"],
+            r"Requested more processes (4) than there are available slots (2)",
+        ),
+        (["-np", "1", "-H", "localhost", "ls"], "Invalid host input"),
+        (["-np", "1", "-H", "192.0.2.1:1", "ls"], "several hosts are not supported yet"),
+        (["-np", "1", "--hostfile", "/nowhere/hosts", "ls"], "/nowhere/hosts"),
+        (["-np", "1", "--config-file", "/nowhere/config", "ls"], "/nowhere/config"),
+        (["-np", "1", "-H", "a:1", "--hostfile", "f", "ls"], "not allowed with argument"),
+        (["-np", "1", "--network-interfaces", "nope0", "ls"], "no network interface 'nope0'"),
+        (["-np", "1", "--start-timeout", "0", "ls"], "--start-timeout must be a positive number of seconds"),
+        (["-np", "1", "no-such-command"], "The command 'no-such-command' was not found"),
+        (["-np", "1", "--log-level", "loud", "ls"], "invalid choice"),
+        (["-np", "1", "--mpi", "ls"], "--mpi is not supported yet by this version"),
+        (["-np", "1", "--jsrun", "ls"], "--jsrun is not supported yet by this version"),
+        (["-np", "1", "--mpi-args", " -x", "ls"], "--mpi-args is not supported yet by this version"),
+        (["-np", "1", "--binding-args", " -b", "ls"], "--binding-args is not supported yet by this version"),
+        (
+            ["-np", "1", "--min-np", "1", "ls"],
+            "--min-num-proc is not supported yet by this version (elastic jobs)",
+        ),
+        (["-np", "1", "--max-num-proc", "2", "ls"], "--max-num-proc is not supported yet"),
+        (["-np", "1", "--slots-per-host", "2", "ls"], "--slots-per-host is not supported yet"),
+        (["-np", "1", "--elastic-timeout", "2", "ls"], "--elastic-timeout is not supported yet"),
+        (["-np", "1", "--reset-limit", "2", "ls"], "--reset-limit is not supported yet"),
+        (
+            ["-np", "1", "--blacklist-cooldown-range", "1", "2", "ls"],
+            "--blacklist-cooldown-range is not supported",
+        ),
+        (["-np", "1", "--host-discovery-script", "s", "ls"], "--host-discovery-script is not supported yet"),
+    ],
+)
+def test_wrong_arguments(launcher, words, message):
+    done = launcher.run(*words)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_python_file_without_python(launcher):
+    (launcher.folder / "train.py").write_text("print(1)\n")
+    done = launcher.run("-np", "1", "./train.py")
+    assert done.returncode == 2
+    assert "did you mean: python ./train.py" in done.stderr
+
+
+def test_options_of_the_command_are_left_to_it(launcher):
+    code = "import sys; print(sys.argv[1:])"
+    for separator in ([], ["--"]):
+        done = launcher.run("-np", 1, *separator, sys.executable, "-c", code, "--verbose", "-np", "7")
+        assert done.stdout == "[0]<stdout>:['--verbose', '-np', '7']\n"
+
+
+def test_accepted_without_effect(launcher):
+    done = launcher.run("-np", 1, "--gloo", "--disable-cache", "-p", 22, "-i", "key", "echo", "fine")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[0]<stdout>:fine\n", "")
+
+
+def test_hostfile(launcher):
+    (launcher.folder / "hosts").write_text("# here\nlocalhost slots=2\n")
+    for flag in ("-hostfile", "--hostfile"):
+        done = launcher.run("-np", 2, flag, "hosts", "sh", "-c", "echo $HOROVOD_LOCAL_SIZE")
+        assert sorted(done.stdout.splitlines()) == ["[0]<stdout>:2", "[1]<stdout>:2"]
+
+
+def test_import_is_cheap_and_needs_no_framework(launcher):
+    code = """
+import sys, time
+before = set(sys.modules)
+start = time.perf_counter()
+import horovod
+seconds = time.perf_counter() - start
+heavy = {"torch", "tensorflow", "numpy", "yaml", "hvd_core", "cloudpickle"} & set(sys.modules)
+print(seconds, *heavy)
+"""
+    best = 1.0
+    for _ in range(3):  # the machine may be busy
+        words = subprocess.check_output(
+            [sys.executable, "-c", code], text=True, env=launcher.environment()
+        ).split()
+        assert words[1:] == []
+        best = min(best, float(words[0]))
+    assert best < 0.1
+
+
+def test_run_is_a_function_not_a_module(launcher):
+    import horovod
+
+    assert callable(horovod.run)
+    assert horovod.__version__ == __version__
+    with pytest.raises(ImportError):
+        __import__("horovod.run.runner")
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = horovod.nothing

@@ -1,0 +1,123 @@
+"""Who the ranks are told to be, where they meet, and that the secret stays secret."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+DUMP = """
+import json, os
+with open("env." + os.environ["HOROVOD_RANK"], "w") as file:
+    json.dump(dict(os.environ), file)
+    file.write("\\n")
+"""
+
+
+def environments(launcher, count, *words, env=None):
+    done = launcher.python(count, DUMP, *words, env=env)
+    assert done.returncode == 0, done.stderr
+    return [json.loads((launcher.folder / f"env.{rank}").read_text()) for rank in range(count)], done
+
+
+def test_ranks_know_their_place(launcher):
+    found, _ = environments(launcher, 3)
+    for rank, env in enumerate(found):
+        expected = {
+            "HOROVOD_HOSTNAME": "localhost",
+            "HOROVOD_RANK": str(rank),
+            "HOROVOD_SIZE": "3",
+            "HOROVOD_LOCAL_RANK": str(rank),
+            "HOROVOD_LOCAL_SIZE": "3",
+            "HOROVOD_CROSS_RANK": "0",
+            "HOROVOD_CROSS_SIZE": "1",
+            "HOROVOD_CONTROLLER": "gloo",
+            "PYTHONUNBUFFERED": "1",
+        }
+        assert {name: env.get(name) for name in expected} == expected
+        host, port = env["HOROVOD_GLOO_RENDEZVOUS_ADDR"], env["HOROVOD_GLOO_RENDEZVOUS_PORT"]
+        assert env["HOROVOD_STORE"] == f"tcp://{host}:{port}" == f"tcp://127.0.0.1:{port}"
+        assert len(bytes.fromhex(env["HOROVOD_SECRET_KEY"])) == 32
+        # These are the caller's business, or would choose a backend.
+        for name in (
+            "HOROVOD_CPU_OPERATIONS",
+            "OMP_NUM_THREADS",
+            "NCCL_SOCKET_IFNAME",
+            "HOROVOD_START_TIMEOUT",
+        ):
+            assert env.get(name) == os.environ.get(name)
+    assert len({env["HOROVOD_SECRET_KEY"] for env in found}) == 1
+
+
+def test_two_jobs_have_two_secrets(launcher):
+    (first, _), (second, _) = environments(launcher, 1), environments(launcher, 1)
+    assert first[0]["HOROVOD_SECRET_KEY"] != second[0]["HOROVOD_SECRET_KEY"]
+
+
+def test_callers_environment_is_kept_and_flags_beat_it(launcher):
+    given = {
+        "OMPI_COMM_WORLD_RANK": "7",
+        "HOROVOD_CYCLE_TIME": "3.5",
+        "HOROVOD_CACHE_CAPACITY": "10",
+        "HOROVOD_RANK": "99",
+        "HOROVOD_SECRET_KEY": "00" * 32,
+        "CUDA_VISIBLE_DEVICES": "1",
+        "_HOROVOD_SECRET_KEY": "old",
+        "OLDPWD": "/",
+    }
+    words = ["--cache-capacity", 20, "--start-timeout", 45, "--tcp", "--network-interfaces", "lo"]
+    (env,), _ = environments(launcher, 1, *words, env=given)
+    assert env["OMPI_COMM_WORLD_RANK"] == "7"
+    assert env["CUDA_VISIBLE_DEVICES"] == "1"
+    assert env["HOROVOD_CYCLE_TIME"] == "3.5"
+    assert env["HOROVOD_CACHE_CAPACITY"] == "20"
+    assert env["HOROVOD_START_TIMEOUT"] == "45"
+    assert env["NCCL_IB_DISABLE"] == "1"
+    assert env["HOROVOD_GLOO_IFACE"] == env["NCCL_SOCKET_IFNAME"] == "lo"
+    assert env["HOROVOD_RANK"] == "0"
+    assert env["HOROVOD_SECRET_KEY"] != "00" * 32
+    assert "_HOROVOD_SECRET_KEY" not in env
+    assert "OLDPWD" not in env
+
+
+def test_the_secret_is_nowhere_but_in_the_ranks_environment(launcher):
+    body = DUMP + "import time; time.sleep(600)"
+    process = launcher.start_python(2, body, "--verbose", stderr=subprocess.STDOUT)
+    (text, _) = launcher.wait_for(2, "env.")
+    secret = json.loads(text)["HOROVOD_SECRET_KEY"].encode()
+    ranks = set()
+    for entry in Path("/proc").iterdir():
+        try:
+            assert secret not in (entry / "cmdline").read_bytes()
+            if entry.name.isdigit() and secret in (entry / "environ").read_bytes():
+                ranks.add(int(entry.name))
+        except OSError:
+            continue
+    assert len(ranks) == 2
+    process.terminate()
+    out, _ = process.communicate(timeout=20)
+    assert b"HOROVOD_STORE=tcp://" in out
+    assert b"HOROVOD_CONTROLLER=gloo" in out
+    assert secret not in out
+
+
+def test_the_ranks_meet_in_the_store(launcher):
+    body = """
+import os
+from hvd_core.bootstrap.store import StoreClient
+rank = os.environ["HOROVOD_RANK"]
+client = StoreClient(os.environ["HOROVOD_STORE"], bytes.fromhex(os.environ["HOROVOD_SECRET_KEY"]), int(rank))
+client.set("from." + rank, ("hello " + rank).encode())
+print(*(client.get(f"from.{peer}", 10).decode() for peer in range(4)))
+client.close()
+"""
+    done = launcher.run("-np", 4, sys.executable, "-c", body)
+    assert done.returncode == 0, done.stderr
+    said = "hello 0 hello 1 hello 2 hello 3"
+    assert sorted(done.stdout.splitlines()) == [f"[{rank}]<stdout>:{said}" for rank in range(4)]
+
+
+def test_wrong_start_timeout_in_the_environment(launcher):
+    done = launcher.run("-np", 1, "true", env={"HOROVOD_START_TIMEOUT": "soon"})
+    assert done.returncode == 2
+    assert "HOROVOD_START_TIMEOUT must be a positive number of seconds, found 'soon'." in done.stderr

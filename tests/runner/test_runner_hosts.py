@@ -1,0 +1,114 @@
+"""Hosts, hostfiles, and which rank goes where."""
+
+import socket
+
+import pytest
+
+from horovod.runner.hosts import (
+    HostInfo,
+    check_interfaces,
+    get_host_assignments,
+    is_local,
+    local_hosts,
+    parse_host_files,
+    parse_hosts,
+)
+
+
+def test_hosts_are_parsed():
+    assert parse_hosts("worker-0:2,worker_1.example.com:10") == [
+        HostInfo("worker-0", 2),
+        HostInfo("worker_1.example.com", 10),
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "a", "a:", "a:x", "a:2,", "a:2 b:2", "::1:2", "a:-1"])
+def test_wrong_hosts_are_refused(text):
+    with pytest.raises(
+        ValueError, match="Invalid host input, please make sure it has format as : worker-0:2,worker-1:2"
+    ):
+        parse_hosts(text)
+
+
+def test_hostfile_with_comments_and_blank_lines(tmp_path):
+    file = tmp_path / "hosts"
+    file.write_text("# the big ones\n\nalpha slots=4\nbeta   slots = 2  # two broken cards\ngamma\n")
+    assert parse_host_files(file) == "alpha:4,beta:2,gamma:1"
+
+
+@pytest.mark.parametrize("text", ["alpha 4\n", "alpha slots=x\n", "alpha slots\n"])
+def test_wrong_hostfile_names_the_line(tmp_path, text):
+    file = tmp_path / "hosts"
+    file.write_text("# comment\n" + text)
+    with pytest.raises(ValueError, match="hosts, line 2: expected 'HOST slots=N', found"):
+        parse_host_files(file)
+
+
+def test_empty_hostfile(tmp_path):
+    file = tmp_path / "hosts"
+    file.write_text("\n# nobody\n")
+    with pytest.raises(ValueError, match="names no host"):
+        parse_host_files(file)
+
+
+def test_assignments_go_host_by_host_and_cross_counts_hosts_with_that_local_rank():
+    slots = get_host_assignments(parse_hosts("a:3,b:1,c:2"), 6)
+    assert [s.to_response_string() for s in slots] == [
+        # rank, size, local rank, local size, cross rank, cross size
+        "0,6,0,3,0,3",
+        "1,6,1,3,0,2",
+        "2,6,2,3,0,1",
+        "3,6,0,1,1,3",
+        "4,6,0,2,2,3",
+        "5,6,1,2,1,2",
+    ]
+    assert [s.hostname for s in slots] == list("aaabcc")
+
+
+def test_fewer_processes_than_slots():
+    slots = get_host_assignments(parse_hosts("a:2,b:2,c:2"), 3)
+    assert [(s.hostname, s.local_size, s.cross_size) for s in slots] == [
+        ("a", 2, 2),
+        ("a", 2, 1),
+        ("b", 1, 2),
+    ]
+
+
+def test_most_processes():
+    assert len(get_host_assignments(parse_hosts("a:2,b:8"), 2, 5)) == 5
+    assert len(get_host_assignments(parse_hosts("a:2,b:1"), 2, 5)) == 3
+
+
+def test_too_few_slots():
+    with pytest.raises(
+        ValueError, match=r"Requested more processes \(4\) than there are available slots \(3\)"
+    ):
+        get_host_assignments(parse_hosts("a:2,b:1"), 4)
+
+
+@pytest.mark.parametrize("name", ["localhost", "127.0.0.1", "127.0.0.7", socket.gethostname()])
+def test_this_machine(name):
+    assert is_local(name)
+
+
+def test_another_machine():
+    assert not is_local("192.0.2.1")  # reserved for documentation
+    with pytest.raises(
+        ValueError, match=r"'192\.0\.2\.1' is not this machine, and several hosts are not supported"
+    ):
+        local_hosts(parse_hosts("localhost:2,192.0.2.1:2"))
+
+
+def test_unknown_name():
+    with pytest.raises(ValueError, match=r"'no-such-host\.invalid' could not be resolved"):
+        local_hosts(parse_hosts("no-such-host.invalid:2"))
+
+
+def test_two_names_of_this_machine_are_one_host():
+    assert local_hosts(parse_hosts("localhost:2,127.0.0.1:1")) == [HostInfo("localhost", 3)]
+
+
+def test_unknown_interface():
+    check_interfaces(["lo"])
+    with pytest.raises(ValueError, match=r"no network interface 'nope0' on this machine; there are .*lo"):
+        check_interfaces(["lo", "nope0"])

@@ -1,0 +1,209 @@
+"""What the ranks print arrives whole, with the rank in front, and in the files."""
+
+import os
+import re
+import subprocess
+import sys
+import threading
+
+import pytest
+
+CHATTER = """
+import os, sys
+rank = int(os.environ["HOROVOD_RANK"])
+for i in range(300):
+    sys.stdout.write(f"{rank}:{i}:" + "x" * (i % 97) + "\\n")
+    sys.stderr.write(f"{rank}:{i}:" + "e" * (i % 89) + "\\n")
+    if i % 50 == 0:
+        sys.stdout.flush()
+"""
+
+
+def test_lines_of_four_ranks_do_not_mix(launcher):
+    done = launcher.python(4, CHATTER)
+    assert done.returncode == 0
+    for text, name, fill in ((done.stdout, "stdout", "x97"), (done.stderr, "stderr", "e89")):
+        per_rank = {rank: [] for rank in range(4)}
+        for line in text.splitlines():
+            prefix, rank, rest = re.fullmatch(rf"(\[(\d)\]<{name}>:)(.*)", line).groups()
+            assert prefix
+            per_rank[int(rank)].append(rest)
+        for rank, lines in per_rank.items():
+            period = int(fill[1:])
+            assert lines == [f"{rank}:{i}:" + fill[0] * (i % period) for i in range(300)]
+
+
+def test_cr_ends_a_line_and_is_kept(launcher):
+    code = r"""
+import sys
+sys.stdout.write("\r 10%\r 20%\r\n\n30%\n")
+"""
+    done = launcher.python(1, code)
+    prefix = "[0]<stdout>:"
+    assert done.stdout == f"{prefix}\r{prefix} 10%\r{prefix} 20%\r\n{prefix}\n{prefix}30%\n"
+
+
+def test_cr_lf_in_two_writes_is_one_end(launcher):
+    code = r"""
+import sys, time
+for part in ("one\r", "\ntwo\r", "\r\n", "three\n"):
+    sys.stdout.write(part); sys.stdout.flush(); time.sleep(0.1)
+"""
+    prefix = "[0]<stdout>:"
+    expected = f"{prefix}one\r\n{prefix}two\r{prefix}\r\n{prefix}three\n"
+    assert launcher.python(1, code).stdout == expected
+
+
+def test_partial_line_is_shown_and_continued(launcher):
+    code = r"""
+import pathlib, sys, time
+sys.stdout.write("wait"); sys.stdout.flush()
+while not pathlib.Path("seen").exists(): time.sleep(0.02)
+sys.stdout.write(" done\nlast"); sys.stdout.flush()
+"""
+    process = launcher.start_python(1, code)
+    shown = b""
+    while not shown.endswith(b"wait"):
+        shown += os.read(process.stdout.fileno(), 100)
+    (launcher.folder / "seen").touch()
+    rest, _ = process.communicate(timeout=20)
+    # What does not end in a line is ended, so that the next message has a line of its own.
+    assert (shown + rest).decode() == "[0]<stdout>:wait done\n[0]<stdout>:last\n"
+
+
+def test_partial_line_of_one_rank_does_not_swallow_another(launcher):
+    code = r"""
+import os, pathlib, sys, time
+def wait(name):
+    while not pathlib.Path(name).exists(): time.sleep(0.02)
+if os.environ["HOROVOD_RANK"] == "0":
+    sys.stdout.write("epoch 1 ..."); sys.stdout.flush()
+    time.sleep(0.5); pathlib.Path("half").touch(); wait("other"); time.sleep(0.3)
+    print(" ok")
+else:
+    wait("half"); print("hello"); pathlib.Path("other").touch()
+"""
+    lines = launcher.python(2, code).stdout.splitlines()
+    assert lines == ["[0]<stdout>:epoch 1 ...", "[1]<stdout>:hello", "[0]<stdout>: ok"]
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_utf8_split_between_writes(launcher, unbuffered):
+    code = r"""
+import os, time
+text = "grüße 🎉 日本".encode()
+for i in range(len(text)):
+    os.write(1, text[i:i+1]); time.sleep(0.03)
+time.sleep(0.4)
+os.write(1, b"\n\xff\xfe bad\n")
+"""
+    process = launcher.start_python(1, code, env={"PYTHONUNBUFFERED": unbuffered})
+    seen = []
+    while chunk := os.read(process.stdout.fileno(), 1000):
+        seen.append(chunk)
+    process.wait(timeout=20)
+    whole = b"".join(seen)
+    assert whole == "[0]<stdout>:grüße 🎉 日本\n[0]<stdout>:".encode() + b"\xff\xfe bad\n"
+    for chunk in seen[:-1]:
+        chunk.decode()  # no piece ends inside a character
+
+
+def test_binary_and_very_long_lines_pass_unchanged(launcher):
+    code = r"""
+import os
+data = bytes(b for b in range(256) if b not in (10, 13)) * 4000
+while data:
+    data = data[os.write(1, data):]
+os.write(1, b"\n")
+"""
+    process = launcher.start_python(1, code)
+    out, _ = process.communicate(timeout=30)
+    assert out == b"[0]<stdout>:" + bytes(b for b in range(256) if b not in (10, 13)) * 4000 + b"\n"
+
+
+def test_timestamps(launcher):
+    for flag in ("-prefix-timestamp", "--prefix-output-with-timestamp"):
+        done = launcher.run("-np", 1, flag, "echo", "x")
+        assert re.fullmatch(r"\w{3} \w{3} +\d+ \d\d:\d\d:\d\d \d{4}\[0\]<stdout>:x\n", done.stdout)
+
+
+def test_files(launcher):
+    code = r"""
+import os, sys
+rank = os.environ["HOROVOD_RANK"]
+sys.stdout.write(f"out {rank}\r\n"); sys.stderr.write(f"err {rank}")
+"""
+    done = launcher.python(2, code, "--output-filename", "logs/run 1")
+    assert sorted(done.stdout.split("\r\n")) == ["", "[0]<stdout>:out 0", "[1]<stdout>:out 1"]
+    for rank in range(2):
+        folder = launcher.folder / "logs" / "run 1" / f"rank.{rank}"
+        assert (folder / "stdout").read_bytes() == f"out {rank}\r\n".encode()
+        assert (folder / "stderr").read_bytes() == f"err {rank}".encode()
+
+
+def test_names_of_files_sort(launcher):
+    done = launcher.run("-np", 11, "--output-filename", "logs", "true")
+    assert done.returncode == 0
+    names = sorted(path.name for path in (launcher.folder / "logs").iterdir())
+    assert names == [f"rank.{rank:02d}" for rank in range(11)]
+
+
+def test_folder_that_cannot_be_made(launcher):
+    (launcher.folder / "file").write_text("")
+    done = launcher.run("-np", 2, "--output-filename", "file/logs", "true")
+    assert done.returncode == 2
+    assert "Not a directory" in done.stderr
+    assert launcher.wait_for_none(3) == []
+
+
+def test_progress_bar_between_other_lines(launcher):
+    code = """
+import os, sys, time
+from tqdm import tqdm
+if os.environ["HOROVOD_RANK"] == "0":
+    for _ in tqdm(range(5), mininterval=0, ascii=True): time.sleep(0.02)
+else:
+    print("other")
+"""
+    done = launcher.python(2, code)
+    assert done.returncode == 0
+    bars = re.findall(r"\[0\]<stderr>: *(\d+)%\|", done.stderr)
+    assert bars[0] == "0"
+    assert bars[-1] == "100"
+    assert done.stderr.endswith("\n")
+
+
+def test_nobody_reads_the_output(launcher):
+    read_end, write_end = os.pipe()
+    process = launcher.start("-np", 2, "sh", "-c", "while true; do echo y; done", stdout=write_end)
+    os.close(write_end)
+    assert os.read(read_end, 10).startswith(b"[")
+    os.close(read_end)
+    assert process.wait(timeout=10) == 128 + 13
+    assert launcher.wait_for_none(3) == []
+
+
+def test_slow_reader_does_not_deadlock(launcher):
+    code = "import sys\nfor i in range(20000): print(i); print(i, file=sys.stderr)"
+    process = launcher.start_python(2, code)
+    # All of standard error is read only after standard output: the launcher must not lose or stop anything.
+    errors = []
+    reader = threading.Thread(target=lambda: errors.append(process.stderr.read()))
+    reader.start()
+    out = process.stdout.read()
+    reader.join(timeout=30)
+    assert process.wait(timeout=20) == 0
+    assert out.count(b"\n") == errors[0].count(b"\n") == 40000
+
+
+def test_output_to_one_terminal_keeps_lines_apart(launcher):
+    """stdout and stderr in the same pipe: an unfinished line of one must not run into the other."""
+    code = r"""
+import sys, time
+sys.stderr.write("50%"); sys.stderr.flush(); time.sleep(0.5)
+print("message"); sys.stdout.flush(); time.sleep(0.5)
+sys.stderr.write("\n")
+"""
+    process = launcher.start("-np", 1, sys.executable, "-c", code, stderr=subprocess.STDOUT)
+    out, _ = process.communicate(timeout=20)
+    assert out.decode() == "[0]<stderr>:50%\n[0]<stdout>:message\n"

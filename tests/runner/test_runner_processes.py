@@ -1,0 +1,288 @@
+"""Exit codes, and that nothing outlives the job, however it ends. Real processes only."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+# Ranks that would run for ever; each leaves a file with its process id once it is ready.
+SLEEP = """
+import os, time
+open("ready." + os.environ["HOROVOD_RANK"], "w").write(f"{os.getpid()}\\n")
+time.sleep(600)
+"""
+# As above, but deaf to SIGTERM.
+DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLEEP
+# Each rank has a child in its group, and a grandchild in a session of its own whose parent has gone.
+FAMILY = """
+import os, subprocess, sys
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        import signal, time
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        open("orphan." + os.environ["HOROVOD_RANK"], "w").write(f"{os.getpid()}\\n")
+        time.sleep(600)
+    os._exit(0)
+os.wait()
+"""
+
+
+def seconds_until_end(process, limit=20):
+    start = time.monotonic()
+    process.communicate(timeout=limit)
+    return time.monotonic() - start
+
+
+def test_success(launcher):
+    done = launcher.python(3, "pass")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert launcher.processes() == []
+
+
+@pytest.mark.parametrize("code", [1, 2, 77, 255])
+def test_exit_code_of_the_failing_rank(launcher, code):
+    body = f"import os, sys, time\nif os.environ['HOROVOD_RANK'] == '1': sys.exit({code})\ntime.sleep(600)"
+    start = time.monotonic()
+    done = launcher.python(4, body)
+    assert time.monotonic() - start < 5
+    assert done.returncode == code
+    assert f"Process 1 exit with status code {code}." in done.stderr
+    assert done.stderr.count("Terminating remaining workers after failure of Process 1.") == 1
+    assert done.stderr.endswith(
+        "Horovod detected that one or more processes exited with non-zero status, thus causing the job to be "
+        f"terminated. The first process to do so was:\nProcess name: 1\nExit code: {code}\n"
+    )
+    assert launcher.processes() == []
+
+
+def test_ranks_that_end_well_do_not_end_the_others(launcher):
+    done = launcher.python(
+        2, "import os, time\nif os.environ['HOROVOD_RANK'] == '0': time.sleep(1.5); print('end')"
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[0]<stdout>:end\n", "")
+
+
+def test_last_words_come_before_the_message(launcher):
+    done = launcher.python(2, "import os\nif os.environ['HOROVOD_RANK'] == '1': raise KeyError('oops')")
+    assert done.returncode == 1
+    assert done.stderr.index("[1]<stderr>:KeyError: 'oops'") < done.stderr.index("Process 1 exit with status")
+
+
+def test_others_get_a_moment_to_say_what_they_saw(launcher):
+    body = """
+import os, sys, time
+if os.environ["HOROVOD_RANK"] == "1": os.kill(os.getpid(), 9)
+time.sleep(0.5); sys.exit("rank 1 died")
+"""
+    done = launcher.python(2, body)
+    assert done.returncode == 128 + 9
+    assert "[0]<stderr>:rank 1 died\n" in done.stderr
+    assert "Terminating" not in done.stderr
+
+
+@pytest.mark.parametrize("body", [SLEEP, DEAF])
+def test_kill_9_of_one_rank_ends_the_job_within_5_seconds(launcher, body):
+    process = launcher.start_python(4, FAMILY + body)
+    pids = launcher.wait_for(4, "ready.")
+    launcher.wait_for(4, "orphan.")
+    os.kill(int(pids[2]), signal.SIGKILL)
+    assert seconds_until_end(process) < 5
+    assert process.returncode == 128 + 9
+    assert launcher.processes() == []
+
+
+def test_all_ranks_killed(launcher):
+    process = launcher.start_python(4, FAMILY + SLEEP)
+    pids = launcher.wait_for(4, "ready.")
+    launcher.wait_for(4, "orphan.")
+    for pid in pids:
+        os.kill(int(pid), signal.SIGKILL)
+    assert seconds_until_end(process) < 5
+    assert process.returncode == 128 + 9
+    assert launcher.processes() == []
+
+
+def test_kill_9_of_the_launcher_leaves_nothing(launcher):
+    process = launcher.start_python(4, FAMILY + DEAF)
+    launcher.wait_for(4, "ready.")
+    launcher.wait_for(4, "orphan.")
+    process.kill()
+    assert launcher.wait_for_none(5) == []
+
+
+def test_kill_9_of_the_keeper_ends_the_ranks(launcher):
+    process = launcher.start_python(4, SLEEP)
+    pids = launcher.wait_for(4, "ready.")
+    with open(f"/proc/{pids[0]}/stat") as stat:
+        keeper = int(stat.read().rpartition(")")[2].split()[1])
+    assert keeper != process.pid
+    os.kill(keeper, signal.SIGKILL)
+    _, err = process.communicate(timeout=10)
+    assert process.returncode == 1
+    assert b"ended with status -9 while ranks [0, 1, 2, 3] were running" in err
+    assert launcher.wait_for_none(3) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signal_to_the_launcher_leaves_nothing(launcher, number):
+    process = launcher.start_python(4, FAMILY + SLEEP)
+    launcher.wait_for(4, "ready.")
+    launcher.wait_for(4, "orphan.")
+    process.send_signal(number)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 128 + number
+    assert b"stopping all processes" in err
+    assert b"Traceback" not in err
+    assert launcher.processes() == []
+
+
+def test_ctrl_c_is_quick_when_the_ranks_obey(launcher):
+    process = launcher.start_python(2, SLEEP)
+    launcher.wait_for(2, "ready.")
+    process.send_signal(signal.SIGINT)
+    assert seconds_until_end(process) < 2
+
+
+def test_second_ctrl_c_kills(launcher):
+    process = launcher.start_python(2, DEAF)
+    launcher.wait_for(2, "ready.")
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    assert seconds_until_end(process) < 2
+    assert launcher.processes() == []
+
+
+def test_ranks_may_clean_up_after_ctrl_c(launcher):
+    body = """
+import os, signal, sys, time
+def save(*_):
+    time.sleep(1.0); print("saved", flush=True); sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+open("ready." + os.environ["HOROVOD_RANK"], "w").write("x\\n")
+time.sleep(600)
+"""
+    process = launcher.start_python(2, body)
+    launcher.wait_for(2, "ready.")
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert out.count(b"saved") == 2
+
+
+def test_ctrl_c_in_a_terminal(launcher):
+    """The terminal signals the whole foreground group; ranks and keeper are not in it."""
+    process = launcher.start_python(2, SLEEP, start_new_session=True)
+    launcher.wait_for(2, "ready.")
+    os.killpg(process.pid, signal.SIGINT)
+    assert seconds_until_end(process) < 5
+    assert process.returncode == 130
+    assert launcher.processes() == []
+
+
+def test_signal_while_starting(launcher):
+    """At any moment of the start: either the default action, or an orderly end; nothing stays."""
+    for delay in (0.05, 0.1, 0.15, 0.2, 0.3):
+        process = launcher.start_python(2, SLEEP)
+        time.sleep(delay)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=20)
+        assert process.returncode in (-15, 143)
+        assert launcher.wait_for_none(5) == []
+
+
+def test_what_ranks_leave_running_is_ended(launcher):
+    start = time.monotonic()
+    done = launcher.python(2, FAMILY)
+    assert done.returncode == 0
+    assert time.monotonic() - start < 6
+    assert launcher.processes() == []
+
+
+def test_standard_input_is_empty(launcher):
+    read_end, write_end = os.pipe()
+    done = launcher.python(2, "import sys; print(repr(sys.stdin.read()))", stdin=read_end)
+    os.close(read_end)
+    os.close(write_end)
+    assert sorted(done.stdout.splitlines()) == ["[0]<stdout>:''", "[1]<stdout>:''"]
+
+
+def test_ranks_start_clean(launcher):
+    """A session of their own, no stray descriptors, default signals."""
+    body = """
+import os, re
+print(os.getsid(0) == os.getpid(), sorted(int(n) for n in os.listdir("/proc/self/fd"))[:-1],
+      re.search("SigIgn:\\t(.*)", open("/proc/self/status").read()).group(1))
+"""
+    done = launcher.run("-np", 2, sys.executable, "-c", body)
+    # Python itself ignores SIGPIPE (13) and SIGXFSZ (25) after its start.
+    assert {line[12:] for line in done.stdout.splitlines()} == {"True [0, 1, 2] 0000000001001000"}
+    done = launcher.run("-np", 1, "grep", "SigIgn", "/proc/self/status")
+    assert re.search(r"SigIgn:\s*0+\n", done.stdout)
+
+
+def test_command_that_cannot_be_executed(launcher):
+    script = launcher.folder / "broken"
+    script.write_text("#!/nowhere/interpreter\n")
+    script.chmod(0o755)
+    done = launcher.run("-np", 1, "./broken")
+    assert done.returncode == 127
+    assert "[0]<stderr>:horovodrun: cannot start './broken': No such file or directory" in done.stderr
+
+
+def test_odd_arguments_and_variables_arrive_unchanged(launcher):
+    odd = ["", " ", "a b", "'", '"', "$HOME", "*", "\\", "ü", "a\nb"]
+    code = "import os, sys; print([os.fsencode(a) for a in sys.argv[1:]], os.environb[b'ODD'])"
+    process = launcher.start(
+        "-np", 1, sys.executable, "-c", code, *odd, env={"ODD": b"\xff\n=".decode("latin-1")}
+    )
+    out, _ = process.communicate(timeout=20)
+    value = os.fsencode(b"\xff\n=".decode("latin-1"))
+    assert out.decode() == f"[0]<stdout>:{[os.fsencode(word) for word in odd]} {value}\n"
+    raw = subprocess.run(
+        [
+            os.fsencode(sys.executable),
+            b"-m",
+            b"horovod.runner.launch",
+            b"-np",
+            b"1",
+            b"printf",
+            b"%s",
+            b"\xfe\xff",
+        ],
+        env=launcher.environment(),
+        cwd=launcher.folder,
+        capture_output=True,
+        timeout=20,
+    )
+    assert raw.stdout == b"[0]<stdout>:\xfe\xff\n"
+
+
+def test_an_idle_job_sleeps(launcher):
+    """Neither launcher nor keeper may poll."""
+    process = launcher.start_python(2, SLEEP)
+    (pid, _) = launcher.wait_for(2, "ready.")
+    time.sleep(0.5)
+
+    def ticks():
+        used = 0
+        with open(f"/proc/{pid}/stat") as stat:
+            keeper = stat.read().rpartition(")")[2].split()[1]
+        for one in (process.pid, keeper):
+            with open(f"/proc/{one}/stat") as stat:
+                fields = stat.read().rpartition(")")[2].split()
+            used += int(fields[11]) + int(fields[12])
+        return used
+
+    before = ticks()
+    time.sleep(3)
+    assert ticks() - before <= 1
+    process.terminate()
+    process.communicate(timeout=10)

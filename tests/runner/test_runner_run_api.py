@@ -1,0 +1,171 @@
+"""horovod.run: a function in several processes, called as programs call it."""
+
+import inspect
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+import horovod
+
+
+class OddError(Exception):
+    """Cannot be made again from its args."""
+
+    def __init__(self, first, second):
+        super().__init__(first)
+
+
+def rank():
+    return int(os.environ["HOROVOD_RANK"])
+
+
+def test_results_in_rank_order():
+    def work(a, b=0):
+        return rank(), os.environ["HOROVOD_SIZE"], a + b
+
+    assert horovod.run(work, (1,), {"b": 2}, num_proc=3) == [(0, "3", 3), (1, "3", 3), (2, "3", 3)]
+
+
+def test_functions_of_modules_are_found():
+    assert horovod.run(rank, num_proc=2) == [0, 1]
+
+
+def test_one_process_is_the_default():
+    assert horovod.run(os.getpid)[0] != os.getpid()
+
+
+def test_large_values_and_none():
+    data = os.urandom(8 << 20)
+    assert horovod.run(lambda x: x[::-1] if rank() else None, (data,), num_proc=2) == [None, data[::-1]]
+
+
+def test_old_spellings():
+    with pytest.warns(DeprecationWarning, match=r"horovod.run\(np=...\) is deprecated, use num_proc"):
+        assert horovod.run(rank, np=2, use_gloo=True) == [0, 1]
+
+
+def test_signature():
+    names = list(inspect.signature(horovod.run).parameters)
+    assert names[:4] == ["func", "args", "kwargs", "num_proc"]
+    assert names[-3:] == ["np", "min_np", "max_np"]
+    assert len(names) == 27
+
+
+def test_failure_tells_the_first_process_and_its_traceback(capfd):
+    def work():
+        if rank() == 1:
+            raise KeyError("lost")
+        import time
+
+        time.sleep(600)
+
+    with pytest.raises(RuntimeError) as caught:
+        horovod.run(work, num_proc=2)
+    text = str(caught.value)
+    assert "The first process to do so was:\nProcess name: 1\nExit code: 1\n" in text
+    assert "KeyError: 'lost'" in text
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert "[1]<stderr>:KeyError: 'lost'" in capfd.readouterr().err
+
+
+def test_exception_that_cannot_be_pickled():
+    def work():
+        raise OddError(1, 2)
+
+    with pytest.raises(RuntimeError, match="OddError: 1") as caught:
+        horovod.run(work)
+    assert caught.value.__cause__ is None
+
+
+def test_result_that_cannot_be_pickled():
+    with pytest.raises(RuntimeError, match="cannot pickle"):
+        horovod.run(lambda: (x for x in range(3)))
+
+
+@pytest.mark.parametrize("how, code", [(lambda: sys.exit(3), 3), (lambda: os.kill(os.getpid(), 9), 137)])
+def test_exit_and_death(how, code):
+    with pytest.raises(RuntimeError, match=rf"Process name: 0\nExit code: {code}\n"):
+        horovod.run(how)
+
+
+def test_functions_that_exit_with_0_have_no_result():
+    with pytest.raises(RuntimeError, match=r"Process 0 ended with status 0 before the function returned"):
+        horovod.run(lambda: os._exit(0))
+
+
+@pytest.mark.parametrize(
+    "arguments, error, message",
+    [
+        ({"hosts": "localhost:1", "hostfile": "f"}, ValueError, "hosts and hostfile"),
+        ({"use_gloo": True, "use_mpi": True}, ValueError, "use_gloo and use_mpi"),
+        ({"num_proc": 4, "hosts": "localhost:2"}, ValueError, r"more processes \(4\)"),
+        ({"num_proc": 0}, ValueError, "at least 1"),
+        ({"use_mpi": True}, NotImplementedError, "--mpi is not supported yet"),
+        ({"min_num_proc": 2}, NotImplementedError, "elastic jobs"),
+        ({"min_np": 2}, NotImplementedError, "elastic jobs"),
+        ({"host_discovery_script": "x"}, NotImplementedError, "elastic jobs"),
+        ({"network_interfaces": "nope0"}, ValueError, "no network interface 'nope0'"),
+        (
+            {"executable": "/nowhere/python"},
+            ValueError,
+            "The Python interpreter '/nowhere/python' was not found",
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_wrong_arguments(arguments, error, message):
+    with pytest.raises(error, match=message):
+        horovod.run(rank, **arguments)
+
+
+def test_output_folder(tmp_path):
+    horovod.run(lambda: print("said"), num_proc=2, output_filename=str(tmp_path / "logs"))
+    assert (tmp_path / "logs" / "rank.1" / "stdout").read_text() == "said\n"
+
+
+def test_output_goes_to_replaced_streams(capsys):
+    """Notebooks replace sys.stdout by an object without a descriptor."""
+    horovod.run(lambda: print("grüße"), num_proc=1)
+    assert capsys.readouterr().out == "[0]<stdout>:grüße\n"
+
+
+def test_no_descriptor_is_left_open():
+    horovod.run(rank)
+    before = sorted(os.listdir("/proc/self/fd"))
+    horovod.run(rank, num_proc=2)
+    with pytest.raises(RuntimeError):
+        horovod.run(lambda: sys.exit(1))
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+
+
+def test_in_a_thread():
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(2) as pool:
+        jobs = [pool.submit(horovod.run, rank, num_proc=2) for _ in range(2)]
+        assert [job.result(timeout=60) for job in jobs] == [[0, 1], [0, 1]]
+
+
+def test_ctrl_c_ends_the_job(launcher):
+    code = """
+import os, time, horovod
+def work():
+    open("ready." + os.environ["HOROVOD_RANK"], "w").write("x\\n")
+    time.sleep(600)
+try:
+    horovod.run(work, num_proc=2)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=launcher.folder, env=launcher.environment(), stdout=subprocess.PIPE
+    )
+    launcher.started.append(process)
+    launcher.wait_for(2, "ready.")
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=10)
+    assert out == b"interrupted\n"
+    assert launcher.processes() == []
