@@ -137,5 +137,5 @@ def test_store_address_over_mpi_is_on_the_interface_towards_the_other_hosts():
     own = socket.gethostname()
     assert mpi_rendezvous._address_towards([own, own]) == "127.0.0.1"
     assert mpi_rendezvous._address_towards([own, "localhost"]) in ("127.0.0.1", "::1")
-    with pytest.raises(BootstrapError, match="rank 0 cannot reach host 'no-such-host.invalid'"):
+    with pytest.raises(BootstrapError, match=r"rank 0 cannot reach host 'no-such-host\.invalid'"):
         mpi_rendezvous._address_towards([own, "no-such-host.invalid"])
