@@ -8,11 +8,10 @@ import time
 
 import pytest
 
+from bootstrap_job import check_healthy, reports, start_rank
 from hvd_core.bootstrap import BootstrapTimeout, StoreClient, StoreServer, connect
 from hvd_core.bootstrap.auth import new_secret
 from hvd_core.bootstrap.wire import split_address
-
-from .job import check_healthy, reports, start_rank
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -11,6 +11,7 @@ import time
 import psutil
 import pytest
 
+from bootstrap_job import STORE_PROGRAM, environment
 from hvd_core.bootstrap import (
     AuthenticationError,
     BootstrapError,
@@ -22,8 +23,6 @@ from hvd_core.bootstrap import (
 from hvd_core.bootstrap.auth import ANSWER_BYTES, CHALLENGE_BYTES, MAGIC
 from hvd_core.bootstrap.store import open_store_connection
 from hvd_core.bootstrap.wire import Deadline, recv_exact, split_address
-
-from .job import STORE_PROGRAM, environment
 
 SECRET = bytes(range(32))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .job import RANK_PROGRAM, check_healthy, reports, start
+from bootstrap_job import RANK_PROGRAM, check_healthy, reports, start
 
 pytestmark = pytest.mark.timeout(180)
 PROGRAM = [sys.executable, RANK_PROGRAM]

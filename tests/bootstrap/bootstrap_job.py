@@ -12,8 +12,8 @@ from pathlib import Path
 import hvd_core.bootstrap
 
 HERE = Path(__file__).parent
-RANK_PROGRAM = str(HERE / "rank_program.py")
-STORE_PROGRAM = str(HERE / "store_program.py")
+RANK_PROGRAM = str(HERE / "bootstrap_rank.py")
+STORE_PROGRAM = str(HERE / "bootstrap_store.py")
 
 
 def environment(**extra):

@@ -6,9 +6,8 @@ import sys
 
 import pytest
 
+from bootstrap_job import STORE_PROGRAM, check_healthy, environment, reports, start_rank
 from hvd_core.bootstrap.auth import new_secret
-
-from .job import STORE_PROGRAM, check_healthy, environment, reports, start_rank
 
 pytestmark = [pytest.mark.netns, pytest.mark.timeout(120)]
 

@@ -1,1 +1,0 @@
-"""A package, so that the names of its modules cannot collide with those of other test folders."""
