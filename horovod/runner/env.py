@@ -22,8 +22,8 @@ SECRET = "HOROVOD_SECRET_KEY"
 def job_environment(base: Mapping[str, str], args: argparse.Namespace) -> dict[str, str]:
     """What all ranks have in common: `base` (os.environ) and what the options set.
 
-    Deliberately not set: OMP_NUM_THREADS and CPU binding (the caller's choice), HOROVOD_CPU_OPERATIONS (it would
-    choose a backend), HOROVOD_GLOO_IFACE and NCCL_SOCKET_IFNAME unless interfaces were named.
+    Deliberately not set: OMP_NUM_THREADS and CPU binding (the caller's choice), HOROVOD_CPU_OPERATIONS (it
+    would choose a backend), HOROVOD_GLOO_IFACE and NCCL_SOCKET_IFNAME unless interfaces were named.
     """
     env = {name: value for name, value in base.items() if _NOT_PASSED.fullmatch(name) is None}
     set_env_from_args(env, args)
