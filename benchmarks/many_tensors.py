@@ -46,7 +46,7 @@ def run(options: argparse.Namespace, names: list[str]) -> dict:
             raise SystemExit("nothing could be started; the reasons are above")
         turns = [
             (case, name, form)
-            for case in CASES
+            for case in options.cases
             for name in fleet.teams
             for form in FORMS[name]
             if (name, case, form) not in SKIPPED
@@ -64,8 +64,8 @@ def run(options: argparse.Namespace, names: list[str]) -> dict:
                 if number:  # the first round is for warming up: names are new, memory is cold
                     times[case, name, form].append(seconds)
         result = {"machine": report.machine(), "ranks": options.np, "rounds": options.rounds, "cases": {}}
-        for case, make in CASES.items():
-            shapes = make()
+        for case in options.cases:
+            shapes = CASES[case]()
             elements = 0
             for shape in shapes:
                 product = 1
@@ -115,7 +115,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7, help="turns per form (default 7)")
     parser.add_argument("--only", help="ours or gloo")
     parser.add_argument("--json", metavar="FILE", help="write everything measured to FILE")
+    parser.add_argument("--cases", default=",".join(CASES), help=f"of {','.join(CASES)} (default all)")
     options = parser.parse_args()
+    options.cases = options.cases.split(",")
+    if not set(options.cases) <= set(CASES):
+        parser.error(f"unknown cases in {options.cases}; there are {','.join(CASES)}")
     names = options.only.split(",") if options.only else list(FORMS)
     unknown = sorted(set(names) - set(FORMS))
     if unknown:

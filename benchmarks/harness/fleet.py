@@ -123,7 +123,7 @@ class Team:
                         stdout=self.log,
                         stderr=subprocess.STDOUT,
                         start_new_session=True,
-                        cwd=build.ROOT,
+                        cwd=self.scratch,
                     )
                 )
             deadline = time.monotonic() + timeout

@@ -1,0 +1,114 @@
+"""The benchmarks run, compare, check results and clean up. Smoke tests: no figure is judged here, since they
+share the machine with whatever else runs; real figures come from running the scripts on a quiet machine.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+
+from harness import report, shapes  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("helpers")
+
+
+@pytest.fixture
+def bench(cache, tmp_path):
+    """Run a benchmark script; returns (what it wrote as JSON, the finished process)."""
+
+    def run(script, *arguments, **env):
+        out = tmp_path / "result.json"
+        scratch = tmp_path / "scratch"
+        scratch.mkdir(exist_ok=True)
+        done = subprocess.run(
+            [sys.executable, str(BENCHMARKS / script), *arguments, "--json", str(out)],
+            env=dict(os.environ, HVD_BENCH_CACHE=str(cache), TMPDIR=str(scratch), **env),
+            capture_output=True, text=True, timeout=110,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert not list(scratch.iterdir()), "scratch files left behind"
+        return json.loads(out.read_text()), done
+
+    return run
+
+
+def test_limit_and_floor_are_measured_side_by_side(bench):
+    found, done = bench("allreduce.py", "--only=loop,memory", "--sizes=4,96K", "--rounds=2", "--budget=0.01")
+    assert found["not_measured"] == {}
+    assert set(found["sizes"]) == {"4", "98304"}
+    for entry in found["sizes"].values():
+        assert set(entry["alternatives"]) == {"loop", "memory"}
+        assert all(len(row["rounds_us"]) == 2 for row in entry["alternatives"].values())
+        assert entry["time_ratios"]["memory/loop"] > 0
+    assert "Algorithm bandwidth" in done.stdout
+
+
+def test_three_ranks_share_two_cores_and_get_the_right_sum(bench):
+    found, _ = bench(
+        "allreduce.py", "-np=3", "--only=loop", "--sizes=4,64K,160K", "--rounds=1", "--budget=0.001"
+    )
+    assert found["not_measured"] == {}
+    assert found["ranks"] == 3
+
+
+def test_engine_backend_and_gloo_run_in_one_table(bench):
+    pytest.importorskip("torch")
+    pytest.importorskip("hvd_core._core")
+    found, _ = bench(
+        "allreduce.py", "--only=torch,numpy,table,gloo,loop", "--sizes=4,1M", "--rounds=1", "--budget=0.01"
+    )
+    assert found["not_measured"] == {}
+    assert {goal["goal"] for goal in found["goals"]} >= {"4 B at least 5 times faster than torch Gloo"}
+
+
+def test_what_cannot_run_is_named_and_the_rest_goes_on(bench):
+    found, done = bench(
+        "allreduce.py", "--only=table,loop", "--sizes=4", "--rounds=1", HVD_BENCH_SHM_LIB="/does/not/exist.so"
+    )
+    assert "/does/not/exist.so" in found["not_measured"]["table"]
+    assert "without table" in done.stderr
+    assert set(found["sizes"]["4"]["alternatives"]) == {"loop"}
+
+
+def test_idle_reads_cpu_time_of_every_rank(bench):
+    pytest.importorskip("hvd_core._core")
+    found, _ = bench("idle.py", "--only=numpy", "--seconds=1", "--limit-ms=1e9")
+    assert [set(rank) for rank in found["idle"]["numpy"]] == [{"cpu_ms", "wakeups"}] * 2
+
+
+def test_many_tensors_checks_each_form(bench):
+    pytest.importorskip("torch")
+    pytest.importorskip("hvd_core._core")
+    found, _ = bench("many_tensors.py", "--only=ours", "--cases=tiny", "--rounds=1")
+    assert found["not_measured"] == {}
+    assert set(found["cases"]["tiny"]["forms"]) == {"ours, each", "ours, grouped", "ours, one"}
+
+
+def test_sizes_and_ratios():
+    assert [report.parse_size(text) for text in ("4", "64K", "1MiB", "1G")] == [4, 65536, 1 << 20, 1 << 30]
+    with pytest.raises(ValueError, match="multiple of 4"):
+        report.parse_size("6")
+    assert report.ratio([2.0, 9.0, 4.0, None], [1.0, 3.0, 1.0, 1.0]) == 3.0
+    assert report.ratio([None], [1.0]) is None
+    assert report.size_text(98304) == "96 KiB"
+
+
+def test_resnet50_has_its_161_parameters():
+    found = shapes.resnet50()
+    assert len(found) == 161
+    elements = 0
+    for shape in found:
+        count = 1
+        for dim in shape:
+            count *= dim
+        elements += count
+    assert elements == 25_557_032
