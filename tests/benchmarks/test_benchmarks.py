@@ -2,6 +2,7 @@
 share the machine with whatever else runs; real figures come from running the scripts on a quiet machine.
 """
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -29,9 +30,13 @@ def bench(cache, tmp_path):
         out = tmp_path / "result.json"
         scratch = tmp_path / "scratch"
         scratch.mkdir(exist_ok=True)
+        # A package built in place is found by this process only because of where it was started.
+        package = importlib.util.find_spec("hvd_core")
+        places = [str(Path(package.origin).parents[1])] if package and package.origin else []
+        path = os.pathsep.join([*places, *filter(None, [os.environ.get("PYTHONPATH")])])
         done = subprocess.run(
             [sys.executable, str(BENCHMARKS / script), *arguments, "--json", str(out)],
-            env=dict(os.environ, HVD_BENCH_CACHE=str(cache), TMPDIR=str(scratch), **env),
+            env=dict(os.environ, HVD_BENCH_CACHE=str(cache), TMPDIR=str(scratch), PYTHONPATH=path, **env),
             capture_output=True, text=True, timeout=110,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
