@@ -1,10 +1,9 @@
 """Runs a program (programs.py) on the engine's own protocol code, under a random schedule.
 
-N control nodes in one process, joined by queues, on a clock that only moves when told: the engine's
-ProtocolSim. A schedule decides at each turn which rank's program goes on, which node works, which bytes arrive.
-An execution completes when all ranks have begun it, as a collective does. What must come out is what
-checker.ideal() says, as for the model. Process sets are left out: the simulation has only the one of all ranks.
-Used by test_engine_protocol.py, on one thread.
+N control nodes in one process, joined by queues, on a clock that only moves when told: ProtocolSim. A
+schedule decides at each turn which rank's program goes on, which node works, which bytes arrive. An execution
+completes when all ranks have begun it, as a collective does. What must come out is what checker.ideal()
+says, as for the model. Process sets are left out: the simulation has only that of all ranks. One thread.
 """
 
 from __future__ import annotations
