@@ -45,13 +45,18 @@ FULL = ["4", "16", "64", "256", "1K", "4K", "16K", "64K", "256K", "1M", "4M", "1
 QUICK = ["4", "4K", "64K", "1M", "16M"]
 
 
-def stream(fleet: Fleet) -> dict:
-    """GB/s of STREAM's copy and triad, all ranks at once, arrays far beyond the caches."""
-    nbytes, found = 256 << 20, {}
+def memory_figures(fleet: Fleet) -> dict:
+    """GB/s: STREAM beyond the caches, all ranks together; and what a core gets from another."""
+    team, found = fleet.teams["memory"], {}
+    nbytes = 256 << 20
     for kind, name, traffic in ((0, "copy", 2), (1, "triad", 3)):
-        command = {"do": "stream", "kind": kind, "bytes": nbytes, "iters": 5}
-        seconds = statistics.median(fleet.teams["memory"].seconds(command))
+        seconds = statistics.median(team.seconds({"do": "stream", "kind": kind, "bytes": nbytes, "iters": 5}))
         found[name] = traffic * nbytes * fleet.size / seconds / 1e9
+    nbytes, found["core_to_core"] = 16 << 20, 0.0
+    for chunk in (16 << 10, 32 << 10, 48 << 10, 64 << 10, 128 << 10):
+        command = {"do": "exchange", "chunk": chunk, "bytes": nbytes // 2, "iters": 9}
+        seconds = statistics.median(team.seconds(command))
+        found["core_to_core"] = max(found["core_to_core"], nbytes / seconds / 1e9)
     return found
 
 
@@ -67,7 +72,7 @@ def run(options: argparse.Namespace, sizes: list[int], names: list[str]) -> dict
             "machine": report.machine(),
             "ranks": options.np,
             "rounds": options.rounds,
-            "stream_gb_s": stream(fleet) if "memory" in fleet.teams else None,
+            "memory_gb_s": memory_figures(fleet) if "memory" in fleet.teams else None,
             "sizes": {},
         }
         for nbytes in sizes:
@@ -103,9 +108,11 @@ def tables(result: dict, names: list[str]) -> str:
     names = [name for name in names if any(name in entry["alternatives"] for entry in sizes.values())]
     machine = result["machine"]
     out = [f"{result['ranks']} ranks, {result['rounds']} rounds, {machine['cpu']}, {machine['cores']} cores"]
-    if result["stream_gb_s"]:
-        copy, triad = result["stream_gb_s"]["copy"], result["stream_gb_s"]["triad"]
-        out[0] += f"; all ranks together: copy {copy:.1f} GB/s, triad {triad:.1f} GB/s"
+    if figures := result["memory_gb_s"]:
+        out.append(
+            f"GB/s, all ranks together: copy {figures['copy']:.1f}, triad {figures['triad']:.1f}; "
+            f"core to core and back, within the caches: {figures['core_to_core']:.1f} into each"
+        )
     for title, key in (
         ("Time, us: median of the rounds", "median_us"),
         ("Time, us: best round", "min_us"),

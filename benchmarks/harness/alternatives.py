@@ -8,7 +8,7 @@ import sys
 
 from . import build
 from .build import Unavailable
-from .fleet import BARRIER_BYTES, Spec
+from .fleet import Spec
 
 CHUNKS = [0, *(kib << 10 for kib in (16, 32, 64, 96, 128, 192, 256, 512, 1024))]
 
@@ -90,7 +90,10 @@ def loop(size: int) -> Spec:
 def memory(size: int) -> Spec:
     helper = build.native("memory")
     env = {"HVD_BENCH_NATIVE": str(helper)}
-    return Spec("memory", "one pass in place", ["native.py", "memory"], env=env, shared_bytes=BARRIER_BYTES)
+    library = ctypes.CDLL(str(helper))
+    library.memory_shared_bytes.restype = ctypes.c_uint64
+    shared = library.memory_shared_bytes()
+    return Spec("memory", "one pass in place", ["native.py", "memory"], env=env, shared_bytes=shared)
 
 
 MAKERS = {

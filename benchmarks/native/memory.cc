@@ -4,7 +4,73 @@
 
 #include "spin.h"
 
+namespace {
+
+constexpr int kSlots = 3;
+
+struct Exchange {  // after the barrier page
+  hvd::bench::Line handed[hvd::bench::kMaxRanks], returned[hvd::bench::kMaxRanks];
+  alignas(4096) float slots[hvd::bench::kMaxRanks][kSlots][1 << 16];
+};
+
+void write(float* __restrict slot, uint64_t elements, float value) {
+  for (uint64_t j = 0; j < elements; j++) slot[j] = value;
+}
+
+void update(float* __restrict slot, uint64_t elements) {
+  for (uint64_t j = 0; j < elements; j++) slot[j] += 1.0f;
+}
+
+float read(const float* slot, uint64_t elements) {
+  float lanes[64] = {};
+  for (uint64_t j = 0; j + 64 <= elements; j += 64) {
+    for (int lane = 0; lane < 64; lane++) lanes[lane] += slot[j + lane];
+  }
+  float sum = 0;
+  for (float lane : lanes) sum += lane;
+  return sum;
+}
+
+}  // namespace
+
 extern "C" {
+
+uint64_t memory_shared_bytes() { return hvd::bench::kBarrierBytes + sizeof(Exchange); }
+
+// How fast data goes from core to core and back: every rank writes chunks into slots of its own, updates those of its
+// right neighbour in place, and reads its own again, all ranks at once and within the caches. This is an allreduce
+// without the buffers: two ranks that sum n bytes cannot move less than n/2 over and n/2 back.
+void memory_exchange(void* mapping, int rank, int size, uint64_t chunk_bytes, uint64_t chunks, int iters,
+                     int64_t* start, int64_t* end) {
+  auto* base = static_cast<char*>(mapping);
+  auto& barrier = *reinterpret_cast<hvd::bench::Barrier*>(base);
+  auto& exchange = *reinterpret_cast<Exchange*>(base + hvd::bench::kBarrierBytes);
+  int right = (rank + 1) % size, left = (rank + size - 1) % size;
+  uint64_t elements = chunk_bytes / sizeof(float);
+  uint64_t done = exchange.handed[rank].value.load();
+  float sum = 0;
+  for (int i = 0; i < iters; i++, done += chunks) {
+    barrier.wait(rank, size);
+    start[i] = hvd::bench::now_ns();
+    for (uint64_t k = 0; k < chunks + 2; k++) {
+      if (k < chunks) {
+        write(exchange.slots[rank][k % kSlots], elements, static_cast<float>(k));
+        exchange.handed[rank].value.store(done + k + 1, std::memory_order_release);
+      }
+      if (k >= 1 && k - 1 < chunks) {
+        hvd::bench::wait_for(exchange.handed[right], done + k);
+        update(exchange.slots[right][(k - 1) % kSlots], elements);
+        exchange.returned[rank].value.store(done + k, std::memory_order_release);
+      }
+      if (k >= 2) {
+        hvd::bench::wait_for(exchange.returned[left], done + k - 1);
+        sum += read(exchange.slots[rank][(k - 2) % kSlots], elements);
+      }
+    }
+    end[i] = hvd::bench::now_ns();
+  }
+  asm volatile("" : : "x"(sum));
+}
 
 // One in-place pass over the buffer: read every element once, write it once. No allreduce in private memory can touch
 // a buffer less, so this time is the floor for every alternative at that size.

@@ -52,7 +52,7 @@ class BareLoop(Native):
 
 
 class Memory(Native):
-    """One pass over the buffer in place, all ranks at once; STREAM's copy and triad as extra command."""
+    """One pass over the buffer in place, all ranks at once; "stream" and "exchange" as extra commands."""
 
     def reduces(self) -> bool:
         return False
@@ -61,6 +61,15 @@ class Memory(Native):
         self.library.memory_timed(*self.place(), *buffer(array), INT(iters), *addresses(stamps))
 
     def extra(self, command: dict) -> object:
+        return self.exchange(command) if command["do"] == "exchange" else self.stream(command)
+
+    def exchange(self, command: dict) -> dict:
+        stamps = np.zeros((2, command["iters"]), dtype=np.int64)
+        chunk, chunks = U64(command["chunk"]), U64(command["bytes"] // command["chunk"])
+        self.library.memory_exchange(*self.place(), chunk, chunks, INT(command["iters"]), *addresses(stamps))
+        return {"start": stamps[0].tolist(), "end": stamps[1].tolist()}
+
+    def stream(self, command: dict) -> dict:
         count, iters = command["bytes"] // 4, command["iters"]
         arrays = [np.ones(count, dtype=np.float32) for _ in range(3)]
         stamps = np.zeros((2, iters), dtype=np.int64)
