@@ -85,11 +85,16 @@ def test_no_notes_to_self_are_left():
     check(rules.leftovers(OURS))
 
 
-def test_test_modules_have_unique_names_and_form_no_packages():
-    # pytest puts each test folder on sys.path: two helpers of one name would hide each other, and an
-    # __init__.py would put tests/ itself there, where the folder tests/torch hides PyTorch.
-    names = Counter(path.name for path in rules.sources(ROOT / "tests", ".py") if path.name != "conftest.py")
-    assert not names.pop("__init__.py", 0), "no __init__.py under tests/, please"
+def test_test_modules_do_not_hide_each_other_or_a_framework():
+    # pytest puts a test folder on sys.path, so two helpers of one name would hide each other; of a folder
+    # that is a package it puts the parent there, where a package tests/torch would hide PyTorch.
+    folders = sorted({path.parent for path in rules.sources(ROOT / "tests", ".py")})
+    packages = [folder for folder in folders if (folder / "__init__.py").exists()]
+    check(
+        [f"{folder}: no __init__.py here" for folder in packages if folder.name in rules.FRAMEWORK_PACKAGES]
+    )
+    loose = [path.name for folder in folders if folder not in packages for path in folder.glob("*.py")]
+    names = Counter(name for name in loose if name != "conftest.py")
     check([f"{count} files under tests/ are called {name}" for name, count in names.items() if count > 1])
 
 
