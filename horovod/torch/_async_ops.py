@@ -24,14 +24,25 @@ from horovod.torch._submit import (
     engine,
     fetch_many,
     fetch_one,
+    keep_for_ever,
     operands,
     resolve_op,
     wire_op,
 )
 
 
-def reduce_into(tensor, output, name, op, prescale_factor, postscale_factor, process_set) -> int:
-    """Submit an allreduce of `tensor` into `output`, which may be `tensor`. Returns the handle."""
+def empty_like(tensor):
+    """Room for the result; what is no tensor is returned as it is, for the checks to refuse."""
+    return torch.empty_like(tensor, requires_grad=False) if isinstance(tensor, torch.Tensor) else tensor
+
+
+def reduce_into(
+    tensor, output, name, op, prescale_factor, postscale_factor, process_set, wait: bool = False
+) -> int:
+    """Submit an allreduce of `tensor` into `output`, which may be `tensor`. Returns the handle.
+
+    With `wait` there is no handle: the call returns when the output is there.
+    """
     if name is not None:
         name = f"allreduce.{name}"
     check(tensor, REDUCIBLE, name, process_set)
@@ -42,6 +53,14 @@ def reduce_into(tensor, output, name, op, prescale_factor, postscale_factor, pro
     if BY_ADDRESS:
         source, target = by_address(tensor), by_address(output)
     set_id = process_set.process_set_id
+    if wait:
+        try:
+            return engine().allreduce(
+                source, target, name, number, prescale_factor, postscale_factor, set_id, True
+            )
+        except KeyboardInterrupt:
+            keep_for_ever((tensor, output))
+            raise
     handle = engine().allreduce(source, target, name, number, prescale_factor, postscale_factor, set_id)
     _handle_map[handle] = (tensor, output, None)
     return handle
@@ -64,14 +83,23 @@ def reduce_group_into(tensors, outputs, name, op, prescale_factor, postscale_fac
     return handle
 
 
-def broadcast_into(tensor, output, root_rank, name, process_set) -> int:
-    """Submit a broadcast of the root's `tensor` into everybody's `output`. Returns the handle."""
+def broadcast_into(tensor, output, root_rank, name, process_set, wait: bool = False) -> int:
+    """Submit a broadcast of the root's `tensor` into everybody's `output`. Returns the handle.
+
+    With `wait` there is no handle: the call returns when the output is there.
+    """
     if name is not None:
         name = f"broadcast.{name}"
     check(tensor, MOVABLE, name, process_set)
     source, target = tensor, output
     if BY_ADDRESS:
         source, target = by_address(tensor), by_address(output)
+    if wait:
+        try:
+            return engine().broadcast(source, target, root_rank, name, process_set.process_set_id, True)
+        except KeyboardInterrupt:
+            keep_for_ever((tensor, output))
+            raise
     handle = engine().broadcast(source, target, root_rank, name, process_set.process_set_id)
     _handle_map[handle] = (tensor, output, None)
     return handle
@@ -115,7 +143,7 @@ def allreduce_async(
             synchronize().
     """
     op = Average if op is None and average is None else resolve_op(op, average)
-    output = torch.empty_like(tensor, requires_grad=False) if isinstance(tensor, torch.Tensor) else tensor
+    output = empty_like(tensor)
     return reduce_into(tensor, output, name, op, prescale_factor, postscale_factor, process_set)
 
 
@@ -156,9 +184,7 @@ def grouped_allreduce_async(
     """
     op = Average if op is None and average is None else resolve_op(op, average)
     tensors = list(tensors)
-    outputs = [
-        torch.empty_like(t, requires_grad=False) if isinstance(t, torch.Tensor) else t for t in tensors
-    ]
+    outputs = [empty_like(t) for t in tensors]
     return reduce_group_into(tensors, outputs, name, op, prescale_factor, postscale_factor, process_set)
 
 
@@ -244,7 +270,7 @@ def broadcast_async(
     Raises:
         ValueError: as in allreduce_async, and for a root that is not in the process set.
     """
-    output = torch.empty_like(tensor, requires_grad=False) if isinstance(tensor, torch.Tensor) else tensor
+    output = empty_like(tensor)
     return broadcast_into(tensor, output, root_rank, name, process_set)
 
 
@@ -288,15 +314,28 @@ def sparse_allreduce_async(
     indices = tensor.indices().transpose(0, 1).contiguous()
     values = tensor.values().contiguous()
     prefix = None if name is None else str(name)
-    indices_handle = allgather_async(indices, prefix and f"{prefix}.indices", process_set)
-    values_handle = allgather_async(values, prefix and f"{prefix}.values", process_set)
+    handles = (
+        allgather_async(indices, prefix and f"{prefix}.indices", process_set),
+        allgather_async(values, prefix and f"{prefix}.values", process_set),
+    )
+    return SparseReduction(handles, shape, process_set.size() if op == Average else 1)
 
-    def finish() -> torch.Tensor:
-        all_indices = _submit.synchronize(indices_handle)
-        all_values = _submit.synchronize(values_handle)
-        if op == Average:
-            rounding = None if all_values.is_floating_point() else "trunc"
-            all_values = torch.div(all_values, process_set.size(), rounding_mode=rounding)
-        return torch.sparse_coo_tensor(all_indices.transpose(0, 1), all_values, shape)
 
-    return finish
+class SparseReduction:
+    """A sparse allreduce that is under way; calling it waits and returns the sparse tensor."""
+
+    def __init__(self, handles: tuple[int, int], shape: torch.Size, divisor: int):
+        self.handles = handles
+        self._shape = shape
+        self._divisor = divisor
+
+    def __call__(self) -> torch.Tensor:
+        try:
+            indices, values = [_submit.synchronize(handle) for handle in self.handles]
+        except _submit.HorovodInternalError:
+            _submit.forget_finished(self.handles)
+            raise
+        if self._divisor > 1:
+            rounding = None if values.is_floating_point() else "trunc"
+            values = torch.div(values, self._divisor, rounding_mode=rounding)
+        return torch.sparse_coo_tensor(indices.transpose(0, 1), values, self._shape)

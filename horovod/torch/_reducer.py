@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from horovod.common.process_sets import ProcessSet
-from horovod.torch._async_ops import reduce_group_into, reduce_into, sparse_allreduce_async
-from horovod.torch._submit import _basics, _handle_map, engine, forget
+from horovod.torch._async_ops import SparseReduction, reduce_group_into, reduce_into, sparse_allreduce_async
+from horovod.torch._submit import engine, forget, forget_finished
 from horovod.torch.compression import Compression
 
 # torch < 2.1 has no hook that runs after the gradient is stored; there the accumulator node of the graph is
@@ -29,17 +29,17 @@ _TOO_MANY_BACKWARDS = (
 class _Slot:
     """One parameter: how often its gradient is still to be computed, and the reduction that is under way."""
 
-    __slots__ = ("anchor", "context", "delay", "group", "handle", "name", "param", "sent", "sparse")
+    __slots__ = ("anchor", "context", "delay", "group", "handle", "name", "param", "sent", "sparse_dim")
 
     def __init__(self, param: torch.Tensor, name: str, delay: int):
         self.param = param
         self.name = name
         self.delay = delay
-        self.handle: int | Callable | None = None
+        self.handle: int | SparseReduction | None = None
         self.sent: torch.Tensor | None = None
         self.context: Any = None
         self.group: _Group | None = None
-        self.sparse = False  # the last gradient was sparse
+        self.sparse_dim = 0  # of the last gradient; 0 for a dense one
         self.anchor: Any = None  # keeps the accumulator node alive, whose hook dies with it
 
 
@@ -53,6 +53,12 @@ class _Group:
         self.slots = slots
         for slot in slots:
             slot.group = self
+
+
+def _empty_sparse(param: torch.Tensor, sparse_dim: int) -> torch.Tensor:
+    indices = torch.empty((sparse_dim, 0), dtype=torch.int64, device=param.device)
+    values = torch.empty((0, *param.shape[sparse_dim:]), dtype=param.dtype, device=param.device)
+    return torch.sparse_coo_tensor(indices, values, param.shape)
 
 
 class GradientReducer:
@@ -129,8 +135,8 @@ class GradientReducer:
         param = slot.param
         grad = param.grad
         if grad is None:
-            if slot.sparse and not self.sparse_as_dense:
-                grad = torch.sparse_coo_tensor(param.shape, dtype=param.dtype, device=param.device)
+            if slot.sparse_dim and not self.sparse_as_dense:
+                grad = _empty_sparse(param, slot.sparse_dim)
             else:
                 grad = torch.zeros_like(param, requires_grad=False)
             param.grad = grad
@@ -139,12 +145,12 @@ class GradientReducer:
                 f"The gradient of {slot.name} requires grad itself (create_graph=True), which "
                 "DistributedOptimizer cannot reduce. Detach it first, or use hvd.allreduce."
             )
-        slot.sparse = grad.layout is torch.sparse_coo
+        slot.sparse_dim = grad.sparse_dim() if grad.layout is torch.sparse_coo else 0
         return grad
 
     def _wire_form(self, slot: _Slot, grad: torch.Tensor) -> torch.Tensor:
         """What is sent for `grad`: itself if possible, so that it is reduced in place."""
-        if slot.sparse:
+        if slot.sparse_dim:
             grad = grad.to_dense()
         if grad.is_complex():
             grad = torch.view_as_real(grad)
@@ -155,7 +161,7 @@ class GradientReducer:
 
     def _submit(self, slot: _Slot) -> None:
         grad = self._gradient(slot)
-        if slot.sparse and not self.sparse_as_dense:
+        if slot.sparse_dim and not self.sparse_as_dense:
             slot.handle = sparse_allreduce_async(grad, slot.name, self.op, self.process_set)
             return
         sent = self._wire_form(slot, grad)
@@ -165,7 +171,7 @@ class GradientReducer:
     def _submit_group(self, group: _Group) -> None:
         for slot in group.slots:
             grad = self._gradient(slot)
-            if slot.sparse and not self.sparse_as_dense:
+            if slot.sparse_dim and not self.sparse_as_dense:
                 raise ValueError(
                     f"Parameter {slot.name} has a sparse gradient and belongs to a group. Use "
                     "sparse_as_dense=True, or leave it out of `groups`."
@@ -206,7 +212,7 @@ class GradientReducer:
         self._submit_missing()
         core = engine()
         active = [slot for slot in self.slots.values() if slot.handle is not None]
-        handles = list({slot.handle: None for slot in active if not callable(slot.handle)})
+        handles = list({slot.handle: None for slot in active if type(slot.handle) is int})
         try:
             core.wait_many(handles)
             for slot in active:
@@ -220,7 +226,7 @@ class GradientReducer:
 
     def _store(self, slot: _Slot) -> None:
         param = slot.param
-        if callable(slot.handle):
+        if isinstance(slot.handle, SparseReduction):
             param.grad = slot.handle()
             return
         sent = slot.sent
@@ -231,8 +237,8 @@ class GradientReducer:
             grad = param.grad = torch.zeros_like(param, requires_grad=False)
         with torch.no_grad():
             reduced = self.compression.decompress(sent, slot.context)
-            if slot.sparse:
-                param.grad = reduced.to_sparse(grad.sparse_dim())
+            if slot.sparse_dim:
+                param.grad = reduced.to_sparse(slot.sparse_dim)
             elif grad.is_complex():
                 torch.view_as_real(grad).copy_(reduced)
             else:
@@ -249,8 +255,9 @@ class GradientReducer:
 
         The tensors of operations that still run stay in the handle map: the engine writes to their memory.
         """
-        core = engine() if _basics.is_initialized() else None
         for slot in self.slots.values():
-            if core is not None and slot.handle in _handle_map and core.poll(slot.handle):
-                forget(core, slot.handle)
+            if isinstance(slot.handle, SparseReduction):
+                forget_finished(slot.handle.handles)
+            else:
+                forget_finished((slot.handle,))
         self._clear()

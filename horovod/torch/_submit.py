@@ -7,19 +7,19 @@ HOROVOD_TORCH_NO_DLPACK_API=1).
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from horovod.common.basics import HorovodBasics, runtime
+from horovod.common.basics import UNAVAILABLE, HorovodBasics, runtime
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.process_sets import ProcessSet
 
-try:
+if UNAVAILABLE is None:
     from hvd_core.runtime import engine
-except ImportError:
+else:
 
     def engine():
         """Stands in where the engine cannot be loaded: raises ImportError with the reason."""
@@ -39,6 +39,8 @@ Product = _basics.Product
 # memory. `fetch(engine, handle)` makes the outputs where the engine allocates them; None where they exist
 # already.
 _handle_map: dict[int, tuple[Any, Any, Callable | None]] = {}
+
+_abandoned: list[tuple] = []
 
 # The numbers of hvd/backend_abi.h.
 _WIRE_OPS = {Average: 4, Sum: 0, Min: 2, Max: 3, Product: 1}
@@ -226,7 +228,22 @@ def synchronize(handle: int) -> Any:
     return output
 
 
+def keep_for_ever(tensors: tuple) -> None:
+    """Keep tensors alive whose operation was left by Ctrl-C: the engine may still write to their memory."""
+    _abandoned.append(tensors)
+
+
 def forget(core, handle: int) -> None:
     """Drop a finished handle and the references to its tensors."""
     if _handle_map.pop(handle, None) is not None:
         core.release(handle)
+
+
+def forget_finished(handles: Iterable[int]) -> None:
+    """Drop those of the handles that are finished. The engine still uses the tensors of the others."""
+    if not _basics.is_initialized():
+        return
+    core = engine()
+    for handle in handles:
+        if handle in _handle_map and core.poll(handle):
+            forget(core, handle)

@@ -16,6 +16,8 @@ from horovod.torch._async_ops import (
     allreduce_async_,
     broadcast_async,
     broadcast_async_,
+    broadcast_into,
+    empty_like,
     grouped_allgather_async,
     grouped_allreduce_async,
     grouped_allreduce_async_,
@@ -180,9 +182,9 @@ def allreduce(
     """
     op = Average if op is None and average is None else resolve_op(op, average)
     if compression is Compression.none and not _needs_grad((tensor,)):
-        return synchronize(
-            allreduce_async(tensor, None, name, op, prescale_factor, postscale_factor, process_set)
-        )
+        output = empty_like(tensor)
+        reduce_into(tensor, output, name, op, prescale_factor, postscale_factor, process_set, True)
+        return output
     compressed, context = compression.compress(tensor)
     reduced = HorovodAllreduce.apply(
         compressed, None, name, op, prescale_factor, postscale_factor, process_set
@@ -201,7 +203,8 @@ def allreduce_(
 ) -> torch.Tensor:
     """Reduce a tensor over all ranks in place and return it. Not differentiable; otherwise as allreduce."""
     op = Average if op is None and average is None else resolve_op(op, average)
-    return synchronize(reduce_into(tensor, tensor, name, op, prescale_factor, postscale_factor, process_set))
+    reduce_into(tensor, tensor, name, op, prescale_factor, postscale_factor, process_set, True)
+    return tensor
 
 
 def grouped_allreduce(
@@ -322,7 +325,9 @@ def broadcast(
     """
     if _needs_grad((tensor,)):
         return HorovodBroadcast.apply(tensor, root_rank, name, process_set)
-    return synchronize(broadcast_async(tensor, root_rank, name, process_set))
+    output = empty_like(tensor)
+    broadcast_into(tensor, output, root_rank, name, process_set, True)
+    return output
 
 
 def broadcast_(
@@ -332,7 +337,8 @@ def broadcast_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """Copy the root's tensor to all ranks in place and return it. Not differentiable."""
-    return synchronize(broadcast_async_(tensor, root_rank, name, process_set))
+    broadcast_into(tensor, tensor, root_rank, name, process_set, True)
+    return tensor
 
 
 def join(device: int = -1) -> int:
@@ -364,9 +370,4 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
     Raises:
         ValueError: Horovod is not initialized. HorovodInternalError: a rank is gone.
     """
-    core = engine()
-    handle = core.barrier(process_set.process_set_id)
-    try:
-        core.wait(handle)
-    finally:
-        core.release(handle)
+    engine().barrier(process_set.process_set_id, True)

@@ -1,0 +1,136 @@
+"""Checks of gradients, run on every rank by rank_main.py. The wanted values follow from the definitions."""
+
+import numpy as np
+import torch
+
+import horovod.torch as hvd
+from support import as_float64, expect
+
+RANKS = range(hvd.size())
+ME = hvd.rank()
+SIZE = hvd.size()
+
+
+def weights(rank, shape, seed=0):
+    """The gradient that comes in from above, different on each rank."""
+    return torch.from_numpy(
+        np.random.RandomState(1000 * seed + rank).randint(-4, 5, shape).astype(np.float64)
+    )
+
+
+def leaf(shape):
+    return torch.ones(shape, dtype=torch.float64, requires_grad=True)
+
+
+def check_allreduce():
+    for op, divisor in ((hvd.Sum, 1), (hvd.Average, SIZE)):
+        for name in (None, f"grad.{op}"):
+            x = leaf((3, 4))
+            y = hvd.allreduce(x * 2, op=op, name=name, prescale_factor=0.5, postscale_factor=4.0)
+            y.backward(weights(ME, (3, 4)))
+            wanted = 2 * 2.0 * sum(as_float64(weights(r, (3, 4))) for r in RANKS) / divisor
+            expect(x.grad, wanted, torch.float64)
+
+
+def check_allreduce_of_an_expanded_gradient():
+    x = leaf((5,))
+    hvd.allreduce(x, op=hvd.Sum).sum().backward()  # the incoming gradient is one element with strides of 0
+    expect(x.grad, np.full(5, SIZE), torch.float64)
+
+
+def check_allreduce_with_compression():
+    x = leaf((6,))
+    hvd.allreduce(x, op=hvd.Sum, compression=hvd.Compression.fp16).backward(weights(ME, (6,)))
+    expect(x.grad, sum(as_float64(weights(r, (6,))) for r in RANKS), torch.float64)
+
+
+def check_second_derivative():
+    x = leaf((2,))
+    (first,) = torch.autograd.grad((hvd.allreduce(x, op=hvd.Sum) ** 2).sum(), x, create_graph=True)
+    first.sum().backward()
+    # y = n x on all ranks; d/dx sum over ranks of y^2 = n * 2 n x, differentiated once more the same way.
+    expect(first, np.full(2, 2.0 * SIZE**2), torch.float64)
+    expect(x.grad, np.full(2, 2.0 * SIZE**2), torch.float64)
+
+
+def check_grouped_allreduce():
+    for name in (None, "grouped.grad"):
+        xs = [leaf((3,)), leaf((2, 2))]
+        ys = hvd.grouped_allreduce(xs, op=hvd.Average, name=name, prescale_factor=2.0)
+        torch.autograd.backward(ys, [weights(ME, (3,)), weights(ME, (2, 2), 1)])
+        expect(xs[0].grad, 2 * sum(as_float64(weights(r, (3,))) for r in RANKS) / SIZE, torch.float64)
+        expect(xs[1].grad, 2 * sum(as_float64(weights(r, (2, 2), 1)) for r in RANKS) / SIZE, torch.float64)
+
+
+def check_grouped_allreduce_where_one_output_is_unused():
+    xs = [leaf((3,)), leaf((2,))]
+    hvd.grouped_allreduce(xs, op=hvd.Sum)[0].sum().backward()
+    expect(xs[0].grad, np.full(3, SIZE), torch.float64)
+    expect(xs[1].grad, np.zeros(2), torch.float64)
+
+
+def check_allgather():
+    # The gradient is the AVERAGE over ranks of the incoming one, this rank's rows of it.
+    for name in (None, "gather.grad"):
+        for rows in (lambda r: 2, lambda r: r + 1, lambda r: r):
+            x = leaf((rows(ME), 3))
+            total = sum(rows(r) for r in RANKS)
+            hvd.allgather(x, name=name).backward(weights(ME, (total, 3)))
+            average = sum(as_float64(weights(r, (total, 3))) for r in RANKS) / SIZE
+            start = sum(rows(r) for r in range(ME))
+            expect(x.grad, average[start : start + rows(ME)], torch.float64)
+
+
+def check_grouped_allgather():
+    xs = [leaf((ME + 1,)), leaf((2, 2))]
+    total = sum(r + 1 for r in RANKS)
+    ys = hvd.grouped_allgather(xs, name="grouped.gather.grad")
+    torch.autograd.backward(ys, [weights(ME, (total,)), weights(ME, (2 * SIZE, 2), 1)])
+    first = sum(as_float64(weights(r, (total,))) for r in RANKS) / SIZE
+    second = sum(as_float64(weights(r, (2 * SIZE, 2), 1)) for r in RANKS) / SIZE
+    start = sum(r + 1 for r in range(ME))
+    expect(xs[0].grad, first[start : start + ME + 1], torch.float64)
+    expect(xs[1].grad, second[2 * ME : 2 * ME + 2], torch.float64)
+
+
+def check_contrastive_loss():
+    # As CLIP-style training uses it: every rank computes the loss of the whole batch.
+    generator = torch.Generator().manual_seed(3)
+    everything = torch.randn(2 * SIZE, 4, dtype=torch.float64, generator=generator)
+    mine = everything[2 * ME : 2 * ME + 2].clone().requires_grad_()
+    gathered = hvd.allgather(mine)
+    (gathered @ gathered.T).exp().sum().backward()
+    whole = everything.clone().requires_grad_()
+    (whole @ whole.T).exp().sum().backward()
+    expect(mine.grad, as_float64(whole.grad)[2 * ME : 2 * ME + 2], torch.float64)
+
+
+def check_broadcast():
+    for root in {0, SIZE - 1}:
+        x = leaf((4,))
+        hvd.broadcast(x * 3, root, name=f"broadcast.grad.{root}").backward(weights(ME, (4,)))
+        average = sum(as_float64(weights(r, (4,))) for r in RANKS) / SIZE
+        expect(x.grad, 3 * average if root == ME else np.zeros(4), torch.float64)
+
+
+def check_no_graph_without_need():
+    x = leaf((2,))
+    with torch.no_grad():
+        assert not hvd.allreduce(x).requires_grad
+    assert not hvd.allreduce(x.detach()).requires_grad
+    assert (
+        hvd.allreduce(x).requires_grad
+        and hvd.allgather(x).requires_grad
+        and hvd.broadcast(x, 0).requires_grad
+    )
+    assert not hvd.allreduce_(torch.ones(2)).requires_grad
+
+
+def check_names_that_clients_import():
+    from horovod.torch.mpi_ops import HorovodAllgather, HorovodAllreduce, HorovodBroadcast
+
+    x = leaf((2,))
+    out = HorovodAllreduce.apply(x, None, None, hvd.Sum, 1.0, 1.0, hvd.global_process_set)
+    expect(out, np.full(2, SIZE), torch.float64)
+    assert HorovodAllgather.apply(x, None, hvd.global_process_set).shape[0] == 2 * SIZE
+    expect(HorovodBroadcast.apply(x, 0, None, hvd.global_process_set), np.ones(2), torch.float64)

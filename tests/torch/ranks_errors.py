@@ -1,0 +1,193 @@
+"""Checks of bad input: the right exception on every rank, and an engine that goes on. Run by rank_main.py."""
+
+import torch
+
+import horovod.torch as hvd
+from horovod.common.exceptions import HorovodInternalError
+from horovod.common.process_sets import ProcessSet
+from support import raises
+
+RANKS = range(hvd.size())
+ME = hvd.rank()
+ALONE = hvd.size() == 1
+
+
+def still_works():
+    """The engine still reduces, named and unnamed, and no handle is left over."""
+    assert float(hvd.allreduce(torch.ones(1), op=hvd.Sum, name="still.works")) == hvd.size()
+    assert float(hvd.allreduce(torch.ones(1), op=hvd.Sum)) == hvd.size()
+    assert not hvd.mpi_ops._handle_map, hvd.mpi_ops._handle_map
+
+
+def fails_everywhere(call, *fragments):
+    """A disagreement between ranks: HorovodInternalError on all of them, none when there is only one."""
+    for _ in range(2):  # the name is free again afterwards
+        if ALONE:
+            call()
+        else:
+            with raises(HorovodInternalError, *fragments):
+                call()
+    still_works()
+
+
+def check_mismatched_shapes():
+    fails_everywhere(
+        lambda: hvd.allreduce(torch.ones(3 + ME), name="shape"), "Mismatched", "shape", "[3]", "[4]"
+    )
+    fails_everywhere(
+        lambda: hvd.allreduce(torch.ones([3] * (1 + ME % 2)), name="ndim"), "Mismatched", "shape"
+    )
+    fails_everywhere(lambda: hvd.broadcast(torch.ones(3 + ME), 0, name="bshape"), "Mismatched", "shape")
+    fails_everywhere(lambda: hvd.allgather(torch.ones(2, 3 + ME), name="gdim"), "Mismatched")
+    fails_everywhere(lambda: hvd.allgather(torch.ones([2] * (1 + ME % 2)), name="gndim"), "Mismatched")
+
+
+def check_mismatched_types():
+    mine = torch.ones(3, dtype=torch.float32 if ME == 0 else torch.int32)
+    fails_everywhere(lambda: hvd.allreduce(mine, name="dtype"), "Mismatched data types", "float32", "int32")
+    fails_everywhere(lambda: hvd.allgather(mine, name="gdtype"), "Mismatched data types", "float32", "int32")
+    fails_everywhere(
+        lambda: hvd.broadcast(mine, 0, name="bdtype"), "Mismatched data types", "float32", "int32"
+    )
+
+
+def check_mismatched_op_factors_and_root():
+    op = hvd.Sum if ME == 0 else hvd.Max
+    fails_everywhere(lambda: hvd.allreduce(torch.ones(3), op=op, name="op"), "Mismatched reduction operation")
+    factor = 1.0 if ME == 0 else 0.5
+    fails_everywhere(
+        lambda: hvd.allreduce(torch.ones(3), op=hvd.Sum, prescale_factor=factor, name="factor"),
+        "Mismatched",
+        "factors",
+    )
+    fails_everywhere(lambda: hvd.broadcast(torch.ones(3), min(ME, 1), name="root"), "Mismatched", "root")
+
+
+def check_mismatched_groups():
+    mine = [torch.ones(2)] * (2 + (ME == 0))
+    fails_everywhere(lambda: hvd.grouped_allreduce(mine, name="members"), "Mismatched")
+
+
+def check_errors_of_in_flight_neighbours():
+    # The failure of one operation leaves the others alone.
+    good = [hvd.allreduce_async(torch.full((4,), float(i)), name=f"good.{i}", op=hvd.Sum) for i in range(5)]
+    bad = hvd.allreduce_async(torch.ones(2 + ME), name="bad")
+    good += [
+        hvd.allreduce_async(torch.full((4,), float(i)), name=f"good.{i}", op=hvd.Sum) for i in range(5, 9)
+    ]
+    for i, handle in enumerate(good):
+        assert float(hvd.synchronize(handle)[0]) == i * hvd.size()
+    if ALONE:
+        hvd.synchronize(bad)
+    else:
+        with raises(HorovodInternalError, "Mismatched"):
+            hvd.synchronize(bad)
+    still_works()
+
+
+def check_scalar_allgather():
+    for _ in range(2):
+        try:
+            hvd.allgather(torch.tensor(1.0), name="scalar")
+        except (HorovodInternalError, ValueError) as error:
+            assert "rank-zero" in str(error) or "scalar" in str(error).lower() or "0-dim" in str(error), error
+        else:
+            raise AssertionError("allgather of a 0-dim tensor succeeded")
+    still_works()
+
+
+def check_unsupported_types():
+    calls = {
+        "allreduce": (hvd.allreduce, torch.ones(2, dtype=torch.complex64), "torch.ComplexFloatTensor"),
+        "inplace": (hvd.allreduce_, torch.ones(2, dtype=torch.bool), "torch.BoolTensor"),
+        "allgather": (hvd.allgather, torch.ones(2, dtype=torch.complex128), "torch.ComplexDoubleTensor"),
+        "broadcast": (
+            lambda tensor, name: hvd.broadcast(tensor, 0, name),
+            torch.ones(2).to_sparse(),
+            "torch.sparse.FloatTensor",
+        ),
+    }
+    for name, (call, tensor, kind) in calls.items():
+        with raises(ValueError, f"Tensor type {kind} is not supported."):
+            call(tensor, name=f"unsupported.{name}")
+        with raises(ValueError, f"Tensor type {kind} is not supported."):
+            call(tensor, name=None)
+        still_works()
+    with raises(ValueError, "torch.Tensor is required", "list"):
+        hvd.allreduce([1.0, 2.0], name="list")
+    with raises(ValueError, "torch.Tensor is required", "ndarray"):
+        hvd.allgather(torch.ones(2).numpy(), name="ndarray")
+    still_works()
+
+
+def check_non_contiguous():
+    tensor = torch.ones(4, 6).t()
+    calls = [
+        lambda: hvd.allreduce(tensor, name="strided"),
+        lambda: hvd.allreduce_(tensor),
+        lambda: hvd.allgather(tensor, name="strided"),
+        lambda: hvd.broadcast(tensor, 0, name="strided"),
+        lambda: hvd.grouped_allreduce([torch.ones(2), tensor], name="strided"),
+    ]
+    for call in calls:
+        with raises(ValueError, "Tensor is required to be contiguous."):
+            call()
+        still_works()
+
+
+def check_no_device_backend():
+    with raises(ValueError, "device meta", "no backend for meta tensors"):
+        hvd.allreduce(torch.ones(2, device="meta"), name="device")
+    still_works()
+
+
+def check_a_local_error_fails_the_name_on_all_ranks():
+    # Rank 0 cannot submit; the others must not wait for ever.
+    if ME == 0:
+        with raises(ValueError, "contiguous"):
+            hvd.allreduce(torch.ones(4, 6).t(), name="poisoned")
+    else:
+        with raises(HorovodInternalError, "contiguous"):
+            hvd.allreduce(torch.ones(6, 4), name="poisoned")
+    still_works()
+    assert float(hvd.allreduce(torch.ones(6, 4), name="poisoned", op=hvd.Sum)[0, 0]) == hvd.size()
+
+
+def check_duplicate_names():
+    first = hvd.allreduce_async(torch.ones(5), name="twice", op=hvd.Sum)
+    try:
+        second = hvd.allreduce_async(torch.ones(5), name="twice", op=hvd.Sum)
+    except ValueError as error:
+        assert "twice" in str(error) or "same name" in str(error), error
+    else:
+        hvd.synchronize(second)  # the first was done already
+    assert float(hvd.synchronize(first)[0]) == hvd.size()
+    hvd.barrier()
+
+
+def check_bad_roots():
+    for root in (-1, hvd.size(), 1000):
+        with raises(ValueError, str(root)):
+            hvd.broadcast(torch.ones(2), root, name="bad.root")
+        still_works()
+
+
+def check_bad_reduce_ops():
+    with raises(NotImplementedError, "Adasum"):
+        hvd.allreduce(torch.ones(2), op=hvd.Adasum, name="adasum")
+    with raises(ValueError, "Unknown reduce op 17"):
+        hvd.allreduce(torch.ones(2), op=17, name="no.op")
+    still_works()
+
+
+def check_process_sets():
+    unregistered = ProcessSet(list(RANKS))
+    assert unregistered.size() is None and unregistered.rank() is None and unregistered.included()
+    with raises(ValueError, "has not been registered"):
+        hvd.allreduce(torch.ones(2), name="no.set", process_set=unregistered)
+    with raises(ValueError, "must be integers"):
+        ProcessSet([0, "1"])
+    with raises(ValueError, "list of ranks"):
+        ProcessSet(5)
+    assert ProcessSet([2, 0, 1]).ranks == [0, 1, 2]
+    still_works()

@@ -1,0 +1,176 @@
+"""Checks of broadcast_parameters, broadcast_optimizer_state and the object helpers, run by rank_main.py."""
+
+import collections
+
+import torch
+
+import horovod.torch as hvd
+from support import raises, same_everywhere
+
+RANKS = range(hvd.size())
+ME = hvd.rank()
+
+
+def model_of(seed):
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(
+        torch.nn.Linear(6, 5), torch.nn.BatchNorm1d(5), torch.nn.ReLU(), torch.nn.Linear(5, 2)
+    )
+
+
+def train(model, optimizer, steps, seed):
+    torch.manual_seed(seed)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(8, 6)).square().sum().backward()
+        optimizer.step()
+
+
+def check_broadcast_parameters():
+    wanted = model_of(0).state_dict()
+    for make in (
+        lambda m: m.state_dict(),
+        lambda m: list(m.state_dict().items()),
+        lambda m: dict(m.named_parameters()),
+    ):
+        model = model_of(ME)
+        hvd.broadcast_parameters(make(model), root_rank=0)
+        for name in make(model) if isinstance(make(model), dict) else wanted:
+            assert torch.equal(model.state_dict()[name], wanted[name]), name
+    tensors = [torch.full((3,), ME), torch.full((), float(ME))]
+    hvd.broadcast_parameters(tensors, root_rank=hvd.size() - 1)
+    assert tensors[0].tolist() == [hvd.size() - 1] * 3 and tensors[1].item() == hvd.size() - 1
+
+
+def check_broadcast_parameters_of_every_kind():
+    strided = torch.full((2, 3, 4, 4), float(ME)).to(memory_format=torch.channels_last)
+    state = {
+        "channels_last": strided,
+        "complex": torch.full((3,), complex(ME, -ME)),
+        "bool": torch.tensor([ME == 0, ME != 0]),
+        "half": torch.full((2,), float(ME), dtype=torch.float16),
+        "empty": torch.empty(0, 3),
+        "nothing": None,
+    }
+    hvd.broadcast_parameters(state, 0)
+    assert strided.sum() == 0 and not strided.is_contiguous()
+    assert state["complex"].abs().sum() == 0 and state["bool"].tolist() == [True, False]
+
+
+def check_broadcast_parameters_refuses():
+    model = model_of(0)
+    with raises(ValueError, "generator", "model.state_dict()"):
+        hvd.broadcast_parameters(model.named_parameters(), 0)
+    with raises(ValueError, "'epoch'", "int", "broadcast_object"):
+        hvd.broadcast_parameters({"weight": torch.ones(2), "epoch": 3}, 0)
+
+
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.001 * (ME + 1)),
+    "momentum": lambda p: torch.optim.SGD(p, lr=0.001 * (ME + 1), momentum=0.9 - 0.1 * ME, nesterov=True),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01 * (ME + 1), betas=(0.9, 0.99 - 0.01 * ME)),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.01 * (ME + 1), amsgrad=True, weight_decay=0.1),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01 * (ME + 1), momentum=0.5),
+    "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.01 * (ME + 1)),
+    "tensor_lr": lambda p: torch.optim.Adam(p, lr=torch.tensor(0.01 * (ME + 1))),
+}
+
+
+def state_digest(optimizer):
+    """Everything state_dict() holds, with tensors as lists, in an order that does not depend on the rank."""
+
+    def plain(value):
+        return value.tolist() if isinstance(value, torch.Tensor) else value
+
+    content = optimizer.state_dict()
+    state = {k: {n: plain(v) for n, v in sorted(s.items())} for k, s in sorted(content["state"].items())}
+    return state, [{k: plain(v) for k, v in sorted(g.items())} for g in content["param_groups"]]
+
+
+def check_broadcast_optimizer_state():
+    # Who has trained before: everybody, the root only, the others only, nobody.
+    for kind, make in OPTIMIZERS.items():
+        for trained in (lambda: True, lambda: ME == 0, lambda: ME != 0, lambda: False):
+            model = model_of(ME)
+            optimizer = make(model.parameters())
+            if trained():
+                train(model, optimizer, 2 + ME, seed=ME)
+            values = [p.detach().clone() for p in model.parameters()]
+            before = state_digest(optimizer)
+            hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+            after = state_digest(optimizer)
+            assert hvd.broadcast_object(after, 0) == after, f"{kind}: differs from the root's"
+            if ME == 0:
+                assert before == after, f"{kind}: the root's state changed"
+            assert all(torch.equal(p, v) for p, v in zip(model.parameters(), values)), (
+                f"{kind}: parameters changed"
+            )
+            hvd.broadcast_parameters(model.state_dict(), 0)
+            train(model, optimizer, 2, seed=7)  # the same data everywhere: stays the same everywhere
+            for name, param in model.named_parameters():
+                same_everywhere(param, f"{kind}.{name}")
+
+
+def check_broadcast_optimizer_state_keeps_python_types():
+    model = model_of(0)
+    optimizer = torch.optim.Adam(
+        model.parameters(), lr=1 if ME == 0 else 0.5, betas=(0.5, 0.25), amsgrad=ME == 0
+    )
+    optimizer.param_groups[0]["note"] = f"from rank {ME}"
+    hvd.broadcast_optimizer_state(optimizer, 0)
+    group = optimizer.param_groups[0]
+    assert group["lr"] == 1 and type(group["lr"]) is int and group["betas"] == (0.5, 0.25)
+    assert group["amsgrad"] is True and group["note"] == "from rank 0"
+
+
+def check_broadcast_optimizer_state_through_the_wrapper():
+    model = model_of(ME)
+    frozen, *_ = model.parameters()
+    frozen.requires_grad_(False)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1 * (ME + 1), momentum=0.9),
+        named_parameters=model.named_parameters(),
+    )
+    hvd.broadcast_parameters(model.state_dict(), 0)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0, model=model)
+    assert optimizer.param_groups[0]["lr"] == 0.1 and frozen.grad is None
+    assert all(p.grad is not None and not p.grad.any() for p in model.parameters() if p.requires_grad)
+    train(model, optimizer, 2, seed=ME)
+    same_everywhere(model[3].weight, "wrapped")
+
+
+def check_broadcast_optimizer_state_refuses():
+    model = model_of(0)
+    with raises(ValueError, "cannot broadcast torch.optim.LBFGS state"):
+        hvd.broadcast_optimizer_state(torch.optim.LBFGS(model.parameters()), 0)
+
+
+Point = collections.namedtuple("Point", "x y")
+
+
+def check_broadcast_object():
+    for root in {0, hvd.size() - 1}:
+        obj = (
+            {"rank": ME, "nested": [1, (2.5, "three"), None], "tensor": torch.full((2,), ME)}
+            if root == ME
+            else None
+        )
+        got = hvd.broadcast_object(obj, root)
+        assert (
+            got["rank"] == root
+            and got["tensor"].tolist() == [root] * 2
+            and got["nested"][1] == (2.5, "three")
+        )
+        assert got is obj or root != ME
+    assert hvd.broadcast_object(Point(ME, 2), 0, name="point") == Point(0, 2)
+    double = hvd.broadcast_object((lambda x: x * 2) if ME == 0 else None, 0)
+    assert double(21) == 42
+    big = hvd.broadcast_object(bytes(range(256)) * 20_000 if ME == 0 else b"", 0)
+    assert len(big) == 256 * 20_000 and big[:256] == bytes(range(256))
+
+
+def check_allgather_object():
+    objects = hvd.allgather_object({"rank": ME, "padding": "x" * (ME * 1000)}, name="objects")
+    assert [o["rank"] for o in objects] == list(RANKS)
+    assert [len(o["padding"]) for o in objects] == [r * 1000 for r in RANKS]
+    assert hvd.allgather_object(None) == [None] * hvd.size()

@@ -1,0 +1,305 @@
+"""Checks of the operations, run on every rank by rank_main.py."""
+
+import warnings
+
+import numpy as np
+import torch
+
+import horovod.torch as hvd
+from support import (
+    FLOATS,
+    MOVABLE,
+    REDUCIBLE,
+    SHAPES,
+    as_float64,
+    data_of,
+    expect,
+    raises,
+    reduced,
+    same_everywhere,
+)
+
+RANKS = range(hvd.size())
+ME = hvd.rank()
+OPS = [hvd.Average, hvd.Sum, hvd.Min, hvd.Max, hvd.Product]
+
+
+def check_basics():
+    assert 0 <= hvd.rank() < hvd.size() and 0 <= hvd.local_rank() < hvd.local_size() <= hvd.size()
+    assert hvd.cross_size() == 1 and hvd.cross_rank() == 0 and hvd.mpi_ops.is_homogeneous() is True
+    assert hvd.is_initialized() and hvd.global_process_set.ranks == list(RANKS)
+    assert hvd.global_process_set.size() == hvd.size() and hvd.global_process_set.rank() == hvd.rank()
+    assert hvd.global_process_set.included()
+    hvd.init()
+    assert [hvd.Average, hvd.Sum, hvd.Adasum, hvd.Min, hvd.Max, hvd.Product] == [0, 1, 2, 3, 4, 5]
+    assert type(hvd.nccl_built()) is int and hvd.mpi_enabled() is False
+    with raises(NotImplementedError, "start_timeline", "diagnostics release"):
+        hvd.start_timeline("timeline.json")
+
+
+def check_allreduce_every_type_op_and_shape():
+    for dtype in REDUCIBLE:
+        for op in OPS:
+            for shape in SHAPES:
+                what = f"{dtype} op {op} {shape}"
+                mine = data_of(ME, shape, dtype)
+                original = mine.clone()
+                wanted = reduced(op, RANKS, shape, dtype)
+                expect(hvd.allreduce(mine, op=op, name=what), wanted, dtype, what)
+                assert torch.equal(mine, original), f"{what}: the input was changed"
+                assert hvd.allreduce_(mine, op=op, name=what) is mine
+                expect(mine, wanted, dtype, what + " in place")
+
+
+def check_allreduce_default_is_average():
+    mine = data_of(ME, (6,), torch.float64)
+    expect(hvd.allreduce(mine), reduced(hvd.Average, RANKS, (6,), torch.float64), torch.float64)
+    handle = hvd.allreduce_async(mine)
+    expect(hvd.synchronize(handle), reduced(hvd.Average, RANKS, (6,), torch.float64), torch.float64)
+
+
+def check_integer_average_truncates_toward_zero():
+    mine = torch.tensor([-1 - ME, 1 + ME, -7, 7 * ME], dtype=torch.int32)
+    parts = np.array([[-1 - r, 1 + r, -7, 7 * r] for r in RANKS], dtype=np.float64)
+    expect(hvd.allreduce(mine), np.trunc(parts.sum(axis=0) / hvd.size()), torch.int32)
+
+
+def check_factors():
+    for dtype in FLOATS + [torch.int32, torch.int64]:
+        for op in (hvd.Sum, hvd.Average):
+            mine = data_of(ME, (3, 5), dtype)
+            out = hvd.allreduce(
+                mine, op=op, prescale_factor=0.5, postscale_factor=3.0, name=f"f.{dtype}.{op}"
+            )
+            wanted = reduced(op, RANKS, (3, 5), dtype, 0.5, 3.0)
+            expect(out, wanted, dtype, f"factors {dtype} op {op}")
+
+
+def check_large_tensors_are_the_same_on_all_ranks():
+    for dtype in (torch.float32, torch.bfloat16):
+        generator = torch.Generator().manual_seed(ME)
+        mine = torch.randn(300_001, generator=generator).to(dtype)
+        everybody = [
+            torch.randn(300_001, generator=torch.Generator().manual_seed(r)).to(dtype) for r in RANKS
+        ]
+        out = hvd.allreduce(mine, op=hvd.Sum, name=f"large.{dtype}")
+        expect(out, sum(as_float64(t) for t in everybody), dtype, "large")
+        same_everywhere(out, f"large.same.{dtype}")
+
+
+def check_average_argument():
+    mine = data_of(ME, (4,), torch.float32)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        average = hvd.allreduce(mine, True)
+        total = hvd.allreduce(mine, average=False)
+        named = hvd.allreduce(mine, "loss")  # a name in the place of `average`
+    assert [w.category for w in caught] == [DeprecationWarning] * 3
+    expect(average, reduced(hvd.Average, RANKS, (4,), torch.float32), torch.float32)
+    expect(total, reduced(hvd.Sum, RANKS, (4,), torch.float32), torch.float32)
+    assert torch.equal(named, average)
+    for call in (hvd.allreduce, hvd.allreduce_, hvd.allreduce_async, hvd.allreduce_async_):
+        with raises(ValueError, "The op parameter supersedes average. Please provide only one of them."):
+            call(mine, average=True, op=hvd.Sum)
+    with raises(ValueError, "supersedes"):
+        hvd.grouped_allreduce([mine], average=True, op=hvd.Sum)
+
+
+def check_async_in_another_order_on_each_rank():
+    order = np.random.RandomState(ME).permutation(40)
+    handles = {}
+    for i in order:
+        tensor = data_of(ME, (int(i) + 1, 3), torch.float32, seed=int(i))
+        handles[i] = hvd.allreduce_async(tensor, name=f"shuffled.{i}", op=hvd.Sum)
+        del tensor  # the engine must not need our reference
+    for i in np.random.RandomState(100 + ME).permutation(40):
+        out = hvd.synchronize(handles[i])
+        expect(out, reduced(hvd.Sum, RANKS, (int(i) + 1, 3), torch.float32, seed=int(i)), torch.float32)
+
+
+def check_a_rank_may_wait_for_one_before_it_submits_the_other():
+    # Odd ranks submit B first and then A; even ranks wait for A before they submit B. Several rounds, so
+    # that the
+    # pair has every reason to be batched.
+    for step in range(30):
+        a, b = torch.full((2,), float(ME)), torch.full((2,), float(10 * ME + step))
+        if ME % 2:
+            second = hvd.allreduce_async(b, name="order.b", op=hvd.Sum)
+        first = hvd.synchronize(hvd.allreduce_async(a, name="order.a", op=hvd.Sum))
+        if ME % 2 == 0:
+            second = hvd.allreduce_async(b, name="order.b", op=hvd.Sum)
+        assert first.tolist() == [float(sum(RANKS))] * 2
+        assert hvd.synchronize(second).tolist() == [float(sum(10 * r + step for r in RANKS))] * 2
+
+
+def check_poll_and_synchronize():
+    handle = hvd.allreduce_async(torch.ones(5), name="polled", op=hvd.Sum)
+    assert type(handle) is int
+    while not hvd.poll(handle):
+        pass
+    expect(hvd.synchronize(handle), np.full(5, hvd.size()), torch.float32)
+    assert hvd.synchronize(handle) is None
+    with raises(ValueError, f"Handle {handle} was not created or has been cleared."):
+        hvd.poll(handle)
+    assert not hvd.mpi_ops._handle_map
+
+
+def check_grouped_allreduce():
+    for dtype in (torch.float32, torch.int64, torch.bfloat16):
+        shapes = [(3,), (), (0,), (4, 4), (1000,)]
+        mine = [data_of(ME, s, dtype, seed=i) for i, s in enumerate(shapes)]
+        wanted = [reduced(hvd.Sum, RANKS, s, dtype, seed=i) for i, s in enumerate(shapes)]
+        for name in (None, f"group.{dtype}"):
+            outs = hvd.grouped_allreduce(mine, op=hvd.Sum, name=name)
+            assert isinstance(outs, list)
+            for out, value in zip(outs, wanted):
+                expect(out, value, dtype)
+            for out, value in zip(hvd.synchronize(hvd.grouped_allreduce_async(mine, op=hvd.Sum)), wanted):
+                expect(out, value, dtype)
+        copies = [t.clone() for t in mine]
+        outs = hvd.grouped_allreduce_(copies, op=hvd.Sum)
+        for out, copy, value in zip(outs, copies, wanted):
+            assert out is copy
+            expect(out, value, dtype)
+        compressed = hvd.grouped_allreduce(mine, op=hvd.Sum, compression=hvd.Compression.fp16)
+        for out, value in zip(compressed, wanted):
+            expect(out, value, dtype)
+    assert hvd.grouped_allreduce([]) == [] and hvd.grouped_allreduce_([]) == []
+    with raises(ValueError, "at least one tensor"):
+        hvd.grouped_allreduce_async([])
+
+
+def check_grouped_allreduce_of_several_types():
+    mine = [data_of(ME, (5,), d) for d in (torch.float32, torch.int32, torch.float64)]
+    for out, dtype in zip(
+        hvd.grouped_allreduce(mine, op=hvd.Sum), (torch.float32, torch.int32, torch.float64)
+    ):
+        expect(out, reduced(hvd.Sum, RANKS, (5,), dtype), dtype)
+
+
+def check_allgather_every_type_and_shape():
+    for dtype in MOVABLE:
+        for tail in [(), (3,), (2, 0), (2, 5)]:
+            for rows in [lambda r: 4, lambda r: r + 1, lambda r: 3 * (r % 2), lambda r: 0]:
+                mine = data_of(ME, (rows(ME), *tail), dtype)
+                wanted = np.concatenate([as_float64(data_of(r, (rows(r), *tail), dtype)) for r in RANKS])
+                expect(hvd.allgather(mine), wanted, dtype, f"allgather {dtype} {tail}")
+    out = hvd.synchronize(hvd.allgather_async(torch.full((2,), ME), name="gathered"))
+    out += 1  # the output belongs to the caller
+    assert out.tolist() == [r + 1 for r in RANKS for _ in range(2)]
+
+
+def check_grouped_allgather():
+    mine = [
+        data_of(ME, (ME + 1, 2), torch.float32),
+        data_of(ME, (2,), torch.int64),
+        data_of(ME, (0, 3), torch.bool),
+    ]
+    outs = hvd.grouped_allgather(mine, name="several")
+    assert isinstance(outs, list) and len(outs) == 3
+    for out, shape in zip(outs, [lambda r: (r + 1, 2), lambda r: (2,), lambda r: (0, 3)]):
+        expect(out, np.concatenate([as_float64(data_of(r, shape(r), out.dtype)) for r in RANKS]), out.dtype)
+    assert hvd.grouped_allgather([]) == []
+
+
+def check_broadcast_every_type_and_shape():
+    for dtype in MOVABLE:
+        for shape in SHAPES:
+            for root in {0, hvd.size() - 1}:
+                mine = data_of(ME, shape, dtype)
+                original = mine.clone()
+                wanted = as_float64(data_of(root, shape, dtype))
+                expect(hvd.broadcast(mine, root), wanted, dtype, f"broadcast {dtype} {shape}")
+                assert torch.equal(mine, original)
+                assert hvd.broadcast_(mine, root_rank=root, name="in.place") is mine
+                expect(mine, wanted, dtype, f"broadcast_ {dtype} {shape}")
+
+
+def check_inputs_that_require_grad():
+    leaf = torch.full((4,), float(ME), requires_grad=True)
+    out = hvd.synchronize(hvd.allreduce_async(leaf, op=hvd.Sum))
+    assert not out.requires_grad and float(out[0]) == sum(RANKS)
+    gathered = hvd.synchronize(hvd.allgather_async(leaf))
+    assert not gathered.requires_grad and len(gathered) == 4 * hvd.size()
+    parameter = torch.nn.Parameter(torch.full((3,), float(ME)))
+    for target in (parameter, parameter.data, parameter.detach()):
+        hvd.broadcast_(target, 0)
+        assert parameter.tolist() == [0.0] * 3
+    hvd.allreduce_(parameter, op=hvd.Sum)
+    assert parameter.requires_grad and parameter.is_leaf
+
+
+def check_views_and_slices():
+    base = torch.arange(20.0).reshape(4, 5) + ME
+    hvd.allreduce_(base[1:3], op=hvd.Sum)
+    wanted = np.arange(20.0).reshape(4, 5) + ME
+    wanted[1:3] = sum(np.arange(20.0).reshape(4, 5)[1:3] + r for r in RANKS)
+    expect(base, wanted, torch.float32)
+
+
+def check_compression():
+    for compression, wire in ((hvd.Compression.fp16, torch.float16), (hvd.Compression.bf16, torch.bfloat16)):
+        for dtype in REDUCIBLE:
+            mine = data_of(ME, (9,), dtype)
+            sent, context = compression.compress(mine)
+            wide = dtype in (torch.float32, torch.float64)
+            assert sent.dtype == (wire if wide else dtype) and (context is None) != wide
+            out = hvd.allreduce(mine, compression=compression, op=hvd.Sum)
+            expect(out, reduced(hvd.Sum, RANKS, (9,), dtype), dtype, f"{compression} {dtype}")
+
+
+def check_sparse_allreduce():
+    for op in (hvd.Average, hvd.Sum):
+        rows = torch.tensor([[ME, 4]])
+        mine = torch.sparse_coo_tensor(rows, torch.full((2, 3), float(ME + 1)), (6, 3))
+        finish = hvd.sparse_allreduce_async(mine, name=f"sparse.{op}", op=op)
+        out = finish()
+        wanted = np.zeros((6, 3))
+        for r in RANKS:
+            wanted[r] += r + 1
+            wanted[4] += r + 1
+        expect(out.to_dense(), wanted / (hvd.size() if op == hvd.Average else 1), torch.float32)
+        empty = torch.sparse_coo_tensor((6, 3))
+        assert hvd.synchronize(hvd.sparse_allreduce_async(empty, "sparse.empty", op)).to_dense().sum() == 0
+    with raises(NotImplementedError, "hvd.Average and hvd.Sum"):
+        hvd.sparse_allreduce_async(mine, "sparse.min", hvd.Min)
+
+
+def check_barrier_and_join():
+    hvd.barrier()
+    hvd.barrier(process_set=hvd.global_process_set)
+    last = hvd.join()
+    assert 0 <= last < hvd.size()
+    everybody = hvd.allgather(torch.tensor([last])).tolist()
+    assert everybody == [last] * hvd.size()
+
+
+def check_join_with_uneven_data():
+    # Rank r has r + 1 batches; who is done adds nothing to the sums of the others.
+    for batch in range(ME + 1):
+        total = hvd.allreduce(torch.ones(3), op=hvd.Sum, name=f"batch.{batch}")
+        assert total.tolist() == [float(sum(1 for r in RANKS if r >= batch))] * 3
+    assert hvd.join() == hvd.size() - 1
+
+
+def check_many_small_tensors():
+    for step in range(3):
+        handles = [
+            hvd.allreduce_async_(torch.full((3,), float(ME + i + step)), name=f"many.{i}", op=hvd.Sum)
+            for i in range(300)
+        ]
+        for i, handle in enumerate(handles):
+            assert float(hvd.synchronize(handle)[2]) == sum(r + i + step for r in RANKS)
+
+
+def check_shutdown_and_init_again():
+    for _ in range(2):
+        hvd.shutdown()
+        assert not hvd.is_initialized() and not hvd.mpi_ops._handle_map
+        with raises(ValueError, "Horovod has not been initialized; use hvd.init()."):
+            hvd.rank()
+        with raises(ValueError, "Horovod has not been initialized; use hvd.init()."):
+            hvd.allreduce(torch.ones(2))
+        hvd.init()
+        assert hvd.size() == len(RANKS) and hvd.rank() == ME
+        assert float(hvd.allreduce(torch.ones(1), op=hvd.Sum)) == hvd.size()

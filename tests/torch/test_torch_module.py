@@ -1,0 +1,225 @@
+"""What needs no second rank: imports, signatures, calls before init(), arguments. Each in a process of its
+own where the state of the module matters."""
+
+import inspect
+import json
+import re
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import horovod.torch as hvd  # noqa: E402
+from horovod.torch import compression, functions, mpi_ops, optimizer  # noqa: E402
+
+NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
+
+
+def run_python(code, *args, check=True):
+    """stdout and stderr of a fresh interpreter."""
+    done = subprocess.run(
+        [sys.executable, *args, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=100
+    )
+    if check:
+        assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_import_prints_nothing():
+    done = run_python("import horovod.torch")
+    assert done.stdout == "" and done.stderr == ""
+
+
+def test_import_and_calls_where_the_engine_is_missing():
+    code = """
+        import json, sys
+        sys.modules["hvd_core._core"] = None  # as if it had not been built
+        import torch, horovod.torch as hvd
+        said = {"available": hvd._MPI_LIB_AVAILABLE}
+        for name, call in {
+            "init": hvd.init,
+            "rank": hvd.rank,
+            "allreduce": lambda: hvd.allreduce(torch.ones(2)),
+        }.items():
+            try:
+                call()
+            except (ImportError, ValueError) as error:
+                said[name] = [type(error).__name__, str(error)]
+        said["initialized"] = hvd.is_initialized()
+        print(json.dumps(said))
+    """
+    done = run_python(code)
+    said = json.loads(done.stdout)
+    assert done.stderr == "" and said["initialized"] is False and said["available"] is False
+    assert said["init"][0] in ("ImportError", "ModuleNotFoundError")
+    assert "hvd_core._core" in said["init"][1]
+    assert set(said) == {"available", "init", "rank", "allreduce", "initialized"}
+
+
+CALLS_BEFORE_INIT = {
+    name: (lambda name=name: getattr(hvd, name)())
+    for name in ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size", "barrier", "join")
+}
+CALLS_BEFORE_INIT |= {
+    "is_homogeneous": lambda: mpi_ops.is_homogeneous(),
+    "stop_timeline": lambda: hvd.stop_timeline(),
+    "start_timeline": lambda: hvd.start_timeline("x"),
+    "allreduce": lambda: hvd.allreduce(torch.ones(2)),
+    "allreduce_": lambda: hvd.allreduce_(torch.ones(2)),
+    "allreduce of a strided tensor": lambda: hvd.allreduce(torch.ones(2, 3).t(), name="strided"),
+    "allreduce_async": lambda: hvd.allreduce_async(torch.ones(2)),
+    "grouped_allreduce": lambda: hvd.grouped_allreduce([torch.ones(2)]),
+    "allgather": lambda: hvd.allgather(torch.ones(2)),
+    "grouped_allgather": lambda: hvd.grouped_allgather([torch.ones(2)]),
+    "broadcast": lambda: hvd.broadcast(torch.ones(2), 0),
+    "broadcast_object": lambda: hvd.broadcast_object(1),
+    "allgather_object": lambda: hvd.allgather_object(1),
+    "broadcast_parameters": lambda: hvd.broadcast_parameters({"a": torch.ones(2)}, 0),
+    "optimizer": lambda: hvd.DistributedOptimizer(
+        torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=1.0)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLS_BEFORE_INIT)
+def test_before_init(name):
+    assert not hvd.is_initialized()
+    with pytest.raises(ValueError, match=re.escape(NOT_INITIALIZED)):
+        CALLS_BEFORE_INIT[name]()
+
+
+def test_answers_that_need_no_init():
+    assert hvd.is_initialized() is False
+    hvd.shutdown()
+    for name in ("mpi", "gloo", "ddl", "ccl", "cuda", "rocm"):
+        assert getattr(hvd, f"{name}_built")() in (True, False)
+    assert type(hvd.nccl_built()) is int
+    assert hvd.mpi_enabled() is False and hvd.gloo_enabled() is False
+    with pytest.raises(ValueError, match="MPI is not enabled"):
+        hvd.mpi_threads_supported()
+
+
+# Names and order of arguments are what programs rely on.
+SIGNATURES = {
+    hvd.allreduce: "tensor average name compression op prescale_factor postscale_factor process_set",
+    hvd.allreduce_: "tensor average name op prescale_factor postscale_factor process_set",
+    hvd.allreduce_async: "tensor average name op prescale_factor postscale_factor process_set",
+    hvd.allreduce_async_: "tensor average name op prescale_factor postscale_factor process_set",
+    hvd.grouped_allreduce: "tensors average name compression op prescale_factor postscale_factor process_set",
+    hvd.grouped_allreduce_: "tensors average name op prescale_factor postscale_factor process_set",
+    hvd.grouped_allreduce_async: "tensors average name op prescale_factor postscale_factor process_set",
+    hvd.grouped_allreduce_async_: "tensors average name op prescale_factor postscale_factor process_set",
+    hvd.sparse_allreduce_async: "tensor name op process_set",
+    hvd.allgather: "tensor name process_set",
+    hvd.allgather_async: "tensor name process_set",
+    hvd.grouped_allgather: "tensors name process_set",
+    hvd.grouped_allgather_async: "tensors name process_set",
+    hvd.broadcast: "tensor root_rank name process_set",
+    hvd.broadcast_: "tensor root_rank name process_set",
+    hvd.broadcast_async: "tensor root_rank name process_set",
+    hvd.broadcast_async_: "tensor root_rank name process_set",
+    hvd.join: "device",
+    hvd.barrier: "process_set",
+    hvd.poll: "handle",
+    hvd.synchronize: "handle",
+    hvd.broadcast_parameters: "params root_rank",
+    hvd.broadcast_optimizer_state: "optimizer root_rank model",
+    hvd.broadcast_object: "obj root_rank name process_set",
+    hvd.allgather_object: "obj name process_set",
+    hvd.DistributedOptimizer: "optimizer named_parameters compression backward_passes_per_step op "
+    "gradient_predivide_factor num_groups groups sparse_as_dense process_set",
+}
+
+
+@pytest.mark.parametrize("function", SIGNATURES, ids=lambda f: f.__name__)
+def test_signature(function):
+    parameters = inspect.signature(function).parameters
+    assert " ".join(parameters) == SIGNATURES[function]
+    if "process_set" in parameters:
+        assert parameters["process_set"].default is hvd.global_process_set
+    for name, default in {
+        "prescale_factor": 1.0,
+        "average": None,
+        "op": None,
+        "name": None,
+        "device": -1,
+    }.items():
+        if name in parameters and function not in (hvd.sparse_allreduce_async, hvd.DistributedOptimizer):
+            assert parameters[name].default == default
+    assert function.__doc__
+
+
+def test_public_names():
+    for name in hvd.__all__:
+        assert hasattr(hvd, name), name
+    for name in mpi_ops.__all__:
+        assert hasattr(mpi_ops, name), name
+    # What comes with later releases is absent, not a stub.
+    for name in ("alltoall", "reducescatter", "add_process_set", "SyncBatchNorm", "elastic"):
+        assert not hasattr(hvd, name)
+    assert optimizer._DistributedOptimizer and functions.broadcast_object is hvd.broadcast_object
+    assert hvd.mpi_ops._basics.size and hvd.mpi_ops._handle_map == {}
+
+
+def test_compressors():
+    for name in ("Compressor", "NoneCompressor", "FP16Compressor", "BF16Compressor"):
+        assert inspect.isclass(getattr(compression, name))
+    x = torch.ones(3)
+    assert hvd.Compression.none.compress(x) == (x, None) and hvd.Compression.none.decompress(x, None) is x
+    sent, context = hvd.Compression.fp16.compress(x)
+    assert (
+        sent.dtype is torch.float16 and hvd.Compression.fp16.decompress(sent, context).dtype is torch.float32
+    )
+
+
+def test_init_refuses():
+    with pytest.raises(ValueError, match="dynamic"):
+        hvd.init(process_sets="static")
+    with pytest.raises(NotImplementedError, match="next release"):
+        hvd.init(process_sets=[hvd.ProcessSet([0])])
+    assert not hvd.is_initialized()
+
+
+def test_one_process_without_a_launcher():
+    done = run_python(
+        """
+        import torch, horovod.torch as hvd
+        hvd.init()
+        assert (hvd.rank(), hvd.size()) == (0, 1)
+        assert hvd.allreduce(torch.ones(2), op=hvd.Sum).tolist() == [1.0, 1.0]
+        model = torch.nn.Linear(2, 1)
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = hvd.DistributedOptimizer(inner, model.named_parameters())
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        """
+    )
+    assert done.stdout == "" and done.stderr == ""
+
+
+def test_ctrl_c_ends_a_wait():
+    code = """
+        import os, signal, sys, threading, time, torch, horovod.torch as hvd
+        hvd.init()
+        if hvd.rank() == 0:
+            for call in (
+                lambda: hvd.allreduce(torch.ones(1000), name="sync"),
+                lambda: hvd.synchronize(hvd.allreduce_async_(torch.ones(1000), name="async")),
+            ):
+                threading.Timer(0.5, lambda: signal.raise_signal(signal.SIGINT)).start()
+                try:
+                    call()
+                except KeyboardInterrupt:
+                    print("interrupted", flush=True)
+            assert len(hvd.mpi_ops._handle_map) == 1
+            hvd.barrier()
+        else:
+            hvd.barrier()
+    """
+    from launch import launch
+
+    assert launch(2, [sys.executable, "-c", textwrap.dedent(code)], timeout=60).count("interrupted") == 2
