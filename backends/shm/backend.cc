@@ -13,8 +13,8 @@ constexpr hvd_hdr header(uint32_t size) { return {size, HVD_ABI_MAJOR, HVD_ABI_M
 constexpr hvd_option kOptions[] = {
     {header(sizeof(hvd_option)), "spin_us", "int", "50", "0..1000000",
      "Microseconds to look for a peer before sleeping. 0 where there are more ranks than processors."},
-    {header(sizeof(hvd_option)), "chunk_kib", "int", "128", "4..65536",
-     "KiB of a large operation handed over at a time; each rank has 4 such slots. Rank 0's value counts."},
+    {header(sizeof(hvd_option)), "chunk_kib", "int", "64", "4..65536",
+     "KiB of a large operation handed over at a time; each rank has 8 such slots. Rank 0's value counts."},
     {header(sizeof(hvd_option)), "small_kib", "int", "32", "4..4096",
      "KiB up to which two ranks exchange everything in one step. Rank 0's value counts."},
 };

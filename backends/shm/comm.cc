@@ -63,7 +63,7 @@ hvd_rc Comm::create(const hvd_comm_args& args, Comm** out, hvd_error* err) {
   const int64_t deadline = blocking_deadline(args.deadline_ns, kCreateSeconds);
   if (args.size > 1) {
     const uint64_t per_rank = uint64_t{256} * static_cast<uint64_t>(args.size);
-    const uint64_t slot = std::max(option("chunk_kib", 128, 4, 65536) * 1024, per_rank);
+    const uint64_t slot = std::max(option("chunk_kib", 64, 4, 65536) * 1024, per_rank);
     const uint64_t small = std::max(option("small_kib", 32, 4, 4096) * 1024, per_rank);
     int fd = -1;
     if (hvd_rc rc = exchange_segment(args, slot, small, deadline, &fd, err); rc != HVD_OK) return rc;

@@ -47,10 +47,11 @@ class Comm {
   hvd_rc compare_sizes(hvd_error* err);
   bool reached(uint64_t steps);
   void publish(uint64_t steps);
+  void flush();
   hvd_rc advance(hvd_error* err);
   hvd_rc advance_chunks(hvd_error* err);
   hvd_rc end(hvd_rc rc);
-  hvd_rc stalled(hvd_error* err) const;
+  hvd_rc stalled(hvd_error* err);
   hvd_rc give_up(hvd_error* err);
   void sleep(int64_t deadline_ns, hvd_error* err, hvd_rc* rc);
   void wake_sleepers();
@@ -75,6 +76,8 @@ class Comm {
   bool small_ = false, compared_ = false;
   uint64_t n_chunks_ = 0, iteration_ = 0, first_iteration_ = 0;
   uint32_t stage_ = 0;
+  uint64_t published_ = 0;      // this rank's steps
+  bool flushed_ = true;         // sleeping ranks have been told of them
   uint64_t moves_ = 0;          // grows with every bit of progress
   std::vector<uint64_t> seen_;  // last known steps of every rank
   uint64_t everybody_ = 0;      // a lower bound of them all

@@ -139,9 +139,19 @@ bool Comm::reached(uint64_t steps) {
   return true;
 }
 
+// Spinning peers see this soon enough. That sleeping ones see it takes a full fence, which waits until all that was
+// copied has left the store buffer; flush() does that once there is nothing better to do.
 void Comm::publish(uint64_t steps) {
   ++moves_;
-  mine().steps.exchange(steps);
+  published_ = steps;
+  flushed_ = false;
+  mine().steps.store(steps, std::memory_order_release);
+}
+
+void Comm::flush() {
+  if (flushed_) return;
+  flushed_ = true;
+  mine().steps.exchange(published_);
   wake_sleepers();
 }
 
@@ -194,13 +204,15 @@ hvd_rc Comm::end(hvd_rc rc) {
     first_iteration_ += n_chunks_ + op_.algorithm->lag;
     publish(3 * first_iteration_);
   }
+  flush();
   phase_ = Phase::kDone;
   result_ = rc;
   return rc;
 }
 
 // Nothing to do now: in progress, unless the communicator has failed.
-hvd_rc Comm::stalled(hvd_error* err) const {
+hvd_rc Comm::stalled(hvd_error* err) {
+  flush();
   const uint32_t word = segment_.header().failed.load(std::memory_order_relaxed);
   return word == 0 ? HVD_INPROGRESS : report_failure(word, err);
 }

@@ -14,7 +14,7 @@
 
 namespace hvd::shm {
 
-constexpr uint32_t kSlots = 4;      // chunks of a large operation that a rank may have in the segment
+constexpr uint32_t kSlots = 8;      // chunks of a large operation that a rank may have in the segment
 constexpr uint64_t kInline = 48;    // payload bytes that travel in the same cache line as the announcement
 constexpr uint32_t kCpuWords = 64;  // processors 0..4095
 

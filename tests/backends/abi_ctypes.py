@@ -1,7 +1,8 @@
 """The backend ABI through ctypes: drives a backend's shared object with no engine in between.
 
-A mirror of hvd/backend_abi.h that is written by hand on purpose, so that a slip in the header shows up here. `Backend`
-loads a library with a host API of our own (options from a dict, the store in a directory); `Comm` is one communicator.
+A mirror of hvd/backend_abi.h that is written by hand on purpose, so that a slip in the header shows up here.
+`Backend` loads a library with a host API of our own (options from a dict, the store in a directory); `Comm` is
+one communicator.
 """
 
 import ctypes as C
@@ -11,7 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-OK, INPROGRESS, INVALID, UNSUPPORTED, UNAVAILABLE, NOMEM, TIMEOUT, ABORTED, REMOTE, DEVICE, INTERNAL, ABI = range(12)
+OK, INPROGRESS, INVALID, UNSUPPORTED, UNAVAILABLE, NOMEM, TIMEOUT, ABORTED, REMOTE, DEVICE, INTERNAL, ABI = (
+    range(12)
+)
 ALLREDUCE, REDUCE, BROADCAST, ALLGATHER, REDUCESCATTER, ALLTOALL, SEND, RECV, BARRIER = range(9)
 SUM, PROD, MIN, MAX, AVG = range(5)
 COMM_DEAD = 2
@@ -35,7 +38,12 @@ DTYPES = {
 
 
 class Hdr(C.Structure):
-    _fields_ = [("struct_size", C.c_uint32), ("major", C.c_uint16), ("minor", C.c_uint16), ("ext", C.c_void_p)]
+    _fields_ = [
+        ("struct_size", C.c_uint32),
+        ("major", C.c_uint16),
+        ("minor", C.c_uint16),
+        ("ext", C.c_void_p),
+    ]
 
 
 def new(struct):
@@ -326,7 +334,7 @@ class Backend:
         return OK
 
     def call(self, table, name, *args, allowed=(OK,)):
-        """Calls a slot with an error struct appended; raises BackendFailure for codes that are not allowed."""
+        """Calls a slot, adding an error struct; raises BackendFailure for codes that are not allowed."""
         error = new(Error)
         code = getattr(table, name)(*args, C.byref(error))
         if code not in allowed:
@@ -351,7 +359,7 @@ class Comm:
     def start(self, coll, ins=(), outs=(), op=SUM, dtype=None, root=0, pre=0.0, post=0.0, **more):
         """Starts a collective over NumPy arrays. True when it is complete; else a request is pending.
 
-        more: counts, in_counts, out_counts (lists of elements), seconds (deadline), bufs_in, bufs_out (Buf lists).
+        more: counts, in_counts, out_counts (lists of elements), seconds (deadline).
         """
         args = new(CollArgs)
         ins, outs = list(ins), list(outs)
@@ -363,7 +371,10 @@ class Comm:
         args.prescale, args.postscale = pre, post
         args.deadline_ns = deadline(more.get("seconds", 30))
         counts = more.get("counts", [a.size for a in some])
-        keep = [(Buf * n)(*map(array_buf, ins)) if ins else None, (Buf * n)(*map(array_buf, outs)) if outs else None]
+        keep = [
+            (Buf * n)(*map(array_buf, ins)) if ins else None,
+            (Buf * n)(*map(array_buf, outs)) if outs else None,
+        ]
         args.in_, args.out = keep
         args.counts = (C.c_uint64 * n)(*counts)
         for name in ("in_counts", "out_counts"):
@@ -371,7 +382,12 @@ class Comm:
                 setattr(args, name, (C.c_uint64 * len(more[name]))(*more[name]))
         self.request, self.pinned = P(), (ins, outs)
         code = self.backend.call(
-            self.api, "collective", self.handle, C.byref(args), C.byref(self.request), allowed=(OK, INPROGRESS)
+            self.api,
+            "collective",
+            self.handle,
+            C.byref(args),
+            C.byref(self.request),
+            allowed=(OK, INPROGRESS),
         )
         assert (code == OK) == (self.request.value is None)
         return code == OK
@@ -380,7 +396,9 @@ class Comm:
         return self.backend.call(self.api, "req_test", self.request, allowed=(OK, INPROGRESS)) == OK
 
     def wait(self, deadline_ns=NO_DEADLINE):
-        return self.backend.call(self.api, "req_wait", self.request, deadline_ns, allowed=(OK, INPROGRESS)) == OK
+        return (
+            self.backend.call(self.api, "req_wait", self.request, deadline_ns, allowed=(OK, INPROGRESS)) == OK
+        )
 
     def free(self):
         return self.api.req_free(self.request)

@@ -1,4 +1,4 @@
-"""Runs a function as several ranks, in processes of their own or in threads of this one, each with a communicator."""
+"""Runs a function as several ranks, each with a communicator: in processes or in threads of this one."""
 
 import multiprocessing
 import os
@@ -27,7 +27,7 @@ def _process(pipe, library, store, rank, size, options, body, args):
 
 
 def in_processes(library, store, size, body, *args, options=None, timeout=60, lost=()):
-    """body(comm, *args) on `size` forked ranks; their results in rank order. Ranks in `lost` may die without one."""
+    """body(comm, *args) on `size` forked ranks; results in rank order. Ranks in `lost` may die without one."""
     workers = []
     for rank in range(size):
         mine, theirs = FORK.Pipe()

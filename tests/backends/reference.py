@@ -1,0 +1,67 @@
+"""What a reduction must give by the ABI's rules, from NumPy in float64 (integers: exactly)."""
+
+import numpy as np
+
+from abi_ctypes import AVG, MAX, MIN, PROD, SUM, as_bfloat16, from_bfloat16
+
+OPS = {"sum": SUM, "product": PROD, "min": MIN, "max": MAX, "average": AVG}
+FOLD = {SUM: np.add, AVG: np.add, PROD: np.multiply, MIN: np.minimum, MAX: np.maximum}
+
+
+def sample(dtype, rank, count):
+    """Data that depends on rank and index, with values for which sums and products stay finite."""
+    i = np.arange(count, dtype=np.uint64)
+    spread = (i * np.uint64(2654435761) + np.uint64(rank) * np.uint64(40503)) % np.uint64(251)
+    if dtype == "bool":
+        return (spread % 3 == 0).astype(bool)
+    if dtype == "bfloat16":
+        return as_bfloat16((spread.astype(np.float32) - 125) / 64)
+    if dtype.startswith("float"):
+        return ((spread.astype(np.float64) - 125) / 64).astype(dtype)
+    return (spread.astype(np.int64) - (125 if dtype.startswith("int") else 0)).astype(dtype)
+
+
+def scaled(values, factor):
+    """Integers by a factor in float64: truncated toward zero, held within the type."""
+    limits = np.iinfo(values.dtype)
+    exact = np.trunc(values.astype(np.float64) * factor)
+    return np.clip(exact, limits.min, limits.max).astype(values.dtype)
+
+
+def expected(dtype, op, columns, pre=1.0, post=1.0):
+    """(value, tolerance) for one array per rank; the tolerance is relative to the largest intermediate."""
+    if dtype == "bool":
+        fold = np.logical_or if op in (SUM, MAX) else np.logical_and
+        return fold.reduce(columns), 0.0
+    if dtype == "bfloat16":
+        columns = [from_bfloat16(c) for c in columns]
+    if dtype.startswith(("float", "bfloat")):
+        wide = [c.astype(np.float64) * pre for c in columns]
+        value = FOLD[op].reduce(wide) / (len(columns) if op == AVG else 1) * post
+        return value, {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 1e-6, "float64": 1e-14}[dtype]
+    kind = np.dtype(dtype)
+    columns = [scaled(c, pre) if pre != 1 else c for c in columns]
+    if op == AVG:
+        total = np.add.reduce([c.astype(np.int64) for c in columns])
+        value = (np.sign(total) * (np.abs(total) // len(columns))).astype(kind)
+    else:
+        value = columns[0]
+        for c in columns[1:]:
+            value = FOLD[op](value, c)  # wraps as the type does
+    if post != 1:
+        value = scaled(value, post)
+    return value, 0.0
+
+
+def check(got, dtype, op, columns, what, **factors):
+    """Raises AssertionError, saying what, when `got` is not what the ranks' columns reduce to."""
+    value, tolerance = expected(dtype, op, columns, **factors)
+    if tolerance == 0.0:
+        assert np.array_equal(got, value), (
+            f"{what}: {got[got != value][:4]} instead of {value[got != value][:4]}"
+        )
+        return
+    got = from_bfloat16(got) if dtype == "bfloat16" else got
+    scale = max(1.0, float(np.max(np.abs(value), initial=0.0)))
+    worst = np.max(np.abs(got.astype(np.float64) - value), initial=0.0)
+    assert worst <= tolerance * scale, f"{what}: off by {worst}, allowed {tolerance * scale}"

@@ -1,0 +1,203 @@
+"""allreduce, reduce, reducescatter of the shm backend: operation x dtype x count x place, against NumPy."""
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from abi_ctypes import ALLREDUCE, AVG, BFLOAT16, MAX, MIN, PROD, REDUCE, REDUCESCATTER, SUM
+from reference import OPS, check, sample
+
+pytestmark = pytest.mark.timeout(180)
+COUNTS = (0, 1, 17, 1023, 1_000_001)
+DTYPES = [
+    "uint8", "int8", "uint16", "int16", "int32", "int64", "uint32", "uint64",
+    "float16", "bfloat16", "float32", "float64", "bool",
+]  # fmt: skip
+
+
+def number(dtype):
+    return BFLOAT16 if dtype == "bfloat16" else None
+
+
+def matrix(comm, dtype, counts):
+    digests = []
+    for count in counts:
+        columns = [sample(dtype, r, count) for r in range(comm.size)]
+        for name, op in OPS.items():
+            if dtype == "bool" and op == AVG:
+                continue
+            mine = columns[comm.rank].copy()
+            out = np.zeros_like(mine)
+            comm.run(ALLREDUCE, [mine], [out], op=op, dtype=number(dtype), poll=name == "min")
+            check(out, dtype, op, columns, f"{name} of {count}")
+            assert np.array_equal(mine, columns[comm.rank]), "the input of an out-of-place operation changed"
+            comm.run(ALLREDUCE, [mine], [mine], op=op, dtype=number(dtype))
+            assert mine.tobytes() == out.tobytes(), f"{name} of {count}: in place differs from out of place"
+            digests.append(hashlib.sha256(out.tobytes()).hexdigest())
+    return digests
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_allreduce_matrix(ranks, dtype, size):
+    results = ranks(size, matrix, dtype, COUNTS)
+    assert all(r == results[0] for r in results), "ranks ended with different bits"
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_allreduce_other_sizes(ranks, size):
+    results = ranks(size, matrix, "float32", COUNTS)
+    assert all(r == results[0] for r in results)
+
+
+def test_allreduce_between_threads(ranks):
+    results = ranks(3, matrix, "float16", (0, 17, 50_000), threads=True)
+    assert all(r == results[0] for r in results)
+
+
+def scaled(comm, dtype):
+    for count in (33, 70_000):
+        columns = [sample(dtype, r, count) for r in range(comm.size)]
+        for op in (SUM, MIN, AVG):
+            for pre, post in ((0.5, 1.0), (1.0, 3.0), (2.0, 0.25)):
+                out = np.zeros_like(columns[0])
+                comm.run(
+                    ALLREDUCE, [columns[comm.rank]], [out], op=op, dtype=number(dtype), pre=pre, post=post
+                )
+                check(out, dtype, op, columns, f"op {op} factors {pre} {post}", pre=pre, post=post)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64", "int32", "int64", "uint8"])
+def test_factors(ranks, dtype, size):
+    ranks(size, scaled, dtype)
+
+
+def lists(comm, lengths, offset):
+    """Many buffers in one call, each at an odd address when offset is not 0."""
+    columns = [[sample("float32", r + 7 * i, n) for i, n in enumerate(lengths)] for r in range(comm.size)]
+    spaces = [np.zeros(n * 4 + offset, np.uint8) for n in lengths]
+    mine = [
+        s[offset:].view(np.float32) if offset == 0 else np.frombuffer(s.data, np.float32, offset=offset)
+        for s in spaces
+    ]
+    for place in ("out of", "in"):
+        for to, value in zip(mine, columns[comm.rank], strict=True):
+            to[...] = value
+        outs = mine if place == "in" else [np.zeros(n, np.float32) for n in lengths]
+        comm.run(ALLREDUCE, mine, outs, op=SUM)
+        for i, got in enumerate(outs):
+            check(got, "float32", SUM, [c[i] for c in columns], f"buffer {i}, {place} place")
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        [1, 0, 5, 1000, 0, 3],
+        [40_000, 1, 70_001, 16, 16_384, 2],
+        [3] * 2000,
+        [37] * 5000,
+        [0, 0, 0],
+        [20_000] * 9,
+    ],
+    ids=lambda lengths: f"{len(lengths)}x{lengths[0]}",
+)
+@pytest.mark.parametrize("size", [2, 3])
+def test_vectored(ranks, lengths, size):
+    ranks(size, lists, lengths, 0)
+
+
+def test_unaligned_buffers(ranks):
+    ranks(2, lists, [5, 40_000, 1, 100_000], 1)
+
+
+def many_sizes(comm):
+    """Sizes around every boundary in a row, so that slots and areas are reused in all combinations."""
+    for count in [*range(0, 40), 4095, 4096, 4097, 8191, 8192, 8193, *range(16_000, 200_000, 7_919), 500_000]:
+        columns = [sample("float32", r, count) for r in range(comm.size)]
+        buffer = columns[comm.rank].copy()
+        comm.run(ALLREDUCE, [buffer], [buffer], op=SUM)
+        check(buffer, "float32", SUM, columns, f"sum of {count}")
+
+
+@pytest.mark.parametrize("options", [{}, {"chunk_kib": 4, "small_kib": 4}, {"spin_us": 0}], ids=str)
+@pytest.mark.parametrize("size", [2, 4])
+def test_many_sizes_in_a_row(ranks, size, options):
+    ranks(size, many_sizes, options=options)
+
+
+def rule_numbers(comm):
+    def reduce(values, dtype, op, **more):
+        mine = np.asarray([v[comm.rank] for v in values], dtype)
+        comm.run(ALLREDUCE, [mine], [mine], op=op, **more)
+        return mine
+
+    nan = float("nan")
+    for op in (MIN, MAX):
+        for dtype in ("float32", "float64", "float16"):
+            got = reduce([(nan, 1), (1, nan), (2, 1), (nan, nan)], dtype, op)
+            assert np.isnan(got[[0, 1, 3]]).all() and got[2] == (1 if op == MIN else 2), (op, dtype, got)
+    # Truncated toward zero, and from the exact sum: 127 + 127 does not fit the type, its average does.
+    assert reduce([(-3, 0), (3, 0), (127, 127), (-128, -127)], "int8", AVG).tolist() == [-1, 1, 127, -127]
+    big = 2**63 - 1
+    assert reduce([(big, big - 2), (-big, -big)], "int64", AVG).tolist() == [big - 1, -big]
+    top = 2**31 - 1
+    assert reduce([(top, top - 1), (-top - 1, -top)], "int32", AVG).tolist() == [top - 1, -top]
+    # Sums wrap like the type.
+    assert reduce([(127, 1), (-128, -1)], "int8", SUM).tolist() == [-128, 127]
+    # 2048 + 1 is not a float16, but the sum is formed in float32 and divided before it is rounded.
+    assert reduce([(2048, 1), (65504, 65504)], "float16", AVG).tolist() == [1024.0, 65504.0]
+    # Subnormals, halfway cases and overflow of float16 round to nearest even.
+    tiny = 2.0**-24
+    assert reduce([(tiny, tiny), (2048, 1), (2050, 1), (65504, 16)], "float16", SUM).tolist() == [
+        2 * tiny,
+        2048.0,
+        2052.0,
+        float("inf"),
+    ]
+    return True
+
+
+def test_rules_for_numbers(ranks):
+    assert ranks(2, rule_numbers) == [True, True]
+
+
+def reduce_to_root(comm):
+    for count in (0, 5, 300_000):
+        columns = [sample("float32", r, count) for r in range(comm.size)]
+        for root in range(comm.size):
+            out = np.full(count, 99, np.float32)
+            comm.run(REDUCE, [columns[comm.rank]], [out], op=SUM, root=root)
+            if comm.rank == root:
+                check(out, "float32", SUM, columns, f"reduce of {count} to {root}")
+            else:
+                assert (out == 99).all()
+    pieces = [np.ones(3, np.float32) for _ in range(30_000)]
+    comm.run(REDUCE, pieces, pieces, op=SUM, root=1)
+    assert all((p == (comm.size if comm.rank == 1 else 1)).all() for p in pieces)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_reduce(ranks, size):
+    ranks(size, reduce_to_root)
+
+
+def scatter_parts(comm, parts_of):
+    """parts_of: for each buffer, how many elements each rank receives."""
+    total = [sum(parts) for parts in parts_of]
+    columns = [[sample("float32", r + 3 * i, n) for i, n in enumerate(total)] for r in range(comm.size)]
+    outs = [np.zeros(parts[comm.rank], np.float32) for parts in parts_of]
+    flat = [n for parts in parts_of for n in parts]
+    comm.run(REDUCESCATTER, columns[comm.rank], outs, op=PROD, counts=total, out_counts=flat)
+    for i, parts in enumerate(parts_of):
+        at = sum(parts[: comm.rank])
+        mine = [c[i][at : at + parts[comm.rank]] for c in columns]
+        check(outs[i], "float32", PROD, mine, f"buffer {i}")
+
+
+@pytest.mark.parametrize(
+    "parts_of", [[[1, 2, 3]], [[0, 0, 5]], [[50_000, 200_000, 7], [1, 90_000, 0]]], ids=str
+)
+def test_reducescatter(ranks, parts_of):
+    ranks(3, scatter_parts, parts_of)
