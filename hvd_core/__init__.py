@@ -5,7 +5,7 @@
     mean = hvd.allreduce(array)
 
 The verbs are Horovod's, on NumPy arrays and on anything else in host memory that speaks DLPack. Frameworks have modules
-of their own (``horovod.torch``) over the same engine. Importing this package needs no framework and no compiled part.
+of their own over the same engine. Importing this package needs no framework and no compiled part.
 """
 
 from hvd_core.errors import HorovodInternalError

@@ -129,7 +129,9 @@ def grouped_allreduce_async(
     return _allreduce(arrays, outputs, "grouped_allreduce", name, op, prescale_factor, postscale_factor)
 
 
-def grouped_allreduce(tensors: Sequence[Any], name: str | None = None, op: int = Average, **factors) -> list[np.ndarray]:
+def grouped_allreduce(
+    tensors: Sequence[Any], name: str | None = None, op: int = Average, **factors
+) -> list[np.ndarray]:
     """Reduce a group of arrays; see allreduce() and grouped_allreduce_async()."""
     return synchronize(grouped_allreduce_async(tensors, name, op, **factors))
 
@@ -254,8 +256,7 @@ def synchronize(handle: int) -> Any:
         ]
         return arrays[0] if single else arrays
     finally:
-        if engine.known(handle):
-            # An interrupted wait leaves the operation under way: its arrays must stay.
-            if engine.poll(handle):
-                engine.release(handle)
-                _results.pop(handle, None)
+        # An interrupted wait leaves the operation under way: its arrays must stay.
+        if engine.known(handle) and engine.poll(handle):
+            engine.release(handle)
+            _results.pop(handle, None)

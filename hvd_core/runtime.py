@@ -40,7 +40,6 @@ class _State:
 _lock = threading.RLock()
 _state: _State | None = None
 _registered = False
-_generation = 0
 
 
 def init(
@@ -63,7 +62,9 @@ def init(
             return
         _drop()
         if process_sets:
-            raise NotImplementedError("process sets other than the global one are not supported by this version")
+            raise NotImplementedError(
+                "process sets other than the global one are not supported by this version"
+            )
         _state = _start(comm, backend)
         if not _registered:
             atexit.register(shutdown)
@@ -76,13 +77,16 @@ def _check_ranks(comm: Sequence[int] | None, size: int) -> None:
     try:
         ranks = sorted(int(rank) for rank in comm)
     except TypeError:
-        raise ValueError("init(comm=...) must be None or a list of ranks; MPI communicators need the mpi backend") from None
+        raise ValueError(
+            "init(comm=...) must be None or a list of ranks; MPI communicators need the mpi backend"
+        ) from None
     if ranks and ranks != list(range(size)):
-        raise NotImplementedError(f"init(comm={ranks}): only the list of all {size} ranks is supported by this version")
+        raise NotImplementedError(
+            f"init(comm={ranks}): only the list of all {size} ranks is supported by this version"
+        )
 
 
 def _start(comm: Sequence[int] | None, backend: str | Sequence[str] | None) -> _State:
-    global _generation
     from hvd_core import bootstrap
     from hvd_core._core import Engine
     from hvd_core.backends import select
@@ -93,7 +97,6 @@ def _start(comm: Sequence[int] | None, backend: str | Sequence[str] | None) -> _
     try:
         _check_ranks(comm, world.size)
         choice = select(os.environ, world, backend)
-        _generation += 1
         spin = settings.spin_us
         if spin is None:
             # With more ranks than cores, whoever looks keeps the others from working.
@@ -103,7 +106,7 @@ def _start(comm: Sequence[int] | None, backend: str | Sequence[str] | None) -> _
             "size": world.size,
             "hosts": list(world.hosts),
             "host_names": list(world.host_names),
-            "job": f"engine/{_generation}",
+            "job": f"engine/{world.epoch}",
             "links": [_link(link) for link in world.links],
             "segment_fd": world.segment_fd,
             "segment_bytes": world.segment_bytes,
@@ -139,7 +142,12 @@ def _start(comm: Sequence[int] | None, backend: str | Sequence[str] | None) -> _
 
 def _link(link: Any) -> dict[str, Any]:
     sock_fd = getattr(link, "sock_fd", -1)
-    plain = {"peer": link.peer, "is_parent": link.is_parent, "subtree": list(link.subtree), "sock_fd": sock_fd}
+    plain = {
+        "peer": link.peer,
+        "is_parent": link.is_parent,
+        "subtree": list(link.subtree),
+        "sock_fd": sock_fd,
+    }
     if sock_fd >= 0:
         return plain
     return plain | {

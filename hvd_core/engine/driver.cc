@@ -22,9 +22,9 @@ using observe::now_ns;
 
 namespace {
 
-constexpr int64_t kDataSliceNs = 1'000'000;      // longest sleep in the backend before the links are read again
-constexpr int64_t kWatchPeriodNs = 20'000'000;   // how often a driver that does not sleep looks for deaths
-constexpr int64_t kRetryFlushNs = 200'000;       // a neighbour's full ring or socket is tried again so soon
+constexpr int64_t kDataSliceNs = 1'000'000;     // longest sleep in the backend before the links are read again
+constexpr int64_t kWatchPeriodNs = 20'000'000;  // how often a driver that does not sleep looks for deaths
+constexpr int64_t kRetryFlushNs = 200'000;      // a neighbour's full ring or socket is tried again so soon
 constexpr int64_t kBackgroundSpinNs = 5'000;
 
 void relax() {
@@ -247,7 +247,7 @@ void Engine::check_stalls(int64_t now) {
   if (now < next_stall_check_) return;
   int64_t oldest;
   auto stalled = root->stalled(now - config_.stall_warn_ns, &oldest);
-  next_stall_check_ = !stalled.empty()             ? now + config_.stall_warn_ns
+  next_stall_check_ = !stalled.empty()            ? now + config_.stall_warn_ns
                       : oldest != control::kNever ? oldest + config_.stall_warn_ns
                                                   : control::kNever;
   if (stalled.empty()) return;

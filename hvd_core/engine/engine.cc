@@ -22,19 +22,21 @@ using queue::RequestRef;
 namespace {
 std::string name_key(const queue::Request& r) { return std::to_string(r.set) + ":" + *r.item.name; }
 
+const char* const kDuplicate =
+    "Requested to allreduce, allgather, or broadcast a tensor with the same name as another tensor that is currently "
+    "being processed.  If you want to request another tensor, use a different tensor name.";
 constexpr int64_t kCauseGraceNs = 1'000'000'000;
 const char* const kNoFork =
     "this process is a fork of one that runs the engine, which belongs to the parent: collectives cannot be used here. "
     "Call hvd.init() only in processes that the launcher started, or use the 'spawn' start method.";
-}
+}  // namespace
 
 Engine::Engine(EngineConfig config, std::unique_ptr<plugin::Store> store)
     : config_(std::move(config)), store_(std::move(store)) {
   backend_ = plugin::Backend::load_library(config_.backend_path, config_.backend_name);
   epoll_fd_ = ::epoll_create1(EPOLL_CLOEXEC);
   if (epoll_fd_ < 0) throw std::system_error(errno, std::generic_category(), "epoll_create1");
-  if (config_.segment_fd >= 0)
-    segment_ = std::make_unique<control::Segment>(config_.segment_fd, config_.segment_bytes);
+  if (config_.segment_fd >= 0) segment_ = std::make_unique<control::Segment>(config_.segment_fd, config_.segment_bytes);
   if (config_.bells[0] < 0) {
     for (int& fd : own_bells_) fd = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     config_.bells = own_bells_;
@@ -162,21 +164,8 @@ RequestRef Engine::submit(control::SignatureFields fields, std::optional<std::st
   request->in = std::move(in);
   request->out = std::move(out);
   request->submitted_ns = observe::now_ns();
-  if (request->item.sig->fields().repeats) {
-    bool fresh;
-    {
-      std::lock_guard lock(inbox_mutex_);
-      fresh = names_.insert(name_key(*request)).second;
-    }
-    if (!fresh) {
-      std::string text =
-          "Requested to allreduce, allgather, or broadcast a tensor with the same name as another tensor that is "
-          "currently being processed.  If you want to request another tensor, use a different tensor name.";
-      poison(set, *request->item.name, text);
-      throw InvalidRequest(text + " Name: '" + *request->item.name + "'.");
-    }
-  }
-  push({Command::Submit, request, set, {}, {}}, soon);
+  if (!push({Command::Submit, request, set, {}, {}}, soon))
+    throw InvalidRequest(std::string(kDuplicate) + " Name: '" + *request->item.name + "'.");
   return request;
 }
 
@@ -194,13 +183,20 @@ void Engine::poison(control::SetId set, const std::string& name, const std::stri
   push({Command::Poison, nullptr, set, name, text}, false);
 }
 
-void Engine::push(Command c, bool soon) {
+bool Engine::push(Command c, bool soon) {
+  bool fresh = true;
   {
     std::lock_guard lock(inbox_mutex_);
+    if (c.type == Command::Submit && c.request->item.sig->fields().repeats) {
+      fresh = names_.insert(name_key(*c.request)).second;
+      // A call too many still counts, so that it meets the others' call of the same number (R8).
+      if (!fresh) c = {Command::Poison, nullptr, c.set, *c.request->item.name, kDuplicate};
+    }
     inbox_.push_back(std::move(c));
     inbox_filled_.store(true);
   }
-  if (!soon) try_drive();
+  if (!soon || !fresh) try_drive();
+  return fresh;
 }
 
 void Engine::take_inbox() {
@@ -218,6 +214,12 @@ void Engine::take_inbox() {
         if (std::lock_guard lock(stop_mutex_); !stop_text_.empty()) text = stop_text_;
         finish(c.request, &text);
       }
+      continue;
+    }
+    if (node_->has_joined() && (c.type == Command::Submit || c.type == Command::Join || c.type == Command::Poison)) {
+      // R9: after its JOIN a rank submits nothing until all have joined.
+      const std::string text = "this rank has joined and waits for the others: it cannot submit operations now";
+      if (c.request) finish(c.request, &text);
       continue;
     }
     switch (c.type) {
@@ -284,6 +286,8 @@ void Engine::completed(const RequestRef& request) {
 }
 
 void Engine::joined(control::Rank last) {
+  // Ranks with less data have counted fewer unnamed operations; from here they agree again.
+  for (auto& n : unnamed_) n = 0;
   if (!join_request_) return;
   join_request_->last_joined = last;
   join_request_->complete();
@@ -306,9 +310,7 @@ void Engine::broken(int32_t code, const std::string& why) {
   cause_meanwhile_ = std::move(text);
 }
 
-void Engine::link_lost(control::Rank peer, const std::string& why) {
-  node_->abort(who(peer) + " is gone: " + why);
-}
+void Engine::link_lost(control::Rank peer, const std::string& why) { node_->abort(who(peer) + " is gone: " + why); }
 
 void Engine::aborted(const std::string& cause) {
   if (segment_) segment_->raise_abort(cause);

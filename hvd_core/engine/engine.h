@@ -41,22 +41,22 @@ struct LinkConfig {
 
 struct EngineConfig {
   int32_t rank = 0, size = 1, local_size = 1;
-  std::vector<int32_t> hosts;            // host index by rank
-  std::vector<std::string> host_names;   // by rank, for messages
-  std::string job;                       // part of the keys in the store; differs between one init() and the next
+  std::vector<int32_t> hosts;           // host index by rank
+  std::vector<std::string> host_names;  // by rank, for messages
+  std::string job;                      // part of the keys in the store; differs between one init() and the next
   std::vector<LinkConfig> links;
   int segment_fd = -1;
   uint64_t segment_bytes = 0;
-  std::array<int, 2> bells{-1, -1};      // this rank's eventfds
-  uint32_t bell_slot = 0;                // this rank's slot in the segment
-  bool leads_host = true;                // its bell is the leader's bell
+  std::array<int, 2> bells{-1, -1};  // this rank's eventfds
+  uint32_t bell_slot = 0;            // this rank's slot in the segment
+  bool leads_host = true;            // its bell is the leader's bell
   std::string backend_name, backend_path;
   uint64_t fusion_threshold = 128u << 20;
   int64_t dissolve_after_ns = 1'000'000;
   uint32_t cache_capacity = 1024;
   int64_t stall_warn_ns = 60'000'000'000, stall_abort_ns = 0;  // 0: never
   int64_t start_deadline_ns = 0;
-  int64_t spin_ns = 50'000;              // how long a waiting caller looks before it sleeps
+  int64_t spin_ns = 50'000;  // how long a waiting caller looks before it sleeps
 };
 
 // A mistake in the call itself (a duplicate name, say): the caller's ValueError.
@@ -79,6 +79,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   queue::RequestRef submit(control::SignatureFields fields, std::optional<std::string> name, control::SetId set,
                            std::vector<queue::Tensor> in, std::vector<queue::Tensor> out, bool soon);
   queue::RequestRef join();
+  // A call with this name failed on this rank before it came here: the matching calls of the others shall fail too.
   void poison(control::SetId set, const std::string& name, const std::string& text);
 
   bool poll(queue::Request& request);
@@ -121,7 +122,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   void build_links();
   void watch(int fd, int32_t peer, bool is_death);
   void check_usable() const;
-  void push(Command c, bool soon);
+  bool push(Command c, bool soon);  // false: a submission of a name that is in flight
   void finish(const queue::RequestRef& request, const std::string* error);
   void fail_everything(const std::string& text);
   void stop(const std::string& text);

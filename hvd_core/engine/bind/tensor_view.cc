@@ -228,12 +228,14 @@ py::capsule capsule_of(queue::Output output) {
 }
 
 void bind_tensor_ref(py::module_& m) {
-  py::class_<TensorRef>(m, "TensorRef", "An address with its description: a tensor of a framework without DLPack's API.")
+  py::class_<TensorRef>(m, "TensorRef",
+                        "An address with its description: a tensor of a framework without DLPack's API.")
       .def(py::init([](uint64_t address, std::vector<int64_t> shape, int32_t dtype, std::string device_type,
                        int32_t device_id) {
              return TensorRef{address, std::move(shape), dtype, std::move(device_type), device_id};
            }),
-           py::arg("ptr"), py::arg("shape"), py::arg("dtype"), py::arg("device_type") = "cpu", py::arg("device_id") = 0);
+           py::arg("ptr"), py::arg("shape"), py::arg("dtype"), py::arg("device_type") = "cpu",
+           py::arg("device_id") = 0);
 }
 
 }  // namespace hvd::bind

@@ -61,55 +61,71 @@ bool Coordinator::complete(const SetState& s, const RankSet& said) const {
                      [&](Rank r) { return said.contains(r) || joined_.contains(r); });
 }
 
-void Coordinator::ready(SetId set, const Item& item, Rank rank, int64_t now) {
+// The first round of this name in which the rank has said nothing (R2); it has its word there from now on.
+Coordinator::Round& Coordinator::round_of(SetId set, const NameRef& name, Rank rank, int64_t now) {
   SetState* s = find_set(set);
-  if (!s || !s->member_set.contains(rank)) throw WireError("control message: READY from outside the process set");
-  auto it = s->rounds.find(*item.name);
+  if (!s || !s->member_set.contains(rank)) throw WireError("control message: from outside the process set");
+  auto it = s->rounds.find(*name);
   if (it == s->rounds.end()) {
-    it = s->rounds.emplace(*item.name, Round{}).first;
+    it = s->rounds.emplace(*name, Round{}).first;
     it->second.since = now;
-    it->second.name = item.name;
+    it->second.name = name;
   }
-  Round& round = it->second;
-  if (!round.said.insert(rank)) {
-    // R8: only a poison may be followed by a second word in the same round, which replaces it.
-    auto p = std::find_if(round.poison.begin(), round.poison.end(), [&](const auto& x) { return x.first == rank; });
-    if (p == round.poison.end()) throw std::logic_error("rank " + std::to_string(rank) + " said READY twice");
-    round.poison.erase(p);
+  Round* round = &it->second;
+  while (!round->said.insert(rank)) {
+    if (!round->next) {
+      round->next = std::make_unique<Round>();
+      round->next->since = now;
+      round->next->name = name;
+    }
+    round = round->next.get();
   }
+  return *round;
+}
+
+void Coordinator::ready(SetId set, const Item& item, Rank rank, int64_t now) {
+  Round& round = round_of(set, item.name, rank, now);
   if (!round.sig) round.sig = item.sig;
   if (round.sig->same(*item.sig))
     round.agreed.insert(rank);
   else
     round.others.emplace_back(rank, item.sig);
-  decide_if_complete(set, it);
+  decide_while_complete(set, *item.name);
 }
 
 void Coordinator::poison(const UpMessage& m, int64_t now) {
-  SetState* s = find_set(m.set);
-  if (!s || !s->member_set.contains(m.rank)) throw WireError("control message: POISON from outside the process set");
-  auto it = s->rounds.find(*m.item.name);
-  if (it == s->rounds.end()) {
-    it = s->rounds.emplace(*m.item.name, Round{}).first;
-    it->second.since = now;
-    it->second.name = m.item.name;
-  }
-  if (!it->second.said.insert(m.rank)) return;  // failed twice before anybody else came: once is enough
-  it->second.poison.emplace_back(m.rank, m.text);
-  decide_if_complete(m.set, it);
+  // R8: the rank may have arrived at a batch with this name; its poison is for the round after.
+  dissolve_batches_with(m.set, *m.item.name, now);
+  round_of(m.set, m.item.name, m.rank, now).poison.emplace_back(m.rank, m.text);
+  decide_while_complete(m.set, *m.item.name);
 }
 
-void Coordinator::decide_if_complete(SetId set, StringMap<Round>::iterator it) {
+void Coordinator::dissolve_batches_with(SetId set, const std::string& name, int64_t now) {
+  for (uint32_t i = 0; i < known_.size(); ++i)
+    if (known_[i].alive && known_[i].set == set &&
+        std::any_of(known_[i].items.begin(), known_[i].items.end(), [&](const Item& x) { return *x.name == name; }))
+      dissolve(i, now);
+}
+
+void Coordinator::decide_while_complete(SetId set, const std::string& name) {
   SetState& s = sets_[set];
-  Round& round = it->second;
-  if (!complete(s, round.said)) return;
-  if (!round.poison.empty() || !round.others.empty())
-    fail(set, round);
-  else if (std::string text = refusal(round); !text.empty())
-    fail(set, round, text);
-  else
-    decided_.push_back({set, {round.name, round.sig}});
-  s.rounds.erase(it);  // deciding a key and forgetting its counts is one step (R1)
+  auto it = s.rounds.find(name);
+  while (it != s.rounds.end() && complete(s, it->second.said)) {
+    // Deciding a round and forgetting its counts is one step (R1).
+    Round round = std::move(it->second);
+    if (round.next) {
+      it->second = std::move(*round.next);
+    } else {
+      s.rounds.erase(it);
+      it = s.rounds.end();
+    }
+    if (!round.poison.empty() || !round.others.empty())
+      fail(set, round);
+    else if (std::string text = refusal(round); !text.empty())
+      fail(set, round, text);
+    else
+      decided_.push_back({set, {round.name, round.sig}});
+  }
 }
 
 // What all ranks ask for alike and nobody can do.
@@ -120,7 +136,8 @@ std::string Coordinator::refusal(const Round& round) const {
            " has joined and has nothing to send. Broadcast is not supported with Join at this time.";
   if (f.kind == OpKind::Allgather)
     for (const auto& t : f.tensors)
-      if (t.shape.empty()) return "Process-set rank zero tried to ALLGATHER a rank-zero tensor. Tensor '" + *round.name + "'.";
+      if (t.shape.empty())
+        return "Process-set rank zero tried to ALLGATHER a rank-zero tensor. Tensor '" + *round.name + "'.";
   return {};
 }
 
@@ -135,8 +152,9 @@ void Coordinator::fail(SetId set, Round& round, const std::string& text) {
     std::sort(round.poison.begin(), round.poison.end());
     e.text = "Tensor '" + *round.name + "' failed before it was submitted on";
     for (size_t i = 0; i < round.poison.size(); ++i) {
-      e.poisoners.push_back(round.poison[i].first);
-      if (i < 4) e.text += (i ? "; rank " : " rank ") + std::to_string(round.poison[i].first) + ": " + round.poison[i].second;
+      const auto& [rank, why] = round.poison[i];
+      e.poisoners.push_back(rank);
+      if (i < 4) e.text += (i ? "; rank " : " rank ") + std::to_string(rank) + ": " + why;
     }
     if (round.poison.size() > 4) e.text += "; and " + std::to_string(round.poison.size() - 4) + " more ranks";
   } else {
@@ -181,6 +199,9 @@ void Coordinator::append_exec(SetId set, std::vector<Item> items) {
   // Definitions are kept for good (see dissolve), so their number is bounded.
   bool candidate = config_.known_batches && joined_.empty() && items.size() > 1 && known_.size() < kMaxKnown &&
                    items[0].sig->fields().repeats;
+  // R4: a failed call may have begun a member's next round already; then the batch is not one to be known.
+  candidate = candidate && std::none_of(items.begin(), items.end(),
+                                        [&](const Item& x) { return sets_[set].rounds.contains(*x.name); });
   if (candidate) {
     if (history_.size() > kMaxHistory) history_.clear();
     History& h = history_[{set, *items[0].name}];
@@ -268,7 +289,7 @@ void Coordinator::join(Rank rank, int64_t now) {
     for (auto& [name, round] : sets_[set].rounds)
       if (complete(sets_[set], round.said)) names.push_back(name);
     std::sort(names.begin(), names.end());
-    for (const auto& name : names) decide_if_complete(set, sets_[set].rounds.find(name));
+    for (const auto& name : names) decide_while_complete(set, name);
   }
   if (static_cast<Rank>(joined_.size()) < config_.world) return;
   cut();  // what was decided comes before the end of the join
@@ -297,6 +318,7 @@ bool Coordinator::waiting() const {
 std::vector<Stalled> Coordinator::stalled(int64_t before, int64_t* oldest) {
   std::vector<Stalled> found;
   *oldest = std::numeric_limits<int64_t>::max();
+  if (closed_) return found;
   for (uint32_t i = 0; i < known_.size(); ++i) {
     if (!known_[i].alive || known_[i].arrived.empty()) continue;
     if (known_[i].since <= before)

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -56,10 +57,11 @@ class Coordinator {
     RankSet said;
     SigRef sig;
     NameRef name;
-    std::vector<std::pair<Rank, SigRef>> others;       // signatures that differ from sig
+    std::vector<std::pair<Rank, SigRef>> others;  // signatures that differ from sig
     std::vector<std::pair<Rank, std::string>> poison;
-    RankSet agreed;                                    // who said sig
+    RankSet agreed;  // who said sig
     int64_t since = 0;
+    std::unique_ptr<Round> next;  // begun by ranks that have had their say in this one (R2)
   };
   struct SetState {
     bool exists = false;
@@ -93,7 +95,9 @@ class Coordinator {
   void leave(const UpMessage& m);
   void dissolve(uint32_t batch, int64_t now);
   void dissolve_all(int64_t now);
-  void decide_if_complete(SetId set, StringMap<Round>::iterator it);
+  Round& round_of(SetId set, const NameRef& name, Rank rank, int64_t now);
+  void decide_while_complete(SetId set, const std::string& name);
+  void dissolve_batches_with(SetId set, const std::string& name, int64_t now);
   bool complete(const SetState& s, const RankSet& said) const;
   void append_exec(SetId set, std::vector<Item> items);
   std::string refusal(const Round& round) const;

@@ -27,22 +27,22 @@ struct UpMessage {
   Type type = Ready;
   Rank rank = 0;
   SetId set = 0;
-  Item item;                      // Ready; Poison: name only
-  std::string text;               // Poison, Leave
-  uint32_t batch = 0, gen = 0;    // Arrive, AskDissolve
+  Item item;                    // Ready; Poison: name only
+  std::string text;             // Poison, Leave
+  uint32_t batch = 0, gen = 0;  // Arrive, AskDissolve
 };
 
 struct Entry {
   enum Type : uint8_t { Exec = 0, Run = 1, Dissolve = 2, Fail = 3, Joined = 4, Close = 5 };
   Type type = Exec;
   SetId set = 0;
-  std::vector<Item> items;           // Exec
-  bool defines = false;              // Exec: the items become known batch `batch`, generation 0
-  uint32_t batch = 0, gen = 0;       // Exec that defines, Run, Dissolve
-  NameRef name;                      // Fail
-  std::string text;                  // Fail, Close
-  std::vector<Rank> poisoners;       // Fail
-  Rank rank = 0;                     // Joined: who joined last; Close: who left
+  std::vector<Item> items;      // Exec
+  bool defines = false;         // Exec: the items become known batch `batch`, generation 0
+  uint32_t batch = 0, gen = 0;  // Exec that defines, Run, Dissolve
+  NameRef name;                 // Fail
+  std::string text;             // Fail, Close
+  std::vector<Rank> poisoners;  // Fail
+  Rank rank = 0;                // Joined: who joined last; Close: who left
 };
 
 class UpEncoder {

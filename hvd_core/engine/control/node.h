@@ -46,6 +46,7 @@ class Node final : private Participant::Events, private Coordinator::Log {
   void poison(SetId set, const std::string& name, const std::string& text) { me_.poison(set, name, text); }
   void wanted(SetId set, const std::string& name) { me_.wanted(set, name); }
   void join() { me_.join(); }
+  bool has_joined() const { return me_.has_joined(); }
   void leave(const std::string& text) { me_.leave(text); }
 
   // Reads all links, lets the coordinator decide, sends what there is to send, replays. True when anything happened.

@@ -27,8 +27,7 @@ void Participant::announce_held(const Batch& b) {
 
 bool Participant::submit(SetId set, Item item, RequestToken request, int64_t now) {
   auto& s = state(set);
-  auto [it, fresh] = s.pending.try_emplace(*item.name, Pending{item, request, {}});
-  if (!fresh) return false;
+  if (!s.pending.try_emplace(*item.name, Pending{item, request}).second) return false;
 
   auto known = s.known.find(*item.name);
   if (known == s.known.end()) {
@@ -99,12 +98,8 @@ void Participant::forget_batch(uint32_t id) {
 }
 
 void Participant::poison(SetId set, const std::string& name, const std::string& text) {
-  auto& s = state(set);
-  if (auto it = s.pending.find(name); it != s.pending.end()) {
-    it->second.poison_next = text;
-    return;
-  }
-  if (auto known = s.known.find(name); known != s.known.end()) ask_dissolve(known->second.batch);
+  auto& known = state(set).known;
+  if (auto it = known.find(name); it != known.end()) ask_dissolve(it->second.batch);
   UpMessage m;
   m.type = UpMessage::Poison;
   m.rank = me_;
@@ -171,12 +166,10 @@ void Participant::execute(SetId set, const std::vector<Item>& items) {
   auto& s = state(set);
   std::vector<ExecItem> run;
   run.reserve(items.size());
-  std::vector<std::pair<const Item*, std::string>> poisons;
   for (const auto& item : items) {
     ExecItem x{item, 0};
     if (auto it = s.pending.find(*item.name); it != s.pending.end()) {
       x.request = it->second.request;
-      if (!it->second.poison_next.empty()) poisons.emplace_back(&item, std::move(it->second.poison_next));
       s.pending.erase(it);
     } else if (!joined_) {
       throw std::logic_error("the log says to execute '" + *item.name + "', which this rank has not submitted");
@@ -184,7 +177,6 @@ void Participant::execute(SetId set, const std::vector<Item>& items) {
     run.push_back(std::move(x));
   }
   events_.execute(set, std::move(run));
-  for (const auto& [item, text] : poisons) poison(set, *item->name, text);
 }
 
 void Participant::replay_exec(const Entry& e, bool member) {
@@ -209,8 +201,7 @@ void Participant::replay_run(const Entry& e, bool member) {
   ++b.gen;
   stop_holding(e.batch);
   if (!member) return;
-  const auto members = b.members;  // executing may dissolve the batch (a poison that was waiting)
-  execute(b.set, members);
+  execute(b.set, b.members);
 }
 
 void Participant::replay_dissolve(const Entry& e) {
@@ -227,10 +218,9 @@ void Participant::replay_fail(const Entry& e) {
   auto& s = state(e.set);
   auto it = s.pending.find(*e.name);
   if (it == s.pending.end()) return;  // not a member, or joined
-  auto pending = std::move(it->second);
+  RequestToken request = it->second.request;
   s.pending.erase(it);
-  events_.fail(pending.request, e.text);
-  if (!pending.poison_next.empty()) poison(e.set, *e.name, pending.poison_next);
+  events_.fail(request, e.text);
 }
 
 std::vector<RequestToken> Participant::take_pending() {

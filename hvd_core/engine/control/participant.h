@@ -1,8 +1,8 @@
 // One rank's half of the agreement protocol (docs/protocol.md): what it has submitted, which known batches it holds
 // members of, and the replay of the log.
 //
-// A plain state machine: no clock, no thread, no I/O of its own. Time is passed in; what it wants done comes out through
-// Events. Used by the thread that drives the engine.
+// A plain state machine: no clock, no thread, no I/O of its own. Time is passed in; what it wants done comes out
+// through Events. Used by the thread that drives the engine.
 #pragma once
 
 #include <cstdint>
@@ -28,11 +28,11 @@ class Participant {
  public:
   struct Events {
     virtual ~Events() = default;
-    virtual void say(UpMessage m) = 0;                                   // towards the root
-    virtual void execute(SetId set, std::vector<ExecItem> items) = 0;    // in log order
+    virtual void say(UpMessage m) = 0;                                 // towards the root
+    virtual void execute(SetId set, std::vector<ExecItem> items) = 0;  // in log order
     virtual void fail(RequestToken request, const std::string& text) = 0;
-    virtual void joined(Rank last) = 0;                                  // answers join()
-    virtual void closed(Rank by, const std::string& text) = 0;           // nothing follows
+    virtual void joined(Rank last) = 0;                         // answers join()
+    virtual void closed(Rank by, const std::string& text) = 0;  // nothing follows
   };
 
   Participant(Rank me, int64_t dissolve_after_ns, Events& events)
@@ -40,7 +40,7 @@ class Participant {
 
   // False when this name is still in flight: nothing was submitted (R2).
   bool submit(SetId set, Item item, RequestToken request, int64_t now);
-  // The submission of this name failed on this rank; the same name shall fail everywhere (R8).
+  // A call with this name failed on this rank; the matching calls of the others shall fail too (R8).
   void poison(SetId set, const std::string& name, const std::string& text);
   // Somebody waits on or polls this name: it must not sit in a partly held batch (R5).
   void wanted(SetId set, const std::string& name);
@@ -50,7 +50,9 @@ class Participant {
   // `member`: whether this rank belongs to the entry's process set.
   void replay(const Entry& entry, bool member);
 
-  int64_t next_deadline() const { return held_since_.empty() ? kNever : held_since_.begin()->first + dissolve_after_ns_; }
+  int64_t next_deadline() const {
+    return held_since_.empty() ? kNever : held_since_.begin()->first + dissolve_after_ns_;
+  }
   void on_time(int64_t now);
 
   bool has_joined() const { return joined_; }
@@ -61,7 +63,6 @@ class Participant {
   struct Pending {
     Item item;
     RequestToken request = 0;
-    std::string poison_next;  // the next round of this name has failed already (R8)
   };
   struct Batch {
     bool alive = false, arrived = false, asked = false;

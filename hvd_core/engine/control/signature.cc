@@ -66,7 +66,8 @@ std::string summary(const SignatureFields& f) {
   for (size_t i = 0; i < f.tensors.size() && i < 4; ++i)
     s += std::string(i ? ", " : " ") + dtype_name(f.tensors[i].dtype) + shape_text(f.tensors[i].shape);
   if (f.tensors.size() > 4) s += ", ...";
-  if (f.prescale != 1.0 || f.postscale != 1.0) s += " factors (" + number(f.prescale) + ", " + number(f.postscale) + ")";
+  if (f.prescale != 1.0 || f.postscale != 1.0)
+    s += " factors (" + number(f.prescale) + ", " + number(f.postscale) + ")";
   return s + " on " + f.device_type;
 }
 

@@ -104,7 +104,8 @@ int64_t StoreClient::add(const std::string& key, int64_t delta) {
   put(payload, delta);
   call(kAdd, key, payload, &answer);
   int64_t now = 0;
-  if (answer.size() != sizeof now) throw plugin::BackendError(HVD_E_INTERNAL, 0, 0, "the job's store: odd answer to add");
+  if (answer.size() != sizeof now)
+    throw plugin::BackendError(HVD_E_INTERNAL, 0, 0, "the job's store: odd answer to add");
   std::memcpy(&now, answer.data(), sizeof now);
   return now;
 }

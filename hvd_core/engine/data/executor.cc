@@ -29,9 +29,7 @@ void Executor::create_comm(control::SetId set, const std::vector<int32_t>& membe
   comms_[set] = {std::move(comm), members};
 }
 
-void Executor::enqueue(control::SetId set, std::vector<Work> batch) {
-  queue_.push_back({set, std::move(batch)});
-}
+void Executor::enqueue(control::SetId set, std::vector<Work> batch) { queue_.push_back({set, std::move(batch)}); }
 
 bool Executor::progress() {
   bool any = false;

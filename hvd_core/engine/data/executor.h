@@ -36,7 +36,8 @@ class Executor {
            Events& events);
 
   // Collective over the members of the set. Throws plugin::BackendError.
-  void create_comm(control::SetId set, const std::vector<int32_t>& members, const std::string& key, int64_t deadline_ns);
+  void create_comm(control::SetId set, const std::vector<int32_t>& members, const std::string& key,
+                   int64_t deadline_ns);
 
   void enqueue(control::SetId set, std::vector<Work> batch);
   // Goes as far as it can without waiting. True when anything moved.

@@ -25,7 +25,8 @@ bool report_stall(const std::vector<control::Stalled>& stalled, int64_t now, int
     }
   }
   std::string text =
-      "One or more tensors were submitted to be reduced, gathered or broadcasted by subset of ranks and are waiting for "
+      "One or more tensors were submitted to be reduced, gathered or broadcasted by subset of ranks and are waiting "
+      "for "
       "remainder of ranks for more than " +
       std::to_string(warn_ns / 1'000'000'000) +
       " seconds. This may indicate that different ranks are trying to submit different tensors or that only subset of "

@@ -1,0 +1,61 @@
+"""Starts small programs on several ranks through the real launcher, for the engine's tests.
+
+A program is Python text; it runs with ``hvd`` (the NumPy face), ``np``, ``rank`` and ``size`` at hand, after init().
+"""
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+PRELUDE = """
+import os, signal, sys, time
+import numpy as np
+import hvd_core as hvd
+from hvd_core import runtime
+
+def expect(kind, call, *parts):
+    try:
+        call()
+    except kind as error:
+        for part in parts:
+            assert part in str(error), (part, str(error))
+        return str(error)
+    raise AssertionError(f"{kind.__name__} was expected, nothing was raised")
+
+hvd.init()
+rank, size = hvd.rank(), hvd.size()
+"""
+
+
+def write_program(folder: Path, text: str) -> Path:
+    path = Path(folder) / "program.py"
+    path.write_text(PRELUDE + textwrap.dedent(text))
+    return path
+
+
+def start(ranks: int, program: Path, env=None, **popen) -> subprocess.Popen:
+    """The launcher, running; its output is one stream of text."""
+    command = [sys.executable, "-m", "horovod.runner.launch", "-np", str(ranks), sys.executable, str(program)]
+    return subprocess.Popen(
+        command,
+        env={**os.environ, **(env or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        **popen,
+    )
+
+
+def run(ranks: int, folder: Path, text: str, env=None, timeout=60, code=0) -> str:
+    """Run a program to its end and return what it printed; asserts on the exit code."""
+    job = start(ranks, write_program(folder, text), env)
+    try:
+        output, _ = job.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        job.terminate()
+        output, _ = job.communicate(timeout=15)
+        raise AssertionError(f"not finished after {timeout} s; it printed:\n{output}") from None
+    assert job.returncode == code, f"exit code {job.returncode}, expected {code}; it printed:\n{output}"
+    return output

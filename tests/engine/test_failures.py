@@ -1,0 +1,253 @@
+"""Ranks that die, leave, fork or are interrupted: the others hear of it at once, and nothing is left behind."""
+
+import os
+import re
+import signal
+import time
+
+import psutil
+
+from jobs import run, start, write_program
+
+
+def finish(job, seconds):
+    """Waits for the launcher; returns (seconds it took, output)."""
+    began = time.monotonic()
+    output, _ = job.communicate(timeout=seconds)
+    return time.monotonic() - began, output
+
+
+def pids_of(job, count):
+    """The pids that the ranks print as 'pid R N', once all have, and the output so far."""
+    found, text = {}, ""
+    while len(found) < count:
+        line = job.stdout.readline()
+        assert line, f"the job ended early:\n{text}"
+        text += line
+        if match := re.search(r"pid (\d+) (\d+)", line):
+            found[int(match[1])] = int(match[2])
+    return found, text
+
+
+def leftovers(before):
+    return sorted(set(os.listdir("/dev/shm")) - before)
+
+
+TRAIN = """
+import multiprocessing
+# Workers as a data loader forks them: they inherit the descriptors and outlive the rank that is killed.
+context = multiprocessing.get_context("fork")
+workers = [context.Process(target=time.sleep, args=(600,), daemon=True) for _ in range(2)]
+for w in workers:
+    w.start()
+hvd.barrier()
+print("pid", rank, os.getpid(), flush=True)
+step = 0
+while True:
+    try:
+        hvd.allreduce(np.ones(100_000), name="grad")
+        step += 1
+    except hvd.HorovodInternalError as error:
+        print("heard:", error, flush=True)
+        expect(hvd.HorovodInternalError, lambda: hvd.allreduce(np.ones(2)))
+        raise
+"""
+
+
+def killed(tmp_path, victim, ranks, env=None):
+    before = set(os.listdir("/dev/shm"))
+    job = start(ranks, write_program(tmp_path, TRAIN), env)
+    pids, text = pids_of(job, ranks)
+    family = [psutil.Process(job.pid), *psutil.Process(job.pid).children(recursive=True)]
+    time.sleep(0.3)
+    os.kill(pids[victim], signal.SIGKILL)
+    took, more = finish(job, 30)
+    output = text + more
+    assert job.returncode != 0
+    assert took < 5, f"{took:.1f} s until the job was over\n{output}"
+    survivors = [line for line in output.splitlines() if "heard:" in line]
+    assert len(survivors) == ranks - 1, output
+    for line in survivors:
+        assert re.search(rf"rank {victim} \(host .+, pid {pids[victim]}\) died", line) or env, line
+    _, alive = psutil.wait_procs(family, timeout=5)
+    assert not alive, alive
+    assert not leftovers(before)
+    return output
+
+
+def test_kill_of_a_rank(tmp_path):
+    killed(tmp_path, victim=1, ranks=2)
+
+
+def test_kill_of_the_root(tmp_path):
+    killed(tmp_path, victim=0, ranks=2)
+
+
+def test_kill_of_one_of_four(tmp_path):
+    killed(tmp_path, victim=2, ranks=4)
+
+
+def test_kill_with_control_over_tcp(tmp_path):
+    output = killed(tmp_path, victim=1, ranks=3, env={"HOROVOD_CONTROL_TRANSPORT": "tcp"})
+    assert "rank 1" in output
+
+
+def test_kill_of_all_ranks_leaves_nothing(tmp_path):
+    before = set(os.listdir("/dev/shm"))
+    job = start(3, write_program(tmp_path, TRAIN))
+    pids, _ = pids_of(job, 3)
+    family = psutil.Process(job.pid).children(recursive=True)
+    for pid in pids.values():
+        os.kill(pid, signal.SIGKILL)
+    took, _ = finish(job, 30)
+    assert took < 5 and job.returncode != 0
+    _, alive = psutil.wait_procs(family, timeout=5)
+    assert not alive
+    assert not leftovers(before)
+
+
+def test_an_exception_on_one_rank(tmp_path):
+    output = run(
+        2,
+        tmp_path,
+        """
+        if rank == 1:
+            time.sleep(0.2)
+            raise SystemExit(3)
+        text = expect(hvd.HorovodInternalError, lambda: hvd.allreduce(np.ones(3), name="alone"))
+        print("heard:", text, flush=True)
+        """,
+        code=3,
+    )
+    # The launcher may end rank 0 before it has printed.
+    assert "heard: Horovod has been shut down." in output or "Terminating remaining workers" in output
+
+
+def test_a_rank_that_finishes_early(tmp_path):
+    output = run(
+        2,
+        tmp_path,
+        """
+        total = hvd.allreduce(np.ones(3), op=hvd.Sum)
+        if rank == 0:
+            text = expect(hvd.HorovodInternalError, lambda: hvd.allreduce(np.ones(3), name="alone"))
+            print("heard:", text, flush=True)
+            expect(hvd.HorovodInternalError, lambda: hvd.allreduce(np.ones(3)), "Horovod has been shut down.")
+        """,
+    )
+    assert "heard: Horovod has been shut down. This was caused by an exception on one of the ranks" in output
+
+
+def test_what_was_agreed_is_finished_before_the_end(tmp_path):
+    run(
+        2,
+        tmp_path,
+        """
+        x = [np.full(3_000_000, rank + 1.0) for _ in range(3)]
+        handles = [hvd.allreduce_async_(a, name=f"x{i}", op=hvd.Sum) for i, a in enumerate(x)]
+        hvd.allreduce(np.ones(1))  # decided after the others
+        if rank == 0:
+            hvd.shutdown()
+        else:
+            for h in handles:
+                hvd.synchronize(h)
+        for a in x:
+            assert (a == 3).all()
+        """,
+    )
+
+
+def test_a_forked_child_keeps_its_hands_off(tmp_path):
+    output = run(
+        2,
+        tmp_path,
+        """
+        hvd.allreduce(np.ones(2))
+        child = os.fork()
+        if child == 0:
+            assert hvd.rank() == rank and hvd.size() == size
+            expect(hvd.HorovodInternalError, lambda: hvd.allreduce(np.ones(2)), "is a fork of one that runs the engine")
+            hvd.shutdown()
+            sys.exit(0)  # with all exit handlers
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        for _ in range(100):
+            assert hvd.allreduce(np.ones(2), op=hvd.Sum).tolist() == [2, 2]
+        print("fine", rank)
+        """,
+    )
+    assert output.count("fine") == 2
+
+
+def test_ctrl_c_is_seen_while_waiting(tmp_path):
+    output = run(
+        2,
+        tmp_path,
+        """
+        import threading
+        if rank == 0:
+            threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+            began = time.monotonic()
+            expect(KeyboardInterrupt, lambda: hvd.allreduce(np.ones(2), name="x"))
+            assert time.monotonic() - began < 3
+            print("interrupted")
+        else:
+            time.sleep(1.5)
+            hvd.allreduce(np.ones(2), name="x")
+        hvd.barrier()
+        """,
+    )
+    assert "interrupted" in output
+
+
+def test_stall_warning_names_ranks_and_tensors(tmp_path):
+    output = run(
+        3,
+        tmp_path,
+        """
+        if rank == 1:
+            time.sleep(2.5)
+        hvd.allreduce(np.ones(2), name="late")
+        """,
+        env={"HOROVOD_STALL_CHECK_TIME_SECONDS": "1"},
+    )
+    assert "submitted to be reduced, gathered or broadcasted by subset of ranks" in output
+    assert re.search(r"1: \[allreduce\.late\]", output), output
+
+
+def test_stall_shutdown(tmp_path):
+    output = run(
+        2,
+        tmp_path,
+        """
+        if rank == 0:
+            expect(hvd.HorovodInternalError, lambda: hvd.allreduce(np.ones(2), name="late"), "stalled for longer")
+        else:
+            time.sleep(4)
+        """,
+        env={"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2"},
+    )
+    assert "is stalled for longer than 2 seconds. Will shutdown." in output
+
+
+def test_idle_engine_sleeps(tmp_path):
+    output = run(
+        2,
+        tmp_path,
+        """
+        for step in range(50):
+            hs = [hvd.allreduce_async(np.ones(1000), name=f"n{i}") for i in range(20)]
+            for h in hs:
+                hvd.synchronize(h)
+        before = time.process_time()
+        time.sleep(5)
+        print("idle", time.process_time() - before)
+        hvd.barrier()
+        """,
+    )
+    used = [float(x) for x in re.findall(r"idle ([\d.e-]+)", output)]
+    assert len(used) == 2 and max(used) <= 0.010, used
+
+
+def test_unknown_backend(tmp_path):
+    output = run(2, tmp_path, "", env={"HOROVOD_BACKEND": "shn"}, code=1)
+    assert "horovod: backend 'shn' (from HOROVOD_BACKEND) is not installed. Did you mean 'shm'?" in output
