@@ -338,4 +338,4 @@ class SparseReduction:
         if self._divisor > 1:
             rounding = None if values.is_floating_point() else "trunc"
             values = torch.div(values, self._divisor, rounding_mode=rounding)
-        return torch.sparse_coo_tensor(indices.transpose(0, 1), values, self._shape)
+        return torch.sparse_coo_tensor(indices.transpose(0, 1), values, self._shape, check_invariants=False)

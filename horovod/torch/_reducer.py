@@ -13,7 +13,7 @@ import torch
 
 from horovod.common.process_sets import ProcessSet
 from horovod.torch._async_ops import SparseReduction, reduce_group_into, reduce_into, sparse_allreduce_async
-from horovod.torch._submit import engine, forget, forget_finished
+from horovod.torch._submit import engine, forget, forget_finished, is_current
 from horovod.torch.compression import Compression
 
 # torch < 2.1 has no hook that runs after the gradient is stored; there the accumulator node of the graph is
@@ -58,7 +58,7 @@ class _Group:
 def _empty_sparse(param: torch.Tensor, sparse_dim: int) -> torch.Tensor:
     indices = torch.empty((sparse_dim, 0), dtype=torch.int64, device=param.device)
     values = torch.empty((0, *param.shape[sparse_dim:]), dtype=param.dtype, device=param.device)
-    return torch.sparse_coo_tensor(indices, values, param.shape)
+    return torch.sparse_coo_tensor(indices, values, param.shape, check_invariants=False)
 
 
 class GradientReducer:
@@ -85,9 +85,9 @@ class GradientReducer:
         self.slots: dict[torch.Tensor, _Slot] = {}
         self.hooks: list = []
         self.busy = False  # a backward has begun what synchronize() has to finish
+        self.core: Any = None  # the engine that has begun it; another one after shutdown() and init()
 
-    # -------------------------------------------------------------------------------------------------
-    # registration
+    # ---------------------------------------------------------------------------------------- registration
 
     def watch(self, param: torch.Tensor, name: str) -> None:
         """Reduce the gradient of `param` from now on, under `name`."""
@@ -116,7 +116,9 @@ class GradientReducer:
         def gradient_is_complete(*_) -> None:
             if slot.delay <= 0:
                 raise AssertionError(_TOO_MANY_BACKWARDS)
-            self.busy = True
+            if not self.busy:
+                self.busy = True
+                self.core = engine()
             slot.delay -= 1
             if slot.delay:
                 return
@@ -127,8 +129,7 @@ class GradientReducer:
 
         return gradient_is_complete
 
-    # ---------------------------------------------------------------------------------------------------
-    # submission
+    # ------------------------------------------------------------------------------------------ submission
 
     def _gradient(self, slot: _Slot) -> torch.Tensor:
         """The gradient of a parameter, zero if this rank did not compute one: the other ranks may have."""
@@ -192,8 +193,7 @@ class GradientReducer:
             elif slot.param.requires_grad:
                 self._submit(slot)
 
-    # --------------------------------------------------------------------------------------------------
-    # completion
+    # ------------------------------------------------------------------------------------------ completion
 
     def handles(self) -> dict:
         """{parameter: (handle or None, context)} of the parameters whose gradients have been computed."""
@@ -209,8 +209,11 @@ class GradientReducer:
         Raises:
             HorovodInternalError: a reduction failed; nothing is pending afterwards.
         """
-        self._submit_missing()
         core = engine()
+        if self.busy and self.core is not core:
+            self._clear()
+        self.core = core
+        self._submit_missing()
         active = [slot for slot in self.slots.values() if slot.handle is not None]
         handles = list({slot.handle: None for slot in active if type(slot.handle) is int})
         try:
@@ -255,9 +258,10 @@ class GradientReducer:
 
         The tensors of operations that still run stay in the handle map: the engine writes to their memory.
         """
-        for slot in self.slots.values():
-            if isinstance(slot.handle, SparseReduction):
-                forget_finished(slot.handle.handles)
-            else:
-                forget_finished((slot.handle,))
+        if is_current(self.core):
+            for slot in self.slots.values():
+                if isinstance(slot.handle, SparseReduction):
+                    forget_finished(slot.handle.handles)
+                else:
+                    forget_finished((slot.handle,))
         self._clear()

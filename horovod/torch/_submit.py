@@ -239,10 +239,13 @@ def forget(core, handle: int) -> None:
         core.release(handle)
 
 
+def is_current(core) -> bool:
+    """Whether `core` is the engine that runs now. Handles of an earlier one mean nothing to it."""
+    return _basics.is_initialized() and engine() is core
+
+
 def forget_finished(handles: Iterable[int]) -> None:
     """Drop those of the handles that are finished. The engine still uses the tensors of the others."""
-    if not _basics.is_initialized():
-        return
     core = engine()
     for handle in handles:
         if handle in _handle_map and core.poll(handle):

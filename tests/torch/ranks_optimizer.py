@@ -524,3 +524,48 @@ def check_a_failed_reduction_leaves_the_optimizer_usable():
     assert not hvd.mpi_ops._handle_map and optimizer._handles == {}
     optimizer.zero_grad()
     agree(train_together(sgd), train_alone(sgd))
+
+
+def check_gradient_scaling():
+    # The documented ceremony. One rank overflows in step 1: then all skip that step, and the scale goes down.
+    model = model_of().float()
+    optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters())
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        inputs, labels = batch_of(step, ME)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = F.cross_entropy(model(inputs.float()), labels)
+        if step == 1 and ME == SIZE - 1:
+            loss = loss * float("inf")
+        before = model[0].weight.detach().clone()
+        scaler.scale(loss).backward()
+        optimizer.synchronize()
+        scaler.unscale_(optimizer)
+        with optimizer.skip_synchronize():
+            scaler.step(optimizer)
+        scaler.update()
+        assert torch.equal(before, model[0].weight) == (step == 1)
+        assert scaler.get_scale() == (1024.0 if step < 1 else 512.0)
+    same_everywhere(model[0].weight, "scaled")
+
+
+def check_restart_of_the_engine_between_backward_and_step():
+    model = model_of()
+    optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters())
+    saved = {k: v.clone() for k, v in model.state_dict().items()}, optimizer.state_dict()
+    for way in ("restore", "go on"):
+        loss_of(model, 0, ME).backward()
+        hvd.barrier()  # a rank that leaves early would fail the backward of the others
+        hvd.shutdown()
+        hvd.init()
+        if way == "restore":
+            model.load_state_dict(saved[0])
+            optimizer.load_state_dict(saved[1])
+            optimizer.zero_grad()
+    optimizer.step()
+    for step in range(1, STEPS):
+        optimizer.zero_grad()
+        loss_of(model, step, ME).backward()
+        optimizer.step()
+    agree(model, train_alone(sgd))
