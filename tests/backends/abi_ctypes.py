@@ -1,7 +1,7 @@
 """The backend ABI through ctypes: drives a backend's shared object with no engine in between.
 
 A mirror of hvd/backend_abi.h that is written by hand on purpose, so that a slip in the header shows up here.
-`Backend` loads a library with a host API of our own (options from a dict, the store in a directory); `Comm` is
+`Backend` loads a library with a host API of our own (options from a dict, store in a directory); `Comm` is
 one communicator.
 """
 

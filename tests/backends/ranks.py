@@ -27,7 +27,7 @@ def _process(pipe, library, store, rank, size, options, body, args):
 
 
 def in_processes(library, store, size, body, *args, options=None, timeout=60, lost=()):
-    """body(comm, *args) on `size` forked ranks; results in rank order. Ranks in `lost` may die without one."""
+    """body(comm, *args) on `size` forked ranks; results in rank order. Ranks in `lost` may have none."""
     workers = []
     for rank in range(size):
         mine, theirs = FORK.Pipe()

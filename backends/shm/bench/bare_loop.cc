@@ -22,7 +22,7 @@ void bare_allreduce(BareSegment* segment, int rank, float* data, uint64_t n, uin
   const auto begin = [&](uint64_t k) { return data + k * per_chunk; };
   const auto length = [&](uint64_t k) { return std::min(per_chunk, n - k * per_chunk); };
   for (uint64_t i = 0; i < chunks + 2; ++i) {
-    if (i < chunks) {  // show the peer's half
+    if (i < chunks) {                                                                   // show the peer's half
       if (*at + i >= kBareSlots) spin_until(theirs.reduced, *at + i - kBareSlots + 3);  // then it has left that slot
       const uint64_t half = length(i) / 2, from = rank == 0 ? half : 0, to = rank == 0 ? length(i) : half;
       std::memcpy(mine.slot[(*at + i) % kBareSlots] + from * 4, begin(i) + from, (to - from) * 4);
