@@ -62,7 +62,7 @@ def memory_figures(fleet: Fleet) -> dict:
 
 def run(options: argparse.Namespace, sizes: list[int], names: list[str]) -> dict:
     """The whole measurement; returns what --json writes."""
-    with Fleet(options.np) as fleet:
+    with Fleet(options.np, options.patience) as fleet:
         for name in names:
             fleet.start(name, lambda name=name: spec_of(name, options.np))
         if not fleet.teams:
@@ -99,6 +99,7 @@ def run(options: argparse.Namespace, sizes: list[int], names: list[str]) -> dict
             shown = "  ".join(f"{name} {report.number(row['median_us'])}" for name, row in rows.items())
             print(f"{report.size_text(nbytes):>8}  us: {shown}", file=sys.stderr, flush=True)
         result["not_measured"] = fleet.failed
+        result["turns_disturbed"], result["turns_repeated"] = fleet.quiet.disturbed, fleet.quiet.repeated
     return result
 
 
@@ -173,6 +174,10 @@ def main() -> None:
     parser.add_argument("--skip", default="", help="alternatives to leave out")
     parser.add_argument("--skip-mpi", action="store_true", help="the same as --skip openmpi,mpich")
     parser.add_argument("--quick", action="store_true", help="few sizes, two rounds")
+    parser.add_argument(
+        "--patience", type=float, default=0, metavar="SECONDS",
+        help="put a turn off, or repeat it, for so long while others use the machine (default 0: never)",
+    )  # fmt: skip
     parser.add_argument("--json", metavar="FILE", help="write everything measured to FILE")
     options = parser.parse_args()
     options.rounds = options.rounds or (2 if options.quick else 7)

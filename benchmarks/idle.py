@@ -22,13 +22,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from harness.alternatives import spec_of
 from harness.build import Unavailable
 from harness.fleet import Fleet
+from harness.quiet import cpu_ns
 
 OURS = ("torch", "numpy")
-
-
-def cpu_ns(pid: int) -> int:
-    """CPU time of all threads of a process, living or not: its scheduler clock (see clock_getcpuclockid)."""
-    return time.clock_gettime_ns((~pid << 3) | 2)
 
 
 def wakeups(pid: int) -> int:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 from pathlib import Path
 
@@ -39,7 +38,7 @@ def spec_of(name: str, size: int) -> Spec:
 
 def run(options: argparse.Namespace, names: list[str]) -> dict:
     """All rounds; returns what --json writes."""
-    with Fleet(options.np) as fleet:
+    with Fleet(options.np, options.patience) as fleet:
         for name in names:
             fleet.start(name, lambda name=name: spec_of(name, options.np))
         if not fleet.teams:
@@ -58,7 +57,7 @@ def run(options: argparse.Namespace, names: list[str]) -> dict:
                 if name in fleet.teams:
                     command = {"do": "many", "case": case, "form": form, "iters": ITERS[case]}
                     try:
-                        seconds = statistics.median(fleet.teams[name].seconds(command))
+                        seconds = fleet.turn(name, command)
                     except Unavailable as error:
                         fleet.drop(name, str(error))
                 if number:  # the first round is for warming up: names are new, memory is cold
@@ -83,6 +82,7 @@ def run(options: argparse.Namespace, names: list[str]) -> dict:
                     rows[f"{name}, {form}"] = row
             result["cases"][case] = {"tensors": len(shapes), "bytes": elements * 4, "forms": rows}
         result["not_measured"] = fleet.failed
+        result["turns_disturbed"], result["turns_repeated"] = fleet.quiet.disturbed, fleet.quiet.repeated
     return result
 
 
@@ -114,6 +114,10 @@ def main() -> None:
     parser.add_argument("-np", type=int, default=2, help="ranks (default 2)")
     parser.add_argument("--rounds", type=int, default=7, help="turns per form (default 7)")
     parser.add_argument("--only", help="ours or gloo")
+    parser.add_argument(
+        "--patience", type=float, default=0, metavar="SECONDS",
+        help="put a turn off, or repeat it, for so long while others use the machine (default 0: never)",
+    )  # fmt: skip
     parser.add_argument("--json", metavar="FILE", help="write everything measured to FILE")
     parser.add_argument("--cases", default=",".join(CASES), help=f"of {','.join(CASES)} (default all)")
     options = parser.parse_args()

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from . import build
 from .build import Unavailable
+from .quiet import Quiet
 
 WORKERS = build.ROOT / "benchmarks" / "workers"
 BARRIER_BYTES = 4096
@@ -207,8 +208,9 @@ class Team:
 class Fleet:
     """All alternatives of one run. A context manager: leaving it ends every process it started."""
 
-    def __init__(self, size: int, start_timeout: float = 90) -> None:
+    def __init__(self, size: int, patience_s: float = 0, start_timeout: float = 90) -> None:
         self.size, self.start_timeout = size, start_timeout
+        self.quiet = Quiet(patience_s)
         self.scratch = Path(tempfile.mkdtemp(prefix="hvd-benchmark-"))
         self.teams: dict[str, Team] = {}
         self.failed: dict[str, str] = {}
@@ -268,6 +270,11 @@ class Fleet:
         except Unavailable as error:
             self.drop(name, str(error))
 
+    def turn(self, name: str, command: dict) -> float:
+        """Median seconds of the command's runs, from a quiet moment. Raises Unavailable."""
+        team = self.teams[name]
+        return self.quiet.turn(team.pids.values(), lambda: statistics.median(team.seconds(command)))
+
     def measure(self, name: str, nbytes: int) -> float | None:
         """Median seconds of one turn at this size, None when the alternative has failed."""
         command = {
@@ -278,7 +285,7 @@ class Fleet:
             "options": self.chosen[name, nbytes],
         }
         try:
-            return statistics.median(self.teams[name].seconds(command))
+            return self.turn(name, command)
         except Unavailable as error:
             self.drop(name, str(error))
             return None
