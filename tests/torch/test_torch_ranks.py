@@ -11,7 +11,14 @@ pytest.importorskip("torch")
 
 from launch import Report, checks_of
 
-MODULES = ["ranks_ops", "ranks_errors", "ranks_autograd", "ranks_functions", "ranks_optimizer"]
+MODULES = [
+    "ranks_ops",
+    "ranks_errors",
+    "ranks_autograd",
+    "ranks_functions",
+    "ranks_optimizer",
+    "ranks_optimizer_use",
+]
 BY_ADDRESS = {"HOROVOD_TORCH_NO_DLPACK_API": "1"}
 JOBS = [(module, ranks, "dlpack") for module in MODULES for ranks in (1, 2, 3)]
 JOBS += [("ranks_ops", 2, "address"), ("ranks_functions", 2, "address"), ("ranks_optimizer", 3, "address")]

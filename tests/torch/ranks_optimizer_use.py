@@ -1,0 +1,331 @@
+"""Checks of how programs use DistributedOptimizer, rightly and wrongly; run on every rank by rank_main.py."""
+
+import gc
+import warnings
+import weakref
+from unittest import mock
+
+import torch
+import torch.nn.functional as F
+
+import horovod.torch as hvd
+from support import raises, same_everywhere
+from training import (
+    ME,
+    RANKS,
+    SIZE,
+    STEPS,
+    agree,
+    batch_of,
+    loss_of,
+    model_of,
+    sgd,
+    train_alone,
+    train_together,
+)
+
+
+def check_synchronize_then_step_warns():
+    model = model_of()
+    optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters(), op=hvd.Sum)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss_of(model, step, ME).backward()
+        optimizer.synchronize()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            optimizer.step()
+        text = "optimizer.step() called without optimizer.skip_synchronize() context"
+        assert [str(w.message).startswith(text) for w in caught] == [True]
+    agree(model, train_alone(sgd, scale=SIZE))
+
+
+def check_closures():
+    def run(model, optimizer, loss, before):
+        for step in range(STEPS):
+
+            def closure(step=step):
+                optimizer.zero_grad()
+                value = loss(step)
+                value.backward()
+                return value
+
+            if before:  # a backward outside, and a closure that only reports
+                closure()
+                optimizer.step(lambda step=step: loss(step).detach())
+            else:
+                assert optimizer.step(closure) is not None
+
+    for make in (sgd, lambda p: torch.optim.LBFGS(p, lr=0.5, max_iter=4)):
+        for before in (False, True) if make is sgd else (False,):
+            model, alone = model_of(), model_of()
+            optimizer = hvd.DistributedOptimizer(make(model.parameters()), model.named_parameters())
+            run(model, optimizer, lambda step, m=model: loss_of(m, step, ME), before)
+            yardstick = make(alone.parameters())
+
+            def whole(step, m=alone):
+                return sum(loss_of(m, step, r) for r in RANKS) / SIZE
+
+            if make is sgd:
+                run(alone, yardstick, whole, before)
+                agree(model, alone)
+            else:
+                # LBFGS looks at the loss too, which differs by rank; without a line search only to stop
+                # early.
+                for name, param in model.named_parameters():
+                    same_everywhere(param, f"lbfgs.{name}")
+
+
+def check_schedulers():
+    for wrap_first in (True, False):
+        model, alone = model_of(), model_of()
+        inner = sgd(model.parameters())
+        if not wrap_first:
+            scheduler = torch.optim.lr_scheduler.StepLR(inner, 1, gamma=0.5)
+        optimizer = hvd.DistributedOptimizer(inner, model.named_parameters())
+        if wrap_first:
+            scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+        yardstick = sgd(alone.parameters())
+        for step in range(STEPS):
+            for group in yardstick.param_groups:
+                group["lr"] = 0.1 * 0.5**step
+            yardstick.zero_grad()
+            (sum(loss_of(alone, step, r) for r in RANKS) / SIZE).backward()
+            yardstick.step()
+            optimizer.zero_grad()
+            loss_of(model, step, ME).backward()
+            optimizer.step()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                scheduler.step()
+        agree(model, alone)
+
+
+def check_several_optimizers_at_once():
+    models = [model_of(seed) for seed in range(3)]
+    optimizers = [
+        hvd.DistributedOptimizer(sgd(m.parameters()), [(f"m{i}.{n}", p) for n, p in m.named_parameters()])
+        for i, m in enumerate(models)
+    ]
+    for step in range(STEPS):
+        for i, model in enumerate(models):
+            optimizers[i].zero_grad()
+            loss_of(model, step, ME).backward()
+        for i in [(ME + j) % 3 for j in range(3)]:  # each rank in another order
+            optimizers[i].step()
+    agree(models[0], train_alone(sgd))
+
+
+def check_the_wrapper_is_the_wrapped():
+    model = model_of()
+    inner = torch.optim.Adam(model.parameters(), lr=0.125, betas=(0.5, 0.75))
+    loss_of(model, 0, 0).backward()
+    inner.step()
+    inner.zero_grad()
+    optimizer = hvd.DistributedOptimizer(inner, model.named_parameters())
+    assert isinstance(optimizer, torch.optim.Adam) and type(optimizer).__name__ == "Adam"
+    assert "horovod" in str(optimizer.__class__)
+    assert optimizer.state_dict() == inner.state_dict() and optimizer.defaults["lr"] == 0.125
+    assert len(optimizer.state) == 6 and optimizer.param_groups is inner.param_groups
+    assert optimizer.op == hvd.Average and optimizer.process_set is hvd.global_process_set
+    assert optimizer.backward_passes_per_step == 1 and optimizer._handles == {}
+    assert set(optimizer._parameter_names.values()) == {n for n, _ in model.named_parameters()}
+    twin = hvd.DistributedOptimizer(torch.optim.Adam(model_of().parameters()))
+    twin.load_state_dict(optimizer.state_dict())
+    assert twin.param_groups[0]["lr"] == 0.125
+    assert twin._parameter_names[twin.param_groups[0]["params"][2]] == "allreduce.noname.0.2"
+    calls = []
+    twin.register_step_pre_hook(lambda *a: calls.append("pre"))
+    twin.register_step_post_hook(lambda *a: calls.append("post"))
+    for p in twin.param_groups[0]["params"]:
+        p.grad = torch.zeros_like(p)
+    twin.step()
+    assert calls == ["pre", "post"]
+
+
+def check_load_state_dict_while_reducing():
+    model = model_of()
+    optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters())
+    saved = optimizer.state_dict()
+    loss_of(model, 0, ME).backward()
+    optimizer.load_state_dict(saved)
+    assert optimizer._handles == {}
+    optimizer.zero_grad()
+    hvd.barrier()
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss_of(model, step, ME).backward()
+        optimizer.step()
+    agree(model, train_alone(sgd))
+    hvd.mpi_ops._handle_map.clear()  # what was given up has ended long ago
+
+
+def check_parameters_added_later():
+    model, extra = model_of(), torch.nn.Linear(3, 1).double()
+    for p in extra.parameters():
+        torch.nn.init.zeros_(p)
+    model[0].weight.requires_grad_(False)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters()
+    )
+    optimizer.add_param_group({"params": list(extra.parameters()), "lr": 1.0})
+    model[0].weight.requires_grad_(True)  # unfrozen after wrapping
+    before = model[0].weight.detach().clone()
+    for step in range(2):
+        optimizer.zero_grad()
+        inputs, _ = batch_of(step, ME)
+        extra(model(inputs)).sum().backward()
+        optimizer.step()
+    for name, p in [("bias", extra.bias), ("weight", extra.weight), ("unfrozen", model[0].weight)]:
+        same_everywhere(p, f"added.{name}")
+    assert not torch.equal(before, model[0].weight) and extra.bias.item() == -10.0
+
+
+def check_wrong_use():
+    model = model_of()
+    optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters())
+    loss_of(model, 0, ME).backward()
+    if SIZE > 1:
+        with raises(AssertionError, "optimizer.zero_grad() was called after loss.backward()"):
+            optimizer.zero_grad()
+        with raises(AssertionError, "more than backward_passes_per_step times"):
+            loss_of(model, 0, ME).backward()
+        assert len(optimizer._handles) == 6 and all(type(h) is int for h, _ in optimizer._handles.values())
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=False)
+    assert not any(p.grad.any() for p in model.parameters())
+    optimizer.zero_grad(True)
+    assert all(p.grad is None for p in model.parameters())
+    optimizer.set_backward_passes_per_step(2)
+    loss_of(model, 0, ME).backward()
+    loss_of(model, 1, ME).backward()
+    optimizer.step()
+    # A window that ends early: what is there is reduced.
+    optimizer.zero_grad()
+    loss_of(model, 0, ME).backward()
+    optimizer.step()
+    same_everywhere(model[0].weight, "early")
+
+
+def check_wrong_arguments():
+    model = model_of()
+    params = list(model.parameters())
+
+    def wrap(**options):
+        return lambda: hvd.DistributedOptimizer(sgd(params), **options)
+
+    def refuses(*fragments, kind=ValueError, **options):
+        with raises(kind, *fragments):
+            wrap(**options)()
+
+    names = list(model.named_parameters())
+    refuses("gradient_predivide_factor", gradient_predivide_factor=2.0, op=hvd.Sum)
+    refuses("backward_passes_per_step must be > 0", backward_passes_per_step=0)
+    refuses("sequence of tuples", named_parameters=params)
+    refuses("Found duplicates: 0.weight", named_parameters=names + names[:1])
+    refuses("were not named", "[3, 8]", named_parameters=names[:4])
+    refuses("groups should be", groups=0)
+    refuses("groups should be", groups="all")
+    refuses("lists of torch.Tensor", groups=[["a"]])
+    refuses("only appear once", groups=[[params[0]], [params[0]]])
+    if SIZE > 1:
+        refuses("Adasum", kind=NotImplementedError, op=hvd.Adasum)
+    assert not params[0]._post_accumulate_grad_hooks
+
+
+def check_hooks_end_with_the_optimizer():
+    model = model_of()
+    optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters())
+    loss_of(model, 0, ME).backward()
+    optimizer.step()
+    gone = weakref.ref(optimizer)
+    del optimizer
+    gc.collect()
+    assert gone() is None
+    loss_of(model, 0, ME).backward()
+    loss_of(model, 0, ME).backward()
+    assert not hvd.mpi_ops._handle_map
+    again = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters())
+    loss_of(model, 0, ME).backward()
+    again.step()
+    del again
+    dead = weakref.ref(model[0].weight)
+    del model
+    gc.collect()
+    assert dead() is None
+
+
+def check_size_can_be_patched():
+    model = model_of(seed=ME)
+    with mock.patch("horovod.torch.size", return_value=1):
+        optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters())
+    loss_of(model, 0, ME).backward()
+    assert not hvd.mpi_ops._handle_map and optimizer._handles == {}
+    optimizer.step()
+    with mock.patch("horovod.torch.size", return_value=4):
+        optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters())
+    model.zero_grad()
+    loss_of(model, 0, ME).backward()
+    assert len(optimizer._handles) == 6
+    optimizer.step()
+
+
+def check_a_failed_reduction_leaves_the_optimizer_usable():
+    model = torch.nn.Linear(3 + ME, 2).double()  # another shape on each rank
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters()
+    )
+    model(torch.ones(1, 3 + ME, dtype=torch.float64)).sum().backward()
+    if SIZE > 1:
+        with raises(hvd.HorovodInternalError, "Mismatched"):
+            optimizer.step()
+    else:
+        optimizer.step()
+    assert not hvd.mpi_ops._handle_map and optimizer._handles == {}
+    optimizer.zero_grad()
+    agree(train_together(sgd), train_alone(sgd))
+
+
+def check_gradient_scaling():
+    # The documented ceremony. One rank overflows in step 1: then all skip that step, and the scale goes down.
+    model = model_of().float()
+    optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters())
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        inputs, labels = batch_of(step, ME)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = F.cross_entropy(model(inputs.float()), labels)
+        if step == 1 and ME == SIZE - 1:
+            loss = loss * float("inf")
+        before = model[0].weight.detach().clone()
+        scaler.scale(loss).backward()
+        optimizer.synchronize()
+        scaler.unscale_(optimizer)
+        with optimizer.skip_synchronize():
+            scaler.step(optimizer)
+        scaler.update()
+        assert torch.equal(before, model[0].weight) == (step == 1)
+        assert scaler.get_scale() == (1024.0 if step < 1 else 512.0)
+    same_everywhere(model[0].weight, "scaled")
+
+
+def check_restart_of_the_engine_between_backward_and_step():
+    model = model_of()
+    optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters())
+    saved = {k: v.clone() for k, v in model.state_dict().items()}, optimizer.state_dict()
+    for way in ("restore", "go on"):
+        loss_of(model, 0, ME).backward()
+        hvd.barrier()  # a rank that leaves early would fail the backward of the others
+        hvd.shutdown()
+        hvd.init()
+        if way == "restore":
+            model.load_state_dict(saved[0])
+            optimizer.load_state_dict(saved[1])
+            optimizer.zero_grad()
+    optimizer.step()
+    for step in range(1, STEPS):
+        optimizer.zero_grad()
+        loss_of(model, step, ME).backward()
+        optimizer.step()
+    agree(model, train_alone(sgd))
