@@ -166,8 +166,8 @@ bool Engine::wait(queue::Request& request, int64_t slice_ns) {
   const int64_t until = now_ns() + slice_ns;
   bool said = false;
   while (!request.done()) {
-    if (!said && request.item.sig && request.item.sig->fields().repeats) {
-      // A batch that is only partly here must not keep this request back.
+    if (!said && request.item.sig && !request.urgent) {
+      // Neither a batch that is only partly here nor the hope for company may keep this request back.
       said = true;
       std::lock_guard lock(inbox_mutex_);
       inbox_.push_back({Command::Wanted, nullptr, request.set, *request.item.name, {}});

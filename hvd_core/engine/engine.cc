@@ -164,6 +164,7 @@ RequestRef Engine::submit(control::SignatureFields fields, std::optional<std::st
   request->in = std::move(in);
   request->out = std::move(out);
   request->submitted_ns = observe::now_ns();
+  request->urgent = soon;
   if (!push({Command::Submit, request, set, {}, {}}, soon))
     throw InvalidRequest(std::string(kDuplicate) + " Name: '" + *request->item.name + "'.");
   return request;
@@ -225,7 +226,7 @@ void Engine::take_inbox() {
     switch (c.type) {
       case Command::Submit:
         live_[c.request->handle] = c.request;
-        node_->submit(c.set, c.request->item, c.request->handle, now);
+        node_->submit(c.set, c.request->item, c.request->handle, c.request->urgent, now);
         break;
       case Command::Poison:
         node_->poison(c.set, c.name, c.text);

@@ -97,12 +97,12 @@ class Sim {
   }
 
   // `sig` is any number: requests of one name agree when it is equal on all ranks.
-  bool submit(Rank r, const std::string& name, int64_t sig, uint64_t token, bool repeats) {
+  bool submit(Rank r, const std::string& name, int64_t sig, uint64_t token, bool repeats, bool urgent) {
     SignatureFields f;
     f.repeats = repeats;
     f.tensors.push_back({7, {sig}});
     Item item{std::make_shared<const std::string>(name), std::make_shared<const Signature>(std::move(f))};
-    return node(r).submit(0, std::move(item), token, now_);
+    return node(r).submit(0, std::move(item), token, urgent, now_);
   }
   void poison(Rank r, const std::string& name, const std::string& text) { node(r).poison(0, name, text); }
   void wanted(Rank r, const std::string& name) { node(r).wanted(0, name); }
@@ -156,7 +156,7 @@ void bind_sim(py::module_& m) {
            py::arg("cache_capacity") = 1024, py::arg("fusion_threshold") = uint64_t{128} << 20, py::arg("repeats") = 1,
            py::arg("dissolve_after_ns") = 1000000)
       .def("submit", &Sim::submit, py::arg("rank"), py::arg("name"), py::arg("sig"), py::arg("token"),
-           py::arg("repeats") = true)
+           py::arg("repeats") = true, py::arg("urgent") = false)
       .def("poison", &Sim::poison)
       .def("wanted", &Sim::wanted)
       .def("join", &Sim::join)

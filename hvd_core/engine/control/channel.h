@@ -26,6 +26,8 @@ class Channel {
   virtual void wake_peer() = 0;
   // True when recv would return something, as far as can be told without a system call.
   virtual bool readable() const { return false; }
+  // True when the neighbour has taken everything that was sent, or learns of it without being woken.
+  virtual bool peer_has_read_all() const { return true; }
   // A descriptor whose readability means "recv may have something", or -1 where a doorbell says so.
   virtual int fd() const { return -1; }
 };

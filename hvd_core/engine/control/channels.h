@@ -14,6 +14,7 @@ class ShmChannel final : public Channel {
   size_t send(std::string_view bytes) override { return out_.write(bytes.data(), bytes.size()); }
   size_t recv(char* into, size_t room) override;
   void wake_peer() override { peer_.ring(); }
+  bool peer_has_read_all() const override { return out_.counters->written.load() == out_.counters->read.load(); }
   bool readable() const override { return in_.counters->written.load() != in_.counters->read.load(); }
 
  private:

@@ -11,6 +11,8 @@ namespace {
 constexpr uint32_t kMaxPenalty = 64;
 constexpr size_t kMaxHistory = 65536, kMaxKnown = 8192;
 constexpr uint32_t kRunsThatForgive = 512;
+// From here on moving the data takes longer than starting a batch, and company saves little.
+constexpr uint64_t kHoldBytes = 256u << 10;
 
 uint64_t batch_hash(const std::vector<Item>& items) {
   uint64_t h = 1469598103934665603ull;
@@ -41,7 +43,7 @@ void Coordinator::receive(const UpMessage& m, int64_t now) {
   if (m.rank < 0 || m.rank >= config_.world) throw WireError("control message: rank out of range");
   switch (m.type) {
     case UpMessage::Ready:
-      return ready(m.set, m.item, m.rank, now);
+      return ready(m.set, m.item, m.rank, m.urgent, now);
     case UpMessage::Poison:
       return poison(m, now);
     case UpMessage::Arrive:
@@ -52,6 +54,8 @@ void Coordinator::receive(const UpMessage& m, int64_t now) {
       return join(m.rank, now);
     case UpMessage::Leave:
       return leave(m);
+    case UpMessage::Want:
+      return want(m);
   }
 }
 
@@ -83,21 +87,22 @@ Coordinator::Round& Coordinator::round_of(SetId set, const NameRef& name, Rank r
   return *round;
 }
 
-void Coordinator::ready(SetId set, const Item& item, Rank rank, int64_t now) {
+void Coordinator::ready(SetId set, const Item& item, Rank rank, bool urgent, int64_t now) {
   Round& round = round_of(set, item.name, rank, now);
+  round.urgent |= urgent;
   if (!round.sig) round.sig = item.sig;
   if (round.sig->same(*item.sig))
     round.agreed.insert(rank);
   else
     round.others.emplace_back(rank, item.sig);
-  decide_while_complete(set, *item.name);
+  decide_while_complete(set, *item.name, now);
 }
 
 void Coordinator::poison(const UpMessage& m, int64_t now) {
   // R8: the rank may have arrived at a batch with this name; its poison is for the round after.
   dissolve_batches_with(m.set, *m.item.name, now);
   round_of(m.set, m.item.name, m.rank, now).poison.emplace_back(m.rank, m.text);
-  decide_while_complete(m.set, *m.item.name);
+  decide_while_complete(m.set, *m.item.name, now);
 }
 
 void Coordinator::dissolve_batches_with(SetId set, const std::string& name, int64_t now) {
@@ -107,7 +112,7 @@ void Coordinator::dissolve_batches_with(SetId set, const std::string& name, int6
       dissolve(i, now);
 }
 
-void Coordinator::decide_while_complete(SetId set, const std::string& name) {
+void Coordinator::decide_while_complete(SetId set, const std::string& name, int64_t now) {
   SetState& s = sets_[set];
   auto it = s.rounds.find(name);
   while (it != s.rounds.end() && complete(s, it->second.said)) {
@@ -119,13 +124,27 @@ void Coordinator::decide_while_complete(SetId set, const std::string& name) {
       s.rounds.erase(it);
       it = s.rounds.end();
     }
-    if (!round.poison.empty() || !round.others.empty())
+    if (!round.poison.empty() || !round.others.empty()) {
       fail(set, round);
-    else if (std::string text = refusal(round); !text.empty())
+    } else if (std::string text = refusal(round); !text.empty()) {
       fail(set, round, text);
-    else
+    } else {
+      if (decided_.empty()) decided_since_ = now;
+      decided_bytes_ += round.sig->payload_bytes();
+      urgent_ |= round.urgent;
       decided_.push_back({set, {round.name, round.sig}});
+    }
   }
+}
+
+void Coordinator::want(const UpMessage& m) {
+  SetState* s = find_set(m.set);
+  if (!s) throw WireError("control message: WANT in an unknown process set");
+  // A key that is not counted any more is among the decided ones, or its entry is on its way to the one who asks.
+  if (auto it = s->rounds.find(*m.item.name); it != s->rounds.end())
+    it->second.urgent = true;
+  else
+    urgent_ = !decided_.empty();
 }
 
 // What all ranks ask for alike and nobody can do.
@@ -167,7 +186,17 @@ void Coordinator::fail(SetId set, Round& round, const std::string& text) {
 
 // ------------------------------------------------------------------------------------------------ batches (R3, R4)
 
-void Coordinator::cut() {
+void Coordinator::cut(int64_t now) {
+  if (urgent_ || decided_bytes_ >= kHoldBytes || now >= next_deadline()) cut_all();
+}
+
+int64_t Coordinator::next_deadline() const {
+  return decided_.empty() ? std::numeric_limits<int64_t>::max() : decided_since_ + config_.hold_ns;
+}
+
+void Coordinator::cut_all() {
+  urgent_ = false;
+  decided_bytes_ = 0;
   while (!decided_.empty()) {
     SetId set = decided_.front().set;
     SigRef first = decided_.front().item.sig;
@@ -229,7 +258,7 @@ void Coordinator::arrive(const UpMessage& m, int64_t now) {
     // It crossed the dissolution on its way: it counts for each member (R6).
     const auto items = k.items;
     const SetId set = k.set;
-    for (const auto& item : items) ready(set, item, m.rank, now);
+    for (const auto& item : items) ready(set, item, m.rank, false, now);
     return;
   }
   if (k.arrived.empty()) k.since = now;
@@ -270,7 +299,7 @@ void Coordinator::dissolve(uint32_t batch, int64_t now) {
   const auto items = known_[batch].items;
   const SetId set = known_[batch].set;
   arrived.for_each([&](Rank r) {
-    for (const auto& item : items) ready(set, item, r, now);
+    for (const auto& item : items) ready(set, item, r, true, now);
   });
 }
 
@@ -289,10 +318,10 @@ void Coordinator::join(Rank rank, int64_t now) {
     for (auto& [name, round] : sets_[set].rounds)
       if (complete(sets_[set], round.said)) names.push_back(name);
     std::sort(names.begin(), names.end());
-    for (const auto& name : names) decide_while_complete(set, name);
+    for (const auto& name : names) decide_while_complete(set, name, now);
   }
   if (static_cast<Rank>(joined_.size()) < config_.world) return;
-  cut();  // what was decided comes before the end of the join
+  cut_all();  // what was decided comes before the end of the join
   joined_.clear();
   Entry e;
   e.type = Entry::Joined;
@@ -301,7 +330,7 @@ void Coordinator::join(Rank rank, int64_t now) {
 }
 
 void Coordinator::leave(const UpMessage& m) {
-  cut();
+  cut_all();
   Entry e;
   e.type = Entry::Close;
   e.rank = m.rank;

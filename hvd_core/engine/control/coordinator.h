@@ -22,6 +22,7 @@ struct CoordinatorConfig {
   uint64_t fusion_threshold = 128u << 20;  // bytes; 0: every request is a batch of its own
   uint32_t repeats_before_known = 3;       // R4: how often the same batch must have been cut running
   bool known_batches = true;
+  int64_t hold_ns = 1'000'000;  // R3: how long small tensors that nobody waits for may be held for company
 };
 
 // A name that some ranks have submitted and others have not, for stall reports.
@@ -42,8 +43,10 @@ class Coordinator {
   Coordinator(CoordinatorConfig config, Log& log);
 
   void receive(const UpMessage& m, int64_t now);
-  // R3: call when there is no more input to read; what was decided is cut into batches.
-  void cut();
+  // R3: call when there is no more input to read; what was decided is cut into batches, unless it may wait for more.
+  void cut(int64_t now);
+  // When cut() has to be called at the latest.
+  int64_t next_deadline() const;
 
   // Names waiting since before `before`; arrived known batches that wait so long are dissolved, so that the next call
   // can name their members. `oldest` becomes the time since when the oldest remaining wait lasts.
@@ -61,6 +64,7 @@ class Coordinator {
     std::vector<std::pair<Rank, std::string>> poison;
     RankSet agreed;  // who said sig
     int64_t since = 0;
+    bool urgent = false;                               // some rank waits
     std::unique_ptr<Round> next;  // begun by ranks that have had their say in this one (R2)
   };
   struct SetState {
@@ -87,7 +91,8 @@ class Coordinator {
     Item item;
   };
 
-  void ready(SetId set, const Item& item, Rank rank, int64_t now);
+  void ready(SetId set, const Item& item, Rank rank, bool urgent, int64_t now);
+  void want(const UpMessage& m);
   void poison(const UpMessage& m, int64_t now);
   void arrive(const UpMessage& m, int64_t now);
   void ask_dissolve(const UpMessage& m, int64_t now);
@@ -96,7 +101,8 @@ class Coordinator {
   void dissolve(uint32_t batch, int64_t now);
   void dissolve_all(int64_t now);
   Round& round_of(SetId set, const NameRef& name, Rank rank, int64_t now);
-  void decide_while_complete(SetId set, const std::string& name);
+  void decide_while_complete(SetId set, const std::string& name, int64_t now);
+  void cut_all();
   void dissolve_batches_with(SetId set, const std::string& name, int64_t now);
   bool complete(const SetState& s, const RankSet& said) const;
   void append_exec(SetId set, std::vector<Item> items);
@@ -109,7 +115,10 @@ class Coordinator {
   std::vector<SetState> sets_;
   std::vector<Known> known_;
   std::map<std::pair<SetId, std::string>, History> history_;
-  std::deque<Decided> decided_;
+  std::deque<Decided> decided_;  // to be cut
+  uint64_t decided_bytes_ = 0;
+  int64_t decided_since_ = 0;
+  bool urgent_ = false;  // somebody waits for one of them
   RankSet joined_;
   bool closed_ = false;
 };

@@ -32,11 +32,11 @@ class Link {
   }
 
   // Hands the outbox to the channel. True when it is empty afterwards.
-  bool flush() {
+  bool flush(bool wake) {
     if (outbox_.empty()) return true;
     size_t n = channel_->send(std::string_view(outbox_).substr(sent_));
     sent_ += n;
-    if (n > 0) channel_->wake_peer();
+    if (n > 0 && wake) channel_->wake_peer();
     if (sent_ < outbox_.size()) return false;
     outbox_.clear();
     sent_ = 0;

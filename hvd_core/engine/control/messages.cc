@@ -35,7 +35,12 @@ void UpEncoder::put(std::string& out, const UpMessage& m) {
   switch (m.type) {
     case UpMessage::Ready:
       w.varint(m.set);
+      w.u8(m.urgent ? 1 : 0);
       put_item(w, names_, sigs_, m.item);
+      break;
+    case UpMessage::Want:
+      w.varint(m.set);
+      names_.put(w, *m.item.name, true);
       break;
     case UpMessage::Poison:
       w.varint(m.set);
@@ -57,12 +62,17 @@ void UpEncoder::put(std::string& out, const UpMessage& m) {
 
 UpMessage UpDecoder::get(Reader& r) {
   UpMessage m;
-  m.type = checked(r.u8(), UpMessage::Leave);
+  m.type = checked(r.u8(), UpMessage::Want);
   m.rank = static_cast<Rank>(r.varint());
   switch (m.type) {
     case UpMessage::Ready:
       m.set = static_cast<SetId>(r.varint());
+      m.urgent = r.u8() != 0;
       m.item = get_item(r, names_, sigs_);
+      break;
+    case UpMessage::Want:
+      m.set = static_cast<SetId>(r.varint());
+      m.item.name = names_.get(r, make_name);
       break;
     case UpMessage::Poison:
       m.set = static_cast<SetId>(r.varint());

@@ -23,11 +23,12 @@ struct Item {
 };
 
 struct UpMessage {
-  enum Type : uint8_t { Ready = 0, Poison = 1, Arrive = 2, AskDissolve = 3, Join = 4, Leave = 5 };
+  enum Type : uint8_t { Ready = 0, Poison = 1, Arrive = 2, AskDissolve = 3, Join = 4, Leave = 5, Want = 6 };
   Type type = Ready;
   Rank rank = 0;
   SetId set = 0;
-  Item item;                    // Ready; Poison: name only
+  Item item;            // Ready; Poison, Want: name only
+  bool urgent = false;  // Ready: the caller waits already
   std::string text;             // Poison, Leave
   uint32_t batch = 0, gen = 0;  // Arrive, AskDissolve
 };

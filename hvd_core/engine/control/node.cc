@@ -1,6 +1,7 @@
 // Carrying messages between the participant, the coordinator and the neighbours. See node.h.
 #include "engine/control/node.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace hvd::control {
@@ -20,6 +21,7 @@ Node::Node(NodeConfig config, std::unique_ptr<Link> parent, std::vector<std::uni
     c.fusion_threshold = config.fusion_threshold;
     c.repeats_before_known = config.repeats_before_known;
     c.known_batches = config.known_batches;
+    c.hold_ns = config.dissolve_after_ns;
     coordinator_.reset(new Coordinator(c, *this));
   } else {
     links_.push_back(parent_.get());
@@ -27,15 +29,27 @@ Node::Node(NodeConfig config, std::unique_ptr<Link> parent, std::vector<std::uni
   for (auto& c : children_) links_.push_back(c.get());
 }
 
-bool Node::submit(SetId set, Item item, RequestToken request, int64_t now) {
-  return me_.submit(set, std::move(item), request, now);
+bool Node::submit(SetId set, Item item, RequestToken request, bool urgent, int64_t now) {
+  return me_.submit(set, std::move(item), request, urgent, now);
 }
 
 void Node::say(UpMessage m) {
   if (coordinator_)
     to_coordinator_.push_back(std::move(m));
   else
-    up_encoder_.put(up_frame_, m);
+    say_up(m);
+}
+
+void Node::say_up(const UpMessage& m) {
+  up_urgent_ |= m.type != UpMessage::Ready || m.urgent;
+  up_encoder_.put(up_frame_, m);
+}
+
+int64_t Node::next_deadline() const {
+  int64_t t = me_.next_deadline();
+  if (coordinator_) t = std::min(t, coordinator_->next_deadline());
+  if (unheard_since_ != kNever) t = std::min(t, unheard_since_ + config_.dissolve_after_ns / 2);
+  return t;
 }
 
 void Node::append(Entry e) {
@@ -59,7 +73,7 @@ bool Node::step(int64_t now) {
   } catch (const std::logic_error& e) {
     abort("rank " + std::to_string(config_.rank) + ": broken protocol: " + e.what());
   }
-  flush();
+  flush(now);
   return any;
 }
 
@@ -73,7 +87,7 @@ bool Node::drain(int64_t now) {
       coordinator_->receive(m, now);
       any = true;
     }
-    coordinator_->cut();
+    coordinator_->cut(now);
     send_down();
   }
   while (!to_replay_.empty()) {
@@ -92,7 +106,7 @@ void Node::send_down() {
     if (c->lost) continue;
     c->send_frame(down_frame_);
     try {
-      c->flush();
+      c->flush(true);
     } catch (const ChannelClosed& e) {
       lose(*c, e.what());
     }
@@ -100,18 +114,33 @@ void Node::send_down() {
   down_frame_.clear();
 }
 
-void Node::flush() {
+void Node::flush(int64_t now) {
+  bool wake_parent = true;
   if (!up_frame_.empty()) {
     if (parent_ && !parent_->lost) parent_->send_frame(up_frame_);
     up_frame_.clear();
+    // Nobody waits for it yet: the parent may find it by itself, as one that submits as often as we do will. It is woken
+    // when half of the time has passed that such a tensor may be held.
+    if (!up_urgent_ && config_.dissolve_after_ns > 1) {
+      wake_parent = false;
+      unheard_since_ = std::min(unheard_since_, now);
+    }
+    up_urgent_ = false;
   }
   for (Link* link : links_) {
     if (link->lost) continue;
     try {
-      link->flush();
+      link->flush(wake_parent || link != parent_.get());
     } catch (const ChannelClosed& e) {
       lose(*link, e.what());
     }
+  }
+  if (unheard_since_ == kNever || !parent_ || parent_->lost) return;
+  if (parent_->channel().peer_has_read_all()) {
+    unheard_since_ = kNever;
+  } else if (wake_parent || now >= unheard_since_ + config_.dissolve_after_ns / 2) {
+    unheard_since_ = kNever;
+    parent_->channel().wake_peer();
   }
 }
 
@@ -150,7 +179,7 @@ void Node::on_up_frame(size_t child, std::string_view payload, int64_t) {
     if (coordinator_)
       to_coordinator_.push_back(std::move(m));
     else
-      up_encoder_.put(up_frame_, m);
+      say_up(m);
   }
 }
 
@@ -173,7 +202,14 @@ void Node::abort(const std::string& cause) {
   aborted_ = true;
   for (Link* link : links_)
     if (!link->lost) link->send_abort(cause);
-  flush();
+  for (Link* link : links_) {
+    if (link->lost) continue;
+    try {
+      link->flush(true);
+    } catch (const ChannelClosed&) {
+      link->lost = true;
+    }
+  }
   host_.aborted(cause);
 }
 

@@ -42,7 +42,8 @@ class Node final : private Participant::Events, private Coordinator::Log {
   // `parent` is null on the root.
   Node(NodeConfig config, std::unique_ptr<Link> parent, std::vector<std::unique_ptr<Link>> children, Host& host);
 
-  bool submit(SetId set, Item item, RequestToken request, int64_t now);  // false: the name is in flight
+  // False: the name is in flight. `urgent`: the caller waits for it already.
+  bool submit(SetId set, Item item, RequestToken request, bool urgent, int64_t now);
   void poison(SetId set, const std::string& name, const std::string& text) { me_.poison(set, name, text); }
   void wanted(SetId set, const std::string& name) { me_.wanted(set, name); }
   void join() { me_.join(); }
@@ -53,7 +54,7 @@ class Node final : private Participant::Events, private Coordinator::Log {
   bool step(int64_t now);
   // True when no message waits to be sent.
   bool flushed() const;
-  int64_t next_deadline() const { return me_.next_deadline(); }
+  int64_t next_deadline() const;
 
   // Tells all neighbours, once; the host hears aborted() unless it already has.
   void abort(const std::string& cause);
@@ -75,12 +76,13 @@ class Node final : private Participant::Events, private Coordinator::Log {
   // Coordinator::Log
   void append(Entry e) override;
 
+  void say_up(const UpMessage& m);
   bool read_links(int64_t now);
   void on_up_frame(size_t child, std::string_view payload, int64_t now);
   void on_down_frame(std::string_view payload);
   bool drain(int64_t now);
   void send_down();
-  void flush();
+  void flush(int64_t now);
   void lose(Link& link, const std::string& why);
 
   NodeConfig config_;
@@ -96,6 +98,8 @@ class Node final : private Participant::Events, private Coordinator::Log {
   EntryEncoder entry_encoder_;
   EntryDecoder entry_decoder_;
   std::string up_frame_, down_frame_;
+  bool up_urgent_ = false;            // the parent must hear of up_frame_ at once
+  int64_t unheard_since_ = kNever;    // sent to the parent without waking it
   std::deque<UpMessage> to_coordinator_;
   std::deque<Entry> to_replay_;
   bool aborted_ = false, closed_ = false;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 namespace hvd::control {
 
@@ -11,8 +12,9 @@ Participant::SetState& Participant::state(SetId set) {
   return sets_[set];
 }
 
-void Participant::announce(SetId set, const Item& item) {
+void Participant::announce(SetId set, const Item& item, bool urgent) {
   UpMessage m;
+  m.urgent = urgent;
   m.type = UpMessage::Ready;
   m.rank = me_;
   m.set = set;
@@ -22,27 +24,27 @@ void Participant::announce(SetId set, const Item& item) {
 
 void Participant::announce_held(const Batch& b) {
   for (size_t i = 0; i < b.members.size(); ++i)
-    if (b.holds[i]) announce(b.set, b.members[i]);
+    if (b.holds[i]) announce(b.set, b.members[i], true);  // it has waited for its batch
 }
 
-bool Participant::submit(SetId set, Item item, RequestToken request, int64_t now) {
+bool Participant::submit(SetId set, Item item, RequestToken request, bool urgent, int64_t now) {
   auto& s = state(set);
-  if (!s.pending.try_emplace(*item.name, Pending{item, request}).second) return false;
+  if (!s.pending.try_emplace(*item.name, Pending{item, request, urgent}).second) return false;
 
   auto known = s.known.find(*item.name);
   if (known == s.known.end()) {
-    announce(set, item);
+    announce(set, item, urgent);
     return true;
   }
   const Place place = known->second;
   Batch& b = batches_[place.batch];
   if (b.asked) {  // on its way out: members go one by one
-    announce(set, item);
+    announce(set, item, urgent);
     return true;
   }
   if (!b.members[place.index].sig->same(*item.sig)) {
     ask_dissolve(place.batch);
-    announce(set, item);
+    announce(set, item, urgent);
     return true;
   }
   b.holds[place.index] = true;
@@ -59,6 +61,8 @@ bool Participant::submit(SetId set, Item item, RequestToken request, int64_t now
     m.batch = place.batch;
     m.gen = b.gen;
     events_.say(std::move(m));
+  } else if (urgent) {
+    ask_dissolve(place.batch);
   }
   return true;
 }
@@ -110,11 +114,20 @@ void Participant::poison(SetId set, const std::string& name, const std::string& 
 }
 
 void Participant::wanted(SetId set, const std::string& name) {
-  auto& known = state(set).known;
-  if (auto it = known.find(name); it != known.end()) {
+  auto& s = state(set);
+  auto pending = s.pending.find(name);
+  if (pending == s.pending.end()) return;
+  if (auto it = s.known.find(name); it != s.known.end()) {
     const Batch& b = batches_[it->second.batch];
-    if (b.holds[it->second.index]) ask_dissolve(it->second.batch);
+    if (b.holds[it->second.index]) return ask_dissolve(it->second.batch);
   }
+  if (std::exchange(pending->second.urgent, true)) return;
+  UpMessage m;
+  m.type = UpMessage::Want;
+  m.rank = me_;
+  m.set = set;
+  m.item.name = pending->second.item.name;
+  events_.say(std::move(m));
 }
 
 void Participant::join() {

@@ -39,10 +39,11 @@ class Participant {
       : me_(me), dissolve_after_ns_(dissolve_after_ns), events_(events) {}
 
   // False when this name is still in flight: nothing was submitted (R2).
-  bool submit(SetId set, Item item, RequestToken request, int64_t now);
+  // `urgent`: the caller waits for it already.
+  bool submit(SetId set, Item item, RequestToken request, bool urgent, int64_t now);
   // A call with this name failed on this rank; the matching calls of the others shall fail too (R8).
   void poison(SetId set, const std::string& name, const std::string& text);
-  // Somebody waits on or polls this name: it must not sit in a partly held batch (R5).
+  // Somebody waits on or polls this name: it must not sit in a partly held batch (R5), nor wait for company (R3).
   void wanted(SetId set, const std::string& name);
   void join();
   void leave(const std::string& text);
@@ -63,6 +64,7 @@ class Participant {
   struct Pending {
     Item item;
     RequestToken request = 0;
+    bool urgent = false;  // the root knows that somebody waits
   };
   struct Batch {
     bool alive = false, arrived = false, asked = false;
@@ -82,7 +84,7 @@ class Participant {
   };
 
   SetState& state(SetId set);
-  void announce(SetId set, const Item& item);
+  void announce(SetId set, const Item& item, bool urgent);
   void announce_held(const Batch& b);
   void ask_dissolve(uint32_t id);
   void ask_dissolve_partly_held();
