@@ -45,10 +45,10 @@ def reduce_into(
     """
     if name is not None:
         name = f"allreduce.{name}"
-    check(tensor, REDUCIBLE, name, process_set)
+    check(tensor, REDUCIBLE, name, process_set, "allreduce")
     number = _WIRE_OPS.get(op)
     if number is None:
-        number = wire_op(op, name, process_set)
+        number = wire_op(op, name, process_set, "allreduce")
     source, target = tensor, output
     if BY_ADDRESS:
         source, target = by_address(tensor), by_address(output)
@@ -71,10 +71,10 @@ def reduce_group_into(tensors, outputs, name, op, prescale_factor, postscale_fac
     if name is not None:
         name = f"grouped_allreduce.{name}"
     for tensor in tensors:
-        check(tensor, REDUCIBLE, name, process_set)
+        check(tensor, REDUCIBLE, name, process_set, "allreduce")
     core = engine()
-    _require_members(tensors, name, process_set)
-    number = wire_op(op, name, process_set)
+    _require_members(tensors, name, process_set, "allreduce")
+    number = wire_op(op, name, process_set, "allreduce")
     set_id = process_set.process_set_id
     sources = operands(tensors)
     targets = sources if outputs is tensors else operands(outputs)
@@ -90,7 +90,7 @@ def broadcast_into(tensor, output, root_rank, name, process_set, wait: bool = Fa
     """
     if name is not None:
         name = f"broadcast.{name}"
-    check(tensor, MOVABLE, name, process_set)
+    check(tensor, MOVABLE, name, process_set, "broadcast")
     source, target = tensor, output
     if BY_ADDRESS:
         source, target = by_address(tensor), by_address(output)
@@ -105,10 +105,10 @@ def broadcast_into(tensor, output, root_rank, name, process_set, wait: bool = Fa
     return handle
 
 
-def _require_members(tensors: Sequence, name: str | None, process_set: ProcessSet) -> None:
+def _require_members(tensors: Sequence, name: str | None, process_set: ProcessSet, operation: str) -> None:
     if not tensors:
         text = "A grouped operation needs at least one tensor, but the list is empty."
-        _submit.poison(name, text, process_set)
+        _submit.poison(name, text, process_set, operation)
         raise ValueError(text)
 
 
@@ -221,7 +221,7 @@ def allgather_async(
     """
     if name is not None:
         name = f"allgather.{name}"
-    check(tensor, MOVABLE, name, process_set)
+    check(tensor, MOVABLE, name, process_set, "allgather")
     source = by_address(tensor) if BY_ADDRESS else tensor
     handle = engine().allgather(source, name, process_set.process_set_id)
     _handle_map[handle] = (tensor, None, fetch_one)
@@ -243,9 +243,9 @@ def grouped_allgather_async(
         name = f"grouped_allgather.{name}"
     tensors = list(tensors)
     for tensor in tensors:
-        check(tensor, MOVABLE, name, process_set)
+        check(tensor, MOVABLE, name, process_set, "allgather")
     core = engine()
-    _require_members(tensors, name, process_set)
+    _require_members(tensors, name, process_set, "allgather")
     handle = core.allgather(operands(tensors), name, process_set.process_set_id)
     _handle_map[handle] = (tensors, None, fetch_many(len(tensors)))
     return handle

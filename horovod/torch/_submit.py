@@ -100,7 +100,7 @@ def resolve_op(op: int | None, average: Any) -> int:
     return Average if average else Sum
 
 
-def wire_op(op: int, name: str | None, process_set: ProcessSet) -> int:
+def wire_op(op: int, name: str | None, process_set: ProcessSet, operation: str) -> int:
     """The engine's number of a reduce op, for values that are not in the table of the fast path.
 
     Raises:
@@ -112,21 +112,26 @@ def wire_op(op: int, name: str | None, process_set: ProcessSet) -> int:
         return number
     if op == Adasum:
         text = "Reduce op Adasum is not part of this release of hvd-core. Use hvd.Average or hvd.Sum."
-        poison(name, text, process_set)
+        poison(name, text, process_set, operation)
         raise NotImplementedError(text)
     text = f"Unknown reduce op {op!r}. Use hvd.Average, hvd.Sum, hvd.Min, hvd.Max or hvd.Product."
-    poison(name, text, process_set)
+    poison(name, text, process_set, operation)
     raise ValueError(text)
 
 
-def poison(name: str | None, text: str, process_set: ProcessSet) -> None:
-    """Report a local failure, so that `name` fails on the other ranks too instead of stalling them."""
+def poison(name: str | None, text: str, process_set: ProcessSet, operation: str) -> None:
+    """Report that a call of `operation` failed here, so that the others' matching call fails instead of stalling.
+
+    Without a name it is the next unnamed call of that operation.
+    """
     set_id = process_set.process_set_id
-    if name is not None and set_id is not None and _basics.is_initialized():
-        engine().poison(name, text, set_id)
+    if set_id is not None and _basics.is_initialized():
+        engine().poison(name, text, set_id, operation)
 
 
-def reject(tensor: Any, allowed: frozenset, name: str | None, process_set: ProcessSet) -> None:
+def reject(
+    tensor: Any, allowed: frozenset, name: str | None, process_set: ProcessSet, operation: str
+) -> None:
     """Explain why `tensor` cannot be communicated. Called once a check has failed; returns if all is well.
 
     Raises:
@@ -149,11 +154,11 @@ def reject(tensor: Any, allowed: frozenset, name: str | None, process_set: Proce
     else:
         return
     engine()  # Before init() the missing init() is the better message.
-    poison(name, text, process_set)
+    poison(name, text, process_set, operation)
     raise ValueError(text)
 
 
-def check(tensor: Any, allowed: frozenset, name: str | None, process_set: ProcessSet) -> None:
+def check(tensor: Any, allowed: frozenset, name: str | None, process_set: ProcessSet, operation: str) -> None:
     """Raise ValueError unless `tensor` is contiguous, on the CPU, of an allowed type, and the set known."""
     try:
         if (
@@ -165,7 +170,7 @@ def check(tensor: Any, allowed: frozenset, name: str | None, process_set: Proces
             return
     except (AttributeError, RuntimeError):
         pass  # no tensor, or a layout without strides
-    reject(tensor, allowed, name, process_set)
+    reject(tensor, allowed, name, process_set, operation)
 
 
 def operands(tensors: list[torch.Tensor]) -> list:

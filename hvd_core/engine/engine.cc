@@ -147,6 +147,12 @@ void Engine::check_usable() const {
   }
 }
 
+// Equal on all ranks that make their unnamed calls in the same order.
+std::string Engine::unnamed(control::OpKind kind) {
+  return std::string(op_name(kind)) + ".noname." +
+         std::to_string(unnamed_[static_cast<size_t>(kind)].fetch_add(1, std::memory_order_relaxed));
+}
+
 RequestRef Engine::submit(control::SignatureFields fields, std::optional<std::string> name, control::SetId set,
                           std::vector<queue::Tensor> in, std::vector<queue::Tensor> out, bool soon) {
   check_usable();
@@ -156,8 +162,7 @@ RequestRef Engine::submit(control::SignatureFields fields, std::optional<std::st
   const auto kind = fields.kind;
   if (!name) {
     fields.repeats = false;
-    name = std::string(op_name(kind)) + ".noname." +
-           std::to_string(unnamed_[static_cast<size_t>(kind)].fetch_add(1, std::memory_order_relaxed));
+    name = unnamed(kind);
   }
   request->item.name = std::make_shared<const std::string>(std::move(*name));
   request->item.sig = std::make_shared<const control::Signature>(std::move(fields));
@@ -179,9 +184,10 @@ RequestRef Engine::join() {
   return request;
 }
 
-void Engine::poison(control::SetId set, const std::string& name, const std::string& text) {
+void Engine::poison(control::SetId set, control::OpKind kind, const std::optional<std::string>& name,
+                    const std::string& text) {
   check_usable();
-  push({Command::Poison, nullptr, set, name, text}, false);
+  push({Command::Poison, nullptr, set, name ? *name : unnamed(kind), text}, false);
 }
 
 bool Engine::push(Command c, bool soon) {

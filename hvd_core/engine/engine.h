@@ -80,7 +80,8 @@ class Engine final : private control::Node::Host, private data::Executor::Events
                            std::vector<queue::Tensor> in, std::vector<queue::Tensor> out, bool soon);
   queue::RequestRef join();
   // A call with this name failed on this rank before it came here: the matching calls of the others shall fail too.
-  void poison(control::SetId set, const std::string& name, const std::string& text);
+  // Without a name it takes the number that the call would have had.
+  void poison(control::SetId set, control::OpKind kind, const std::optional<std::string>& name, const std::string& text);
 
   bool poll(queue::Request& request);
   // Waits until the request is done (true) or about `slice_ns` have passed (false).
@@ -119,6 +120,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   void completed(const queue::RequestRef& request) override;
   void broken(int32_t code, const std::string& why) override;
 
+  std::string unnamed(control::OpKind kind);
   void build_links();
   void watch(int fd, int32_t peer, bool is_death);
   void check_usable() const;

@@ -121,6 +121,15 @@ def test_local_errors_reach_the_peers(tmp_path):
             expect(hvd.HorovodInternalError, bad, "rank 1: Tensor is required to be contiguous.")
         assert hvd.allreduce(np.ones(2), name="x", op=hvd.Sum).tolist() == [3, 3]
 
+        # The same without a name: the failed call takes the number it would have had.
+        def unnamed():
+            hvd.allreduce_(np.ones((4, 4)).T if rank == 1 else np.ones((4, 4)))
+        if rank == 1:
+            expect(ValueError, unnamed, "Tensor is required to be contiguous.")
+        else:
+            expect(hvd.HorovodInternalError, unnamed, "rank 1: Tensor is required to be contiguous.")
+        assert hvd.allreduce(np.ones(2), op=hvd.Sum).tolist() == [3, 3]
+
         def bad_root():
             hvd.broadcast(np.ones(2), 7, name="y")
         expect(ValueError, bad_root, "invalid root rank 7")

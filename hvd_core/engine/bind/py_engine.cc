@@ -152,14 +152,14 @@ PyEngine::~PyEngine() {
   engine_.reset();
 }
 
-// Runs `make`, which looks at the caller's arguments. What it refuses is reported to the other ranks as well, where
-// the operation has a name, so that they fail instead of waiting.
+// Runs `make`, which looks at the caller's arguments. What it refuses is reported to the other ranks as well, so that
+// they fail instead of waiting.
 template <typename F>
-auto PyEngine::checked(const std::optional<std::string>& name, uint32_t set, F&& make) {
+auto PyEngine::checked(control::OpKind kind, const std::optional<std::string>& name, uint32_t set, F&& make) {
   try {
     return make();
   } catch (const std::exception& e) {
-    if (name) engine_->poison(set, *name, e.what());
+    engine_->poison(set, kind, name, e.what());
     throw;
   }
 }
@@ -175,7 +175,7 @@ uint64_t PyEngine::submit(control::SignatureFields fields, const std::optional<s
 uint64_t PyEngine::allreduce(py::handle inputs, py::handle outputs, const std::optional<std::string>& name, int op,
                              double prescale, double postscale, uint32_t process_set, bool wait) {
   std::vector<queue::Tensor> in, out;
-  auto fields = checked(name, process_set, [&] {
+  auto fields = checked(control::OpKind::Allreduce, name, process_set, [&] {
     in = tensors_of(inputs, false);
     out = inputs.is(outputs) ? in : tensors_of(outputs, true);
     same_layout(in, out);
@@ -191,7 +191,7 @@ uint64_t PyEngine::allreduce(py::handle inputs, py::handle outputs, const std::o
 
 uint64_t PyEngine::allgather(py::handle inputs, const std::optional<std::string>& name, uint32_t process_set) {
   std::vector<queue::Tensor> in;
-  auto fields = checked(name, process_set, [&] {
+  auto fields = checked(control::OpKind::Allgather, name, process_set, [&] {
     in = tensors_of(inputs, false);
     auto f = fields_of(control::OpKind::Allgather, in);
     for (auto& t : f.tensors)
@@ -204,7 +204,7 @@ uint64_t PyEngine::allgather(py::handle inputs, const std::optional<std::string>
 uint64_t PyEngine::broadcast(py::handle inputs, py::handle outputs, int root_rank,
                              const std::optional<std::string>& name, uint32_t process_set, bool wait) {
   std::vector<queue::Tensor> in, out;
-  auto fields = checked(name, process_set, [&] {
+  auto fields = checked(control::OpKind::Broadcast, name, process_set, [&] {
     in = tensors_of(inputs, false);
     out = inputs.is(outputs) ? in : tensors_of(outputs, true);
     same_layout(in, out);
@@ -225,8 +225,13 @@ uint64_t PyEngine::barrier(uint32_t process_set, bool wait) {
 
 uint64_t PyEngine::join() { return keep(engine_->join()); }
 
-void PyEngine::poison(const std::string& name, const std::string& text, uint32_t process_set) {
-  engine_->poison(process_set, name, text);
+void PyEngine::poison(const std::optional<std::string>& name, const std::string& text, uint32_t process_set,
+                      const std::string& operation) {
+  for (int k = 0; k <= static_cast<int>(control::OpKind::Barrier); ++k) {
+    const auto kind = static_cast<control::OpKind>(k);
+    if (operation == control::op_name(kind)) return engine_->poison(process_set, kind, name, text);
+  }
+  throw InvalidRequest("unknown operation '" + operation + "'");
 }
 
 // ------------------------------------------------------------------------------------------------- handles, waiting
@@ -334,7 +339,8 @@ void bind_engine(py::module_& m) {
            py::arg("name"), py::arg("process_set") = 0, py::arg("wait") = false)
       .def("barrier", &PyEngine::barrier, py::arg("process_set") = 0, py::arg("wait") = false)
       .def("join", &PyEngine::join)
-      .def("poison", &PyEngine::poison, py::arg("name"), py::arg("text"), py::arg("process_set") = 0)
+      .def("poison", &PyEngine::poison, py::arg("name"), py::arg("text"), py::arg("process_set") = 0,
+           py::arg("operation") = "allreduce")
       .def("poll", &PyEngine::poll)
       .def("wait", &PyEngine::wait)
       .def("wait_many", &PyEngine::wait_many)

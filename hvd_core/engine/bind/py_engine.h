@@ -29,7 +29,8 @@ class PyEngine {
                      const std::optional<std::string>& name, uint32_t process_set, bool wait);
   uint64_t barrier(uint32_t process_set, bool wait);
   uint64_t join();
-  void poison(const std::string& name, const std::string& text, uint32_t process_set);
+  void poison(const std::optional<std::string>& name, const std::string& text, uint32_t process_set,
+              const std::string& operation);
 
   bool poll(uint64_t handle);
   void wait(uint64_t handle);
@@ -50,7 +51,7 @@ class PyEngine {
   uint64_t submit(control::SignatureFields fields, const std::optional<std::string>& name, uint32_t set,
                   std::vector<queue::Tensor> in, std::vector<queue::Tensor> out, bool wait);
   template <typename F>
-  auto checked(const std::optional<std::string>& name, uint32_t set, F&& make);
+  auto checked(control::OpKind kind, const std::optional<std::string>& name, uint32_t set, F&& make);
   void await(queue::Request& request);
   queue::RequestRef find(uint64_t handle);
   uint64_t keep(queue::RequestRef request);
