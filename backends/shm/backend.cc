@@ -15,7 +15,7 @@ constexpr hvd_option kOptions[] = {
      "Microseconds to look for a peer before sleeping. 0 where there are more ranks than processors."},
     {header(sizeof(hvd_option)), "chunk_kib", "int", "64", "4..65536",
      "KiB of a large operation handed over at a time; each rank has 8 such slots. Rank 0's value counts."},
-    {header(sizeof(hvd_option)), "small_kib", "int", "32", "4..4096",
+    {header(sizeof(hvd_option)), "small_kib", "int", "8", "1..1024",
      "KiB up to which two ranks exchange everything in one step. Rank 0's value counts."},
 };
 

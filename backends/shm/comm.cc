@@ -64,7 +64,7 @@ hvd_rc Comm::create(const hvd_comm_args& args, Comm** out, hvd_error* err) {
   if (args.size > 1) {
     const uint64_t per_rank = uint64_t{256} * static_cast<uint64_t>(args.size);
     const uint64_t slot = std::max(option("chunk_kib", 64, 4, 65536) * 1024, per_rank);
-    const uint64_t small = std::max(option("small_kib", 32, 4, 4096) * 1024, per_rank);
+    const uint64_t small = std::max(option("small_kib", 8, 1, 1024) * 1024 * kCrowdedFactor, per_rank);
     int fd = -1;
     if (hvd_rc rc = exchange_segment(args, slot, small, deadline, &fd, err); rc != HVD_OK) return rc;
     hvd_rc rc = comm->segment_.map(fd, comm->rank_, comm->size_, err);
@@ -100,8 +100,8 @@ hvd_rc Comm::attach(int64_t deadline_ns, hvd_error* err) {
   }
   // With a processor for each rank, spinning for a peer is cheaper than sleeping; otherwise it keeps the peer from
   // running.
-  const bool room_to_spin = count_cpus(header.cpus) >= size_;
-  spin_ns_ = room_to_spin ? static_cast<int64_t>(option("spin_us", 50, 0, 1000000)) * 1000 : 0;
+  crowded_ = count_cpus(header.cpus) < size_;
+  spin_ns_ = !crowded_ ? static_cast<int64_t>(option("spin_us", 50, 0, 1000000)) * 1000 : 0;
   return HVD_OK;
 }
 

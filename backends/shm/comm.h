@@ -22,6 +22,9 @@
 
 namespace hvd::shm {
 
+// Where ranks wait for a processor, one hop saves so many switches that it is worth this much more data.
+constexpr uint64_t kCrowdedFactor = 4;
+
 class Comm {
  public:
   static hvd_rc create(const hvd_comm_args& args, Comm** out, hvd_error* err);
@@ -64,6 +67,7 @@ class Comm {
   const uint32_t rank_, size_;
   Segment segment_;
   std::atomic<uint32_t> alone_failed_{0};  // stands in for Header::failed when there is no segment (size 1)
+  bool crowded_ = false;                   // fewer processors than ranks; all ranks come to the same answer
   int64_t spin_ns_ = 0;
 
   enum class Phase { kIdle, kHello, kChunks, kDone };

@@ -132,7 +132,7 @@ bool convert(void* dst, int32_t dst_dtype, const void* src, int32_t src_dtype, u
   if (src_dtype == dst_dtype) {
     Scale s;
     s.pre = scale;
-    kernels().reduce[src_dtype][HVD_SUM](dst, nullptr, &src, 1, count, s);
+    kernels().reduce[src_dtype][HVD_SUM](dst, &src, 1, count, s);
     return true;
   }
   const char* from = static_cast<const char*>(src);

@@ -174,7 +174,7 @@ hvd_rc reduce_local(hvd_stream, hvd_buf inout, hvd_buf in, uint64_t n, int32_t d
   }
   if (n == 0) return HVD_OK;
   const void* sources[2] = {address(inout), address(in)};
-  reduce(address(inout), nullptr, sources, 2, n, Scale{});
+  reduce(address(inout), sources, 2, n, Scale{});
   return HVD_OK;
 }
 

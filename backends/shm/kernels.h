@@ -18,8 +18,8 @@ struct Scale {
   uint32_t divisor = 1;  // the number of ranks for AVG, else 1
 };
 
-// dst (and copy, unless NULL) receive the result. dst may be one of the sources; no other overlap. No alignment needed.
-using ReduceFn = void (*)(void* dst, void* copy, const void* const* src, uint32_t n_src, uint64_t n, const Scale&);
+// dst may be one of the sources; no other overlap. Nothing need be aligned.
+using ReduceFn = void (*)(void* dst, const void* const* src, uint32_t n_src, uint64_t n, const Scale&);
 
 struct KernelTable {
   const char* isa;

@@ -3,6 +3,7 @@
 // Stage 0 shows a chunk in this rank's slot, stage 1 copies the others' chunks out.
 #include <cstring>
 
+#include "copy.h"
 #include "op.h"
 
 namespace hvd::shm {
@@ -12,7 +13,7 @@ void gather(Cursor* from, uint64_t at, uint64_t bytes, char* to) {
   from->seek(at);
   while (bytes > 0) {
     const Piece run = from->take(bytes);
-    std::memcpy(to, run.p, run.bytes);
+    copy_bytes(to, run.p, run.bytes);
     to += run.bytes;
     bytes -= run.bytes;
   }
@@ -23,7 +24,7 @@ void scatter(Cursor* to, uint64_t at, uint64_t bytes, const char* from) {
   to->seek(at);
   while (bytes > 0) {
     const Piece run = to->take(bytes);
-    std::memcpy(run.p, from, run.bytes);
+    copy_bytes(run.p, from, run.bytes);
     from += run.bytes;
     bytes -= run.bytes;
   }
@@ -130,7 +131,7 @@ void run_alone(Op& op) {
   for (uint64_t done = 0; done < to.bytes;) {
     const Piece run = from.first.take(to.bytes - done);
     const void* source = run.p;
-    op.reduce(to.first.take(run.bytes).p, nullptr, &source, 1, run.bytes / op.elem, op.scale);
+    op.reduce(to.first.take(run.bytes).p, &source, 1, run.bytes / op.elem, op.scale);
     done += run.bytes;
   }
 }

@@ -11,6 +11,7 @@ namespace hvd::shm {
 namespace {
 
 constexpr int64_t kFinalizeSeconds = 30;
+constexpr uint64_t kLeastChunk = 32768;
 constexpr uint32_t kEagerSpins = 200;  // before each further look is preceded by a pause
 constexpr uint32_t kLooksPerClock = 64;
 
@@ -46,8 +47,9 @@ hvd_rc Comm::start(const hvd_coll_args& args, hvd_error* err) {
 
 // What is shown in one hop grows with the number of ranks that read it all, so the limit falls with their number.
 void Comm::choose_sizes() {
-  const uint64_t limit = std::max<uint64_t>(2 * segment_.small_bytes() / size_, 4096);
-  small_ = !op_.exchange && op_.show <= std::min(limit, segment_.small_bytes());
+  const uint64_t room = segment_.small_bytes();
+  const uint64_t limit = crowded_ ? room : std::max<uint64_t>(2 * (room / kCrowdedFactor) / size_, 4096);
+  small_ = !op_.exchange && op_.show <= std::min(limit, room);
 }
 
 // Some chunks, so that the stages of different ranks overlap, but none so small that the hand-overs dominate.
@@ -55,9 +57,10 @@ void Comm::begin_chunks() {
   const uint64_t unit = 64 * uint64_t{size_};
   const uint64_t total = op_.algorithm->sliced ? op_.extent * size_ : op_.extent;
   const uint64_t most = segment_.slot_bytes() / unit * unit;
-  room_.chunk_bytes = std::min(most, (std::max<uint64_t>(total / 8, 16384) + unit - 1) / unit * unit);
-  const uint64_t per_chunk = op_.algorithm->sliced ? room_.chunk_bytes / size_ : room_.chunk_bytes;
-  n_chunks_ = (op_.extent + per_chunk - 1) / per_chunk;
+  const uint64_t wanted = std::min(most, (std::max<uint64_t>(total / 8, kLeastChunk) + unit - 1) / unit * unit);
+  n_chunks_ = (total + wanted - 1) / wanted;
+  // Of nearly one size: a short last chunk costs as many hand-overs as a full one.
+  if (n_chunks_ > 0) room_.chunk_bytes = ((total + n_chunks_ - 1) / n_chunks_ + unit - 1) / unit * unit;
   room_.chunk_base = first_iteration_;
   iteration_ = 0;
   stage_ = 0;

@@ -4,8 +4,7 @@
 // A chunk of an allreduce is cut into one slice per rank. Stage 0 shows the slices that others reduce; stage 1 reduces
 // this rank's slice from its own buffer and the others' slots, straight into its output and, for the others, into its
 // slot; stage 2 copies the others' results out. Every user byte is read once and written once.
-#include <cstring>
-
+#include "copy.h"
 #include "op.h"
 
 namespace hvd::shm {
@@ -23,9 +22,20 @@ struct Slices {
   uint64_t bytes(uint64_t r) const { return offset(r + 1) - offset(r); }
 };
 
-// Reduces sources (one pointer per rank) of `bytes` bytes into `to` and `copy`.
+constexpr uint64_t kBlock = 8192;  // bytes that are reduced, then copied while they are in the first-level cache
+
+// Reduces `bytes` bytes of the sources (one pointer per rank, which move on) into `to`, and into `copy` unless NULL.
 void reduce_run(const Room& room, const Op& op, char* to, char* copy, uint64_t bytes) {
-  op.reduce(to, copy, room.sources, room.size, bytes / op.elem, op.scale);
+  while (bytes > 0) {
+    const uint64_t n = copy == nullptr ? bytes : std::min(kBlock, bytes);
+    op.reduce(to, room.sources, room.size, n / op.elem, op.scale);
+    bytes -= n;
+    if (copy == nullptr) continue;
+    copy_bytes(copy, to, n);
+    to += n;
+    copy += n;
+    for (uint32_t r = 0; r < room.size; ++r) room.sources[r] = static_cast<const char*>(room.sources[r]) + n;
+  }
 }
 
 void allreduce_show(const Room& room, Op& op, uint64_t k) {

@@ -121,7 +121,7 @@ def many_sizes(comm):
         check(buffer, "float32", SUM, columns, f"sum of {count}")
 
 
-@pytest.mark.parametrize("options", [{}, {"chunk_kib": 4, "small_kib": 4}, {"spin_us": 0}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"chunk_kib": 4, "small_kib": 1}, {"spin_us": 0}], ids=str)
 @pytest.mark.parametrize("size", [2, 4])
 def test_many_sizes_in_a_row(ranks, size, options):
     ranks(size, many_sizes, options=options)

@@ -76,16 +76,25 @@ struct Bench {
   hvd_comm comm;
   hvd_error error;
   uint64_t bare_at = 0;
+  std::vector<hvd_buf> bufs;
+  std::vector<uint64_t> counts;
 
-  void allreduce(float* data, uint64_t n) {
-    hvd_buf buf = {data, 0, n * 4};
+  // The sum of `n` floats in place, cut into `parts` buffers of nearly one size.
+  void allreduce(float* data, uint64_t n, uint64_t parts) {
+    bufs.clear();
+    counts.clear();
+    for (uint64_t i = 0; i < parts; ++i) {
+      const uint64_t from = n * i / parts, to = n * (i + 1) / parts;
+      bufs.push_back({data + from, 0, (to - from) * 4});
+      counts.push_back(to - from);
+    }
     hvd_coll_args a = {};
     a.hdr.struct_size = sizeof a;
     a.coll = HVD_ALLREDUCE;
     a.dtype = HVD_FLOAT32;
-    a.n_bufs = 1;
-    a.in = a.out = &buf;
-    a.counts = &n;
+    a.n_bufs = parts;
+    a.in = a.out = bufs.data();
+    a.counts = counts.data();
     hvd_req request;
     hvd_rc rc = api->collective(comm, &a, &request, &error);
     if (rc == HVD_INPROGRESS) {
@@ -159,28 +168,33 @@ int run_rank(int rank, const char* library, uint64_t largest) {
   if (b.api->create(&args, &b.comm, &b.error) != HVD_OK) die("create", b.error);
 
   std::vector<float> data(largest / 4);
-  const auto ours = [&](float* p, uint64_t n) { b.allreduce(p, n); };
   const auto bare = [&](float* p, uint64_t n) { b.bare(p, n); };
   if (rank == 0) {
-    std::printf("%10s %21s %17s %6s | %21s %17s %6s\n", "", "median us", "GB/s", "", "best tenth us", "GB/s", "");
-    std::printf("%10s %10s %10s %8s %8s %6s | %10s %10s %8s %8s %6s\n", "bytes", "ours", "bare", "ours", "bare",
-                "ratio", "ours", "bare", "ours", "bare", "ratio");
+    std::printf("%16s %21s %17s %6s | %21s %17s %6s\n", "", "median us", "GB/s", "", "best tenth us", "GB/s", "");
+    std::printf("%10s %5s %10s %10s %8s %8s %6s | %10s %10s %8s %8s %6s\n", "bytes", "bufs", "ours", "bare", "ours",
+                "bare", "ratio", "ours", "bare", "ours", "bare", "ratio");
   }
-  for (uint64_t bytes = 4; bytes <= largest; bytes *= 4) {
+  // The bare loop always takes one buffer of the whole size.
+  const auto row = [&](uint64_t bytes, uint64_t parts) {
     const uint64_t n = bytes / 4;
     const int iterations = bytes > (4 << 20) ? 30 : 300, run = bytes <= 65536 ? 50 : 1;
+    const auto ours = [&](float* p, uint64_t count) { b.allreduce(p, count, parts); };
     measure(b, data, n, 20, run, ours);
     const Times ours_ns = measure(b, data, n, iterations, run, ours);
     measure(b, data, n, 20, run, bare);
     const Times bare_ns = measure(b, data, n, iterations, run, bare);
-    if (rank == 0) {
-      const double size = static_cast<double>(bytes);
-      std::printf("%10llu %10.2f %10.2f %8.2f %8.2f %6.2f | %10.2f %10.2f %8.2f %8.2f %6.2f\n",
-                  (unsigned long long)bytes, ours_ns.median / 1e3, bare_ns.median / 1e3, size / ours_ns.median,
-                  size / bare_ns.median, bare_ns.median / ours_ns.median, ours_ns.best / 1e3, bare_ns.best / 1e3,
-                  size / ours_ns.best, size / bare_ns.best, bare_ns.best / ours_ns.best);
-    }
-  }
+    if (rank != 0) return;
+    const double size = static_cast<double>(bytes);
+    std::printf("%10llu %5llu %10.2f %10.2f %8.2f %8.2f %6.2f | %10.2f %10.2f %8.2f %8.2f %6.2f\n",
+                (unsigned long long)bytes, (unsigned long long)parts, ours_ns.median / 1e3, bare_ns.median / 1e3,
+                size / ours_ns.median, size / bare_ns.median, bare_ns.median / ours_ns.median, ours_ns.best / 1e3,
+                bare_ns.best / 1e3, size / ours_ns.best, size / bare_ns.best, bare_ns.best / ours_ns.best);
+  };
+  for (uint64_t bytes = 4; bytes <= largest; bytes *= 2) row(bytes, 1);
+  for (uint64_t k : {2, 6, 8, 12, 20, 24, 28, 32, 40, 48, 56, 64, 96, 128}) row(k << 10, 1);
+  row(uint64_t{1000} * 64, 1000);
+  row(uint64_t{1000} * 1024, 1000);
+  row(std::min<uint64_t>(largest, 64 << 20), 161);
   b.api->destroy(b.comm, &b.error);
   return 0;
 }
