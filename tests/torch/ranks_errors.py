@@ -160,7 +160,11 @@ def check_duplicate_names():
     except ValueError as error:
         assert "twice" in str(error) or "same name" in str(error), error
     else:
-        hvd.synchronize(second)  # the first was done already
+        # Here the first was done already; where it was not, the second failed, and fails here with it.
+        try:
+            hvd.synchronize(second)
+        except HorovodInternalError as error:
+            assert "same name" in str(error), error
     assert float(hvd.synchronize(first)[0]) == hvd.size()
     hvd.barrier()
 
