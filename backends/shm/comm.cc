@@ -161,9 +161,25 @@ hvd_rc Comm::report_failure(uint32_t word, hvd_error* err) const {
   return fail(err, HVD_E_REMOTE, HVD_EF_COMM_DEAD, "the communicator is dead: a deadline passed on rank %u of it", who);
 }
 
-void Comm::abort() { declare_failed(HVD_E_ABORTED); }
+// Waits for calls from other threads that are still inside: an abort wakes this rank's thread before it is through.
+Comm::~Comm() {
+  while (visitors_.load() != 0) cpu_relax();
+}
+
+void Comm::abort() {
+  visitors_.fetch_add(1);
+  declare_failed(HVD_E_ABORTED);
+  visitors_.fetch_sub(1);
+}
 
 hvd_rc Comm::async_error(hvd_error* err) const {
+  visitors_.fetch_add(1);
+  const hvd_rc rc = failure(err);
+  visitors_.fetch_sub(1);
+  return rc;
+}
+
+hvd_rc Comm::failure(hvd_error* err) const {
   const uint32_t word = size_ == 1 ? alone_failed_.load() : segment_.header().failed.load();
   return word == 0 ? HVD_OK : report_failure(word, err);
 }

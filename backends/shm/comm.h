@@ -27,6 +27,7 @@ constexpr uint64_t kCrowdedFactor = 4;
 
 class Comm {
  public:
+  ~Comm();
   static hvd_rc create(const hvd_comm_args& args, Comm** out, hvd_error* err);
 
   hvd_rc start(const hvd_coll_args& args, hvd_error* err);
@@ -60,14 +61,16 @@ class Comm {
   void wake_sleepers();
   void wake_everybody();
   void declare_failed(hvd_rc code);
+  hvd_rc failure(hvd_error* err) const;
   hvd_rc report_failure(uint32_t word, hvd_error* err) const;
 
   RankCtl& mine() const { return segment_.ctl(rank_); }
 
   const uint32_t rank_, size_;
   Segment segment_;
-  std::atomic<uint32_t> alone_failed_{0};  // stands in for Header::failed when there is no segment (size 1)
-  bool crowded_ = false;                   // fewer processors than ranks; all ranks come to the same answer
+  std::atomic<uint32_t> alone_failed_{0};      // stands in for Header::failed when there is no segment (size 1)
+  mutable std::atomic<uint32_t> visitors_{0};  // threads inside abort or async_error
+  bool crowded_ = false;                       // fewer processors than ranks; all ranks come to the same answer
   int64_t spin_ns_ = 0;
 
   enum class Phase { kIdle, kHello, kChunks, kDone };

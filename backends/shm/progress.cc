@@ -23,7 +23,7 @@ hvd_rc Comm::start(const hvd_coll_args& args, hvd_error* err) {
                 "an earlier operation of this communicator is %s; one at a time: wait for it, then req_free it",
                 phase_ == Phase::kDone ? "complete but not freed" : "still in flight");
   }
-  if (const hvd_rc rc = async_error(err); rc != HVD_OK) return rc;
+  if (const hvd_rc rc = failure(err); rc != HVD_OK) return rc;
   if (const hvd_rc rc = plan(args, rank_, size_, &op_, err); rc != HVD_OK) return rc;
   if (size_ == 1) {
     run_alone(op_);
