@@ -17,6 +17,7 @@ from hvd_core.errors import HorovodInternalError
 
 if TYPE_CHECKING:
     from hvd_core._core import Engine
+    from hvd_core.backends import Selection
     from hvd_core.bootstrap import World
 
 NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
@@ -89,14 +90,13 @@ def _check_ranks(comm: Sequence[int] | None, size: int) -> None:
 def _start(comm: Sequence[int] | None, backend: str | Sequence[str] | None) -> _State:
     from hvd_core import bootstrap
     from hvd_core._core import Engine
-    from hvd_core.backends import select
     from hvd_core.config import read_environment
 
     settings = read_environment()
     world = bootstrap.connect(deadline_s=settings.start_timeout_s)
     try:
         _check_ranks(comm, world.size)
-        choice = select(os.environ, world, backend)
+        choice = _choose(world, backend, settings.start_timeout_s)
         spin = settings.spin_us
         if spin is None:
             # With more ranks than cores, whoever looks keeps the others from working.
@@ -138,6 +138,21 @@ def _start(comm: Sequence[int] | None, backend: str | Sequence[str] | None) -> _
     if world.rank == 0:
         _log.info("host tensors: backend %s [%s]", choice.name, choice.source)
     return _State(world, engine, choice.source)
+
+
+def _choose(world: World, backend: str | Sequence[str] | None, timeout_s: float) -> Selection:
+    """The backend that all ranks have chosen; whoever has chosen another, or none, is named on all ranks."""
+    from hvd_core.backends import select
+    from hvd_core.backends.agreement import agree
+    from hvd_core.version import __version__
+
+    try:
+        choice = select(os.environ, world, backend)
+    except Exception as error:
+        agree(world, str(error).partition("\n")[0], "error", True, timeout_s)
+        raise
+    agree(world, f"{choice.name} {__version__}", choice.source, False, timeout_s)
+    return choice
 
 
 def _link(link: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ loader opens. Called from the thread that runs ``hvd.init()``.
 
 from hvd_core.backends.errors import (
     BackendDescribeError,
+    BackendDisagreement,
     BackendError,
     BackendLoadError,
     BackendNotInstalled,
@@ -17,6 +18,7 @@ from hvd_core.backends.selection import Selection, select
 
 __all__ = [
     "BackendDescribeError",
+    "BackendDisagreement",
     "BackendError",
     "BackendLoadError",
     "BackendNotInstalled",

@@ -24,5 +24,9 @@ class BackendLoadError(BackendError):
     """Load: its shared object is missing, does not open, or fails the handshake."""
 
 
+class BackendDisagreement(BackendError):
+    """Agreement: the ranks of the job have chosen different backends, or some have none."""
+
+
 class BackendOpenError(BackendError):
     """Open: its devices or communicators cannot be made."""

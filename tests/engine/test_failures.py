@@ -251,3 +251,35 @@ def test_idle_engine_sleeps(tmp_path):
 def test_unknown_backend(tmp_path):
     output = run(2, tmp_path, "", env={"HOROVOD_BACKEND": "shn"}, code=1)
     assert "horovod: backend 'shn' (from HOROVOD_BACKEND) is not installed. Did you mean 'shm'?" in output
+
+
+def test_ranks_that_disagree_on_the_backend(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        """
+import os, sys, time
+if os.environ["HOROVOD_RANK"] == os.environ["ODD"]:
+    os.environ["HOROVOD_BACKEND"] = os.environ["SAYS"]
+import hvd_core as hvd
+began = time.monotonic()
+try:
+    hvd.init()
+except Exception as error:
+    print(os.environ["HOROVOD_RANK"], type(error).__name__, str(error), f"after {time.monotonic() - began:.0f} s", flush=True)
+time.sleep(1)
+"""
+    )
+    for odd, says, own in (
+        ("1", "shn", "BackendNotInstalled"),
+        ("0", "shn", "BackendNotInstalled"),
+    ):
+        job = start(3, program, {"ODD": odd, "SAYS": says})
+        output, _ = job.communicate(timeout=60)
+        for rank in "012":
+            line = next(line for line in output.splitlines() if f"[{rank}]<stdout>:{rank} " in line)
+            assert (own if rank == odd else "BackendDisagreement") in line, output
+        assert "ranks do not agree on backends." in output and f"rank {odd} (" in output, output
+        assert "after 0 s" in output
+    # Said on one rank only, but the same choice: no reason to stop.
+    output, _ = start(3, program, {"ODD": "2", "SAYS": "shm"}).communicate(timeout=60)
+    assert "Error" not in output and "Backend" not in output, output
