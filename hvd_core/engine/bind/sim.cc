@@ -44,23 +44,30 @@ class PipeChannel final : public Channel {
   Pipe& in_;
 };
 
+// Spoiled messages may hold names that are no text.
+py::str text_of(const std::string& s) {
+  PyObject* text = PyUnicode_DecodeUTF8(s.data(), static_cast<Py_ssize_t>(s.size()), "replace");
+  if (!text) throw py::error_already_set();
+  return py::reinterpret_steal<py::str>(text);
+}
+
 // What happened at a rank, in order: (kind, details...).
 struct Recorder final : Node::Host {
   py::list events;
   void execute(SetId set, std::vector<ExecItem> items) override {
     py::list names, tokens;
     for (const auto& x : items) {
-      names.append(*x.item.name);
+      names.append(text_of(*x.item.name));
       tokens.append(x.request);
     }
     events.append(py::make_tuple("execute", set, names, tokens));
   }
   void fail(RequestToken request, const std::string& text) override {
-    events.append(py::make_tuple("fail", request, text));
+    events.append(py::make_tuple("fail", request, text_of(text)));
   }
   void joined(Rank last) override { events.append(py::make_tuple("joined", last)); }
-  void closed(Rank by, const std::string& text) override { events.append(py::make_tuple("closed", by, text)); }
-  void aborted(const std::string& cause) override { events.append(py::make_tuple("aborted", cause)); }
+  void closed(Rank by, const std::string& text) override { events.append(py::make_tuple("closed", by, text_of(text))); }
+  void aborted(const std::string& cause) override { events.append(py::make_tuple("aborted", text_of(cause))); }
   void link_lost(Rank, const std::string&) override {}
 };
 
@@ -128,6 +135,15 @@ class Sim {
     p.delivered += p.in_flight.front();
     p.in_flight.pop_front();
   }
+  // Takes the oldest piece off the link above `r`, for a test that wants to spoil it.
+  py::bytes intercept(Rank r, bool upwards) {
+    Pipe& p = *(upwards ? up_ : down_)[at(r)];
+    if (p.in_flight.empty()) throw py::value_error("nothing is under way there");
+    py::bytes piece(p.in_flight.front());
+    p.in_flight.pop_front();
+    return piece;
+  }
+  void inject(Rank r, bool upwards, const std::string& bytes) { (upwards ? up_ : down_)[at(r)]->delivered += bytes; }
   py::list take_events(Rank r) {
     py::list events = hosts_[at(r)].events;
     hosts_[at(r)].events = py::list();
@@ -166,6 +182,8 @@ void bind_sim(py::module_& m) {
       .def("advance", &Sim::advance)
       .def("in_flight", &Sim::in_flight)
       .def("deliver", &Sim::deliver)
+      .def("intercept", &Sim::intercept)
+      .def("inject", &Sim::inject)
       .def("take_events", &Sim::take_events)
       .def("next_deadline", &Sim::next_deadline);
 }
