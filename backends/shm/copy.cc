@@ -17,7 +17,7 @@ namespace hvd::shm {
 #ifdef HVD_SHM_STRING_COPY
 namespace {
 
-constexpr size_t kFromBytes = 512;
+constexpr size_t kFromBytes = 1024;
 
 bool has_fast_string_copy() {
   unsigned a, b = 0, c, d;

@@ -5,7 +5,7 @@
 
 namespace hvd::shm {
 
-// memcpy, but from 512 bytes on in the way that suits memory which another core has just read: it takes over the
+// memcpy, but from 1 KiB on in the way that suits memory which another core has just read: it takes over the
 // lines without fetching what they held.
 void copy_bytes(void* to, const void* from, size_t n);
 

@@ -27,6 +27,21 @@ inline uint32_t float_to_bits(float f) {
   return b.u;
 }
 
+#ifdef __aarch64__
+// The processor's own conversions, which vectorise.
+inline float half_to_float(uint16_t h) {
+  __fp16 v;
+  __builtin_memcpy(&v, &h, sizeof v);
+  return static_cast<float>(v);
+}
+
+inline uint16_t float_to_half(float f) {
+  const __fp16 v = static_cast<__fp16>(f);
+  uint16_t h;
+  __builtin_memcpy(&h, &v, sizeof h);
+  return h;
+}
+#else
 inline float half_to_float(uint16_t h) {
   const uint32_t sign = static_cast<uint32_t>(h & 0x8000u) << 16;
   const uint32_t rest = h & 0x7fffu;
@@ -51,6 +66,7 @@ inline uint16_t float_to_half(float f) {
   out = rest > 0x7f800000u ? nan : out;
   return static_cast<uint16_t>(out | sign);
 }
+#endif
 
 inline float bfloat_to_float(uint16_t h) { return bits_to_float(static_cast<uint32_t>(h) << 16); }
 

@@ -77,8 +77,8 @@ hvd_rc Planner::reduction() {  // ALLREDUCE, REDUCE
     if (wants && rc == HVD_OK) op->out[0].add(address(a.out, "out", i, count(i), &rc), count(i) * op->elem);
   }
   op->extent = op->show = op->in[0].bytes;
-  // Below about 2 KiB per buffer a kernel call for each costs more than one more copy of everything.
-  op->packed = op->in[0].pieces.size() > 4 && op->extent / op->in[0].pieces.size() < 2048;
+  // Below about 512 bytes per buffer a kernel call for each costs more than one more copy of everything.
+  op->packed = op->in[0].pieces.size() > 4 && op->extent / op->in[0].pieces.size() < 512;
   return rc;
 }
 

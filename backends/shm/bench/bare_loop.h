@@ -8,8 +8,8 @@
 
 namespace hvd::shm_bench {
 
-constexpr uint64_t kBareChunk = 128 << 10;  // bytes
-constexpr uint64_t kBareSlots = 4;
+constexpr uint64_t kBareChunk = 64 << 10;  // bytes
+constexpr uint64_t kBareSlots = 8;
 
 struct BareSide {
   alignas(128) std::atomic<uint64_t> shown;
