@@ -1,4 +1,7 @@
-// Chooses the kernels for the processor that runs, once. Compiled with baseline flags, like all but the kernels.
+// Chooses the kernels for the processor that runs, at entry. Compiled with baseline flags, like all but the kernels.
+#include <atomic>
+#include <cstring>
+
 #include "kernels.h"
 
 namespace hvd::shm {
@@ -11,24 +14,27 @@ extern const KernelTable kernels_avx512;
 
 namespace {
 
-const KernelTable& choose() {
-#ifdef HVD_SHM_X86_KERNELS
-  __builtin_cpu_init();
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
-  if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-    return kernels_avx512;
-  }
-  if (avx2) return kernels_avx2;
-#endif
-  return kernels_base;
-}
+std::atomic<const KernelTable*> g_chosen{&kernels_base};
 
 }  // namespace
 
-const KernelTable& kernels() {
-  static const KernelTable& chosen = choose();
-  return chosen;
+bool choose_kernels(const char* name) {
+  const KernelTable* best = &kernels_base;
+  const KernelTable* named = std::strcmp(name, "base") == 0 ? best : nullptr;
+#ifdef HVD_SHM_X86_KERNELS
+  __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  if (avx2) best = &kernels_avx2;
+  if (avx2 && std::strcmp(name, "avx2") == 0) named = best;
+  if (avx512) best = &kernels_avx512;
+  if (avx512 && std::strcmp(name, "avx512") == 0) named = best;
+#endif
+  g_chosen.store(named != nullptr ? named : best, std::memory_order_release);
+  return named != nullptr || std::strcmp(name, "auto") == 0;
 }
+
+const KernelTable& kernels() { return *g_chosen.load(std::memory_order_acquire); }
 
 }  // namespace hvd::shm

@@ -1,4 +1,4 @@
-// The reduction kernels behind one table, chosen once for the processor that runs.
+// The reduction kernels behind one table, chosen for the processor that runs.
 //
 // A kernel combines one element-aligned run of n elements from n_src sources in source order (which is rank order), so
 // that every rank that computes it gets the same bits:
@@ -26,7 +26,11 @@ struct KernelTable {
   ReduceFn reduce[HVD_DTYPE_COUNT][HVD_REDOP_COUNT];  // NULL: no such reduction
 };
 
-// The best table that this processor can run.
+// The table in use; the baseline one until choose_kernels.
 const KernelTable& kernels();
+
+// Takes the table called `name` (base, avx2, avx512), or the best that this processor can run when it is "auto" or
+// cannot be had, which false tells. At entry, before any other call.
+bool choose_kernels(const char* name);
 
 }  // namespace hvd::shm

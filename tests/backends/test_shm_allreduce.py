@@ -56,6 +56,15 @@ def test_allreduce_between_threads(ranks):
     assert all(r == results[0] for r in results)
 
 
+@pytest.mark.parametrize("isa", ["base", "avx2"])
+def test_other_kernels(ranks, isa):
+    """The kernels this processor would not choose; where it cannot run them, the best ones run once more."""
+    for dtype in ("float32", "float16", "bfloat16", "float64", "int8", "int32", "uint64", "bool"):
+        ranks(2, matrix, dtype, (17, 1023, 40_003), options={"isa": isa})
+        if dtype != "bool":
+            ranks(3, scaled, dtype, options={"isa": isa})
+
+
 def scaled(comm, dtype):
     for count in (33, 70_000):
         columns = [sample(dtype, r, count) for r in range(comm.size)]

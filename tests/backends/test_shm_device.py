@@ -54,7 +54,7 @@ def test_what_it_declares(backend):
     wanted = CAP_REQUEST | CAP_VECTORED | CAP_ABORT | CAP_ONE_HOST | CAP_MEM_HOST | CAP_PROCESS_LOCAL
     assert backend.comm_api.caps == wanted
     rows = [api.options[i] for i in range(api.option_count)]
-    assert {r.name for r in rows} == {b"spin_us", b"chunk_kib", b"small_kib"}
+    assert {r.name for r in rows} == {b"spin_us", b"chunk_kib", b"small_kib", b"isa"}
     assert all(r.doc and r.fallback and r.range and r.hdr.struct_size == C.sizeof(OptionRow) for r in rows)
 
 
