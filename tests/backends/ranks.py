@@ -7,7 +7,7 @@ import threading
 import time
 import traceback
 
-from abi_ctypes import Backend, Comm
+from table_driver import Backend, Comm
 
 FORK = multiprocessing.get_context("fork")
 

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from abi_ctypes import AVG, MAX, MIN, PROD, SUM, as_bfloat16, from_bfloat16
+from abi_ctypes import AVG, MAX, MIN, PROD, SUM
+from table_driver import as_bfloat16, from_bfloat16
 
 OPS = {"sum": SUM, "product": PROD, "min": MIN, "max": MAX, "average": AVG}
 FOLD = {SUM: np.add, AVG: np.add, PROD: np.multiply, MIN: np.minimum, MAX: np.maximum}

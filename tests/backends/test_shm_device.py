@@ -20,17 +20,13 @@ from abi_ctypes import (
     PROD,
     SUM,
     UNSUPPORTED,
-    Backend,
-    BackendFailure,
     Buf,
     CopyItem,
     DeviceProps,
     OptionRow,
-    array_buf,
-    as_bfloat16,
-    from_bfloat16,
     new,
 )
+from table_driver import Backend, BackendFailure, array_buf, as_bfloat16, from_bfloat16
 
 
 @pytest.fixture

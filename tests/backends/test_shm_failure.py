@@ -27,15 +27,12 @@ from abi_ctypes import (
     SUM,
     TIMEOUT,
     UNSUPPORTED,
-    Backend,
-    BackendFailure,
     Buf,
     CollArgs,
     CollCaps,
-    Comm,
-    deadline,
     new,
 )
+from table_driver import Backend, BackendFailure, Comm, deadline
 
 pytestmark = pytest.mark.timeout(120)
 
