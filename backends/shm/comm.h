@@ -4,9 +4,8 @@
 // runs stage 0 of chunk i, stage 1 of chunk i - 1, stage 2 of chunk i - 2. RankCtl::steps says how far a rank has come:
 // 3 * G + s means "stages below s of iteration G are done", where G counts iterations over the communicator's life.
 //   - stage s > 0 of iteration G starts when all have finished stage s - 1 of iteration G - 1;
-//   - stage 0 of iteration G reuses the slot of G - kSlots when all have finished iteration G - kSlots + 2, the last
-//   that
-//     reads it;
+//   - stage 0 of iteration G reuses the slot of G - kSlots when all have finished iteration G - kSlots + 2, which is
+//     the last that reads it;
 //   - the two Hello lines and small areas of a rank alternate: whoever posts operation n has seen everybody's post of
 //     n - 1, so everybody has finished n - 2.
 // No rank reads another's slots before it has compared all Hellos, so a disagreement does no harm.
