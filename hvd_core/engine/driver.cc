@@ -10,6 +10,7 @@
 #include <sys/epoll.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/engine.h"
 #include "engine/observe/log.h"
@@ -75,8 +76,8 @@ void Engine::try_drive() {
 
 // Lets go of driver_, after making sure that the background thread learns of everything that still has to happen.
 void Engine::leave_driver() {
-  bool poke = !executor_->idle() || parked_.load() > 0 || (closing_ && !stopped()) ||
-              next_deadline() < background_until_.load();
+  bool poke = !executor_->idle() || parked_.load() > 0 || (closing_ && !stopped());
+  if (!poke && next_deadline() < background_until_.load()) poke = keeps_time_ = true;
   if (!poke) {
     bell_->set(BellState::BackgroundSleeps);
     poke = has_input();
@@ -116,7 +117,10 @@ void Engine::background() {
       }
     }
     bell_->set(BellState::BackgroundSleeps);
+    // Once woken to keep time, look again before sleeping for good: otherwise a thread that submits tensor after tensor,
+    // each with a deadline that is soon met, would wake us for each of them.
     int64_t until = next_deadline();
+    if (std::exchange(keeps_time_, false)) until = std::min(until, now_ns() + config_.dissolve_after_ns / 2 + 1);
     background_until_.store(until);
     bool again = has_input() || quit_;
     driver_.unlock();

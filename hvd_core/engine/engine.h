@@ -175,6 +175,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   int64_t cause_due_ = control::kNever;
   std::string cause_meanwhile_;
 
+  bool keeps_time_ = false;  // under driver_: the background thread was woken for the sake of a deadline
   std::atomic<bool> narrow_{false};  // the background thread listens to its own bell only
   std::atomic<int64_t> background_until_{0};
   std::atomic<int32_t> parked_{0};
