@@ -13,11 +13,15 @@ from typing import Any
 import numpy as np
 
 from hvd_core import runtime
+from hvd_core.errors import HorovodInternalError
 
 Average, Sum, Adasum, Min, Max, Product = range(6)
 
 # Horovod's numbers for users -> the backend interface's.
 _REDUCE_OPS = {Sum: 0, Product: 1, Min: 2, Max: 3, Average: 4}
+
+# Arrays of operations that were left by Ctrl-C.
+_abandoned: list[np.ndarray] = []
 
 # handle -> (kind, what to give back, arrays that must stay alive)
 _results: dict[int, tuple[str, Any, Any]] = {}
@@ -110,9 +114,22 @@ def allreduce_(
     postscale_factor: float = 1.0,
 ) -> np.ndarray:
     """Reduce an array in place over all ranks; see allreduce()."""
-    runtime.engine().allreduce(
-        tensor, tensor, _name("allreduce", name), _reduce_op(op), prescale_factor, postscale_factor, 0, True
-    )
+    try:
+        runtime.engine().allreduce(
+            tensor,
+            tensor,
+            _name("allreduce", name),
+            _reduce_op(op),
+            prescale_factor,
+            postscale_factor,
+            0,
+            True,
+        )
+    except (HorovodInternalError, ValueError, TypeError):
+        raise
+    except BaseException:  # Ctrl-C: the operation still runs, and writes to the array when the others join in
+        _abandoned.append(tensor)
+        raise
     return tensor
 
 

@@ -41,6 +41,7 @@ class _State:
 _lock = threading.RLock()
 _state: _State | None = None
 _registered = False
+_engines = 0
 
 
 def init(
@@ -88,6 +89,7 @@ def _check_ranks(comm: Sequence[int] | None, size: int) -> None:
 
 
 def _start(comm: Sequence[int] | None, backend: str | Sequence[str] | None) -> _State:
+    global _engines
     from hvd_core import bootstrap
     from hvd_core._core import Engine
     from hvd_core.config import read_environment
@@ -117,6 +119,7 @@ def _start(comm: Sequence[int] | None, backend: str | Sequence[str] | None) -> _
             "backend_name": choice.name,
             "backend_path": choice.path,
             "spin_us": spin,
+            "first_handle": (_engines << 40) + 1,
             **{
                 key: getattr(settings, key)
                 for key in (
@@ -132,6 +135,7 @@ def _start(comm: Sequence[int] | None, backend: str | Sequence[str] | None) -> _
             },
         }
         engine = Engine(config)
+        _engines += 1
     except BaseException:
         world.close()
         raise

@@ -47,8 +47,22 @@ int poll_ns(pollfd* fds, nfds_t n, int64_t until_ns) {
 
 }  // namespace
 
-// One round. `execute`: also run collectives; who only submits leaves those to others.
+// One round. `execute`: also run collectives; who only submits leaves those to others. Lets no exception out: the
+// caller holds driver_.
 bool Engine::drive(bool execute) {
+  try {
+    return drive_once(execute);
+  } catch (const std::exception& e) {
+    node_->abort("rank " + std::to_string(config_.rank) + ": unexpected failure of the engine: " + e.what());
+    const std::string text = e.what();
+    for (const Command& c : taking_)
+      if (c.request && !c.request->done()) finish(c.request, &text);
+    taking_.clear();
+    return true;
+  }
+}
+
+bool Engine::drive_once(bool execute) {
   take_inbox();
   int64_t now = now_ns();
   if (segment_ && !node_->is_aborted() && segment_->abort_raised()) node_->abort(segment_->abort_text());
@@ -56,7 +70,14 @@ bool Engine::drive(bool execute) {
   if (execute) any |= executor_->progress();
   check_stalls(now);
   if (now >= next_watch_ns_ || (look_.load(std::memory_order_relaxed) && look_.exchange(false))) check_watched();
-  if (now >= cause_due_ && !node_->is_aborted()) node_->abort(cause_meanwhile_);
+  if (now >= cause_due_) {
+    cause_due_ = control::kNever;
+    node_->abort(cause_meanwhile_);
+  }
+  if (now >= end_due_) {
+    end_due_ = control::kNever;
+    executor_->abort();
+  }
   if (closing_ && !stopped() && executor_->idle() && node_->flushed()) stop(closing_text_);
   return any;
 }
@@ -84,7 +105,7 @@ void Engine::leave_driver() {
   }
   driver_.unlock();
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (poke || narrow_.load()) bell_->ring_background();
+  if (poke || narrow_.load() || inbox_filled_.load()) bell_->ring_background();
 }
 
 void Engine::background() {
@@ -117,8 +138,8 @@ void Engine::background() {
       }
     }
     bell_->set(BellState::BackgroundSleeps);
-    // Once woken to keep time, look again before sleeping for good: otherwise a thread that submits tensor after tensor,
-    // each with a deadline that is soon met, would wake us for each of them.
+    // Once woken to keep time, look again before sleeping for good: otherwise a thread that submits tensor after
+    // tensor, each with a deadline that is soon met, would wake us for each of them.
     int64_t until = next_deadline();
     if (std::exchange(keeps_time_, false)) until = std::min(until, now_ns() + config_.dissolve_after_ns / 2 + 1);
     background_until_.store(until);
@@ -166,6 +187,7 @@ void Engine::sleep_as(BellState who, int64_t until_ns) {
 }
 
 bool Engine::wait(queue::Request& request, int64_t slice_ns) {
+  Visit visit(*this);
   if (forked_) check_usable();
   const int64_t until = now_ns() + slice_ns;
   bool said = false;
@@ -204,7 +226,9 @@ bool Engine::wait(queue::Request& request, int64_t slice_ns) {
 }
 
 bool Engine::poll(queue::Request& request) {
+  Visit visit(*this);
   if (request.done()) return true;
+  if (forked_) check_usable();
   push({Command::Wanted, nullptr, request.set, *request.item.name, {}}, false);
   return request.done();
 }
@@ -219,7 +243,7 @@ bool Engine::has_input() {
 }
 
 int64_t Engine::next_deadline() const {
-  int64_t t = std::min({node_->next_deadline(), next_stall_check_, cause_due_});
+  int64_t t = std::min({node_->next_deadline(), next_stall_check_, cause_due_, end_due_});
   if (!node_->flushed()) t = std::min(t, now_ns() + kRetryFlushNs);
   return t;
 }
@@ -237,13 +261,15 @@ void Engine::check_watched() {
     // What it said before it went still counts: it may have left in good order.
     while (node_->step(now_ns())) {
     }
-    if (!closing_ && !node_->is_aborted()) node_->abort(who(peer) + " died");
+    if (!node_->is_closed() && !node_->is_aborted()) node_->abort(who(peer) + " died");
+    node_->forget(peer);
+    if (closing_ && !stopped()) link_lost(peer, "died");
   }
 }
 
 void Engine::check_stalls(int64_t now) {
   auto* root = node_->coordinator();
-  if (!root || config_.stall_warn_ns <= 0) return;
+  if (!root || stopped() || config_.stall_warn_ns <= 0) return;
   if (next_stall_check_ == control::kNever) {
     if (root->waiting()) next_stall_check_ = now + config_.stall_warn_ns;
     return;

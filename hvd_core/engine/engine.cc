@@ -1,4 +1,4 @@
-// Construction, submission, completion and the end of an engine. What its threads do is in driver.cc.
+// Construction, submission and the end of an engine. What its threads do is in driver.cc, completion in reports.cc.
 #include "engine/engine.h"
 
 #include <sys/epoll.h>
@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <system_error>
 #include <utility>
@@ -20,12 +21,9 @@ using observe::Level;
 using queue::RequestRef;
 
 namespace {
-std::string name_key(const queue::Request& r) { return std::to_string(r.set) + ":" + *r.item.name; }
-
 const char* const kDuplicate =
     "Requested to allreduce, allgather, or broadcast a tensor with the same name as another tensor that is currently "
     "being processed.  If you want to request another tensor, use a different tensor name.";
-constexpr int64_t kCauseGraceNs = 1'000'000'000;
 const char* const kNoFork =
     "this process is a fork of one that runs the engine, which belongs to the parent: collectives cannot be used here. "
     "Call hvd.init() only in processes that the launcher started, or use the 'spawn' start method.";
@@ -34,12 +32,11 @@ const char* const kNoFork =
 Engine::Engine(EngineConfig config, std::unique_ptr<plugin::Store> store)
     : config_(std::move(config)), store_(std::move(store)) {
   backend_ = plugin::Backend::load_library(config_.backend_path, config_.backend_name);
-  epoll_fd_ = ::epoll_create1(EPOLL_CLOEXEC);
-  if (epoll_fd_ < 0) throw std::system_error(errno, std::generic_category(), "epoll_create1");
+  next_handle_ = config_.first_handle;
+  epoll_fd_ = own_fds_.add(::epoll_create1(EPOLL_CLOEXEC));
   if (config_.segment_fd >= 0) segment_ = std::make_unique<control::Segment>(config_.segment_fd, config_.segment_bytes);
   if (config_.bells[0] < 0) {
-    for (int& fd : own_bells_) fd = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    config_.bells = own_bells_;
+    for (int& fd : config_.bells) fd = own_fds_.add(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   }
   control::BellWord* word = !segment_            ? &own_bell_word_
                             : config_.leads_host ? segment_->leader_bell()
@@ -51,6 +48,16 @@ Engine::Engine(EngineConfig config, std::unique_ptr<plugin::Store> store)
   for (int32_t r = 0; r < config_.size; ++r) all.push_back(r);
   executor_->create_comm(0, all, config_.job + "/set/0", config_.start_deadline_ns);
   thread_ = std::thread([this] { background(); });
+}
+
+int Engine::OwnFds::add(int fd) {
+  if (fd < 0) throw std::system_error(errno, std::generic_category(), "the engine cannot make a descriptor");
+  fds.push_back(fd);
+  return fd;
+}
+
+Engine::OwnFds::~OwnFds() {
+  for (int fd : fds) ::close(fd);
 }
 
 void Engine::build_links() {
@@ -72,11 +79,10 @@ void Engine::build_links() {
       // A pidfd tells a neighbour's death even if a child that it forked still holds its sockets.
       int pidfd = l.peer_pid > 0 ? static_cast<int>(::syscall(SYS_pidfd_open, l.peer_pid, 0)) : -1;
       if (pidfd >= 0) {
-        pidfds_.push_back(pidfd);
-        watch(pidfd, l.peer, true);
-      } else if (l.guard_fd >= 0) {
-        watch(l.guard_fd, l.peer, true);
+        watch(own_fds_.add(pidfd), l.peer, true);
       }
+      // And the socket tells that the neighbour let go of its links although its process lives on.
+      if (l.guard_fd >= 0) watch(l.guard_fd, l.peer, true);
     }
     auto link = std::make_unique<control::Link>(std::move(channel), l.peer, l.subtree);
     if (l.is_parent)
@@ -105,7 +111,7 @@ void Engine::watch(int fd, int32_t peer, bool is_death) {
 Engine::~Engine() {
   if (forked_) {
     // The thread exists in the parent only, and so does what the descriptors stand for.
-    thread_.detach();
+    if (thread_.joinable()) thread_.detach();
     node_.release();
     executor_.release();
     segment_.release();
@@ -121,11 +127,9 @@ void Engine::close() {
   quit_ = true;
   bell_->ring_background();
   if (thread_.joinable()) thread_.join();
+  // Whoever waited may still be on the way out, and uses all this until it has left.
+  while (visitors_.load() != 0) ::usleep(50);
   executor_.reset();
-  for (int fd : pidfds_) ::close(fd);
-  for (int fd : own_bells_)
-    if (fd >= 0) ::close(fd);
-  ::close(epoll_fd_);
 }
 
 std::string Engine::who(int32_t rank) const {
@@ -155,7 +159,9 @@ std::string Engine::unnamed(control::OpKind kind) {
 
 RequestRef Engine::submit(control::SignatureFields fields, std::optional<std::string> name, control::SetId set,
                           std::vector<queue::Tensor> in, std::vector<queue::Tensor> out, bool soon) {
+  Visit visit(*this);
   check_usable();
+  if (!node_->member(set)) throw InvalidRequest("there is no process set " + std::to_string(set));
   auto request = std::make_shared<queue::Request>();
   request->handle = next_handle_.fetch_add(1, std::memory_order_relaxed);
   request->set = set;
@@ -176,6 +182,7 @@ RequestRef Engine::submit(control::SignatureFields fields, std::optional<std::st
 }
 
 RequestRef Engine::join() {
+  Visit visit(*this);
   check_usable();
   auto request = std::make_shared<queue::Request>();
   request->handle = next_handle_.fetch_add(1, std::memory_order_relaxed);
@@ -186,7 +193,9 @@ RequestRef Engine::join() {
 
 void Engine::poison(control::SetId set, control::OpKind kind, const std::optional<std::string>& name,
                     const std::string& text) {
+  Visit visit(*this);
   check_usable();
+  if (!node_->member(set)) return;  // no rank can be waiting there
   push({Command::Poison, nullptr, set, name ? *name : unnamed(kind), text}, false);
 }
 
@@ -195,7 +204,7 @@ bool Engine::push(Command c, bool soon) {
   {
     std::lock_guard lock(inbox_mutex_);
     if (c.type == Command::Submit && c.request->item.sig->fields().repeats) {
-      fresh = names_.insert(name_key(*c.request)).second;
+      fresh = names_.insert(c.request->key()).second;
       // A call too many still counts, so that it meets the others' call of the same number (R8).
       if (!fresh) c = {Command::Poison, nullptr, c.set, *c.request->item.name, kDuplicate};
     }
@@ -216,6 +225,11 @@ void Engine::take_inbox() {
   int64_t now = observe::now_ns();
   for (Command& c : taking_) {
     if (node_->is_aborted() || closing_) {
+      if (c.type == Command::Abort && !stopped()) {  // it has ended already, but somebody cannot wait for the rest
+        executor_->abort();
+        executor_->clear();
+        stop(closing_text_);
+      }
       if (c.request) {
         std::string text = closing_text_;
         if (std::lock_guard lock(stop_mutex_); !stop_text_.empty()) text = stop_text_;
@@ -231,8 +245,13 @@ void Engine::take_inbox() {
     }
     switch (c.type) {
       case Command::Submit:
-        live_[c.request->handle] = c.request;
-        node_->submit(c.set, c.request->item, c.request->handle, c.request->urgent, now);
+        if (node_->submit(c.set, c.request->item, c.request->handle, c.request->urgent, now)) {
+          live_[c.request->handle] = c.request;
+        } else {  // an unnamed operation and a named one have met under the same name
+          node_->poison(c.set, *c.request->item.name, kDuplicate);
+          const std::string text = std::string(kDuplicate) + " Name: '" + *c.request->item.name + "'.";
+          finish(c.request, &text);
+        }
         break;
       case Command::Poison:
         node_->poison(c.set, c.name, c.text);
@@ -255,109 +274,26 @@ void Engine::take_inbox() {
   taking_.clear();
 }
 
-// ------------------------------------------------------------------------------- what the node and the executor report
-
-void Engine::finish(const RequestRef& request, const std::string* error) {
-  {
-    std::lock_guard lock(inbox_mutex_);  // before completion: the caller may use the name again at once
-    names_.erase(name_key(*request));
-  }
-  if (error)
-    request->fail(*error);
-  else
-    request->complete();
-}
-
-void Engine::execute(control::SetId set, std::vector<control::ExecItem> items) {
-  std::vector<data::Work> batch;
-  batch.reserve(items.size());
-  for (auto& x : items) {
-    RequestRef request;
-    if (auto it = live_.find(x.request); it != live_.end()) request = it->second;
-    batch.push_back({std::move(x.item), std::move(request)});
-  }
-  executor_->enqueue(set, std::move(batch));
-}
-
-void Engine::fail(control::RequestToken token, const std::string& text) {
-  auto it = live_.find(token);
-  if (it == live_.end()) return;
-  auto request = std::move(it->second);
-  live_.erase(it);
-  finish(request, &text);
-}
-
-void Engine::completed(const RequestRef& request) {
-  live_.erase(request->handle);
-  finish(request, nullptr);
-}
-
-void Engine::joined(control::Rank last) {
-  // Ranks with less data have counted fewer unnamed operations; from here they agree again.
-  for (auto& n : unnamed_) n = 0;
-  if (!join_request_) return;
-  join_request_->last_joined = last;
-  join_request_->complete();
-  join_request_.reset();
-}
-
-void Engine::closed(control::Rank by, const std::string& text) {
-  closing_ = true;  // the rest happens when the executor is through with what was agreed before
-  closing_text_ = text;
-  observe::log(Level::Debug, "shutdown begun by " + who(by));
-}
-
-void Engine::broken(int32_t code, const std::string& why) {
-  executor_->clear();
-  std::string text = "rank " + std::to_string(config_.rank) + ": " + why;
-  if (code != HVD_E_ABORTED && code != HVD_E_REMOTE) return node_->abort(text);
-  // Somebody else failed first; the control plane knows better who and why, and is about to say so.
-  if (cause_due_ != control::kNever) return;
-  cause_due_ = observe::now_ns() + kCauseGraceNs;
-  cause_meanwhile_ = std::move(text);
-}
-
-void Engine::link_lost(control::Rank peer, const std::string& why) { node_->abort(who(peer) + " is gone: " + why); }
-
-void Engine::aborted(const std::string& cause) {
-  if (segment_) segment_->raise_abort(cause);
-  executor_->abort();
-  executor_->clear();
-  stop("Horovod's engine was aborted: " + cause);
-}
-
-void Engine::fail_everything(const std::string& text) {
-  for (auto& [token, request] : live_) finish(request, &text);
-  live_.clear();
-  if (join_request_) join_request_->fail(text);
-  join_request_.reset();
-}
-
-void Engine::stop(const std::string& text) {
-  {
-    std::lock_guard lock(stop_mutex_);
-    if (stop_text_.empty()) stop_text_ = text;
-  }
-  stopped_.store(true, std::memory_order_release);
-  fail_everything(text);
-}
-
 // -------------------------------------------------------------------------------------------------------- the end
 
-void Engine::shutdown(const std::string& text, int64_t deadline_ns) {
-  if (forked_ || stopped()) return;
-  push({Command::Leave, nullptr, 0, {}, text}, false);
+bool Engine::shutdown(const std::string& text, int64_t deadline_ns, int64_t slice_ns) {
+  Visit visit(*this);
+  if (forked_ || stopped()) return true;
+  if (!leaving_.exchange(true)) push({Command::Leave, nullptr, 0, {}, text}, false);
   queue::Request never;  // something to wait for that does not complete
-  while (!stopped()) {
+  const int64_t until = observe::now_ns() + slice_ns;
+  while (!stopped() && observe::now_ns() < until) {
     if (observe::now_ns() > deadline_ns) {
       abort("rank " + std::to_string(config_.rank) + ": the other ranks did not agree to shut down in time");
-      return;
+      return true;
     }
     wait(never, 1'000'000);
   }
+  return stopped();
 }
 
 void Engine::abort(const std::string& cause) {
+  Visit visit(*this);
   if (forked_ || stopped()) return;
   // Whoever drives may sit in the backend or sleep: the communicators and the bell get it out.
   executor_->abort();

@@ -56,7 +56,8 @@ struct EngineConfig {
   uint32_t cache_capacity = 1024;
   int64_t stall_warn_ns = 60'000'000'000, stall_abort_ns = 0;  // 0: never
   int64_t start_deadline_ns = 0;
-  int64_t spin_ns = 50'000;  // how long a waiting caller looks before it sleeps
+  uint64_t first_handle = 1;  // so that handles of an earlier engine are not taken for this one's
+  int64_t spin_ns = 50'000;   // how long a waiting caller looks before it sleeps
 };
 
 // A mistake in the call itself (a duplicate name, say): the caller's ValueError.
@@ -81,18 +82,20 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   queue::RequestRef join();
   // A call with this name failed on this rank before it came here: the matching calls of the others shall fail too.
   // Without a name it takes the number that the call would have had.
-  void poison(control::SetId set, control::OpKind kind, const std::optional<std::string>& name, const std::string& text);
+  void poison(control::SetId set, control::OpKind kind, const std::optional<std::string>& name,
+              const std::string& text);
 
   bool poll(queue::Request& request);
   // Waits until the request is done (true) or about `slice_ns` have passed (false).
   bool wait(queue::Request& request, int64_t slice_ns);
 
-  // Ends the job for all ranks in good order: what was agreed is executed first. Waits at most until the deadline.
-  void shutdown(const std::string& text, int64_t deadline_ns);
+  // Ends the job for all ranks in good order: what was agreed is executed first; aborts when the deadline passes. True
+  // when it has ended, false when about `slice_ns` have passed: call again.
+  bool shutdown(const std::string& text, int64_t deadline_ns, int64_t slice_ns);
   // Ends the job for all ranks at once.
   void abort(const std::string& cause);
-  // Ends the thread and lets go of the communicators and all borrowed descriptors; aborts if it has not stopped. Calls
-  // that are under way in other threads must have returned. Afterwards only errors come out of it.
+  // Ends the thread and lets go of the communicators and all borrowed descriptors; aborts if it has not stopped. Waits
+  // for calls that are under way in other threads, which end soon. Afterwards only errors come out of it.
   void close();
   // In a forked child: this engine is the parent's. Closes nothing of the parent's, ends nothing, refuses everything.
   void in_forked_child() noexcept { forked_ = true; }
@@ -124,6 +127,13 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   void build_links();
   void watch(int fd, int32_t peer, bool is_death);
   void check_usable() const;
+  // One call of another thread into the engine: close() waits until there is none.
+  struct Visit {
+    explicit Visit(Engine& e) : engine(e) { engine.visitors_.fetch_add(1); }
+    ~Visit() { engine.visitors_.fetch_sub(1); }
+    Visit(const Visit&) = delete;
+    Engine& engine;
+  };
   bool push(Command c, bool soon);  // false: a submission of a name that is in flight
   void finish(const queue::RequestRef& request, const std::string* error);
   void fail_everything(const std::string& text);
@@ -134,6 +144,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   void background();
   void try_drive();
   bool drive(bool execute);
+  bool drive_once(bool execute);
   void take_inbox();
   void leave_driver();
   bool drive_for(const queue::Request& request, int64_t until_ns);
@@ -149,9 +160,16 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   std::unique_ptr<control::Segment> segment_;
   control::BellWord own_bell_word_{0};
   std::optional<control::Doorbell> bell_;
-  std::array<int, 2> own_bells_{-1, -1};  // made here when the bootstrap made none
+  // Descriptors made here; closed even if the constructor throws.
+  struct OwnFds {
+    std::vector<int> fds;
+    OwnFds() = default;
+    ~OwnFds();
+    OwnFds(const OwnFds&) = delete;
+    int add(int fd);
+  };
+  OwnFds own_fds_;
   int epoll_fd_ = -1;
-  std::vector<int> pidfds_;
   std::unordered_map<int, int32_t> watched_;  // descriptor -> peer whose death it tells
   bool tcp_links_ = false;
 
@@ -174,13 +192,15 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   // The backend reported an abort or a lost peer; the control plane should soon say who and why.
   int64_t cause_due_ = control::kNever;
   std::string cause_meanwhile_;
+  // A neighbour has gone while what was agreed before the end still runs: it may have finished its part, or died.
+  int64_t end_due_ = control::kNever;
 
-  bool keeps_time_ = false;  // under driver_: the background thread was woken for the sake of a deadline
+  bool keeps_time_ = false;          // under driver_: the background thread was woken for the sake of a deadline
   std::atomic<bool> narrow_{false};  // the background thread listens to its own bell only
   std::atomic<int64_t> background_until_{0};
-  std::atomic<int32_t> parked_{0};
+  std::atomic<int32_t> parked_{0}, visitors_{0};
   std::atomic<bool> look_{false};  // a sleeper saw a watched descriptor become readable
-  std::atomic<bool> stopped_{false}, quit_{false}, forked_{false};
+  std::atomic<bool> stopped_{false}, quit_{false}, forked_{false}, leaving_{false};
   mutable std::mutex stop_mutex_;
   std::string stop_text_;
   std::thread thread_;

@@ -80,6 +80,7 @@ EngineConfig config_of(const py::dict& d) {
   c.stall_warn_ns = static_cast<int64_t>(d["stall_warn_s"].cast<double>() * 1e9);
   c.stall_abort_ns = static_cast<int64_t>(d["stall_abort_s"].cast<double>() * 1e9);
   c.start_deadline_ns = observe::now_ns() + static_cast<int64_t>(d["start_timeout_s"].cast<double>() * 1e9);
+  c.first_handle = d["first_handle"].cast<uint64_t>();
   c.spin_ns = static_cast<int64_t>(d["spin_us"].cast<double>() * 1e3);
   return c;
 }
@@ -176,7 +177,7 @@ uint64_t PyEngine::allreduce(py::handle inputs, py::handle outputs, const std::o
                              double prescale, double postscale, uint32_t process_set, bool wait) {
   std::vector<queue::Tensor> in, out;
   auto fields = checked(control::OpKind::Allreduce, name, process_set, [&] {
-    in = tensors_of(inputs, false);
+    in = tensors_of(inputs, inputs.is(outputs));
     out = inputs.is(outputs) ? in : tensors_of(outputs, true);
     same_layout(in, out);
     check_reducible(in, op);
@@ -205,7 +206,7 @@ uint64_t PyEngine::broadcast(py::handle inputs, py::handle outputs, int root_ran
                              const std::optional<std::string>& name, uint32_t process_set, bool wait) {
   std::vector<queue::Tensor> in, out;
   auto fields = checked(control::OpKind::Broadcast, name, process_set, [&] {
-    in = tensors_of(inputs, false);
+    in = tensors_of(inputs, inputs.is(outputs));
     out = inputs.is(outputs) ? in : tensors_of(outputs, true);
     same_layout(in, out);
     require(root_rank >= 0 && root_rank < engine_->config().size,
@@ -304,8 +305,14 @@ size_t PyEngine::output_count(uint64_t handle) { return find(handle)->outputs.si
 int PyEngine::last_joined(uint64_t handle) { return find(handle)->last_joined; }
 
 void PyEngine::shutdown(const std::string& text, double timeout_s) {
-  py::gil_scoped_release nogil;
-  engine_->shutdown(text, observe::now_ns() + static_cast<int64_t>(timeout_s * 1e9));
+  const int64_t deadline = observe::now_ns() + static_cast<int64_t>(timeout_s * 1e9);
+  for (bool done = false; !done;) {
+    {
+      py::gil_scoped_release nogil;
+      done = engine_->shutdown(text, deadline, kSignalSliceNs);
+    }
+    if (!done && PyErr_CheckSignals() != 0) throw py::error_already_set();
+  }
 }
 
 void PyEngine::abort(const std::string& cause) {

@@ -1,6 +1,8 @@
 // The root's half of the agreement protocol. R-numbers are the rules of docs/protocol.md.
 #include "engine/control/coordinator.h"
 
+#include <hvd/backend_abi.h>
+
 #include <algorithm>
 #include <limits>
 #include <stdexcept>
@@ -153,6 +155,11 @@ std::string Coordinator::refusal(const Round& round) const {
   if (f.kind == OpKind::Broadcast && !round.said.contains(f.root))
     return "Broadcast of '" + *round.name + "': root rank " + std::to_string(f.root) +
            " has joined and has nothing to send. Broadcast is not supported with Join at this time.";
+  // The factor would change what a joined rank puts in, which must not change the result.
+  const bool others = f.reduce_op == HVD_PROD || f.reduce_op == HVD_MIN || f.reduce_op == HVD_MAX;
+  if (f.kind == OpKind::Allreduce && others && f.prescale != 1.0 && f.prescale != 0.0 && !joined_.empty())
+    return "Allreduce of '" + *round.name + "': a prescale factor with reduction " + reduce_op_name(f.reduce_op) +
+           " is not supported while ranks have joined.";
   if (f.kind == OpKind::Allgather)
     for (const auto& t : f.tensors)
       if (t.shape.empty())
@@ -258,7 +265,7 @@ void Coordinator::arrive(const UpMessage& m, int64_t now) {
     // It crossed the dissolution on its way: it counts for each member (R6).
     const auto items = k.items;
     const SetId set = k.set;
-    for (const auto& item : items) ready(set, item, m.rank, false, now);
+    for (const auto& item : items) ready(set, item, m.rank, true, now);
     return;
   }
   if (k.arrived.empty()) k.since = now;

@@ -64,7 +64,7 @@ class Coordinator {
     std::vector<std::pair<Rank, std::string>> poison;
     RankSet agreed;  // who said sig
     int64_t since = 0;
-    bool urgent = false;                               // some rank waits
+    bool urgent = false;          // some rank waits
     std::unique_ptr<Round> next;  // begun by ranks that have had their say in this one (R2)
   };
   struct SetState {

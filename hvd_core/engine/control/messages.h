@@ -27,8 +27,8 @@ struct UpMessage {
   Type type = Ready;
   Rank rank = 0;
   SetId set = 0;
-  Item item;            // Ready; Poison, Want: name only
-  bool urgent = false;  // Ready: the caller waits already
+  Item item;                    // Ready; Poison, Want: name only
+  bool urgent = false;          // Ready: the caller waits already
   std::string text;             // Poison, Leave
   uint32_t batch = 0, gen = 0;  // Arrive, AskDissolve
 };

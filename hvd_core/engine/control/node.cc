@@ -46,6 +46,7 @@ void Node::say_up(const UpMessage& m) {
 }
 
 int64_t Node::next_deadline() const {
+  if (aborted_) return kNever;
   int64_t t = me_.next_deadline();
   if (coordinator_) t = std::min(t, coordinator_->next_deadline());
   if (unheard_since_ != kNever) t = std::min(t, unheard_since_ + config_.dissolve_after_ns / 2);
@@ -115,18 +116,19 @@ void Node::send_down() {
 }
 
 void Node::flush(int64_t now) {
-  bool wake_parent = true;
+  bool urgent = false;
   if (!up_frame_.empty()) {
     if (parent_ && !parent_->lost) parent_->send_frame(up_frame_);
     up_frame_.clear();
-    // Nobody waits for it yet: the parent may find it by itself, as one that submits as often as we do will. It is woken
-    // when half of the time has passed that such a tensor may be held.
-    if (!up_urgent_ && config_.dissolve_after_ns > 1) {
-      wake_parent = false;
+    // Nobody waits for it yet: the parent may find it by itself, as one that submits as often as we do will. It is
+    // woken when half of the time has passed that such a tensor may be held.
+    if (!up_urgent_ && config_.dissolve_after_ns > 1)
       unheard_since_ = std::min(unheard_since_, now);
-    }
+    else
+      urgent = true;
     up_urgent_ = false;
   }
+  const bool wake_parent = urgent || unheard_since_ == kNever;
   for (Link* link : links_) {
     if (link->lost) continue;
     try {
@@ -135,10 +137,10 @@ void Node::flush(int64_t now) {
       lose(*link, e.what());
     }
   }
-  if (unheard_since_ == kNever || !parent_ || parent_->lost) return;
-  if (parent_->channel().peer_has_read_all()) {
+  if (unheard_since_ == kNever) return;
+  if (!parent_ || parent_->lost || parent_->channel().peer_has_read_all()) {
     unheard_since_ = kNever;
-  } else if (wake_parent || now >= unheard_since_ + config_.dissolve_after_ns / 2) {
+  } else if (urgent || now >= unheard_since_ + config_.dissolve_after_ns / 2) {
     unheard_since_ = kNever;
     parent_->channel().wake_peer();
   }
@@ -194,7 +196,12 @@ void Node::on_down_frame(std::string_view payload) {
 void Node::lose(Link& link, const std::string& why) {
   if (link.lost) return;
   link.lost = true;
-  if (!closed_) host_.link_lost(link.peer, why);
+  host_.link_lost(link.peer, why);
+}
+
+void Node::forget(Rank peer) {
+  for (Link* link : links_)
+    if (link->peer == peer) link->lost = true;
 }
 
 void Node::abort(const std::string& cause) {

@@ -60,6 +60,8 @@ class Node final : private Participant::Events, private Coordinator::Log {
   void abort(const std::string& cause);
   bool is_aborted() const { return aborted_; }
   bool is_closed() const { return closed_; }
+  // The neighbour is known to be dead: nothing is kept for it any more.
+  void forget(Rank peer);
 
   bool member(SetId set) const { return set == 0; }
   std::vector<RequestToken> take_pending() { return me_.take_pending(); }
@@ -98,8 +100,8 @@ class Node final : private Participant::Events, private Coordinator::Log {
   EntryEncoder entry_encoder_;
   EntryDecoder entry_decoder_;
   std::string up_frame_, down_frame_;
-  bool up_urgent_ = false;            // the parent must hear of up_frame_ at once
-  int64_t unheard_since_ = kNever;    // sent to the parent without waking it
+  bool up_urgent_ = false;          // the parent must hear of up_frame_ at once
+  int64_t unheard_since_ = kNever;  // sent to the parent without waking it
   std::deque<UpMessage> to_coordinator_;
   std::deque<Entry> to_replay_;
   bool aborted_ = false, closed_ = false;

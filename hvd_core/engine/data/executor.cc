@@ -52,7 +52,10 @@ bool Executor::progress() {
     events_.broken(e.code, e.what());
   } catch (const std::bad_alloc&) {
     started_ = false;
-    events_.broken(HVD_E_NOMEM, "out of memory for the result of '" + *queue_.front().work[0].item.name + "'");
+    events_.broken(HVD_E_NOMEM, "out of memory for the result of a collective");
+  } catch (const std::exception& e) {  // a size that no container can hold, say
+    started_ = false;
+    events_.broken(HVD_E_INTERNAL, e.what());
   }
   return any;
 }
@@ -77,6 +80,7 @@ void Executor::prepare() {
   plan_.clear();
   scratch_.clear();
   step_ = 0;
+  is_packed_ = false;
   ++seq_;
   const auto& first = batch.work[0].item.sig->fields();
   for (size_t w = 0; w < batch.work.size(); ++w) {
@@ -278,6 +282,15 @@ void* Executor::neutral(uint64_t bytes, int32_t dtype, int32_t op) {
 void Executor::abort() noexcept {
   std::lock_guard lock(comms_mutex_);
   for (auto& [set, c] : comms_) c.comm->abort();
+}
+
+void Executor::settle(int64_t deadline_ns) noexcept {
+  if (!comm_ || !comm_->comm->in_flight()) return;
+  try {
+    comm_->comm->wait(deadline_ns);
+  } catch (const plugin::BackendError&) {
+    // It has failed, which is what we wait for.
+  }
 }
 
 void Executor::clear() {

@@ -34,6 +34,8 @@ class Executor {
 
   Executor(int32_t rank, std::vector<int32_t> hosts, std::shared_ptr<plugin::Backend> backend, plugin::Store& store,
            Events& events);
+  // Communicators go first: a running collective may use everything else here until then.
+  ~Executor() { comms_.clear(); }
 
   // Collective over the members of the set. Throws plugin::BackendError.
   void create_comm(control::SetId set, const std::vector<int32_t>& members, const std::string& key,
@@ -49,6 +51,8 @@ class Executor {
   bool in_flight() const { return !queue_.empty() && started_; }
 
   void abort() noexcept;
+  // After abort: until the running collective has let go of its buffers, or the deadline.
+  void settle(int64_t deadline_ns) noexcept;
   // Forgets all batches (after abort). The requests are the engine's to fail.
   void clear();
   void finalize(int64_t deadline_ns);

@@ -56,6 +56,9 @@ class Request {
   std::vector<Output> outputs;
   int32_t last_joined = -1;
 
+  // Names in flight are unique within a process set.
+  std::string key() const { return std::to_string(set) + ":" + *item.name; }
+
   bool done() const { return state_.load(std::memory_order_acquire) != kPending; }
   bool ok() const { return state_.load(std::memory_order_acquire) == kOk; }
   const std::string& error() const { return error_; }  // when done and not ok

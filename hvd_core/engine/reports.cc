@@ -1,0 +1,114 @@
+// What the control node and the executor report to the engine, and what becomes of the requests. All of it is called by
+// the thread that drives.
+#include <algorithm>
+#include <utility>
+
+#include "engine/engine.h"
+#include "engine/observe/log.h"
+
+namespace hvd {
+
+using observe::Level;
+using queue::RequestRef;
+
+namespace {
+constexpr int64_t kCauseGraceNs = 1'000'000'000;
+constexpr int64_t kEndGraceNs = 10'000'000'000;
+constexpr int64_t kSettleNs = 500'000'000;
+}  // namespace
+
+void Engine::finish(const RequestRef& request, const std::string* error) {
+  if (request->item.sig && request->item.sig->fields().repeats) {
+    std::lock_guard lock(inbox_mutex_);  // before completion: the caller may use the name again at once
+    names_.erase(request->key());
+  }
+  if (error)
+    request->fail(*error);
+  else
+    request->complete();
+}
+
+void Engine::execute(control::SetId set, std::vector<control::ExecItem> items) {
+  std::vector<data::Work> batch;
+  batch.reserve(items.size());
+  for (auto& x : items) {
+    RequestRef request;
+    if (auto it = live_.find(x.request); it != live_.end()) request = it->second;
+    batch.push_back({std::move(x.item), std::move(request)});
+  }
+  executor_->enqueue(set, std::move(batch));
+}
+
+void Engine::fail(control::RequestToken token, const std::string& text) {
+  auto it = live_.find(token);
+  if (it == live_.end()) return;
+  auto request = std::move(it->second);
+  live_.erase(it);
+  finish(request, &text);
+}
+
+void Engine::completed(const RequestRef& request) {
+  live_.erase(request->handle);
+  finish(request, nullptr);
+}
+
+void Engine::joined(control::Rank last) {
+  // Ranks with less data have counted fewer unnamed operations; from here they agree again.
+  for (auto& n : unnamed_) n = 0;
+  if (!join_request_) return;
+  join_request_->last_joined = last;
+  join_request_->complete();
+  join_request_.reset();
+}
+
+void Engine::closed(control::Rank by, const std::string& text) {
+  closing_ = true;  // the rest happens when the executor is through with what was agreed before
+  closing_text_ = text;
+  observe::log(Level::Debug, "shutdown begun by " + who(by));
+}
+
+void Engine::broken(int32_t code, const std::string& why) {
+  executor_->clear();
+  if (node_->is_closed()) return executor_->abort();  // no word goes over the links any more
+  if (node_->is_aborted()) return;
+  std::string text = "rank " + std::to_string(config_.rank) + ": " + why;
+  if (code != HVD_E_ABORTED && code != HVD_E_REMOTE) return node_->abort(text);
+  // Somebody else failed first; the control plane knows better who and why, and is about to say so.
+  if (cause_due_ != control::kNever) return;
+  cause_due_ = observe::now_ns() + kCauseGraceNs;
+  cause_meanwhile_ = std::move(text);
+}
+
+void Engine::link_lost(control::Rank peer, const std::string& why) {
+  if (node_->is_closed())
+    end_due_ = std::min(end_due_, observe::now_ns() + kEndGraceNs);
+  else
+    node_->abort(who(peer) + " is gone: " + why);
+}
+
+void Engine::aborted(const std::string& cause) {
+  if (segment_) segment_->raise_abort(cause);
+  executor_->abort();
+  executor_->settle(observe::now_ns() + kSettleNs);
+  executor_->clear();
+  stop("Horovod's engine was aborted: " + cause);
+}
+
+void Engine::fail_everything(const std::string& text) {
+  for (auto& [token, request] : live_) finish(request, &text);
+  live_.clear();
+  if (join_request_) join_request_->fail(text);
+  join_request_.reset();
+}
+
+void Engine::stop(const std::string& text) {
+  {
+    std::lock_guard lock(stop_mutex_);
+    if (stop_text_.empty()) stop_text_ = text;
+  }
+  cause_due_ = end_due_ = next_stall_check_ = control::kNever;
+  stopped_.store(true, std::memory_order_release);
+  fail_everything(text);
+}
+
+}  // namespace hvd
