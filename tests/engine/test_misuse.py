@@ -1,0 +1,170 @@
+"""Things a program should not do, or does at a bad moment: they end in an error, never in a crash or a hang."""
+
+from jobs import run
+
+
+def test_array_dies_after_ctrl_c(tmp_path):
+    run(
+        2,
+        tmp_path,
+        """
+        import threading
+        if rank == 0:
+            threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+            x = np.ones(4_000_000)
+            expect(KeyboardInterrupt, lambda: hvd.allreduce_(x, name="x"))
+            del x
+            time.sleep(1.5)  # the peer joins in now; the engine still has the memory
+        else:
+            time.sleep(1)
+            hvd.allreduce_(np.ones(4_000_000), name="x")
+        hvd.barrier()
+        """,
+    )
+
+
+def test_read_only_results(tmp_path):
+    run(
+        2,
+        tmp_path,
+        """
+        x = np.frombuffer(b"12345678", dtype="f8")
+        for call in (lambda: hvd.allreduce_(x, name="x"), lambda: hvd.broadcast_(x, 0, name="y")):
+            expect(ValueError, call, "read-only")
+        assert hvd.allreduce(x).shape == (1,)
+        """,
+    )
+
+
+def test_unknown_process_set(tmp_path):
+    run(
+        2,
+        tmp_path,
+        """
+        engine = runtime.engine()
+        x = np.ones(2)
+        for number in (1, 5, 4_000_000_000, 2**32 - 1):
+            expect(ValueError, lambda: engine.allreduce(x, x, "x", 0, 1.0, 1.0, number), "no process set")
+            engine.poison("x", "text", number)
+        assert hvd.allreduce(x, op=hvd.Sum)[0] == 2
+        """,
+    )
+
+
+def test_a_name_like_an_unnamed_one(tmp_path):
+    run(
+        2,
+        tmp_path,
+        """
+        if rank == 0:
+            time.sleep(0.3)
+        first = hvd.allreduce_async(np.ones(2), name="noname.0", op=hvd.Sum)
+        second = hvd.allreduce_async(np.ones(2), op=hvd.Sum)
+        results = []
+        for handle in (first, second):
+            try:
+                results.append(hvd.synchronize(handle).tolist())
+            except hvd.HorovodInternalError as error:
+                assert "same name as another tensor" in str(error)
+                results.append("failed")
+        assert results[0] == [2, 2], results
+        hvd.barrier()
+        """,
+    )
+
+
+def test_waiting_in_a_forked_child(tmp_path):
+    run(
+        2,
+        tmp_path,
+        """
+        hvd.shutdown(); hvd.init()
+        if rank == 0:
+            handle = hvd.allreduce_async(np.ones(2), name="x", op=hvd.Sum)
+            child = os.fork()
+            if child == 0:
+                for call in (lambda: hvd.poll(handle), lambda: hvd.synchronize(handle), hvd.join, hvd.barrier):
+                    expect(hvd.HorovodInternalError, call, "is a fork of one that runs the engine")
+                sys.exit(0)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        else:
+            time.sleep(0.5)
+            handle = hvd.allreduce_async(np.ones(2), name="x", op=hvd.Sum)
+        assert hvd.synchronize(handle).tolist() == [2, 2]
+        """,
+    )
+
+
+def test_handles_of_an_earlier_engine(tmp_path):
+    run(
+        2,
+        tmp_path,
+        """
+        old = hvd.allreduce_async(np.ones(2), op=hvd.Sum)
+        hvd.barrier()
+        hvd.shutdown(); hvd.init()
+        new = hvd.allreduce_async(np.zeros(3), op=hvd.Sum)
+        assert old != new
+        expect(ValueError, lambda: hvd.synchronize(old), "was not created or has been cleared")
+        assert hvd.synchronize(new).tolist() == [0, 0, 0]
+        """,
+    )
+
+
+def test_factors_that_would_spoil_a_joined_rank(tmp_path):
+    run(
+        2,
+        tmp_path,
+        """
+        if rank == 0:
+            for op in (hvd.Min, hvd.Max, hvd.Product):
+                call = lambda: hvd.allreduce(np.ones(2), op=op, prescale_factor=2.0)
+                expect(hvd.HorovodInternalError, call, "is not supported while ranks have joined")
+            assert hvd.allreduce(np.ones(2), op=hvd.Sum, prescale_factor=2.0).tolist() == [2, 2]
+            expect(hvd.HorovodInternalError, lambda: hvd.broadcast(np.ones(2), 1), "has joined and has nothing to send")
+        assert hvd.join() == 0
+        """,
+    )
+
+
+def test_submitting_after_join(tmp_path):
+    run(
+        2,
+        tmp_path,
+        """
+        import threading
+        if rank == 0:
+            def late():
+                time.sleep(0.3)
+                expect(hvd.HorovodInternalError, lambda: hvd.allreduce(np.ones(2), name="x"), "this rank has joined")
+            thread = threading.Thread(target=late)
+            thread.start()
+            hvd.join()
+            thread.join()
+        else:
+            time.sleep(1)
+            hvd.join()
+        assert hvd.allreduce(np.ones(2), name="x", op=hvd.Sum).tolist() == [2, 2]
+        """,
+    )
+
+
+def test_shutdown_while_another_thread_waits(tmp_path):
+    run(
+        2,
+        tmp_path,
+        """
+        import threading
+        for _ in range(10):
+            heard = []
+            def waiter():
+                heard.append(expect(hvd.HorovodInternalError, lambda: hvd.allreduce(np.ones(2), name=f"alone{rank}")))
+            threads = [threading.Thread(target=waiter)]
+            threads[0].start()
+            time.sleep(0.02)
+            hvd.shutdown()
+            for t in threads: t.join()
+            assert "Horovod has been shut down." in heard[0]
+            hvd.init()
+        """,
+    )
