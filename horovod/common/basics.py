@@ -13,7 +13,6 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 
 try:
     import hvd_core._core  # noqa: F401 (to learn now whether it can be loaded)
-
     from hvd_core import runtime as _runtime
 
     UNAVAILABLE: ImportError | None = None
