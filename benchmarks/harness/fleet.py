@@ -218,6 +218,7 @@ class Fleet:
         self.iters: dict[tuple[str, int], int] = {}
 
     def __enter__(self) -> Fleet:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leave in order, with all ranks
         return self
 
     def __exit__(self, *_) -> None:

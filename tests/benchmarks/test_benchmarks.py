@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,26 @@ def test_what_cannot_run_is_named_and_the_rest_goes_on(bench):
     assert "/does/not/exist.so" in found["not_measured"]["table"]
     assert "without table" in done.stderr
     assert set(found["sizes"]["4"]["alternatives"]) == {"loop"}
+
+
+def test_a_terminated_run_takes_its_ranks_along(cache, tmp_path):
+    command = [sys.executable, str(BENCHMARKS / "allreduce.py"), "--only=loop", "--sizes=1M", "--rounds=1000"]
+    env = dict(os.environ, HVD_BENCH_CACHE=str(cache), TMPDIR=str(tmp_path))
+    with subprocess.Popen(
+        command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as conductor:
+        deadline = time.monotonic() + 60
+        ranks = []
+        while len(ranks) < 2 and time.monotonic() < deadline:
+            time.sleep(0.2)
+            children = Path(f"/proc/{conductor.pid}/task/{conductor.pid}/children").read_text().split()
+            ranks = [pid for pid in children if b"native.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        time.sleep(1)
+        conductor.terminate()
+        assert conductor.wait(30) == 143
+    assert len(ranks) == 2
+    assert not any(Path(f"/proc/{pid}").exists() for pid in ranks)
+    assert not list(tmp_path.iterdir()), "scratch files left behind"
 
 
 def test_idle_reads_cpu_time_of_every_rank(bench):
