@@ -38,6 +38,10 @@ void reduce_run(const Room& room, const Op& op, char* to, char* copy, uint64_t b
   }
 }
 
+// Two ranks put a result over what they read in the peer's slot, and find the peer's results in their own: lines go
+// over and back, instead of missing in two sets of lines.
+bool over_peer(const Room& room, const Op& op) { return room.size == 2 && !op.packed && op.coll == HVD_ALLREDUCE; }
+
 void allreduce_show(const Room& room, Op& op, uint64_t k) {
   const Slices s(room, op, k);
   char* slot = room.slot(room.rank, k);
@@ -54,7 +58,7 @@ void allreduce_reduce(const Room& room, Op& op, uint64_t k) {
   const Slices s(room, op, k);
   const uint64_t at = s.offset(room.rank), bytes = s.bytes(room.rank);
   if (bytes == 0) return;
-  char* const result = room.slot(room.rank, k) + at;
+  char* const result = room.slot(over_peer(room, op) ? 1 - room.rank : room.rank, k) + at;
   if (op.packed) {
     for (uint32_t r = 0; r < room.size; ++r) room.sources[r] = room.slot(r, k) + at;
     reduce_run(room, op, result, nullptr, bytes);
@@ -84,7 +88,8 @@ void allreduce_collect(const Room& room, Op& op, uint64_t k) {
   const Slices s(room, op, k);
   for (uint32_t r = 0; r < room.size; ++r) {
     if (r == room.rank && !op.packed) continue;
-    scatter(&op.out[0].second, s.begin + s.offset(r), s.bytes(r), room.slot(r, k) + s.offset(r));
+    const uint32_t where = over_peer(room, op) ? room.rank : r;
+    scatter(&op.out[0].second, s.begin + s.offset(r), s.bytes(r), room.slot(where, k) + s.offset(r));
   }
 }
 

@@ -9,6 +9,10 @@
 
 namespace hvd::data {
 
+namespace {
+constexpr int kTestsPerRound = 128;  // a few microseconds
+}
+
 using control::OpKind;
 using queue::Output;
 
@@ -38,7 +42,11 @@ bool Executor::progress() {
       if (stage_ == Stage::Fresh) {
         prepare();
       } else if (started_) {
-        if (!comm_->comm->test()) return any;
+        // A collective takes many short turns with its peers; reading the links between any two of them would cost more
+        // than the turns themselves.
+        int tests = 0;
+        while (!comm_->comm->test())
+          if (++tests == kTestsPerRound) return any;
         started_ = false;
         if (is_packed_) scatter_packed();
         ++step_;
