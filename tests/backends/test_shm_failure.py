@@ -196,9 +196,10 @@ def aborted(comm, count, aborter):
     comm.run(ALLREDUCE, [a], [a])
     if comm.rank == aborter:
         # Not in the operation at all, or from another thread while this one sleeps in it.
-        threading.Timer(0.2, comm.abort).start()
+        timer = threading.Timer(0.2, comm.abort)
+        timer.start()
         if aborter != 0:
-            time.sleep(0.4)
+            timer.join()
             return ABORTED
     if comm.rank == 1:
         time.sleep(3.0 if aborter == 0 else 0)
@@ -210,6 +211,8 @@ def aborted(comm, count, aborter):
     comm.abort()
     assert failure(comm.run, BARRIER).code == ABORTED
     assert failure(comm.finalize).code == ABORTED
+    if comm.rank == aborter:
+        timer.join()  # it may still be inside abort, waking the others
     started = time.monotonic()
     comm.destroy()
     assert time.monotonic() - started < 0.5
@@ -226,8 +229,9 @@ def test_abort_reaches_everybody(ranks, count, aborter, threads):
 def busy_abort(comm):
     """Operations back to back while another thread aborts: every one either completes or says ABORTED."""
     a = np.ones(200_000, np.float32)
+    timer = threading.Timer(0.3, comm.abort)
     if comm.rank == 0:
-        threading.Timer(0.3, comm.abort).start()
+        timer.start()
     done = 0
     try:
         while True:
@@ -236,6 +240,8 @@ def busy_abort(comm):
             assert (a == 1).all()
     except BackendFailure as error:
         assert error.code == ABORTED, str(error)
+    if comm.rank == 0:
+        timer.join()  # it may still be inside abort, and destroy comes next
     return done
 
 

@@ -214,6 +214,11 @@ def test_standard_input_is_empty(launcher):
     assert sorted(done.stdout.splitlines()) == ["[0]<stdout>:''", "[1]<stdout>:''"]
 
 
+# Signals 32 and 33 belong to the C library, whose posix_spawn leaves them ignored in what it starts: `make`, for one,
+# hands that down to us, and nobody can change it back.
+LIBC_OWN = 1 << 31 | 1 << 32
+
+
 def test_ranks_start_clean(launcher):
     """A session of their own, no stray descriptors, default signals."""
     body = """
@@ -222,10 +227,13 @@ print(os.getsid(0) == os.getpid(), sorted(int(n) for n in os.listdir("/proc/self
       re.search("SigIgn:\\t(.*)", open("/proc/self/status").read()).group(1))
 """
     done = launcher.run("-np", 2, sys.executable, "-c", body)
-    # Python itself ignores SIGPIPE (13) and SIGXFSZ (25) after its start.
-    assert {line[12:] for line in done.stdout.splitlines()} == {"True [0, 1, 2] 0000000001001000"}
+    assert len(done.stdout.splitlines()) == 2
+    for line in done.stdout.splitlines():
+        clean, ignored = line[12:].rsplit(" ", 1)
+        # Python itself ignores SIGPIPE (13) and SIGXFSZ (25) after its start.
+        assert (clean, int(ignored, 16) & ~LIBC_OWN) == ("True [0, 1, 2]", 0x1001000)
     done = launcher.run("-np", 1, "grep", "SigIgn", "/proc/self/status")
-    assert re.search(r"SigIgn:\s*0+\n", done.stdout)
+    assert int(re.search(r"SigIgn:\s*([0-9a-f]+)\n", done.stdout)[1], 16) & ~LIBC_OWN == 0
 
 
 def test_command_that_cannot_be_executed(launcher):

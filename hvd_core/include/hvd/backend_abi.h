@@ -56,10 +56,10 @@ enum {
   HVD_E_UNSUPPORTED = 3, /* this backend cannot do that, and said so in query */
   HVD_E_UNAVAILABLE = 4, /* could work, but not on this machine now */
   HVD_E_NOMEM = 5,
-  HVD_E_TIMEOUT = 6,  /* the deadline passed */
-  HVD_E_ABORTED = 7,  /* abort was called */
-  HVD_E_REMOTE = 8,   /* a peer failed or disappeared */
-  HVD_E_DEVICE = 9,   /* the device failed */
+  HVD_E_TIMEOUT = 6, /* the deadline passed */
+  HVD_E_ABORTED = 7, /* abort was called */
+  HVD_E_REMOTE = 8,  /* a peer failed or disappeared */
+  HVD_E_DEVICE = 9,  /* the device failed */
   HVD_E_INTERNAL = 10,
   HVD_E_ABI = 11
 };
@@ -114,9 +114,9 @@ enum {
   HVD_CAP_GROUP_SAME = 1u << 3,  /* group_begin/group_end around calls of one kind */
   HVD_CAP_GROUP_MIXED = 1u << 4, /* ... of any kinds */
   HVD_CAP_ABORT = 1u << 5,
-  HVD_CAP_ONE_HOST = 1u << 6,    /* all ranks of a communicator must share a host */
-  HVD_CAP_MEM_HOST = 1u << 7,    /* reads and writes host memory */
-  HVD_CAP_MEM_DEVICE = 1u << 8,  /* reads and writes memory of `device_types` */
+  HVD_CAP_ONE_HOST = 1u << 6,     /* all ranks of a communicator must share a host */
+  HVD_CAP_MEM_HOST = 1u << 7,     /* reads and writes host memory */
+  HVD_CAP_MEM_DEVICE = 1u << 8,   /* reads and writes memory of `device_types` */
   HVD_CAP_PROCESS_LOCAL = 1u << 9 /* works between threads of one process too (tests, sanitizers) */
 };
 
