@@ -1,9 +1,9 @@
 """Gradient reduction: hooks that start an allreduce as soon as a gradient is complete, and the wait for all
 of them.
 
-Used by DistributedOptimizer only. Hooks run on autograd's threads during backward; everything else on the
-thread that calls the optimizer. A reducer does not know its optimizer, so that dropping the optimizer removes
-the hooks.
+Used by DistributedOptimizer; empty_sparse also by functions.py. Hooks run on autograd's threads during backward;
+everything else on the thread that calls the optimizer. A reducer does not know its optimizer, so that dropping the
+optimizer removes the hooks.
 """
 
 from collections.abc import Callable, Iterable
@@ -55,7 +55,8 @@ class _Group:
             slot.group = self
 
 
-def _empty_sparse(param: torch.Tensor, sparse_dim: int) -> torch.Tensor:
+def empty_sparse(param: torch.Tensor, sparse_dim: int) -> torch.Tensor:
+    """A sparse gradient of zeros for `param`."""
     indices = torch.empty((sparse_dim, 0), dtype=torch.int64, device=param.device)
     values = torch.empty((0, *param.shape[sparse_dim:]), dtype=param.dtype, device=param.device)
     return torch.sparse_coo_tensor(indices, values, param.shape, check_invariants=False)
@@ -137,10 +138,12 @@ class GradientReducer:
         grad = param.grad
         if grad is None:
             if slot.sparse_dim and not self.sparse_as_dense:
-                grad = _empty_sparse(param, slot.sparse_dim)
+                grad = empty_sparse(param, slot.sparse_dim)
             else:
                 grad = torch.zeros_like(param, requires_grad=False)
-            param.grad = grad
+            # A frozen member of a group has to be sent too, but must not be changed by the optimizer.
+            if param.requires_grad:
+                param.grad = grad
         elif grad.requires_grad:
             raise AssertionError(
                 f"The gradient of {slot.name} requires grad itself (create_graph=True), which "
@@ -236,7 +239,9 @@ class GradientReducer:
         grad = param.grad
         if grad is sent:
             return
-        if grad is None:  # somebody has set it to None since the backward
+        if grad is None:  # frozen, or somebody has set it to None since the backward
+            if not param.requires_grad:
+                return
             grad = param.grad = torch.zeros_like(param, requires_grad=False)
         with torch.no_grad():
             reduced = self.compression.decompress(sent, slot.context)

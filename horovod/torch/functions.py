@@ -8,6 +8,7 @@ import torch
 
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch._async_ops import allgather_async, broadcast_async_, broadcast_into
+from horovod.torch._reducer import empty_sparse
 from horovod.torch._submit import _basics, synchronize
 from horovod.torch.mpi_ops import allgather, broadcast_
 
@@ -97,12 +98,12 @@ def broadcast_optimizer_state(
 
     The root describes its state, the other ranks make theirs alike, and the tensors are broadcast. No
     optimizer step is taken for it, so a fresh optimizer stays fresh. Where nobody has state yet, parameters
-    without a gradient get a gradient of zeros.
+    without a gradient get a gradient of zeros, a sparse one if the optimizer or `model` says so.
 
     Args:
         optimizer: the parameters and their groups must be in the same order on all ranks.
         root_rank: the rank whose state is sent.
-        model: accepted for compatibility; not needed.
+        model: where embeddings with sparse gradients are looked for.
 
     Raises:
         ValueError: `optimizer` is LBFGS, whose state cannot be sent, or the ranks' parameter groups differ.
@@ -141,7 +142,7 @@ def broadcast_optimizer_state(
                     occurrences[key] = occurrences.get(key, 0) + 1
                     tensors.append((f"{key}.{occurrences[key]}", optimizer.state[param][key]))
     if not tensors and not any(state for states in description["state"] for state in states):
-        _zero_missing_grads(groups)
+        _zero_missing_grads(optimizer, model)
     broadcast_parameters(tensors, root_rank)
 
 
@@ -173,11 +174,19 @@ def _apply_options(group: dict, options: Mapping) -> None:
             group[key] = value
 
 
-def _zero_missing_grads(groups: Iterable[Mapping]) -> None:
-    for group in groups:
+def _zero_missing_grads(optimizer: torch.optim.Optimizer, model: torch.nn.Module | None) -> None:
+    # A sparse gradient added to dense zeros would become dense, which SparseAdam refuses.
+    embeddings = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+    modules = () if model is None else model.modules()
+    sparse = {module.weight for module in modules if isinstance(module, embeddings) and module.sparse}
+    all_sparse = isinstance(optimizer, torch.optim.SparseAdam)
+    for group in optimizer.param_groups:
         for param in group["params"]:
             if param.requires_grad and param.grad is None:
-                param.grad = torch.zeros_like(param, requires_grad=False)
+                if all_sparse or param in sparse:
+                    param.grad = empty_sparse(param, 1)
+                else:
+                    param.grad = torch.zeros_like(param, requires_grad=False)
 
 
 def broadcast_object(

@@ -368,6 +368,10 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Wait until all ranks of the process set have called barrier().
 
     Raises:
-        ValueError: Horovod is not initialized. HorovodInternalError: a rank is gone.
+        ValueError: Horovod is not initialized, or the set is not registered.
+        HorovodInternalError: a rank is gone.
     """
-    engine().barrier(process_set.process_set_id, True)
+    core = engine()
+    if process_set.process_set_id is None:
+        raise ValueError(f"{process_set} does not exist, or has not been registered.")
+    core.barrier(process_set.process_set_id, True)

@@ -69,8 +69,10 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._frozen = still_frozen
 
     def _form_groups(self, groups: int | Sequence[Sequence[torch.Tensor]]) -> None:
-        by_name = {name: param for param, name in self._parameter_names.items() if param.requires_grad}
+        # Names may also have been given for parameters of other optimizers, which must not name our groups.
+        slots = self._reducer.slots
         if isinstance(groups, int):
+            by_name = {name: param for param, name in self._parameter_names.items() if param in slots}
             names = list(by_name)
             if self._active:
                 # The order of one rank counts, so that a group has the same members everywhere.
@@ -79,9 +81,9 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 names = broadcast_object(names, root, "optimizer_groups", process_set)
             groups = [[by_name[name] for name in part] for part in split_list(names, groups)]
         for index, members in enumerate(groups):
-            self._reducer.group(
-                members, f"group.{index}.{self._parameter_names[members[0]]}" if members else ""
-            )
+            own = [param for param in members if param in slots]
+            if own:
+                self._reducer.group(own, f"group.{index}.{self._parameter_names[own[0]]}")
 
     @property
     def backward_passes_per_step(self) -> int:
@@ -200,8 +202,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     # torch wraps the step() of each optimizer class to call its step hooks; super().step() already does.
     step.hooked = True
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear the gradients, as torch's zero_grad().
+    def zero_grad(self, *args: Any, **kwargs: Any) -> None:
+        """Clear the gradients. Arguments (`set_to_none`) are those of the wrapped optimizer's zero_grad().
 
         Raises:
             AssertionError: gradients are being reduced, because a backward ran and neither step() nor
@@ -212,7 +214,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or "
                 "optimizer.synchronize(). The gradients are being reduced, so this would be a race."
             )
-        super().zero_grad(set_to_none=set_to_none)
+        super().zero_grad(*args, **kwargs)  # an optimizer of the user's may take none
 
 
 def _remove_hooks(hooks: list) -> None:
@@ -227,13 +229,13 @@ def _require_positive_passes(passes: int) -> None:
 
 def _name_parameters(param_groups: list, named_parameters: Iterable | None) -> dict[torch.Tensor, str]:
     """{parameter: name} of all parameters. Raises ValueError as DistributedOptimizer documents."""
-    named = [] if named_parameters is None else list(named_parameters)
-    if not named:
+    if named_parameters is None:
         return {
             param: f"allreduce.noname.{i}.{j}"
             for i, group in enumerate(param_groups)
             for j, param in enumerate(group["params"])
         }
+    named = list(named_parameters)
     if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in named):
         raise ValueError(
             "named_parameters should be a sequence of tuples (name, parameter), usually produced by "
@@ -316,12 +318,17 @@ def DistributedOptimizer(
 
     Raises:
         ValueError: Horovod is not initialized; backward_passes_per_step <= 0; gradient_predivide_factor
-            without Average; named_parameters are no pairs, not unique or incomplete; bad groups.
+            without Average; named_parameters are no pairs, not unique or incomplete; bad groups; `optimizer`
+            is a DistributedOptimizer already.
         NotImplementedError: op is Adasum and there are several ranks.
     """
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor not supported with op != Average")
     _require_positive_passes(backward_passes_per_step)
+    if isinstance(optimizer, _DistributedOptimizer):
+        raise ValueError(
+            f"This {type(optimizer).__name__} is a DistributedOptimizer already. Wrap the original optimizer, once."
+        )
     if num_groups:
         warnings.warn(
             "Parameter `num_groups` has been replaced by `groups`.", DeprecationWarning, stacklevel=2

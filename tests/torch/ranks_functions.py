@@ -174,3 +174,15 @@ def check_allgather_object():
     assert [o["rank"] for o in objects] == list(RANKS)
     assert [len(o["padding"]) for o in objects] == [r * 1000 for r in RANKS]
     assert hvd.allgather_object(None) == [None] * hvd.size()
+
+
+def check_fresh_sparse_optimizers_get_sparse_gradients():
+    for make in (torch.optim.SparseAdam, torch.optim.SGD):
+        model = torch.nn.Embedding(10, 3, sparse=True)
+        optimizer = make(list(model.parameters()), lr=0.1)
+        hvd.broadcast_parameters(model.state_dict(), 0)
+        hvd.broadcast_optimizer_state(optimizer, 0, model=model)
+        optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+        model(torch.tensor([hvd.rank()])).sum().backward()  # without zero_grad() before it
+        optimizer.step()
+        assert model.weight.grad.is_sparse

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 import horovod.torch as hvd
 from horovod.torch import _reducer
-from support import same_everywhere
+from support import raises, same_everywhere
 from training import (
     ME,
     RANKS,
@@ -195,3 +195,63 @@ def check_gradients_while_anomalies_are_detected():
     with torch.autograd.detect_anomaly(check_nan=False), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         agree(train_together(sgd), train_alone(sgd))
+
+
+def check_groups_of_two_optimizers_with_the_same_names():
+    model = model_of()
+    halves = [list(module.parameters()) for module in model if list(module.parameters())]
+    optimizers = [hvd.DistributedOptimizer(sgd(half), model.named_parameters(), groups=1) for half in halves]
+    for step in range(STEPS):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        loss_of(model, step, ME).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    agree(model, train_alone(sgd))
+
+
+def check_groups_leave_out_foreign_parameters():
+    model = model_of()
+    foreign = torch.nn.Parameter(torch.ones(2))
+    groups = [[foreign, *model.parameters()]]
+    optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters(), groups=groups)
+    loss_of(model, 0, ME).backward()
+    optimizer.step()
+    assert foreign.grad is None
+
+
+def check_frozen_member_of_a_group_stays_as_it_is():
+    model = model_of()
+    decaying = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.5)
+    optimizer = hvd.DistributedOptimizer(decaying, model.named_parameters(), groups=1)
+    frozen = model[0].weight.requires_grad_(False)
+    before = frozen.clone()
+    loss_of(model, 0, ME).backward()
+    optimizer.step()
+    assert torch.equal(frozen, before) and frozen.grad is None
+    same_everywhere(model[0].bias, "beside a frozen one")
+
+
+def check_zero_grad_of_an_optimizer_that_takes_no_arguments():
+    class Plain(torch.optim.SGD):
+        def zero_grad(self):
+            for param in self.param_groups[0]["params"]:
+                param.grad = None
+
+    model = model_of()
+    optimizer = hvd.DistributedOptimizer(Plain(model.parameters(), lr=0.1), model.named_parameters())
+    loss_of(model, 0, ME).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    assert model[0].weight.grad is None
+
+
+def check_misuse_of_the_constructor():
+    model = model_of()
+    names = model.named_parameters()
+    list(names)
+    with raises(ValueError, "were not named"):
+        hvd.DistributedOptimizer(sgd(model.parameters()), names)
+    optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters())
+    with raises(ValueError, "already"):
+        hvd.DistributedOptimizer(optimizer, model.named_parameters())
