@@ -9,6 +9,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from horovod.common.coexistence import report_original
 from horovod.common.process_sets import ProcessSet, global_process_set
 
 try:
@@ -91,6 +92,7 @@ class HorovodBasics:
                 "release. Call init() without them."
             )
         engine_runtime = runtime()
+        report_original()
         engine_runtime.init(comm=comm, backend=backend)
         global_process_set.ranks = list(range(engine_runtime.size()))
         if hasattr(comm, "Get_rank"):
