@@ -147,10 +147,7 @@ void Engine::background() {
     driver_.unlock();
     std::atomic_thread_fence(std::memory_order_seq_cst);
     if (again || inbox_filled_.load()) continue;
-    pollfd p[2] = {{bell_->fd(BellState::BackgroundSleeps), POLLIN, 0}, {epoll_fd_, POLLIN, 0}};
-    poll_ns(p, stopped() ? 1 : 2, until);  // a lost connection stays readable for ever
-    if (p[0].revents) control::drain_eventfd(p[0].fd);
-    if (p[1].revents) look_.store(true);
+    listen(BellState::BackgroundSleeps, until);
   }
 }
 
@@ -177,13 +174,16 @@ bool Engine::drive_for(const queue::Request& request, int64_t until_ns) {
 
 void Engine::sleep_as(BellState who, int64_t until_ns) {
   bell_->set(who);
-  if (!has_input() && !inbox_filled_.load()) {
-    pollfd p[2] = {{bell_->fd(who), POLLIN, 0}, {epoll_fd_, POLLIN, 0}};
-    poll_ns(p, 2, until_ns);
-    if (p[0].revents) control::drain_eventfd(p[0].fd);
-    if (p[1].revents) look_.store(true);
-  }
+  if (!has_input() && !inbox_filled_.load()) listen(who, until_ns);
   bell_->set(BellState::Awake);
+}
+
+// Asleep until the bell rings, a watched descriptor speaks, or the time comes.
+void Engine::listen(BellState who, int64_t until_ns) {
+  pollfd p[2] = {{bell_->fd(who), POLLIN, 0}, {epoll_fd_, POLLIN, 0}};
+  poll_ns(p, stopped() ? 1 : 2, until_ns);  // a lost connection stays readable for ever
+  if (p[0].revents) control::drain_eventfd(p[0].fd);
+  if (p[1].revents) look_.store(true);
 }
 
 bool Engine::wait(queue::Request& request, int64_t slice_ns) {
@@ -195,9 +195,7 @@ bool Engine::wait(queue::Request& request, int64_t slice_ns) {
     if (!said && request.item.sig && !request.urgent) {
       // Neither a batch that is only partly here nor the hope for company may keep this request back.
       said = true;
-      std::lock_guard lock(inbox_mutex_);
-      inbox_.push_back({Command::Wanted, nullptr, request.set, *request.item.name, {}});
-      inbox_filled_.store(true);
+      push({Command::Wanted, nullptr, request.set, *request.item.name, {}}, true);
     }
     if (driver_.try_lock()) {
       bell_->set(BellState::Awake);

@@ -68,7 +68,6 @@ void Engine::build_links() {
     if (l.sock_fd >= 0) {
       channel = std::make_unique<control::TcpChannel>(l.sock_fd);
       watch(l.sock_fd, l.peer, false);
-      tcp_links_ = true;
     } else {
       // The word we ring is the neighbour's: the leader's own, or the one in the child's slot.
       control::BellWord* word = l.is_parent ? segment_->leader_bell() : segment_->bell(l.slot);
@@ -174,7 +173,6 @@ RequestRef Engine::submit(control::SignatureFields fields, std::optional<std::st
   request->item.sig = std::make_shared<const control::Signature>(std::move(fields));
   request->in = std::move(in);
   request->out = std::move(out);
-  request->submitted_ns = observe::now_ns();
   request->urgent = soon;
   if (!push({Command::Submit, request, set, {}, {}}, soon))
     throw InvalidRequest(std::string(kDuplicate) + " Name: '" + *request->item.name + "'.");

@@ -40,7 +40,7 @@ struct LinkConfig {
 };
 
 struct EngineConfig {
-  int32_t rank = 0, size = 1, local_size = 1;
+  int32_t rank = 0, size = 1;
   std::vector<int32_t> hosts;           // host index by rank
   std::vector<std::string> host_names;  // by rank, for messages
   std::string job;                      // part of the keys in the store; differs between one init() and the next
@@ -149,6 +149,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   void leave_driver();
   bool drive_for(const queue::Request& request, int64_t until_ns);
   void sleep_as(control::BellState who, int64_t until_ns);
+  void listen(control::BellState who, int64_t until_ns);
   bool has_input();
   int64_t next_deadline() const;
   void check_watched();
@@ -171,7 +172,6 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   OwnFds own_fds_;
   int epoll_fd_ = -1;
   std::unordered_map<int, int32_t> watched_;  // descriptor -> peer whose death it tells
-  bool tcp_links_ = false;
 
   std::unique_ptr<control::Node> node_;
   std::unique_ptr<data::Executor> executor_;

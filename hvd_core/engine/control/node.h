@@ -64,7 +64,6 @@ class Node final : private Participant::Events, private Coordinator::Log {
   void forget(Rank peer);
 
   bool member(SetId set) const { return set == 0; }
-  std::vector<RequestToken> take_pending() { return me_.take_pending(); }
   Coordinator* coordinator() { return coordinator_.get(); }
   const std::vector<Link*>& links() const { return links_; }
 

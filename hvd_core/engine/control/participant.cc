@@ -236,13 +236,4 @@ void Participant::replay_fail(const Entry& e) {
   events_.fail(request, e.text);
 }
 
-std::vector<RequestToken> Participant::take_pending() {
-  std::vector<RequestToken> tokens;
-  for (auto& s : sets_) {
-    for (auto& [name, p] : s.pending) tokens.push_back(p.request);
-    s.pending.clear();
-  }
-  return tokens;
-}
-
 }  // namespace hvd::control

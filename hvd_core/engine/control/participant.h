@@ -57,8 +57,6 @@ class Participant {
   void on_time(int64_t now);
 
   bool has_joined() const { return joined_; }
-  // Empties the pending requests, for an abort or the end: the tokens, each once.
-  std::vector<RequestToken> take_pending();
 
  private:
   struct Pending {

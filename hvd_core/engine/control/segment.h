@@ -33,7 +33,6 @@ struct Ring {
 class Segment {
  public:
   static constexpr uint64_t kHeaderBytes = 64u << 10, kSlotBytes = 1u << 20;
-  static uint64_t bytes(int32_t local_size) { return kHeaderBytes + kSlotBytes * static_cast<uint64_t>(local_size); }
 
   // Maps `fd`, which stays the caller's. Throws std::system_error.
   Segment(int fd, uint64_t bytes);

@@ -10,8 +10,15 @@
 namespace hvd::data {
 
 namespace {
-constexpr int kTestsPerRound = 128;  // a few microseconds
+std::unique_ptr<void, queue::FreeDeleter> allocate(uint64_t bytes) {
+  // Multiples of the alignment, as aligned_alloc wants; never 0, so that the memory has an address.
+  std::unique_ptr<void, queue::FreeDeleter> memory(std::aligned_alloc(64, (bytes + 64) / 64 * 64));
+  if (!memory) throw std::bad_alloc();
+  return memory;
 }
+
+constexpr int kTestsPerRound = 128;  // a few microseconds
+}  // namespace
 
 using control::OpKind;
 using queue::Output;
@@ -119,13 +126,17 @@ void Executor::prepare() {
     prepare_sizes();
   } else {
     stage_ = Stage::Data;
-    // One collective per dtype: a batch has one, but a group may mix them.
-    std::map<int32_t, size_t> place;
-    for (size_t i = 0; i < pieces_.size(); ++i) {
-      auto [at, fresh] = place.try_emplace(pieces_[i].dtype, plan_.size());
-      if (fresh) plan_.emplace_back();
-      plan_[at->second].push_back(i);
-    }
+    plan_by_dtype();
+  }
+}
+
+// One collective per dtype: a batch has one, but a group may mix them.
+void Executor::plan_by_dtype() {
+  std::map<int32_t, size_t> place;
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    auto [at, fresh] = place.try_emplace(pieces_[i].dtype, plan_.size());
+    if (fresh) plan_.emplace_back();
+    plan_[at->second].push_back(i);
   }
 }
 
@@ -153,19 +164,12 @@ void Executor::prepare_allgather() {
     for (size_t r = 0; r < ranks; ++r) out.shape[0] += all_sizes_[r * pieces_.size() + i];
     uint64_t bytes = control::dtype_bytes(p.dtype);
     for (int64_t d : out.shape) bytes *= static_cast<uint64_t>(d);
-    // Multiples of the alignment, as aligned_alloc wants; never 0, so that the result has an address.
-    out.data.reset(std::aligned_alloc(64, (bytes + 64) / 64 * 64));
-    if (!out.data) throw std::bad_alloc();
+    out.data = allocate(bytes);
     p.out = out.data.get();
     auto& owner = work[p.work].request ? work[p.work].request->outputs : scratch_;
     owner.push_back(std::move(out));
   }
-  std::map<int32_t, size_t> place;
-  for (size_t i = 0; i < pieces_.size(); ++i) {
-    auto [at, fresh] = place.try_emplace(pieces_[i].dtype, plan_.size());
-    if (fresh) plan_.emplace_back();
-    plan_[at->second].push_back(i);
-  }
+  plan_by_dtype();
 }
 
 void Executor::next_collective() {
@@ -278,8 +282,7 @@ void Executor::finish_batch() {
 
 void* Executor::neutral(uint64_t bytes, int32_t dtype, int32_t op) {
   Output o;
-  o.data.reset(std::aligned_alloc(64, (bytes + 64) / 64 * 64));
-  if (!o.data) throw std::bad_alloc();
+  o.data = allocate(bytes);
   fill_neutral(o.data.get(), bytes, dtype, op);
   scratch_.push_back(std::move(o));
   return scratch_.back().data.get();
@@ -305,10 +308,6 @@ void Executor::clear() {
   queue_.clear();
   started_ = false;
   stage_ = Stage::Fresh;
-}
-
-void Executor::finalize(int64_t deadline_ns) {
-  for (auto& [set, c] : comms_) c.comm->finalize(deadline_ns);
 }
 
 }  // namespace hvd::data

@@ -55,7 +55,6 @@ class Executor {
   void settle(int64_t deadline_ns) noexcept;
   // Forgets all batches (after abort). The requests are the engine's to fail.
   void clear();
-  void finalize(int64_t deadline_ns);
 
  private:
   struct Comm {
@@ -76,6 +75,7 @@ class Executor {
   };
 
   void prepare();
+  void plan_by_dtype();
   void prepare_sizes();
   void prepare_allgather();
   void next_collective();

@@ -49,8 +49,7 @@ class Request {
   control::SetId set = 0;
   control::Item item;
   std::vector<Tensor> in, out;  // out is empty where the engine allocates
-  int64_t submitted_ns = 0;
-  bool urgent = false;  // submitted by a caller who waits for it at once
+  bool urgent = false;          // submitted by a caller who waits for it at once
 
   // Valid once done().
   std::vector<Output> outputs;
