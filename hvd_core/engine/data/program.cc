@@ -1,0 +1,119 @@
+// See program.h.
+#include "engine/data/program.h"
+
+#include <cstdlib>
+#include <new>
+#include <utility>
+
+namespace hvd::data {
+
+namespace {
+// A collective takes many short turns with its peers; reading the control links between any two of them would cost more
+// than the turns themselves. A few microseconds' worth.
+constexpr int kTestsPerRound = 128;
+}  // namespace
+
+Program::Step& Program::add() {
+  if (!inserting_) insert_ = count_;
+  if (count_ == steps_.size()) steps_.push_back(std::make_unique<Step>());
+  // A spare step moves from behind the program to its place.
+  if (insert_ != count_) {
+    auto spare = std::move(steps_[count_]);
+    steps_.erase(steps_.begin() + static_cast<ptrdiff_t>(count_));
+    steps_.insert(steps_.begin() + static_cast<ptrdiff_t>(insert_), std::move(spare));
+  }
+  ++count_;
+  return *steps_[insert_++];
+}
+
+plugin::Collective& Program::collective(plugin::Communicator& comm) {
+  Step& s = add();
+  s.comm = &comm;
+  s.task = nullptr;
+  auto& c = s.collective;
+  c.coll = c.dtype = c.op = c.root = c.peer = 0;
+  c.in.clear();
+  c.out.clear();
+  c.counts.clear();
+  c.in_counts.clear();
+  c.out_counts.clear();
+  c.prescale = c.postscale = 1.0;
+  c.deadline_ns = HVD_NO_DEADLINE;
+  c.seq = 0;
+  c.stream = nullptr;
+  return c;
+}
+
+void Program::compute(Task task) {
+  Step& s = add();
+  s.comm = nullptr;
+  s.task = std::move(task);
+}
+
+char* Program::scratch(uint64_t bytes) {
+  // Multiples of the alignment, as aligned_alloc wants; never 0, so that the memory has an address.
+  std::unique_ptr<void, queue::FreeDeleter> memory(std::aligned_alloc(64, (bytes + 64) / 64 * 64));
+  if (!memory) throw std::bad_alloc();
+  scratch_.push_back(std::move(memory));
+  return static_cast<char*>(scratch_.back().get());
+}
+
+bool Program::advance() {
+  while (at_ < count_) {
+    Step& s = *steps_[at_];
+    if (running_) {
+      int tests = 0;
+      try {
+        while (!s.comm->test())
+          if (++tests == kTestsPerRound) return false;
+      } catch (...) {
+        running_ = false;
+        throw;
+      }
+      running_ = false;
+    } else if (s.comm) {
+      running_ = !s.comm->start(s.collective);
+      if (running_) return false;
+    } else {
+      inserting_ = true;
+      insert_ = at_ + 1;
+      Task task = std::move(s.task);
+      try {
+        task(*this);
+      } catch (...) {
+        inserting_ = false;
+        throw;
+      }
+      inserting_ = false;
+    }
+    ++at_;
+  }
+  return true;
+}
+
+void Program::wait(int64_t deadline_ns) {
+  try {
+    steps_[at_]->comm->wait(deadline_ns);
+  } catch (...) {
+    running_ = false;
+    throw;
+  }
+}
+
+void Program::settle(int64_t deadline_ns) noexcept {
+  if (at_ >= count_ || !steps_[at_]->comm || !steps_[at_]->comm->in_flight()) return;
+  try {
+    steps_[at_]->comm->wait(deadline_ns);
+  } catch (const plugin::BackendError&) {
+    // It has failed, which is what we wait for.
+  }
+}
+
+void Program::clear() {
+  for (size_t i = 0; i < count_; ++i) steps_[i]->task = nullptr;
+  count_ = at_ = insert_ = 0;
+  running_ = inserting_ = false;
+  scratch_.clear();
+}
+
+}  // namespace hvd::data

@@ -1,0 +1,64 @@
+// A composed collective as a list of steps: collectives on communicators, and computations between them.
+//
+// A Transport writes the steps, the Executor runs them in order, one at a time. Every member of a communicator must
+// write the same collectives on it in the same order; computations are each rank's own affair. Step objects are reused,
+// so that a program of one step allocates nothing once it has run before. Used by the thread that drives the engine.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "engine/plugin/communicator.h"
+#include "engine/queue/request.h"
+
+namespace hvd::data {
+
+class Program {
+ public:
+  using Task = std::function<void(Program&)>;
+
+  // Adds a collective and returns it, empty but for the defaults of plugin::Collective, to be filled in by the caller
+  // before anything else is added. The communicator must outlive the program's run.
+  plugin::Collective& collective(plugin::Communicator& comm);
+  // Adds a computation. When it runs, everything before it is complete. It may add steps of its own (sizes that only
+  // an exchange tells): they run right after it, before what was added earlier.
+  void compute(Task task);
+  // Uninitialised memory, aligned to 64 bytes, that lives until clear(). Never null, also for 0 bytes. Throws
+  // std::bad_alloc.
+  char* scratch(uint64_t bytes);
+  hvd_buf scratch_buf(uint64_t bytes) { return {scratch(bytes), 0, bytes}; }
+  template <typename T>
+  T* scratch_array(uint64_t count) {
+    return reinterpret_cast<T*>(scratch(count * sizeof(T)));
+  }
+
+  // Runs as far as it can; true when all steps are done. Never sleeps; gives up for now after a few microseconds of
+  // testing. Throws what a step throws (plugin::BackendError, ...).
+  bool advance();
+  // Asleep in the backend until the running collective is through, or until the deadline. Only while in_flight().
+  void wait(int64_t deadline_ns);
+  bool in_flight() const { return running_; }
+
+  // After an abort: waits until the running collective has let go of its buffers, or the deadline.
+  void settle(int64_t deadline_ns) noexcept;
+  // Forgets all steps and frees the scratch memory. Nothing may be running (or it has been settled).
+  void clear();
+
+ private:
+  struct Step {
+    plugin::Communicator* comm = nullptr;  // null: a computation
+    plugin::Collective collective;
+    Task task;
+  };
+  Step& add();
+
+  std::vector<std::unique_ptr<Step>> steps_;  // the first count_ are the program, the others are kept for reuse
+  size_t count_ = 0, at_ = 0;
+  size_t insert_ = 0;  // where the next step goes; the end, except while a computation runs
+  bool running_ = false, inserting_ = false;
+  std::vector<std::unique_ptr<void, queue::FreeDeleter>> scratch_;
+};
+
+}  // namespace hvd::data
