@@ -3,6 +3,7 @@
 // Host order is the order of each host's first member; within a host, members stand in the set's order.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 

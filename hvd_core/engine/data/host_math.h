@@ -1,0 +1,36 @@
+// Arithmetic on host memory for what the engine composes itself: local reductions, scaling, type conversion, averages.
+//
+// The heavy loops are those of a backend's device table for "cpu" (the embedded shm backend has one), so the engine has
+// no kernels of its own. Const and without state: any thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "engine/plugin/backend.h"
+
+namespace hvd::data {
+
+class HostMath {
+ public:
+  // `cpu` has a device table for "cpu". Throws plugin::BackendError when it has not.
+  explicit HostMath(std::shared_ptr<plugin::Backend> cpu);
+
+  // inout[i] = inout[i] op in[i]; SUM, PROD, MIN, MAX. Throws plugin::BackendError for types that do not reduce.
+  void reduce(void* inout, const void* in, uint64_t n, int32_t dtype, int32_t op) const;
+  // dst[i] = src[i] * scale, as dst_dtype. Integers truncate toward zero. dst may be src when the types are equal.
+  void convert(void* dst, int32_t dst_dtype, const void* src, int32_t src_dtype, uint64_t n, double scale = 1.0) const;
+  // The last step of AVG: data[i] / divisor, exactly (not times a rounded reciprocal); integers truncate toward zero.
+  void divide(void* data, uint64_t n, int32_t dtype, uint32_t divisor) const;
+
+  // The type in which partial results of several steps are kept so that no intermediate step overflows or rounds more
+  // than a single reduction would: int64 (uint64) for AVG of integers, float32 for 16-bit floats, else the type itself.
+  static int32_t partial_dtype(int32_t dtype, int32_t op);
+
+ private:
+  std::shared_ptr<plugin::Backend> cpu_;
+  hvd_device device_ = nullptr;
+  hvd_stream stream_ = nullptr;
+};
+
+}  // namespace hvd::data
