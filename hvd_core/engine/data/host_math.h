@@ -15,11 +15,21 @@ class HostMath {
  public:
   // `cpu` has a device table for "cpu". Throws plugin::BackendError when it has not.
   explicit HostMath(std::shared_ptr<plugin::Backend> cpu);
+  ~HostMath();
+  HostMath(const HostMath&) = delete;
+  HostMath& operator=(const HostMath&) = delete;
 
   // inout[i] = inout[i] op in[i]; SUM, PROD, MIN, MAX. Throws plugin::BackendError for types that do not reduce.
   void reduce(void* inout, const void* in, uint64_t n, int32_t dtype, int32_t op) const;
   // dst[i] = src[i] * scale, as dst_dtype. Integers truncate toward zero. dst may be src when the types are equal.
   void convert(void* dst, int32_t dst_dtype, const void* src, int32_t src_dtype, uint64_t n, double scale = 1.0) const;
+  // dst = what a reduction of all `sources` (n elements each) in their order gives, as hvd_coll_args words it:
+  // prescale, combine, divide for AVG, postscale; 16-bit floats in float32 and rounded once, averages of integers
+  // exact. Factors of 0 mean 1. dst may be one of the sources. The bits are those of the kernels behind the table.
+  void reduce_all(void* dst, const void* const* sources, uint32_t n_sources, uint64_t n, int32_t dtype, int32_t op,
+                  double prescale, double postscale) const;
+  // Whether reduce() and reduce_all() can do this (the rules of hvd_coll_args: no float8, no average of booleans).
+  static bool reduces(int32_t dtype, int32_t op);
   // The last step of AVG: data[i] / divisor, exactly (not times a rounded reciprocal); integers truncate toward zero.
   void divide(void* data, uint64_t n, int32_t dtype, uint32_t divisor) const;
 

@@ -1,0 +1,226 @@
+// See host_math.h.
+#include "engine/data/host_math.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "engine/control/signature.h"
+#include "engine/plugin/errors.h"
+
+namespace hvd::data {
+
+namespace {
+
+constexpr uint64_t kTile = 1024;  // elements worked on at a time, so that they stay in the first-level cache
+
+bool is_integer(int32_t t) { return (t >= HVD_UINT8 && t <= HVD_INT64) || t == HVD_UINT32 || t == HVD_UINT64; }
+bool is_half(int32_t t) { return t == HVD_FLOAT16 || t == HVD_BFLOAT16; }
+
+hvd_buf whole(const void* p, uint64_t bytes) { return {const_cast<void*>(p), 0, bytes}; }
+
+[[noreturn]] void refuse(const std::string& what, int32_t dtype) {
+  throw plugin::BackendError(HVD_E_UNSUPPORTED, 0, 0,
+                             what + " of " + control::dtype_name(dtype) + " on host memory does not exist");
+}
+
+// memcpy, because a tensor need not be aligned; it compiles to a plain load or store.
+template <class T, class Divisor>
+void divide_each(void* data, uint64_t n, Divisor divisor) {
+  auto* at = static_cast<char*>(data);
+  for (uint64_t i = 0; i < n; ++i, at += sizeof(T)) {
+    T v;
+    std::memcpy(&v, at, sizeof v);
+    v = static_cast<T>(v / divisor);
+    std::memcpy(at, &v, sizeof v);
+  }
+}
+
+// Averages of 64-bit integers, whose sums need more than 64 bits.
+template <class T>
+void add_wide(__int128* sum, const void* tile, uint64_t n) {
+  for (uint64_t i = 0; i < n; ++i) {
+    T v;
+    std::memcpy(&v, static_cast<const char*>(tile) + i * sizeof v, sizeof v);
+    sum[i] += v;
+  }
+}
+
+template <class T>
+void quotients(void* tile, const __int128* sum, uint64_t n, uint32_t divisor) {
+  for (uint64_t i = 0; i < n; ++i) {
+    const auto v = static_cast<T>(sum[i] / divisor);
+    std::memcpy(static_cast<char*>(tile) + i * sizeof v, &v, sizeof v);
+  }
+}
+
+}  // namespace
+
+HostMath::HostMath(std::shared_ptr<plugin::Backend> cpu) : cpu_(std::move(cpu)) {
+  const hvd_device_api* api = cpu_->device_api();
+  if (cpu_->device_type() != "cpu" || !HVD_HAS(api, hvd_device_api, reduce_local) ||
+      !HVD_HAS(api, hvd_device_api, batched_copy_scale) || !HVD_HAS(api, hvd_device_api, stream_create)) {
+    throw plugin::BackendError(HVD_E_UNSUPPORTED, 0, 0,
+                               "backend '" + cpu_->name() + "' has no device table for \"cpu\" with local reductions");
+  }
+  hvd_error error = plugin::empty_error();
+  hvd_rc rc = api->open(0, nullptr, &device_, &error);
+  if (rc != HVD_OK) plugin::throw_backend_error(cpu_->name(), "open", rc, error);
+  rc = api->stream_create(device_, 0, &stream_, &error);
+  if (rc == HVD_OK) return;
+  hvd_error ignored = plugin::empty_error();
+  api->close(device_, &ignored);
+  plugin::throw_backend_error(cpu_->name(), "stream_create", rc, error);
+}
+
+HostMath::~HostMath() {
+  hvd_error ignored = plugin::empty_error();
+  cpu_->device_api()->stream_destroy(stream_, &ignored);
+  cpu_->device_api()->close(device_, &ignored);
+}
+
+bool HostMath::reduces(int32_t dtype, int32_t op) {
+  if (dtype < 0 || dtype >= HVD_DTYPE_COUNT || op < 0 || op >= HVD_REDOP_COUNT) return false;
+  if (dtype == HVD_FLOAT8_E4M3FN || dtype == HVD_FLOAT8_E5M2) return false;
+  return dtype != HVD_BOOL || op != HVD_AVG;
+}
+
+void HostMath::reduce(void* inout, const void* in, uint64_t n, int32_t dtype, int32_t op) const {
+  const uint64_t bytes = n * control::dtype_bytes(dtype);
+  hvd_error error = plugin::empty_error();
+  const hvd_rc rc =
+      cpu_->device_api()->reduce_local(stream_, whole(inout, bytes), whole(in, bytes), n, dtype, op, &error);
+  if (rc != HVD_OK) plugin::throw_backend_error(cpu_->name(), "reduce_local", rc, error);
+}
+
+void HostMath::convert(void* dst, int32_t dst_dtype, const void* src, int32_t src_dtype, uint64_t n,
+                       double scale) const {
+  hvd_copy_item item;
+  std::memset(&item, 0, sizeof item);
+  item.hdr = {sizeof item, HVD_ABI_MAJOR, HVD_ABI_MINOR, nullptr};
+  item.src = whole(src, n * control::dtype_bytes(src_dtype));
+  item.dst = whole(dst, n * control::dtype_bytes(dst_dtype));
+  item.scale = scale;
+  item.count = n;
+  item.src_dtype = src_dtype;
+  item.dst_dtype = dst_dtype;
+  hvd_error error = plugin::empty_error();
+  const hvd_rc rc = cpu_->device_api()->batched_copy_scale(stream_, &item, 1, &error);
+  if (rc != HVD_OK) plugin::throw_backend_error(cpu_->name(), "batched_copy_scale", rc, error);
+}
+
+void HostMath::divide(void* data, uint64_t n, int32_t dtype, uint32_t divisor) const {
+  if (divisor == 1) return;
+  switch (dtype) {
+    case HVD_UINT8:
+      return divide_each<uint8_t>(data, n, divisor);
+    case HVD_INT8:
+      return divide_each<int8_t>(data, n, int64_t{divisor});
+    case HVD_UINT16:
+      return divide_each<uint16_t>(data, n, divisor);
+    case HVD_INT16:
+      return divide_each<int16_t>(data, n, int64_t{divisor});
+    case HVD_UINT32:
+      return divide_each<uint32_t>(data, n, divisor);
+    case HVD_INT32:
+      return divide_each<int32_t>(data, n, int64_t{divisor});
+    case HVD_UINT64:
+      return divide_each<uint64_t>(data, n, uint64_t{divisor});
+    case HVD_INT64:
+      return divide_each<int64_t>(data, n, int64_t{divisor});
+    case HVD_FLOAT32:
+      return divide_each<float>(data, n, static_cast<float>(divisor));
+    case HVD_FLOAT64:
+      return divide_each<double>(data, n, static_cast<double>(divisor));
+    case HVD_FLOAT16:
+    case HVD_BFLOAT16: {
+      float tile[kTile];
+      auto* at = static_cast<char*>(data);
+      for (uint64_t done = 0; done < n; done += kTile) {
+        const uint64_t m = std::min(kTile, n - done);
+        convert(tile, HVD_FLOAT32, at + done * 2, dtype, m);
+        divide_each<float>(tile, m, static_cast<float>(divisor));
+        convert(at + done * 2, dtype, tile, HVD_FLOAT32, m);
+      }
+      return;
+    }
+    default:
+      refuse("an average", dtype);
+  }
+}
+
+int32_t HostMath::partial_dtype(int32_t dtype, int32_t op) {
+  if (is_half(dtype)) return HVD_FLOAT32;
+  if (op == HVD_AVG && is_integer(dtype)) return dtype == HVD_UINT64 ? HVD_UINT64 : HVD_INT64;
+  return dtype;
+}
+
+void HostMath::reduce_all(void* dst, const void* const* sources, uint32_t n_sources, uint64_t n, int32_t dtype,
+                          int32_t op, double prescale, double postscale) const {
+  if (!reduces(dtype, op)) refuse(std::string("a reduction by ") + control::reduce_op_name(op), dtype);
+  const uint64_t width = control::dtype_bytes(dtype);
+  const bool wide = op == HVD_AVG && is_integer(dtype) && width == 8;
+  const int32_t partial = partial_dtype(dtype, op);
+  const bool scales = prescale != 0 && prescale != 1 && dtype != HVD_BOOL;
+  double post = postscale != 0 && dtype != HVD_BOOL ? postscale : 1.0;
+  uint32_t divisor = op == HVD_AVG ? n_sources : 1;
+  // Exact for a power of two, and one rounding less than a division and a factor.
+  if (!is_integer(dtype) && (divisor & (divisor - 1)) == 0) post /= divisor, divisor = 1;
+  alignas(64) char acc[kTile * 8], other[kTile * 8];
+  alignas(64) __int128 sum[kTile];
+  for (uint64_t done = 0; done < n; done += kTile) {
+    const uint64_t m = std::min(kTile, n - done);
+    if (wide) std::fill_n(sum, m, __int128{0});
+    for (uint32_t r = 0; r < n_sources; ++r) {
+      const char* from = static_cast<const char*>(sources[r]) + done * width;
+      char* const to = r == 0 ? acc : other;
+      const void* ready = from;
+      if (is_half(dtype)) {
+        convert(to, partial, from, dtype, m);
+        if (scales) convert(to, partial, to, partial, m, prescale);
+        ready = to;
+      } else if (scales) {
+        // An integer is scaled within its own type, also where sums are kept in a wider one.
+        convert(to, dtype, from, dtype, m, prescale);
+        if (partial != dtype) {
+          alignas(64) char scaled[kTile * 8];
+          std::memcpy(scaled, to, m * width);
+          convert(to, partial, scaled, dtype, m);
+        }
+        ready = to;
+      } else if (partial != dtype) {
+        convert(to, partial, from, dtype, m);
+        ready = to;
+      }
+      if (wide) {
+        if (dtype == HVD_INT64)
+          add_wide<int64_t>(sum, ready, m);
+        else
+          add_wide<uint64_t>(sum, ready, m);
+      } else if (r == 0) {
+        if (ready != acc) std::memcpy(acc, ready, m * width);
+      } else {
+        reduce(acc, ready, m, partial, op == HVD_AVG ? HVD_SUM : op);
+      }
+    }
+    if (wide) {
+      if (dtype == HVD_INT64)
+        quotients<int64_t>(acc, sum, m, divisor);
+      else
+        quotients<uint64_t>(acc, sum, m, divisor);
+    } else {
+      divide(acc, m, partial, divisor);
+    }
+    char* const to = static_cast<char*>(dst) + done * width;
+    if (is_half(dtype)) {
+      if (post != 1.0) convert(acc, partial, acc, partial, m, post);
+      convert(to, dtype, acc, partial, m);
+    } else {
+      convert(to, dtype, acc, partial, m);
+      if (post != 1.0) convert(to, dtype, to, dtype, m, post);
+    }
+  }
+}
+
+}  // namespace hvd::data
