@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from namespaces import hosts  # noqa: F401 (a fixture)
+
 # Variables by which a rank learns who it is. Left over from an outer launcher they would turn every test
 # process into a rank of that job.
 _IDENTITY_PREFIXES = ("HOROVOD_", "OMPI_", "PMIX_", "PMI_", "MPI_LOCAL", "SLURM_", "TORCHELASTIC_")
