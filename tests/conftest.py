@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from namespaces import hosts  # noqa: F401 (a fixture)
 
 # Variables by which a rank learns who it is. Left over from an outer launcher they would turn every test

@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from namespaces import Network
 
 pytestmark = [pytest.mark.netns, pytest.mark.timeout(60)]
