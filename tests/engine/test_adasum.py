@@ -1,0 +1,217 @@
+"""Adasum against its definition, computed here in float64 and by recursion, and against its own properties.
+
+The ranks are threads of a C++ program, with real communicators of the shm backend (native/adasum_test.cc).
+"""
+
+import itertools
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import native_program
+
+HERE = 0  # everything to everybody: never
+ALONE = 1 << 40  # ... always
+BFLOAT16 = "bfloat16"
+NUMBERS = {"float16": 6, "float32": 7, "float64": 8, BFLOAT16: 10, "int32": 4}
+# Relative error of one rounding.
+UNIT = {"float16": 2.0**-11, BFLOAT16: 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
+SIZES = (1, 2, 3, 4, 5, 8)
+
+
+@pytest.fixture(scope="module")
+def program():
+    parts = ["adasum", "adasum_math", "direct", "host_math", "program"]
+    return native_program.build("adasum_test", [*(f"data/{p}.cc" for p in parts), "control/signature.cc"])
+
+
+def to_bits(values, dtype):
+    """What a rank's file holds; bfloat16 by its upper half, rounded to nearest even."""
+    if dtype != BFLOAT16:
+        return values.astype(dtype).tobytes()
+    bits = values.astype(np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16).tobytes()
+
+
+def from_bits(data, dtype):
+    if dtype != BFLOAT16:
+        return np.frombuffer(data, dtype).astype(np.float64)
+    return (np.frombuffer(data, np.uint16).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+
+
+def adasum(program, folder, inputs, dtype, counts=None, pre=1.0, post=1.0, local=HERE, how="apart"):
+    """Raw results of all ranks for one float64 vector per rank; counts cut it into tensors."""
+    counts = [len(inputs[0])] if counts is None else counts
+    for rank, values in enumerate(inputs):
+        (folder / f"in.{rank}").write_bytes(to_bits(values, dtype))
+    words = [
+        native_program.shm_library(),
+        folder,
+        len(inputs),
+        NUMBERS[dtype],
+        pre,
+        post,
+        local,
+        how,
+        *counts,
+    ]
+    done = subprocess.run([program, *map(str, words)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [(folder / f"out.{rank}").read_bytes() for rank in range(len(inputs))]
+
+
+def pair(a, b):
+    dot, na, nb = math.fsum(a * b), math.fsum(a * a), math.fsum(b * b)
+    tiny = math.sqrt(sys.float_info.min)
+    wa = 1.0 if na < tiny else 1 - dot / (2 * na)
+    wb = 1.0 if nb < tiny else 1 - dot / (2 * nb)
+    return wa * a + wb * b
+
+
+def tree(vectors):
+    """The documented order: ranks beyond a power of two into the first ones, then halves of what is left."""
+    n = len(vectors)
+    power = 1 << (n.bit_length() - 1)
+    folded = [pair(vectors[i], vectors[i + power]) if i + power < n else vectors[i] for i in range(power)]
+
+    def combine(some):
+        half = len(some) // 2
+        return some[0] if half == 0 else pair(combine(some[:half]), combine(some[half:]))
+
+    return combine(folded)
+
+
+def expected(inputs, dtype, counts, pre=1.0, post=1.0):
+    rounded = [from_bits(to_bits(v, dtype), dtype) for v in inputs]
+    ends = np.cumsum([0, *counts])
+    parts = [tree([pre * v[lo:hi] for v in rounded]) for lo, hi in itertools.pairwise(ends)]
+    return post * np.concatenate(parts)
+
+
+def check(results, inputs, dtype, counts, pre=1.0, post=1.0):
+    assert all(r == results[0] for r in results), "the ranks have different bits"
+    want = expected(inputs, dtype, counts, pre, post)
+    got = from_bits(results[0], dtype)
+    assert got.shape == want.shape
+    # One rounding per combination and factor, each of a number no larger than the inputs together.
+    roundings = 2 * (len(inputs).bit_length() + 2)
+    scale = abs(pre * post) * np.sum([np.abs(v) for v in inputs], axis=0) + np.abs(want)
+    smallest = 2.0**-24 if dtype == "float16" else 0.0
+    assert (np.abs(got - want) <= roundings * (UNIT[dtype] * scale + smallest)).all()
+
+
+def random_inputs(ranks, total, seed):
+    """Vectors with much in common and much that is each rank's own."""
+    rng = np.random.default_rng(seed)
+    common = rng.standard_normal(total)
+    return [common * rng.uniform(-1, 2) + rng.standard_normal(total) for _ in range(ranks)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", BFLOAT16])
+@pytest.mark.parametrize("ranks", SIZES)
+def test_matches_the_definition(program, tmp_path, ranks, dtype):
+    counts = [1, 70, 0, 5, 2000, 13, 0]
+    inputs = random_inputs(ranks, sum(counts), ranks)
+    check(adasum(program, tmp_path, inputs, dtype, counts), inputs, dtype, counts)
+
+
+@pytest.mark.parametrize("dtype", ["float32", BFLOAT16])
+@pytest.mark.parametrize("ranks", SIZES)
+@pytest.mark.parametrize("counts", [[1], [3], [7, 1], [100_003], [1] * 200, [0, 0, 9]])
+def test_everybody_computing_alone_gives_the_same_bits(program, tmp_path, ranks, dtype, counts):
+    inputs = random_inputs(ranks, sum(counts), 7)
+    spread = adasum(program, tmp_path, inputs, dtype, counts, local=HERE)
+    alone = adasum(program, tmp_path, inputs, dtype, counts, local=ALONE)
+    check(spread, inputs, dtype, counts)
+    assert spread == alone
+
+
+@pytest.mark.parametrize("local", [HERE, ALONE])
+@pytest.mark.parametrize("ranks", [1, 3, 4])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_factors_and_in_place(program, tmp_path, ranks, dtype, local):
+    counts = [300, 41]
+    inputs = random_inputs(ranks, sum(counts), 3)
+    how = {"pre": 0.5, "post": 3.0, "local": local}
+    apart = adasum(program, tmp_path, inputs, dtype, counts, **how)
+    check(apart, inputs, dtype, counts, 0.5, 3.0)
+    assert adasum(program, tmp_path, inputs, dtype, counts, how="inplace", **how) == apart
+    # A factor of 0 means 1.
+    plain = adasum(program, tmp_path, inputs, dtype, counts, local=local)
+    assert adasum(program, tmp_path, inputs, dtype, counts, pre=0.0, post=0.0, local=local) == plain
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 5, 8])
+def test_orthogonal_gradients_are_added(program, tmp_path, ranks):
+    inputs = [np.where(np.arange(64) % ranks == r, r + 1.0, 0.0) for r in range(ranks)]
+    for result in adasum(program, tmp_path, inputs, "float32"):
+        assert (from_bits(result, "float32") == np.sum(inputs, axis=0)).all()
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_equal_gradients_are_averaged(program, tmp_path, ranks):
+    one = np.random.default_rng(1).integers(-50, 50, 1000).astype(float)
+    for result in adasum(program, tmp_path, [one] * ranks, "float32"):
+        assert (from_bits(result, "float32") == one).all()
+
+
+def test_parallel_gradients_of_any_length_are_averaged(program, tmp_path):
+    one = np.random.default_rng(2).standard_normal(512)
+    inputs = [one, 3.0 * one]
+    got = from_bits(adasum(program, tmp_path, inputs, "float64")[0], "float64")
+    assert np.allclose(got, 2.0 * one, rtol=1e-14)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5, 8])
+@pytest.mark.parametrize("giver", [0, 1, -1])
+@pytest.mark.parametrize("local", [HERE, ALONE])
+def test_zeros_change_nothing(program, tmp_path, ranks, giver, local):
+    """What a rank that has joined gives."""
+    only = np.random.default_rng(5).standard_normal(333)
+    inputs = [np.zeros(333)] * ranks
+    inputs[giver] = only
+    for result in adasum(program, tmp_path, inputs, "float32", [300, 33], local=local):
+        assert result == to_bits(only, "float32")
+
+
+def test_each_tensor_has_its_own_products(program, tmp_path):
+    """Parallel in one tensor, orthogonal in the other: a common product would do neither."""
+    a = np.concatenate([np.ones(100), np.tile([1.0, 0.0], 50)])
+    b = np.concatenate([np.ones(100), np.tile([0.0, 1.0], 50)])
+    result = from_bits(adasum(program, tmp_path, [a, b], "float32", [100, 100])[0], "float32")
+    assert (result == 1.0).all()
+
+
+def test_norms_too_small_to_divide_by(program, tmp_path):
+    tiny = np.full(4, 1e-80)
+    result = from_bits(adasum(program, tmp_path, [tiny, tiny], "float64")[0], "float64")
+    assert (result == 2e-80).all(), "the sum, as if each were nothing"
+
+
+def test_large_half_precision_products_do_not_overflow(program, tmp_path):
+    big = np.full(100_000, 1000.0)
+    for dtype in ("float16", BFLOAT16):
+        assert adasum(program, tmp_path, [big, big], dtype)[0] == to_bits(big, dtype)
+
+
+@pytest.mark.parametrize("local", [HERE, ALONE])
+def test_not_a_number_stays_in_its_tensor(program, tmp_path, local):
+    a, b = np.ones(20), np.ones(20)
+    b[3] = np.nan
+    got = from_bits(adasum(program, tmp_path, [a, b], "float32", [10, 10], local=local)[0], "float32")
+    assert np.isnan(got[:10]).all() and (got[10:] == 1.0).all()
+
+
+def test_nothing_at_all(program, tmp_path):
+    assert adasum(program, tmp_path, [np.zeros(0)] * 3, "float32", [0, 0]) == [b""] * 3
+
+
+def test_integers_are_refused(program, tmp_path):
+    (tmp_path / "in.0").write_bytes(bytes(8))
+    words = [native_program.shm_library(), tmp_path, 1, NUMBERS["int32"], 1, 1, 0, "apart", 2]
+    done = subprocess.run([program, *map(str, words)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stdout.startswith("Adasum of int32 is not supported: it works on float16, bfloat16, float32")
