@@ -219,11 +219,14 @@ def main() -> int:
     for name, default in Switches._field_defaults.items():
         flag = "--" + name.replace("_", "-")
         if isinstance(default, bool):
-            parser.add_argument(flag, action="store_true")
+            parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=default)
+        elif isinstance(default, tuple):
+            parser.add_argument(flag, action="append", default=[])
         else:
             parser.add_argument(flag, type=int, default=default)
     args = parser.parse_args()
-    switches = Switches(**{name: getattr(args, name) for name in Switches._fields})
+    given = {name: getattr(args, name) for name in Switches._fields}
+    switches = Switches(**given | {"overtaken": tuple(args.overtaken)})
     began, states, bad, given_up = time.monotonic(), 0, 0, 0
     for seed in range(args.seed, args.seed + args.programs):
         program = random_program(seed)

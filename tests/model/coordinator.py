@@ -165,16 +165,19 @@ class Coordinator:
 
     def _change_sets(self, change: tuple, consumed: tuple) -> None:
         verb, name, ranks = change
-        if verb == "end":
-            for batch in [i for i, (_, members, _) in sorted(self.live.items()) if members[0][0][0] == name]:
-                self.dissolve(batch)
+        self._dissolve_all_of(name)
         self.cut()  # R10: what was decided comes before the end
+        self._dissolve_all_of(name)  # the cut may have defined one more; nobody can have arrived at it
         if verb == "add":
             self.sets[name] = ranks
         else:
             del self.sets[name]
             self.rounds = {k: v for k, v in self.rounds.items() if k[0] != name}
         self.out.append(("SETS", change, consumed, self.sets[WORLD]))
+
+    def _dissolve_all_of(self, name: str) -> None:
+        for batch in [i for i, (_, members, _) in sorted(self.live.items()) if members[0][0][0] == name]:
+            self.dissolve(batch)
 
     def _live_with(self, key: Key) -> int | None:
         return next(

@@ -28,8 +28,10 @@ Program = list[list[Op]]
 
 
 def random_program(seed: int) -> Program:
-    """A program of about ten operations per rank at most; the same for the same seed."""
+    """A program of about ten operations per rank at most; the same for the same seed. Every fifth mixes kinds."""
     rng = random.Random(seed)
+    if seed % 5 == 4:
+        return _mixed(rng)
     size = 2 if rng.random() < 0.75 else 3
     names = ["A", "B", "C"][: rng.choice([1, 2, 2, 2, 3]) if size == 2 else rng.choice([1, 2, 2])]
     kind = rng.choice(
@@ -95,6 +97,36 @@ def _step(rng: random.Random, ops: list[Op], kind: str, sets: dict, names: list[
             ops.append(("wait", sets[chosen], chosen))
     for name in rng.sample(waiting, len(waiting)):
         ops.append(("wait", sets[name], name))
+
+
+def _mixed(rng: random.Random) -> Program:
+    """Two overlapping sets, failures, polls and a join in one program; what is submitted need not be waited for."""
+    size = rng.choice([2, 2, 3])
+    members = {"w": tuple(range(size)), "s": tuple(sorted(rng.sample(range(size), rng.randint(1, size))))}
+    poison, join, end = rng.random() < 0.4, rng.random() < 0.4, rng.random() < 0.7
+    rounds = rng.choice([1, 1, 2]) if size == 2 else 1
+    calls = rng.sample([(s, n) for s in members for n in ("A", "B")], rng.choice([2, 3]))
+    program: Program = []
+    for r in range(size):
+        ops: list[Op] = [("add", "s", members["s"])]
+        for i in range(rounds):
+            mine = [c for c in calls if r in members[c[0]]]
+            for name in rng.sample(mine, len(mine)):
+                if poison and rng.random() < 0.15:
+                    ops.append(("fail", *name))
+                    if rng.random() < 0.5:
+                        continue
+                ops.append(("submit", *name, "f32"))
+                if rng.random() < 0.2:
+                    ops.append((rng.choice(["poll", "wait"]), *name))
+            # Without a wait a name must not come again.
+            ops += [("wait", *name) for name in mine if i < rounds - 1 or rng.random() < 0.5]
+        if end:
+            ops.append(("end", "s"))
+        if join:
+            ops.append(("join",))
+        program.append(ops)
+    return program
 
 
 def _signal(rng: random.Random, program: Program) -> None:

@@ -3,8 +3,9 @@
 participant.py is a rank's half and coordinator.py the root's half. Each is a deterministic machine: thawed
 from a frozen state (nested tuples, so that it can be hashed), given one event, frozen again. world.py joins
 them with links, a log and programs; checker.py walks every interleaving. R-numbers are the rules of
-docs/protocol.md. The links are a star: a tree adds nodes that hand messages on in order, which a FIFO link
-already is. Used by the tests only, on one thread.
+docs/protocol.md. The links are a star. A tree adds nodes that merge READY and ARRIVE of their subtree and hold
+them for a while: for the root this is a link that reorders those two kinds (`merge`), and nothing else. Used by
+the tests only, on one thread.
 
 Messages up:
     (READY, rank, key, n, sig) (POISON, rank, key, n) (ARRIVE, rank, batch, gen, ((key, n), ...))
@@ -34,7 +35,7 @@ class ProtocolError(AssertionError):
 
 
 class Switches(NamedTuple):
-    """What to change in the protocol (the first five break it; the last three are its parameters)."""
+    """What to change in the protocol (the first six break it; the rest are its parameters)."""
 
     start_on_guess: bool = False  # against R7: who holds all members of a batch starts it at once
     no_dissolve: bool = False  # against R5: waiting and time never dissolve a batch
@@ -45,6 +46,8 @@ class Switches(NamedTuple):
         False  # against R4: a batch is defined though a next round of a member has begun
     )
     keep_on_poison: bool = False  # against R8: a POISON does not dissolve the batch of its key at the root
+    overtaken: tuple = ()  # what else READY and ARRIVE may overtake: kinds, "SETS" for READY of a set's change
+    merge: bool = True  # nodes on the way merge and delay: READY and ARRIVE overtake one another
     root_dissolves: bool = (
         False  # the root may dissolve an arrived batch at any time, as it does for a stall report
     )
@@ -59,3 +62,13 @@ def check(ok: Any, text: str) -> None:
 
 def pack(mapping: dict) -> tuple:
     return tuple(sorted(mapping.items()))
+
+
+def barrier(message: tuple, switches: Switches) -> bool:
+    """Whether nothing overtakes this message on its way to the root, nor it anything: nodes flush before it."""
+    kind = message[0]
+    if (
+        kind == READY and message[2] == SETS_KEY
+    ):  # R10: behind everything that the rank has announced in the set
+        kind = "SETS"
+    return kind not in (READY, "ARRIVE") and kind not in switches.overtaken

@@ -98,6 +98,10 @@ NASTY: dict[str, Program] = {
         + [("end", "s")]
     ]
     * 2,
+    "set_ends_while_a_batch_of_it_is_cut": [
+        [("add", "s", (0, 1))] + submit(A, in_set="s") + [("end", "s")] + JOIN
+    ]
+    * 2,
     "leave_while_others_wait": [STEP + STEP, STEP + LEAVE],
     "leave_with_a_part_held": [WARM + submit(A) + LEAVE, WARM + submit(A) + wait(A) + LEAVE],
     "leave_while_others_have_joined": [STEP + JOIN, STEP + LEAVE],
@@ -132,7 +136,8 @@ def test_random_programs(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "switches", [Switches(root_dissolves=True), Switches(repeats=2), Switches(smallest_known=2)]
+    "switches",
+    [Switches(merge=False), Switches(root_dissolves=True), Switches(repeats=2), Switches(smallest_known=2)],
 )
 def test_parameters_of_known_batches(switches: Switches) -> None:
     for name in ("order_inversion_with_wait", "dissolve_races_with_arrive", "join_with_a_part_held"):
@@ -149,6 +154,11 @@ BROKEN = {
     "replace_poison": (Switches(replace_poison=True), [fail(A) + STEP] * 2, "deadlock"),
     "define_over_poison": (Switches(define_over_poison=True), NASTY["poison_races_with_the_definition"], ""),
     "keep_on_poison": (Switches(keep_on_poison=True), NASTY["poison_races_with_the_definition"], ""),
+    # Nodes that merge must flush what they hold before these, and hand them on at once.
+    "overtake_poison": (Switches(overtaken=("POISON",)), [fail(A) + STEP, submit(A) + wait(A) + STEP], ""),
+    "overtake_ask": (Switches(overtaken=("ASK",)), PARTIAL, "a live batch"),
+    "overtake_join": (Switches(overtaken=("JOIN",)), [submit(A) + JOIN, JOIN], "more data at JOINED"),
+    "overtake_end": (Switches(overtaken=("SETS",)), NASTY["set_ends_with_requests_pending"], "ended"),
 }
 
 

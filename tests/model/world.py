@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from coordinator import Coordinator
 from participant import Participant
 from programs import Program
-from protocol import HOLD, SETS_KEY, Switches
+from protocol import HOLD, SETS_KEY, Switches, barrier, check
 
 
 class State(NamedTuple):
@@ -92,10 +92,10 @@ class World:
                 found.append((f"rank {r} learns of the abort", self._abort(s, r)))
         if not s.aborted[0]:
             for r in range(self.size):
-                if s.ups[r]:
-                    first, rest = s.ups[r][0], s.ups[r][1:]
+                for i in range(self._may_come_next(s.ups[r])):
+                    message, rest = s.ups[r][i], s.ups[r][:i] + s.ups[r][i + 1 :]
                     taken = s._replace(ups=s.ups[:r] + (rest,) + s.ups[r + 1 :])
-                    found.append((f"root takes {_show(first)}", self._root_step(taken, first)))
+                    found.append((f"root takes {_show(message)}", self._root_step(taken, message)))
             root = self.coordinator(s)
             if root.decided:
                 found.append(("root cuts", self._root_step(s, ("cut",))))
@@ -234,9 +234,41 @@ class World:
             call(*([kind] if kind in ("add", "end") else []), *args)
             self._rank_steps[at] = self._number(me.freeze()), tuple(me.out)
         new, said = self._rank_steps[at]
+        up = self._queue(s.ups[r], said)
         return s._replace(
-            ranks=s.ranks[:r] + (new,) + s.ranks[r + 1 :], ups=s.ups[:r] + (s.ups[r] + said,) + s.ups[r + 1 :]
+            ranks=s.ranks[:r] + (new,) + s.ranks[r + 1 :], ups=s.ups[:r] + (up,) + s.ups[r + 1 :]
         )
+
+    def _queue(self, up: tuple, said: tuple) -> tuple:
+        """Puts what a rank says on its way. What may come in any order is kept sorted: fewer states."""
+        if not self.switches.merge or not said:
+            return up + said
+        queue = list(up)
+        for message in said:
+            queue.append(message)
+            i = len(queue) - 1
+            while (
+                i > 0
+                and not barrier(message, self.switches)
+                and not barrier(queue[i - 1], self.switches)
+                and repr(queue[i - 1]) > repr(message)
+            ):
+                queue[i - 1], queue[i] = queue[i], queue[i - 1]
+                i -= 1
+        return tuple(queue)
+
+    def _may_come_next(self, up: tuple) -> int:
+        """How many messages of the queue may be the next that the root sees."""
+        if not self.switches.merge:
+            return min(1, len(up))
+        first = next((i for i, message in enumerate(up) if barrier(message, self.switches)), len(up))
+        about = [key for message in up[:first] for key in _keys(message)]
+        # Were the same key in it twice, merging nodes would have to know which comes first.
+        check(
+            len(set(about)) == len(about) or self.switches.overtaken,
+            f"two messages about one key are on their way at once: {_show(up[:first])}",
+        )
+        return max(first, min(1, len(up)))
 
     def _root_step(self, s: State, message: tuple) -> State:
         at = (s.root, message)
@@ -255,6 +287,13 @@ class World:
         if n == len(self._things):
             self._things.append(thing)
         return n
+
+
+def _keys(message: tuple) -> list[tuple]:
+    """The keys that a READY or an ARRIVE speaks of."""
+    if message[0] == "ARRIVE":
+        return [key for key, _ in message[4]]
+    return [message[2]] if message[0] == "READY" else []
 
 
 def _micro(ops: list[tuple]) -> Iterator[tuple]:
