@@ -92,6 +92,7 @@ def _start(comm: Sequence[int] | None, backend: str | Sequence[str] | None) -> _
     global _engines
     from hvd_core import bootstrap
     from hvd_core._core import Engine
+    from hvd_core.bootstrap import affinity
     from hvd_core.config import read_environment
 
     settings = read_environment()
@@ -102,7 +103,10 @@ def _start(comm: Sequence[int] | None, backend: str | Sequence[str] | None) -> _
         spin = settings.spin_us
         if spin is None:
             # With more ranks than cores, whoever looks keeps the others from working.
-            spin = 50.0 if world.local_size <= len(os.sched_getaffinity(0)) else 2.0
+            spin = 50.0 if affinity.enough_cores(world.local_cores, world.local_rank) else 2.0
+        core, fault = affinity.engine_core(settings.thread_affinity, world.local_cores, world.local_rank)
+        if fault and world.local_rank == 0:
+            _log.warning("host %s: %s", world.host_names[world.rank], fault)
         config = {
             "rank": world.rank,
             "size": world.size,
@@ -119,6 +123,7 @@ def _start(comm: Sequence[int] | None, backend: str | Sequence[str] | None) -> _
             "backend_name": choice.name,
             "backend_path": choice.path,
             "spin_us": spin,
+            "engine_core": -1 if core is None else core,
             "first_handle": (_engines << 40) + 1,
             **{
                 key: getattr(settings, key)

@@ -10,6 +10,7 @@ import secrets
 import socket
 from dataclasses import dataclass, field
 
+from . import affinity
 from .acceptor import Acceptor
 from .auth import client_handshake
 from .rendezvous import peer_uid
@@ -18,7 +19,7 @@ from .wire import BootstrapError, BootstrapTimeout, Deadline
 
 PURPOSE = b"local"
 # The version of what processes say to each other below this folder.
-VERSION = 1
+VERSION = 2
 
 
 @dataclass
@@ -42,7 +43,7 @@ def hints():
 
 
 def gather_roster(session, transport):
-    """Everybody's record, by rank: dicts with host, pid, hints, size, version, transport.
+    """Everybody's record, by rank: dicts with host, pid, hints, size, version, transport, cores.
 
     Raises BootstrapTimeout that names the ranks which have not shown up, BootstrapError when two processes
     claim one rank or the processes disagree about the job.
@@ -61,6 +62,7 @@ def gather_roster(session, transport):
         "size": size,
         "version": VERSION,
         "transport": transport,
+        "cores": affinity.to_text(affinity.inherited()),
     }
     session.put(f"hello/{rank}", record)
 

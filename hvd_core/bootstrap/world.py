@@ -9,6 +9,7 @@ import logging
 import os
 import time
 
+from . import affinity
 from .identity import identify
 from .wire import BootstrapTimeout, Deadline
 
@@ -25,6 +26,7 @@ class World:
     host_names, pids        of each rank, as that process sees itself
     local_rank, local_size  among the ranks of this host
     cross_rank, cross_size  index of this host among those that have a process with this local rank
+    local_cores             cores that each rank of this host was given, by local rank
     launcher                'horovodrun', 'openmpi', 'mpich', 'torchrun', 'srun', 'pmix' or 'single'
     store                   StoreClient; None for one process
     store_fd                a second authenticated connection to the store, blocking; -1 for one process
@@ -39,6 +41,7 @@ class World:
         self.rank, self.size, self.launcher = rank, size, launcher
         self.hosts, self.host_names, self.pids = (0,), (), (os.getpid(),)
         self.local_rank, self.local_size, self.cross_rank, self.cross_size = 0, 1, 0, 1
+        self.local_cores = (frozenset(affinity.inherited()),)
         self.store, self.store_fd, self.secret, self.epoch = None, -1, b"", 0
         self.links, self.segment_fd, self.segment_bytes = [], -1, 0
         self._meeting = None
@@ -147,6 +150,7 @@ def _build(world, session, identity, transport):
     world.pids = tuple(record["pid"] for record in roster)
     world.local_rank, world.local_size = shape.local_rank, shape.local_size
     world.cross_rank, world.cross_size = shape.cross_rank, shape.cross_size
+    world.local_cores = tuple(affinity.from_text(roster[other]["cores"]) for other in shape.local_ranks)
     # Only the count is compared: an oversubscribed mpirun hands out local ranks in an order of its own.
     if identity.local_size not in (None, shape.local_size):
         _log.warning(

@@ -36,6 +36,8 @@ class EngineSettings:
     """HOROVOD_START_TIMEOUT."""
     spin_us: float | None = None
     """HOROVOD_SPIN_US: how long a waiting caller looks before it sleeps; unset: by the number of cores."""
+    thread_affinity: str = ""
+    """HOROVOD_THREAD_AFFINITY, as it stands: what is wrong with it can only be said once the host's ranks are known."""
 
 
 def _number(environ: Mapping[str, str], name: str, default: float, whole: bool = False) -> float:
@@ -89,4 +91,5 @@ def read_environment(environ: Mapping[str, str] | None = None) -> EngineSettings
         log_with_time=not _flag(environ, "HOROVOD_LOG_HIDE_TIME"),
         start_timeout_s=_number(environ, "HOROVOD_START_TIMEOUT", 30.0) or 30.0,
         spin_us=_number(environ, "HOROVOD_SPIN_US", 0.0) if spin else None,
+        thread_affinity=environ.get("HOROVOD_THREAD_AFFINITY", "").strip(),
     )

@@ -5,7 +5,6 @@
 // for. Nobody ever blocks on driver_: who cannot have it leaves a message (inbox, bell) for who has it, and a
 // driver that leaves looks for such messages after it has let go, so that nothing is overlooked.
 #include <poll.h>
-#include <pthread.h>
 #include <sched.h>
 #include <sys/epoll.h>
 
@@ -109,7 +108,6 @@ void Engine::leave_driver() {
 }
 
 void Engine::background() {
-  ::pthread_setname_np(::pthread_self(), "hvd-engine");
   while (!quit_) {
     if (!driver_.try_lock()) {
       // A caller drives. Only our own bell counts until it leaves and rings.

@@ -1,6 +1,7 @@
 // Construction, submission and the end of an engine. What its threads do is in driver.cc, completion in reports.cc.
 #include "engine/engine.h"
 
+#include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
@@ -12,6 +13,7 @@
 #include <utility>
 
 #include "engine/control/channels.h"
+#include "engine/observe/affinity.h"
 #include "engine/observe/log.h"
 
 namespace hvd {
@@ -47,7 +49,18 @@ Engine::Engine(EngineConfig config, std::unique_ptr<plugin::Store> store)
   std::vector<int32_t> all;
   for (int32_t r = 0; r < config_.size; ++r) all.push_back(r);
   executor_->create_comm(0, all, config_.job + "/set/0", config_.start_deadline_ns);
+  start_thread();
+}
+
+// Named and pinned from here, so that it is when init() returns.
+void Engine::start_thread() {
   thread_ = std::thread([this] { background(); });
+  ::pthread_setname_np(thread_.native_handle(), "hvd-engine");
+  if (config_.engine_core < 0) return;
+  const std::string why = observe::pin_child(thread_.native_handle(), config_.engine_core);
+  if (!why.empty())
+    observe::log(Level::Warning,
+                 "the engine's thread is not pinned to core " + std::to_string(config_.engine_core) + ": " + why);
 }
 
 int Engine::OwnFds::add(int fd) {

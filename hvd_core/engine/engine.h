@@ -58,6 +58,7 @@ struct EngineConfig {
   int64_t start_deadline_ns = 0;
   uint64_t first_handle = 1;  // so that handles of an earlier engine are not taken for this one's
   int64_t spin_ns = 50'000;   // how long a waiting caller looks before it sleeps
+  int32_t engine_core = -1;   // the background thread's only core; -1: all that the process was given
 };
 
 // A mistake in the call itself (a duplicate name, say): the caller's ValueError.
@@ -124,6 +125,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   void broken(int32_t code, const std::string& why) override;
 
   std::string unnamed(control::OpKind kind);
+  void start_thread();
   void build_links();
   void watch(int fd, int32_t peer, bool is_death);
   void check_usable() const;

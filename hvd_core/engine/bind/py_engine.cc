@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "engine/bind/tensor_view.h"
+#include "engine/observe/affinity.h"
 #include "engine/observe/log.h"
 #include "engine/plugin/host_api.h"
 
@@ -82,6 +83,7 @@ EngineConfig config_of(const py::dict& d) {
   c.start_deadline_ns = observe::now_ns() + static_cast<int64_t>(d["start_timeout_s"].cast<double>() * 1e9);
   c.first_handle = d["first_handle"].cast<uint64_t>();
   c.spin_ns = static_cast<int64_t>(d["spin_us"].cast<double>() * 1e3);
+  c.engine_core = d["engine_core"].cast<int32_t>();
   return c;
 }
 
@@ -91,6 +93,12 @@ void set_log_from(const py::dict& d) {
   plugin::set_log_sink([](int32_t level, const std::string& backend, const char*, int32_t, const std::string& text) {
     observe::log(static_cast<observe::Level>(level), backend + ": " + text);
   });
+}
+
+// Backends' threads keep to the cores of the thread that made the engine, wherever they are started from.
+void keep_threads_within(int32_t engine_core) {
+  plugin::set_thread_sink(
+      [process = observe::own_cores(), engine_core] { observe::keep_within(process, engine_core); });
 }
 
 void require(bool ok, const std::string& text) {
@@ -132,6 +140,7 @@ void check_reducible(const std::vector<queue::Tensor>& in, int op) {
 PyEngine::PyEngine(const py::dict& d) {
   set_log_from(d);
   EngineConfig c = config_of(d);
+  keep_threads_within(c.engine_core);
   const int store_fd = d["store_fd"].cast<int>();
   std::unique_ptr<plugin::Store> store;
   if (store_fd >= 0)

@@ -30,6 +30,7 @@ struct Sinks {
   std::shared_ptr<const LogSink> log;
   std::shared_ptr<const NotifySink> notify;
   std::shared_ptr<const ActivitySink> activity;
+  std::shared_ptr<const ThreadSink> thread;
 };
 
 Sinks& sinks() {
@@ -169,6 +170,7 @@ struct Thunks {
     guarded(nullptr, [&] {
       const std::string name = (pool()[N].name + ":" + (role ? role : "")).substr(0, 15);  // the kernel's limit
       pthread_setname_np(pthread_self(), name.c_str());
+      if (auto sink = current(&Sinks::thread)) (*sink)();
       return HVD_OK;
     });
   }
@@ -194,6 +196,7 @@ void fill_pool(std::index_sequence<N...>) {
 void set_log_sink(LogSink sink) { replace(&Sinks::log, std::move(sink)); }
 void set_notify_sink(NotifySink sink) { replace(&Sinks::notify, std::move(sink)); }
 void set_activity_sink(ActivitySink sink) { replace(&Sinks::activity, std::move(sink)); }
+void set_thread_sink(ThreadSink sink) { replace(&Sinks::thread, std::move(sink)); }
 
 void log(int32_t level, const std::string& backend, const char* file, int32_t line, const std::string& text) {
   if (auto sink = current(&Sinks::log)) {

@@ -22,10 +22,13 @@ using LogSink = std::function<void(int32_t, const std::string&, const char*, int
 using NotifySink = std::function<void(void*)>;
 // (communicator handle, seq, phase, 1 begin / 0 end). Without a sink nothing happens.
 using ActivitySink = std::function<void(hvd_comm, uint64_t, const std::string&, int32_t)>;
+// On a thread of the backend's own, which has just announced itself and bears its name. Without a sink nothing happens.
+using ThreadSink = std::function<void()>;
 
 void set_log_sink(LogSink sink);
 void set_notify_sink(NotifySink sink);
 void set_activity_sink(ActivitySink sink);
+void set_thread_sink(ThreadSink sink);
 
 // To the same sink, for this layer's own lines.
 void log(int32_t level, const std::string& backend, const char* file, int32_t line, const std::string& text);

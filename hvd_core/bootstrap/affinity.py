@@ -1,0 +1,111 @@
+"""Cores: which ones the ranks of a host were given, where the engine's thread belongs, and whether there are enough.
+
+What a process was given (taskset, ``mpirun --bind-to``, a cpuset) is law: nothing here ever asks for a core outside of
+it. Pure functions of masks, one set of cores per local rank; called by the thread that runs init().
+"""
+
+import os
+
+SETTING = "HOROVOD_THREAD_AFFINITY"
+
+
+def inherited():
+    """The cores that the calling thread, and what it starts, may use: ascending numbers."""
+    return sorted(os.sched_getaffinity(0))
+
+
+def to_text(cores):
+    """[0, 1, 2, 5] as "0-2,5", the way the kernel writes it."""
+    runs = []
+    for core in sorted(cores):
+        if runs and core == runs[-1][1] + 1:
+            runs[-1][1] = core
+        else:
+            runs.append([core, core])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+
+
+def from_text(text):
+    """The frozenset that to_text wrote."""
+    cores = set()
+    for run in text.split(",") if text else ():
+        low, _, high = run.partition("-")
+        cores.update(range(int(low), int(high or low) + 1))
+    return frozenset(cores)
+
+
+def engine_core(setting, masks, local_rank):
+    """(core that this rank's engine thread is pinned to or None, what is wrong with the setting or None).
+
+    ``setting``: one core per local rank, or a single one N, which stands for N, N + 1, ... on a host with several ranks.
+    A host's ranks are pinned all or not at all, so every one of them finds the same fault.
+    """
+    if not setting.strip():
+        return None, None
+    cores, fault = _parse(setting, len(masks))
+    if fault is None:
+        outside = [
+            f"core {core} for local rank {i}, which may use {to_text(mask) or 'none'}"
+            for i, (core, mask) in enumerate(zip(cores, masks, strict=False))
+            if core not in mask
+        ]
+        if outside:
+            shown = "; ".join(outside[:4]) + ("; ..." if len(outside) > 4 else "")
+            fault = f"it asks for cores outside of those that the ranks were given ({shown})"
+    if fault is None:
+        return cores[local_rank], None
+    return None, (
+        f"{SETTING}={setting!r}: {fault}. No engine thread is pinned on this host (local ranks 0 to "
+        f"{len(masks) - 1}). Give a comma-separated list with one of its cores for each local rank, or nothing."
+    )
+
+
+def _parse(setting, local_size):
+    words = [word.strip() for word in setting.split(",")]
+    for word in words:
+        if not (word.isascii() and word.isdigit()):
+            return None, f"{word!r} is not the number of a core"
+    cores = [int(word) for word in words]
+    if len(cores) == 1:
+        # The launcher's --thread-affinity has always been a single number, whatever the number of ranks.
+        return [cores[0] + i for i in range(local_size)], None
+    if len(cores) < local_size:
+        return None, f"it has {len(cores)} cores for {local_size} ranks"
+    return cores, None
+
+
+def enough_cores(masks, local_rank):
+    """Whether this rank and all that share cores with it can each have a core of their own at the same time."""
+    rivals = _rivals(masks, local_rank)
+    if len(rivals) > len(frozenset().union(*(masks[rank] for rank in rivals))):
+        return False
+    owner = {}
+    return all(_seat(rank, masks, owner, set()) for rank in sorted(rivals, key=lambda rank: len(masks[rank])))
+
+
+def _rivals(masks, local_rank):
+    """The local ranks whose cores overlap with this one's, directly or through others."""
+    cores, found, left = set(masks[local_rank]), [], set(range(len(masks)))
+    while True:
+        more = [rank for rank in left if rank == local_rank or not cores.isdisjoint(masks[rank])]
+        if not more:
+            return found
+        found += more
+        left.difference_update(more)
+        cores.update(*(masks[rank] for rank in more))
+
+
+def _seat(rank, masks, owner, seen):
+    """Finds a core for `rank`, moving others that have a choice: an augmenting path of a bipartite matching."""
+    free = next((core for core in masks[rank] if core not in owner), None)
+    if free is not None:
+        owner[free] = rank
+        return True
+    for core in masks[rank]:
+        if core in seen:
+            continue
+        seen.add(core)
+        if _seat(owner[core], masks, owner, seen):
+            owner[core] = rank
+            return True
+    return False

@@ -1,0 +1,265 @@
+"""Cores: no thread of a rank leaves those that the rank was given, and HOROVOD_THREAD_AFFINITY pins the engine's thread alone.
+
+What is looked at is the kernel's own account of every thread, in real jobs: under taskset, under both MPIs' bindings.
+"""
+
+import itertools
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from hvd_core.bootstrap import affinity
+
+CORES = sorted(os.sched_getaffinity(0))
+two_cores = pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
+
+PROGRAM = """
+import json, os, sys, threading
+import numpy as np
+import hvd_core as hvd
+from hvd_core import runtime
+
+def threads():
+    found = []
+    for tid in os.listdir("/proc/self/task"):
+        try:
+            with open(f"/proc/self/task/{tid}/status") as file:
+                fields = dict(line.rstrip("\\n").split(":\\t", 1) for line in file if ":\\t" in line)
+        except OSError:
+            continue  # a thread that has just ended
+        found.append((fields["Name"], fields["Cpus_allowed_list"]))
+    return found
+
+report = {"inherited": threads()[0][1]}
+hvd.init()
+report["rank"], report["local_rank"] = hvd.rank(), hvd.local_rank()
+report["cores"] = [sorted(mask) for mask in runtime.world().local_cores]
+report["started"] = threads()
+handles = [hvd.allreduce_async(np.ones(n), name=f"t{n}") for n in (1, 1000, 300_000)]
+hvd.barrier()
+for handle in handles:
+    hvd.synchronize(handle)
+user = threading.Thread(target=lambda: hvd.allgather(np.ones(3), name="from a thread of the caller's"))
+user.start()
+user.join()
+report["worked"] = threads()
+hvd.shutdown()
+report["ended"] = threads()
+os.write(1, ("REPORT " + json.dumps(report) + "\\n").encode())
+"""
+
+
+def job(tmp_path, ranks, before=(), launcher=(), env=None):
+    """Runs PROGRAM; returns (reports by rank, all that was printed)."""
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    launcher = launcher or [sys.executable, "-m", "horovod.runner.launch"]
+    command = [*before, *launcher, "-np", str(ranks), sys.executable, str(program)]
+    done = subprocess.run(
+        command,
+        env={**os.environ, **(env or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=90,
+    )
+    assert done.returncode == 0, done.stdout
+    found = [json.loads(text) for text in re.findall(r"REPORT (\{.*\})", done.stdout)]
+    assert len(found) == ranks, done.stdout
+    return sorted(found, key=lambda report: report["rank"]), done.stdout
+
+
+def engine_threads(report):
+    return [affinity.from_text(cores) for name, cores in report["started"] if name == "hvd-engine"]
+
+
+def check_kept_within(report):
+    """Every thread is within what the rank was given; nothing is pinned but, perhaps, the engine's thread."""
+    given = affinity.from_text(report["inherited"])
+    assert report["cores"][report["local_rank"]] == sorted(given)
+    assert len(engine_threads(report)) == 1
+    for moment in ("started", "worked", "ended"):
+        for name, cores in report[moment]:
+            assert affinity.from_text(cores) <= given, (moment, name, cores, report)
+            assert name == "hvd-engine" or affinity.from_text(cores) == given, (moment, name, cores, report)
+
+
+@pytest.mark.skipif(shutil.which("taskset") is None, reason="needs taskset (util-linux)")
+@two_cores
+def test_taskset(tmp_path):
+    reports, _ = job(tmp_path, 2, before=["taskset", "-c", str(CORES[1])])
+    for report in reports:
+        assert report["inherited"] == str(CORES[1])
+        check_kept_within(report)
+        assert report["cores"] == [[CORES[1]]] * 2
+
+
+@pytest.mark.mpi
+@two_cores
+def test_mpirun_bound_to_cores(mpirun, tmp_path):
+    option = "--bind-to" if len(mpirun) > 1 else "-bind-to"
+    reports, _ = job(tmp_path, 2, launcher=[*mpirun, option, "core"])
+    for report in reports:
+        check_kept_within(report)
+    # Hardware threads of one core may come together; two ranks never share.
+    one, two = (affinity.from_text(report["inherited"]) for report in reports)
+    assert one and two and not one & two
+    # Each has a core of its own, which a glance at its own mask and the number of ranks would not tell.
+    for report in reports:
+        assert affinity.enough_cores(report["cores"], report["local_rank"])
+
+
+@pytest.mark.mpi
+@two_cores
+def test_mpirun_several_ranks_on_a_core(mpirun, tmp_path):
+    binding = ["--bind-to", "core:overload-allowed"] if len(mpirun) > 1 else ["-bind-to", "core"]
+    ranks = len(CORES) + 1 if len(CORES) < 4 else 4
+    before = ["taskset", "-c", ",".join(map(str, CORES[: ranks - 1]))]
+    reports, _ = job(tmp_path, ranks, before=before, launcher=[*mpirun, *binding])
+    for report in reports:
+        check_kept_within(report)
+    shared = [not affinity.enough_cores(report["cores"], report["local_rank"]) for report in reports]
+    masks = [tuple(report["cores"][report["local_rank"]]) for report in reports]
+    assert shared == [masks.count(mask) > len(mask) for mask in masks], masks
+    assert any(shared)
+
+
+@pytest.mark.mpi
+def test_mpirun_bound_to_numa(mpirun, tmp_path):
+    option = "--bind-to" if len(mpirun) > 1 else "-bind-to"
+    reports, _ = job(tmp_path, 2, launcher=[*mpirun, option, "numa"])
+    for report in reports:
+        check_kept_within(report)
+
+
+@two_cores
+@pytest.mark.parametrize("through_flag", [False, True])
+def test_a_core_for_each_local_rank(tmp_path, through_flag):
+    wish = f"{CORES[1]},{CORES[0]}"
+    if through_flag:
+        launcher = [sys.executable, "-m", "horovod.runner.launch", "--thread-affinity", wish]
+        reports, output = job(tmp_path, 2, launcher=launcher)
+    else:
+        reports, output = job(tmp_path, 2, env={"HOROVOD_THREAD_AFFINITY": wish})
+    assert "HOROVOD_THREAD_AFFINITY" not in output
+    for report, core in zip(reports, (CORES[1], CORES[0])):
+        check_kept_within(report)
+        assert engine_threads(report) == [frozenset([core])]
+
+
+@two_cores
+@pytest.mark.skipif(CORES[:2] != [CORES[0], CORES[0] + 1], reason="needs two neighbouring cores")
+def test_a_single_number_counts_up(tmp_path):
+    reports, _ = job(tmp_path, 2, env={"HOROVOD_THREAD_AFFINITY": str(CORES[0])})
+    for report in reports:
+        check_kept_within(report)
+        assert engine_threads(report) == [frozenset([CORES[0] + report["local_rank"]])]
+
+
+@pytest.mark.parametrize(
+    "wish, said",
+    [
+        ("0,x", "'x' is not the number of a core"),
+        ("-1,0", "'-1' is not the number of a core"),
+        ("0,", "'' is not the number of a core"),
+        (f"{CORES[0]},{CORES[-1] + 4096}", f"core {CORES[-1] + 4096} for local rank 1"),
+        (str(CORES[-1]), f"core {CORES[-1] + 1} for local rank 1"),  # counts up to one that is not there
+        (f"{CORES[0]},{CORES[0]}", None),
+    ],
+)
+def test_wrong_values_are_said_once_and_change_nothing(tmp_path, wish, said):
+    reports, output = job(tmp_path, 2, env={"HOROVOD_THREAD_AFFINITY": wish})
+    if said is None:  # odd, but what was asked for
+        assert [engine_threads(report) for report in reports] == [[frozenset(CORES[:1])]] * 2
+        return
+    assert output.count("HOROVOD_THREAD_AFFINITY=") == 1, output
+    assert said in output and "local ranks 0 to 1" in output
+    for report in reports:
+        check_kept_within(report)
+        assert engine_threads(report) == [frozenset(CORES)]
+
+
+def test_too_few_entries(tmp_path):
+    reports, output = job(tmp_path, 3, env={"HOROVOD_THREAD_AFFINITY": f"{CORES[0]},{CORES[-1]}"})
+    assert output.count("it has 2 cores for 3 ranks") == 1, output
+    assert all(engine_threads(report) == [frozenset(CORES)] for report in reports)
+
+
+@pytest.mark.skipif(shutil.which("taskset") is None, reason="needs taskset (util-linux)")
+@two_cores
+def test_the_setting_does_not_widen_the_mask(tmp_path):
+    before = ["taskset", "-c", str(CORES[0])]
+    wish = {"HOROVOD_THREAD_AFFINITY": f"{CORES[0]},{CORES[1]}"}
+    reports, output = job(tmp_path, 2, before=before, env=wish)
+    assert f"core {CORES[1]} for local rank 1, which may use {CORES[0]}" in output
+    for report in reports:
+        check_kept_within(report)
+
+
+def test_one_process_without_a_launcher(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        env={**os.environ, "HOROVOD_THREAD_AFFINITY": str(CORES[-1])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    report = json.loads(done.stdout.partition("REPORT ")[2])
+    check_kept_within(report)
+    assert engine_threads(report) == [frozenset(CORES[-1:])]
+
+
+# ------------------------------------------------------------------------------------------------------ the functions
+
+
+@pytest.mark.parametrize("cores", [[], [3], [0, 1, 2, 5], [1, 3, 4, 70], list(range(300))])
+def test_text_there_and_back(cores):
+    text = affinity.to_text(cores)
+    assert affinity.from_text(text) == frozenset(cores)
+    assert text.count("-") == sum(1 for c in cores if c + 1 in cores and c - 1 not in cores)
+
+
+def test_more_entries_than_ranks_are_fine():
+    masks = [frozenset([4, 5]), frozenset([6])]
+    assert affinity.engine_core("5, 6,7", masks, 0) == (5, None)
+    assert affinity.engine_core("5, 6,7", masks, 1) == (6, None)
+    assert affinity.engine_core("", masks, 0) == (None, None)
+
+
+def seats_for_all(masks):
+    """By trying every assignment."""
+    return any(len(set(choice)) == len(masks) for choice in itertools.product(*masks))
+
+
+def test_enough_cores_against_brute_force():
+    rng = random.Random(7)
+    seen = {True: 0, False: 0}
+    for _ in range(1500):
+        masks = [rng.sample(range(5), rng.randint(1, 3)) for _ in range(rng.randint(1, 5))]
+        me = rng.randrange(len(masks))
+        together, grew = {me}, True
+        while grew:
+            more = {
+                i for i, mask in enumerate(masks) if any(not set(mask).isdisjoint(masks[j]) for j in together)
+            }
+            grew, together = more != together, more
+        expected = seats_for_all([masks[i] for i in together])
+        assert affinity.enough_cores(masks, me) == expected, masks
+        seen[expected] += 1
+    assert min(seen.values()) > 100
+
+
+def test_enough_cores_of_a_large_host():
+    wide = frozenset(range(1024))
+    assert affinity.enough_cores([wide] * 1024, 5)
+    assert not affinity.enough_cores([wide] * 1025, 5)
+    assert not affinity.enough_cores([frozenset([0]), frozenset([0])] + [wide] * 500, 0)
+    assert affinity.enough_cores([frozenset([i]) for i in range(512)], 3)
