@@ -4,34 +4,17 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 
+#include "host_kernels/options.h"
 #include "rendezvous.h"
-#include "support.h"
+#include "shared.h"
 #include "wait.h"
 
 namespace hvd::shm {
 namespace {
 
 constexpr int64_t kCreateSeconds = 120;
-
-// An option of this backend as a number within its range, or the fallback.
-uint64_t option(const char* key, uint64_t fallback, uint64_t low, uint64_t high) {
-  char text[32] = "";
-  uint64_t n = sizeof text - 1;
-  if (host()->option(key, text, &n) != HVD_OK) return fallback;
-  text[std::min<uint64_t>(n, sizeof text - 1)] = '\0';
-  char* end = nullptr;
-  const uint64_t value = std::strtoull(text, &end, 10);
-  if (end != text && *end == '\0' && value >= low && value <= high) return value;
-  char line[160];
-  std::snprintf(line, sizeof line, "option %s = '%s' is not a number from %llu to %llu; using %llu", key, text,
-                (unsigned long long)low, (unsigned long long)high, (unsigned long long)fallback);
-  host()->log(HVD_LOG_WARN, __FILE__, __LINE__, line);
-  return fallback;
-}
 
 // Adds the processors this thread may run on to the shared set.
 void add_cpus(std::atomic<uint64_t>* cpus) {
@@ -51,9 +34,6 @@ uint32_t count_cpus(const std::atomic<uint64_t>* cpus) {
 }  // namespace
 
 hvd_rc Comm::create(const hvd_comm_args& args, Comm** out, hvd_error* err) {
-  if (args.size < 1 || args.rank < 0 || args.rank >= args.size) {
-    return fail(err, HVD_E_INVALID, 0, "rank %d of %d is not a rank of a communicator", args.rank, args.size);
-  }
   for (int32_t r = 1; args.hosts != nullptr && r < args.size; ++r) {
     if (args.hosts[r] != args.hosts[0]) {
       return fail(err, HVD_E_INVALID, 0, "ranks 0 and %d are on different hosts; shared memory needs one host", r);
@@ -63,8 +43,8 @@ hvd_rc Comm::create(const hvd_comm_args& args, Comm** out, hvd_error* err) {
   const int64_t deadline = blocking_deadline(args.deadline_ns, kCreateSeconds);
   if (args.size > 1) {
     const uint64_t per_rank = uint64_t{256} * static_cast<uint64_t>(args.size);
-    const uint64_t slot = std::max(option("chunk_kib", 64, 4, 65536) * 1024, per_rank);
-    const uint64_t small = std::max(option("small_kib", 8, 1, 1024) * 1024 * kCrowdedFactor, per_rank);
+    const uint64_t slot = std::max(number_option("chunk_kib", 64, 4, 65536) * 1024, per_rank);
+    const uint64_t small = std::max(number_option("small_kib", 8, 1, 1024) * 1024 * kCrowdedFactor, per_rank);
     int fd = -1;
     if (hvd_rc rc = exchange_segment(args, slot, small, deadline, &fd, err); rc != HVD_OK) return rc;
     hvd_rc rc = comm->segment_.map(fd, comm->rank_, comm->size_, err);
@@ -101,7 +81,7 @@ hvd_rc Comm::attach(int64_t deadline_ns, hvd_error* err) {
   // With a processor for each rank, spinning for a peer is cheaper than sleeping; otherwise it keeps the peer from
   // running.
   crowded_ = count_cpus(header.cpus) < size_;
-  spin_ns_ = !crowded_ ? static_cast<int64_t>(option("spin_us", 50, 0, 1000000)) * 1000 : 0;
+  spin_ns_ = !crowded_ ? static_cast<int64_t>(number_option("spin_us", 50, 0, 1000000)) * 1000 : 0;
   return HVD_OK;
 }
 

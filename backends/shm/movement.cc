@@ -1,8 +1,6 @@
-// The algorithms that only move bytes: broadcast, allgather, alltoall, barrier; and everything for a single rank.
+// The algorithms that only move bytes: broadcast, allgather, alltoall, barrier.
 //
 // Stage 0 shows a chunk in this rank's slot, stage 1 copies the others' chunks out.
-#include <cstring>
-
 #include "copy.h"
 #include "op.h"
 
@@ -105,36 +103,7 @@ void alltoall_take(const Room& room, Op& op, uint64_t k) {
 void nothing_to_put(const Room&, Op&, char*) {}
 void nothing_to_get(const Room&, Op&) {}
 
-// Copies one stream to another of the same length, run by run.
-void copy_stream(Stream& from, Stream& to) {
-  for (uint64_t done = 0; done < to.bytes;) {
-    const Piece run = to.first.take(to.bytes - done);
-    uint64_t got = 0;
-    while (got < run.bytes) {
-      const Piece part = from.first.take(run.bytes - got);
-      if (part.p != run.p + got) std::memmove(run.p + got, part.p, part.bytes);
-      got += part.bytes;
-    }
-    done += run.bytes;
-  }
-}
-
 }  // namespace
-
-void run_alone(Op& op) {
-  if (op.reduce == nullptr || (op.scale.pre == 1.0 && op.scale.post == 1.0)) {
-    if (!op.in.empty() && op.in[0].bytes == op.out[0].bytes) copy_stream(op.in[0], op.out[0]);
-    return;
-  }
-  Stream& from = op.in[0];
-  Stream& to = op.out[0];
-  for (uint64_t done = 0; done < to.bytes;) {
-    const Piece run = from.first.take(to.bytes - done);
-    const void* source = run.p;
-    op.reduce(to.first.take(run.bytes).p, &source, 1, run.bytes / op.elem, op.scale);
-    done += run.bytes;
-  }
-}
 
 const Algorithm kBroadcast = {1, false, broadcast_put, broadcast_get, {broadcast_show, broadcast_take, nullptr}};
 const Algorithm kAllgather = {1, false, allgather_put, allgather_get, {allgather_show, allgather_take, nullptr}};

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "comm.h"
-#include "support.h"
+#include "shared.h"
 #include "wait.h"
 
 namespace hvd::shm {
@@ -15,6 +15,25 @@ constexpr uint64_t kLeastChunk = 32768;
 constexpr uint32_t kEagerSpins = 200;  // before each further look is preceded by a pause
 constexpr uint32_t kLooksPerClock = 64;
 
+const Algorithm* algorithm_of(int32_t coll) {
+  switch (coll) {
+    case HVD_ALLREDUCE:
+      return &kAllreduce;
+    case HVD_REDUCE:
+      return &kReduce;
+    case HVD_BROADCAST:
+      return &kBroadcast;
+    case HVD_ALLGATHER:
+      return &kAllgather;
+    case HVD_REDUCESCATTER:
+      return &kReducescatter;
+    case HVD_ALLTOALL:
+      return &kAlltoall;
+    default:
+      return &kBarrier;
+  }
+}
+
 }  // namespace
 
 hvd_rc Comm::start(const hvd_coll_args& args, hvd_error* err) {
@@ -24,7 +43,8 @@ hvd_rc Comm::start(const hvd_coll_args& args, hvd_error* err) {
                 phase_ == Phase::kDone ? "complete but not freed" : "still in flight");
   }
   if (const hvd_rc rc = failure(err); rc != HVD_OK) return rc;
-  if (const hvd_rc rc = plan(args, rank_, size_, &op_, err); rc != HVD_OK) return rc;
+  if (const hvd_rc rc = read_plan(args, rank_, size_, &op_, err); rc != HVD_OK) return rc;
+  op_.algorithm = algorithm_of(args.coll);
   if (size_ == 1) {
     run_alone(op_);
     return HVD_OK;

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "segment.h"
-#include "support.h"
+#include "shared.h"
 
 namespace hvd::shm {
 namespace {

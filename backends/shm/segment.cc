@@ -12,7 +12,7 @@
 #include <mutex>
 #include <new>
 
-#include "support.h"
+#include "shared.h"
 
 namespace hvd::shm {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "hvd/backend_abi.h"
 
-namespace hvd::shm {
+namespace hvd::host_kernels {
 
 struct Scale {
   double pre = 1.0, post = 1.0;
@@ -33,4 +33,4 @@ const KernelTable& kernels();
 // cannot be had, which false tells. At entry, before any other call.
 bool choose_kernels(const char* name);
 
-}  // namespace hvd::shm
+}  // namespace hvd::host_kernels

@@ -8,7 +8,7 @@
 #include "kernels.h"
 #include "support.h"
 
-namespace hvd::shm {
+namespace hvd::host_kernels {
 namespace {
 
 constexpr uint64_t kTile = 256;
@@ -155,4 +155,4 @@ bool convert(void* dst, int32_t dst_dtype, const void* src, int32_t src_dtype, u
   return true;
 }
 
-}  // namespace hvd::shm
+}  // namespace hvd::host_kernels

@@ -1,17 +1,18 @@
 // The host device "cpu": ordinary memory, and streams and events that are trivially up to date, because every call has
 // done its work when it returns. Any thread.
+#include "device_cpu.h"
+
 #include <sys/sysinfo.h>
 
 #include <cstdlib>
 #include <cstring>
 #include <new>
 
-#include "backend.h"
 #include "convert.h"
 #include "kernels.h"
 #include "support.h"
 
-namespace hvd::shm {
+namespace hvd::host_kernels {
 namespace {
 
 constexpr uint32_t kAlignment = 64;
@@ -208,4 +209,4 @@ const hvd_device_api kCpuDevice = {
     .reduce_local = reduce_local,
 };
 
-}  // namespace hvd::shm
+}  // namespace hvd::host_kernels

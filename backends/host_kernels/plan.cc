@@ -1,19 +1,20 @@
 // From hvd_coll_args to streams: checks what one rank can check alone and digests what all ranks must agree on.
+#include "plan.h"
+
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
 
-#include "op.h"
 #include "support.h"
 
-namespace hvd::shm {
+namespace hvd::host_kernels {
 namespace {
 
 // What to read while planning; the arrays belong to the caller.
 struct Planner {
   const hvd_coll_args& a;
   const uint32_t rank, size;
-  Op* op;
+  Plan* op;
   hvd_error* err;
 
   uint64_t count(uint64_t i) const { return a.counts[i]; }
@@ -245,7 +246,7 @@ hvd_rc served(const hvd_coll_args& a, hvd_error* err) {
   return HVD_OK;
 }
 
-hvd_rc plan(const hvd_coll_args& a, uint32_t rank, uint32_t size, Op* op, hvd_error* err) {
+hvd_rc read_plan(const hvd_coll_args& a, uint32_t rank, uint32_t size, Plan* op, hvd_error* err) {
   if (const hvd_rc rc = served(a, err); rc != HVD_OK) return rc;
   const bool barrier = a.coll == HVD_BARRIER;
   if (!barrier && a.n_bufs > 0 && a.counts == nullptr) {
@@ -273,31 +274,24 @@ hvd_rc plan(const hvd_coll_args& a, uint32_t rank, uint32_t size, Op* op, hvd_er
   hvd_rc rc = HVD_OK;
   switch (a.coll) {
     case HVD_ALLREDUCE:
-      op->algorithm = &kAllreduce;
       rc = planner.reduction();
       break;
     case HVD_REDUCE:
-      op->algorithm = &kReduce;
       rc = planner.reduction();
       break;
     case HVD_BROADCAST:
-      op->algorithm = &kBroadcast;
       rc = planner.broadcast();
       break;
     case HVD_ALLGATHER:
-      op->algorithm = &kAllgather;
       rc = planner.allgather();
       break;
     case HVD_REDUCESCATTER:
-      op->algorithm = &kReducescatter;
       rc = planner.reducescatter();
       break;
     case HVD_ALLTOALL:
-      op->algorithm = &kAlltoall;
       rc = planner.alltoall();
       break;
     default:
-      op->algorithm = &kBarrier;
       break;
   }
   if (rc != HVD_OK) return rc;
@@ -307,7 +301,7 @@ hvd_rc plan(const hvd_coll_args& a, uint32_t rank, uint32_t size, Op* op, hvd_er
   return HVD_OK;
 }
 
-void describe(const uint64_t w[5], char* text, uint64_t n) {
+void describe(const uint64_t w[kWords], char* text, uint64_t n) {
   const int32_t coll = static_cast<int32_t>(w[0] & 0xff), dtype = static_cast<int32_t>(w[0] >> 8 & 0xff);
   const int32_t op = static_cast<int32_t>(w[0] >> 16 & 0xff), root = static_cast<int32_t>(w[0] >> 32);
   double pre, post;
@@ -326,4 +320,4 @@ void describe(const uint64_t w[5], char* text, uint64_t n) {
   }
 }
 
-}  // namespace hvd::shm
+}  // namespace hvd::host_kernels

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace hvd::shm {
+namespace hvd::host_kernels {
 
 // dst[i] = src[i] * scale for `count` elements, possibly at the same address when both dtypes have one size. Same dtype
 // and scale 1: a plain copy. Between integers at scale 1 the value is kept modulo the width; otherwise the way leads
@@ -11,4 +11,4 @@ namespace hvd::shm {
 // converted, which this device cannot.
 bool convert(void* dst, int32_t dst_dtype, const void* src, int32_t src_dtype, uint64_t count, double scale);
 
-}  // namespace hvd::shm
+}  // namespace hvd::host_kernels

@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-namespace hvd::shm {
+namespace hvd::host_kernels {
 namespace {
 
 union FloatBits {
@@ -78,4 +78,4 @@ inline uint16_t float_to_bfloat(float f) {
 }
 
 }  // namespace
-}  // namespace hvd::shm
+}  // namespace hvd::host_kernels

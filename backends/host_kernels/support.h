@@ -10,7 +10,7 @@
 
 #include "hvd/backend_abi.h"
 
-namespace hvd::shm {
+namespace hvd::host_kernels {
 
 // The host's table, as handed to hvd_backend_entry_v1; NULL before.
 const hvd_host_api* host();
@@ -45,4 +45,4 @@ inline int64_t blocking_deadline(int64_t deadline_ns, int64_t seconds) {
   return deadline_ns == 0 ? now_ns() + seconds * 1000000000 : deadline_ns;
 }
 
-}  // namespace hvd::shm
+}  // namespace hvd::host_kernels

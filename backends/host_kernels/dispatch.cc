@@ -4,10 +4,10 @@
 
 #include "kernels.h"
 
-namespace hvd::shm {
+namespace hvd::host_kernels {
 
 extern const KernelTable kernels_base;
-#ifdef HVD_SHM_X86_KERNELS
+#ifdef HVD_HOST_X86_KERNELS
 extern const KernelTable kernels_avx2;
 extern const KernelTable kernels_avx512;
 #endif
@@ -21,7 +21,7 @@ std::atomic<const KernelTable*> g_chosen{&kernels_base};
 bool choose_kernels(const char* name) {
   const KernelTable* best = &kernels_base;
   const KernelTable* named = std::strcmp(name, "base") == 0 ? best : nullptr;
-#ifdef HVD_SHM_X86_KERNELS
+#ifdef HVD_HOST_X86_KERNELS
   __builtin_cpu_init();
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -37,4 +37,4 @@ bool choose_kernels(const char* name) {
 
 const KernelTable& kernels() { return *g_chosen.load(std::memory_order_acquire); }
 
-}  // namespace hvd::shm
+}  // namespace hvd::host_kernels

@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <cstring>
 
-namespace hvd::shm {
+namespace hvd::host_kernels {
 namespace {
 
 std::atomic<const hvd_host_api*> g_host{nullptr};
@@ -78,4 +78,4 @@ const char* coll_name(int32_t coll) {
   return coll >= 0 && coll < HVD_COLL_COUNT ? kColls[coll] : "an unknown collective";
 }
 
-}  // namespace hvd::shm
+}  // namespace hvd::host_kernels
