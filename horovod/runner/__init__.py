@@ -38,20 +38,21 @@ def run(
     min_np: int | None = None,
     max_np: int | None = None,
 ) -> list[Any]:
-    """Calls `func(*args, **kwargs)` in `num_proc` new processes here; returns the results in rank order.
+    """Calls `func(*args, **kwargs)` in `num_proc` new processes; returns the results in rank order.
 
     Each process calls `hvd.init()` itself. `func`, its arguments and its result travel by cloudpickle through
-    unnamed memory that only the processes of this job hold.
+    unnamed memory that only the processes of this job hold, and to other hosts through the remote shell.
 
-    Parameters: `hosts` ("localhost:4") or `hostfile` say how many slots there are (default: `num_proc` here);
-    `start_timeout` is in seconds and bounds the meeting of the processes in `init()`; `output_filename` is a
-    folder that gets `rank.<n>/stdout` and `/stderr`; `executable` is the Python to run (default: this one);
-    `ssh_port`, `ssh_identity_file` and `disable_cache` have no effect on local processes.
+    Parameters: `hosts` ("localhost:4", "h1:2,h2:2") or `hostfile` say where how many slots are (default: `num_proc`
+    here); `start_timeout` is in seconds and bounds reaching the hosts, and the meeting of the processes in
+    `init()`; `output_filename` is a folder that gets `rank.<n>/stdout` and `/stderr`; `executable` is the Python
+    to run (default: this one); `ssh_port` and `ssh_identity_file` are for other hosts, which the environment
+    variable HOROVOD_REMOTE_SHELL may reach in another way than by ssh; `disable_cache` has no effect.
     `np`, `min_np`, `max_np`, `network_interface` are the older spellings (DeprecationWarning).
 
     Raises ValueError for contradictory or impossible arguments, NotImplementedError for what this version
-    cannot do yet (elastic jobs, MPI, other hosts), RuntimeError when a process fails: the text names the
-    first one, its exit code and its traceback, and the exception it raised is the `__cause__` where it can
+    cannot do yet (elastic jobs, MPI), RuntimeError when a host cannot be reached or a process fails: the text
+    names the first one, its exit code and its traceback, and the exception it raised is the `__cause__` where it can
     be pickled.
     """
     arguments = dict(locals())

@@ -16,6 +16,13 @@ from horovod.runner.hosts import SlotInfo
 # An outer job's rank, store and secret must not leak into the ranks of this one, nor shell functions.
 _NOT_PASSED = re.compile(r"BASH_FUNC_.*|OLDPWD|_HOROVOD_SECRET_KEY|HOROVOD_RUN_(FUNC|RESULT)_FD")
 
+# What belongs to this machine, to the login here, or to its devices means nothing on another host: there the
+# host's own values stay. (PWD is the job's folder; who wants a certain HOME or TMPDIR sets it in the command.)
+_HERE = re.compile(
+    r"HOSTNAME|HOST|PWD|SHLVL|_|HOME|USER|LOGNAME|MAIL|SHELL|TMPDIR|TMP|TEMP|TTY|TMUX.*|STY|DISPLAY|XAUTHORITY"
+    r"|WAYLAND_.*|WINDOWID|SSH_.*|XDG_.*|DBUS_.*|.*VISIBLE_DEVICES"
+)
+
 SECRET = "HOROVOD_SECRET_KEY"
 
 
@@ -39,6 +46,11 @@ def job_environment(base: Mapping[str, str], args: argparse.Namespace) -> dict[s
     # Progress must be seen when it is made, not when 8 KiB of it have come together.
     env["PYTHONUNBUFFERED"] = "1"
     return env
+
+
+def remote_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """The part of job_environment() that other hosts get, on top of what the remote shell gives there."""
+    return {name: value for name, value in env.items() if _HERE.fullmatch(name) is None}
 
 
 def store_environment(address: str, secret: bytes) -> dict[str, str]:

@@ -116,15 +116,13 @@ def get_host_assignments(
 
 
 def is_local(name: str) -> bool:
-    """Whether the host name means this machine. Raises ValueError if it cannot be resolved."""
+    """Whether the host name means this machine. Names that cannot be resolved do not: ssh may know them."""
     if name in ("localhost", socket.gethostname()):
         return True
     try:
         found = socket.getaddrinfo(name, 0, type=socket.SOCK_DGRAM)
-    except OSError as error:
-        raise ValueError(
-            f"The host name {name!r} could not be resolved ({error.strerror}); check -H or the hostfile."
-        ) from None
+    except (OSError, UnicodeError):
+        return False
     for family, kind, protocol, _, address in found:
         with socket.socket(family, kind, protocol) as probe:
             try:
@@ -135,18 +133,20 @@ def is_local(name: str) -> bool:
     return False
 
 
-def local_hosts(hosts: list[HostInfo]) -> list[HostInfo]:
-    """The same slots as one host, after checking that all names mean this machine. Raises ValueError if not.
+def merge_hosts(hosts: Iterable[HostInfo]) -> tuple[list[HostInfo], str | None]:
+    """The same slots with each host only once, and the name that stands for this machine, None if it has no part.
 
-    Two names of one machine are one host: local ranks choose devices, so they must not occur twice.
+    Two names of this machine are one host: local ranks choose devices, so they must not occur twice. A host
+    stands where it was named first.
     """
+    slots: dict[str, int] = {}
+    here = None
     for host in hosts:
-        if not is_local(host.hostname):
-            raise ValueError(
-                f"The host {host.hostname!r} is not this machine, and several hosts are not supported yet "
-                "by this version of horovodrun. Use -H localhost:N, or start the processes with mpirun."
-            )
-    return [HostInfo(hosts[0].hostname, sum(host.slots for host in hosts))]
+        name = host.hostname
+        if name not in slots and is_local(name):
+            here = name = here or name
+        slots[name] = slots.get(name, 0) + host.slots
+    return [HostInfo(name, count) for name, count in slots.items()], here
 
 
 def check_interfaces(names: Iterable[str]) -> None:

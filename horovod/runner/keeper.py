@@ -116,7 +116,7 @@ def start_rank(rank, environment, directory):
 
 
 class Keeper:
-    """The state of one job: which ranks run, and how far the ending has got."""
+    """The state of one job on this host: which ranks run, and how far the ending has got."""
 
     def __init__(self, control):
         self.control = control
@@ -162,6 +162,11 @@ class Keeper:
         self.begin("terminating", grace)
         send_signal(descendants(), signal.SIGTERM)
 
+    def fail(self):
+        """A rank failed: the others get a moment before they are ended."""
+        if self.stage == "running":
+            self.begin("reporting", REPORT_S)
+
     def kill(self):
         self.kill_until = time.monotonic() + GIVE_UP_KILLING_S
         self.begin("killing", 0)
@@ -186,8 +191,8 @@ class Keeper:
             code = os.waitstatus_to_exitcode(status)
             code = 128 - code if code < 0 else code
             self.tell(event="exit", rank=rank, code=code, asked=self.stage in ("terminating", "killing"))
-            if code and self.stage == "running":
-                self.begin("reporting", REPORT_S)
+            if code:
+                self.fail()
 
     def advance(self):
         """Takes the next step of the ending when its time has come; true when nothing is left to wait for."""
@@ -272,8 +277,10 @@ class Keeper:
                     poller.unregister(self.control)
                     self.lose_launcher()
             while b"\n" in self.unread:
-                self.read_line()
-                stop.append(True)  # the launcher has only one thing to say
+                if self.read_line() == "fail":
+                    self.fail()  # on another host
+                else:
+                    stop.append(True)
             for _ in range(len(stop)):
                 stop.pop()
                 # Asked twice means: do not be gentle any more.

@@ -8,8 +8,6 @@ run_commandline() is the console script; it owns the process: it sets signal han
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
 import signal
 import sys
 from collections.abc import Sequence
@@ -21,7 +19,7 @@ from horovod.runner.config import (
     set_env_from_args,
     validate_config_args,
 )
-from horovod.runner.local_job import check_supported, run_job
+from horovod.runner.job import check_supported, run_job
 from horovod.runner.output import OutputClosedError
 from horovod.runner.processes import Job
 
@@ -62,13 +60,17 @@ def make_parser() -> argparse.ArgumentParser:
     add("command", nargs=argparse.REMAINDER, help="what to run, with its arguments")
 
     where = parser.add_argument_group("hosts").add_mutually_exclusive_group()
-    where.add_argument("-H", "--hosts", help="hosts and their slots: localhost:4")
+    where.add_argument("-H", "--hosts", help="hosts and their slots: localhost:4, or h1:2,h2:2")
     where.add_argument("-hostfile", "--hostfile", help="file with a line 'HOST slots=N' per host")
     where.add_argument("--host-discovery-script", help="elastic jobs; not supported yet")
 
-    ssh = parser.add_argument_group("ssh (no effect on local processes)")
-    ssh.add_argument("-p", "--ssh-port", type=int, help="port")
-    ssh.add_argument("-i", "--ssh-identity-file", help="private key")
+    remote = parser.add_argument_group("other hosts (no effect on local processes)")
+    remote.add_argument("-p", "--ssh-port", type=int, help="port of ssh")
+    remote.add_argument("-i", "--ssh-identity-file", help="private key of ssh")
+    text = "command that executes another one on {host}, instead of ssh [HOROVOD_REMOTE_SHELL]"
+    remote.add_argument("--remote-shell", metavar="TEMPLATE", help=text)
+    text = "Python that has horovod there (default: the same path as here) [HOROVOD_REMOTE_PYTHON]"
+    remote.add_argument("--remote-python", metavar="PYTHON", help=text)
 
     add_options(parser)
 
@@ -117,16 +119,6 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return args
 
 
-def _check_command(command: Sequence[str]) -> None:
-    """One message instead of one per rank."""
-    if shutil.which(command[0]) is not None:
-        return
-    hint = ""
-    if command[0].endswith(".py") and os.path.exists(command[0]):
-        hint = f" It is a Python file that is not executable; did you mean: python {command[0]}"
-    raise ValueError(f"The command {command[0]!r} was not found or cannot be executed.{hint}")
-
-
 class _Signals:
     """Turns the signals that end programs into a request to end the job."""
 
@@ -157,7 +149,6 @@ def _run(args: argparse.Namespace) -> int:
     """Runs the job; returns the exit code of horovodrun."""
     signals = _Signals()
     signals.install()
-    _check_command(args.command)
     try:
         outcome = run_job(args, args.command, signals.attach)
     except OutputClosedError:

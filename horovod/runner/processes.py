@@ -1,40 +1,23 @@
-"""Starts the ranks of a job on this machine and follows them to their end.
+"""Runs a job to its end: its ranks here and on other hosts, their output, and one exit code made of theirs.
 
-The processes belong to the keeper (keeper.py); this side passes on their output and turns their exit codes
-into one. Job.run() blocks its thread; Job.stop() may be called from a signal handler of the same thread.
+Job.run() blocks its thread; Job.stop() may be called from a signal handler of the same thread. The ranks of one host
+are a "site": LocalRanks or RemoteRanks, which have the same face.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import selectors
-import shutil
-import signal
-import socket
-import subprocess
-import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
+from horovod.runner.local_ranks import STREAMS, LocalRanks
 from horovod.runner.output import Output, OutputClosedError, RankStream
+from horovod.runner.remote_ranks import RemoteRanks
 
-_KEEPER = Path(__file__).with_name("keeper.py")
-_CHUNK = 1 << 16
-# Once everything has ended the pipes hold only what is left in them.
-_DRAIN_S = 2.0
-
-
-@dataclass
-class RankSpec:
-    """One process to be: its command, its variables on top of the job's, descriptors it may keep."""
-
-    rank: int
-    command: Sequence[str]
-    env: Mapping[str, str]
-    keep: Sequence[int] = ()
+# Once one host is known not to work, the others may say what is wrong with them as well.
+_OTHER_FAILURES_S = 1.0
 
 
 @dataclass
@@ -64,25 +47,27 @@ class Outcome:
 
 
 class Job:
-    """One set of ranks. `env` is the common environment, `note` gets the lines of --verbose."""
+    """One set of ranks; each of `sites` runs some of them. Other hosts must answer within `start_timeout_s`."""
 
     def __init__(
-        self, ranks: Sequence[RankSpec], env: Mapping[str, str], output: Output, verbose: bool = False
+        self,
+        sites: Sequence[LocalRanks | RemoteRanks],
+        output: Output,
+        verbose: bool = False,
+        start_timeout_s: float = 30.0,
     ):
-        self._ranks = ranks
-        self._env = env
+        self._sites = sites
         self._output = output
         self._verbose = verbose
+        self._start_timeout_s = start_timeout_s
         self._outcome = Outcome()
-        self._streams: dict[int, list[RankStream]] = {}
-        self._readers: dict[RankStream, int] = {}
-        self._pids: dict[int, int] = {}
+        self._streams: dict[tuple[int, int], RankStream] = {}
+        self._terminating_said = False
+        self._unfinished_said: dict[str, bytes] = {}
         self._selector = selectors.DefaultSelector()
-        self._control: socket.socket | None = None
-        self._keeper: subprocess.Popen | None = None
-        self._events = b""
-        self._describing = True
-        self._stop_wanted = False
+        self._stops = 0
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._selector.register(self._wake, selectors.EVENT_READ, lambda: os.eventfd_read(self._wake))
 
     def run(self) -> Outcome:
         """Starts the ranks and returns when no process of the job is left.
@@ -91,8 +76,13 @@ class Job:
         ends the job first and is raised then. OutputClosedError: nobody reads our output, the job was ended.
         """
         try:
-            self._start()
-            self._follow()
+            for rank in sorted(rank for site in self._sites for rank in site.ranks):
+                for index, name in enumerate(STREAMS):
+                    self._streams[rank, index] = self._output.stream(rank, name)
+            if self._meet():
+                for site in self._sites:
+                    site.begin()
+                self._follow()
         except OutputClosedError:
             self._output.mute()
             self._end()
@@ -106,158 +96,133 @@ class Job:
 
     def stop(self) -> None:
         """Asks for the end of all ranks: SIGTERM, and SIGKILL after a while. The second call: SIGKILL now."""
-        if self._describing:
-            # A signal handler must not write into the middle of the description.
-            self._stop_wanted = True
-        elif self._control is not None:
-            try:
-                self._control.send(b'"stop"\n', socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-            except OSError:
-                pass  # the keeper has ended, so there is nothing to stop
+        self._stops += 1
+        for site in self._sites:
+            site.request("stop")
+        if self._wake >= 0:
+            os.eventfd_write(self._wake, 1)
 
-    def _start(self) -> None:
-        ours, theirs = socket.socketpair()
-        self._control = ours
-        described, writers = [], []
-        try:
-            for spec in self._ranks:
-                entry = {"rank": spec.rank, "command": _encode(spec.command), "env": _encode_env(spec.env)}
-                self._streams[spec.rank] = []
-                for name in ("stdout", "stderr"):
-                    stream = self._output.stream(spec.rank, name)
-                    reader, writer = os.pipe()
-                    os.set_blocking(reader, False)
-                    self._streams[spec.rank].append(stream)
-                    self._readers[stream] = reader
-                    self._selector.register(reader, selectors.EVENT_READ, stream)
-                    entry[name] = writer
-                    writers.append(writer)
-                entry["keep"] = list(spec.keep)
-                described.append(entry)
-            python = sys.executable or shutil.which("python3") or "python3"
-            self._keeper = subprocess.Popen(
-                [python, "-I", "-S", str(_KEEPER), str(theirs.fileno())],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno(), *writers] + [kept for spec in self._ranks for kept in spec.keep],
-                # Ctrl-C in the terminal is for the launcher; the keeper must survive it.
-                start_new_session=True,
-            )
-        finally:
-            theirs.close()
-            for writer in writers:
-                os.close(writer)
-        message = {
-            "launcher": os.getpid(),
-            "directory": _encode([os.getcwd()])[0],
-            "env": _encode_env(self._env),
-            "ranks": described,
-        }
-        try:
-            ours.sendall(json.dumps(message).encode() + b"\n", socket.MSG_NOSIGNAL)
-        except (BrokenPipeError, ConnectionError):
-            pass  # the keeper could not start; _follow() sees the end of the stream and says so
-        self._describing = False
-        if self._stop_wanted:
-            self.stop()
-        self._selector.register(ours, selectors.EVENT_READ, None)
+    def _meet(self) -> bool:
+        """Whether all hosts are ready; no rank is started before. If not, the outcome says why."""
+        for site in self._sites:
+            site.open(self._selector, self)
+        deadline, settled = time.monotonic() + self._start_timeout_s, None
+        while not all(site.ready for site in self._sites):
+            now = time.monotonic()
+            if settled is None and any(site.over and not site.ready for site in self._sites):
+                settled = min(deadline, now + _OTHER_FAILURES_S)
+            undecided = [site for site in self._sites if not site.ready and not site.over]
+            end = deadline if settled is None else settled
+            if self._stops or now >= end or not undecided:
+                break
+            self._turn(end)
+        if self._stops:
+            return False
+        missing = [site for site in self._sites if not site.ready]
+        if missing:
+            within = ""
+            if settled is None:
+                within = f" within {self._start_timeout_s:g} s (--start-timeout)"
+            else:
+                missing = [site for site in missing if site.over]  # the others had no time to answer
+            lines = "\n".join(site.describe_failure() for site in missing)
+            self._outcome.problem = f"horovodrun: not all hosts could be reached{within}:\n{lines}\n"
+        elif self._verbose:
+            for site in self._sites:
+                if site.host is not None:
+                    self._output.stderr.note(f"horovodrun: host {site.host}: {site.agent}")
+        return not missing
 
     def _follow(self) -> None:
-        """Passes on output and events until the keeper has ended and the pipes are empty."""
-        give_up = None
-        while self._selector.get_map():
-            now = time.monotonic()
-            if give_up is not None and now >= give_up:
-                break
-            due = [moment for stream in self._readers if (moment := stream.due()) is not None]
-            due += [] if give_up is None else [give_up]
-            for key, _ in self._selector.select(max(0.0, min(due) - now) if due else None):
-                if key.data is not None:
-                    self._read(key.data)
-                elif not self._read_events():
-                    self._selector.unregister(self._control)
-                    give_up = time.monotonic() + _DRAIN_S
-            now = time.monotonic()
-            for stream in list(self._readers):
-                moment = stream.due()
-                if moment is not None and moment <= now:
-                    stream.show_partial()
-        status = self._keeper.wait()
-        missing = [spec.rank for spec in self._ranks if spec.rank not in self._outcome.codes]
-        if missing:
-            # Its death took the ranks with it; their children may still be there, in the ranks' groups.
-            for rank in missing:
-                if rank in self._pids:
-                    _kill_group(self._pids[rank])
-            self._outcome.problem = (
-                f"horovodrun: the process that watches over the ranks ended with status {status} while "
-                f"ranks {missing} were running; the job was ended."
-            )
+        """Passes on output and events until nothing of the job is left on any host."""
+        while not all(site.over for site in self._sites):
+            self._turn()
 
-    def _read(self, stream: RankStream) -> bool:
-        """Passes on one chunk; false when there is none now, or none any more."""
-        reader = self._readers.get(stream)
-        if reader is None:
-            return False
-        try:
-            data = os.read(reader, _CHUNK)
-        except BlockingIOError:
-            return False
+    def _turn(self, until: float | None = None) -> None:
+        now = time.monotonic()
+        due = [moment for stream in self._streams.values() if (moment := stream.due()) is not None]
+        due += [moment for site in self._sites if not site.over and (moment := site.due()) is not None]
+        due += [] if until is None else [until]
+        for key, _ in self._selector.select(max(0.0, min(due) - now) if due else None):
+            key.data()
+        now = time.monotonic()
+        for stream in self._streams.values():
+            moment = stream.due()
+            if moment is not None and moment <= now:
+                stream.show_partial()
+        for site in self._sites:
+            site.advance(now)
+
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        """Called by a site; see Listener."""
         if data:
-            stream.feed(data)
-            return True
-        self._selector.unregister(reader)
-        os.close(self._readers.pop(stream))
-        stream.end()
-        return False
+            self._streams[rank, stream].feed(data)
+        elif (rank, stream) in self._streams:
+            self._streams.pop((rank, stream)).end()
 
-    def _read_events(self) -> bool:
-        try:
-            data = self._control.recv(_CHUNK)
-        except ConnectionError:
-            return False
-        self._events += data
-        *lines, self._events = self._events.split(b"\n")
+    def said(self, site, data: bytes) -> None:
+        """Called by a site; see Listener."""
+        *lines, rest = (self._unfinished_said.pop(site.host, b"") + data).split(b"\n")
+        self._unfinished_said[site.host] = rest
         for line in lines:
-            self._handle(json.loads(line))
-        return bool(data)
+            self._output.stderr.note(f"horovodrun: {site.host}: {line.decode(errors='replace').rstrip()}")
 
-    def _handle(self, event: dict) -> None:
+    def event(self, site, event: dict) -> None:
+        """Called by a site; see Listener."""
         note = self._output.stderr.note
         kind = event["event"]
+        on_host = "" if site.host is None else f" on {site.host}"
         if kind == "start":
-            self._pids[event["rank"]] = event["pid"]
             if self._verbose:
-                note(f"horovodrun: rank {event['rank']} is process {event['pid']}")
+                note(f"horovodrun: rank {event['rank']} is process {event['pid']}{on_host}")
         elif kind == "exit":
-            self._handle_exit(event["rank"], event["code"], event["asked"])
+            self._handle_exit(site, event["rank"], event["code"], event["asked"])
         elif kind == "terminating":
-            rank, _ = self._outcome.first_failed
-            note(f"Terminating remaining workers after failure of Process {rank}.")
+            if not self._terminating_said and self._outcome.first_failed is not None:
+                note(
+                    f"Terminating remaining workers after failure of Process {self._outcome.first_failed[0]}."
+                )
+            self._terminating_said = True
         elif kind == "stopping":
-            note("horovodrun: stopping all processes")
+            if not self._terminating_said:
+                note("horovodrun: stopping all processes")
+            self._terminating_said = True
         elif kind == "unkillable":
-            note(f"horovodrun: processes {event['pids']} do not end, although they were sent SIGKILL")
+            note(
+                f"horovodrun: processes {event['pids']}{on_host} do not end, although they were sent SIGKILL"
+            )
+        elif kind == "lost":
+            self._handle_loss(site, event["text"])
 
-    def _handle_exit(self, rank: int, code: int, asked: bool) -> None:
-        # Its last words first. What its children go on writing has to wait for its turn.
-        for stream in self._streams[rank]:
-            for _ in range(64):
-                if not self._read(stream):
-                    break
+    def _handle_exit(self, site, rank: int, code: int, asked: bool) -> None:
         self._outcome.codes[rank] = code
-        if code and not asked and self._outcome.first_failed is None:
+        if code and not asked and self._outcome.exit_code == 0:
             self._outcome.first_failed = (rank, code)
+            self._fail_others(site)
         if code or self._verbose:
             self._output.stderr.note(f"Process {rank} exit with status code {code}.")
 
+    def _handle_loss(self, site, text: str) -> None:
+        where = "" if site.host is None or site.over else f"{site.host}: "
+        if self._outcome.exit_code == 0 and not self._stops:
+            self._outcome.problem = f"horovodrun: {where}{text}\n"
+        else:
+            self._output.stderr.note(f"horovodrun: {where}{text}")
+        self._fail_others(site)
+
+    def _fail_others(self, failed) -> None:
+        for site in self._sites:
+            if site is not failed and not site.over:
+                site.request("fail")
+
     def _end(self) -> None:
         """Ends whatever runs, while an exception is on its way to the caller."""
-        while self._keeper is not None and self._keeper.poll() is None:
-            self.stop()
+        for site in self._sites:
+            if not site.begun:
+                site.close()
+        while not all(site.over for site in self._sites):
             try:
-                if self._control not in [key.fileobj for key in self._selector.get_map().values()]:
-                    self._keeper.wait()
+                self.stop()
                 self._follow()
             except OutputClosedError:
                 self._output.mute()
@@ -265,30 +230,16 @@ class Job:
                 continue  # impatient: the second request kills
 
     def _close(self) -> None:
-        for stream, reader in self._readers.items():
-            os.close(reader)
+        for site in self._sites:
+            site.hang_up()
+        for site in self._sites:
+            site.close()
+        for stream in self._streams.values():
             try:
                 stream.end()
             except OutputClosedError:
                 pass
-        self._readers.clear()
+        self._streams.clear()
         self._selector.close()
-        control, self._control = self._control, None
-        if control is not None:
-            control.close()
-
-
-def _kill_group(pid: int) -> None:
-    try:
-        os.killpg(pid, signal.SIGKILL)
-    except OSError:
-        pass
-
-
-def _encode(words: Sequence[str]) -> list[str]:
-    """Any bytes a command or a variable may hold, as text that JSON keeps."""
-    return [os.fsencode(word).decode("latin-1") for word in words]
-
-
-def _encode_env(env: Mapping[str, str]) -> dict[str, str]:
-    return dict(zip(_encode(list(env)), _encode(list(env.values()))))
+        wake, self._wake = self._wake, -1
+        os.close(wake)

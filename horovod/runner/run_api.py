@@ -14,9 +14,9 @@ import sys
 import warnings
 from typing import Any
 
+from horovod.runner.function_memory import FunctionMemory, read_all, write_all
+from horovod.runner.job import check_supported, run_job
 from horovod.runner.launch import make_parser
-from horovod.runner.local_job import check_supported, run_job
-from horovod.runner.run_task import FUNC_FD, RESULT_FD, read_all, write_all
 
 _OLD_NAMES = {
     "np": "num_proc",
@@ -86,28 +86,25 @@ def run_from_arguments(arguments: dict[str, Any]) -> list[Any]:
     func, args, kwargs = (arguments.pop(name) for name in ("func", "args", "kwargs"))
     settings = _settings(arguments)
     python = settings.executable or sys.executable
-    if shutil.which(python) is None:
+    # With other hosts it may be there and not here; run_job() looks where there are ranks here.
+    if settings.hosts is None and settings.hostfile is None and shutil.which(python) is None:
         raise ValueError(f"The Python interpreter {python!r} was not found or cannot be executed.")
-    # All descriptors of one job: the function, then a place for each rank's result.
-    memory: list[int] = []
+    memory = FunctionMemory(range(settings.num_proc))
     try:
-        memory.append(os.memfd_create("horovod-run-function"))
-        write_all(memory[0], cloudpickle.dumps((func, tuple(args), kwargs or {})))
-        memory += [os.memfd_create(f"horovod-run-result-{rank}") for rank in range(settings.num_proc)]
+        write_all(memory.function, cloudpickle.dumps((func, tuple(args), kwargs or {})))
         outcome = run_job(
             settings,
             [python, "-m", "horovod.runner.run_task"],
             started=lambda job: None,
             extra_env={"PYTHONPATH": _python_path()},
-            descriptors=lambda rank: {FUNC_FD: memory[0], RESULT_FD: memory[1 + rank]},
+            function=memory,
         )
         text = outcome.error_text()
         if text is None:
-            return [_result(rank, place) for rank, place in enumerate(memory[1:])]
-        raise _failure(text, outcome.first_failed, memory[1:])
+            return [_result(rank, place) for rank, place in memory.results.items()]
+        raise _failure(text, outcome.first_failed, memory.results)
     finally:
-        for descriptor in memory:
-            os.close(descriptor)
+        memory.close()
 
 
 def _result(rank: int, place: int) -> Any:
@@ -119,7 +116,7 @@ def _result(rank: int, place: int) -> Any:
     return pickle.loads(data)[1]
 
 
-def _failure(text: str, first_failed: tuple[int, int] | None, places: list[int]) -> RuntimeError:
+def _failure(text: str, first_failed: tuple[int, int] | None, places: dict[int, int]) -> RuntimeError:
     """The exception for a failed job, with what the first failing process left behind."""
     cause = None
     if first_failed is not None:

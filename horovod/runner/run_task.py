@@ -1,7 +1,7 @@
 """What each process of `horovod.run` executes: fetches the function, calls it, leaves the result.
 
-Function and result are unnamed memory files inherited from run_api.py; only this job's processes hold them,
-so unpickling trusts nobody else. Started as `python -m horovod.runner.run_task`; not to be imported.
+Function and result are unnamed memory files that it inherits (function_memory.py); only this job's processes hold
+them, so unpickling trusts nobody else. Started as `python -m horovod.runner.run_task`; not to be imported.
 """
 
 from __future__ import annotations
@@ -11,26 +11,7 @@ import pickle
 import sys
 import traceback
 
-FUNC_FD = "HOROVOD_RUN_FUNC_FD"
-RESULT_FD = "HOROVOD_RUN_RESULT_FD"
-
-
-def read_all(descriptor: int) -> bytes:
-    """The whole memory file, without moving the position its other holders share."""
-    size, parts, done = os.fstat(descriptor).st_size, [], 0
-    while done < size:
-        parts.append(os.pread(descriptor, min(size - done, 1 << 30), done))
-        if not parts[-1]:
-            break
-        done += len(parts[-1])
-    return b"".join(parts)
-
-
-def write_all(descriptor: int, data: bytes) -> None:
-    """Puts `data` at the beginning of the memory file."""
-    view, done = memoryview(data), 0
-    while done < len(view):
-        done += os.pwrite(descriptor, view[done : done + (1 << 30)], done)
+from horovod.runner.function_memory import FUNC_FD, RESULT_FD, read_all, write_all
 
 
 def main() -> int:

@@ -50,7 +50,16 @@ def test_check_build_has_the_familiar_layout(launcher):
             r"Requested more processes (4) than there are available slots (2)",
         ),
         (["-np", "1", "-H", "localhost", "ls"], "Invalid host input"),
-        (["-np", "1", "-H", "192.0.2.1:1", "ls"], "several hosts are not supported yet"),
+        (["-np", "1", "-H", "192.0.2.1:1", "--remote-shell", "rsh", "ls"], "does not say where the name"),
+        (
+            ["-np", "1", "-H", "192.0.2.1:1", "--remote-shell", "x '{host}", "ls"],
+            "cannot be split into words",
+        ),
+        (
+            ["-np", "1", "-H", "192.0.2.1:1", "--remote-shell", "x {host}", "-p", "2", "ls"],
+            "put -p and -i into",
+        ),
+        (["-np", "1", "-H", "-x:1", "--remote-shell", "x {host}", "ls"], "expected one argument"),
         (["-np", "1", "--hostfile", "/nowhere/hosts", "ls"], "/nowhere/hosts"),
         (["-np", "1", "--config-file", "/nowhere/config", "ls"], "/nowhere/config"),
         (["-np", "1", "-H", "a:1", "--hostfile", "f", "ls"], "not allowed with argument"),

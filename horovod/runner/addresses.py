@@ -1,0 +1,112 @@
+"""Where the store listens, and under which address each host finds it.
+
+One address, that of the interface which leads to the other hosts; loopback when there are none; all interfaces only
+where different hosts lie behind different ones. Asks the kernel and the resolver, sends nothing. For the
+launcher; any thread.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import ipaddress
+import os
+import socket
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+LOOPBACK = "127.0.0.1"
+_SIOCGIFADDR = 0x8915
+
+
+@dataclass(frozen=True)
+class StorePlace:
+    """`listen`: the address to bind. `local`, `remote[host]`: the address to use on this machine and there."""
+
+    listen: str
+    local: str
+    remote: dict[str, str] = field(default_factory=dict)
+
+
+def interface_address(name: str) -> str | None:
+    """The address of an interface of this machine: IPv4, else a global one of IPv6, else None."""
+    request = struct.pack("256s", os.fsencode(name)[:15])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            return socket.inet_ntoa(fcntl.ioctl(sock, _SIOCGIFADDR, request)[20:24])
+        except OSError:
+            pass
+    try:
+        with open("/proc/net/if_inet6") as lines:
+            for words in map(str.split, lines):
+                address = ipaddress.IPv6Address(bytes.fromhex(words[0]))
+                if words[5] == name and not address.is_link_local:
+                    return str(address)
+    except OSError:
+        pass
+    return None
+
+
+def source_address(host: str) -> str | None:
+    """This machine's address on the way to `host`, None if the name or the way is unknown."""
+    try:
+        found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
+    except (OSError, UnicodeError):
+        return None
+    for family, kind, protocol, _, address in found:
+        with socket.socket(family, kind, protocol) as sock:
+            try:
+                sock.connect(address)  # of a datagram socket: only looks the route up
+                return sock.getsockname()[0]
+            except OSError:
+                continue
+    return None
+
+
+def store_place(
+    hosts: Sequence[str],
+    interfaces: Iterable[str] = (),
+    resolve: Callable[[str], str] = lambda host: host,
+) -> StorePlace:
+    """Where the store of a job with these other hosts belongs.
+
+    `interfaces` are the job's, if named; those that this machine has not are passed over. `resolve` may know
+    names that the resolver does not. Raises ValueError where no address can be found.
+    """
+    if not hosts:
+        return StorePlace(LOOPBACK, LOOPBACK)
+    named = [address for name in interfaces if (address := interface_address(name)) is not None]
+    sources = {host: source_address(host) or source_address(resolve(host)) for host in hosts}
+    if named:
+        # Several may be named: the one that leads there, if it is among them.
+        remote = {host: source if source in named else named[0] for host, source in sources.items()}
+    else:
+        guess = None if all(sources.values()) else _only_address(sources)
+        remote = {host: source or guess for host, source in sources.items()}
+    used = sorted(set(remote.values()))
+    if len(used) == 1:
+        return StorePlace(used[0], used[0], remote)
+    if any(":" in address for address in used):
+        raise ValueError(
+            f"The other hosts lie behind several addresses of this machine ({', '.join(used)}), not all of IPv4. "
+            "Name one interface that leads to all of them with --network-interfaces."
+        )
+    return StorePlace("0.0.0.0", used[0], remote)
+
+
+def _only_address(sources: dict[str, str | None]) -> str:
+    """This machine's address when there is but one, for hosts that only the remote shell can find."""
+    present = {}
+    for _, name in socket.if_nameindex():
+        address = interface_address(name)
+        if address is not None and not ipaddress.ip_address(address).is_loopback:
+            present[name] = address
+    if len(present) == 1:
+        return next(iter(present.values()))
+    unknown = [host for host, source in sources.items() if source is None]
+    shown = ", ".join(f"{name} ({address})" for name, address in present.items()) or "none"
+    raise ValueError(
+        f"No address is known for {', '.join(unknown)}, so it is not clear under which of its own addresses the "
+        "ranks there can reach this machine. Name the interface that leads to the hosts with "
+        f"--network-interfaces; there are: {shown}."
+    )

@@ -1,0 +1,157 @@
+"""What the launcher and its agents on other hosts say to each other, over the agent's standard input and output.
+
+A frame is a length (u32, of what follows the kind), a kind (u8) and a payload, little endian. The agent begins with
+MAGIC, so that what a login script prints before it is told apart. Standard library only; used by one thread,
+but for Outgoing.add() and flush(), which a signal handler of that thread may call.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import struct
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+PROTOCOL = 1
+MAGIC = b"\0hvd-agent %d\n" % PROTOCOL
+# Longer ones are nonsense: something else is talking, or bytes were lost.
+LONGEST = 256 << 20
+CHUNK = 1 << 20
+
+_HEADER = struct.Struct("<IB")
+_RANK = struct.Struct("<I")
+_STREAM = struct.Struct("<IB")
+
+
+class Kind(enum.IntEnum):
+    """JSON payloads unless said otherwise."""
+
+    # to the agent
+    JOB = 1  # the ranks of this host, see RemoteRanks
+    FUNCTION = 2  # bytes: a part of the function of horovod.run
+    START = 3  # empty
+    STOP = 4  # empty: as Ctrl-C
+    FAIL = 5  # empty: a rank elsewhere has failed
+    # to the launcher
+    READY = 16  # who the agent is
+    REFUSED = 17  # text: why the ranks cannot run there
+    OUTPUT = 18  # rank (u32), stream (u8), bytes; no bytes: the end of the stream
+    EVENT = 19  # what the keeper reports
+    RESULT = 20  # rank (u32), a part of what the function returned there
+    END = 21  # empty: nothing of the job is left on that host
+    BEAT = 22  # empty: makes a dead connection show
+
+
+class ProtocolError(Exception):
+    """The other side does not keep to this protocol."""
+
+
+def frame(kind: Kind, payload: bytes = b"") -> bytes:
+    return _HEADER.pack(len(payload), kind) + payload
+
+
+def output_frame(rank: int, stream: int, data: bytes) -> bytes:
+    return frame(Kind.OUTPUT, _STREAM.pack(rank, stream) + data)
+
+
+def split_output(payload: bytes) -> tuple[int, int, bytes]:
+    """(rank, stream, bytes)"""
+    return *_STREAM.unpack_from(payload), payload[_STREAM.size :]
+
+
+def memory_frames(kind: Kind, descriptor: int, rank: int | None = None) -> Iterator[bytes]:
+    """A memory file in frames, one at a time; `rank` stands before each part."""
+    head, size, done = b"" if rank is None else _RANK.pack(rank), os.fstat(descriptor).st_size, 0
+    while done < size:
+        part = os.pread(descriptor, min(CHUNK, size - done), done)
+        done += len(part)
+        yield frame(kind, head + part)
+
+
+def split_result(payload: bytes) -> tuple[int, bytes]:
+    """(rank, bytes)"""
+    return _RANK.unpack_from(payload)[0], payload[_RANK.size :]
+
+
+class Incoming:
+    """Makes frames of the bytes that have arrived."""
+
+    def __init__(self):
+        self._data = bytearray()
+
+    def feed(self, data: bytes) -> list[tuple[int, bytes]]:
+        """All frames that are complete now. Raises ProtocolError for an impossible length."""
+        self._data += data
+        frames, start = [], 0
+        while len(self._data) - start >= _HEADER.size:
+            length, kind = _HEADER.unpack_from(self._data, start)
+            if length > LONGEST:
+                raise ProtocolError(f"a frame of {length} bytes of kind {kind} was announced")
+            end = start + _HEADER.size + length
+            if len(self._data) < end:
+                break
+            frames.append((kind, bytes(self._data[start + _HEADER.size : end])))
+            start = end
+        del self._data[:start]
+        return frames
+
+
+class Outgoing:
+    """Frames on their way into a descriptor that does not block."""
+
+    def __init__(self, descriptor: int, first: Iterable[bytes] = ()):
+        self.descriptor = descriptor
+        self._first = iter(first)  # made only when there is room for it
+        self._parts: deque[memoryview] = deque()
+        self._flushing = False
+        self.size = 0
+
+    def add(self, data: bytes) -> None:
+        self.size += len(data)
+        self._parts.append(memoryview(data))
+
+    def flush(self) -> bool:
+        """Writes what can be written now; true when nothing is left. Raises OSError if nobody reads."""
+        if self._flushing:
+            return False  # a signal handler has come in between; the loop it interrupted goes on
+        self._flushing = True
+        try:
+            while True:
+                if not self._parts:
+                    part = next(self._first, None)
+                    if part is None:
+                        return True
+                    # In front of what a signal handler may have added meanwhile.
+                    self._parts.appendleft(memoryview(part))
+                    self.size += len(part)
+                try:
+                    written = os.write(self.descriptor, self._parts[0])
+                except BlockingIOError:
+                    return False
+                self.size -= written
+                rest = self._parts[0][written:]
+                if rest:
+                    self._parts[0] = rest
+                else:
+                    self._parts.popleft()
+        finally:
+            self._flushing = False
+
+
+def encode_words(words: Sequence[str]) -> list[str]:
+    """Any bytes a command or a variable may hold, as text that JSON keeps."""
+    return [os.fsencode(word).decode("latin-1") for word in words]
+
+
+def decode_words(words: Sequence[str]) -> list[str]:
+    """The inverse of encode_words."""
+    return [os.fsdecode(word.encode("latin-1")) for word in words]
+
+
+def encode_env(env: Mapping[str, str]) -> dict[str, str]:
+    return dict(zip(encode_words(list(env)), encode_words(list(env.values()))))
+
+
+def decode_env(env: Mapping[str, str]) -> dict[str, str]:
+    return dict(zip(decode_words(list(env)), decode_words(list(env.values()))))

@@ -1,0 +1,66 @@
+"""The function of `horovod.run` and what it returned, as unnamed memory files: only processes of the job hold them.
+
+Made by the launcher, and once more by the agent of each other host; the ranks inherit the descriptors and find
+their numbers in two variables. Any thread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+FUNC_FD = "HOROVOD_RUN_FUNC_FD"
+RESULT_FD = "HOROVOD_RUN_RESULT_FD"
+
+
+def read_all(descriptor: int) -> bytes:
+    """The whole memory file, without moving the position its other holders share."""
+    size, parts, done = os.fstat(descriptor).st_size, [], 0
+    while done < size:
+        parts.append(os.pread(descriptor, min(size - done, 1 << 30), done))
+        if not parts[-1]:
+            break
+        done += len(parts[-1])
+    return b"".join(parts)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Puts `data` at the beginning of the memory file."""
+    view, done = memoryview(data), 0
+    while done < len(view):
+        done += os.pwrite(descriptor, view[done : done + (1 << 30)], done)
+
+
+def append(descriptor: int, data: bytes) -> None:
+    """Puts `data` behind what was appended before."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+class FunctionMemory:
+    """`function` is a descriptor, `results` one per rank. Raises OSError when out of descriptors."""
+
+    def __init__(self, ranks: Iterable[int]):
+        self.function = -1
+        self.results: dict[int, int] = {}
+        try:
+            self.function = os.memfd_create("horovod-run-function")
+            for rank in ranks:
+                self.results[rank] = os.memfd_create(f"horovod-run-result-{rank}")
+        except BaseException:
+            self.close()
+            raise
+
+    def variables(self, rank: int) -> dict[str, str]:
+        """What tells a rank where its memory is."""
+        return {FUNC_FD: str(self.function), RESULT_FD: str(self.results[rank])}
+
+    def descriptors(self, rank: int) -> tuple[int, int]:
+        return self.function, self.results[rank]
+
+    def close(self) -> None:
+        for descriptor in [self.function, *self.results.values()]:
+            if descriptor >= 0:
+                os.close(descriptor)
+        self.function, self.results = -1, {}

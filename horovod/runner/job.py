@@ -1,0 +1,192 @@
+"""One job, from checked arguments to its end: `horovodrun` and `horovod.run` meet here.
+
+Finds out which hosts are this machine, opens the store where the ranks meet, gives each rank its environment, and runs
+the processes. Blocks its thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from horovod.runner.addresses import store_place
+from horovod.runner.env import (
+    SECRET,
+    job_environment,
+    rank_environment,
+    remote_environment,
+    store_environment,
+)
+from horovod.runner.function_memory import FunctionMemory
+from horovod.runner.hosts import (
+    SlotInfo,
+    check_interfaces,
+    get_host_assignments,
+    merge_hosts,
+    parse_host_files,
+    parse_hosts,
+)
+from horovod.runner.local_ranks import LocalRanks, RankSpec
+from horovod.runner.output import Output
+from horovod.runner.processes import Job, Outcome
+from horovod.runner.remote_ranks import RemoteRanks
+from horovod.runner.remote_shell import RemoteShell, agent_words
+
+# What the parser knows and a later version will do: dest -> (how it is called, what it belongs to).
+_LATER = {
+    "min_num_proc": ("--min-num-proc", "elastic jobs"),
+    "max_num_proc": ("--max-num-proc", "elastic jobs"),
+    "slots": ("--slots-per-host", "elastic jobs"),
+    "elastic_timeout": ("--elastic-timeout", "elastic jobs"),
+    "reset_limit": ("--reset-limit", "elastic jobs"),
+    "cooldown_range": ("--blacklist-cooldown-range", "elastic jobs"),
+    "host_discovery_script": ("--host-discovery-script", "elastic jobs"),
+    "use_mpi": ("--mpi", "starting the ranks with mpirun"),
+    "mpi_args": ("--mpi-args", "starting the ranks with mpirun"),
+    "binding_args": ("--binding-args", "starting the ranks with mpirun"),
+    "use_jsrun": ("--jsrun", "starting the ranks with jsrun"),
+}
+
+
+def check_supported(args: argparse.Namespace) -> None:
+    """Raises NotImplementedError for what this version cannot do, naming option and alternative."""
+    for dest, (name, feature) in _LATER.items():
+        if getattr(args, dest, None) not in (None, False):
+            hint = ""
+            if "mpirun" in feature:
+                hint = " To use MPI's own launcher, run: mpirun -np N python train.py"
+            raise NotImplementedError(f"{name} is not supported yet by this version ({feature}).{hint}")
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Which rank runs where. `here`: the host name of the slots on this machine, None if there are none."""
+
+    slots: list[SlotInfo]
+    here: str | None
+
+    def local(self) -> list[SlotInfo]:
+        return [slot for slot in self.slots if slot.hostname == self.here]
+
+    def remote(self) -> dict[str, list[SlotInfo]]:
+        hosts: dict[str, list[SlotInfo]] = {}
+        for slot in self.slots:
+            if slot.hostname != self.here:
+                hosts.setdefault(slot.hostname, []).append(slot)
+        return hosts
+
+
+def assign_slots(args: argparse.Namespace) -> Placement:
+    """The place of each rank. Raises ValueError for impossible hosts or counts, OSError for the hostfile."""
+    if args.num_proc < 1:
+        raise ValueError(f"The number of processes must be at least 1, found -np {args.num_proc}.")
+    if args.hosts and args.hostfile:
+        raise ValueError("Give either hosts or a hostfile, not both.")
+    text = parse_host_files(args.hostfile) if args.hostfile else args.hosts or f"localhost:{args.num_proc}"
+    hosts, here = merge_hosts(parse_hosts(text))
+    return Placement(get_host_assignments(hosts, args.num_proc), here)
+
+
+def run_job(
+    args: argparse.Namespace,
+    command: Sequence[str],
+    started: Callable[[Job], None],
+    extra_env: dict[str, str] | None = None,
+    function: FunctionMemory | None = None,
+) -> Outcome:
+    """Runs `command` once per rank and returns when nothing of it is left.
+
+    `started` gets the Job before any process exists, for signal handlers. With `function` the ranks find it there,
+    and leave their results there. Raises ValueError, OSError.
+    """
+    placement = assign_slots(args)
+    if args.nics:
+        check_interfaces(args.nics)
+    env = {**job_environment(os.environ, args), **(extra_env or {})}
+    if args.start_timeout is not None:
+        timeout_s = _seconds("--start-timeout", args.start_timeout)
+    else:
+        timeout_s = _seconds("HOROVOD_START_TIMEOUT", env.get("HOROVOD_START_TIMEOUT"))
+    if placement.local():
+        _check_command(command)
+    remote = placement.remote()
+    shell = None
+    if remote:
+        silence_s = _seconds("HOROVOD_GLOO_TIMEOUT_SECONDS", env.get("HOROVOD_GLOO_TIMEOUT_SECONDS"))
+        template = args.remote_shell or env.get("HOROVOD_REMOTE_SHELL")
+        shell = RemoteShell(template, args.ssh_port, args.ssh_identity_file, timeout_s, silence_s)
+    named = sorted(args.nics) if args.nics else _list(env.get("HOROVOD_GLOO_IFACE"))
+    place = store_place(list(remote), named, shell.resolve if shell else str)
+    output = Output(len(placement.slots), args.output_filename, bool(args.prefix_output_with_timestamp))
+    # Imported late: the parser, --version and wrong arguments need no engine.
+    from hvd_core.bootstrap.store import StoreServer
+    from hvd_core.bootstrap.wire import join_address
+
+    secret = secrets.token_bytes(32)
+    server = StoreServer(host=place.listen, secret=secret)
+    try:
+        port = int(server.address.rpartition(":")[2])
+        sites: list[LocalRanks | RemoteRanks] = []
+        here = {**env, **store_environment(join_address(place.local, port), secret)}
+        if placement.local():
+            sites.append(LocalRanks([_spec(slot, command, function) for slot in placement.local()], here))
+        python = args.remote_python or env.get("HOROVOD_REMOTE_PYTHON") or sys.executable or "python3"
+        for host, slots in remote.items():
+            address = join_address(place.remote[host], port)
+            common = {**remote_environment(env), **store_environment(address, secret)}
+            ranks = {slot.rank: rank_environment(slot) for slot in slots}
+            words = shell.command(host, agent_words(python))
+            sites.append(RemoteRanks(host, words, command, ranks, common, address, function))
+        if args.verbose:
+            _describe(output, placement, here, server.address)
+        job = Job(sites, output, bool(args.verbose), timeout_s)
+        started(job)
+        return job.run()
+    finally:
+        server.close()
+
+
+def _spec(slot: SlotInfo, command: Sequence[str], function: FunctionMemory | None) -> RankSpec:
+    variables = rank_environment(slot)
+    if function is None:
+        return RankSpec(slot.rank, command, variables)
+    variables.update(function.variables(slot.rank))
+    return RankSpec(slot.rank, command, variables, function.descriptors(slot.rank))
+
+
+def _check_command(command: Sequence[str]) -> None:
+    """One message instead of one per rank."""
+    if shutil.which(command[0]) is not None:
+        return
+    hint = ""
+    if command[0].endswith(".py") and os.path.exists(command[0]):
+        hint = f" It is a Python file that is not executable; did you mean: python {command[0]}"
+    raise ValueError(f"The command {command[0]!r} was not found or cannot be executed.{hint}")
+
+
+def _seconds(name: str, value: str | int | None, default: int = 30) -> int:
+    if value is None:
+        return default
+    if not (str(value).isdecimal() and int(value) > 0):
+        raise ValueError(f"{name} must be a positive number of seconds, found {value!r}.")
+    return int(value)
+
+
+def _list(text: str | None) -> list[str]:
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def _describe(output: Output, placement: Placement, env: dict[str, str], store: str) -> None:
+    counts: dict[str, int] = {}
+    for slot in placement.slots:
+        counts[slot.hostname] = counts.get(slot.hostname, 0) + 1
+    where = ", ".join(f"{host} ({count})" for host, count in counts.items())
+    output.stderr.note(f"horovodrun: {len(placement.slots)} processes on {where}, store {store}")
+    for name in sorted(env):
+        if name.startswith("HOROVOD_") and name != SECRET:
+            output.stderr.note(f"horovodrun: {name}={env[name]}")

@@ -1,0 +1,270 @@
+"""Starts ranks on this machine and follows them to their end: in the launcher, and in the agent on other hosts.
+
+The processes belong to the keeper (keeper.py). This side reads what they print and what the keeper reports, and
+hands both to a Listener. Everything runs on the thread that turns the selector, except request(), which a
+signal handler of that thread may call.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from horovod.runner.frames import encode_env, encode_words
+
+STREAMS = ("stdout", "stderr")
+_KEEPER = Path(__file__).with_name("keeper.py")
+_CHUNK = 1 << 16
+# Once everything has ended the pipes hold only what is left in them.
+_DRAIN_S = 2.0
+
+
+@dataclass
+class RankSpec:
+    """One process to be: its command, its variables on top of the job's, descriptors it may keep."""
+
+    rank: int
+    command: Sequence[str]
+    env: Mapping[str, str]
+    keep: Sequence[int] = ()
+
+
+class Listener(Protocol):
+    """Who is told what happens."""
+
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        """Something was printed; `stream` is an index into STREAMS. No bytes: the end of the stream."""
+
+    def event(self, site, event: dict) -> None:
+        """What the keeper reports, or {"event": "lost", "ranks": [...], "text": ...}."""
+
+    def said(self, site, data: bytes) -> None:
+        """The remote shell itself printed something; it has nothing to do with a rank."""
+
+
+class LocalRanks:
+    """The ranks of one job here. `selector` calls back: the `data` of each key is a function."""
+
+    def __init__(self, ranks: Sequence[RankSpec], env: Mapping[str, str]):
+        self.ranks = [spec.rank for spec in ranks]
+        self.host: str | None = None  # this one
+        self.ready = True
+        self.begun = False
+        self.over = False
+        self._specs = ranks
+        self._env = env
+        self._running = set(self.ranks)
+        self._readers: dict[tuple[int, int], int] = {}
+        self._pids: dict[int, int] = {}
+        self._selector: selectors.BaseSelector | None = None
+        self._listener: Listener | None = None
+        self._control: socket.socket | None = None
+        self._keeper: subprocess.Popen | None = None
+        self._events = b""
+        self._describing = True
+        self._wanted: list[str] = []
+        self._ended = False
+        self._paused = False
+        self._give_up: float | None = None
+
+    def open(self, selector: selectors.BaseSelector, listener: Listener) -> None:
+        self._selector, self._listener = selector, listener
+
+    def begin(self) -> None:
+        """Starts the ranks. Raises OSError when processes cannot be made."""
+        self.begun = True
+        try:
+            self._begin()
+        except BaseException:
+            self.hang_up()
+            self.close()
+            raise
+
+    def _begin(self) -> None:
+        ours, theirs = socket.socketpair()
+        self._control = ours
+        described, writers = [], []
+        try:
+            for spec in self._specs:
+                entry = {
+                    "rank": spec.rank,
+                    "command": encode_words(spec.command),
+                    "env": encode_env(spec.env),
+                    "keep": list(spec.keep),
+                }
+                for index, name in enumerate(STREAMS):
+                    reader, entry[name] = os.pipe()
+                    writers.append(entry[name])
+                    os.set_blocking(reader, False)
+                    self._readers[spec.rank, index] = reader
+                    self._watch((spec.rank, index))
+                described.append(entry)
+            python = sys.executable or shutil.which("python3") or "python3"
+            self._keeper = subprocess.Popen(
+                [python, "-I", "-S", str(_KEEPER), str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno(), *writers] + [kept for spec in self._specs for kept in spec.keep],
+                # Ctrl-C in the terminal is for the launcher; the keeper must survive it.
+                start_new_session=True,
+            )
+        finally:
+            theirs.close()
+            for writer in writers:
+                os.close(writer)
+        message = {
+            "launcher": os.getpid(),
+            "directory": encode_words([os.getcwd()])[0],
+            "env": encode_env(self._env),
+            "ranks": described,
+        }
+        try:
+            ours.sendall(json.dumps(message).encode() + b"\n", socket.MSG_NOSIGNAL)
+        except (BrokenPipeError, ConnectionError):
+            pass  # the keeper could not start; the end of the stream says so
+        self._describing = False
+        while self._wanted:
+            self.request(self._wanted.pop(0))
+        self._selector.register(ours, selectors.EVENT_READ, self._read_events)
+
+    def request(self, word: str) -> None:
+        """ "stop": SIGTERM, and SIGKILL after a while; the second time SIGKILL. "fail": a rank elsewhere failed."""
+        if self._describing:
+            # A signal handler must not write into the middle of the description.
+            self._wanted.append(word)
+        elif self._control is not None:
+            try:
+                self._control.send(
+                    json.dumps(word).encode() + b"\n", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+                )
+            except OSError:
+                pass  # the keeper has ended, so there is nothing to stop
+
+    def hang_up(self) -> None:
+        """Leaves the ranks to the keeper, which ends them as if this process had died."""
+        if self._control is not None:
+            try:
+                self._control.shutdown(socket.SHUT_WR)
+            except OSError:
+                pass
+
+    def pause(self, paused: bool) -> None:
+        """Leaves what the ranks print in their pipes for now, or reads it again."""
+        if paused == self._paused:
+            return
+        self._paused = paused
+        for key in self._readers:
+            if paused:
+                self._selector.unregister(self._readers[key])
+            else:
+                self._watch(key)
+        if self._ended:
+            self._give_up = None if paused else time.monotonic() + _DRAIN_S
+
+    def _watch(self, key: tuple[int, int]) -> None:
+        self._selector.register(self._readers[key], selectors.EVENT_READ, functools.partial(self._read, key))
+
+    def _read(self, key: tuple[int, int]) -> bool:
+        """Passes on one chunk; false when there is none now, or none any more."""
+        reader = self._readers.get(key)
+        if reader is None:
+            return False
+        try:
+            data = os.read(reader, _CHUNK)
+        except BlockingIOError:
+            return False
+        if not data:
+            self._end_stream(key)
+            return False
+        self._listener.output(*key, data)
+        return True
+
+    def _end_stream(self, key: tuple[int, int]) -> None:
+        reader = self._readers.pop(key)
+        if not self._paused:
+            self._selector.unregister(reader)
+        os.close(reader)
+        self._listener.output(*key, b"")
+
+    def _read_events(self) -> None:
+        try:
+            data = self._control.recv(_CHUNK)
+        except ConnectionError:
+            data = b""
+        self._events += data
+        *lines, self._events = self._events.split(b"\n")
+        for line in lines:
+            self._handle(json.loads(line))
+        if not data:
+            self._selector.unregister(self._control)
+            self._ended = True
+            self._give_up = None if self._paused else time.monotonic() + _DRAIN_S
+
+    def _handle(self, event: dict) -> None:
+        if event["event"] == "start":
+            self._pids[event["rank"]] = event["pid"]
+        elif event["event"] == "exit":
+            # Its last words first. What its children go on writing has to wait for its turn.
+            for index in range(len(STREAMS)):
+                for _ in range(64):
+                    if not self._read((event["rank"], index)):
+                        break
+            self._running.discard(event["rank"])
+        self._listener.event(self, event)
+
+    def due(self) -> float | None:
+        """When advance() should be called at the latest (time.monotonic())."""
+        return self._give_up
+
+    def advance(self, now: float) -> None:
+        """Notices the end: `over` is true when no process is left and everything was passed on."""
+        if self.over or not self._ended:
+            return
+        if self._readers and (self._give_up is None or now < self._give_up):
+            return
+        self.over = True
+        status = self._keeper.wait()
+        if not self._running:
+            return
+        # Its death took the ranks with it; their children may still be there, in the ranks' groups.
+        for rank in self._running:
+            if rank in self._pids:
+                _kill_group(self._pids[rank])
+        text = (
+            f"the process that watches over the ranks ended with status {status} while "
+            f"ranks {sorted(self._running)} were running; the job was ended."
+        )
+        self._listener.event(self, {"event": "lost", "ranks": sorted(self._running), "text": text})
+
+    def close(self) -> None:
+        """Lets go of everything; after begin() only once `over` is true, or after hang_up()."""
+        self.over = True
+        for key in list(self._readers):
+            reader = self._readers.pop(key)
+            if not self._paused:
+                self._selector.unregister(reader)
+            os.close(reader)
+        control, self._control = self._control, None
+        if control is not None:
+            control.close()
+        if self._keeper is not None:
+            self._keeper.wait()
+
+
+def _kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except OSError:
+        pass

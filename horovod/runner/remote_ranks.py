@@ -1,0 +1,314 @@
+"""The ranks of another host, seen from the launcher: a remote shell with an agent (agent.py) at its end.
+
+The same face as LocalRanks. Everything travels over the remote shell's standard input and output, the job's secret
+included. Everything runs on the thread that turns the selector, except request(), which a signal handler
+of that thread may call.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+
+from horovod.runner.frames import (
+    MAGIC,
+    PROTOCOL,
+    Incoming,
+    Kind,
+    Outgoing,
+    ProtocolError,
+    encode_env,
+    encode_words,
+    frame,
+    memory_frames,
+    split_output,
+    split_result,
+)
+from horovod.runner.function_memory import FunctionMemory, append
+from horovod.runner.local_ranks import Listener
+from horovod.runner.remote_shell import guarded
+
+_CHUNK = 1 << 18
+# What the remote shell says is kept for error messages.
+_LONGEST_SAID = 4096
+# A login script may be talkative, but not endlessly.
+_LONGEST_NOISE = 1 << 20
+# The remote shell's own end, after that of its output, and the other way round.
+_SHELL_END_S = 3.0
+# How long a host may take to end its ranks after a request. Its keeper gives up after some 15 s itself.
+_ANSWER_S = (20.0, 12.0, 0.0)
+
+
+class RemoteRanks:
+    """`shell` is the command that runs the agent; `ranks` are the variables of each rank; `store` its address."""
+
+    def __init__(
+        self,
+        host: str,
+        shell: Sequence[str],
+        command: Sequence[str],
+        ranks: Mapping[int, Mapping[str, str]],
+        env: Mapping[str, str],
+        store: str,
+        function: FunctionMemory | None = None,
+    ):
+        self.host = host
+        self.ranks = list(ranks)
+        self.ready = False
+        self.begun = False
+        self.over = False
+        self.failure: str | None = None  # why the ranks cannot run there
+        self.agent = ""  # who answered, for --verbose
+        self._shell = list(shell)
+        self._function = function
+        self._running = set(self.ranks)
+        self._job = {
+            "protocol": PROTOCOL,
+            "host": host,
+            "directory": encode_words([os.getcwd()])[0],
+            "command": encode_words(command),
+            "env": encode_env(env),
+            "ranks": [{"rank": rank, "env": encode_env(own)} for rank, own in ranks.items()],
+            "store": store,
+            "function_bytes": None if function is None else os.fstat(function.function).st_size,
+        }
+        self._selector: selectors.BaseSelector | None = None
+        self._listener: Listener | None = None
+        self._process: subprocess.Popen | None = None
+        self._readers: dict[str, int] = {}  # stdout, stderr and the process itself
+        self._outgoing: Outgoing | None = None
+        self._writing = False
+        self._incoming: Incoming | None = None
+        self._noise = b""
+        self._said = b""
+        self._ended = False
+        self._requests = 0
+        self._give_up: float | None = None
+
+    def open(self, selector: selectors.BaseSelector, listener: Listener) -> None:
+        """Starts the remote shell; `ready` tells when the agent has answered."""
+        self._selector, self._listener = selector, listener
+        pipes = [os.pipe() for _ in range(3)]
+        (stdin, self_in), (self_out, stdout), (self_err, stderr) = pipes
+        self._outgoing = Outgoing(self_in, self._introduction())
+        self._readers = {"stdout": self_out, "stderr": self_err}
+        try:
+            self._process = subprocess.Popen(
+                guarded(self._shell),
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                # Ctrl-C in the terminal is for the launcher, which has an orderly end for the other hosts.
+                start_new_session=True,
+            )
+        finally:
+            for descriptor in (stdin, stdout, stderr):
+                os.close(descriptor)
+        self._readers["process"] = os.pidfd_open(self._process.pid)
+        for descriptor in (self_in, self_out, self_err):
+            os.set_blocking(descriptor, False)
+        selector.register(self_out, selectors.EVENT_READ, self._read)
+        selector.register(self_err, selectors.EVENT_READ, self._read_said)
+        selector.register(self._readers["process"], selectors.EVENT_READ, self._shell_ended)
+        self._flush()
+
+    def _introduction(self):
+        yield frame(Kind.JOB, json.dumps(self._job).encode())
+        if self._function is not None:
+            yield from memory_frames(Kind.FUNCTION, self._function.function)
+
+    def begin(self) -> None:
+        """Starts the ranks; only when `ready`."""
+        self.begun = True
+        self._outgoing.add(frame(Kind.START))
+        self._flush()
+
+    def request(self, word: str) -> None:
+        """As LocalRanks.request(). From the third "stop" on the host is not waited for any more."""
+        if self.over or self._outgoing is None:
+            return
+        answer_s = _ANSWER_S[min(self._requests, len(_ANSWER_S) - 1)]
+        self._requests += word == "stop"
+        due = time.monotonic() + answer_s
+        self._give_up = due if self._give_up is None else min(due, self._give_up)
+        self._outgoing.add(frame(Kind.FAIL if word == "fail" else Kind.STOP))
+        self._flush()
+
+    def _flush(self) -> None:
+        try:
+            self._outgoing.flush()
+        except OSError:
+            pass  # the remote shell has ended, and its output will say so
+
+    def due(self) -> float | None:
+        return self._give_up
+
+    def advance(self, now: float) -> None:
+        """Writes what there is room for, and notices the end."""
+        if self.over or self._process is None:
+            return
+        self._watch_room()
+        if not self._readers or (self._give_up is not None and now >= self._give_up):
+            self._finish()
+
+    def _watch_room(self) -> None:
+        """Asks for a call when the pipe has room again, while there is something to write."""
+        if self._outgoing is None:
+            return
+        try:
+            waiting = not self._outgoing.flush()
+        except OSError:
+            waiting = False
+        if waiting != self._writing:
+            self._writing = waiting
+            if waiting:
+                self._selector.register(self._outgoing.descriptor, selectors.EVENT_WRITE, lambda: None)
+            else:
+                self._selector.unregister(self._outgoing.descriptor)
+
+    def _read(self) -> None:
+        data = self._receive("stdout")
+        if data is None:
+            return
+        if self._incoming is None:
+            self._noise += data
+            before, magic, after = self._noise.partition(MAGIC)
+            if not magic:
+                if len(self._noise) > _LONGEST_NOISE:
+                    self._refuse("it printed a megabyte, but no agent answered")
+                return
+            self._noise, self._incoming, data = before, Incoming(), after
+        try:
+            for kind, payload in self._incoming.feed(data):
+                self._take(kind, payload)
+        except (ProtocolError, ValueError, KeyError) as error:
+            self._refuse(f"what it sent makes no sense ({error})")
+
+    def _take(self, kind: int, payload: bytes) -> None:
+        if kind == Kind.OUTPUT:
+            self._listener.output(*split_output(payload))
+        elif kind == Kind.EVENT:
+            event = json.loads(payload)
+            if event["event"] == "exit":
+                self._running.discard(event["rank"])
+            elif event["event"] == "lost":
+                self._running.difference_update(event["ranks"])
+            self._listener.event(self, event)
+        elif kind == Kind.RESULT:
+            rank, part = split_result(payload)
+            append(self._function.results[rank], part)
+        elif kind == Kind.READY:
+            answer = json.loads(payload)
+            self.agent = f"process {answer['pid']} on {answer['host']}, {answer['python']}"
+            self.ready = True
+        elif kind == Kind.REFUSED:
+            self.failure = payload.decode(errors="replace")
+        elif kind == Kind.END:
+            self._ended = True
+        elif kind != Kind.BEAT:
+            raise ProtocolError(f"a frame of kind {kind}")
+
+    def _refuse(self, why: str) -> None:
+        self.failure = self.failure or why
+        self._give_up = time.monotonic()
+
+    def _read_said(self) -> None:
+        data = self._receive("stderr")
+        if data is None:
+            return
+        self._said = (self._said + data)[-_LONGEST_SAID:]
+        if self.begun:
+            self._listener.said(self, data)
+
+    def _receive(self, name: str) -> bytes | None:
+        """What arrived on one stream, None when there is nothing; at the end the stream is closed."""
+        descriptor = self._readers.get(name)
+        if descriptor is None:
+            return None
+        try:
+            data = os.read(descriptor, _CHUNK)
+        except BlockingIOError:
+            return None
+        if data:
+            return data
+        self._close_reader(name)
+        return None
+
+    def _shell_ended(self) -> None:
+        self._close_reader("process")
+
+    def _close_reader(self, name: str) -> None:
+        descriptor = self._readers.pop(name)
+        self._selector.unregister(descriptor)
+        os.close(descriptor)
+        # A helper that a remote shell leaves behind may hold its output open for as long as it likes.
+        due = time.monotonic() + _SHELL_END_S
+        if name != "stderr":
+            self._give_up = due if self._give_up is None else min(due, self._give_up)
+
+    def _finish(self) -> None:
+        silent = "process" in self._readers and "stdout" in self._readers
+        status = None if silent else self._end_shell(time.monotonic())
+        self.over = True
+        if self._ended:
+            return
+        what = "did not answer" if status is None else f"ended with status {status}"
+        if self.begun:
+            text = f"lost the host {self.host!r} with ranks {sorted(self._running)}: the remote shell {what}"
+            if self.failure is not None:
+                text = f"lost the host {self.host!r}: {self.failure}"
+            ranks = sorted(self._running)
+            self._listener.event(self, {"event": "lost", "ranks": ranks, "text": text + self.said()})
+            return
+        self.ready = False
+        self.failure = self.failure or f"the remote shell {what} before the agent answered"
+
+    def said(self) -> str:
+        """What the remote shell printed, for an error message."""
+        # The agent's part of standard output is not text.
+        noise = self._noise[-_LONGEST_SAID:]
+        lines = (noise + b"\n" + self._said).decode(errors="replace").split("\n")
+        return "".join(f"\n    {line.rstrip()}" for line in lines if line.strip())
+
+    def describe_failure(self) -> str:
+        """Why the ranks did not start there."""
+        return f"host {self.host!r}: {self.failure or 'no answer'}{self.said()}"
+
+    def hang_up(self) -> None:
+        """Closes the agent's standard input, on which it ends its ranks."""
+        if self._outgoing is not None:
+            if self._writing:
+                self._selector.unregister(self._outgoing.descriptor)
+                self._writing = False
+            os.close(self._outgoing.descriptor)
+            self._outgoing = None
+
+    def close(self) -> None:
+        """Lets go of everything; what still runs of the remote shell is ended."""
+        self.hang_up()
+        self.over = True
+        for name in list(self._readers):
+            descriptor = self._readers.pop(name)
+            self._selector.unregister(descriptor)
+            os.close(descriptor)
+        if self._process is not None:
+            self._end_shell(time.monotonic() + 2.0)
+
+    def _end_shell(self, until: float) -> int:
+        """The remote shell's exit status; it is ended if it does not end by itself."""
+        for number in (None, signal.SIGTERM, signal.SIGKILL):
+            if number is not None and self._process.poll() is None:
+                try:
+                    os.killpg(self._process.pid, number)
+                except OSError:
+                    pass
+            try:
+                return self._process.wait(max(0.0, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                until = time.monotonic() + 1.0
+        return self._process.wait()
