@@ -1,0 +1,147 @@
+// The layout in the words of the algorithms, the choice among them, and what needs no algorithm. See hierarchical.h.
+#include "engine/data/hierarchical.h"
+
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "engine/control/signature.h"
+#include "engine/plugin/errors.h"
+
+namespace hvd::data {
+
+namespace {
+
+void check(const Transport* t, const char* name, size_t rank, size_t size) {
+  const bool fits = t ? static_cast<size_t>(t->rank()) == rank && static_cast<size_t>(t->size()) == size : size == 1;
+  if (fits) return;
+  const std::string found =
+      t ? "is rank " + std::to_string(t->rank()) + " of " + std::to_string(t->size()) : "there is none";
+  throw plugin::BackendError(HVD_E_INVALID, 0, 0,
+                             std::string("the transport ") + name + " hosts must be rank " + std::to_string(rank) +
+                                 " of " + std::to_string(size) + " for this layout; " + found);
+}
+
+}  // namespace
+
+HierarchicalTransport::HierarchicalTransport(Layout layout, Transport* local, Transport* cross, const HostMath& math,
+                                             uint64_t single_lane_bytes)
+    : layout_(std::move(layout)),
+      local_(local),
+      cross_(cross),
+      math_(math),
+      single_lane_bytes_(single_lane_bytes),
+      ranks_(static_cast<size_t>(layout_.size())),
+      lanes_(static_cast<size_t>(layout_.lanes)),
+      hosts_(layout_.hosts.size()),
+      my_host_(static_cast<size_t>(layout_.my_host())),
+      my_local_(static_cast<size_t>(layout_.my_local())),
+      neighbours_(layout_.neighbours().size()) {
+  check(local_, "within", my_local_, neighbours_);
+  check(cross_, "between", my_host_, my_local_ < lanes_ ? hosts_ : 1);
+  of_.resize(lanes_);
+  runs_.resize(hosts_);
+  place_.resize(ranks_);
+  for (size_t h = 0; h < hosts_; ++h) {
+    several_somewhere_ = several_somewhere_ || members(h).size() > 1;
+    for (int32_t r : members(h)) {
+      const auto rank = static_cast<size_t>(r);
+      in_order_ = in_order_ && rank == host_order_.size();
+      host_order_.push_back(r);
+      auto& runs = runs_[h];
+      if (!runs.empty() && runs.back().rank + runs.back().length == rank)
+        ++runs.back().length;
+      else
+        runs.push_back({rank, 1});
+      auto& lane = of_[static_cast<size_t>(layout_.local_of[rank]) % lanes_];
+      place_[rank] = lane.size();
+      lane.push_back(r);
+    }
+  }
+}
+
+void HierarchicalTransport::plan(Program& program, const plugin::Collective& c) {
+  if (c.coll == HVD_SEND || c.coll == HVD_RECV)
+    throw plugin::BackendError(HVD_E_UNSUPPORTED, 0, 0,
+                               "send and receive between two ranks are not served over several hosts; use alltoall");
+  if (ranks_ == 1) return alone(program, c);
+  if (hosts_ == 1) return local_->plan(program, c);
+  if (!several_somewhere_) return cross_->plan(program, c);
+  switch (c.coll) {
+    case HVD_ALLREDUCE:
+      return allreduce(program, c);
+    case HVD_REDUCE:
+      return reduce(program, c);
+    case HVD_REDUCESCATTER:
+      return reducescatter(program, c);
+    case HVD_BROADCAST:
+      return broadcast(program, c);
+    case HVD_ALLGATHER:
+      return allgather(program, c);
+    case HVD_ALLTOALL:
+      return alltoall(program, c);
+    case HVD_BARRIER:
+      return barrier(program, c);
+    default:
+      throw plugin::BackendError(HVD_E_INVALID, 0, 0, "there is no collective number " + std::to_string(c.coll));
+  }
+}
+
+// A set of one rank: every collective is a copy, scaled if it reduces.
+void HierarchicalTransport::alone(Program& program, const plugin::Collective& c) {
+  const bool reduces = c.coll == HVD_ALLREDUCE || c.coll == HVD_REDUCE || c.coll == HVD_REDUCESCATTER;
+  if (reduces && !HostMath::reduces(c.dtype, c.op))
+    throw plugin::BackendError(
+        HVD_E_UNSUPPORTED, 0, 0,
+        std::string(control::reduce_op_name(c.op)) + " of " + control::dtype_name(c.dtype) + " does not exist");
+  if (c.counts.empty()) return;
+  program.compute([this, reduces, in = c.in, out = c.out, counts = c.counts, dtype = c.dtype, op = c.op,
+                   pre = c.prescale, post = c.postscale](Program&) {
+    for (size_t i = 0; i < counts.size(); ++i) {
+      if (counts[i] == 0) continue;
+      const void* from = address(in[i]);
+      if (reduces)
+        math_.reduce_all(address(out[i]), &from, 1, counts[i], dtype, op, pre, post);
+      else if (!same_place(in[i], out[i]) && out[i].base)
+        std::memcpy(address(out[i]), from, counts[i] * control::dtype_bytes(dtype));
+    }
+  });
+}
+
+// Nobody leaves his host's first barrier before all of the host have come, nor the second before all hosts have.
+void HierarchicalTransport::barrier(Program& program, const plugin::Collective& c) {
+  if (local_) local_->plan(program, step(c, HVD_BARRIER));
+  if (in_lane(1)) cross_->plan(program, step(c, HVD_BARRIER));
+  if (local_) local_->plan(program, step(c, HVD_BARRIER));
+}
+
+plugin::Collective& HierarchicalTransport::step(const plugin::Collective& c, int32_t coll) {
+  auto& s = step_;
+  s.coll = coll;
+  s.dtype = c.dtype;
+  s.op = c.op;
+  s.root = s.peer = 0;
+  s.in.clear();
+  s.out.clear();
+  s.counts.clear();
+  s.in_counts.clear();
+  s.out_counts.clear();
+  s.prescale = s.postscale = 1.0;
+  s.deadline_ns = c.deadline_ns;
+  s.seq = c.seq;
+  s.stream = c.stream;
+  return s;
+}
+
+void HierarchicalTransport::add(plugin::Collective& step, hvd_buf in, hvd_buf out, uint64_t count) {
+  step.in.push_back(in);
+  step.out.push_back(out);
+  step.counts.push_back(count);
+}
+
+uint64_t* HierarchicalTransport::add_row(std::vector<uint64_t>& table, size_t ranks) {
+  table.resize(table.size() + ranks, 0);
+  return table.data() + table.size() - ranks;
+}
+
+}  // namespace hvd::data

@@ -1,0 +1,232 @@
+// Alltoall in two levels. See hierarchical.h.
+//
+// Lane j serves the ranks whose local index is j modulo the number of lanes ("rounds": a host may have several such
+// ranks). Within a host, lane j's member collects what its neighbours have for the ranks that the lane serves; between
+// hosts, it gets what all hosts have for those of its own host; where a host has more members than there are lanes,
+// that is handed out last. A lane needs its neighbours' counts for that, so these go the same way first, as tables
+// whose sizes are known.
+//
+// Memory between the levels is in host order: sorted by buffer, then by the other side's host, round, local index.
+#include <cstring>
+#include <utility>
+
+#include "engine/control/signature.h"
+#include "engine/data/hierarchical.h"
+
+namespace hvd::data {
+
+// One alltoall from its beginning to its end; kept alive by the computations that need it.
+struct HierarchicalTransport::Exchange {
+  plugin::Collective c;
+  uint64_t width = 0;
+  bool equal = false;  // no tables: equal parts
+  // Of a rank in a lane, whose served ranks are of_[lane]: what each neighbour has for each of them (by neighbour,
+  // buffer, served rank), and what each host's members have for those here (by host; then buffer, round, member).
+  uint64_t* from_neighbours = nullptr;
+  uint64_t* from_hosts = nullptr;
+
+  uint64_t to(size_t i, size_t r, size_t ranks) const {
+    return equal ? c.counts[i] / ranks : c.in_counts[i * ranks + r];
+  }
+  uint64_t from(size_t i, size_t r, size_t ranks) const {
+    return equal ? c.counts[i] / ranks : c.out_counts[i * ranks + r];
+  }
+};
+
+void HierarchicalTransport::alltoall(Program& program, const plugin::Collective& c) {
+  if (c.counts.empty()) return;
+  auto x = std::make_shared<Exchange>();
+  x->c = c;
+  x->width = control::dtype_bytes(c.dtype);
+  x->equal = c.in_counts.empty();
+  if (x->equal) return exchange_data(program, x);
+  exchange_counts(program, x);
+  program.compute([this, x](Program& p) { exchange_data(p, x); });
+}
+
+void HierarchicalTransport::exchange_counts(Program& program, const std::shared_ptr<Exchange>& x) {
+  const size_t n = x->c.counts.size();
+  const bool mine = in_lane(lanes_);
+  const size_t served = mine ? of_[my_local_].size() : 0, here = mine ? rounds(my_host_, my_local_) : 0;
+
+  // By lane, buffer, served rank.
+  uint64_t* const table = program.scratch_array<uint64_t>(n * ranks_);
+  uint64_t* to = table;
+  for (const auto& ranks : of_)
+    for (size_t i = 0; i < n; ++i)
+      for (int32_t r : ranks) *to++ = x->c.in_counts[i * ranks_ + static_cast<size_t>(r)];
+  x->from_neighbours = table;
+  if (local_) {
+    const uint64_t received = neighbours_ * n * served;
+    x->from_neighbours = program.scratch_array<uint64_t>(received);
+    auto& s = step(x->c, HVD_ALLTOALL);
+    s.dtype = HVD_INT64;
+    add(s, {table, 0, n * ranks_ * 8}, {x->from_neighbours, 0, received * 8}, n * ranks_);
+    uint64_t* give = add_row(s.in_counts, neighbours_);
+    for (size_t lane = 0; lane < lanes_; ++lane) give[lane] = n * of_[lane].size();
+    uint64_t* get = add_row(s.out_counts, neighbours_);
+    for (size_t m = 0; m < neighbours_; ++m) get[m] = n * served;
+    local_->plan(program, s);
+  }
+  if (!mine) return;
+
+  uint64_t* const sent = program.scratch_array<uint64_t>(neighbours_ * n * served);
+  program.compute([this, x, n, served, sent](Program&) {
+    uint64_t* at = sent;
+    for (size_t h = 0, first = 0; h < hosts_; first += rounds(h++, my_local_))
+      for (size_t i = 0; i < n; ++i)
+        for (size_t k = 0; k < rounds(h, my_local_); ++k)
+          for (size_t m = 0; m < neighbours_; ++m) *at++ = x->from_neighbours[(m * n + i) * served + first + k];
+  });
+  x->from_hosts = program.scratch_array<uint64_t>(n * here * ranks_);
+  auto& s = step(x->c, HVD_ALLTOALL);
+  s.dtype = HVD_INT64;
+  add(s, {sent, 0, neighbours_ * n * served * 8}, {x->from_hosts, 0, n * here * ranks_ * 8}, neighbours_ * n * served);
+  uint64_t* give = add_row(s.in_counts, hosts_);
+  for (size_t h = 0; h < hosts_; ++h) give[h] = n * rounds(h, my_local_) * neighbours_;
+  uint64_t* get = add_row(s.out_counts, hosts_);
+  for (size_t h = 0; h < hosts_; ++h) get[h] = n * here * members(h).size();
+  cross_->plan(program, s);
+}
+
+// The counts are known.
+void HierarchicalTransport::exchange_data(Program& program, const std::shared_ptr<Exchange>& x) {
+  const auto& c = x->c;
+  const uint64_t width = x->width;
+  const size_t n = c.counts.size();
+  const bool mine = in_lane(lanes_), hands_out = neighbours_ > lanes_;
+  const size_t served = mine ? of_[my_local_].size() : 0, here = mine ? rounds(my_host_, my_local_) : 0;
+  const auto from_neighbour = [&](size_t m, size_t i, size_t d) {
+    return x->equal ? c.counts[i] / ranks_ : x->from_neighbours[(m * n + i) * served + d];
+  };
+  // By host h: n * here * members(h) counts, behind those of the hosts before.
+  const auto from_host = [&](size_t h, size_t before, size_t i, size_t k, size_t m) {
+    if (x->equal) return c.counts[i] / ranks_;
+    return x->from_hosts[n * here * before + (i * here + k) * members(h).size() + m];
+  };
+
+  // Inputs in host order.
+  std::vector<hvd_buf> in = c.in;
+  if (!in_order_) {
+    uint64_t total = 0, done = 0;
+    for (uint64_t m : c.counts) total += m;
+    const hvd_buf all = program.scratch_buf(total * width);
+    for (size_t i = 0; i < n; done += c.counts[i++]) in[i] = part(all, done * width, c.counts[i] * width);
+    program.compute([this, x, in](Program&) { sort_by_host(*x, x->c.in, in, true); });
+  }
+
+  // Within the host, to the lanes: one buffer of the step for each buffer, host and round.
+  std::vector<hvd_buf> collected = in;
+  if (local_) {
+    uint64_t total = 0;
+    for (size_t i = 0; i < n; ++i)
+      for (size_t d = 0; d < served; ++d)
+        for (size_t m = 0; m < neighbours_; ++m) total += from_neighbour(m, i, d);
+    const hvd_buf all = program.scratch_buf(total * width);
+    auto& s = step(c, HVD_ALLTOALL);
+    uint64_t done = 0;
+    for (size_t i = 0; i < n; ++i) {
+      collected[i] = part(all, done * width, 0);
+      uint64_t at = 0;
+      for (size_t h = 0, d = 0; h < hosts_; ++h) {
+        for (size_t k = 0; k * lanes_ < members(h).size(); ++k) {
+          uint64_t give = 0, get = 0;
+          uint64_t* row = add_row(s.in_counts, neighbours_);
+          for (size_t lane = 0; lane < lanes_ && k * lanes_ + lane < members(h).size(); ++lane)
+            give += row[lane] = x->to(i, static_cast<size_t>(members(h)[k * lanes_ + lane]), ranks_);
+          row = add_row(s.out_counts, neighbours_);
+          if (mine && k < rounds(h, my_local_)) {
+            for (size_t m = 0; m < neighbours_; ++m) get += row[m] = from_neighbour(m, i, d);
+            ++d;
+          }
+          add(s, part(in[i], at * width, give * width), part(all, done * width, get * width), give);
+          at += give;
+          done += get;
+        }
+      }
+      collected[i].bytes = done * width - (collected[i].offset - all.offset);
+    }
+    local_->plan(program, s);
+  }
+
+  // Between the hosts.
+  std::vector<hvd_buf> out = c.out, received = c.out;  // out: in host order
+  uint64_t wanted = 0;
+  for (size_t i = 0; i < n; ++i)
+    for (size_t r = 0; r < ranks_; ++r) wanted += x->from(i, r, ranks_);
+  if (!in_order_) {
+    const hvd_buf all = program.scratch_buf(wanted * width);
+    uint64_t done = 0;
+    for (size_t i = 0; i < n; ++i) {
+      uint64_t m = 0;
+      for (size_t r = 0; r < ranks_; ++r) m += x->from(i, r, ranks_);
+      out[i] = part(all, done * width, m * width);
+      done += m;
+    }
+  }
+  if (mine) {
+    auto& s = step(c, HVD_ALLTOALL);
+    for (size_t i = 0; i < n; ++i) {
+      uint64_t give = 0, get = 0;
+      uint64_t* row = add_row(s.in_counts, hosts_);
+      for (size_t h = 0, d = 0; h < hosts_; ++h)
+        for (size_t k = 0; k < rounds(h, my_local_); ++k, ++d)
+          for (size_t m = 0; m < neighbours_; ++m) row[h] += from_neighbour(m, i, d);
+      for (size_t h = 0; h < hosts_; ++h) give += row[h];
+      row = add_row(s.out_counts, hosts_);
+      for (size_t h = 0, before = 0; h < hosts_; before += members(h++).size()) {
+        for (size_t k = 0; k < here; ++k)
+          for (size_t m = 0; m < members(h).size(); ++m) row[h] += from_host(h, before, i, k, m);
+        get += row[h];
+      }
+      received[i] = hands_out ? program.scratch_buf(get * width) : out[i];
+      add(s, collected[i], received[i], give);
+    }
+    cross_->plan(program, s);
+  }
+
+  // Within the host, from the lanes to those that they serve: one buffer of the step for each buffer and host.
+  if (hands_out) {
+    auto& s = step(c, HVD_ALLTOALL);
+    for (size_t i = 0; i < n; ++i) {
+      uint64_t given = 0, got = 0;
+      for (size_t h = 0, before = 0; h < hosts_; before += members(h++).size()) {
+        uint64_t give = 0, get = 0;
+        uint64_t* row = add_row(s.in_counts, neighbours_);
+        for (size_t k = 0; k < here; ++k) {
+          uint64_t& there = row[k * lanes_ + my_local_];
+          for (size_t m = 0; m < members(h).size(); ++m) there += from_host(h, before, i, k, m);
+          give += there;
+        }
+        for (int32_t r : members(h)) get += x->from(i, static_cast<size_t>(r), ranks_);
+        add_row(s.out_counts, neighbours_)[my_local_ % lanes_] = get;
+        add(s, part(received[i], given * width, give * width), part(out[i], got * width, get * width), give);
+        given += give;
+        got += get;
+      }
+    }
+    local_->plan(program, s);
+  }
+  if (!in_order_) program.compute([this, x, out](Program&) { sort_by_host(*x, x->c.out, out, false); });
+}
+
+// Copies between a caller's buffers, in rank order, and buffers in host order: inputs there, outputs back.
+void HierarchicalTransport::sort_by_host(const Exchange& x, const std::vector<hvd_buf>& by_rank,
+                                         const std::vector<hvd_buf>& by_host, bool inputs) {
+  std::vector<uint64_t> at(ranks_);
+  for (size_t i = 0; i < by_rank.size(); ++i) {
+    const auto bytes = [&](size_t r) { return (inputs ? x.to(i, r, ranks_) : x.from(i, r, ranks_)) * x.width; };
+    uint64_t done = 0;
+    for (size_t r = 0; r < ranks_; done += bytes(r++)) at[r] = done;
+    done = 0;
+    for (int32_t member : host_order_) {
+      const auto r = static_cast<size_t>(member);
+      const uint64_t m = bytes(r);
+      if (m && inputs) std::memcpy(address(by_host[i]) + done, address(by_rank[i]) + at[r], m);
+      if (m && !inputs) std::memcpy(address(by_rank[i]) + at[r], address(by_host[i]) + done, m);
+      done += m;
+    }
+  }
+}
+
+}  // namespace hvd::data

@@ -1,0 +1,194 @@
+// Allreduce and reduce in two levels: within the hosts, between them, and back. See hierarchical.h.
+//
+// Between the levels each lane holds its slice of all tensors as one buffer, so that the cross transport sees one
+// buffer whatever the list. Where a single tensor is not reduced in place, that buffer is part of its output.
+#include <cstring>
+#include <utility>
+
+#include "engine/control/signature.h"
+#include "engine/data/hierarchical.h"
+
+namespace hvd::data {
+
+namespace {
+
+uint64_t total_bytes(const plugin::Collective& c) {
+  uint64_t n = 0;
+  for (uint64_t count : c.counts) n += count;
+  return n * control::dtype_bytes(c.dtype);
+}
+
+}  // namespace
+
+// Reduces within the host; afterwards this rank's slice lies, as the levels' wire type, in the buffer that is returned:
+// `to`, or the input itself where nothing needs to be done. `to` is as long as the slice; with a single lane every rank
+// gives one of full length.
+hvd_buf HierarchicalTransport::first_level(Program& program, const plugin::Collective& c, const TwoLevels& levels,
+                                           const Slices& slices, hvd_buf to) {
+  const uint64_t width = levels.wire_bytes;
+  if (!local_) {
+    if (levels.lone_copies() && c.in.size() == 1) return c.in[0];
+    program.compute([levels, to, width, in = c.in, counts = c.counts](Program&) {
+      char* at = address(to);
+      for (size_t i = 0; i < counts.size(); ++i) {
+        levels.lone(address(in[i]), counts[i], at);
+        at += counts[i] * width;
+      }
+    });
+    return to;
+  }
+  plugin::Collective source;  // what the local transport reads, if it is not what the caller gave
+  const Slices* cut = &slices;
+  Slices packed({slices.total()}, slices.lanes());
+  if (levels.expands) {
+    const hvd_buf all = program.scratch_buf(slices.total() * width);
+    program.compute([levels, all, width, in = c.in, counts = c.counts](Program&) {
+      char* at = address(all);
+      for (size_t i = 0; i < counts.size(); ++i) {
+        levels.expand(address(in[i]), counts[i], at);
+        at += counts[i] * width;
+      }
+    });
+    source.in = {all};
+    source.counts = {slices.total()};
+    cut = &packed;
+  }
+  const auto& in = levels.expands ? source.in : c.in;
+  const auto& counts = levels.expands ? source.counts : c.counts;
+
+  auto& s = step(c, slices.lanes() == 1 ? HVD_REDUCE : HVD_REDUCESCATTER);
+  s.dtype = levels.wire;
+  s.op = levels.op;
+  s.prescale = levels.first_pre;
+  s.postscale = levels.first_post;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    if (counts[i] == 0) continue;
+    if (slices.lanes() == 1) {
+      add(s, in[i], part(to, cut->offset(i) * width, counts[i] * width), counts[i] * levels.per);
+      continue;
+    }
+    const uint64_t mine = in_lane(slices.lanes()) ? cut->piece(i, my_local_) : 0;
+    add(s, in[i], part(to, mine ? cut->position(i, my_local_) * width : 0, mine * width), counts[i] * levels.per);
+    uint64_t* row = add_row(s.out_counts, neighbours_);
+    for (size_t lane = 0; lane < slices.lanes(); ++lane) row[lane] = cut->piece(i, lane) * levels.per;
+  }
+  local_->plan(program, s);
+  return to;
+}
+
+// What remains after the last level; returns where the result lies. `out` (n elements of the tensor's type) is for
+// results that do not fit where the sums are; without a base, memory is found for them.
+hvd_buf HierarchicalTransport::finish(Program& program, const TwoLevels& levels, hvd_buf sums, uint64_t n,
+                                      hvd_buf out) {
+  if (!levels.finishes) return sums;
+  if (!levels.expands)
+    out = sums;
+  else if (!out.base)
+    out = program.scratch_buf(n * levels.bytes());
+  program.compute([levels, sums, n, out](Program&) { levels.finish(address(sums), n, address(out)); });
+  return out;
+}
+
+void HierarchicalTransport::allreduce(Program& program, const plugin::Collective& c) {
+  const TwoLevels levels(math_, c, static_cast<uint32_t>(ranks_));
+  const Slices slices(c.counts, lanes_for(total_bytes(c)));
+  if (slices.total() == 0) return;
+  const uint64_t width = levels.wire_bytes, n = slices.size(my_local_);
+  const bool one_lane = slices.lanes() == 1, single = c.counts.size() == 1;
+  const hvd_buf in_out =
+      single ? part(c.out[0], slices.begin(one_lane ? 0 : my_local_) * levels.bytes(), n * levels.bytes()) : hvd_buf{};
+  // A reduction to one rank may be in place, one that is scattered may not.
+  const bool direct = single && !levels.expands && (one_lane || !same_place(c.in[0], c.out[0]));
+  hvd_buf to = direct && !one_lane ? in_out : hvd_buf{};
+  if (direct && one_lane)
+    to = c.out[0];
+  else if (!direct)
+    to = program.scratch_buf((one_lane ? slices.total() : n) * width);
+
+  const hvd_buf data = first_level(program, c, levels, slices, to);
+  hvd_buf result = to;
+  if (in_lane(slices.lanes()) && n > 0) {
+    auto& s = step(c, HVD_ALLREDUCE);
+    s.dtype = levels.wire;
+    s.op = levels.op;
+    s.postscale = levels.last_post;
+    add(s, data, to, n * levels.per);
+    cross_->plan(program, s);
+    result = finish(program, levels, to, n, in_out);
+  }
+  spread(program, c, slices, result);
+}
+
+// From the lanes, whose slices are complete, to all ranks of the host.
+void HierarchicalTransport::spread(Program& program, const plugin::Collective& c, const Slices& slices,
+                                   hvd_buf result) {
+  const uint64_t width = control::dtype_bytes(c.dtype);
+  const bool mine = in_lane(slices.lanes());
+  if (!local_) {
+    if (c.counts.size() == 1 && same_place(result, c.out[0])) return;
+    program.compute([result, width, out = c.out, counts = c.counts](Program&) {
+      const char* at = address(result);
+      for (size_t i = 0; i < counts.size(); ++i) {
+        if (counts[i]) std::memcpy(address(out[i]), at, counts[i] * width);
+        at += counts[i] * width;
+      }
+    });
+    return;
+  }
+  auto& s = step(c, slices.lanes() == 1 ? HVD_BROADCAST : HVD_ALLGATHER);
+  for (size_t i = 0; i < c.counts.size(); ++i) {
+    if (c.counts[i] == 0) continue;
+    if (slices.lanes() == 1) {
+      add(s, mine ? part(result, slices.offset(i) * width, c.counts[i] * width) : c.out[i], c.out[i], c.counts[i]);
+      continue;
+    }
+    const uint64_t n = mine ? slices.piece(i, my_local_) : 0;
+    add(s, n ? part(result, slices.position(i, my_local_) * width, n * width) : part(c.out[i], 0, 0), c.out[i], n);
+    uint64_t* row = add_row(s.out_counts, neighbours_);
+    for (size_t lane = 0; lane < slices.lanes(); ++lane) row[lane] = slices.piece(i, lane);
+  }
+  local_->plan(program, s);
+}
+
+void HierarchicalTransport::reduce(Program& program, const plugin::Collective& c) {
+  const TwoLevels levels(math_, c, static_cast<uint32_t>(ranks_));
+  const Slices slices(c.counts, lanes_for(total_bytes(c)));
+  if (slices.total() == 0) return;
+  const auto root = static_cast<size_t>(c.root);
+  const auto root_host = static_cast<size_t>(layout_.host_of[root]);
+  const auto root_local = static_cast<size_t>(layout_.local_of[root]);
+  const uint64_t width = control::dtype_bytes(c.dtype);
+  const bool mine = in_lane(slices.lanes()), here = root_host == my_host_;
+  const uint64_t n = mine ? slices.size(my_local_) : 0;
+
+  // The output exists at the root alone, so everybody else needs memory of his own.
+  const hvd_buf to = program.scratch_buf((slices.lanes() == 1 ? slices.total() : n) * levels.wire_bytes);
+  const hvd_buf data = first_level(program, c, levels, slices, to);
+  hvd_buf result = to;
+  if (n > 0) {
+    auto& s = step(c, HVD_REDUCE);
+    s.root = static_cast<int32_t>(root_host);
+    s.dtype = levels.wire;
+    s.op = levels.op;
+    s.postscale = levels.last_post;
+    add(s, data, to, n * levels.per);
+    cross_->plan(program, s);
+    if (here) result = finish(program, levels, to, n, {});
+  }
+  if (!here) return;
+  if (!local_) return spread(program, c, slices, result);  // the root is alone here
+  const bool is_root = layout_.me == c.root;
+  auto& s = step(c, HVD_ALLTOALL);
+  for (size_t i = 0; i < c.counts.size(); ++i) {
+    if (c.counts[i] == 0) continue;
+    const uint64_t give = mine ? slices.piece(i, my_local_) : 0;
+    add(s, give ? part(result, slices.position(i, my_local_) * width, give * width) : part(to, 0, 0),
+        is_root ? c.out[i] : part(to, 0, 0), give);
+    add_row(s.in_counts, neighbours_)[root_local] = give;
+    uint64_t* row = add_row(s.out_counts, neighbours_);
+    for (size_t lane = 0; is_root && lane < slices.lanes(); ++lane) row[lane] = slices.piece(i, lane);
+  }
+  local_->plan(program, s);
+}
+
+}  // namespace hvd::data
