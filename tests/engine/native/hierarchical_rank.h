@@ -1,0 +1,326 @@
+// One rank of hierarchical_test.cc: a thread with its communicators, which runs cases and checks what comes out. A
+// wrong value or an error ends the process with status 1 and a line about it.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <barrier>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "engine/data/direct.h"
+#include "engine/data/hierarchical.h"
+#include "reduction_reference.h"
+
+namespace hierarchical {
+
+using namespace hvd;
+using plugin::Collective;
+
+constexpr int64_t kDeadline = HVD_NO_DEADLINE - 7;  // no deadline in effect, but recognisable
+constexpr char kGuard = 0x5a;
+constexpr size_t kGuardBytes = 32;
+
+[[noreturn]] inline void fail(const std::string& text) {
+  std::printf("failed: %s\n", text.c_str());
+  std::fflush(stdout);
+  std::_Exit(1);
+}
+
+class MapStore final : public plugin::Store {
+ public:
+  void set(const std::string& key, std::string_view value) override {
+    std::lock_guard lock(mutex_);
+    values_[key] = value;
+    changed_.notify_all();
+  }
+  std::string get(const std::string& key, int64_t) override {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return values_.contains(key); });
+    return values_[key];
+  }
+  int64_t add(const std::string& key, int64_t delta) override {
+    std::lock_guard lock(mutex_);
+    return counters_[key] += delta;
+  }
+  void del(const std::string& key) override {
+    std::lock_guard lock(mutex_);
+    values_.erase(key);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::string, std::string> values_;
+  std::map<std::string, int64_t> counters_;
+};
+
+// Passes everything on, looks at what every step must carry, and adds up what an operation gives it.
+class Watched final : public data::Transport {
+ public:
+  explicit Watched(plugin::Communicator& comm) : direct_(comm) {}
+  void plan(data::Program& program, const Collective& c) override {
+    if (c.deadline_ns != kDeadline || c.seq != seq) fail("a step has another deadline or number than its operation");
+    ++steps;
+    for (uint64_t n : c.counts) elements += n;
+    direct_.plan(program, c);
+  }
+  int32_t rank() const override { return direct_.rank(); }
+  int32_t size() const override { return direct_.size(); }
+
+  uint64_t seq = 0, steps = 0, elements = 0;
+
+ private:
+  data::DirectTransport direct_;
+};
+
+struct Shared {
+  std::shared_ptr<plugin::Backend> backend;
+  MapStore store;
+  std::vector<int32_t> hosts;  // by rank
+  std::vector<uint64_t> hashes;
+  std::unique_ptr<std::barrier<>> meet;
+  std::atomic<uint64_t> arrived{0}, carried{0};
+};
+
+struct Case {
+  int32_t coll, dtype, op = HVD_SUM;
+  std::vector<uint64_t> counts;  // per buffer, or per buffer and rank (see table)
+  bool in_place = false, table = false;
+  size_t root = 0;
+  double pre = 1.0, post = 1.0;
+  int lanes = 0;  // which of the two transports
+
+  std::string text() const {
+    std::string s = "collective " + std::to_string(coll) + " dtype " + std::to_string(dtype) + " op " +
+                    std::to_string(op) + " root " + std::to_string(root) + " pre " + std::to_string(pre) + " post " +
+                    std::to_string(post) + (in_place ? " in place" : "") + (table ? " v" : "") +
+                    (lanes ? " all lanes" : " default lanes") + " counts";
+    for (uint64_t n : counts) s += " " + std::to_string(n);
+    return s;
+  }
+};
+
+class Rank {
+ public:
+  Rank(Shared& shared, int32_t rank) : shared_(shared), rank_(static_cast<size_t>(rank)) {
+    std::vector<int32_t> world;
+    for (size_t r = 0; r < shared.hosts.size(); ++r) world.push_back(static_cast<int32_t>(r));
+    layout_ = data::make_layout(world, shared.hosts, rank);
+    size_ = world.size();
+    if (layout_.neighbours().size() > 1)
+      local_ = join("local" + std::to_string(layout_.my_host()), layout_.neighbours());
+    if (layout_.my_local() < layout_.lanes && layout_.host_count() > 1) {
+      std::vector<int32_t> lane;
+      for (const auto& host : layout_.hosts) lane.push_back(host[static_cast<size_t>(layout_.my_local())]);
+      cross_ = join("cross" + std::to_string(layout_.my_local()), lane);
+    }
+    for (auto* comm : {&local_, &cross_}) watched_.push_back(*comm ? std::make_unique<Watched>(**comm) : nullptr);
+    for (const uint64_t limit : {data::HierarchicalTransport::kSingleLaneBytes, uint64_t{0}})
+      transports_.push_back(
+          std::make_unique<data::HierarchicalTransport>(layout_, watched_[0].get(), watched_[1].get(), math_, limit));
+  }
+
+  void run(const Case& k) {
+    case_ = &k;
+    ++number_;
+    in_.clear(), out_.clear(), collective_ = {};
+    auto& c = collective_;
+    c.coll = k.coll, c.dtype = k.dtype, c.op = k.op;
+    c.root = static_cast<int32_t>(k.root);
+    c.prescale = k.pre, c.postscale = k.post;
+    c.deadline_ns = kDeadline, c.seq = number_;
+    buffers_ = k.table ? k.counts.size() / size_ : k.counts.size();
+    if (k.coll == HVD_BARRIER) return barrier();
+    for (size_t i = 0; i < buffers_; ++i) add_buffer(i);
+    complete(k.lanes);
+    uint64_t hash = 0;
+    for (size_t i = 0; i < buffers_; ++i) check(i, hash);
+    // Who compares with the reference changes; that all have the same is looked at every time.
+    shared_.hashes[rank_] = hash;
+    shared_.meet->arrive_and_wait();
+    if (same_for_all() && hash != shared_.hashes[0]) wrong("other bits than rank 0");
+    shared_.meet->arrive_and_wait();
+  }
+
+  void refuses() {
+    for (const auto& [coll, dtype, op] :
+         {std::array<int32_t, 3>{HVD_ALLREDUCE, HVD_BOOL, HVD_AVG}, {HVD_SEND, HVD_INT32, 0}}) {
+      Collective c;
+      c.coll = coll, c.dtype = dtype, c.op = op, c.deadline_ns = kDeadline, c.seq = number_;
+      char data[16] = {};
+      c.in = c.out = {{data, 0, 4}};
+      c.counts = {1};
+      try {
+        const bool one_level = layout_.host_count() == 1 || layout_.host_count() == layout_.size();
+        if (one_level && coll != HVD_SEND && size_ > 1) continue;  // the communicator's own affair
+        for (auto* w : {watched_[0].get(), watched_[1].get()})
+          if (w) w->seq = number_;
+        transports_[0]->plan(program_, c);
+        fail("no refusal of collective " + std::to_string(coll));
+      } catch (const plugin::BackendError&) {
+        program_.clear();
+      }
+    }
+    try {
+      data::HierarchicalTransport(layout_, cross_ ? watched_[1].get() : nullptr, watched_[0].get(), math_);
+      if (local_ && cross_ &&
+          (layout_.neighbours().size() != layout_.hosts.size() || layout_.my_host() != layout_.my_local()))
+        fail("transports that do not fit the layout were taken");
+    } catch (const plugin::BackendError&) {
+    }
+  }
+
+  // What crosses hosts in an allreduce of `n` elements, by all lanes.
+  void measure(uint64_t n) {
+    for (auto& w : watched_)
+      if (w) w->elements = 0;
+    run({.coll = HVD_ALLREDUCE, .dtype = HVD_FLOAT32, .counts = {n}, .in_place = true});
+    if (watched_[1]) shared_.carried += watched_[1]->elements;
+    shared_.meet->arrive_and_wait();
+    if (layout_.host_count() > 1 && shared_.carried != n * layout_.hosts.size())
+      fail("the lanes exchanged " + std::to_string(shared_.carried) + " elements");
+    if (watched_[1] && watched_[1]->elements > n / static_cast<uint64_t>(layout_.lanes) + 64 * size_)
+      fail("one lane carries more than its part: " + std::to_string(watched_[1]->elements));
+  }
+
+ private:
+  std::unique_ptr<plugin::Communicator> join(const std::string& key, const std::vector<int32_t>& ranks) {
+    int32_t me = 0;
+    while (ranks[static_cast<size_t>(me)] != static_cast<int32_t>(rank_)) ++me;
+    return shared_.backend->create_comm(key, shared_.store, ranks, std::vector<int32_t>(ranks.size(), 0), me, 0);
+  }
+
+  bool reduces() const {
+    return case_->coll == HVD_ALLREDUCE || case_->coll == HVD_REDUCE || case_->coll == HVD_REDUCESCATTER;
+  }
+  bool same_for_all() const {
+    return case_->coll == HVD_ALLREDUCE || case_->coll == HVD_BROADCAST || case_->coll == HVD_ALLGATHER;
+  }
+  uint64_t width() const { return control::dtype_bytes(case_->dtype); }
+  // Elements of buffer i: of rank r (allgather: from; reducescatter: to), or from s to r (alltoall).
+  uint64_t part(size_t i, size_t r) const { return case_->table ? case_->counts[i * size_ + r] : case_->counts[i]; }
+  uint64_t part(size_t i, size_t s, size_t r) const {
+    return case_->table ? case_->counts[i * size_ + (s * 3 + r) % size_] : case_->counts[i];
+  }
+  std::vector<char> input(size_t r, size_t i) const {
+    uint64_t n = case_->counts[i];
+    if (case_->coll == HVD_ALLGATHER) n = part(i, r);
+    if (case_->coll == HVD_REDUCESCATTER || case_->coll == HVD_ALLTOALL) {
+      n = 0;
+      for (size_t d = 0; d < size_; ++d) n += case_->coll == HVD_ALLTOALL ? part(i, r, d) : part(i, d);
+    }
+    return reference::data(number_, r, i, n, case_->dtype, reduces());
+  }
+
+  void add_buffer(size_t i) {
+    auto& c = collective_;
+    in_.push_back(input(rank_, i));
+    const uint64_t n = in_[i].size() / width();
+    uint64_t result = n;
+    if (case_->coll == HVD_ALLGATHER || case_->coll == HVD_ALLTOALL) {
+      result = 0;
+      for (size_t r = 0; r < size_; ++r) {
+        const uint64_t m = case_->coll == HVD_ALLGATHER ? part(i, r) : part(i, r, rank_);
+        if (case_->table) c.out_counts.push_back(m);
+        if (case_->table && case_->coll == HVD_ALLTOALL) c.in_counts.push_back(part(i, rank_, r));
+        result += m;
+      }
+    } else if (case_->coll == HVD_REDUCESCATTER) {
+      result = part(i, rank_);
+      for (size_t r = 0; case_->table && r < size_; ++r) c.out_counts.push_back(part(i, r));
+    }
+    // Guarded on both sides; a base is not where the data begin.
+    out_.emplace_back(result * width() + 2 * kGuardBytes, kGuard);
+    c.counts.push_back(n);
+    c.out.push_back({out_[i].data(), kGuardBytes, result * width()});
+    c.in.push_back({in_[i].data(), 0, in_[i].size()});
+    if (!case_->in_place) return;
+    uint64_t at = kGuardBytes;
+    for (size_t r = 0; case_->coll == HVD_ALLGATHER && r < rank_; ++r) at += part(i, r) * width();
+    std::copy(in_[i].begin(), in_[i].end(), out_[i].begin() + static_cast<ptrdiff_t>(at));
+    c.in[i] = c.out[i];
+  }
+
+  void complete(int lanes) {
+    for (auto& w : watched_)
+      if (w) w->seq = number_;
+    transports_[static_cast<size_t>(lanes)]->plan(program_, collective_);
+    while (!program_.advance())
+      if (program_.in_flight()) program_.wait(HVD_NO_DEADLINE);
+    program_.clear();
+  }
+
+  [[noreturn]] void wrong(const std::string& what) {
+    fail("rank " + std::to_string(rank_) + ": " + case_->text() + ": " + what);
+  }
+
+  void check(size_t i, uint64_t& hash) {
+    const auto& out = out_[i];
+    const size_t bytes = out.size() - 2 * kGuardBytes;
+    for (size_t g = 0; g < kGuardBytes; ++g)
+      if (out[g] != kGuard || out[out.size() - 1 - g] != kGuard) wrong("written outside buffer " + std::to_string(i));
+    if (!case_->in_place && in_[i] != input(rank_, i)) wrong("the input was written to");
+    if (case_->coll == HVD_REDUCE && rank_ != case_->root) return;
+    const std::vector<char> got(out.begin() + kGuardBytes, out.end() - kGuardBytes);
+    for (size_t b = 0; b < bytes; ++b) hash = reference::mix(hash ^ static_cast<unsigned char>(got[b]) ^ b << 8);
+    if (same_for_all() && number_ % size_ != rank_) return;
+    if (reduces()) return check_reduction(i, got);
+    std::vector<char> expected;
+    if (case_->coll == HVD_BROADCAST) expected = input(case_->root, i);
+    for (size_t r = 0; case_->coll != HVD_BROADCAST && r < size_; ++r) {
+      const auto from = input(r, i);
+      uint64_t at = 0, n = from.size();
+      if (case_->coll == HVD_ALLTOALL) {
+        for (size_t d = 0; d < rank_; ++d) at += part(i, r, d) * width();
+        n = part(i, r, rank_) * width();
+      }
+      expected.insert(expected.end(), from.begin() + static_cast<ptrdiff_t>(at),
+                      from.begin() + static_cast<ptrdiff_t>(at + n));
+    }
+    if (got != expected) wrong("wrong bytes in buffer " + std::to_string(i));
+  }
+
+  void check_reduction(size_t i, const std::vector<char>& got) {
+    uint64_t at = 0;
+    for (size_t r = 0; case_->coll == HVD_REDUCESCATTER && r < rank_; ++r) at += part(i, r) * width();
+    std::vector<std::vector<char>> inputs;
+    for (size_t r = 0; r < size_; ++r) inputs.push_back(input(r, i));
+    std::vector<const char*> from(size_);
+    for (uint64_t b = 0; b < got.size(); b += width()) {
+      for (size_t r = 0; r < size_; ++r) from[r] = inputs[r].data() + at + b;
+      if (!reference::is_right(got.data() + b, from, case_->dtype, case_->op, case_->pre, case_->post))
+        wrong("wrong value at element " + std::to_string(b / width()) + " of buffer " + std::to_string(i));
+    }
+  }
+
+  void barrier() {
+    const uint64_t before = shared_.arrived.fetch_add(1) / size_ * size_;
+    complete(case_->lanes);
+    if (shared_.arrived < before + size_) wrong("left before all had come");
+    shared_.meet->arrive_and_wait();
+  }
+
+  Shared& shared_;
+  const size_t rank_;
+  size_t size_ = 0, buffers_ = 0;
+  data::Layout layout_;
+  std::unique_ptr<plugin::Communicator> local_, cross_;
+  std::vector<std::unique_ptr<Watched>> watched_;  // local, cross
+  data::HostMath math_{shared_.backend};
+  std::vector<std::unique_ptr<data::HierarchicalTransport>> transports_;
+  data::Program program_;
+  const Case* case_ = nullptr;
+  uint64_t number_ = 0;
+  Collective collective_;
+  std::vector<std::vector<char>> in_, out_;
+};
+
+}  // namespace hierarchical

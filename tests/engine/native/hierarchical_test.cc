@@ -1,0 +1,110 @@
+// Every collective over a made-up layout of hosts, between threads of one process: the communicators within the "hosts"
+// and between them are real ones of the shm backend. Every value is compared with reduction_reference.h, and where all
+// ranks get the same, the bits of all ranks with one another.
+//
+//   hierarchical_test libhvd_backend_shm.so HOST_OF_RANK_0 HOST_OF_RANK_1 ...
+//
+// Prints "passed: N collectives"; a wrong value or an error ends the process with status 1 and a line about it.
+#include <thread>
+
+#include "hierarchical_rank.h"
+
+namespace {
+
+using namespace hvd;
+using hierarchical::Case;
+
+constexpr int32_t kReducing[] = {HVD_UINT8,   HVD_INT8,    HVD_UINT16, HVD_INT16,    HVD_INT32,  HVD_INT64, HVD_FLOAT16,
+                                 HVD_FLOAT32, HVD_FLOAT64, HVD_BOOL,   HVD_BFLOAT16, HVD_UINT32, HVD_UINT64};
+constexpr int32_t kSome[] = {HVD_FLOAT32, HVD_INT8, HVD_INT64, HVD_FLOAT16};
+constexpr int32_t kMoving[] = {HVD_UINT8, HVD_FLOAT32, HVD_INT64, HVD_BFLOAT16, HVD_FLOAT8_E4M3FN};
+const std::vector<std::vector<uint64_t>> kSmall = {{0}, {1}, {17}, {1023}, {17, 0, 1023, 1, 300}};
+const std::vector<std::vector<uint64_t>> kLarge = {{100000}, {5000, 0, 70001, 3}};
+
+// Counts by buffer and rank, made from counts by buffer; some are 0.
+std::vector<uint64_t> by_rank(const std::vector<uint64_t>& counts, size_t ranks) {
+  std::vector<uint64_t> all;
+  for (size_t i = 0; i < counts.size(); ++i)
+    for (size_t r = 0; r < ranks; ++r) all.push_back((r + i) % 3 == 2 ? 0 : counts[i] / (1 + (r + i) % 4) + r % 2);
+  return all;
+}
+
+class Cases {
+ public:
+  explicit Cases(size_t ranks) : ranks_(ranks) {
+    for (int32_t dtype : kReducing) reductions(dtype, kSmall);
+    for (int32_t dtype : {HVD_FLOAT32, HVD_FLOAT16, HVD_INT32, HVD_UINT64}) reductions(dtype, kLarge);
+    for (int32_t dtype : kMoving) movements(dtype, kSmall);
+    for (int32_t dtype : {HVD_UINT8, HVD_FLOAT64}) movements(dtype, kLarge);
+    for (int i = 0; i < 40; ++i) add({.coll = HVD_BARRIER, .dtype = HVD_UINT8, .counts = {}});
+  }
+  std::vector<Case> all;
+
+ private:
+  void add(Case c) {
+    // Factors and the way through the lanes change from case to case, not in step with one another.
+    constexpr double kFactors[][2] = {{1, 1}, {0.5, 3}, {1, 1}, {1, 0.75}, {2, 1}};
+    const auto& f = kFactors[all.size() % 5];
+    if (c.dtype != HVD_BOOL) c.pre = f[0], c.post = f[1];
+    for (c.lanes = 0; c.lanes < 2; ++c.lanes) all.push_back(c);
+  }
+  // With equal parts for all ranks, and with a table.
+  void add_parts(Case c) {
+    add(c);
+    c.counts = by_rank(c.counts, ranks_);
+    c.table = true;
+    add(c);
+  }
+  void reductions(int32_t dtype, const std::vector<std::vector<uint64_t>>& lists) {
+    const bool rooted = std::find(std::begin(kSome), std::end(kSome), dtype) != std::end(kSome);
+    for (int32_t op = HVD_SUM; op <= HVD_AVG; ++op) {
+      if (op == HVD_AVG && dtype == HVD_BOOL) continue;
+      for (const auto& counts : lists) {
+        if (counts[0] > 1023 && op != HVD_SUM && op != HVD_AVG) continue;
+        for (bool in_place : {false, true})
+          add({.coll = HVD_ALLREDUCE, .dtype = dtype, .op = op, .counts = counts, .in_place = in_place});
+        add_parts({.coll = HVD_REDUCESCATTER, .dtype = dtype, .op = op, .counts = counts});
+        for (size_t root = 0; rooted && root < ranks_; ++root)
+          add({.coll = HVD_REDUCE, .dtype = dtype, .op = op, .counts = counts, .root = root});
+      }
+    }
+  }
+  void movements(int32_t dtype, const std::vector<std::vector<uint64_t>>& lists) {
+    for (const auto& counts : lists) {
+      for (bool in_place : {false, true}) {
+        for (size_t root = 0; root < ranks_; ++root)
+          add({.coll = HVD_BROADCAST, .dtype = dtype, .counts = counts, .in_place = in_place, .root = root});
+        add_parts({.coll = HVD_ALLGATHER, .dtype = dtype, .counts = counts, .in_place = in_place});
+      }
+      add_parts({.coll = HVD_ALLTOALL, .dtype = dtype, .counts = counts});
+    }
+  }
+  const size_t ranks_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 3) return 2;
+  hierarchical::Shared shared;
+  shared.backend = plugin::Backend::load_library(argv[1], "shm");
+  for (int i = 2; i < argc; ++i) shared.hosts.push_back(std::atoi(argv[i]));
+  shared.hashes.resize(shared.hosts.size());
+  shared.meet = std::make_unique<std::barrier<>>(static_cast<ptrdiff_t>(shared.hosts.size()));
+  const Cases cases(shared.hosts.size());
+  std::vector<std::thread> threads;
+  for (size_t r = 0; r < shared.hosts.size(); ++r) {
+    threads.emplace_back([&shared, &cases, r] {
+      try {
+        hierarchical::Rank rank(shared, static_cast<int32_t>(r));
+        for (const Case& c : cases.all) rank.run(c);
+        rank.measure(100000);
+        rank.refuses();
+      } catch (const std::exception& e) {
+        hierarchical::fail("rank " + std::to_string(r) + ": " + e.what());
+      }
+    });
+  }
+  for (auto& t : threads) t.join();
+  std::printf("passed: %zu collectives\n", cases.all.size());
+}
