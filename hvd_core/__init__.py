@@ -9,6 +9,7 @@ of their own over the same engine. Importing this package needs no framework and
 """
 
 from hvd_core.errors import HorovodInternalError
+from hvd_core.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from hvd_core.runtime import (
     cross_rank,
     cross_size,
@@ -24,6 +25,7 @@ from hvd_core.runtime import (
 from hvd_core.version import __version__
 
 _NUMPY_FACE = (
+    "Adasum",
     "Average",
     "Max",
     "Min",
@@ -35,33 +37,48 @@ _NUMPY_FACE = (
     "allreduce_",
     "allreduce_async",
     "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
     "barrier",
     "broadcast",
     "broadcast_",
     "broadcast_async",
     "broadcast_async_",
     "grouped_allgather",
+    "grouped_allgather_async",
     "grouped_allreduce",
     "grouped_allreduce_",
     "grouped_allreduce_async",
     "grouped_allreduce_async_",
+    "grouped_alltoall",
+    "grouped_alltoall_async",
+    "grouped_broadcast_",
+    "grouped_broadcast_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
     "join",
     "poll",
+    "reducescatter",
+    "reducescatter_async",
     "synchronize",
 )
 
 __all__ = [
     "HorovodInternalError",
+    "ProcessSet",
     "__version__",
+    "add_process_set",
     "cross_rank",
     "cross_size",
     "get_include",
+    "global_process_set",
     "init",
     "is_homogeneous",
     "is_initialized",
     "local_rank",
     "local_size",
     "rank",
+    "remove_process_set",
     "shutdown",
     "size",
     *_NUMPY_FACE,

@@ -13,12 +13,14 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from hvd_core import process_sets as _process_sets
 from hvd_core.errors import HorovodInternalError
 
 if TYPE_CHECKING:
     from hvd_core._core import Engine
-    from hvd_core.backends import Selection
+    from hvd_core.backends.ways import Ways
     from hvd_core.bootstrap import World
+    from hvd_core.config import EngineSettings
 
 NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 SHUT_DOWN = (
@@ -49,28 +51,40 @@ def init(
     process_sets: Any = None,
     backend: str | Sequence[str] | None = None,
 ) -> None:
-    """Bring up the engine, together with all ranks of the job. A second call while it is up does nothing.
+    """Bring up the engine, together with all ranks of the job. A second call before shutdown() starts nothing, also when
+    the job has ended meanwhile.
 
-    ``comm``: None, or the list of all ranks. ``process_sets``: None in this version. ``backend``: a name, or an ordered
+    ``comm``: None, or the list of all ranks. ``process_sets``: a list of ProcessSet or of lists of ranks, the same on all
+    ranks, or "dynamic" for sets that are added later (HOROVOD_DYNAMIC_PROCESS_SETS=1). ``backend``: a name, or an ordered
     list of names, instead of HOROVOD_BACKEND.
 
     Raises ValueError for arguments or environment variables that make no sense, hvd_core.bootstrap.BootstrapError when
     the ranks do not come together, hvd_core.backends.errors.BackendError when no backend can be used.
     """
     global _state, _registered
+    static = _static_sets(process_sets)
     with _lock:
-        if _state is not None and not _state.engine.stopped:
+        if _state is not None:
             _check_ranks(comm, _state.world.size)
-            return
-        _drop()
-        if process_sets:
-            raise NotImplementedError(
-                "process sets other than the global one are not supported by this version"
-            )
-        _state = _start(comm, backend)
-        if not _registered:
-            atexit.register(shutdown)
-            _registered = True
+            if _state.engine.stopped or _state.pid != os.getpid():
+                return  # the job has ended, or this is a fork: operations will say so
+        else:
+            _drop()
+            _state = _start(comm, backend)
+            if not _registered:
+                atexit.register(shutdown)
+                _registered = True
+        # The engine stays up when these are refused: a second init() with a clean list succeeds.
+        _process_sets.begin(_state.world.size, static)
+
+
+def _static_sets(process_sets: Any) -> list[Any]:
+    if not isinstance(process_sets, str):
+        return list(process_sets or ())
+    if process_sets.lower() != "dynamic":
+        raise ValueError(f'process_sets must be a list of ProcessSet or "dynamic", but is {process_sets!r}.')
+    os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
+    return []
 
 
 def _check_ranks(comm: Sequence[int] | None, size: int) -> None:
@@ -92,6 +106,8 @@ def _start(comm: Sequence[int] | None, backend: str | Sequence[str] | None) -> _
     global _engines
     from hvd_core import bootstrap
     from hvd_core._core import Engine
+    from hvd_core.backends.registry import host_math
+    from hvd_core.backends.ways import COLLECTIVES
     from hvd_core.bootstrap import affinity
     from hvd_core.config import read_environment
 
@@ -99,7 +115,7 @@ def _start(comm: Sequence[int] | None, backend: str | Sequence[str] | None) -> _
     world = bootstrap.connect(deadline_s=settings.start_timeout_s)
     try:
         _check_ranks(comm, world.size)
-        choice = _choose(world, backend, settings.start_timeout_s)
+        ways = _choose(world, backend, settings)
         spin = settings.spin_us
         if spin is None:
             # With more ranks than cores, whoever looks keeps the others from working.
@@ -120,8 +136,12 @@ def _start(comm: Sequence[int] | None, backend: str | Sequence[str] | None) -> _
             "bell_slot": world.local_rank,
             "leads_host": world.local_rank == 0,
             "store_fd": world.store_fd,
-            "backend_name": choice.name,
-            "backend_path": choice.path,
+            "local_backend": ways.within and (ways.within.name, ways.within.path),
+            "global_backend": ways.between and (ways.between.name, ways.between.path),
+            "math_backend": host_math(),
+            "local_alone": ways.within_alone,
+            "hierarchical": [COLLECTIVES[name] for name in ways.hierarchical],
+            "emulation": settings.emulation,
             "spin_us": spin,
             "engine_core": -1 if core is None else core,
             "first_handle": (_engines << 40) + 1,
@@ -145,23 +165,26 @@ def _start(comm: Sequence[int] | None, backend: str | Sequence[str] | None) -> _
         world.close()
         raise
     if world.rank == 0:
-        _log.info("host tensors: backend %s [%s]", choice.name, choice.source)
-    return _State(world, engine, choice.source)
+        _log.info("host tensors: backend %s [%s]", ways.describe(), ways.source)
+    return _State(world, engine, ways.source)
 
 
-def _choose(world: World, backend: str | Sequence[str] | None, timeout_s: float) -> Selection:
-    """The backend that all ranks have chosen; whoever has chosen another, or none, is named on all ranks."""
-    from hvd_core.backends import select
+def _choose(world: World, backend: str | Sequence[str] | None, settings: EngineSettings) -> Ways:
+    """The backends that all ranks have chosen; whoever has chosen others, or none, is named on all ranks."""
     from hvd_core.backends.agreement import agree
+    from hvd_core.backends.ways import choose_ways
     from hvd_core.version import __version__
 
+    timeout_s = settings.start_timeout_s
     try:
-        choice = select(os.environ, world, backend)
+        ways = choose_ways(
+            os.environ, world, backend, settings.hierarchical_allreduce, settings.hierarchical_allgather
+        )
     except Exception as error:
         agree(world, str(error).partition("\n")[0], "error", True, timeout_s)
         raise
-    agree(world, f"{choice.name} {__version__}", choice.source, False, timeout_s)
-    return choice
+    agree(world, f"{ways.describe()} {__version__}", ways.source, False, timeout_s)
+    return ways
 
 
 def _link(link: Any) -> dict[str, Any]:
@@ -206,7 +229,10 @@ def _drop() -> None:
     """Let go of the engine, then of the descriptors it borrows."""
     global _state
     state, _state = _state, None
-    if state is None or state.pid != os.getpid():
+    if state is None:
+        return
+    _process_sets.end()
+    if state.pid != os.getpid():
         return
     state.engine.close()
     state.world.close()

@@ -5,7 +5,6 @@ A thin layer over ``hvd_core.runtime``. All frameworks of one process share one 
 made through any of them. Any thread; init() and shutdown() by one thread at a time.
 """
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -72,29 +71,17 @@ class HorovodBasics:
 
         Args:
             comm: None for all ranks, a list of ranks, or an ``mpi4py.MPI.Comm``.
-            process_sets: None or an empty list; the string "dynamic" is accepted and remembered.
+            process_sets: None, a list of ProcessSet, or the string "dynamic", which allows sets to be added and
+                removed later.
             backend: name of the communication backend; overrides HOROVOD_BACKEND.
 
         Raises:
             ValueError: contradictory arguments or environment, or the engine refused to start; the text says
-                which.
-            NotImplementedError: process sets other than the global one, which come with the next release.
+                which. The engine is up after a ValueError about process sets: init() may be called again.
         """
-        if isinstance(process_sets, str):
-            if process_sets.lower() != "dynamic":
-                raise ValueError(
-                    f'process_sets must be a list of ProcessSet or "dynamic", but is {process_sets!r}.'
-                )
-            os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
-        elif process_sets:
-            raise NotImplementedError(
-                "init(process_sets=[...]): process sets other than the global one come with the next "
-                "release. Call init() without them."
-            )
         engine_runtime = runtime()
         report_original()
-        engine_runtime.init(comm=comm, backend=backend)
-        global_process_set.ranks = list(range(engine_runtime.size()))
+        engine_runtime.init(comm=comm, process_sets=process_sets, backend=backend)
         if hasattr(comm, "Get_rank"):
             global_process_set.mpi_comm = comm
 
@@ -102,8 +89,6 @@ class HorovodBasics:
         """Stop the engine. Operations that are still pending fail. Harmless when it does not run."""
         if _runtime is not None:
             _runtime.shutdown()
-        global_process_set.ranks = None
-        global_process_set.mpi_comm = None
 
     def is_initialized(self) -> bool:
         """True between init() and shutdown()."""
@@ -190,14 +175,19 @@ class HorovodBasics:
         return False
 
     def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
-        return {0: list(range(self.size()))}
+        return runtime().engine().process_sets()
+
+    def _ranks_of(self, process_set_id: int) -> list[int]:
+        try:
+            return self._get_process_set_ids_and_ranks()[process_set_id]
+        except KeyError:
+            raise ValueError(f"There is no process set with id {process_set_id}.") from None
 
     def _process_set_size(self, process_set_id: int) -> int:
-        if process_set_id != 0:
-            raise ValueError(f"There is no process set with id {process_set_id}.")
-        return self.size()
+        return len(self._ranks_of(process_set_id))
 
     def _process_set_rank(self, process_set_id: int) -> int:
-        if process_set_id != 0:
-            raise ValueError(f"There is no process set with id {process_set_id}.")
-        return self.rank()
+        ranks = self._ranks_of(process_set_id)
+        if self.rank() not in ranks:
+            raise ValueError("Process is not part of provided process set.")
+        return ranks.index(self.rank())

@@ -6,6 +6,7 @@ wheel. They are opened by the same loader as any other backend, and nothing can 
 
 from __future__ import annotations
 
+import os
 import sys
 import sysconfig
 from dataclasses import dataclass
@@ -48,9 +49,34 @@ _EMBEDDED = (
 )
 
 
+_PATH_VARIABLE = "HOROVOD_BACKEND_PATH_"
+
+
 def installed() -> tuple[InstalledBackend, ...]:
-    """All installed backends, the embedded ones first. Loads and imports nothing."""
-    return _EMBEDDED
+    """All installed backends, the embedded ones first. Loads and imports nothing.
+
+    A library that is not packaged, such as one under development, is named by HOROVOD_BACKEND_PATH_<NAME>: an absolute
+    path. It is never chosen automatically. Raises BackendLoadError for a path that is not absolute.
+    """
+    return _EMBEDDED + tuple(
+        _unpackaged(variable.removeprefix(_PATH_VARIABLE).lower(), path)
+        for variable, path in sorted(os.environ.items())
+        if variable.startswith(_PATH_VARIABLE) and path
+    )
+
+
+def _unpackaged(name: str, path: str) -> InstalledBackend:
+    if not os.path.isabs(path):
+        raise BackendLoadError(
+            f"horovod: backend '{name}': {_PATH_VARIABLE}{name.upper()}={path} is not an absolute path; libraries are "
+            "not taken from the current folder."
+        )
+    return InstalledBackend(name, path, f"{_PATH_VARIABLE}{name.upper()}", spans_hosts=True, automatic=False)
+
+
+def host_math() -> tuple[str, str]:
+    """(name, path) of the backend whose device table computes on host memory for the engine itself."""
+    return _EMBEDDED[0].name, str(_EMBEDDED[0].path())
 
 
 def describe_installed(backends: tuple[InstalledBackend, ...]) -> str:

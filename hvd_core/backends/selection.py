@@ -19,6 +19,12 @@ from hvd_core.backends.registry import InstalledBackend, describe_installed, ins
 OPERATIONS = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier")
 
 _HOST = "cpu"
+
+
+class OneHostOnly(BackendUnavailable):
+    """A backend was named that cannot reach all hosts of the job. In a list it may still serve within hosts."""
+
+
 _log = logging.getLogger("horovod")
 _said: set[str] = set()
 
@@ -72,8 +78,28 @@ def select(
     chosen = _legacy(environ.get("HOROVOD_CPU_OPERATIONS", ""), world, backends)
     if chosen is not None:
         return Selection(chosen.name, str(chosen.path()), "HOROVOD_CPU_OPERATIONS")
+    return select_automatic(world, backends)
+
+
+def select_automatic(world: Any, backends: tuple[InstalledBackend, ...]) -> Selection:
+    """What is chosen when nothing is named; ``world`` None is a job on one host."""
     chosen = _automatic(world, backends)
     return Selection(chosen.name, str(chosen.path()), "automatic")
+
+
+def listed_names(environ: Mapping[str, str], argument: str | Sequence[str] | None) -> list[str]:
+    """The names for host memory, in order, of the text that select() goes by; [] when it goes by none."""
+    for text, source in (
+        (argument, "init(backend=...)"),
+        (environ.get("HOROVOD_BACKEND"), "HOROVOD_BACKEND"),
+    ):
+        if text:
+            rules = _parse(text, source)
+            host = [r.name for r in rules if r.device == _HOST and r.operation is None]
+            names = host or [r.name for r in rules if r.device is None]
+            if names:
+                return names
+    return []
 
 
 def _named(
@@ -157,7 +183,7 @@ def _first_usable(
         except BackendError as error:
             first_error = first_error or error
             continue
-        if first_error is not None:
+        if first_error is not None and not isinstance(first_error, OneHostOnly):
             reason = str(first_error).splitlines()[0].removeprefix("horovod: ")
             _warn_once(world, f"horovod: {reason} Using '{name}', the next that {source} lists.")
         return backend
@@ -203,7 +229,7 @@ def _check_reach(
     able = [b.name for b in backends if b.spans_hosts]
     strict = "  Not falling back, because it was named explicitly.\n" if alone else ""
     fix = f"name one that does: {', '.join(able)}" if able else "run all ranks on one host"
-    raise BackendUnavailable(
+    raise OneHostOnly(
         f"horovod: backend '{backend.name}' (from {source}) works within one host, "
         f"but {_spread_text(world)}.\n"
         f"{strict}  fix: {fix}\n"

@@ -42,6 +42,24 @@ def hints():
     return [boot, network, os.geteuid()]
 
 
+def simulated_host(environ, rank, size):
+    """[host number] of this rank from HOROVOD_SIMULATED_HOSTS, one number per rank ("0,0,1,1"); [] when unset.
+
+    Ranks of one machine with different numbers count as ranks of different hosts: for trying jobs of several
+    hosts on one. Raises ValueError for a list that does not fit.
+    """
+    text = environ.get("HOROVOD_SIMULATED_HOSTS", "").strip()
+    if not text:
+        return []
+    numbers = [part.strip() for part in text.split(",")]
+    if len(numbers) != size or not all(number.isdecimal() for number in numbers):
+        raise ValueError(
+            f"HOROVOD_SIMULATED_HOSTS={text!r} must hold one host number for each of the {size} ranks, such as "
+            f"{','.join(str(r % 2) for r in range(size))!r}"
+        )
+    return [int(numbers[rank])]
+
+
 def gather_roster(session, transport):
     """Everybody's record, by rank: dicts with host, pid, hints, size, version, transport, cores.
 
@@ -58,7 +76,7 @@ def gather_roster(session, transport):
     record = {
         "host": socket.gethostname(),
         "pid": os.getpid(),
-        "hints": hints(),
+        "hints": hints() + simulated_host(os.environ, rank, size),
         "size": size,
         "version": VERSION,
         "transport": transport,

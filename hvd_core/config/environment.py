@@ -36,6 +36,12 @@ class EngineSettings:
     """HOROVOD_START_TIMEOUT."""
     spin_us: float | None = None
     """HOROVOD_SPIN_US: how long a waiting caller looks before it sleeps; unset: by the number of cores."""
+    hierarchical_allreduce: bool | None = None
+    """HOROVOD_HIERARCHICAL_ALLREDUCE; None (unset): where a backend within hosts and one between them make it natural."""
+    hierarchical_allgather: bool | None = None
+    """HOROVOD_HIERARCHICAL_ALLGATHER, likewise."""
+    emulation: bool = True
+    """HOROVOD_EMULATION: whether operations and types that a backend lacks are composed from those it has."""
     thread_affinity: str = ""
     """HOROVOD_THREAD_AFFINITY, as it stands: what is wrong with it can only be said once the host's ranks are known."""
 
@@ -61,6 +67,10 @@ def _flag(environ: Mapping[str, str], name: str) -> bool:
     if text in ("1", "true", "yes", "on") or text.isdigit():
         return True
     raise ValueError(f"{name}={text!r} is neither 0 nor 1.")
+
+
+def _choice(environ: Mapping[str, str], name: str) -> bool | None:
+    return _flag(environ, name) if environ.get(name, "").strip() else None
 
 
 def _level(environ: Mapping[str, str]) -> int:
@@ -91,5 +101,8 @@ def read_environment(environ: Mapping[str, str] | None = None) -> EngineSettings
         log_with_time=not _flag(environ, "HOROVOD_LOG_HIDE_TIME"),
         start_timeout_s=_number(environ, "HOROVOD_START_TIMEOUT", 30.0) or 30.0,
         spin_us=_number(environ, "HOROVOD_SPIN_US", 0.0) if spin else None,
+        hierarchical_allreduce=_choice(environ, "HOROVOD_HIERARCHICAL_ALLREDUCE"),
+        hierarchical_allgather=_choice(environ, "HOROVOD_HIERARCHICAL_ALLGATHER"),
+        emulation=_choice(environ, "HOROVOD_EMULATION") is not False,
         thread_affinity=environ.get("HOROVOD_THREAD_AFFINITY", "").strip(),
     )

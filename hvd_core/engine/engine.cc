@@ -31,9 +31,9 @@ const char* const kNoFork =
     "Call hvd.init() only in processes that the launcher started, or use the 'spawn' start method.";
 }  // namespace
 
-Engine::Engine(EngineConfig config, std::unique_ptr<plugin::Store> store)
-    : config_(std::move(config)), store_(std::move(store)) {
-  backend_ = plugin::Backend::load_library(config_.backend_path, config_.backend_name);
+Engine::Engine(EngineConfig config, std::shared_ptr<plugin::Store> store)
+    : config_(std::move(config)), store_(std::move(store)), sets_(config_.rank) {
+  load_backends();
   next_handle_ = config_.first_handle;
   epoll_fd_ = own_fds_.add(::epoll_create1(EPOLL_CLOEXEC));
   if (config_.segment_fd >= 0) segment_ = std::make_unique<control::Segment>(config_.segment_fd, config_.segment_bytes);
@@ -45,15 +45,14 @@ Engine::Engine(EngineConfig config, std::unique_ptr<plugin::Store> store)
                                                  : segment_->bell(config_.bell_slot);
   bell_.emplace(word, config_.bells);
   build_links();
-  executor_.reset(new data::Executor(config_.rank, config_.hosts, backend_, *store_, *this));
+  executor_.reset(
+      new data::Executor(config_.rank, config_.hosts, config_.job, config_.start_ns, backends_, store_, *this));
   std::vector<int32_t> all;
   for (int32_t r = 0; r < config_.size; ++r) all.push_back(r);
-  executor_->create_comm(0, all, config_.job + "/set/0", config_.start_deadline_ns);
-  start_thread();
-}
-
-// Named and pinned from here, so that it is when init() returns.
-void Engine::start_thread() {
+  sets_.add(0, all);
+  startup_ = new_request(0, "startup");
+  live_[startup_->handle] = startup_;
+  executor_->create(0, all, startup_);
   thread_ = std::thread([this] { background(); });
   ::pthread_setname_np(thread_.native_handle(), "hvd-engine");
   if (config_.engine_core < 0) return;
@@ -61,6 +60,18 @@ void Engine::start_thread() {
   if (!why.empty())
     observe::log(Level::Warning,
                  "the engine's thread is not pinned to core " + std::to_string(config_.engine_core) + ": " + why);
+}
+
+void Engine::load_backends() {
+  const auto load = [](const EngineConfig::Library& l) {
+    return l.path.empty() ? nullptr : plugin::Backend::load_library(l.path, l.name);
+  };
+  backends_.local = load(config_.local_backend);
+  backends_.global = load(config_.global_backend);
+  backends_.local_alone = config_.local_alone;
+  backends_.hierarchical = config_.hierarchical;
+  backends_.emulation = config_.emulation;
+  backends_.math = std::make_shared<data::HostMath>(load(config_.math_backend));
 }
 
 int Engine::OwnFds::add(int fd) {
@@ -163,31 +174,34 @@ void Engine::check_usable() const {
   }
 }
 
-// Equal on all ranks that make their unnamed calls in the same order.
-std::string Engine::unnamed(control::OpKind kind) {
-  return std::string(op_name(kind)) + ".noname." +
-         std::to_string(unnamed_[static_cast<size_t>(kind)].fetch_add(1, std::memory_order_relaxed));
-}
-
-RequestRef Engine::submit(control::SignatureFields fields, std::optional<std::string> name, control::SetId set,
-                          std::vector<queue::Tensor> in, std::vector<queue::Tensor> out, bool soon) {
-  Visit visit(*this);
-  check_usable();
-  if (!node_->member(set)) throw InvalidRequest("there is no process set " + std::to_string(set));
+RequestRef Engine::new_request(control::SetId set, std::string name) {
   auto request = std::make_shared<queue::Request>();
   request->handle = next_handle_.fetch_add(1, std::memory_order_relaxed);
   request->set = set;
-  const auto kind = fields.kind;
+  request->item.name = std::make_shared<const std::string>(std::move(name));
+  return request;
+}
+
+RequestRef Engine::submit(control::SignatureFields fields, std::optional<std::string> name, int32_t process_set,
+                          std::vector<queue::Tensor> in, std::vector<queue::Tensor> out, bool soon,
+                          std::vector<std::vector<int64_t>> splits) {
+  Visit visit(*this);
+  check_usable();
+  const auto set = sets_.find(process_set, control::op_name(fields.kind));
+  if (!set->includes_me())
+    throw InvalidRequest(std::string(control::op_name(fields.kind)) + ": Rank " + std::to_string(config_.rank) +
+                         " is not a member of the provided process set.");
   if (!name) {
     fields.repeats = false;
-    name = unnamed(kind);
+    name = set->next_unnamed(fields.kind);
   }
-  request->item.name = std::make_shared<const std::string>(std::move(*name));
+  auto request = new_request(set->id, std::move(*name));
   request->item.sig = std::make_shared<const control::Signature>(std::move(fields));
   request->in = std::move(in);
   request->out = std::move(out);
+  request->splits = std::move(splits);
   request->urgent = soon;
-  if (!push({Command::Submit, request, set, {}, {}}, soon))
+  if (!push({Command::Submit, request, set->id, {}, {}}, soon))
     throw InvalidRequest(std::string(kDuplicate) + " Name: '" + *request->item.name + "'.");
   return request;
 }
@@ -195,19 +209,37 @@ RequestRef Engine::submit(control::SignatureFields fields, std::optional<std::st
 RequestRef Engine::join() {
   Visit visit(*this);
   check_usable();
-  auto request = std::make_shared<queue::Request>();
-  request->handle = next_handle_.fetch_add(1, std::memory_order_relaxed);
-  request->item.name = std::make_shared<const std::string>("join.noname");
+  auto request = new_request(0, "join.noname");
   push({Command::Join, request, 0, {}, {}}, false);
   return request;
 }
 
-void Engine::poison(control::SetId set, control::OpKind kind, const std::optional<std::string>& name,
+RequestRef Engine::add_process_set(std::vector<int32_t> ranks) {
+  control::SignatureFields f;
+  f.kind = control::OpKind::AddProcessSet;
+  f.ranks = std::move(ranks);
+  return submit(std::move(f), control::kSetsName, 0, {}, {}, false);
+}
+
+RequestRef Engine::remove_process_set(int32_t process_set) {
+  control::SignatureFields f;
+  f.kind = control::OpKind::RemoveProcessSet;
+  f.root = static_cast<int32_t>(sets_.find(process_set, "remove_process_set")->id);
+  return submit(std::move(f), control::kSetsName, 0, {}, {}, false);
+}
+
+void Engine::poison(int32_t process_set, control::OpKind kind, const std::optional<std::string>& name,
                     const std::string& text) {
   Visit visit(*this);
   check_usable();
-  if (!node_->member(set)) return;  // no rank can be waiting there
-  push({Command::Poison, nullptr, set, name ? *name : unnamed(kind), text}, false);
+  queue::ProcessSetRef set;
+  try {
+    set = sets_.find(process_set, "poison");
+  } catch (const InvalidRequest&) {
+    return;  // no rank can be waiting there
+  }
+  if (!set->includes_me()) return;
+  push({Command::Poison, nullptr, set->id, name ? *name : set->next_unnamed(kind), text}, false);
 }
 
 bool Engine::push(Command c, bool soon) {

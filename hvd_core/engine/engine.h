@@ -23,6 +23,7 @@
 #include "engine/control/segment.h"
 #include "engine/control/store_client.h"
 #include "engine/data/executor.h"
+#include "engine/queue/process_sets.h"
 #include "engine/queue/request.h"
 
 namespace hvd {
@@ -50,21 +51,26 @@ struct EngineConfig {
   std::array<int, 2> bells{-1, -1};  // this rank's eventfds
   uint32_t bell_slot = 0;            // this rank's slot in the segment
   bool leads_host = true;            // its bell is the leader's bell
-  std::string backend_name, backend_path;
+  // What moves host memory. `local_*` within a host, `global_*` between any ranks; one of them may be empty. See
+  // data/set_comms.h for what goes which way; `math_*` lends its device table for "cpu".
+  struct Library {
+    std::string name, path;
+  };
+  Library local_backend, global_backend, math_backend;
+  bool local_alone = true;
+  std::array<bool, HVD_COLL_COUNT> hierarchical{};
+  bool emulation = true;
   uint64_t fusion_threshold = 128u << 20;
   int64_t dissolve_after_ns = 1'000'000;
   uint32_t cache_capacity = 1024;
   int64_t stall_warn_ns = 60'000'000'000, stall_abort_ns = 0;  // 0: never
-  int64_t start_deadline_ns = 0;
-  uint64_t first_handle = 1;  // so that handles of an earlier engine are not taken for this one's
-  int64_t spin_ns = 50'000;   // how long a waiting caller looks before it sleeps
-  int32_t engine_core = -1;   // the background thread's only core; -1: all that the process was given
+  int64_t start_ns = 30'000'000'000;  // how long ranks may take to come together for a communicator
+  uint64_t first_handle = 1;          // so that handles of an earlier engine are not taken for this one's
+  int64_t spin_ns = 50'000;           // how long a waiting caller looks before it sleeps
+  int32_t engine_core = -1;           // the background thread's only core; -1: all that the process was given
 };
 
-// A mistake in the call itself (a duplicate name, say): the caller's ValueError.
-struct InvalidRequest : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
+using queue::InvalidRequest;
 // The engine has stopped or the job is broken: HorovodInternalError.
 struct EngineStopped : std::runtime_error {
   using std::runtime_error::runtime_error;
@@ -72,18 +78,27 @@ struct EngineStopped : std::runtime_error {
 
 class Engine final : private control::Node::Host, private data::Executor::Events {
  public:
-  // Creates the communicator of all ranks (waits for them) and starts the background thread.
-  // Throws plugin::LoadError, plugin::BackendError, std::system_error.
-  Engine(EngineConfig config, std::unique_ptr<plugin::Store> store);
+  // Starts the background thread, which brings up the communicators of all ranks: wait for startup() before anything
+  // else. Throws plugin::LoadError, plugin::BackendError, std::system_error.
+  Engine(EngineConfig config, std::shared_ptr<plugin::Store> store);
   ~Engine();
 
+  const queue::RequestRef& startup() const { return startup_; }
+
   // With `soon`, the caller is about to wait and will drive the request itself.
-  queue::RequestRef submit(control::SignatureFields fields, std::optional<std::string> name, control::SetId set,
-                           std::vector<queue::Tensor> in, std::vector<queue::Tensor> out, bool soon);
+  // `process_set` is the user's number of a set here and below.
+  queue::RequestRef submit(control::SignatureFields fields, std::optional<std::string> name, int32_t process_set,
+                           std::vector<queue::Tensor> in, std::vector<queue::Tensor> out, bool soon,
+                           std::vector<std::vector<int64_t>> splits = {});
   queue::RequestRef join();
+  // All ranks of the job add and remove the same sets in the same order. The request of an addition ends with the new
+  // number in process_set.
+  queue::RequestRef add_process_set(std::vector<int32_t> ranks);
+  queue::RequestRef remove_process_set(int32_t process_set);
+  queue::ProcessSets& process_sets() { return sets_; }
   // A call with this name failed on this rank before it came here: the matching calls of the others shall fail too.
   // Without a name it takes the number that the call would have had.
-  void poison(control::SetId set, control::OpKind kind, const std::optional<std::string>& name,
+  void poison(int32_t process_set, control::OpKind kind, const std::optional<std::string>& name,
               const std::string& text);
 
   bool poll(queue::Request& request);
@@ -103,7 +118,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
 
   bool stopped() const { return stopped_.load(std::memory_order_acquire); }
   const EngineConfig& config() const { return config_; }
-  const plugin::Backend& backend() const { return *backend_; }
+  const data::Backends& backends() const { return backends_; }
 
  private:
   struct Command {
@@ -119,12 +134,16 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   void joined(control::Rank last) override;
   void closed(control::Rank by, const std::string& text) override;
   void aborted(const std::string& cause) override;
+  void set_added(control::SetId set, const std::vector<int32_t>& members, control::RequestToken request) override;
+  void set_removed(control::SetId set, control::RequestToken request) override;
   void link_lost(control::Rank peer, const std::string& why) override;
   // data::Executor::Events
   void completed(const queue::RequestRef& request) override;
   void broken(int32_t code, const std::string& why) override;
 
-  std::string unnamed(control::OpKind kind);
+  queue::RequestRef new_request(control::SetId set, std::string name);
+  queue::RequestRef live_request(control::RequestToken token);
+  void load_backends();
   void start_thread();
   void build_links();
   void watch(int fd, int32_t peer, bool is_death);
@@ -158,8 +177,10 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   void check_stalls(int64_t now);
 
   EngineConfig config_;
-  std::shared_ptr<plugin::Backend> backend_;
-  std::unique_ptr<plugin::Store> store_;
+  data::Backends backends_;
+  std::shared_ptr<plugin::Store> store_;
+  queue::ProcessSets sets_;
+  queue::RequestRef startup_;
   std::unique_ptr<control::Segment> segment_;
   control::BellWord own_bell_word_{0};
   std::optional<control::Doorbell> bell_;
@@ -183,7 +204,6 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   std::unordered_set<std::string> names_;  // in flight, from submit() to completion; also under inbox_mutex_
   std::atomic<bool> inbox_filled_{false};
   std::atomic<uint64_t> next_handle_{1};
-  std::array<std::atomic<uint64_t>, 4> unnamed_{};  // by OpKind
 
   std::mutex driver_;  // whoever holds it may touch node_, executor_ and what follows
   std::unordered_map<uint64_t, queue::RequestRef> live_;

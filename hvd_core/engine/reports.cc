@@ -36,7 +36,7 @@ void Engine::execute(control::SetId set, std::vector<control::ExecItem> items) {
     if (auto it = live_.find(x.request); it != live_.end()) request = it->second;
     batch.push_back({std::move(x.item), std::move(request)});
   }
-  executor_->enqueue(set, std::move(batch));
+  executor_->execute(set, std::move(batch));
 }
 
 void Engine::fail(control::RequestToken token, const std::string& text) {
@@ -53,12 +53,32 @@ void Engine::completed(const RequestRef& request) {
 }
 
 void Engine::joined(control::Rank last) {
-  // Ranks with less data have counted fewer unnamed operations; from here they agree again.
-  for (auto& n : unnamed_) n = 0;
+  sets_.restart_counters();
   if (!join_request_) return;
   join_request_->last_joined = last;
   join_request_->complete();
   join_request_.reset();
+}
+
+RequestRef Engine::live_request(control::RequestToken token) {
+  auto it = live_.find(token);
+  return it == live_.end() ? nullptr : it->second;
+}
+
+// The number is known from here on, so that it is the same on all ranks; members complete when they can use it.
+void Engine::set_added(control::SetId set, const std::vector<int32_t>& members, control::RequestToken token) {
+  const int32_t number = sets_.add(set, members);
+  auto request = live_request(token);
+  if (request) request->process_set = number;
+  if (std::find(members.begin(), members.end(), config_.rank) != members.end())
+    executor_->create(set, members, std::move(request));
+  else if (request)
+    completed(request);
+}
+
+void Engine::set_removed(control::SetId set, control::RequestToken token) {
+  sets_.remove(set);
+  executor_->remove(set, live_request(token));
 }
 
 void Engine::closed(control::Rank by, const std::string& text) {

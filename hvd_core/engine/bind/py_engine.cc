@@ -6,10 +6,10 @@
 
 #include <algorithm>
 
+#include "engine/bind/arguments.h"
+#include "engine/bind/engine_config.h"
 #include "engine/bind/tensor_view.h"
-#include "engine/observe/affinity.h"
 #include "engine/observe/log.h"
-#include "engine/plugin/host_api.h"
 
 namespace py = pybind11;
 
@@ -17,23 +17,6 @@ namespace hvd::bind {
 namespace {
 
 constexpr int64_t kSignalSliceNs = 100'000'000;
-
-// A store for a job of one process: nobody to meet.
-class LocalStore final : public plugin::Store {
- public:
-  void set(const std::string& key, std::string_view value) override { values_[key] = value; }
-  std::string get(const std::string& key, int64_t) override {
-    auto it = values_.find(key);
-    if (it == values_.end()) throw plugin::BackendError(HVD_E_TIMEOUT, 0, 0, "'" + key + "' is not in the store");
-    return it->second;
-  }
-  int64_t add(const std::string& key, int64_t delta) override { return counters_[key] += delta; }
-  void del(const std::string& key) override { values_.erase(key); }
-
- private:
-  std::unordered_map<std::string, std::string> values_;
-  std::unordered_map<std::string, int64_t> counters_;
-};
 
 // Engines of this process, for the fork hook: the child must know that they are not its own. Part of the binding, not
 // of the engine, because pthread_atfork has no context argument.
@@ -46,114 +29,32 @@ void in_child() {
   for (Engine* e : engines()) e->in_forked_child();
 }
 
-LinkConfig link_of(const py::dict& d) {
-  LinkConfig l;
-  l.peer = d["peer"].cast<int32_t>();
-  l.is_parent = d["is_parent"].cast<bool>();
-  l.subtree = d["subtree"].cast<std::vector<int32_t>>();
-  l.sock_fd = d["sock_fd"].cast<int>();
-  if (l.sock_fd >= 0) return l;
-  l.slot = d["slot"].cast<uint32_t>();
-  l.peer_bells = d["peer_bells"].cast<std::array<int, 2>>();
-  l.guard_fd = d["guard_fd"].cast<int>();
-  l.peer_pid = d["peer_pid"].cast<int32_t>();
-  return l;
-}
-
-EngineConfig config_of(const py::dict& d) {
-  EngineConfig c;
-  c.rank = d["rank"].cast<int32_t>();
-  c.size = d["size"].cast<int32_t>();
-  c.hosts = d["hosts"].cast<std::vector<int32_t>>();
-  c.host_names = d["host_names"].cast<std::vector<std::string>>();
-  c.job = d["job"].cast<std::string>();
-  for (auto l : d["links"].cast<py::list>()) c.links.push_back(link_of(l.cast<py::dict>()));
-  c.segment_fd = d["segment_fd"].cast<int>();
-  c.segment_bytes = d["segment_bytes"].cast<uint64_t>();
-  c.bells = d["bells"].cast<std::array<int, 2>>();
-  c.bell_slot = d["bell_slot"].cast<uint32_t>();
-  c.leads_host = d["leads_host"].cast<bool>();
-  c.backend_name = d["backend_name"].cast<std::string>();
-  c.backend_path = d["backend_path"].cast<std::string>();
-  c.fusion_threshold = d["fusion_threshold"].cast<uint64_t>();
-  c.dissolve_after_ns = static_cast<int64_t>(d["cycle_time_ms"].cast<double>() * 1e6);
-  c.cache_capacity = d["cache_capacity"].cast<uint32_t>();
-  c.stall_warn_ns = static_cast<int64_t>(d["stall_warn_s"].cast<double>() * 1e9);
-  c.stall_abort_ns = static_cast<int64_t>(d["stall_abort_s"].cast<double>() * 1e9);
-  c.start_deadline_ns = observe::now_ns() + static_cast<int64_t>(d["start_timeout_s"].cast<double>() * 1e9);
-  c.first_handle = d["first_handle"].cast<uint64_t>();
-  c.spin_ns = static_cast<int64_t>(d["spin_us"].cast<double>() * 1e3);
-  c.engine_core = d["engine_core"].cast<int32_t>();
-  return c;
-}
-
-void set_log_from(const py::dict& d) {
-  observe::set_log(static_cast<observe::Level>(d["log_level"].cast<int>()), d["log_with_time"].cast<bool>(),
-                   d["rank"].cast<int32_t>());
-  plugin::set_log_sink([](int32_t level, const std::string& backend, const char*, int32_t, const std::string& text) {
-    observe::log(static_cast<observe::Level>(level), backend + ": " + text);
-  });
-}
-
-// Backends' threads keep to the cores of the thread that made the engine, wherever they are started from.
-void keep_threads_within(int32_t engine_core) {
-  plugin::set_thread_sink(
-      [process = observe::own_cores(), engine_core] { observe::keep_within(process, engine_core); });
-}
-
-void require(bool ok, const std::string& text) {
-  if (!ok) throw InvalidRequest(text);
-}
-
-void same_layout(const std::vector<queue::Tensor>& in, const std::vector<queue::Tensor>& out) {
-  require(in.size() == out.size(), "as many outputs as inputs are needed: " + std::to_string(in.size()) + " inputs, " +
-                                       std::to_string(out.size()) + " outputs");
-  for (size_t i = 0; i < in.size(); ++i)
-    require(in[i].dtype == out[i].dtype && in[i].shape == out[i].shape,
-            "an output must have the shape and type of its input");
-}
-
-control::SignatureFields fields_of(control::OpKind kind, const std::vector<queue::Tensor>& in) {
-  require(!in.empty(), std::string(control::op_name(kind)) + " needs at least one tensor");
-  control::SignatureFields f;
-  f.kind = kind;
-  f.device_type = in[0].device_type;
-  for (const auto& t : in) {
-    require(t.device_type == f.device_type, "Tensors in list must be on same device.");
-    require(t.device_type == "cpu", "no backend serves tensors on device type '" + t.device_type + "'");
-    f.tensors.push_back({t.dtype, t.shape});
-  }
-  return f;
-}
-
-void check_reducible(const std::vector<queue::Tensor>& in, int op) {
-  require(op >= 0 && op < HVD_REDOP_COUNT, "unknown reduce op " + std::to_string(op));
-  for (const auto& t : in) {
-    const bool eight_bits = t.dtype == HVD_FLOAT8_E4M3FN || t.dtype == HVD_FLOAT8_E5M2;
-    require(!eight_bits, std::string("Tensor type ") + control::dtype_name(t.dtype) + " is not supported.");
-    require(t.dtype != HVD_BOOL || op != HVD_AVG, "Average of bool tensors is not defined; use Sum, Min or Max.");
-  }
-}
-
 }  // namespace
 
 PyEngine::PyEngine(const py::dict& d) {
   set_log_from(d);
   EngineConfig c = config_of(d);
   keep_threads_within(c.engine_core);
-  const int store_fd = d["store_fd"].cast<int>();
-  std::unique_ptr<plugin::Store> store;
-  if (store_fd >= 0)
-    store = std::make_unique<control::StoreClient>(store_fd);
-  else
-    store = std::make_unique<LocalStore>();
+  auto store = store_of(d);
   {
     py::gil_scoped_release nogil;
     engine_ = std::make_unique<Engine>(std::move(c), std::move(store));
   }
+  start_up();
   static const int hook = ::pthread_atfork(nullptr, nullptr, in_child);
   (void)hook;
   engines().push_back(engine_.get());
+}
+
+// Until all ranks have their communicators; Ctrl-C and the death of a peer are seen meanwhile.
+void PyEngine::start_up() {
+  try {
+    await(*engine_->startup());
+  } catch (const EngineStopped& e) {
+    const std::string text = e.what();
+    engine_->close();
+    throw plugin::BackendError(HVD_E_INTERNAL, 0, 0, text);
+  }
 }
 
 PyEngine::~PyEngine() {
@@ -165,7 +66,7 @@ PyEngine::~PyEngine() {
 // Runs `make`, which looks at the caller's arguments. What it refuses is reported to the other ranks as well, so that
 // they fail instead of waiting.
 template <typename F>
-auto PyEngine::checked(control::OpKind kind, const std::optional<std::string>& name, uint32_t set, F&& make) {
+auto PyEngine::checked(control::OpKind kind, const std::optional<std::string>& name, int set, F&& make) {
   try {
     return make();
   } catch (const std::exception& e) {
@@ -174,24 +75,29 @@ auto PyEngine::checked(control::OpKind kind, const std::optional<std::string>& n
   }
 }
 
-uint64_t PyEngine::submit(control::SignatureFields fields, const std::optional<std::string>& name, uint32_t set,
-                          std::vector<queue::Tensor> in, std::vector<queue::Tensor> out, bool wait) {
-  auto request = engine_->submit(std::move(fields), name, set, std::move(in), std::move(out), wait);
+uint64_t PyEngine::submit(control::SignatureFields fields, const std::optional<std::string>& name, int set,
+                          std::vector<queue::Tensor> in, std::vector<queue::Tensor> out, bool wait,
+                          std::vector<std::vector<int64_t>> splits) {
+  auto request = engine_->submit(std::move(fields), name, set, std::move(in), std::move(out), wait, std::move(splits));
   if (!wait) return keep(std::move(request));
   await(*request);
   return 0;
 }
 
 uint64_t PyEngine::allreduce(py::handle inputs, py::handle outputs, const std::optional<std::string>& name, int op,
-                             double prescale, double postscale, uint32_t process_set, bool wait) {
+                             double prescale, double postscale, int process_set, bool wait) {
   std::vector<queue::Tensor> in, out;
-  auto fields = checked(control::OpKind::Allreduce, name, process_set, [&] {
+  const auto kind = op == kAdasum ? control::OpKind::Adasum : control::OpKind::Allreduce;
+  auto fields = checked(kind, name, process_set, [&] {
     in = tensors_of(inputs, inputs.is(outputs));
     out = inputs.is(outputs) ? in : tensors_of(outputs, true);
     same_layout(in, out);
-    check_reducible(in, op);
-    auto f = fields_of(control::OpKind::Allreduce, in);
-    f.reduce_op = op;
+    if (op == kAdasum)
+      check_floating(in);
+    else
+      check_reducible(in, op);
+    auto f = fields_of(kind, in);
+    f.reduce_op = op == kAdasum ? HVD_SUM : op;
     f.prescale = prescale;
     f.postscale = postscale;
     return f;
@@ -199,7 +105,7 @@ uint64_t PyEngine::allreduce(py::handle inputs, py::handle outputs, const std::o
   return submit(std::move(fields), name, process_set, std::move(in), std::move(out), wait);
 }
 
-uint64_t PyEngine::allgather(py::handle inputs, const std::optional<std::string>& name, uint32_t process_set) {
+uint64_t PyEngine::allgather(py::handle inputs, const std::optional<std::string>& name, int process_set) {
   std::vector<queue::Tensor> in;
   auto fields = checked(control::OpKind::Allgather, name, process_set, [&] {
     in = tensors_of(inputs, false);
@@ -212,13 +118,14 @@ uint64_t PyEngine::allgather(py::handle inputs, const std::optional<std::string>
 }
 
 uint64_t PyEngine::broadcast(py::handle inputs, py::handle outputs, int root_rank,
-                             const std::optional<std::string>& name, uint32_t process_set, bool wait) {
+                             const std::optional<std::string>& name, int process_set, bool wait) {
   std::vector<queue::Tensor> in, out;
   auto fields = checked(control::OpKind::Broadcast, name, process_set, [&] {
     in = tensors_of(inputs, inputs.is(outputs));
     out = inputs.is(outputs) ? in : tensors_of(outputs, true);
     same_layout(in, out);
-    require(root_rank >= 0 && root_rank < engine_->config().size,
+    const auto set = engine_->process_sets().find(process_set, "broadcast");
+    require(std::find(set->ranks.begin(), set->ranks.end(), root_rank) != set->ranks.end(),
             "broadcast received invalid root rank " + std::to_string(root_rank) + " for provided process set");
     auto f = fields_of(control::OpKind::Broadcast, in);
     f.root = root_rank;
@@ -227,7 +134,76 @@ uint64_t PyEngine::broadcast(py::handle inputs, py::handle outputs, int root_ran
   return submit(std::move(fields), name, process_set, std::move(in), std::move(out), wait);
 }
 
-uint64_t PyEngine::barrier(uint32_t process_set, bool wait) {
+uint64_t PyEngine::alltoall(py::handle inputs, const std::vector<std::vector<int64_t>>& splits,
+                            const std::optional<std::string>& name, int process_set) {
+  std::vector<queue::Tensor> in;
+  std::vector<std::vector<int64_t>> rows;
+  auto fields = checked(control::OpKind::Alltoall, name, process_set, [&] {
+    in = tensors_of(inputs, false);
+    const auto set = engine_->process_sets().find(process_set, "alltoall");
+    require(splits.empty() || splits.size() == in.size(), "alltoall needs splits for each tensor, or none");
+    for (size_t i = 0; i < in.size(); ++i)
+      rows.push_back(splits_of(in[i], splits.empty() ? std::vector<int64_t>{} : splits[i], set->ranks.size()));
+    auto f = fields_of(control::OpKind::Alltoall, in);
+    for (auto& t : f.tensors)
+      if (!t.shape.empty()) t.shape[0] = -1;
+    return f;
+  });
+  return submit(std::move(fields), name, process_set, std::move(in), {}, false, std::move(rows));
+}
+
+uint64_t PyEngine::reducescatter(py::handle inputs, py::handle outputs, const std::optional<std::string>& name, int op,
+                                 double prescale, double postscale, int process_set) {
+  std::vector<queue::Tensor> in, out;
+  auto fields = checked(control::OpKind::Reducescatter, name, process_set, [&] {
+    in = tensors_of(inputs, false);
+    out = tensors_of(outputs, true);
+    check_reducible(in, op);
+    require(in.size() == out.size(), "as many outputs as inputs are needed: " + std::to_string(in.size()) +
+                                         " inputs, " + std::to_string(out.size()) + " outputs");
+    for (size_t i = 0; i < in.size(); ++i) {
+      require(!in[i].shape.empty(), "Reducescatter does not support scalar inputs");
+      auto shape = in[i].shape;
+      shape[0] = scattered_rows(shape[0], process_set);
+      require(in[i].dtype == out[i].dtype && out[i].shape == shape,
+              "the output of a reducescatter must have its input's type and this rank's share of its rows");
+    }
+    auto f = fields_of(control::OpKind::Reducescatter, in);
+    f.reduce_op = op;
+    f.prescale = prescale;
+    f.postscale = postscale;
+    return f;
+  });
+  return submit(std::move(fields), name, process_set, std::move(in), std::move(out), false);
+}
+
+int64_t PyEngine::scattered_rows(int64_t rows, int process_set) {
+  const auto set = engine_->process_sets().find(process_set, "reducescatter");
+  const auto n = static_cast<int64_t>(set->ranks.size());
+  require(set->includes_me(), "reducescatter: Rank " + std::to_string(engine_->config().rank) +
+                                  " is not a member of the provided process set.");
+  return rows / n + (set->my_rank < rows % n ? 1 : 0);
+}
+
+uint64_t PyEngine::add_process_set(std::vector<int32_t> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  return keep(engine_->add_process_set(std::move(ranks)));
+}
+
+uint64_t PyEngine::remove_process_set(int process_set) { return keep(engine_->remove_process_set(process_set)); }
+
+int PyEngine::process_set_of(uint64_t handle) { return find(handle)->process_set; }
+
+std::map<int32_t, std::vector<int32_t>> PyEngine::process_sets() { return engine_->process_sets().all(); }
+
+std::vector<int64_t> PyEngine::received_splits(uint64_t handle, size_t index) {
+  auto request = find(handle);
+  require(request->done() && request->ok() && index < request->received_splits.size(),
+          "this handle has no such received splits");
+  return request->received_splits[index];
+}
+
+uint64_t PyEngine::barrier(int process_set, bool wait) {
   control::SignatureFields f;
   f.kind = control::OpKind::Barrier;
   return submit(std::move(f), std::nullopt, process_set, {}, {}, wait);
@@ -235,9 +211,9 @@ uint64_t PyEngine::barrier(uint32_t process_set, bool wait) {
 
 uint64_t PyEngine::join() { return keep(engine_->join()); }
 
-void PyEngine::poison(const std::optional<std::string>& name, const std::string& text, uint32_t process_set,
+void PyEngine::poison(const std::optional<std::string>& name, const std::string& text, int process_set,
                       const std::string& operation) {
-  for (int k = 0; k <= static_cast<int>(control::OpKind::Barrier); ++k) {
+  for (size_t k = 0; k < control::kOpKinds; ++k) {
     const auto kind = static_cast<control::OpKind>(k);
     if (operation == control::op_name(kind)) return engine_->poison(process_set, kind, name, text);
   }
@@ -334,15 +310,21 @@ void PyEngine::close() {
   engine_->close();
 }
 
-py::dict PyEngine::backend_info() const {
-  const auto& b = engine_->backend();
-  py::dict d;
-  d["name"] = b.name();
-  d["version"] = b.version();
-  d["vendor_lib"] = b.vendor_lib();
-  d["path"] = b.path();
-  d["abi_minor"] = b.abi_minor();
-  return d;
+py::list PyEngine::backend_info() const {
+  const auto& backends = engine_->backends();
+  py::list found;
+  for (const auto& [role, b] : {std::pair{"local", backends.local}, std::pair{"global", backends.global}}) {
+    if (!b) continue;
+    py::dict d;
+    d["role"] = role;
+    d["name"] = b->name();
+    d["version"] = b->version();
+    d["vendor_lib"] = b->vendor_lib();
+    d["path"] = b->path();
+    d["abi_minor"] = b->abi_minor();
+    found.append(std::move(d));
+  }
+  return found;
 }
 
 void bind_engine(py::module_& m) {
@@ -353,6 +335,16 @@ void bind_engine(py::module_& m) {
       .def("allgather", &PyEngine::allgather, py::arg("inputs"), py::arg("name"), py::arg("process_set") = 0)
       .def("broadcast", &PyEngine::broadcast, py::arg("inputs"), py::arg("outputs"), py::arg("root_rank"),
            py::arg("name"), py::arg("process_set") = 0, py::arg("wait") = false)
+      .def("alltoall", &PyEngine::alltoall, py::arg("inputs"), py::arg("splits"), py::arg("name"),
+           py::arg("process_set") = 0)
+      .def("reducescatter", &PyEngine::reducescatter, py::arg("inputs"), py::arg("outputs"), py::arg("name"),
+           py::arg("op"), py::arg("prescale") = 1.0, py::arg("postscale") = 1.0, py::arg("process_set") = 0)
+      .def("scattered_rows", &PyEngine::scattered_rows, py::arg("rows"), py::arg("process_set") = 0)
+      .def("add_process_set", &PyEngine::add_process_set, py::arg("ranks"))
+      .def("remove_process_set", &PyEngine::remove_process_set, py::arg("process_set"))
+      .def("process_set_of", &PyEngine::process_set_of, py::arg("handle"))
+      .def("process_sets", &PyEngine::process_sets)
+      .def("received_splits", &PyEngine::received_splits, py::arg("handle"), py::arg("index") = 0)
       .def("barrier", &PyEngine::barrier, py::arg("process_set") = 0, py::arg("wait") = false)
       .def("join", &PyEngine::join)
       .def("poison", &PyEngine::poison, py::arg("name"), py::arg("text"), py::arg("process_set") = 0,

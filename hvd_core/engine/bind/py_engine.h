@@ -5,6 +5,7 @@
 
 #include <pybind11/pybind11.h>
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -23,13 +24,25 @@ class PyEngine {
 
   // Each gives a handle, or waits for the result and gives 0 when `wait` is set.
   uint64_t allreduce(pybind11::handle inputs, pybind11::handle outputs, const std::optional<std::string>& name, int op,
-                     double prescale, double postscale, uint32_t process_set, bool wait);
-  uint64_t allgather(pybind11::handle inputs, const std::optional<std::string>& name, uint32_t process_set);
+                     double prescale, double postscale, int process_set, bool wait);
+  uint64_t allgather(pybind11::handle inputs, const std::optional<std::string>& name, int process_set);
   uint64_t broadcast(pybind11::handle inputs, pybind11::handle outputs, int root_rank,
-                     const std::optional<std::string>& name, uint32_t process_set, bool wait);
-  uint64_t barrier(uint32_t process_set, bool wait);
+                     const std::optional<std::string>& name, int process_set, bool wait);
+  // `splits`: rows for each rank, one list per tensor; empty: equal shares.
+  uint64_t alltoall(pybind11::handle inputs, const std::vector<std::vector<int64_t>>& splits,
+                    const std::optional<std::string>& name, int process_set);
+  uint64_t reducescatter(pybind11::handle inputs, pybind11::handle outputs, const std::optional<std::string>& name,
+                         int op, double prescale, double postscale, int process_set);
+  // How many of `rows` rows this rank gets from a reducescatter.
+  int64_t scattered_rows(int64_t rows, int process_set);
+  uint64_t add_process_set(std::vector<int32_t> ranks);
+  uint64_t remove_process_set(int process_set);
+  int process_set_of(uint64_t handle);
+  std::map<int32_t, std::vector<int32_t>> process_sets();
+  std::vector<int64_t> received_splits(uint64_t handle, size_t index);
+  uint64_t barrier(int process_set, bool wait);
   uint64_t join();
-  void poison(const std::optional<std::string>& name, const std::string& text, uint32_t process_set,
+  void poison(const std::optional<std::string>& name, const std::string& text, int process_set,
               const std::string& operation);
 
   bool poll(uint64_t handle);
@@ -45,13 +58,15 @@ class PyEngine {
   void abort(const std::string& cause);
   void close();
   bool stopped() const { return engine_->stopped(); }
-  pybind11::dict backend_info() const;
+  pybind11::list backend_info() const;
 
  private:
-  uint64_t submit(control::SignatureFields fields, const std::optional<std::string>& name, uint32_t set,
-                  std::vector<queue::Tensor> in, std::vector<queue::Tensor> out, bool wait);
+  uint64_t submit(control::SignatureFields fields, const std::optional<std::string>& name, int set,
+                  std::vector<queue::Tensor> in, std::vector<queue::Tensor> out, bool wait,
+                  std::vector<std::vector<int64_t>> splits = {});
+  void start_up();
   template <typename F>
-  auto checked(control::OpKind kind, const std::optional<std::string>& name, uint32_t set, F&& make);
+  auto checked(control::OpKind kind, const std::optional<std::string>& name, int set, F&& make);
   void await(queue::Request& request);
   queue::RequestRef find(uint64_t handle);
   uint64_t keep(queue::RequestRef request);

@@ -67,6 +67,12 @@ struct Recorder final : Node::Host {
   }
   void joined(Rank last) override { events.append(py::make_tuple("joined", last)); }
   void closed(Rank by, const std::string& text) override { events.append(py::make_tuple("closed", by, text_of(text))); }
+  void set_added(SetId set, const std::vector<Rank>& members, RequestToken request) override {
+    events.append(py::make_tuple("set_added", set, py::cast(members), request));
+  }
+  void set_removed(SetId set, RequestToken request) override {
+    events.append(py::make_tuple("set_removed", set, request));
+  }
   void aborted(const std::string& cause) override { events.append(py::make_tuple("aborted", text_of(cause))); }
   void link_lost(Rank, const std::string&) override {}
 };
@@ -75,7 +81,7 @@ struct Recorder final : Node::Host {
 class Sim {
  public:
   Sim(std::vector<int32_t> parents, uint32_t cache_capacity, uint64_t fusion_threshold, uint32_t repeats,
-      int64_t dissolve_after_ns)
+      int64_t dissolve_after_ns, int64_t merge_ns)
       : hosts_(parents.size()) {
     const auto n = static_cast<Rank>(parents.size());
     up_.resize(parents.size());
@@ -90,6 +96,7 @@ class Sim {
       c.fusion_threshold = fusion_threshold;
       c.repeats_before_known = repeats;
       c.dissolve_after_ns = dissolve_after_ns;
+      c.merge_ns = merge_ns;
       std::unique_ptr<Link> parent;
       if (r > 0)
         parent = std::make_unique<Link>(std::make_unique<PipeChannel>(*up_[at(r)], *down_[at(r)]), parents[at(r)],
@@ -98,21 +105,35 @@ class Sim {
       for (Rank k = 1; k < n; ++k)
         if (parents[at(k)] == r)
           children.push_back(std::make_unique<Link>(std::make_unique<PipeChannel>(*down_[at(k)], *up_[at(k)]), k,
-                                                    std::vector<int32_t>{k}));
+                                                    subtree(parents, k)));
       nodes_.push_back(std::make_unique<Node>(c, std::move(parent), std::move(children), hosts_[at(r)]));
     }
   }
 
   // `sig` is any number: requests of one name agree when it is equal on all ranks.
-  bool submit(Rank r, const std::string& name, int64_t sig, uint64_t token, bool repeats, bool urgent) {
+  bool submit(Rank r, const std::string& name, int64_t sig, uint64_t token, bool repeats, bool urgent, SetId set) {
     SignatureFields f;
     f.repeats = repeats;
     f.tensors.push_back({7, {sig}});
     Item item{std::make_shared<const std::string>(name), std::make_shared<const Signature>(std::move(f))};
-    return node(r).submit(0, std::move(item), token, urgent, now_);
+    return node(r).submit(set, std::move(item), token, urgent, now_);
   }
-  void poison(Rank r, const std::string& name, const std::string& text) { node(r).poison(0, name, text); }
-  void wanted(Rank r, const std::string& name) { node(r).wanted(0, name); }
+  bool add_set(Rank r, const std::vector<int32_t>& ranks, uint64_t token) {
+    SignatureFields f;
+    f.kind = OpKind::AddProcessSet;
+    f.ranks = ranks;
+    return change_sets(r, std::move(f), token);
+  }
+  bool remove_set(Rank r, SetId set, uint64_t token) {
+    SignatureFields f;
+    f.kind = OpKind::RemoveProcessSet;
+    f.root = static_cast<int32_t>(set);
+    return change_sets(r, std::move(f), token);
+  }
+  void poison(Rank r, const std::string& name, const std::string& text, SetId set) { node(r).poison(set, name, text); }
+  void wanted(Rank r, const std::string& name, SetId set) { node(r).wanted(set, name); }
+  // Messages that rank `r` has sent towards the root so far, and entries of the log that it has replayed.
+  std::pair<uint64_t, uint64_t> traffic(Rank r) { return {node(r).messages_up(), node(r).entries()}; }
   void join(Rank r) { node(r).join(); }
   void leave(Rank r, const std::string& text) { node(r).leave(text); }
   void abort(Rank r, const std::string& text) { node(r).abort(text); }
@@ -156,6 +177,18 @@ class Sim {
 
  private:
   static size_t at(Rank r) { return static_cast<size_t>(r); }
+  static std::vector<int32_t> subtree(const std::vector<int32_t>& parents, Rank top) {
+    std::vector<int32_t> found{top};
+    for (size_t i = 0; i < found.size(); ++i)
+      for (Rank k = 1; k < static_cast<Rank>(parents.size()); ++k)
+        if (parents[at(k)] == found[i]) found.push_back(k);
+    return found;
+  }
+  bool change_sets(Rank r, SignatureFields f, uint64_t token) {
+    f.repeats = false;
+    Item item{std::make_shared<const std::string>(kSetsName), std::make_shared<const Signature>(std::move(f))};
+    return node(r).submit(0, std::move(item), token, true, now_);
+  }
   Node& node(Rank r) { return *nodes_.at(at(r)); }
 
   int64_t now_ = 0;
@@ -168,13 +201,16 @@ class Sim {
 
 void bind_sim(py::module_& m) {
   py::class_<Sim>(m, "ProtocolSim", "Control nodes of N ranks in one process, for tests of the protocol.")
-      .def(py::init<std::vector<int32_t>, uint32_t, uint64_t, uint32_t, int64_t>(), py::arg("parents"),
+      .def(py::init<std::vector<int32_t>, uint32_t, uint64_t, uint32_t, int64_t, int64_t>(), py::arg("parents"),
            py::arg("cache_capacity") = 1024, py::arg("fusion_threshold") = uint64_t{128} << 20, py::arg("repeats") = 1,
-           py::arg("dissolve_after_ns") = 1000000)
+           py::arg("dissolve_after_ns") = 1000000, py::arg("merge_ns") = 5000000)
       .def("submit", &Sim::submit, py::arg("rank"), py::arg("name"), py::arg("sig"), py::arg("token"),
-           py::arg("repeats") = true, py::arg("urgent") = false)
-      .def("poison", &Sim::poison)
-      .def("wanted", &Sim::wanted)
+           py::arg("repeats") = true, py::arg("urgent") = false, py::arg("set") = 0)
+      .def("add_set", &Sim::add_set, py::arg("rank"), py::arg("ranks"), py::arg("token"))
+      .def("remove_set", &Sim::remove_set, py::arg("rank"), py::arg("set"), py::arg("token"))
+      .def("poison", &Sim::poison, py::arg("rank"), py::arg("name"), py::arg("text"), py::arg("set") = 0)
+      .def("wanted", &Sim::wanted, py::arg("rank"), py::arg("name"), py::arg("set") = 0)
+      .def("traffic", &Sim::traffic)
       .def("join", &Sim::join)
       .def("leave", &Sim::leave)
       .def("abort", &Sim::abort)

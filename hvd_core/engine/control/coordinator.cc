@@ -1,4 +1,5 @@
-// The root's half of the agreement protocol. R-numbers are the rules of docs/protocol.md.
+// The root's half of the agreement protocol: counting and deciding. What is decided becomes batches in
+// coordinator_batches.cc. R-numbers are the rules of docs/protocol.md.
 #include "engine/control/coordinator.h"
 
 #include <hvd/backend_abi.h>
@@ -8,24 +9,6 @@
 #include <stdexcept>
 
 namespace hvd::control {
-
-namespace {
-constexpr uint32_t kMaxPenalty = 64;
-constexpr size_t kMaxHistory = 65536, kMaxKnown = 8192;
-constexpr uint32_t kRunsThatForgive = 512;
-// From here on moving the data takes longer than starting a batch, and company saves little.
-constexpr uint64_t kHoldBytes = 256u << 10;
-
-uint64_t batch_hash(const std::vector<Item>& items) {
-  uint64_t h = 1469598103934665603ull;
-  auto mix = [&h](uint64_t v) { h = (h ^ v) * 1099511628211ull; };
-  for (const auto& item : items) {
-    mix(std::hash<std::string>{}(*item.name));
-    mix(std::hash<std::string>{}(item.sig->bytes()));
-  }
-  return h;
-}
-}  // namespace
 
 Coordinator::Coordinator(CoordinatorConfig config, Log& log) : config_(config), log_(log) {
   sets_.resize(1);
@@ -37,15 +20,18 @@ Coordinator::Coordinator(CoordinatorConfig config, Log& log) : config_(config), 
 }
 
 Coordinator::SetState* Coordinator::find_set(SetId set) {
-  return set < sets_.size() && sets_[set].exists ? &sets_[set] : nullptr;
+  if (set >= sets_.size()) throw WireError("control message: about a process set that never was");
+  return sets_[set].exists ? &sets_[set] : nullptr;
 }
 
 void Coordinator::receive(const UpMessage& m, int64_t now) {
   if (closed_) return;
-  if (m.rank < 0 || m.rank >= config_.world) throw WireError("control message: rank out of range");
+  m.ranks.for_each([this](Rank r) {
+    if (r >= config_.world) throw WireError("control message: rank out of range");
+  });
   switch (m.type) {
     case UpMessage::Ready:
-      return ready(m.set, m.item, m.rank, m.urgent, now);
+      return ready(m, now);
     case UpMessage::Poison:
       return poison(m, now);
     case UpMessage::Arrive:
@@ -53,7 +39,7 @@ void Coordinator::receive(const UpMessage& m, int64_t now) {
     case UpMessage::AskDissolve:
       return ask_dissolve(m, now);
     case UpMessage::Join:
-      return join(m.rank, now);
+      return join(m.rank(), now);
     case UpMessage::Leave:
       return leave(m);
     case UpMessage::Want:
@@ -70,7 +56,7 @@ bool Coordinator::complete(const SetState& s, const RankSet& said) const {
 // The first round of this name in which the rank has said nothing (R2); it has its word there from now on.
 Coordinator::Round& Coordinator::round_of(SetId set, const NameRef& name, Rank rank, int64_t now) {
   SetState* s = find_set(set);
-  if (!s || !s->member_set.contains(rank)) throw WireError("control message: from outside the process set");
+  if (!s->member_set.contains(rank)) throw WireError("control message: from outside the process set");
   auto it = s->rounds.find(*name);
   if (it == s->rounds.end()) {
     it = s->rounds.emplace(*name, Round{}).first;
@@ -89,6 +75,13 @@ Coordinator::Round& Coordinator::round_of(SetId set, const NameRef& name, Rank r
   return *round;
 }
 
+void Coordinator::ready(const UpMessage& m, int64_t now) {
+  m.ranks.for_each([&](Rank r) {
+    // The set may end by what the rank before completed.
+    if (find_set(m.set)) ready(m.set, m.item, r, m.urgent, now);
+  });
+}
+
 void Coordinator::ready(SetId set, const Item& item, Rank rank, bool urgent, int64_t now) {
   Round& round = round_of(set, item.name, rank, now);
   round.urgent |= urgent;
@@ -101,9 +94,10 @@ void Coordinator::ready(SetId set, const Item& item, Rank rank, bool urgent, int
 }
 
 void Coordinator::poison(const UpMessage& m, int64_t now) {
+  if (!find_set(m.set)) return;
   // R8: the rank may have arrived at a batch with this name; its poison is for the round after.
   dissolve_batches_with(m.set, *m.item.name, now);
-  round_of(m.set, m.item.name, m.rank, now).poison.emplace_back(m.rank, m.text);
+  round_of(m.set, m.item.name, m.rank(), now).poison.emplace_back(m.rank(), m.text);
   decide_while_complete(m.set, *m.item.name, now);
 }
 
@@ -130,6 +124,9 @@ void Coordinator::decide_while_complete(SetId set, const std::string& name, int6
       fail(set, round);
     } else if (std::string text = refusal(round); !text.empty()) {
       fail(set, round, text);
+    } else if (changes_sets(round.sig->fields().kind)) {
+      change_sets(round, now);
+      it = s.rounds.find(name);  // cutting what was decided may have changed the table
     } else {
       if (decided_.empty()) decided_since_ = now;
       decided_bytes_ += round.sig->payload_bytes();
@@ -141,7 +138,7 @@ void Coordinator::decide_while_complete(SetId set, const std::string& name, int6
 
 void Coordinator::want(const UpMessage& m) {
   SetState* s = find_set(m.set);
-  if (!s) throw WireError("control message: WANT in an unknown process set");
+  if (!s) return;
   // A key that is not counted any more is among the decided ones, or its entry is on its way to the one who asks.
   if (auto it = s->rounds.find(*m.item.name); it != s->rounds.end())
     it->second.urgent = true;
@@ -150,21 +147,67 @@ void Coordinator::want(const UpMessage& m) {
 }
 
 // What all ranks ask for alike and nobody can do.
-std::string Coordinator::refusal(const Round& round) const {
+std::string Coordinator::refusal(const Round& round) {
   const auto& f = round.sig->fields();
   if (f.kind == OpKind::Broadcast && !round.said.contains(f.root))
     return "Broadcast of '" + *round.name + "': root rank " + std::to_string(f.root) +
            " has joined and has nothing to send. Broadcast is not supported with Join at this time.";
   // The factor would change what a joined rank puts in, which must not change the result.
   const bool others = f.reduce_op == HVD_PROD || f.reduce_op == HVD_MIN || f.reduce_op == HVD_MAX;
-  if (f.kind == OpKind::Allreduce && others && f.prescale != 1.0 && f.prescale != 0.0 && !joined_.empty())
-    return "Allreduce of '" + *round.name + "': a prescale factor with reduction " + reduce_op_name(f.reduce_op) +
-           " is not supported while ranks have joined.";
-  if (f.kind == OpKind::Allgather)
+  if ((f.kind == OpKind::Allreduce || f.kind == OpKind::Reducescatter) && others && f.prescale != 1.0 &&
+      f.prescale != 0.0 && !joined_.empty())
+    return std::string(op_label(f.kind)) + " of '" + *round.name + "': a prescale factor with reduction " +
+           reduce_op_name(f.reduce_op) + " is not supported while ranks have joined.";
+  if (sizes_vary(f.kind))
     for (const auto& t : f.tensors)
       if (t.shape.empty())
-        return "Process-set rank zero tried to ALLGATHER a rank-zero tensor. Tensor '" + *round.name + "'.";
+        return std::string("Process-set rank zero tried to ") + op_label(f.kind) + " a rank-zero tensor. Tensor '" +
+               *round.name + "'.";
+  if (f.kind == OpKind::AddProcessSet) return refuse_new_set(f.ranks);
+  if (f.kind == OpKind::RemoveProcessSet && (f.root <= 0 || !find_set(static_cast<SetId>(f.root))))
+    return "There is no process set with number " + std::to_string(f.root) + " to remove.";
   return {};
+}
+
+// Equal on all ranks, so every rank gets the same answer.
+std::string Coordinator::refuse_new_set(const std::vector<Rank>& ranks) const {
+  if (ranks.empty()) return "A process set needs at least one rank.";
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (ranks[i] < 0 || ranks[i] >= config_.world)
+      return "Rank " + std::to_string(ranks[i]) + " of a new process set is not one of the " +
+             std::to_string(config_.world) + " ranks of this job.";
+    if (i > 0 && ranks[i] <= ranks[i - 1])
+      return "Rank " + std::to_string(ranks[i]) + " occurs more than once in a new process set.";
+  }
+  for (const SetState& s : sets_)
+    if (s.exists && s.members == ranks)
+      return "Attempted to add a duplicate process set: there is one of ranks " + rank_list(ranks) + " already.";
+  return {};
+}
+
+// R10: at this point of the log, after everything that was decided before.
+void Coordinator::change_sets(const Round& round, int64_t now) {
+  const auto& f = round.sig->fields();
+  Entry e;
+  if (f.kind == OpKind::AddProcessSet) {
+    cut_all();
+    e.type = Entry::AddSet;
+    e.set = static_cast<SetId>(sets_.size());
+    e.members = f.ranks;
+    SetState& s = sets_.emplace_back();
+    s.exists = true;
+    s.members = f.ranks;
+    for (Rank r : f.ranks) s.member_set.insert(r);
+  } else {
+    e.type = Entry::RemoveSet;
+    e.set = static_cast<SetId>(f.root);
+    dissolve_all_of(e.set, now);
+    cut_all();
+    dissolve_all_of(e.set, now);  // what the cut has defined
+    sets_[e.set] = SetState{};
+    std::erase_if(history_, [&](const auto& h) { return h.first.first == e.set; });
+  }
+  log_.append(std::move(e));
 }
 
 void Coordinator::fail(SetId set, Round& round, const std::string& text) {
@@ -189,130 +232,6 @@ void Coordinator::fail(SetId set, Round& round, const std::string& text) {
     e.text = mismatch(*round.name, said);
   }
   log_.append(std::move(e));
-}
-
-// ------------------------------------------------------------------------------------------------ batches (R3, R4)
-
-void Coordinator::cut(int64_t now) {
-  if (urgent_ || decided_bytes_ >= kHoldBytes || now >= next_deadline()) cut_all();
-}
-
-int64_t Coordinator::next_deadline() const {
-  return decided_.empty() ? std::numeric_limits<int64_t>::max() : decided_since_ + config_.hold_ns;
-}
-
-void Coordinator::cut_all() {
-  urgent_ = false;
-  decided_bytes_ = 0;
-  while (!decided_.empty()) {
-    SetId set = decided_.front().set;
-    SigRef first = decided_.front().item.sig;
-    uint64_t bytes = first->payload_bytes();
-    std::vector<Item> items{std::move(decided_.front().item)};
-    decided_.pop_front();
-    if (!first->fuse_key().empty() && config_.fusion_threshold > 0) {
-      // Later requests that fit may be taken ahead of those that do not; both keep their order.
-      for (auto it = decided_.begin(); it != decided_.end() && bytes <= config_.fusion_threshold;) {
-        uint64_t more = it->item.sig->payload_bytes();
-        if (it->set == set && it->item.sig->fuse_key() == first->fuse_key() &&
-            bytes + more <= config_.fusion_threshold) {
-          bytes += more;
-          items.push_back(std::move(it->item));
-          it = decided_.erase(it);
-        } else {
-          ++it;
-        }
-      }
-    }
-    append_exec(set, std::move(items));
-  }
-}
-
-void Coordinator::append_exec(SetId set, std::vector<Item> items) {
-  Entry e;
-  e.type = Entry::Exec;
-  e.set = set;
-  // Definitions are kept for good (see dissolve), so their number is bounded.
-  bool candidate = config_.known_batches && joined_.empty() && items.size() > 1 && known_.size() < kMaxKnown &&
-                   items[0].sig->fields().repeats;
-  // R4: a failed call may have begun a member's next round already; then the batch is not one to be known.
-  candidate = candidate && std::none_of(items.begin(), items.end(),
-                                        [&](const Item& x) { return sets_[set].rounds.contains(*x.name); });
-  if (candidate) {
-    if (history_.size() > kMaxHistory) history_.clear();
-    History& h = history_[{set, *items[0].name}];
-    uint64_t hash = batch_hash(items);
-    h.streak = h.hash == hash ? h.streak + 1 : 1;
-    h.hash = hash;
-    if (h.streak > config_.repeats_before_known + h.penalty) {
-      h.streak = 0;
-      e.defines = true;
-      e.batch = static_cast<uint32_t>(known_.size());
-      known_.push_back(Known{});
-      known_.back().alive = true;
-      known_.back().set = set;
-      known_.back().items = items;
-    }
-  }
-  e.items = std::move(items);
-  log_.append(std::move(e));
-}
-
-void Coordinator::arrive(const UpMessage& m, int64_t now) {
-  if (m.batch >= known_.size()) throw WireError("control message: ARRIVE at an unknown batch");
-  Known& k = known_[m.batch];
-  if (!k.alive || k.gen != m.gen) {
-    // It crossed the dissolution on its way: it counts for each member (R6).
-    const auto items = k.items;
-    const SetId set = k.set;
-    for (const auto& item : items) ready(set, item, m.rank, true, now);
-    return;
-  }
-  if (k.arrived.empty()) k.since = now;
-  k.arrived.insert(m.rank);
-  if (k.arrived.size() < sets_[k.set].members.size()) return;
-  Entry e;
-  e.type = Entry::Run;
-  e.set = k.set;
-  e.batch = m.batch;
-  e.gen = k.gen;
-  ++k.gen;
-  k.arrived.clear();
-  if (k.gen % kRunsThatForgive == 0) history_[{k.set, *k.items[0].name}].penalty /= 2;
-  log_.append(std::move(e));
-}
-
-void Coordinator::ask_dissolve(const UpMessage& m, int64_t now) {
-  if (m.batch >= known_.size()) throw WireError("control message: DISSOLVE of an unknown batch");
-  Known& k = known_[m.batch];
-  if (!k.alive || k.gen != m.gen) return;  // idempotent (R5)
-  // A batch whose members do not come together is not worth knowing soon again.
-  History& h = history_[{k.set, *k.items[0].name}];
-  h.penalty = std::min(kMaxPenalty, h.penalty * 2 + 2);
-  dissolve(m.batch, now);
-}
-
-void Coordinator::dissolve(uint32_t batch, int64_t now) {
-  Entry e;
-  e.type = Entry::Dissolve;
-  e.batch = batch;
-  e.gen = known_[batch].gen;
-  e.set = known_[batch].set;
-  log_.append(std::move(e));
-  known_[batch].alive = false;
-  RankSet arrived;
-  std::swap(arrived, known_[batch].arrived);
-  // R6. The definition stays: an ARRIVE for it may still be under way, so its number is not used again.
-  const auto items = known_[batch].items;
-  const SetId set = known_[batch].set;
-  arrived.for_each([&](Rank r) {
-    for (const auto& item : items) ready(set, item, r, true, now);
-  });
-}
-
-void Coordinator::dissolve_all(int64_t now) {
-  for (uint32_t i = 0; i < known_.size(); ++i)
-    if (known_[i].alive) dissolve(i, now);
 }
 
 // --------------------------------------------------------------------------------------- join, leave, stalls (R9, R11)
@@ -340,7 +259,7 @@ void Coordinator::leave(const UpMessage& m) {
   cut_all();
   Entry e;
   e.type = Entry::Close;
-  e.rank = m.rank;
+  e.rank = m.rank();
   e.text = m.text;
   closed_ = true;
   log_.append(std::move(e));

@@ -68,7 +68,7 @@ class Coordinator {
     std::unique_ptr<Round> next;  // begun by ranks that have had their say in this one (R2)
   };
   struct SetState {
-    bool exists = false;
+    bool exists = false;  // false again after its end; the number is not used again
     std::vector<Rank> members;
     RankSet member_set;
     StringMap<Round> rounds;
@@ -92,6 +92,7 @@ class Coordinator {
   };
 
   void ready(SetId set, const Item& item, Rank rank, bool urgent, int64_t now);
+  void ready(const UpMessage& m, int64_t now);
   void want(const UpMessage& m);
   void poison(const UpMessage& m, int64_t now);
   void arrive(const UpMessage& m, int64_t now);
@@ -100,19 +101,23 @@ class Coordinator {
   void leave(const UpMessage& m);
   void dissolve(uint32_t batch, int64_t now);
   void dissolve_all(int64_t now);
+  void dissolve_all_of(SetId set, int64_t now);
+  void change_sets(const Round& round, int64_t now);
   Round& round_of(SetId set, const NameRef& name, Rank rank, int64_t now);
   void decide_while_complete(SetId set, const std::string& name, int64_t now);
   void cut_all();
   void dissolve_batches_with(SetId set, const std::string& name, int64_t now);
   bool complete(const SetState& s, const RankSet& said) const;
   void append_exec(SetId set, std::vector<Item> items);
-  std::string refusal(const Round& round) const;
+  std::string refusal(const Round& round);
+  std::string refuse_new_set(const std::vector<Rank>& ranks) const;
   void fail(SetId set, Round& round, const std::string& text = {});
+  // Null for a set that has ended: what is said of it is for nobody (R10). Throws WireError if it never was.
   SetState* find_set(SetId set);
 
   CoordinatorConfig config_;
   Log& log_;
-  std::vector<SetState> sets_;
+  std::deque<SetState> sets_;  // by number; references stay valid when one is added
   std::vector<Known> known_;
   std::map<std::pair<SetId, std::string>, History> history_;
   std::deque<Decided> decided_;  // to be cut

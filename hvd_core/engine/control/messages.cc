@@ -1,8 +1,12 @@
 // Encoding of the control plane's messages. See messages.h.
 #include "engine/control/messages.h"
 
+#include <utility>
+
 namespace hvd::control {
 namespace {
+
+constexpr uint64_t kMaxRanks = 1u << 20;
 
 NameRef make_name(std::string_view text) { return std::make_shared<const std::string>(text); }
 SigRef make_sig(std::string_view bytes) { return Signature::parse(bytes); }
@@ -20,6 +24,37 @@ Item get_item(Reader& r, DictionaryDecoder<NameRef>& names, DictionaryDecoder<Si
   return item;
 }
 
+// As runs of consecutive ranks: one run for all ranks of a host, as a rule.
+void put_ranks(Writer& w, const RankSet& ranks) {
+  std::vector<std::pair<Rank, Rank>> runs;  // first, how many
+  ranks.for_each([&](Rank r) {
+    if (!runs.empty() && runs.back().first + runs.back().second == r)
+      ++runs.back().second;
+    else
+      runs.emplace_back(r, 1);
+  });
+  w.varint(runs.size());
+  Rank at = 0;
+  for (auto [first, n] : runs) {
+    w.varint(static_cast<uint64_t>(first - at));
+    w.varint(static_cast<uint64_t>(n));
+    at = first + n;
+  }
+}
+
+RankSet get_ranks(Reader& r) {
+  RankSet ranks;
+  uint64_t at = 0;
+  for (uint64_t n = r.count(); n > 0; --n) {
+    at += r.varint();
+    uint64_t end = at + r.varint();
+    if (end > kMaxRanks || end <= at) throw WireError("control message: absurd list of ranks");
+    for (; at < end; ++at) ranks.insert(static_cast<Rank>(at));
+  }
+  if (ranks.empty()) throw WireError("control message: from nobody");
+  return ranks;
+}
+
 template <typename T>
 T checked(uint8_t v, T last) {
   if (v > static_cast<uint8_t>(last)) throw WireError("control message: unknown type " + std::to_string(v));
@@ -31,7 +66,7 @@ T checked(uint8_t v, T last) {
 void UpEncoder::put(std::string& out, const UpMessage& m) {
   Writer w(out);
   w.u8(m.type);
-  w.varint(static_cast<uint64_t>(m.rank));
+  put_ranks(w, m.ranks);
   switch (m.type) {
     case UpMessage::Ready:
       w.varint(m.set);
@@ -63,7 +98,7 @@ void UpEncoder::put(std::string& out, const UpMessage& m) {
 UpMessage UpDecoder::get(Reader& r) {
   UpMessage m;
   m.type = checked(r.u8(), UpMessage::Want);
-  m.rank = static_cast<Rank>(r.varint());
+  m.ranks = get_ranks(r);
   switch (m.type) {
     case UpMessage::Ready:
       m.set = static_cast<SetId>(r.varint());
@@ -122,12 +157,20 @@ void EntryEncoder::put(std::string& out, const Entry& e) {
       w.varint(static_cast<uint64_t>(e.rank));
       w.bytes(e.text);
       break;
+    case Entry::AddSet:
+      w.varint(e.set);
+      w.varint(e.members.size());
+      for (Rank m : e.members) w.varint(static_cast<uint64_t>(m));
+      break;
+    case Entry::RemoveSet:
+      w.varint(e.set);
+      break;
   }
 }
 
 Entry EntryDecoder::get(Reader& r) {
   Entry e;
-  e.type = checked(r.u8(), Entry::Close);
+  e.type = checked(r.u8(), Entry::RemoveSet);
   switch (e.type) {
     case Entry::Exec: {
       e.set = static_cast<SetId>(r.varint());
@@ -156,6 +199,14 @@ Entry EntryDecoder::get(Reader& r) {
     case Entry::Close:
       e.rank = static_cast<Rank>(r.varint());
       e.text = r.bytes();
+      break;
+    case Entry::AddSet:
+      e.set = static_cast<SetId>(r.varint());
+      e.members.resize(r.count());
+      for (auto& m : e.members) m = static_cast<Rank>(r.varint());
+      break;
+    case Entry::RemoveSet:
+      e.set = static_cast<SetId>(r.varint());
       break;
   }
   return e;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/control/dictionary.h"
+#include "engine/control/rank_set.h"
 #include "engine/control/signature.h"
 
 namespace hvd::control {
@@ -25,24 +26,29 @@ struct Item {
 struct UpMessage {
   enum Type : uint8_t { Ready = 0, Poison = 1, Arrive = 2, AskDissolve = 3, Join = 4, Leave = 5, Want = 6 };
   Type type = Ready;
-  Rank rank = 0;
+  RankSet ranks;  // who says it: one, but for READY and ARRIVE that a Merger has put together
   SetId set = 0;
   Item item;                    // Ready; Poison, Want: name only
   bool urgent = false;          // Ready: the caller waits already
   std::string text;             // Poison, Leave
   uint32_t batch = 0, gen = 0;  // Arrive, AskDissolve
+
+  UpMessage() = default;
+  UpMessage(Type t, Rank from) : type(t) { ranks.insert(from); }
+  Rank rank() const { return ranks.first(); }
 };
 
 struct Entry {
-  enum Type : uint8_t { Exec = 0, Run = 1, Dissolve = 2, Fail = 3, Joined = 4, Close = 5 };
+  enum Type : uint8_t { Exec = 0, Run = 1, Dissolve = 2, Fail = 3, Joined = 4, Close = 5, AddSet = 6, RemoveSet = 7 };
   Type type = Exec;
-  SetId set = 0;
+  SetId set = 0;                // AddSet: its new number
   std::vector<Item> items;      // Exec
   bool defines = false;         // Exec: the items become known batch `batch`, generation 0
   uint32_t batch = 0, gen = 0;  // Exec that defines, Run, Dissolve
   NameRef name;                 // Fail
   std::string text;             // Fail, Close
   std::vector<Rank> poisoners;  // Fail
+  std::vector<Rank> members;    // AddSet
   Rank rank = 0;                // Joined: who joined last; Close: who left
 };
 

@@ -25,17 +25,29 @@ Node::Node(NodeConfig config, std::unique_ptr<Link> parent, std::vector<std::uni
     coordinator_.reset(new Coordinator(c, *this));
   } else {
     links_.push_back(parent_.get());
+    if (!children_.empty()) {
+      std::vector<Rank> subtree{config.rank};
+      for (auto& c : children_) subtree.insert(subtree.end(), c->subtree.begin(), c->subtree.end());
+      std::sort(subtree.begin(), subtree.end());
+      merger_ =
+          std::make_unique<Merger>(std::move(subtree), config.merge_ns, [this](const UpMessage& m) { say_up(m); });
+    }
   }
   for (auto& c : children_) links_.push_back(c.get());
 }
 
 bool Node::submit(SetId set, Item item, RequestToken request, bool urgent, int64_t now) {
+  now_ = now;
   return me_.submit(set, std::move(item), request, urgent, now);
 }
 
-void Node::say(UpMessage m) {
+void Node::say(UpMessage m) { towards_root(std::move(m), now_); }
+
+void Node::towards_root(UpMessage m, int64_t now) {
   if (coordinator_)
     to_coordinator_.push_back(std::move(m));
+  else if (merger_)
+    merger_->receive(std::move(m), now);
   else
     say_up(m);
 }
@@ -43,12 +55,14 @@ void Node::say(UpMessage m) {
 void Node::say_up(const UpMessage& m) {
   up_urgent_ |= m.type != UpMessage::Ready || m.urgent;
   up_encoder_.put(up_frame_, m);
+  ++messages_up_;
 }
 
 int64_t Node::next_deadline() const {
   if (aborted_) return kNever;
   int64_t t = me_.next_deadline();
   if (coordinator_) t = std::min(t, coordinator_->next_deadline());
+  if (merger_) t = std::min(t, merger_->next_deadline());
   if (unheard_since_ != kNever) t = std::min(t, unheard_since_ + config_.dissolve_after_ns / 2);
   return t;
 }
@@ -65,8 +79,10 @@ void Node::closed(Rank by, const std::string& text) {
 
 bool Node::step(int64_t now) {
   bool any = false;
+  now_ = now;
   try {
     me_.on_time(now);
+    if (merger_) merger_->on_time(now);
     any = read_links(now);
     while (!aborted_ && drain(now)) any = true;
   } catch (const WireError& e) {
@@ -94,8 +110,9 @@ bool Node::drain(int64_t now) {
   while (!to_replay_.empty()) {
     Entry e = std::move(to_replay_.front());
     to_replay_.pop_front();
-    SetId set = e.set;
-    me_.replay(e, member(set));
+    ++entries_;
+    if (merger_) merger_->see(e);
+    me_.replay(e);
     any = true;
   }
   return any;
@@ -174,15 +191,9 @@ bool Node::read_links(int64_t now) {
   return any;
 }
 
-void Node::on_up_frame(size_t child, std::string_view payload, int64_t) {
+void Node::on_up_frame(size_t child, std::string_view payload, int64_t now) {
   Reader r(payload);
-  while (!r.done()) {
-    UpMessage m = up_decoders_[child].get(r);
-    if (coordinator_)
-      to_coordinator_.push_back(std::move(m));
-    else
-      say_up(m);
-  }
+  while (!r.done()) towards_root(up_decoders_[child].get(r), now);
 }
 
 void Node::on_down_frame(std::string_view payload) {

@@ -13,6 +13,7 @@
 
 #include "engine/control/coordinator.h"
 #include "engine/control/link.h"
+#include "engine/control/merger.h"
 #include "engine/control/participant.h"
 
 namespace hvd::control {
@@ -24,6 +25,8 @@ struct NodeConfig {
   int64_t dissolve_after_ns = 1'000'000;
   uint32_t repeats_before_known = 3;
   bool known_batches = true;
+  // How long what one rank of a subtree has said may wait for the others of that subtree, at each inner node (R13).
+  int64_t merge_ns = 5'000'000;
 };
 
 class Node final : private Participant::Events, private Coordinator::Log {
@@ -34,6 +37,8 @@ class Node final : private Participant::Events, private Coordinator::Log {
     virtual void fail(RequestToken request, const std::string& text) = 0;
     virtual void joined(Rank last) = 0;
     virtual void closed(Rank by, const std::string& text) = 0;
+    virtual void set_added(SetId set, const std::vector<Rank>& members, RequestToken request) = 0;
+    virtual void set_removed(SetId set, RequestToken request) = 0;
     // The first cause this node learns of, once (R12).
     virtual void aborted(const std::string& cause) = 0;
     virtual void link_lost(Rank peer, const std::string& why) = 0;
@@ -63,7 +68,9 @@ class Node final : private Participant::Events, private Coordinator::Log {
   // The neighbour is known to be dead: nothing is kept for it any more.
   void forget(Rank peer);
 
-  bool member(SetId set) const { return set == 0; }
+  // Messages that this node has sent up, and entries that it has replayed.
+  uint64_t messages_up() const { return messages_up_; }
+  uint64_t entries() const { return entries_; }
   Coordinator* coordinator() { return coordinator_.get(); }
   const std::vector<Link*>& links() const { return links_; }
 
@@ -74,9 +81,14 @@ class Node final : private Participant::Events, private Coordinator::Log {
   void fail(RequestToken request, const std::string& text) override { host_.fail(request, text); }
   void joined(Rank last) override { host_.joined(last); }
   void closed(Rank by, const std::string& text) override;
+  void set_added(SetId set, const std::vector<Rank>& members, RequestToken request) override {
+    host_.set_added(set, members, request);
+  }
+  void set_removed(SetId set, RequestToken request) override { host_.set_removed(set, request); }
   // Coordinator::Log
   void append(Entry e) override;
 
+  void towards_root(UpMessage m, int64_t now);
   void say_up(const UpMessage& m);
   bool read_links(int64_t now);
   void on_up_frame(size_t child, std::string_view payload, int64_t now);
@@ -90,6 +102,7 @@ class Node final : private Participant::Events, private Coordinator::Log {
   Host& host_;
   Participant me_;
   std::unique_ptr<Coordinator> coordinator_;  // on the root
+  std::unique_ptr<Merger> merger_;            // on inner nodes
   std::unique_ptr<Link> parent_;
   std::vector<std::unique_ptr<Link>> children_;
   std::vector<Link*> links_;
@@ -103,6 +116,8 @@ class Node final : private Participant::Events, private Coordinator::Log {
   int64_t unheard_since_ = kNever;  // sent to the parent without waking it
   std::deque<UpMessage> to_coordinator_;
   std::deque<Entry> to_replay_;
+  int64_t now_ = 0;  // of the call under way
+  uint64_t messages_up_ = 0, entries_ = 0;
   bool aborted_ = false, closed_ = false;
 };
 

@@ -7,16 +7,18 @@
 
 namespace hvd::control {
 
+namespace {
+const char* const kSetRemoved = "Process set has been removed";
+}
+
 Participant::SetState& Participant::state(SetId set) {
   if (set >= sets_.size()) sets_.resize(set + 1);
   return sets_[set];
 }
 
 void Participant::announce(SetId set, const Item& item, bool urgent) {
-  UpMessage m;
+  UpMessage m(UpMessage::Ready, me_);
   m.urgent = urgent;
-  m.type = UpMessage::Ready;
-  m.rank = me_;
   m.set = set;
   m.item = item;
   events_.say(std::move(m));
@@ -29,6 +31,12 @@ void Participant::announce_held(const Batch& b) {
 
 bool Participant::submit(SetId set, Item item, RequestToken request, bool urgent, int64_t now) {
   auto& s = state(set);
+  if (s.ended) {  // the caller could not know yet
+    events_.fail(request, kSetRemoved);
+    return true;
+  }
+  if (item.sig->fields().kind == OpKind::RemoveProcessSet)
+    ask_dissolve_partly_held(static_cast<SetId>(item.sig->fields().root));  // R10
   if (!s.pending.try_emplace(*item.name, Pending{item, request, urgent}).second) return false;
 
   auto known = s.known.find(*item.name);
@@ -55,9 +63,7 @@ bool Participant::submit(SetId set, Item item, RequestToken request, bool urgent
   if (b.held == b.members.size()) {
     held_since_.erase({b.since, place.batch});
     b.arrived = true;
-    UpMessage m;
-    m.type = UpMessage::Arrive;
-    m.rank = me_;
+    UpMessage m(UpMessage::Arrive, me_);
     m.batch = place.batch;
     m.gen = b.gen;
     events_.say(std::move(m));
@@ -71,9 +77,7 @@ void Participant::ask_dissolve(uint32_t id) {
   Batch& b = batches_[id];
   if (!b.alive || b.asked || b.arrived) return;  // R6: an arrival is never said twice
   b.asked = true;
-  UpMessage m;
-  m.type = UpMessage::AskDissolve;
-  m.rank = me_;
+  UpMessage m(UpMessage::AskDissolve, me_);
   m.batch = id;
   m.gen = b.gen;
   events_.say(std::move(m));
@@ -83,6 +87,13 @@ void Participant::ask_dissolve(uint32_t id) {
 
 void Participant::ask_dissolve_partly_held() {
   while (!held_since_.empty()) ask_dissolve(held_since_.begin()->second);
+}
+
+void Participant::ask_dissolve_partly_held(SetId set) {
+  std::vector<uint32_t> ids;
+  for (const auto& [since, id] : held_since_)
+    if (batches_[id].set == set) ids.push_back(id);
+  for (uint32_t id : ids) ask_dissolve(id);
 }
 
 void Participant::stop_holding(uint32_t id) {
@@ -102,11 +113,10 @@ void Participant::forget_batch(uint32_t id) {
 }
 
 void Participant::poison(SetId set, const std::string& name, const std::string& text) {
+  if (state(set).ended) return;
   auto& known = state(set).known;
   if (auto it = known.find(name); it != known.end()) ask_dissolve(it->second.batch);
-  UpMessage m;
-  m.type = UpMessage::Poison;
-  m.rank = me_;
+  UpMessage m(UpMessage::Poison, me_);
   m.set = set;
   m.item.name = std::make_shared<const std::string>(name);
   m.text = text;
@@ -122,9 +132,7 @@ void Participant::wanted(SetId set, const std::string& name) {
     if (b.holds[it->second.index]) return ask_dissolve(it->second.batch);
   }
   if (std::exchange(pending->second.urgent, true)) return;
-  UpMessage m;
-  m.type = UpMessage::Want;
-  m.rank = me_;
+  UpMessage m(UpMessage::Want, me_);
   m.set = set;
   m.item.name = pending->second.item.name;
   events_.say(std::move(m));
@@ -133,17 +141,13 @@ void Participant::wanted(SetId set, const std::string& name) {
 void Participant::join() {
   ask_dissolve_partly_held();
   joined_ = true;
-  UpMessage m;
-  m.type = UpMessage::Join;
-  m.rank = me_;
+  UpMessage m(UpMessage::Join, me_);
   events_.say(std::move(m));
 }
 
 void Participant::leave(const std::string& text) {
   ask_dissolve_partly_held();
-  UpMessage m;
-  m.type = UpMessage::Leave;
-  m.rank = me_;
+  UpMessage m(UpMessage::Leave, me_);
   m.text = text;
   events_.say(std::move(m));
 }
@@ -153,13 +157,13 @@ void Participant::on_time(int64_t now) {
     ask_dissolve(held_since_.begin()->second);
 }
 
-void Participant::replay(const Entry& e, bool member) {
+void Participant::replay(const Entry& e) {
   if (closed_) return;
   switch (e.type) {
     case Entry::Exec:
-      return replay_exec(e, member);
+      return replay_exec(e);
     case Entry::Run:
-      return replay_run(e, member);
+      return replay_run(e);
     case Entry::Dissolve:
       return replay_dissolve(e);
     case Entry::Fail:
@@ -168,6 +172,10 @@ void Participant::replay(const Entry& e, bool member) {
       joined_ = false;
       events_.joined(e.rank);
       return;
+    case Entry::AddSet:
+      return replay_add_set(e);
+    case Entry::RemoveSet:
+      return replay_remove_set(e);
     case Entry::Close:
       closed_ = true;
       events_.closed(e.rank, e.text);
@@ -192,7 +200,8 @@ void Participant::execute(SetId set, const std::vector<Item>& items) {
   events_.execute(set, std::move(run));
 }
 
-void Participant::replay_exec(const Entry& e, bool member) {
+void Participant::replay_exec(const Entry& e) {
+  const bool member = state(e.set).member;
   if (e.defines) {
     // At this moment none of the members is pending for the next round here, so none was announced singly (R4).
     if (e.batch >= batches_.size()) batches_.resize(e.batch + 1);
@@ -207,14 +216,13 @@ void Participant::replay_exec(const Entry& e, bool member) {
   if (member) execute(e.set, e.items);
 }
 
-void Participant::replay_run(const Entry& e, bool member) {
+void Participant::replay_run(const Entry& e) {
   if (e.batch >= batches_.size() || !batches_[e.batch].alive || batches_[e.batch].gen != e.gen)
     throw std::logic_error("the log says to run a batch that is not known here");
   Batch& b = batches_[e.batch];
   ++b.gen;
   stop_holding(e.batch);
-  if (!member) return;
-  execute(b.set, b.members);
+  if (state(b.set).member) execute(b.set, b.members);
 }
 
 void Participant::replay_dissolve(const Entry& e) {
@@ -223,6 +231,34 @@ void Participant::replay_dissolve(const Entry& e) {
   // Who has arrived was counted by the root (R6); who asked has announced already (R5).
   if (!b.arrived && !b.asked) announce_held(b);
   forget_batch(e.batch);
+}
+
+RequestToken Participant::take_sets_request() {
+  auto& pending = state(0).pending;
+  auto it = pending.find(kSetsName);
+  if (it == pending.end()) {
+    if (!joined_) throw std::logic_error("the log changes the process sets, which this rank has not asked for");
+    return 0;
+  }
+  const RequestToken request = it->second.request;
+  pending.erase(it);
+  return request;
+}
+
+void Participant::replay_add_set(const Entry& e) {
+  const RequestToken request = take_sets_request();
+  state(e.set).member = std::find(e.members.begin(), e.members.end(), me_) != e.members.end();
+  events_.set_added(e.set, e.members, request);
+}
+
+void Participant::replay_remove_set(const Entry& e) {
+  const RequestToken request = take_sets_request();
+  SetState& s = state(e.set);
+  auto pending = std::move(s.pending);
+  s = SetState{};
+  s.ended = true;
+  for (auto& [name, p] : pending) events_.fail(p.request, kSetRemoved);
+  events_.set_removed(e.set, request);
 }
 
 void Participant::replay_fail(const Entry& e) {

@@ -17,6 +17,8 @@
 namespace hvd::control {
 
 using RequestToken = uint64_t;  // the owner's name for a request; 0: none
+// The name, in set 0, under which process sets are added and removed (R10).
+inline constexpr const char* kSetsName = "#process_sets";
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
 struct ExecItem {
@@ -33,13 +35,18 @@ class Participant {
     virtual void fail(RequestToken request, const std::string& text) = 0;
     virtual void joined(Rank last) = 0;                         // answers join()
     virtual void closed(Rank by, const std::string& text) = 0;  // nothing follows
+    // Process sets change here, in log order on every rank; `request` asked for it, 0 on a rank that has joined.
+    virtual void set_added(SetId set, const std::vector<Rank>& members, RequestToken request) = 0;
+    virtual void set_removed(SetId set, RequestToken request) = 0;
   };
 
   Participant(Rank me, int64_t dissolve_after_ns, Events& events)
-      : me_(me), dissolve_after_ns_(dissolve_after_ns), events_(events) {}
+      : me_(me), dissolve_after_ns_(dissolve_after_ns), events_(events) {
+    state(0).member = true;
+  }
 
   // False when this name is still in flight: nothing was submitted (R2).
-  // `urgent`: the caller waits for it already.
+  // `urgent`: the caller waits for it already. A request for a set that has ended fails at once.
   bool submit(SetId set, Item item, RequestToken request, bool urgent, int64_t now);
   // A call with this name failed on this rank; the matching calls of the others shall fail too (R8).
   void poison(SetId set, const std::string& name, const std::string& text);
@@ -48,8 +55,7 @@ class Participant {
   void join();
   void leave(const std::string& text);
 
-  // `member`: whether this rank belongs to the entry's process set.
-  void replay(const Entry& entry, bool member);
+  void replay(const Entry& entry);
 
   int64_t next_deadline() const {
     return held_since_.empty() ? kNever : held_since_.begin()->first + dissolve_after_ns_;
@@ -79,6 +85,7 @@ class Participant {
   struct SetState {
     StringMap<Pending> pending;
     StringMap<Place> known;  // members of living batches
+    bool member = false, ended = false;
   };
 
   SetState& state(SetId set);
@@ -86,13 +93,17 @@ class Participant {
   void announce_held(const Batch& b);
   void ask_dissolve(uint32_t id);
   void ask_dissolve_partly_held();
+  void ask_dissolve_partly_held(SetId set);
   void stop_holding(uint32_t id);
   void forget_batch(uint32_t id);
   void execute(SetId set, const std::vector<Item>& items);
-  void replay_exec(const Entry& e, bool member);
-  void replay_run(const Entry& e, bool member);
+  void replay_exec(const Entry& e);
+  void replay_run(const Entry& e);
   void replay_dissolve(const Entry& e);
   void replay_fail(const Entry& e);
+  void replay_add_set(const Entry& e);
+  void replay_remove_set(const Entry& e);
+  RequestToken take_sets_request();
 
   Rank me_;
   int64_t dissolve_after_ns_;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -33,6 +34,16 @@ class RankSet {
     low_ = 0;
     high_.clear();
     size_ = 0;
+  }
+  // The lowest rank; -1 in an empty set.
+  int32_t first() const {
+    if (low_) return std::countr_zero(low_);
+    for (size_t k = 0; k < high_.size(); ++k)
+      if (high_[k]) return static_cast<int32_t>(64 + 64 * k) + std::countr_zero(high_[k]);
+    return -1;
+  }
+  void insert_all(const RankSet& other) {
+    other.for_each([this](int32_t r) { insert(r); });
   }
   uint32_t size() const { return size_; }
   bool empty() const { return size_ == 0; }

@@ -13,12 +13,16 @@
 namespace hvd::control {
 
 const char* op_name(OpKind kind) {
-  constexpr std::array names{"allreduce", "allgather", "broadcast", "barrier"};
+  constexpr std::array<const char*, kOpKinds> names{"allreduce", "allgather",       "broadcast",
+                                                    "barrier",   "alltoall",        "reducescatter",
+                                                    "adasum",    "add_process_set", "remove_process_set"};
   return names[static_cast<size_t>(kind)];
 }
 
 const char* op_label(OpKind kind) {
-  constexpr std::array names{"ALLREDUCE", "ALLGATHER", "BROADCAST", "BARRIER"};
+  constexpr std::array<const char*, kOpKinds> names{"ALLREDUCE", "ALLGATHER",       "BROADCAST",
+                                                    "BARRIER",   "ALLTOALL",        "REDUCESCATTER",
+                                                    "ADASUM",    "ADD_PROCESS_SET", "REMOVE_PROCESS_SET"};
   return names[static_cast<size_t>(kind)];
 }
 
@@ -57,9 +61,13 @@ std::string number(double v) {
 }
 
 // One rank's request in a few words, for the list that follows the sentence.
+bool reduces(OpKind k) { return k == OpKind::Allreduce || k == OpKind::Reducescatter; }
+
 std::string summary(const SignatureFields& f) {
   std::string s = op_name(f.kind);
-  if (f.kind == OpKind::Allreduce) s += std::string(" ") + reduce_op_name(f.reduce_op);
+  if (f.kind == OpKind::AddProcessSet) return s + " of ranks " + rank_list(f.ranks);
+  if (f.kind == OpKind::RemoveProcessSet) return s + " number " + std::to_string(f.root);
+  if (reduces(f.kind)) s += std::string(" ") + reduce_op_name(f.reduce_op);
   if (f.kind == OpKind::Broadcast) s += " root " + std::to_string(f.root);
   if (f.kind == OpKind::Barrier) return s;
   if (f.tensors.size() != 1) s += " of " + std::to_string(f.tensors.size()) + " tensors";
@@ -71,11 +79,9 @@ std::string summary(const SignatureFields& f) {
   return s + " on " + f.device_type;
 }
 
-bool reduces(OpKind k) { return k == OpKind::Allreduce; }
-
 std::string shape_sentence(OpKind kind, const TensorSpec& a, const TensorSpec& b) {
   std::string head = std::string("Mismatched ") + op_label(kind) + " tensor shapes: One rank sent a tensor ";
-  if (kind != OpKind::Allgather)
+  if (!sizes_vary(kind))
     return head + "of shape " + shape_text(a.shape) + ", but another rank sent a tensor of shape " +
            shape_text(b.shape) + ".";
   if (a.shape.size() != b.shape.size())
@@ -100,6 +106,10 @@ std::string sentence(const SignatureFields& a, const SignatureFields& b) {
   if (a.tensors.size() != b.tensors.size())
     return "Mismatched groups: One rank sent a group of " + std::to_string(a.tensors.size()) +
            " tensors, but another rank sent a group of " + std::to_string(b.tensors.size()) + ".";
+  if (a.ranks != b.ranks)
+    return "Mismatched process sets: One rank adds a set of ranks " + rank_list(a.ranks) +
+           ", but another rank adds a set of ranks " + rank_list(b.ranks) + ".";
+  if (a.kind == OpKind::RemoveProcessSet) return "Mismatched process sets: The ranks remove different process sets.";
   for (size_t i = 0; i < a.tensors.size(); ++i)
     if (a.tensors[i].shape != b.tensors[i].shape) return shape_sentence(a.kind, a.tensors[i], b.tensors[i]);
   if (a.prescale != b.prescale || a.postscale != b.postscale)
@@ -142,6 +152,8 @@ Signature::Signature(SignatureFields fields) : fields_(std::move(fields)) {
   w.f64(fields_.prescale);
   w.f64(fields_.postscale);
   w.bytes(fields_.device_type);
+  w.varint(fields_.ranks.size());
+  for (int32_t r : fields_.ranks) w.varint(static_cast<uint64_t>(r));
   // What must be equal for two requests to share a batch ends here, but for the dtype.
   fuse_key_ = bytes_;
   w.varint(fields_.tensors.size());
@@ -167,7 +179,7 @@ std::shared_ptr<const Signature> Signature::parse(std::string_view bytes) {
   Reader r(bytes);
   SignatureFields f;
   uint8_t kind = r.u8();
-  if (kind > static_cast<uint8_t>(OpKind::Barrier)) throw WireError("control message: unknown operation");
+  if (kind >= kOpKinds) throw WireError("control message: unknown operation");
   f.kind = static_cast<OpKind>(kind);
   f.repeats = r.u8() != 0;
   f.reduce_op = static_cast<int32_t>(r.svarint());
@@ -175,6 +187,8 @@ std::shared_ptr<const Signature> Signature::parse(std::string_view bytes) {
   f.prescale = r.f64();
   f.postscale = r.f64();
   f.device_type = r.bytes();
+  f.ranks.resize(r.count());
+  for (auto& rank : f.ranks) rank = static_cast<int32_t>(r.varint());
   f.tensors.resize(r.count());
   for (auto& t : f.tensors) {
     t.dtype = static_cast<int32_t>(r.svarint());

@@ -4,6 +4,7 @@
 // Immutable once made and shared by reference, so that a tensor seen before costs no parsing. Any thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -13,7 +14,19 @@
 
 namespace hvd::control {
 
-enum class OpKind : uint8_t { Allreduce = 0, Allgather = 1, Broadcast = 2, Barrier = 3 };
+// Adasum is an allreduce by another rule. The last two change the process sets and move no data.
+enum class OpKind : uint8_t {
+  Allreduce = 0,
+  Allgather = 1,
+  Broadcast = 2,
+  Barrier = 3,
+  Alltoall = 4,
+  Reducescatter = 5,
+  Adasum = 6,
+  AddProcessSet = 7,
+  RemoveProcessSet = 8
+};
+constexpr size_t kOpKinds = 9;
 
 const char* op_name(OpKind kind);        // "allreduce", as in request names
 const char* op_label(OpKind kind);       // "ALLREDUCE", as in Horovod's messages
@@ -23,19 +36,23 @@ const char* reduce_op_name(int32_t op);  // "Sum"
 
 struct TensorSpec {
   int32_t dtype = 0;
-  std::vector<int64_t> shape;  // allgather: shape[0] is -1 here, the sizes travel with the data
+  std::vector<int64_t> shape;  // allgather, alltoall: shape[0] is -1 here, the sizes travel with the data
   bool operator==(const TensorSpec&) const = default;
 };
 
 struct SignatureFields {
   OpKind kind = OpKind::Allreduce;
   int32_t reduce_op = 0;
-  int32_t root = -1;  // world rank; broadcast only
+  int32_t root = -1;  // broadcast: world rank; RemoveProcessSet: number of the set
   double prescale = 1.0, postscale = 1.0;
   bool repeats = true;  // false for unnamed operations: their names do not come back, so caching them is useless
   std::string device_type = "cpu";
   std::vector<TensorSpec> tensors;
+  std::vector<int32_t> ranks;  // AddProcessSet: the members, ascending
 };
+
+inline bool sizes_vary(OpKind k) { return k == OpKind::Allgather || k == OpKind::Alltoall; }
+inline bool changes_sets(OpKind k) { return k == OpKind::AddProcessSet || k == OpKind::RemoveProcessSet; }
 
 class Signature {
  public:

@@ -1,12 +1,15 @@
 // See store_client.h.
 #include "engine/control/store_client.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <system_error>
 
 #include "engine/observe/log.h"
 #include "engine/plugin/errors.h"
@@ -30,6 +33,12 @@ void put(std::string& out, T v) {
 }
 
 }  // namespace
+
+StoreClient::StoreClient(int fd) : fd_(::fcntl(fd, F_DUPFD_CLOEXEC, 0)) {
+  if (fd_ < 0) throw std::system_error(errno, std::generic_category(), "duplicating the store's connection");
+}
+
+StoreClient::~StoreClient() { ::close(fd_); }
 
 void StoreClient::send_all(std::string_view bytes) {
   while (!bytes.empty()) {

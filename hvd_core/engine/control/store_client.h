@@ -15,16 +15,18 @@ namespace hvd::control {
 
 class StoreClient final : public plugin::Store {
  public:
-  // `fd` is connected and authenticated and stays the caller's; -1: no store (a job of one process), see LocalStore.
-  explicit StoreClient(int fd) : fd_(fd) {}
+  // `fd` is connected and authenticated and stays the caller's: this object has a duplicate, as a thread that makes a
+  // communicator may still wait here when the caller has let go of everything. Throws std::system_error.
+  explicit StoreClient(int fd);
+  ~StoreClient() override;
+  StoreClient(const StoreClient&) = delete;
 
   void set(const std::string& key, std::string_view value) override;
   std::string get(const std::string& key, int64_t deadline_ns) override;
   int64_t add(const std::string& key, int64_t delta) override;
   void del(const std::string& key) override;
 
-  // Makes a waiting get give up soon, and all later calls fail. Any thread.
-  void cancel() { cancelled_ = true; }
+  void cancel() override { cancelled_ = true; }
 
  private:
   enum Op : uint8_t { kSet = 1, kGet = 2, kAdd = 3, kDel = 4 };

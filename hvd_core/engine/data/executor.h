@@ -1,8 +1,8 @@
-// Executes what the log says, in log order: builds each batch's collectives, drives them through the backend's
-// communicator, and completes the requests.
+// Carries out the log's orders, one at a time and in log order on all process sets: batches of requests, and the making
+// and ending of process sets' communicators.
 //
-// One batch at a time: on host memory a later one cannot start before the earlier one is through. Nothing here waits,
-// except create_comm and wait(). Used by the thread that drives the engine; abort() from any thread.
+// One order at a time: on host memory a later one cannot start before the earlier one is through. Nothing here waits,
+// except wait() and settle(). Used by the thread that drives the engine; abort() from any thread.
 #pragma once
 
 #include <cstdint>
@@ -13,98 +13,77 @@
 #include <string>
 #include <vector>
 
-#include "engine/plugin/backend.h"
+#include "engine/data/batch.h"
+#include "engine/data/creation.h"
+#include "engine/data/program.h"
+#include "engine/data/set_comms.h"
 #include "engine/queue/request.h"
 
 namespace hvd::data {
-
-struct Work {
-  control::Item item;
-  queue::RequestRef request;  // null on a rank that has joined
-};
 
 class Executor {
  public:
   struct Events {
     virtual ~Events() = default;
     virtual void completed(const queue::RequestRef& request) = 0;
-    // The running operation failed (an HVD_E_* code): the other ranks may not know, the whole job must stop.
+    // The running order failed (an HVD_E_* code): the other ranks may not know, the whole job must stop.
     virtual void broken(int32_t code, const std::string& why) = 0;
   };
 
-  Executor(int32_t rank, std::vector<int32_t> hosts, std::shared_ptr<plugin::Backend> backend, plugin::Store& store,
-           Events& events);
-  // Communicators go first: a running collective may use everything else here until then.
-  ~Executor() { comms_.clear(); }
+  // `job`: what the store's keys begin with. `create_ns`: how long the members of a set may take to come together.
+  Executor(int32_t rank, std::vector<int32_t> hosts, std::string job, int64_t create_ns, Backends backends,
+           std::shared_ptr<plugin::Store> store, Events& events);
 
-  // Collective over the members of the set. Throws plugin::BackendError.
-  void create_comm(control::SetId set, const std::vector<int32_t>& members, const std::string& key,
-                   int64_t deadline_ns);
+  // Orders, to be carried out one after the other. `request` may be null; it completes when the order is done.
+  void execute(control::SetId set, std::vector<Work> batch);
+  void create(control::SetId set, const std::vector<int32_t>& members, queue::RequestRef request);
+  void remove(control::SetId set, queue::RequestRef request);
 
-  void enqueue(control::SetId set, std::vector<Work> batch);
   // Goes as far as it can without waiting. True when anything moved.
   bool progress();
-  // Asleep in the backend until the running collective is through, or until the deadline. Only while in_flight().
+  // Asleep until the running order is through, or until the deadline. Only while in_flight().
   void wait(int64_t deadline_ns);
 
   bool idle() const { return queue_.empty(); }
-  bool in_flight() const { return !queue_.empty() && started_; }
+  bool in_flight() const { return !queue_.empty() && (program_.in_flight() || creation_); }
 
   void abort() noexcept;
   // After abort: until the running collective has let go of its buffers, or the deadline.
-  void settle(int64_t deadline_ns) noexcept;
-  // Forgets all batches (after abort). The requests are the engine's to fail.
+  void settle(int64_t deadline_ns) noexcept { program_.settle(deadline_ns); }
+  // Forgets all orders (after abort). The requests are the engine's to fail.
   void clear();
 
  private:
-  struct Comm {
-    std::unique_ptr<plugin::Communicator> comm;
-    std::vector<int32_t> members;
-  };
-  struct Batch {
+  struct Order {
+    enum Type { Execute, Create, Remove } type;
     control::SetId set = 0;
     std::vector<Work> work;
-  };
-  // One tensor of the running batch.
-  struct Piece {
-    size_t work = 0, index = 0;
-    void* in = nullptr;
-    void* out = nullptr;
-    uint64_t count = 0;
-    int32_t dtype = 0;
+    std::vector<int32_t> members;
+    queue::RequestRef request;
   };
 
-  void prepare();
-  void plan_by_dtype();
-  void prepare_sizes();
-  void prepare_allgather();
-  void next_collective();
-  void add_collective(int32_t coll, int32_t dtype, const std::vector<size_t>& pieces);
-  void scatter_packed();
-  void finish_batch();
-  void* neutral(uint64_t bytes, int32_t dtype, int32_t op);
+  bool carry_out(Order& order);
+  bool carry_out_create(Order& order);
+  void finish();
 
   const int32_t rank_;
   const std::vector<int32_t> hosts_;
-  std::shared_ptr<plugin::Backend> backend_;
-  plugin::Store& store_;
+  const std::string job_;
+  const int64_t create_ns_;
+  const Backends backends_;
+  const std::shared_ptr<plugin::Store> store_;
   Events& events_;
-  std::mutex comms_mutex_;  // abort() looks at comms_ from other threads
-  std::map<control::SetId, Comm> comms_;
 
-  std::deque<Batch> queue_;
-  // State of the batch at the front of the queue.
-  enum class Stage { Fresh, Sizes, Data } stage_ = Stage::Fresh;
-  bool started_ = false;
-  Comm* comm_ = nullptr;
-  std::vector<Piece> pieces_;
-  std::vector<std::vector<size_t>> plan_;  // pieces by collective
-  size_t step_ = 0;
-  plugin::Collective collective_;
-  std::vector<int64_t> my_sizes_, all_sizes_;
-  std::vector<queue::Output> scratch_;  // neutral data and outputs of a rank that has joined
-  std::vector<char> packed_;
-  bool is_packed_ = false;
+  std::mutex sets_mutex_;  // abort() looks at sets_ from other threads
+  std::map<control::SetId, std::shared_ptr<SetComms>> sets_;
+  bool aborted_ = false;
+
+  std::deque<Order> queue_;
+  // The order at the front of the queue.
+  bool begun_ = false;
+  Batch batch_;
+  Program program_;
+  std::unique_ptr<Creation> creation_;
   uint64_t seq_ = 0;
 };
 

@@ -49,10 +49,14 @@ class Request {
   control::SetId set = 0;
   control::Item item;
   std::vector<Tensor> in, out;  // out is empty where the engine allocates
-  bool urgent = false;          // submitted by a caller who waits for it at once
+  // Alltoall: rows of in[i] for each rank of the set; may leave rows at the end.
+  std::vector<std::vector<int64_t>> splits;
+  bool urgent = false;  // submitted by a caller who waits for it at once
 
   // Valid once done().
   std::vector<Output> outputs;
+  std::vector<std::vector<int64_t>> received_splits;  // alltoall: rows of outputs[i] from each rank
+  int32_t process_set = -1;                           // of a new process set: its number for the user
   int32_t last_joined = -1;
 
   // Names in flight are unique within a process set.

@@ -1,0 +1,29 @@
+// Checks of what a caller asks for, before it becomes a request. All throw InvalidRequest, which is the caller's
+// ValueError, and which the binding reports to the other ranks. Pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/control/signature.h"
+#include "engine/queue/process_sets.h"
+#include "engine/queue/request.h"
+
+namespace hvd::bind {
+
+using queue::InvalidRequest;
+
+// The reduction that is an operation of its own for the engine, beside the HVD_* reduce ops.
+constexpr int kAdasum = 100;
+
+void require(bool ok, const std::string& text);
+void same_layout(const std::vector<queue::Tensor>& in, const std::vector<queue::Tensor>& out);
+control::SignatureFields fields_of(control::OpKind kind, const std::vector<queue::Tensor>& in);
+void check_floating(const std::vector<queue::Tensor>& in);
+void check_reducible(const std::vector<queue::Tensor>& in, int op);
+// Rows of `t` for each of `ranks` ranks. Horovod's rules: no entries is an equal split; rows that no entry covers are
+// not sent.
+std::vector<int64_t> splits_of(const queue::Tensor& t, std::vector<int64_t> splits, size_t ranks);
+
+}  // namespace hvd::bind

@@ -1,0 +1,112 @@
+// See engine_config.h.
+#include "engine/bind/engine_config.h"
+
+#include <pybind11/stl.h>
+
+#include <array>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "engine/observe/affinity.h"
+#include "engine/observe/log.h"
+#include "engine/plugin/host_api.h"
+
+namespace py = pybind11;
+
+namespace hvd::bind {
+namespace {
+
+// A store for a job of one process: nobody to meet.
+class LocalStore final : public plugin::Store {
+ public:
+  void set(const std::string& key, std::string_view value) override { values_[key] = value; }
+  std::string get(const std::string& key, int64_t) override {
+    auto it = values_.find(key);
+    if (it == values_.end()) throw plugin::BackendError(HVD_E_TIMEOUT, 0, 0, "'" + key + "' is not in the store");
+    return it->second;
+  }
+  int64_t add(const std::string& key, int64_t delta) override { return counters_[key] += delta; }
+  void del(const std::string& key) override { values_.erase(key); }
+
+ private:
+  std::unordered_map<std::string, std::string> values_;
+  std::unordered_map<std::string, int64_t> counters_;
+};
+
+LinkConfig link_of(const py::dict& d) {
+  LinkConfig l;
+  l.peer = d["peer"].cast<int32_t>();
+  l.is_parent = d["is_parent"].cast<bool>();
+  l.subtree = d["subtree"].cast<std::vector<int32_t>>();
+  l.sock_fd = d["sock_fd"].cast<int>();
+  if (l.sock_fd >= 0) return l;
+  l.slot = d["slot"].cast<uint32_t>();
+  l.peer_bells = d["peer_bells"].cast<std::array<int, 2>>();
+  l.guard_fd = d["guard_fd"].cast<int>();
+  l.peer_pid = d["peer_pid"].cast<int32_t>();
+  return l;
+}
+
+// (name, path), or None.
+EngineConfig::Library library_of(const py::handle& pair) {
+  if (pair.is_none()) return {};
+  auto [name, path] = pair.cast<std::pair<std::string, std::string>>();
+  return {name, path};
+}
+
+}  // namespace
+
+EngineConfig config_of(const py::dict& d) {
+  EngineConfig c;
+  c.rank = d["rank"].cast<int32_t>();
+  c.size = d["size"].cast<int32_t>();
+  c.hosts = d["hosts"].cast<std::vector<int32_t>>();
+  c.host_names = d["host_names"].cast<std::vector<std::string>>();
+  c.job = d["job"].cast<std::string>();
+  for (auto l : d["links"].cast<py::list>()) c.links.push_back(link_of(l.cast<py::dict>()));
+  c.segment_fd = d["segment_fd"].cast<int>();
+  c.segment_bytes = d["segment_bytes"].cast<uint64_t>();
+  c.bells = d["bells"].cast<std::array<int, 2>>();
+  c.bell_slot = d["bell_slot"].cast<uint32_t>();
+  c.leads_host = d["leads_host"].cast<bool>();
+  c.local_backend = library_of(d["local_backend"]);
+  c.global_backend = library_of(d["global_backend"]);
+  c.math_backend = library_of(d["math_backend"]);
+  c.local_alone = d["local_alone"].cast<bool>();
+  for (int coll : d["hierarchical"].cast<std::vector<int>>()) c.hierarchical.at(static_cast<size_t>(coll)) = true;
+  c.emulation = d["emulation"].cast<bool>();
+  c.fusion_threshold = d["fusion_threshold"].cast<uint64_t>();
+  c.dissolve_after_ns = static_cast<int64_t>(d["cycle_time_ms"].cast<double>() * 1e6);
+  c.cache_capacity = d["cache_capacity"].cast<uint32_t>();
+  c.stall_warn_ns = static_cast<int64_t>(d["stall_warn_s"].cast<double>() * 1e9);
+  c.stall_abort_ns = static_cast<int64_t>(d["stall_abort_s"].cast<double>() * 1e9);
+  c.start_ns = static_cast<int64_t>(d["start_timeout_s"].cast<double>() * 1e9);
+  c.first_handle = d["first_handle"].cast<uint64_t>();
+  c.spin_ns = static_cast<int64_t>(d["spin_us"].cast<double>() * 1e3);
+  c.engine_core = d["engine_core"].cast<int32_t>();
+  return c;
+}
+
+std::shared_ptr<plugin::Store> store_of(const py::dict& d) {
+  const int fd = d["store_fd"].cast<int>();
+  if (fd >= 0) return std::make_shared<control::StoreClient>(fd);
+  return std::make_shared<LocalStore>();
+}
+
+void set_log_from(const py::dict& d) {
+  observe::set_log(static_cast<observe::Level>(d["log_level"].cast<int>()), d["log_with_time"].cast<bool>(),
+                   d["rank"].cast<int32_t>());
+  plugin::set_log_sink([](int32_t level, const std::string& backend, const char*, int32_t, const std::string& text) {
+    observe::log(static_cast<observe::Level>(level), backend + ": " + text);
+  });
+}
+
+// Backends' threads keep to the cores of the thread that made the engine, wherever they are started from.
+void keep_threads_within(int32_t engine_core) {
+  plugin::set_thread_sink(
+      [process = observe::own_cores(), engine_core] { observe::keep_within(process, engine_core); });
+}
+
+}  // namespace hvd::bind

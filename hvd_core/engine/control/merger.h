@@ -1,0 +1,63 @@
+// What the inner nodes of the tree do for the root: the same thing said by all ranks of a subtree goes up once.
+//
+// READY and ARRIVE are held until every rank of the subtree that they concern has said them, or for a bounded time, and
+// go up as one message with a list of ranks. Everything else goes up at once, after all that was held
+// (docs/protocol.md, R13). So the messages at a node are proportional to its fan-out and the number of batches, not to
+// ranks. A plain state machine without a clock, used by the thread that drives the engine.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/control/messages.h"
+#include "engine/control/participant.h"
+
+namespace hvd::control {
+
+class Merger {
+ public:
+  // `subtree`: the ranks whose messages pass here, the own one included. `forward` sends towards the root.
+  Merger(std::vector<Rank> subtree, int64_t hold_ns, std::function<void(const UpMessage&)> forward);
+
+  void receive(UpMessage m, int64_t now);
+  // An entry of the log, before it is replayed: which sets and known batches there are, who has joined.
+  void see(const Entry& e);
+
+  void on_time(int64_t now);
+  int64_t next_deadline() const { return held_.empty() ? kNever : held_.front().since + hold_ns_; }
+
+ private:
+  struct Held {
+    UpMessage message;
+    int64_t since = 0;
+  };
+  using Place = std::list<Held>::iterator;
+  struct SetState {
+    std::vector<Rank> members;  // those in the subtree
+    uint32_t expected = 0;      // of them, those that have not joined
+    StringMap<Place> ready;
+  };
+
+  void hold_ready(UpMessage m, int64_t now);
+  void hold_arrive(UpMessage m, int64_t now);
+  void absorb(Held& into, const UpMessage& m);
+  bool complete(const Held& h) const;
+  void let_go(Place p);
+  void flush();
+  void add_set(SetId set, const std::vector<Rank>& members);
+  void count_expected(SetState& s) const;
+
+  RankSet subtree_, joined_;
+  int64_t hold_ns_;
+  std::function<void(const UpMessage&)> forward_;
+  std::list<Held> held_;  // oldest first
+  std::unordered_map<SetId, SetState> sets_;
+  std::map<uint32_t, Place> arrivals_;           // by batch
+  std::unordered_map<uint32_t, SetId> batches_;  // living known batches
+};
+
+}  // namespace hvd::control

@@ -1,0 +1,63 @@
+// See creation.h.
+#include "engine/data/creation.h"
+
+#include <pthread.h>
+
+#include <chrono>
+#include <utility>
+
+#include "engine/observe/log.h"
+
+namespace hvd::data {
+
+namespace {
+constexpr int64_t kPatienceNs = 2'000'000'000;
+}
+
+Creation::Creation(Backends backends, Layout layout, std::string key, std::shared_ptr<plugin::Store> store,
+                   int64_t deadline_ns)
+    : store_(store) {
+  thread_ = std::thread([state = state_, backends = std::move(backends), layout = std::move(layout),
+                         key = std::move(key), store = std::move(store), deadline_ns]() mutable {
+    ::pthread_setname_np(::pthread_self(), "hvd-create");
+    std::shared_ptr<SetComms> made;
+    std::exception_ptr error;
+    try {
+      made = std::make_shared<SetComms>(backends, std::move(layout), key, *store, deadline_ns);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    std::lock_guard lock(state->mutex);
+    state->result = std::move(made);
+    state->error = std::move(error);
+    state->done = true;
+    state->changed.notify_all();
+  });
+}
+
+Creation::~Creation() {
+  if (!done()) store_->cancel();
+  if (wait(observe::now_ns() + kPatienceNs))
+    thread_.join();
+  else
+    thread_.detach();
+}
+
+bool Creation::done() {
+  std::lock_guard lock(state_->mutex);
+  return state_->done;
+}
+
+bool Creation::wait(int64_t deadline_ns) {
+  std::unique_lock lock(state_->mutex);
+  return state_->changed.wait_for(lock, std::chrono::nanoseconds(deadline_ns - observe::now_ns()),
+                                  [this] { return state_->done; });
+}
+
+std::shared_ptr<SetComms> Creation::take() {
+  std::lock_guard lock(state_->mutex);
+  if (state_->error) std::rethrow_exception(state_->error);
+  return std::move(state_->result);
+}
+
+}  // namespace hvd::data

@@ -1,0 +1,44 @@
+// The making of a process set's communicators, which waits for the other members, on a thread of its own, so that the
+// engine goes on reading its links meanwhile. All members but the thread itself: the thread that drives the engine.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "engine/data/set_comms.h"
+
+namespace hvd::data {
+
+class Creation {
+ public:
+  Creation(Backends backends, Layout layout, std::string key, std::shared_ptr<plugin::Store> store,
+           int64_t deadline_ns);
+  // Gives the thread a moment to end. A backend that goes on waiting for its members keeps what it uses alive.
+  ~Creation();
+
+  bool done();
+  // True when done, false when the time is up.
+  bool wait(int64_t deadline_ns);
+  // Once done(): the result. Throws plugin::BackendError, or what else went wrong.
+  std::shared_ptr<SetComms> take();
+
+ private:
+  // Shared with the thread, which may outlive this object.
+  struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool done = false;
+    std::shared_ptr<SetComms> result;
+    std::exception_ptr error;
+  };
+  std::shared_ptr<State> state_ = std::make_shared<State>();
+  std::shared_ptr<plugin::Store> store_;
+  std::thread thread_;
+};
+
+}  // namespace hvd::data

@@ -1,0 +1,80 @@
+// See set_comms.h.
+#include "engine/data/set_comms.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/data/direct.h"
+#include "engine/data/hierarchical.h"
+
+namespace hvd::data {
+
+SetComms::SetComms(const Backends& backends, Layout layout, const std::string& key, plugin::Store& store,
+                   int64_t deadline_ns)
+    : layout_(std::move(layout)) {
+  std::vector<int32_t> everybody;
+  for (int32_t r = 0; r < layout_.size(); ++r) everybody.push_back(r);
+  const bool one_host = layout_.host_count() == 1;
+  if (one_host && backends.local && (backends.local_alone || !backends.global)) {
+    ways_.fill(single(create(backends.local, everybody, key + "/local", store, deadline_ns), backends));
+    return;
+  }
+  // All members create in this order: local, between hosts, flat.
+  const bool pays = !one_host && layout_.size() > layout_.host_count();
+  const bool some =
+      pays && std::any_of(backends.hierarchical.begin(), backends.hierarchical.end(), [](bool h) { return h; });
+  const bool all =
+      some && std::all_of(backends.hierarchical.begin(), backends.hierarchical.end(), [](bool h) { return h; });
+  Transport* levels = some ? hierarchy(backends, key, store, deadline_ns) : nullptr;
+  Transport* flat =
+      all ? nullptr : single(create(backends.global, everybody, key + "/flat", store, deadline_ns), backends);
+  for (size_t coll = 0; coll < ways_.size(); ++coll) ways_[coll] = some && backends.hierarchical[coll] ? levels : flat;
+}
+
+plugin::Communicator* SetComms::create(const std::shared_ptr<plugin::Backend>& backend,
+                                       const std::vector<int32_t>& set_ranks, const std::string& key,
+                                       plugin::Store& store, int64_t deadline_ns) {
+  std::vector<int32_t> ranks, hosts;
+  int32_t me = -1;
+  for (int32_t r : set_ranks) {
+    if (r == layout_.me) me = static_cast<int32_t>(ranks.size());
+    ranks.push_back(layout_.members[static_cast<size_t>(r)]);
+    hosts.push_back(layout_.host_of[static_cast<size_t>(r)]);
+  }
+  auto comm = backend->create_comm(key, store, ranks, hosts, me, deadline_ns);
+  std::lock_guard lock(mutex_);
+  if (aborted_) comm->abort();
+  comms_.push_back(std::move(comm));
+  return comms_.back().get();
+}
+
+Transport* SetComms::single(plugin::Communicator* comm, const Backends&) {
+  transports_.push_back(std::make_unique<DirectTransport>(*comm));
+  return transports_.back().get();
+}
+
+Transport* SetComms::hierarchy(const Backends& backends, const std::string& key, plugin::Store& store,
+                               int64_t deadline_ns) {
+  Transport *local = nullptr, *cross = nullptr;
+  const auto& neighbours = layout_.neighbours();
+  if (neighbours.size() > 1)
+    local = single(
+        create(backends.local, neighbours, key + "/host/" + std::to_string(layout_.my_host()), store, deadline_ns),
+        backends);
+  const int32_t lane = layout_.my_local();
+  if (lane < layout_.lanes) {
+    std::vector<int32_t> peers;
+    for (const auto& host : layout_.hosts) peers.push_back(host[static_cast<size_t>(lane)]);
+    cross = single(create(backends.global, peers, key + "/lane/" + std::to_string(lane), store, deadline_ns), backends);
+  }
+  transports_.push_back(std::make_unique<HierarchicalTransport>(layout_, local, cross, *backends.math));
+  return transports_.back().get();
+}
+
+void SetComms::abort() noexcept {
+  std::lock_guard lock(mutex_);
+  aborted_ = true;
+  for (auto& c : comms_) c->abort();
+}
+
+}  // namespace hvd::data

@@ -1,0 +1,61 @@
+// See process_sets.h.
+#include "engine/queue/process_sets.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace hvd::queue {
+
+std::string ProcessSet::next_unnamed(control::OpKind kind) {
+  return std::string(control::op_name(kind)) + ".noname." +
+         std::to_string(unnamed[static_cast<size_t>(kind)].fetch_add(1, std::memory_order_relaxed));
+}
+
+ProcessSetRef ProcessSets::find(int32_t number, const std::string& what) const {
+  std::lock_guard lock(mutex_);
+  auto it = sets_.find(number);
+  if (it == sets_.end())
+    throw InvalidRequest(what + ": Process set provided does not exist, or has not been registered. Its number is " +
+                         std::to_string(number) + ".");
+  return it->second;
+}
+
+std::map<int32_t, std::vector<int32_t>> ProcessSets::all() const {
+  std::lock_guard lock(mutex_);
+  std::map<int32_t, std::vector<int32_t>> found;
+  for (const auto& [number, set] : sets_) found[number] = set->ranks;
+  return found;
+}
+
+int32_t ProcessSets::add(control::SetId id, std::vector<int32_t> ranks) {
+  auto set = std::make_shared<ProcessSet>();
+  set->id = id;
+  if (auto it = std::find(ranks.begin(), ranks.end(), my_rank_); it != ranks.end())
+    set->my_rank = static_cast<int32_t>(it - ranks.begin());
+  set->ranks = std::move(ranks);
+  std::lock_guard lock(mutex_);
+  if (free_.empty()) {
+    set->number = next_++;
+  } else {
+    set->number = free_.front();
+    free_.pop_front();
+  }
+  sets_[set->number] = set;
+  return set->number;
+}
+
+void ProcessSets::remove(control::SetId id) {
+  std::lock_guard lock(mutex_);
+  auto it = std::find_if(sets_.begin(), sets_.end(), [&](const auto& s) { return s.second->id == id; });
+  if (it == sets_.end()) return;
+  free_.push_back(it->first);
+  sets_.erase(it);
+}
+
+void ProcessSets::restart_counters() {
+  std::lock_guard lock(mutex_);
+  for (auto& [number, set] : sets_)
+    for (auto& n : set->unnamed) n = 0;
+}
+
+}  // namespace hvd::queue

@@ -1,0 +1,63 @@
+// The process sets of this job as users know them: small numbers, given out in order, freed ones first.
+//
+// The log numbers sets for good (control::SetId); users see numbers that are used again, oldest freed first, as in
+// Horovod. All ranks replay the same log, so both are the same everywhere. Any thread.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "engine/control/messages.h"
+
+namespace hvd::queue {
+
+// A mistake in the call itself (a duplicate name, say): the caller's ValueError.
+struct InvalidRequest : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+struct ProcessSet {
+  int32_t number = 0;  // the user's
+  control::SetId id = 0;
+  std::vector<int32_t> ranks;
+  int32_t my_rank = -1;  // of this process within the set
+  // Operations without a name so far, by OpKind: they get a number that is equal on all ranks of the set which make
+  // their calls in the same order.
+  std::array<std::atomic<uint64_t>, control::kOpKinds> unnamed{};
+
+  bool includes_me() const { return my_rank >= 0; }
+  std::string next_unnamed(control::OpKind kind);
+};
+using ProcessSetRef = std::shared_ptr<ProcessSet>;
+
+class ProcessSets {
+ public:
+  explicit ProcessSets(int32_t my_rank) : my_rank_(my_rank) {}
+
+  // Throws InvalidRequest for a number that no set has; `what` begins the message.
+  ProcessSetRef find(int32_t number, const std::string& what) const;
+  std::map<int32_t, std::vector<int32_t>> all() const;
+
+  // In log order. add() returns the number.
+  int32_t add(control::SetId id, std::vector<int32_t> ranks);
+  void remove(control::SetId id);
+  // After a join: ranks with less data have counted fewer operations; from here they agree again.
+  void restart_counters();
+
+ private:
+  const int32_t my_rank_;
+  mutable std::mutex mutex_;
+  std::map<int32_t, ProcessSetRef> sets_;  // by number
+  std::deque<int32_t> free_;
+  int32_t next_ = 0;
+};
+
+}  // namespace hvd::queue

@@ -1,0 +1,84 @@
+"""Horovod's verbs on NumPy arrays and on anything in host memory that speaks DLPack.
+
+Results are NumPy arrays. Handles are ints, as in Horovod: ``synchronize(handle)`` waits, gives the result, and forgets
+the handle. Errors: ValueError for arguments that make no sense (and before ``init()``), HorovodInternalError when ranks
+disagree or the job breaks. ``process_set``: the ranks that take part, None for all; only its members may call. Any
+thread may call.
+"""
+
+from hvd_core.numpy_face._handles import barrier, join, poll, synchronize
+from hvd_core.numpy_face._move import (
+    allgather,
+    allgather_async,
+    alltoall,
+    alltoall_async,
+    broadcast,
+    broadcast_,
+    broadcast_async,
+    broadcast_async_,
+    grouped_allgather,
+    grouped_allgather_async,
+    grouped_alltoall,
+    grouped_alltoall_async,
+    grouped_broadcast_,
+    grouped_broadcast_async_,
+)
+from hvd_core.numpy_face._reduce import (
+    Adasum,
+    Average,
+    Max,
+    Min,
+    Product,
+    Sum,
+    allreduce,
+    allreduce_,
+    allreduce_async,
+    allreduce_async_,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+    grouped_reducescatter,
+    grouped_reducescatter_async,
+    reducescatter,
+    reducescatter_async,
+)
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Max",
+    "Min",
+    "Product",
+    "Sum",
+    "allgather",
+    "allgather_async",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_alltoall",
+    "grouped_alltoall_async",
+    "grouped_broadcast_",
+    "grouped_broadcast_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+    "join",
+    "poll",
+    "reducescatter",
+    "reducescatter_async",
+    "synchronize",
+]

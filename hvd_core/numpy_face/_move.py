@@ -1,0 +1,168 @@
+"""The verbs that move data without computing: allgather, broadcast, alltoall. Any thread may call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hvd_core import runtime
+from hvd_core.numpy_face._handles import contiguous, keep, number_of, prefixed, synchronize
+from hvd_core.process_sets import ProcessSet
+
+
+def _movable(array: np.ndarray) -> np.ndarray:
+    """The array as a type that NumPy can take back over DLPack: what is only moved may travel as plain bits."""
+    return array if array.dtype.kind in "biuf" else array.view(f"u{array.dtype.itemsize}")
+
+
+def _allgather_async(arrays, prefix, name, process_set, single) -> int:
+    plain = [_movable(a) for a in arrays]
+    handle = runtime.engine().allgather(plain, prefixed(prefix, name), number_of(process_set))
+    return keep(handle, "gathered", ([a.dtype for a in arrays], single), plain)
+
+
+def allgather_async(tensor: Any, name: str | None = None, process_set: ProcessSet | None = None) -> int:
+    """Start an allgather; the first dimension may differ from rank to rank. Returns a handle."""
+    return _allgather_async([contiguous(tensor)], "allgather", name, process_set, single=True)
+
+
+def allgather(tensor: Any, name: str | None = None, process_set: ProcessSet | None = None) -> np.ndarray:
+    """Concatenate the arrays of all ranks along dimension 0, in rank order.
+
+    All other dimensions and the dtype must be the same everywhere; dimension 0 may be 0 on some or all ranks.
+    """
+    return synchronize(allgather_async(tensor, name, process_set))
+
+
+def grouped_allgather_async(
+    tensors: Sequence[Any], name: str | None = None, process_set: ProcessSet | None = None
+) -> int:
+    """Start the allgather of a group: all members are gathered, or none. Returns one handle."""
+    arrays = [contiguous(t) for t in tensors]
+    return _allgather_async(arrays, "grouped_allgather", name, process_set, single=False)
+
+
+def grouped_allgather(
+    tensors: Sequence[Any], name: str | None = None, process_set: ProcessSet | None = None
+) -> list[np.ndarray]:
+    """Gather several arrays in one operation; see allgather()."""
+    return synchronize(grouped_allgather_async(tensors, name, process_set))
+
+
+def _broadcast(inputs, outputs, root_rank, prefix, name, process_set, result) -> int:
+    handle = runtime.engine().broadcast(
+        inputs, outputs, root_rank, prefixed(prefix, name), number_of(process_set)
+    )
+    return keep(handle, "ready", result, inputs)
+
+
+def broadcast_async_(
+    tensor: np.ndarray, root_rank: int, name: str | None = None, process_set: ProcessSet | None = None
+) -> int:
+    """Start a broadcast in place. Returns a handle."""
+    return _broadcast(tensor, tensor, root_rank, "broadcast", name, process_set, tensor)
+
+
+def broadcast_(
+    tensor: np.ndarray, root_rank: int, name: str | None = None, process_set: ProcessSet | None = None
+) -> np.ndarray:
+    """Overwrite the array with that of ``root_rank`` (its rank in the job, also within a process set).
+
+    Shape and dtype must be the same on all ranks.
+    """
+    return synchronize(broadcast_async_(tensor, root_rank, name, process_set))
+
+
+def broadcast_async(
+    tensor: Any, root_rank: int, name: str | None = None, process_set: ProcessSet | None = None
+) -> int:
+    """Start a broadcast into a new array. Returns a handle."""
+    array = contiguous(tensor)
+    output = np.empty_like(array)
+    return _broadcast(array, output, root_rank, "broadcast", name, process_set, output)
+
+
+def broadcast(
+    tensor: Any, root_rank: int, name: str | None = None, process_set: ProcessSet | None = None
+) -> np.ndarray:
+    """The array of ``root_rank``, on every rank; shape and dtype of the inputs must be the same everywhere."""
+    return synchronize(broadcast_async(tensor, root_rank, name, process_set))
+
+
+def grouped_broadcast_async_(
+    tensors: Sequence[np.ndarray],
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+) -> int:
+    """Start the broadcast of a group in place: all members, or none. Returns one handle."""
+    arrays = list(tensors)
+    return _broadcast(arrays, arrays, root_rank, "grouped_broadcast", name, process_set, arrays)
+
+
+def grouped_broadcast_(
+    tensors: Sequence[np.ndarray],
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+) -> list[np.ndarray]:
+    """Overwrite several arrays with those of ``root_rank``; see broadcast_()."""
+    return synchronize(grouped_broadcast_async_(tensors, root_rank, name, process_set))
+
+
+def _alltoall_async(arrays, splits, prefix, name, process_set, kind, single) -> int:
+    plain = [_movable(a) for a in arrays]
+    rows = [[int(n) for n in s] for s in splits]
+    handle = runtime.engine().alltoall(plain, rows, prefixed(prefix, name), number_of(process_set))
+    return keep(handle, kind, ([a.dtype for a in arrays], single), plain)
+
+
+def alltoall_async(
+    tensor: Any,
+    splits: Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+) -> int:
+    """Start an alltoall. Returns a handle; its result is the pair (output, received splits)."""
+    given = [] if splits is None else [splits]
+    return _alltoall_async([contiguous(tensor)], given, "alltoall", name, process_set, "exchanged", True)
+
+
+def alltoall(
+    tensor: Any,
+    splits: Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+) -> Any:
+    """Send ``splits[i]`` rows of the array, in order, to rank i of the set, and return what all ranks sent here, in rank
+    order.
+
+    ``splits``: one entry per rank of the set; their sum may be smaller than dimension 0, then the rows at the end are not
+    sent. None: equal shares, dimension 0 must be a multiple of the number of ranks. With splits the result is the pair
+    (output, received splits as int32), without it is the output alone. Raises ValueError for splits that do not fit.
+    """
+    output, received = synchronize(alltoall_async(tensor, splits, name, process_set))
+    return output if splits is None else (output, received)
+
+
+def grouped_alltoall_async(
+    tensors: Sequence[Any],
+    splits: Sequence[Sequence[int]] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+) -> int:
+    """Start the alltoall of a group, with splits for each member or for none. Returns one handle."""
+    arrays = [contiguous(t) for t in tensors]
+    return _alltoall_async(arrays, splits or [], "grouped_alltoall", name, process_set, "exchanged", False)
+
+
+def grouped_alltoall(
+    tensors: Sequence[Any],
+    splits: Sequence[Sequence[int]] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Exchange several arrays in one operation; returns outputs and received splits. See alltoall()."""
+    return synchronize(grouped_alltoall_async(tensors, splits, name, process_set))

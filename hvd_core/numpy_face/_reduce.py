@@ -1,0 +1,219 @@
+"""The verbs that compute: allreduce and reducescatter. Any thread may call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hvd_core import runtime
+from hvd_core.errors import HorovodInternalError
+from hvd_core.numpy_face._handles import abandoned, contiguous, keep, number_of, prefixed, synchronize
+from hvd_core.process_sets import ProcessSet
+
+Average, Sum, Adasum, Min, Max, Product = range(6)
+
+# Horovod's numbers for users -> the backend interface's.
+_REDUCE_OPS = {Sum: 0, Product: 1, Min: 2, Max: 3, Average: 4, Adasum: 100}
+
+
+def _reduce_op(op: int) -> int:
+    if op not in _REDUCE_OPS:
+        raise ValueError(f"op {op!r} is not one of Average, Sum, Adasum, Min, Max, Product.")
+    return _REDUCE_OPS[op]
+
+
+def _allreduce(inputs, outputs, prefix, name, op, prescale_factor, postscale_factor, process_set) -> int:
+    handle = runtime.engine().allreduce(
+        inputs,
+        outputs,
+        prefixed(prefix, name),
+        _reduce_op(op),
+        prescale_factor,
+        postscale_factor,
+        number_of(process_set),
+    )
+    return keep(handle, "ready", outputs, inputs)
+
+
+def allreduce_async(
+    tensor: Any,
+    name: str | None = None,
+    op: int = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet | None = None,
+) -> int:
+    """Start an allreduce of one array; the result is a new array of the same shape and dtype. Returns a handle."""
+    array = contiguous(tensor)
+    return _allreduce(
+        array, np.empty_like(array), "allreduce", name, op, prescale_factor, postscale_factor, process_set
+    )
+
+
+def allreduce(
+    tensor: Any,
+    name: str | None = None,
+    op: int = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet | None = None,
+) -> np.ndarray:
+    """Reduce an array over all ranks and return the result, of the same shape and dtype, on every rank.
+
+    ``op``: Average, Sum, Adasum (floating types only), Min, Max or Product. The input is multiplied by
+    ``prescale_factor``, the result by
+    ``postscale_factor``. Averages of integers truncate toward zero.
+    """
+    return synchronize(allreduce_async(tensor, name, op, prescale_factor, postscale_factor, process_set))
+
+
+def allreduce_async_(
+    tensor: np.ndarray,
+    name: str | None = None,
+    op: int = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet | None = None,
+) -> int:
+    """Start an allreduce in place. The array must be contiguous and writable. Returns a handle."""
+    return _allreduce(tensor, tensor, "allreduce", name, op, prescale_factor, postscale_factor, process_set)
+
+
+def allreduce_(
+    tensor: np.ndarray,
+    name: str | None = None,
+    op: int = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet | None = None,
+) -> np.ndarray:
+    """Reduce an array in place over all ranks; see allreduce()."""
+    try:
+        runtime.engine().allreduce(
+            tensor,
+            tensor,
+            prefixed("allreduce", name),
+            _reduce_op(op),
+            prescale_factor,
+            postscale_factor,
+            number_of(process_set),
+            True,
+        )
+    except (HorovodInternalError, ValueError, TypeError):
+        raise
+    except BaseException:  # Ctrl-C: the operation still runs, and writes to the array when the others join in
+        abandoned.append(tensor)
+        raise
+    return tensor
+
+
+def grouped_allreduce_async(
+    tensors: Sequence[Any],
+    name: str | None = None,
+    op: int = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet | None = None,
+) -> int:
+    """Start the allreduce of a group: all members are reduced, or none. Returns one handle."""
+    arrays = [contiguous(t) for t in tensors]
+    outputs = [np.empty_like(a) for a in arrays]
+    return _allreduce(
+        arrays, outputs, "grouped_allreduce", name, op, prescale_factor, postscale_factor, process_set
+    )
+
+
+def grouped_allreduce(
+    tensors: Sequence[Any], name: str | None = None, op: int = Average, **options
+) -> list[np.ndarray]:
+    """Reduce a group of arrays; see allreduce() and grouped_allreduce_async()."""
+    return synchronize(grouped_allreduce_async(tensors, name, op, **options))
+
+
+def grouped_allreduce_async_(
+    tensors: Sequence[np.ndarray],
+    name: str | None = None,
+    op: int = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet | None = None,
+) -> int:
+    """Start the allreduce of a group in place. Returns one handle."""
+    arrays = list(tensors)
+    return _allreduce(
+        arrays, arrays, "grouped_allreduce", name, op, prescale_factor, postscale_factor, process_set
+    )
+
+
+def grouped_allreduce_(tensors: Sequence[np.ndarray], name: str | None = None, op: int = Average, **options):
+    """Reduce a group of arrays in place; see allreduce()."""
+    return synchronize(grouped_allreduce_async_(tensors, name, op, **options))
+
+
+def _reducescatter(arrays, prefix, name, op, prescale_factor, postscale_factor, process_set, single) -> int:
+    engine = runtime.engine()
+    number = number_of(process_set)
+    outputs = [
+        np.empty((engine.scattered_rows(a.shape[0], number), *a.shape[1:]) if a.ndim else (), a.dtype)
+        for a in arrays
+    ]
+    handle = engine.reducescatter(
+        arrays, outputs, prefixed(prefix, name), _reduce_op(op), prescale_factor, postscale_factor, number
+    )
+    return keep(handle, "ready", outputs[0] if single else outputs, (arrays, outputs))
+
+
+def reducescatter_async(
+    tensor: Any,
+    name: str | None = None,
+    op: int = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet | None = None,
+) -> int:
+    """Start a reducescatter. Returns a handle."""
+    array = [contiguous(tensor)]
+    return _reducescatter(
+        array, "reducescatter", name, op, prescale_factor, postscale_factor, process_set, True
+    )
+
+
+def reducescatter(
+    tensor: Any,
+    name: str | None = None,
+    op: int = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet | None = None,
+) -> np.ndarray:
+    """Reduce an array over the ranks of the set and return this rank's rows of the result.
+
+    Rows (dimension 0) are shared out in rank order; if they are not a multiple of the number of ranks, the first ranks
+    get one more. ``op``: Average, Sum, Min, Max or Product; factors as in allreduce(). Shape and dtype must be the same
+    on all ranks; a 0-dim array is a ValueError.
+    """
+    return synchronize(reducescatter_async(tensor, name, op, prescale_factor, postscale_factor, process_set))
+
+
+def grouped_reducescatter_async(
+    tensors: Sequence[Any],
+    name: str | None = None,
+    op: int = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet | None = None,
+) -> int:
+    """Start the reducescatter of a group: all members, or none. Returns one handle."""
+    arrays = [contiguous(t) for t in tensors]
+    return _reducescatter(
+        arrays, "grouped_reducescatter", name, op, prescale_factor, postscale_factor, process_set, False
+    )
+
+
+def grouped_reducescatter(
+    tensors: Sequence[Any], name: str | None = None, op: int = Average, **options
+) -> list[np.ndarray]:
+    """Reduce and scatter several arrays in one operation; see reducescatter()."""
+    return synchronize(grouped_reducescatter_async(tensors, name, op, **options))

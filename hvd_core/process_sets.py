@@ -1,0 +1,246 @@
+"""Process sets: which ranks take part in an operation.
+
+``global_process_set`` holds all ranks and has id 0. Other sets are named in ``init(process_sets=[...])``, or added and
+removed later by all ranks together. Objects are compared by identity, as programs written for Horovod expect. Any
+thread may call; changes of sets take turns.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from hvd_core.errors import HorovodInternalError
+
+__all__ = ["ProcessSet", "add_process_set", "global_process_set", "remove_process_set"]
+
+_NEEDS_DYNAMIC = (
+    "Process sets can only be added or removed after init() when HOROVOD_DYNAMIC_PROCESS_SETS=1 is set (or with "
+    'init(process_sets="dynamic")); otherwise give them all to init(process_sets=[...]).'
+)
+
+
+class ProcessSet:
+    """A set of ranks.
+
+    Args:
+        ranks_or_comm: the member ranks (ints, in any order), or an ``mpi4py.MPI.Comm``.
+
+    Attributes:
+        process_set_id: int once registered with the engine, None before.
+        ranks: sorted list of global ranks, None while unknown.
+        mpi_comm: the MPI communicator that defines the set, if one does.
+
+    Raises:
+        ValueError: `ranks_or_comm` holds something that is no int, or is neither iterable nor a communicator.
+    """
+
+    process_set_id: int | None = None
+    ranks: list[int] | None = None
+    mpi_comm: Any = None
+
+    def __init__(self, ranks_or_comm: Iterable[int] | Any):
+        if hasattr(ranks_or_comm, "Get_rank") and hasattr(ranks_or_comm, "Get_group"):
+            self.mpi_comm = ranks_or_comm
+            return
+        try:
+            members = list(ranks_or_comm)
+        except TypeError:
+            raise ValueError(
+                "A ProcessSet is made from a list of ranks or from an mpi4py communicator, "
+                f"not from {type(ranks_or_comm).__name__}."
+            ) from None
+        try:
+            as_ints = [int(rank) for rank in members]
+        except (TypeError, ValueError):
+            as_ints = None
+        if as_ints is None or any(isinstance(r, (str, bytes)) or i != r for i, r in zip(as_ints, members)):
+            raise ValueError(f"The ranks of a ProcessSet must be integers, but found {members!r}.")
+        self.ranks = sorted(as_ints)
+
+    def size(self) -> int | None:
+        """Number of ranks in the set; None while it is not registered."""
+        if self.process_set_id is None:
+            return None
+        if self.process_set_id == 0:
+            return _runtime().size()
+        return None if self.ranks is None else len(self.ranks)
+
+    def rank(self) -> int | None:
+        """Index of this process within the set; None while it is not registered.
+
+        Raises:
+            ValueError: this process is not a member, or Horovod is not initialized.
+        """
+        if self.process_set_id is None:
+            return None
+        if self.process_set_id == 0:
+            return _runtime().rank()
+        me = _runtime().rank()
+        if self.ranks is None or me not in self.ranks:
+            raise ValueError("Process is not part of provided process set.")
+        return self.ranks.index(me)
+
+    def included(self) -> bool | None:
+        """Whether this process is a member; None while the ranks are unknown."""
+        if self.process_set_id == 0:
+            return True
+        if self.ranks is None:
+            return None
+        return _runtime().rank() in self.ranks
+
+    def _invalidate(self) -> None:
+        """Forget the registration. Called when the engine has removed the set."""
+        self.process_set_id = None
+
+    def __str__(self) -> str:
+        return (
+            f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, mpi_comm={self.mpi_comm})"
+        )
+
+    __repr__ = __str__
+
+
+global_process_set = ProcessSet([])
+global_process_set.process_set_id = 0
+global_process_set.ranks = None
+
+_changes = threading.Lock()
+_registered: list[ProcessSet] = []
+
+
+def _runtime():
+    # Imported late: process sets can be made where the engine cannot be loaded, on a Spark driver for
+    # instance.
+    from hvd_core import runtime
+
+    return runtime
+
+
+def temporary(process_set_id: int) -> ProcessSet:
+    """A bare object that carries `process_set_id` and nothing else."""
+    bare = ProcessSet.__new__(ProcessSet)
+    bare.process_set_id = process_set_id
+    return bare
+
+
+def number_of(process_set: ProcessSet) -> int:
+    """The engine's number of a set. Raises ValueError for one that is not registered."""
+    if process_set.process_set_id is None:
+        raise ValueError(
+            f"Process set provided does not exist, or has not been registered: {process_set}. "
+            "Give it to init(process_sets=[...]) or to add_process_set() first."
+        )
+    return process_set.process_set_id
+
+
+def ids_and_ranks() -> dict[int, list[int]]:
+    """Ranks of all registered sets by id, the global one included. Raises ValueError before init()."""
+    return _runtime().engine().process_sets()
+
+
+def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
+    """Register a set of ranks. All ranks of the job call it, members or not, with the same sets in the same order.
+
+    Returns the ProcessSet with its id, when all ranks have registered it and its members can use it.
+
+    Raises:
+        ValueError: process sets are not dynamic (HOROVOD_DYNAMIC_PROCESS_SETS), a set of these ranks exists, a rank is
+            none of the job's, or the engine is shutting down.
+        NotImplementedError: the set is defined by an MPI communicator.
+        HorovodInternalError: the ranks disagree about the set, or the job breaks.
+    """
+    _require_dynamic()
+    return _add(process_set)
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """End a process set. All ranks of the job call it. What is pending in the set fails.
+
+    Returns False, and does nothing, for a set that is not registered and for the global one. Raises as
+    add_process_set() does.
+    """
+    if process_set.process_set_id in (None, 0):
+        return False
+    _require_dynamic()
+    number = process_set.process_set_id
+    process_set._invalidate()
+    engine = _runtime().engine()
+    with _changes:
+        _finish(engine, engine.remove_process_set(number))
+        _registered[:] = [s for s in _registered if s is not process_set and s.process_set_id != number]
+    return True
+
+
+def _require_dynamic() -> None:
+    _runtime().engine()  # the error of a program that has not called init() comes first
+    text = os.environ.get("HOROVOD_DYNAMIC_PROCESS_SETS", "").strip().lower()
+    if text in ("", "0", "false", "no", "off"):
+        raise ValueError(_NEEDS_DYNAMIC)
+
+
+def _add(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
+    if not isinstance(process_set, ProcessSet):
+        process_set = ProcessSet(process_set)
+    if process_set.ranks is None:
+        raise NotImplementedError(
+            "Process sets that an MPI communicator defines need the mpi backend; give a list of ranks."
+        )
+    engine = _runtime().engine()
+    with _changes:
+        process_set.process_set_id = _finish(engine, engine.add_process_set(process_set.ranks))
+        _registered.append(process_set)
+    return process_set
+
+
+def _finish(engine: Any, handle: int) -> int:
+    """Wait for a change of sets. What all ranks asked for alike and cannot be done is their common mistake."""
+    try:
+        engine.wait(handle)
+        return engine.process_set_of(handle)
+    except HorovodInternalError as error:
+        if engine.stopped:
+            raise ValueError(f"Horovod is shutting down. {error}") from error
+        if str(error).startswith("Mismatched"):
+            raise
+        raise ValueError(str(error)) from None
+    finally:
+        if engine.poll(handle):
+            engine.release(handle)
+
+
+def begin(size: int, static: Sequence[ProcessSet | Sequence[int]]) -> None:
+    """After init(): fill in the global set, and register the sets that were named there.
+
+    A set that exists already (in a second init()) gets its id again. Raises ValueError for a set that stands twice in
+    the list or is the global one.
+    """
+    global_process_set.ranks = list(range(size))
+    sets = [s if isinstance(s, ProcessSet) else ProcessSet(s) for s in static]
+    seen: list[list[int]] = [global_process_set.ranks]
+    for index, process_set in enumerate(sets):
+        if process_set.ranks is not None and process_set.ranks in seen:
+            raise ValueError(
+                f"init(process_sets=...): entry {index}, {process_set}, holds the same ranks as an earlier entry or "
+                "as the global process set."
+            )
+        seen.append(process_set.ranks or [])
+    known = {tuple(ranks): number for number, ranks in ids_and_ranks().items()}
+    for process_set in sets:
+        number = known.get(tuple(process_set.ranks or ()))
+        if number is None:
+            _add(process_set)
+        else:
+            process_set.process_set_id = number
+            _registered.append(process_set)
+
+
+def end() -> None:
+    """After shutdown(): no set is registered any more."""
+    for process_set in _registered:
+        process_set._invalidate()
+    _registered.clear()
+    global_process_set.ranks = None
+    global_process_set.mpi_comm = None
