@@ -14,11 +14,15 @@ _LOOK_SECONDS = 0.5
 
 
 class Session:
-    """The store under a prefix that belongs to this init() (``epoch``) alone."""
+    """The store under a prefix that belongs to this init() (``epoch``) alone.
 
-    def __init__(self, store, secret, rank, size, epoch, deadline):
+    ``silence_s``: after so many seconds without a sign of life the host at the other end of a link counts as lost.
+    """
+
+    def __init__(self, store, secret, rank, size, epoch, deadline, silence_s=30.0):
         self.store, self.secret, self.rank, self.size, self.epoch = store, secret, rank, size, epoch
         self.deadline = deadline
+        self.silence_s = silence_s
         self._prefix = f"hvd/{epoch}/"
         self._written = []
         # Not the rank: two processes may claim the same one, and each has to hear the other.

@@ -22,6 +22,8 @@ _OFFER = struct.Struct("<8sIIQ")
 _OFFER_MAGIC = b"hvdshm01"
 _BELLS = b"hvdbells"
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+# The kernel's limit, in seconds.
+_LONGEST_KEEPALIVE = 32767
 # The most descriptors in one message: segment and two bells.
 _MAX_FDS = 3
 
@@ -122,14 +124,14 @@ def _tcp_parent(session, parent, descriptors):
         raise BootstrapError(
             f"rank {parent} at {address} did not take the connection of rank {session.rank}: {error}"
         ) from error
-    return TcpLink(parent, (), _prepare_tcp(sock), True)
+    return TcpLink(parent, (), _prepare_tcp(sock, session.silence_s), True)
 
 
 def _tcp_child(session, acceptor, child, subtree, descriptors):
     sock = _patiently(
         session, lambda seconds: acceptor.wait_for(child, seconds), f"rank {child} did not connect"
     )
-    return TcpLink(child, subtree, _prepare_tcp(descriptors.own(sock)), False)
+    return TcpLink(child, subtree, _prepare_tcp(descriptors.own(sock), session.silence_s), False)
 
 
 def _patiently(session, attempt, what):
@@ -143,12 +145,19 @@ def _patiently(session, attempt, what):
             raise BootstrapTimeout(f"{what} to rank {session.rank} within {session.deadline.seconds:g} s")
 
 
-def _prepare_tcp(sock):
+def _prepare_tcp(sock, silence_s):
+    """Sets the socket up to fail within ``silence_s`` seconds of the other host's last sign of life."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+    pause = max(1, round(silence_s / 6))
+    sock.setsockopt(
+        socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, min(_LONGEST_KEEPALIVE, max(1, round(silence_s / 3)))
+    )
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, min(_LONGEST_KEEPALIVE, pause))
+    # Ends both the wait for answers to probes and that for acknowledgements. The kernel looks when the next probe is
+    # due, so that the time up to that has to be left.
+    limit_ms = max(500, int(silence_s * 1000) - pause * 1000)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, min(limit_ms, 2**31 - 1))
     sock.setblocking(False)
     return sock.fileno()
 

@@ -16,6 +16,7 @@ from .wire import BootstrapTimeout, Deadline
 _log = logging.getLogger(__name__)
 
 DEFAULT_DEADLINE_SECONDS = 30.0
+DEFAULT_SILENCE_SECONDS = 30.0
 
 
 class World:
@@ -75,7 +76,10 @@ def connect(environ=None, deadline_s=None):
     transport = environ.get("HOROVOD_CONTROL_TRANSPORT", "auto")
     if transport not in ("auto", "tcp"):
         raise ValueError(f"HOROVOD_CONTROL_TRANSPORT={transport!r} is not one of 'auto', 'tcp'")
-    deadline = Deadline(_deadline_seconds(environ) if deadline_s is None else deadline_s)
+    silence_s = _seconds(environ, "HOROVOD_GLOO_TIMEOUT_SECONDS", DEFAULT_SILENCE_SECONDS)
+    if deadline_s is None:
+        deadline_s = _seconds(environ, "HOROVOD_START_TIMEOUT", DEFAULT_DEADLINE_SECONDS)
+    deadline = Deadline(deadline_s)
     if identity.size == 1:
         return _alone(identity)
     from . import rendezvous
@@ -86,23 +90,23 @@ def connect(environ=None, deadline_s=None):
     world = World(identity.rank, meeting.size, identity.launcher)
     world._meeting = meeting
     try:
-        _connect(world, identity, transport, deadline)
+        _connect(world, identity, transport, deadline, silence_s)
     except BaseException:
         world.close()
         raise
     return world
 
 
-def _deadline_seconds(environ):
-    text = environ.get("HOROVOD_START_TIMEOUT", "").strip()
+def _seconds(environ, name, default):
+    text = environ.get(name, "").strip()
     if not text:
-        return DEFAULT_DEADLINE_SECONDS
+        return default
     try:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < 1e9:
-        raise ValueError(f"HOROVOD_START_TIMEOUT={text!r} is not a positive number of seconds")
+        raise ValueError(f"{name}={text!r} is not a positive number of seconds")
     return seconds
 
 
@@ -114,7 +118,7 @@ def _alone(identity):
     return world
 
 
-def _connect(world, identity, transport, deadline):
+def _connect(world, identity, transport, deadline, silence_s):
     from .descriptors import DescriptorSet
     from .session import Session
     from .store import StoreClient, open_store_connection
@@ -124,7 +128,7 @@ def _connect(world, identity, transport, deadline):
     world._descriptors = DescriptorSet()
     at = (meeting.address, meeting.secret, world.rank, meeting.epoch, deadline)
     world.store = StoreClient(*at)
-    session = Session(world.store, meeting.secret, world.rank, world.size, meeting.epoch, deadline)
+    session = Session(world.store, meeting.secret, world.rank, world.size, meeting.epoch, deadline, silence_s)
     try:
         world.store_fd = world._descriptors.own(open_store_connection(*at)).fileno()
         _build(world, session, identity, transport)
