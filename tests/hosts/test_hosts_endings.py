@@ -1,0 +1,254 @@
+"""Jobs on several hosts end everywhere, whatever happens, and nothing is left behind on any host."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.netns, pytest.mark.timeout(120)]
+
+NETNS = "ip netns exec {host}"
+RELAY = f"{sys.executable} {Path(__file__).with_name('relay.py')} {{host}}"
+both_shells = pytest.mark.parametrize("shell", [NETNS, RELAY], ids=["netns", "relay"])
+# Ranks that would run for ever, each with a grandchild in a session of its own that is deaf to SIGTERM.
+SLEEP = """
+import os, signal, time
+if os.fork() == 0:
+    os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    open("orphan." + os.environ["HOROVOD_RANK"], "w").write(f"{os.getpid()}\\n")
+    time.sleep(600)
+open("ready." + os.environ["HOROVOD_RANK"], "w").write(f"{os.getpid()}\\n")
+time.sleep(600)
+"""
+DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLEEP
+
+
+def start(made, count, code=SLEEP, *words, **options):
+    """A job whose ranks and their children all run."""
+    process = made.start_python(count, code, *words, **options)
+    pids = made.wait_for(count, "ready.")
+    made.wait_for(count, "orphan.")
+    return process, [int(pid) for pid in pids]
+
+
+def agents(made):
+    """Process ids of the agents, by looking at what runs."""
+    return [pid for pid in made.processes() if b"horovod.runner.agent" in words_of(pid)]
+
+
+def relays(made):
+    return [pid for pid in made.processes() if any(word.endswith(b"relay.py") for word in words_of(pid))]
+
+
+def words_of(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+@both_shells
+@pytest.mark.parametrize("failing", [0, 3])
+def test_exit_code_of_the_failing_rank(cluster, shell, failing):
+    made = cluster(2, 2, shell=shell)
+    body = (
+        f"import os, sys, time\nif os.environ['HOROVOD_RANK'] == '{failing}': sys.exit(77)\ntime.sleep(600)"
+    )
+    done = made.python(4, body)
+    assert done.returncode == 77
+    assert f"Process {failing} exit with status code 77." in done.stderr
+    text = f"Terminating remaining workers after failure of Process {failing}."
+    assert done.stderr.count(text) == 1
+    assert done.stderr.endswith(f"Process name: {failing}\nExit code: 77\n")
+    assert made.wait_for_none(2) == []
+
+
+def test_others_get_a_moment_to_say_what_they_saw(cluster):
+    made = cluster(1, 1, 1)
+    body = """
+import os, sys, time
+if os.environ["HOROVOD_RANK"] == "1": os.kill(os.getpid(), 9)
+time.sleep(0.4); sys.exit("rank 1 died")
+"""
+    done = made.python(3, body)
+    assert done.returncode == 128 + 9
+    assert "[0]<stderr>:rank 1 died\n" in done.stderr and "[2]<stderr>:rank 1 died\n" in done.stderr
+    assert "Terminating" not in done.stderr
+
+
+def test_ranks_that_end_well_do_not_end_the_others(cluster):
+    made = cluster(1, 1, 1)
+    body = "import os, time\nif os.environ['HOROVOD_RANK'] == '1': time.sleep(1.5); print('end')"
+    done = made.python(3, body)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[1]<stdout>:end\n", "")
+
+
+def test_killed_ranks_and_what_they_started_are_gone(cluster):
+    made = cluster(1, 2)
+    process, pids = start(made, 3, DEAF)
+    os.kill(pids[2], signal.SIGKILL)
+    process.communicate(timeout=30)
+    assert process.returncode == 128 + 9
+    assert made.processes() == []
+
+
+@both_shells
+def test_kill_9_of_the_launcher_leaves_nothing(cluster, shell):
+    made = cluster(2, 2, shell=shell)
+    process, _ = start(made, 4, DEAF)
+    process.kill()
+    assert made.wait_for_none(10) == []
+
+
+def test_kill_9_of_the_launcher_although_somebody_holds_its_pipes(cluster):
+    """A process forked by the program that called horovod.run has copies of all its descriptors."""
+    made = cluster(1, 1, shell=RELAY)
+    code = f"""
+import os, threading, time, horovod
+def work():
+    exec({SLEEP!r})
+def fork():
+    while not (os.path.exists("ready.0") and os.path.exists("ready.1")):
+        time.sleep(0.05)
+    if os.fork() == 0:
+        time.sleep(40)
+        os._exit(0)
+threading.Thread(target=fork).start()
+horovod.run(work, num_proc=2, hosts={made.network.spec(1, 1)!r})
+"""
+    program = made.network[0].start(
+        sys.executable, "-c", code, env=made.environment({"HOROVOD_REMOTE_SHELL": RELAY}), cwd=made.folder
+    )
+    made.started.append(program)
+    ranks = [int(pid) for pid in made.wait_for(2, "ready.") + made.wait_for(2, "orphan.")]
+    deadline = time.monotonic() + 20
+    while len(holders := [pid for pid in made.processes() if words_of(pid)[1:2] == [b"-c"]]) < 2:
+        assert time.monotonic() < deadline, holders
+        time.sleep(0.05)
+    program.kill()
+    program.wait()
+    deadline = time.monotonic() + 10
+    while alive := [pid for pid in ranks if Path(f"/proc/{pid}").exists()]:
+        assert time.monotonic() < deadline, alive
+        time.sleep(0.05)
+
+
+@both_shells
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signal_to_the_launcher_leaves_nothing(cluster, shell, number):
+    made = cluster(2, 2, shell=shell)
+    process, _ = start(made, 4)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 128 + number
+    assert err.count(b"stopping all processes") == 1
+    assert b"Traceback" not in err and b"lost" not in err
+    assert made.processes() == []
+
+
+def test_ctrl_c_in_a_terminal(cluster):
+    """The terminal signals the whole foreground group; neither ranks nor remote shells are in it."""
+    made = cluster(1, 1, shell=RELAY)
+    body = """
+import os, signal, sys, time
+def save(*_):
+    time.sleep(1.0); print("saved", flush=True); sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+open("ready." + os.environ["HOROVOD_RANK"], "w").write("x\\n")
+time.sleep(600)
+"""
+    process = made.start_python(2, body, start_new_session=True)
+    made.wait_for(2, "ready.")
+    os.killpg(process.pid, signal.SIGINT)
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert b"[0]<stdout>:saved" in out and b"[1]<stdout>:saved" in out
+
+
+def test_second_ctrl_c_kills(cluster):
+    made = cluster(1, 1)
+    process, _ = start(made, 2, DEAF)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    assert process.poll() is None
+    before = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert time.monotonic() - before < 4  # less than the 5 s that one Ctrl-C leaves the ranks
+    assert made.processes() == []
+
+
+@both_shells
+def test_a_lost_remote_shell_ends_the_job(cluster, shell):
+    made = cluster(1, 1, 1, shell=shell)
+    process, _ = start(made, 3)
+    victim = (relays(made) if shell == RELAY else agents(made))[0]
+    host = next(
+        host.name for host in made.network if host.name.encode() in words_of(victim) or shell == NETNS
+    )
+    os.kill(victim, signal.SIGKILL)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert b"horovodrun: lost the host 'hvdtest-" in err and b"with ranks [" in err
+    assert b"the remote shell ended with status -9" in err
+    if shell == RELAY:
+        assert host.encode() in err.split(b"lost the host")[1]
+    assert made.wait_for_none(5) == []
+
+
+def test_a_hanging_host_is_given_up_after_three_requests(cluster):
+    made = cluster(1, 1)
+    process, _ = start(made, 2)
+    (agent,) = agents(made)
+    os.kill(agent, signal.SIGSTOP)
+    try:
+        for _ in range(3):
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.3)
+        _, err = process.communicate(timeout=30)
+    finally:
+        if Path(f"/proc/{agent}").exists():
+            os.kill(agent, signal.SIGCONT)
+    assert process.returncode == 130
+    assert b"with ranks [1]: the remote shell did not answer" in err
+    assert made.wait_for_none(10) == []
+
+
+def test_the_agents_keeper_is_killed(cluster):
+    made = cluster(1, 1)
+    # Without grandchildren: those in a session of their own are the keeper's to find.
+    process = made.start_python(2, SLEEP.replace("os.fork() == 0", "False"))
+    pids = made.wait_for(2, "ready.")
+    keeper = int(Path(f"/proc/{pids[1]}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(keeper, signal.SIGKILL)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert f"{made.network[1].name}: the process that watches over the ranks ended".encode() in err
+    assert made.wait_for_none(5) == []
+
+
+def test_nobody_reads_the_output(cluster):
+    made = cluster(1, 1)
+    process = made.start_python(2, "import time\nwhile True:\n    print('x' * 1000); time.sleep(0.01)")
+    process.stdout.read(1000)
+    process.stdout.close()
+    process.wait(30)
+    assert process.returncode == 128 + signal.SIGPIPE
+    assert made.wait_for_none(5) == []
+
+
+def test_signal_while_starting(cluster):
+    """At any moment of the start: either the default action, or an orderly end; nothing stays."""
+    made = cluster(1, 1, shell=RELAY)
+    for delay in (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4):
+        process = made.start_python(2, SLEEP)
+        time.sleep(delay)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=30)
+        assert process.returncode in (-15, 143)
+        assert b"Traceback" not in err
+        assert made.wait_for_none(5) == []

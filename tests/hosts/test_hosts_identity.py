@@ -1,0 +1,239 @@
+"""Who the ranks on several hosts are, what they inherit, and where their output goes."""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.netns, pytest.mark.timeout(120)]
+
+RELAY = f"{sys.executable} {Path(__file__).with_name('relay.py')} {{host}}"
+WHO = """
+import json, os
+from hvd_core.bootstrap import connect
+told = {name: os.environ["HOROVOD_" + name] for name in (
+    "RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME", "STORE")}
+world = connect()
+found = {name: getattr(world, name) for name in (
+    "rank", "size", "local_rank", "local_size", "cross_rank", "cross_size", "hosts")}
+links = [(type(link).__name__, link.peer) for link in world.links]
+world.close()
+print(json.dumps({"told": told, "found": found, "links": links}))
+"""
+
+
+def reports(done):
+    """What each rank printed as JSON, in rank order; every line must have its prefix."""
+    assert done.returncode == 0, done.stderr
+    lines = sorted(done.stdout.splitlines(), key=lambda line: int(line[1 : line.index("]")]))
+    for rank, line in enumerate(lines):
+        assert line.startswith(f"[{rank}]<stdout>:")
+    return [json.loads(line.partition(">:")[2]) for line in lines]
+
+
+@pytest.mark.parametrize("slots", [(2, 2), (2, 1), (1, 2), (1, 2, 1)], ids=str)
+def test_ranks_know_their_place_and_find_each_other(cluster, slots):
+    made = cluster(*slots)
+    homes = [host for host, count in enumerate(slots) for _ in range(count)]
+    ranks = reports(made.python(len(homes), WHO))
+    assert len(ranks) == len(homes)
+    for rank, (report, home) in enumerate(zip(ranks, homes)):
+        local_rank = homes[:rank].count(home)
+        column = [host for host, count in enumerate(slots) if count > local_rank]
+        told, found = report["told"], report["found"]
+        expected = (rank, len(homes), local_rank, slots[home], column.index(home), len(column))
+        assert tuple(found.values()) == (*expected, homes)
+        names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
+        assert tuple(int(told[name]) for name in names) == expected
+        assert told["HOSTNAME"] == made.network[home].name
+        for kind, peer in report["links"]:
+            assert kind == ("ShmLink" if homes[peer] == home else "TcpLink")
+
+
+def test_the_store_is_at_the_address_that_the_hosts_reach(cluster):
+    made = cluster(1, 1)
+    for report in reports(made.python(2, WHO)):
+        assert report["told"]["STORE"].startswith(f"tcp://{made.network[0].address}:")
+
+
+def test_a_named_interface_is_where_the_store_is(cluster, hosts):
+    network = hosts(2)
+    network[0].run("ip", "address", "add", "10.251.0.1/24", "dev", "lo")
+    network[1].run("ip", "route", "add", "10.251.0.0/24", "via", network[0].address)
+    made = cluster(1, 1, network=network)
+    for env, options in (({}, ("--network-interfaces", "lo")), ({"HOROVOD_GLOO_IFACE": "lo"}, ())):
+        # The first address of lo is no use to other hosts: they say so.
+        done = made.python(2, WHO, *options, env=env)
+        assert done.returncode == 1
+        assert "it does not reach the launcher at tcp://127.0.0.1:" in done.stderr
+    network[0].run("ip", "link", "add", "second", "type", "bridge")
+    network[0].run("ip", "address", "add", "10.252.0.1/24", "dev", "second")
+    network[0].run("ip", "link", "set", "second", "up")
+    network[1].run("ip", "route", "add", "10.252.0.0/24", "via", network[0].address)
+    for env, options in (({}, ("--network-interfaces", "second")), ({"HOROVOD_GLOO_IFACE": "second"}, ())):
+        for report in reports(made.python(2, WHO, *options, env=env)):
+            assert report["told"]["STORE"].startswith("tcp://10.252.0.1:")
+
+
+def test_the_store_of_a_local_job_is_at_loopback(cluster):
+    made = cluster(2, 0)
+    for report in reports(made.python(2, WHO)):
+        assert report["told"]["STORE"].startswith("tcp://127.0.0.1:")
+
+
+def test_all_ranks_may_be_elsewhere(cluster, hosts, tmp_path):
+    network = hosts(3)
+    made = cluster(0, 1, 1, network=network)
+    ranks = reports(made.python(2, WHO))
+    assert [report["told"]["HOSTNAME"] for report in ranks] == [network[1].name, network[2].name]
+    # Not even its Python has to be here.
+    done = made.run("-np", 2, "--remote-python", sys.executable, "sh", "-c", "echo $HOROVOD_RANK")
+    assert sorted(done.stdout.splitlines()) == ["[0]<stdout>:0", "[1]<stdout>:1"]
+
+
+def test_the_environment_goes_along(cluster):
+    made = cluster(1, 1, shell=RELAY)
+    code = """
+import json, os, sys
+print(json.dumps([dict(os.environ), os.getcwd(), sys.argv[1:], os.getpid() == os.getsid(0)]))
+"""
+    odd = ["a b", "'", '"$X"', "", "\\", "ü"]
+    env = {
+        "MINE": "1 = 2\n'",
+        "HOME": "/near/home",
+        "SSH_TTY": "/dev/near",
+        "HOSTNAME": "near",
+        "BASH_FUNC_x%%": "() {",
+    }
+    process = made.start("-np", 2, sys.executable, "-c", code, *odd, env={**env, "SOME_VISIBLE_DEVICES": "3"})
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    lines = dict(line.split(b"<stdout>:") for line in out.splitlines())
+    near, far = json.loads(lines[b"[0]"]), json.loads(lines[b"[1]"])
+    assert near[0]["MINE"] == far[0]["MINE"] == "1 = 2\n'"
+    assert (near[0]["HOME"], far[0]["HOME"]) == ("/near/home", "/far/home")
+    assert near[0]["SOME_VISIBLE_DEVICES"] == "3"
+    assert near[0]["PATH"] == far[0]["PATH"] and near[0]["PYTHONPATH"] == far[0]["PYTHONPATH"]
+    assert (
+        not {"SSH_TTY", "HOSTNAME", "SOME_VISIBLE_DEVICES", "BASH_FUNC_x%%", "PYTHONSAFEPATH"} & far[0].keys()
+    )
+    assert "BASH_FUNC_x%%" not in near[0]
+    assert far[0]["PWD"] == far[1] == near[1] == str(made.folder)
+    assert near[2] == far[2] == odd
+    assert near[3] and far[3]
+
+
+def test_output_comes_unchanged_and_into_files(cluster):
+    made = cluster(1, 2)
+    code = """
+import os, sys
+rank = os.environ["HOROVOD_RANK"]
+sys.stdout.buffer.write(b"bytes \\xff of " + rank.encode() + b"\\rsecond\\n" + "grüße".encode())
+sys.stderr.write("error of " + rank + "\\n")
+"""
+    process = made.start_python(3, code, "--output-filename", "logs")
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0
+    for rank in range(3):
+        text = b"[%d]<stdout>:" % rank
+        assert text + b"bytes \xff of %d\r" % rank in out and text + b"second\n" in out
+        assert text + "grüße\n".encode() in out
+        assert b"[%d]<stderr>:error of %d\n" % (rank, rank) in err
+        folder = made.folder / "logs" / f"rank.{rank}"
+        assert (folder / "stdout").read_bytes() == b"bytes \xff of %d\rsecond\n" % rank + "grüße".encode()
+        assert (folder / "stderr").read_bytes() == b"error of %d\n" % rank
+
+
+@pytest.mark.parametrize("shell", [RELAY, "ip netns exec {host}"], ids=["relay", "netns"])
+def test_much_output_waits_for_its_reader(cluster, shell):
+    """The agent holds little of it: the rank waits, and nothing is lost."""
+    made = cluster(0, 1, shell=shell)
+    code = """
+import sys, time
+for number in range(200_000):
+    print(number, "." * 100)
+print("all said", file=sys.stderr)
+"""
+    process = made.start_python(1, code)
+    pid = made.wait_for_process("import sys, time")
+    # Nobody reads: a pipe's 64 KiB, the agent's MiB and the pipes between may be full, but no more.
+    made.wait_until_asleep(pid)
+    with open(f"/proc/{pid}/io") as counters:
+        written = int(counters.read().split("wchar:")[1].split()[0])
+    assert written < 8 << 20
+    out, err = process.communicate(timeout=100)
+    assert process.returncode == 0
+    assert [int(line.split(b">:")[1].split()[0]) for line in out.splitlines()] == list(range(200_000))
+    assert b"all said" in err
+
+
+def test_a_silent_job_sleeps(cluster):
+    made = cluster(1, 1)
+    code = "import os, time; open('ready.' + os.environ['HOROVOD_RANK'], 'w').write(f'{os.getpid()}\\n'); time.sleep(600)"
+    process = made.start_python(2, code)
+    ranks = [int(pid) for pid in made.wait_for(2, "ready.")]
+    watched = [pid for pid in made.processes() if pid not in ranks]
+    assert len(watched) == 4  # launcher, agent and two keepers
+
+    def ticks():
+        used = 0
+        for pid in watched:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            used += int(fields[11]) + int(fields[12])
+        return used
+
+    made.wait_until_asleep(process.pid)
+    before = ticks()
+    # A keeper or agent that polled, even at 50 Hz, would use more.
+    time.sleep(3)
+    assert ticks() - before <= 1
+    process.terminate()
+    process.communicate(timeout=20)
+
+
+def test_functions_run_on_several_hosts(cluster):
+    made = cluster(1, 2)
+    code = f"""
+import os, horovod
+data = os.urandom(5 << 20)
+def work(data, scale):
+    import os
+    rank = int(os.environ["HOROVOD_RANK"])
+    if scale == 0 and rank == 2:
+        raise KeyError("lost")
+    return rank, os.environ["HOROVOD_HOSTNAME"], data[::-1] if rank == 2 else len(data) * scale
+hosts = {made.network.spec(1, 2)!r}
+results = horovod.run(work, (data,), {{"scale": 3}}, num_proc=3, hosts=hosts)
+assert [result[0] for result in results] == [0, 1, 2]
+assert [result[1] for result in results] == {[made.network[0].name] + [made.network[1].name] * 2!r}
+assert results[0][2] == results[1][2] == 3 * len(data) and results[2][2] == data[::-1]
+before = len(os.listdir("/proc/self/fd"))
+try:
+    horovod.run(work, (b"", 0), num_proc=3, hosts=hosts)
+except RuntimeError as error:
+    assert isinstance(error.__cause__, KeyError) and "Process name: 2\\n" in str(error), error
+else:
+    raise AssertionError("no error")
+try:
+    horovod.run(work, (b"", 1), num_proc=2, hosts="nowhere:2")
+except RuntimeError as error:
+    assert "host 'nowhere': the remote shell ended with status" in str(error), error
+else:
+    raise AssertionError("no error")
+assert len(os.listdir("/proc/self/fd")) == before
+print("passed")
+"""
+    done = made.network[0].run(
+        sys.executable,
+        "-c",
+        code,
+        env=made.environment({"HOROVOD_REMOTE_SHELL": RELAY}),
+        cwd=made.folder,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "passed" in done.stdout
+    assert made.wait_for_none(5) == []

@@ -1,0 +1,132 @@
+"""Starts the real horovodrun, here or inside a host of namespaces.py, and finds what it may have left behind.
+
+Each job carries a mark in its environment, which all its descendants inherit: whoever still carries it
+afterwards was left behind.
+"""
+
+import os
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import horovod
+
+PACKAGES = str(Path(horovod.__file__).resolve().parents[1])
+
+
+class Launcher:
+    """Runs `horovodrun` in a folder of its own; anything given as `env` is added to the environment.
+
+    `enter` are words in front of its command, `options` words behind it.
+    """
+
+    def __init__(self, folder, enter=(), options=()):
+        self.folder = folder
+        self.enter, self.options = enter, options
+        self.mark = f"HVD_TEST_MARK={uuid.uuid4()}"
+        self.started = []
+
+    def environment(self, env=None):
+        name, _, value = self.mark.partition("=")
+        paths = [PACKAGES, *filter(None, [os.environ.get("PYTHONPATH")])]
+        return {**os.environ, name: value, "PYTHONPATH": os.pathsep.join(paths), **(env or {})}
+
+    def start(self, *words, env=None, **options):
+        """A running horovodrun; its standard output and error are pipes unless `options` say otherwise."""
+        options = {
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            "stdin": subprocess.DEVNULL,
+            **options,
+        }
+        process = subprocess.Popen(
+            [*self.enter, sys.executable, "-m", "horovod.runner.launch", *self.options, *map(str, words)],
+            env=self.environment(env),
+            cwd=self.folder,
+            **options,
+        )
+        self.started.append(process)
+        return process
+
+    def run(self, *words, env=None, timeout=60, **options):
+        """A finished horovodrun, with text in stdout and stderr."""
+        process = self.start(*words, env=env, **options)
+        out, err = process.communicate(timeout=timeout)
+        # Not Popen's own decoding: it would turn CR into LF.
+        out, err = (None if data is None else data.decode() for data in (out, err))
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def python(self, count, code, *words, **options):
+        """`count` ranks that execute `code`; `words` are options of horovodrun."""
+        return self.run("-np", count, *words, sys.executable, "-c", code, **options)
+
+    def start_python(self, count, code, *words, **options):
+        return self.start("-np", count, *words, sys.executable, "-c", code, **options)
+
+    def processes(self):
+        """Process ids that carry the mark; zombies have no environment any more."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and int(entry.name) != os.getpid():
+                try:
+                    if self.mark.encode() in (entry / "environ").read_bytes().split(b"\0"):
+                        found.append(int(entry.name))
+                except OSError:
+                    pass
+        return found
+
+    def wait_for_none(self, seconds):
+        """Waits until nobody carries the mark; returns those who still do."""
+        deadline = time.monotonic() + seconds
+        while (left := self.processes()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return left
+
+    def wait_for(self, count, name, seconds=20):
+        """Waits until `count` files named `name`* exist in the folder; returns their texts."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            files = sorted(self.folder.glob(name + "*"))
+            texts = [file.read_text() for file in files]
+            if len(files) >= count and all(text.endswith("\n") for text in texts):
+                return [text.strip() for text in texts]
+            time.sleep(0.02)
+        raise AssertionError(f"only {len(files)} of {count} files {name}* appeared")
+
+    def wait_for_process(self, words, seconds=20):
+        """The process id of the one whose command line holds `words`, apart from horovodrun's own."""
+        deadline = time.monotonic() + seconds
+        ours = {process.pid for process in self.started}
+        while time.monotonic() < deadline:
+            for pid in self.processes():
+                try:
+                    if pid not in ours and words.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                        return pid
+                except OSError:
+                    pass
+            time.sleep(0.02)
+        raise AssertionError(f"no process with {words!r} appeared")
+
+    def wait_until_asleep(self, pid, seconds=30):
+        """Waits until the process has used no processor time for half a second."""
+        deadline, used = time.monotonic() + seconds, None
+        while time.monotonic() < deadline:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            if (now := fields[11:13]) == used:
+                return
+            used = now
+            time.sleep(0.5)
+        raise AssertionError(f"process {pid} goes on working")
+
+    def clean_up(self):
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            for stream in (process.stdout, process.stderr):
+                if stream is not None:
+                    stream.close()
+        for pid in self.wait_for_none(5):
+            os.kill(pid, 9)
