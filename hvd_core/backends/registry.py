@@ -46,6 +46,7 @@ class InstalledBackend:
 
 _EMBEDDED = (
     InstalledBackend("shm", "lib/libhvd_backend_shm.so", "embedded", spans_hosts=False, automatic=True),
+    InstalledBackend("tcp", "lib/libhvd_backend_tcp.so", "embedded", spans_hosts=True, automatic=True),
 )
 
 

@@ -126,7 +126,7 @@ def test_select_unknown_name_with_what_ships():
         select({"HOROVOD_BACKEND": "horse"})
     assert str(caught.value) == (
         "horovod: backend 'horse' (from HOROVOD_BACKEND) is not installed.\n"
-        "  installed: shm (embedded)\n"
+        "  installed: shm, tcp (embedded)\n"
         "  list: hvd plugin list"
     )
     for text in ("gcu=horse", "cpu.allreduce=horse", "horse,mule"):

@@ -1,0 +1,170 @@
+// A communicator's life: create, abort, failures and how they are told. Progress of operations: progress.cc.
+#include "comm.h"
+
+#include <errno.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <cinttypes>
+#include <cstdarg>
+#include <cstdio>
+#include <cstring>
+#include <thread>
+
+#include "mesh.h"
+#include "shared.h"
+
+namespace hvd::tcp {
+namespace {
+
+constexpr int64_t kCreateSeconds = 120;
+
+}  // namespace
+
+hvd_rc Comm::create(const hvd_comm_args& args, Comm** out, hvd_error* err) {
+  std::unique_ptr<Comm> comm(new Comm(static_cast<uint32_t>(args.rank), static_cast<uint32_t>(args.size)));
+  if (args.size > 1) {
+    const int64_t deadline = blocking_deadline(args.deadline_ns, kCreateSeconds);
+    if (const hvd_rc rc = comm->open_links(args, deadline, err); rc != HVD_OK) return rc;
+  }
+  *out = comm.release();
+  return HVD_OK;
+}
+
+hvd_rc Comm::open_links(const hvd_comm_args& args, int64_t deadline_ns, hvd_error* err) {
+  epoll_ = Descriptor(epoll_create1(EPOLL_CLOEXEC));
+  bell_ = Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  epoll_event event = {EPOLLIN, {.ptr = nullptr}};
+  if (!epoll_ || !bell_ || epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, bell_.get(), &event) != 0) {
+    return fail(err, HVD_E_UNAVAILABLE, 0, "no descriptor to wait with: %s", strerror(errno));
+  }
+  Mesh mesh;
+  if (const hvd_rc rc = build_mesh(args, deadline_ns, &mesh, err); rc != HVD_OK) return rc;
+  names_ = std::move(mesh.names);
+  names_[rank_] += " (this one)";
+  lanes_ = mesh.settings.lanes;
+  peer_timeout_s_ = mesh.local.peer_timeout_s;
+  room_ = {rank_, size_, uint64_t{mesh.settings.chunk_kib} * 1024, uint64_t{mesh.settings.small_kib} * 1024,
+           mesh.settings.ring_ranks};
+  for (uint32_t i = 0; i < mesh.sockets.size(); ++i) {
+    if (i / lanes_ == rank_) continue;
+    auto& link = links_.emplace_back(std::make_unique<Link>(std::move(mesh.sockets[i]), i / lanes_, i % lanes_));
+    event = {EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, {.ptr = link.get()}};
+    if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, link->fd(), &event) != 0) {
+      return fail(err, HVD_E_UNAVAILABLE, 0, "cannot watch a connection: %s", strerror(errno));
+    }
+  }
+  return HVD_OK;
+}
+
+// Waits for calls from other threads that are still inside. What was sent still arrives: the connections are closed
+// in order, and since every operation consumes all that was sent to this rank in it, with nothing unread, which would
+// make the system reset them.
+Comm::~Comm() {
+  while (visitors_.load() != 0) std::this_thread::yield();
+  for (const auto& link : links_) {
+    // Even where a forked child still holds the descriptor.
+    if (dead_.load() == HVD_OK) shutdown(link->fd(), SHUT_WR);
+  }
+}
+
+void Comm::shut_down_links() {
+  for (const auto& link : links_) link->shut_down();
+}
+
+void Comm::abort() {
+  visitors_.fetch_add(1);
+  {
+    const std::lock_guard<std::mutex> lock(death_mutex_);
+    if (dead_.load() == HVD_OK) {
+      death_ = "the communicator was aborted by this rank (" + std::to_string(rank_) + " of it)";
+      dead_.store(HVD_E_ABORTED);
+    }
+  }
+  shut_down_links();
+  const uint64_t one = 1;
+  if (bell_) [[maybe_unused]]
+    const ssize_t n = write(bell_.get(), &one, sizeof one);
+  visitors_.fetch_sub(1);
+}
+
+bool Comm::die(hvd_rc code, const char* format, ...) {
+  char text[900];
+  va_list list;
+  va_start(list, format);
+  std::vsnprintf(text, sizeof text, format, list);
+  va_end(list);
+  {
+    const std::lock_guard<std::mutex> lock(death_mutex_);
+    if (dead_.load() != HVD_OK) return false;  // abort was first
+    death_ = text;
+    dead_.store(code);
+  }
+  for (const auto& link : links_) link->farewell(code, text);
+  shut_down_links();
+  return false;
+}
+
+hvd_rc Comm::async_error(hvd_error* err) const {
+  visitors_.fetch_add(1);
+  const hvd_rc rc = failure(err);
+  visitors_.fetch_sub(1);
+  return rc;
+}
+
+hvd_rc Comm::failure(hvd_error* err) const {
+  const hvd_rc code = dead_.load();
+  if (code == HVD_OK) return HVD_OK;
+  const std::lock_guard<std::mutex> lock(death_mutex_);
+  return fail(err, code, HVD_EF_COMM_DEAD, "%s", death_.c_str());
+}
+
+// The connection is gone. What the peer said last may still be there to be read.
+bool Comm::lost(Link& link, Link::Io io) {
+  if (dead_.load() != HVD_OK) return false;  // we shut it down ourselves
+  const int error = link.error();
+  if (!link.has_header()) {
+    link.readable = true;
+    if (link.read_header() == Link::Io::kDone && link.header().magic == kWireMagic && link.header().kind == kFarewell) {
+      return hear_farewell(link);
+    }
+  }
+  const char* const name = names_[link.peer].c_str();
+  if (io == Link::Io::kClosed || error == ECONNRESET || error == EPIPE) {
+    return die(HVD_E_REMOTE, "%s closed the connection in the middle of operation %" PRIu64 ": it has ended or failed",
+               name, seq_);
+  }
+  if (error == ETIMEDOUT) {
+    return die(HVD_E_REMOTE, "%s has not answered for %u s (option peer_timeout_s): its host is lost or unreachable",
+               name, peer_timeout_s_);
+  }
+  return die(HVD_E_REMOTE, "the connection to %s failed in operation %" PRIu64 ": %s", name, seq_, strerror(error));
+}
+
+bool Comm::hear_farewell(Link& link) {
+  char text[kFarewellBytes + 1] = "";
+  Extent place;
+  const uint64_t bytes = std::min(link.header().bytes, kFarewellBytes);
+  const hvd_rc code = static_cast<hvd_rc>(link.header().slice);
+  place.open(text, bytes);
+  link.place({&place, 0, bytes});
+  // It was sent in one piece, and all of it is here, or it does not matter.
+  link.read_payload();
+  text[bytes] = '\0';
+  const std::string said(text);
+  return die(code == HVD_E_INVALID ? HVD_E_INVALID : HVD_E_REMOTE, "%s gave up: %s", names_[link.peer].c_str(),
+             said.c_str());
+}
+
+bool Comm::disagreement(const Link& link) {
+  const Header& h = link.header();
+  char here[200], there[200];
+  describe(plan_.words, here, sizeof here);
+  describe(h.words, there, sizeof there);
+  const bool alike = std::strcmp(here, there) == 0;
+  return die(HVD_E_INVALID, "the ranks disagree in operation %" PRIu64 ": %s has %s; %s has %s%s", seq_,
+             names_[rank_].c_str(), here, names_[link.peer].c_str(), there, alike ? ", with other counts" : "");
+}
+
+}  // namespace hvd::tcp

@@ -1,0 +1,71 @@
+// A stream of buffers that can be entered anywhere, and a piece of one that travels in a message.
+//
+// Used by the thread that is inside a call on the communicator.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "host_kernels/streams.h"
+#include "shared.h"
+
+namespace hvd::tcp {
+
+class Extent {
+ public:
+  // Looks at the stream's pieces, which must stay where they are.
+  void open(const Stream& stream);
+  // One contiguous piece.
+  void open(char* p, uint64_t bytes);
+
+  uint64_t bytes() const { return bytes_; }
+  // The contiguous run at `at`, at most `limit` bytes of it. 0 < limit <= bytes() - at.
+  Piece run(uint64_t at, uint64_t limit) const;
+  void gather(uint64_t at, uint64_t n, char* to) const;
+  void scatter(uint64_t at, uint64_t n, const char* from) const;
+
+ private:
+  size_t find(uint64_t at) const;
+
+  const Piece* pieces_ = nullptr;
+  size_t count_ = 0;
+  Piece single_ = {nullptr, 0};
+  std::vector<uint64_t> starts_;  // stream position of every piece, where there are several
+  uint64_t bytes_ = 0;
+  mutable size_t last_ = 0;  // where the last one was found: the next is usually there, or behind it
+};
+
+// `bytes` bytes at `at` of an extent.
+struct Payload {
+  const Extent* extent = nullptr;
+  uint64_t at = 0, bytes = 0;
+
+  // What is left of it after `done` bytes, as far as `most` entries of `v` go; *covered bytes in all.
+  int fill(uint64_t done, iovec* v, int most, uint64_t* covered) const;
+};
+
+// Memory that is kept from operation to operation; what is in it is not.
+class Scratch {
+ public:
+  char* get(uint64_t bytes) {
+    if (bytes > size_) {
+      memory_.reset();  // first, so that the old and the new need not both fit
+      size_ = 0;
+      memory_.reset(new char[bytes]);
+      size_ = bytes;
+    }
+    return memory_.get();
+  }
+
+ private:
+  std::unique_ptr<char[]> memory_;
+  uint64_t size_ = 0;
+};
+
+// Copies from one extent to another, piece by piece. Where both are the same memory nothing is done.
+void copy_extent(const Extent& from, uint64_t from_at, const Extent& to, uint64_t to_at, uint64_t bytes);
+
+}  // namespace hvd::tcp

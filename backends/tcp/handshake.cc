@@ -1,0 +1,133 @@
+// The mutual proof; see handshake.h.
+#include "handshake.h"
+
+#include <errno.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+
+#include <cstring>
+
+namespace hvd::tcp {
+namespace {
+
+constexpr char kMagic[8] = {'H', 'V', 'D', 'T', 'C', 'P', '0', '1'};
+
+struct Opening {
+  char magic[8];
+  Introduction who;
+  unsigned char nonce[32];
+};
+static_assert(sizeof(Opening) == 56);
+
+struct Answer {
+  unsigned char nonce[32], mac[32];
+};
+
+bool random_bytes(void* p, size_t n) { return getrandom(p, n, 0) == static_cast<ssize_t>(n); }
+
+}  // namespace
+
+Handshake Handshake::as_caller(Descriptor fd, const Digest& secret, const Introduction& who) {
+  Handshake h;
+  h.fd_ = std::move(fd);
+  h.secret_ = secret;
+  h.caller_ = true;
+  h.who_ = who;
+  return h;
+}
+
+Handshake Handshake::as_host(Descriptor fd, const Digest& secret, uint32_t me, uint32_t size, uint32_t lanes) {
+  Handshake h;
+  h.fd_ = std::move(fd);
+  h.secret_ = secret;
+  h.who_.host = me;
+  h.who_.size = size;
+  h.lanes_ = lanes;
+  return h;
+}
+
+Digest Handshake::mac(const char* side) const {
+  Hmac hmac(secret_.data(), secret_.size());
+  char label[16] = {};
+  std::strncpy(label, side, sizeof label - 1);
+  hmac.update(kMagic, sizeof kMagic);
+  hmac.update(label, sizeof label);
+  hmac.update(&who_, sizeof who_);
+  hmac.update(nonces_, sizeof nonces_);
+  return hmac.finish();
+}
+
+// True when `bytes` bytes are there. A peer that is gone is refused.
+bool Handshake::read(void* to, uint32_t bytes, State* state) {
+  while (got_ < bytes) {
+    const ssize_t n = recv(fd_.get(), incoming_ + got_, bytes - got_, MSG_DONTWAIT);
+    if (n > 0) {
+      got_ += static_cast<uint32_t>(n);
+    } else if (n < 0 && errno == EINTR) {
+      continue;
+    } else {
+      *state = n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) ? State::kMore : State::kRefused;
+      return false;
+    }
+  }
+  std::memcpy(to, incoming_, bytes);
+  got_ = 0;
+  return true;
+}
+
+// Fits the buffer of a connection on which next to nothing was written yet, so there is no partial write to resume.
+bool Handshake::write(const void* from, uint32_t bytes) {
+  return send(fd_.get(), from, bytes, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<ssize_t>(bytes);
+}
+
+Handshake::State Handshake::step() {
+  State state = State::kRefused;
+  if (caller_) {
+    if (stage_ == 0) {
+      Opening opening;
+      std::memcpy(opening.magic, kMagic, sizeof kMagic);
+      opening.who = who_;
+      if (!random_bytes(nonces_[0], 32)) return State::kRefused;
+      std::memcpy(opening.nonce, nonces_[0], 32);
+      if (!write(&opening, sizeof opening)) return State::kRefused;
+      stage_ = 1;
+    }
+    if (stage_ == 1) {
+      Answer answer;
+      if (!read(&answer, sizeof answer, &state)) return state;
+      std::memcpy(nonces_[1], answer.nonce, 32);
+      if (!equal_digests(mac("host").data(), answer.mac)) return State::kRefused;
+      const Digest proof = mac("caller");
+      if (!write(proof.data(), 32)) return State::kRefused;
+      stage_ = 2;
+    }
+    char welcome;
+    if (!read(&welcome, 1, &state)) return state;
+    return State::kDone;
+  }
+  if (stage_ == 0) {
+    Opening opening;
+    if (!read(&opening, sizeof opening, &state)) return state;
+    const Introduction& they = opening.who;
+    if (std::memcmp(opening.magic, kMagic, sizeof kMagic) != 0 || they.host != who_.host || they.size != who_.size ||
+        they.caller <= who_.host || they.caller >= who_.size || they.lane >= lanes_) {
+      return State::kRefused;
+    }
+    who_ = they;
+    std::memcpy(nonces_[0], opening.nonce, 32);
+    if (!random_bytes(nonces_[1], 32)) return State::kRefused;
+    Answer answer;
+    std::memcpy(answer.nonce, nonces_[1], 32);
+    const Digest proof = mac("host");
+    std::memcpy(answer.mac, proof.data(), 32);
+    if (!write(&answer, sizeof answer)) return State::kRefused;
+    stage_ = 1;
+  }
+  Digest proof;
+  if (!read(proof.data(), 32, &state)) return state;
+  if (!equal_digests(mac("caller").data(), proof.data())) return State::kRefused;
+  const char welcome = 1;
+  return write(&welcome, 1) ? State::kDone : State::kRefused;
+}
+
+}  // namespace hvd::tcp

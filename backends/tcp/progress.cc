@@ -1,0 +1,246 @@
+// The progress of a communicator's operation: start, test, wait.
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <cinttypes>
+#include <cstring>
+
+#include "comm.h"
+#include "shared.h"
+
+namespace hvd::tcp {
+namespace {
+
+constexpr int64_t kFinalizeSeconds = 30;
+constexpr int64_t kCheckNs = 1000000000;
+constexpr int kRounds = 8;            // through the connections, in one test
+constexpr uint32_t kDirectLooks = 2;  // so many connections are tried rather than asked about
+
+}  // namespace
+
+hvd_rc Comm::start(const hvd_coll_args& args, hvd_error* err) {
+  if (phase_ != Phase::kIdle) {
+    return fail(err, HVD_E_INVALID, 0,
+                "an earlier operation of this communicator is %s; one at a time: wait for it, then req_free it",
+                phase_ == Phase::kDone ? "complete but not freed" : "still in flight");
+  }
+  if (const hvd_rc rc = failure(err); rc != HVD_OK) return rc;
+  if (const hvd_rc rc = read_plan(args, rank_, size_, &plan_, err); rc != HVD_OK) return rc;
+  if (size_ == 1) {
+    run_alone(plan_);
+    return HVD_OK;
+  }
+  ++seq_;
+  deadline_ns_ = op_deadline(args.deadline_ns);
+  next_check_ns_ = 0;
+  Room room = room_;
+  schedule_ = &schedules_.choose(plan_, &room);
+  schedule_->begin(room, plan_);
+  phase_ = Phase::kRunning;
+  const hvd_rc rc = advance(err);
+  if (rc != HVD_INPROGRESS) phase_ = Phase::kIdle;  // answered at once: there will be no request
+  return rc;
+}
+
+// Edges for all connections. The bell is level-triggered and stays rung: a dead communicator never sleeps again.
+void Comm::poll_events(int timeout_ms) {
+  epoll_event events[64];
+  const int n = epoll_wait(epoll_.get(), events, 64, timeout_ms);
+  for (int i = 0; i < n; ++i) {
+    Link* link = static_cast<Link*>(events[i].data.ptr);
+    if (link == nullptr) continue;
+    if (events[i].events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) link->readable = true;
+    if (events[i].events & (EPOLLOUT | EPOLLHUP | EPOLLERR)) link->writable = true;
+  }
+}
+
+// Finds out what is new. Where few connections matter, trying them costs less than asking about them first.
+void Comm::look() {
+  Link* wanted[kDirectLooks];
+  uint32_t n = 0;
+  for (const auto& link : links_) {
+    const bool in = !link->readable && schedule_->awaits(link->peer);
+    const bool out = !link->writable && (link->sending() || schedule_->owes(link->peer));
+    if (!in && !out) continue;
+    if (n == kDirectLooks) return poll_events(0);
+    wanted[n++] = link.get();
+  }
+  for (uint32_t i = 0; i < n; ++i) {
+    if (schedule_->awaits(wanted[i]->peer)) wanted[i]->readable = true;
+    if (wanted[i]->sending() || schedule_->owes(wanted[i]->peer)) wanted[i]->writable = true;
+  }
+}
+
+bool Comm::accept_header(Link& link) {
+  const Header& h = link.header();
+  if (h.magic != kWireMagic) {
+    return die(HVD_E_REMOTE, "%s sent no message where one was due (it begins with %08x): the stream is out of step",
+               names_[link.peer].c_str(), h.magic);
+  }
+  if (h.kind == kFarewell) return hear_farewell(link);
+  if (h.seq != seq_) {
+    // With several connections a peer's next operation may overtake what this one still waits for.
+    if (h.seq > seq_ && lanes_ > 1) return false;
+    return die(HVD_E_INVALID, "%s is in operation %" PRIu64 " while this rank waits for its data in operation %" PRIu64,
+               names_[link.peer].c_str(), h.seq, seq_);
+  }
+  if (h.hash != plan_.hash) return disagreement(link);
+  Payload where;
+  switch (schedule_->place(link.peer, h, &where)) {
+    case Schedule::Verdict::kLater:
+      return false;
+    case Schedule::Verdict::kWrong:
+      return die(HVD_E_INVALID,
+                 "%s sent %" PRIu64 " bytes at %" PRIu64 " of %" PRIu64 " (kind %u, part %u) in operation %" PRIu64
+                 ", which this rank does not expect: the ranks disagree about sizes",
+                 names_[link.peer].c_str(), h.bytes, h.at, h.total, h.kind, h.slice, seq_);
+    case Schedule::Verdict::kTake:
+      break;
+  }
+  link.place(where);
+  return true;
+}
+
+// At most one message.
+bool Comm::move_in(Link& link) {
+  Link::Io io = link.read_header();
+  if (io == Link::Io::kDone && !link.placed() && !accept_header(link)) return false;
+  if (io == Link::Io::kDone) io = link.read_payload();
+  if (io == Link::Io::kBlocked) return false;
+  if (io != Link::Io::kDone) return lost(link, io);
+  schedule_->arrived(link.peer, link.header());
+  return true;
+}
+
+bool Comm::move_out(Link& link) {
+  if (!link.sending()) {
+    Message message;
+    if (!schedule_->next(link.peer, &message)) return false;
+    Header header = {};
+    header.magic = kWireMagic;
+    header.kind = message.kind;
+    header.slice = message.slice;
+    header.seq = seq_;
+    header.hash = plan_.hash;
+    header.at = message.at;
+    header.bytes = message.payload.bytes;
+    header.total = message.total;
+    std::memcpy(header.words, plan_.words, sizeof header.words);
+    link.begin(header, message);
+  }
+  const Link::Io io = link.send();
+  if (io == Link::Io::kBlocked) return false;
+  if (io != Link::Io::kDone) return lost(link, io);
+  schedule_->sent(link.peer, link.message());
+  return true;
+}
+
+// One test's worth of progress. Sending and receiving alternate, so that both directions stay busy.
+hvd_rc Comm::advance(hvd_error* err) {
+  look();
+  hungry_ = true;
+  for (int round = 0; hungry_ && round < kRounds; ++round) {
+    hungry_ = false;
+    for (const auto& link : links_) {
+      if (link->writable && (link->sending() || schedule_->owes(link->peer))) hungry_ |= move_out(*link);
+      if (link->has_input() && schedule_->awaits(link->peer)) hungry_ |= move_in(*link);
+    }
+    if (dead_.load(std::memory_order_relaxed) != HVD_OK) return settle(failure(err));
+    if (schedule_->done()) {
+      schedule_->finish();
+      return settle(HVD_OK);
+    }
+  }
+  return HVD_INPROGRESS;
+}
+
+hvd_rc Comm::settle(hvd_rc rc) {
+  phase_ = Phase::kDone;
+  result_ = rc;
+  return rc;
+}
+
+uint32_t Comm::awaited_rank() const {
+  for (uint32_t r = 0; r < size_; ++r) {
+    if (schedule_->awaits(r)) return r;
+  }
+  for (uint32_t r = 0; r < size_; ++r) {
+    if (schedule_->owes(r)) return r;
+  }
+  return rank_;
+}
+
+// While our bytes are on the way, silence means acknowledgements that fail to come: the system repeats itself for a
+// quarter of an hour. A peer that lives but does not read answers its probes, so it is not mistaken for a dead one.
+void Comm::check_peers() {
+  for (const auto& link : links_) {
+    if (!schedule_->awaits(link->peer) && !link->sending() && !schedule_->owes(link->peer)) continue;
+    tcp_info info = {};
+    socklen_t n = sizeof info;
+    if (getsockopt(link->fd(), IPPROTO_TCP, TCP_INFO, &info, &n) != 0) continue;
+    const bool unanswered = info.tcpi_retransmits > 0 || info.tcpi_probes > 1;
+    if (!unanswered || info.tcpi_last_ack_recv < peer_timeout_s_ * 1000) continue;
+    die(HVD_E_REMOTE, "%s has not answered for %u s (option peer_timeout_s): its host is lost or unreachable",
+        names_[link->peer].c_str(), info.tcpi_last_ack_recv / 1000);
+    return;
+  }
+}
+
+// True when the communicator has died of it.
+bool Comm::check_deadlines(int64_t now) {
+  if (now >= deadline_ns_) {
+    char what[200];
+    describe(plan_.words, what, sizeof what);
+    die(HVD_E_TIMEOUT, "the deadline passed: %s waited for %s in operation %" PRIu64 ", %s", names_[rank_].c_str(),
+        names_[awaited_rank()].c_str(), seq_, what);
+  } else if (now >= next_check_ns_) {
+    if (next_check_ns_ != 0) check_peers();
+    next_check_ns_ = now + kCheckNs;
+  }
+  return dead_.load() != HVD_OK;
+}
+
+hvd_rc Comm::test(hvd_error* err) {
+  if (phase_ == Phase::kDone) {
+    return result_ == HVD_OK ? HVD_OK : fail(err, result_, 0, "this operation had already failed");
+  }
+  const hvd_rc rc = advance(err);
+  if (rc != HVD_INPROGRESS) return rc;
+  return check_deadlines(now_ns()) ? settle(failure(err)) : HVD_INPROGRESS;
+}
+
+hvd_rc Comm::wait(int64_t deadline_ns, hvd_error* err) {
+  if (phase_ == Phase::kDone) return test(err);
+  const int64_t own = op_deadline(deadline_ns);
+  for (;;) {
+    if (const hvd_rc rc = advance(err); rc != HVD_INPROGRESS) return rc;
+    const int64_t now = now_ns();
+    if (check_deadlines(now)) return settle(failure(err));
+    if (now >= own) return HVD_INPROGRESS;
+    if (hungry_) continue;
+    const int64_t left = std::min({own, deadline_ns_, next_check_ns_}) - now;
+    poll_events(static_cast<int>((left + 999999) / 1000000));
+  }
+}
+
+hvd_rc Comm::free() {
+  if (phase_ == Phase::kRunning) return HVD_E_INVALID;
+  phase_ = Phase::kIdle;
+  return HVD_OK;
+}
+
+hvd_rc Comm::finalize(int64_t deadline_ns, hvd_error* err) {
+  hvd_coll_args args = {};
+  args.hdr.struct_size = sizeof args;
+  args.coll = HVD_BARRIER;
+  args.deadline_ns = blocking_deadline(deadline_ns, kFinalizeSeconds);
+  hvd_rc rc = start(args, err);
+  if (rc != HVD_INPROGRESS) return rc;
+  rc = wait(HVD_NO_DEADLINE, err);
+  free();
+  return rc;
+}
+
+}  // namespace hvd::tcp

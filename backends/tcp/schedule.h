@@ -1,0 +1,96 @@
+// How one collective is served: what to send to whom, where to put what comes, and when it is over.
+//
+// A schedule knows messages, not sockets. progress.cc asks next() whenever a connection to a peer can take another
+// message, and place() for every header that came; messages between two ranks may overtake each other where there are
+// several connections. All payloads are bounded by Room::chunk, and what is received ahead of its turn by a window, so
+// memory is bounded; a schedule must never wait for room that only a later message could free.
+// Used by the thread that is inside a call on the communicator.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "host_kernels/plan.h"
+#include "link.h"
+
+namespace hvd::tcp {
+
+// Where schedules work: the same on all ranks, but for `rank`.
+struct Room {
+  uint32_t rank = 0, size = 0;
+  uint64_t chunk = 0;       // bytes of the longest message of a large operation; a multiple of 64
+  uint64_t small = 0;       // bytes that a rank may receive in a one-step exchange
+  uint32_t ring_ranks = 0;  // see SharedSettings
+};
+
+constexpr uint32_t kWindow = 4;  // chunks that are in the works at a time
+
+class Schedule {
+ public:
+  enum class Verdict {
+    kTake,   // *where is filled
+    kLater,  // no room yet; ask again when something has moved
+    kWrong   // not part of this operation
+  };
+
+  virtual ~Schedule() = default;
+  // Plans for `plan`, which stays valid until finish().
+  virtual void begin(const Room& room, Plan& plan) = 0;
+  // The next message for a peer; false when there is none now.
+  virtual bool next(uint32_t peer, Message* message) = 0;
+  // The header's sequence number and hash are those of this operation.
+  virtual Verdict place(uint32_t peer, const Header& header, Payload* where) = 0;
+  // Once everything is sent and received: what remains to be done locally.
+  virtual void finish() {}
+
+  void sent(uint32_t peer, const Message& message) {
+    --outgoing_[peer];
+    --open_;
+    on_sent(peer, message);
+  }
+  void arrived(uint32_t peer, const Header& header) {
+    --incoming_[peer];
+    --open_;
+    on_arrived(peer, header);
+  }
+  // Are there messages to come from, or to go to, the peer?
+  bool awaits(uint32_t peer) const { return incoming_[peer] > 0; }
+  bool owes(uint32_t peer) const { return outgoing_[peer] > 0; }
+  bool done() const { return open_ == 0; }
+
+ protected:
+  virtual void on_sent(uint32_t, const Message&) {}
+  virtual void on_arrived(uint32_t, const Header&) {}
+
+  void clear(const Room& room) {
+    incoming_.assign(room.size, 0);
+    outgoing_.assign(room.size, 0);
+    open_ = 0;
+  }
+  void expect(uint32_t peer, uint64_t messages) {
+    incoming_[peer] += messages;
+    open_ += messages;
+  }
+  void owe(uint32_t peer, uint64_t messages) {
+    outgoing_[peer] += messages;
+    open_ += messages;
+  }
+
+ private:
+  std::vector<uint64_t> incoming_, outgoing_;  // messages, per peer
+  uint64_t open_ = 0;
+};
+
+// A part of `total` bytes cut into chunks.
+struct Cut {
+  uint64_t total, chunk;
+  uint64_t count() const { return (total + chunk - 1) / chunk; }
+  uint64_t bytes(uint64_t i) const { return i * chunk >= total ? 0 : std::min(chunk, total - i * chunk); }
+  // Is this the position and length of one of the chunks?
+  bool fits(const Header& h) const {
+    return h.total == total && h.at % chunk == 0 && h.at <= total && h.bytes == bytes(h.at / chunk) && h.bytes > 0;
+  }
+};
+
+}  // namespace hvd::tcp
