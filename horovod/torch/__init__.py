@@ -6,7 +6,12 @@ calls raise ImportError with the reason.
 
 from horovod.common.basics import UNAVAILABLE as _UNAVAILABLE
 from horovod.common.exceptions import HorovodInternalError
-from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
 from horovod.torch import mpi_ops
 from horovod.torch.compression import Compression
 from horovod.torch.functions import (
@@ -80,6 +85,7 @@ __all__ = [
     "ProcessSet",
     "Product",
     "Sum",
+    "add_process_set",
     "allgather",
     "allgather_async",
     "allgather_object",
@@ -121,6 +127,7 @@ __all__ = [
     "nccl_built",
     "poll",
     "rank",
+    "remove_process_set",
     "rocm_built",
     "shutdown",
     "size",

@@ -36,11 +36,15 @@ Creation::Creation(Backends backends, Layout layout, std::string key, std::share
 }
 
 Creation::~Creation() {
-  if (!done()) store_->cancel();
+  give_up();
   if (wait(observe::now_ns() + kPatienceNs))
     thread_.join();
   else
     thread_.detach();
+}
+
+void Creation::give_up() {
+  if (!done()) store_->cancel();
 }
 
 bool Creation::done() {

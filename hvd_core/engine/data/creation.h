@@ -21,6 +21,9 @@ class Creation {
   // Gives the thread a moment to end. A backend that goes on waiting for its members keeps what it uses alive.
   ~Creation();
 
+  // Nobody wants the result any more.
+  void give_up();
+
   bool done();
   // True when done, false when the time is up.
   bool wait(int64_t deadline_ns);

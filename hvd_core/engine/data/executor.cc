@@ -121,7 +121,9 @@ void Executor::abort() noexcept {
 
 void Executor::clear() {
   queue_.clear();
-  creation_.reset();
+  // Its end is waited for when this object goes, not while requests wait to hear that they failed.
+  if (creation_) creation_->give_up();
+  given_up_ = std::move(creation_);
   program_.clear();
   begun_ = false;
 }

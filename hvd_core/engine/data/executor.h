@@ -83,7 +83,7 @@ class Executor {
   bool begun_ = false;
   Batch batch_;
   Program program_;
-  std::unique_ptr<Creation> creation_;
+  std::unique_ptr<Creation> creation_, given_up_;
   uint64_t seq_ = 0;
 };
 
