@@ -5,6 +5,7 @@ loader opens. Called from the thread that runs ``hvd.init()``.
 """
 
 from hvd_core.backends.errors import (
+    BackendCallError,
     BackendDescribeError,
     BackendDisagreement,
     BackendError,
@@ -16,7 +17,18 @@ from hvd_core.backends.errors import (
 from hvd_core.backends.registry import InstalledBackend, installed
 from hvd_core.backends.selection import Selection, select
 
+
+def __getattr__(name):
+    # Backends in Python need NumPy and the compiled module; whoever only selects needs neither.
+    if name in ("PythonBackend", "PythonCommunicator", "register_python_backend"):
+        from hvd_core.backends import python_backend
+
+        return getattr(python_backend, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 __all__ = [
+    "BackendCallError",
     "BackendDescribeError",
     "BackendDisagreement",
     "BackendError",
@@ -25,7 +37,10 @@ __all__ = [
     "BackendOpenError",
     "BackendUnavailable",
     "InstalledBackend",
+    "PythonBackend",
+    "PythonCommunicator",
     "Selection",
     "installed",
+    "register_python_backend",
     "select",
 ]

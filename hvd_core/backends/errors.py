@@ -30,3 +30,26 @@ class BackendDisagreement(BackendError):
 
 class BackendOpenError(BackendError):
     """Open: its devices or communicators cannot be made."""
+
+
+class BackendCallError(BackendError):
+    """Run: a call into a backend failed. What a backend written in Python raises to choose the code that others see.
+
+    ``code`` is the ABI's number (HVD_E_*), ``name`` its name; either makes one.
+    """
+
+    NAMES = (
+        *("INVALID", "UNSUPPORTED", "UNAVAILABLE", "NOMEM", "TIMEOUT", "ABORTED", "REMOTE", "DEVICE"),
+        *("INTERNAL", "ABI"),
+    )
+
+    def __init__(self, code: int | str, text: str) -> None:
+        super().__init__(text)
+        if isinstance(code, str):
+            self.code = self.NAMES.index(code) + 2
+        else:
+            self.code = code if 2 <= code < 2 + len(self.NAMES) else self.NAMES.index("INTERNAL") + 2
+        self.name = self.NAMES[self.code - 2]
+
+    def __reduce__(self):
+        return (type(self), (self.code, str(self)))

@@ -51,6 +51,12 @@ _EMBEDDED = (
 
 
 _PATH_VARIABLE = "HOROVOD_BACKEND_PATH_"
+_added: list[InstalledBackend] = []
+
+
+def add(backend: InstalledBackend) -> None:
+    """A backend that this process has made itself, to be found by its name from now on."""
+    _added.append(backend)
 
 
 def installed() -> tuple[InstalledBackend, ...]:
@@ -59,11 +65,12 @@ def installed() -> tuple[InstalledBackend, ...]:
     A library that is not packaged, such as one under development, is named by HOROVOD_BACKEND_PATH_<NAME>: an absolute
     path. It is never chosen automatically. Raises BackendLoadError for a path that is not absolute.
     """
-    return _EMBEDDED + tuple(
+    unpackaged = (
         _unpackaged(variable.removeprefix(_PATH_VARIABLE).lower(), path)
         for variable, path in sorted(os.environ.items())
         if variable.startswith(_PATH_VARIABLE) and path
     )
+    return (*_EMBEDDED, *_added, *unpackaged)
 
 
 def _unpackaged(name: str, path: str) -> InstalledBackend:

@@ -53,19 +53,24 @@ class _Rule:
 def select(
     environ: Mapping[str, str],
     world: Any = None,
-    argument: str | Sequence[str] | None = None,
+    argument: str | Sequence[str] | type | None = None,
     available: tuple[InstalledBackend, ...] | None = None,
 ) -> Selection:
     """Choose the backend for tensors in host memory.
 
     ``world`` is the job's World (``hosts``: host index of each rank, ``host_names``: one per rank, ``rank``);
     None stands for a job of one process. ``argument`` is what ``init(backend=...)`` was given: a name, a text
-    in the syntax of HOROVOD_BACKEND, or a list of names. ``available`` replaces the installed backends.
+    in the syntax of HOROVOD_BACKEND, a list of names, or a subclass of PythonBackend. ``available`` replaces the
+    installed backends.
 
     Raises ValueError for a text that cannot be read, BackendNotInstalled for an unknown name,
     BackendUnavailable when no usable backend reaches all hosts of the job, BackendLoadError when the library
     file is missing.
     """
+    if isinstance(argument, type):
+        from hvd_core.backends.python_backend import register_python_backend
+
+        argument = register_python_backend(argument).name
     backends = installed() if available is None else available
     for text, source in (
         (argument, "init(backend=...)"),

@@ -34,6 +34,13 @@ struct Loaded {
   std::map<std::pair<hvd_backend_entry_fn, std::string>, std::shared_ptr<Backend>> by_entry;
 };
 
+// "entry:0x7f..." is the address of an entry function in this process, anything else the path of a library.
+hvd_backend_entry_fn open_entry(const std::string& path, const std::string& name) {
+  static const std::string kPrefix = "entry:";
+  if (!path.starts_with(kPrefix)) return open_library(path, name);
+  return reinterpret_cast<hvd_backend_entry_fn>(std::stoull(path.substr(kPrefix.size()), nullptr, 16));
+}
+
 Loaded& loaded() {
   static auto* all = new Loaded;
   return *all;
@@ -42,7 +49,7 @@ Loaded& loaded() {
 }  // namespace
 
 std::shared_ptr<Backend> Backend::load_library(const std::string& path, const std::string& expected_name) {
-  return load_entry(open_library(path, expected_name), expected_name, path);
+  return load_entry(open_entry(path, expected_name), expected_name, path);
 }
 
 std::shared_ptr<Backend> Backend::load_entry(hvd_backend_entry_fn entry, const std::string& expected_name,

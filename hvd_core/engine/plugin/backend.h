@@ -24,7 +24,8 @@ struct Option {
 class Backend : public std::enable_shared_from_this<Backend> {
  public:
   // Both throw LoadError, or BackendError when the backend says itself that it cannot work here. The same library
-  // or entry gives the same object. `origin` takes the place of a path in messages.
+  // or entry gives the same object. `origin` takes the place of a path in messages; a path "entry:0x..." is the address
+  // of an entry function in this process.
   static std::shared_ptr<Backend> load_library(const std::string& path, const std::string& expected_name);
   static std::shared_ptr<Backend> load_entry(hvd_backend_entry_fn entry, const std::string& expected_name,
                                              const std::string& origin);
