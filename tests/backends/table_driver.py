@@ -60,7 +60,8 @@ def array_buf(array):
 
 
 class Backend:
-    """A loaded backend. `store` is the directory that stands in for the rendezvous store."""
+    """A loaded backend. `path` is a library's, or "entry:0x..." with the address of an entry function in this process;
+    `store` is the directory that stands in for the rendezvous store."""
 
     def __init__(self, path, store, options=None):
         self.store, self.options, self.logged = Path(store), options or {}, []
@@ -74,15 +75,19 @@ class Backend:
         self.host.thread_enter = THREAD_ENTER(lambda role: None)
         self.host.activity = ACTIVITY(lambda *_: None)
         self.host.notify = NOTIFY(lambda token: None)
-        self.library = C.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL)
         table, error = C.POINTER(BackendApi)(), new(Error)
-        entry = self.library.hvd_backend_entry_v1
-        entry.restype, entry.argtypes = rc, [C.POINTER(HostApi), C.POINTER(C.POINTER(BackendApi)), ERR]
+        entry_type = C.CFUNCTYPE(rc, C.POINTER(HostApi), C.POINTER(C.POINTER(BackendApi)), ERR)
+        if str(path).startswith("entry:"):
+            entry = entry_type(int(str(path)[6:], 16))
+        else:
+            self.library = C.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL)
+            entry = entry_type(("hvd_backend_entry_v1", self.library))
         code = entry(C.byref(self.host), C.byref(table), C.byref(error))
         if code != OK:
             raise BackendFailure("entry", code, error)
         self.api = table.contents
-        self.comm_api, self.device_api = self.api.comm.contents, self.api.device.contents
+        self.comm_api = self.api.comm.contents
+        self.device_api = self.api.device.contents if self.api.device else None
 
     def _path(self, store, key):
         return self.store / f"{store}.{key.decode().replace('/', '_')}"

@@ -9,6 +9,7 @@ import socket
 import struct
 import threading
 import time
+from functools import partial
 
 import numpy as np
 
@@ -67,10 +68,11 @@ class PoorCommunicator(PythonCommunicator):
 
     def allreduce(self, inputs, outputs, op, prescale, postscale, call):
         for given, wanted in zip(inputs, outputs):
-            data = self.at_hub(given.tobytes(), lambda all_: self.reduced(all_, given.dtype, op, prescale, postscale), call)
+            combine = partial(self.reduced, given.dtype, op, prescale, postscale)
+            data = self.at_hub(given.tobytes(), combine, call)
             wanted[:] = np.frombuffer(data, wanted.dtype)
 
-    def reduced(self, all_, dtype, op, prescale, postscale):
+    def reduced(self, dtype, op, prescale, postscale, all_):
         parts = [np.frombuffer(data, dtype) for data in all_]
         if prescale != 1.0:
             parts = [(p * prescale).astype(dtype) for p in parts]
@@ -156,6 +158,13 @@ class StarBackend(PythonBackend):
     communicator = StarCommunicator
     vectored = True
 
+    def serves(self, coll, dtype, op):
+        as_bits = dtype == "bfloat16" or dtype.startswith("float8")
+        averaged = op == "avg" and dtype == "bool"
+        return super().serves(coll, dtype, op) and not (
+            coll in ("allreduce", "reduce", "reducescatter") and (as_bits or averaged)
+        )
+
 
 class ChaosCommunicator(StarCommunicator):
     """On rank CHAOS_RANK (default 1), collective number CHAOS_AT and later: does CHAOS."""
@@ -164,7 +173,9 @@ class ChaosCommunicator(StarCommunicator):
 
     def at_hub(self, mine, combine, call):
         self.done += 1
-        if self.rank == int(os.environ.get("CHAOS_RANK", 1)) and self.done > int(os.environ.get("CHAOS_AT", 0)):
+        if self.rank == int(os.environ.get("CHAOS_RANK", 1)) and self.done > int(
+            os.environ.get("CHAOS_AT", 0)
+        ):
             what = os.environ.get("CHAOS", "")
             if what == "raise":
                 raise ZeroDivisionError("a bug on purpose")
