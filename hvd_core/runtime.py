@@ -49,14 +49,14 @@ _engines = 0
 def init(
     comm: Sequence[int] | None = None,
     process_sets: Any = None,
-    backend: str | Sequence[str] | None = None,
+    backend: str | type | Sequence[str | type] | None = None,
 ) -> None:
     """Bring up the engine, together with all ranks of the job. A second call before shutdown() starts nothing, also when
     the job has ended meanwhile.
 
     ``comm``: None, or the list of all ranks. ``process_sets``: a list of ProcessSet or of lists of ranks, the same on all
-    ranks, or "dynamic" for sets that are added later (HOROVOD_DYNAMIC_PROCESS_SETS=1). ``backend``: a name, or an ordered
-    list of names, instead of HOROVOD_BACKEND.
+    ranks, or "dynamic" for sets that are added later (HOROVOD_DYNAMIC_PROCESS_SETS=1). ``backend``: a name, a subclass of
+    hvd_core.backends.PythonBackend, or an ordered list of these, instead of HOROVOD_BACKEND.
 
     Raises ValueError for arguments or environment variables that make no sense, hvd_core.bootstrap.BootstrapError when
     the ranks do not come together, hvd_core.backends.errors.BackendError when no backend can be used.
@@ -102,7 +102,7 @@ def _check_ranks(comm: Sequence[int] | None, size: int) -> None:
         )
 
 
-def _start(comm: Sequence[int] | None, backend: str | Sequence[str] | None) -> _State:
+def _start(comm: Sequence[int] | None, backend: str | type | Sequence[str | type] | None) -> _State:
     global _engines
     from hvd_core import bootstrap
     from hvd_core._core import Engine
@@ -169,7 +169,9 @@ def _start(comm: Sequence[int] | None, backend: str | Sequence[str] | None) -> _
     return _State(world, engine, ways.source)
 
 
-def _choose(world: World, backend: str | Sequence[str] | None, settings: EngineSettings) -> Ways:
+def _choose(
+    world: World, backend: str | type | Sequence[str | type] | None, settings: EngineSettings
+) -> Ways:
     """The backends that all ranks have chosen; whoever has chosen others, or none, is named on all ranks."""
     from hvd_core.backends.agreement import agree
     from hvd_core.backends.ways import choose_ways

@@ -53,24 +53,21 @@ class _Rule:
 def select(
     environ: Mapping[str, str],
     world: Any = None,
-    argument: str | Sequence[str] | type | None = None,
+    argument: str | type | Sequence[str | type] | None = None,
     available: tuple[InstalledBackend, ...] | None = None,
 ) -> Selection:
     """Choose the backend for tensors in host memory.
 
     ``world`` is the job's World (``hosts``: host index of each rank, ``host_names``: one per rank, ``rank``);
     None stands for a job of one process. ``argument`` is what ``init(backend=...)`` was given: a name, a text
-    in the syntax of HOROVOD_BACKEND, a list of names, or a subclass of PythonBackend. ``available`` replaces the
-    installed backends.
+    in the syntax of HOROVOD_BACKEND, or a list of names; a subclass of PythonBackend stands for its name.
+    ``available`` replaces the installed backends.
 
     Raises ValueError for a text that cannot be read, BackendNotInstalled for an unknown name,
     BackendUnavailable when no usable backend reaches all hosts of the job, BackendLoadError when the library
     file is missing.
     """
-    if isinstance(argument, type):
-        from hvd_core.backends.python_backend import register_python_backend
-
-        argument = register_python_backend(argument).name
+    argument = with_names(argument)
     backends = installed() if available is None else available
     for text, source in (
         (argument, "init(backend=...)"),
@@ -84,6 +81,17 @@ def select(
     if chosen is not None:
         return Selection(chosen.name, str(chosen.path()), "HOROVOD_CPU_OPERATIONS")
     return select_automatic(world, backends)
+
+
+def with_names(argument: str | type | Sequence[str | type] | None) -> str | Sequence[str] | None:
+    """The argument of ``init(backend=...)`` with names instead of classes, which are registered by that."""
+    if argument is None or isinstance(argument, str):
+        return argument
+    from hvd_core.backends.python_backend import register_python_backend
+
+    if isinstance(argument, type):
+        return register_python_backend(argument).name
+    return [register_python_backend(a).name if isinstance(a, type) else a for a in argument]
 
 
 def select_automatic(world: Any, backends: tuple[InstalledBackend, ...]) -> Selection:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hvd_core.backends.registry import InstalledBackend, installed
-from hvd_core.backends.selection import Selection, listed_names, select, select_automatic
+from hvd_core.backends.selection import Selection, listed_names, select, select_automatic, with_names
 
 # The backend interface's numbers.
 COLLECTIVES = {
@@ -57,7 +57,7 @@ class Ways:
 def choose_ways(
     environ: Mapping[str, str],
     world: Any = None,
-    argument: str | Sequence[str] | None = None,
+    argument: str | type | Sequence[str | type] | None = None,
     allreduce: bool | None = None,
     allgather: bool | None = None,
     available: tuple[InstalledBackend, ...] | None = None,
@@ -68,6 +68,7 @@ def choose_ways(
     hierarchical if nothing was named, or if the list that was names a backend that works within a host before one
     that reaches across hosts. Other arguments and errors are those of selection.select().
     """
+    argument = with_names(argument)
     backends = installed() if available is None else available
     spans = {b.name: b.spans_hosts for b in backends}
     several = world is not None and len(set(world.hosts)) > 1
