@@ -27,7 +27,10 @@ void Merger::count_expected(SetState& s) const {
 void Merger::receive(UpMessage m, int64_t now) {
   switch (m.type) {
     case UpMessage::Ready:
-      return hold_ready(std::move(m), now);
+      // The end of a set must not overtake what was submitted in it before.
+      if (!changes_sets(m.item.sig->fields().kind)) return hold_ready(std::move(m), now);
+      flush();
+      return forward_(m);
     case UpMessage::Arrive:
       return hold_arrive(std::move(m), now);
     case UpMessage::Want: {
