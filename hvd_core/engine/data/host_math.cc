@@ -156,70 +156,82 @@ int32_t HostMath::partial_dtype(int32_t dtype, int32_t op) {
   return dtype;
 }
 
+void HostMath::load_partial(void* dst, int32_t partial, const void* src, int32_t dtype, uint64_t n,
+                            double prescale) const {
+  const bool scales = prescale != 0 && prescale != 1 && dtype != HVD_BOOL;
+  if (!scales) return convert(dst, partial, src, dtype, n);
+  if (partial == dtype) return convert(dst, dtype, src, dtype, n, prescale);
+  if (is_half(dtype)) {
+    convert(dst, partial, src, dtype, n);
+    return convert(dst, partial, dst, partial, n, prescale);
+  }
+  const uint64_t width = control::dtype_bytes(dtype), wide = control::dtype_bytes(partial);
+  alignas(64) char tile[kTile * 8];
+  for (uint64_t done = 0; done < n; done += kTile) {
+    const uint64_t m = std::min(kTile, n - done);
+    convert(tile, dtype, static_cast<const char*>(src) + done * width, dtype, m, prescale);
+    convert(static_cast<char*>(dst) + done * wide, partial, tile, dtype, m);
+  }
+}
+
+void HostMath::store_result(void* dst, int32_t dtype, const void* sums, int32_t partial, uint64_t n, uint32_t divisor,
+                            double postscale) const {
+  double post = postscale != 0 && dtype != HVD_BOOL ? postscale : 1.0;
+  // Exact for a power of two, and one rounding less than a division and a factor.
+  if (!is_integer(dtype) && (divisor & (divisor - 1)) == 0) post /= divisor, divisor = 1;
+  const uint64_t width = control::dtype_bytes(dtype), wide = control::dtype_bytes(partial);
+  // An integer that was summed in floating point goes through int64, which wraps where a float would saturate.
+  const int32_t middle = is_integer(dtype) && !is_integer(partial) ? int32_t{HVD_INT64} : partial;
+  alignas(64) char tile[kTile * 8];
+  for (uint64_t done = 0; done < n; done += kTile) {
+    const uint64_t m = std::min(kTile, n - done);
+    char* const to = static_cast<char*>(dst) + done * width;
+    const char* from = static_cast<const char*>(sums) + done * wide;
+    if (divisor > 1 || middle != partial || (is_half(dtype) && post != 1.0)) {
+      convert(tile, middle, from, partial, m);
+      divide(tile, m, middle, divisor);
+      if (is_half(dtype) && post != 1.0) convert(tile, middle, tile, middle, m, post);
+      from = tile;
+    }
+    convert(to, dtype, from, middle, m);
+    if (!is_half(dtype) && post != 1.0) convert(to, dtype, to, dtype, m, post);
+  }
+}
+
 void HostMath::reduce_all(void* dst, const void* const* sources, uint32_t n_sources, uint64_t n, int32_t dtype,
                           int32_t op, double prescale, double postscale) const {
   if (!reduces(dtype, op)) refuse(std::string("a reduction by ") + control::reduce_op_name(op), dtype);
   const uint64_t width = control::dtype_bytes(dtype);
   const bool wide = op == HVD_AVG && is_integer(dtype) && width == 8;
   const int32_t partial = partial_dtype(dtype, op);
-  const bool scales = prescale != 0 && prescale != 1 && dtype != HVD_BOOL;
-  double post = postscale != 0 && dtype != HVD_BOOL ? postscale : 1.0;
-  uint32_t divisor = op == HVD_AVG ? n_sources : 1;
-  // Exact for a power of two, and one rounding less than a division and a factor.
-  if (!is_integer(dtype) && (divisor & (divisor - 1)) == 0) post /= divisor, divisor = 1;
+  const bool as_it_is = partial == dtype && (prescale == 0 || prescale == 1);
+  const uint32_t divisor = op == HVD_AVG ? n_sources : 1;
   alignas(64) char acc[kTile * 8], other[kTile * 8];
   alignas(64) __int128 sum[kTile];
   for (uint64_t done = 0; done < n; done += kTile) {
     const uint64_t m = std::min(kTile, n - done);
     if (wide) std::fill_n(sum, m, __int128{0});
     for (uint32_t r = 0; r < n_sources; ++r) {
-      const char* from = static_cast<const char*>(sources[r]) + done * width;
-      char* const to = r == 0 ? acc : other;
-      const void* ready = from;
-      if (is_half(dtype)) {
-        convert(to, partial, from, dtype, m);
-        if (scales) convert(to, partial, to, partial, m, prescale);
-        ready = to;
-      } else if (scales) {
-        // An integer is scaled within its own type, also where sums are kept in a wider one.
-        convert(to, dtype, from, dtype, m, prescale);
-        if (partial != dtype) {
-          alignas(64) char scaled[kTile * 8];
-          std::memcpy(scaled, to, m * width);
-          convert(to, partial, scaled, dtype, m);
-        }
-        ready = to;
-      } else if (partial != dtype) {
-        convert(to, partial, from, dtype, m);
-        ready = to;
+      const void* from = static_cast<const char*>(sources[r]) + done * width;
+      if (r == 0 || !as_it_is) {
+        char* const to = r == 0 ? acc : other;
+        load_partial(to, partial, from, dtype, m, prescale);
+        from = to;
       }
-      if (wide) {
-        if (dtype == HVD_INT64)
-          add_wide<int64_t>(sum, ready, m);
-        else
-          add_wide<uint64_t>(sum, ready, m);
-      } else if (r == 0) {
-        if (ready != acc) std::memcpy(acc, ready, m * width);
-      } else {
-        reduce(acc, ready, m, partial, op == HVD_AVG ? HVD_SUM : op);
+      if (wide && dtype == HVD_INT64) {
+        add_wide<int64_t>(sum, from, m);
+      } else if (wide) {
+        add_wide<uint64_t>(sum, from, m);
+      } else if (r > 0) {
+        reduce(acc, from, m, partial, op == HVD_AVG ? HVD_SUM : op);
       }
     }
-    if (wide) {
-      if (dtype == HVD_INT64)
-        quotients<int64_t>(acc, sum, m, divisor);
-      else
-        quotients<uint64_t>(acc, sum, m, divisor);
-    } else {
-      divide(acc, m, partial, divisor);
+    if (wide && dtype == HVD_INT64) {
+      quotients<int64_t>(acc, sum, m, divisor);
+    } else if (wide) {
+      quotients<uint64_t>(acc, sum, m, divisor);
     }
-    char* const to = static_cast<char*>(dst) + done * width;
-    if (is_half(dtype)) {
-      if (post != 1.0) convert(acc, partial, acc, partial, m, post);
-      convert(to, dtype, acc, partial, m);
-    } else {
-      convert(to, dtype, acc, partial, m);
-      if (post != 1.0) convert(to, dtype, to, dtype, m, post);
-    }
+    store_result(static_cast<char*>(dst) + done * width, dtype, acc, partial, m, wide ? 1 : divisor, postscale);
   }
 }
 

@@ -28,6 +28,12 @@ class HostMath {
   // exact. Factors of 0 mean 1. dst may be one of the sources. The bits are those of the kernels behind the table.
   void reduce_all(void* dst, const void* const* sources, uint32_t n_sources, uint64_t n, int32_t dtype, int32_t op,
                   double prescale, double postscale) const;
+  // The two ends of a reduction whose middle happens elsewhere (in `partial`, which holds every value of `dtype`).
+  // dst = src as `partial`, times prescale: integers are scaled within their own type, 16-bit floats in float32.
+  void load_partial(void* dst, int32_t partial, const void* src, int32_t dtype, uint64_t n, double prescale) const;
+  // dst = partial sums / divisor * postscale, as `dtype`; integers wrap as a sum in their own type would.
+  void store_result(void* dst, int32_t dtype, const void* sums, int32_t partial, uint64_t n, uint32_t divisor,
+                    double postscale) const;
   // Whether reduce() and reduce_all() can do this (the rules of hvd_coll_args: no float8, no average of booleans).
   static bool reduces(int32_t dtype, int32_t op);
   // The last step of AVG: data[i] / divisor, exactly (not times a rounded reciprocal); integers truncate toward zero.

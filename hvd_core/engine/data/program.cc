@@ -23,13 +23,21 @@ Program::Step& Program::add() {
     steps_.insert(steps_.begin() + static_cast<ptrdiff_t>(insert_), std::move(spare));
   }
   ++count_;
-  return *steps_[insert_++];
+  Step& s = *steps_[insert_++];
+  s.comm = nullptr;
+  s.group.clear();
+  return s;
+}
+
+// True when it is through already.
+bool Program::Step::start() {
+  if (!comm) return done();
+  return group.empty() ? comm->start(collective) : comm->start_group(group);
 }
 
 plugin::Collective& Program::collective(plugin::Communicator& comm) {
   Step& s = add();
   s.comm = &comm;
-  s.task = nullptr;
   auto& c = s.collective;
   c.coll = c.dtype = c.op = c.root = c.peer = 0;
   c.in.clear();
@@ -44,11 +52,19 @@ plugin::Collective& Program::collective(plugin::Communicator& comm) {
   return c;
 }
 
-void Program::compute(Task task) {
+void Program::group(plugin::Communicator& comm, std::vector<plugin::Collective> members) {
   Step& s = add();
-  s.comm = nullptr;
-  s.task = std::move(task);
+  s.comm = &comm;
+  s.group = std::move(members);
 }
+
+void Program::poll(Done done, Wait wait) {
+  Step& s = add();
+  s.done = std::move(done);
+  s.wait = std::move(wait);
+}
+
+void Program::compute(Task task) { add().task = std::move(task); }
 
 char* Program::scratch(uint64_t bytes) {
   // Multiples of the alignment, as aligned_alloc wants; never 0, so that the memory has an address.
@@ -64,15 +80,15 @@ bool Program::advance() {
     if (running_) {
       int tests = 0;
       try {
-        while (!s.comm->test())
+        while (!s.test())
           if (++tests == kTestsPerRound) return false;
       } catch (...) {
         running_ = false;
         throw;
       }
       running_ = false;
-    } else if (s.comm) {
-      running_ = !s.comm->start(s.collective);
+    } else if (!s.task) {
+      running_ = !s.start();
       if (running_) return false;
     } else {
       inserting_ = true;
@@ -92,8 +108,12 @@ bool Program::advance() {
 }
 
 void Program::wait(int64_t deadline_ns) {
+  Step& s = *steps_[at_];
   try {
-    steps_[at_]->comm->wait(deadline_ns);
+    if (s.comm)
+      s.comm->wait(deadline_ns);
+    else
+      s.wait(deadline_ns);
   } catch (...) {
     running_ = false;
     throw;
@@ -101,16 +121,24 @@ void Program::wait(int64_t deadline_ns) {
 }
 
 void Program::settle(int64_t deadline_ns) noexcept {
-  if (at_ >= count_ || !steps_[at_]->comm || !steps_[at_]->comm->in_flight()) return;
+  if (at_ >= count_) return;
+  Step& s = *steps_[at_];
   try {
-    steps_[at_]->comm->wait(deadline_ns);
+    if (s.comm && s.comm->in_flight())
+      s.comm->wait(deadline_ns);
+    else if (!s.comm && running_)
+      s.wait(deadline_ns);
   } catch (const plugin::BackendError&) {
     // It has failed, which is what we wait for.
   }
 }
 
 void Program::clear() {
-  for (size_t i = 0; i < count_; ++i) steps_[i]->task = nullptr;
+  for (size_t i = 0; i < count_; ++i) {
+    steps_[i]->task = nullptr;
+    steps_[i]->done = nullptr;
+    steps_[i]->wait = nullptr;
+  }
   count_ = at_ = insert_ = 0;
   running_ = inserting_ = false;
   scratch_.clear();

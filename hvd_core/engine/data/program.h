@@ -18,10 +18,19 @@ namespace hvd::data {
 class Program {
  public:
   using Task = std::function<void(Program&)>;
+  // True when what it looks for has happened. Never sleeps.
+  using Done = std::function<bool()>;
+  // Asleep until then, or until the deadline.
+  using Wait = std::function<void(int64_t deadline_ns)>;
 
   // Adds a collective and returns it, empty but for the defaults of plugin::Collective, to be filled in by the caller
   // before anything else is added. The communicator must outlive the program's run.
   plugin::Collective& collective(plugin::Communicator& comm);
+  // Adds several collectives that the communicator takes as one group; see plugin::Communicator::start_group.
+  void group(plugin::Communicator& comm, std::vector<plugin::Collective> members);
+  // Adds a wait for something that is no collective (work on a device's stream, say). After an abort it is waited for
+  // like a collective.
+  void poll(Done done, Wait wait);
   // Adds a computation. When it runs, everything before it is complete. It may add steps of its own (sizes that only
   // an exchange tells): they run right after it, before what was added earlier.
   void compute(Task task);
@@ -37,20 +46,25 @@ class Program {
   // Runs as far as it can; true when all steps are done. Never sleeps; gives up for now after a few microseconds of
   // testing. Throws what a step throws (plugin::BackendError, ...).
   bool advance();
-  // Asleep in the backend until the running collective is through, or until the deadline. Only while in_flight().
+  // Asleep in the backend until the running step is through, or until the deadline. Only while in_flight().
   void wait(int64_t deadline_ns);
   bool in_flight() const { return running_; }
 
-  // After an abort: waits until the running collective has let go of its buffers, or the deadline.
+  // After an abort: waits until the running step has let go of its buffers, or the deadline.
   void settle(int64_t deadline_ns) noexcept;
   // Forgets all steps and frees the scratch memory. Nothing may be running (or it has been settled).
   void clear();
 
  private:
   struct Step {
-    plugin::Communicator* comm = nullptr;  // null: a computation
+    plugin::Communicator* comm = nullptr;  // null: a computation or a wait
     plugin::Collective collective;
+    std::vector<plugin::Collective> group;  // in place of `collective`, unless empty
     Task task;
+    Done done;  // of a wait
+    Wait wait;
+    bool start();
+    bool test() { return comm ? comm->test() : done(); }
   };
   Step& add();
 

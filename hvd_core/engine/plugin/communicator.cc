@@ -50,9 +50,10 @@ Communicator::Communicator(std::shared_ptr<Backend> backend, hvd_comm handle, in
     : backend_(std::move(backend)), api_(backend_->comm_api()), handle_(handle), rank_(rank), size_(size) {}
 
 Communicator::~Communicator() {
-  if (request_ != nullptr) {
+  if (in_flight()) {
     abort();
     free_request();
+    free_group();
   }
   hvd_error error = empty_error();
   const hvd_rc rc = api_->destroy(handle_, &error);
@@ -66,6 +67,12 @@ Communicator::~Communicator() {
 
 void Communicator::free_request() noexcept {
   if (request_ != nullptr) api_->req_free(std::exchange(request_, nullptr));
+}
+
+void Communicator::free_group() noexcept {
+  for (hvd_req request : group_)
+    if (request != nullptr) api_->req_free(request);
+  group_.clear();
 }
 
 // Where the backend has no abort of its own, at least nothing new begins.
@@ -83,13 +90,13 @@ bool Communicator::settle(const char* what, hvd_rc rc, const hvd_error& error) {
   return true;
 }
 
-bool Communicator::start(const Collective& c) {
+void Communicator::check(const Collective& c) const {
   const char* what = coll_name(c.coll);
   check_alive(what);
   const size_t n = c.counts.size();
   const size_t per_rank = n * static_cast<size_t>(size_);
   const char* mistake = nullptr;
-  if (request_ != nullptr) {
+  if (in_flight()) {
     mistake = "an earlier operation on this communicator is still in flight";
   } else if (c.in.size() != n || c.out.size() != n) {
     mistake = "in, out and counts differ in length";
@@ -102,31 +109,95 @@ bool Communicator::start(const Collective& c) {
   if (mistake != nullptr) {
     throw BackendError(HVD_E_INVALID, 0, 0, backend_->name() + ": " + what + ": " + mistake + " (INVALID)");
   }
+}
+
+// One call to the backend; its answer, where it makes sense.
+hvd_rc Communicator::submit(const Collective& c, hvd_req* request, hvd_error* error) {
   const hvd_coll_args args = c.args();
+  coll_ = c.coll;
+  const hvd_rc rc = api_->collective(handle_, &args, request, error);
+  if (rc != HVD_INPROGRESS || *request != nullptr) return rc;
+  return fill_error(error, HVD_E_ABI, "the backend answered INPROGRESS without a request");
+}
+
+bool Communicator::start(const Collective& c) {
+  check(c);
   hvd_error error = empty_error();
   hvd_req request = nullptr;
-  const hvd_rc rc = api_->collective(handle_, &args, &request, &error);
-  coll_ = c.coll;
+  const hvd_rc rc = submit(c, &request, &error);
   request_ = request;
-  if (rc == HVD_INPROGRESS && request == nullptr) {
-    hvd_error broken = empty_error();
-    std::strcpy(broken.text, "the backend answered INPROGRESS without a request");
-    throw_backend_error(backend_->name(), what, HVD_E_ABI, broken);
+  return settle(coll_name(c.coll), rc, error);
+}
+
+bool Communicator::start_group(const std::vector<Collective>& members) {
+  for (const Collective& c : members) {
+    check(c);
+    if (c.coll == members[0].coll || (api_->caps & HVD_CAP_GROUP_MIXED)) continue;
+    throw BackendError(HVD_E_INVALID, 0, 0,
+                       backend_->name() + ": the backend takes groups of one kind of collective only (INVALID)");
   }
-  return settle(what, rc, error);
+  if (!(api_->caps & (HVD_CAP_GROUP_SAME | HVD_CAP_GROUP_MIXED)) || !HVD_HAS(api_, hvd_comm_api, group_begin)) {
+    throw BackendError(HVD_E_INVALID, 0, 0, backend_->name() + ": the backend has no groups (INVALID)");
+  }
+  hvd_error error = empty_error();
+  const char* what = "group_begin";
+  hvd_rc rc = api_->group_begin(handle_, &error);
+  const bool begun = rc == HVD_OK;
+  for (size_t i = 0; i < members.size() && (rc == HVD_OK || rc == HVD_INPROGRESS); ++i) {
+    what = coll_name(members[i].coll);
+    hvd_req request = nullptr;
+    rc = submit(members[i], &request, &error);
+    if (request != nullptr) group_.push_back(request);
+  }
+  if (begun) {
+    // Also after a failure, so that the backend does not stay inside the group; the first error is the one to tell.
+    const bool well = rc == HVD_OK || rc == HVD_INPROGRESS;
+    hvd_error second = empty_error();
+    const hvd_rc ended = api_->group_end(handle_, well ? &error : &second);
+    if (well) rc = ended, what = "group_end";
+  }
+  if (rc != HVD_OK) {
+    if (!group_.empty()) abort();  // what did start must not go on with the buffers
+    free_group();
+    throw_backend_error(backend_->name(), what, rc, error);
+  }
+  return settle_group(0);
+}
+
+// One turn over the requests of a group: a test each (deadline 0), or a wait for each in turn.
+bool Communicator::settle_group(int64_t deadline_ns) {
+  bool all = true;
+  for (hvd_req& request : group_) {
+    if (request == nullptr) continue;
+    hvd_error error = empty_error();
+    const hvd_rc rc = deadline_ns == 0 ? api_->req_test(request, &error) : api_->req_wait(request, deadline_ns, &error);
+    if (rc == HVD_INPROGRESS) {
+      all = false;
+      continue;
+    }
+    api_->req_free(std::exchange(request, nullptr));
+    if (rc == HVD_OK) continue;
+    abort();
+    free_group();
+    throw_backend_error(backend_->name(), "group", rc, error);
+  }
+  if (all) group_.clear();
+  return all;
 }
 
 bool Communicator::test() {
-  if (request_ == nullptr) return true;
+  if (!in_flight()) return true;
   check_alive(coll_name(coll_));
+  if (!group_.empty()) return settle_group(0);
   hvd_error error = empty_error();
   const hvd_rc rc = api_->req_test(request_, &error);
   return settle(coll_name(coll_), rc, error);
 }
 
 bool Communicator::wait(int64_t deadline_ns) {
-  if (request_ == nullptr) return true;
+  if (!in_flight()) return true;
   check_alive(coll_name(coll_));
+  if (!group_.empty()) return settle_group(deadline_ns);
   hvd_error error = empty_error();
   const hvd_rc rc = api_->req_wait(request_, deadline_ns, &error);
   return settle(coll_name(coll_), rc, error);

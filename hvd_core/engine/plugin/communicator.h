@@ -1,4 +1,5 @@
-// One communicator of a backend, as the engine's data plane uses it: one collective in flight at a time.
+// One communicator of a backend, as the engine's data plane uses it: one collective, or one group of them, in flight
+// at a time.
 //
 // start, test, wait and finalize: one thread at a time, whichever it is. abort and async_error: any thread, any time
 // between construction and the start of destruction; whoever calls them from outside keeps the object alive.
@@ -46,11 +47,14 @@ class Communicator {
   // All three throw BackendError when the operation fails; it is then no longer in flight (one exception: after
   // abort() with a backend that has no abort of its own, the request stays until destruction).
   bool start(const Collective& collective);
+  // The same for several collectives between the backend's group_begin and group_end; it must have HVD_CAP_GROUP_SAME
+  // (then all are of one kind) or HVD_CAP_GROUP_MIXED.
+  bool start_group(const std::vector<Collective>& members);
   // True: complete, or nothing in flight. Makes progress, never sleeps.
   bool test();
   // Sleeps until completion (true) or until this wait's deadline, with the operation still in flight (false).
   bool wait(int64_t deadline_ns);
-  bool in_flight() const { return request_ != nullptr; }
+  bool in_flight() const { return request_ != nullptr || !group_.empty(); }
 
   // Makes pending and later calls fail with ABORTED, on all ranks where the backend can; never blocks, idempotent.
   void abort() noexcept;
@@ -72,14 +76,19 @@ class Communicator {
  private:
   bool settle(const char* what, hvd_rc rc, const hvd_error& error);
   void free_request() noexcept;
+  void free_group() noexcept;
   void check_alive(const char* what) const;
+  void check(const Collective& c) const;
+  hvd_rc submit(const Collective& c, hvd_req* request, hvd_error* error);
+  bool settle_group(int64_t deadline_ns);
 
   std::shared_ptr<Backend> backend_;
   const hvd_comm_api* api_;
   hvd_comm handle_;
   const int32_t rank_, size_;
   hvd_req request_ = nullptr;
-  int32_t coll_ = 0;  // of the request, for messages
+  int32_t coll_ = 0;            // of the request, for messages
+  std::vector<hvd_req> group_;  // requests of a group; null: complete
   std::atomic<bool> aborted_{false};
 };
 

@@ -1,0 +1,45 @@
+// See abilities.h.
+#include "engine/data/abilities.h"
+
+#include <bit>
+
+#include "engine/data/parts.h"
+
+namespace hvd::data {
+
+const Ability& Abilities::ask(int32_t coll, int32_t dtype, int32_t op, bool varying) {
+  if (!reduces(coll)) op = HVD_SUM;
+  const uint32_t key = static_cast<uint32_t>(coll) << 24 | (static_cast<uint32_t>(dtype) & 0xff) << 16 |
+                       (static_cast<uint32_t>(op) & 0xff) << 8 | (varying ? 1u : 0u);
+  const auto [at, fresh] = known_.try_emplace(key);
+  Ability& a = at->second;
+  if (!fresh) return a;
+  plugin::Collective c;
+  c.coll = coll;
+  c.dtype = dtype;
+  c.op = op;
+  const auto size = static_cast<uint64_t>(comm_.size());
+  if (coll != HVD_BARRIER) {
+    // One buffer that every rank has one element of; addresses are not looked at.
+    const bool divided = coll == HVD_REDUCESCATTER || coll == HVD_ALLTOALL;
+    c.in = c.out = {hvd_buf{}};
+    c.counts = {divided ? size : 1};
+    if (varying) c.out_counts.assign(size, 1);
+    if (varying && coll == HVD_ALLTOALL) c.in_counts.assign(size, 1);
+  }
+  try {
+    const hvd_coll_caps caps = comm_.query(c);
+    a.served = caps.support != HVD_UNSERVED;
+    if (caps.alignment > 1) a.alignment = std::bit_ceil(caps.alignment);
+    if (caps.max_count > 0) a.max_count = caps.max_count;
+  } catch (const plugin::BackendError& e) {
+    // A backend may find a question invalid (the average of booleans, say); it does not serve it, then.
+    if (e.code != HVD_E_INVALID) {
+      known_.erase(at);
+      throw;
+    }
+  }
+  return a;
+}
+
+}  // namespace hvd::data

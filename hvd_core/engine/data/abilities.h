@@ -1,0 +1,39 @@
+// What a communicator can do itself, asked once per kind of collective: its query answers, remembered.
+//
+// The answers are a pure function of what is asked, so all ranks decide alike. Used by the thread that drives the
+// engine.
+#pragma once
+
+#include <cstdint>
+#include <map>
+
+#include "engine/plugin/communicator.h"
+
+namespace hvd::data {
+
+struct Ability {
+  bool served = false;
+  uint32_t alignment = 1;           // of buffers' addresses, in bytes; a power of two
+  uint64_t max_count = UINT64_MAX;  // most elements in any buffer of one call
+  bool plain() const { return alignment <= 1 && max_count == UINT64_MAX; }
+};
+
+class Abilities {
+ public:
+  explicit Abilities(plugin::Communicator& comm) : comm_(comm) {}
+
+  // `varying`: with explicit sizes per rank (allgather, reducescatter, alltoall). `op` matters to reductions only.
+  const Ability& ask(int32_t coll, int32_t dtype, int32_t op, bool varying);
+  const Ability& ask(const plugin::Collective& c) {
+    return ask(c.coll, c.dtype, c.op, !c.out_counts.empty() || !c.in_counts.empty());
+  }
+  bool serves(int32_t coll, int32_t dtype, int32_t op = HVD_SUM, bool varying = false) {
+    return ask(coll, dtype, op, varying).served;
+  }
+
+ private:
+  plugin::Communicator& comm_;
+  std::map<uint32_t, Ability> known_;
+};
+
+}  // namespace hvd::data

@@ -1,0 +1,71 @@
+// See aligned.h.
+#include "engine/data/aligned.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "engine/control/signature.h"
+#include "engine/data/parts.h"
+
+namespace hvd::data {
+
+namespace {
+bool misaligned(const hvd_buf& b, uint32_t alignment) {
+  return reinterpret_cast<uintptr_t>(address(b)) % alignment != 0;
+}
+}  // namespace
+
+char* aligned_scratch(Program& program, uint64_t bytes, uint32_t alignment) {
+  char* p = program.scratch(bytes + alignment);
+  const auto at = reinterpret_cast<uintptr_t>(p);
+  return p + ((at + alignment - 1) / alignment * alignment - at);
+}
+
+void plan_aligned(Program& program, const plugin::Collective& c, uint32_t alignment, int32_t rank, int32_t size,
+                  const std::function<void(const plugin::Collective&)>& plan) {
+  bool all_well = true;
+  for (size_t i = 0; i < c.counts.size(); ++i)
+    all_well = all_well && !misaligned(c.in[i], alignment) && !misaligned(c.out[i], alignment);
+  if (all_well) return plan(c);
+  plugin::Collective moved = c;
+  struct Copy {
+    char *to, *from;
+    uint64_t bytes;
+  };
+  std::vector<Copy> before, after;
+  const uint64_t width = control::dtype_bytes(c.dtype);
+  for (size_t i = 0; i < c.counts.size(); ++i) {
+    const uint64_t in = in_elements(c, i, rank) * width, out = out_elements(c, i, rank, size) * width;
+    const bool in_place = address(c.in[i]) == address(c.out[i]);
+    if (!misaligned(c.in[i], alignment) && !misaligned(c.out[i], alignment)) continue;
+    const uint64_t room = in_place ? std::max(in, out) : 0;
+    char* const shared = in_place ? aligned_scratch(program, room, alignment) : nullptr;
+    if (in_place || misaligned(c.in[i], alignment)) {
+      char* const to = in_place ? shared : aligned_scratch(program, in, alignment);
+      char* const from = address(c.in[i]);
+      // In place, an allgather finds this rank's part where it will stand in the end.
+      uint64_t skip = 0;
+      if (in_place && c.coll == HVD_ALLGATHER)
+        for (int32_t r = 0; r < rank; ++r) skip += out_part(c, i, r, size) * width;
+      if (in > 0) before.push_back({to + skip, from + skip, in});
+      moved.in[i] = {to, 0, in_place ? room : in};
+    }
+    if (in_place || misaligned(c.out[i], alignment)) {
+      char* const from = in_place ? shared : aligned_scratch(program, out, alignment);
+      if (out > 0) after.push_back({address(c.out[i]), from, out});
+      moved.out[i] = {from, 0, in_place ? room : out};
+    }
+  }
+  const auto copy_all = [](std::vector<Copy> list) {
+    return [list = std::move(list)](Program&) {
+      for (const Copy& x : list) std::memcpy(x.to, x.from, x.bytes);
+    };
+  };
+  if (!before.empty()) program.compute(copy_all(std::move(before)));
+  plan(moved);
+  if (!after.empty()) program.compute(copy_all(std::move(after)));
+}
+
+}  // namespace hvd::data

@@ -1,0 +1,55 @@
+// Pieces of memory, one behind another, seen as one run of bytes: what a list of buffers is to an algorithm that only
+// moves it. The memory is not owned. A value; one thread at a time.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+namespace hvd::data {
+
+class ByteList {
+ public:
+  void add(char* p, uint64_t bytes) {
+    if (bytes == 0) return;
+    pieces_.push_back({p, total_, bytes});
+    total_ += bytes;
+  }
+  uint64_t bytes() const { return total_; }
+
+  // Calls visit(address, offset from `at`, bytes) for every contiguous stretch of [at, at + bytes).
+  template <class Visit>
+  void walk(uint64_t at, uint64_t bytes, Visit visit) const {
+    auto it = std::upper_bound(pieces_.begin(), pieces_.end(), at,
+                               [](uint64_t value, const Piece& p) { return value < p.start; });
+    for (uint64_t done = 0; done < bytes; ++it) {
+      const Piece& p = *(it - 1);
+      const uint64_t skip = at + done - p.start, n = std::min(p.bytes - skip, bytes - done);
+      visit(p.p + skip, done, n);
+      done += n;
+    }
+  }
+  void read(uint64_t at, uint64_t bytes, char* to) const {
+    walk(at, bytes, [&](const char* p, uint64_t offset, uint64_t n) { std::memcpy(to + offset, p, n); });
+  }
+  void write(uint64_t at, uint64_t bytes, const char* from) const {
+    walk(at, bytes, [&](char* p, uint64_t offset, uint64_t n) { std::memcpy(p, from + offset, n); });
+  }
+  // The address of [at, at + bytes), null when it lies in several pieces.
+  char* contiguous(uint64_t at, uint64_t bytes) const {
+    char* found = nullptr;
+    walk(at, bytes, [&](char* p, uint64_t offset, uint64_t n) { found = offset == 0 && n == bytes ? p : nullptr; });
+    return found;
+  }
+
+ private:
+  struct Piece {
+    char* p;
+    uint64_t start, bytes;
+  };
+  std::vector<Piece> pieces_;
+  uint64_t total_ = 0;
+};
+
+}  // namespace hvd::data

@@ -1,0 +1,106 @@
+// Which way a collective goes, and what is said about it. See emulated.h.
+#include "engine/data/emulated.h"
+
+#include <utility>
+
+#include "engine/control/signature.h"
+#include "engine/data/parts.h"
+#include "engine/observe/log.h"
+
+namespace hvd::data {
+
+EmulatedTransport::EmulatedTransport(Transport& inner, plugin::Communicator& comm, const HostMath& math,
+                                     EmulationPolicy policy)
+    : inner_(inner), comm_(comm), math_(math), policy_(std::move(policy)), routes_(comm) {}
+
+namespace {
+std::string what_of(int32_t coll, int32_t dtype, int32_t op, const std::string& device) {
+  std::string text = coll_name(coll);
+  if (coll == HVD_BARRIER) return text + " on " + device;
+  if (reduces(coll) && op != HVD_SUM) text += std::string(" (") + control::reduce_op_name(op) + ")";
+  return text + " of " + control::dtype_name(dtype) + " on " + device;
+}
+}  // namespace
+
+void EmulatedTransport::refuse(const plugin::Collective& c, Route route) const {
+  std::string text = "horovod: " + what_of(c.coll, c.dtype, c.op, policy_.device_type) +
+                     " is not supported by backend '" + comm_.backend().name() + "' and ";
+  if (route != Route::None) {
+    text +=
+        "emulation is off (HOROVOD_EMULATION=0).\n  fix: HOROVOD_EMULATION=1, HOROVOD_BACKEND=" + policy_.device_type +
+        "." + coll_name(c.coll) + "=<another backend>, or cast.";
+  } else if (reduces(c.coll) && !HostMath::reduces(c.dtype, c.op)) {
+    text += "cannot be emulated: this reduction of " + std::string(control::dtype_name(c.dtype)) +
+            " does not exist on host memory either.\n  fix: cast.";
+  } else if (!(comm_.caps() & HVD_CAP_REQUEST)) {
+    text += "cannot be emulated: the backend works on streams, which host memory does not have.\n  fix: " +
+            std::string("HOROVOD_BACKEND=<another backend>, or cast.");
+  } else {
+    text += "cannot be emulated: the backend has no allgather to compose it from.\n  fix: " +
+            std::string("HOROVOD_BACKEND=<another backend>.");
+  }
+  throw plugin::BackendError(HVD_E_UNSUPPORTED, 0, 0, text + "  No automatic narrowing is done.");
+}
+
+void EmulatedTransport::say(const plugin::Collective& c, Route route) {
+  if (comm_.rank() != 0) return;
+  const std::string key = comm_.backend().name() + "/" + std::to_string(c.coll) + "/" + std::to_string(c.dtype);
+  if (!policy_.said->insert(key).second) return;
+  // Moving bytes under another name costs nothing; a composed reduction does.
+  const bool cheap = route == Route::Bytes || c.coll == HVD_BARRIER;
+  observe::log(cheap ? observe::Level::Info : observe::Level::Warning,
+               what_of(c.coll, c.dtype, c.op, policy_.device_type) + ": backend '" + comm_.backend().name() + "' " +
+                   routes_.shortage(c.coll, c.dtype, c.op) + "; EMULATED by " +
+                   routes_.describe(route, c.coll, c.dtype, c.op) + " (said once).");
+}
+
+Service EmulatedTransport::service(int32_t coll, int32_t dtype, int32_t op, bool varying) {
+  const Route route = routes_.choose(coll, dtype, op, varying, 0);
+  if (route == Route::Native) return {Served::Native, ""};
+  if (route == Route::None || !policy_.allowed) return {Served::Unsupported, ""};
+  return {Served::Emulated, routes_.describe(route, coll, dtype, op)};
+}
+
+plugin::Collective EmulatedTransport::settings(const plugin::Collective& c, int32_t coll, int32_t dtype) const {
+  plugin::Collective s;
+  copy_settings(s, c);
+  s.coll = coll;
+  s.dtype = dtype;
+  return s;
+}
+
+void EmulatedTransport::plan(Program& program, const plugin::Collective& c) {
+  uint64_t bytes = 0;
+  if (reduces(c.coll))
+    for (uint64_t n : c.counts) bytes += n * control::dtype_bytes(c.dtype);
+  const bool varying = !c.out_counts.empty() || !c.in_counts.empty();
+  const Route route = routes_.choose(c.coll, c.dtype, c.op, varying, bytes);
+  if (route == Route::Native) return inner_.plan(program, c);
+  if (route == Route::None || !policy_.allowed) refuse(c, route);
+  say(c, route);
+  switch (route) {
+    case Route::Bytes:
+      if (c.coll == HVD_BROADCAST) return broadcast_bytes(program, c);
+      if (c.coll == HVD_ALLGATHER) return allgather(program, c);
+      return alltoall(program, c, false);
+    case Route::GatheredMove:
+      if (c.coll == HVD_BROADCAST) return broadcast_gathered(program, c);
+      if (c.coll == HVD_BARRIER) return barrier(program, c);
+      return alltoall(program, c, true);
+    case Route::SumAndDivide:
+      return sum_and_divide(program, c);
+    case Route::Widened:
+      return widened(program, c);
+    case Route::ExchangeReduce:
+      if (c.coll == HVD_REDUCESCATTER) return exchange_reduce_scatter(program, c);
+      return exchange_reduce(program, c);
+    case Route::GatherReduce:
+      return gather_reduce(program, c);
+    default:
+      if (c.coll == HVD_BARRIER) return barrier(program, c);
+      if (c.coll == HVD_REDUCE) return reduce_through_allreduce(program, c);
+      return scatter_through_allreduce(program, c);
+  }
+}
+
+}  // namespace hvd::data

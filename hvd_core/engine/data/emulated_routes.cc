@@ -1,0 +1,215 @@
+// See emulated_routes.h.
+#include "engine/data/emulated_routes.h"
+
+#include <array>
+#include <vector>
+
+#include "engine/control/signature.h"
+#include "engine/data/host_math.h"
+#include "engine/data/parts.h"
+
+namespace hvd::data {
+
+namespace {
+
+// Below this an exchange and a gather cost more in latency than an allgather of everything costs in bytes.
+constexpr uint64_t kExchangeBytes = 64 * 1024;
+constexpr uint64_t kLeastSlice = 1024;  // carrier elements that one rank must be able to send another in one call
+
+// Integers first. BOOL is no carrier: a backend may normalise it.
+constexpr std::array kCarriers{HVD_UINT8,  HVD_INT8,  HVD_UINT16,  HVD_INT16,   HVD_UINT32,  HVD_INT32,
+                               HVD_UINT64, HVD_INT64, HVD_FLOAT32, HVD_FLOAT64, HVD_FLOAT16, HVD_BFLOAT16};
+
+bool is_half(int32_t t) { return t == HVD_FLOAT16 || t == HVD_BFLOAT16; }
+bool is_unsigned(int32_t t) { return t == HVD_UINT8 || t == HVD_UINT16 || t == HVD_UINT32 || t == HVD_UINT64; }
+
+// Whether an allreduce of `from` (an integer) by `op` over `ranks` ranks may be done in the float type `to`.
+bool fits_float(int32_t from, int32_t to, int32_t op, uint64_t ranks) {
+  const uint64_t bits = control::dtype_bytes(from) * 8, mantissa = to == HVD_FLOAT32 ? 24 : 53;
+  if (op == HVD_PROD || bits >= mantissa) return false;
+  if (op == HVD_MIN || op == HVD_MAX) return true;
+  return ranks <= uint64_t{1} << (mantissa - bits);
+}
+
+// The same in a wider integer type. Sums and products of fewer bits are those of more bits, cut off; an average needs
+// the whole sum.
+bool fits_integer(int32_t from, int32_t to, int32_t op, uint64_t ranks) {
+  const uint64_t bits = control::dtype_bytes(from) * 8, room = control::dtype_bytes(to) * 8;
+  if (room <= bits || (is_unsigned(to) && !is_unsigned(from))) return false;
+  return op != HVD_AVG || (room - bits > 1 && ranks < uint64_t{1} << (room - bits - 1));
+}
+
+}  // namespace
+
+Carrier Routes::same_form(int32_t coll, int32_t dtype, bool varying) {
+  const uint64_t width = control::dtype_bytes(dtype);
+  Carrier best;
+  int best_score = 0;
+  for (int32_t t : kCarriers) {
+    const uint64_t w = control::dtype_bytes(t);
+    // An own element is best left whole, then cut into as few as possible; a wider carrier needs padding.
+    const int score = w == width ? 100 : width % w == 0 ? 50 + static_cast<int>(w) : 20 - static_cast<int>(w);
+    if (score > best_score && abilities_.serves(coll, t, HVD_SUM, varying)) {
+      best = {t, w, varying};
+      best_score = score;
+    }
+  }
+  return best;
+}
+
+Carrier Routes::carrier(int32_t coll, int32_t dtype) {
+  const uint64_t width = control::dtype_bytes(dtype);
+  const bool varying = coll != HVD_BROADCAST;
+  if (abilities_.serves(coll, dtype, HVD_SUM, varying)) return {dtype, width, true};
+  if (Carrier c = same_form(coll, dtype, varying)) {
+    c.varying = true;
+    return c;
+  }
+  if (coll != HVD_ALLGATHER) return {};
+  if (abilities_.serves(coll, dtype)) return {dtype, width, false};
+  return same_form(coll, dtype, false);
+}
+
+Widening Routes::widening(int32_t dtype, int32_t op) {
+  const auto ranks = static_cast<uint64_t>(comm_.size());
+  const int32_t sum_op = op == HVD_AVG ? int32_t{HVD_SUM} : op;
+  const auto serves = [&](int32_t t, int32_t o) { return abilities_.serves(HVD_ALLREDUCE, t, o); };
+  if (is_half(dtype)) return serves(HVD_FLOAT32, sum_op) ? Widening{HVD_FLOAT32, sum_op} : Widening{};
+  if (dtype == HVD_BOOL) {
+    // "Or" of zeros and ones is their maximum, or whether their sum is zero; "and" is their minimum or product.
+    const bool either = op == HVD_SUM || op == HVD_MAX;
+    for (int32_t t : {HVD_UINT8, HVD_INT8, HVD_INT32, HVD_FLOAT32, HVD_INT64, HVD_FLOAT64}) {
+      if (serves(t, either ? HVD_MAX : HVD_MIN)) return {t, either ? HVD_MAX : HVD_MIN};
+      if (!either && serves(t, HVD_PROD)) return {t, HVD_PROD};
+      if (either && control::dtype_bytes(t) >= 4 && ranks < (1u << 24) && serves(t, HVD_SUM)) return {t, HVD_SUM};
+    }
+    return {};
+  }
+  if (dtype == HVD_FLOAT32 || dtype == HVD_FLOAT64) return {};
+  for (int32_t t : {HVD_INT16, HVD_UINT16, HVD_INT32, HVD_UINT32, HVD_INT64, HVD_UINT64})
+    if (fits_integer(dtype, t, op, ranks) && serves(t, sum_op)) return {t, sum_op};
+  for (int32_t t : {HVD_FLOAT32, HVD_FLOAT64})
+    if (fits_float(dtype, t, op, ranks) && serves(t, sum_op)) return {t, sum_op};
+  return {};
+}
+
+// An exchange whose calls hold so little that there would be more rounds than sense is none.
+bool Routes::exchanges_slices(int32_t dtype) {
+  const Carrier c = carrier(HVD_ALLTOALL, dtype);
+  if (!c) return false;
+  const uint64_t most = abilities_.ask(HVD_ALLTOALL, c.dtype, HVD_SUM, true).max_count;
+  return most / kLeastSlice / 2 >= static_cast<uint64_t>(comm_.size());
+}
+
+Route Routes::reduction(int32_t coll, int32_t dtype, int32_t op, uint64_t bytes) {
+  if (!HostMath::reduces(dtype, op)) return Route::None;
+  const bool allreduce = coll == HVD_ALLREDUCE;
+  const bool native = !allreduce && abilities_.serves(HVD_ALLREDUCE, dtype, op);
+  if (allreduce && op == HVD_AVG && (dtype == HVD_FLOAT32 || dtype == HVD_FLOAT64) &&
+      abilities_.serves(coll, dtype, HVD_SUM)) {
+    return Route::SumAndDivide;
+  }
+  const bool gathers{carrier(HVD_ALLGATHER, dtype)}, exchanges = exchanges_slices(dtype);
+  if (coll == HVD_REDUCESCATTER) {
+    if (exchanges) return Route::ExchangeReduce;
+    if (native || !gathers)
+      return choose(HVD_ALLREDUCE, dtype, op, false, bytes) == Route::None ? Route::None : Route::ThroughAllreduce;
+  }
+  if (coll == HVD_REDUCE) {
+    return choose(HVD_ALLREDUCE, dtype, op, false, bytes) == Route::None ? Route::None : Route::ThroughAllreduce;
+  }
+  const auto ranks = static_cast<uint64_t>(comm_.size());
+  if (allreduce && exchanges && gathers && ranks > 2 && bytes >= kExchangeBytes) return Route::ExchangeReduce;
+  if (const Widening w = widening(dtype, op)) {
+    // An allreduce moves about twice its bytes, an allgather the bytes of all ranks; where these are equal, the
+    // allgather keeps the rank order.
+    const bool cheaper = ranks * control::dtype_bytes(dtype) > 2 * control::dtype_bytes(w.dtype);
+    if (allreduce && (cheaper || !gathers)) return Route::Widened;
+    if (!allreduce && cheaper) return Route::ThroughAllreduce;
+  }
+  return gathers ? Route::GatherReduce : Route::None;
+}
+
+Route Routes::choose(int32_t coll, int32_t dtype, int32_t op, bool varying, uint64_t bytes) {
+  const Ability& native = abilities_.ask(coll, dtype, op, varying);
+  // Only the composed alltoall can agree on a number of rounds.
+  if (native.served && (coll != HVD_ALLTOALL || native.max_count == UINT64_MAX)) return Route::Native;
+  // Computations between collectives need to know that a collective is through.
+  if (!(comm_.caps() & HVD_CAP_REQUEST)) return native.served ? Route::Native : Route::None;
+  switch (coll) {
+    case HVD_ALLREDUCE:
+    case HVD_REDUCE:
+    case HVD_REDUCESCATTER:
+      return reduction(coll, dtype, op, bytes);
+    case HVD_BROADCAST:
+      if (carrier(coll, dtype)) return Route::Bytes;
+      return carrier(HVD_ALLGATHER, dtype) ? Route::GatheredMove : Route::None;
+    case HVD_ALLTOALL:
+      // Both ways begin with an allgather of sizes (the first one only where calls have a limit).
+      if (!carrier(HVD_ALLGATHER, HVD_UINT64)) return Route::None;
+      return carrier(coll, dtype) ? Route::Bytes : Route::GatheredMove;
+    case HVD_ALLGATHER:
+      return carrier(coll, dtype) ? Route::Bytes : Route::None;
+    case HVD_BARRIER:
+      if (summed_dtype() >= 0) return Route::ThroughAllreduce;
+      return carrier(HVD_ALLGATHER, HVD_UINT8) ? Route::GatheredMove : Route::None;
+    default:
+      return Route::None;
+  }
+}
+
+int32_t Routes::summed_dtype() {
+  for (int32_t t : kCarriers)
+    if (abilities_.serves(HVD_ALLREDUCE, t)) return t;
+  return -1;
+}
+
+std::string Routes::describe(Route route, int32_t coll, int32_t dtype, int32_t op) {
+  switch (route) {
+    case Route::Native:
+      return "natively";
+    case Route::Bytes: {
+      const Carrier c = carrier(coll, dtype);
+      if (c.dtype == dtype) return c.varying ? std::string("calls with explicit sizes") : "parts padded to one size";
+      return std::string("moving its bytes as ") + control::dtype_name(c.dtype);
+    }
+    case Route::GatheredMove:
+      return "allgather";
+    case Route::SumAndDivide:
+      return "sum + local division";
+    case Route::Widened:
+      return std::string("allreduce of ") + control::dtype_name(widening(dtype, op).dtype);
+    case Route::ExchangeReduce:
+      return coll == HVD_REDUCESCATTER ? "alltoall + local reduction" : "alltoall + local reduction + allgather";
+    case Route::GatherReduce:
+      return "allgather + local reduction";
+    case Route::ThroughAllreduce: {
+      const Route below = coll == HVD_BARRIER ? Route::Native : choose(HVD_ALLREDUCE, dtype, op, false, 0);
+      return below == Route::Native ? "allreduce" : describe(below, HVD_ALLREDUCE, dtype, op);
+    }
+    case Route::None:
+      break;
+  }
+  return "nothing";
+}
+
+std::string Routes::shortage(int32_t coll, int32_t dtype, int32_t op) {
+  const std::string name = control::dtype_name(dtype);
+  if (coll == HVD_BARRIER) return "has no barrier";
+  if (reduces(coll) && op != HVD_SUM && abilities_.serves(coll, dtype, HVD_SUM)) {
+    return "reduces " + name + ", but not by this operation";
+  }
+  std::vector<std::string> has;
+  for (int32_t other : {HVD_ALLREDUCE, HVD_REDUCE, HVD_BROADCAST, HVD_ALLGATHER, HVD_REDUCESCATTER, HVD_ALLTOALL}) {
+    bool any = abilities_.serves(other, dtype, HVD_SUM, true) || abilities_.serves(other, dtype);
+    if (other == coll) any = false;
+    if (any) has.emplace_back(coll_name(other));
+  }
+  if (abilities_.serves(coll, dtype, op)) return std::string("has limits for ") + coll_name(coll) + " of " + name;
+  if (has.empty()) return "has no " + name;
+  std::string text = "has " + name + " for " + has[0];
+  for (size_t i = 1; i < has.size(); ++i) text += (i + 1 == has.size() ? " and " : ", ") + has[i];
+  return text + " only";
+}
+
+}  // namespace hvd::data

@@ -1,0 +1,73 @@
+// See parts.h.
+#include "engine/data/parts.h"
+
+#include <array>
+
+namespace hvd::data {
+
+namespace {
+uint64_t from_table(const std::vector<uint64_t>& table, size_t i, int32_t r, int32_t size) {
+  return table[i * static_cast<size_t>(size) + static_cast<size_t>(r)];
+}
+}  // namespace
+
+void copy_settings(plugin::Collective& to, const plugin::Collective& from) {
+  to.coll = from.coll;
+  to.dtype = from.dtype;
+  to.op = from.op;
+  to.root = from.root;
+  to.peer = from.peer;
+  to.prescale = from.prescale;
+  to.postscale = from.postscale;
+  to.deadline_ns = from.deadline_ns;
+  to.seq = from.seq;
+  to.stream = from.stream;
+}
+
+bool reduces(int32_t coll) { return coll == HVD_ALLREDUCE || coll == HVD_REDUCE || coll == HVD_REDUCESCATTER; }
+bool rooted(int32_t coll) { return coll == HVD_REDUCE || coll == HVD_BROADCAST; }
+
+const char* coll_name(int32_t coll) {
+  constexpr std::array<const char*, HVD_COLL_COUNT> names{
+      "allreduce", "reduce", "broadcast", "allgather", "reducescatter", "alltoall", "send", "recv", "barrier"};
+  return coll >= 0 && coll < HVD_COLL_COUNT ? names[static_cast<size_t>(coll)] : "collective";
+}
+
+uint64_t out_part(const plugin::Collective& c, size_t i, int32_t r, int32_t size) {
+  if (!c.out_counts.empty()) return from_table(c.out_counts, i, r, size);
+  return c.coll == HVD_ALLGATHER ? c.counts[i] : c.counts[i] / static_cast<uint64_t>(size);
+}
+
+uint64_t in_part(const plugin::Collective& c, size_t i, int32_t r, int32_t size) {
+  if (!c.in_counts.empty()) return from_table(c.in_counts, i, r, size);
+  return c.counts[i] / static_cast<uint64_t>(size);
+}
+
+uint64_t in_elements(const plugin::Collective& c, size_t i, int32_t rank) {
+  return c.coll == HVD_BROADCAST && c.root != rank ? 0 : c.counts[i];
+}
+
+uint64_t out_elements(const plugin::Collective& c, size_t i, int32_t rank, int32_t size) {
+  switch (c.coll) {
+    case HVD_ALLREDUCE:
+      return c.counts[i];
+    case HVD_REDUCE:
+      return c.root == rank ? c.counts[i] : 0;
+    case HVD_BROADCAST:  // the root may do without
+      return c.out[i].base == nullptr ? 0 : c.counts[i];
+    case HVD_REDUCESCATTER:
+      return out_part(c, i, rank, size);
+    case HVD_ALLGATHER:
+    case HVD_ALLTOALL: {
+      uint64_t total = 0;
+      for (int32_t r = 0; r < size; ++r) total += out_part(c, i, r, size);
+      return total;
+    }
+    case HVD_RECV:
+      return c.counts[i];
+    default:
+      return 0;
+  }
+}
+
+}  // namespace hvd::data

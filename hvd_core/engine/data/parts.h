@@ -1,0 +1,32 @@
+// Reading a plugin::Collective: addresses, and how many elements of which buffer go where. See hvd_coll_args for the
+// rules that these functions spell out. Pure functions, any thread.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/plugin/communicator.h"
+
+namespace hvd::data {
+
+inline char* address(const hvd_buf& b) { return static_cast<char*>(b.base) + b.offset; }
+// The part of `b` that begins `skip` bytes into it.
+inline hvd_buf part_of(const hvd_buf& b, uint64_t skip, uint64_t bytes) { return {b.base, b.offset + skip, bytes}; }
+
+// Everything but the buffers and their sizes.
+void copy_settings(plugin::Collective& to, const plugin::Collective& from);
+
+bool reduces(int32_t coll);  // ALLREDUCE, REDUCE, REDUCESCATTER
+bool rooted(int32_t coll);   // REDUCE, BROADCAST
+const char* coll_name(int32_t coll);
+
+// ALLGATHER, REDUCESCATTER, ALLTOALL: elements of buffer i that rank r sends here (ALLGATHER, ALLTOALL), or receives
+// (REDUCESCATTER).
+uint64_t out_part(const plugin::Collective& c, size_t i, int32_t r, int32_t size);
+// ALLTOALL: elements of buffer i that go to rank r.
+uint64_t in_part(const plugin::Collective& c, size_t i, int32_t r, int32_t size);
+
+// Elements of in[i] that this rank's part of the collective reads, and of out[i] that it writes.
+uint64_t in_elements(const plugin::Collective& c, size_t i, int32_t rank);
+uint64_t out_elements(const plugin::Collective& c, size_t i, int32_t rank, int32_t size);
+
+}  // namespace hvd::data

@@ -1,0 +1,428 @@
+// What EmulatedTransport and DirectTransport make of backends that lack things, against the shm backend that has them
+// all: every collective, type and reduction, with ranks as threads, must give the same bits.
+//
+//   emulated_test path/to/libhvd_backend_shm.so path/to/libpoor.so [seed]
+#include "engine/data/emulated.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <set>
+
+#include "../../abi/support.h"
+#include "engine/control/signature.h"
+#include "engine/data/direct.h"
+#include "engine/data/parts.h"
+#include "engine/observe/log.h"
+#include "masked_backend.h"
+
+using namespace hvd;
+using data::Program;
+using plugin::Collective;
+
+namespace {
+
+constexpr int32_t kDtypes[] = {HVD_UINT8,    HVD_INT8,          HVD_UINT16,      HVD_INT16,   HVD_INT32,
+                               HVD_INT64,    HVD_FLOAT16,       HVD_FLOAT32,     HVD_FLOAT64, HVD_BOOL,
+                               HVD_BFLOAT16, HVD_FLOAT8_E4M3FN, HVD_FLOAT8_E5M2, HVD_UINT32,  HVD_UINT64};
+
+std::shared_ptr<plugin::Backend> shm_backend;
+uint64_t cases = 0;
+
+void run(Program& program) {
+  for (int turn = 0; !program.advance(); ++turn)
+    if (turn % 2) program.wait(test::in_seconds(0.001));
+}
+
+// Elements whose sums, products and averages of a few ranks are worth comparing.
+void fill(std::mt19937_64& random, const data::HostMath& math, char* to, uint64_t n, int32_t dtype, bool moves) {
+  const uint64_t width = control::dtype_bytes(dtype);
+  const bool is_float = dtype == HVD_FLOAT16 || dtype == HVD_BFLOAT16 || dtype == HVD_FLOAT32 || dtype == HVD_FLOAT64;
+  for (uint64_t i = 0; i < n; ++i) {
+    if (dtype == HVD_BOOL) {
+      to[i] = static_cast<char>(random() & 1);
+    } else if (is_float && !moves) {
+      const double x = std::uniform_real_distribution<double>(-4, 4)(random);
+      math.convert(to + i * width, dtype, &x, HVD_FLOAT64, 1);
+    } else {
+      const uint64_t bits = random();  // NaNs and all
+      std::memcpy(to + i * width, &bits, width);
+    }
+  }
+}
+
+struct Case {
+  int32_t coll = 0, dtype = 0, op = 0, root = 0;
+  bool in_place = false, varying = false;
+  double pre = 1, post = 1;
+  uint64_t shift = 0;            // bytes by which buffers are misaligned
+  std::vector<uint64_t> counts;  // per buffer; for a v form: the unit that the parts are made from
+  std::string text() const {
+    std::string s = std::string(data::coll_name(coll)) + " " + control::dtype_name(dtype) + " " +
+                    control::reduce_op_name(op) + (in_place ? " in place" : "") + (varying ? " varying" : "") +
+                    " root " + std::to_string(root) + " factors " + std::to_string(pre) + ", " + std::to_string(post) +
+                    " shift " + std::to_string(shift) + " counts";
+    for (uint64_t n : counts) s += " " + std::to_string(n);
+    return s;
+  }
+};
+
+// The buffers of one rank and one run.
+struct Buffers {
+  std::vector<std::vector<char>> memory;
+  Collective c;
+};
+
+// Elements that rank `from` has for rank `to` in buffer i, where sizes vary.
+uint64_t part(const Case& x, size_t i, int from, int to, int size) {
+  const auto u = static_cast<uint64_t>(from * 5 + to * 3) + i;
+  return x.varying ? x.counts[i] * (u % 3) / 2 + (x.counts[i] ? u % 2 : 0)
+                   : x.counts[i] + 0 * static_cast<uint64_t>(size);
+}
+
+Buffers make(const Case& x, int rank, int size, const data::HostMath& math, uint64_t seed) {
+  Buffers b;
+  Collective& c = b.c;
+  c.coll = x.coll;
+  c.dtype = x.dtype;
+  c.op = x.op;
+  c.root = x.root;
+  c.prescale = x.pre;
+  c.postscale = x.post;
+  c.deadline_ns = HVD_NO_DEADLINE;
+  if (x.coll == HVD_BARRIER) return b;
+  const uint64_t width = control::dtype_bytes(x.dtype);
+  std::mt19937_64 random(seed * 977 + static_cast<uint64_t>(rank));
+  for (size_t i = 0; i < x.counts.size(); ++i) {
+    uint64_t in = 0, out = 0, skip = 0;
+    for (int r = 0; r < size; ++r) {
+      switch (x.coll) {
+        case HVD_ALLGATHER:
+          if (r == rank) skip = out;
+          out += part(x, i, r, 0, size);
+          if (x.varying) c.out_counts.push_back(part(x, i, r, 0, size));
+          if (r == rank) in = part(x, i, r, 0, size);
+          break;
+        case HVD_REDUCESCATTER:
+          in += part(x, i, 0, r, size);
+          if (x.varying) c.out_counts.push_back(part(x, i, 0, r, size));
+          if (r == rank) out = part(x, i, 0, r, size);
+          break;
+        case HVD_ALLTOALL:
+          in += part(x, i, rank, r, size);
+          out += part(x, i, r, rank, size);
+          if (x.varying) c.in_counts.push_back(part(x, i, rank, r, size));
+          if (x.varying) c.out_counts.push_back(part(x, i, r, rank, size));
+          break;
+        default:
+          in = out = x.counts[i];
+      }
+    }
+    const uint64_t room = x.in_place ? std::max(in, out) : in;
+    auto& from = b.memory.emplace_back(room * width + 64 + x.shift, '\x5a');
+    char* const p = from.data() + x.shift;
+    char* q = p;
+    if (!x.in_place) q = b.memory.emplace_back(out * width + 64 + x.shift, '\x5a').data() + x.shift;
+    const bool has = (x.coll != HVD_BROADCAST || rank == x.root);
+    const bool at_place = x.in_place && x.coll == HVD_ALLGATHER;
+    if (has) fill(random, math, p + (at_place ? skip * width : 0), in, x.dtype, !data::reduces(x.coll));
+    c.in.push_back({p, 0, room * width});
+    c.out.push_back({q, 0, out * width});
+    c.counts.push_back(in);
+  }
+  return b;
+}
+
+// Writes nothing where it must not: a non-root's result of a reduce is left out of the comparison, all else is in.
+bool same(const Case& x, const Buffers& a, const Buffers& b, int rank) {
+  if (x.coll == HVD_REDUCE && rank != x.root) return true;
+  for (size_t i = 0; i < a.c.out.size(); ++i) {
+    const uint64_t n = a.c.out[i].bytes;
+    if (n && std::memcmp(a.c.out[i].base, b.c.out[i].base, n) != 0) return false;
+  }
+  // Nothing behind the ends of the buffers.
+  for (size_t i = 0; i < b.memory.size(); ++i)
+    for (size_t k = b.memory[i].size() - 64; k < b.memory[i].size(); ++k)
+      if (b.memory[i][k] != '\x5a' && a.memory[i][k] == '\x5a') return false;
+  return true;
+}
+
+struct Setup {
+  std::string name;
+  std::shared_ptr<plugin::Backend> backend;
+  uint64_t scratch = 64 << 20;
+  bool complete = true;  // everything but reductions that do not exist must work
+};
+
+std::vector<Case> make_cases(int size, uint64_t seed, bool thorough) {
+  std::vector<Case> all;
+  std::mt19937_64 random(seed);
+  const std::vector<std::vector<uint64_t>> shapes{{1}, {17}, {0}, {5, 1, 9}, {3, 0}, {1023}, {64, 64}, {2500}};
+  size_t shape = 0;
+  for (int32_t coll : {HVD_ALLREDUCE, HVD_REDUCE, HVD_BROADCAST, HVD_ALLGATHER, HVD_REDUCESCATTER, HVD_ALLTOALL}) {
+    for (int32_t dtype : kDtypes) {
+      for (int32_t op = 0; op < (data::reduces(coll) ? HVD_REDOP_COUNT : 1); ++op) {
+        for (int variant = 0; variant < (thorough ? 3 : 1); ++variant) {
+          Case x;
+          x.coll = coll;
+          x.dtype = dtype;
+          x.op = op;
+          x.root = static_cast<int32_t>(random() % static_cast<uint64_t>(size));
+          x.varying = coll >= HVD_ALLGATHER && random() % 2;
+          // The reference does not do these two in place with several ranks.
+          x.in_place = coll < HVD_REDUCESCATTER && random() % 2;
+          if (data::reduces(coll) && random() % 3 == 0) x.pre = 1.5, x.post = 0.75;
+          x.shift = random() % 2 ? 0 : control::dtype_bytes(dtype);
+          x.counts = shapes[shape++ % shapes.size()];
+          all.push_back(x);
+        }
+      }
+    }
+  }
+  for (int32_t dtype : {HVD_FLOAT16, HVD_INT64, HVD_FLOAT32}) {
+    Case x;
+    x.coll = HVD_ALLREDUCE;
+    x.dtype = dtype;
+    x.op = HVD_AVG;
+    x.counts = {70001, 3};
+    all.push_back(x);
+  }
+  Case barrier;
+  barrier.coll = HVD_BARRIER;
+  all.push_back(barrier);
+  return all;
+}
+
+void run_setup(const Setup& setup, int size, uint64_t seed, bool thorough) {
+  test::MapStore store;
+  const std::string where = setup.name + " on " + std::to_string(size) + ": ";
+  const auto list = make_cases(size, seed, thorough);
+  test::on_ranks(size, [&](int rank) {
+    const auto reference = test::join_comm(*shm_backend, store, "reference", rank, size);
+    const auto comm = test::join_comm(*setup.backend, store, "poor", rank, size);
+    const data::HostMath math(shm_backend);
+    data::DirectTransport whole(*reference), direct(*comm);
+    data::EmulationPolicy policy;
+    policy.scratch_bytes = setup.scratch;
+    data::EmulatedTransport emulated(direct, *comm, math, policy);
+    Program program;
+    for (size_t k = 0; k < list.size(); ++k) {
+      const Case& x = list[k];
+      Buffers expected = make(x, rank, size, math, seed + k), got = make(x, rank, size, math, seed + k);
+      std::string refused;
+      try {
+        emulated.plan(program, got.c);
+        run(program);
+      } catch (const plugin::BackendError& e) {
+        if (e.code != HVD_E_UNSUPPORTED) throw;
+        refused = e.what();
+      }
+      program.clear();
+      const bool exists = !data::reduces(x.coll) || data::HostMath::reduces(x.dtype, x.op);
+      if (!exists || !setup.complete) {
+        const auto service = emulated.service(x.coll, x.dtype, x.op, x.varying);
+        const bool said = service.served == data::Served::Unsupported;
+        test::check(said == !refused.empty(), where + x.text() + ": service() and plan() differ; " + refused);
+        if (!exists) test::check(!refused.empty(), where + x.text() + " was not refused");
+        if (!refused.empty()) continue;
+      }
+      if (!refused.empty()) {
+        test::check(false, where + x.text() + ": refused: " + refused);
+        continue;
+      }
+      whole.plan(program, expected.c);
+      run(program);
+      program.clear();
+      test::check(same(x, expected, got, rank), where + "rank " + std::to_string(rank) + ": " + x.text());
+      if (rank == 0) ++cases;
+    }
+  });
+}
+
+template <int N, class Serves>
+Setup masked(const char* shm_library, const std::string& name, Serves serves, uint64_t more_caps = 0,
+             uint32_t alignment = 1, uint64_t max_count = 0) {
+  using B = test::MaskedBackend<N>;
+  B::open(shm_library);
+  B::mask.name = name;
+  B::mask.caps |= more_caps;
+  B::mask.serves = serves;
+  B::mask.alignment = alignment;
+  B::mask.max_count = max_count;
+  return {name, plugin::Backend::load_entry(&B::entry, name, "this test")};
+}
+
+// Collectives of several kinds at once: how many groups does it take?
+template <int N>
+void groups(const Setup& setup, int expected) {
+  auto& mask = test::MaskedBackend<N>::mask;
+  mask.groups = mask.grouped = 0;
+  test::MapStore store;
+  test::on_ranks(2, [&](int rank) {
+    const auto comm = test::join_comm(*setup.backend, store, "groups", rank, 2);
+    data::DirectTransport direct(*comm);
+    Program program;
+    std::vector<float> sums(12, 1.0f), words(12, static_cast<float>(rank));
+    std::vector<Collective> members;
+    for (size_t i = 0; i < 12; ++i) {
+      Collective c;
+      c.coll = i < 3 || i == 11 ? HVD_ALLREDUCE : i < 6 || i > 8 ? HVD_BROADCAST : HVD_ALLREDUCE;
+      c.dtype = HVD_FLOAT32;
+      c.root = 1;
+      c.in = c.out = {{c.coll == HVD_ALLREDUCE ? &sums[i] : &words[i], 0, 4}};
+      c.counts = {1};
+      c.deadline_ns = HVD_NO_DEADLINE;
+      members.push_back(c);
+    }
+    direct.plan_group(program, members);
+    run(program);
+    for (size_t i = 0; i < 12; ++i)
+      test::check(members[i].coll == HVD_ALLREDUCE ? sums[i] == 2.0f : words[i] == 1.0f, "a member of a group");
+  });
+  test::check(mask.groups == expected, setup.name + ": " + std::to_string(mask.groups) + " groups");
+}
+
+// Messages, and what a backend is said to be able to.
+void words(const Setup& poor) {
+  test::MapStore store;
+  const auto comm = test::join_comm(*poor.backend, store, "words", 0, 1);
+  const data::HostMath math(shm_backend);
+  data::DirectTransport direct(*comm);
+  data::EmulationPolicy off;
+  off.allowed = false;
+  data::EmulatedTransport emulated(direct, *comm, math), forbidden(direct, *comm, math, off);
+  using data::Served;
+  test::check(emulated.service(HVD_ALLREDUCE, HVD_FLOAT32, HVD_SUM).served == Served::Native, "native");
+  const auto gathered = emulated.service(HVD_ALLREDUCE, HVD_INT64, HVD_SUM);
+  test::check(gathered.served == Served::Emulated && gathered.how == "allgather + local reduction", gathered.how);
+  const auto as_bytes = emulated.service(HVD_BROADCAST, HVD_INT64, HVD_SUM);
+  test::check(as_bytes.how == "moving its bytes as float32", as_bytes.how);
+  test::check(emulated.service(HVD_ALLREDUCE, HVD_FLOAT32, HVD_AVG).how == "sum + local division", "average");
+  test::check(emulated.service(HVD_ALLTOALL, HVD_UINT8, HVD_SUM).how == "allgather", "alltoall");
+  test::check(emulated.service(HVD_BARRIER, 0, 0).how == "allreduce", "barrier");
+  test::check(emulated.service(HVD_SEND, HVD_FLOAT32, 0).served == Served::Unsupported, "send");
+  test::check(emulated.service(HVD_ALLREDUCE, HVD_FLOAT8_E5M2, HVD_SUM).served == Served::Unsupported, "float8");
+  test::check(forbidden.service(HVD_ALLREDUCE, HVD_INT64, HVD_SUM).served == Served::Unsupported, "forbidden");
+  Program program;
+  int64_t value = 3;
+  Collective c;
+  c.coll = HVD_ALLREDUCE;
+  c.dtype = HVD_INT64;
+  c.in = c.out = {{&value, 0, 8}};
+  c.counts = {1};
+  std::string text = test::thrown([&] { forbidden.plan(program, c); });
+  test::check(text ==
+                  "UNSUPPORTED horovod: allreduce of int64 on cpu is not supported by backend 'poor' and emulation "
+                  "is off (HOROVOD_EMULATION=0).\n  fix: HOROVOD_EMULATION=1, HOROVOD_BACKEND=cpu.allreduce="
+                  "<another backend>, or cast.  No automatic narrowing is done.",
+              text);
+  c.dtype = HVD_FLOAT8_E5M2;
+  text = test::thrown([&] { emulated.plan(program, c); });
+  test::check(test::contains(text, "this reduction of float8_e5m2 does not exist on host memory"), text);
+}
+
+// What is said, in a file that stands for stderr: once, and by rank 0 alone.
+void said_once(const Setup& poor) {
+  std::fflush(stderr);
+  const int saved = dup(2);
+  FILE* file = std::tmpfile();
+  dup2(fileno(file), 2);
+  observe::set_log(observe::Level::Info, false, -1);
+  test::MapStore store;
+  test::on_ranks(2, [&](int rank) {
+    const auto comm = test::join_comm(*poor.backend, store, "once", rank, 2);
+    const data::HostMath math(shm_backend);
+    data::DirectTransport direct(*comm);
+    data::EmulationPolicy policy;
+    data::EmulatedTransport first(direct, *comm, math, policy), second(direct, *comm, math, policy);
+    Program program;
+    for (int k = 0; k < 4; ++k) {
+      int64_t value = 1 + rank;
+      Collective c;
+      c.coll = k < 3 ? HVD_ALLREDUCE : HVD_BROADCAST;
+      c.dtype = HVD_INT64;
+      c.in = c.out = {{&value, 0, 8}};
+      c.counts = {1};
+      c.deadline_ns = HVD_NO_DEADLINE;
+      (k == 1 ? second : first).plan(program, c);
+      run(program);
+      program.clear();
+    }
+  });
+  observe::set_log(observe::Level::Error, false, -1);
+  dup2(saved, 2);
+  close(saved);
+  std::rewind(file);
+  char text[4096];
+  const size_t n = std::fread(text, 1, sizeof text - 1, file);
+  text[n] = 0;
+  std::fclose(file);
+  const std::string warning =
+      "horovod WARNING: allreduce of int64 on cpu: backend 'poor' has no int64; EMULATED by allgather + local "
+      "reduction "
+      "(said once).\n";
+  const std::string info =
+      "horovod INFO: broadcast of int64 on cpu: backend 'poor' has no int64; EMULATED by moving its bytes as float32 "
+      "(said once).\n";
+  test::check(text == warning + info, std::string("said: ") + text);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 3) return 2;
+  observe::set_log(observe::Level::Error, false, -1);
+  const char* const shm = argv[1];
+  const uint64_t seed = argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 1;
+  shm_backend = plugin::Backend::load_library(shm, "shm");
+  const uint64_t lists = HVD_CAP_VECTORED;
+  std::vector<Setup> setups;
+  setups.push_back({"poor", plugin::Backend::load_library(argv[2], "poor")});
+  setups.push_back(
+      masked<0>(shm, "gather_u8", [](int c, int t, int, bool v) { return c == HVD_ALLGATHER && t == HVD_UINT8 && v; }));
+  setups.push_back(masked<1>(
+      shm, "gather_f64",
+      [](int c, int t, int, bool v) {
+        return c == HVD_ALLGATHER && t == HVD_FLOAT64 && !v;  // one size only
+      },
+      lists, 32));
+  setups.push_back(masked<2>(
+      shm, "sums",
+      [](int c, int t, int op, bool) {
+        if (c == HVD_ALLREDUCE) return op == HVD_SUM && t != HVD_INT8 && t != HVD_FLOAT16 && t != HVD_BOOL;
+        return (c == HVD_BROADCAST || c == HVD_ALLGATHER) && t == HVD_INT16;
+      },
+      lists));
+  setups.push_back(masked<3>(
+      shm, "exchange",
+      [](int c, int t, int, bool v) { return (c == HVD_ALLGATHER || c == HVD_ALLTOALL) && t == HVD_INT32 && v; },
+      lists));
+  setups.push_back(masked<4>(
+      shm, "limited",
+      [](int c, int t, int, bool) {
+        if (c == HVD_ALLREDUCE || c == HVD_ALLGATHER) return t == HVD_FLOAT32;
+        return c == HVD_ALLTOALL && t == HVD_UINT8;
+      },
+      0, 64, 40));
+  setups.push_back(masked<5>(shm, "all_limited", [](int, int, int, bool) { return true; }, lists, 16, 7));
+  setups.push_back(masked<6>(shm, "all_single", [](int, int, int, bool) { return true; }));
+  setups.push_back(masked<7>(shm, "all_groups", [](int, int, int, bool) { return true; }, HVD_CAP_GROUP_SAME));
+  setups.push_back(masked<8>(shm, "all_mixed", [](int, int, int, bool) { return true; }, HVD_CAP_GROUP_MIXED));
+  setups.push_back(masked<9>(shm, "wide", [](int c, int t, int op, bool) {
+    if (c == HVD_ALLREDUCE) return (t == HVD_FLOAT64 && op != HVD_PROD) || (t == HVD_INT64 && op == HVD_PROD);
+    return false;  // no movement at all: reductions of wider types are all that is left
+  }));
+  for (Setup& s : setups) {
+    if (s.name == "wide") s.complete = false;
+    if (s.name != "poor" && s.name != "all_single") s.scratch = 1 << 12;
+  }
+  for (int size : {1, 2, 3, 4})
+    for (const Setup& s : setups) run_setup(s, size, seed * 1000 + static_cast<uint64_t>(size), size == 3);
+  groups<7>(setups[8], 4);  // a single last one needs no group
+  groups<8>(setups[9], 1);
+  groups<6>(setups[7], 0);
+  words(setups[0]);
+  said_once(setups[0]);
+  std::printf("%llu collectives compared\n", static_cast<unsigned long long>(cases));
+  return test::verdict();
+}
