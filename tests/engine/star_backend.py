@@ -170,6 +170,7 @@ class ChaosCommunicator(StarCommunicator):
     """On rank CHAOS_RANK (default 1), collective number CHAOS_AT and later: does CHAOS."""
 
     done = 0
+    began = threading.Event()  # a bad day
 
     def at_hub(self, mine, combine, call):
         self.done += 1
@@ -177,6 +178,7 @@ class ChaosCommunicator(StarCommunicator):
             os.environ.get("CHAOS_AT", 0)
         ):
             what = os.environ.get("CHAOS", "")
+            self.began.set()
             if what == "raise":
                 raise ZeroDivisionError("a bug on purpose")
             if what == "named":

@@ -102,6 +102,7 @@ def left_behind(comm):
         assert failure(comm.run, abi.ALLREDUCE, [data], [data], seconds=10).code == abi.REMOTE
         return
     assert not comm.start(abi.ALLREDUCE, [data], [data])
+    assert ChaosBackend.communicator.began.wait(20)
     comm.abort()
     began = time.monotonic()
     comm.destroy()
