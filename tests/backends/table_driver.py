@@ -221,6 +221,15 @@ class Comm:
         self.handle = None
 
 
+def failure(call, *args, **kwargs):
+    """The BackendFailure with which the call must fail."""
+    try:
+        call(*args, **kwargs)
+    except BackendFailure as error:
+        return error
+    raise AssertionError(f"{call} did not fail")
+
+
 def as_bfloat16(values):
     """float32 values rounded to nearest even bfloat16, as uint16 bits."""
     bits = np.asarray(values, np.float32).view(np.uint32)

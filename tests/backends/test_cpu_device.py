@@ -1,4 +1,4 @@
-"""The host device "cpu" of the shm backend, and what its tables declare."""
+"""The host device "cpu" that each backend brings along, and what its tables declare."""
 
 import ctypes as C
 
@@ -30,8 +30,8 @@ from table_driver import Backend, BackendFailure, array_buf, as_bfloat16, from_b
 
 
 @pytest.fixture
-def backend(shm_library, tmp_path):
-    return Backend(shm_library, tmp_path)
+def backend(library, tmp_path):
+    return Backend(library, tmp_path)
 
 
 @pytest.fixture
@@ -43,15 +43,26 @@ def device(backend):
     backend.call(backend.device_api, "close", handle)
 
 
-def test_what_it_declares(backend):
+CAPS = CAP_REQUEST | CAP_VECTORED | CAP_ABORT | CAP_MEM_HOST | CAP_PROCESS_LOCAL
+DECLARED = {
+    "shm": (CAPS | CAP_ONE_HOST, {b"spin_us", b"chunk_kib", b"small_kib", b"isa"}),
+    "tcp": (
+        CAPS,
+        {b"iface", b"sockets_per_peer", b"chunk_kib", b"small_kib", b"ring_ranks"}
+        | {b"peer_timeout_s", b"buffer_kib", b"isa"},
+    ),
+}
+
+
+def test_what_it_declares(backend, backend_name):
     api = backend.api
-    assert (api.name, api.tag) == (b"shm", b"SHM") and api.version
+    assert (api.name, api.tag) == (backend_name.encode(), backend_name.upper().encode()) and api.version
     assert backend.comm_api.device_types == b"cpu" and backend.device_api.device_type == b"cpu"
-    wanted = CAP_REQUEST | CAP_VECTORED | CAP_ABORT | CAP_ONE_HOST | CAP_MEM_HOST | CAP_PROCESS_LOCAL
-    assert backend.comm_api.caps == wanted
+    caps, options = DECLARED[backend_name]
+    assert backend.comm_api.caps == caps
     rows = [api.options[i] for i in range(api.option_count)]
-    assert {r.name for r in rows} == {b"spin_us", b"chunk_kib", b"small_kib", b"isa"}
-    assert all(r.doc and r.fallback and r.range and r.hdr.struct_size == C.sizeof(OptionRow) for r in rows)
+    assert {r.name for r in rows} == options
+    assert all(r.doc and r.type and r.range and r.hdr.struct_size == C.sizeof(OptionRow) for r in rows)
 
 
 def test_props_and_count(backend, device):

@@ -1,4 +1,4 @@
-"""allreduce, reduce, reducescatter of the shm backend: operation x dtype x count x place, against NumPy."""
+"""allreduce, reduce, reducescatter: operation x dtype x count x place, against NumPy."""
 
 import hashlib
 
@@ -45,7 +45,7 @@ def test_allreduce_matrix(ranks, dtype, size):
     assert all(r == results[0] for r in results), "ranks ended with different bits"
 
 
-@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("size", [1, 4, 5])
 def test_allreduce_other_sizes(ranks, size):
     results = ranks(size, matrix, "float32", COUNTS)
     assert all(r == results[0] for r in results)
@@ -130,10 +130,16 @@ def many_sizes(comm):
         check(buffer, "float32", SUM, columns, f"sum of {count}")
 
 
-@pytest.mark.parametrize("options", [{}, {"chunk_kib": 4, "small_kib": 1}, {"spin_us": 0}], ids=str)
+OPTIONS = {
+    "shm": [{}, {"chunk_kib": 4, "small_kib": 1}, {"spin_us": 0}],
+    "tcp": [{}, {"chunk_kib": 16, "small_kib": 0}, {"sockets_per_peer": 3, "chunk_kib": 16}],
+}
+
+
+@pytest.mark.parametrize("choice", [0, 1, 2])
 @pytest.mark.parametrize("size", [2, 4])
-def test_many_sizes_in_a_row(ranks, size, options):
-    ranks(size, many_sizes, options=options)
+def test_many_sizes_in_a_row(ranks, backend_name, size, choice):
+    ranks(size, many_sizes, options=OPTIONS[backend_name][choice])
 
 
 def rule_numbers(comm):

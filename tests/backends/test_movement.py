@@ -1,4 +1,4 @@
-"""broadcast, allgather(v), alltoall(v) and barrier of the shm backend, and sizes beyond 2^31 bytes."""
+"""broadcast, allgather(v), alltoall(v) and barrier of each backend, and sizes beyond 2^31 bytes."""
 
 import time
 

@@ -1,0 +1,270 @@
+"""How the tcp backend's ranks find each other: interfaces, strangers on the port, descriptors, foreign bytes."""
+
+import hashlib
+import hmac
+import os
+import socket
+import struct
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from abi_ctypes import ALLREDUCE, BARRIER, INVALID, REMOTE, TIMEOUT
+from reference import sample
+from table_driver import Backend, Comm, failure
+
+pytestmark = pytest.mark.timeout(120)
+CARD = struct.Struct("<II160s240s")
+TABLE = struct.Struct("<QII32sIIII512s")
+HEADER = struct.Struct("<IIIIQQQQQ5Q")
+
+
+@pytest.fixture
+def backend_name():
+    return "tcp"
+
+
+def endpoints(card):
+    """[(host, port)] of a rank's card in the store."""
+    count, _, raw, _ = CARD.unpack(card)
+    found = []
+    for i in range(count):
+        family, _, port, address = struct.unpack_from("<BBH16s", raw, 20 * i)
+        text = socket.inet_ntop(
+            *((socket.AF_INET, address[:4]) if family == 4 else (socket.AF_INET6, address))
+        )
+        found.append((text, port))
+    return found
+
+
+def loopback_of(card):
+    return next(e for e in endpoints(card) if e[0] == "127.0.0.1")
+
+
+def read_when_there(path, seconds=20):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            time.sleep(0.002)
+    raise AssertionError(f"{path} does not appear")
+
+
+def sum_ranks(comm, count=1000):
+    a = np.full(count, comm.rank + 1, np.float32)
+    comm.run(ALLREDUCE, [a], [a])
+    assert (a == comm.size * (comm.size + 1) / 2).all()
+
+
+def in_thread(results, backend, rank, size, body):
+    def work():
+        try:
+            comm = Comm(backend, rank, size, seconds=30)
+            body(comm)
+            comm.destroy()
+            results[rank] = "fine"
+        except BaseException as error:
+            results[rank] = error
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_strangers_on_the_port(library, tmp_path):
+    """They may connect, be silent, talk nonsense, lie about who they are: ranks come together all the same."""
+    backend = Backend(library, tmp_path)
+    results = {}
+    threads = [in_thread(results, backend, 1, 3, sum_ranks)]
+    at = loopback_of(read_when_there(tmp_path / "1.tcp_card_1"))
+    strangers = []
+    opening = b"HVDTCP01" + struct.pack("<IIII", 2, 1, 0, 3) + b"n" * 32
+    for first_words in [b""] * 70 + [
+        b"GET / HTTP/1.1\r\n\r\n" * 2000,
+        opening[:30],
+        opening,
+        b"\0" * 100_000,
+    ]:
+        s = socket.create_connection(at, timeout=10)
+        strangers.append(s)
+        try:
+            s.sendall(first_words)
+        except OSError:
+            pass
+    gone = socket.create_connection(at, timeout=10)
+    gone.close()
+    liar = strangers[72]
+    threads += [in_thread(results, backend, rank, 3, sum_ranks) for rank in (0, 2)]
+    # The one that claims to be rank 2 is asked for a proof, and dropped for a wrong one.
+    liar.settimeout(10)
+    answer = b""
+    while len(answer) < 64 and (got := liar.recv(64 - len(answer))):
+        answer += got
+    if len(answer) == 64:
+        liar.sendall(b"p" * 32)
+        try:
+            assert liar.recv(1) == b""
+        except ConnectionResetError:
+            pass
+    for t in threads:
+        t.join(40)
+    assert results == {0: "fine", 1: "fine", 2: "fine"}
+    for s in strangers:
+        s.close()
+
+
+def test_a_rank_that_is_only_one_of_the_machine_is_not_believed(library, tmp_path):
+    """Knows the table, hence the secret, and behaves up to the first message, which is garbage."""
+    for number, garbage, told in [
+        (1, b"\xde\xad\xbe\xef" * 64, "out of step"),
+        (2, HEADER.pack(0x4D505448, 1, 0, 0, 7, 0, 0, 4, 4, 0, 0, 0, 0, 0) + b"1234", "operation 7"),
+        (3, HEADER.pack(0x4D505448, 1, 0, 0, 1, 12, 0, 4, 4, 0, 1, 0, 0, 0) + b"1234", "disagree"),
+    ]:
+        backend = Backend(library, tmp_path)
+        (tmp_path / f"{number}.tcp_card_1").write_bytes(CARD.pack(1, 0, b"\x04", b""))
+        told_to = {}
+
+        def attempt(backend=backend, number=number, told_to=told_to):
+            comm = Comm(backend, 0, 2, number=number)
+            told_to["error"] = failure(
+                comm.run, ALLREDUCE, [np.ones(4, np.float32)], [np.ones(4, np.float32)]
+            )
+            comm.destroy()
+
+        thread = threading.Thread(target=attempt, daemon=True)
+        thread.start()
+        table = read_when_there(tmp_path / f"{number}.tcp_table")
+        head = TABLE.unpack_from(table)
+        cards = table[TABLE.size :]
+        at = loopback_of(cards[: CARD.size])
+        s = socket.create_connection(at, timeout=10)
+        who, mine = struct.pack("<IIII", 1, 0, 0, 2), os.urandom(32)
+        s.sendall(b"HVDTCP01" + who + mine)
+        answer = s.recv(64, socket.MSG_WAITALL)
+        said = who + mine + answer[:32]
+
+        def mac(side, said=said, head=head):
+            return hmac.new(head[3], b"HVDTCP01" + side.ljust(16, b"\0") + said, hashlib.sha256).digest()
+
+        assert answer[32:] == mac(b"host"), "the host proves itself too"
+        s.sendall(mac(b"caller"))
+        assert s.recv(1) == b"\1"
+        s.sendall(garbage)
+        thread.join(20)
+        error = told_to["error"]
+        assert error.code in (REMOTE, INVALID) and told in error.text and "rank 1 (" in error.text, str(error)
+        s.close()
+
+
+def wrong_interface(comm, culprit):
+    if comm.rank == culprit:
+        comm.backend.options["iface"] = "eth77, 10.99.0.0/30"
+    error = failure(Comm, comm.backend, comm.rank, comm.size, number=2)
+    assert "eth77" in error.text, "the other ranks are told too, and at once"
+    assert error.code == (INVALID if comm.rank == culprit else REMOTE)
+    return error.text
+
+
+@pytest.mark.parametrize("culprit", [0, 1])
+def test_wrong_interface_lists_those_there_are(ranks, culprit):
+    text = ranks(3, wrong_interface, culprit, timeout=15)[culprit]
+    assert "lo (127.0.0.1)" in text and "matches no network interface" in text
+
+
+@pytest.mark.parametrize("variable", [None, "HOROVOD_GLOO_IFACE"])
+@pytest.mark.parametrize("iface", ["lo", "127.0.0.0/8", "nonesuch,127.0.0.1"])
+def test_named_interface_is_the_only_one_bound(library, tmp_path, iface, variable, monkeypatch):
+    if variable:
+        monkeypatch.setenv(variable, iface)
+    backend = Backend(library, tmp_path, {} if variable else {"iface": iface})
+    results = {}
+    threads = [in_thread(results, backend, 1, 2, sum_ranks)]
+    found = endpoints(read_when_there(tmp_path / "1.tcp_card_1"))
+    assert found and all(host in ("127.0.0.1", "::1") for host, _ in found)
+    listening = []
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        listening += [line.split() for line in Path(table).read_text().splitlines()[1:]]
+    ports = {port for _, port in found}
+    bound = {
+        row[1].split(":")[0] for row in listening if row[3] == "0A" and int(row[1].split(":")[1], 16) in ports
+    }
+    assert bound and bound <= {"0100007F", "00000000000000000000000001000000"}
+    threads.append(in_thread(results, backend, 0, 2, sum_ranks))
+    for t in threads:
+        t.join(30)
+    assert results == {0: "fine", 1: "fine"}
+
+
+def recreate(comm):
+    descriptors, keys = len(os.listdir("/proc/self/fd")), set(os.listdir(comm.backend.store))
+    for number in range(100, 150):
+        again = Comm(comm.backend, comm.rank, comm.size, number=number)
+        sum_ranks(again, 5)
+        again.destroy()
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    comm.run(BARRIER)  # rank 0 deletes the last table only when all are connected
+    left = set(os.listdir(comm.backend.store)) - keys
+    assert not left, f"keys of the rendezvous are deleted after use: {left}"
+
+
+def test_fifty_times_without_a_leak(ranks):
+    ranks(3, recreate)
+
+
+def children_inherit_nothing(comm):
+    # With its standard streams elsewhere, or those of the test itself would count.
+    listing = ["sh", "-c", "ls -l /proc/self/fd"]
+    done = subprocess.run(
+        listing, stdin=subprocess.DEVNULL, capture_output=True, text=True, close_fds=False, timeout=20
+    )
+    return done.stdout
+
+
+def test_no_descriptor_is_inherited_by_programs(ranks):
+    for text in ranks(2, children_inherit_nothing):
+        assert "eventpoll" not in text and "eventfd" not in text and "socket:" not in text, text
+
+
+def test_create_says_whom_it_could_not_reach(library, tmp_path):
+    """Rank 0's table names a port on which nobody is rank 0."""
+    backend = Backend(library, tmp_path)
+    dead = socket.socket()
+    dead.bind(("127.0.0.1", 0))
+    port = dead.getsockname()[1]
+    dead.close()
+    card = CARD.pack(1, 0, struct.pack("<BBH4s", 4, 1, port, b"\x7f\0\0\1"), b"")
+    head = TABLE.pack(0x3130307063744856, 2, 1, b"s" * 32, 1, 256, 64, 16, b"")
+    (tmp_path / "1.tcp_table").write_bytes(head + card * 2)
+    started = time.monotonic()
+    error = failure(Comm, backend, 1, 2, seconds=1)
+    assert error.code == TIMEOUT and time.monotonic() - started < 5
+    assert f"127.0.0.1:{port}: Connection refused" in error.text, error.text
+
+
+def tcp_digest(comm, dtype, op, factors):
+    out = []
+    for count in (5, 700, 100_003):
+        mine = sample(dtype, comm.rank, count)
+        comm.run(ALLREDUCE, [mine], [mine], op=op, **factors)
+        out.append(mine.tobytes())
+    return out
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "int32"])
+def test_same_bits_as_shm(library, tmp_path, dtype, size):
+    from conftest import find_library
+    from ranks import in_processes
+
+    for op, factors in ((0, {}), (1, {}), (4, {"pre": 0.3, "post": 1.7})):
+        results = []
+        for name in ("shm", "tcp"):
+            folder = tmp_path / f"{name}-{op}"
+            folder.mkdir()
+            results.append(in_processes(find_library(name), folder, size, tcp_digest, dtype, op, factors))
+        assert all(r == results[0][0] for r in results[0] + results[1]), (op, factors)
