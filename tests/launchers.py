@@ -42,7 +42,7 @@ class Launcher:
             **options,
         }
         process = subprocess.Popen(
-            [*self.enter, sys.executable, "-m", "horovod.runner.launch", *self.options, *map(str, words)],
+            [*self.enter, sys.executable, "-m", "horovod.runner.launch", *map(str, (*self.options, *words))],
             env=self.environment(env),
             cwd=self.folder,
             **options,

@@ -9,6 +9,7 @@ which skips them where namespaces cannot be made.
 import json
 import os
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -106,6 +107,12 @@ class Network:
 
 
 def _remove(name):
+    # Whoever is still inside was started by the test that made the host.
+    for pid in _ip("netns", "pids", name, check=False).split():
+        try:
+            os.kill(int(pid), signal.SIGKILL)
+        except OSError:
+            pass
     _ip("netns", "delete", name, check=False)
     shutil.rmtree(_ETC / name, ignore_errors=True)
     try:

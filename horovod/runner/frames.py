@@ -98,11 +98,14 @@ class Incoming:
 
 
 class Outgoing:
-    """Frames on their way into a descriptor that does not block."""
+    """Frames on their way into a descriptor that does not block.
+
+    Those of `first` are made only when there is room for them; what is added meanwhile overtakes the rest of them.
+    """
 
     def __init__(self, descriptor: int, first: Iterable[bytes] = ()):
         self.descriptor = descriptor
-        self._first = iter(first)  # made only when there is room for it
+        self._first = iter(first)
         self._parts: deque[memoryview] = deque()
         self._flushing = False
         self.size = 0

@@ -79,7 +79,9 @@ def test_a_host_can_be_cut_off(hosts, cut):
 
 def test_nothing_stays(hosts):
     network = hosts(2)
+    inside = network[1].start("sleep", "600")
     assert network[0].name in subprocess.check_output(["ip", "netns", "list"], text=True)
     network.remove()
+    assert inside.wait(5) == -9
     assert network[0].name not in subprocess.check_output(["ip", "netns", "list"], text=True)
     assert not Path("/etc/netns", network[0].name).exists()

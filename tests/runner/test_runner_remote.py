@@ -1,0 +1,212 @@
+"""How commands get to other hosts, what is said on the way, and where the store listens: the parts, one by one."""
+
+import os
+import random
+import shlex
+import socket
+import sys
+
+import pytest
+
+from horovod.runner import addresses
+from horovod.runner.addresses import StorePlace, interface_address, source_address, store_place
+from horovod.runner.env import remote_environment
+from horovod.runner.frames import (
+    Incoming,
+    Kind,
+    Outgoing,
+    ProtocolError,
+    decode_env,
+    decode_words,
+    encode_env,
+    encode_words,
+    frame,
+    memory_frames,
+    output_frame,
+    split_output,
+    split_result,
+)
+from horovod.runner.remote_shell import RemoteShell, agent_words
+
+WORDS = ["python", "-c", "print('a b')"]
+
+
+def test_default_is_ssh_that_asks_nothing():
+    words = RemoteShell(connect_s=7, silence_s=30).command("h1", WORDS)
+    assert words[0] == "ssh" and words[-2] == "h1"
+    assert shlex.split(words[-1]) == WORDS
+    options = dict(word.split("=") for word in words[2:-2:2])
+    assert set(words[1:-2:2]) == {"-o"}
+    assert options["PasswordAuthentication"] == options["StrictHostKeyChecking"] == "no"
+    assert options["ConnectTimeout"] == "7"
+    assert int(options["ServerAliveInterval"]) * int(options["ServerAliveCountMax"]) <= 30
+
+
+def test_port_and_identity():
+    words = RemoteShell(None, 2222, "my key").command("h1", WORDS)
+    assert words[-6:-1] == ["-p", "2222", "-i", "my key", "h1"]
+
+
+@pytest.mark.parametrize(
+    "template, expected",
+    [
+        ("ip netns exec {host}", ["ip", "netns", "exec", "h1", *WORDS]),
+        ("kubectl exec -i {host} --", ["kubectl", "exec", "-i", "h1", "--", *WORDS]),
+        ("ssh -J gate {host}", ["ssh", "-J", "gate", "h1", shlex.join(WORDS)]),
+        ("/opt/bin/rsh me@{host}", ["/opt/bin/rsh", "me@h1", shlex.join(WORDS)]),
+        ("on {host} 'sh -c {command}'", ["on", "h1", f"sh -c {shlex.join(WORDS)}"]),
+        ("ssh '{host}' {command}", ["ssh", "h1", shlex.join(WORDS)]),
+    ],
+)
+def test_templates(template, expected):
+    assert RemoteShell(template).command("h1", WORDS) == expected
+
+
+@pytest.mark.parametrize("template", ["ssh", "ssh {hosts}", "ssh {command}"])
+def test_templates_without_host(template):
+    with pytest.raises(ValueError, match="does not say where the name of the host belongs"):
+        RemoteShell(template)
+
+
+def test_a_host_is_no_option():
+    with pytest.raises(ValueError, match="'-oProxyCommand' would be taken for an option"):
+        RemoteShell().command("-oProxyCommand", WORDS)
+
+
+def test_the_agents_command_needs_no_quoting_and_holds_no_secret():
+    words = agent_words(sys.executable)
+    assert words[-3:] == [sys.executable, "-m", "horovod.runner.agent"]
+    assert words[0] == "env" and all(word.startswith("PYTHON") for word in words[1:-3])
+
+
+def test_what_belongs_to_this_machine_stays_here():
+    mine = {
+        "HOSTNAME": "a",
+        "SSH_AUTH_SOCK": "a",
+        "HOME": "a",
+        "TMPDIR": "a",
+        "_": "a",
+        "GPU_VISIBLE_DEVICES": "0",
+    }
+    job = {
+        "PATH": "a",
+        "PYTHONPATH": "a",
+        "HOROVOD_RANK": "0",
+        "OMP_NUM_THREADS": "1",
+        "MY_HOME": "a",
+        "LANG": "C",
+    }
+    assert remote_environment({**mine, **job}) == job
+
+
+def test_frames_survive_any_cut():
+    sent = [(Kind.STOP, b""), (Kind.OUTPUT, os.urandom(70_000)), (Kind.EVENT, b"{}"), (Kind.OUTPUT, b"x")]
+    data = b"".join(frame(kind, payload) for kind, payload in sent)
+    chance = random.Random(1)
+    for _ in range(50):
+        incoming, got, at = Incoming(), [], 0
+        while at < len(data):
+            size = chance.choice([1, 4, 5, 6, 1000, 70_000])
+            got += incoming.feed(data[at : at + size])
+            at += size
+        assert got == sent
+
+
+def test_a_frame_that_cannot_be_is_refused():
+    with pytest.raises(ProtocolError, match="bytes of kind 111"):
+        Incoming().feed(b"hello world, how are you")
+
+
+def test_payloads():
+    [(kind, payload)] = Incoming().feed(output_frame(70_000, 1, b"said"))
+    assert (kind, *split_output(payload)) == (Kind.OUTPUT, 70_000, 1, b"said")
+    memory = os.memfd_create("test")
+    data = os.urandom((1 << 20) + 5)
+    os.write(memory, data)
+    frames = Incoming().feed(b"".join(memory_frames(Kind.RESULT, memory, 9)))
+    os.close(memory)
+    assert {(kind, split_result(payload)[0]) for kind, payload in frames} == {(Kind.RESULT, 9)}
+    assert b"".join(split_result(payload)[1] for _, payload in frames) == data
+
+
+def test_outgoing_never_cuts_a_frame_when_the_pipe_is_full():
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    first = [bytes([number]) * 50_000 for number in range(3)]
+    outgoing = Outgoing(writer, first)
+    assert not outgoing.flush()
+    outgoing.add(b"last" * 10_000)
+    assert outgoing.size > 0
+    received = b""
+    # A request overtakes what has not been begun yet.
+    expected = first[0] + first[1] + b"last" * 10_000 + first[2]
+    while len(received) < len(expected):
+        received += os.read(reader, 1 << 16)
+        outgoing.flush()
+    assert received == expected
+    assert outgoing.flush() and outgoing.size == 0
+    os.close(reader)
+    outgoing.add(b"x")
+    with pytest.raises(BrokenPipeError):
+        outgoing.flush()
+    os.close(writer)
+
+
+def test_words_of_any_bytes():
+    odd = [os.fsdecode(bytes(range(1, 256))), "", "ü"]
+    assert decode_words(encode_words(odd)) == odd
+    assert decode_env(encode_env({odd[0]: odd[2]})) == {odd[0]: odd[2]}
+
+
+def test_addresses_of_this_machine():
+    assert interface_address("lo") == "127.0.0.1"
+    assert interface_address("nope0") is None
+    assert source_address("127.0.0.5") == "127.0.0.1"
+    assert source_address("no-such-host.invalid") is None
+
+
+def test_a_local_job_stays_local():
+    assert store_place([], ["lo"]) == StorePlace("127.0.0.1", "127.0.0.1", {})
+
+
+def known(monkeypatch, sources, interfaces):
+    """This machine as a table: source address by host, address by interface."""
+    monkeypatch.setattr(addresses, "source_address", sources.get)
+    monkeypatch.setattr(addresses, "interface_address", interfaces.get)
+    monkeypatch.setattr(socket, "if_nameindex", lambda: list(enumerate(interfaces, 1)))
+
+
+def test_the_store_is_where_the_routes_start(monkeypatch):
+    known(monkeypatch, {"a": "10.0.0.1", "b": "10.0.0.1"}, {})
+    place = store_place(["a", "b"])
+    assert place == StorePlace("10.0.0.1", "10.0.0.1", {"a": "10.0.0.1", "b": "10.0.0.1"})
+
+
+def test_all_interfaces_only_when_hosts_lie_behind_different_ones(monkeypatch):
+    sources = {"a": "10.0.0.1", "b": "10.1.0.1"}
+    known(monkeypatch, sources, {"e1": "10.1.0.1"})
+    assert store_place(["a", "b"]) == StorePlace("0.0.0.0", "10.0.0.1", sources)
+    assert store_place(["a", "b"], ["e1"]).listen == "10.1.0.1"
+    # Of several that are named, the one that leads there.
+    known(monkeypatch, sources, {"e0": "10.0.0.1", "e1": "10.1.0.1"})
+    assert store_place(["b"], ["e0", "e1"]).listen == "10.1.0.1"
+
+
+def test_interfaces_that_only_other_hosts_have_are_passed_over(monkeypatch):
+    known(monkeypatch, {"a": "10.0.0.1"}, {"e0": "10.0.0.1"})
+    assert store_place(["a"], ["ib0"]).listen == "10.0.0.1"
+
+
+def test_a_host_that_only_the_remote_shell_can_find(monkeypatch):
+    known(monkeypatch, {"real": "10.0.0.1"}, {"lo": "127.0.0.1", "e0": "10.9.0.1"})
+    assert store_place(["alias"], resolve={"alias": "real"}.get).listen == "10.0.0.1"
+    assert store_place(["alias"], resolve=str).listen == "10.9.0.1"
+    known(monkeypatch, {}, {"e0": "10.0.0.1", "e1": "10.1.0.1"})
+    with pytest.raises(ValueError, match=r"No address is known for alias, .* there are: e0 \(10.0.0.1\), e1"):
+        store_place(["alias"])
+
+
+def test_two_families_cannot_be_mixed(monkeypatch):
+    known(monkeypatch, {"a": "10.0.0.1", "b": "fd00::1"}, {})
+    with pytest.raises(ValueError, match=r"not all of IPv4. Name one interface"):
+        store_place(["a", "b"])
