@@ -38,7 +38,7 @@ void Merger::receive(UpMessage m, int64_t now) {
       if (s == sets_.end()) return forward_(m);
       auto held = s->second.ready.find(*m.item.name);
       // What is held has not been announced: it will say itself that somebody waits.
-      if (held == s->second.ready.end()) return forward_(m);
+      if (held == s->second.ready.end() || held->second->message.ranks.empty()) return forward_(m);
       held->second->message.urgent = true;
       return;
     }
@@ -56,6 +56,7 @@ void Merger::receive(UpMessage m, int64_t now) {
 }
 
 void Merger::see(const Entry& e) {
+  if (!gone_.empty()) forget_gone(e);
   switch (e.type) {
     case Entry::Exec:
       if (e.defines) batches_[e.batch] = e.set;
@@ -83,73 +84,95 @@ void Merger::see(const Entry& e) {
   }
 }
 
+// What has been decided begins anew.
+void Merger::forget_gone(const Entry& e) {
+  const auto forget_key = [&](const std::string& name) {
+    auto s = sets_.find(e.set);
+    if (s == sets_.end()) return;
+    auto held = s->second.ready.find(name);
+    if (held != s->second.ready.end() && held->second->message.ranks.empty()) forget(held->second);
+  };
+  if (e.type == Entry::Exec)
+    for (const auto& item : e.items) forget_key(*item.name);
+  if (e.type == Entry::Fail) forget_key(*e.name);
+  if (e.type == Entry::Run)
+    if (auto held = arrivals_.find(e.batch); held != arrivals_.end() && held->second->message.ranks.empty())
+      forget(held->second);
+}
+
 void Merger::hold_ready(UpMessage m, int64_t now) {
   auto found = sets_.find(m.set);
   if (found == sets_.end()) return forward_(m);
-  SetState& s = found->second;
-  // The key is copied only when something is to be held: a message of a whole subtree below passes.
-  if (auto held = s.ready.find(*m.item.name); held != s.ready.end()) {
-    Place p = held->second;
-    if (p->message.item.sig->same(*m.item.sig)) {
-      absorb(*p, m);
-      if (complete(*p)) let_go(p);
-      return;
-    }
-    let_go(p);  // they disagree: the root will say so
+  auto& ready = found->second.ready;
+  if (auto held = ready.find(*m.item.name); held != ready.end()) {
+    if (held->second->message.item.sig->same(*m.item.sig)) return hold_more(held->second, std::move(m), now);
+    let_go(held->second);  // they disagree: the root will say so
   }
-  if (m.ranks.size() >= s.expected) return forward_(m);
+  if (m.ranks.size() >= found->second.expected) return forward_(m);
   const std::string name = *m.item.name;
-  held_.push_back({std::move(m), now});
-  s.ready.emplace(name, std::prev(held_.end()));
+  held_.push_back({std::move(m), {}, now});
+  ready.emplace(name, std::prev(held_.end()));
 }
 
 void Merger::hold_arrive(UpMessage m, int64_t now) {
   auto batch = batches_.find(m.batch);
   if (batch == batches_.end()) return forward_(m);
-  if (auto held = arrivals_.find(m.batch); held != arrivals_.end()) {
-    Place p = held->second;
-    if (p->message.gen == m.gen) {
-      absorb(*p, m);
-      if (complete(*p)) let_go(p);
-      return;
-    }
-    let_go(p);
-  }
   m.set = batch->second;
-  auto s = sets_.find(m.set);
-  if (s == sets_.end() || m.ranks.size() >= s->second.expected) return forward_(m);
+  if (auto held = arrivals_.find(m.batch); held != arrivals_.end()) {
+    if (held->second->message.gen == m.gen) return hold_more(held->second, std::move(m), now);
+    let_go(held->second);
+  }
+  if (m.ranks.size() >= expected(m.set)) return forward_(m);
   const uint32_t id = m.batch;
-  held_.push_back({std::move(m), now});
+  held_.push_back({std::move(m), {}, now});
   arrivals_.emplace(id, std::prev(held_.end()));
 }
 
-void Merger::absorb(Held& into, const UpMessage& m) {
-  into.message.ranks.insert_all(m.ranks);
-  into.message.urgent |= m.urgent;
+void Merger::hold_more(Place p, UpMessage m, int64_t now) {
+  if (p->message.ranks.empty()) {
+    p->since = now;
+    held_.splice(held_.end(), gone_, p);
+    p->message.urgent = false;
+  }
+  p->message.ranks.insert_all(m.ranks);
+  p->message.urgent |= m.urgent;
+  if (p->gone.size() + p->message.ranks.size() >= expected(m.set)) let_go(p);
 }
 
-bool Merger::complete(const Held& h) const {
-  auto s = sets_.find(h.message.set);
-  return s == sets_.end() || h.message.ranks.size() >= s->second.expected;
+uint32_t Merger::expected(SetId set) const {
+  auto s = sets_.find(set);
+  return s == sets_.end() ? 0 : s->second.expected;
 }
 
-void Merger::let_go(Place p) {
+void Merger::forget(Place p) {
   if (p->message.type == UpMessage::Ready) {
     if (auto s = sets_.find(p->message.set); s != sets_.end()) s->second.ready.erase(*p->message.item.name);
   } else {
     arrivals_.erase(p->message.batch);
   }
-  UpMessage m = std::move(p->message);
-  held_.erase(p);
-  forward_(m);
+  (p->message.ranks.empty() ? gone_ : held_).erase(p);
+}
+
+void Merger::let_go(Place p) {
+  UpMessage m = p->message;
+  forget(p);
+  if (!m.ranks.empty()) forward_(m);
 }
 
 void Merger::flush() {
   while (!held_.empty()) let_go(held_.begin());
+  while (!gone_.empty()) forget(gone_.begin());
 }
 
 void Merger::on_time(int64_t now) {
-  while (!held_.empty() && held_.front().since + hold_ns_ <= now) let_go(held_.begin());
+  while (!held_.empty() && held_.front().since + hold_ns_ <= now) {
+    Place p = held_.begin();
+    forward_(p->message);
+    // Those who have yet to speak are not held back for those who have: only they are waited for.
+    p->gone.insert_all(p->message.ranks);
+    p->message.ranks.clear();
+    gone_.splice(gone_.end(), held_, p);
+  }
 }
 
 }  // namespace hvd::control

@@ -31,8 +31,10 @@ class Merger {
   int64_t next_deadline() const { return held_.empty() ? kNever : held_.front().since + hold_ns_; }
 
  private:
+  // One key or batch of which some ranks of the subtree have spoken and others have not.
   struct Held {
-    UpMessage message;
+    UpMessage message;  // what waits to go up; nothing does while its ranks are empty
+    RankSet gone;       // of whom it went up already, because the time was over
     int64_t since = 0;
   };
   using Place = std::list<Held>::iterator;
@@ -44,9 +46,11 @@ class Merger {
 
   void hold_ready(UpMessage m, int64_t now);
   void hold_arrive(UpMessage m, int64_t now);
-  void absorb(Held& into, const UpMessage& m);
-  bool complete(const Held& h) const;
+  void hold_more(Place p, UpMessage m, int64_t now);
+  uint32_t expected(SetId set) const;
+  void forget(Place p);
   void let_go(Place p);
+  void forget_gone(const Entry& e);
   void flush();
   void add_set(SetId set, const std::vector<Rank>& members);
   void count_expected(SetState& s) const;
@@ -54,7 +58,8 @@ class Merger {
   RankSet subtree_, joined_;
   int64_t hold_ns_;
   std::function<void(const UpMessage&)> forward_;
-  std::list<Held> held_;  // oldest first
+  std::list<Held> held_;  // with a message that waits; oldest first
+  std::list<Held> gone_;  // with none, for the time being
   std::unordered_map<SetId, SetState> sets_;
   std::map<uint32_t, Place> arrivals_;           // by batch
   std::unordered_map<uint32_t, SetId> batches_;  // living known batches
