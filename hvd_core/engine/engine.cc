@@ -70,7 +70,7 @@ void Engine::load_backends() {
   backends_.global = load(config_.global_backend);
   backends_.local_alone = config_.local_alone;
   backends_.hierarchical = config_.hierarchical;
-  backends_.emulation = config_.emulation;
+  backends_.emulation.allowed = config_.emulation;
   backends_.math = std::make_shared<data::HostMath>(load(config_.math_backend));
 }
 

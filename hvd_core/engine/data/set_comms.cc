@@ -48,8 +48,11 @@ plugin::Communicator* SetComms::create(const std::shared_ptr<plugin::Backend>& b
   return comms_.back().get();
 }
 
-Transport* SetComms::single(plugin::Communicator* comm, const Backends&) {
-  transports_.push_back(std::make_unique<DirectTransport>(*comm));
+Transport* SetComms::single(plugin::Communicator* comm, const Backends& backends) {
+  auto direct = std::make_unique<DirectTransport>(*comm);
+  auto whole = std::make_unique<EmulatedTransport>(*direct, *comm, *backends.math, backends.emulation);
+  transports_.push_back(std::move(direct));
+  transports_.push_back(std::move(whole));
   return transports_.back().get();
 }
 

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/data/emulated.h"
 #include "engine/data/host_math.h"
 #include "engine/data/layout.h"
 #include "engine/data/transport.h"
@@ -26,7 +27,7 @@ struct Backends {
   std::shared_ptr<plugin::Backend> global;  // between any ranks; null when all are on one host and `local` serves them
   bool local_alone = true;                  // whether a set on one host uses `local`; else only hierarchies do
   std::array<bool, HVD_COLL_COUNT> hierarchical{};  // by HVD_* collective, for sets on several hosts
-  bool emulation = true;                            // compose what a backend lacks; otherwise refuse
+  EmulationPolicy emulation;                        // of what a backend lacks
   std::shared_ptr<const HostMath> math;
 };
 
