@@ -4,14 +4,15 @@ The ranks are threads of a C++ program, with real communicators of the shm backe
 """
 
 import itertools
-import math
 import subprocess
-import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import native_program
+from adasum_reference import tree
+from jobs import run
 
 HERE = 0  # everything to everybody: never
 ALONE = 1 << 40  # ... always
@@ -61,27 +62,6 @@ def adasum(program, folder, inputs, dtype, counts=None, pre=1.0, post=1.0, local
     done = subprocess.run([program, *map(str, words)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
     return [(folder / f"out.{rank}").read_bytes() for rank in range(len(inputs))]
-
-
-def pair(a, b):
-    dot, na, nb = math.fsum(a * b), math.fsum(a * a), math.fsum(b * b)
-    tiny = math.sqrt(sys.float_info.min)
-    wa = 1.0 if na < tiny else 1 - dot / (2 * na)
-    wb = 1.0 if nb < tiny else 1 - dot / (2 * nb)
-    return wa * a + wb * b
-
-
-def tree(vectors):
-    """The documented order: ranks beyond a power of two into the first ones, then halves of what is left."""
-    n = len(vectors)
-    power = 1 << (n.bit_length() - 1)
-    folded = [pair(vectors[i], vectors[i + power]) if i + power < n else vectors[i] for i in range(power)]
-
-    def combine(some):
-        half = len(some) // 2
-        return some[0] if half == 0 else pair(combine(some[:half]), combine(some[half:]))
-
-    return combine(folded)
 
 
 def expected(inputs, dtype, counts, pre=1.0, post=1.0):
@@ -215,3 +195,65 @@ def test_integers_are_refused(program, tmp_path):
     done = subprocess.run([program, *map(str, words)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert done.stdout.startswith("Adasum of int32 is not supported: it works on float16, bfloat16, float32")
+
+
+ENGINE = """
+sys.path.insert(0, {here!r})
+from adasum_reference import tree
+
+def vectors(dtype, seed, n, ranks=size):
+    rng = np.random.default_rng(seed)
+    common = rng.standard_normal(n)
+    return [(common * rng.uniform(-1, 2) + rng.standard_normal(n)).astype(dtype) for _ in range(ranks)]
+
+def close(got, all_, tolerance):
+    want = tree([a.astype(np.float64) for a in all_])
+    assert got.dtype == all_[0].dtype
+    assert np.abs(got - want).max(initial=0) <= tolerance * np.abs(want).max(initial=1), (got, want)
+"""
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_through_the_engine(tmp_path, ranks):
+    """Batches and groups: tensors that travel together keep their own products."""
+    run(
+        ranks,
+        tmp_path,
+        ENGINE.format(here=str(Path(__file__).parent))
+        + """
+for step in range(3):
+    for dtype, tolerance in (("float32", 1e-5), ("float64", 1e-13), ("float16", 2e-2)):
+        sizes = [1, 10, 0, 1000, 77_777]
+        all_ = [vectors(dtype, step * 10 + i, n) for i, n in enumerate(sizes)]
+        handles = [hvd.allreduce_async(a[rank], name=f"{dtype}.{i}", op=hvd.Adasum) for i, a in enumerate(all_)]
+        for a, handle in zip(all_, handles):
+            close(hvd.synchronize(handle), a, tolerance)
+        for a, got in zip(all_, hvd.grouped_allreduce([a[rank] for a in all_], op=hvd.Adasum)):
+            close(got, a, tolerance)
+some = vectors("float32", 99, 5000)
+got = hvd.allreduce(some[rank], op=hvd.Adasum)
+copies = hvd.allgather(got.reshape(1, -1))
+assert all((c == copies[0]).all() for c in copies), "the ranks have different bits"
+scaled = hvd.allreduce(some[rank], op=hvd.Adasum, prescale_factor=2.0, postscale_factor=0.25)
+assert np.array_equal(scaled, got * 0.5), "powers of two change no bits"
+expect(ValueError, lambda: hvd.allreduce(np.ones(3, np.int32), op=hvd.Adasum), "floating-point")
+hvd.barrier()
+""",
+    )
+
+
+def test_a_rank_that_has_joined_gives_zeros(tmp_path):
+    run(
+        3,
+        tmp_path,
+        ENGINE.format(here=str(Path(__file__).parent))
+        + """
+some = vectors("float32", 5, 400)
+if rank == 1:
+    hvd.join()
+else:
+    some[1] = np.zeros(400, np.float32)
+    close(hvd.allreduce(some[rank], op=hvd.Adasum), some, 1e-5)
+    hvd.join()
+""",
+    )

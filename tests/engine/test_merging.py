@@ -50,7 +50,9 @@ class Job:
         return [self.sim.traffic(r)[0] for r in RANKS]
 
 
-@pytest.mark.parametrize("order", [list(RANKS), list(RANKS)[::-1], [5, 11, 1, 3, 0, 8, 2, 4, 12, 6, 9, 7, 10]])
+@pytest.mark.parametrize(
+    "order", [list(RANKS), list(RANKS)[::-1], [5, 11, 1, 3, 0, 8, 2, 4, 12, 6, 9, 7, 10]]
+)
 def test_a_leader_sends_as_much_as_one_rank(order):
     job = Job()
     before = job.sent()
