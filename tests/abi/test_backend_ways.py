@@ -1,4 +1,4 @@
-"""Which way collectives go on one host and on several: names, lists, HOROVOD_HIERARCHICAL_*, and the description of it."""
+"""Which way collectives go on one host and on several: names, lists, HOROVOD_HIERARCHICAL_*, descriptions."""
 
 from types import SimpleNamespace
 
