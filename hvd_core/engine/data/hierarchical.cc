@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/control/signature.h"
+#include "engine/data/hierarchical_buffers.h"
 #include "engine/plugin/errors.h"
 
 namespace hvd::data {

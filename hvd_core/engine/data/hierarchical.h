@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "engine/data/hierarchical_levels.h"
-#include "engine/data/hierarchical_parts.h"
+#include "engine/data/hierarchical_slices.h"
 #include "engine/data/host_math.h"
 #include "engine/data/layout.h"
 #include "engine/data/transport.h"

@@ -6,6 +6,7 @@
 
 #include "engine/control/signature.h"
 #include "engine/data/hierarchical.h"
+#include "engine/data/hierarchical_buffers.h"
 
 namespace hvd::data {
 

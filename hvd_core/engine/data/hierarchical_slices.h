@@ -1,4 +1,4 @@
-// Pieces of buffers, and a list of buffers cut into one slice per lane. Values; any thread.
+// A list of buffers cut into one slice per lane. A value; any thread.
 //
 // For HierarchicalTransport: several lanes carry one operation, each a part of the elements. The list is seen as one
 // stream, so that a list of small tensors is shared out as well as one large tensor.
@@ -8,14 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "hvd/backend_abi.h"
-
 namespace hvd::data {
-
-inline char* address(const hvd_buf& b) { return static_cast<char*>(b.base) + b.offset; }
-// The base may be a handle, so only the offset moves.
-inline hvd_buf part(const hvd_buf& b, uint64_t at, uint64_t bytes) { return {b.base, b.offset + at, bytes}; }
-inline bool same_place(const hvd_buf& a, const hvd_buf& b) { return a.base == b.base && a.offset == b.offset; }
 
 class Slices {
  public:
