@@ -1,6 +1,6 @@
 """The composition of two levels of transports: every collective over layouts of hosts, values and bits.
 
-The ranks are threads of a C++ program and the hosts are made up, but all communicators are real ones of the shm backend
+The ranks are threads of a C++ program and the hosts are made up, but the communicators are real ones
 (native/hierarchical_test.cc).
 """
 
@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 import native_program
+from hvd_core.backends.registry import installed
 
 # Host by rank. The last three need five ranks and more: members beyond the lanes, and lanes that serve several.
 LAYOUTS = {
@@ -24,20 +25,26 @@ LAYOUTS = {
     "round_robin_3+2": "0 1 0 1 0",
     "mixed_2+2+3": "2 0 0 1 2 1 2",
 }
-PARTS = [
-    "hierarchical",
-    "hierarchical_alltoall",
-    "hierarchical_levels",
-    "hierarchical_move",
-    "hierarchical_reduce",
+NAMES = ("", "_alltoall", "_levels", "_move", "_reduce", "_scatter")
+SOURCES = [f"data/hierarchical{name}.cc" for name in NAMES]
+SOURCES += [
+    f"data/{name}.cc"
+    for name in ("emulated", "emulated_move", "emulated_reduce", "emulated_routes", "layout")
 ]
-PARTS += ["hierarchical_scatter", "direct", "host_math", "layout", "program"]
+SOURCES += ["observe/log.cc"]
+POOR = native_program.ROOT / "tests" / "backends" / "poor" / "poor.cc"
 
 
-def run(layout, flags=("-O2", "-g1")):
-    sources = [*(f"data/{p}.cc" for p in PARTS), "control/signature.cc"]
-    program = native_program.build("hierarchical_test", sources, list(flags))
-    command = [program, native_program.shm_library(), *LAYOUTS[layout].split()]
+def library(name):
+    if name == "poor":
+        return native_program.backend(POOR)
+    return next(b for b in installed() if b.name == name).path()
+
+
+def run(layout, within="shm", between="shm", extent="all", flags=("-O2", "-g1")):
+    program = native_program.build("hierarchical_test", SOURCES, list(flags))
+    libraries = [library(name) for name in ("shm", within, between)]
+    command = [program, *libraries, extent, *LAYOUTS[layout].split()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0 and done.stdout.startswith("passed"), (
         done.stdout[-2000:] + done.stderr[-2000:]
@@ -50,8 +57,21 @@ def test_every_collective_over(layout):
     run(layout)
 
 
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("layout", ["2x2", "2+1", "round_robin"])
+def test_shared_memory_within_and_sockets_between(layout):
+    run(layout, between="tcp", extent="few")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("layout", ["2x2", "round_robin_uneven", "2+3"])
+@pytest.mark.parametrize("levels", [("poor", "shm"), ("shm", "poor"), ("poor", "poor")], ids="_and_".join)
+def test_levels_that_lack_nearly_everything(layout, levels):
+    run(layout, *levels, extent="few")
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("layout", ["2x2", "2+1", "round_robin_3+2"])
 def test_under_address_and_undefined_sanitizer(layout):
-    run(layout, ["-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"])
+    run(layout, flags=["-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"])

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "engine/control/signature.h"
-#include "engine/data/hierarchical_buffers.h"
+#include "engine/data/parts.h"
 #include "engine/plugin/errors.h"
 
 namespace hvd::data {
@@ -90,18 +90,18 @@ void HierarchicalTransport::plan(Program& program, const plugin::Collective& c) 
 
 // A set of one rank: every collective is a copy, scaled if it reduces.
 void HierarchicalTransport::alone(Program& program, const plugin::Collective& c) {
-  const bool reduces = c.coll == HVD_ALLREDUCE || c.coll == HVD_REDUCE || c.coll == HVD_REDUCESCATTER;
-  if (reduces && !HostMath::reduces(c.dtype, c.op))
+  const bool reduction = reduces(c.coll);
+  if (reduction && !HostMath::reduces(c.dtype, c.op))
     throw plugin::BackendError(
         HVD_E_UNSUPPORTED, 0, 0,
         std::string(control::reduce_op_name(c.op)) + " of " + control::dtype_name(c.dtype) + " does not exist");
   if (c.counts.empty()) return;
-  program.compute([this, reduces, in = c.in, out = c.out, counts = c.counts, dtype = c.dtype, op = c.op,
+  program.compute([this, reduction, in = c.in, out = c.out, counts = c.counts, dtype = c.dtype, op = c.op,
                    pre = c.prescale, post = c.postscale](Program&) {
     for (size_t i = 0; i < counts.size(); ++i) {
       if (counts[i] == 0) continue;
       const void* from = address(in[i]);
-      if (reduces)
+      if (reduction)
         math_.reduce_all(address(out[i]), &from, 1, counts[i], dtype, op, pre, post);
       else if (!same_place(in[i], out[i]) && out[i].base)
         std::memcpy(address(out[i]), from, counts[i] * control::dtype_bytes(dtype));
@@ -118,19 +118,15 @@ void HierarchicalTransport::barrier(Program& program, const plugin::Collective& 
 
 plugin::Collective& HierarchicalTransport::step(const plugin::Collective& c, int32_t coll) {
   auto& s = step_;
+  copy_settings(s, c);
   s.coll = coll;
-  s.dtype = c.dtype;
-  s.op = c.op;
   s.root = s.peer = 0;
+  s.prescale = s.postscale = 1.0;
   s.in.clear();
   s.out.clear();
   s.counts.clear();
   s.in_counts.clear();
   s.out_counts.clear();
-  s.prescale = s.postscale = 1.0;
-  s.deadline_ns = c.deadline_ns;
-  s.seq = c.seq;
-  s.stream = c.stream;
   return s;
 }
 

@@ -73,6 +73,7 @@ class HierarchicalTransport final : public Transport {
   void sort_by_host(const Exchange& x, const std::vector<hvd_buf>& by_rank, const std::vector<hvd_buf>& by_host,
                     bool inputs);
 
+  static bool same_place(const hvd_buf& a, const hvd_buf& b) { return a.base == b.base && a.offset == b.offset; }
   // The step to fill in and plan(): empty but for what every step of `c` shares.
   plugin::Collective& step(const plugin::Collective& c, int32_t coll);
   // One more buffer of a step with counts per rank; the row is to be filled in by the caller.

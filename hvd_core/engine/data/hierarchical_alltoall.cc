@@ -12,7 +12,7 @@
 
 #include "engine/control/signature.h"
 #include "engine/data/hierarchical.h"
-#include "engine/data/hierarchical_buffers.h"
+#include "engine/data/parts.h"
 
 namespace hvd::data {
 
@@ -26,11 +26,12 @@ struct HierarchicalTransport::Exchange {
   uint64_t* from_neighbours = nullptr;
   uint64_t* from_hosts = nullptr;
 
+  // Elements of buffer i that go to rank r, and that come from it.
   uint64_t to(size_t i, size_t r, size_t ranks) const {
-    return equal ? c.counts[i] / ranks : c.in_counts[i * ranks + r];
+    return in_part(c, i, static_cast<int32_t>(r), static_cast<int32_t>(ranks));
   }
   uint64_t from(size_t i, size_t r, size_t ranks) const {
-    return equal ? c.counts[i] / ranks : c.out_counts[i * ranks + r];
+    return out_part(c, i, static_cast<int32_t>(r), static_cast<int32_t>(ranks));
   }
 };
 
@@ -112,7 +113,7 @@ void HierarchicalTransport::exchange_data(Program& program, const std::shared_pt
     uint64_t total = 0, done = 0;
     for (uint64_t m : c.counts) total += m;
     const hvd_buf all = program.scratch_buf(total * width);
-    for (size_t i = 0; i < n; done += c.counts[i++]) in[i] = part(all, done * width, c.counts[i] * width);
+    for (size_t i = 0; i < n; done += c.counts[i++]) in[i] = part_of(all, done * width, c.counts[i] * width);
     program.compute([this, x, in](Program&) { sort_by_host(*x, x->c.in, in, true); });
   }
 
@@ -127,7 +128,7 @@ void HierarchicalTransport::exchange_data(Program& program, const std::shared_pt
     auto& s = step(c, HVD_ALLTOALL);
     uint64_t done = 0;
     for (size_t i = 0; i < n; ++i) {
-      collected[i] = part(all, done * width, 0);
+      collected[i] = part_of(all, done * width, 0);
       uint64_t at = 0;
       for (size_t h = 0, d = 0; h < hosts_; ++h) {
         for (size_t k = 0; k * lanes_ < members(h).size(); ++k) {
@@ -140,7 +141,7 @@ void HierarchicalTransport::exchange_data(Program& program, const std::shared_pt
             for (size_t m = 0; m < neighbours_; ++m) get += row[m] = from_neighbour(m, i, d);
             ++d;
           }
-          add(s, part(in[i], at * width, give * width), part(all, done * width, get * width), give);
+          add(s, part_of(in[i], at * width, give * width), part_of(all, done * width, get * width), give);
           at += give;
           done += get;
         }
@@ -161,7 +162,7 @@ void HierarchicalTransport::exchange_data(Program& program, const std::shared_pt
     for (size_t i = 0; i < n; ++i) {
       uint64_t m = 0;
       for (size_t r = 0; r < ranks_; ++r) m += x->from(i, r, ranks_);
-      out[i] = part(all, done * width, m * width);
+      out[i] = part_of(all, done * width, m * width);
       done += m;
     }
   }
@@ -201,7 +202,7 @@ void HierarchicalTransport::exchange_data(Program& program, const std::shared_pt
         }
         for (int32_t r : members(h)) get += x->from(i, static_cast<size_t>(r), ranks_);
         add_row(s.out_counts, neighbours_)[my_local_ % lanes_] = get;
-        add(s, part(received[i], given * width, give * width), part(out[i], got * width, get * width), give);
+        add(s, part_of(received[i], given * width, give * width), part_of(out[i], got * width, get * width), give);
         given += give;
         got += get;
       }

@@ -6,7 +6,7 @@
 
 #include "engine/control/signature.h"
 #include "engine/data/hierarchical.h"
-#include "engine/data/hierarchical_buffers.h"
+#include "engine/data/parts.h"
 
 namespace hvd::data {
 
@@ -37,7 +37,7 @@ void HierarchicalTransport::broadcast(Program& program, const plugin::Collective
     s.root = root_host;
     for (size_t i = 0; i < c.counts.size(); ++i) {
       const uint64_t m = slices.piece(i, my_local_) * width, at = slices.start(i, my_local_) * width;
-      if (m) add(s, part(held(i), at, m), part(is_root && !c.out[i].base ? c.in[i] : c.out[i], at, m), m / width);
+      if (m) add(s, part_of(held(i), at, m), part_of(is_root && !c.out[i].base ? c.in[i] : c.out[i], at, m), m / width);
     }
     cross_->plan(program, s);
     delivered = true;
@@ -58,7 +58,7 @@ void HierarchicalTransport::broadcast(Program& program, const plugin::Collective
   for (size_t i = 0; i < c.counts.size(); ++i) {
     if (c.counts[i] == 0) continue;
     const uint64_t m = slices.piece(i, my_local_);
-    add(s, part(c.out[i], slices.start(i, my_local_) * width, m * width), c.out[i], m);
+    add(s, part_of(c.out[i], slices.start(i, my_local_) * width, m * width), c.out[i], m);
     uint64_t* row = add_row(s.out_counts, neighbours_);
     for (size_t lane = 0; lane < slices.lanes(); ++lane) row[lane] = slices.piece(i, lane);
   }
@@ -76,14 +76,13 @@ void HierarchicalTransport::allgather(Program& program, const plugin::Collective
   uint64_t total = 0;
   for (size_t i = 0; i < n; ++i) {
     uint64_t* row = at.data() + i * (ranks_ + 1);
-    for (size_t r = 0; r < ranks_; ++r)
-      row[r + 1] = row[r] + (c.out_counts.empty() ? c.counts[i] : c.out_counts[i * ranks_ + r]);
+    for (size_t r = 0; r < ranks_; ++r) row[r + 1] = row[r] + out_part(c, i, static_cast<int32_t>(r), size());
     total += row[ranks_];
   }
   if (total == 0) return;
   const auto begin = [&](size_t i, size_t r) { return at[i * (ranks_ + 1) + r]; };
   const auto length = [&](size_t i, const Run& run) { return begin(i, run.rank + run.length) - begin(i, run.rank); };
-  const auto place = [&](size_t i, uint64_t from, uint64_t m) { return part(c.out[i], from * width, m * width); };
+  const auto place = [&](size_t i, uint64_t from, uint64_t m) { return part_of(c.out[i], from * width, m * width); };
   // This rank's own part: in place, it stands where it belongs.
   const auto own = [&](size_t i) {
     return same_place(c.in[i], c.out[i]) ? place(i, begin(i, me), begin(i, me + 1) - begin(i, me)) : c.in[i];
@@ -96,7 +95,7 @@ void HierarchicalTransport::allgather(Program& program, const plugin::Collective
         if (length(i, run) == 0) continue;
         const bool inside = me >= run.rank && me < run.rank + run.length;
         const hvd_buf out = place(i, begin(i, run.rank), length(i, run));
-        add(s, inside ? own(i) : part(out, 0, 0), out, inside ? begin(i, me + 1) - begin(i, me) : 0);
+        add(s, inside ? own(i) : part_of(out, 0, 0), out, inside ? begin(i, me + 1) - begin(i, me) : 0);
         uint64_t* row = add_row(s.out_counts, neighbours_);
         for (size_t r = run.rank; r < run.rank + run.length; ++r)
           row[layout_.local_of[r]] = begin(i, r + 1) - begin(i, r);
@@ -148,7 +147,8 @@ void HierarchicalTransport::allgather(Program& program, const plugin::Collective
           continue;
         }
         const uint64_t mine = slices[h].piece(p, my_local_);
-        add(s, mine ? part(out, slices[h].start(p, my_local_) * width, mine * width) : part(out, 0, 0), out, mine);
+        add(s, mine ? part_of(out, slices[h].start(p, my_local_) * width, mine * width) : part_of(out, 0, 0), out,
+            mine);
         uint64_t* row = add_row(s.out_counts, neighbours_);
         for (size_t lane = 0; lane < lanes; ++lane) row[lane] = slices[h].piece(p, lane);
       }

@@ -7,7 +7,7 @@
 
 #include "engine/control/signature.h"
 #include "engine/data/hierarchical.h"
-#include "engine/data/hierarchical_buffers.h"
+#include "engine/data/parts.h"
 
 namespace hvd::data {
 
@@ -65,11 +65,11 @@ hvd_buf HierarchicalTransport::first_level(Program& program, const plugin::Colle
   for (size_t i = 0; i < counts.size(); ++i) {
     if (counts[i] == 0) continue;
     if (slices.lanes() == 1) {
-      add(s, in[i], part(to, cut->offset(i) * width, counts[i] * width), counts[i] * levels.per);
+      add(s, in[i], part_of(to, cut->offset(i) * width, counts[i] * width), counts[i] * levels.per);
       continue;
     }
     const uint64_t mine = in_lane(slices.lanes()) ? cut->piece(i, my_local_) : 0;
-    add(s, in[i], part(to, mine ? cut->position(i, my_local_) * width : 0, mine * width), counts[i] * levels.per);
+    add(s, in[i], part_of(to, mine ? cut->position(i, my_local_) * width : 0, mine * width), counts[i] * levels.per);
     uint64_t* row = add_row(s.out_counts, neighbours_);
     for (size_t lane = 0; lane < slices.lanes(); ++lane) row[lane] = cut->piece(i, lane) * levels.per;
   }
@@ -97,7 +97,8 @@ void HierarchicalTransport::allreduce(Program& program, const plugin::Collective
   const uint64_t width = levels.wire_bytes, n = slices.size(my_local_);
   const bool one_lane = slices.lanes() == 1, single = c.counts.size() == 1;
   const hvd_buf in_out =
-      single ? part(c.out[0], slices.begin(one_lane ? 0 : my_local_) * levels.bytes(), n * levels.bytes()) : hvd_buf{};
+      single ? part_of(c.out[0], slices.begin(one_lane ? 0 : my_local_) * levels.bytes(), n * levels.bytes())
+             : hvd_buf{};
   // A reduction to one rank may be in place, one that is scattered may not.
   const bool direct = single && !levels.expands && (one_lane || !same_place(c.in[0], c.out[0]));
   hvd_buf to = direct && !one_lane ? in_out : hvd_buf{};
@@ -140,11 +141,12 @@ void HierarchicalTransport::spread(Program& program, const plugin::Collective& c
   for (size_t i = 0; i < c.counts.size(); ++i) {
     if (c.counts[i] == 0) continue;
     if (slices.lanes() == 1) {
-      add(s, mine ? part(result, slices.offset(i) * width, c.counts[i] * width) : c.out[i], c.out[i], c.counts[i]);
+      add(s, mine ? part_of(result, slices.offset(i) * width, c.counts[i] * width) : c.out[i], c.out[i], c.counts[i]);
       continue;
     }
     const uint64_t n = mine ? slices.piece(i, my_local_) : 0;
-    add(s, n ? part(result, slices.position(i, my_local_) * width, n * width) : part(c.out[i], 0, 0), c.out[i], n);
+    add(s, n ? part_of(result, slices.position(i, my_local_) * width, n * width) : part_of(c.out[i], 0, 0), c.out[i],
+        n);
     uint64_t* row = add_row(s.out_counts, neighbours_);
     for (size_t lane = 0; lane < slices.lanes(); ++lane) row[lane] = slices.piece(i, lane);
   }
@@ -183,8 +185,8 @@ void HierarchicalTransport::reduce(Program& program, const plugin::Collective& c
   for (size_t i = 0; i < c.counts.size(); ++i) {
     if (c.counts[i] == 0) continue;
     const uint64_t give = mine ? slices.piece(i, my_local_) : 0;
-    add(s, give ? part(result, slices.position(i, my_local_) * width, give * width) : part(to, 0, 0),
-        is_root ? c.out[i] : part(to, 0, 0), give);
+    add(s, give ? part_of(result, slices.position(i, my_local_) * width, give * width) : part_of(to, 0, 0),
+        is_root ? c.out[i] : part_of(to, 0, 0), give);
     add_row(s.in_counts, neighbours_)[root_local] = give;
     uint64_t* row = add_row(s.out_counts, neighbours_);
     for (size_t lane = 0; is_root && lane < slices.lanes(); ++lane) row[lane] = slices.piece(i, lane);

@@ -7,7 +7,7 @@
 
 #include "engine/control/signature.h"
 #include "engine/data/hierarchical.h"
-#include "engine/data/hierarchical_buffers.h"
+#include "engine/data/parts.h"
 
 namespace hvd::data {
 
@@ -15,9 +15,7 @@ void HierarchicalTransport::reducescatter(Program& program, const plugin::Collec
   const TwoLevels levels(math_, c, static_cast<uint32_t>(ranks_));
   const uint64_t width = levels.wire_bytes;
   const size_t n = c.counts.size();
-  const auto count = [&c, this](size_t i, size_t r) {
-    return c.out_counts.empty() ? c.counts[i] / ranks_ : c.out_counts[i * ranks_ + r];
-  };
+  const auto count = [&c, this](size_t i, size_t r) { return out_part(c, i, static_cast<int32_t>(r), size()); };
   const auto lane_of = [this](size_t r) { return static_cast<size_t>(layout_.local_of[r]) % lanes_; };
   uint64_t total = 0;
   for (uint64_t m : c.counts) total += m;
@@ -40,7 +38,7 @@ void HierarchicalTransport::reducescatter(Program& program, const plugin::Collec
     // With a single lane the first level is a reduction to one rank, which may use the others' memory too.
     const hvd_buf kept = program.scratch_buf((lanes_ == 1 ? total : lane_total) * width);
     for (size_t i = 0; mine && i < n; ++i)
-      data[i] = part(kept, at[i * served] * width, (at[(i + 1) * served] - at[i * served]) * width);
+      data[i] = part_of(kept, at[i * served] * width, (at[(i + 1) * served] - at[i * served]) * width);
     scatter_first(program, c, levels, at, kept);
   }
 
@@ -59,7 +57,7 @@ void HierarchicalTransport::reducescatter(Program& program, const plugin::Collec
     std::vector<hvd_buf> sum_bufs = c.out;
     uint64_t done = 0;
     for (size_t i = 0; !direct && i < n; done += result_counts[i++])
-      sum_bufs[i] = part(sums, done * width, result_counts[i] * width);
+      sum_bufs[i] = part_of(sums, done * width, result_counts[i] * width);
     auto& s = step(c, HVD_REDUCESCATTER);
     s.dtype = levels.wire;
     s.op = levels.op;
@@ -83,7 +81,7 @@ void HierarchicalTransport::reducescatter(Program& program, const plugin::Collec
 
   auto& s = step(c, HVD_ALLTOALL);
   for (size_t i = 0; i < n; ++i) {
-    add(s, mine ? results[i] : part(c.out[i], 0, 0), c.out[i], result_counts[i]);
+    add(s, mine ? results[i] : part_of(c.out[i], 0, 0), c.out[i], result_counts[i]);
     uint64_t* give = add_row(s.in_counts, neighbours_);
     for (size_t m = 0; mine && m < neighbours_; ++m)
       if (m % lanes_ == my_local_) give[m] = count(i, static_cast<size_t>(members(my_host_)[m]));
@@ -99,9 +97,7 @@ void HierarchicalTransport::scatter_first(Program& program, const plugin::Collec
   const size_t n = c.counts.size();
   const bool mine = in_lane(lanes_);
   const size_t served = mine ? of_[my_local_].size() : 0;
-  const auto count = [&c, this](size_t i, size_t r) {
-    return c.out_counts.empty() ? c.counts[i] / ranks_ : c.out_counts[i * ranks_ + r];
-  };
+  const auto count = [&c, this](size_t i, size_t r) { return out_part(c, i, static_cast<int32_t>(r), size()); };
   if (!local_) {
     // Alone on the host, hence the one lane, which serves everybody.
     std::vector<uint64_t> counts;
@@ -126,7 +122,7 @@ void HierarchicalTransport::scatter_first(Program& program, const plugin::Collec
     for (uint64_t m : c.counts) total += m;
     const hvd_buf all = program.scratch_buf(total * width);
     uint64_t done = 0;
-    for (size_t i = 0; i < n; done += c.counts[i++]) in[i] = part(all, done * width, c.counts[i] * width);
+    for (size_t i = 0; i < n; done += c.counts[i++]) in[i] = part_of(all, done * width, c.counts[i] * width);
     program.compute([levels, from = c.in, in, counts = c.counts](Program&) {
       for (size_t i = 0; i < counts.size(); ++i)
         if (counts[i]) levels.expand(address(from[i]), counts[i], address(in[i]));
@@ -145,7 +141,7 @@ void HierarchicalTransport::scatter_first(Program& program, const plugin::Collec
     for (size_t r = 0; r < ranks_;) {
       row.assign(lanes_, 0);
       uint64_t length = 0;
-      hvd_buf out = part(kept, 0, 0);
+      hvd_buf out = part_of(kept, 0, 0);
       for (bool first = true; r < ranks_; ++r, first = false) {
         const auto lane = static_cast<size_t>(layout_.local_of[r]) % lanes_;
         if (!first) {
@@ -154,15 +150,15 @@ void HierarchicalTransport::scatter_first(Program& program, const plugin::Collec
         }
         const uint64_t m = count(i, r);
         if (mine && lane == my_local_) {
-          if (out.bytes == 0) out = part(kept, at[i * served + place_[r]] * width, 0);
+          if (out.bytes == 0) out = part_of(kept, at[i * served + place_[r]] * width, 0);
           out.bytes += m * width;
         }
         row[lane] += m * levels.per;
         length += m;
       }
       if (length == 0) continue;
-      if (lanes_ == 1 && !mine) out = part(kept, 0, length * width);
-      add(s, part(in[i], from * width, length * width), out, length * levels.per);
+      if (lanes_ == 1 && !mine) out = part_of(kept, 0, length * width);
+      add(s, part_of(in[i], from * width, length * width), out, length * levels.per);
       if (lanes_ > 1) std::copy(row.begin(), row.end(), add_row(s.out_counts, neighbours_));
       from += length;
     }

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "engine/data/direct.h"
+#include "engine/data/emulated.h"
 #include "engine/data/hierarchical.h"
 #include "reduction_reference.h"
 
@@ -62,15 +63,16 @@ class MapStore final : public plugin::Store {
   std::map<std::string, int64_t> counters_;
 };
 
-// Passes everything on, looks at what every step must carry, and adds up what an operation gives it.
+// Passes everything on, as the engine would, looks at what every step must carry, and adds up what an operation gives
+// it.
 class Watched final : public data::Transport {
  public:
-  explicit Watched(plugin::Communicator& comm) : direct_(comm) {}
+  Watched(plugin::Communicator& comm, const data::HostMath& math) : direct_(comm), emulated_(direct_, comm, math) {}
   void plan(data::Program& program, const Collective& c) override {
     if (c.deadline_ns != kDeadline || c.seq != seq) fail("a step has another deadline or number than its operation");
     ++steps;
     for (uint64_t n : c.counts) elements += n;
-    direct_.plan(program, c);
+    emulated_.plan(program, c);
   }
   int32_t rank() const override { return direct_.rank(); }
   int32_t size() const override { return direct_.size(); }
@@ -79,10 +81,11 @@ class Watched final : public data::Transport {
 
  private:
   data::DirectTransport direct_;
+  data::EmulatedTransport emulated_;  // a DirectTransport for what the communicator has itself
 };
 
 struct Shared {
-  std::shared_ptr<plugin::Backend> backend;
+  std::shared_ptr<plugin::Backend> math, within, between;
   MapStore store;
   std::vector<int32_t> hosts;  // by rank
   std::vector<uint64_t> hashes;
@@ -116,13 +119,14 @@ class Rank {
     layout_ = data::make_layout(world, shared.hosts, rank);
     size_ = world.size();
     if (layout_.neighbours().size() > 1)
-      local_ = join("local" + std::to_string(layout_.my_host()), layout_.neighbours());
+      local_ = join(*shared.within, "local" + std::to_string(layout_.my_host()), layout_.neighbours());
     if (layout_.my_local() < layout_.lanes && layout_.host_count() > 1) {
       std::vector<int32_t> lane;
       for (const auto& host : layout_.hosts) lane.push_back(host[static_cast<size_t>(layout_.my_local())]);
-      cross_ = join("cross" + std::to_string(layout_.my_local()), lane);
+      cross_ = join(*shared.between, "cross" + std::to_string(layout_.my_local()), lane);
     }
-    for (auto* comm : {&local_, &cross_}) watched_.push_back(*comm ? std::make_unique<Watched>(**comm) : nullptr);
+    for (auto* comm : {&local_, &cross_})
+      watched_.push_back(*comm ? std::make_unique<Watched>(**comm, math_) : nullptr);
     for (const uint64_t limit : {data::HierarchicalTransport::kSingleLaneBytes, uint64_t{0}})
       transports_.push_back(
           std::make_unique<data::HierarchicalTransport>(layout_, watched_[0].get(), watched_[1].get(), math_, limit));
@@ -192,10 +196,11 @@ class Rank {
   }
 
  private:
-  std::unique_ptr<plugin::Communicator> join(const std::string& key, const std::vector<int32_t>& ranks) {
+  std::unique_ptr<plugin::Communicator> join(plugin::Backend& backend, const std::string& key,
+                                             const std::vector<int32_t>& ranks) {
     int32_t me = 0;
     while (ranks[static_cast<size_t>(me)] != static_cast<int32_t>(rank_)) ++me;
-    return shared_.backend->create_comm(key, shared_.store, ranks, std::vector<int32_t>(ranks.size(), 0), me, 0);
+    return backend.create_comm(key, shared_.store, ranks, std::vector<int32_t>(ranks.size(), 0), me, 0);
   }
 
   bool reduces() const {
@@ -313,8 +318,8 @@ class Rank {
   size_t size_ = 0, buffers_ = 0;
   data::Layout layout_;
   std::unique_ptr<plugin::Communicator> local_, cross_;
+  data::HostMath math_{shared_.math};
   std::vector<std::unique_ptr<Watched>> watched_;  // local, cross
-  data::HostMath math_{shared_.backend};
   std::vector<std::unique_ptr<data::HierarchicalTransport>> transports_;
   data::Program program_;
   const Case* case_ = nullptr;

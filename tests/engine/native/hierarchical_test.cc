@@ -1,10 +1,12 @@
-// Every collective over a made-up layout of hosts, between threads of one process: the communicators within the "hosts"
-// and between them are real ones of the shm backend. Every value is compared with reduction_reference.h, and where all
-// ranks get the same, the bits of all ranks with one another.
+// Every collective over a made-up layout of hosts, between threads of one process, over real communicators within the
+// "hosts" and between them. Every value is compared with reduction_reference.h, and where all ranks get the same, the
+// bits of all ranks with one another.
 //
-//   hierarchical_test libhvd_backend_shm.so HOST_OF_RANK_0 HOST_OF_RANK_1 ...
+//   hierarchical_test SHM WITHIN BETWEEN all|few HOST_OF_RANK_0 HOST_OF_RANK_1 ...
 //
-// Prints "passed: N collectives"; a wrong value or an error ends the process with status 1 and a line about it.
+// The first three are libraries named libhvd_backend_NAME.so: for local arithmetic, and for the two levels. What they
+// lack is emulated. Prints "passed: N collectives"; a wrong value or an error ends the process with status 1 and a line
+// about it.
 #include <thread>
 
 #include "hierarchical_rank.h"
@@ -31,7 +33,14 @@ std::vector<uint64_t> by_rank(const std::vector<uint64_t>& counts, size_t ranks)
 
 class Cases {
  public:
-  explicit Cases(size_t ranks) : ranks_(ranks) {
+  Cases(size_t ranks, bool few) : ranks_(ranks) {
+    if (few) {
+      for (int32_t dtype : {HVD_FLOAT32, HVD_INT64, HVD_BFLOAT16}) reductions(dtype, {{17, 0, 1023, 1, 300}});
+      for (int32_t dtype : {HVD_FLOAT32, HVD_UINT8}) movements(dtype, {{17, 0, 1023, 1, 300}});
+      reductions(HVD_FLOAT32, kLarge);
+      add({.coll = HVD_BARRIER, .dtype = HVD_UINT8, .counts = {}});
+      return;
+    }
     for (int32_t dtype : kReducing) reductions(dtype, kSmall);
     for (int32_t dtype : {HVD_FLOAT32, HVD_FLOAT16, HVD_INT32, HVD_UINT64}) reductions(dtype, kLarge);
     for (int32_t dtype : kMoving) movements(dtype, kSmall);
@@ -87,16 +96,23 @@ class Cases {
   const size_t ranks_;
 };
 
+std::shared_ptr<plugin::Backend> load(const std::string& path) {
+  const size_t name = path.rfind("libhvd_backend_") + 15;
+  return plugin::Backend::load_library(path, path.substr(name, path.rfind('.') - name));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 3) return 2;
+  if (argc < 6) return 2;
   hierarchical::Shared shared;
-  shared.backend = plugin::Backend::load_library(argv[1], "shm");
-  for (int i = 2; i < argc; ++i) shared.hosts.push_back(std::atoi(argv[i]));
+  shared.math = load(argv[1]);
+  shared.within = load(argv[2]);
+  shared.between = load(argv[3]);
+  for (int i = 5; i < argc; ++i) shared.hosts.push_back(std::atoi(argv[i]));
   shared.hashes.resize(shared.hosts.size());
   shared.meet = std::make_unique<std::barrier<>>(static_cast<ptrdiff_t>(shared.hosts.size()));
-  const Cases cases(shared.hosts.size());
+  const Cases cases(shared.hosts.size(), std::string(argv[4]) == "few");
   std::vector<std::thread> threads;
   for (size_t r = 0; r < shared.hosts.size(); ++r) {
     threads.emplace_back([&shared, &cases, r] {
