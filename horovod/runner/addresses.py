@@ -28,6 +28,16 @@ class StorePlace:
     remote: dict[str, str] = field(default_factory=dict)
 
 
+def named_address(text: str) -> str | None:
+    """This machine's address that an interface's name, a network (10.0.0.0/8) or an address stands for."""
+    try:
+        network = ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        return interface_address(text)
+    present = [interface_address(name) for _, name in socket.if_nameindex()]
+    return next((one for one in present if one is not None and ipaddress.ip_address(one) in network), None)
+
+
 def interface_address(name: str) -> str | None:
     """The address of an interface of this machine: IPv4, else a global one of IPv6, else None."""
     request = struct.pack("256s", os.fsencode(name)[:15])
@@ -70,12 +80,12 @@ def store_place(
 ) -> StorePlace:
     """Where the store of a job with these other hosts belongs.
 
-    `interfaces` are the job's, if named; those that this machine has not are passed over. `resolve` may know
+    `interfaces` are the job's, if named, also as networks or addresses; those that this machine has not are passed over. `resolve` may know
     names that the resolver does not. Raises ValueError where no address can be found.
     """
     if not hosts:
         return StorePlace(LOOPBACK, LOOPBACK)
-    named = [address for name in interfaces if (address := interface_address(name)) is not None]
+    named = [address for name in interfaces if (address := named_address(name)) is not None]
     sources = {host: source_address(host) or source_address(resolve(host)) for host in hosts}
     if named:
         # Several may be named: the one that leads there, if it is among them.

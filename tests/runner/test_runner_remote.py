@@ -192,6 +192,14 @@ def test_all_interfaces_only_when_hosts_lie_behind_different_ones(monkeypatch):
     assert store_place(["b"], ["e0", "e1"]).listen == "10.1.0.1"
 
 
+def test_networks_and_addresses_name_interfaces_too(monkeypatch):
+    sources = {"a": "10.0.0.1"}
+    known(monkeypatch, sources, {"e0": "10.0.0.1", "e1": "10.1.0.1"})
+    for text in ("10.1.0.0/16", "10.1.0.1", "e1"):
+        assert store_place(["a"], [text]).listen == "10.1.0.1"
+    assert store_place(["a"], ["192.168.0.0/16"]).listen == "10.0.0.1"
+
+
 def test_interfaces_that_only_other_hosts_have_are_passed_over(monkeypatch):
     known(monkeypatch, {"a": "10.0.0.1"}, {"e0": "10.0.0.1"})
     assert store_place(["a"], ["ib0"]).listen == "10.0.0.1"
