@@ -14,6 +14,8 @@ namespace {
 constexpr uint64_t kTile = 256;
 
 bool is_integer(int32_t t) { return (t >= HVD_UINT8 && t <= HVD_INT64) || t == HVD_UINT32 || t == HVD_UINT64; }
+bool is_half(int32_t t) { return t == HVD_FLOAT16 || t == HVD_BFLOAT16; }
+const HalfKernels& half_kernels(int32_t t) { return t == HVD_FLOAT16 ? kernels().float16 : kernels().bfloat16; }
 bool is_float8(int32_t t) { return t == HVD_FLOAT8_E4M3FN || t == HVD_FLOAT8_E5M2; }
 
 // memcpy, because neither side need be aligned; it compiles to a plain load or store.
@@ -133,6 +135,14 @@ bool convert(void* dst, int32_t dst_dtype, const void* src, int32_t src_dtype, u
     Scale s;
     s.pre = scale;
     kernels().reduce[src_dtype][HVD_SUM](dst, &src, 1, count, s);
+    return true;
+  }
+  if (scale == 1.0 && is_half(src_dtype) && dst_dtype == HVD_FLOAT32) {
+    half_kernels(src_dtype).widen(dst, src, count);
+    return true;
+  }
+  if (scale == 1.0 && src_dtype == HVD_FLOAT32 && is_half(dst_dtype)) {
+    half_kernels(dst_dtype).narrow(dst, src, count);
     return true;
   }
   const char* from = static_cast<const char*>(src);

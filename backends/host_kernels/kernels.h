@@ -21,8 +21,15 @@ struct Scale {
 // dst may be one of the sources; no other overlap. Nothing need be aligned.
 using ReduceFn = void (*)(void* dst, const void* const* src, uint32_t n_src, uint64_t n, const Scale&);
 
+// A 16-bit type to and from float32; the two sides do not overlap.
+struct HalfKernels {
+  void (*widen)(void* floats, const void* halves, uint64_t n);
+  void (*narrow)(void* halves, const void* floats, uint64_t n);  // to nearest even
+};
+
 struct KernelTable {
   const char* isa;
+  HalfKernels float16, bfloat16;
   ReduceFn reduce[HVD_DTYPE_COUNT][HVD_REDOP_COUNT];  // NULL: no such reduction
 };
 
