@@ -150,7 +150,9 @@ def test_batched_copy_scale(backend, stride):
     assert caught.value.code == UNSUPPORTED
 
 
-def test_half_precision_conversions_are_exact(backend):
+@pytest.mark.parametrize("isa", ["base", "avx2", "auto"])  # the last one stays for the other tests
+def test_half_precision_conversions_are_exact(library, tmp_path, isa):
+    backend = Backend(library, tmp_path, {"isa": isa})
     every = np.arange(65536, dtype=np.uint16)
     f32, f16 = DTYPES["float32"], DTYPES["float16"]
     wide, back, brain = np.zeros(65536, np.float32), np.zeros(65536, np.float16), np.zeros(65536, np.uint16)

@@ -80,6 +80,12 @@ def test_everything_on_a_complete_backend(tmp_path, ranks):
     assert run_on("StarBackend", ranks, tmp_path, EVERYTHING).count("served by star") == ranks
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_everything_on_the_least_backend(tmp_path, ranks):
+    """Sums, broadcasts and gatherings of float32 only; the engine composes the rest."""
+    assert run_on("PoorBackend", ranks, tmp_path, EVERYTHING).count("served by poor-star") == ranks
+
+
 def test_a_registered_class_has_a_name(tmp_path):
     path = tmp_path / "named.py"
     path.write_text(
