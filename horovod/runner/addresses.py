@@ -80,8 +80,8 @@ def store_place(
 ) -> StorePlace:
     """Where the store of a job with these other hosts belongs.
 
-    `interfaces` are the job's, if named, also as networks or addresses; those that this machine has not are passed over. `resolve` may know
-    names that the resolver does not. Raises ValueError where no address can be found.
+    `interfaces` are the job's, if named, also as networks or addresses; those that this machine has not are passed
+    over. `resolve` may know names that the resolver does not. Raises ValueError where no address can be found.
     """
     if not hosts:
         return StorePlace(LOOPBACK, LOOPBACK)

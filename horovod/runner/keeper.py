@@ -1,10 +1,10 @@
 """The keeper: a small process between the launcher and the ranks; it makes sure nothing outlives the job.
 
-The launcher (processes.py) starts this file with the plain interpreter, without site packages, and talks to
-it in lines of JSON over one socket whose descriptor is argv[1]. The keeper forks the ranks, reports their
-ends, and ends all of them when one fails, when the launcher asks, and when the launcher disappears.
-Grandchildren that lose their parent are handed to it by the kernel, so that they are found as well. If it
-is killed itself, the kernel kills the ranks. One thread only: that makes fork() safe here, and the kernel's
+The launcher, on other hosts the agent (local_ranks.py), starts this file with the plain interpreter, without site
+packages, and talks to it in lines of JSON over one socket whose descriptor is argv[1]. The keeper forks the ranks,
+reports their ends, and ends all of them when one fails, here or elsewhere, when the launcher asks, and when the
+launcher disappears. Grandchildren that lose their parent are handed to it by the kernel, so that they are found as well.
+If it is killed itself, the kernel kills the ranks. One thread only: that makes fork() safe here, and the kernel's
 parent-death signal follows threads. Not to be imported; it must not import anything outside the standard
 library, nor anything slow.
 """

@@ -51,7 +51,7 @@ class Listener(Protocol):
         """What the keeper reports, or {"event": "lost", "ranks": [...], "text": ...}."""
 
     def said(self, site, data: bytes) -> None:
-        """The remote shell itself printed something; it has nothing to do with a rank."""
+        """The remote shell itself printed something. No bytes: the end of it."""
 
 
 class LocalRanks:

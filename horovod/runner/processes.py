@@ -163,7 +163,10 @@ class Job:
     def said(self, site, data: bytes) -> None:
         """Called by a site; see Listener."""
         *lines, rest = (self._unfinished_said.pop(site.host, b"") + data).split(b"\n")
-        self._unfinished_said[site.host] = rest
+        if rest and data:
+            self._unfinished_said[site.host] = rest
+        elif rest:
+            lines.append(rest)
         for line in lines:
             self._output.stderr.note(f"horovodrun: {site.host}: {line.decode(errors='replace').rstrip()}")
 

@@ -220,6 +220,8 @@ class RemoteRanks:
     def _read_said(self) -> None:
         data = self._receive("stderr")
         if data is None:
+            if self.begun and "stderr" not in self._readers:
+                self._listener.said(self, b"")
             return
         self._said = (self._said + data)[-_LONGEST_SAID:]
         if self.begun:

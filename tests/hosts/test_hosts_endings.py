@@ -137,8 +137,11 @@ horovod.run(work, num_proc=2, hosts={made.network.spec(1, 1)!r})
         time.sleep(0.05)
 
 
-@both_shells
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "shell, number",
+    [(NETNS, signal.SIGINT), (NETNS, signal.SIGHUP), (RELAY, signal.SIGTERM)],
+    ids=["netns-INT", "netns-HUP", "relay-TERM"],
+)
 def test_signal_to_the_launcher_leaves_nothing(cluster, shell, number):
     made = cluster(2, 2, shell=shell)
     process, _ = start(made, 4)

@@ -20,7 +20,7 @@ LAYOUTS = [(2, 2), (2, 1), (1, 2), (1, 1, 1)]
 COLLECTIVES = """
 import numpy as np
 import hvd_core as hvd
-hvd.init()
+hvd.init(process_sets="dynamic")
 rank, size = hvd.rank(), hvd.size()
 for dtype in (np.float32, np.float64, np.int32, np.float16):
     for count in (1, 3, 1000, 70_001):
@@ -36,6 +36,17 @@ for dtype in (np.float32, np.float64, np.int32, np.float16):
         parts = [np.full((one + 1, count % 7 + 1), one, dtype) for one in range(size)]
         got = hvd.allgather(parts[rank], name="gather " + where)
         assert np.array_equal(got, np.concatenate(parts)), where
+        # One row to rank 0, two to rank 1, ...; rows carry where they come from and where they go.
+        splits = list(range(1, size + 1))
+        rows = [[np.full((count % 5 + 1,), 10 * one + to, dtype) for to in range(size) for _ in range(to + 1)]
+                for one in range(size)]
+        got, received = hvd.alltoall(np.stack(rows[rank]), splits, name="all " + where)
+        wanted = [row for one in range(size) for row in rows[one][sum(splits[:rank]):sum(splits[:rank + 1])]]
+        assert np.array_equal(got, np.stack(wanted)) and list(received) == [rank + 1] * size, where
+        got = hvd.reducescatter(mine[rank], op=hvd.Sum, name="scatter " + where)
+        shares = [count // size + (one < count % size) for one in range(size)]
+        start = sum(shares[:rank])
+        assert np.array_equal(got, np.sum(mine, axis=0, dtype=dtype)[start:start + shares[rank]]), where
 average = hvd.allreduce(np.full(5, float(rank)))
 assert average.tolist() == [(size - 1) / 2] * 5
 # The same bits everywhere, although sums of these depend on the order.
@@ -43,6 +54,13 @@ chance = np.random.default_rng(rank).standard_normal(100_003).astype(np.float32)
 total = hvd.allreduce(chance, op=hvd.Sum, name="noise")
 everybody = hvd.allgather(total.reshape(1, -1), name="everybody's")
 assert all(np.array_equal(row, total) for row in everybody)
+# Sets of ranks: first and last, which are on different hosts; and all but the first.
+ends, tail = hvd.add_process_set([0, size - 1]), hvd.add_process_set(range(1, size))
+for chosen, ranks in ((ends, [0, size - 1]), (tail, list(range(1, size)))):
+    if rank in ranks:
+        got = hvd.allreduce(np.full(1000, 2.0**rank), op=hvd.Sum, name="in a set", process_set=chosen)
+        assert got.tolist() == [sum(2.0**one for one in ranks)] * 1000
+hvd.barrier()
 print("right", hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size())
 """
 
@@ -99,7 +117,7 @@ def test_training_on_two_hosts(cluster):
     for module in ("torch", "sklearn", "matplotlib", "tqdm"):
         pytest.importorskip(module, reason="the example needs it")
     made = cluster(2, 2)
-    options = ("--epochs", 6, "--output", made.folder / "out")
+    options = ("--epochs", 8, "--output", made.folder / "out")
     done = made.run("-np", 4, sys.executable, EXAMPLE, *options, timeout=170)
     assert done.returncode == 0, done.stderr
     accuracy = float(re.search(r"accuracy.*?([0-9.]+) ?%", done.stdout)[1])
@@ -189,8 +207,9 @@ def bytes_between_hosts(made, **env):
 
 
 def test_hierarchical_allreduce_sends_two_thirds_of_a_flat_ring(cluster):
-    """With two ranks on each of two hosts, n bytes leave each host: the two halves of a reduced n, and of the result.
-    Around a ring of all four it is 3/2 n, and 2 n when each rank sends each other one its part."""
+    """With two ranks on each of two hosts, n bytes leave each host: each rank reduces half of the data with its peer on
+    the other host, which takes twice a quarter. Around a ring of all four it is 3/2 n, and 2 n when each rank sends
+    each other one its part."""
     made = cluster(2, 2)
     hierarchical = bytes_between_hosts(made)
     asked_for = bytes_between_hosts(made, HOROVOD_HIERARCHICAL_ALLREDUCE="1")

@@ -100,11 +100,14 @@ def test_a_talkative_login_is_no_problem(cluster):
 
 def test_what_the_remote_shell_says_later_is_shown(cluster):
     made = cluster(
-        1, 1, shell="sh -c '(sleep 1; echo network is slow >&2) & exec ip netns exec {host} \"$@\"' sh"
+        1,
+        1,
+        shell="sh -c '(sleep 1; echo network is slow >&2; printf still >&2) & exec ip netns exec {host} \"$@\"' sh",
     )
     done = made.run("-np", 2, "sleep", 2)
     assert done.returncode == 0
-    assert done.stderr == f"horovodrun: {made.network[1].name}: network is slow\n"
+    name = made.network[1].name
+    assert done.stderr == f"horovodrun: {name}: network is slow\nhorovodrun: {name}: still\n"
 
 
 def test_every_host_that_fails_is_named(cluster):
