@@ -24,7 +24,7 @@ class Job:
     def settle(self):
         """Deliver and work until nothing happens; no time passes."""
         while True:
-            worked = any([self.sim.step(r) for r in RANKS])
+            worked = sum(self.sim.step(r) for r in RANKS) > 0  # all of them work
             under_way = self.sim.in_flight()
             for link in under_way:
                 self.sim.deliver(*link)
