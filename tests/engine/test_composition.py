@@ -8,6 +8,7 @@ import subprocess
 
 import pytest
 
+import jobs
 import native_program
 
 POOR = native_program.ROOT / "tests" / "backends" / "poor" / "poor.cc"
@@ -34,3 +35,99 @@ def test_composed_collectives_are_the_native_ones_bit_for_bit():
 @pytest.mark.parametrize("kind", ["address,undefined", "thread"])
 def test_composed_under_sanitizer(kind):
     run(["-O1", "-g1", f"-fsanitize={kind}", "-fno-sanitize-recover=all"], seed=2)
+
+
+EVERYTHING = """
+    DTYPES = ("uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64", "bool", "uint32")
+    PARTS = {"Sum": np.add, "Product": np.multiply, "Min": np.minimum, "Max": np.maximum}
+
+    def data(dtype, n, r):
+        x = np.arange(n) * 7 % 11 + r + 1
+        return x % 2 == 0 if dtype == "bool" else x.astype(dtype)
+
+    def reduced(dtype, n, name):
+        all_of_them = [data(dtype, n, r) for r in range(size)]
+        if name == "Average":
+            total = sum(x.astype(np.float64) for x in all_of_them) / size
+            return np.trunc(total).astype(dtype) if np.dtype(dtype).kind in "iu" else total.astype(dtype)
+        result = all_of_them[0]
+        for x in all_of_them[1:]:
+            result = PARTS[name](result, x)
+        return result
+
+    def same(got, want, *what):
+        assert got.dtype == want.dtype and got.shape == want.shape, (what, got.dtype, got.shape, want.shape)
+        assert np.allclose(got, want, rtol=2e-3 if got.dtype == np.float16 else 1e-6), (what, got, want)
+
+    for dtype in DTYPES:
+        for n in (1, 17, 3000):
+            for name in ("Sum", "Product", "Min", "Max", "Average"):
+                if name == "Average" and dtype == "bool":
+                    continue
+                op = getattr(hvd, name)
+                x, want = data(dtype, n, rank), reduced(dtype, n, name)
+                same(hvd.allreduce(x, op=op), want, "allreduce", dtype, n, name)
+                if name not in ("Sum", "Average") or dtype == "bool":
+                    continue
+                rows = np.repeat(x[:, None], size, 1).T.copy()
+                share = hvd.reducescatter(rows, op=op)
+                same(share, want[None], "reducescatter", dtype, n, name)
+            for root in range(size):
+                same(hvd.broadcast(data(dtype, n, rank), root), data(dtype, n, root), "broadcast", dtype, n)
+            mine = data(dtype, n + rank, rank)
+            want = np.concatenate([data(dtype, n + r, r) for r in range(size)])
+            same(hvd.allgather(mine), want, "allgather", dtype, n)
+            splits = [(rank + r) % 3 + n // size for r in range(size)]
+            sent = data(dtype, sum(splits), rank)
+            got, received = hvd.alltoall(sent, splits)
+            want = []
+            for r in range(size):
+                theirs = [(r + k) % 3 + n // size for k in range(size)]
+                want.append(data(dtype, sum(theirs), r)[sum(theirs[:rank]) : sum(theirs[: rank + 1])])
+            assert list(received) == [len(w) for w in want]
+            same(got, np.concatenate(want), "alltoall", dtype, n)
+        xs = [data(dtype, n, rank) for n in (3, 0, 40, 1)]
+        for got, n in zip(hvd.grouped_allreduce(xs, op=hvd.Max), (3, 0, 40, 1)):
+            same(got, reduced(dtype, n, "Max"), "grouped", dtype, n)
+    hvd.barrier()
+    print("all as it should be")
+"""
+
+
+def poor(tmp_path, ranks, text, code=0, **env):
+    env = {"HOROVOD_BACKEND": "poor", "HOROVOD_BACKEND_PATH_POOR": str(native_program.backend(POOR)), **env}
+    return jobs.run(ranks, tmp_path, text, env=env, code=code, timeout=200)
+
+
+@pytest.mark.timeout(250)
+@pytest.mark.parametrize(
+    "ranks, limits",
+    [
+        (1, {}),
+        (2, {}),
+        (3, {"HOROVOD_BACKEND_POOR_MAX_COUNT": "500", "HOROVOD_BACKEND_POOR_ALIGNMENT": "64"}),
+    ],
+)
+def test_a_poor_backend_serves_everything_between_processes(tmp_path, ranks, limits):
+    output = poor(tmp_path, ranks, EVERYTHING, **limits)
+    assert output.count("all as it should be") == ranks
+    assert output.count("allreduce of int64 on cpu: backend 'poor' has no int64; EMULATED by") == 1
+    said = [line.partition("horovod WARNING: ")[2] for line in output.splitlines() if "(said once)" in line]
+    assert len(said) == len(set(said)) > 20 and "[1] horovod" not in output
+
+
+def test_without_emulation_the_message_says_what_to_do(tmp_path):
+    poor(
+        tmp_path,
+        2,
+        """
+        assert hvd.allreduce(np.ones(3, np.float32), op=hvd.Sum).tolist() == [size] * 3
+        expect(
+            hvd.HorovodInternalError,
+            lambda: hvd.allreduce(np.ones(3, np.int64), op=hvd.Sum),
+            "allreduce of int64 on cpu is not supported by backend 'poor' and emulation is off",
+            "HOROVOD_EMULATION=1",
+        )
+        """,
+        HOROVOD_EMULATION="0",
+    )
