@@ -1,9 +1,11 @@
 """What the engine composes where a backend lacks something: with backends that lack nearly everything.
 
 native/emulated_test.cc compares every collective, type and reduction, bit for bit, with what the shm backend does
-natively; ranks are threads there. tests/backends/poor is a backend of its own, between processes too.
+natively; ranks are threads there. native/staged_test.cc does it with memory that only a device can read
+(tests/backends/far_device). tests/backends/poor is a backend of its own, between processes too.
 """
 
+import os
 import subprocess
 
 import pytest
@@ -11,30 +13,65 @@ import pytest
 import jobs
 import native_program
 
-POOR = native_program.ROOT / "tests" / "backends" / "poor" / "poor.cc"
-EMULATED = ["abilities", "emulated", "emulated_move", "emulated_reduce", "emulated_routes"]
+BACKENDS = native_program.ROOT / "tests" / "backends"
+POOR, FAR = BACKENDS / "poor" / "poor.cc", BACKENDS / "far_device" / "far.cc"
+EMULATED = ["emulated", "emulated_move", "emulated_reduce", "emulated_routes"]
 SOURCES = [*(f"data/{p}.cc" for p in EMULATED), "observe/log.cc"]
+SANITIZERS = ["address,undefined", "thread"]
 
 
-def run(flags=None, seed=1):
-    program = native_program.build("emulated_test", SOURCES, flags)
-    command = [program, native_program.shm_library(), native_program.backend(POOR, flags), seed]
-    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=500)
+def sanitized(kind):
+    return ["-O1", "-g1", f"-fsanitize={kind}", "-fno-sanitize-recover=all"]
+
+
+def check(command, env=None):
+    done = subprocess.run(
+        [str(c) for c in command],
+        capture_output=True,
+        text=True,
+        timeout=500,
+        env={**os.environ, **(env or {})},
+    )
     assert done.returncode == 0 and done.stdout.endswith("all good\n"), (
         done.stdout[-4000:] + done.stderr[-4000:]
     )
 
 
+def run_emulated(flags=None, seed=1):
+    program = native_program.build("emulated_test", SOURCES, flags)
+    check([program, native_program.shm_library(), native_program.backend(POOR, flags), seed])
+
+
+def run_staged(flags=None):
+    program = native_program.build("staged_test", [*SOURCES, "data/device_queue.cc", "data/staged.cc"], flags)
+    libraries = [native_program.backend(source, flags) for source in (POOR, FAR)]
+    command = [program, native_program.shm_library(), *libraries]
+    check(command, {"HOROVOD_BACKEND_FAR_DELAY_US": "100"})
+    check([*command, "failing"], {"HOROVOD_BACKEND_FAR_FAIL_COPY": "5"})
+
+
 @pytest.mark.timeout(300)
 def test_composed_collectives_are_the_native_ones_bit_for_bit():
-    run()
+    run_emulated()
+
+
+@pytest.mark.timeout(300)
+def test_memory_that_the_host_cannot_touch_is_staged():
+    run_staged()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("kind", ["address,undefined", "thread"])
+@pytest.mark.parametrize("kind", SANITIZERS)
 def test_composed_under_sanitizer(kind):
-    run(["-O1", "-g1", f"-fsanitize={kind}", "-fno-sanitize-recover=all"], seed=2)
+    run_emulated(sanitized(kind), seed=2)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("kind", SANITIZERS)
+def test_staged_under_sanitizer(kind):
+    run_staged(sanitized(kind))
 
 
 EVERYTHING = """

@@ -121,16 +121,21 @@ void Program::wait(int64_t deadline_ns) {
 }
 
 void Program::settle(int64_t deadline_ns) noexcept {
-  if (at_ >= count_) return;
-  Step& s = *steps_[at_];
-  try {
+  const auto quietly = [](const auto& body) {
+    try {
+      body();
+    } catch (const plugin::BackendError&) {
+      // It has failed, which is what we wait for.
+    }
+  };
+  if (at_ < count_) {
+    Step& s = *steps_[at_];
     if (s.comm && s.comm->in_flight())
-      s.comm->wait(deadline_ns);
+      quietly([&] { s.comm->wait(deadline_ns); });
     else if (!s.comm && running_)
-      s.wait(deadline_ns);
-  } catch (const plugin::BackendError&) {
-    // It has failed, which is what we wait for.
+      quietly([&] { s.wait(deadline_ns); });
   }
+  for (const Wait& wait : at_settle_) quietly([&] { wait(deadline_ns); });
 }
 
 void Program::clear() {
@@ -141,6 +146,7 @@ void Program::clear() {
   }
   count_ = at_ = insert_ = 0;
   running_ = inserting_ = false;
+  at_settle_.clear();
   scratch_.clear();
 }
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "engine/plugin/communicator.h"
@@ -34,6 +35,8 @@ class Program {
   // Adds a computation. When it runs, everything before it is complete. It may add steps of its own (sizes that only
   // an exchange tells): they run right after it, before what was added earlier.
   void compute(Task task);
+  // Has settle() wait for more than the running step: work that a computation has started beside the steps.
+  void at_settle(Wait wait) { at_settle_.push_back(std::move(wait)); }
   // Uninitialised memory, aligned to 64 bytes, that lives until clear(). Never null, also for 0 bytes. Throws
   // std::bad_alloc.
   char* scratch(uint64_t bytes);
@@ -50,7 +53,8 @@ class Program {
   void wait(int64_t deadline_ns);
   bool in_flight() const { return running_; }
 
-  // After an abort: waits until the running step has let go of its buffers, or the deadline.
+  // After an abort: waits until the running step, and what at_settle() names, has let go of its buffers, or the
+  // deadline.
   void settle(int64_t deadline_ns) noexcept;
   // Forgets all steps and frees the scratch memory. Nothing may be running (or it has been settled).
   void clear();
@@ -72,6 +76,7 @@ class Program {
   size_t count_ = 0, at_ = 0;
   size_t insert_ = 0;  // where the next step goes; the end, except while a computation runs
   bool running_ = false, inserting_ = false;
+  std::vector<Wait> at_settle_;
   std::vector<std::unique_ptr<void, queue::FreeDeleter>> scratch_;
 };
 

@@ -1,0 +1,244 @@
+// StagedTransport over a device whose memory the host cannot touch (tests/backends/far_device), with ranks as threads:
+// every collective must give what the shm backend gives on host memory, bit for bit, and failures must leave nothing
+// under way.
+//
+//   staged_test libhvd_backend_shm.so libpoor.so libfar.so                      everything but:
+//   staged_test libhvd_backend_shm.so libpoor.so libfar.so failing              a copy fails (option fail_copy)
+#include "engine/data/staged.h"
+
+#include <cstdlib>
+
+#include "collective_cases.h"
+#include "engine/data/direct.h"
+#include "engine/data/emulated.h"
+#include "engine/observe/log.h"
+
+using namespace hvd;
+using plugin::Collective;
+using test::Buffers;
+using test::Case;
+using test::Program;
+
+namespace {
+
+std::shared_ptr<plugin::Backend> shm_backend, far_backend;
+uint64_t cases = 0;
+
+void must(hvd_rc rc) {
+  if (rc != HVD_OK) throw plugin::BackendError(rc, 0, 0, "the far device failed in the test's own call");
+}
+
+// One rank's far device.
+struct Device {
+  const hvd_device_api* api = far_backend->device_api();
+  hvd_device device = nullptr;
+  hvd_stream stream = nullptr;
+  explicit Device(int rank) {
+    must(api->open(rank % 2, nullptr, &device, nullptr));
+    must(api->stream_create(device, 0, &stream, nullptr));
+  }
+  ~Device() { api->stream_destroy(stream, nullptr); }
+};
+
+// Copies of a rank's buffers in the device's memory.
+class FarBuffers {
+ public:
+  FarBuffers(Device& device, const Buffers& from) : device_(device), c(from.c) {
+    for (const auto& bytes : from.memory) {
+      hvd_mem mem = nullptr;
+      hvd_buf buf{};
+      must(device.api->mem_alloc(device.device, HVD_MEM_DEVICE, bytes.size(), &mem, &buf, nullptr));
+      mems_.push_back(mem);
+      bufs_.push_back(buf);
+      must(device.api->copy(device.stream, buf, {const_cast<char*>(bytes.data()), 0, bytes.size()}, bytes.size(),
+                            nullptr));
+    }
+    for (auto* list : {&c.in, &c.out}) {
+      for (hvd_buf& b : *list) {
+        for (size_t k = 0; k < from.memory.size(); ++k) {
+          const auto skip = static_cast<uint64_t>(data::address(b) - from.memory[k].data());
+          // The host's address of device memory is a handle: everything else goes into the offset.
+          if (skip >= from.memory[k].size()) continue;
+          b = {bufs_[k].base, bufs_[k].offset + skip, b.bytes};
+          break;
+        }
+      }
+    }
+  }
+  ~FarBuffers() {
+    for (hvd_mem m : mems_) device_.api->mem_free(m, nullptr);
+  }
+  // Only what has arrived when the program was through: the read goes by a stream of its own.
+  void read_back(Buffers& to) {
+    hvd_stream other = nullptr;
+    must(device_.api->stream_create(device_.device, 0, &other, nullptr));
+    for (size_t k = 0; k < bufs_.size(); ++k)
+      must(device_.api->copy(other, {to.memory[k].data(), 0, to.memory[k].size()}, bufs_[k], to.memory[k].size(),
+                             nullptr));
+    must(device_.api->stream_sync(other, HVD_NO_DEADLINE, nullptr));
+    must(device_.api->stream_destroy(other, nullptr));
+  }
+
+ private:
+  Device& device_;
+  std::vector<hvd_mem> mems_;
+  std::vector<hvd_buf> bufs_;
+
+ public:
+  Collective c;
+};
+
+void compare(const std::string& name, plugin::Backend& backend, int size, uint64_t seed, uint64_t chunk) {
+  test::MapStore store;
+  auto list = test::make_cases(size, seed, 1);
+  // Every type takes the same way here; a few of them are enough.
+  std::erase_if(list, [](const Case& x) {
+    return x.dtype != HVD_FLOAT32 && x.dtype != HVD_UINT8 && x.dtype != HVD_INT64 && x.dtype != HVD_FLOAT16;
+  });
+  test::on_ranks(size, [&](int rank) {
+    const auto reference = test::join_comm(*shm_backend, store, "reference", rank, size);
+    const auto comm = test::join_comm(backend, store, "host", rank, size);
+    const data::HostMath math(shm_backend);
+    data::DirectTransport whole(*reference), direct(*comm);
+    data::EmulatedTransport emulated(direct, *comm, math);
+    Device device(rank);
+    data::StagedTransport staged(emulated, far_backend, device.device, chunk);
+    Program program;
+    for (size_t k = 0; k < list.size(); ++k) {
+      Case x = list[k];
+      if (data::reduces(x.coll) && !data::HostMath::reduces(x.dtype, x.op)) continue;
+      Buffers expected = make(x, rank, size, math, seed + k), got = make(x, rank, size, math, seed + k);
+      FarBuffers there(device, got);
+      // With the producer's stream nothing is waited for before the program runs; without results it need not wait
+      // for the stream either.
+      const bool has_results = !x.counts.empty() && there.c.out[0].bytes > 0;
+      if (k % 2 && has_results)
+        there.c.stream = device.stream;
+      else
+        must(device.api->stream_sync(device.stream, HVD_NO_DEADLINE, nullptr));
+      staged.plan(program, there.c);
+      test::run(program);
+      program.clear();
+      there.read_back(got);
+      whole.plan(program, expected.c);
+      test::run(program);
+      program.clear();
+      test::check(test::same(x, expected, got, rank), name + ", rank " + std::to_string(rank) + ": " + x.text());
+      if (rank == 0) ++cases;
+    }
+  });
+}
+
+Case large_sum() {
+  Case x;
+  x.coll = HVD_ALLREDUCE;
+  x.dtype = HVD_FLOAT32;
+  x.counts = {5000, 3};
+  return x;
+}
+
+// A peer stays away, the communicator is aborted: after settle() nothing touches the memory any more. The sanitizers
+// and the device's own mappings see to it that it would be noticed.
+void abort_in_the_middle() {
+  test::MapStore store;
+  std::atomic<bool> over{false};
+  test::on_ranks(2, [&](int rank) {
+    const auto comm = test::join_comm(*shm_backend, store, "abort", rank, 2);
+    const data::HostMath math(shm_backend);
+    data::DirectTransport direct(*comm);
+    Device device(rank);
+    data::StagedTransport staged(direct, far_backend, device.device, 4096);
+    if (rank == 1) {
+      while (!over) std::this_thread::yield();
+      return;
+    }
+    const Buffers host = make(large_sum(), rank, 2, math, 1);
+    FarBuffers there(device, host);
+    there.c.stream = device.stream;
+    Program program;
+    staged.plan(program, there.c);
+    const int64_t until = test::in_seconds(0.05);
+    while (observe::now_ns() < until) test::check(!program.advance(), "it cannot be through");
+    comm->abort();
+    const std::string text = test::thrown([&] { test::run(program); });
+    test::check(test::contains(text, "ABORTED"), text);
+    program.settle(test::in_seconds(5));
+    program.clear();
+    over = true;
+  });
+}
+
+// Waits that end before the work does are no failures.
+void short_waits() {
+  test::MapStore store;
+  test::on_ranks(1, [&](int rank) {
+    const auto comm = test::join_comm(*shm_backend, store, "short", rank, 1);
+    const data::HostMath math(shm_backend);
+    data::DirectTransport direct(*comm);
+    Device device(rank);
+    data::StagedTransport staged(direct, far_backend, device.device);
+    Buffers host = make(large_sum(), rank, 1, math, 1);
+    const Buffers before = make(large_sum(), rank, 1, math, 1);
+    FarBuffers there(device, host);
+    there.c.stream = device.stream;
+    Program program;
+    staged.plan(program, there.c);
+    int waits = 0;
+    for (; !program.advance(); ++waits) {
+      test::check(program.in_flight(), "not through, and nothing to wait for");
+      program.wait(observe::now_ns());
+    }
+    test::check(waits > 1, "the copies did not have to be waited for");
+    there.read_back(host);
+    test::check(std::memcmp(host.c.out[0].base, before.c.in[0].base, 20000) == 0, "a sum of one");
+  });
+}
+
+void failing() {
+  test::MapStore store;
+  test::on_ranks(1, [&](int rank) {
+    const auto comm = test::join_comm(*shm_backend, store, "failing", rank, 1);
+    const data::HostMath math(shm_backend);
+    data::DirectTransport direct(*comm);
+    Device device(rank);
+    data::StagedTransport staged(direct, far_backend, device.device, 1024);
+    const Buffers host = make(large_sum(), rank, 1, math, 1);
+    FarBuffers there(device, host);
+    must(device.api->stream_sync(device.stream, HVD_NO_DEADLINE, nullptr));
+    Program program;
+    staged.plan(program, there.c);
+    const std::string text = test::thrown([&] { test::run(program); });
+    test::check(test::contains(text, "DEVICE far: event_") && test::contains(text, "vendor code 77"), text);
+    program.settle(test::in_seconds(5));
+    program.clear();
+  });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 4) return 2;
+  observe::set_log(observe::Level::Error, false, -1);
+  shm_backend = plugin::Backend::load_library(argv[1], "shm");
+  const auto poor = plugin::Backend::load_library(argv[2], "poor");
+  far_backend = plugin::Backend::load_library(argv[3], "far");
+  if (argc > 4) {
+    failing();
+    return test::verdict();
+  }
+  const std::string text = test::thrown([&] {
+    hvd_device device = nullptr;
+    must(shm_backend->device_api()->open(0, nullptr, &device, nullptr));
+    data::DeviceQueue(shm_backend, device).pinned(1);
+  });
+  test::check(test::contains(text, "UNSUPPORTED shm: mem_alloc of pinned memory"), text);
+  for (int size : {1, 2, 3}) {
+    compare("shm, small chunks", *shm_backend, size, 7, 100);
+    compare("shm", *shm_backend, size, 8, 4 << 20);
+  }
+  compare("poor", *poor, 2, 9, 1000);
+  abort_in_the_middle();
+  short_waits();
+  std::printf("%llu collectives compared\n", static_cast<unsigned long long>(cases));
+  return test::verdict();
+}
