@@ -45,6 +45,7 @@ class Comm {
   bool move_in(Link& link);
   bool move_out(Link& link);
   bool accept_header(Link& link);
+  bool others_remain(Link& link);
   void look();
   void poll_events(int timeout_ms);
   hvd_rc end(hvd_error* err);

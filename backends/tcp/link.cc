@@ -52,7 +52,6 @@ Link::Io Link::send() {
       return io;
     }
     sent_ += static_cast<uint64_t>(wrote);
-    moved += static_cast<uint64_t>(wrote);
   }
   sending_ = false;
   return Io::kDone;
@@ -90,7 +89,6 @@ Link::Io Link::read_header() {
     }
     if (static_cast<uint32_t>(n) < room) readable = false;  // there was no more
     end_ += static_cast<uint32_t>(n);
-    moved += static_cast<uint64_t>(n);
   }
   std::memcpy(&incoming_, ahead_.get() + begin_, sizeof incoming_);
   begin_ += static_cast<uint32_t>(sizeof incoming_);
@@ -140,7 +138,6 @@ Link::Io Link::read_payload() {
     if (taken < asked) readable = false;
     if (taken > covered) end_ = static_cast<uint32_t>(taken - covered);
     received_ += std::min(taken, covered);
-    moved += taken;
   }
   has_header_ = placed_ = false;
   return Io::kDone;

@@ -48,6 +48,7 @@ class Link {
   Io read_payload();
   // Is there something to read, as far as is known?
   bool has_input() const { return readable || end_ > begin_; }
+  bool between_messages() const { return !has_header_ && end_ == begin_; }
 
   void shut_down();
   int error() const { return error_; }
@@ -56,7 +57,8 @@ class Link {
   const uint32_t peer, lane;
   // Set when the poller says so, cleared when the socket has no more bytes, or no more room.
   bool readable = true, writable = true;
-  uint64_t moved = 0;  // bytes in both directions
+  // The peer has closed this connection between two messages, while it had others left: it was done with this one.
+  bool ended = false;
 
  private:
   Io outcome(ssize_t n);

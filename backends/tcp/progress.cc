@@ -4,6 +4,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cinttypes>
 #include <cstring>
 
@@ -51,7 +52,7 @@ void Comm::poll_events(int timeout_ms) {
   for (int i = 0; i < n; ++i) {
     Link* link = static_cast<Link*>(events[i].data.ptr);
     if (link == nullptr) continue;
-    if (events[i].events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) link->readable = true;
+    if (events[i].events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) link->readable = !link->ended;
     if (events[i].events & (EPOLLOUT | EPOLLHUP | EPOLLERR)) link->writable = true;
   }
 }
@@ -61,14 +62,14 @@ void Comm::look() {
   Link* wanted[kDirectLooks];
   uint32_t n = 0;
   for (const auto& link : links_) {
-    const bool in = !link->readable && schedule_->awaits(link->peer);
+    const bool in = !link->readable && !link->ended && schedule_->awaits(link->peer);
     const bool out = !link->writable && (link->sending() || schedule_->owes(link->peer));
     if (!in && !out) continue;
     if (n == kDirectLooks) return poll_events(0);
     wanted[n++] = link.get();
   }
   for (uint32_t i = 0; i < n; ++i) {
-    if (schedule_->awaits(wanted[i]->peer)) wanted[i]->readable = true;
+    if (schedule_->awaits(wanted[i]->peer)) wanted[i]->readable = !wanted[i]->ended;
     if (wanted[i]->sending() || schedule_->owes(wanted[i]->peer)) wanted[i]->writable = true;
   }
 }
@@ -103,12 +104,21 @@ bool Comm::accept_header(Link& link) {
   return true;
 }
 
+// Of several connections to a peer that is done, and has left, some end before what the others still hold is read.
+bool Comm::others_remain(Link& link) {
+  if (lanes_ == 1 || !link.between_messages()) return false;
+  link.ended = true;
+  link.readable = false;
+  return std::any_of(links_.begin(), links_.end(),
+                     [&](const auto& other) { return other->peer == link.peer && !other->ended; });
+}
+
 // At most one message.
 bool Comm::move_in(Link& link) {
   Link::Io io = link.read_header();
   if (io == Link::Io::kDone && !link.placed() && !accept_header(link)) return false;
   if (io == Link::Io::kDone) io = link.read_payload();
-  if (io == Link::Io::kBlocked) return false;
+  if (io == Link::Io::kBlocked || (io == Link::Io::kClosed && others_remain(link))) return false;
   if (io != Link::Io::kDone) return lost(link, io);
   schedule_->arrived(link.peer, link.header());
   return true;

@@ -48,6 +48,7 @@ def test_wheel_holds_engine_backend_contract_and_api(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     for expected in (
         "hvd_core/lib/libhvd_backend_shm.so",
+        "hvd_core/lib/libhvd_backend_tcp.so",
         "hvd_core/include/hvd/backend_abi.h",
         "hvd_core/include/hvd/backend_slots.inc",
         "hvd_core/include/hvd/backend.hpp",
@@ -87,6 +88,7 @@ def test_binaries_export_only_their_entry(wheel, tmp_path):
     for library, entry in (
         ("_core.*.so", "PyInit__core"),
         ("lib/libhvd_backend_shm.so", "hvd_backend_entry_v1"),
+        ("lib/libhvd_backend_tcp.so", "hvd_backend_entry_v1"),
     ):
         (path,) = (tmp_path / "hvd_core").glob(library)
         listing = run("nm", "-D", "--defined-only", str(path)).splitlines()
