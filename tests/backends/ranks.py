@@ -12,8 +12,10 @@ from table_driver import Backend, Comm
 FORK = multiprocessing.get_context("fork")
 
 
-def _process(pipe, library, store, rank, size, options, body, args):
+def _process(pipe, library, store, rank, size, options, enter, body, args):
     try:
+        if enter:
+            enter(rank)
         comm = Comm(Backend(library, store, options), rank, size)
         result = body(comm, *args)
         if comm.handle is not None:
@@ -26,12 +28,17 @@ def _process(pipe, library, store, rank, size, options, body, args):
         os._exit(0)
 
 
-def in_processes(library, store, size, body, *args, options=None, timeout=60, lost=()):
-    """body(comm, *args) on `size` forked ranks; results in rank order. Ranks in `lost` may have none."""
+def in_processes(library, store, size, body, *args, options=None, timeout=60, lost=(), enter=None):
+    """body(comm, *args) on `size` forked ranks; results in rank order. Ranks in `lost` may have none.
+
+    enter(rank) is called first in each process, before the library is opened.
+    """
     workers = []
     for rank in range(size):
         mine, theirs = FORK.Pipe()
-        p = FORK.Process(target=_process, args=(theirs, library, store, rank, size, options, body, args))
+        p = FORK.Process(
+            target=_process, args=(theirs, library, store, rank, size, options, enter, body, args)
+        )
         p.start()
         theirs.close()
         workers.append((p, mine))
