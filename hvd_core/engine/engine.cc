@@ -288,9 +288,10 @@ void Engine::take_inbox() {
     }
     switch (c.type) {
       case Command::Submit:
-        if (node_->submit(c.set, c.request->item, c.request->handle, c.request->urgent, now)) {
-          live_[c.request->handle] = c.request;
-        } else {  // an unnamed operation and a named one have met under the same name
+        live_[c.request->handle] = c.request;  // before it is submitted: it may fail right there
+        if (!node_->submit(c.set, c.request->item, c.request->handle, c.request->urgent, now)) {
+          // An unnamed operation and a named one have met under the same name.
+          live_.erase(c.request->handle);
           node_->poison(c.set, *c.request->item.name, kDuplicate);
           const std::string text = std::string(kDuplicate) + " Name: '" + *c.request->item.name + "'.";
           finish(c.request, &text);
