@@ -11,9 +11,22 @@ const Ability& Abilities::ask(int32_t coll, int32_t dtype, int32_t op, bool vary
   if (!reduces(coll)) op = HVD_SUM;
   const uint32_t key = static_cast<uint32_t>(coll) << 24 | (static_cast<uint32_t>(dtype) & 0xff) << 16 |
                        (static_cast<uint32_t>(op) & 0xff) << 8 | (varying ? 1u : 0u);
+  if (last_ && key == last_key_) return *last_;
   const auto [at, fresh] = known_.try_emplace(key);
-  Ability& a = at->second;
-  if (!fresh) return a;
+  if (fresh) {
+    try {
+      at->second = query(coll, dtype, op, varying);
+    } catch (...) {
+      known_.erase(at);
+      throw;
+    }
+  }
+  last_key_ = key;
+  last_ = &at->second;
+  return at->second;
+}
+
+Ability Abilities::query(int32_t coll, int32_t dtype, int32_t op, bool varying) {
   plugin::Collective c;
   c.coll = coll;
   c.dtype = dtype;
@@ -27,6 +40,7 @@ const Ability& Abilities::ask(int32_t coll, int32_t dtype, int32_t op, bool vary
     if (varying) c.out_counts.assign(size, 1);
     if (varying && coll == HVD_ALLTOALL) c.in_counts.assign(size, 1);
   }
+  Ability a;
   try {
     const hvd_coll_caps caps = comm_.query(c);
     a.served = caps.support != HVD_UNSERVED;
@@ -34,10 +48,7 @@ const Ability& Abilities::ask(int32_t coll, int32_t dtype, int32_t op, bool vary
     if (caps.max_count > 0) a.max_count = caps.max_count;
   } catch (const plugin::BackendError& e) {
     // A backend may find a question invalid (the average of booleans, say); it does not serve it, then.
-    if (e.code != HVD_E_INVALID) {
-      known_.erase(at);
-      throw;
-    }
+    if (e.code != HVD_E_INVALID) throw;
   }
   return a;
 }

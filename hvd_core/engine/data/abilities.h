@@ -32,8 +32,12 @@ class Abilities {
   }
 
  private:
+  Ability query(int32_t coll, int32_t dtype, int32_t op, bool varying);
+
   plugin::Communicator& comm_;
   std::map<uint32_t, Ability> known_;
+  uint32_t last_key_ = 0;  // most often the same thing is asked again
+  const Ability* last_ = nullptr;
 };
 
 }  // namespace hvd::data
