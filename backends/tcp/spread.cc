@@ -26,6 +26,7 @@ class Spread final : public Schedule {
     flows_in_.assign(n, {});
     flows_out_.assign(n, {});
     sent_.assign(n, 0);
+    passes_on_ = false;
     if (plan.coll == HVD_BROADCAST) {
       begin_broadcast();
     } else {
