@@ -42,6 +42,12 @@ def hints():
     return [boot, network, os.geteuid()]
 
 
+def host_name(environ):
+    """This host as messages call it: by the name that the user gave to the launcher, else by its own."""
+    told = environ.get("HOROVOD_HOSTNAME", "").strip()
+    return socket.gethostname() if told in ("", "localhost", "127.0.0.1") else told
+
+
 def simulated_host(environ, rank, size):
     """[host number] of this rank from HOROVOD_SIMULATED_HOSTS, one number per rank ("0,0,1,1"); [] when unset.
 
@@ -74,7 +80,7 @@ def gather_roster(session, transport):
             f"{other['pid']} on {other['host']}. Each rank must call init() in one process."
         )
     record = {
-        "host": socket.gethostname(),
+        "host": host_name(os.environ),
         "pid": os.getpid(),
         "hints": hints() + simulated_host(os.environ, rank, size),
         "size": size,
