@@ -16,6 +16,13 @@ bool needs_all_at_once(const Plan& plan) {
   return is_half(plan.dtype) || (plan.scale.divisor > 1 && !is_float(plan.dtype));
 }
 
+// What a rank may receive to save hops. A second hop costs a message to everybody, which many ranks feel more than the
+// bytes: beyond 16 ranks, 1/8 of the limit for each.
+uint64_t small_limit(const Room& room) {
+  const uint64_t many = room.size > 16 ? room.size - 16 : 0;
+  return room.small + room.small * many / 8;
+}
+
 // Some chunks of a part, so that sending, receiving and reducing overlap, but none so small that system calls dominate.
 uint64_t chunk_for(uint64_t part, const Room& room) {
   const uint64_t fair = kStagingBytes / (uint64_t{kWindow} * room.size);
@@ -39,7 +46,7 @@ Schedule& Schedules::choose(const Plan& plan, Room* room) {
     case HVD_ALLGATHER: {
       uint64_t total = 0;
       for (const Stream& part : plan.out) total += part.bytes;
-      return total <= room->small ? *exchange_ : *spread_;
+      return total <= small_limit(*room) ? *exchange_ : *spread_;
     }
     case HVD_ALLTOALL:
       return *spread_;
@@ -53,7 +60,7 @@ Schedule& Schedules::choose(const Plan& plan, Room* room) {
     default:
       break;
   }
-  if (plan.show * (n - 1) <= room->small) return *exchange_;
+  if (plan.show * (n - 1) <= small_limit(*room)) return *exchange_;
   const uint64_t slice = plan.extent / n;
   room->chunk = chunk_for(slice, *room);
   const bool ring = plan.coll == HVD_ALLREDUCE && n > room->ring_ranks && slice >= kLeastRingSlice;
