@@ -2,29 +2,48 @@
 
 N control nodes in one process, joined by queues, on a clock that only moves when told: ProtocolSim. A
 schedule decides at each turn which rank's program goes on, which node works, which bytes arrive. An execution
-completes when all ranks have begun it, as a collective does. What must come out is what checker.ideal()
-says, as for the model. Process sets are left out: the simulation has only that of all ranks. One thread.
+completes when all members of its process set have begun it, as a collective does, and each rank executes in the
+order it was told. What must come out is what ideal() says, as for the model. One thread.
 """
 
 from __future__ import annotations
 
 import random
+from typing import NamedTuple
 
-from checker import ideal
+from ideal import ideal
 from programs import Program
-from protocol import ProtocolError, Switches
+from protocol import SETS_KEY, WORLD, ProtocolError, Switches
 from world import World
 
-DISSOLVE_AFTER_NS = 1_000_000
-SIGNATURES = {"f32": 1, "i64": 2}
+
+class Settings(NamedTuple):
+    """Of the control nodes, and of the schedule."""
+
+    parents: tuple[int, ...]  # the tree: the parent of each rank, -1 for the root
+    repeats: int = 1  # how often a batch comes before it is known
+    cache_capacity: int = 1024
+    fusion_threshold: int = 128 << 20
+    dissolve_after_ns: int = 1_000_000
+    merge_ns: int = 5_000_000
+    eager: float = 1.0  # how much more often programs go on than the rest happens
+    patience: float = 0.03  # how often time passes
 
 
 class Walk:
     """One program, one schedule. `run()` raises ProtocolError when the outcome is not what it should be."""
 
-    def __init__(self, sim_type: type, program: Program, seed: int, parents: list[int], repeats: int):
+    def __init__(self, sim_type: type, program: Program, seed: int, settings: Settings):
         self.world = World(program, Switches())  # for the program's instructions
-        self.sim = sim_type(parents=parents, repeats=repeats, dissolve_after_ns=DISSOLVE_AFTER_NS)
+        self.settings = settings
+        self.sim = sim_type(
+            parents=list(settings.parents),
+            cache_capacity=settings.cache_capacity,
+            fusion_threshold=settings.fusion_threshold,
+            repeats=settings.repeats,
+            dissolve_after_ns=settings.dissolve_after_ns,
+            merge_ns=settings.merge_ns,
+        )
         self.rng = random.Random(seed)
         size = len(program)
         self.pcs = [0] * size
@@ -33,23 +52,31 @@ class Walk:
         self.joined = [False] * size
         self.over: list[str] = [""] * size  # closed or aborted
         self.tokens: dict[int, tuple] = {}  # token -> (rank, key, n)
-        self.pending: list[dict] = [{} for _ in range(size)]  # key -> token
-        self.executions: list[list] = [
-            [] for _ in range(size)
-        ]  # what each rank was told to execute, in order
-        self.completed = 0  # executions that all ranks have begun
+        self.pending: list[dict] = [
+            {} for _ in range(size)
+        ]  # key -> tokens; a join frees a name before its execution
+        self.set_numbers: dict[str, int] = {WORLD: 0}
+        self.members: dict[int, tuple] = {0: tuple(range(size))}
+        self.signatures: dict[str, int] = {}
+        # What each rank was told to execute, in order: (set, how many of that set before it, names, tokens).
+        self.executions: list[list] = [[] for _ in range(size)]
+        self.executed = [0] * size
         self.results: dict[tuple, str] = {}
         self.trace: list[str] = []
 
     def run(self) -> None:
         size = len(self.pcs)
+        nodes = [("step", r) for r in range(size)]
         while True:
-            turns = [("program", r) for r in range(size) if self._can_go_on(r)]
-            turns += [("deliver", link) for link in self.sim.in_flight()]
-            turns += [("step", r) for r in range(size)]
-            if self.rng.random() < 0.03:
-                turns = [("advance", 0)]
-            if not self._take(*self.rng.choice(turns)) and len(turns) == size and self._is_quiet():
+            programs = [("program", r) for r in range(size) if self._can_go_on(r)]
+            rest = [("deliver", link) for link in self.sim.in_flight()] + nodes
+            if self.rng.random() < self.settings.patience:
+                self._take("advance", self.rng.choice([1, 2, 10]) * self.settings.dissolve_after_ns // 2)
+            eager = len(programs) * self.settings.eager
+            turns = programs if self.rng.random() * (eager + len(rest)) < eager else rest
+            if self._take(*self.rng.choice(turns)):
+                continue
+            if not programs and len(rest) == size and self._is_quiet():
                 break
         self._check()
 
@@ -59,9 +86,11 @@ class Walk:
         elif kind == "deliver":
             self.trace.append(f"bytes {'from' if what[1] else 'to'} rank {what[0]} arrive")
             self.sim.deliver(*what)
+            return True
         elif kind == "advance":
             self.trace.append("time passes")
-            self.sim.advance(DISSOLVE_AFTER_NS)
+            self.sim.advance(what)
+            return True
         else:
             worked = self.sim.step(what)
             heard = self._take_events()
@@ -72,14 +101,17 @@ class Walk:
         return True
 
     def _is_quiet(self) -> bool:
-        """Nothing happens any more, not even when everybody works once and time passes."""
+        """Nothing happens any more, not even when everybody works once and what nodes wait for in time comes."""
         size = len(self.pcs)
-        for _ in range(2):
+        for _ in range(100):
             worked = [self._take("step", r) for r in range(size)]
             if any(worked) or self.sim.in_flight() or any(self._can_go_on(r) for r in range(size)):
                 return False
-            self.sim.advance(DISSOLVE_AFTER_NS)
-        return True
+            deadlines = [t for t in map(self.sim.next_deadline, range(size)) if t is not None]
+            if not deadlines:
+                return True
+            self._take("advance", max(min(deadlines), 1))
+        raise ProtocolError("the nodes' timers go on for ever though nothing happens")
 
     def _can_go_on(self, r: int) -> bool:
         if self.pcs[r] == len(self.world.code[r]):
@@ -91,7 +123,7 @@ class Walk:
         if self.over[r]:
             return True
         if kind == "wait":
-            return args[0] not in self.pending[r]
+            return not self.pending[r].get(args[0])
         return not (kind == "joined" and self.joined[r]) and kind != "closed"
 
     def _go_on(self, r: int) -> None:
@@ -101,20 +133,26 @@ class Walk:
         kind = op[0]
         if self.over[r]:
             return
-        if kind in ("submit", "fail"):
-            _, name = key = op[1]
-            self.counts[r][key] = self.counts[r].get(key, 0) + 1
-            n = (self.joins[r], self.counts[r][key])
-            if kind == "fail":
-                self.sim.poison(r, name, f"rank {r} failed")
-                return
-            token = len(self.tokens) + 1
-            self.tokens[token] = (r, key, n)
-            self.pending[r][key] = token
-            if not self.sim.submit(r, name, SIGNATURES[op[2]], token):
+        if kind == "fail":
+            in_set, name = op[1]
+            self._count(r, op[1])
+            self.sim.poison(r, name, f"rank {r} failed", self.set_numbers[in_set])
+        elif kind == "submit":
+            in_set, name = key = op[1]
+            sig = self.signatures.setdefault(op[2], len(self.signatures) + 1)
+            urgent = self.rng.random() < 0.1
+            token = self._new_token(r, key)
+            if not self.sim.submit(
+                r, name, sig, token, repeats="?" not in name, urgent=urgent, set=self.set_numbers[in_set]
+            ):
                 raise ProtocolError(f"rank {r}: {name} was refused though it is not in flight")
+        elif kind == "add":
+            self.sim.add_set(r, list(op[2]), self._new_token(r, SETS_KEY, op[1]))
+        elif kind == "end":
+            self.sim.remove_set(r, self.set_numbers[op[1]], self._new_token(r, SETS_KEY, op[1]))
         elif kind == "poll":
-            self.sim.wanted(r, op[1][1])
+            in_set, name = op[1]
+            self.sim.wanted(r, name, self.set_numbers[in_set])
         elif kind == "join":
             self.joined[r] = True
             self.sim.join(r)
@@ -123,41 +161,82 @@ class Walk:
         elif kind == "abort":
             self.sim.abort(r, f"rank {r} has broken down")
 
+    def _count(self, r: int, key: tuple) -> tuple:
+        self.counts[r][key] = self.counts[r].get(key, 0) + 1
+        return (self.joins[r], self.counts[r][key])
+
+    def _new_token(self, r: int, key: tuple, about: str = "") -> int:
+        token = len(self.tokens) + 1
+        self.tokens[token] = (r, key, self._count(r, key), about)
+        self.pending[r].setdefault(key, set()).add(token)
+        return token
+
     def _take_events(self) -> bool:
         heard = False
         for r in range(len(self.pcs)):
             for kind, *args in self.sim.take_events(r):
                 heard = True
                 if kind == "execute":
-                    _, names, tokens = args
-                    self.executions[r].append((names, tokens))
+                    before = sum(1 for done in self.executions[r] if done[0] == args[0])
+                    self.executions[r].append((args[0], before, *args[1:]))
                 elif kind == "fail":
-                    self._finish(r, args[0], "fail")
+                    self._finish(r, args[0], "ended" if args[1] == "Process set has been removed" else "fail")
+                elif kind == "set_added":
+                    self._set_added(r, *args)
+                elif kind == "set_removed":
+                    if args[1]:
+                        self._finish(r, args[1], "exec")
                 elif kind == "joined":
                     self.joined[r] = False
                     self.joins[r] += 1
                     self.counts[r].clear()
                 elif kind in ("closed", "aborted"):
                     self.over[r] = kind
-        while all(len(done) > self.completed for done in self.executions):
-            begun = [done[self.completed] for done in self.executions]
-            if any(names != begun[0][0] for names, _ in begun):
-                raise ProtocolError(f"ranks execute different things: {[names for names, _ in begun]}")
-            for i, name in enumerate(begun[0][0]):
-                rounds = {self.tokens[tokens[i]][2] for _, tokens in begun if tokens[i]}
-                if len(rounds) != 1:
-                    raise ProtocolError(f"{name} executed with data of different rounds: {rounds}")
-            for r, (_, tokens) in enumerate(begun):
-                for token in filter(None, tokens):
-                    self._finish(r, token, "exec")
-            self.completed += 1
+        while heard and self._execute():
+            pass
         return heard
 
+    def _set_added(self, r: int, number: int, members: list, token: int) -> None:
+        if self.members.setdefault(number, tuple(members)) != tuple(members):
+            raise ProtocolError(
+                f"rank {r}: set {number} has members {members}, elsewhere {self.members[number]}"
+            )
+        if token:
+            name = self.tokens[token][3]
+            if self.set_numbers.setdefault(name, number) != number:
+                raise ProtocolError(f"rank {r}: {name} is {number}, elsewhere {self.set_numbers[name]}")
+            self._finish(r, token, "exec")
+
+    def _execute(self) -> bool:
+        """Ends an execution that all its ranks have begun."""
+        heads = [
+            done[at] if at < len(done) else None
+            for done, at in zip(self.executions, self.executed, strict=True)
+        ]
+        for head in filter(None, heads):
+            ranks = self.members[head[0]]
+            begun = [heads[r] for r in ranks]
+            if any(other is None or other[:2] != head[:2] for other in begun):
+                continue
+            _, _, names, _ = head
+            if any(other[2] != names for other in begun):
+                raise ProtocolError(f"ranks execute different things: {[other[2] for other in begun]}")
+            for i, name in enumerate(names):
+                rounds = {self.tokens[other[3][i]][2] for other in begun if other[3][i]}
+                if len(rounds) != 1:
+                    raise ProtocolError(f"{name} executed with data of different rounds: {rounds}")
+            for r, other in zip(ranks, begun, strict=True):
+                self.executed[r] += 1
+                for token in filter(None, other[3]):
+                    self._finish(r, token, "exec")
+            return True
+        return False
+
     def _finish(self, r: int, token: int, outcome: str) -> None:
-        rank, key, n = self.tokens[token]
-        if rank != r or self.pending[r].get(key) != token:
+        rank, key, n, _ = self.tokens[token]
+        if rank != r or token not in self.pending[r].get(key, ()):
             raise ProtocolError(f"rank {r} ends request {(rank, key, n)} twice, or another rank's: {outcome}")
-        del self.pending[r][key]
+        self.pending[r][key].discard(token)
         self.results[rank, key, n] = outcome
 
     def _check(self) -> None:
@@ -166,13 +245,12 @@ class Walk:
             stuck = {r: self.world.code[r][pc] for r, pc in enumerate(self.pcs) if pc < wanted.pcs[r]}
             raise ProtocolError(f"deadlock: {stuck}")
         if any("aborted" in over for over in self.over):
-            if not self.world.ends_early:
+            if not any(op[0] == "abort" for code in self.world.code for op in code):
                 raise ProtocolError(f"an abort nobody asked for: {self.over}")
             return
-        if len({len(done) for done in self.executions}) != 1:
-            raise ProtocolError(
-                f"executions begun and not completed: {[len(done) for done in self.executions]}"
-            )
+        begun = [len(done) for done in self.executions]
+        if begun != self.executed:
+            raise ProtocolError(f"deadlock in execution: begun {begun}, completed {self.executed}")
         if self.world.ends_early:
             if len(set(self.over)) != 1:
                 raise ProtocolError(f"not every rank has heard of the end: {self.over}")
