@@ -9,6 +9,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+import hvd_core
+
 PRELUDE = """
 import os, signal, sys, time
 import numpy as np
@@ -29,17 +31,22 @@ rank, size = hvd.rank(), hvd.size()
 """
 
 
+def has_backend(name: str) -> bool:
+    """Whether this build embeds the backend."""
+    return any((Path(hvd_core.__file__).parent / "lib").glob(f"*{name}*.so"))
+
+
 def write_program(folder: Path, text: str) -> Path:
     path = Path(folder) / "program.py"
     path.write_text(PRELUDE + textwrap.dedent(text))
     return path
 
 
-def start(ranks: int, program: Path, env=None, **popen) -> subprocess.Popen:
+def start(ranks: int, program: Path, env=None, arguments=(), **popen) -> subprocess.Popen:
     """The launcher, running; its output is one stream of text."""
-    command = [sys.executable, "-m", "horovod.runner.launch", "-np", str(ranks), sys.executable, str(program)]
+    command = [sys.executable, "-m", "horovod.runner.launch", "-np", str(ranks)]
     return subprocess.Popen(
-        command,
+        [*command, sys.executable, str(program), *arguments],
         env={**os.environ, **(env or {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -48,9 +55,8 @@ def start(ranks: int, program: Path, env=None, **popen) -> subprocess.Popen:
     )
 
 
-def run(ranks: int, folder: Path, text: str, env=None, timeout=60, code=0) -> str:
-    """Run a program to its end and return what it printed; asserts on the exit code."""
-    job = start(ranks, write_program(folder, text), env)
+def finish(job: subprocess.Popen, timeout: float, code: int = 0) -> str:
+    """What the job printed until its end; asserts that this comes in time, and on the exit code."""
     try:
         output, _ = job.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
@@ -59,3 +65,8 @@ def run(ranks: int, folder: Path, text: str, env=None, timeout=60, code=0) -> st
         raise AssertionError(f"not finished after {timeout} s; it printed:\n{output}") from None
     assert job.returncode == code, f"exit code {job.returncode}, expected {code}; it printed:\n{output}"
     return output
+
+
+def run(ranks: int, folder: Path, text: str, env=None, timeout=60, code=0) -> str:
+    """Run a program given as text to its end and return what it printed; asserts on the exit code."""
+    return finish(start(ranks, write_program(folder, text), env), timeout, code)
