@@ -1,0 +1,69 @@
+"""Random whole-job programs do what a sequential model says they mean (generator.py, tests/model/ideal.py)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import real_jobs
+from generator import generate, judge
+from minimise import is_valid, minimise
+from sim_jobs import check_seed
+
+core = pytest.importorskip("hvd_core._core", reason="the engine is not built")
+
+SEEDS, PARTS = 2400, 8
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_on_control_nodes(part: int) -> None:
+    for seed in range(part * SEEDS // PARTS, (part + 1) * SEEDS // PARTS):
+        wrong = check_seed(core.ProtocolSim, seed)
+        assert not wrong, wrong
+
+
+def test_programs_are_what_they_should_be() -> None:
+    """They are valid, some stall by their own fault and most do not, and everything occurs."""
+    jobs = [generate(seed) for seed in range(300)]
+    assert all(is_valid(job.program) for job in jobs)
+    assert 100 < sum(job.complete for job in jobs) < 290
+    kinds = {op[0] for job in jobs for ops in job.program for op in ops}
+    assert kinds == {
+        *("submit", "fail", "wait", "poll", "join", "leave", "abort", "signal", "await", "add", "end")
+    }
+    assert generate(7) == generate(7)
+
+
+def test_a_failing_program_is_made_small() -> None:
+    def stalls(program) -> bool:
+        return not judge(0, program).complete
+
+    program = next(
+        job.program
+        for job in map(generate, range(1000))
+        if not job.complete and not {op[0] for ops in job.program for op in ops} & {"leave", "abort"}
+    )
+    small = minimise(program, stalls)
+    assert stalls(small) and is_valid(small)
+    assert sum(map(len, small)) <= 4 + 2 * len(small)
+
+
+REAL = {
+    "shm-3": (3, {"HOROVOD_BACKEND": "shm"}),
+    "tcp-2": (2, {"HOROVOD_BACKEND": "tcp"}),
+    "hierarchical-4": (4, {"HOROVOD_SIMULATED_HOSTS": "0,0,1,1"}),
+}
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("job", REAL)
+def test_on_real_ranks(job: str) -> None:
+    """About twenty seconds each; soak.py goes on for as long as wanted."""
+    ranks, env = REAL[job]
+    if "shm" not in job and not any((Path(core.__file__).parent / "lib").glob("*tcp*.so")):
+        pytest.skip("the tcp backend is not built")
+    report = real_jobs.run_for(18, 1_000_000 * ranks, ranks, env)
+    assert not report.wrong, report.text
+    assert report.programs >= 10, report.text
+    print(report.text)
