@@ -47,7 +47,8 @@ def run_staged(flags=None):
     libraries = [native_program.backend(source, flags) for source in (POOR, FAR)]
     command = [program, native_program.shm_library(), *libraries]
     check(command, {"HOROVOD_BACKEND_FAR_DELAY_US": "100"})
-    check([*command, "failing"], {"HOROVOD_BACKEND_FAR_FAIL_COPY": "5"})
+    # What a failed device might still touch is not given back.
+    check([*command, "failing"], {"HOROVOD_BACKEND_FAR_FAIL_COPY": "5", "ASAN_OPTIONS": "detect_leaks=0"})
 
 
 @pytest.mark.timeout(300)
