@@ -13,7 +13,9 @@ namespace hvd::data {
 
 namespace {
 
-constexpr uint64_t kTile = 1024;  // elements worked on at a time, so that they stay in the first-level cache
+// Worked on at a time: little enough to stay in the near caches, enough for the memory's prefetchers to get going.
+constexpr uint64_t kTileBytes = 16384;
+constexpr uint64_t tile_of(uint64_t width) { return kTileBytes / width; }  // elements
 
 bool is_integer(int32_t t) { return (t >= HVD_UINT8 && t <= HVD_INT64) || t == HVD_UINT32 || t == HVD_UINT64; }
 bool is_half(int32_t t) { return t == HVD_FLOAT16 || t == HVD_BFLOAT16; }
@@ -135,10 +137,11 @@ void HostMath::divide(void* data, uint64_t n, int32_t dtype, uint32_t divisor) c
       return divide_each<double>(data, n, static_cast<double>(divisor));
     case HVD_FLOAT16:
     case HVD_BFLOAT16: {
-      float tile[kTile];
+      constexpr uint64_t step = tile_of(sizeof(float));
+      float tile[step];
       auto* at = static_cast<char*>(data);
-      for (uint64_t done = 0; done < n; done += kTile) {
-        const uint64_t m = std::min(kTile, n - done);
+      for (uint64_t done = 0; done < n; done += step) {
+        const uint64_t m = std::min(step, n - done);
         convert(tile, HVD_FLOAT32, at + done * 2, dtype, m);
         divide_each<float>(tile, m, static_cast<float>(divisor));
         convert(at + done * 2, dtype, tile, HVD_FLOAT32, m);
@@ -165,10 +168,10 @@ void HostMath::load_partial(void* dst, int32_t partial, const void* src, int32_t
     convert(dst, partial, src, dtype, n);
     return convert(dst, partial, dst, partial, n, prescale);
   }
-  const uint64_t width = control::dtype_bytes(dtype), wide = control::dtype_bytes(partial);
-  alignas(64) char tile[kTile * 8];
-  for (uint64_t done = 0; done < n; done += kTile) {
-    const uint64_t m = std::min(kTile, n - done);
+  const uint64_t width = control::dtype_bytes(dtype), wide = control::dtype_bytes(partial), step = tile_of(width);
+  alignas(64) char tile[kTileBytes];
+  for (uint64_t done = 0; done < n; done += step) {
+    const uint64_t m = std::min(step, n - done);
     convert(tile, dtype, static_cast<const char*>(src) + done * width, dtype, m, prescale);
     convert(static_cast<char*>(dst) + done * wide, partial, tile, dtype, m);
   }
@@ -182,9 +185,10 @@ void HostMath::store_result(void* dst, int32_t dtype, const void* sums, int32_t 
   const uint64_t width = control::dtype_bytes(dtype), wide = control::dtype_bytes(partial);
   // An integer that was summed in floating point goes through int64, which wraps where a float would saturate.
   const int32_t middle = is_integer(dtype) && !is_integer(partial) ? int32_t{HVD_INT64} : partial;
-  alignas(64) char tile[kTile * 8];
-  for (uint64_t done = 0; done < n; done += kTile) {
-    const uint64_t m = std::min(kTile, n - done);
+  const uint64_t step = tile_of(control::dtype_bytes(middle));
+  alignas(64) char tile[kTileBytes];
+  for (uint64_t done = 0; done < n; done += step) {
+    const uint64_t m = std::min(step, n - done);
     char* const to = static_cast<char*>(dst) + done * width;
     const char* from = static_cast<const char*>(sums) + done * wide;
     if (divisor > 1 || middle != partial || (is_half(dtype) && post != 1.0)) {
@@ -206,10 +210,11 @@ void HostMath::reduce_all(void* dst, const void* const* sources, uint32_t n_sour
   const int32_t partial = partial_dtype(dtype, op);
   const bool as_it_is = partial == dtype && (prescale == 0 || prescale == 1);
   const uint32_t divisor = op == HVD_AVG ? n_sources : 1;
-  alignas(64) char acc[kTile * 8], other[kTile * 8];
-  alignas(64) __int128 sum[kTile];
-  for (uint64_t done = 0; done < n; done += kTile) {
-    const uint64_t m = std::min(kTile, n - done);
+  const uint64_t step = tile_of(control::dtype_bytes(partial));
+  alignas(64) char acc[kTileBytes], other[kTileBytes];
+  alignas(64) __int128 sum[tile_of(sizeof(int64_t))];
+  for (uint64_t done = 0; done < n; done += step) {
+    const uint64_t m = std::min(step, n - done);
     if (wide) std::fill_n(sum, m, __int128{0});
     for (uint32_t r = 0; r < n_sources; ++r) {
       const void* from = static_cast<const char*>(sources[r]) + done * width;

@@ -152,17 +152,23 @@ void abort_in_the_middle() {
       while (!over) std::this_thread::yield();
       return;
     }
-    const Buffers host = make(large_sum(), rank, 2, math, 1);
+    // While the first chunk waits for the peer, the many copies of the second one are under way.
+    Case x = large_sum();
+    x.counts.assign(300, 3);
+    x.counts[0] = 1024;
+    const Buffers host = make(x, rank, 2, math, 1);
     FarBuffers there(device, host);
+    must(device.api->stream_sync(device.stream, HVD_NO_DEADLINE, nullptr));
     there.c.stream = device.stream;
     Program program;
     staged.plan(program, there.c);
-    const int64_t until = test::in_seconds(0.05);
-    while (observe::now_ns() < until) test::check(!program.advance(), "it cannot be through");
+    while (!comm->in_flight()) test::check(!program.advance(), "it cannot be through");
+    test::check(device.api->stream_query(device.stream, nullptr) == HVD_INPROGRESS, "nothing is under way");
     comm->abort();
     const std::string text = test::thrown([&] { test::run(program); });
     test::check(test::contains(text, "ABORTED"), text);
-    program.settle(test::in_seconds(5));
+    program.settle(test::in_seconds(20));
+    test::check(device.api->stream_query(device.stream, nullptr) == HVD_OK, "settled, but work is under way");
     program.clear();
     over = true;
   });
