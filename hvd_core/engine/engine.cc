@@ -152,6 +152,11 @@ void Engine::close() {
   if (thread_.joinable()) thread_.join();
   // Whoever waited may still be on the way out, and uses all this until it has left.
   while (visitors_.load() != 0) ::usleep(50);
+  {
+    // A submission that the end overtook is still in the inbox, where nobody else would look for it.
+    std::lock_guard lock(driver_);
+    take_inbox();
+  }
   executor_.reset();
 }
 

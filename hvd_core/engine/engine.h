@@ -144,7 +144,6 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   queue::RequestRef new_request(control::SetId set, std::string name);
   queue::RequestRef live_request(control::RequestToken token);
   void load_backends();
-  void start_thread();
   void build_links();
   void watch(int fd, int32_t peer, bool is_death);
   void check_usable() const;
