@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -215,6 +216,48 @@ def test_one_process_without_a_launcher(tmp_path):
     report = json.loads(done.stdout.partition("REPORT ")[2])
     check_kept_within(report)
     assert engine_threads(report) == [frozenset(CORES[-1:])]
+
+
+MADE = """
+import os, sys
+import numpy as np
+sys.path.insert(0, FOLDER)
+from star_backend import StarBackend, StarCommunicator
+import hvd_core as hvd
+
+seen = {}
+
+class Communicator(StarCommunicator):
+    def __init__(self, *args):
+        for tid in os.listdir("/proc/self/task"):
+            with open(f"/proc/self/task/{tid}/comm") as file:
+                seen.setdefault(file.read().strip(), []).append(sorted(os.sched_getaffinity(int(tid))))
+        super().__init__(*args)
+
+class Backend(StarBackend):
+    name = "watchful"
+    communicator = Communicator
+
+given = sorted(os.sched_getaffinity(0))
+hvd.init(backend=Backend)
+for r in (0, 1):
+    hvd.add_process_set([r])
+rank = hvd.rank()
+hvd.shutdown()
+assert seen["hvd-engine"][-1] == given[rank : rank + 1], seen
+assert seen["hvd-create"] == [given] * 2, seen
+"""
+
+
+@two_cores
+def test_communicators_are_made_on_all_cores_of_the_process(tmp_path):
+    # Whoever drives the engine has them made, and that may be its pinned thread.
+    program = tmp_path / "program.py"
+    program.write_text(f"FOLDER = {str(Path(__file__).parent)!r}\n" + MADE)
+    command = [sys.executable, "-m", "horovod.runner.launch", "-np", "2", sys.executable, str(program)]
+    wish = {"HOROVOD_THREAD_AFFINITY": f"{CORES[0]},{CORES[1]}", "HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
+    done = subprocess.run(command, env={**os.environ, **wish}, capture_output=True, text=True, timeout=90)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 # ------------------------------------------------------------------------------------------------------ the functions

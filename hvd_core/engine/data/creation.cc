@@ -15,11 +15,12 @@ constexpr int64_t kPatienceNs = 2'000'000'000;
 }
 
 Creation::Creation(Backends backends, Layout layout, std::string key, std::shared_ptr<plugin::Store> store,
-                   int64_t deadline_ns)
+                   int64_t deadline_ns, const observe::CoreMask& cores)
     : store_(store) {
   thread_ = std::thread([state = state_, backends = std::move(backends), layout = std::move(layout),
-                         key = std::move(key), store = std::move(store), deadline_ns]() mutable {
+                         key = std::move(key), store = std::move(store), deadline_ns, cores]() mutable {
     ::pthread_setname_np(::pthread_self(), "hvd-create");
+    observe::use_all_of(cores);
     std::shared_ptr<SetComms> made;
     std::exception_ptr error;
     try {

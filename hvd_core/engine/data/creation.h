@@ -11,13 +11,15 @@
 #include <thread>
 
 #include "engine/data/set_comms.h"
+#include "engine/observe/affinity.h"
 
 namespace hvd::data {
 
 class Creation {
  public:
-  Creation(Backends backends, Layout layout, std::string key, std::shared_ptr<plugin::Store> store,
-           int64_t deadline_ns);
+  // `cores`: what the process was given. Whoever drives may be pinned, and backends count what their ranks can use.
+  Creation(Backends backends, Layout layout, std::string key, std::shared_ptr<plugin::Store> store, int64_t deadline_ns,
+           const observe::CoreMask& cores);
   // Gives the thread a moment to end. A backend that goes on waiting for its members keeps what it uses alive.
   ~Creation();
 

@@ -77,9 +77,9 @@ bool Executor::carry_out(Order& order) {
 
 bool Executor::carry_out_create(Order& order) {
   if (!creation_)
-    creation_ =
-        std::make_unique<Creation>(backends_, make_layout(order.members, hosts_, rank_),
-                                   job_ + "/set/" + std::to_string(order.set), store_, observe::now_ns() + create_ns_);
+    creation_ = std::make_unique<Creation>(backends_, make_layout(order.members, hosts_, rank_),
+                                           job_ + "/set/" + std::to_string(order.set), store_,
+                                           observe::now_ns() + create_ns_, cores_);
   if (!creation_->done()) return false;
   auto creation = std::move(creation_);
   auto comms = creation->take();

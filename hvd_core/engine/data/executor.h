@@ -73,6 +73,7 @@ class Executor {
   const Backends backends_;
   const std::shared_ptr<plugin::Store> store_;
   Events& events_;
+  const observe::CoreMask cores_ = observe::own_cores();  // of the thread that makes the engine: the process's
 
   std::mutex sets_mutex_;  // abort() looks at sets_ from other threads
   std::map<control::SetId, std::shared_ptr<SetComms>> sets_;

@@ -57,12 +57,16 @@ std::string pin_child(pthread_t thread, int core) {
   return error == 0 ? "" : std::strerror(error);
 }
 
+void use_all_of(const CoreMask& process) {
+  // If it fails, a cpuset was made smaller meanwhile, and the kernel has seen to it.
+  if (!process.empty() && !same(own_cores(), process)) (void)set_own(process);
+}
+
 void keep_within(const CoreMask& process, int pinned) {
   const CoreMask mine = own_cores();
   if (process.empty() || mine.empty()) return;
   if (within(mine, process) && !(pinned >= 0 && same(mine, only(pinned)))) return;
-  // If it fails, a cpuset was made smaller meanwhile, and the kernel has seen to it.
-  (void)set_own(process);
+  use_all_of(process);
 }
 
 }  // namespace hvd::observe

@@ -19,6 +19,9 @@ CoreMask own_cores();
 // then nothing has changed.
 std::string pin_child(pthread_t thread, int core);
 
+// Gives the calling thread the cores of the process, whatever the thread that made it was pinned to.
+void use_all_of(const CoreMask& process);
+
 // Called on a thread that a backend made: gives it the process's cores if it has others, because it set them itself, or
 // was made by the engine's pinned thread (`pinned`, -1: there is none). Cores of the process that it chose are left to
 // it.
