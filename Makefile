@@ -5,6 +5,7 @@
 PYTHON ?= python3
 NP ?= 2
 PYTEST_ARGS ?=
+SANITIZE_ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -17,7 +18,7 @@ BUILD_INPUTS := CMakeLists.txt pyproject.toml hvd_core/version.py \
     $(shell find hvd_core/engine hvd_core/include backends -type f \
         \( -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.inc' -o -name 'CMakeLists.txt' \) 2>/dev/null)
 
-.PHONY: help train install test test-all lint format wheel clean
+.PHONY: help train install test test-all sanitize lint format wheel clean
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -25,6 +26,7 @@ help:
 	@echo "make train     train the example on $(NP) processes (NP=4 make train for four)"
 	@echo "make test      check style, build, run the test-suite (PYTEST_ARGS='-k name' to select)"
 	@echo "make test-all  the same with the slow tests"
+	@echo "make sanitize  drive the engine hard under sanitizers (SANITIZE_ARGS='--seconds 600' for longer)"
 	@echo "make format    put Python and C++ sources into the house style"
 	@echo "make install   only build and install into $(VENV) (editable)"
 	@echo "make wheel     build the wheel into dist/"
@@ -40,6 +42,9 @@ test: $(VENV)/.test lint
 
 test-all: $(VENV)/.test lint
 	$(WITH_VENV) python -m pytest $(PYTEST_ARGS)
+
+sanitize: $(VENV)/.tools
+	$(WITH_VENV) python tests/engine/native/stress/sanitize.py $(SANITIZE_ARGS)
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .

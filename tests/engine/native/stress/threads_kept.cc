@@ -1,0 +1,88 @@
+// A backend's threads and their cores: whoever announces itself through the host's table gets its name and is put back
+// into the process's cores, whatever it did to itself or inherited. Says "passed".
+#include <pthread.h>
+#include <sched.h>
+
+#include <functional>
+#include <thread>
+
+#include "check.h"
+#include "engine/observe/affinity.h"
+#include "engine/plugin/host_api.h"
+
+using namespace hvd;
+using namespace hvd::native;
+
+namespace {
+
+int count(const observe::CoreMask& mask) {
+  int n = 0;
+  for (unsigned long word : mask) n += __builtin_popcountl(word);
+  return n;
+}
+
+int first_core(const observe::CoreMask& mask, int skip = 0) {
+  for (int core = 0;; ++core)
+    if ((mask[static_cast<size_t>(core) / 64] >> (core % 64) & 1) != 0 && skip-- == 0) return core;
+}
+
+void pin_myself(int core) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(core, &set);
+  require(::sched_setaffinity(0, sizeof set, &set) == 0, "this thread cannot be pinned");
+}
+
+// The cores of a thread that does `before`, then announces itself.
+observe::CoreMask after(const hvd_host_api* host, const std::function<void()>& before) {
+  observe::CoreMask found;
+  std::thread([&] {
+    before();
+    host->thread_enter("worker");
+    found = observe::own_cores();
+    char name[16];
+    ::pthread_getname_np(::pthread_self(), name, sizeof name);
+    require(std::string(name) == "kept:worker", std::string("the thread is called ") + name);
+  }).join();
+  return found;
+}
+
+}  // namespace
+
+int main() {
+  const hvd_host_api* host = plugin::make_host_api("kept");
+  const observe::CoreMask all = observe::own_cores();
+  require(!all.empty(), "the kernel does not say on which cores this may run");
+  require(after(host, [] {}) == all, "without a sink a thread's cores were changed");
+  if (count(all) < 2) {
+    std::printf("passed, as far as one core allows\n");
+    return 0;
+  }
+  const int one = first_core(all), two = first_core(all, 1);
+
+  // The process was given all: a thread that a backend pinned stays where it was put, unless that is the engine's core.
+  plugin::set_thread_sink([all, one] { observe::keep_within(all, one); });
+  require(after(host, [] {}) == all, "a thread with the process's cores was changed");
+  require(count(after(host, [&] { pin_myself(two); })) == 1,
+          "a backend's own choice within the process's cores was lost");
+  require(after(host, [&] { pin_myself(one); }) == all, "a thread of the pinned engine's thread stayed with it");
+
+  // The process was given one core: whoever is elsewhere, or everywhere, comes back.
+  observe::CoreMask given(all.size());
+  given[static_cast<size_t>(one) / 64] = 1ul << (one % 64);
+  plugin::set_thread_sink([given] { observe::keep_within(given, -1); });
+  require(after(host, [] {}) == given, "a thread kept more cores than the process was given");
+  require(after(host, [&] { pin_myself(two); }) == given, "a thread stayed outside of the process's cores");
+
+  // Pinning asks for nothing that this thread does not have.
+  std::thread([&] {
+    pin_myself(one);
+    std::thread child([] {});
+    require(!observe::pin_child(child.native_handle(), two).empty(), "a thread was pinned outside of the mask");
+    require(!observe::pin_child(child.native_handle(), 1 << 22).empty(), "a core that does not exist was accepted");
+    require(!observe::pin_child(child.native_handle(), -1).empty(), "a negative core was accepted");
+    child.join();
+  }).join();
+  std::printf("passed\n");
+  return 0;
+}
