@@ -4,10 +4,13 @@
     python benchmarks/allreduce.py                     # everything that can run here, 4 B to 256 MiB
     python benchmarks/allreduce.py --quick             # a few sizes, two rounds
     python benchmarks/allreduce.py --only torch,gloo,loop --sizes 4,1M,16M --rounds 9 --json result.json
+    python benchmarks/allreduce.py -np 4 --only tcp,levels,gloo        # what is for several hosts, over loopback
 
 Alternatives (--only, --skip):
     torch      hvd.allreduce_(tensor, op=hvd.Sum) of horovod.torch, ranks started by horovodrun
     numpy      hvd_core.allreduce_ on a NumPy array, the same engine without a framework
+    tcp        the same over the tcp backend (only when named)
+    levels     the same on two hosts that HOROVOD_SIMULATED_HOSTS pretends: shm within, tcp between (only when named)
     table      the shared-memory backend driven through its C table by a C++ loop: no engine, no Python
     gloo       torch.distributed.all_reduce, Gloo
     gloo-free  the same, its ranks not pinned: Gloo's threads then share the cores as they like
@@ -39,10 +42,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from harness import report
-from harness.alternatives import NAMES, spec_of
+from harness.alternatives import DEFAULT, NAMES, spec_of
 from harness.fleet import Fleet
 
 FULL = ["4", "16", "64", "256", "1K", "4K", "16K", "64K", "256K", "1M", "4M", "16M", "64M", "256M"]
+# Whose times the others are divided by.
+MINE = ("torch", "numpy", "tcp", "levels", "table", "loop")
 QUICK = ["4", "4K", "64K", "1M", "16M"]
 
 
@@ -91,7 +96,7 @@ def run(options: argparse.Namespace, sizes: list[int], names: list[str]) -> dict
                     rows[name] |= fleet.chosen[name, nbytes]
             ratios = {
                 f"{other}/{mine}": report.ratio(times[other], times[mine])
-                for mine in ("torch", "numpy", "table", "loop")
+                for mine in MINE
                 if mine in times
                 for other in times
                 if other != mine
@@ -125,7 +130,7 @@ def tables(result: dict, names: list[str]) -> str:
             cells = [report.number(entry["alternatives"].get(name, {}).get(key)) for name in names]
             rows.append([report.size_text(nbytes), *cells])
         out += ["", f"{title}", "", report.table(["size", *names], rows)]
-    for mine in ("torch", "numpy", "table", "loop"):
+    for mine in MINE:
         if mine not in names or len(names) < 2:
             continue
         others = [name for name in names if name != mine]
@@ -194,7 +199,7 @@ def main() -> None:
     except ValueError as error:
         parser.error(str(error))
     skip = set(filter(None, options.skip.split(","))) | ({"openmpi", "mpich"} if options.skip_mpi else set())
-    names = [name for name in (options.only.split(",") if options.only else NAMES) if name not in skip]
+    names = [name for name in (options.only.split(",") if options.only else DEFAULT) if name not in skip]
     unknown = sorted({*names, *skip} - set(NAMES))
     if unknown:
         parser.error(f"unknown alternatives {unknown}; there are {','.join(NAMES)}")

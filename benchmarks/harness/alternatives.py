@@ -38,6 +38,19 @@ def numpy_face(size: int) -> Spec:
     return Spec("numpy", "hvd_core.allreduce_, NumPy", ["ours.py", "numpy"], horovodrun(size))
 
 
+def tcp_face(size: int) -> Spec:
+    need("hvd_core._core", "install this project into the environment (make train does)")
+    env = {"HOROVOD_BACKEND": "tcp"}
+    return Spec("tcp", "NumPy face over the tcp backend", ["ours.py", "numpy"], horovodrun(size), env=env)
+
+
+def levels_face(size: int) -> Spec:
+    """As between two hosts, all on this machine: the lower half of the ranks is one of them."""
+    need("hvd_core._core", "install this project into the environment (make train does)")
+    env = {"HOROVOD_SIMULATED_HOSTS": ",".join(str(2 * rank // size) for rank in range(size))}
+    return Spec("levels", "NumPy face, shm x tcp", ["ours.py", "numpy"], horovodrun(size), env=env)
+
+
 def table(size: int) -> Spec:
     helper = build.native("table_bench")
     env = {"HVD_BENCH_NATIVE": str(helper), "HVD_BENCH_SHM_LIB": str(build.shm_backend())}
@@ -105,6 +118,8 @@ def memory(size: int) -> Spec:
 MAKERS = {
     "torch": torch_face,
     "numpy": numpy_face,
+    "tcp": tcp_face,
+    "levels": levels_face,
     "table": table,
     "gloo": gloo,
     "gloo-free": gloo_free,
@@ -114,6 +129,8 @@ MAKERS = {
     "memory": memory,
 }
 NAMES = list(MAKERS)
+# What is measured when nothing is named: the alternatives within a host.
+DEFAULT = [name for name in NAMES if name not in ("tcp", "levels")]
 
 
 def spec_of(name: str, size: int) -> Spec:
