@@ -182,14 +182,12 @@ class _Maker:
 
     def join(self) -> None:
         """Uneven data: each rank does the first of the steps, then joins."""
-        calls = [
-            c for c in self.choose_calls("w") if c[1].split(" ")[0] in ("allreduce", "grouped_allreduce")
-        ]
+        calls = self.choose_calls()
         steps = self.rng.randint(1, 5)
         lengths = [self.rng.randint(0, steps) for _ in range(self.size)]
         for r in range(self.size):
             for _ in range(lengths[r]):
-                self.step_of(r, calls, True)
+                self.step_of(r, [call for call in calls if r in self.sets[call[0][0]]], True)
             if self.rng.random() < 0.5 or not self.style.stalls:
                 self.settle(r, self.in_flight[r])
             self.program[r].append(("join",))
