@@ -122,7 +122,7 @@ void Coordinator::decide_while_complete(SetId set, const std::string& name, int6
     }
     if (!round.poison.empty() || !round.others.empty()) {
       fail(set, round);
-    } else if (std::string text = refusal(round); !text.empty()) {
+    } else if (std::string text = refusal(s, round); !text.empty()) {
       fail(set, round, text);
     } else if (changes_sets(round.sig->fields().kind)) {
       change_sets(round, now);
@@ -147,7 +147,7 @@ void Coordinator::want(const UpMessage& m) {
 }
 
 // What all ranks ask for alike and nobody can do.
-std::string Coordinator::refusal(const Round& round) {
+std::string Coordinator::refusal(const SetState& s, const Round& round) {
   const auto& f = round.sig->fields();
   if (f.kind == OpKind::Broadcast && !round.said.contains(f.root))
     return "Broadcast of '" + *round.name + "': root rank " + std::to_string(f.root) +
@@ -155,7 +155,7 @@ std::string Coordinator::refusal(const Round& round) {
   // The factor would change what a joined rank puts in, which must not change the result.
   const bool others = f.reduce_op == HVD_PROD || f.reduce_op == HVD_MIN || f.reduce_op == HVD_MAX;
   if ((f.kind == OpKind::Allreduce || f.kind == OpKind::Reducescatter) && others && f.prescale != 1.0 &&
-      f.prescale != 0.0 && !joined_.empty())
+      round.said.size() < s.members.size())
     return std::string(op_label(f.kind)) + " of '" + *round.name + "': a prescale factor with reduction " +
            reduce_op_name(f.reduce_op) + " is not supported while ranks have joined.";
   if (sizes_vary(f.kind))
@@ -219,7 +219,9 @@ void Coordinator::fail(SetId set, Round& round, const std::string& text) {
     e.text = text;
   } else if (!round.poison.empty()) {
     std::sort(round.poison.begin(), round.poison.end());
-    e.text = "Tensor '" + *round.name + "' failed before it was submitted on";
+    const bool sets = set == 0 && *round.name == kSetsName;
+    e.text = (sets ? "A change of the process sets" : "Tensor '" + *round.name + "'") +
+             std::string(" failed before it was submitted on");
     for (size_t i = 0; i < round.poison.size(); ++i) {
       const auto& [rank, why] = round.poison[i];
       e.poisoners.push_back(rank);

@@ -109,7 +109,7 @@ class Coordinator {
   void dissolve_batches_with(SetId set, const std::string& name, int64_t now);
   bool complete(const SetState& s, const RankSet& said) const;
   void append_exec(SetId set, std::vector<Item> items);
-  std::string refusal(const Round& round);
+  std::string refusal(const SetState& s, const Round& round);
   std::string refuse_new_set(const std::vector<Rank>& ranks) const;
   void fail(SetId set, Round& round, const std::string& text = {});
   // Null for a set that has ended: what is said of it is for nobody (R10). Throws WireError if it never was.

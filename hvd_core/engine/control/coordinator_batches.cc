@@ -105,6 +105,9 @@ void Coordinator::arrive(const UpMessage& m, int64_t now) {
     }
     return;
   }
+  m.ranks.for_each([&](Rank r) {
+    if (!sets_[k.set].member_set.contains(r)) throw WireError("control message: from outside the process set");
+  });
   if (k.arrived.empty()) k.since = now;
   k.arrived.insert_all(m.ranks);
   if (k.arrived.size() < sets_[k.set].members.size()) return;

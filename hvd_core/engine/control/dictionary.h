@@ -84,8 +84,9 @@ class DictionaryDecoder {
     if (code == 0) return make(r.bytes());
     if (code == 1) {
       uint64_t slot = r.varint();
-      if (slot > kMaxSlots) throw WireError("control message: dictionary slot out of range");
-      if (slot >= values_.size()) values_.resize(slot + 1);
+      // The sender takes new slots in order, so no message can make us hold more of them than it has filled.
+      if (slot > values_.size()) throw WireError("control message: dictionary slot out of turn");
+      if (slot == values_.size()) values_.emplace_back();
       values_[slot] = make(r.bytes());
       return values_[slot];
     }
@@ -95,7 +96,6 @@ class DictionaryDecoder {
   }
 
  private:
-  static constexpr uint64_t kMaxSlots = 1u << 24;
   std::vector<V> values_;
 };
 

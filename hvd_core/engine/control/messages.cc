@@ -26,30 +26,39 @@ Item get_item(Reader& r, DictionaryDecoder<NameRef>& names, DictionaryDecoder<Si
 
 // As runs of consecutive ranks: one run for all ranks of a host, as a rule.
 void put_ranks(Writer& w, const RankSet& ranks) {
-  std::vector<std::pair<Rank, Rank>> runs;  // first, how many
+  uint64_t runs = 0;
+  Rank first = 0, end = -1, at = 0;
   ranks.for_each([&](Rank r) {
-    if (!runs.empty() && runs.back().first + runs.back().second == r)
-      ++runs.back().second;
-    else
-      runs.emplace_back(r, 1);
+    if (r != end) ++runs;
+    end = r + 1;
   });
-  w.varint(runs.size());
-  Rank at = 0;
-  for (auto [first, n] : runs) {
+  w.varint(runs);
+  const auto put_run = [&] {
+    if (end < 0) return;
     w.varint(static_cast<uint64_t>(first - at));
-    w.varint(static_cast<uint64_t>(n));
-    at = first + n;
-  }
+    w.varint(static_cast<uint64_t>(end - first));
+    at = end;
+  };
+  end = -1;
+  ranks.for_each([&](Rank r) {
+    if (r != end) {
+      put_run();
+      first = r;
+    }
+    end = r + 1;
+  });
+  put_run();
 }
 
 RankSet get_ranks(Reader& r) {
   RankSet ranks;
   uint64_t at = 0;
   for (uint64_t n = r.count(); n > 0; --n) {
-    at += r.varint();
-    uint64_t end = at + r.varint();
-    if (end > kMaxRanks || end <= at) throw WireError("control message: absurd list of ranks");
-    for (; at < end; ++at) ranks.insert(static_cast<Rank>(at));
+    const uint64_t skip = r.varint(), length = r.varint();
+    if (skip > kMaxRanks || length == 0 || length > kMaxRanks || at + skip + length > kMaxRanks)
+      throw WireError("control message: absurd list of ranks");
+    at += skip;
+    for (const uint64_t end = at + length; at < end; ++at) ranks.insert(static_cast<Rank>(at));
   }
   if (ranks.empty()) throw WireError("control message: from nobody");
   return ranks;

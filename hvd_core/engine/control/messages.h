@@ -18,6 +18,9 @@ using Rank = int32_t;
 using SetId = uint32_t;  // process set; 0 is all ranks
 using NameRef = std::shared_ptr<const std::string>;
 
+// The name, in set 0, under which process sets are added and removed (R10).
+inline constexpr const char* kSetsName = "#process_sets";
+
 struct Item {
   NameRef name;
   SigRef sig;

@@ -12,7 +12,7 @@ const char* const kSetRemoved = "Process set has been removed";
 }
 
 Participant::SetState& Participant::state(SetId set) {
-  if (set >= sets_.size()) sets_.resize(set + 1);
+  if (set >= sets_.size()) throw WireError("control message: about a process set that never was");
   return sets_[set];
 }
 
@@ -204,8 +204,8 @@ void Participant::replay_exec(const Entry& e) {
   const bool member = state(e.set).member;
   if (e.defines) {
     // At this moment none of the members is pending for the next round here, so none was announced singly (R4).
-    if (e.batch >= batches_.size()) batches_.resize(e.batch + 1);
-    Batch& b = batches_[e.batch];
+    if (e.batch != batches_.size()) throw WireError("control message: a known batch out of turn");
+    Batch& b = batches_.emplace_back();
     b.alive = true;
     b.set = e.set;
     b.members = e.items;
@@ -246,7 +246,10 @@ RequestToken Participant::take_sets_request() {
 }
 
 void Participant::replay_add_set(const Entry& e) {
+  // All ranks replay all additions, so the next number is the next place; it is never a number to make room by.
+  if (e.set != sets_.size()) throw WireError("control message: a new process set out of turn");
   const RequestToken request = take_sets_request();
+  sets_.emplace_back();
   state(e.set).member = std::find(e.members.begin(), e.members.end(), me_) != e.members.end();
   events_.set_added(e.set, e.members, request);
 }

@@ -17,8 +17,6 @@
 namespace hvd::control {
 
 using RequestToken = uint64_t;  // the owner's name for a request; 0: none
-// The name, in set 0, under which process sets are added and removed (R10).
-inline constexpr const char* kSetsName = "#process_sets";
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
 struct ExecItem {
@@ -42,7 +40,7 @@ class Participant {
 
   Participant(Rank me, int64_t dissolve_after_ns, Events& events)
       : me_(me), dissolve_after_ns_(dissolve_after_ns), events_(events) {
-    state(0).member = true;
+    sets_.emplace_back().member = true;
   }
 
   // False when this name is still in flight: nothing was submitted (R2).
@@ -88,7 +86,7 @@ class Participant {
     bool member = false, ended = false;
   };
 
-  SetState& state(SetId set);
+  SetState& state(SetId set);  // throws WireError for a number that no entry has added
   void announce(SetId set, const Item& item, bool urgent);
   void announce_held(const Batch& b);
   void ask_dissolve(uint32_t id);

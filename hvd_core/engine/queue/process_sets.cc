@@ -7,6 +7,8 @@
 namespace hvd::queue {
 
 std::string ProcessSet::next_unnamed(control::OpKind kind) {
+  // Both are calls of allreduce; ranks that disagree about the reduction shall meet under one name and hear it.
+  if (kind == control::OpKind::Adasum) kind = control::OpKind::Allreduce;
   return std::string(control::op_name(kind)) + ".noname." +
          std::to_string(unnamed[static_cast<size_t>(kind)].fetch_add(1, std::memory_order_relaxed));
 }
