@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from hvd_core.errors import HorovodInternalError
@@ -150,10 +151,13 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         ValueError: process sets are not dynamic (HOROVOD_DYNAMIC_PROCESS_SETS), a set of these ranks exists, a rank is
             none of the job's, or the engine is shutting down.
         NotImplementedError: the set is defined by an MPI communicator.
-        HorovodInternalError: the ranks disagree about the set, or the job breaks.
+        HorovodInternalError: the ranks disagree about the set, the call failed on another rank, or the job breaks.
     """
-    _require_dynamic()
-    return _add(process_set)
+    engine = _runtime().engine()  # the error of a program that has not called init() comes first
+    with _refusals_told(engine, "add_process_set"):
+        _require_dynamic()
+        process_set = _ready(process_set)
+    return _add(engine, process_set)
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
@@ -164,61 +168,82 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     """
     if process_set.process_set_id in (None, 0):
         return False
-    _require_dynamic()
+    engine = _runtime().engine()
+    with _refusals_told(engine, "remove_process_set"):
+        _require_dynamic()
     number = process_set.process_set_id
     process_set._invalidate()
-    engine = _runtime().engine()
     with _changes:
-        _finish(engine, engine.remove_process_set(number))
-        _registered[:] = [s for s in _registered if s is not process_set and s.process_set_id != number]
+        _change(engine, lambda: engine.remove_process_set(number))
+        # Other objects may stand for the same set; its number will be another set's.
+        for ended in [s for s in _registered if s is process_set or s.process_set_id == number]:
+            ended._invalidate()
+            _registered.remove(ended)
     return True
 
 
+@contextmanager
+def _refusals_told(engine: Any, operation: str) -> Iterator[None]:
+    """What this rank refuses before the engine sees it fails on the others too: they wait for this rank."""
+    try:
+        yield
+    except Exception as error:
+        with suppress(HorovodInternalError):  # the job has ended
+            engine.poison(None, str(error), 0, operation)
+        raise
+
+
 def _require_dynamic() -> None:
-    _runtime().engine()  # the error of a program that has not called init() comes first
     text = os.environ.get("HOROVOD_DYNAMIC_PROCESS_SETS", "").strip().lower()
     if text in ("", "0", "false", "no", "off"):
         raise ValueError(_NEEDS_DYNAMIC)
 
 
-def _add(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
+def _ready(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
+    """The set as an object that the engine can be asked for."""
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)
     if process_set.ranks is None:
         raise NotImplementedError(
             "Process sets that an MPI communicator defines need the mpi backend; give a list of ranks."
         )
-    engine = _runtime().engine()
+    for rank in process_set.ranks:
+        if abs(rank) >= 1 << 31:
+            raise ValueError(f"Rank {rank} of a new process set is not one of the ranks of this job.")
+    return process_set
+
+
+def _add(engine: Any, process_set: ProcessSet) -> ProcessSet:
     with _changes:
-        process_set.process_set_id = _finish(engine, engine.add_process_set(process_set.ranks))
+        process_set.process_set_id = _change(engine, lambda: engine.add_process_set(process_set.ranks))
         _registered.append(process_set)
     return process_set
 
 
-def _finish(engine: Any, handle: int) -> int:
-    """Wait for a change of sets. What all ranks asked for alike and cannot be done is their common mistake."""
+def _change(engine: Any, submit: Callable[[], int]) -> int:
+    """Change the sets and wait for it. What all ranks asked for alike and cannot be done is their common mistake."""
+    handle = None
     try:
+        handle = submit()
         engine.wait(handle)
         return engine.process_set_of(handle)
     except HorovodInternalError as error:
-        if engine.stopped:
-            raise ValueError(f"Horovod is shutting down. {error}") from error
-        if str(error).startswith("Mismatched"):
+        text = str(error)
+        if text.startswith(("Mismatched", "A change of the process sets failed")) or "was aborted" in text:
             raise
-        raise ValueError(str(error)) from None
+        raise ValueError(f"Horovod is shutting down. {text}" if engine.stopped else text) from None
     finally:
-        if engine.poll(handle):
+        if handle is not None and engine.poll(handle):
             engine.release(handle)
 
 
-def begin(size: int, static: Sequence[ProcessSet | Sequence[int]]) -> None:
+def begin(size: int, sets: Sequence[ProcessSet]) -> None:
     """After init(): fill in the global set, and register the sets that were named there.
 
     A set that exists already (in a second init()) gets its id again. Raises ValueError for a set that stands twice in
     the list or is the global one.
     """
     global_process_set.ranks = list(range(size))
-    sets = [s if isinstance(s, ProcessSet) else ProcessSet(s) for s in static]
     seen: list[list[int]] = [global_process_set.ranks]
     for index, process_set in enumerate(sets):
         if process_set.ranks is not None and process_set.ranks in seen:
@@ -231,7 +256,7 @@ def begin(size: int, static: Sequence[ProcessSet | Sequence[int]]) -> None:
     for process_set in sets:
         number = known.get(tuple(process_set.ranks or ()))
         if number is None:
-            _add(process_set)
+            _add(_runtime().engine(), _ready(process_set))
         else:
             process_set.process_set_id = number
             _registered.append(process_set)

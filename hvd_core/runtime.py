@@ -62,15 +62,15 @@ def init(
     the ranks do not come together, hvd_core.backends.errors.BackendError when no backend can be used.
     """
     global _state, _registered
-    static = _static_sets(process_sets)
     with _lock:
         if _state is not None:
             _check_ranks(comm, _state.world.size)
             if _state.engine.stopped or _state.pid != os.getpid():
                 return  # the job has ended, or this is a fork: operations will say so
+            static = _static_sets(process_sets)
         else:
             _drop()
-            _state = _start(comm, backend)
+            _state, static = _start(comm, backend, process_sets)
             if not _registered:
                 atexit.register(shutdown)
                 _registered = True
@@ -78,9 +78,10 @@ def init(
         _process_sets.begin(_state.world.size, static)
 
 
-def _static_sets(process_sets: Any) -> list[Any]:
+def _static_sets(process_sets: Any) -> list[_process_sets.ProcessSet]:
     if not isinstance(process_sets, str):
-        return list(process_sets or ())
+        make = _process_sets.ProcessSet
+        return [s if isinstance(s, make) else make(s) for s in process_sets or ()]
     if process_sets.lower() != "dynamic":
         raise ValueError(f'process_sets must be a list of ProcessSet or "dynamic", but is {process_sets!r}.')
     os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
@@ -102,7 +103,9 @@ def _check_ranks(comm: Sequence[int] | None, size: int) -> None:
         )
 
 
-def _start(comm: Sequence[int] | None, backend: str | type | Sequence[str | type] | None) -> _State:
+def _start(
+    comm: Sequence[int] | None, backend: str | type | Sequence[str | type] | None, process_sets: Any
+) -> tuple[_State, list[_process_sets.ProcessSet]]:
     global _engines
     from hvd_core import bootstrap
     from hvd_core._core import Engine
@@ -115,7 +118,7 @@ def _start(comm: Sequence[int] | None, backend: str | type | Sequence[str | type
     world = bootstrap.connect(deadline_s=settings.start_timeout_s)
     try:
         _check_ranks(comm, world.size)
-        ways = _choose(world, backend, settings)
+        ways, static = _choose(world, backend, process_sets, settings)
         spin = settings.spin_us
         if spin is None:
             # With more ranks than cores, whoever looks keeps the others from working.
@@ -166,27 +169,35 @@ def _start(comm: Sequence[int] | None, backend: str | type | Sequence[str | type
         raise
     if world.rank == 0:
         _log.info("host tensors: backend %s [%s]", ways.describe(), ways.source)
-    return _State(world, engine, ways.source)
+    return _State(world, engine, ways.source), static
 
 
 def _choose(
-    world: World, backend: str | type | Sequence[str | type] | None, settings: EngineSettings
-) -> Ways:
-    """The backends that all ranks have chosen; whoever has chosen others, or none, is named on all ranks."""
+    world: World,
+    backend: str | type | Sequence[str | type] | None,
+    process_sets: Any,
+    settings: EngineSettings,
+) -> tuple[Ways, list[_process_sets.ProcessSet]]:
+    """The backends and the first process sets that all ranks have chosen; whoever has chosen others, or has failed to, is
+    named on all ranks."""
     from hvd_core.backends.agreement import agree
     from hvd_core.backends.ways import choose_ways
     from hvd_core.version import __version__
 
     timeout_s = settings.start_timeout_s
+    doing = "init(process_sets=...)"
     try:
+        static = _static_sets(process_sets)
+        doing = "error"
         ways = choose_ways(
             os.environ, world, backend, settings.hierarchical_allreduce, settings.hierarchical_allgather
         )
     except Exception as error:
-        agree(world, str(error).partition("\n")[0], "error", True, timeout_s)
+        agree(world, str(error).partition("\n")[0], doing, True, timeout_s)
         raise
-    agree(world, f"{ways.describe()} {__version__}", ways.source, False, timeout_s)
-    return ways
+    sets = ", ".join("a communicator" if s.ranks is None else str(s.ranks) for s in static)
+    agree(world, f"{ways.describe()} {__version__}", ways.source, False, timeout_s, sets)
+    return ways, static
 
 
 def _link(link: Any) -> dict[str, Any]:

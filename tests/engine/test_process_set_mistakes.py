@@ -42,3 +42,72 @@ def test_submissions_that_cross_the_end_of_their_set_end(tmp_path):
         env=DYNAMIC,
         timeout=90,
     )
+
+
+def test_one_rank_that_fails_alone_fails_the_others_too(tmp_path):
+    """Each rank in turn makes a mistake that only it can see; the others must not wait for it."""
+    run(
+        3,
+        tmp_path,
+        """
+        pair = hvd.add_process_set([0, 1])
+        mistakes = [
+            (ValueError, lambda: hvd.add_process_set(["a"]), "must be integers"),
+            (ValueError, lambda: hvd.add_process_set(7), "ProcessSet is made from a list"),
+            (ValueError, lambda: hvd.add_process_set([2**40]), "not one of the ranks of this job"),
+        ]
+        for turn, (kind, call, part) in enumerate(mistakes):
+            if rank == turn % 3:
+                expect(kind, call, part)
+            else:
+                expect(hvd.HorovodInternalError, lambda: hvd.add_process_set([1]), f"rank {turn % 3}: ", part)
+        os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "0" if rank == 1 else "1"
+        for call in (lambda: hvd.add_process_set([1]), lambda: hvd.remove_process_set(pair)):
+            if rank == 1:
+                expect(ValueError, call, "HOROVOD_DYNAMIC_PROCESS_SETS=1")
+            else:
+                expect(hvd.HorovodInternalError, call, "rank 1: ", "HOROVOD_DYNAMIC_PROCESS_SETS=1")
+        os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
+        assert hvd.add_process_set([1]).process_set_id == 2
+        hvd.barrier()
+        """,
+        env=DYNAMIC,
+    )
+
+
+def test_init_with_different_sets_fails_everywhere_and_can_be_called_again(tmp_path):
+    run(
+        3,
+        tmp_path,
+        """
+        hvd.shutdown()
+        call = lambda: hvd.init(process_sets=[[0, 1]] if rank == 1 else [[1, 0], [2]])
+        expect(ValueError, call, "do not agree on init(process_sets=...)", "ranks 0, 2: [0, 1], [2]; rank 1: [0, 1]")
+        expect(ValueError, lambda: hvd.init(process_sets=None if rank == 2 else [[0]]), "ranks 0-1: [0]; rank 2: none")
+        bad = hvd.init if rank else lambda: hvd.init(process_sets=[[0.5]])
+        expect(ValueError, bad, *(["init(process_sets=...)", "failed: "] if rank else []), "must be integers")
+        assert not hvd.is_initialized()
+        both = [hvd.ProcessSet([0, 1]), hvd.ProcessSet([2])]
+        hvd.init(process_sets=both)
+        assert [s.process_set_id for s in both] == [1, 2]
+        hvd.barrier()
+        """,
+        timeout=90,
+    )
+
+
+def test_all_objects_of_an_ended_set_are_invalid(tmp_path):
+    run(
+        2,
+        tmp_path,
+        """
+        first, second = hvd.ProcessSet([1]), hvd.ProcessSet([1])
+        hvd.init(process_sets=[first])
+        hvd.init(process_sets=[second])
+        assert first.process_set_id == second.process_set_id == 1
+        hvd.remove_process_set(second)
+        assert hvd.add_process_set([0]).process_set_id == 1
+        assert first.process_set_id is None  # else it would stand for ranks that are not its own
+        """,
+        env=DYNAMIC,
+    )
