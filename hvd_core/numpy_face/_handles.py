@@ -5,11 +5,13 @@ A handle's arrays are kept here until ``synchronize()``. Any thread may call.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from hvd_core import process_sets, runtime
+from hvd_core.errors import HorovodInternalError
 from hvd_core.process_sets import ProcessSet
 
 # Arrays of operations that were left by Ctrl-C.
@@ -47,6 +49,11 @@ def contiguous(tensor: Any) -> np.ndarray:
     return np.ascontiguousarray(array).reshape(array.shape)
 
 
+def as_it_is(tensor: Any) -> Any:
+    """For arrays_of(): operations in place take the caller's arrays, and the engine says what is wrong with them."""
+    return tensor
+
+
 def prefixed(prefix: str, name: str | None) -> str | None:
     """The name that is negotiated; operations of different kinds may have the same name."""
     return None if name is None else f"{prefix}.{name}"
@@ -55,6 +62,29 @@ def prefixed(prefix: str, name: str | None) -> str | None:
 def number_of(process_set: ProcessSet | None) -> int:
     """The engine's number of a set; None is all ranks. Raises ValueError for a set that is not registered."""
     return 0 if process_set is None else process_sets.number_of(process_set)
+
+
+def refused(operation: str, name: str | None, process_set: ProcessSet | None, error: Exception) -> None:
+    """A call was refused before the engine saw it: the others' matching call is to fail as well, not to wait for it.
+
+    ``name`` as it is negotiated. Does nothing where nobody can wait: before init(), and for a set that is not registered.
+    """
+    number = 0 if process_set is None else getattr(process_set, "process_set_id", None)
+    if number is None or not runtime.is_initialized():
+        return
+    with suppress(HorovodInternalError):  # the job has ended
+        runtime.engine().poison(name, str(error), number, operation)
+
+
+def arrays_of(
+    tensors: Any, operation: str, name: str | None, process_set: ProcessSet | None, make: Any = contiguous
+) -> list[np.ndarray]:
+    """``make`` of each tensor. What cannot be made an array is told to the other ranks; see refused()."""
+    try:
+        return [make(t) for t in tensors]
+    except Exception as error:
+        refused(operation, name, process_set, error)
+        raise
 
 
 def keep(handle: int, kind: str, result: Any, alive: Any) -> int:

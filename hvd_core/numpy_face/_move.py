@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from hvd_core import runtime
-from hvd_core.numpy_face._handles import contiguous, keep, number_of, prefixed, synchronize
+from hvd_core.numpy_face._handles import arrays_of, as_it_is, keep, number_of, prefixed, synchronize
 from hvd_core.process_sets import ProcessSet
 
 
@@ -17,15 +18,22 @@ def _movable(array: np.ndarray) -> np.ndarray:
     return array if array.dtype.kind in "biuf" else array.view(f"u{array.dtype.itemsize}")
 
 
-def _allgather_async(arrays, prefix, name, process_set, single) -> int:
-    plain = [_movable(a) for a in arrays]
-    handle = runtime.engine().allgather(plain, prefixed(prefix, name), number_of(process_set))
+def _arrays(tensors, operation, name, process_set) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """The tensors as contiguous arrays, and as what travels."""
+    arrays = arrays_of(tensors, operation, name, process_set)
+    return arrays, arrays_of(arrays, operation, name, process_set, _movable)
+
+
+def _allgather_async(tensors, prefix, name, process_set, single) -> int:
+    name = prefixed(prefix, name)
+    arrays, plain = _arrays(tensors, "allgather", name, process_set)
+    handle = runtime.engine().allgather(plain, name, number_of(process_set))
     return keep(handle, "gathered", ([a.dtype for a in arrays], single), plain)
 
 
 def allgather_async(tensor: Any, name: str | None = None, process_set: ProcessSet | None = None) -> int:
     """Start an allgather; the first dimension may differ from rank to rank. Returns a handle."""
-    return _allgather_async([contiguous(tensor)], "allgather", name, process_set, single=True)
+    return _allgather_async([tensor], "allgather", name, process_set, single=True)
 
 
 def allgather(tensor: Any, name: str | None = None, process_set: ProcessSet | None = None) -> np.ndarray:
@@ -40,8 +48,7 @@ def grouped_allgather_async(
     tensors: Sequence[Any], name: str | None = None, process_set: ProcessSet | None = None
 ) -> int:
     """Start the allgather of a group: all members are gathered, or none. Returns one handle."""
-    arrays = [contiguous(t) for t in tensors]
-    return _allgather_async(arrays, "grouped_allgather", name, process_set, single=False)
+    return _allgather_async(tensors, "grouped_allgather", name, process_set, single=False)
 
 
 def grouped_allgather(
@@ -79,7 +86,7 @@ def broadcast_async(
     tensor: Any, root_rank: int, name: str | None = None, process_set: ProcessSet | None = None
 ) -> int:
     """Start a broadcast into a new array. Returns a handle."""
-    array = contiguous(tensor)
+    (array,) = arrays_of([tensor], "broadcast", prefixed("broadcast", name), process_set)
     output = np.empty_like(array)
     return _broadcast(array, output, root_rank, "broadcast", name, process_set, output)
 
@@ -98,8 +105,9 @@ def grouped_broadcast_async_(
     process_set: ProcessSet | None = None,
 ) -> int:
     """Start the broadcast of a group in place: all members, or none. Returns one handle."""
-    arrays = list(tensors)
-    return _broadcast(arrays, arrays, root_rank, "grouped_broadcast", name, process_set, arrays)
+    prefix = "grouped_broadcast"
+    arrays = arrays_of(tensors, "broadcast", prefixed(prefix, name), process_set, as_it_is)
+    return _broadcast(arrays, arrays, root_rank, prefix, name, process_set, arrays)
 
 
 def grouped_broadcast_(
@@ -112,11 +120,25 @@ def grouped_broadcast_(
     return synchronize(grouped_broadcast_async_(tensors, root_rank, name, process_set))
 
 
-def _alltoall_async(arrays, splits, prefix, name, process_set, kind, single) -> int:
-    plain = [_movable(a) for a in arrays]
-    rows = [[int(n) for n in s] for s in splits]
-    handle = runtime.engine().alltoall(plain, rows, prefixed(prefix, name), number_of(process_set))
-    return keep(handle, kind, ([a.dtype for a in arrays], single), plain)
+def _rows(splits: Any) -> list[int]:
+    try:
+        splits = list(splits)
+    except TypeError:
+        raise ValueError(f"alltoall expects a 1D splits tensor, not {splits!r}.") from None
+    try:
+        return [operator.index(rows) for rows in splits]
+    except TypeError:
+        raise ValueError(
+            f"alltoall expects splits to contain 32-bit integer elements, not {splits!r}."
+        ) from None
+
+
+def _alltoall_async(tensors, splits, prefix, name, process_set, single) -> int:
+    name = prefixed(prefix, name)
+    arrays, plain = _arrays(tensors, "alltoall", name, process_set)
+    rows = arrays_of(splits, "alltoall", name, process_set, _rows)
+    handle = runtime.engine().alltoall(plain, rows, name, number_of(process_set))
+    return keep(handle, "exchanged", ([a.dtype for a in arrays], single), plain)
 
 
 def alltoall_async(
@@ -127,7 +149,7 @@ def alltoall_async(
 ) -> int:
     """Start an alltoall. Returns a handle; its result is the pair (output, received splits)."""
     given = [] if splits is None else [splits]
-    return _alltoall_async([contiguous(tensor)], given, "alltoall", name, process_set, "exchanged", True)
+    return _alltoall_async([tensor], given, "alltoall", name, process_set, True)
 
 
 def alltoall(
@@ -154,8 +176,8 @@ def grouped_alltoall_async(
     process_set: ProcessSet | None = None,
 ) -> int:
     """Start the alltoall of a group, with splits for each member or for none. Returns one handle."""
-    arrays = [contiguous(t) for t in tensors]
-    return _alltoall_async(arrays, splits or [], "grouped_alltoall", name, process_set, "exchanged", False)
+    given = [] if splits is None else splits
+    return _alltoall_async(tensors, given, "grouped_alltoall", name, process_set, False)
 
 
 def grouped_alltoall(

@@ -9,7 +9,17 @@ import numpy as np
 
 from hvd_core import runtime
 from hvd_core.errors import HorovodInternalError
-from hvd_core.numpy_face._handles import abandoned, contiguous, keep, number_of, prefixed, synchronize
+from hvd_core.numpy_face._handles import (
+    abandoned,
+    arrays_of,
+    as_it_is,
+    contiguous,
+    keep,
+    number_of,
+    prefixed,
+    refused,
+    synchronize,
+)
 from hvd_core.process_sets import ProcessSet
 
 Average, Sum, Adasum, Min, Max, Product = range(6)
@@ -18,23 +28,31 @@ Average, Sum, Adasum, Min, Max, Product = range(6)
 _REDUCE_OPS = {Sum: 0, Product: 1, Min: 2, Max: 3, Average: 4, Adasum: 100}
 
 
-def _reduce_op(op: int) -> int:
-    if op not in _REDUCE_OPS:
-        raise ValueError(f"op {op!r} is not one of Average, Sum, Adasum, Min, Max, Product.")
-    return _REDUCE_OPS[op]
+def _reduce_op(op: int, operation: str, name: str | None, process_set: ProcessSet | None) -> int:
+    try:
+        return _REDUCE_OPS[op]
+    except (KeyError, TypeError):
+        error = ValueError(f"op {op!r} is not one of Average, Sum, Adasum, Min, Max, Product.")
+    refused(operation, name, process_set, error)
+    raise error
 
 
-def _allreduce(inputs, outputs, prefix, name, op, prescale_factor, postscale_factor, process_set) -> int:
+def _allreduce(
+    tensors, in_place, single, prefix, name, op, prescale_factor, postscale_factor, process_set
+) -> int:
+    name = prefixed(prefix, name)
+    inputs = arrays_of(tensors, "allreduce", name, process_set, as_it_is if in_place else contiguous)
+    outputs = inputs if in_place else [np.empty_like(a) for a in inputs]
     handle = runtime.engine().allreduce(
         inputs,
         outputs,
-        prefixed(prefix, name),
-        _reduce_op(op),
+        name,
+        _reduce_op(op, "allreduce", name, process_set),
         prescale_factor,
         postscale_factor,
         number_of(process_set),
     )
-    return keep(handle, "ready", outputs, inputs)
+    return keep(handle, "ready", outputs[0] if single else outputs, inputs)
 
 
 def allreduce_async(
@@ -46,9 +64,8 @@ def allreduce_async(
     process_set: ProcessSet | None = None,
 ) -> int:
     """Start an allreduce of one array; the result is a new array of the same shape and dtype. Returns a handle."""
-    array = contiguous(tensor)
     return _allreduce(
-        array, np.empty_like(array), "allreduce", name, op, prescale_factor, postscale_factor, process_set
+        (tensor,), False, True, "allreduce", name, op, prescale_factor, postscale_factor, process_set
     )
 
 
@@ -78,7 +95,9 @@ def allreduce_async_(
     process_set: ProcessSet | None = None,
 ) -> int:
     """Start an allreduce in place. The array must be contiguous and writable. Returns a handle."""
-    return _allreduce(tensor, tensor, "allreduce", name, op, prescale_factor, postscale_factor, process_set)
+    return _allreduce(
+        (tensor,), True, True, "allreduce", name, op, prescale_factor, postscale_factor, process_set
+    )
 
 
 def allreduce_(
@@ -90,12 +109,13 @@ def allreduce_(
     process_set: ProcessSet | None = None,
 ) -> np.ndarray:
     """Reduce an array in place over all ranks; see allreduce()."""
+    name = prefixed("allreduce", name)
     try:
         runtime.engine().allreduce(
             tensor,
             tensor,
-            prefixed("allreduce", name),
-            _reduce_op(op),
+            name,
+            _reduce_op(op, "allreduce", name, process_set),
             prescale_factor,
             postscale_factor,
             number_of(process_set),
@@ -118,10 +138,8 @@ def grouped_allreduce_async(
     process_set: ProcessSet | None = None,
 ) -> int:
     """Start the allreduce of a group: all members are reduced, or none. Returns one handle."""
-    arrays = [contiguous(t) for t in tensors]
-    outputs = [np.empty_like(a) for a in arrays]
     return _allreduce(
-        arrays, outputs, "grouped_allreduce", name, op, prescale_factor, postscale_factor, process_set
+        tensors, False, False, "grouped_allreduce", name, op, prescale_factor, postscale_factor, process_set
     )
 
 
@@ -141,9 +159,8 @@ def grouped_allreduce_async_(
     process_set: ProcessSet | None = None,
 ) -> int:
     """Start the allreduce of a group in place. Returns one handle."""
-    arrays = list(tensors)
     return _allreduce(
-        arrays, arrays, "grouped_allreduce", name, op, prescale_factor, postscale_factor, process_set
+        tensors, True, False, "grouped_allreduce", name, op, prescale_factor, postscale_factor, process_set
     )
 
 
@@ -152,16 +169,17 @@ def grouped_allreduce_(tensors: Sequence[np.ndarray], name: str | None = None, o
     return synchronize(grouped_allreduce_async_(tensors, name, op, **options))
 
 
-def _reducescatter(arrays, prefix, name, op, prescale_factor, postscale_factor, process_set, single) -> int:
+def _reducescatter(tensors, prefix, name, op, prescale_factor, postscale_factor, process_set, single) -> int:
     engine = runtime.engine()
     number = number_of(process_set)
+    name = prefixed(prefix, name)
+    arrays = arrays_of(tensors, "reducescatter", name, process_set)
+    op = _reduce_op(op, "reducescatter", name, process_set)
     outputs = [
         np.empty((engine.scattered_rows(a.shape[0], number), *a.shape[1:]) if a.ndim else (), a.dtype)
         for a in arrays
     ]
-    handle = engine.reducescatter(
-        arrays, outputs, prefixed(prefix, name), _reduce_op(op), prescale_factor, postscale_factor, number
-    )
+    handle = engine.reducescatter(arrays, outputs, name, op, prescale_factor, postscale_factor, number)
     return keep(handle, "ready", outputs[0] if single else outputs, (arrays, outputs))
 
 
@@ -174,9 +192,8 @@ def reducescatter_async(
     process_set: ProcessSet | None = None,
 ) -> int:
     """Start a reducescatter. Returns a handle."""
-    array = [contiguous(tensor)]
     return _reducescatter(
-        array, "reducescatter", name, op, prescale_factor, postscale_factor, process_set, True
+        [tensor], "reducescatter", name, op, prescale_factor, postscale_factor, process_set, True
     )
 
 
@@ -206,9 +223,8 @@ def grouped_reducescatter_async(
     process_set: ProcessSet | None = None,
 ) -> int:
     """Start the reducescatter of a group: all members, or none. Returns one handle."""
-    arrays = [contiguous(t) for t in tensors]
     return _reducescatter(
-        arrays, "grouped_reducescatter", name, op, prescale_factor, postscale_factor, process_set, False
+        tensors, "grouped_reducescatter", name, op, prescale_factor, postscale_factor, process_set, False
     )
 
 

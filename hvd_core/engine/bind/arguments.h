@@ -1,6 +1,8 @@
 // Checks of what a caller asks for, before it becomes a request. All throw InvalidRequest, which is the caller's
-// ValueError, and which the binding reports to the other ranks. Pure functions.
+// ValueError, and which the binding reports to the other ranks. Pure functions, called with Python's lock.
 #pragma once
+
+#include <pybind11/pybind11.h>
 
 #include <cstdint>
 #include <string>
@@ -18,6 +20,17 @@ using queue::InvalidRequest;
 constexpr int kAdasum = 100;
 
 void require(bool ok, const std::string& text);
+// An argument as `T`, taken apart here and not by the call itself, so that a wrong one is reported like all mistakes.
+// Throws TypeError: "<name> must be <what>, but is <value>".
+template <typename T>
+T argument(pybind11::handle value, const char* name, const char* what) {
+  try {
+    return value.cast<T>();
+  } catch (const pybind11::cast_error&) {
+    throw pybind11::type_error(std::string(name) + " must be " + what + ", but is " +
+                               pybind11::repr(value).cast<std::string>());
+  }
+}
 void same_layout(const std::vector<queue::Tensor>& in, const std::vector<queue::Tensor>& out);
 control::SignatureFields fields_of(control::OpKind kind, const std::vector<queue::Tensor>& in);
 void check_floating(const std::vector<queue::Tensor>& in);

@@ -17,6 +17,8 @@ namespace hvd::bind {
 namespace {
 
 constexpr int64_t kSignalSliceNs = 100'000'000;
+constexpr const char* kReduceOp = "the number of a reduce op";
+constexpr const char* kNumber = "a number";
 
 // Engines of this process, for the fork hook: the child must know that they are not its own. Part of the binding, not
 // of the engine, because pthread_atfork has no context argument.
@@ -84,11 +86,13 @@ uint64_t PyEngine::submit(control::SignatureFields fields, const std::optional<s
   return 0;
 }
 
-uint64_t PyEngine::allreduce(py::handle inputs, py::handle outputs, const std::optional<std::string>& name, int op,
-                             double prescale, double postscale, int process_set, bool wait) {
+uint64_t PyEngine::allreduce(py::handle inputs, py::handle outputs, const std::optional<std::string>& name,
+                             py::handle reduce_op, py::handle prescale, py::handle postscale, int process_set,
+                             bool wait) {
   std::vector<queue::Tensor> in, out;
-  const auto kind = op == kAdasum ? control::OpKind::Adasum : control::OpKind::Allreduce;
-  auto fields = checked(kind, name, process_set, [&] {
+  auto fields = checked(control::OpKind::Allreduce, name, process_set, [&] {
+    const int op = argument<int>(reduce_op, "op", kReduceOp);
+    const auto kind = op == kAdasum ? control::OpKind::Adasum : control::OpKind::Allreduce;
     in = tensors_of(inputs, inputs.is(outputs));
     out = inputs.is(outputs) ? in : tensors_of(outputs, true);
     same_layout(in, out);
@@ -98,8 +102,8 @@ uint64_t PyEngine::allreduce(py::handle inputs, py::handle outputs, const std::o
       check_reducible(in, op);
     auto f = fields_of(kind, in);
     f.reduce_op = op == kAdasum ? HVD_SUM : op;
-    f.prescale = prescale;
-    f.postscale = postscale;
+    f.prescale = argument<double>(prescale, "prescale_factor", kNumber);
+    f.postscale = argument<double>(postscale, "postscale_factor", kNumber);
     return f;
   });
   return submit(std::move(fields), name, process_set, std::move(in), std::move(out), wait);
@@ -117,13 +121,14 @@ uint64_t PyEngine::allgather(py::handle inputs, const std::optional<std::string>
   return submit(std::move(fields), name, process_set, std::move(in), {}, false);
 }
 
-uint64_t PyEngine::broadcast(py::handle inputs, py::handle outputs, int root_rank,
+uint64_t PyEngine::broadcast(py::handle inputs, py::handle outputs, py::handle root,
                              const std::optional<std::string>& name, int process_set, bool wait) {
   std::vector<queue::Tensor> in, out;
   auto fields = checked(control::OpKind::Broadcast, name, process_set, [&] {
     in = tensors_of(inputs, inputs.is(outputs));
     out = inputs.is(outputs) ? in : tensors_of(outputs, true);
     same_layout(in, out);
+    const int root_rank = argument<int>(root, "root_rank", "a rank");
     const auto set = engine_->process_sets().find(process_set, "broadcast");
     require(std::find(set->ranks.begin(), set->ranks.end(), root_rank) != set->ranks.end(),
             "broadcast received invalid root rank " + std::to_string(root_rank) + " for provided process set");
@@ -134,12 +139,13 @@ uint64_t PyEngine::broadcast(py::handle inputs, py::handle outputs, int root_ran
   return submit(std::move(fields), name, process_set, std::move(in), std::move(out), wait);
 }
 
-uint64_t PyEngine::alltoall(py::handle inputs, const std::vector<std::vector<int64_t>>& splits,
-                            const std::optional<std::string>& name, int process_set) {
+uint64_t PyEngine::alltoall(py::handle inputs, py::handle row_splits, const std::optional<std::string>& name,
+                            int process_set) {
   std::vector<queue::Tensor> in;
   std::vector<std::vector<int64_t>> rows;
   auto fields = checked(control::OpKind::Alltoall, name, process_set, [&] {
     in = tensors_of(inputs, false);
+    const auto splits = argument<std::vector<std::vector<int64_t>>>(row_splits, "splits", "lists of whole numbers");
     const auto set = engine_->process_sets().find(process_set, "alltoall");
     require(splits.empty() || splits.size() == in.size(), "alltoall needs splits for each tensor, or none");
     for (size_t i = 0; i < in.size(); ++i)
@@ -152,12 +158,13 @@ uint64_t PyEngine::alltoall(py::handle inputs, const std::vector<std::vector<int
   return submit(std::move(fields), name, process_set, std::move(in), {}, false, std::move(rows));
 }
 
-uint64_t PyEngine::reducescatter(py::handle inputs, py::handle outputs, const std::optional<std::string>& name, int op,
-                                 double prescale, double postscale, int process_set) {
+uint64_t PyEngine::reducescatter(py::handle inputs, py::handle outputs, const std::optional<std::string>& name,
+                                 py::handle reduce_op, py::handle prescale, py::handle postscale, int process_set) {
   std::vector<queue::Tensor> in, out;
   auto fields = checked(control::OpKind::Reducescatter, name, process_set, [&] {
     in = tensors_of(inputs, false);
     out = tensors_of(outputs, true);
+    const int op = argument<int>(reduce_op, "op", kReduceOp);
     check_reducible(in, op);
     require(in.size() == out.size(), "as many outputs as inputs are needed: " + std::to_string(in.size()) +
                                          " inputs, " + std::to_string(out.size()) + " outputs");
@@ -170,8 +177,8 @@ uint64_t PyEngine::reducescatter(py::handle inputs, py::handle outputs, const st
     }
     auto f = fields_of(control::OpKind::Reducescatter, in);
     f.reduce_op = op;
-    f.prescale = prescale;
-    f.postscale = postscale;
+    f.prescale = argument<double>(prescale, "prescale_factor", kNumber);
+    f.postscale = argument<double>(postscale, "postscale_factor", kNumber);
     return f;
   });
   return submit(std::move(fields), name, process_set, std::move(in), std::move(out), false);
@@ -215,7 +222,9 @@ void PyEngine::poison(const std::optional<std::string>& name, const std::string&
                       const std::string& operation) {
   for (size_t k = 0; k < control::kOpKinds; ++k) {
     const auto kind = static_cast<control::OpKind>(k);
-    if (operation == control::op_name(kind)) return engine_->poison(process_set, kind, name, text);
+    if (operation != control::op_name(kind)) continue;
+    if (control::changes_sets(kind)) return engine_->poison(0, kind, control::kSetsName, text);
+    return engine_->poison(process_set, kind, name, text);
   }
   throw InvalidRequest("unknown operation '" + operation + "'");
 }

@@ -23,16 +23,18 @@ class PyEngine {
   ~PyEngine();
 
   // Each gives a handle, or waits for the result and gives 0 when `wait` is set.
-  uint64_t allreduce(pybind11::handle inputs, pybind11::handle outputs, const std::optional<std::string>& name, int op,
-                     double prescale, double postscale, int process_set, bool wait);
+  uint64_t allreduce(pybind11::handle inputs, pybind11::handle outputs, const std::optional<std::string>& name,
+                     pybind11::handle reduce_op, pybind11::handle prescale, pybind11::handle postscale, int process_set,
+                     bool wait);
   uint64_t allgather(pybind11::handle inputs, const std::optional<std::string>& name, int process_set);
-  uint64_t broadcast(pybind11::handle inputs, pybind11::handle outputs, int root_rank,
+  uint64_t broadcast(pybind11::handle inputs, pybind11::handle outputs, pybind11::handle root,
                      const std::optional<std::string>& name, int process_set, bool wait);
   // `splits`: rows for each rank, one list per tensor; empty: equal shares.
-  uint64_t alltoall(pybind11::handle inputs, const std::vector<std::vector<int64_t>>& splits,
-                    const std::optional<std::string>& name, int process_set);
+  uint64_t alltoall(pybind11::handle inputs, pybind11::handle row_splits, const std::optional<std::string>& name,
+                    int process_set);
   uint64_t reducescatter(pybind11::handle inputs, pybind11::handle outputs, const std::optional<std::string>& name,
-                         int op, double prescale, double postscale, int process_set);
+                         pybind11::handle reduce_op, pybind11::handle prescale, pybind11::handle postscale,
+                         int process_set);
   // How many of `rows` rows this rank gets from a reducescatter.
   int64_t scattered_rows(int64_t rows, int process_set);
   uint64_t add_process_set(std::vector<int32_t> ranks);
