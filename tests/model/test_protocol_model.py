@@ -129,10 +129,10 @@ def test_random_programs(seed: int) -> None:
     walked = 0
     for s in range(seed, seed + 50):
         program = random_program(s)
-        outcome = explore(program, coupled=s % 4 == 0, limit=20_000)
+        outcome = explore(program, coupled=s % 4 == 0, limit=10_000)
         assert outcome.error is None, f"seed {s}: " + report(program, outcome)
         walked += outcome.complete
-    assert walked >= 45, "too few programs were small enough to walk completely"
+    assert walked >= 42, "too few programs were small enough to walk completely"
 
 
 @pytest.mark.parametrize(
