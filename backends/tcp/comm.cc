@@ -2,6 +2,7 @@
 #include "comm.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -120,6 +121,19 @@ hvd_rc Comm::failure(hvd_error* err) const {
   return fail(err, code, HVD_EF_COMM_DEAD, "%s", death_.c_str());
 }
 
+// When one rank dies the others soon leave too, and the news of that may be read first: names all that have gone.
+std::string Comm::others_gone(const Link& link) const {
+  std::string gone;
+  uint32_t last = link.peer;
+  for (const auto& other : links_) {
+    pollfd p = {other->fd(), POLLRDHUP, 0};
+    if (other->peer == link.peer || other->peer == last || poll(&p, 1, 0) <= 0) continue;
+    last = other->peer;
+    gone += (gone.empty() ? "; so have " : ", ") + names_[last];
+  }
+  return gone;
+}
+
 // The connection is gone. What the peer said last may still be there to be read.
 bool Comm::lost(Link& link, Link::Io io) {
   if (dead_.load() != HVD_OK) return false;  // we shut it down ourselves
@@ -132,8 +146,8 @@ bool Comm::lost(Link& link, Link::Io io) {
   }
   const char* const name = names_[link.peer].c_str();
   if (io == Link::Io::kClosed || error == ECONNRESET || error == EPIPE) {
-    return die(HVD_E_REMOTE, "%s closed the connection in the middle of operation %" PRIu64 ": it has ended or failed",
-               name, seq_);
+    return die(HVD_E_REMOTE, "%s has ended or failed: it closed the connection in operation %" PRIu64 "%s", name, seq_,
+               others_gone(link).c_str());
   }
   if (error == ETIMEDOUT) {
     return die(HVD_E_REMOTE, "%s has not answered for %u s (option peer_timeout_s): its host is lost or unreachable",

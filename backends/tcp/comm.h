@@ -58,6 +58,7 @@ class Comm {
   bool lost(Link& link, Link::Io io);
   bool disagreement(const Link& link);
   bool hear_farewell(Link& link);
+  std::string others_gone(const Link& link) const;
   bool die(hvd_rc code, const char* format, ...) __attribute__((format(printf, 3, 4)));
   hvd_rc failure(hvd_error* err) const;
   void shut_down_links();

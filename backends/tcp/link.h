@@ -46,8 +46,9 @@ class Link {
   const Header& header() const { return incoming_; }
   void place(const Payload& payload);
   Io read_payload();
-  // Is there something to read, as far as is known?
-  bool has_input() const { return readable || end_ > begin_; }
+  // Is there something to read or to place, as far as is known? A header may have had to wait for its operation, and
+  // nothing need follow it.
+  bool has_input() const { return readable || end_ > begin_ || (has_header_ && !placed_); }
   bool between_messages() const { return !has_header_ && end_ == begin_; }
 
   void shut_down();

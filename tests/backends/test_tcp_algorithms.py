@@ -114,3 +114,16 @@ def uneven_pace(comm):
 @pytest.mark.parametrize("size", [2, 4])
 def test_a_rank_may_be_operations_ahead(ranks, size, lanes):
     ranks(size, uneven_pace, options={"sockets_per_peer": lanes})
+
+
+def barriers_behind_data(comm):
+    a = np.zeros(300_000, np.float32)
+    for _ in range(100):
+        comm.run(ALLREDUCE, [a], [a], seconds=10)
+        comm.run(BARRIER, seconds=10)
+
+
+@pytest.mark.parametrize("size", [3, 4])
+def test_headers_that_overtake(ranks, size):
+    """Over several connections a header of the next operation may come first, with nothing behind it to wake for."""
+    ranks(size, barriers_behind_data, options={"sockets_per_peer": 4, "chunk_kib": 16})

@@ -39,10 +39,15 @@ def bereaved(comm, count, poll):
                 comm.test()
         os.kill(os.getpid(), signal.SIGKILL)
     started = time.monotonic()
-    error = failure(comm.run, ALLREDUCE, [a], [a], poll=poll)
+
+    def until_it_fails():
+        # The dying may have got so far that this rank has all it needs of them.
+        for _ in range(2):
+            comm.run(ALLREDUCE, [a], [a], poll=poll)
+
+    error = failure(until_it_fails)
     assert time.monotonic() - started < 10
     assert error.code == REMOTE and error.flags & COMM_DEAD, str(error)
-    assert "rank 1 (" in error.text, error.text
     kept = a.copy()
     time.sleep(0.05)
     again = failure(comm.run, ALLREDUCE, [a], [a])
@@ -57,7 +62,8 @@ def bereaved(comm, count, poll):
 @pytest.mark.parametrize("size", [2, 3])
 def test_killed_peer_is_named_at_once(ranks, size, count, poll):
     texts = ranks(size, bereaved, count, poll, lost=[1])
-    assert len([t for t in texts if t]) == size - 1
+    # One of two survivors may hear of the other's leaving before it hears of the cause.
+    assert len([t for t in texts if t]) == size - 1 and any("rank 1 (" in t for t in texts if t), texts
 
 
 def late(comm, count):
