@@ -139,6 +139,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   void link_lost(control::Rank peer, const std::string& why) override;
   // data::Executor::Events
   void completed(const queue::RequestRef& request) override;
+  void refused(const queue::RequestRef& request, const std::string& why) override;
   void broken(int32_t code, const std::string& why) override;
 
   queue::RequestRef new_request(control::SetId set, std::string name);

@@ -52,6 +52,11 @@ void Engine::completed(const RequestRef& request) {
   finish(request, nullptr);
 }
 
+void Engine::refused(const RequestRef& request, const std::string& why) {
+  live_.erase(request->handle);
+  finish(request, &why);
+}
+
 void Engine::joined(control::Rank last) {
   sets_.restart_counters();
   if (!join_request_) return;

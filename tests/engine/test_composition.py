@@ -166,6 +166,8 @@ def test_without_emulation_the_message_says_what_to_do(tmp_path):
             "allreduce of int64 on cpu is not supported by backend 'poor' and emulation is off",
             "HOROVOD_EMULATION=1",
         )
+        # Only that call fails.
+        assert hvd.allreduce(np.ones(3, np.float32), op=hvd.Sum).tolist() == [size] * 3
         """,
         HOROVOD_EMULATION="0",
     )

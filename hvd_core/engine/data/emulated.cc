@@ -39,7 +39,9 @@ void EmulatedTransport::refuse(const plugin::Collective& c, Route route) const {
     text += "cannot be emulated: the backend has no allgather to compose it from.\n  fix: " +
             std::string("HOROVOD_BACKEND=<another backend>.");
   }
-  throw plugin::BackendError(HVD_E_UNSUPPORTED, 0, 0, text + "  No automatic narrowing is done.");
+  text += "  No automatic narrowing is done.";
+  if (policy_.alike) throw plugin::Refused(text);
+  throw plugin::BackendError(HVD_E_UNSUPPORTED, 0, 0, text);
 }
 
 void EmulatedTransport::say(const plugin::Collective& c, Route route) {

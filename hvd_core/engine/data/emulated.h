@@ -26,8 +26,11 @@ struct Service {
 };
 
 struct EmulationPolicy {
-  bool allowed = true;                // HOROVOD_EMULATION
-  std::string device_type = "cpu";    // whose memory it is; for messages
+  bool allowed = true;              // HOROVOD_EMULATION
+  std::string device_type = "cpu";  // whose memory it is; for messages
+  // Whether all members of the process set come to the same refusals. Between hosts, members without a lane do not:
+  // there a refusal must end the job, or they would wait for ever.
+  bool alike = true;
   uint64_t scratch_bytes = 64 << 20;  // about so much is gathered at a time
   // What has been said; shared by the transports of one engine, so that nothing is said twice.
   std::shared_ptr<std::set<std::string>> said = std::make_shared<std::set<std::string>>();

@@ -35,9 +35,14 @@ bool Executor::progress() {
   bool any = false;
   try {
     while (!queue_.empty()) {
-      if (!carry_out(queue_.front())) return any;
+      try {
+        if (!carry_out(queue_.front())) return any;
+        finish(nullptr);
+      } catch (const plugin::Refused& e) {
+        const std::string why = e.what();
+        finish(&why);
+      }
       any = true;
-      finish();
     }
   } catch (const plugin::BackendError& e) {
     events_.broken(e.code, e.what());
@@ -89,14 +94,17 @@ bool Executor::carry_out_create(Order& order) {
   return true;
 }
 
-void Executor::finish() {
+void Executor::finish(const std::string* refusal) {
   Order order = std::move(queue_.front());
   queue_.pop_front();
   begun_ = false;
   program_.clear();
-  for (auto& w : order.work)
-    if (w.request) events_.completed(w.request);
-  if (order.request) events_.completed(order.request);
+  const auto tell = [&](const queue::RequestRef& request) {
+    if (!request) return;
+    refusal ? events_.refused(request, *refusal) : events_.completed(request);
+  };
+  for (auto& w : order.work) tell(w.request);
+  tell(order.request);
 }
 
 void Executor::wait(int64_t deadline_ns) {

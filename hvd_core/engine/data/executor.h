@@ -26,6 +26,8 @@ class Executor {
   struct Events {
     virtual ~Events() = default;
     virtual void completed(const queue::RequestRef& request) = 0;
+    // It cannot be done, which all ranks find alike: it fails, and the job goes on.
+    virtual void refused(const queue::RequestRef& request, const std::string& why) = 0;
     // The running order failed (an HVD_E_* code): the other ranks may not know, the whole job must stop.
     virtual void broken(int32_t code, const std::string& why) = 0;
   };
@@ -66,7 +68,7 @@ class Executor {
 
   bool carry_out(Order& order);
   bool carry_out_create(Order& order);
-  void finish();
+  void finish(const std::string* refusal);
 
   const int32_t rank_;
   const std::vector<int32_t> hosts_;

@@ -16,7 +16,7 @@ SetComms::SetComms(const Backends& backends, Layout layout, const std::string& k
   for (int32_t r = 0; r < layout_.size(); ++r) everybody.push_back(r);
   const bool one_host = layout_.host_count() == 1;
   if (one_host && backends.local && (backends.local_alone || !backends.global)) {
-    ways_.fill(single(create(backends.local, everybody, key + "/local", store, deadline_ns), backends));
+    ways_.fill(single(create(backends.local, everybody, key + "/local", store, deadline_ns), backends, true));
     return;
   }
   // All members create in this order: local, between hosts, flat.
@@ -27,7 +27,7 @@ SetComms::SetComms(const Backends& backends, Layout layout, const std::string& k
       some && std::all_of(backends.hierarchical.begin(), backends.hierarchical.end(), [](bool h) { return h; });
   Transport* levels = some ? hierarchy(backends, key, store, deadline_ns) : nullptr;
   Transport* flat =
-      all ? nullptr : single(create(backends.global, everybody, key + "/flat", store, deadline_ns), backends);
+      all ? nullptr : single(create(backends.global, everybody, key + "/flat", store, deadline_ns), backends, true);
   for (size_t coll = 0; coll < ways_.size(); ++coll) ways_[coll] = some && backends.hierarchical[coll] ? levels : flat;
 }
 
@@ -48,9 +48,11 @@ plugin::Communicator* SetComms::create(const std::shared_ptr<plugin::Backend>& b
   return comms_.back().get();
 }
 
-Transport* SetComms::single(plugin::Communicator* comm, const Backends& backends) {
+Transport* SetComms::single(plugin::Communicator* comm, const Backends& backends, bool alike) {
   auto direct = std::make_unique<DirectTransport>(*comm);
-  auto whole = std::make_unique<EmulatedTransport>(*direct, *comm, *backends.math, backends.emulation);
+  EmulationPolicy policy = backends.emulation;
+  policy.alike = alike;
+  auto whole = std::make_unique<EmulatedTransport>(*direct, *comm, *backends.math, std::move(policy));
   transports_.push_back(std::move(direct));
   transports_.push_back(std::move(whole));
   return transports_.back().get();
@@ -63,12 +65,13 @@ Transport* SetComms::hierarchy(const Backends& backends, const std::string& key,
   if (neighbours.size() > 1)
     local = single(
         create(backends.local, neighbours, key + "/host/" + std::to_string(layout_.my_host()), store, deadline_ns),
-        backends);
+        backends, false);
   const int32_t lane = layout_.my_local();
   if (lane < layout_.lanes) {
     std::vector<int32_t> peers;
     for (const auto& host : layout_.hosts) peers.push_back(host[static_cast<size_t>(lane)]);
-    cross = single(create(backends.global, peers, key + "/lane/" + std::to_string(lane), store, deadline_ns), backends);
+    cross = single(create(backends.global, peers, key + "/lane/" + std::to_string(lane), store, deadline_ns), backends,
+                   false);
   }
   transports_.push_back(std::make_unique<HierarchicalTransport>(layout_, local, cross, *backends.math));
   return transports_.back().get();

@@ -49,7 +49,7 @@ class SetComms final : public Transport {
  private:
   plugin::Communicator* create(const std::shared_ptr<plugin::Backend>& backend, const std::vector<int32_t>& set_ranks,
                                const std::string& key, plugin::Store& store, int64_t deadline_ns);
-  Transport* single(plugin::Communicator* comm, const Backends& backends);
+  Transport* single(plugin::Communicator* comm, const Backends& backends, bool alike);
   Transport* hierarchy(const Backends& backends, const std::string& key, plugin::Store& store, int64_t deadline_ns);
 
   Layout layout_;

@@ -27,6 +27,12 @@ struct BackendError : std::runtime_error {
   int64_t vendor_code;
 };
 
+// What is asked for cannot be done by any way that there is, and all members of the communicator come to that
+// conclusion alike before any of them has begun: only this request fails, not the job.
+struct Refused : BackendError {
+  explicit Refused(const std::string& text) : BackendError(HVD_E_UNSUPPORTED, 0, 0, text) {}
+};
+
 // "TIMEOUT" for HVD_E_TIMEOUT, "code 99" for a number that this ABI does not have.
 std::string rc_name(hvd_rc rc);
 
