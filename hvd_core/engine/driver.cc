@@ -76,7 +76,7 @@ bool Engine::drive_once(bool execute) {
   if (now >= end_due_) {
     end_due_ = control::kNever;
     executor_->abort();
-    executor_->give_up();
+    if (executor_->creating()) executor_->clear();
   }
   if (closing_ && !stopped() && executor_->idle() && node_->flushed()) stop(closing_text_);
   return any;

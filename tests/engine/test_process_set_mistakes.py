@@ -111,3 +111,33 @@ def test_all_objects_of_an_ended_set_are_invalid(tmp_path):
         """,
         env=DYNAMIC,
     )
+
+
+def test_a_member_that_dies_after_the_end_was_agreed_is_not_waited_for(tmp_path):
+    """Its set is still being made on another rank when the job has ended for all; no abort goes round any more."""
+    run(
+        3,
+        tmp_path,
+        """
+        import subprocess
+        if rank == 1:
+            runtime.engine().add_process_set([0, 1])
+            time.sleep(0.3)
+            subprocess.Popen(["sh", "-c", f"sleep 3; kill -CONT {os.getpid()}"])
+            os.kill(os.getpid(), signal.SIGSTOP)
+            os._exit(0)
+        time.sleep(1)
+        if rank == 2:
+            hvd.add_process_set([0, 1])
+            hvd.shutdown()
+        else:
+            try:
+                hvd.add_process_set([0, 1])
+            except (ValueError, hvd.HorovodInternalError):
+                assert runtime.engine().stopped
+            else:
+                raise AssertionError("a set with a dead member was made")
+        """,
+        env={**DYNAMIC, "HOROVOD_START_TIMEOUT": "300"},
+        timeout=60,
+    )

@@ -127,15 +127,13 @@ void Executor::abort() noexcept {
   for (auto& [set, comms] : sets_) comms->abort();
 }
 
-void Executor::give_up() {
-  if (creation_) creation_->give_up();
-}
-
 void Executor::clear() {
   queue_.clear();
   // Its end is waited for when this object goes, not while requests wait to hear that they failed.
-  give_up();
-  if (creation_) given_up_ = std::move(creation_);
+  if (creation_) {
+    creation_->give_up();
+    given_up_ = std::move(creation_);
+  }
   program_.clear();
   begun_ = false;
 }

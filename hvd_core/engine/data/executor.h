@@ -50,8 +50,8 @@ class Executor {
   bool in_flight() const { return !queue_.empty() && (program_.in_flight() || creation_); }
 
   void abort() noexcept;
-  // Stops waiting for the members of a set that is being made.
-  void give_up();
+  // Whether a set is being made, which abort() does not end: a backend may wait for its members until its deadline.
+  bool creating() const { return creation_ != nullptr; }
   // After abort: until the running collective has let go of its buffers, or the deadline.
   void settle(int64_t deadline_ns) noexcept { program_.settle(deadline_ns); }
   // Forgets all orders (after abort). The requests are the engine's to fail.
