@@ -256,8 +256,8 @@ typedef struct hvd_coll_args {
   uint64_t seq; /* for host->activity */
 } hvd_coll_args;
 
-/* The answer to query. In all calls of this kind, each buffer's address must be a multiple of `alignment` bytes (0 or 1:
- * any address), and no buffer may hold more than max_count elements, an allgather's result included (0: any number).
+/* The answer to query. In all calls of this kind, each buffer's address must be a multiple of `alignment` bytes (0 or
+ * 1: any address), and no buffer may hold more than max_count elements, an allgather's result included (0: any number).
  * The host copies and cuts as these ask. */
 typedef struct hvd_coll_caps {
   hvd_hdr hdr;
