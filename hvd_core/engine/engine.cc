@@ -131,17 +131,7 @@ void Engine::watch(int fd, int32_t peer, bool is_death) {
   if (is_death) watched_[fd] = peer;
 }
 
-Engine::~Engine() {
-  if (forked_) {
-    // The thread exists in the parent only, and so does what the descriptors stand for.
-    if (thread_.joinable()) thread_.detach();
-    node_.release();
-    executor_.release();
-    segment_.release();
-    return;
-  }
-  close();
-}
+Engine::~Engine() { close(); }
 
 void Engine::close() {
   if (forked_ || closed_) return;

@@ -61,6 +61,10 @@ void PyEngine::start_up() {
 
 PyEngine::~PyEngine() {
   std::erase(engines(), engine_.get());
+  if (engine_->belongs_to_parent()) {
+    (void)engine_.release();  // stays as the fork found it
+    return;
+  }
   py::gil_scoped_release nogil;
   engine_.reset();
 }
