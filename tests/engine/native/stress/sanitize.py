@@ -89,7 +89,12 @@ def main() -> int:
         if kind not in KINDS:
             parser.error(f"{kind!r} is none of {', '.join(KINDS)}")
         print(f"{KINDS[kind]}: building", flush=True)
-        for command in commands(build(kind), arguments.seconds, arguments.seed):
+        try:
+            folder = build(kind)
+        except subprocess.CalledProcessError as failed:
+            print(f"{KINDS[kind]}: {failed}", file=sys.stderr)
+            return 1
+        for command in commands(folder, arguments.seconds, arguments.seed):
             began = time.monotonic()
             passed, output = run(command, arguments.seconds + 300)
             name = " ".join([Path(command[0]).name, *command[1:]])
