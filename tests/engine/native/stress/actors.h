@@ -20,7 +20,7 @@ namespace hvd::native {
 struct Course {
   // From here on operations may fail, because somebody has been told to end the job.
   std::atomic<bool> may_end{false};
-  std::atomic<uint64_t> done{0}, failed{0}, poisoned{0}, sets{0};
+  std::atomic<uint64_t> done{0}, failed{0}, refused{0}, sets{0};
   // Streams that have come this far, for an ending in the middle.
   std::atomic<int> steps{0};
 };

@@ -125,8 +125,8 @@ int main(int argc, char** argv) {
   }
   std::printf("passed: %llu rounds", static_cast<unsigned long long>(tally.rounds));
   for (const auto& [name, n] : tally.of) std::printf(", %s %llu", name.c_str(), static_cast<unsigned long long>(n));
-  std::printf("; operations: %llu right, %llu poisoned, %llu ended; %llu process sets came and went\n",
-              static_cast<unsigned long long>(tally.done), static_cast<unsigned long long>(tally.poisoned),
+  std::printf("; operations: %llu right, %llu refused as planned, %llu ended; %llu process sets came and went\n",
+              static_cast<unsigned long long>(tally.done), static_cast<unsigned long long>(tally.refused),
               static_cast<unsigned long long>(tally.failed), static_cast<unsigned long long>(tally.sets));
   return 0;
 }

@@ -43,18 +43,21 @@ Op draw_op(Rng& rng, const Members& members) {
 }
 
 // A step like the usual one, or one that deviates from it.
-Step draw_step(Rng& rng, const Step& usual, const Members& members, bool poison, bool unnamed) {
+Step draw_step(Rng& rng, const Step& usual, const Members& members, bool mistakes, bool unnamed) {
   Step step = usual;
   if (!rng.one_in(6)) return step;
   Op& odd = step.ops[rng.below(step.ops.size())];
   auto name = odd.name;
-  switch (rng.below(4)) {
+  switch (rng.below(5)) {
     case 0:
       odd = draw_op(rng, members);
       odd.name = std::move(name);
       break;
     case 1:
-      if (poison) odd.poisoned_by = rng.pick(members);
+      if (mistakes) odd.poisoned_by = rng.pick(members);
+      break;
+    case 3:
+      if (mistakes && members.size() > 1 && odd.kind == OpKind::Allreduce) odd.other_on = rng.pick(members);
       break;
     case 2:
       if (unnamed) odd.name.reset();
@@ -66,7 +69,8 @@ Step draw_step(Rng& rng, const Step& usual, const Members& members, bool poison,
 }
 
 // A few steps come again and again, so that they become known batches; some deviate, which dissolves them.
-Stream draw_stream(Rng& rng, size_t number, size_t set, const Members& members, int steps, bool poison, bool unnamed) {
+Stream draw_stream(Rng& rng, size_t number, size_t set, const Members& members, int steps, bool mistakes,
+                   bool unnamed) {
   Stream stream;
   stream.set = set;
   stream.depth = rng.one_in(3) ? 2 : 1;
@@ -80,7 +84,7 @@ Stream draw_stream(Rng& rng, size_t number, size_t set, const Members& members, 
     }
   }
   for (int k = 0; k < steps; ++k) {
-    Step step = draw_step(rng, usual[rng.one_in(3) ? rng.below(usual.size()) : 0], members, poison, unnamed);
+    Step step = draw_step(rng, usual[rng.one_in(3) ? rng.below(usual.size()) : 0], members, mistakes, unnamed);
     step.at_once = step.ops.size() == 1 && rng.one_in(2) && step.ops[0].poisoned_by < 0;
     for (Op& op : step.ops) {
       op.salt = static_cast<int64_t>(rng.below(3));
@@ -118,7 +122,7 @@ Plan make_plan(Rng& rng, const PlanOptions& options) {
     const bool unnamed = !has_unnamed[set];
     has_unnamed[set] = true;
     plan.streams.push_back(
-        draw_stream(rng, static_cast<size_t>(s), set, plan.sets[set], options.steps, options.poison, unnamed));
+        draw_stream(rng, static_cast<size_t>(s), set, plan.sets[set], options.steps, options.mistakes, unnamed));
   }
   return plan;
 }

@@ -24,6 +24,7 @@ struct Op {
   std::vector<int64_t> counts;
   bool in_place = true;
   int poisoned_by = -1;  // the rank on which this call fails before it gets to the engine
+  int other_on = -1;     // the rank that asks for another size than the others
   int64_t salt = 0;
 };
 
@@ -41,7 +42,7 @@ struct Stream {
 
 struct PlanOptions {
   int ranks = 2, streams = 1, steps = 20, sets = 0;
-  bool poison = true;
+  bool mistakes = true;
 };
 
 struct Plan {

@@ -274,7 +274,7 @@ void run_round(const RoundOptions& options, Tally& tally) {
   p.streams = 1 + static_cast<int>(rng.below(3));
   p.steps = 10 + static_cast<int>(rng.below(40));
   p.sets = static_cast<int>(rng.below(3));
-  p.poison = rng.one_in(2);
+  p.mistakes = rng.one_in(2);
   const Plan plan = make_plan(rng, p);
   const int changes = rng.one_in(3) ? 1 + static_cast<int>(rng.below(4)) : 0;
   int total = 0;
@@ -302,7 +302,7 @@ void run_round(const RoundOptions& options, Tally& tally) {
   drop_all(world);
   tally.done += course.done;
   tally.failed += course.failed;
-  tally.poisoned += course.poisoned;
+  tally.refused += course.refused;
   tally.sets += course.sets;
 }
 

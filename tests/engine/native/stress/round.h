@@ -33,7 +33,7 @@ struct RoundOptions {
 };
 
 struct Tally {
-  uint64_t rounds = 0, done = 0, failed = 0, poisoned = 0, sets = 0;
+  uint64_t rounds = 0, done = 0, failed = 0, refused = 0, sets = 0;
   std::map<std::string, uint64_t> of;  // rounds by ending
 };
 
