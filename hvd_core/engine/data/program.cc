@@ -5,6 +5,8 @@
 #include <new>
 #include <utility>
 
+#include "engine/observe/log.h"
+
 namespace hvd::data {
 
 namespace {
@@ -136,6 +138,7 @@ void Program::settle(int64_t deadline_ns) noexcept {
       quietly([&] { s.wait(deadline_ns); });
   }
   for (const Wait& wait : at_settle_) quietly([&] { wait(deadline_ns); });
+  unsettled_ = at_ < count_ && steps_[at_]->comm && steps_[at_]->comm->in_flight();
 }
 
 void Program::clear() {
@@ -147,6 +150,13 @@ void Program::clear() {
   count_ = at_ = insert_ = 0;
   running_ = inserting_ = false;
   at_settle_.clear();
+  if (std::exchange(unsettled_, false)) {
+    // Who still writes here must not hit what somebody else allocates next: it stays until the process ends.
+    observe::log(observe::Level::Warning, "a collective that was aborted still uses " +
+                                              std::to_string(scratch_.size()) +
+                                              " buffers of the engine; they are kept until this process ends");
+    for (auto& memory : scratch_) static_cast<void>(memory.release());
+  }
   scratch_.clear();
 }
 

@@ -56,7 +56,8 @@ class Program {
   // After an abort: waits until the running step, and what at_settle() names, has let go of its buffers, or the
   // deadline.
   void settle(int64_t deadline_ns) noexcept;
-  // Forgets all steps and frees the scratch memory. Nothing may be running (or it has been settled).
+  // Forgets all steps and frees the scratch memory. Nothing may be running, or settle() came before; if that was in
+  // vain, the scratch memory is kept until the process ends.
   void clear();
 
  private:
@@ -75,7 +76,7 @@ class Program {
   std::vector<std::unique_ptr<Step>> steps_;  // the first count_ are the program, the others are kept for reuse
   size_t count_ = 0, at_ = 0;
   size_t insert_ = 0;  // where the next step goes; the end, except while a computation runs
-  bool running_ = false, inserting_ = false;
+  bool running_ = false, inserting_ = false, unsettled_ = false;
   std::vector<Wait> at_settle_;
   std::vector<std::unique_ptr<void, queue::FreeDeleter>> scratch_;
 };
