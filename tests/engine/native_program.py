@@ -16,7 +16,7 @@ NATIVE = Path(__file__).with_name("native")
 PLUGIN = sorted(str(p.relative_to(PACKAGE / "engine")) for p in (PACKAGE / "engine" / "plugin").glob("*.cc"))
 # What every transport stands on.
 COMMON = [*(f"data/{p}.cc" for p in ("abilities", "aligned", "direct", "host_math", "parts", "program"))]
-COMMON += ["control/signature.cc"]
+COMMON += ["control/signature.cc", "observe/log.cc"]
 
 
 def build(name: str, engine: list[str], flags: list[str] | None = None) -> Path:
