@@ -119,7 +119,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(_LIBRARY, "num_nccl_streams", ("--num-nccl-streams",), int, "HOROVOD_NUM_NCCL_STREAMS",
            "library_options.num_nccl_streams", "streams for NCCL (1)"),
     Option(_LIBRARY, "thread_affinity", ("--thread-affinity",), cpu_list, "HOROVOD_THREAD_AFFINITY",
-           "library_options.thread_affinity", "core of the engine's thread; a list has one per local rank"),
+           "library_options.thread_affinity", "core of the engine thread: one per local rank, or a first one"),
     Option(_LIBRARY, "gloo_timeout_seconds", ("--gloo-timeout-seconds",), int, "HOROVOD_GLOO_TIMEOUT_SECONDS",
            "library_options.gloo_timeout_seconds", "how long to wait for other processes in rendezvous (30)"),
     Option(_LOGGING, "log_level", ("--log-level",), str, "HOROVOD_LOG_LEVEL", "logging.level",
