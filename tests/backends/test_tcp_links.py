@@ -258,7 +258,7 @@ def tcp_digest(comm, dtype, op, factors):
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "int32"])
 def test_same_bits_as_shm(library, tmp_path, dtype, size):
-    from conftest import find_library
+    from libraries import find_library
     from ranks import in_processes
 
     for op, factors in ((0, {}), (1, {}), (4, {"pre": 0.3, "post": 1.7})):

@@ -1,5 +1,6 @@
 """Checks of the operations, run on every rank by rank_main.py."""
 
+import os
 import warnings
 
 import numpy as np
@@ -290,6 +291,27 @@ def check_many_small_tensors():
         ]
         for i, handle in enumerate(handles):
             assert float(hvd.synchronize(handle)[2]) == sum(r + i + step for r in RANKS)
+
+
+def check_process_sets():
+    hvd.shutdown()
+    named = hvd.ProcessSet(RANKS[:-1] or RANKS)
+    hvd.init(process_sets=[named] if len(RANKS) > 1 else "dynamic")
+    os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
+    last = hvd.add_process_set([RANKS[-1]]) if len(RANKS) > 1 else hvd.global_process_set
+    for process_set in (named, last):
+        if len(RANKS) > 1 and process_set.included():
+            mine = hvd.allreduce(torch.full((3,), float(ME)), op=hvd.Sum, process_set=process_set)
+            assert mine.tolist() == [float(sum(process_set.ranks))] * 3
+            gathered = hvd.allgather(torch.tensor([ME]), process_set=process_set)
+            assert gathered.tolist() == process_set.ranks
+            root = process_set.ranks[-1]
+            assert int(hvd.broadcast(torch.tensor([ME]), root, process_set=process_set)) == root
+    hvd.barrier()
+    if len(RANKS) > 1:
+        assert hvd.remove_process_set(last) and last.process_set_id is None
+        with raises(ValueError, "has not been registered"):
+            hvd.allreduce(torch.ones(1), process_set=last)
 
 
 def check_shutdown_and_init_again():

@@ -158,7 +158,7 @@ def test_public_names():
     for name in mpi_ops.__all__:
         assert hasattr(mpi_ops, name), name
     # What comes with later releases is absent, not a stub.
-    for name in ("alltoall", "reducescatter", "add_process_set", "SyncBatchNorm", "elastic"):
+    for name in ("alltoall", "reducescatter", "SyncBatchNorm", "elastic"):
         assert not hasattr(hvd, name)
     assert optimizer._DistributedOptimizer and functions.broadcast_object is hvd.broadcast_object
     assert hvd.mpi_ops._basics.size and hvd.mpi_ops._handle_map == {}
@@ -178,8 +178,6 @@ def test_compressors():
 def test_init_refuses():
     with pytest.raises(ValueError, match="dynamic"):
         hvd.init(process_sets="static")
-    with pytest.raises(NotImplementedError, match="next release"):
-        hvd.init(process_sets=[hvd.ProcessSet([0])])
     assert not hvd.is_initialized()
 
 
