@@ -113,8 +113,8 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   // Ends the thread and lets go of the communicators and all borrowed descriptors; aborts if it has not stopped. Waits
   // for calls that are under way in other threads, which end soon. Afterwards only errors come out of it.
   void close();
-  // In a forked child: this engine is the parent's. It closes nothing, ends nothing, refuses everything, and must not be
-  // destroyed there: the parent's threads may have been in the middle of changing any part of it.
+  // In a forked child: this engine is the parent's. It closes nothing, ends nothing, refuses everything, and must not
+  // be destroyed there: the parent's threads may have been in the middle of changing any part of it.
   void in_forked_child() noexcept { forked_ = true; }
   bool belongs_to_parent() const noexcept { return forked_; }
 
