@@ -190,10 +190,9 @@ uint64_t PyEngine::reducescatter(py::handle inputs, py::handle outputs, const st
 
 int64_t PyEngine::scattered_rows(int64_t rows, int process_set) {
   const auto set = engine_->process_sets().find(process_set, "reducescatter");
-  const auto n = static_cast<int64_t>(set->ranks.size());
   require(set->includes_me(), "reducescatter: Rank " + std::to_string(engine_->config().rank) +
                                   " is not a member of the provided process set.");
-  return rows / n + (set->my_rank < rows % n ? 1 : 0);
+  return control::scattered_rows(rows, set->my_rank, static_cast<int32_t>(set->ranks.size()));
 }
 
 uint64_t PyEngine::add_process_set(std::vector<int32_t> ranks) {

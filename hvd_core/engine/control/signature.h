@@ -52,6 +52,10 @@ struct SignatureFields {
 };
 
 inline bool sizes_vary(OpKind k) { return k == OpKind::Allgather || k == OpKind::Alltoall; }
+// Rows that rank `rank` of `size` gets of `rows` in a reducescatter: the first ranks get one more.
+inline int64_t scattered_rows(int64_t rows, int32_t rank, int32_t size) {
+  return rows / size + (rank < rows % size ? 1 : 0);
+}
 inline bool changes_sets(OpKind k) { return k == OpKind::AddProcessSet || k == OpKind::RemoveProcessSet; }
 
 class Signature {

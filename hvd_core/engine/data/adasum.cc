@@ -15,6 +15,7 @@
 
 #include "engine/control/signature.h"
 #include "engine/data/adasum_math.h"
+#include "engine/data/parts.h"
 
 namespace hvd::data {
 
@@ -32,7 +33,6 @@ struct Span {
 };
 
 double factor(double f) { return f == 0 ? 1.0 : f; }
-char* address(const hvd_buf& b) { return static_cast<char*>(b.base) + b.offset; }
 
 // What all steps of one Adasum know; lives as long as they do.
 class Adasum {

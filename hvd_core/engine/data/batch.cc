@@ -2,8 +2,6 @@
 #include "engine/data/batch.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <new>
 #include <utility>
 
 #include "engine/data/adasum.h"
@@ -15,13 +13,6 @@ using control::OpKind;
 using queue::Output;
 
 namespace {
-
-std::unique_ptr<void, queue::FreeDeleter> allocate(uint64_t bytes) {
-  // Multiples of the alignment, as aligned_alloc wants; never 0, so that the memory has an address.
-  std::unique_ptr<void, queue::FreeDeleter> memory(std::aligned_alloc(64, (bytes + 64) / 64 * 64));
-  if (!memory) throw std::bad_alloc();
-  return memory;
-}
 
 int32_t coll_of(OpKind kind) {
   switch (kind) {
@@ -106,6 +97,7 @@ void Batch::plan_by_dtype(Program& program) {
 plugin::Collective& Batch::begin(int32_t coll, int32_t dtype) {
   const auto& f = (*work_)[0].item.sig->fields();
   auto& c = collective_;
+  c.reset();
   c.coll = coll;
   c.dtype = dtype;
   c.op = f.reduce_op;
@@ -113,14 +105,8 @@ plugin::Collective& Batch::begin(int32_t coll, int32_t dtype) {
   c.postscale = f.postscale;
   c.deadline_ns = HVD_NO_DEADLINE;
   c.seq = seq_;
-  c.root = 0;
   if (f.kind == OpKind::Broadcast)
     while (set_->layout().members[static_cast<size_t>(c.root)] != f.root) ++c.root;
-  c.in.clear();
-  c.out.clear();
-  c.counts.clear();
-  c.in_counts.clear();
-  c.out_counts.clear();
   return c;
 }
 
@@ -139,7 +125,8 @@ void Batch::emit(Program& program, int32_t coll, const std::vector<size_t>& piec
     uint64_t out_count = p.count;
     if (coll == HVD_REDUCESCATTER) {
       const int64_t rows = fields(p).tensors[p.index].shape[0];
-      for (int32_t r = 0; r < set_->size(); ++r) c.out_counts.push_back(static_cast<uint64_t>(share(rows, r)) * p.row);
+      for (int32_t r = 0; r < set_->size(); ++r)
+        c.out_counts.push_back(static_cast<uint64_t>(control::scattered_rows(rows, r, set_->size())) * p.row);
       out_count = c.out_counts[c.out_counts.size() - ranks + static_cast<size_t>(set_->rank())];
     } else if (coll == HVD_ALLGATHER || coll == HVD_ALLTOALL) {
       out_count = 0;
@@ -156,11 +143,6 @@ void Batch::emit(Program& program, int32_t coll, const std::vector<size_t>& piec
     plan_adasum(program, *set_, *math_, c);
   else
     set_->plan(program, c);
-}
-
-int64_t Batch::share(int64_t rows, int32_t r) const {
-  const int64_t n = set_->size();
-  return rows / n + (r < rows % n ? 1 : 0);
 }
 
 // The first dimensions may change from step to step, so they travel here and not in the negotiation.
@@ -233,7 +215,7 @@ void Batch::allocate_output(Program& program, size_t piece, int64_t rows) {
   out.dtype = p.dtype;
   out.shape = fields(p).tensors[p.index].shape;
   out.shape[0] = rows;
-  out.data = allocate(bytes);
+  out.data = queue::allocate(bytes);
   p.out = out.data.get();
   r->outputs.push_back(std::move(out));
 }

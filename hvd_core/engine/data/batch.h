@@ -40,8 +40,6 @@ class Batch {
   plugin::Collective& begin(int32_t coll, int32_t dtype);
   void add(const Piece& p, uint64_t out_count);
   void emit(Program& program, int32_t coll, const std::vector<size_t>& pieces);
-  // Rows that rank `r` gets of `rows` in a reducescatter: the first ranks get one more.
-  int64_t share(int64_t rows, int32_t r) const;
   const control::SignatureFields& fields(const Piece& p) const { return (*work_)[p.work].item.sig->fields(); }
   queue::Request* request(const Piece& p) const { return (*work_)[p.work].request.get(); }
 

@@ -1,8 +1,6 @@
 // See parts.h.
 #include "engine/data/parts.h"
 
-#include <array>
-
 namespace hvd::data {
 
 namespace {
@@ -26,12 +24,6 @@ void copy_settings(plugin::Collective& to, const plugin::Collective& from) {
 
 bool reduces(int32_t coll) { return coll == HVD_ALLREDUCE || coll == HVD_REDUCE || coll == HVD_REDUCESCATTER; }
 bool rooted(int32_t coll) { return coll == HVD_REDUCE || coll == HVD_BROADCAST; }
-
-const char* coll_name(int32_t coll) {
-  constexpr std::array<const char*, HVD_COLL_COUNT> names{
-      "allreduce", "reduce", "broadcast", "allgather", "reducescatter", "alltoall", "send", "recv", "barrier"};
-  return coll >= 0 && coll < HVD_COLL_COUNT ? names[static_cast<size_t>(coll)] : "collective";
-}
 
 uint64_t out_part(const plugin::Collective& c, size_t i, int32_t r, int32_t size) {
   if (!c.out_counts.empty()) return from_table(c.out_counts, i, r, size);

@@ -17,7 +17,7 @@ void copy_settings(plugin::Collective& to, const plugin::Collective& from);
 
 bool reduces(int32_t coll);  // ALLREDUCE, REDUCE, REDUCESCATTER
 bool rooted(int32_t coll);   // REDUCE, BROADCAST
-const char* coll_name(int32_t coll);
+using plugin::coll_name;
 
 // ALLGATHER, REDUCESCATTER, ALLTOALL: elements of buffer i that rank r sends here (ALLGATHER, ALLTOALL), or receives
 // (REDUCESCATTER).

@@ -1,8 +1,6 @@
 // See program.h.
 #include "engine/data/program.h"
 
-#include <cstdlib>
-#include <new>
 #include <utility>
 
 #include "engine/observe/log.h"
@@ -41,16 +39,8 @@ plugin::Collective& Program::collective(plugin::Communicator& comm) {
   Step& s = add();
   s.comm = &comm;
   auto& c = s.collective;
-  c.coll = c.dtype = c.op = c.root = c.peer = 0;
-  c.in.clear();
-  c.out.clear();
-  c.counts.clear();
-  c.in_counts.clear();
-  c.out_counts.clear();
-  c.prescale = c.postscale = 1.0;
+  c.reset();
   c.deadline_ns = HVD_NO_DEADLINE;
-  c.seq = 0;
-  c.stream = nullptr;
   return c;
 }
 
@@ -69,10 +59,7 @@ void Program::poll(Done done, Wait wait) {
 void Program::compute(Task task) { add().task = std::move(task); }
 
 char* Program::scratch(uint64_t bytes) {
-  // Multiples of the alignment, as aligned_alloc wants; never 0, so that the memory has an address.
-  std::unique_ptr<void, queue::FreeDeleter> memory(std::aligned_alloc(64, (bytes + 64) / 64 * 64));
-  if (!memory) throw std::bad_alloc();
-  scratch_.push_back(std::move(memory));
+  scratch_.push_back(queue::allocate(bytes));
   return static_cast<char*>(scratch_.back().get());
 }
 

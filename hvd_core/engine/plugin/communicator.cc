@@ -10,18 +10,28 @@
 namespace hvd::plugin {
 namespace {
 
-const char* coll_name(int32_t coll) {
-  static constexpr const char* kNames[HVD_COLL_COUNT] = {
-      "allreduce", "reduce", "broadcast", "allgather", "reducescatter", "alltoall", "send", "recv", "barrier"};
-  return coll >= 0 && coll < HVD_COLL_COUNT ? kNames[coll] : "collective";
-}
-
 template <class T>
 const T* pointer(const std::vector<T>& v) {
   return v.empty() ? nullptr : v.data();
 }
 
 }  // namespace
+
+const char* coll_name(int32_t coll) {
+  static constexpr const char* kNames[HVD_COLL_COUNT] = {
+      "allreduce", "reduce", "broadcast", "allgather", "reducescatter", "alltoall", "send", "recv", "barrier"};
+  return coll >= 0 && coll < HVD_COLL_COUNT ? kNames[coll] : "collective";
+}
+
+void Collective::reset() {
+  coll = dtype = op = root = peer = 0;
+  for (auto* list : {&in, &out}) list->clear();
+  for (auto* list : {&counts, &in_counts, &out_counts}) list->clear();
+  prescale = postscale = 1.0;
+  deadline_ns = 0;
+  seq = 0;
+  stream = nullptr;
+}
 
 hvd_coll_args Collective::args() const {
   hvd_coll_args a;

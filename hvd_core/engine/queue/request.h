@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,14 @@ struct Tensor {
 struct FreeDeleter {
   void operator()(void* p) const { std::free(p); }
 };
+
+// Aligned to 64 bytes and never null, also for 0 bytes. Throws std::bad_alloc.
+inline std::unique_ptr<void, FreeDeleter> allocate(uint64_t bytes) {
+  // Multiples of the alignment, as aligned_alloc wants.
+  std::unique_ptr<void, FreeDeleter> memory(std::aligned_alloc(64, (bytes + 64) / 64 * 64));
+  if (!memory) throw std::bad_alloc();
+  return memory;
+}
 
 // A result whose size only the engine knows.
 struct Output {
