@@ -1,45 +1,81 @@
-"""Which communication backends are installed, and which one a job uses.
+"""Which communication backends there are, and which one a job uses.
 
 Nothing here loads a library or imports a framework: the result is a name and a path, which the engine's C++
-loader opens. Called from the thread that runs ``hvd.init()``.
+loader opens. A plugin's module imports ``BackendDescriptor`` and its companions from here, which costs next to nothing:
+every name below comes from its module when it is asked for.
 """
 
-from hvd_core.backends.errors import (
-    BackendCallError,
-    BackendDescribeError,
-    BackendDisagreement,
-    BackendError,
-    BackendLoadError,
-    BackendNotInstalled,
-    BackendOpenError,
-    BackendUnavailable,
-)
-from hvd_core.backends.registry import InstalledBackend, installed
-from hvd_core.backends.selection import Selection, select
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hvd_core.backends.candidate import Candidate
+    from hvd_core.backends.descriptor import Available, BackendDescriptor, Unavailable, always
+    from hvd_core.backends.errors import (
+        BackendCallError,
+        BackendDescribeError,
+        BackendDisagreement,
+        BackendDuplicate,
+        BackendError,
+        BackendLoadError,
+        BackendNotInstalled,
+        BackendOpenError,
+        BackendUnavailable,
+        BackendVersionMismatch,
+    )
+    from hvd_core.backends.python_backend import PythonBackend, PythonCommunicator, register_python_backend
+    from hvd_core.backends.registry import InstalledBackend, installed
+    from hvd_core.backends.selection import Selection, select
+
+_HOMES = {
+    "candidate": ("Candidate",),
+    "descriptor": ("Available", "BackendDescriptor", "Unavailable", "always"),
+    "errors": (
+        "BackendCallError",
+        "BackendDescribeError",
+        "BackendDisagreement",
+        "BackendDuplicate",
+        "BackendError",
+        "BackendLoadError",
+        "BackendNotInstalled",
+        "BackendOpenError",
+        "BackendUnavailable",
+        "BackendVersionMismatch",
+    ),
+    "python_backend": ("PythonBackend", "PythonCommunicator", "register_python_backend"),
+    "registry": ("InstalledBackend", "installed"),
+    "selection": ("Selection", "select"),
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name):
-    # Backends in Python need NumPy and the compiled module; whoever only selects needs neither.
-    if name in ("PythonBackend", "PythonCommunicator", "register_python_backend"):
-        from hvd_core.backends import python_backend
+    if name in _HOME:
+        from importlib import import_module
 
-        return getattr(python_backend, name)
+        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 __all__ = [
+    "Available",
     "BackendCallError",
     "BackendDescribeError",
+    "BackendDescriptor",
     "BackendDisagreement",
+    "BackendDuplicate",
     "BackendError",
     "BackendLoadError",
     "BackendNotInstalled",
     "BackendOpenError",
     "BackendUnavailable",
+    "BackendVersionMismatch",
+    "Candidate",
     "InstalledBackend",
     "PythonBackend",
     "PythonCommunicator",
     "Selection",
+    "Unavailable",
+    "always",
     "installed",
     "register_python_backend",
     "select",

@@ -9,11 +9,19 @@ class BackendError(RuntimeError):
 
 
 class BackendNotInstalled(BackendError):
-    """Discovery: no installed backend has the name."""
+    """Discovery: the name does not lead to one installed backend."""
+
+
+class BackendDuplicate(BackendNotInstalled):
+    """Discovery: two installed distributions have a backend of this name, and nothing says which is meant."""
+
+
+class BackendVersionMismatch(BackendNotInstalled):
+    """Discovery: this host has another version of the backend's distribution than the launcher found, or has none."""
 
 
 class BackendDescribeError(BackendError):
-    """Description: what the backend says about itself is broken."""
+    """Description: what the backend says about itself is broken, or cannot be had."""
 
 
 class BackendUnavailable(BackendError):

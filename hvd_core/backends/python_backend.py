@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from hvd_core.backends import registry
+from hvd_core.backends.candidate import PYTHON, Candidate
 from hvd_core.backends.errors import BackendCallError, BackendUnavailable
 
 # In the order of the ABI's numbers.
@@ -187,6 +188,11 @@ def register_python_backend(cls: type[PythonBackend]) -> RegisteredBackend:
 
     Raises ValueError for a class that is none, and for a name that is not one or is taken.
     """
+    return register(cls, None)
+
+
+def register(cls: type[PythonBackend], candidate: Candidate | None) -> RegisteredBackend:
+    """The same for a class that a wheel has announced as ``candidate``; None: a class of the program's."""
     with _lock:
         if cls in _registered:
             return _registered[cls]
@@ -196,20 +202,28 @@ def register_python_backend(cls: type[PythonBackend]) -> RegisteredBackend:
             raise ValueError(
                 f"{cls.__qualname__}.name is {cls.name!r}; a backend's name is 1 to 32 characters of a-z, 0-9, '_', '-'"
             )
-        for other in registry.installed():
+        for other in registry.local():
             if other.name == cls.name:
                 raise ValueError(f"the backend name '{cls.name}' is taken already ({other.origin})")
         made = RegisteredBackend(cls())
-        registry.add(_InPython(cls.name, "", "registered in Python", not cls.one_host, False, made))
+        registry.add(_InPython(made, candidate or Candidate(cls.name, PYTHON)))
         _registered[cls] = made
         return made
 
 
-@dataclass(frozen=True)
 class _InPython(registry.InstalledBackend):
-    """A registered class among the installed backends."""
-
-    registered: RegisteredBackend
+    def __init__(self, registered: RegisteredBackend, candidate: Candidate) -> None:
+        super().__init__(
+            registered.name,
+            "",
+            candidate.describe_origin(),
+            spans_hosts=not registered.backend.one_host,
+            automatic=False,
+            provides=frozenset({"comm"}),
+            version=candidate.version or str(registered.backend.version),
+            candidate=candidate,
+        )
+        self.registered = registered
 
     def path(self) -> Any:
         return self.registered.path

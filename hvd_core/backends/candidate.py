@@ -1,0 +1,57 @@
+"""What is known of a backend before anything of it is imported: its name, and where it comes from."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+GROUP = "hvd_core.backends"  # the entry-point group that plugins announce themselves in
+NAME = re.compile(r"[a-z0-9_-]{1,32}")
+
+EMBEDDED, WHEEL, PATH, PYTHON = "embedded", "wheel", "path", "python"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A backend that could be asked for.
+
+    ``origin``: "embedded"; "wheel", an entry point of an installed distribution; "path", a library that
+    HOROVOD_BACKEND_PATH_<NAME> names; "python", a class registered in this process.
+    """
+
+    name: str
+    origin: str
+    distribution: str | None = None
+    version: str | None = None
+    entry: str | None = None
+    """``module:attribute`` of the entry point."""
+    location: str | None = None
+    """The folder in which the distribution's metadata lie; for a path, the library."""
+    metadata: str | None = None
+    """Name of the folder with the distribution's metadata, such as ``x-1.0.dist-info``."""
+    from_spec: bool = False
+    """Whether the launcher found it, on a host that may not be this one."""
+
+    def describe_origin(self) -> str:
+        """``embedded``, ``hvd-backend-x 0.3.0``, ``HOROVOD_BACKEND_PATH_X`` or ``registered in Python``."""
+        if self.origin == WHEEL:
+            return f"{self.distribution} {self.version}"
+        if self.origin == PATH:
+            return f"HOROVOD_BACKEND_PATH_{self.name.upper()}"
+        return "registered in Python" if self.origin == PYTHON else self.origin
+
+    def describe_place(self) -> str:
+        """``hvd-backend-x 0.3.0 in /usr/lib/python3/dist-packages``: for two that must be told apart."""
+        return self.describe_origin() + (f" in {self.location}" if self.location else "")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An entry point of the group that is not used, or a name that cannot be. Never an error by itself.
+
+    ``kind``: "duplicate", "current-directory", "reserved" (an embedded backend has the name), "name", "metadata".
+    """
+
+    name: str
+    kind: str
+    text: str

@@ -1,0 +1,53 @@
+"""What is said about backends that cannot be had, word for word, for whoever finds that out. Pure functions."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+from hvd_core.backends.candidate import EMBEDDED, Candidate
+
+
+def did_you_mean(word: str, words: Iterable[str]) -> str:
+    """`` Did you mean 'x'?``, or nothing when no word is near."""
+    close = difflib.get_close_matches(word, list(words), n=1)
+    return f" Did you mean '{close[0]}'?" if close else ""
+
+
+def list_installed(candidates: Iterable[Candidate]) -> str:
+    """``shm, tcp (embedded), other (its-wheel 0.3.0)``: names with where they come from."""
+    found = list(candidates)
+    names = [c.name for c in found if c.origin == EMBEDDED]
+    parts = [f"{', '.join(names)} (embedded)"] if names else []
+    parts += [f"{c.name} ({c.describe_origin()})" for c in found if c.origin != EMBEDDED]
+    return ", ".join(parts) or "none"
+
+
+def not_installed(
+    name: str,
+    source: str,
+    candidates: Sequence[Candidate],
+    policy: str = "",
+    wheel: str | None = None,
+) -> str:
+    """No backend has the name. ``policy``: a line about the site's allow and deny; ``wheel``: the distribution that is
+    known to have it, from the curated list. Names that are not in that list get no pip line: it would invite strangers to
+    publish under them."""
+    asked = f" (from {source})" if source else ""
+    text = (
+        f"horovod: backend '{name}'{asked} is not installed.{did_you_mean(name, [c.name for c in candidates])}\n"
+        f"  installed: {list_installed(candidates)}\n"
+        "  list: hvd plugin list"
+    )
+    text += f"      site policy: {policy}" if policy else ""
+    return text + (f"\n  fix: pip install {wheel}" if wheel else "")
+
+
+def pinned_away(name: str, source: str, pin: str, found: Sequence[Candidate]) -> str:
+    """Something has the name, and it is not what plugins.toml asks for."""
+    asked = f" (from {source})" if source else ""
+    return (
+        f"horovod: backend '{name}'{asked} is pinned to '{pin}' in plugins.toml, and that is not installed.\n"
+        f"  found: {'; '.join(c.describe_place() for c in found)}\n"
+        f"  fix: install what is pinned, or correct [backend.{name}].distribution      list: hvd plugin list"
+    )

@@ -1,0 +1,89 @@
+"""HOROVOD_BACKEND_SPEC: what a job's launcher found, so that its ranks need not look for themselves.
+
+A thousand ranks that each read the metadata of some hundred distributions are a load that a shared file system notices.
+The text is JSON, holds names and versions only, and is believed by ranks of the same Python installation only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+
+from hvd_core.backends.candidate import WHEEL, Candidate
+from hvd_core.backends.errors import BackendVersionMismatch
+
+VARIABLE = "HOROVOD_BACKEND_SPEC"
+_FORMAT = 1
+
+
+def encode(candidates: Sequence[Candidate]) -> str:
+    """The wheels among ``candidates`` as the variable's text."""
+    rows = [
+        [c.name, c.entry, c.distribution, c.version, c.location, c.metadata]
+        for c in candidates
+        if c.origin == WHEEL
+    ]
+    found = {"format": _FORMAT, "host": socket.gethostname(), "prefix": sys.prefix, "backends": rows}
+    return json.dumps(found, separators=(",", ":"))
+
+
+def decode(environ: Mapping[str, str]) -> tuple[Candidate, ...] | None:
+    """The wheels that the launcher found; None without the variable, and where another Python is running than the
+    launcher's, whose installation is not this one's.
+
+    Raises ValueError for a text that is no such thing.
+    """
+    text = environ.get(VARIABLE)
+    if not text:
+        return None
+    try:
+        found = json.loads(text)
+        if found["format"] != _FORMAT or found["prefix"] != sys.prefix:
+            return None
+        return tuple(
+            Candidate(name, WHEEL, distribution, version, entry, location, metadata, from_spec=True)
+            for name, entry, distribution, version, location, metadata in found["backends"]
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"horovod: {VARIABLE} cannot be read ({type(error).__name__}: {error}). The launcher sets it; unset it, and "
+            "the ranks look for themselves."
+        ) from None
+
+
+def launcher_host(environ: Mapping[str, str]) -> str:
+    """The host on which the launcher looked; "" where it did not."""
+    try:
+        return json.loads(environ.get(VARIABLE) or "{}").get("host", "")
+    except ValueError:
+        return ""
+
+
+def check_version(candidate: Candidate) -> None:
+    """Make sure that this host has what the launcher found. Looks for one folder of that name along sys.path.
+
+    Raises BackendVersionMismatch, which names both versions and both hosts.
+    """
+    if not candidate.from_spec or candidate.metadata is None:
+        return
+    places = [candidate.location, *sys.path]
+    if any(place and os.path.isdir(os.path.join(place, candidate.metadata)) for place in places):
+        return
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        here = version(candidate.distribution or "")
+    except PackageNotFoundError:
+        here = None
+    if here == candidate.version:
+        return
+    launcher = launcher_host(os.environ)
+    has = f"has {candidate.distribution} {here}" if here else f"does not have {candidate.distribution}"
+    raise BackendVersionMismatch(
+        f"horovod: backend '{candidate.name}' ({candidate.describe_origin()}): host {socket.gethostname()} {has}, but "
+        f"the launcher found {candidate.version} on {launcher or 'its host'}.\n"
+        f"  fix: install one version on all hosts: pip install {candidate.distribution}=={candidate.version}"
+    )
