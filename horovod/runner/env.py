@@ -1,6 +1,6 @@
 """The environment of the ranks: the caller's own, the options', and who each rank is.
 
-Pure functions, for the launcher; any thread. The secret travels here and nowhere else: never on a command
+For the launcher; any thread. The secret travels here and nowhere else: never on a command
 line, never in what --verbose prints.
 """
 
@@ -13,8 +13,11 @@ from collections.abc import Mapping
 from horovod.runner.config import set_env_from_args
 from horovod.runner.hosts import SlotInfo
 
-# An outer job's rank, store and secret must not leak into the ranks of this one, nor shell functions.
-_NOT_PASSED = re.compile(r"BASH_FUNC_.*|OLDPWD|_HOROVOD_SECRET_KEY|HOROVOD_RUN_(FUNC|RESULT)_FD")
+# An outer job's rank, store and secret must not leak into the ranks of this one, nor what it found installed, nor shell
+# functions.
+_NOT_PASSED = re.compile(
+    r"BASH_FUNC_.*|OLDPWD|_HOROVOD_SECRET_KEY|HOROVOD_RUN_(FUNC|RESULT)_FD|HOROVOD_BACKEND_SPEC"
+)
 
 # What belongs to this machine, to the login here, or to its devices means nothing on another host: there the
 # host's own values stay. (PWD is the job's folder; who wants a certain HOME or TMPDIR sets it in the command.)
@@ -62,6 +65,17 @@ def store_environment(address: str, secret: bytes) -> dict[str, str]:
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": host,
         "HOROVOD_GLOO_RENDEZVOUS_PORT": port,
     }
+
+
+def backend_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """Which backends are installed here, so that the ranks need not look: a scan reads a file per installed distribution,
+    times the ranks of a job. Nothing when HOROVOD_BACKEND names embedded ones only, which need no looking."""
+    from hvd_core.backends import discovery
+    from hvd_core.backends.spec import VARIABLE
+
+    rules = env.get("HOROVOD_BACKEND", "").split(",")
+    found = discovery.launcher_spec(rule.rpartition("=")[2] for rule in rules if rule.strip())
+    return {} if found is None else {VARIABLE: found}
 
 
 def rank_environment(slot: SlotInfo) -> dict[str, str]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from horovod.runner.addresses import store_place
 from horovod.runner.env import (
     SECRET,
+    backend_environment,
     job_environment,
     rank_environment,
     remote_environment,
@@ -108,6 +109,7 @@ def run_job(
     if args.nics:
         check_interfaces(args.nics)
     env = {**job_environment(os.environ, args), **(extra_env or {})}
+    env |= backend_environment(env)
     if args.start_timeout is not None:
         timeout_s = _seconds("--start-timeout", args.start_timeout)
     else:

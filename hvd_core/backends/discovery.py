@@ -35,13 +35,12 @@ def candidates() -> tuple[Candidate, ...]:
 
 def wheels() -> tuple[Candidate, ...]:
     """The candidates that are entry points of installed distributions."""
-    handed = spec.decode(os.environ)
-    return _scan()[0] if handed is None else handed
+    return (spec.decode(os.environ) or _scan())[0]
 
 
 def problems() -> tuple[Problem, ...]:
-    """What was found and is not used, or not without a word of the user's: always by looking at this installation."""
-    return _scan()[1]
+    """What was found and is not used, or not without a word of the user's."""
+    return (spec.decode(os.environ) or _scan())[1]
 
 
 def find(name: str, source: str, pin: str | None = None) -> Candidate:
@@ -59,7 +58,8 @@ def find(name: str, source: str, pin: str | None = None) -> Candidate:
         # The launcher did not have it; this process's own path may be a longer one.
         same = [c for c in _scan()[0] if c.name == name]
     if not same:
-        raise BackendNotInstalled(messages.not_installed(name, source, candidates()))
+        known = [p for p in problems() if p.name == name]
+        raise BackendNotInstalled(messages.not_installed(name, source, candidates(), known))
     kept = [c for c in same if _meets(c, pin)] if pin else same
     if not kept:
         raise BackendNotInstalled(messages.pinned_away(name, source, str(pin), same))
@@ -76,15 +76,22 @@ def launcher_spec(names: Iterable[str] | None) -> str | None:
     named = {name.strip().lower() for name in names or ()}
     if named and named <= {b.name for b in registry.local()}:
         return None
-    return spec.encode(_scan()[0])
+    return spec.encode(*_scan())
 
 
-def warn_once() -> None:
-    """Log what is wrong with the installed plugins, each once in this process."""
-    for problem in problems():
-        if problem.text not in _said:
-            _said.add(problem.text)
-            _log.warning("%s", problem.text)
+def warn_once(pinned: Iterable[str] = ()) -> None:
+    """Log what is wrong with installed plugins, each once in this process; of names in ``pinned``, plugins.toml has said
+    which of several wheels is meant. Does not look if nobody has. For one rank of a job."""
+    try:
+        handed = spec.decode(os.environ)
+    except ValueError:
+        return
+    for problem in (handed or (_scanned or (None, (), ()))[1:])[1]:
+        if problem.text in _said or (problem.kind == "duplicate" and problem.name in set(pinned)):
+            continue
+        _said.add(problem.text)
+        # Where a job is started decides what lies in the current directory; that is no fault of the installation.
+        _log.log(logging.INFO if problem.kind == "current-directory" else logging.WARNING, "%s", problem.text)
 
 
 def _scan() -> tuple[tuple[Candidate, ...], tuple[Problem, ...]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
-from hvd_core.backends.candidate import EMBEDDED, Candidate
+from hvd_core.backends.candidate import EMBEDDED, Candidate, Problem
 
 
 def did_you_mean(word: str, words: Iterable[str]) -> str:
@@ -27,12 +27,14 @@ def not_installed(
     name: str,
     source: str,
     candidates: Sequence[Candidate],
+    problems: Sequence[Problem] = (),
     policy: str = "",
     wheel: str | None = None,
 ) -> str:
-    """No backend has the name. ``policy``: a line about the site's allow and deny; ``wheel``: the distribution that is
-    known to have it, from the curated list. Names that are not in that list get no pip line: it would invite strangers to
-    publish under them."""
+    """No backend has the name. ``problems``: why one that has it is not used. ``policy``: a line about the site's allow
+    and deny. ``wheel``: the distribution that is known to have it, from the curated list; other names get no pip line, as it
+    would invite strangers to publish under them.
+    """
     asked = f" (from {source})" if source else ""
     text = (
         f"horovod: backend '{name}'{asked} is not installed.{did_you_mean(name, [c.name for c in candidates])}\n"
@@ -40,6 +42,8 @@ def not_installed(
         "  list: hvd plugin list"
     )
     text += f"      site policy: {policy}" if policy else ""
+    for problem in problems:
+        text += "\n  note: " + problem.text.removeprefix("horovod: ")
     return text + (f"\n  fix: pip install {wheel}" if wheel else "")
 
 
@@ -51,3 +55,27 @@ def pinned_away(name: str, source: str, pin: str, found: Sequence[Candidate]) ->
         f"  found: {'; '.join(c.describe_place() for c in found)}\n"
         f"  fix: install what is pinned, or correct [backend.{name}].distribution      list: hvd plugin list"
     )
+
+
+def option_variable(name: str, option: str) -> str:
+    """HOROVOD_BACKEND_<NAME>_<OPTION>: upper case, ``_`` for every other character."""
+    text = "".join(c if c.isascii() and c.isalnum() else "_" for c in f"{name}_{option}")
+    return f"HOROVOD_BACKEND_{text.upper()}"
+
+
+def ways_to_point(name: str) -> str:
+    """Where a user can say where libraries are."""
+    return f"LD_LIBRARY_PATH, {option_variable(name, 'library')} or plugins.toml [backend.{name}].library"
+
+
+def unavailable(name: str, reason: str, fix: str = "", alone: bool = False, alternative: str = "") -> str:
+    """A probe, or the library itself, says that it cannot work here. ``alone``: it was named, and nothing else was;
+    ``alternative``: a backend that a list could go on with."""
+    text = f"horovod: backend '{name}' is installed but unavailable here: {reason.rstrip('.')}."
+    if fix:
+        text += f"\n  fix: {fix}"
+    if alone:
+        text += "\n  Not falling back, because it was named explicitly."
+        if alternative:
+            text += f" Use HOROVOD_BACKEND={name},{alternative} to allow that."
+    return text

@@ -11,28 +11,36 @@ import os
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from hvd_core.backends.candidate import WHEEL, Candidate
+from hvd_core.backends.candidate import WHEEL, Candidate, Problem
 from hvd_core.backends.errors import BackendVersionMismatch
 
 VARIABLE = "HOROVOD_BACKEND_SPEC"
 _FORMAT = 1
 
 
-def encode(candidates: Sequence[Candidate]) -> str:
-    """The wheels among ``candidates`` as the variable's text."""
+def encode(candidates: Sequence[Candidate], problems: Sequence[Problem] = ()) -> str:
+    """The wheels among ``candidates``, and what is wrong with others, as the variable's text."""
     rows = [
         [c.name, c.entry, c.distribution, c.version, c.location, c.metadata]
         for c in candidates
         if c.origin == WHEEL
     ]
-    found = {"format": _FORMAT, "host": socket.gethostname(), "prefix": sys.prefix, "backends": rows}
+    found: dict[str, Any] = {
+        "format": _FORMAT,
+        "host": socket.gethostname(),
+        "prefix": sys.prefix,
+        "backends": rows,
+    }
+    if problems:
+        found["problems"] = [[p.name, p.kind, p.text] for p in problems]
     return json.dumps(found, separators=(",", ":"))
 
 
-def decode(environ: Mapping[str, str]) -> tuple[Candidate, ...] | None:
-    """The wheels that the launcher found; None without the variable, and where another Python is running than the
-    launcher's, whose installation is not this one's.
+def decode(environ: Mapping[str, str]) -> tuple[tuple[Candidate, ...], tuple[Problem, ...]] | None:
+    """What the launcher found; None without the variable, and where another Python is running than the launcher's, whose
+    installation is not this one's.
 
     Raises ValueError for a text that is no such thing.
     """
@@ -43,10 +51,11 @@ def decode(environ: Mapping[str, str]) -> tuple[Candidate, ...] | None:
         found = json.loads(text)
         if found["format"] != _FORMAT or found["prefix"] != sys.prefix:
             return None
-        return tuple(
+        wheels = tuple(
             Candidate(name, WHEEL, distribution, version, entry, location, metadata, from_spec=True)
             for name, entry, distribution, version, location, metadata in found["backends"]
         )
+        return wheels, tuple(Problem(*row) for row in found.get("problems", ()))
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"horovod: {VARIABLE} cannot be read ({type(error).__name__}: {error}). The launcher sets it; unset it, and "

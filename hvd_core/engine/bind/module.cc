@@ -1,6 +1,7 @@
 // The extension module hvd_core._core: its classes, and which Python exception each C++ one becomes.
 #include <pybind11/pybind11.h>
 
+#include "engine/bind/inspect.h"
 #include "engine/bind/py_backend.h"
 #include "engine/bind/py_engine.h"
 #include "engine/bind/sim.h"
@@ -40,5 +41,6 @@ PYBIND11_MODULE(_core, m) {
   hvd::bind::bind_tensor_ref(m);
   hvd::bind::bind_engine(m);
   hvd::bind::bind_py_backend(m);
+  hvd::bind::bind_inspect(m);
   hvd::bind::bind_sim(m);
 }

@@ -1,0 +1,167 @@
+// See inspect.h.
+#include "engine/bind/inspect.h"
+
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "engine/plugin/backend.h"
+#include "hvd/backend_abi.h"
+
+namespace py = pybind11;
+
+namespace hvd::bind {
+namespace {
+
+using plugin::Backend;
+
+// Loading calls into the backend, whose entry may take its time, and a backend in Python needs the lock.
+std::shared_ptr<Backend> load(const std::string& name, const std::string& path) {
+  py::gil_scoped_release unlocked;
+  return Backend::load_library(path, name);
+}
+
+struct Cap {
+  uint64_t bit;
+  const char* name;
+};
+
+constexpr Cap kCaps[] = {
+    {HVD_CAP_STREAM, "STREAM"},           {HVD_CAP_REQUEST, "REQUEST"},
+    {HVD_CAP_VECTORED, "VECTORED"},       {HVD_CAP_GROUP_SAME, "GROUP_SAME"},
+    {HVD_CAP_GROUP_MIXED, "GROUP_MIXED"}, {HVD_CAP_ABORT, "ABORT"},
+    {HVD_CAP_ONE_HOST, "ONE_HOST"},       {HVD_CAP_MEM_HOST, "MEM_HOST"},
+    {HVD_CAP_MEM_DEVICE, "MEM_DEVICE"},   {HVD_CAP_PROCESS_LOCAL, "PROCESS_LOCAL"},
+};
+
+std::vector<std::string> cap_names(uint64_t caps) {
+  std::vector<std::string> names;
+  for (const Cap& cap : kCaps) {
+    if (caps & cap.bit) names.emplace_back(cap.name);
+    caps &= ~cap.bit;
+  }
+  for (int bit = 0; bit < 64; ++bit) {  // a newer backend's: shown, as they are no secret
+    if (caps >> bit & 1) names.push_back("bit " + std::to_string(bit));
+  }
+  return names;
+}
+
+// Types whose memory its communicators read and write; host memory is "cpu".
+std::vector<std::string> device_types(const Backend& backend) {
+  std::vector<std::string> types;
+  if (!backend.has_comm()) return types;
+  if (backend.comm_caps() & HVD_CAP_MEM_DEVICE) {
+    std::istringstream text(backend.comm_api()->device_types);
+    for (std::string type; std::getline(text, type, ',');) {
+      if (!type.empty()) types.push_back(type);
+    }
+  }
+  const bool named = std::find(types.begin(), types.end(), "cpu") != types.end();
+  if ((backend.comm_caps() & HVD_CAP_MEM_HOST) && !named) types.emplace_back("cpu");
+  return types;
+}
+
+struct Place {
+  const char* table;
+  const char* slot;
+  size_t offset;
+};
+
+const Place kPlaces[] = {
+#define HVD_SLOT(table, name, since, need) {#table, #name, offsetof(hvd_##table##_api, name)},
+#include "hvd/backend_slots.inc"
+};
+
+// A slot beyond the end of an older table is as absent as an empty one.
+py::dict slots_of(const hvd_hdr* table, const char* which) {
+  py::dict slots;
+  for (const Place& place : kPlaces) {
+    if (std::strcmp(place.table, which) != 0) continue;
+    const bool reached = table->struct_size >= place.offset + sizeof(void*);
+    const auto* at = reinterpret_cast<const char*>(table) + place.offset;
+    slots[place.slot] = reached && *reinterpret_cast<void* const*>(at) != nullptr;
+  }
+  return slots;
+}
+
+py::dict inspect(const std::string& name, const std::string& path) {
+  const auto backend = load(name, path);
+  py::list options;
+  for (const plugin::Option& option : backend->options()) {
+    using namespace py::literals;
+    options.append(py::dict("name"_a = option.name, "type"_a = option.type, "fallback"_a = option.fallback,
+                            "range"_a = option.range, "doc"_a = option.doc));
+  }
+  py::dict slots;
+  if (backend->has_device()) slots["device"] = slots_of(&backend->device_api()->hdr, "device");
+  if (backend->has_comm()) slots["comm"] = slots_of(&backend->comm_api()->hdr, "comm");
+  py::dict facts;
+  facts["name"] = backend->name();
+  facts["tag"] = backend->tag();
+  facts["version"] = backend->version();
+  facts["vendor_lib"] = backend->vendor_lib();
+  facts["abi"] = py::make_tuple(HVD_ABI_MAJOR, backend->abi_minor());
+  facts["device_type"] = backend->device_type();
+  facts["device_types"] = device_types(*backend);
+  facts["caps"] = cap_names(backend->comm_caps());
+  facts["options"] = options;
+  facts["slots"] = slots;
+  return facts;
+}
+
+py::dict query(const std::string& name, const std::string& path, int32_t coll, int32_t dtype, int32_t op) {
+  const auto in_range = [](int32_t value, int32_t count) { return value >= 0 && value < count; };
+  if (!in_range(coll, HVD_COLL_COUNT) || !in_range(dtype, HVD_DTYPE_COUNT) || !in_range(op, HVD_REDOP_COUNT)) {
+    throw py::value_error("query_backend(): no such collective, type or reduction: " + std::to_string(coll) + ", " +
+                          std::to_string(dtype) + ", " + std::to_string(op));
+  }
+  const auto backend = load(name, path);
+  // One buffer that every rank has one element of, as the engine asks; addresses are not looked at.
+  const uint64_t one = 1;
+  const hvd_buf none{};
+  hvd_coll_args args;
+  std::memset(&args, 0, sizeof(args));
+  args.coll = coll;
+  args.dtype = dtype;
+  args.op = op;
+  args.prescale = args.postscale = 1.0;
+  if (coll != HVD_BARRIER) {
+    args.n_bufs = 1;
+    args.in = args.out = &none;
+    args.counts = &one;
+  }
+  hvd_coll_caps caps{};
+  try {
+    py::gil_scoped_release unlocked;
+    caps = backend->query(args);
+  } catch (const plugin::BackendError& e) {
+    // A backend may find a question invalid (the average of booleans, say); it does not serve it, then.
+    if (e.code != HVD_E_INVALID) throw;
+  }
+  py::dict answer;
+  answer["support"] = caps.support;
+  answer["score"] = caps.score;
+  answer["alignment"] = caps.alignment;
+  answer["max_count"] = caps.max_count;
+  return answer;
+}
+
+}  // namespace
+
+void bind_inspect(py::module_& m) {
+  m.def("inspect_backend", &inspect, py::arg("name"), py::arg("path"),
+        "What the library at `path` says about itself; it is loaded for good. Raises BackendLoadError, "
+        "BackendOpenError.");
+  m.def(
+      "query_backend", &query, py::arg("name"), py::arg("path"), py::arg("coll"), py::arg("dtype"), py::arg("op"),
+      "How a collective would be served, by the backend interface's numbers: a dict of support (0 unserved, 1 native, "
+      "2 emulated), score, alignment in bytes and max_count (0: no limit).");
+}
+
+}  // namespace hvd::bind

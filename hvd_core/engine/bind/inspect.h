@@ -1,0 +1,12 @@
+// hvd_core._core.inspect_backend and query_backend: what a library is and can do, for selection, reports and tools.
+//
+// Both load the library for good. Python's lock is let go while the library's code runs.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace hvd::bind {
+
+void bind_inspect(pybind11::module_& m);
+
+}  // namespace hvd::bind
