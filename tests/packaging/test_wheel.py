@@ -80,7 +80,7 @@ def test_wheel_needs_no_framework(wheel):
         line for line in archive.read(metadata).decode().splitlines() if line.startswith("Requires-Dist:")
     ]
     unconditional = {line.split()[1].split(">")[0] for line in required if "extra ==" not in line}
-    assert unconditional == {"cloudpickle", "numpy", "pyyaml", "stevedore"}
+    assert unconditional == {"cloudpickle", "numpy", "pyyaml", "rich", "stevedore"}
 
 
 def test_binaries_export_only_their_entry(wheel, tmp_path):

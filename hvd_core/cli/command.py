@@ -1,0 +1,121 @@
+"""The grammar of ``hvd``: verbs, their arguments, and who does the work. Prints what went wrong; decides the exit code."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from hvd_core.cli import codes
+
+_EPILOG = "exit codes: 0 good; 1 something looked at is not good; 2 not answered (wrong arguments, unknown name); 130 Ctrl-C"
+
+
+def _parser() -> argparse.ArgumentParser:
+    from hvd_core.version import __version__
+
+    parser = argparse.ArgumentParser(
+        prog="hvd", description="Communication backends of hvd-core: look, check, begin one.", epilog=_EPILOG
+    )
+    parser.add_argument("--version", action="version", version=f"hvd-core {__version__}")
+    groups = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    plugin = groups.add_parser(
+        "plugin", help="backends: list, show, doctor, check, new, config", epilog=_EPILOG
+    )
+    verbs = plugin.add_subparsers(title="verbs", metavar="VERB", required=True)
+    _list(verbs)
+    _show(verbs)
+    _doctor(verbs)
+    _check(verbs)
+    _new(verbs)
+    _config(verbs)
+    _config(groups)
+    return parser
+
+
+def _verb(verbs, name: str, module: str, text: str) -> argparse.ArgumentParser:
+    parser = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".", epilog=_EPILOG)
+    parser.set_defaults(work=module)
+    return parser
+
+
+def _with_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--json", action="store_true", help="one JSON document on standard output instead of tables"
+    )
+
+
+def _list(verbs) -> None:
+    parser = _verb(verbs, "list", "listing", "which backends there are, and whether each can work here")
+    parser.add_argument("--no-probe", action="store_true", help="do not ask them whether they can work here")
+    _with_json(parser)
+
+
+def _show(verbs) -> None:
+    parser = _verb(verbs, "show", "showing", "what one backend is: tables, slots, options, what it serves")
+    parser.add_argument("name", metavar="NAME")
+    _with_json(parser)
+
+
+def _doctor(verbs) -> None:
+    parser = _verb(verbs, "doctor", "doctor", "walk through all phases and say which one fails, and why")
+    parser.add_argument("name", metavar="NAME", nargs="?", help="one backend only")
+    parser.add_argument("--no-open", action="store_true", help="open no device and run no collective")
+    _with_json(parser)
+
+
+def _check(verbs) -> None:
+    parser = _verb(verbs, "check", "checking", "run the conformance kit on a backend")
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("-np", "--ranks", type=_positive, default=4, metavar="N", help="number of ranks (4)")
+    parser.add_argument("rest", nargs=argparse.REMAINDER, help="handed to the kit: --level L2, --case L2.allreduce, "
+                        "--json F, --junit F, --matrix F, ...")  # fmt: skip
+
+
+def _new(verbs) -> None:
+    parser = _verb(verbs, "new", "new", "write the project of a new backend: a working copy of the template")
+    parser.add_argument("name", metavar="NAME", nargs="?", help="the backend's name, such as acme")
+    parser.add_argument(
+        "--device", metavar="TYPE", help="the device type that it serves, as frameworks call it"
+    )
+    parser.add_argument("--library", metavar="SONAME", help="the vendor's library, such as libacme.so.2; without it, "
+                        "the project's own simulator")  # fmt: skip
+    parser.add_argument("--directory", metavar="DIR", help="where to write it (./hvd-backend-NAME)")
+    _with_json(parser)
+
+
+def _config(verbs) -> None:
+    parser = _verb(verbs, "config", "explain", "the configuration that a job started here would have")
+    parser.add_argument("--explain", action="store_true", help="with the source of each value (the default)")
+    _with_json(parser)
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not a number of ranks")
+    return value
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Parse and do it. Errors that people can act on become their text on standard error and exit code 2."""
+    try:
+        options = _parser().parse_args(arguments)
+    except SystemExit as end:  # argparse has said what it had to say
+        return int(end.code or 0)
+    from hvd_core.backends.errors import BackendError
+
+    try:
+        return import_module(f"hvd_core.cli.{options.work}").run(options)
+    except (BackendError, ValueError, OSError) as error:
+        if isinstance(error, BrokenPipeError):  # `hvd plugin list | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return codes.OK
+        text = str(error)
+        print(text if text.startswith("horovod: ") else f"horovod: {text}", file=sys.stderr)
+        return codes.REFUSED
+    except KeyboardInterrupt:
+        return codes.INTERRUPTED

@@ -1,0 +1,232 @@
+"""``hvd plugin doctor [NAME]``: every phase, one after the other, and for the one that fails, why.
+
+Here, and nowhere on the way of a job, all plugins are imported and loaded, each library first in a child process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hvd_core.backends.errors import BackendError
+from hvd_core.cli import codes, output
+from hvd_core.cli.survey import config, pinned
+
+if TYPE_CHECKING:
+    from hvd_core.backends.candidate import Problem
+    from hvd_core.backends.registry import InstalledBackend
+
+GOOD, NOTE, BAD, SKIPPED = "good", "note", "bad", "skipped"
+_STYLES = {BAD: "red", NOTE: "yellow", SKIPPED: "dim"}
+_SOURCE = "hvd plugin doctor"
+
+
+@dataclass
+class Step:
+    """One thing that was looked at. ``backend`` is "" for what concerns all of them."""
+
+    backend: str
+    phase: str
+    verdict: str
+    text: str
+    more: list[str] = field(default_factory=list)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Examine one backend or all; FINDINGS when something named, or something embedded, is bad."""
+    steps = general()
+    settings = None if steps[-1].verdict == BAD else config()
+    names = [options.name.lower()] if options.name else _names()
+    for name in names:
+        steps += examine(name, settings, opening=not options.no_open)
+    if options.json:
+        output.document([asdict(step) for step in steps])
+    else:
+        _print(steps)
+    return codes.FINDINGS if any(step.verdict == BAD for step in steps) else codes.OK
+
+
+def _names() -> list[str]:
+    from hvd_core.backends import discovery
+
+    return list(dict.fromkeys(c.name for c in discovery.candidates()))
+
+
+def general() -> list[Step]:
+    """The installation, the environment, what discovery complains about, the files: the last one bad when unreadable."""
+    return [_installation(), *_environment(), *_discovery(), _files()]
+
+
+def _installation() -> Step:
+    from hvd_core.version import __version__
+
+    text = f"hvd-core {__version__}, Python {sys.version.split()[0]}"
+    try:
+        from hvd_core import _core
+    except ImportError as error:
+        return Step("", "installation", BAD, f"{text}: the compiled engine does not load: {error}",
+                    ["fix: pip install --force-reinstall hvd-core"])  # fmt: skip
+    return Step("", "installation", GOOD, text, [str(_core.__file__)])
+
+
+def _environment() -> list[Step]:
+    shown = {k: v for k, v in sorted(os.environ.items()) if k.startswith("HOROVOD_") and "SECRET" not in k}
+    more = [f"{name}={value}" for name, value in shown.items()]
+    if "LD_LIBRARY_PATH" in os.environ:
+        more.append(f"LD_LIBRARY_PATH={os.environ['LD_LIBRARY_PATH']}")
+    return [
+        Step(
+            "",
+            "environment",
+            GOOD,
+            f"{len(shown)} variables of ours" if shown else "nothing of ours is set",
+            more,
+        )
+    ]
+
+
+def _discovery() -> list[Step]:
+    from hvd_core.backends import discovery
+
+    found = discovery.candidates()
+    steps = [
+        Step(
+            "", "discover", GOOD, f"{len(found)} backends", [f"{c.name}: {c.describe_place()}" for c in found]
+        )
+    ]
+    if "HOROVOD_BACKEND_SPEC" in os.environ:
+        steps.append(
+            Step(
+                "", "discover", NOTE, "HOROVOD_BACKEND_SPEC is set: the list is a launcher's, not this host's"
+            )
+        )
+    return steps + [_told(problem) for problem in discovery.problems()]
+
+
+def _told(problem: Problem) -> Step:
+    first, *more = problem.text.removeprefix("horovod: ").splitlines()
+    return Step("", "discover", NOTE, first, [line.strip() for line in more])
+
+
+def _files() -> Step:
+    try:
+        settings = config()
+    except ValueError as error:
+        first, *more = str(error).removeprefix("horovod: ").splitlines()
+        return Step("", "plugins.toml", BAD, first, [line.strip() for line in more])
+    files = [f"{file.kind}: {file.path}" for file in getattr(settings, "files", ())]
+    return Step("", "plugins.toml", GOOD, f"site policy: {settings.policy() or 'none'}", files)
+
+
+def examine(name: str, settings: Any, opening: bool = True) -> list[Step]:
+    """The phases of one backend, up to the first that is bad. ``settings`` None: plugins.toml could not be read."""
+    from hvd_core.backends import discovery, registry
+
+    steps: list[Step] = []
+    pin = pinned(name, settings) if settings is not None else None
+    try:
+        found = discovery.find(name, _SOURCE, pin)
+        steps.append(
+            Step(
+                name,
+                "discover",
+                GOOD,
+                found.describe_place(),
+                [f"entry point {found.entry}"] if found.entry else [],
+            )
+        )
+        veto = settings.vetoed_by(name) if settings is not None else None
+        if veto is not None:
+            return [*steps, Step(name, "policy", NOTE, f"may not be used here: {veto}")]
+        backend = registry.lookup(name, _SOURCE, pin)
+        steps.append(_described(backend))
+        steps.append(_probed(backend, settings.probe_timeout_s if settings is not None else 5.0))
+        if steps[-1].verdict == BAD:
+            return steps
+    except BackendError as error:
+        return [*steps, _failed(name, "discover" if not steps else "describe", error)]
+    steps.append(_loaded(backend))
+    if steps[-1].verdict == BAD:
+        return steps
+    from hvd_core.cli import trial
+
+    steps.append(trial.opened(backend) if opening else Step(name, "open", SKIPPED, "not asked for"))
+    return steps
+
+
+def _described(backend: InstalledBackend) -> Step:
+    more = [f"requires {text}" for text in (backend.descriptor.requires if backend.descriptor else ())]
+    tables = ", ".join(sorted(backend.provides))
+    return Step(backend.name, "describe", GOOD, f"serves {', '.join(backend.devices)}; has {tables}", more)
+
+
+def _probed(backend: InstalledBackend, timeout_s: float) -> Step:
+    from hvd_core.backends.descriptor import Available
+
+    answer = backend.probe(timeout_s)
+    if isinstance(answer, Available):
+        return Step(backend.name, "probe", GOOD, answer.detail or "can work here")
+    return Step(backend.name, "probe", BAD, answer.reason, [f"fix: {answer.fix}"] if answer.fix else [])
+
+
+def _loaded(backend: InstalledBackend) -> Step:
+    from hvd_core.backends import loading
+
+    try:
+        facts = loading.load(backend)
+    except BackendError as error:
+        step = _failed(backend.name, "load", error)
+        step.more += _diagnosed(backend)
+        return step
+    version = f"{facts['tag']} {facts['version']}, ABI {'.'.join(map(str, facts['abi']))}"
+    unknown = _unknown_options(backend.name, [option["name"] for option in facts["options"]])
+    more = [f"vendor library {facts['vendor_lib']}"] if facts["vendor_lib"] else []
+    more += [f"capabilities {', '.join(facts['caps'])}"]
+    return Step(backend.name, "load", BAD if unknown else GOOD, unknown or version, more)
+
+
+def _unknown_options(name: str, known: list[str]) -> str:
+    """A variable that looks like an option of this backend and is none."""
+    from hvd_core.backends.messages import did_you_mean
+
+    prefix = f"HOROVOD_BACKEND_{name.upper()}_"
+    names = [*known, "library"]
+    for variable in sorted(os.environ):
+        option = variable.removeprefix(prefix).lower()
+        if variable.startswith(prefix) and option not in names:
+            return f"{variable}: the backend has no option '{option}'.{did_you_mean(option, names)}"
+    return ""
+
+
+def _diagnosed(backend: InstalledBackend) -> list[str]:
+    """What opening the library in a child process tells beyond the loader's words."""
+    from hvd_core.backends.diagnosis import load_diagnosis
+
+    try:
+        found = load_diagnosis(backend.path())
+    except BackendError:
+        return []
+    lines = [f"library {found.path}"]
+    lines += [f"needs {soname}: {place or why}" for soname, (place, why) in found.needed.items()]
+    lines += [f"undefined symbol that nobody has: {symbol}" for symbol in found.missing]
+    lines += [f"searched: {', '.join(found.searched)}"] if found.searched else []
+    lines += [f"speaks backend ABI {', '.join(f'{m}.x' for m in found.majors)}"] if found.majors else []
+    return lines
+
+
+def _failed(name: str, phase: str, error: BaseException) -> Step:
+    first, *more = str(error).removeprefix("horovod: ").splitlines()
+    return Step(name, phase, BAD, first, [line.strip() for line in more])
+
+
+def _print(steps: list[Step]) -> None:
+    rows = []
+    for step in steps:
+        rows.append((step.verdict, step.backend or "(all)", step.phase, "\n".join([step.text, *step.more])))
+    output.table(("verdict", "backend", "phase", "what was found"), rows, _STYLES)
+    bad = [step for step in steps if step.verdict == BAD]
+    if bad:
+        output.text("", *(f"{step.backend or 'here'}: {step.phase} fails: {step.text}" for step in bad))

@@ -1,0 +1,85 @@
+"""What a backend serves itself, and what the engine composes for it: one cell per collective and element type.
+
+The answers are the backend's own (its slot ``query``), asked as the engine asks them, without a communicator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+# In the order of the ABI's numbers.
+COLLECTIVES = (
+    *("allreduce", "reduce", "broadcast", "allgather", "reducescatter"),
+    *("alltoall", "send", "recv", "barrier"),
+)
+DTYPES = (
+    *("uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64"),
+    *("bool", "bfloat16", "float8_e4m3fn", "float8_e5m2", "uint32", "uint64"),
+)
+REDUCTIONS = ("sum", "prod", "min", "max", "avg")
+
+SHOWN = ("allreduce", "reduce", "reducescatter", "broadcast", "allgather", "alltoall", "barrier")
+NATIVE, EMULATED, NONE = "NATIVE", "EMULATED", "-"
+
+_REDUCING = ("allreduce", "reduce", "reducescatter")
+_UNSERVED = 0
+
+
+def served(query: Callable[[int, int, int], dict[str, Any]]) -> list[dict[str, Any]]:
+    """One dict per collective, element type and reduction: ``support`` is NATIVE, EMULATED (composed by the engine) or
+    "-" (nobody does it), ``score``, ``alignment`` in bytes, ``max_count`` (0: no limit). ``query`` takes ABI numbers.
+    """
+    rows = []
+    for name in SHOWN:
+        coll = COLLECTIVES.index(name)
+        for dtype, type_name in enumerate(DTYPES):
+            if name == "barrier" and dtype:
+                continue
+            for op, op_name in enumerate(REDUCTIONS if name in _REDUCING else ("",)):
+                answer = query(coll, dtype, op)
+                native = answer["support"] != _UNSERVED
+                rows.append(
+                    {
+                        "collective": name,
+                        "dtype": "" if name == "barrier" else type_name,
+                        "op": op_name,
+                        "support": NATIVE if native else _composed(name, type_name, op_name),
+                        "score": answer["score"],
+                        "alignment": answer["alignment"],
+                        "max_count": answer["max_count"],
+                    }
+                )
+    return rows
+
+
+def _composed(name: str, dtype: str, op: str) -> str:
+    """What the engine makes of an operation that the backend lacks: 8-bit floats are moved and not reduced, and there is
+    no average of truth values."""
+    impossible = name in _REDUCING and (dtype.startswith("float8") or (dtype == "bool" and op == "avg"))
+    return NONE if impossible else EMULATED
+
+
+def cells(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """(columns, lines) of a table with a line per element type. A cell has the reductions served natively, "all" for all
+    that exist, "yes" for movement, "composed" for what is EMULATED."""
+    names = [name for name in SHOWN if name != "barrier"]
+    lines = []
+    for dtype in DTYPES:
+        line = [dtype]
+        for name in names:
+            here = [row for row in rows if row["collective"] == name and row["dtype"] == dtype]
+            line.append(_cell([row for row in here if row["support"] != NONE]))
+        lines.append(line)
+    return ["type", *names], lines
+
+
+def _cell(possible: list[dict[str, Any]]) -> str:
+    if not possible:
+        return NONE
+    native = [row["op"] for row in possible if row["support"] == NATIVE]
+    if not native:
+        return "composed"
+    if native == [""]:
+        return "yes"
+    return "all" if len(native) == len(possible) else ", ".join(native)

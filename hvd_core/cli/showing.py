@@ -1,0 +1,150 @@
+"""``hvd plugin show NAME``: all that can be known of one backend without opening a device."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from hvd_core.backends.errors import BackendError
+from hvd_core.cli import codes, output, served
+from hvd_core.cli.survey import config, pinned
+
+_SOURCE = "hvd plugin show"
+
+
+@dataclass
+class Shown:
+    """What is shown. ``facts`` are the compiled ones (None when the library could not be loaded, ``fault`` says why)."""
+
+    descriptor: dict[str, Any]
+    probe: dict[str, Any]
+    facts: dict[str, Any] | None
+    options: list[dict[str, Any]]
+    served: list[dict[str, Any]]
+    fault: str = ""
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print it. FINDINGS when the backend cannot work here: what is known is shown all the same."""
+    shown = gather(options.name)
+    if options.json:
+        output.document(vars(shown))
+    else:
+        _print(shown)
+    return codes.OK if shown.facts is not None and shown.probe["available"] else codes.FINDINGS
+
+
+def gather(name: str) -> Shown:
+    """Collect it all. Raises BackendNotInstalled, BackendDescribeError."""
+    from hvd_core.backends import loading, registry
+    from hvd_core.backends.descriptor import Available
+
+    settings = config()
+    backend = registry.lookup(name, _SOURCE, pinned(name.lower(), settings))
+    _export(settings, backend.name)
+    descriptor = {
+        "name": backend.name,
+        "origin": backend.origin,
+        "version": backend.version,
+        "location": backend.candidate.location or "",
+        "entry": backend.candidate.entry or "",
+        "devices": list(backend.devices),
+        "provides": sorted(backend.provides),
+        "priority": backend.priority,
+        "automatic": backend.automatic,
+        "spans_hosts": backend.spans_hosts,
+        "requires": list(backend.descriptor.requires) if backend.descriptor else [],
+        "library": "" if backend.descriptor and backend.descriptor.python else str(backend.library),
+        "python": (backend.descriptor and backend.descriptor.python) or "",
+        "abi": list(backend.descriptor.abi) if backend.descriptor else list(registry.ABI),
+        "veto": settings.vetoed_by(backend.name) or "",
+    }
+    answer = backend.probe(settings.probe_timeout_s)
+    if isinstance(answer, Available):
+        probe = {"available": True, "detail": answer.detail}
+    else:
+        probe = {"available": False, "reason": answer.reason, "fix": answer.fix}
+    try:
+        facts = loading.load(backend)
+        path = str(backend.path())
+        rows = served_by(backend.name, path, facts)
+    except BackendError as error:
+        return Shown(descriptor, probe, None, [], [], str(error))
+    descriptor["library"] = descriptor["library"] and path
+    values = [option | _value(backend.name, option, settings) for option in facts["options"]]
+    return Shown(descriptor, probe, facts, values, rows)
+
+
+def served_by(name: str, path: str, facts: dict[str, Any]) -> list[dict[str, Any]]:
+    """What the loaded library serves, from its own answers; nothing where it has no communicators."""
+    from hvd_core import _core
+
+    if "comm" not in facts["slots"]:
+        return []
+    return served.served(lambda coll, dtype, op: _core.query_backend(name, path, coll, dtype, op))
+
+
+def _export(settings: Any, name: str) -> None:
+    """What plugins.toml says about the backend becomes its environment, as hvd.init() does it."""
+    apply = getattr(settings, "export", None)
+    if apply is not None:
+        apply(name, os.environ)
+
+
+def _value(name: str, option: dict[str, Any], settings: Any) -> dict[str, str]:
+    """The option's value in this environment and who set it."""
+    variable = f"HOROVOD_BACKEND_{name.upper()}_{option['name'].upper()}"
+    set_here = os.environ.get(variable)
+    if set_here is None:
+        return {"variable": variable, "value": option["fallback"], "source": "default"}
+    from_file = getattr(settings.backend(name), "options", {}).get(option["name"])
+    source = from_file.source if from_file is not None and str(from_file.value) == set_here else variable
+    return {"variable": variable, "value": set_here, "source": str(source)}
+
+
+def _print(shown: Shown) -> None:
+    d, facts = shown.descriptor, shown.facts
+    probe = shown.probe
+    able = f"available {probe['detail']}".strip() if probe["available"] else f"unavailable: {probe['reason']}"
+    lines = [
+        ("name", d["name"]),
+        ("from", f"{d['origin']}  {d['location']}".strip()),
+        ("entry point", d["entry"]),
+        ("devices", ", ".join(d["devices"])),
+        ("provides", ", ".join(d["provides"])),
+        ("chosen automatically", f"priority {d['priority']}" if d["automatic"] else "never"),
+        ("reaches other hosts", "yes" if d["spans_hosts"] else "no"),
+        ("requires", ", ".join(d["requires"])),
+        ("library", d["library"] or d["python"]),
+        ("site policy", d["veto"]),
+        ("here", able),
+        ("fix", probe.get("fix", "")),
+    ]
+    if facts is not None:
+        lines += [
+            ("version", facts["version"]),
+            ("vendor library", facts["vendor_lib"]),
+            ("ABI", ".".join(map(str, facts["abi"]))),
+            ("tag in timelines", facts["tag"]),
+            ("capabilities", ", ".join(facts["caps"])),
+        ]
+    output.table(("backend", ""), [line for line in lines if line[1]])
+    if facts is None:
+        output.text("", shown.fault)
+        return
+    for table, slots in facts["slots"].items():
+        have = [slot for slot, filled in slots.items() if filled]
+        lack = [slot for slot, filled in slots.items() if not filled]
+        output.text("", f"{table} table, {len(have)} of {len(slots)} slots: {', '.join(have)}")
+        if lack:
+            output.text(f"  without: {', '.join(lack)}")
+    if shown.options:
+        output.text("")
+        rows = [(o["name"], o["type"], o["value"], o["source"], o["range"], o["doc"]) for o in shown.options]
+        output.table(("option", "type", "value", "from", "range", "what for"), rows)
+    if shown.served:
+        output.text("")
+        output.table(*served.cells(shown.served))
+        output.text("composed: hvd-core makes it from what the backend has (EMULATED); -: nobody does it")

@@ -1,0 +1,172 @@
+"""Every backend there is, with its status, for those who list or examine them. A broken one is a row like any other."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from hvd_core.backends.candidate import WHEEL, Candidate, Problem
+from hvd_core.backends.errors import BackendDuplicate, BackendError, BackendNotInstalled
+
+if TYPE_CHECKING:
+    from hvd_core.backends.registry import InstalledBackend
+    from hvd_core.config.plugins_toml import PluginsConfig
+
+AVAILABLE, UNAVAILABLE, BROKEN = "available", "unavailable", "broken"
+DUPLICATE, VETOED, IGNORED, UNPROBED = "duplicate", "vetoed", "ignored", "not probed"
+
+
+@dataclass
+class Row:
+    """One backend. ``status`` is one of the words above, ``detail`` why or what the probe said, ``fix`` what helps."""
+
+    name: str
+    origin: str
+    version: str = ""
+    distribution: str = ""
+    location: str = ""
+    devices: list[str] = field(default_factory=list)
+    provides: list[str] = field(default_factory=list)
+    priority: int | None = None
+    automatic: bool = False
+    status: str = UNPROBED
+    detail: str = ""
+    fix: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def config() -> PluginsConfig:
+    """plugins.toml of this user and site. Raises PluginsTomlError."""
+    try:
+        from hvd_core.config import plugins_toml
+    except ImportError:
+        return _NoFiles()  # type: ignore[return-value]
+    return plugins_toml.load(os.environ)
+
+
+class _NoFiles:
+    """Until there are configuration files."""
+
+    probe_timeout_s = 5.0
+
+    def vetoed_by(self, name: str) -> None:
+        return None
+
+    def policy(self) -> str:
+        return ""
+
+    def backend(self, name: str) -> Any:
+        from types import SimpleNamespace
+
+        return SimpleNamespace(distribution=None)
+
+
+def pinned(name: str, settings: PluginsConfig) -> str | None:
+    """[backend.NAME].distribution, which decides between wheels of one name."""
+    pin = settings.backend(name).distribution
+    return pin.value if pin is not None else None
+
+
+def survey(settings: PluginsConfig, probing: bool = True) -> tuple[list[Row], list[Problem]]:
+    """All backends in the order in which they are found, and what was found and is not used."""
+    from hvd_core.backends import discovery, registry
+
+    rows = [_row(backend, settings, probing) for backend in registry.local()]
+    taken = {row.name for row in rows}
+    for candidate in discovery.wheels():
+        if candidate.name not in taken:
+            rows.append(_wheel(candidate, settings, probing))
+    problems = discovery.problems()
+    for problem in problems:
+        if problem.kind != "duplicate":
+            rows.append(_ignored(problem))
+    return rows, list(problems)
+
+
+def _wheel(candidate: Candidate, settings: PluginsConfig, probing: bool) -> Row:
+    from hvd_core.backends import discovery
+    from hvd_core.backends.registry import WheelBackend
+
+    row = _known(candidate)
+    try:
+        chosen = discovery.find(candidate.name, "hvd plugin list", pinned(candidate.name, settings))
+    except BackendDuplicate as error:
+        return _failed(row, DUPLICATE, error)
+    except BackendNotInstalled as error:
+        return _failed(row, IGNORED, error)
+    if chosen != candidate:
+        row.status, row.detail = IGNORED, f"plugins.toml pins {chosen.describe_origin()}"
+        return row
+    return _row(WheelBackend(candidate), settings, probing)
+
+
+def _row(backend: InstalledBackend, settings: PluginsConfig, probing: bool) -> Row:
+    row = _known(backend.candidate)
+    veto = settings.vetoed_by(row.name)
+    if veto is not None:
+        row.status, row.detail = VETOED, veto
+        row.fix = "ask whoever runs this site"
+        if backend.candidate.origin == WHEEL:  # what may not be used is not imported either
+            return row
+    try:
+        row.devices, row.provides = list(backend.devices), sorted(backend.provides)
+        row.priority, row.automatic, row.version = (
+            backend.priority,
+            backend.automatic,
+            backend.version or row.version,
+        )
+        if veto is None and probing:
+            _probe(row, backend, settings.probe_timeout_s)
+    except BackendError as error:
+        return _failed(row, BROKEN, error)
+    return row
+
+
+def _probe(row: Row, backend: InstalledBackend, timeout_s: float) -> None:
+    from hvd_core.backends.descriptor import Available
+
+    answer = backend.probe(timeout_s)
+    if not isinstance(answer, Available):
+        row.status, row.detail, row.fix = UNAVAILABLE, answer.reason, answer.fix
+        return
+    backend.path()  # a library that is not there
+    row.status, row.detail = AVAILABLE, answer.detail
+
+
+def _known(candidate: Candidate) -> Row:
+    from hvd_core.version import __version__
+
+    own = candidate.origin == "embedded"
+    return Row(
+        name=candidate.name,
+        origin=candidate.origin,
+        version=__version__ if own else candidate.version or "",
+        distribution="hvd-core" if own else candidate.distribution or "",
+        location=candidate.location or "",
+    )
+
+
+def _ignored(problem: Problem) -> Row:
+    first, _, rest = problem.text.removeprefix("horovod: ").partition("\n")
+    row = Row(problem.name, WHEEL, status=IGNORED, detail=first.partition("is ignored: ")[2] or first)
+    row.fix = rest.strip().removeprefix("fix: ")
+    return row
+
+
+def _failed(row: Row, status: str, error: BackendError) -> Row:
+    """The row with what the error says: the cause if it has one, else its first line."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    parts = {
+        key: line[len(key) + 2 :]
+        for line in lines[1:]
+        for key in ("cause", "fix", "found")
+        if line.startswith(f"{key}: ")
+    }
+    row.status = status
+    row.detail = parts.get("cause") or parts.get("found") or lines[0].removeprefix("horovod: ")
+    row.fix = parts.get("fix", "").partition("        check:")[0].partition("      check:")[0].strip()
+    return row

@@ -1,0 +1,68 @@
+"""The last phase of the doctor: open the backend for one rank and run a small collective, in a process of its own.
+
+A vendor's library that crashes or hangs does so there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hvd_core.cli.doctor import BAD, GOOD, Step
+
+if TYPE_CHECKING:
+    from hvd_core.backends.registry import InstalledBackend
+
+_SECONDS = 60.0
+# A rank of an outer job would look for its peers.
+_IDENTITY = ("HOROVOD_", "OMPI_", "PMIX_", "PMI_", "SLURM_", "TORCHELASTIC_")
+
+
+def opened(backend: InstalledBackend) -> Step:
+    """Whether a communicator of one rank can be made, on the backend's device if it has one, and computes."""
+    with tempfile.TemporaryDirectory(prefix="hvd-doctor-") as folder:
+        report = Path(folder) / "report.json"
+        command = [
+            sys.executable,
+            "-m",
+            "hvd_core.conformance",
+            backend.name,
+            "-np",
+            "1",
+            "--json",
+            str(report),
+        ]
+        command += ["--case", "L1.open" if "comm" not in backend.provides else "L2.allreduce"]
+        try:
+            child = subprocess.run(
+                command, env=_environment(), capture_output=True, text=True, timeout=_SECONDS, cwd=folder
+            )
+        except subprocess.TimeoutExpired:
+            return Step(backend.name, "open", BAD, f"opening it on one rank takes longer than {_SECONDS:g} s")
+        said = (child.stdout + child.stderr).strip().splitlines()
+        if child.returncode == 0:
+            return Step(backend.name, "open", GOOD, "opened on one rank; an allreduce gives the right values")
+        texts = _texts(report) or said[-8:]
+        return Step(backend.name, "open", BAD, "opened on one rank, it does not work", texts)
+
+
+def _environment() -> dict[str, str]:
+    kept = ("HOROVOD_BACKEND_", "HOROVOD_PLUGINS_TOML")
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(_IDENTITY) or name.startswith(kept)
+    }
+
+
+def _texts(report: Path) -> list[str]:
+    try:
+        cases = json.loads(report.read_text())["cases"]
+    except (OSError, ValueError, KeyError):
+        return []
+    return [f"{case['case']}: {case['text']}" for case in cases if case.get("text")]
