@@ -32,8 +32,8 @@ def not_installed(
     wheel: str | None = None,
 ) -> str:
     """No backend has the name. ``problems``: why one that has it is not used. ``policy``: a line about the site's allow
-    and deny. ``wheel``: the distribution that is known to have it, from the curated list; other names get no pip line, as it
-    would invite strangers to publish under them.
+    and deny. ``wheel``: the distribution that is known to have it, from the curated list; other names get no pip line, as
+    it would invite strangers to publish under them.
     """
     asked = f" (from {source})" if source else ""
     text = (

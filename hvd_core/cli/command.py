@@ -1,4 +1,4 @@
-"""The grammar of ``hvd``: verbs, their arguments, and who does the work. Prints what went wrong; decides the exit code."""
+"""The grammar of ``hvd``: verbs, their arguments, and which module does the work. Decides the exit code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from importlib import import_module
 
 from hvd_core.cli import codes
 
-_EPILOG = "exit codes: 0 good; 1 something looked at is not good; 2 not answered (wrong arguments, unknown name); 130 Ctrl-C"
+_EPILOG = "exit codes: 0 good; 1 something is not good; 2 not answered (wrong arguments, unknown name); 130 Ctrl-C"
 
 
 def _parser() -> argparse.ArgumentParser:

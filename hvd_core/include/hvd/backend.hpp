@@ -1,34 +1,38 @@
 // C++17 sugar over backend_abi.h for those who write a backend; header-only, and nothing of it crosses the border.
 //
-// A communicator is a class with the methods it has: hvd::Comm<T> says which names are looked for. This layer makes
-// the tables from what is there, checks and completes every struct the host passes, turns exceptions into hvd_error,
-// and lets none escape. Threads: as in backend_abi.h; abort() and query() are called from any thread.
+// A communicator is a class with the methods it has: hvd::Comm<T> says which names are looked for, and
+// hvd::Device<T> (backend_device.hpp) does so for a device. This layer makes the tables from what is there, checks and
+// completes every struct the host passes, turns exceptions into hvd_error, and lets none escape. Threads: as in
+// backend_abi.h; abort() and query() are called from any thread.
 //
 //   struct MyComm : hvd::Comm<MyComm> {
 //     static constexpr uint64_t caps = HVD_CAP_REQUEST | HVD_CAP_MEM_HOST;
 //     explicit MyComm(const hvd::CommInit& init) : Comm(init) { ... }
 //     hvd::Work allreduce(const hvd::Coll& c) { ...; return hvd::Work::done(); }
 //   };
-//   HVD_BACKEND(mine, hvd::NoDevice, MyComm)
+//   HVD_BACKEND(mine, hvd::NoDevice, MyComm)      or (mine, MyDevice, MyComm), or (mine, MyDevice, hvd::NoComm)
 //
-// A complete one is tests/abi/loopback.cc.
+// Complete ones: tests/abi/loopback.cc for host memory; the template in backends/ for a device.
 #ifndef HVD_BACKEND_HPP_
 #define HVD_BACKEND_HPP_
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstring>
 #include <exception>
 #include <memory>
 #include <new>
 #include <string>
+#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "hvd/backend_abi.h"
+#include "hvd/backend_detect.hpp"
 
 // Hidden, for a reason beyond tidiness: default-visibility inline variables are unique in the process even across
 // RTLD_LOCAL, and one backend would then use another's host table.
@@ -113,6 +117,31 @@ inline hvd_rc fail(hvd_error* out, hvd_rc code, const char* text, int32_t flags 
   return code;
 }
 
+// A vendor's result codes as a table: one row for each code the library documents, 0 being success. Usually in a file
+// of its own, <name>_errors.inc. A code without a row is HVD_E_INTERNAL; its number is kept either way.
+struct ErrorRow {
+  int64_t vendor_code;
+  const char* name;
+  hvd_rc code;
+  int32_t flags;
+};
+template <size_t N>
+struct ErrorTable {
+  const char* library;  // its name, for messages
+  ErrorRow rows[N];
+
+  // Throws unless `result` is 0. `call` is what was called, `detail` what the library says about it (may be NULL).
+  void check(int64_t result, const char* call, const char* detail = nullptr) const {
+    if (result == 0) return;
+    const ErrorRow* row = std::find_if(rows, rows + N, [&](const ErrorRow& r) { return r.vendor_code == result; });
+    const bool known = row != rows + N;
+    std::string text = std::string(call) + ": " + library + " returned " + (known ? row->name : "an unknown code") +
+                       " (" + std::to_string(result) + ")";
+    if (detail != nullptr && *detail != '\0') text += std::string(": ") + detail;
+    throw Error(known ? row->code : HVD_E_INTERNAL, std::move(text), known ? row->flags : 0, result);
+  }
+};
+
 // Runs a thunk's body; no exception leaves it.
 template <class F>
 hvd_rc guarded(hvd_error* out, F&& body) noexcept {
@@ -147,6 +176,24 @@ inline std::string option(const char* key, const std::string& fallback) {
     if (rc == HVD_OK) return text.substr(0, std::strlen(text.c_str()));
     if (rc != HVD_E_INVALID || n <= text.size()) return fallback;
     text.resize(n);
+  }
+}
+
+// A plugin's own thread says who it is before its first call of the host.
+inline void thread_enter(const char* role) { host->thread_enter(role); }
+
+// Sleeps until done() says true (true) or the deadline passes (false); for runtimes that can only be asked. A deadline
+// of 0 stands for kDefaultWaitNs.
+inline constexpr int64_t kDefaultWaitNs = 60'000'000'000;
+template <class Done>
+bool poll_until(int64_t deadline_ns, Done&& done) {
+  using Clock = std::chrono::steady_clock;
+  const auto now = [] { return std::chrono::nanoseconds(Clock::now().time_since_epoch()).count(); };
+  if (deadline_ns <= 0) deadline_ns = now() + kDefaultWaitNs;
+  for (auto pause = std::chrono::microseconds(10);; pause = std::min(2 * pause, std::chrono::microseconds(1000))) {
+    if (done()) return true;
+    if (now() >= deadline_ns) return false;
+    std::this_thread::sleep_for(pause);
   }
 }
 
@@ -207,6 +254,12 @@ struct CommInit {
         deadline_ns(a.deadline_ns),
         notify_token(a.notify_token),
         store(a.store) {}
+  // The device of this backend's own device class D that the communicator works on.
+  template <class D>
+  D& device_as() const {
+    if (device == nullptr) throw Error(HVD_E_INVALID, "this communicator is for device memory and got no device");
+    return *reinterpret_cast<D*>(device);
+  }
   std::string key, id;
   std::vector<int32_t> ranks, hosts;
   int32_t rank, size;
@@ -217,6 +270,9 @@ struct CommInit {
 };
 
 inline constexpr uint32_t kDtypeBytes[HVD_DTYPE_COUNT] = {1, 1, 2, 2, 4, 8, 2, 4, 8, 1, 2, 1, 1, 4, 8};
+
+template <class D>
+auto native_stream(hvd_stream s);
 
 // One collective; a view that dies with the call. Addresses are for memory with plain addresses: for handles use
 // args().in[i] and its offset.
@@ -237,6 +293,11 @@ class Coll {
   }
   uint64_t element_bytes() const {
     return args_.dtype >= 0 && args_.dtype < HVD_DTYPE_COUNT ? kDtypeBytes[args_.dtype] : 0;
+  }
+  // The runtime's own stream of an operation on a device of class D.
+  template <class D>
+  auto stream() const {
+    return native_stream<D>(args_.stream);
   }
   double prescale() const { return args_.prescale == 0 ? 1 : args_.prescale; }
   double postscale() const { return args_.postscale == 0 ? 1 : args_.postscale; }
@@ -266,30 +327,47 @@ class Work {
   std::unique_ptr<Request> request_;
 };
 
+struct NoDevice {};
+struct NoComm {};  // for a backend with a device table only
+
 // Base of a communicator class T. Looked for in T, all optional but `caps` and T(const CommInit&):
-//   static constexpr uint64_t caps                HVD_CAP_*; ABORT and the groups are added from what is there
-//   static constexpr const char* device_types     "gpu"; for MEM_DEVICE
+//   static constexpr uint64_t caps                HVD_CAP_*; ABORT and GROUP_SAME are added from what is there
+//   static constexpr const char* device_types     for MEM_DEVICE; absent: D's
 //   static constexpr uint64_t dtypes, reductions  sets of 1 << HVD_<dtype>, 1 << HVD_<op>; absent: all
 //   Work allreduce, reduce, broadcast, allgather, reducescatter, alltoall, send, recv, barrier (const Coll&)
+//                               with HVD_CAP_STREAM they may return nothing
 //   void abort()                any thread, never blocks
 //   bool created()              creation goes on after the constructor; true when finished
 //   void finalize(int64_t deadline_ns);   void async_error() (throws what went wrong)
+//   void group_begin(), group_end();      T(T& parent, const CommInit&), for split
+//   void* mem_register(const hvd_buf&);   void mem_deregister(void*)
 //   static uint64_t id_bytes(); static void id_create(void* id)
 //   static hvd_coll_caps query(const Coll&)       when the sets above cannot express the answer
+//   static void load()          opens the vendor's library; before all else, may throw HVD_E_UNAVAILABLE
 //   static constexpr const char *tag, *version;   static const char* vendor_lib()
 //   static constexpr hvd_option options[]         made with hvd::make_option
-template <class T>
+// D: the device class whose memory it works on. It is made current (D::make_current) around every method.
+template <class T, class D = NoDevice>
 class Comm {
  public:
-  explicit Comm(const CommInit& init) : rank_(init.rank), size_(init.size) {}
+  using DeviceClass = D;
+  explicit Comm(const CommInit& init) : rank_(init.rank), size_(init.size), key_(init.key) {
+    // One that works on host memory as well is also made without a device.
+    if constexpr (!std::is_same_v<D, NoDevice>) {
+      if (init.device != nullptr || !(T::caps & HVD_CAP_MEM_HOST)) device_ = &init.device_as<D>();
+    }
+  }
   int32_t rank() const { return rank_; }
   int32_t size() const { return size_; }
+  const std::string& key() const { return key_; }
+  D& device() const { return *device_; }
+  bool has_device() const { return device_ != nullptr; }
 
  private:
   int32_t rank_, size_;
+  std::string key_;
+  D* device_ = nullptr;
 };
-
-struct NoDevice {};
 
 constexpr hvd_option make_option(const char* name, const char* type, const char* fallback, const char* range,
                                  const char* doc) {
@@ -306,6 +384,8 @@ constexpr hvd_option make_option(const char* name, const char* type, const char*
 }  // namespace hvd
 #pragma GCC visibility pop
 
+#include "hvd/backend_device.hpp"
+#include "hvd/backend_entry.hpp"
 #include "hvd/backend_tables.hpp"
 
 #endif  // HVD_BACKEND_HPP_

@@ -225,7 +225,7 @@ typedef struct hvd_comm_args {
   const int32_t* ranks; /* world ranks of the members, in order; `size` of them */
   const int32_t* hosts; /* host index of each member */
   int32_t rank, size;   /* of this process within the communicator */
-  hvd_device device;    /* NULL for host memory */
+  hvd_device device;    /* opened by this backend's own device table; NULL for host memory, or without such a table */
   int64_t deadline_ns;
   void* notify_token; /* to hand to host->notify */
 } hvd_comm_args;

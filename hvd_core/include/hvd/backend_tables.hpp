@@ -1,4 +1,4 @@
-// The second half of backend.hpp: tables and thunks made from a class by detection. Included by backend.hpp only.
+// The communicator half of backend.hpp: a table and its thunks made from a class by detection. Included by backend.hpp.
 //
 // Each thunk is noexcept, completes the caller's struct, calls one method, and fills the caller's hvd_error.
 #ifndef HVD_BACKEND_TABLES_HPP_
@@ -10,36 +10,34 @@
 namespace hvd {
 namespace detail {
 
-#define HVD_DETECT(name, expression) \
-  template <class T, class = void>   \
-  struct name : std::false_type {};  \
-  template <class T>                 \
-  struct name<T, std::void_t<decltype(expression)>> : std::true_type {};
-
-HVD_DETECT(HasAllreduce, std::declval<T&>().allreduce(std::declval<const Coll&>()))
-HVD_DETECT(HasReduce, std::declval<T&>().reduce(std::declval<const Coll&>()))
-HVD_DETECT(HasBroadcast, std::declval<T&>().broadcast(std::declval<const Coll&>()))
-HVD_DETECT(HasAllgather, std::declval<T&>().allgather(std::declval<const Coll&>()))
-HVD_DETECT(HasReducescatter, std::declval<T&>().reducescatter(std::declval<const Coll&>()))
-HVD_DETECT(HasAlltoall, std::declval<T&>().alltoall(std::declval<const Coll&>()))
-HVD_DETECT(HasSend, std::declval<T&>().send(std::declval<const Coll&>()))
-HVD_DETECT(HasRecv, std::declval<T&>().recv(std::declval<const Coll&>()))
-HVD_DETECT(HasBarrier, std::declval<T&>().barrier(std::declval<const Coll&>()))
-HVD_DETECT(HasAbort, std::declval<T&>().abort())
-HVD_DETECT(HasCreated, std::declval<T&>().created())
-HVD_DETECT(HasFinalize, std::declval<T&>().finalize(int64_t{}))
-HVD_DETECT(HasAsyncError, std::declval<T&>().async_error())
-HVD_DETECT(HasIdBytes, T::id_bytes())
-HVD_DETECT(HasQuery, T::query(std::declval<const Coll&>()))
-HVD_DETECT(HasDtypes, T::dtypes)
-HVD_DETECT(HasReductions, T::reductions)
-HVD_DETECT(HasDeviceTypes, T::device_types)
-HVD_DETECT(HasTag, T::tag)
-HVD_DETECT(HasVersion, T::version)
-HVD_DETECT(HasVendorLib, T::vendor_lib())
-HVD_DETECT(HasOptions, T::options[0])
-HVD_DETECT(HasTable, T::table())
-#undef HVD_DETECT
+HVD_METHOD(allreduce, WorkOrVoid, "hvd::Work allreduce(const hvd::Coll&)",
+           std::declval<T&>().allreduce(std::declval<const Coll&>()))
+HVD_METHOD(reduce, WorkOrVoid, "hvd::Work reduce(const hvd::Coll&)",
+           std::declval<T&>().reduce(std::declval<const Coll&>()))
+HVD_METHOD(broadcast, WorkOrVoid, "hvd::Work broadcast(const hvd::Coll&)",
+           std::declval<T&>().broadcast(std::declval<const Coll&>()))
+HVD_METHOD(allgather, WorkOrVoid, "hvd::Work allgather(const hvd::Coll&)",
+           std::declval<T&>().allgather(std::declval<const Coll&>()))
+HVD_METHOD(reducescatter, WorkOrVoid, "hvd::Work reducescatter(const hvd::Coll&)",
+           std::declval<T&>().reducescatter(std::declval<const Coll&>()))
+HVD_METHOD(alltoall, WorkOrVoid, "hvd::Work alltoall(const hvd::Coll&)",
+           std::declval<T&>().alltoall(std::declval<const Coll&>()))
+HVD_METHOD(send, WorkOrVoid, "hvd::Work send(const hvd::Coll&)", std::declval<T&>().send(std::declval<const Coll&>()))
+HVD_METHOD(recv, WorkOrVoid, "hvd::Work recv(const hvd::Coll&)", std::declval<T&>().recv(std::declval<const Coll&>()))
+HVD_METHOD(barrier, WorkOrVoid, "hvd::Work barrier(const hvd::Coll&)",
+           std::declval<T&>().barrier(std::declval<const Coll&>()))
+HVD_METHOD(abort, void, "void abort()", std::declval<T&>().abort())
+HVD_METHOD(created, bool, "bool created()", std::declval<T&>().created())
+HVD_METHOD(finalize, void, "void finalize(int64_t deadline_ns)", std::declval<T&>().finalize(int64_t{}))
+HVD_METHOD(async_error, void, "void async_error()", std::declval<T&>().async_error())
+HVD_METHOD(group_begin, void, "void group_begin()", std::declval<T&>().group_begin())
+HVD_METHOD(group_end, void, "void group_end()", std::declval<T&>().group_end())
+HVD_METHOD(mem_register, void*, "void* mem_register(const hvd_buf&)", std::declval<T&>().mem_register(hvd_buf{}))
+HVD_METHOD(mem_deregister, void, "void mem_deregister(void*)",
+           std::declval<T&>().mem_deregister(static_cast<void*>(nullptr)))
+HVD_METHOD(id_bytes, uint64_t, "static uint64_t id_bytes()", T::id_bytes())
+HVD_METHOD(id_create, void, "static void id_create(void*)", T::id_create(static_cast<void*>(nullptr)))
+HVD_METHOD(query, hvd_coll_caps, "static hvd_coll_caps query(const hvd::Coll&)", T::query(std::declval<const Coll&>()))
 
 constexpr bool reduces(int32_t coll) {
   return coll == HVD_ALLREDUCE || coll == HVD_REDUCE || coll == HVD_REDUCESCATTER;
@@ -49,6 +47,28 @@ constexpr bool reduces(int32_t coll) {
 
 template <class T>
 class CommTable {
+  using D = typename T::DeviceClass;
+  static constexpr bool kHasDevice = !std::is_same_v<D, NoDevice>;
+  static constexpr bool kStream = (T::caps & HVD_CAP_STREAM) != 0;
+  static constexpr bool kRequest = (T::caps & HVD_CAP_REQUEST) != 0;
+  static constexpr bool kGroups = detail::has_group_begin<T>();
+  static constexpr bool kRegisters = detail::has_mem_register<T>();
+  static constexpr bool kSplits = std::is_constructible_v<T, T&, const CommInit&>;
+  static constexpr uint64_t kGroupCaps = HVD_CAP_GROUP_SAME | HVD_CAP_GROUP_MIXED;
+
+  static_assert(std::is_constructible_v<T, const CommInit&>,
+                "a communicator class needs a public constructor from `const hvd::CommInit&`");
+  static_assert(kStream != kRequest, "caps must hold one of HVD_CAP_STREAM and HVD_CAP_REQUEST");
+  static_assert((T::caps & (HVD_CAP_MEM_HOST | HVD_CAP_MEM_DEVICE)) != 0,
+                "caps must hold HVD_CAP_MEM_HOST, HVD_CAP_MEM_DEVICE, or both");
+  static_assert(!(T::caps & HVD_CAP_MEM_DEVICE) || kHasDevice || detail::HasDeviceTypes<T>::value,
+                "HVD_CAP_MEM_DEVICE needs a device class, or `static constexpr const char* device_types`");
+  static_assert(kGroups == detail::has_group_end<T>(), "group_begin and group_end: both or none");
+  static_assert(kGroups || !(T::caps & kGroupCaps), "caps declare groups; group_begin and group_end are missing");
+  static_assert(kRegisters == detail::has_mem_deregister<T>(), "mem_register and mem_deregister: both or none");
+  static_assert(detail::has_id_bytes<T>() == detail::has_id_create<T>(), "id_bytes and id_create: both or none");
+  static_assert(detail::has_abort<T>() || !(T::caps & HVD_CAP_ABORT), "caps declare ABORT; abort() is missing");
+
  public:
   static const hvd_comm_api* table() {
     static const hvd_comm_api api = make();
@@ -58,121 +78,182 @@ class CommTable {
  private:
   // The object behind an hvd_comm.
   struct Holder {
-    explicit Holder(const CommInit& init) : comm(init) {}
+    template <class... Args>
+    explicit Holder(Args&&... args) : comm(std::forward<Args>(args)...) {}
     T comm;
     std::atomic<bool> aborted{false};
   };
 
   static Holder* holder(hvd_comm c) { return reinterpret_cast<Holder*>(c); }
-  static Request* request(hvd_req r) { return reinterpret_cast<Request*>(r); }
 
   static hvd_comm_api make() {
     hvd_comm_api t;
     std::memset(&t, 0, sizeof(t));
     t.hdr = {sizeof(t), HVD_ABI_MAJOR, HVD_ABI_MINOR, nullptr};
     t.device_types = "";
-    if constexpr (detail::HasDeviceTypes<T>::value) t.device_types = T::device_types;
-    t.caps = T::caps | (detail::HasAbort<T>::value ? uint64_t{HVD_CAP_ABORT} : 0);
-    if constexpr (detail::HasIdBytes<T>::value) {
+    if constexpr (detail::HasDeviceTypes<T>::value) {
+      t.device_types = T::device_types;
+    } else if constexpr (kHasDevice) {
+      t.device_types = D::device_type;
+    }
+    t.caps = T::caps | (detail::has_abort<T>() ? uint64_t{HVD_CAP_ABORT} : 0);
+    // The careful assumption about groups, where the class does not say.
+    if constexpr (kGroups && !(T::caps & kGroupCaps)) t.caps |= HVD_CAP_GROUP_SAME;
+    if constexpr (detail::has_id_bytes<T>()) {
       t.id_bytes = &id_bytes;
       t.id_create = &id_create;
     }
     t.create = &create;
-    if constexpr (detail::HasCreated<T>::value) t.create_test = &create_test;
-    if constexpr (detail::HasFinalize<T>::value) t.finalize = &finalize;
+    if constexpr (detail::has_created<T>()) t.create_test = &create_test;
+    if constexpr (kSplits) t.split = &split;
+    if constexpr (detail::has_finalize<T>()) t.finalize = &finalize;
     t.destroy = &destroy;
-    if constexpr (detail::HasAbort<T>::value) t.abort = &abort;
-    if constexpr (detail::HasAsyncError<T>::value) t.async_error = &async_error;
+    if constexpr (detail::has_abort<T>()) t.abort = &abort;
+    if constexpr (detail::has_async_error<T>()) t.async_error = &async_error;
     t.query = &query;
     t.collective = &collective;
-    if constexpr ((T::caps & HVD_CAP_REQUEST) != 0) {
+    if constexpr (kGroups) {
+      t.group_begin = &group_begin;
+      t.group_end = &group_end;
+    }
+    if constexpr (kRequest) {
       t.req_test = &req_test;
       t.req_wait = &req_wait;
       t.req_free = &req_free;
     }
+    if constexpr (kRegisters) {
+      t.mem_register = &mem_register;
+      t.mem_deregister = &mem_deregister;
+    }
     return t;
   }
 
-  static uint64_t id_bytes() noexcept {
-    if constexpr (detail::HasIdBytes<T>::value) return T::id_bytes();
-    return 0;
+  // Runs a body that returns an hvd_rc, with the device current if there is one; no exception leaves it.
+  template <class F>
+  static hvd_rc run([[maybe_unused]] D* device, hvd_error* error, F&& body) noexcept {
+    return guarded(error, [&]() -> hvd_rc {
+      if constexpr (kHasDevice) {
+        if (device != nullptr) {
+          [[maybe_unused]] const auto current = detail::enter(*device);
+          return body();
+        }
+      }
+      return body();
+    });
+  }
+  // The same for a communicator and a body that returns nothing, or false for what is still under way.
+  template <class F>
+  static hvd_rc on(hvd_comm c, hvd_error* error, F&& body) noexcept {
+    Holder* const h = holder(c);
+    if (h == nullptr) return fail(error, HVD_E_INVALID, "the communicator is NULL");
+    return run(device_of(h->comm), error, [&]() -> hvd_rc {
+      if constexpr (std::is_void_v<decltype(body(*h))>) {
+        body(*h);
+        return HVD_OK;
+      } else {
+        return body(*h) ? HVD_OK : HVD_INPROGRESS;
+      }
+    });
+  }
+  static D* device_of([[maybe_unused]] const T& comm) {
+    if constexpr (kHasDevice) {
+      if (comm.has_device()) return &comm.device();
+    }
+    return nullptr;
   }
 
+  static uint64_t id_bytes() noexcept { return T::id_bytes(); }
   static hvd_rc id_create(void* id, hvd_error* error) noexcept {
-    return guarded(error, [&] {
-      if constexpr (detail::HasIdBytes<T>::value) T::id_create(id);
+    return guarded(error, [&]() -> hvd_rc {
+      T::id_create(id);
       return HVD_OK;
     });
   }
 
-  static hvd_rc create(const hvd_comm_args* args, hvd_comm* out, hvd_error* error) noexcept {
+  template <class... Parent>
+  static hvd_rc make_comm(const hvd_comm_args* args, hvd_comm* out, hvd_error* error, Parent&... parent) noexcept {
     return guarded(error, [&]() -> hvd_rc {
       *out = nullptr;
-      auto made = std::make_unique<Holder>(CommInit(complete(args, "hvd_comm_args")));
-      *out = reinterpret_cast<hvd_comm>(made.release());
-      return detail::HasCreated<T>::value ? HVD_INPROGRESS : HVD_OK;
+      const CommInit init(complete(args, "hvd_comm_args"));
+      D* device = nullptr;
+      if constexpr (kHasDevice) device = reinterpret_cast<D*>(init.device);
+      return run(device, error, [&]() -> hvd_rc {
+        *out = reinterpret_cast<hvd_comm>(std::make_unique<Holder>(parent..., init).release());
+        return detail::has_created<T>() ? HVD_INPROGRESS : HVD_OK;
+      });
     });
   }
-
+  static hvd_rc create(const hvd_comm_args* args, hvd_comm* out, hvd_error* error) noexcept {
+    return make_comm(args, out, error);
+  }
+  static hvd_rc split(hvd_comm c, const hvd_comm_args* args, hvd_comm* out, hvd_error* error) noexcept {
+    if (c == nullptr) return fail(error, HVD_E_INVALID, "the communicator is NULL");
+    return make_comm(args, out, error, holder(c)->comm);
+  }
   static hvd_rc create_test(hvd_comm c, hvd_error* error) noexcept {
-    return guarded(error, [&]() -> hvd_rc {
-      if constexpr (detail::HasCreated<T>::value) {
-        if (!holder(c)->comm.created()) return HVD_INPROGRESS;
-      }
-      return HVD_OK;
-    });
+    return on(c, error, [](Holder& h) { return h.comm.created(); });
   }
-
   static hvd_rc finalize(hvd_comm c, int64_t deadline_ns, hvd_error* error) noexcept {
-    return guarded(error, [&]() -> hvd_rc {
-      if constexpr (detail::HasFinalize<T>::value) holder(c)->comm.finalize(deadline_ns);
-      return HVD_OK;
-    });
+    return on(c, error, [&](Holder& h) { h.comm.finalize(deadline_ns); });
   }
-
   static hvd_rc destroy(hvd_comm c, hvd_error* error) noexcept {
-    return guarded(error, [&]() -> hvd_rc {
-      delete holder(c);
-      return HVD_OK;
-    });
+    return on(c, error, [](Holder& h) { delete &h; });
   }
-
   static hvd_rc abort(hvd_comm c, hvd_error* error) noexcept {
-    return guarded(error, [&]() -> hvd_rc {
-      if (holder(c)->aborted.exchange(true)) return HVD_OK;
-      if constexpr (detail::HasAbort<T>::value) holder(c)->comm.abort();
-      return HVD_OK;
+    return on(c, error, [](Holder& h) {
+      if (!h.aborted.exchange(true)) h.comm.abort();
     });
   }
-
   static hvd_rc async_error(hvd_comm c, hvd_error* error) noexcept {
-    return guarded(error, [&]() -> hvd_rc {
-      if constexpr (detail::HasAsyncError<T>::value) holder(c)->comm.async_error();
-      return HVD_OK;
+    return on(c, error, [](Holder& h) {
+      check_alive(h);
+      h.comm.async_error();
     });
+  }
+  static hvd_rc group_begin(hvd_comm c, hvd_error* error) noexcept {
+    return on(c, error, [](Holder& h) {
+      check_alive(h);
+      h.comm.group_begin();
+    });
+  }
+  static hvd_rc group_end(hvd_comm c, hvd_error* error) noexcept {
+    return on(c, error, [](Holder& h) {
+      check_alive(h);
+      h.comm.group_end();
+    });
+  }
+  static hvd_rc mem_register(hvd_comm c, hvd_buf buf, void** out, hvd_error* error) noexcept {
+    return on(c, error, [&](Holder& h) { *out = h.comm.mem_register(buf); });
+  }
+  static hvd_rc mem_deregister(hvd_comm c, void* registered, hvd_error* error) noexcept {
+    return on(c, error, [&](Holder& h) { h.comm.mem_deregister(registered); });
+  }
+
+  static void check_alive(const Holder& h) {
+    if (h.aborted.load()) throw Error(HVD_E_ABORTED, "the communicator was aborted", HVD_EF_COMM_DEAD);
   }
 
   // Has the class a method for this collective?
   static bool has(int32_t coll) {
     switch (coll) {
       case HVD_ALLREDUCE:
-        return detail::HasAllreduce<T>::value;
+        return detail::has_allreduce<T>();
       case HVD_REDUCE:
-        return detail::HasReduce<T>::value;
+        return detail::has_reduce<T>();
       case HVD_BROADCAST:
-        return detail::HasBroadcast<T>::value;
+        return detail::has_broadcast<T>();
       case HVD_ALLGATHER:
-        return detail::HasAllgather<T>::value;
+        return detail::has_allgather<T>();
       case HVD_REDUCESCATTER:
-        return detail::HasReducescatter<T>::value;
+        return detail::has_reducescatter<T>();
       case HVD_ALLTOALL:
-        return detail::HasAlltoall<T>::value;
+        return detail::has_alltoall<T>();
       case HVD_SEND:
-        return detail::HasSend<T>::value;
+        return detail::has_send<T>();
       case HVD_RECV:
-        return detail::HasRecv<T>::value;
+        return detail::has_recv<T>();
       case HVD_BARRIER:
-        return detail::HasBarrier<T>::value;
+        return detail::has_barrier<T>();
       default:
         return false;
     }
@@ -196,10 +277,13 @@ class CommTable {
     hvd_coll_caps caps;
     std::memset(&caps, 0, sizeof(caps));
     if (!has(c.kind()) || !in_sets(c)) return caps;
-    if constexpr (detail::HasQuery<T>::value) return T::query(c);
-    caps.support = HVD_NATIVE;
-    caps.score = 50;
-    return caps;
+    if constexpr (detail::has_query<T>()) {
+      return T::query(c);
+    } else {
+      caps.support = HVD_NATIVE;
+      caps.score = 50;
+      return caps;
+    }
   }
 
   static hvd_rc query(hvd_comm, const hvd_coll_args* args, hvd_coll_caps* out, hvd_error* error) noexcept {
@@ -212,19 +296,27 @@ class CommTable {
 
   static Work call(T& comm, const Coll& c) {
     switch (c.kind()) {
-#define HVD_CALL(number, trait, method)                           \
-  case number:                                                    \
-    if constexpr (detail::trait<T>::value) return comm.method(c); \
+#define HVD_CALL(NUMBER, method)                                                           \
+  case HVD_##NUMBER:                                                                       \
+    if constexpr (detail::has_##method<T>()) {                                             \
+      if constexpr (std::is_void_v<decltype(comm.method(c))>) {                            \
+        static_assert(kStream, "with HVD_CAP_REQUEST, " #method " must return hvd::Work"); \
+        comm.method(c);                                                                    \
+        return Work::done();                                                               \
+      } else {                                                                             \
+        return comm.method(c);                                                             \
+      }                                                                                    \
+    }                                                                                      \
     break;
-      HVD_CALL(HVD_ALLREDUCE, HasAllreduce, allreduce)
-      HVD_CALL(HVD_REDUCE, HasReduce, reduce)
-      HVD_CALL(HVD_BROADCAST, HasBroadcast, broadcast)
-      HVD_CALL(HVD_ALLGATHER, HasAllgather, allgather)
-      HVD_CALL(HVD_REDUCESCATTER, HasReducescatter, reducescatter)
-      HVD_CALL(HVD_ALLTOALL, HasAlltoall, alltoall)
-      HVD_CALL(HVD_SEND, HasSend, send)
-      HVD_CALL(HVD_RECV, HasRecv, recv)
-      HVD_CALL(HVD_BARRIER, HasBarrier, barrier)
+      HVD_CALL(ALLREDUCE, allreduce)
+      HVD_CALL(REDUCE, reduce)
+      HVD_CALL(BROADCAST, broadcast)
+      HVD_CALL(ALLGATHER, allgather)
+      HVD_CALL(REDUCESCATTER, reducescatter)
+      HVD_CALL(ALLTOALL, alltoall)
+      HVD_CALL(SEND, send)
+      HVD_CALL(RECV, recv)
+      HVD_CALL(BARRIER, barrier)
 #undef HVD_CALL
       default:
         break;
@@ -232,12 +324,19 @@ class CommTable {
     throw Error(HVD_E_UNSUPPORTED, "this backend has no such collective");
   }
 
+  // A request in flight, and the device to make current for it.
+  struct Pending {
+    std::unique_ptr<Request> request;
+    D* device;
+  };
+  static Pending* pending(hvd_req r) { return reinterpret_cast<Pending*>(r); }
+
   static hvd_rc collective(hvd_comm c, const hvd_coll_args* args, hvd_req* out, hvd_error* error) noexcept {
-    return guarded(error, [&]() -> hvd_rc {
+    return on(c, error, [&](Holder& h) {
       if (out != nullptr) *out = nullptr;
       const hvd_coll_args mine = complete(args, "hvd_coll_args");
       const Coll coll(mine);
-      if (holder(c)->aborted.load()) throw Error(HVD_E_ABORTED, "the communicator was aborted", HVD_EF_COMM_DEAD);
+      check_alive(h);
       if (answer(coll).support == HVD_UNSERVED) {
         throw Error(HVD_E_UNSUPPORTED, "collective " + std::to_string(coll.kind()) + " with dtype " +
                                            std::to_string(coll.dtype()) + " and reduction " +
@@ -246,72 +345,30 @@ class CommTable {
       if (coll.buffers() > 1 && !(T::caps & HVD_CAP_VECTORED)) {
         throw Error(HVD_E_INVALID, "more than one buffer for a communicator without HVD_CAP_VECTORED");
       }
-      Request* pending = call(holder(c)->comm, coll).release();
-      if (pending == nullptr) return HVD_OK;
-      *out = reinterpret_cast<hvd_req>(pending);
-      return HVD_INPROGRESS;
+      std::unique_ptr<Request> request(call(h.comm, coll).release());
+      if (request == nullptr) return true;
+      if constexpr (kStream) throw Error(HVD_E_INTERNAL, "a STREAM communicator must not return a request");
+      *out = reinterpret_cast<hvd_req>(new Pending{std::move(request), device_of(h.comm)});
+      return false;
     });
   }
 
   static hvd_rc req_test(hvd_req r, hvd_error* error) noexcept {
-    return guarded(error, [&]() -> hvd_rc { return request(r)->test() ? HVD_OK : HVD_INPROGRESS; });
+    return run(pending(r)->device, error, [&] { return pending(r)->request->test() ? HVD_OK : HVD_INPROGRESS; });
   }
   static hvd_rc req_wait(hvd_req r, int64_t deadline_ns, hvd_error* error) noexcept {
-    return guarded(error, [&]() -> hvd_rc { return request(r)->wait(deadline_ns) ? HVD_OK : HVD_INPROGRESS; });
+    return run(pending(r)->device, error,
+               [&] { return pending(r)->request->wait(deadline_ns) ? HVD_OK : HVD_INPROGRESS; });
   }
   static hvd_rc req_free(hvd_req r) noexcept {
-    return guarded(nullptr, [&]() -> hvd_rc {
-      delete request(r);
-      return HVD_OK;
+    return run(pending(r)->device, nullptr, [&] {
+      delete pending(r);
+      return hvd_rc{HVD_OK};
     });
   }
 };
 
-// A device class says `static const hvd_device_api* table()`; NoDevice has none.
-template <class Device, class T>
-const hvd_backend_api* backend_table(const char* name) {
-  static std::string tag;
-  static const hvd_backend_api api = [&] {
-    hvd_backend_api t;
-    std::memset(&t, 0, sizeof(t));
-    t.hdr = {sizeof(t), HVD_ABI_MAJOR, HVD_ABI_MINOR, nullptr};
-    for (const char* p = name; *p; ++p) tag += *p >= 'a' && *p <= 'z' ? static_cast<char>(*p - 'a' + 'A') : *p;
-    t.name = name;
-    t.tag = tag.c_str();
-    t.version = "";
-    t.vendor_lib = "";
-    if constexpr (detail::HasTag<T>::value) t.tag = T::tag;
-    if constexpr (detail::HasVersion<T>::value) t.version = T::version;
-    if constexpr (detail::HasVendorLib<T>::value) t.vendor_lib = T::vendor_lib();
-    if constexpr (detail::HasTable<Device>::value) t.device = Device::table();
-    t.comm = CommTable<T>::table();
-    if constexpr (detail::HasOptions<T>::value) {
-      t.options = T::options;
-      t.option_count = sizeof(T::options) / sizeof(T::options[0]);
-    }
-    return t;
-  }();
-  return &api;
-}
-
 }  // namespace hvd
 #pragma GCC visibility pop
-
-#define HVD_TEXT(x) HVD_TEXT_OF(x)
-#define HVD_TEXT_OF(x) #x
-
-// Defines the one exported symbol. NAME without quotes; DEVICE a device class or hvd::NoDevice; COMM an hvd::Comm.
-#define HVD_BACKEND(NAME, DEVICE, COMM)                                                         \
-  extern "C" __attribute__((visibility("default"))) hvd_rc hvd_backend_entry_v1(                \
-      const hvd_host_api* host, const hvd_backend_api** out, hvd_error* error) {                \
-    return hvd::guarded(error, [&]() -> hvd_rc {                                                \
-      if (host == nullptr || host->hdr.struct_size < hvd::detail::kFirstSize<hvd_host_api>) {   \
-        throw hvd::Error(HVD_E_ABI, "the host's table is NULL or shorter than ABI 1.0 has it"); \
-      }                                                                                         \
-      hvd::host = host;                                                                         \
-      *out = hvd::backend_table<DEVICE, COMM>(HVD_TEXT(NAME));                                  \
-      return HVD_OK;                                                                            \
-    });                                                                                         \
-  }
 
 #endif  // HVD_BACKEND_TABLES_HPP_

@@ -1,0 +1,29 @@
+"""The conformance kit: does a backend keep the contract of hvd/backend_abi.h, and what does it serve?
+
+    python -m hvd_core.conformance BACKEND -np 4
+
+or, in a vendor's own test suite,
+
+    from hvd_core.conformance import CommonCases
+
+    class TestMine(CommonCases):
+        backend = "mine"
+
+Backends are called through their tables directly, with no engine in between. docs/conformance.md has the levels, the
+verdicts and the tolerances.
+"""
+
+__all__ = ["CommonCases", "Session", "case", "resolve"]
+
+_PLACES = {"CommonCases": "pytest_cases", "Session": "session", "case": "cases", "resolve": "resolve"}
+
+
+def __getattr__(name):
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    # A module of the package's has the function's name; the function is what is meant.
+    value = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
+    globals()[name] = value
+    return value

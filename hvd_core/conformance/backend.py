@@ -1,0 +1,223 @@
+"""A backend opened the way the engine opens it, and the host's side of the border in ctypes.
+
+Nothing of the engine takes part: struct sizes, absent slots and every byte around them are under the kit's control.
+One Backend per process; calls from any thread.
+"""
+
+from __future__ import annotations
+
+import ctypes as C
+import os
+import threading
+import time
+from typing import Any
+
+from hvd_core.bootstrap import BootstrapTimeout
+from hvd_core.conformance import abi
+from hvd_core.conformance.abi import (
+    ERR,
+    INPROGRESS,
+    OK,
+    TIMEOUT,
+    UNAVAILABLE,
+    BackendApi,
+    CollArgs,
+    CollCaps,
+    Error,
+    HostApi,
+    P,
+    new,
+    rc,
+)
+
+
+class BackendFailure(Exception):
+    """A slot answered with something other than it may. ``code``, ``flags`` and ``text`` are what it said."""
+
+    def __init__(self, what: str, code: int, error: Error) -> None:
+        self.what, self.code, self.flags = what, code, error.flags
+        self.text = error.text.decode(errors="replace")
+        super().__init__(f"{what} answered {code_name(code)}" + (f": {self.text}" if self.text else ""))
+
+
+def code_name(code: int) -> str:
+    """``TIMEOUT`` for 6; ``code 77`` for a number that the header does not have."""
+    return abi.CODES[code] if 0 <= code < len(abi.CODES) else f"code {code}, which the ABI does not have"
+
+
+def deadline(seconds: float) -> int:
+    """An absolute CLOCK_MONOTONIC deadline that many seconds from now, in nanoseconds."""
+    return time.monotonic_ns() + int(seconds * 1e9)
+
+
+class Host:
+    """The table that the backend is handed: log, store, options, thread names.
+
+    ``store`` has set, get, add and delete (hvd_core.bootstrap.StoreClient), or is None for a process alone.
+    """
+
+    def __init__(self, name: str, store: Any = None) -> None:
+        self.logged: list[tuple[int, str]] = []
+        self.threads: list[str] = []
+        self.notified: list[int] = []
+        self.keys: list[tuple[str, str]] = []  # ("set" or "del", key), in order
+        self._store, self._prefix = store, f"HOROVOD_BACKEND_{name.upper()}_"
+        self._scopes: dict[int, str] = {}
+        self._lock = threading.Lock()
+        self.table = new(HostApi)
+        self.table.log = abi.LOG(self._log)
+        self.table.store_set = abi.STORE_SET(self._set)
+        self.table.store_get = abi.STORE_GET(self._get)
+        self.table.store_add = abi.STORE_ADD(self._add)
+        self.table.store_del = abi.STORE_DEL(self._del)
+        self.table.option = abi.OPTION(self._option)
+        self.table.thread_enter = abi.THREAD_ENTER(lambda role: self.threads.append((role or b"").decode()))
+        self.table.activity = abi.ACTIVITY(lambda *_: None)
+        self.table.notify = abi.NOTIFY(lambda token: self.notified.append(token or 0))
+
+    def scope(self, prefix: str) -> int:
+        """What a communicator gets for ``store``: keys below ``prefix``."""
+        with self._lock:
+            token = len(self._scopes) + 1
+            self._scopes[token] = prefix
+            return token
+
+    def _log(self, level: int, file: bytes, line: int, text: bytes) -> None:
+        self.logged.append((level, (text or b"").decode(errors="replace")))
+
+    def _key(self, store: int | None, key: bytes) -> str:
+        return f"{self._scopes[store or 0]}/{key.decode()}"
+
+    def _set(self, store, key, p, n, error):
+        return self._answer(error, lambda: self._put(self._key(store, key), C.string_at(p, n)))
+
+    def _put(self, key: str, value: bytes) -> None:
+        self.keys.append(("set", key))
+        self._store.set(key, value)
+
+    def _get(self, store, key, p, n, deadline_ns, error):
+        def get():
+            left = (deadline_ns - time.monotonic_ns()) / 1e9 if deadline_ns else 60.0
+            value = self._store.get(self._key(store, key), max(0.0, min(left, 3600.0)))
+            room, n[0] = n[0], len(value)
+            if len(value) > room:
+                return abi.INVALID
+            C.memmove(p, value, len(value))
+            return OK
+
+        return self._answer(error, get)
+
+    def _add(self, store, key, delta, now, error):
+        def add():
+            self.keys.append(("set", self._key(store, key)))
+            now[0] = self._store.add(self._key(store, key), delta)
+
+        return self._answer(error, add)
+
+    def _del(self, store, key, error):
+        def delete():
+            self.keys.append(("del", self._key(store, key)))
+            self._store.delete(self._key(store, key))
+
+        return self._answer(error, delete)
+
+    def _option(self, key, text, n):
+        value = os.environ.get(self._prefix + key.decode().upper())
+        if value is None:
+            return UNAVAILABLE
+        raw = value.encode() + b"\0"
+        room, n[0] = n[0], len(raw)
+        if len(raw) > room:
+            return abi.INVALID
+        C.memmove(text, raw, len(raw))
+        return OK
+
+    @staticmethod
+    def _answer(error, action):
+        try:
+            return action() or OK
+        except BootstrapTimeout as late:
+            code, text = TIMEOUT, str(late)
+        except Exception as problem:  # nothing may leave a callback
+            code, text = abi.REMOTE, f"{type(problem).__name__}: {problem}"
+        if error:
+            error[0].code, error[0].text = code, text.encode()[:900]
+        return code
+
+
+ENTRY = C.CFUNCTYPE(rc, C.POINTER(HostApi), C.POINTER(C.POINTER(BackendApi)), ERR)
+
+
+class Backend:
+    """A loaded backend. ``path`` is a library's, or "entry:0x..." with an entry function's address in this process.
+
+    ``comm`` and ``device`` are its tables, None where it has none. Raises OSError when the library does not open,
+    AttributeError without the entry symbol, BackendFailure when the entry function refuses.
+    """
+
+    def __init__(self, name: str, path: str, store: Any = None) -> None:
+        self.name, self.path, self.host = name, str(path), Host(name, store)
+        if self.path.startswith("entry:"):
+            self.entry = ENTRY(int(self.path[6:], 16))
+        else:
+            self.library = C.CDLL(self.path, mode=os.RTLD_NOW | os.RTLD_LOCAL)
+            self.entry = ENTRY(("hvd_backend_entry_v1", self.library))
+        table, error = C.POINTER(BackendApi)(), new(Error)
+        code = self.entry(C.byref(self.host.table), C.byref(table), C.byref(error))
+        if code != OK:
+            raise BackendFailure("hvd_backend_entry_v1", code, error)
+        if not table:
+            raise BackendFailure("hvd_backend_entry_v1 (OK, but no table)", abi.ABI, error)
+        self.table = table
+        self.api = table.contents
+        self.comm = self.api.comm.contents if self.api.comm else None
+        self.device = self.api.device.contents if self.api.device else None
+
+    @property
+    def caps(self) -> int:
+        """The communicator table's capabilities; 0 without one."""
+        return self.comm.caps if self.comm else 0
+
+    def has(self, table: str, slot: str) -> bool:
+        """Whether the device or comm table reaches as far as the slot and fills it."""
+        return has_slot(getattr(self, table), slot)
+
+    def call(self, table: str, slot: str, *args: Any, allowed: tuple[int, ...] = (OK,)) -> int:
+        """Calls a slot with an error struct added. Raises BackendFailure for an answer that is not allowed."""
+        error = new(Error)
+        code = getattr(getattr(self, table), slot)(*args, C.byref(error))
+        if code not in allowed:
+            raise BackendFailure(slot, code, error)
+        return code
+
+    def query(
+        self, coll: int, dtype: int, op: int, size: int = 2, varying: bool = False, comm=None
+    ) -> CollCaps:
+        """What query says of one element per rank, asked as the engine asks. INVALID and UNSUPPORTED: unserved."""
+        args, caps, keep = new(CollArgs), new(CollCaps), []
+        args.coll, args.dtype, args.op = coll, dtype, op
+        if coll != abi.BARRIER:
+            divided = coll in (abi.REDUCESCATTER, abi.ALLTOALL)
+            empty, ones = (abi.Buf * 1)(), (C.c_uint64 * size)(*[1] * size)
+            count = (C.c_uint64 * 1)(size if divided else 1)
+            keep += [empty, ones, count]
+            args.n_bufs, args.in_, args.out, args.counts = 1, empty, empty, count
+            if varying:
+                args.out_counts = ones
+                if coll == abi.ALLTOALL:
+                    args.in_counts = ones
+        code = self.call(
+            "comm", "query", comm, C.byref(args), C.byref(caps), allowed=(OK, abi.INVALID, abi.UNSUPPORTED)
+        )
+        return caps if code == OK else new(CollCaps)
+
+
+def has_slot(table: C.Structure | None, slot: str) -> bool:
+    """HVD_HAS: the table is there, reaches as far as the slot, and fills it."""
+    if table is None:
+        return False
+    field = getattr(type(table), slot)
+    return table.hdr.struct_size >= field.offset + field.size and bool(getattr(table, slot))
+
+
+__all__ = ["INPROGRESS", "OK", "Backend", "BackendFailure", "Host", "P", "code_name", "deadline", "has_slot"]

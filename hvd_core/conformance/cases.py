@@ -1,0 +1,229 @@
+"""The list of cases, and what a case gets to work with.
+
+A case is a function of one argument, run on every rank at the same time. It returns when all is well, raises Failed
+(or BackendFailure) or Skip, and may leave rows. Cases are added with the decorator, a vendor's own ones included
+(``--cases MODULE``, or ``CommonCases.extra``).
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hvd_core.conformance import abi
+from hvd_core.conformance.backend import Backend, deadline
+from hvd_core.conformance.comm import Comm
+from hvd_core.conformance.memory import DeviceSpace, HostSpace, Space
+from hvd_core.conformance.verdicts import NOTE, Failed, Row, Skip
+
+LEVELS = {
+    "L0": "lint",
+    "L1": "device",
+    "L2": "collectives",
+    "L3": "ordering",
+    "L4": "failure",
+    "L5": "sanity",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """``name`` is the stable id, ``says`` one line for reports. ``ranks``: how many it needs at least; 0: none, it runs
+    in a process of its own. ``kills``: ranks die in it, so those that come after are new ones. ``seconds``: its deadline.
+    """
+
+    name: str
+    says: str
+    run: Callable[[Any], None]
+    ranks: int = 1
+    kills: bool = False
+    seconds: float = 60.0
+
+    @property
+    def level(self) -> str:
+        """``L2``."""
+        return self.name.split(".")[0]
+
+
+_CASES: dict[str, Case] = {}
+_PARTS = ("collectives", "moves")
+
+
+def case(name: str, says: str, **traits: Any) -> Callable[[Callable], Callable]:
+    """Makes a function a case. ValueError for a name that is taken."""
+
+    def add(function: Callable) -> Callable:
+        known = _CASES.get(name)
+        if known is not None and known.run.__qualname__ != function.__qualname__:
+            raise ValueError(f"horovod: conformance case '{name}' exists already")
+        _CASES[name] = Case(name, says, function, **traits)
+        return function
+
+    return add
+
+
+def all_cases(modules: Iterable[str] = ()) -> list[Case]:
+    """Every case in the order of levels; ``modules`` are imported first and bring their own."""
+    for part in _PARTS:
+        importlib.import_module(f"hvd_core.conformance.{part}")
+    for module in modules:
+        importlib.import_module(module)
+    return sorted(_CASES.values(), key=lambda c: c.level if c.level in LEVELS else "M")
+
+
+class Kit:
+    """What a case is given: the backend, this rank's place, memory, communicators, and ways to talk to the others."""
+
+    def __init__(self, config: dict, backend: Backend, store: Any) -> None:
+        self.config, self.backend, self._store = config, backend, store
+        self.rank, self.size, self.hosts = config["rank"], config["size"], config["hosts"]
+        self.quick: bool = config.get("quick", False)
+        self.patience: float = config.get("patience", 1.0)
+        self.rows: list[Row] = []
+        self._case, self._turn, self._made, self._spaces = "", 0, [], {}
+
+    def begin(self, case_name: str, serial: int) -> None:
+        """Forgets the case before. ``serial`` is the same on all ranks and never used twice."""
+        self.rows, self._case, self._turn = [], f"{case_name}#{serial}", 0
+
+    def end(self) -> None:
+        """Destroys what the case has made. Raises BackendFailure."""
+        made, self._made = self._made, []
+        for comm in made:
+            comm.destroy()
+
+    # ---------------------------------------------------------------------------------------------- verdicts
+
+    def row(self, what: str, verdict: str, text: str = "") -> None:
+        """A line below the case."""
+        self.rows.append(Row(what, verdict, text))
+
+    def note(self, what: str, text: str) -> None:
+        """A measurement or remark; never decides."""
+        self.row(what, NOTE, text)
+
+    @staticmethod
+    def expect(condition: Any, text: str) -> None:
+        """Raises Failed with the text when the condition is false."""
+        if not condition:
+            raise Failed(text)
+
+    @staticmethod
+    def skip(reason: str) -> None:
+        """Ends the case as SKIPPED."""
+        raise Skip(reason)
+
+    # ------------------------------------------------------------------------------------------------ others
+
+    def share(self, value: Any) -> list:
+        """What every rank passes here, in rank order. Values are JSON. Waits for all."""
+        self._turn += 1
+        key = f"kit/{self._case}/{self._turn}"
+        if self.size == 1:
+            return [json.loads(json.dumps(value))]
+        self._store.set(f"{key}/{self.rank}", json.dumps(value).encode())
+        return [json.loads(self._store.get(f"{key}/{r}", self.limit(30))) for r in range(self.size)]
+
+    def meet(self) -> None:
+        """Returns when every rank has come here."""
+        self.share(None)
+
+    def tell(self, name: str) -> None:
+        """Lets hear() return on all ranks."""
+        self._store.set(f"kit/{self._case}/told/{name}", b"1")
+
+    def hear(self, name: str, seconds: float = 20.0) -> bool:
+        """Waits for tell(name); whether it came in time."""
+        try:
+            self._store.get(f"kit/{self._case}/told/{name}", self.limit(seconds))
+            return True
+        except TimeoutError:
+            return False
+
+    def limit(self, seconds: float) -> float:
+        """A time limit, lengthened on slow machines (--patience)."""
+        return seconds * self.patience
+
+    # ---------------------------------------------------------------------------------- memory, communicators
+
+    def need_comm(self) -> None:
+        """Skips the case for a backend that has devices only."""
+        if self.backend.comm is None:
+            raise Skip("the backend has no communicator table; hvd-core moves its memory over other backends")
+
+    def need_ranks(self, least: int) -> None:
+        """Skips the case with fewer ranks."""
+        if self.size < least:
+            raise Skip(f"needs {least} ranks; start the kit with -np {least}")
+
+    def need_device(self, *slots: str) -> DeviceSpace:
+        """The device, opened. Skips the case without a device table or one of the slots."""
+        if self.backend.device is None:
+            raise Skip("the backend has no device table")
+        for slot in slots:
+            if not self.backend.has("device", slot):
+                raise Skip(f"the device table has no {slot}; hvd-core does without")
+        return self.device_space()
+
+    def device_space(self) -> DeviceSpace:
+        """Memory of this rank's device: the one whose ordinal is its rank on the host, around the number there are."""
+        if "device" not in self._spaces:
+            local = sum(1 for r in range(self.rank) if self.hosts[r] == self.hosts[self.rank])
+            self._spaces["device"] = DeviceSpace(self.backend, local)
+        return self._spaces["device"]
+
+    def spaces(self) -> list[Space]:
+        """The kinds of memory that the communicator reads, as far as the kit can make them."""
+        self.need_comm()
+        caps, found = self.backend.caps, []
+        if caps & abi.CAP_MEM_HOST:
+            found.append(self._spaces.setdefault("host", HostSpace()))
+        if caps & abi.CAP_MEM_DEVICE:
+            types = (self.backend.comm.device_types or b"").decode().split(",")
+            own = self.backend.device.device_type.decode() if self.backend.device else None
+            if own in types:
+                found.append(self.device_space())
+            elif not found:
+                raise Skip(f"it reads memory of {', '.join(types)}, and brings no device table to make such")
+            else:
+                self.note(
+                    "device memory", f"not tried: no device table here makes memory of {', '.join(types)}"
+                )
+        return found
+
+    def comm(
+        self, space: Space, members: Sequence[int] | None = None, seconds: float = 20.0, tag: str = ""
+    ) -> Comm | None:
+        """A new communicator of ``members`` (all ranks); None on a rank that is not one of them.
+
+        All ranks call it, in the same order. Destroyed at the end of the case. Raises BackendFailure.
+        """
+        self._turn += 1
+        members = list(range(self.size)) if members is None else list(members)
+        if self.rank not in members:
+            return None
+        prefix = f"comm/{self._case}/{self._turn}{tag}"
+        made = Comm(
+            self.backend, space, prefix, members, self.rank, self.hosts, deadline(self.limit(seconds))
+        )
+        self._made.append(made)
+        return made
+
+    def forget(self, comm: Comm) -> None:
+        """The case destroys this communicator itself."""
+        self._made.remove(comm)
+
+    @staticmethod
+    def open_files() -> int:
+        """How many descriptors this process has."""
+        return len(os.listdir("/proc/self/fd"))
+
+    @staticmethod
+    def pause(seconds: float) -> None:
+        """Sleeps."""
+        time.sleep(seconds)

@@ -1,0 +1,250 @@
+"""A communicator of the backend under test, and one operation on it, from the call to its completion.
+
+The kit hands over exactly what the header promises and no more: arguments live during the call only, and are
+overwritten after it. One thread at a time, but for abort() and async_error().
+"""
+
+from __future__ import annotations
+
+import ctypes as C
+import time
+from collections.abc import Sequence
+
+from hvd_core.conformance import abi
+from hvd_core.conformance.abi import (
+    CAP_REQUEST,
+    CAP_STREAM,
+    INPROGRESS,
+    OK,
+    TIMEOUT,
+    Buf,
+    CollArgs,
+    CommArgs,
+    P,
+    new,
+)
+from hvd_core.conformance.backend import Backend, BackendFailure, deadline
+from hvd_core.conformance.memory import Region, Space
+from hvd_core.conformance.verdicts import Failed
+
+LISTS = ("in_counts", "out_counts")
+
+
+class Pending:
+    """An operation that was started. ``wait`` completes it."""
+
+    def __init__(self, comm: Comm, request: P, until: int, stream: P | None) -> None:
+        self.comm, self.request, self.until, self.stream = comm, request, until, stream
+        self.done = comm.stream_mode is False and request.value is None
+        self.event: P | None = None
+        if comm.stream_mode:
+            self.event = P()
+            comm.backend.call("device", "event_create", comm.space.device, 0, C.byref(self.event))
+            comm.backend.call("device", "event_record", self.event, stream)
+
+    def test(self) -> bool:
+        """Whether it is complete. Raises BackendFailure when it failed."""
+        if self.done:
+            return True
+        table, slot, what = (
+            ("device", "event_query", self.event) if self.event else ("comm", "req_test", self.request)
+        )
+        return self._settle(lambda: self.comm.backend.call(table, slot, what, allowed=(OK, INPROGRESS)) == OK)
+
+    def wait(self, how: str = "wait", until: int | None = None) -> None:
+        """Until it is complete; ``how`` is wait or poll. Raises BackendFailure when it failed, Failed when it is
+        neither complete nor failed five seconds after its deadline (or at ``until``)."""
+        limit = until or self.until + 5 * 10**9
+        while not (self.test() if how == "poll" or self.event else self._sleep(limit)):
+            if time.monotonic_ns() > limit:
+                raise Failed("neither complete nor failed by its deadline + 5 s")
+            if self.event:
+                self.comm.raise_async_error()
+                time.sleep(0.0002)
+
+    def _sleep(self, limit: int) -> bool:
+        if self.done:
+            return True
+        call = self.comm.backend.call
+        return self._settle(
+            lambda: call("comm", "req_wait", self.request, limit, allowed=(OK, INPROGRESS)) == OK
+        )
+
+    def _settle(self, ask) -> bool:
+        try:
+            self.done = ask()
+        except BackendFailure:
+            self.done = True
+            self.free()
+            raise
+        if self.done:
+            self.free()
+            if self.event is None and self.comm.stream_mode:
+                self.comm.raise_async_error()
+        return self.done
+
+    def free(self) -> None:
+        """Gives the request or the event back."""
+        call = self.comm.backend.call
+        if self.event:
+            call("device", "event_destroy", self.event)
+        elif self.request.value is not None:
+            code = self.comm.backend.comm.req_free(self.request)
+            if code != OK:
+                raise BackendFailure("req_free", code, new(abi.Error))
+        self.event, self.request = None, P()
+
+
+class Comm:
+    """``members``: world ranks, of which ``world_rank`` is this process. ``prefix`` is its corner of the store.
+
+    Raises BackendFailure when it cannot be made by ``until``.
+    """
+
+    def __init__(
+        self, backend: Backend, space: Space, prefix: str, members: Sequence[int], world_rank: int,
+        hosts: Sequence[int], until: int,
+    ) -> None:  # fmt: skip
+        self.backend, self.space, self.prefix = backend, space, prefix
+        self.members, self.rank, self.size = list(members), list(members).index(world_rank), len(members)
+        self.stream_mode = bool(backend.caps & CAP_STREAM)
+        self.seq = 0
+        size = self.size
+        args = new(CommArgs)
+        ranks, host_list = (C.c_int32 * size)(*members), (C.c_int32 * size)(*(hosts[m] for m in members))
+        args.key, args.store = prefix.encode(), backend.host.scope(prefix)
+        args.ranks, args.hosts, args.rank, args.size = ranks, host_list, self.rank, size
+        args.device, args.deadline_ns = space.device, until
+        self.identifier = self._identifier(until)
+        if self.identifier is not None:
+            args.id, args.id_bytes = C.cast(self.identifier, P), len(self.identifier)
+        self.handle = P()
+        code = backend.call("comm", "create", C.byref(args), C.byref(self.handle), allowed=(OK, INPROGRESS))
+        if self.handle.value is None:
+            raise Failed("create answered OK, but gave no communicator")
+        while code == INPROGRESS:
+            code = backend.call("comm", "create_test", self.handle, allowed=(OK, INPROGRESS))
+            if time.monotonic_ns() > until + 5 * 10**9:
+                raise Failed("create_test still answers INPROGRESS 5 s after the deadline")
+            time.sleep(0.0005)
+        C.memset(C.byref(args, C.sizeof(abi.Hdr)), 0xEE, C.sizeof(args) - C.sizeof(abi.Hdr))
+
+    def _identifier(self, until: int):
+        backend = self.backend
+        count = backend.comm.id_bytes() if backend.has("comm", "id_bytes") else 0
+        if count == 0:
+            return None
+        store, key = backend.host._store, f"{self.prefix}#id"
+        identifier = (C.c_uint8 * count)()
+        if self.rank == 0:
+            backend.call("comm", "id_create", identifier)
+            if self.size > 1:
+                store.set(key, bytes(identifier))
+        else:
+            value = store.get(key, max(0.0, (until - time.monotonic_ns()) / 1e9))
+            C.memmove(identifier, value, count)
+        return identifier
+
+    def enqueue(
+        self, coll: int, dtype: int, ins: Sequence[Region] = (), outs: Sequence[Region] = (), op: int = 0,
+        counts: Sequence[int] = (), root: int = 0, peer: int = 0, pre: float = 0.0, post: float = 0.0,
+        in_counts=None, out_counts=None, seconds: float = 20.0, stream: P | None = None,
+    ) -> tuple[P, int]:  # fmt: skip
+        """The bare call of collective: (request, deadline). Raises BackendFailure."""
+        args, n = new(CollArgs), max(len(ins), len(outs))
+        args.coll, args.dtype, args.op, args.root, args.peer, args.n_bufs = coll, dtype, op, root, peer, n
+        args.prescale, args.postscale = pre, post
+        args.deadline_ns = until = deadline(seconds)
+        self.seq += 1
+        args.seq = self.seq
+        keep = [args]
+        for name, regions in (("in_", ins), ("out", outs)):
+            if regions:
+                keep.append((Buf * n)(*(r.buf for r in regions)))
+                setattr(args, name, keep[-1])
+        if n:
+            keep.append((C.c_uint64 * n)(*counts))
+            args.counts = keep[-1]
+        for name, values in zip(LISTS, (in_counts, out_counts)):
+            if values is not None:
+                keep.append((C.c_uint64 * len(values))(*values))
+                setattr(args, name, keep[-1])
+        if self.stream_mode:
+            args.stream = stream or self.space.stream
+        request = P()
+        code = self.backend.call(
+            "comm", "collective", self.handle, C.byref(args), C.byref(request), allowed=(OK, INPROGRESS)
+        )
+        # Whoever still looks at the arguments after the call finds garbage there.
+        for piece in keep:
+            C.memset(C.byref(piece), 0xEE, C.sizeof(piece))
+        self._check_answer(code, request)
+        return request, until
+
+    def start(self, coll: int, dtype: int, *args, **more) -> Pending:
+        """Starts a collective; see enqueue for the arguments. Raises BackendFailure."""
+        request, until = self.enqueue(coll, dtype, *args, **more)
+        return Pending(self, request, until, more.get("stream") or self.space.stream)
+
+    def run(self, coll: int, dtype: int, *args, how: str = "wait", **more) -> None:
+        """Starts a collective and completes it."""
+        self.start(coll, dtype, *args, **more).wait(how)
+
+    def group(self, calls: Sequence[dict]) -> list[Pending]:
+        """The calls between group_begin and group_end. Raises BackendFailure."""
+        self.backend.call("comm", "group_begin", self.handle)
+        try:
+            started = [self.enqueue(**call) for call in calls]
+        finally:
+            self.backend.call("comm", "group_end", self.handle)
+        stream = calls[0].get("stream") or self.space.stream
+        return [Pending(self, request, until, stream) for request, until in started]
+
+    def _check_answer(self, code: int, request: P) -> None:
+        if self.stream_mode and (code != OK or request.value is not None):
+            raise Failed("a STREAM communicator's collective must answer OK and give no request")
+        if self.backend.caps & CAP_REQUEST and (code == OK) != (request.value is None):
+            raise Failed("collective must give a request with INPROGRESS and none with OK")
+
+    def async_error(self) -> tuple[int, str]:
+        """(code, text): OK, UNSUPPORTED where the backend cannot tell, or what has gone wrong."""
+        if not self.backend.has("comm", "async_error"):
+            return abi.UNSUPPORTED, ""
+        try:
+            return self.backend.call("comm", "async_error", self.handle, allowed=(OK, abi.UNSUPPORTED)), ""
+        except BackendFailure as problem:
+            return problem.code, problem.text
+
+    def raise_async_error(self) -> None:
+        """Raises BackendFailure when async_error knows of one."""
+        code, text = self.async_error()
+        if code not in (OK, abi.UNSUPPORTED):
+            error = new(abi.Error)
+            error.text = text.encode()[:900]
+            raise BackendFailure("async_error", code, error)
+
+    def abort(self) -> None:
+        """From any thread."""
+        self.backend.call("comm", "abort", self.handle)
+
+    def finalize(self, seconds: float = 20.0) -> None:
+        """A collective goodbye, where the backend has one."""
+        if self.backend.has("comm", "finalize"):
+            self.backend.call("comm", "finalize", self.handle, deadline(seconds))
+
+    def destroy(self) -> None:
+        """Local. Nothing happens the second time."""
+        if self.handle is not None:
+            handle, self.handle = self.handle, None
+            self.backend.call("comm", "destroy", handle)
+
+
+def ending(pending: Pending) -> tuple[int, str]:
+    """(code, text) with which an operation ends; TIMEOUT with the text "hangs" when it does not."""
+    try:
+        pending.wait()
+        return OK, ""
+    except BackendFailure as problem:
+        return problem.code, problem.text
+    except Failed:
+        return TIMEOUT, "hangs"

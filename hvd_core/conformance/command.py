@@ -1,0 +1,131 @@
+"""The command line of the kit: which cases, where the reports go, the exit status.
+
+Exit status: 0 nothing failed, 1 a case failed, 2 the arguments make no sense, 3 the backend was not found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hvd_core.conformance.verdicts import FAIL
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    from hvd_core.conformance.cases import LEVELS
+
+    p = argparse.ArgumentParser(
+        prog="python -m hvd_core.conformance",
+        description="Tries a backend against the contract of hvd/backend_abi.h and says what it serves.",
+        epilog="Exit status: 0 nothing failed, 1 a case failed, 2 usage, 3 the backend was not found.",
+    )
+    p.add_argument("backend", nargs="?", help="name of an installed backend, or of the one in --library")
+    p.add_argument(
+        "-np", type=int, default=4, metavar="N", help="ranks to start (4); ignored within a job of mpirun's"
+    )
+    p.add_argument(
+        "--level",
+        action="append",
+        choices=list(LEVELS),
+        metavar="L",
+        help="only this level, L0 to L5; repeatable",
+    )
+    p.add_argument(
+        "--case", action="append", metavar="ID", help="only this case, such as L2.allreduce; repeatable"
+    )
+    p.add_argument("--list", action="store_true", help="print the cases and stop")
+    p.add_argument("--library", metavar="PATH", help="try this library; nothing needs to be installed")
+    p.add_argument(
+        "--cases", action="append", default=[], metavar="MODULE", help="a module with cases of your own"
+    )
+    p.add_argument("--quick", action="store_true", help="smaller counts and fewer repetitions")
+    p.add_argument("--patience", type=float, default=1.0, metavar="X", help="multiplies every time limit (1)")
+    p.add_argument(
+        "--json", metavar="FILE", help="results as JSON ('-': standard output, instead of the table)"
+    )
+    p.add_argument("--junit", metavar="FILE", help="results as JUnit XML")
+    p.add_argument(
+        "--matrix", metavar="FILE", help="support matrix in Markdown; between its markers if FILE has them"
+    )
+    p.add_argument("-v", "--verbose", action="store_true", help="also the lines below cases that passed")
+    return p
+
+
+def select(cases: Sequence, levels: Sequence[str] | None, ids: Sequence[str] | None) -> list:
+    """The cases asked for. ValueError for an id that does not exist."""
+    import difflib
+
+    names = [c.name for c in cases]
+    for wanted in ids or ():
+        if wanted not in names:
+            close = difflib.get_close_matches(wanted, names, n=1)
+            hint = f" Did you mean '{close[0]}'?" if close else ""
+            raise ValueError(
+                f"horovod: conformance: there is no case '{wanted}'.{hint}\n  list: python -m hvd_core.conformance --list"
+            )
+    if not levels and not ids:
+        return list(cases)
+    return [c for c in cases if c.name in (ids or ()) or c.level in (levels or ())]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the kit; the exit status."""
+    from hvd_core.conformance import report
+    from hvd_core.conformance.cases import all_cases
+    from hvd_core.conformance.session import inside_job
+
+    p = parser()
+    options = p.parse_args(arguments)
+    try:
+        cases = all_cases(options.cases)
+        chosen = select(cases, options.level, options.case)
+    except (ValueError, ImportError) as problem:
+        print(problem, file=sys.stderr)
+        return 2
+    if options.list:
+        report.print_list(chosen)
+        return 0
+    if not options.backend or options.np < 1:
+        p.print_usage(sys.stderr)
+        print("horovod: conformance: name a backend, such as shm, and at least one rank", file=sys.stderr)
+        return 2
+    if inside_job():
+        from hvd_core.conformance.launched import serve_or_lead
+
+        return serve_or_lead(options, chosen)
+    return run(options, chosen)
+
+
+def run(options: argparse.Namespace, chosen: list, ranks=None) -> int:
+    """Runs the chosen cases and writes the reports; the exit status."""
+    from hvd_core.backends.errors import BackendError
+    from hvd_core.conformance import matrix, report
+    from hvd_core.conformance.resolve import resolve
+    from hvd_core.conformance.session import Session
+
+    try:
+        target = resolve(options.backend, options.library)
+    except (BackendError, FileNotFoundError) as problem:
+        print(problem, file=sys.stderr)
+        return 3
+    size = ranks.size if ranks else options.np
+    printer = report.Table(target, size, options.verbose, quiet=options.json == "-")
+    results = []
+    with Session(
+        target, size, modules=options.cases, quick=options.quick, patience=options.patience, ranks=ranks
+    ) as session:
+        for case in chosen:
+            result = session.run(case.name)
+            results.append(result)
+            printer.add(result, case.says)
+    printer.end(results)
+    if options.json:
+        report.write_json(options.json, target, size, results)
+    if options.junit:
+        report.write_junit(Path(options.junit), target, results)
+    if options.matrix:
+        matrix.write(Path(options.matrix), target, results)
+    return 1 if any(r.verdict == FAIL for r in results) else 0

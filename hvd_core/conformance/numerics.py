@@ -1,0 +1,162 @@
+"""Data for the cases, what they must come to, and how far off a result may be.
+
+References are computed by NumPy in float64 (integers: exactly, in their own type). Stored values are NumPy arrays of an
+element's bits: bfloat16 is uint16, float8 is uint8.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hvd_core.conformance.abi import AVG, MAX, MIN, PROD, SUM
+
+OPS = {"sum": SUM, "prod": PROD, "min": MIN, "max": MAX, "avg": AVG}
+NUMBERS = {
+    "uint8": 0,
+    "int8": 1,
+    "uint16": 2,
+    "int16": 3,
+    "int32": 4,
+    "int64": 5,
+    "float16": 6,
+    "float32": 7,
+    "float64": 8,
+    "bool": 9,
+    "bfloat16": 10,
+    "float8_e4m3fn": 11,
+    "float8_e5m2": 12,
+    "uint32": 13,
+    "uint64": 14,
+}
+_STORED = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
+# Unit roundoff and the smallest positive number: what one rounding may cost.
+ROUNDING = {
+    "float64": (2.0**-53, 2.0**-1074),
+    "float32": (2.0**-24, 2.0**-149),
+    "float16": (2.0**-11, 2.0**-24),
+    "bfloat16": (2.0**-8, 2.0**-133),
+}
+_FOLD = {SUM: np.add, AVG: np.add, PROD: np.multiply, MIN: np.minimum, MAX: np.maximum}
+
+
+def stored(dtype: str) -> np.dtype:
+    """The NumPy type that an element's bits are kept in."""
+    return np.dtype(_STORED.get(dtype, dtype))
+
+
+def is_float(dtype: str) -> bool:
+    """Whether results are subject to rounding. float8 is only ever moved."""
+    return dtype in ROUNDING
+
+
+def reduces(dtype: str, op: int) -> bool:
+    """Whether the ABI gives the reduction a meaning: not for float8, and no average of bool."""
+    return not dtype.startswith("float8") and not (dtype == "bool" and op == AVG)
+
+
+def to_stored(dtype: str, values: np.ndarray) -> np.ndarray:
+    """Real numbers as elements of ``dtype``, rounded to nearest even."""
+    if dtype != "bfloat16":
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.asarray(values).astype(stored(dtype))
+    with np.errstate(over="ignore"):
+        narrow = np.asarray(values, np.float32)
+    bits = narrow.view(np.uint32)
+    rounded = ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype(
+        np.uint16
+    )
+    return np.where(np.isnan(narrow), np.uint16(0x7FC0), rounded)
+
+
+def to_real(dtype: str, elements: np.ndarray) -> np.ndarray:
+    """Elements of a floating type as float64."""
+    if dtype == "bfloat16":
+        return (elements.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
+    return elements.astype(np.float64)
+
+
+def sample(dtype: str, rank: int, count: int, salt: int = 0) -> np.ndarray:
+    """``count`` elements that depend on rank and index, chosen so that a narrower type cannot hold them.
+
+    64-bit integers lie near 2**40 + rank, float64 differ in the thirteenth digit, 8-bit sums overflow.
+    """
+    i = np.arange(count, dtype=np.uint64)
+    spread = (i * np.uint64(2654435761) + np.uint64(40503 * (rank + 31 * salt + 1))) % np.uint64(251)
+    if dtype == "bool":
+        return spread % np.uint64(3) != np.uint64(0)
+    if dtype.startswith("float8"):
+        return spread.astype(np.uint8)
+    if dtype == "float64":
+        return (spread.astype(np.float64) - 125.0) / 64 + 1e-12 * (spread.astype(np.float64) + 1 + rank)
+    if is_float(dtype):
+        return to_stored(dtype, (spread.astype(np.float64) - 125.0) / 64)
+    if dtype in ("int64", "uint64"):
+        return (spread + np.uint64(2**40 + rank)).astype(dtype)
+    if dtype in ("int32", "uint32"):
+        return (spread + np.uint64(2**24 + 1 + rank)).astype(dtype)
+    return (spread.astype(np.int64) - (125 if dtype.startswith("int") else 0)).astype(dtype)
+
+
+def _scaled(values: np.ndarray, factor: float) -> np.ndarray:
+    """Integers by a factor in float64: truncated toward zero, held within the type."""
+    limits = np.iinfo(values.dtype)
+    return np.clip(np.trunc(values.astype(np.float64) * factor), limits.min, limits.max).astype(values.dtype)
+
+
+def reduced(dtype: str, op: int, columns: list[np.ndarray], pre: float = 1.0, post: float = 1.0):
+    """(value, allowed): what one array per rank reduces to, and how far each element may be off (0: exact).
+
+    Floating values come as float64. The bound is that of a sum in any order with every step rounded to the type:
+    (ranks + 2) roundings of the sum of magnitudes.
+    """
+    if dtype == "bool":
+        fold = np.logical_or if op in (SUM, MAX) else np.logical_and
+        return fold.reduce(columns), np.zeros(columns[0].shape)
+    if is_float(dtype):
+        unit, tiny = ROUNDING[dtype]
+        wide = [to_real(dtype, c) * pre for c in columns]
+        share = 1.0 / len(columns) if op == AVG else 1.0
+        value = _FOLD[op].reduce(wide) * share * post
+        if op in (MIN, MAX):
+            roundings, magnitude = (0 if pre == 1 and post == 1 else 3), np.abs(value)
+        elif op == PROD:
+            roundings, magnitude = len(columns) + 2 + (len(columns) if pre != 1 else 0), np.abs(value)
+        else:
+            magnitude = np.add.reduce([np.abs(w) for w in wide]) * share * abs(post)
+            roundings = len(columns) + 2
+        return value, roundings * unit * magnitude + (tiny if roundings else 0.0)
+    columns = [_scaled(c, pre) if pre != 1 else c for c in columns]
+    if op == AVG:
+        total = (
+            [c.astype(object) for c in columns]
+            if columns[0].itemsize == 8
+            else [c.astype(np.int64) for c in columns]
+        )
+        whole = np.add.reduce(total)
+        value = (np.sign(whole) * (np.abs(whole) // len(columns))).astype(columns[0].dtype)
+    else:
+        value = columns[0]
+        for column in columns[1:]:
+            value = _FOLD[op](value, column)  # wraps as the type does
+    return (_scaled(value, post) if post != 1 else value), np.zeros(value.shape)
+
+
+def compare(dtype: str, got: np.ndarray, value: np.ndarray, allowed: np.ndarray | None = None) -> str:
+    """ "" when ``got`` is as it must be; else the first places where it is not. ``allowed`` None: the same bits."""
+    if got.shape != value.shape:
+        return f"{got.size} elements instead of {value.size}"
+    if allowed is None or not is_float(dtype):
+        wrong = got.view(np.uint8 if got.dtype == bool else got.dtype) != value.view(
+            np.uint8 if value.dtype == bool else value.dtype
+        )
+        shown = value
+    else:
+        got = to_real(dtype, got)
+        with np.errstate(invalid="ignore"):
+            wrong = ~(np.abs(got - value) <= allowed) & ~(np.isnan(got) & np.isnan(value)) & (got != value)
+        shown = value
+    if not wrong.any():
+        return ""
+    at = np.flatnonzero(wrong)
+    pairs = ", ".join(f"[{i}] {got[i]!r} instead of {shown[i]!r}" for i in at[:3])
+    return f"{at.size} of {got.size} elements are wrong: {pairs.replace('np.', '')}"

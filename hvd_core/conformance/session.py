@@ -1,0 +1,225 @@
+"""Runs cases on ranks: starts them, gives each case its deadline, replaces ranks that hang or have died.
+
+A Session is used by one thread. ``ranks`` is a LocalRanks, or launched.LaunchedRanks within a job of mpirun's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+
+from hvd_core.bootstrap import StoreServer
+from hvd_core.bootstrap.auth import new_secret
+from hvd_core.bootstrap.identity import identify
+from hvd_core.conformance.resolve import Target
+from hvd_core.conformance.verdicts import FAIL, SKIPPED, Result, merge
+
+# Once a rank has failed, the others are given so long to come to an end by themselves.
+GRACE_S = 8.0
+_IDENTITY = ("OMPI_", "PMIX_", "PMI_", "MPI_LOCAL", "TORCHELASTIC_")
+
+
+class RanksBroken(RuntimeError):
+    """The ranks could not open the backend; the text says why."""
+
+
+class LocalRanks:
+    """``size`` processes of this machine."""
+
+    can_restart = True
+
+    def __init__(self, target: Target, size: int, **settings) -> None:
+        self.target, self.size, self.settings = target, size, settings
+        self._secret = new_secret()
+        self._server = StoreServer(secret=self._secret)
+        self._processes: list[subprocess.Popen] = []
+        self._errors: list = []
+
+    def start(self) -> None:
+        """Starts ranks where there are none. Raises RanksBroken when they do not come up."""
+        if self._processes:
+            return
+        config = {
+            **self.settings, "name": self.target.name, "path": self.target.path, "python": self.target.python,
+            "size": self.size, "hosts": [0] * self.size, "store": self._server.address, "secret": self._secret.hex(),
+        }  # fmt: skip
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(_IDENTITY)}
+        environment.setdefault("OMP_NUM_THREADS", "1")
+        for rank in range(self.size):
+            errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by stop)
+            process = subprocess.Popen(
+                [sys.executable, "-m", "hvd_core.conformance.worker"],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environment, bufsize=0,
+            )  # fmt: skip
+            self._processes.append(process)
+            self._errors.append(errors)
+            self._write(rank, {**config, "rank": rank})
+        answers = self.collect(60.0)
+        for rank in range(self.size):
+            if "ready" not in (answers.get(rank) or {}):
+                said = (answers.get(rank) or {}).get("broken") or self.last_words(rank)
+                self.stop()
+                raise RanksBroken(said)
+
+    def order(self, case: str, serial: int) -> None:
+        """Tells all ranks to run a case."""
+        for rank in range(self.size):
+            self._write(rank, {"case": case, "serial": serial})
+
+    def collect(self, seconds: float, grace: float = GRACE_S) -> dict[int, dict | None]:
+        """One answer of each rank; None for a rank that died, absent for one that does not answer in time."""
+        answers: dict[int, dict | None] = {}
+        until = time.monotonic() + seconds
+        with selectors.DefaultSelector() as selector:
+            buffers = {}
+            for rank, process in enumerate(self._processes):
+                selector.register(process.stdout, selectors.EVENT_READ, rank)
+                buffers[rank] = b""
+            while len(answers) < self.size:
+                left = until - time.monotonic()
+                if left <= 0:
+                    break
+                for key, _ in selector.select(left):
+                    rank = key.data
+                    chunk = os.read(key.fd, 1 << 20)
+                    buffers[rank] += chunk
+                    if chunk and b"\n" not in buffers[rank]:
+                        continue
+                    answers[rank] = json.loads(buffers[rank]) if chunk else None
+                    selector.unregister(key.fileobj)
+                    if answers[rank] is None or answers[rank].get("verdict") == FAIL:
+                        until = min(until, time.monotonic() + grace)
+        return answers
+
+    def _write(self, rank: int, message: dict) -> None:
+        try:
+            self._processes[rank].stdin.write(json.dumps(message).encode() + b"\n")
+        except BrokenPipeError:
+            pass  # it has died; collect() finds out
+
+    def last_words(self, rank: int) -> str:
+        """How a rank ended, with the last lines that it wrote."""
+        process, errors = self._processes[rank], self._errors[rank]
+        try:
+            code = process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            return "it still runs"
+        end = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+        errors.seek(0)
+        lines = errors.read().decode(errors="replace").strip().splitlines()[-3:]
+        return end + (f"; it wrote: {' | '.join(lines)}" if lines else "")
+
+    def stop(self) -> None:
+        """Ends all ranks, whatever they do."""
+        for process in self._processes:
+            process.stdin.close()
+        for process in self._processes:
+            try:
+                process.wait(0.5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            process.stdout.close()
+        for errors in self._errors:
+            errors.close()
+        self._processes, self._errors = [], []
+
+    def close(self) -> None:
+        """Ends all."""
+        self.stop()
+        self._server.close()
+
+
+class Session:
+    """Runs cases, one at a time. A context manager."""
+
+    def __init__(
+        self, target: Target, size: int = 4, *, modules: Sequence[str] = (), quick: bool = False,
+        patience: float = 1.0, ranks=None,
+    ) -> None:  # fmt: skip
+        from hvd_core.conformance.cases import all_cases
+
+        self.cases = {c.name: c for c in all_cases(modules)}
+        self.target, self.patience = target, patience
+        self.ranks = ranks or LocalRanks(target, size, modules=list(modules), quick=quick, patience=patience)
+        self._serial, self._broken, self._over = 0, "", ""
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.ranks.close()
+
+    def run(self, name: str) -> Result:
+        """Runs one case to its verdict. KeyError for a case that does not exist."""
+        case = self.cases[name]
+        if case.ranks == 0:
+            return self._alone(case)
+        if case.ranks > self.ranks.size:
+            return Result(name, SKIPPED, f"needs {case.ranks} ranks; start the kit with -np {case.ranks}")
+        if self._over:
+            return Result(name, SKIPPED, self._over)
+        if case.kills and not self.ranks.can_restart:
+            return Result(
+                name, SKIPPED, "kills ranks, and the launcher would end the job; run the kit without it"
+            )
+        if self._broken:
+            return Result(name, FAIL, self._broken)
+        try:
+            self.ranks.start()
+        except RanksBroken as problem:
+            self._broken = f"the ranks do not open the backend: {problem}"
+            return Result(name, FAIL, self._broken)
+        return self._on_ranks(case)
+
+    def _on_ranks(self, case) -> Result:
+        self._serial += 1
+        self.ranks.order(case.name, self._serial)
+        answers = self.ranks.collect(case.seconds * self.patience)
+        by_rank = {r: Result.from_dict(a) for r, a in answers.items() if a}
+        lost = case.kills and any(r.verdict != FAIL for r in by_rank.values())
+        for rank in range(self.ranks.size):
+            if rank in by_rank:
+                continue
+            if rank in answers:
+                if lost and not self._was_killed(rank):
+                    lost = False
+                if not lost:
+                    by_rank[rank] = Result(case.name, FAIL, f"died: {self.ranks.last_words(rank)}")
+            elif any(r.verdict == FAIL for r in by_rank.values()):
+                pass  # the others' failure has left it waiting
+            else:
+                limit = case.seconds * self.patience
+                by_rank[rank] = Result(
+                    case.name, FAIL, f"did not come to an end within {limit:g} s", [], limit
+                )
+        result = merge(case.name, by_rank)
+        if case.kills or result.verdict == FAIL or len(answers) < self.ranks.size:
+            if self.ranks.can_restart:
+                self.ranks.stop()
+            elif len(answers) < self.ranks.size:
+                self._over = (
+                    f"{case.name} has left ranks hanging, and the launcher's ranks cannot be replaced"
+                )
+        return result
+
+    def _was_killed(self, rank: int) -> bool:
+        return "SIGKILL" in self.ranks.last_words(rank)
+
+    def _alone(self, case) -> Result:
+        from hvd_core.conformance.alone import run_alone
+
+        return run_alone(case, self.target, self.patience)
+
+
+def inside_job() -> bool:
+    """Whether a launcher has started this process as one of several ranks."""
+    identity = identify(os.environ)
+    return identity.launcher != "single" and identity.size != 1

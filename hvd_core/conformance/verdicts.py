@@ -1,0 +1,92 @@
+"""What a case can come to, and what is collected on the way there. Plain data, the same on the wire and in reports."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+
+PASS, FAIL, SKIPPED, EMULATED = "PASS", "FAIL", "SKIPPED", "EMULATED"
+# Of rows only: NATIVE served as declared; REFUSED not served, and nothing is composed in its place.
+NATIVE, REFUSED, NOTE = "NATIVE", "-", "NOTE"
+
+
+class Failed(Exception):
+    """The case fails on this rank, with this text, and cannot go on."""
+
+
+class Skip(Exception):
+    """The case cannot be tried here; the text says why."""
+
+
+class Composed(Skip):
+    """Not served, and rightly refused: hvd-core composes it. The case ends as EMULATED."""
+
+
+@dataclass
+class Row:
+    """One line below a case: an element type and reduction, a size, a measurement."""
+
+    what: str
+    verdict: str
+    text: str = ""
+
+
+@dataclass
+class Result:
+    """A case's outcome. ``text`` is why, for all but PASS. ``seconds`` is how long it took, ranks in parallel."""
+
+    case: str
+    verdict: str
+    text: str = ""
+    rows: list[Row] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def level(self) -> str:
+        """``L2``."""
+        return self.case.split(".")[0]
+
+    def as_dict(self) -> dict:
+        """For JSON."""
+        return asdict(self)
+
+    @staticmethod
+    def from_dict(data: dict) -> Result:
+        """The reverse of as_dict()."""
+        return Result(**{**data, "rows": [Row(**row) for row in data["rows"]]})
+
+
+_SEVERITY = (NATIVE, EMULATED, REFUSED, NOTE, FAIL)
+
+
+def merge(case: str, by_rank: dict[int, Result]) -> Result:
+    """One result from what the ranks say: a failure of one is a failure; a skip counts when all skip."""
+    seconds = max((r.seconds for r in by_rank.values()), default=0.0)
+    rows: dict[str, Row] = {}
+    for rank, result in sorted(by_rank.items()):
+        for row in result.rows:
+            text = f"rank {rank}: {row.text}" if row.verdict == FAIL and len(by_rank) > 1 else row.text
+            known = rows.get(row.what)
+            if known is None or _SEVERITY.index(row.verdict) > _SEVERITY.index(known.verdict):
+                rows[row.what] = Row(row.what, row.verdict, text)
+    merged = Result(case, PASS, "", list(rows.values()), seconds)
+    failed = {rank: r for rank, r in sorted(by_rank.items()) if r.verdict == FAIL}
+    bad = [row for row in merged.rows if row.verdict == FAIL]
+    if failed or bad:
+        merged.verdict = FAIL
+        said: dict[str, list[int]] = {}
+        for rank, r in failed.items():
+            if r.text:
+                said.setdefault(r.text, []).append(rank)
+        texts = [f"{_ranks(ranks)}: {text}" if len(by_rank) > 1 else text for text, ranks in said.items()]
+        texts = texts or [f"{row.what}: {row.text}" for row in bad[:3]]
+        merged.text = "; ".join(texts)
+    elif by_rank and all(r.verdict == SKIPPED for r in by_rank.values()):
+        merged.verdict, merged.text = SKIPPED, by_rank[min(by_rank)].text
+    elif any(r.verdict == EMULATED for r in by_rank.values()):
+        first = next(r for r in by_rank.values() if r.verdict == EMULATED)
+        merged.verdict, merged.text = EMULATED, first.text
+    return merged
+
+
+def _ranks(ranks: list[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))}"

@@ -1,0 +1,94 @@
+"""One rank: opens the backend once and runs the cases it is told to, one after the other.
+
+``python -m hvd_core.conformance.worker`` reads lines of JSON from its standard input (the first one is the
+configuration, then {"case": ..., "serial": ...}) and writes a Result for each to its standard output. What the backend
+prints goes to standard error. Whoever started it may kill it at any time.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import time
+import traceback
+from typing import Any
+
+from hvd_core.conformance.verdicts import EMULATED, FAIL, PASS, SKIPPED, Composed, Failed, Result, Skip
+
+
+class Worker:
+    """``store`` is connected already. Raises what Backend raises when the backend does not open."""
+
+    def __init__(self, config: dict, store: Any) -> None:
+        from hvd_core.conformance.backend import Backend
+        from hvd_core.conformance.cases import Kit, all_cases
+
+        self.cases = {c.name: c for c in all_cases(config.get("modules", ()))}
+        path = config["path"]
+        if config.get("python"):
+            path = _python_backend(config["python"])
+        self.kit = Kit(config, Backend(config["name"], path, store), store)
+
+    def run(self, name: str, serial: int) -> Result:
+        """Runs a case. Never raises; what it takes to be a failure is in the result."""
+        from hvd_core.conformance.backend import BackendFailure
+
+        kit, result, started = self.kit, Result(name, PASS), time.monotonic()
+        kit.begin(name, serial)
+        try:
+            self.cases[name].run(kit)
+            kit.end()
+        except Composed as composed:
+            result.verdict, result.text = EMULATED, str(composed)
+        except Skip as skipped:
+            result.verdict, result.text = SKIPPED, str(skipped)
+        except (Failed, BackendFailure) as problem:
+            result.verdict, result.text = FAIL, str(problem)
+        except Exception as problem:
+            where = traceback.extract_tb(problem.__traceback__)[-1]
+            place = f"{os.path.basename(where.filename)}:{where.lineno}"
+            result.verdict, result.text = FAIL, f"{type(problem).__name__}: {problem} ({place})"
+            traceback.print_exc()
+        if result.verdict in (EMULATED, SKIPPED):
+            try:
+                kit.end()
+            except BackendFailure as problem:
+                result.verdict, result.text = FAIL, str(problem)
+        result.rows, result.seconds = kit.rows, time.monotonic() - started
+        return result
+
+
+def _python_backend(place: str) -> str:
+    from hvd_core.backends.python_backend import register_python_backend
+
+    module, _, attribute = place.partition(":")
+    return register_python_backend(getattr(importlib.import_module(module), attribute)).path
+
+
+def main() -> None:
+    """Entry of ``python -m``."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    config = json.loads(sys.stdin.readline())
+    try:
+        from hvd_core.bootstrap import StoreClient
+
+        store = StoreClient(config["store"], bytes.fromhex(config["secret"]))
+        worker = Worker(config, store)
+    except BaseException as problem:
+        answers.write(json.dumps({"broken": f"{type(problem).__name__}: {problem}"}) + "\n")
+        traceback.print_exc()
+        os._exit(1)
+    answers.write(json.dumps({"ready": os.getpid()}) + "\n")
+    for line in sys.stdin:
+        order = json.loads(line)
+        answers.write(json.dumps(worker.run(order["case"], order["serial"]).as_dict()) + "\n")
+    # A backend's exit handlers are its own affair; a rank that was left behind must not hang in them.
+    sys.stderr.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
