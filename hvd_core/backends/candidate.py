@@ -29,6 +29,8 @@ class Candidate:
     """The folder in which the distribution's metadata lie; for a path, the library."""
     metadata: str | None = None
     """Name of the folder with the distribution's metadata, such as ``x-1.0.dist-info``."""
+    for_tests: bool = False
+    """Whether it is there to try out what runs above it, and not worth a user's thought."""
     from_spec: bool = False
     """Whether the launcher found it, on a host that may not be this one."""
 

@@ -16,7 +16,7 @@ def did_you_mean(word: str, words: Iterable[str]) -> str:
 
 def list_installed(candidates: Iterable[Candidate]) -> str:
     """``shm, tcp (embedded), other (its-wheel 0.3.0)``: names with where they come from."""
-    found = list(candidates)
+    found = [c for c in candidates if not c.for_tests]
     names = [c.name for c in found if c.origin == EMBEDDED]
     parts = [f"{', '.join(names)} (embedded)"] if names else []
     parts += [f"{c.name} ({c.describe_origin()})" for c in found if c.origin != EMBEDDED]
@@ -36,8 +36,9 @@ def not_installed(
     it would invite strangers to publish under them.
     """
     asked = f" (from {source})" if source else ""
+    near = did_you_mean(name, [c.name for c in candidates if not c.for_tests])
     text = (
-        f"horovod: backend '{name}'{asked} is not installed.{did_you_mean(name, [c.name for c in candidates])}\n"
+        f"horovod: backend '{name}'{asked} is not installed.{near}\n"
         f"  installed: {list_installed(candidates)}\n"
         "  list: hvd plugin list"
     )

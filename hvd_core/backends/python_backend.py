@@ -9,52 +9,22 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import threading
 import time
 import traceback
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from hvd_core.backends import registry
-from hvd_core.backends.candidate import PYTHON, Candidate
-from hvd_core.backends.errors import BackendCallError, BackendUnavailable
-
-# In the order of the ABI's numbers.
-COLLECTIVES = (
-    *("allreduce", "reduce", "broadcast", "allgather", "reducescatter"),
-    *("alltoall", "send", "recv", "barrier"),
-)
-DTYPES = (
-    *("uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64"),
-    *("bool", "bfloat16", "float8_e4m3fn", "float8_e5m2", "uint32", "uint64"),
-)
-REDUCTIONS = ("sum", "prod", "min", "max", "avg")
+from hvd_core.backends.candidate import NAME, PYTHON, Candidate
+from hvd_core.backends.python_calls import COLLECTIVES, DTYPES, REDUCTIONS, dispatch, failure, seconds
+from hvd_core.backends.python_options import Option, read_option
 
 _REDUCING = ("allreduce", "reduce", "reducescatter")
-_AS_BITS = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
 _VECTORED, _ONE_HOST = 1 << 2, 1 << 6  # HVD_CAP_*
-_COMM_DEAD = 2  # HVD_EF_*
 _NO_DEADLINE = 2**63 - 1
 _LOG_WARN = 3
 _log = logging.getLogger("horovod")
-
-
-@dataclass(frozen=True)
-class Call:
-    """What is common to a collective's buffers. ``dtype`` names their type, also where arrays hold its bits only."""
-
-    coll: str
-    dtype: str
-    seq: int
-    deadline: float | None  # in time.monotonic()'s seconds; None: none
-
-    def timeout(self) -> float | None:
-        """Seconds left, for a socket or a lock; None without a deadline."""
-        return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
 
 
 class Store:
@@ -114,6 +84,7 @@ class PythonBackend:
     vectored = False  # takes several buffers in one call
     one_host = False  # all ranks of a communicator must share a host
     max_count = 0  # elements in one call; 0: no limit
+    options: Sequence[Option] = ()  # read them with self.option()
 
     def serves(self, coll: str, dtype: str, op: str) -> bool:
         """Whether the collective is served for this type and reduction (movement ignores ``op``, a barrier both).
@@ -124,6 +95,10 @@ class PythonBackend:
             and (coll == "barrier" or self.dtypes is None or dtype in self.dtypes)
             and (coll not in _REDUCING or self.reductions is None or op in self.reductions)
         )
+
+    def option(self, name: str) -> Any:
+        """The value of a declared option: of its variable, or its default. Raises ValueError for a bad value."""
+        return read_option(self.name, next(o for o in self.options if o.name == name))
 
     def create(
         self,
@@ -156,6 +131,7 @@ class RegisteredBackend:
             serves=lambda coll, dtype, op: bool(
                 backend.serves(COLLECTIVES[coll], DTYPES[dtype], REDUCTIONS[op])
             ),
+            options=[o.texts() for o in backend.options],
         )
         self._pid = 0
 
@@ -179,8 +155,25 @@ class RegisteredBackend:
         _start_thread(_manage, self.backend, self._table)
 
 
-_lock = threading.Lock()
+_lock = threading.RLock()
+_made: dict[type, RegisteredBackend] = {}
 _registered: dict[type, RegisteredBackend] = {}
+
+
+def entry_of(cls: type[PythonBackend]) -> RegisteredBackend:
+    """The class behind a table, which can be loaded by its path but is not found by its name. The same class gives the
+    same object. Raises ValueError for a class that is none, and for a name that is not one.
+    """
+    with _lock:
+        if cls in _made:
+            return _made[cls]
+        if not (isinstance(cls, type) and issubclass(cls, PythonBackend)):
+            raise ValueError(f"register_python_backend() takes a subclass of PythonBackend, not {cls!r}")
+        if not NAME.fullmatch(cls.name or ""):
+            raise ValueError(
+                f"{cls.__qualname__}.name is {cls.name!r}; a backend's name is 1 to 32 characters of a-z, 0-9, '_', '-'"
+            )
+        return _made.setdefault(cls, RegisteredBackend(cls()))
 
 
 def register_python_backend(cls: type[PythonBackend]) -> RegisteredBackend:
@@ -188,31 +181,23 @@ def register_python_backend(cls: type[PythonBackend]) -> RegisteredBackend:
 
     Raises ValueError for a class that is none, and for a name that is not one or is taken.
     """
-    return register(cls, None)
-
-
-def register(cls: type[PythonBackend], candidate: Candidate | None) -> RegisteredBackend:
-    """The same for a class that a wheel has announced as ``candidate``; None: a class of the program's."""
     with _lock:
         if cls in _registered:
             return _registered[cls]
-        if not (isinstance(cls, type) and issubclass(cls, PythonBackend)):
-            raise ValueError(f"register_python_backend() takes a subclass of PythonBackend, not {cls!r}")
-        if not re.fullmatch(r"[a-z0-9_-]{1,32}", cls.name or ""):
-            raise ValueError(
-                f"{cls.__qualname__}.name is {cls.name!r}; a backend's name is 1 to 32 characters of a-z, 0-9, '_', '-'"
-            )
         for other in registry.local():
-            if other.name == cls.name:
+            if other.name == getattr(cls, "name", ""):
                 raise ValueError(f"the backend name '{cls.name}' is taken already ({other.origin})")
-        made = RegisteredBackend(cls())
-        registry.add(_InPython(made, candidate or Candidate(cls.name, PYTHON)))
+        made = entry_of(cls)
+        registry.add(_InPython(made))
         _registered[cls] = made
         return made
 
 
 class _InPython(registry.InstalledBackend):
-    def __init__(self, registered: RegisteredBackend, candidate: Candidate) -> None:
+    """A registered class among the installed backends."""
+
+    def __init__(self, registered: RegisteredBackend) -> None:
+        candidate = Candidate(registered.name, PYTHON)
         super().__init__(
             registered.name,
             "",
@@ -220,7 +205,7 @@ class _InPython(registry.InstalledBackend):
             spans_hosts=not registered.backend.one_host,
             automatic=False,
             provides=frozenset({"comm"}),
-            version=candidate.version or str(registered.backend.version),
+            version=str(registered.backend.version),
             candidate=candidate,
         )
         self.registered = registered
@@ -246,7 +231,7 @@ def _manage(backend: PythonBackend, table: Any) -> None:
             try:
                 _start_thread(_run, backend, table, comm, live)
             except RuntimeError as error:  # the interpreter is ending, or the limit of threads is reached
-                comm.opened(*_failure(error, table))
+                comm.opened(*failure(error, table))
                 comm.gone()
         elif (target := live.get(comm.number)) is not None:
             _quietly("abort", target, table)
@@ -256,23 +241,23 @@ def _manage(backend: PythonBackend, table: Any) -> None:
 def _run(backend: PythonBackend, table: Any, comm: Any, live: dict[int, Any]) -> None:
     """One communicator from its creation to its end."""
     comm.enter_thread()
-    deadline = _seconds(comm.deadline_ns)
+    deadline = seconds(comm.deadline_ns)
     if deadline is None:
         deadline = time.monotonic() + 60.0
     try:
         target = backend.create(comm.key, Store(comm), comm.ranks, comm.hosts, comm.rank, comm.size, deadline)
     except BaseException as error:
-        comm.opened(*_failure(error, table))
+        comm.opened(*failure(error, table))
         comm.gone()
         return
     live[comm.number] = target
     if comm.opened(0, 0, ""):
         while (call := comm.next_call()) is not None:
             try:
-                _dispatch(target, call, comm)
+                dispatch(target, call, comm)
                 outcome = (0, 0, "")
             except BaseException as error:
-                outcome = _failure(error, None if comm.aborted else table)
+                outcome = failure(error, None if comm.aborted else table)
             comm.finished(call, *outcome)
     del live[comm.number]
     _quietly("destroy", target, table)
@@ -287,113 +272,3 @@ def _quietly(what: str, target: Any, table: Any) -> None:
             method()
     except BaseException:
         table.log(_LOG_WARN, f"{what}() failed:\n{traceback.format_exc()}")
-
-
-def _seconds(deadline_ns: int) -> float | None:
-    return None if deadline_ns in (0, _NO_DEADLINE) else deadline_ns / 1e9
-
-
-# ------------------------------------------------------------------------------------------------ arguments, results
-
-
-def _dispatch(target: Any, call: Any, comm: Any) -> None:
-    coll, dtype, op = COLLECTIVES[call.coll], DTYPES[call.dtype], REDUCTIONS[call.op]
-    method = getattr(target, coll)
-    info = Call(coll, dtype, call.seq, _seconds(call.deadline_ns))
-    if coll == "barrier":
-        return method(info)
-    rank, size, counts = comm.rank, comm.size, call.counts
-    numpy_type = np.dtype(_AS_BITS.get(dtype, dtype))
-    factors = (call.prescale, call.postscale)
-
-    def arrays(views: list[memoryview], lengths: Sequence[int]) -> list[np.ndarray]:
-        views = views or [memoryview(b"")] * len(lengths)
-        return [_array(view, numpy_type, length) for view, length in zip(views, lengths)]
-
-    def by_rank(given: list[int], fallback: Any) -> list[list[int]]:
-        if not given:
-            return [[fallback(n)] * size for n in counts]
-        return [given[i * size : (i + 1) * size] for i in range(len(counts))]
-
-    inputs = outputs = ()
-    if coll in ("allreduce", "reduce"):
-        inputs = arrays(call.inputs, counts)
-        if coll == "allreduce":
-            return method(inputs, arrays(call.outputs, counts), op, *factors, info)
-        outputs = arrays(call.outputs, [n if rank == call.root else 0 for n in counts])
-        return method(inputs, outputs, op, call.root, *factors, info)
-    if coll in ("broadcast", "send", "recv"):
-        return method(
-            _moved(coll, call, rank, counts, arrays), call.peer if coll != "broadcast" else call.root, info
-        )
-    if coll == "allgather":
-        parts = by_rank(call.out_counts, lambda n: n)
-        outputs = arrays(call.outputs, [sum(p) for p in parts])
-        inputs = arrays(call.inputs, counts)
-        for i, (given, gathered, part) in enumerate(zip(inputs, outputs, parts)):
-            if given.size and _address(given) == _address(gathered):  # in place: it stands where it belongs
-                at = sum(part[:rank])
-                inputs[i] = gathered[at : at + part[rank]]
-        return method(inputs, outputs, parts, info)
-    parts = by_rank(call.out_counts, lambda n: n // size)
-    inputs = arrays(call.inputs, counts)
-    if coll == "reducescatter":
-        return method(inputs, arrays(call.outputs, [p[rank] for p in parts]), parts, op, *factors, info)
-    in_parts = by_rank(call.in_counts, lambda n: n // size)
-    return method(inputs, arrays(call.outputs, [sum(p) for p in parts]), in_parts, parts, info)
-
-
-def _moved(coll: str, call: Any, rank: int, counts: list[int], arrays: Any) -> list[np.ndarray]:
-    """The one list of buffers that a broadcast, send or recv works on."""
-    if coll == "send" or (coll == "broadcast" and rank == call.root):
-        buffers = arrays(call.inputs, counts)
-        if coll == "broadcast":
-            for given, view in zip(buffers, call.outputs):
-                if (
-                    given.size
-                    and len(view)
-                    and _address(given) != _address(kept := _array(view, given.dtype, given.size))
-                ):
-                    np.copyto(kept, given)
-        return buffers
-    return arrays(call.outputs, counts)
-
-
-def _array(view: memoryview, dtype: np.dtype, length: int) -> np.ndarray:
-    if length == 0:
-        return np.empty(0, dtype)
-    if len(view) < length * dtype.itemsize:
-        raise BackendCallError(
-            "INVALID", f"a buffer of {len(view)} bytes cannot hold {length} elements of {dtype}"
-        )
-    return np.frombuffer(view, dtype, length)
-
-
-def _address(array: np.ndarray) -> int:
-    return array.__array_interface__["data"][0]
-
-
-_BUILTIN = (
-    (MemoryError, "NOMEM"),
-    (NotImplementedError, "UNSUPPORTED"),
-    (TimeoutError, "TIMEOUT"),
-    ((ConnectionError, EOFError), "REMOTE"),
-    (BackendUnavailable, "UNAVAILABLE"),
-)
-
-
-def _failure(error: BaseException, table: Any) -> tuple[int, int, str]:
-    """(code, flags, text) of an exception; one that is nobody's word for a failure is logged with its traceback."""
-    text = str(error) or type(error).__name__
-    if not isinstance(error, BackendCallError):
-        for kinds, code in _BUILTIN:
-            if isinstance(error, kinds):
-                error = BackendCallError(code, text)
-                break
-        else:
-            if table is not None:
-                lines = traceback.format_exception(type(error), error, error.__traceback__)
-                table.log(_LOG_WARN, "its Python code raised:\n" + "".join(lines))
-            error = BackendCallError("INTERNAL", f"{type(error).__name__}: {text}")
-    harmless = error.name in ("INVALID", "UNSUPPORTED", "UNAVAILABLE")
-    return error.code, 0 if harmless else _COMM_DEAD, str(error)

@@ -17,7 +17,8 @@ from typing import Any
 
 from hvd_core.backends.candidate import EMBEDDED, PATH, WHEEL, Candidate
 from hvd_core.backends.descriptor import Available, BackendDescriptor, Unavailable
-from hvd_core.backends.errors import BackendDescribeError, BackendError, BackendLoadError
+from hvd_core.backends.errors import BackendError, BackendLoadError
+from hvd_core.version import __version__
 
 
 class InstalledBackend:
@@ -109,7 +110,7 @@ class WheelBackend(InstalledBackend):
         """
         self._check_abi()
         if self.descriptor.python is not None:
-            return self._registered().path
+            return self._entry_in_python()
         library = Path(self.library)
         if not library.is_file():
             wheel = self.candidate.distribution
@@ -129,25 +130,23 @@ class WheelBackend(InstalledBackend):
         major = self.descriptor.abi[0]
         if major == ABI[0]:
             return
-        from hvd_core.version import __version__
-
         fix = "pip install -U " + ("hvd-core" if major > ABI[0] else str(self.candidate.distribution))
         raise BackendLoadError(
             f"horovod: backend '{self.name}' ({self.origin}) needs backend ABI {major}.x; this hvd-core {__version__} "
             f"offers {ABI[0]}.{ABI[1]}.  fix: {fix}"
         )
 
-    def _registered(self) -> Any:
-        from hvd_core.backends.python_backend import register
+    def _entry_in_python(self) -> str:
+        from hvd_core.backends.python_backend import entry_of
 
         module, _, attribute = self.descriptor.python.partition(":")
         try:
             made = getattr(import_module(module), attribute)
             if made.name != self.name:
                 raise ValueError(f"{made.__qualname__}.name is {made.name!r}")
-            return register(made, self.candidate)
+            return entry_of(made).path
         except (Exception, SystemExit) as error:
-            raise BackendDescribeError(
+            raise BackendLoadError(
                 f"horovod: backend '{self.name}' ({self.origin}) failed to load.\n"
                 f"  cause: {self.descriptor.python}: {type(error).__name__}: {error}\n"
                 f"  fix: repair it, or pip uninstall {self.candidate.distribution}      "
@@ -184,6 +183,30 @@ class LibraryBackend(InstalledBackend):
     spans_hosts = property(lambda self: "ONE_HOST" not in self.facts["caps"])
 
 
+class EmbeddedPython(InstalledBackend):
+    """A class in this package, imported when it is chosen. For tests, like everything slow."""
+
+    def __init__(self, name: str, place: str, version: str) -> None:
+        candidate = Candidate(name, EMBEDDED, for_tests=True)
+        super().__init__(
+            name,
+            "",
+            EMBEDDED,
+            spans_hosts=True,
+            automatic=False,
+            provides=frozenset({"comm"}),
+            version=version,
+            candidate=candidate,
+        )
+        self.place = place
+
+    def path(self) -> str | Path:
+        from hvd_core.backends.python_backend import entry_of
+
+        module, _, attribute = self.place.partition(":")
+        return entry_of(getattr(import_module(module), attribute)).path
+
+
 # What this engine offers; tests/abi compares it with the header.
 ABI = (1, 0)
 
@@ -197,6 +220,7 @@ _EMBEDDED = (
         automatic=True,
         provides=frozenset({"comm"}),
     ),
+    EmbeddedPython("chaos", "hvd_core.backends.chaos:ChaosBackend", __version__),
 )
 
 _PATH_VARIABLE = "HOROVOD_BACKEND_PATH_"
@@ -266,9 +290,10 @@ def host_math() -> tuple[str, str]:
 
 def describe_installed(backends: tuple[InstalledBackend, ...]) -> str:
     """``shm, tcp (embedded), other (its-wheel 0.3.0)``: names with where they come from."""
-    names = [b.name for b in backends if b.origin == "embedded"]
+    shown = [b for b in backends if not b.candidate.for_tests]
+    names = [b.name for b in shown if b.origin == EMBEDDED]
     parts = [f"{', '.join(names)} (embedded)"] if names else []
-    parts += [f"{b.name} ({b.origin})" for b in backends if b.origin != "embedded"]
+    parts += [f"{b.name} ({b.origin})" for b in shown if b.origin != EMBEDDED]
     return ", ".join(parts) or "none"
 
 

@@ -178,7 +178,7 @@ def _find(name: str, source: str, backends: tuple[InstalledBackend, ...]) -> Ins
             return backend
     raise BackendNotInstalled(
         f"horovod: backend '{name}' (from {source}) is not installed."
-        f"{_did_you_mean(name, [b.name for b in backends])}\n"
+        f"{_did_you_mean(name, [b.name for b in backends if not b.candidate.for_tests])}\n"
         f"  installed: {describe_installed(backends)}\n"
         "  list: hvd plugin list"
     )

@@ -200,6 +200,6 @@ class ChaosCommunicator(StarCommunicator):
 
 
 class ChaosBackend(PythonBackend):
-    name = "chaos"
+    name = "bad-day"
     communicator = ChaosCommunicator
     vectored = True

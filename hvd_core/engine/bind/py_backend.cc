@@ -4,7 +4,9 @@
 #include <pybind11/stl.h>
 #include <unistd.h>
 
+#include <array>
 #include <utility>
+#include <vector>
 
 #include "engine/bind/py_backend_table.h"
 
@@ -51,8 +53,9 @@ py::list views(const std::vector<hvd_buf>& bufs) {
   return all;
 }
 
-PySpec spec_of(std::string name, std::string version, uint64_t caps, uint64_t max_count, const py::function& serves) {
-  PySpec spec{std::move(name), std::move(version), caps, max_count, {}};
+PySpec spec_of(std::string name, std::string version, uint64_t caps, uint64_t max_count, const py::function& serves,
+               std::vector<std::array<std::string, 5>> options) {
+  PySpec spec{std::move(name), std::move(version), caps, max_count, std::move(options), {}};
   for (int32_t coll = 0; coll < HVD_COLL_COUNT; ++coll)
     for (int32_t dtype = 0; dtype < HVD_DTYPE_COUNT; ++dtype)
       for (int32_t op = 0; op < HVD_REDOP_COUNT; ++op) {
@@ -141,10 +144,12 @@ void bind_py_backend(py::module_& m) {
   py::class_<PyTable, std::unique_ptr<PyTable, py::nodelete>>(m, "PythonBackendTable",
                                                               "The C table of a backend written in Python.")
       .def(py::init([](std::string name, std::string version, uint64_t caps, uint64_t max_count,
-                       const py::function& serves) {
-             return &PyTable::claim(spec_of(std::move(name), std::move(version), caps, max_count, serves));
+                       const py::function& serves, std::vector<std::array<std::string, 5>> options) {
+             return &PyTable::claim(
+                 spec_of(std::move(name), std::move(version), caps, max_count, serves, std::move(options)));
            }),
-           py::arg("name"), py::arg("version"), py::arg("caps"), py::arg("max_count"), py::arg("serves"))
+           py::arg("name"), py::arg("version"), py::arg("caps"), py::arg("max_count"), py::arg("serves"),
+           py::arg("options") = std::vector<std::array<std::string, 5>>{})
       .def_property_readonly("entry_address", &PyTable::entry_address)
       .def("next_task", &next_task)
       .def("reset_after_fork", &PyTable::reset_after_fork)

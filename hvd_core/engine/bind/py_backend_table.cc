@@ -175,6 +175,16 @@ void PyTable::fill(hvd_backend_entry_fn entry, decltype(hvd_comm_api::create) cr
   api_.version = spec_.version.c_str();
   api_.vendor_lib = "";
   api_.comm = &comm_api_;
+  for (const auto& o : spec_.options) {
+    options_.push_back({{sizeof(hvd_option), HVD_ABI_MAJOR, HVD_ABI_MINOR, nullptr},
+                        o[0].c_str(),
+                        o[1].c_str(),
+                        o[2].c_str(),
+                        o[3].c_str(),
+                        o[4].c_str()});
+  }
+  api_.options = options_.data();
+  api_.option_count = options_.size();
 }
 
 template <size_t N>

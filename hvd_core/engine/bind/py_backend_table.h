@@ -45,7 +45,8 @@ struct PyCall {
 struct PySpec {
   std::string name, version;
   uint64_t caps = 0;
-  uint64_t max_count = 0;  // 0: no limit
+  uint64_t max_count = 0;                           // 0: no limit
+  std::vector<std::array<std::string, 5>> options;  // name, type, fallback, range, doc
   std::array<bool, size_t{HVD_COLL_COUNT} * size_t{HVD_DTYPE_COUNT} * size_t{HVD_REDOP_COUNT}> served =
       {};  // see place()
 
@@ -141,6 +142,7 @@ class PyTable {
   uint64_t entry_address_ = 0;
   const hvd_host_api* host_ = nullptr;
   hvd_comm_api comm_api_ = {};
+  std::vector<hvd_option> options_;
   hvd_backend_api api_ = {};
   Tasks* tasks_ = new Tasks;
 };

@@ -1,0 +1,246 @@
+"""Collectives in plain Python over TCP: the ranks of a communicator are a star with rank 0 in the middle.
+
+Meant to be read, and to be right: reductions go in rank order, in float32 for 16-bit floats and exactly for integers.
+Called by the communicator's own thread, but for abort().
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+import socket
+import struct
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from hvd_core.backends.errors import BackendCallError
+from hvd_core.backends.python_backend import PythonCommunicator, Store
+
+_COMBINE = {"sum": np.add, "avg": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
+_TOKEN = 32
+_LENGTH = struct.Struct("<q")
+
+
+class Star(PythonCommunicator):
+    """One connection from every rank to rank 0, of peers that have shown the token from the job's store.
+
+    ``patience``: most seconds that a message is waited for; None: as long as the collective's deadline says.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        ranks: Sequence[int],
+        hosts: Sequence[int],
+        rank: int,
+        size: int,
+        deadline: float,
+        patience: float | None,
+    ) -> None:
+        self.world_ranks, self.rank, self.size, self.patience = list(ranks), rank, size, patience
+        self.peers: dict[int, socket.socket] = {}
+        if size == 1:
+            return
+        if rank == 0:
+            self._gather(store, "127.0.0.1" if len(set(hosts)) == 1 else _own_address(), deadline)
+        else:
+            self._join(store, deadline)
+
+    def _gather(self, store: Store, address: str, deadline: float) -> None:
+        token = secrets.token_bytes(_TOKEN)
+        with socket.create_server((address, 0)) as server:
+            port = server.getsockname()[1]
+            store.set("star", token + f"{address}:{port}".encode())
+            while len(self.peers) < self.size - 1:
+                server.settimeout(_left(deadline))
+                peer, _ = server.accept()
+                # Nobody is believed, or kept waiting for, who does not know what only the job's store has.
+                peer.settimeout(min(1.0, _left(deadline)))
+                try:
+                    hello = _exactly(peer, _TOKEN + _LENGTH.size, "a newcomer")
+                except (OSError, BackendCallError):
+                    peer.close()
+                    continue
+                (number,) = _LENGTH.unpack(hello[_TOKEN:])
+                known = hmac.compare_digest(hello[:_TOKEN], token)
+                if not known or not 0 < number < self.size or number in self.peers:
+                    peer.close()
+                    continue
+                self.peers[number] = peer
+        store.delete("star")
+        for peer in self.peers.values():
+            peer.sendall(token)  # who hears this knows that all have come
+            _no_delay(peer)
+
+    def _join(self, store: Store, deadline: float) -> None:
+        found = store.get("star", deadline)
+        token, (host, _, port) = found[:_TOKEN], found[_TOKEN:].decode().rpartition(":")
+        hub = socket.create_connection((host, int(port)), _left(deadline))
+        hub.sendall(token + _LENGTH.pack(self.rank))
+        hub.settimeout(_left(deadline))
+        if not hmac.compare_digest(_exactly(hub, _TOKEN, "rank 0"), token):
+            raise BackendCallError(
+                "REMOTE", "whoever answers in rank 0's place does not know the job's token"
+            )
+        _no_delay(hub)
+        self.peers[0] = hub
+
+    # ------------------------------------------------------------------------------------------------ messages
+
+    def give(self, to: int, data: bytes, call: Any) -> None:
+        """Send a message to a rank."""
+        peer = self._ready(to, call)
+        peer.sendall(_LENGTH.pack(len(data)) + data)
+
+    def take(self, source: int, call: Any) -> bytes:
+        """The next message of a rank. TIMEOUT names the rank that was silent."""
+        peer = self._ready(source, call)
+        who = f"rank {self.world_ranks[source]}"
+        try:
+            return _exactly(peer, _LENGTH.unpack(_exactly(peer, _LENGTH.size, who))[0], who)
+        except TimeoutError:
+            raise BackendCallError("TIMEOUT", f"{who} has sent nothing for {peer.gettimeout():g} s") from None
+
+    def _ready(self, other: int, call: Any) -> socket.socket:
+        limits = [t for t in (call.timeout(), self.patience) if t is not None]
+        peer = self.peers[other]
+        peer.settimeout(max(0.001, min(limits)) if limits else None)
+        return peer
+
+    def at_hub(self, mine: bytes, combine: Callable[[list[bytes]], list[bytes]], call: Any) -> bytes:
+        """combine(everybody's bytes, in rank order) -> bytes for each rank; what comes back to this one."""
+        if self.rank:
+            self.give(0, mine, call)
+            return self.take(0, call)
+        results = combine([mine, *(self.take(r, call) for r in range(1, self.size))])
+        for r in range(1, self.size):
+            self.give(r, results[r], call)
+        return results[0]
+
+    # -------------------------------------------------------------------------------------------- collectives
+
+    def allreduce(self, inputs, outputs, op, prescale, postscale, call) -> None:
+        for given, wanted in zip(inputs, outputs):
+            wanted[:] = self._all_reduced(given, op, prescale, postscale, call)
+
+    def reduce(self, inputs, outputs, op, root, prescale, postscale, call) -> None:
+        for i, given in enumerate(inputs):
+            result = self._all_reduced(given, op, prescale, postscale, call)
+            if self.rank == root:
+                outputs[i][:] = result
+
+    def reducescatter(self, inputs, outputs, counts, op, prescale, postscale, call) -> None:
+        for given, wanted, parts in zip(inputs, outputs, counts):
+            at = sum(parts[: self.rank])
+            result = self._all_reduced(given, op, prescale, postscale, call)
+            wanted[:] = result[at : at + parts[self.rank]]
+
+    def broadcast(self, buffers, root, call) -> None:
+        for array in buffers:
+            mine = array.tobytes() if self.rank == root else b""
+            data = self.at_hub(mine, lambda everybody: [everybody[root]] * self.size, call)
+            if self.rank != root:
+                array[:] = np.frombuffer(data, array.dtype)
+
+    def allgather(self, inputs, outputs, counts, call) -> None:
+        for given, wanted in zip(inputs, outputs):
+            data = self.at_hub(given.tobytes(), lambda everybody: [b"".join(everybody)] * self.size, call)
+            wanted[:] = np.frombuffer(data, wanted.dtype)
+
+    def alltoall(self, inputs, outputs, in_counts, out_counts, call) -> None:
+        for given, wanted, to in zip(inputs, outputs, in_counts):
+            table = struct.pack(f"<{self.size}q", *to)
+            cut = partial(self._sorted, given.itemsize)
+            wanted[:] = np.frombuffer(self.at_hub(table + given.tobytes(), cut, call), wanted.dtype)
+
+    def barrier(self, call) -> None:
+        self.at_hub(b"", lambda everybody: everybody, call)
+
+    def _all_reduced(
+        self, given: np.ndarray, op: str, prescale: float, postscale: float, call: Any
+    ) -> np.ndarray:
+        combine = partial(self._reduced, given.dtype, op, prescale, postscale)
+        return np.frombuffer(self.at_hub(given.tobytes(), combine, call), given.dtype)
+
+    def _reduced(self, dtype: np.dtype, op: str, prescale: float, postscale: float, everybody: list[bytes]):
+        wide = np.dtype(np.float32) if dtype == np.float16 else dtype
+        parts = [np.frombuffer(data, dtype).astype(wide) for data in everybody]
+        if prescale != 1.0:
+            parts = [(part * prescale).astype(wide) for part in parts]
+        if op == "avg" and dtype.kind in "iu":
+            total = _exact_mean(parts, dtype)
+        else:
+            total = parts[0]
+            for part in parts[1:]:
+                total = _COMBINE[op](total, part)
+            if op == "avg":
+                total = total / wide.type(self.size)
+        if postscale != 1.0:
+            total = total * postscale
+        return [total.astype(dtype).tobytes()] * self.size
+
+    def _sorted(self, width: int, everybody: list[bytes]) -> list[bytes]:
+        boxes = [bytearray() for _ in range(self.size)]
+        for data in everybody:
+            at = 8 * self.size
+            for box, count in zip(boxes, struct.unpack(f"<{self.size}q", data[:at])):
+                box += data[at : at + count * width]
+                at += count * width
+        return [bytes(box) for box in boxes]
+
+    # ---------------------------------------------------------------------------------------------------- ends
+
+    def abort(self) -> None:
+        for peer in list(self.peers.values()):
+            try:
+                peer.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # it has gone already
+
+    def destroy(self) -> None:
+        for peer in self.peers.values():
+            peer.close()
+
+
+def _exact_mean(parts: list[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    """The sum without overflow, divided, cut towards zero."""
+    exact = sum(part.astype(object) for part in parts)
+    size = len(parts)
+    return np.array([abs(v) // size * (1 if v >= 0 else -1) for v in exact], dtype)
+
+
+def _exactly(peer: socket.socket, count: int, who: str) -> bytes:
+    data = bytearray()
+    while len(data) < count:
+        piece = peer.recv(min(count - len(data), 1 << 20))
+        if not piece:
+            raise BackendCallError("REMOTE", f"{who} hung up")
+        data += piece
+    return bytes(data)
+
+
+def _left(deadline: float) -> float:
+    return max(0.01, deadline - time.monotonic())
+
+
+def _no_delay(peer: socket.socket) -> None:
+    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def _own_address() -> str:
+    """The address of the interface over which this process reaches the job's store; peers can come that way too."""
+    store, _, port = os.environ.get("HOROVOD_STORE", "").removeprefix("tcp://").rpartition(":")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((store, int(port)))  # sends nothing
+            address = probe.getsockname()[0]
+        except (OSError, ValueError):
+            address = socket.gethostbyname(socket.gethostname())
+    if address.startswith("127."):
+        address = socket.gethostbyname(socket.gethostname())
+    return address
