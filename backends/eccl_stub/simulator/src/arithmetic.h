@@ -1,0 +1,34 @@
+// Types and reductions: pure functions, any thread.
+//
+// Sources are combined in the order given, so that all ranks get the same bits. float16 and bfloat16 are computed in
+// float32 and rounded once; integers wrap around, except that an average's sum is exact and its division truncates. A
+// NaN in any source makes MIN and MAX NaN.
+#pragma once
+
+#include <eccl.h>
+
+#include <vector>
+
+namespace sim {
+
+size_t width_of(ecclDataType_t type);  // bytes; 0: no such type
+const char* name_of(ecclDataType_t type);
+bool is_64_bit(ecclDataType_t type);
+
+struct Reduction {
+  ecclRedOp_t op = ecclSum;  // one of the built-in ones
+  bool scaled = false;       // each source times its own factor, before the sum
+};
+
+struct Source {
+  const char* data;
+  double factor;  // where scaled
+};
+
+// out[i] = sources[0][i] op sources[1][i] ... for `count` elements. `out` may be one of the sources.
+void reduce(ecclDataType_t type, const Reduction& how, const std::vector<Source>& sources, char* out, size_t count);
+
+// The number at `p`.
+double scalar_of(ecclDataType_t type, const void* p);
+
+}  // namespace sim
