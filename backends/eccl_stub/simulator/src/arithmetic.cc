@@ -1,3 +1,4 @@
+// Reductions element by element, in blocks that stay in the first-level cache. Called on streams' threads; pure.
 #include "arithmetic.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// The order of a communicator's operations and its end. Sockets are only shut down here; they close with the object.
 #include "comm.h"
 
 #include <sys/eventfd.h>

@@ -1,3 +1,4 @@
+// Handles are the objects' addresses; each table is searched, so that a stale or made-up handle is found out.
 #include "device.h"
 
 #include <map>

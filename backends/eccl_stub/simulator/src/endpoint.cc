@@ -1,3 +1,4 @@
+// Opening and calling endpoints. Connections are non-blocking from the start; who waits says until when.
 #include "endpoint.h"
 
 #include <arpa/inet.h>

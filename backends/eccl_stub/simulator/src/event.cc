@@ -1,3 +1,4 @@
+// Recordings outlive their event: a queue that waits for one holds it.
 #include "event.h"
 
 namespace sim {

@@ -1,3 +1,4 @@
+// One poll loop over all peers; whatever can move, moves. Headers are compared as soon as they are complete.
 #include "exchange.h"
 
 #include <poll.h>

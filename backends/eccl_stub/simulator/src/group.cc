@@ -1,3 +1,4 @@
+// Launching: with one ticket per communicator and stream, taken in the order of the calls.
 #include "group.h"
 
 #include <thread>

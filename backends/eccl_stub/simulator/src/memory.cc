@@ -1,3 +1,4 @@
+// The table of allocations, behind one mutex: lookups are short, and memory is mapped and unmapped outside of it.
 #include "memory.h"
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// The meeting point's thread, and a rank's way through it. Strangers that connect are dropped: all must know the token.
 #include "rendezvous.h"
 
 #include <poll.h>

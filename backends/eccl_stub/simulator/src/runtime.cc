@@ -1,3 +1,4 @@
+// Settings, the thread's last error, and the fork handlers.
 #include "runtime.h"
 
 #include <pthread.h>

@@ -1,3 +1,4 @@
+// The list of open sockets, and blocking transfers with a deadline on non-blocking sockets.
 #include "socket.h"
 
 #include <poll.h>

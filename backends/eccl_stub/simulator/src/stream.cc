@@ -1,3 +1,4 @@
+// The worker of a stream. Detached: it holds the stream, and nobody ever waits for the thread itself.
 #include "stream.h"
 
 #include <thread>
