@@ -13,18 +13,20 @@ from pathlib import Path
 
 BEGIN, END = "<!-- slots: begin (generated) -->", "<!-- slots: end -->"
 
-_ROW = re.compile(r"^HVD_SLOT\((\w+), (\w+), (\d+), (REQUIRED|OPTIONAL|GROUP\((\w+)\))\)$")
+_ROW = re.compile(r"^HVD_SLOT\((\w+), (\w+), (\d+), (REQUIRED|OPTIONAL|GROUP\((\w+)\))\)(?: +/\* (.+) \*/)?$")
 
 
 @dataclass(frozen=True)
 class Slot:
-    """One function slot: ``table`` is host, device or comm; ``need`` is REQUIRED, OPTIONAL or GROUP."""
+    """One function slot: ``table`` is host, device or comm; ``need`` is REQUIRED, OPTIONAL or GROUP; ``says`` is what it
+    does, in a line."""
 
     table: str
     name: str
     since_minor: int
     need: str
     group: str | None
+    says: str = ""
 
 
 def slots_file() -> Path:
@@ -45,17 +47,17 @@ def slots(path: Path | None = None) -> list[Slot]:
         match = _ROW.match(line)
         if match is None:
             raise ValueError(f"backend_slots.inc:{number}: cannot read '{line}'")
-        table, name, since, need, group = match.groups()
-        result.append(Slot(table, name, int(since), "GROUP" if group else need, group))
+        table, name, since, need, group, says = match.groups()
+        result.append(Slot(table, name, int(since), "GROUP" if group else need, group, says or ""))
     return result
 
 
 def markdown(rows: list[Slot]) -> str:
     """The slot table of docs/backend-abi.md."""
-    lines = ["| table | slot | since | needed |", "|---|---|---|---|"]
+    lines = ["| table | slot | since | needed | what it does |", "|---|---|---|---|---|"]
     for row in rows:
-        need = f"all or none of group `{row.group}`" if row.group else row.need.lower()
-        lines.append(f"| {row.table} | `{row.name}` | 1.{row.since_minor} | {need} |")
+        need = f"group `{row.group}`" if row.group else row.need.lower()
+        lines.append(f"| {row.table} | `{row.name}` | 1.{row.since_minor} | {need} | {row.says} |")
     return "\n".join(lines) + "\n"
 
 

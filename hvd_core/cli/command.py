@@ -10,7 +10,9 @@ from importlib import import_module
 
 from hvd_core.cli import codes
 
-_EPILOG = "exit codes: 0 good; 1 something is not good; 2 not answered (wrong arguments, unknown name); 130 Ctrl-C"
+_EPILOG = (
+    "exit codes: 0 good; 1 something is not good; 2 not answered (wrong arguments, unknown name); 130 Ctrl-C"
+)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -68,11 +70,9 @@ def _doctor(verbs) -> None:
 
 
 def _check(verbs) -> None:
+    # Its arguments are the kit's own: run() hands them on as they stand, this is for the list of verbs.
     parser = _verb(verbs, "check", "checking", "run the conformance kit on a backend")
     parser.add_argument("name", metavar="NAME")
-    parser.add_argument("-np", "--ranks", type=_positive, default=4, metavar="N", help="number of ranks (4)")
-    parser.add_argument("rest", nargs=argparse.REMAINDER, help="handed to the kit: --level L2, --case L2.allreduce, "
-                        "--json F, --junit F, --matrix F, ...")  # fmt: skip
 
 
 def _new(verbs) -> None:
@@ -83,6 +83,9 @@ def _new(verbs) -> None:
     )
     parser.add_argument("--library", metavar="SONAME", help="the vendor's library, such as libacme.so.2; without it, "
                         "the project's own simulator")  # fmt: skip
+    parser.add_argument(
+        "--runtime", metavar="PREFIX", help="prefix of the device runtime's functions (NAMErt)"
+    )
     parser.add_argument("--directory", metavar="DIR", help="where to write it (./hvd-backend-NAME)")
     _with_json(parser)
 
@@ -93,25 +96,24 @@ def _config(verbs) -> None:
     _with_json(parser)
 
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not a number of ranks")
-    return value
-
-
 def run(arguments: Sequence[str] | None = None) -> int:
     """Parse and do it. Errors that people can act on become their text on standard error and exit code 2."""
-    try:
-        options = _parser().parse_args(arguments)
-    except SystemExit as end:  # argparse has said what it had to say
-        return int(end.code or 0)
     from hvd_core.backends.errors import BackendError
 
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        return import_module(f"hvd_core.cli.{options.work}").run(options)
+        if arguments[:2] == ["plugin", "check"]:
+            from hvd_core.cli.checking import check
+
+            return check(arguments[2:])
+        options = _parser().parse_args(arguments)
+        code = import_module(f"hvd_core.cli.{options.work}").run(options)
+        sys.stdout.flush()
+        return code
+    except SystemExit as end:  # argparse has said what it had to say
+        return int(end.code or 0)
     except (BackendError, ValueError, OSError) as error:
-        if isinstance(error, BrokenPipeError):  # `hvd plugin list | head`
+        if isinstance(error, BrokenPipeError):  # `hvd plugin list | head` has read enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return codes.OK
         text = str(error)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvd_core.backends.errors import BackendError
 from hvd_core.cli import codes, output
-from hvd_core.cli.survey import config, pinned
+from hvd_core.cli.survey import config, export, pinned
 
 if TYPE_CHECKING:
     from hvd_core.backends.candidate import Problem
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
     settings = None if steps[-1].verdict == BAD else config()
     names = [options.name.lower()] if options.name else _names()
     for name in names:
-        steps += examine(name, settings, opening=not options.no_open)
+        steps += examine(name, settings, opening=not options.no_open, named=options.name is not None)
     if options.json:
         output.document([asdict(step) for step in steps])
     else:
@@ -121,8 +121,9 @@ def _files() -> Step:
     return Step("", "plugins.toml", GOOD, f"site policy: {settings.policy() or 'none'}", files)
 
 
-def examine(name: str, settings: Any, opening: bool = True) -> list[Step]:
-    """The phases of one backend, up to the first that is bad. ``settings`` None: plugins.toml could not be read."""
+def examine(name: str, settings: Any, opening: bool = True, named: bool = True) -> list[Step]:
+    """The phases of one backend, up to the first that fails. ``settings`` None: plugins.toml could not be read. That one
+    does not work on this machine is bad only when it was ``named``."""
     from hvd_core.backends import discovery, registry
 
     steps: list[Step] = []
@@ -141,10 +142,13 @@ def examine(name: str, settings: Any, opening: bool = True) -> list[Step]:
         veto = settings.vetoed_by(name) if settings is not None else None
         if veto is not None:
             return [*steps, Step(name, "policy", NOTE, f"may not be used here: {veto}")]
+        if settings is not None:
+            export(settings, name)
         backend = registry.lookup(name, _SOURCE, pin)
         steps.append(_described(backend))
         steps.append(_probed(backend, settings.probe_timeout_s if settings is not None else 5.0))
         if steps[-1].verdict == BAD:
+            steps[-1].verdict = BAD if named else NOTE
             return steps
     except BackendError as error:
         return [*steps, _failed(name, "discover" if not steps else "describe", error)]

@@ -18,8 +18,12 @@ def console() -> Console:
     """Knows NO_COLOR, COLUMNS and the terminal; without a terminal there are no colours and hardly a line break."""
     from rich.console import Console
 
+    class Quiet(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # rich would end the process with 1; run() knows better
+
     narrow = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
-    return Console(width=None if narrow else _PIPED_WIDTH, highlight=False, emoji=False, markup=False)
+    return Quiet(width=None if narrow else _PIPED_WIDTH, highlight=False, emoji=False, markup=False)
 
 
 def table(

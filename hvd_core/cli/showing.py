@@ -9,7 +9,7 @@ from typing import Any
 
 from hvd_core.backends.errors import BackendError
 from hvd_core.cli import codes, output, served
-from hvd_core.cli.survey import config, pinned
+from hvd_core.cli.survey import config, export, pinned
 
 _SOURCE = "hvd plugin show"
 
@@ -43,7 +43,7 @@ def gather(name: str) -> Shown:
 
     settings = config()
     backend = registry.lookup(name, _SOURCE, pinned(name.lower(), settings))
-    _export(settings, backend.name)
+    export(settings, backend.name)
     descriptor = {
         "name": backend.name,
         "origin": backend.origin,
@@ -84,13 +84,6 @@ def served_by(name: str, path: str, facts: dict[str, Any]) -> list[dict[str, Any
     if "comm" not in facts["slots"]:
         return []
     return served.served(lambda coll, dtype, op: _core.query_backend(name, path, coll, dtype, op))
-
-
-def _export(settings: Any, name: str) -> None:
-    """What plugins.toml says about the backend becomes its environment, as hvd.init() does it."""
-    apply = getattr(settings, "export", None)
-    if apply is not None:
-        apply(name, os.environ)
 
 
 def _value(name: str, option: dict[str, Any], settings: Any) -> dict[str, str]:

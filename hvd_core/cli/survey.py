@@ -65,6 +65,15 @@ class _NoFiles:
         return SimpleNamespace(distribution=None)
 
 
+def export(settings: PluginsConfig, name: str) -> None:
+    """What plugins.toml says about the backend becomes this process's environment, as hvd.init() does it."""
+    try:
+        from hvd_core.backends import options
+    except ImportError:
+        return
+    options.export(name, settings.backend(name), os.environ)
+
+
 def pinned(name: str, settings: PluginsConfig) -> str | None:
     """[backend.NAME].distribution, which decides between wheels of one name."""
     pin = settings.backend(name).distribution

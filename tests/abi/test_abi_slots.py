@@ -33,6 +33,10 @@ def test_slots_groups_have_more_than_one_member():
     assert min(sizes.values()) > 1
 
 
+def test_slots_say_what_they_do():
+    assert [s.name for s in mirror.slots() if not s.says.endswith((".", "?"))] == []
+
+
 def test_changelog_and_slots_change_together():
     log = (HVD / "CHANGELOG-ABI.md").read_text()
     told = re.findall(r"^## 1\.(\d+).*?\n(.*?)(?=^## |\Z)", log, re.M | re.S)

@@ -1,0 +1,163 @@
+"""A backend's project made from the template: a real backend of this repository, with its names replaced by others.
+
+The template says itself (template.toml) which words are its names, and which of its files are not for others. No
+template language: what is copied is what our own tests build and run.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10
+    import tomli as tomllib
+
+DESCRIPTION = "template.toml"
+_MARK = "TO" + "DO"
+_PASSES = re.compile(r"^(\s*)(//|#) Passes: ([\w., -]+?)\.?$")
+
+
+@dataclass(frozen=True)
+class Names:
+    """Four names: of the backend, of the library that moves data (the prefix of its functions), of the device type, and
+    of the device's runtime (the prefix of its functions). Lower case, letters, digits and '_'."""
+
+    backend: str
+    vendor: str
+    device: str
+    runtime: str
+
+
+@dataclass(frozen=True)
+class Template:
+    """Where it lies, its own names, and glob patterns of what is not copied."""
+
+    root: Path
+    names: Names
+    private: tuple[str, ...]
+
+    def files(self) -> Iterator[Path]:
+        """Relative paths of what is copied."""
+        for path in sorted(self.root.rglob("*")):
+            relative = path.relative_to(self.root)
+            hidden = any(part.startswith(".") or part == "__pycache__" for part in relative.parts)
+            if (
+                path.is_file()
+                and not hidden
+                and path.suffix not in (".so", ".pyc")
+                and not self._is_private(relative)
+            ):
+                yield relative
+
+    def _is_private(self, relative: Path) -> bool:
+        return any(
+            relative.match(pattern) or any(parent.match(pattern) for parent in relative.parents)
+            for pattern in (DESCRIPTION, *self.private)
+        )
+
+
+def find() -> Template:
+    """The template of this installation, or of the source tree that the package lies in. Raises FileNotFoundError."""
+    packages = [Path(p) for p in getattr(sys.modules.get("hvd_core"), "__path__", ())]
+    packages.append(Path(__file__).resolve().parent.parent)
+    for package in packages:
+        for folder in (package / "template", *sorted((package.parent / "backends").glob("*"))):
+            if (folder / DESCRIPTION).is_file():
+                return read(folder)
+    raise FileNotFoundError(
+        "the template is not in this installation.\n"
+        f"  searched: {', '.join(str(p / 'template') for p in packages)}\n"
+        "  fix: reinstall hvd-core (pip install --force-reinstall hvd-core)"
+    )
+
+
+def read(folder: Path) -> Template:
+    """The template in a folder with a template.toml."""
+    data = tomllib.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
+    return Template(folder, Names(**data["names"]), tuple(data.get("private", ())))
+
+
+class Renaming:
+    """Replaces the template's names in texts and paths, in each of the spellings that code has for a name."""
+
+    def __init__(self, old: Names, new: Names) -> None:
+        self._words: dict[str, str] = {}
+        # The backend's name goes first: it may begin with the vendor's.
+        for before, after in zip(
+            (old.backend, old.vendor, old.device, old.runtime),
+            (new.backend, new.vendor, new.device, new.runtime),
+        ):
+            for spell in (str, str.upper, _camel, _dashed):
+                self._words.setdefault(spell(before), spell(after))
+        # A name is a word or begins one (xGetThing, x_thing, libx, ixThing_t); "stops" has no tops in it.
+        every = "|".join(map(re.escape, sorted(self._words, key=len, reverse=True)))
+        self._pattern = re.compile(
+            rf"(?:(?<![A-Za-z])|(?<=lib))({every})(?![a-z])|(?<=[a-z])({every})(?=[A-Z_])"
+        )
+        self._case = new.backend
+
+    def text(self, text: str) -> str:
+        """A file's text. Lines that name the case a function passes become what is left to do there."""
+        lines = [self._task(line) for line in text.split("\n")]
+        return self._pattern.sub(self._renamed, "\n".join(lines))
+
+    def path(self, path: Path) -> Path:
+        """A file's relative path."""
+        return Path(self._pattern.sub(self._renamed, path.as_posix()))
+
+    def _renamed(self, match: re.Match[str]) -> str:
+        return self._words[match[1] or match[2]]
+
+    def _task(self, line: str) -> str:
+        match = _PASSES.match(line)
+        if match is None:
+            return line
+        indent, comment, cases = match.groups()
+        asked = " ".join(f"--case {case}" for case in re.split(r"[,\s]+", cases) if case)
+        return (
+            f"{indent}{comment} {_MARK}: replace by your library's call.\n"
+            f"{indent}{comment} hvd plugin check {self._case} {asked} shows this works."
+        )
+
+
+def _camel(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
+def _dashed(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def write(template: Template, new: Names, target: Path, extra: dict[str, str]) -> list[Path]:
+    """Write the project into ``target``, which must not exist or be empty, and return the relative paths of its files.
+
+    ``extra``: files of ours instead of the template's, by relative path. Raises FileExistsError.
+    """
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise FileExistsError(
+            f"{target} exists already; nothing was written.\n  fix: remove it, or choose another --directory"
+        )
+    renaming = Renaming(template.names, new)
+    texts: dict[Path, str] = {}
+    modes: dict[Path, int] = {}
+    for relative in template.files():
+        renamed = renaming.path(relative)
+        if renamed in texts:
+            raise ValueError(f"two files of the template would be called {renamed}; choose other names")
+        source = template.root / relative
+        texts[renamed], modes[renamed] = (
+            renaming.text(source.read_text(encoding="utf-8")),
+            source.stat().st_mode,
+        )
+    texts |= {Path(name): text for name, text in extra.items()}
+    for relative, text in texts.items():
+        path = target / relative
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        path.chmod(modes.get(relative, 0o644) & 0o777 | 0o200)
+    return sorted(texts)
