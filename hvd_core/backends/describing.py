@@ -34,12 +34,12 @@ def describe(candidate: Candidate) -> BackendDescriptor:
         function = _load(candidate)
     except (Exception, SystemExit) as error:
         raise _broken(candidate, f"importing {candidate.entry} failed: {_text(error)}") from error
+    if isinstance(function, BackendDescriptor):
+        raise _broken(candidate, f"{candidate.entry} is a descriptor; it must be a function that returns one")
     if not callable(function):
         raise _broken(
             candidate, f"{candidate.entry} is {function!r}, not a function that returns a descriptor"
         )
-    if isinstance(function, BackendDescriptor):
-        raise _broken(candidate, f"{candidate.entry} is a descriptor; it must be a function that returns one")
     try:
         descriptor = function()
     except (Exception, SystemExit) as error:

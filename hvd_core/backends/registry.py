@@ -212,14 +212,7 @@ ABI = (1, 0)
 
 _EMBEDDED = (
     InstalledBackend("shm", "lib/libhvd_backend_shm.so", EMBEDDED, spans_hosts=False, automatic=True),
-    InstalledBackend(
-        "tcp",
-        "lib/libhvd_backend_tcp.so",
-        EMBEDDED,
-        spans_hosts=True,
-        automatic=True,
-        provides=frozenset({"comm"}),
-    ),
+    InstalledBackend("tcp", "lib/libhvd_backend_tcp.so", EMBEDDED, spans_hosts=True, automatic=True),
     EmbeddedPython("chaos", "hvd_core.backends.chaos:ChaosBackend", __version__),
 )
 

@@ -1,0 +1,26 @@
+"""A folder on this process's own path, and the real launcher."""
+
+from __future__ import annotations
+
+import pytest
+from launchers import Launcher
+
+from hvd_core.backends import discovery
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """An empty folder in which this process looks for distributions."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(folder))
+    discovery.forget()
+    yield folder
+    discovery.forget()
+
+
+@pytest.fixture
+def launcher(tmp_path):
+    launcher = Launcher(tmp_path)
+    yield launcher
+    launcher.clean_up()

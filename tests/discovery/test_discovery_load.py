@@ -1,0 +1,171 @@
+"""Libraries that do not load, told by whose they are, and the facts of those that do."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import hvd_core
+from hvd_core import _core
+from hvd_core.backends import BackendLoadError, BackendUnavailable, discovery
+from hvd_core.backends.diagnosis import load_diagnosis
+from hvd_core.backends.loading import load
+from hvd_core.backends.registry import ABI, embedded, lookup
+from hvd_core.backends.slots import slots
+from plugin_sites import announce
+
+INCLUDE = Path(hvd_core.__file__).resolve().parent / "include"
+
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+
+
+def compile(folder, name, text, *words):
+    """A shared object from C."""
+    source, library = folder / f"{name}.c", folder / f"lib{name}.so"
+    source.write_text(text)
+    words = ["cc", "-shared", "-fPIC", f"-I{INCLUDE}", "-o", library, source, *words]
+    subprocess.run([str(word) for word in words], check=True, timeout=60)
+    return library
+
+
+def plugin(site, name, library, more=""):
+    """The installed backend of a wheel whose library this is; ``more`` is code of its descriptor."""
+    text = f"{name!r}, (1, 0), ('cpu',), frozenset({{'comm'}}), Path({str(library)!r}), {more}"
+    code = "from pathlib import Path\nfrom hvd_core.backends import BackendDescriptor, Unavailable\n"
+    announce(site, name, code + f"def describe(): return BackendDescriptor({text})\n")
+    discovery.forget()
+    return lookup(name, "HOROVOD_BACKEND")
+
+
+def refusal(backend, kind=BackendLoadError):
+    with pytest.raises(kind) as caught:
+        load(backend)
+    return str(caught.value)
+
+
+@pytest.fixture
+def vendor(tmp_path):
+    """A backend's library that needs a vendor's, which has then been taken away."""
+    ghost = compile(tmp_path, "ghost", "int ghost(void) { return 1; }", "-Wl,-soname,libghost.so.3")
+    needy = compile(
+        tmp_path,
+        "needy",
+        "#include <unistd.h>\nint ghost(void); int hvd_backend_entry_v1(void) { return ghost() + getpid(); }",
+        ghost,
+        "-Wl,-rpath,$ORIGIN/vendor",
+    )
+    ghost.unlink()
+    return needy
+
+
+def test_a_missing_vendor_library(site, vendor, monkeypatch):
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/somewhere/lib")
+    backend = plugin(site, "needy", vendor, "requires=('libghost.so >= 3.1',)")
+    assert refusal(backend) == (
+        "horovod: backend 'needy' (hvd-backend-needy 0.3.0) failed to load.\n"
+        "  cause: libghost.so.3: cannot open shared object file: No such file or directory        "
+        f"searched: {vendor.parent}/vendor, /opt/somewhere/lib, system folders (ld.so.cache)\n"
+        "  needs: libghost.so >= 3.1        fix: install what it needs, or name its folder in LD_LIBRARY_PATH, "
+        "HOROVOD_BACKEND_NEEDY_LIBRARY or plugins.toml [backend.needy].library        check: hvd plugin doctor needy"
+    )
+
+
+def test_the_probe_knows_a_better_fix(site, vendor):
+    probe = "probe=lambda: Unavailable('no library', 'source /opt/ghost/env.sh')"
+    backend = plugin(site, "needs", vendor, probe)
+    assert "  fix: source /opt/ghost/env.sh        check: hvd plugin doctor needs" in refusal(backend)
+
+
+def test_the_doctor_says_which_library(vendor):
+    found = load_diagnosis(vendor)
+    assert not found.opens and not found.lazy and "libghost.so.3: cannot open" in found.error
+    assert found.absent == ("libghost.so.3",)
+    assert os.path.isabs(found.needed["libc.so.6"][0])
+    assert found.majors == (1,) and found.searched[0] == f"{vendor.parent}/vendor"
+
+
+def test_the_doctor_names_all_missing_functions(site, tmp_path):
+    text = "int one(void); int two(void); int hvd_backend_entry_v1(void) { return one() + two(); }"
+    library = compile(tmp_path, "holes", text)
+    assert "undefined symbol: " in refusal(plugin(site, "holes", library))
+    found = load_diagnosis(library)
+    assert found.lazy and sorted(found.missing) == ["one", "two"] and not found.absent
+
+
+def test_the_doctor_survives_what_it_opens(tmp_path):
+    crash = "__attribute__((constructor)) static void now(void) { *(volatile int*)8 = 1; }"
+    assert "ends the process with SIGSEGV" in load_diagnosis(compile(tmp_path, "crash", crash)).error
+    leave = "#include <unistd.h>\n__attribute__((constructor)) static void now(void) { _exit(0); }"
+    assert "opening it ends the process" in load_diagnosis(compile(tmp_path, "leave", leave)).error
+    stop = "#include <unistd.h>\n__attribute__((constructor)) static void now(void) { for (;;) pause(); }"
+    assert "takes longer than 0.5 s" in load_diagnosis(compile(tmp_path, "stop", stop), timeout_s=0.5).error
+    text = tmp_path / "text.so"
+    text.write_text("not a library")
+    assert "is not a 64-bit little-endian ELF file" in load_diagnosis(text).error
+    assert "No such file" in load_diagnosis(tmp_path / "absent.so").error
+
+
+def test_another_abi_by_its_symbol(site, tmp_path):
+    library = compile(tmp_path, "newer", "int hvd_backend_entry_v2(void) { return 0; }")
+    assert refusal(plugin(site, "newer", library)) == (
+        f"horovod: backend 'newer' (hvd-backend-newer 0.3.0) needs backend ABI 2.x; this hvd-core {hvd_core.__version__} "
+        f"offers {ABI[0]}.{ABI[1]}.  fix: pip install -U hvd-core"
+    )
+    library = compile(tmp_path, "none", "int nothing;")
+    text = refusal(plugin(site, "none", library))
+    assert "cause: the library exports no hvd_backend_entry_v1, so it is no backend\n" in text
+    assert "searched" not in text and "check: hvd plugin doctor none" in text
+
+
+def test_a_library_that_says_it_cannot_work_here(site, tmp_path):
+    text = """
+    #include <hvd/backend_abi.h>
+    #include <string.h>
+    hvd_rc hvd_backend_entry_v1(const hvd_host_api* host, const hvd_backend_api** out, hvd_error* error) {
+      error->code = HVD_E_UNAVAILABLE;
+      strcpy(error->text, "no device is visible");
+      return HVD_E_UNAVAILABLE;
+    }
+    """
+    backend = plugin(site, "absent", compile(tmp_path, "absent", text))
+    assert refusal(backend, BackendUnavailable) == (
+        "horovod: backend 'absent' is installed but unavailable here: no device is visible."
+    )
+
+
+def test_the_offered_abi_is_the_headers():
+    header = (INCLUDE / "hvd" / "backend_abi.h").read_text()
+    assert (
+        tuple(int(re.search(rf"#define HVD_ABI_{part} (\d+)", header)[1]) for part in ("MAJOR", "MINOR"))
+        == ABI
+    )
+
+
+@pytest.mark.parametrize("backend", embedded(), ids=lambda b: b.name)
+def test_the_static_table_says_what_the_tables_say(backend):
+    facts = load(backend)
+    assert facts["name"] == backend.name and facts["version"] and facts["abi"] == ABI
+    assert set(facts["slots"]) == backend.provides
+    assert tuple(facts["device_types"]) == backend.devices == ("cpu",)
+    assert ("ONE_HOST" not in facts["caps"]) == backend.spans_hosts
+    for table, has in facts["slots"].items():
+        assert list(has) == [s.name for s in slots() if s.table == table]
+        assert all(has[s.name] for s in slots() if s.table == table and s.need == "REQUIRED")
+
+
+def test_query_by_numbers():
+    shm = embedded()[0]
+    ask = [shm.name, str(shm.path())]
+    allreduce, barrier, float32, boolean, total, mean = 0, 8, 7, 9, 0, 4
+    assert _core.query_backend(*ask, allreduce, float32, total)["support"] == 1
+    assert _core.query_backend(*ask, barrier, 0, total)["support"] == 1
+    assert _core.query_backend(*ask, allreduce, boolean, mean)["support"] == 0
+    with pytest.raises(ValueError, match="no such collective"):
+        _core.query_backend(*ask, 99, float32, total)
+    with pytest.raises(BackendLoadError):
+        _core.inspect_backend("tcp", str(shm.path()))
