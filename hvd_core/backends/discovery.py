@@ -59,7 +59,7 @@ def find(name: str, source: str, pin: str | None = None) -> Candidate:
         same = [c for c in _scan()[0] if c.name == name]
     if not same:
         known = [p for p in problems() if p.name == name]
-        raise BackendNotInstalled(messages.not_installed(name, source, candidates(), known))
+        raise BackendNotInstalled(messages.not_installed(name, source, candidates(), problems=known))
     kept = [c for c in same if _meets(c, pin)] if pin else same
     if not kept:
         raise BackendNotInstalled(messages.pinned_away(name, source, str(pin), same))

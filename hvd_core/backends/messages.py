@@ -27,13 +27,13 @@ def not_installed(
     name: str,
     source: str,
     candidates: Sequence[Candidate],
-    problems: Sequence[Problem] = (),
     policy: str = "",
     wheel: str | None = None,
+    problems: Sequence[Problem] = (),
 ) -> str:
-    """No backend has the name. ``problems``: why one that has it is not used. ``policy``: a line about the site's allow
-    and deny. ``wheel``: the distribution that is known to have it, from the curated list; other names get no pip line, as
-    it would invite strangers to publish under them.
+    """No backend has the name. ``policy``: a line about the site's allow and deny. ``wheel``: the distribution that is
+    known to have it, from the curated list; other names get no pip line, as it would invite strangers to publish under
+    them. ``problems``: why one that has the name is not used.
     """
     asked = f" (from {source})" if source else ""
     near = did_you_mean(name, [c.name for c in candidates if not c.for_tests])
