@@ -51,7 +51,10 @@ class Case:
 
 
 _CASES: dict[str, Case] = {}
-_PARTS = ("collectives", "moves")
+_PARTS = (
+    *("lint", "lint_description", "devices", "device_work", "collectives", "moves", "rules", "ordering", "failure"),
+    *("recovery", "sanity"),
+)  # fmt: skip
 
 
 def case(name: str, says: str, **traits: Any) -> Callable[[Callable], Callable]:
@@ -73,7 +76,17 @@ def all_cases(modules: Iterable[str] = ()) -> list[Case]:
         importlib.import_module(f"hvd_core.conformance.{part}")
     for module in modules:
         importlib.import_module(module)
-    return sorted(_CASES.values(), key=lambda c: c.level if c.level in LEVELS else "M")
+    return sorted(_CASES.values(), key=_place)
+
+
+def _place(case: Case) -> tuple[str, int]:
+    part = case.run.__module__.rpartition(".")[2]
+    return case.level if case.level in LEVELS else "M", _PARTS.index(part) if part in _PARTS else len(_PARTS)
+
+
+def case_named(name: str) -> Case:
+    """A case whose module is imported already. KeyError."""
+    return _CASES[name]
 
 
 class Kit:

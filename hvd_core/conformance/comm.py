@@ -35,6 +35,7 @@ class Pending:
 
     def __init__(self, comm: Comm, request: P, until: int, stream: P | None) -> None:
         self.comm, self.request, self.until, self.stream = comm, request, until, stream
+        self.turn = comm.seq
         self.done = comm.stream_mode is False and request.value is None
         self.event: P | None = None
         if comm.stream_mode:
@@ -78,6 +79,7 @@ class Pending:
             self.free()
             raise
         if self.done:
+            self.comm.buffers.pop(self.turn, None)
             self.free()
             if self.event is None and self.comm.stream_mode:
                 self.comm.raise_async_error()
@@ -108,7 +110,8 @@ class Comm:
         self.backend, self.space, self.prefix = backend, space, prefix
         self.members, self.rank, self.size = list(members), list(members).index(world_rank), len(members)
         self.stream_mode = bool(backend.caps & CAP_STREAM)
-        self.seq = 0
+        # What operations may still read and write; of those that failed, until the communicator is gone.
+        self.seq, self.buffers = 0, {}
         size = self.size
         args = new(CommArgs)
         ranks, host_list = (C.c_int32 * size)(*members), (C.c_int32 * size)(*(hosts[m] for m in members))
@@ -157,6 +160,7 @@ class Comm:
         args.deadline_ns = until = deadline(seconds)
         self.seq += 1
         args.seq = self.seq
+        self.buffers[self.seq] = (list(ins), list(outs))
         keep = [args]
         for name, regions in (("in_", ins), ("out", outs)):
             if regions:
@@ -184,7 +188,10 @@ class Comm:
     def start(self, coll: int, dtype: int, *args, **more) -> Pending:
         """Starts a collective; see enqueue for the arguments. Raises BackendFailure."""
         request, until = self.enqueue(coll, dtype, *args, **more)
-        return Pending(self, request, until, more.get("stream") or self.space.stream)
+        pending = Pending(self, request, until, more.get("stream") or self.space.stream)
+        if pending.done:
+            self.buffers.pop(pending.turn, None)
+        return pending
 
     def run(self, coll: int, dtype: int, *args, how: str = "wait", **more) -> None:
         """Starts a collective and completes it."""
@@ -198,7 +205,9 @@ class Comm:
         finally:
             self.backend.call("comm", "group_end", self.handle)
         stream = calls[0].get("stream") or self.space.stream
-        return [Pending(self, request, until, stream) for request, until in started]
+        return [
+            Pending(self, request, until, stream) for request, until in started
+        ]  # buffers: kept until destroy
 
     def _check_answer(self, code: int, request: P) -> None:
         if self.stream_mode and (code != OK or request.value is not None):
@@ -237,6 +246,7 @@ class Comm:
         if self.handle is not None:
             handle, self.handle = self.handle, None
             self.backend.call("comm", "destroy", handle)
+            self.buffers.clear()
 
 
 def ending(pending: Pending) -> tuple[int, str]:

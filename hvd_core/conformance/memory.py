@@ -11,7 +11,7 @@ import ctypes as C
 import numpy as np
 
 from hvd_core.conformance import abi
-from hvd_core.conformance.abi import MEM_DEVICE, MEM_PINNED, OK, UNSUPPORTED, Buf, P, new
+from hvd_core.conformance.abi import MEM_DEVICE, MEM_HOST, MEM_PINNED, OK, UNSUPPORTED, Buf, P, new
 from hvd_core.conformance.backend import Backend, deadline
 from hvd_core.conformance.verdicts import Failed
 
@@ -126,6 +126,8 @@ class DeviceSpace(Space):
         self._free: dict[tuple[int, int], list[tuple[P, Buf]]] = {}
         self._owned: list[P] = []
         self._pinned = backend_allocates(self, MEM_PINNED)
+        # The host as a device has no other memory than the host's.
+        self.memory_kind = MEM_DEVICE if backend_allocates(self, MEM_DEVICE) else MEM_HOST
 
     def new_stream(self) -> P:
         """A stream of its own; None for a table without streams."""
@@ -160,7 +162,7 @@ class DeviceSpace(Space):
         step = max(alignment, 1)
         offset = -(-GUARD // step) * step + (1 if step == 1 else 0) + skew
         region = _DeviceRegion(self, nbytes, offset)
-        region.memory = self.allocate(MEM_DEVICE, region.total)
+        region.memory = self.allocate(self.memory_kind, region.total)
         base = region.memory[1]
         region.buf = Buf(base.base, base.offset + offset, nbytes)
         return region
@@ -217,7 +219,7 @@ class DeviceSpace(Space):
 class _DeviceRegion(Region):
     def __del__(self) -> None:
         if hasattr(self, "memory"):
-            self.space.release(MEM_DEVICE, self.total, *self.memory)
+            self.space.release(self.space.memory_kind, self.total, *self.memory)
 
 
 def backend_allocates(space: DeviceSpace, kind: int) -> bool:

@@ -6,6 +6,8 @@ element's bits: bfloat16 is uint16, float8 is uint8.
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
 from hvd_core.conformance.abi import AVG, MAX, MIN, PROD, SUM
@@ -116,7 +118,7 @@ def reduced(dtype: str, op: int, columns: list[np.ndarray], pre: float = 1.0, po
         unit, tiny = ROUNDING[dtype]
         wide = [to_real(dtype, c) * pre for c in columns]
         share = 1.0 / len(columns) if op == AVG else 1.0
-        value = _FOLD[op].reduce(wide) * share * post
+        value = functools.reduce(_FOLD[op], wide) * share * post  # NumPy's own reduce begins with +0.0
         if op in (MIN, MAX):
             roundings, magnitude = (0 if pre == 1 and post == 1 else 3), np.abs(value)
         elif op == PROD:

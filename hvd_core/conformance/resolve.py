@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +11,8 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Target:
-    """``path`` is the library's, ``python`` the class of a backend written in Python. ``entry`` is the entry point
-    ("module:attribute"), ``descriptor`` what it returned; None for a library that is not packaged."""
+    """``path`` is the library's; ``python`` the class ("module:Class") of a backend written in Python. ``entry`` is the
+    entry point ("module:attribute"), ``descriptor`` what it returned; None for a backend that is not in a wheel."""
 
     name: str
     path: str
@@ -22,19 +23,24 @@ class Target:
 
 
 def resolve(name: str, library: str | os.PathLike | None = None) -> Target:
-    """The target of a run. Raises BackendError of the phase that failed, FileNotFoundError for ``library``."""
+    """The target of a run. ``name`` is a backend's, or "module:Class" of one in Python that is not installed; ``library``
+    replaces the installed one.
+
+    Raises BackendError of the phase that failed, FileNotFoundError for ``library``, ImportError, AttributeError.
+    """
     if library is not None:
         path = Path(library).resolve()
         if not path.is_file():
             raise FileNotFoundError(f"horovod: conformance: there is no library {path}")
         return Target(name, str(path), "--library")
-    from hvd_core.backends import registry
-    from hvd_core.backends.errors import BackendNotInstalled
+    if ":" in name:
+        module, _, attribute = name.partition(":")
+        return Target(getattr(importlib.import_module(module), attribute).name, "", "a class", python=name)
+    from hvd_core.backends.registry import lookup
 
-    for backend in registry.installed():
-        if backend.name == name:
-            return Target(name, str(backend.path()), backend.origin)
-    raise BackendNotInstalled(
-        f"horovod: backend '{name}' is not installed.\n"
-        f"  installed: {registry.describe_installed(registry.installed())}\n  list: hvd plugin list"
-    )
+    backend = lookup(name, "hvd_core.conformance")
+    descriptor = backend.descriptor
+    entry = backend.candidate.entry
+    if descriptor is not None and descriptor.python is not None:
+        return Target(backend.name, "", backend.origin, descriptor.python, entry, descriptor)
+    return Target(backend.name, str(backend.path()), backend.origin, None, entry, descriptor)

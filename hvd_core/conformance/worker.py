@@ -28,7 +28,7 @@ class Worker:
         self.cases = {c.name: c for c in all_cases(config.get("modules", ()))}
         path = config["path"]
         if config.get("python"):
-            path = _python_backend(config["python"])
+            path = python_backend(config["python"])
         self.kit = Kit(config, Backend(config["name"], path, store), store)
 
     def run(self, name: str, serial: int) -> Result:
@@ -60,7 +60,8 @@ class Worker:
         return result
 
 
-def _python_backend(place: str) -> str:
+def python_backend(place: str) -> str:
+    """What stands for a library's path, for the class at "module:Class"."""
     from hvd_core.backends.python_backend import register_python_backend
 
     module, _, attribute = place.partition(":")

@@ -1,0 +1,361 @@
+"""L1: one device: memory, copies, streams, events, the batched copy, local reductions.
+
+Asynchronous devices are caught by their data, never by the clock: long copies are given to a stream, and whoever says
+too early that they are done is shown what is not there yet.
+"""
+
+from __future__ import annotations
+
+import ctypes as C
+import threading
+
+import numpy as np
+
+from hvd_core.conformance import abi
+from hvd_core.conformance.abi import (
+    INPROGRESS,
+    INVALID,
+    MEM_DEVICE,
+    OK,
+    UNSUPPORTED,
+    Buf,
+    P,
+    new,
+)
+from hvd_core.conformance.backend import BackendFailure, deadline
+from hvd_core.conformance.cases import Kit, case
+from hvd_core.conformance.memory import DeviceSpace, backend_allocates
+from hvd_core.conformance.numerics import (
+    sample,
+)
+from hvd_core.conformance.verdicts import EMULATED, NATIVE
+
+KINDS = {"DEVICE": 1, "PINNED": 2, "HOST": 3, "MANAGED": 4, "REGISTERED": 5}
+
+
+def refused(kit: Kit, slot: str, *args, codes: tuple[int, ...] = (INVALID,)) -> BackendFailure:
+    """The failure with which a call of the device table must end; Failed when it does not, or not so."""
+    try:
+        kit.backend.call("device", slot, *args)
+    except BackendFailure as problem:
+        names = " or ".join(abi.CODES[c] for c in codes)
+        kit.expect(problem.code in codes, f"{problem}; {names} is the answer")
+        return problem
+    kit.expect(False, f"{slot} answered OK to what cannot be")
+
+
+@case("L1.open", "count, open, props, close; a device that does not exist is refused")
+def opening(kit: Kit) -> None:
+    if kit.backend.device is None:
+        kit.skip("the backend has no device table")
+    call, count = kit.backend.call, C.c_int32(-1)
+    call("device", "count", C.byref(count))
+    kit.expect(
+        count.value >= 1, f"count says {count.value}; the probe should have said that there is no device"
+    )
+    for ordinal in (-1, count.value):
+        refused(kit, "open", ordinal, None, C.byref(P()))
+    for _ in range(3):
+        device, props = P(), new(abi.DeviceProps)
+        call("device", "open", 0, None, C.byref(device))
+        kit.expect(device.value is not None, "open answered OK and gave a NULL device")
+        call("device", "props", device, C.byref(props))
+        kit.expect(
+            props.free_bytes <= props.total_bytes, f"{props.free_bytes} of {props.total_bytes} bytes are free"
+        )
+        kit.expect(
+            props.alignment & (props.alignment - 1) == 0, f"alignment {props.alignment} is no power of two"
+        )
+        kit.expect(props.numa_node >= -1, f"numa_node is {props.numa_node}; -1 means unknown")
+        kit.expect(
+            props.batch_limit > 0 or not kit.backend.has("device", "batched_copy_scale"), "batch_limit is 0"
+        )
+        call("device", "close", device)
+    call("device", "open", 0, None, C.byref(device))
+    props = new(abi.DeviceProps)
+    short = abi.DeviceProps.numa_node.offset
+    props.hdr.struct_size, props.numa_node, props.arch = short, 4711, b"mine"
+    call("device", "props", device, C.byref(props))
+    kit.expect(
+        props.numa_node == 4711 and props.arch == b"mine",
+        f"props writes beyond the {short} bytes that it was given",
+    )
+    call("device", "close", device)
+
+
+@case("L1.memory", "kinds of memory: there or UNSUPPORTED, aligned, told apart by mem_query")
+def memory(kit: Kit) -> None:
+    space = kit.need_device("mem_alloc")
+    call = kit.backend.call
+    for name, kind in KINDS.items():
+        mem, buf = P(), Buf()
+        code = call(
+            "device",
+            "mem_alloc",
+            space.device,
+            kind,
+            1000,
+            C.byref(mem),
+            C.byref(buf),
+            allowed=(OK, UNSUPPORTED),
+        )
+        if code == UNSUPPORTED:
+            kit.expect(
+                kind != MEM_DEVICE or space.name == "cpu", "there is no memory of kind DEVICE on the device"
+            )
+            kit.row(name, EMULATED, "there is none")
+            continue
+        kit.expect(
+            buf.bytes >= 1000 and buf.base, f"{name}: asked for 1000 bytes, got {buf.bytes} at {buf.base}"
+        )
+        if buf.offset == 0 and kind != MEM_DEVICE:
+            kit.expect(
+                buf.base % space.alignment == 0,
+                f"{name}: the address is no multiple of {space.alignment}, as props says",
+            )
+        if kit.backend.has("device", "mem_query"):
+            found, ordinal = C.c_int32(-1), C.c_int32(-1)
+            code = call(
+                "device", "mem_query", buf.base, C.byref(found), C.byref(ordinal), allowed=(OK, UNSUPPORTED)
+            )
+            kit.expect(
+                code == UNSUPPORTED or found.value == kind,
+                f"mem_query takes memory of kind {name} for kind {found.value}",
+            )
+        call("device", "mem_free", mem)
+        kit.row(name, NATIVE)
+    refused(
+        kit, "mem_alloc", space.device, 77, 64, C.byref(P()), C.byref(Buf()), codes=(INVALID, UNSUPPORTED)
+    )
+    held = (
+        [space.allocate(MEM_DEVICE, 1 << 16) for _ in range(32)]
+        if backend_allocates(space, MEM_DEVICE)
+        else []
+    )
+    bases = {(b.base, b.offset) for _, b in held}
+    kit.expect(len(bases) == len(held), "two allocations are at the same place")
+    for mem, buf in held:
+        space.release(MEM_DEVICE, 1 << 16, mem, buf)
+
+
+@case("L1.copy", "copies between host and device and on the device, at odd offsets of (base, offset)")
+def copies(kit: Kit) -> None:
+    space = kit.need_device("mem_alloc")
+    for count in (0, 1, 17, 1023, 1_000_001):
+        for skew in (0, 1, 7) if count < 2000 else (3,):
+            value = sample("uint8", skew, count)
+            first = space.region(count, 1, skew)
+            first.write(value)
+            second = space.region(count, 1, 5)
+            second.poison()
+            space.copy(second.buf, first.buf, count)
+            space.sync()
+            kit.expect(
+                (second.read() == value).all(),
+                f"{count} bytes from device to device, skewed by {skew}: changed",
+            )
+            kit.expect((first.read() == value).all(), f"{count} bytes: the source of a copy has changed")
+    part = space.of(np.zeros(64, np.uint8))
+    view, raw = space.host_buffer(64)
+    raw[:] = np.arange(64)
+    space.copy(Buf(part.buf.base, part.buf.offset + 11, 20), Buf(view.base, view.offset + 3, 20), 20)
+    space.sync()
+    wanted = np.zeros(64, np.uint8)
+    wanted[11:31] = np.arange(3, 23)
+    kit.expect((part.read() == wanted).all(), "a copy into the middle of a buffer does not land there")
+
+
+@case("L1.bounds", "a copy that is larger than its buffers is refused, and changes nothing")
+def bounds(kit: Kit) -> None:
+    space = kit.need_device("mem_alloc")
+    big, small = space.of(sample("uint8", 0, 256)), space.of(np.zeros(100, np.uint8))
+    refused(kit, "copy", space.stream, small.buf, big.buf, 200)
+    refused(kit, "copy", space.stream, big.buf, small.buf, 200)
+    space.sync()
+    kit.expect(
+        (small.read() == 0).all() and (big.read() == sample("uint8", 0, 256)).all(),
+        "it was refused, and done",
+    )
+
+
+class Slow:
+    """A chain of copies on a stream that takes the device a while, ending in a host buffer that NumPy may look at."""
+
+    def __init__(self, kit: Kit, space: DeviceSpace, megabytes: int = 16, steps: int = 8) -> None:
+        self.size, self.steps, self.space = megabytes << 20, steps, space
+        self.source, self.other = (
+            space.of(np.full(self.size, 1, np.uint8)),
+            space.of(np.zeros(self.size, np.uint8)),
+        )
+        self.host, self.seen = space.host_buffer(self.size)
+
+    def enqueue(self, value: int, stream: P) -> None:
+        """From now on the stream is busy; at its end the host buffer holds ``value`` everywhere."""
+        self.seen[:] = 0
+        self.source.write(np.full(self.size, value, np.uint8))
+        space = self.space
+        for _ in range(self.steps):
+            space.copy(self.other.buf, self.source.buf, self.size, stream)
+            space.copy(self.source.buf, self.other.buf, self.size, stream)
+        space.copy(self.host, self.source.buf, self.size, stream)
+
+    def arrived(self, value: int) -> bool:
+        """Whether all has come; looked at without asking the device for anything."""
+        return bool(self.seen[-1] == value and (self.seen[:: 4096 + 1] == value).all())
+
+
+@case("L1.streams", "work of a stream is done in order, and stream_sync returns when it is done", seconds=120)
+def streams(kit: Kit) -> None:
+    space = kit.need_device("mem_alloc", "stream_create")
+    stream, chain = space.new_stream(), Slow(kit, space, 4 if kit.quick else 16)
+    for value in (3, 4):
+        chain.enqueue(value, stream)
+        space.sync(stream)
+        kit.expect(
+            chain.arrived(value), "stream_sync has returned, and the last copy of the stream is not there"
+        )
+    numbers = [space.of(np.full(5000, n, np.uint8)) for n in range(40)]
+    target = space.of(np.zeros(5000, np.uint8))
+    for region in numbers:
+        space.copy(target.buf, region.buf, 5000, stream)
+    space.sync(stream)
+    kit.expect((target.read() == 39).all(), "copies of one stream were not done in order")
+    if kit.backend.has("device", "stream_query"):
+        kit.backend.call("device", "stream_query", stream)
+        chain.enqueue(5, stream)
+        code = kit.backend.call("device", "stream_query", stream, allowed=(OK, INPROGRESS))
+        kit.expect(
+            code == INPROGRESS or chain.arrived(5), "stream_query says that all is done, and it is not"
+        )
+        space.sync(stream)
+    chain.enqueue(6, stream)
+    code = _until(kit, "stream_sync", stream)
+    kit.expect(
+        code != OK or chain.arrived(6),
+        "stream_sync with a deadline long past says OK, and the work is not done",
+    )
+    space.sync(stream)
+    kit.backend.call("device", "stream_destroy", stream)
+    for priority in (-1, 0, 1):
+        made = P()
+        kit.backend.call("device", "stream_create", space.device, priority, C.byref(made))
+        kit.backend.call("device", "stream_destroy", made)
+
+
+def _until(kit: Kit, slot: str, handle: P) -> int:
+    """The answer to a wait whose deadline has passed when it begins."""
+    try:
+        return kit.backend.call("device", slot, handle, deadline(-1), allowed=(OK, INPROGRESS))
+    except BackendFailure as problem:
+        kit.expect(problem.code == abi.TIMEOUT, f"{problem}; TIMEOUT is the answer at the deadline")
+        return problem.code
+
+
+@case("L1.native_streams", "a native stream can be had, wrapped, and used by both names")
+def native_streams(kit: Kit) -> None:
+    space = kit.need_device("stream_wrap", "stream_native")
+    stream, wrapped = space.new_stream(), P()
+    native = kit.backend.device.stream_native(stream)
+    kit.backend.call("device", "stream_wrap", space.device, native, C.byref(wrapped))
+    kit.expect(
+        kit.backend.device.stream_native(wrapped) == native,
+        "stream_native of a wrapped stream is another one",
+    )
+    source, target = space.of(sample("uint8", 1, 999)), space.of(np.zeros(999, np.uint8))
+    space.copy(target.buf, source.buf, 999, wrapped)
+    space.sync(stream)
+    kit.expect(
+        (target.read() == sample("uint8", 1, 999)).all(),
+        "work of a wrapped stream is not that of the stream itself",
+    )
+    kit.backend.call("device", "stream_destroy", wrapped)
+    space.copy(target.buf, source.buf, 999, stream)
+    space.sync(stream)
+    kit.backend.call("device", "stream_destroy", stream)
+
+
+@case(
+    "L1.events", "events: done before the first record, then when their stream has come to them", seconds=120
+)
+def events(kit: Kit) -> None:
+    space = kit.need_device("mem_alloc", "stream_create", "event_create")
+    call, event, stream = kit.backend.call, P(), space.new_stream()
+    call("device", "event_create", space.device, 0, C.byref(event))
+    kit.expect(event.value is not None, "event_create answered OK and gave NULL")
+    call("device", "event_query", event)
+    chain = Slow(kit, space, 4 if kit.quick else 16)
+    for value in (7, 8):
+        chain.enqueue(value, stream)
+        call("device", "event_record", event, stream)
+        answers: list = []
+        # T2: any thread
+        other = threading.Thread(target=lambda into=answers: into.append(_poll(kit, event)))
+        other.start()
+        other.join()
+        kit.expect(answers == [True], f"event_query from another thread: {answers}")
+        kit.expect(chain.arrived(value), "event_query says OK, and the copy before the event is not there")
+    if kit.backend.has("device", "event_wait"):
+        chain.enqueue(9, stream)
+        call("device", "event_record", event, stream)
+        code = _until(kit, "event_wait", event)
+        kit.expect(
+            code != OK or chain.arrived(9),
+            "event_wait with a deadline long past says OK, and the work is not done",
+        )
+        call("device", "event_wait", event, deadline(kit.limit(30)))
+        kit.expect(chain.arrived(9), "event_wait has returned, and the copy before the event is not there")
+    _elapsed(kit, space, stream)
+    call("device", "event_destroy", event)
+    call("device", "stream_destroy", stream)
+
+
+def _poll(kit: Kit, event: P) -> bool:
+    until = deadline(kit.limit(30))
+    while kit.backend.call("device", "event_query", event, allowed=(OK, INPROGRESS)) != OK:
+        kit.expect(deadline(0) < until, "an event does not come within 30 s")
+        kit.pause(0.0005)
+    return True
+
+
+def _elapsed(kit: Kit, space: DeviceSpace, stream: P) -> None:
+    if not kit.backend.has("device", "event_elapsed_ns"):
+        return
+    call, pair, elapsed = kit.backend.call, (P(), P()), C.c_int64(-1)
+    for event in pair:
+        call("device", "event_create", space.device, 0, C.byref(event))
+        call("device", "event_record", event, stream)
+    space.sync(stream)
+    call("device", "event_elapsed_ns", *pair, C.byref(elapsed))
+    kit.expect(
+        0 <= elapsed.value < 10**10,
+        f"{elapsed.value} ns lie between two events that were recorded one after the other",
+    )
+    for event in pair:
+        call("device", "event_destroy", event)
+
+
+@case(
+    "L1.stream_wait_event", "a stream waits for an event of another one, and the host does not", seconds=120
+)
+def stream_wait_event(kit: Kit) -> None:
+    space = kit.need_device("mem_alloc", "stream_create", "event_create", "stream_wait_event")
+    call, event, first, second = kit.backend.call, P(), space.new_stream(), space.new_stream()
+    call("device", "event_create", space.device, 0, C.byref(event))
+    chain = Slow(kit, space, 4 if kit.quick else 16)
+    for value in (11, 12):
+        target = space.of(np.zeros(chain.size, np.uint8))
+        chain.enqueue(value, first)
+        call("device", "event_record", event, first)
+        call("device", "stream_wait_event", second, event)
+        space.copy(target.buf, chain.source.buf, chain.size, second)
+        space.copy(target.buf, chain.host, chain.size, second)
+        space.sync(second)
+        kit.expect(chain.arrived(value), "the second stream went on before the event that it was to wait for")
+        kit.expect(
+            (target.read()[::4097] == value).all(),
+            "the second stream read what the first had not written yet",
+        )
+    for stream in (first, second):
+        space.sync(stream)
+        call("device", "stream_destroy", stream)
+    call("device", "event_destroy", event)

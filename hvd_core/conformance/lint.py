@@ -1,0 +1,300 @@
+"""L0: what can be said of a backend's tables without opening anything. Each case has a process of its own."""
+
+from __future__ import annotations
+
+import ctypes as C
+import os
+import re
+from pathlib import Path
+
+from hvd_core.backends.slots import slots
+from hvd_core.conformance import abi
+from hvd_core.conformance.abi import CAPS, OK, CollArgs, CollCaps, Error, new
+from hvd_core.conformance.alone import Bare
+from hvd_core.conformance.backend import has_slot
+from hvd_core.conformance.cases import case
+
+ENTRY = "hvd_backend_entry_v1"
+NAME = re.compile(r"[a-z0-9_-]{1,32}")
+OPTION_TYPES = ("int", "float", "bool", "str", "text", "path")
+
+
+@case("L0.symbol", "the library opens with RTLD_NOW, alone, and exports its entry function", ranks=0)
+def symbol(bare: Bare) -> None:
+    from hvd_core.backends.elf import read
+
+    if not bare.target.path:
+        bare.skip("a backend written in Python has no library")
+    try:
+        library = C.CDLL(bare.target.path, mode=os.RTLD_NOW | os.RTLD_LOCAL)
+    except OSError as problem:
+        bare.expect(False, f"does not open: {problem}")
+    bare.expect(hasattr(library, ENTRY), f"exports no {ENTRY}")
+    shared = read(Path(bare.target.path))
+    python = [n for n in shared.needed if n.startswith("libpython")]
+    bare.expect(
+        not python, f"is linked with {', '.join(python)}; a backend works under any Python, and under none"
+    )
+    others = [s for s in shared.defined if s.startswith("hvd_") and not s.startswith("hvd_backend_entry_v")]
+    others += [s for s in shared.defined if re.match(r"_ZN?[A-Z]*\d*3hvd", s)]
+    bare.expect(not others, f"exports {', '.join(others[:3])}; of this interface only {ENTRY} may be visible")
+    if len(shared.defined) > 1:
+        bare.note(
+            "other exports", f"{len(shared.defined) - 1}, such as {sorted(set(shared.defined) - {ENTRY})[0]}"
+        )
+
+
+def _check_header(bare: Bare, table, what: str, least: int) -> None:
+    hdr = table.hdr
+    bare.expect(least <= hdr.struct_size < 65536, f"the {what} says {hdr.struct_size} bytes; 1.0 has {least}")
+    bare.expect(hdr.major == 1, f"the {what} is of major {hdr.major}, its entry symbol of 1")
+    bare.expect(hdr.ext is None, f"the {what} has something in hdr.ext, for which there is no use yet")
+
+
+@case("L0.tables", "headers, required slots, groups of slots", ranks=0)
+def tables(bare: Bare) -> None:
+    backend = bare.backend
+    _check_header(bare, backend.api, "backend table", C.sizeof(abi.BackendApi))
+    bare.expect(backend.comm or backend.device, "there is neither a device table nor a communicator table")
+    for which, struct in (("device", abi.DeviceApi), ("comm", abi.CommApi)):
+        table = getattr(backend, which)
+        if table is None:
+            continue
+        _check_header(bare, table, f"{which} table", C.sizeof(struct))
+        groups: dict[str, dict[str, bool]] = {}
+        for slot in (s for s in slots() if s.table == which):
+            there = has_slot(table, slot.name)
+            if slot.group:
+                groups.setdefault(slot.group, {})[slot.name] = there
+            bare.expect(
+                there or slot.need != "REQUIRED" or slot.since_minor,
+                f"the {which} table lacks the required {slot.name}",
+            )
+        for group, members in groups.items():
+            lacking = [name for name, there in members.items() if not there]
+            bare.expect(
+                not lacking or len(lacking) == len(members),
+                f"group '{group}' of the {which} table lacks {', '.join(lacking)}; all of a group or none",
+            )
+    again, error = C.POINTER(abi.BackendApi)(), new(Error)
+    code = backend.entry(C.byref(backend.host.table), C.byref(again), C.byref(error))
+    bare.expect(code == OK and again, f"the entry function, called a second time, answers {code}")
+
+
+@case("L0.capabilities", "capabilities and slots agree", ranks=0)
+def capabilities(bare: Bare) -> None:
+    backend = bare.backend
+    if backend.comm is None:
+        bare.skip("the backend has no communicator table")
+    caps = backend.caps
+    has = {name: bool(caps & bit) for name, bit in CAPS.items()}
+    unknown = caps & ~sum(CAPS.values())
+    bare.expect(not unknown, f"caps has bits that the header does not have: {unknown:#x}")
+    bare.expect(
+        has["STREAM"] != has["REQUEST"],
+        "exactly one of STREAM and REQUEST is declared; a communicator completes in one way",
+    )
+    for name, slot in (
+        ("REQUEST", "req_wait"), ("ABORT", "abort"), ("GROUP_SAME", "group_begin"), ("GROUP_MIXED", "group_begin"),
+    ):  # fmt: skip
+        bare.expect(not has[name] or backend.has("comm", slot), f"{name} is declared and {slot} is not there")
+    for name, slot in (("ABORT", "abort"), ("REQUEST", "req_test")):
+        bare.expect(has[name] or not backend.has("comm", slot), f"{slot} is there and {name} is not declared")
+    grouped = has["GROUP_SAME"] or has["GROUP_MIXED"]
+    bare.expect(
+        grouped or not backend.has("comm", "group_begin"),
+        "group_begin is there and neither GROUP_* is declared",
+    )
+    bare.expect(has["MEM_HOST"] or has["MEM_DEVICE"], "neither MEM_HOST nor MEM_DEVICE is declared")
+    bare.expect(
+        not has["MEM_DEVICE"] or backend.comm.device_types, "MEM_DEVICE is declared and device_types is empty"
+    )
+    bare.expect(has["STREAM"] <= has["MEM_DEVICE"], "STREAM is declared without MEM_DEVICE: whose streams?")
+    if not has["ABORT"]:
+        bare.note("ABORT", "not declared: elastic jobs refuse this backend")
+
+
+@case("L0.identity", "name, tag, version", ranks=0)
+def identity(bare: Bare) -> None:
+    api = bare.backend.api
+    name, tag, version = ((text or b"").decode() for text in (api.name, api.tag, api.version))
+    bare.expect(NAME.fullmatch(name), f"the name is {name!r}; it takes 1 to 32 of a-z, 0-9, '_' and '-'")
+    bare.expect(
+        name == bare.target.name,
+        f"the library says that it is '{name}', and is known as '{bare.target.name}'",
+    )
+    bare.expect(
+        re.fullmatch(r"[A-Z0-9_]{1,16}", tag),
+        f"the tag is {tag!r}; timelines need 1 to 16 of A-Z, 0-9 and '_'",
+    )
+    bare.expect(
+        re.match(r"\d+\.\d+", version),
+        f"the version is {version!r}; ranks compare it, so that it must be one",
+    )
+    bare.expect(api.vendor_lib is not None, 'vendor_lib is NULL; say "" where there is no such library')
+    for which in ("device_type",) if bare.backend.device else ():
+        kind = (getattr(bare.backend.device, which) or b"").decode()
+        bare.expect(re.fullmatch(r"[a-z][a-z0-9_]*", kind), f"{which} is {kind!r}; it takes a-z, 0-9 and '_'")
+
+
+@case("L0.options", "every option has a name, a type, a default within its range, and a sentence", ranks=0)
+def options(bare: Bare) -> None:
+    api = bare.backend.api
+    if not api.option_count:
+        bare.note("options", "there are none")
+        return
+    bare.expect(
+        api.options and api.option_count <= 4096, f"{api.option_count} options, and the list is not there"
+    )
+    stride = api.options[0].hdr.struct_size
+    bare.expect(stride >= C.sizeof(abi.OptionRow), f"an option says that it has {stride} bytes")
+    seen = set()
+    for i in range(api.option_count):
+        row = abi.OptionRow.from_address(C.addressof(api.options.contents) + i * stride)
+        name = (row.name or b"").decode()
+        bare.expect(row.hdr.struct_size == stride, f"option {i} is of another size than the first")
+        bare.expect(
+            re.fullmatch(r"[a-z][a-z0-9_]*", name),
+            f"option {i} is called {name!r}; it takes a-z, 0-9 and '_'",
+        )
+        bare.expect(name not in seen, f"option '{name}' is there twice")
+        seen.add(name)
+        kind, doc = (row.type or b"").decode(), (row.doc or b"").decode()
+        bare.expect(
+            kind in OPTION_TYPES, f"option '{name}' has the type {kind!r}; known: {', '.join(OPTION_TYPES)}"
+        )
+        bare.expect(doc.strip(), f"option '{name}' does not say what it does")
+        bare.expect(row.fallback is not None, f"option '{name}' has no default; \"\" means none")
+
+
+def _environment() -> list[bytes]:
+    block = C.POINTER(C.c_char_p).in_dll(C.CDLL(None), "environ")
+    found, i = [], 0
+    while block[i]:
+        found.append(block[i])
+        i += 1
+    return found
+
+
+def _process_state() -> dict:
+    status = dict(
+        line.split(":\t", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line
+    )
+    libc = C.CDLL(None)
+    mask = os.umask(0o22)
+    os.umask(mask)
+    return {
+        "environment variables": _environment(),
+        "threads": len(os.listdir("/proc/self/task")),
+        "handled signals": status["SigCgt"],
+        "ignored signals": status["SigIgn"],
+        "blocked signals": status["SigBlk"],
+        "current directory": os.getcwd(),
+        "umask": mask,
+        "rounding mode": libc.fegetround() if hasattr(libc, "fegetround") else 0,
+        "processor cores": sorted(os.sched_getaffinity(0)),
+    }
+
+
+@case("L0.load", "loading changes nothing in the process: environment, threads, signals, cores", ranks=0)
+def load(bare: Bare) -> None:
+    if bare.target.python:
+        bare.skip("a backend written in Python runs in Python's own threads")
+    before = _process_state()
+    _ = bare.backend
+    for what, now in _process_state().items():
+        bare.expect(
+            now == before[what], f"loading changes the process's {what}: {_difference(before[what], now)}"
+        )
+
+
+def _difference(before, now) -> str:
+    if isinstance(before, list):
+        return ", ".join(str(x) for x in sorted(set(before) ^ set(now))[:3])
+    return f"{before} before, {now} now"
+
+
+@case("L0.query", "query is a pure function, needs no communicator, and knows sizes and garbage", ranks=0)
+def query(bare: Bare) -> None:
+    backend = bare.backend
+    if backend.comm is None:
+        bare.skip("the backend has no communicator table")
+    for coll in range(9):
+        for dtype in range(15):
+            for op in range(5):
+                one, two = backend.query(coll, dtype, op), backend.query(coll, dtype, op)
+                bare.expect(
+                    bytes(one) == bytes(two),
+                    f"two equal questions got different answers: {_asked(coll, dtype, op)}",
+                )
+                bare.expect(
+                    one.support in (0, 1, 2), f"support {one.support} is no answer: {_asked(coll, dtype, op)}"
+                )
+                good = one.alignment & (one.alignment - 1) == 0
+                bare.expect(good, f"alignment {one.alignment} is no power of two: {_asked(coll, dtype, op)}")
+    for coll, dtype, op in ((99, 7, 0), (0, 99, 0), (0, 7, 99), (-1, -1, -1)):
+        bare.expect(
+            backend.query(coll, dtype, op).support == 0,
+            f"a number that does not exist is served: {_asked(coll, dtype, op)}",
+        )
+    caps = new(CollCaps)
+    short = CollCaps.max_count.offset
+    caps.hdr.struct_size, caps.max_count = short, 0x5A5A5A5A
+    args = new(CollArgs)
+    args.coll, args.dtype = abi.ALLREDUCE, 7
+    backend.call(
+        "comm", "query", None, C.byref(args), C.byref(caps), allowed=(OK, abi.INVALID, abi.UNSUPPORTED)
+    )
+    bare.expect(
+        caps.max_count == 0x5A5A5A5A, f"query writes beyond the {short} bytes that an older host's struct has"
+    )
+    _newer_arguments(bare)
+
+
+def _asked(coll: int, dtype: int, op: int) -> str:
+    return f"collective {coll}, type {dtype}, reduction {op}"
+
+
+def _newer_arguments(bare: Bare) -> None:
+    """A longer struct: zero beyond what is known is to be ignored, anything else refused."""
+    size = C.sizeof(CollArgs)
+    room = (C.c_uint8 * (size + 8))()
+    args = CollArgs.from_buffer(room)
+    args.hdr.struct_size, args.hdr.major, args.coll, args.dtype = size + 8, 1, abi.ALLGATHER, 7
+    pointer = C.cast(room, C.POINTER(CollArgs))
+    for tail, wanted in ((0, (OK, abi.INVALID)), (1, (abi.UNSUPPORTED,))):
+        room[size + 3] = tail
+        error, caps = new(Error), new(CollCaps)
+        code = bare.backend.comm.query(None, pointer, C.byref(caps), C.byref(error))
+        refused = (
+            code in wanted
+            or (tail == 0 and code == abi.UNSUPPORTED)
+            or (tail and code == OK and caps.support == 0)
+        )
+        bare.expect(
+            refused, "query was asked with a field newer than the backend and did not answer UNSUPPORTED"
+            if tail else f"query refuses a longer struct that has nothing set beyond what it knows: code {code}",
+        )  # fmt: skip
+
+
+@case(
+    "L0.required", "there is enough for hvd-core to compose the rest from: an allgather of some type", ranks=0
+)
+def required(bare: Bare) -> None:
+    backend = bare.backend
+    if backend.comm is None:
+        bare.skip("the backend has no communicator table")
+    served = {
+        (coll, varying): [d for d in range(15) if backend.query(coll, d, 0, varying=varying).support]
+        for coll, varying in (
+            (abi.ALLREDUCE, False),
+            (abi.BROADCAST, False),
+            (abi.ALLGATHER, False),
+            (abi.ALLGATHER, True),
+        )
+    }
+    some = served[abi.ALLGATHER, False] or served[abi.ALLGATHER, True]
+    bare.expect(some, "query serves no allgather of any type; hvd-core can compose nothing without one")
+    for name, key in (("allreduce", (abi.ALLREDUCE, False)), ("broadcast", (abi.BROADCAST, False))):
+        if not served[key]:
+            bare.note(name, "served for no type: hvd-core composes it from allgather, which moves much more")

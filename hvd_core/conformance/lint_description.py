@@ -1,0 +1,114 @@
+"""L0: what a backend's package says about itself, and what saying so costs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from hvd_core.conformance.alone import Bare
+from hvd_core.conformance.cases import case
+
+IMPORT_SECONDS = 0.1
+
+_MEASURE = """
+import sys, os, json, time, threading, importlib
+import hvd_core.backends.descriptor
+before, environment = set(sys.modules), dict(os.environ)
+started = time.process_time()
+module, _, attribute = sys.argv[1].partition(":")
+described = getattr(importlib.import_module(module), attribute)()
+took = time.process_time() - started
+def compiled(m):
+    return (getattr(m, "__file__", None) or "").endswith(".so")
+new = [n for n in sys.modules if n not in before and sys.modules[n] is not None]
+outside = sorted({n.split(".")[0] for n in new if compiled(sys.modules[n])} - set(sys.stdlib_module_names))
+print(json.dumps({"seconds": took, "compiled": outside, "threads": len(os.listdir("/proc/self/task")),
+    "environment": sorted(set(os.environ.items()) ^ set(environment.items())),
+    "libraries": sorted({line.split()[-1] for line in open("/proc/self/maps") if ".so" in line and "/dist" in line})}))
+"""
+
+
+def _described(bare: Bare):
+    if bare.target.descriptor is None:
+        bare.skip(f"the backend is not in a wheel ({bare.target.origin}): it has no descriptor")
+    return bare.target.descriptor
+
+
+@case("L0.descriptor", "the descriptor agrees with the library", ranks=0)
+def descriptor(bare: Bare) -> None:
+    told, backend = _described(bare), bare.backend
+    bare.expect(
+        told.name == bare.target.name,
+        f"the descriptor's name is '{told.name}', the entry point's '{bare.target.name}'",
+    )
+    hdr = backend.api.hdr
+    bare.expect(
+        tuple(told.abi) == (hdr.major, hdr.minor),
+        f"the descriptor says ABI {told.abi[0]}.{told.abi[1]}, the library {hdr.major}.{hdr.minor}",
+    )
+    has = {name for name in ("device", "comm") if getattr(backend, name) is not None}
+    bare.expect(
+        set(told.provides) == has,
+        f"the descriptor provides {sorted(told.provides)}, the library has {sorted(has)}",
+    )
+    types = set(
+        filter(None, ((backend.comm.device_types or b"") if backend.comm else b"").decode().split(","))
+    )
+    if backend.device:
+        types.add(backend.device.device_type.decode())
+    if backend.caps & 128:
+        types.add("cpu")
+    bare.expect(
+        set(told.devices) <= types,
+        f"the descriptor names devices {sorted(told.devices)}, the tables {sorted(types)}",
+    )
+    one_host = bool(backend.caps & 64)
+    bare.expect(
+        not (told.spans_hosts and one_host),
+        "the descriptor says spans_hosts, the communicator table declares ONE_HOST",
+    )
+    if told.library is not None:
+        bare.expect(
+            Path(told.library).is_absolute(), f"the descriptor's library is no absolute path: {told.library}"
+        )
+
+
+@case("L0.import", "describing takes under 100 ms, and imports nothing that is compiled", ranks=0)
+def importing(bare: Bare) -> None:
+    _described(bare)
+    seconds = []
+    for _ in range(3):
+        done = subprocess.run(
+            [sys.executable, "-c", _MEASURE, bare.target.entry],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        bare.expect(done.returncode == 0, f"describing failed: {done.stderr.strip().splitlines()[-1:]}")
+        seen = json.loads(done.stdout.splitlines()[-1])
+        seconds.append(seen["seconds"])
+    # Time of the processor, and the best of three: what the machine does besides is no fault of the backend's.
+    bare.expect(
+        min(seconds) < IMPORT_SECONDS, f"describing takes {min(seconds) * 1000:.0f} ms; 100 ms are allowed"
+    )
+    bare.expect(
+        not seen["compiled"], f"describing imports {', '.join(seen['compiled'])}; leave that to probe or load"
+    )
+    bare.expect(seen["threads"] == 1, f"describing starts {seen['threads'] - 1} threads")
+    bare.expect(not seen["environment"], f"describing changes the environment: {seen['environment'][:3]}")
+    bare.note("describing", f"{min(seconds) * 1000:.1f} ms")
+
+
+@case("L0.probe", "probe answers within its time and says that the backend can work here", ranks=0)
+def probing(bare: Bare) -> None:
+    from hvd_core.backends.describing import probe
+    from hvd_core.backends.descriptor import Unavailable
+
+    told = _described(bare)
+    answer = probe(told, 5.0)
+    if isinstance(answer, Unavailable):
+        bare.expect(False, f"probe says that it cannot work here: {answer.reason}. {answer.fix}".strip())
+    bare.note("probe", answer.detail or "available")

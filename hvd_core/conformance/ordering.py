@@ -1,0 +1,259 @@
+"""L3: what must hold between operations: two communicators, two streams, producers and consumers, many small ones."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+
+from hvd_core.conformance import abi
+from hvd_core.conformance.abi import ALLREDUCE, BROADCAST, SUM
+from hvd_core.conformance.cases import Kit, case
+from hvd_core.conformance.comm import Comm
+from hvd_core.conformance.devices import Slow
+from hvd_core.conformance.memory import Region
+from hvd_core.conformance.numerics import NUMBERS, compare, reduced, sample, stored
+from hvd_core.conformance.rules import served
+from hvd_core.conformance.verdicts import Composed
+
+
+def plain_type(kit: Kit) -> tuple[str, int]:
+    """(type, alignment) of an allreduce sum that the backend has."""
+    kit.need_comm()
+    for dtype in ("float32", "int32", "float16", "uint8"):
+        caps = served(kit, ALLREDUCE, dtype)
+        if caps is not None:
+            return dtype, caps.alignment
+    raise Composed("allreduce sum is declared for none of float32, int32, float16, uint8")
+
+
+class Sum:
+    """An allreduce sum of ``count`` elements, ready to be started."""
+
+    def __init__(self, kit: Kit, comm: Comm, count: int, salt: int = 0, region: Region | None = None) -> None:
+        self.dtype, alignment = plain_type(kit)
+        self.comm, self.count = comm, count
+        self.columns = [sample(self.dtype, r, count, salt) for r in range(comm.size)]
+        self.source = region or comm.space.of(self.columns[comm.rank], alignment)
+        self.out = comm.space.region(self.columns[0].nbytes, alignment)
+        self.out.poison()
+
+    def start(self, **more):
+        """The pending operation."""
+        return self.comm.start(
+            ALLREDUCE, NUMBERS[self.dtype], [self.source], [self.out], op=SUM, counts=[self.count], **more
+        )
+
+    def wrong(self) -> str:
+        """ "" when the result is right."""
+        return compare(self.dtype, self.out.read(stored(self.dtype)), *reduced(self.dtype, SUM, self.columns))
+
+
+@case(
+    "L3.two_comms",
+    "operations of two communicators in flight at once, completed in another order on each rank",
+)
+def two_comms(kit: Kit) -> None:
+    for space in kit.spaces():
+        pair = [kit.comm(space), kit.comm(space)]
+        streams = _streams(kit, space, 2)
+        for turn in range(6):
+            sums = [Sum(kit, comm, count, turn) for comm, count in zip(pair, (17, 60_000 + turn))]
+            pending = [s.start(stream=stream) for s, stream in zip(sums, streams)]
+            order = (0, 1) if (kit.rank + turn) % 2 else (1, 0)
+            _complete_all(kit, [pending[i] for i in order])
+            for s in sums:
+                kit.expect(not s.wrong(), f"communicator {pair.index(s.comm)}: {s.wrong()}")
+
+
+def _complete_all(kit: Kit, pending: list) -> None:
+    """Drives several operations as the engine does: each gets a look in turn, so that none holds up another."""
+    left, until = list(pending), abi.NO_DEADLINE
+    from hvd_core.conformance.backend import deadline
+
+    until = deadline(kit.limit(30))
+    while left:
+        left = [p for p in left if not p.test()]
+        kit.expect(deadline(0) < until, f"{len(left)} operations do not complete within 30 s")
+        if left:
+            kit.pause(0.0001)
+
+
+def _streams(kit: Kit, space, count: int) -> list:
+    if not kit.backend.caps & abi.CAP_STREAM:
+        return [None] * count
+    return [space.new_stream() for _ in range(count)]
+
+
+@case(
+    "L3.two_streams",
+    "two communicators, each on a stream of its own, interleaved without a wait of the host's",
+    seconds=120,
+)
+def two_streams(kit: Kit) -> None:
+    plain_type(kit)
+    if not kit.backend.caps & abi.CAP_STREAM:
+        kit.skip("the communicators complete by requests, not on streams")
+    space = kit.device_space()
+    pair, streams = [kit.comm(space), kit.comm(space)], _streams(kit, space, 2)
+    sums = [Sum(kit, pair[i % 2], 1000 + 31 * i, i) for i in range(16)]
+    for i, s in enumerate(sums):
+        s.comm.enqueue(
+            ALLREDUCE, NUMBERS[s.dtype], [s.source], [s.out], op=SUM, counts=[s.count], stream=streams[i % 2],
+            seconds=kit.limit(60),
+        )  # fmt: skip
+    for stream in streams:
+        space.sync(stream, kit.limit(60))
+    for comm in pair:
+        comm.raise_async_error()
+    for i, s in enumerate(sums):
+        kit.expect(not s.wrong(), f"operation {i}: {s.wrong()}")
+
+
+@case(
+    "L3.producer_consumer", "work before on the same stream is seen, work after sees the result", seconds=120
+)
+def producer_consumer(kit: Kit) -> None:
+    dtype, alignment = plain_type(kit)
+    if not kit.backend.caps & abi.CAP_MEM_DEVICE:
+        kit.skip("the communicators read host memory, where there is no work in streams")
+    space = kit.device_space()
+    comm, stream = kit.comm(space), space.new_stream()
+    busy = Slow(kit, space, 4 if kit.quick else 16)
+    for turn in range(3):
+        columns = [sample(dtype, r, 50_000, salt=turn + 1) for r in range(kit.size)]
+        nbytes = columns[0].nbytes
+        staged, raw = space.host_buffer(nbytes)
+        raw[:] = columns[comm.rank].view(np.uint8)
+        source, result, after = (space.region(nbytes, alignment) for _ in range(3))
+        for region in (source, result, after):
+            region.poison()
+        # In a row, with a long piece of work ahead: whoever does not keep to the stream reads what is not there yet.
+        busy.enqueue(turn + 1, stream)
+        space.copy(source.buf, staged, nbytes, stream)
+        if not comm.stream_mode:
+            space.sync(stream)
+        pending = comm.start(
+            ALLREDUCE,
+            NUMBERS[dtype],
+            [source],
+            [result],
+            op=SUM,
+            counts=[50_000],
+            stream=stream,
+            seconds=kit.limit(60),
+        )
+        if not comm.stream_mode:
+            pending.wait()
+        space.copy(after.buf, result.buf, nbytes, stream)
+        pending.wait()
+        space.sync(stream)
+        wrong = compare(dtype, after.read(stored(dtype)), *reduced(dtype, SUM, columns))
+        kit.expect(not wrong, f"turn {turn}: {wrong}")
+
+
+@case("L3.small_ops", "ten thousand small operations, one after the other", seconds=240)
+def small_ops(kit: Kit) -> None:
+    dtype, alignment = plain_type(kit)
+    turns = 500 if kit.quick else 10_000
+    for space in kit.spaces():
+        comm = kit.comm(space)
+        columns = [sample(dtype, r, 4) for r in range(kit.size)]
+        # Rounding aside, sums stay what they are: the result is compared, and the input is the same every time.
+        ins = [space.of(columns[comm.rank], alignment) for _ in range(8)]
+        outs = [space.region(columns[0].nbytes, alignment) for _ in range(8)]
+        for turn in range(0, turns, 8):
+            for out in outs if turn % 800 == 0 else ():
+                out.poison()
+            for i in range(8):
+                comm.run(
+                    ALLREDUCE, NUMBERS[dtype], [ins[i]], [outs[i]], op=SUM, counts=[4],
+                    how="poll" if turn % 64 == 0 else "wait", seconds=kit.limit(20),
+                )  # fmt: skip
+            if turn % 800 == 0:
+                for out in outs:
+                    wrong = compare(dtype, out.read(stored(dtype)), *reduced(dtype, SUM, columns))
+                    kit.expect(not wrong, f"after {turn} operations: {wrong}")
+
+
+@case("L3.threads", "calls from changing threads, one at a time")
+def threads(kit: Kit) -> None:
+    plain_type(kit)
+    for space in kit.spaces():
+        comm = kit.comm(space)
+        for turn in range(12):
+            step = Sum(kit, comm, 100 + turn, turn)
+            pending = _in_a_thread(kit, step.start, turn)
+            _in_a_thread(kit, pending.wait, turn)
+            kit.expect(not step.wrong(), f"turn {turn}: {step.wrong()}")
+
+
+def _in_a_thread(kit: Kit, call, turn: int):
+    """What the call gives, made by a thread of its own."""
+    box: list = []
+
+    def work() -> None:
+        try:
+            box.append((call(), None))
+        except Exception as problem:
+            box.append((None, problem))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    kit.expect(box[0][1] is None, f"turn {turn}: {box[0][1]}")
+    return box[0][0]
+
+
+@case(
+    "L3.ownership", "arguments may be freed and changed once collective has returned; buffers stay", ranks=2
+)
+def ownership(kit: Kit) -> None:
+    """Comm.enqueue overwrites what it has handed over; here the operation is held up until that has surely happened."""
+    dtype, _ = plain_type(kit)
+    for space in kit.spaces():
+        comm = kit.comm(space)
+        for turn in range(4):
+            late = turn % kit.size
+            step = Sum(kit, comm, 30_000, turn)
+            if kit.rank == late:
+                kit.expect(kit.hear(f"called {space.kind} {turn}"), "the others' collective does not return")
+            pending = step.start()
+            if kit.rank == (late + 1) % kit.size:
+                junk = [np.full(4096, 0xEE, np.uint8) for _ in range(256)]
+                kit.tell(f"called {space.kind} {turn}")
+                del junk
+            pending.wait()
+            kit.expect(not step.wrong(), f"turn {turn}: {step.wrong()}")
+        caps = served(kit, BROADCAST, dtype)
+        if caps is not None:
+            value = sample(dtype, 0, 1000)
+            region = space.of(value if comm.rank == 0 else value * 0, caps.alignment)
+            comm.run(BROADCAST, NUMBERS[dtype], [region], [region], counts=[1000])
+            wrong = compare(dtype, region.read(stored(dtype)), value)
+            kit.expect(not wrong, wrong)
+
+
+@case("L3.no_waiting", "collective returns although the others have not come", ranks=2)
+def no_waiting(kit: Kit) -> None:
+    """T3. A host that waits inside of an enqueue never tells the others to come."""
+    plain_type(kit)
+    for space in kit.spaces():
+        comm = kit.comm(space)
+        for warm in range(2):  # a first operation may set up connections
+            for count in (40, 40_000):
+                Sum(kit, comm, count, warm).start().wait()
+        steps = [Sum(kit, comm, 40, 5), Sum(kit, comm, 40_000, 6)]
+        steps = steps if comm.stream_mode else steps[1:]
+        if kit.rank == 0:
+            pending = [s.start() for s in steps]
+            kit.tell(f"returned {space.kind}")
+            waited = False
+        else:
+            waited = not kit.hear(f"returned {space.kind}", 10)
+            pending = [s.start() for s in steps]
+        for p in pending:
+            p.wait()
+        for s in steps:
+            kit.expect(not s.wrong(), s.wrong())
+        kit.expect(not waited, "rank 0's collective did not return before the others had made the same call")

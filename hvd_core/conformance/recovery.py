@@ -1,0 +1,116 @@
+"""L4: making communicators again and again, in other sizes, after failures; what is left behind."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from hvd_core.conformance.abi import OK
+from hvd_core.conformance.cases import Kit, case
+from hvd_core.conformance.comm import Comm
+from hvd_core.conformance.ordering import Sum
+
+MEMORY_PER_ROUND = 256 << 10
+
+
+def footprint() -> dict[str, int]:
+    """What a process may leave behind of: descriptors, threads, mappings, private memory, names in /dev/shm."""
+    private = 0
+    for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
+        if line.startswith("Private_Dirty:"):
+            private = int(line.split()[1]) << 10
+    names = len(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else 0
+    return {
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "threads": len(os.listdir("/proc/self/task")),
+        "mappings": Path("/proc/self/maps").read_text().count("\n"),
+        "bytes of memory": private,
+        "names in /dev/shm": names,
+    }
+
+
+def grown(before: dict[str, int], after: dict[str, int], rounds: int) -> str:
+    """What has grown by so much that it must be by every round; "" when nothing has."""
+    allowed = {
+        "descriptors": rounds // 10, "threads": rounds // 10, "mappings": rounds // 2,
+        "bytes of memory": rounds * MEMORY_PER_ROUND, "names in /dev/shm": 0,
+    }  # fmt: skip
+    return ", ".join(
+        f"{after[what] - before[what]} {what}"
+        for what, more in allowed.items()
+        if after[what] > before[what] + more
+    )
+
+
+def _use(kit: Kit, comm: Comm, turn: int) -> None:
+    for count in (40, 20_000):
+        step = Sum(kit, comm, count, turn)
+        step.start(seconds=kit.limit(20)).wait()
+        kit.expect(not step.wrong(), f"turn {turn}: {step.wrong()}")
+
+
+@case(
+    "L4.recreate",
+    "50 communicators one after the other: no descriptors, threads, memory, store keys left",
+    seconds=240,
+)
+def recreate(kit: Kit) -> None:
+    turns = 20 if kit.quick else 50
+    for space in kit.spaces():
+        before, kept = {}, len(kit.backend.host.keys)
+        for turn in range(turns):
+            if turn == 5:
+                before = footprint()
+                kit.meet()
+            comm = kit.comm(space)
+            if turn < 3 or turn % 10 == 0:
+                _use(kit, comm, turn)
+            comm.finalize(kit.limit(20))
+            kit.forget(comm)
+            comm.destroy()
+        left = grown(before, footprint(), turns - 5)
+        kit.expect(not left, f"{turns - 5} communicators have left behind {left}")
+        _check_keys(kit, kept)
+
+
+def _check_keys(kit: Kit, since: int) -> None:
+    """Whatever was put into the store was deleted, by whichever rank."""
+    kit.meet()
+    everybody = kit.share(kit.backend.host.keys[since:])
+    put = {key for keys in everybody for verb, key in keys if verb == "set"}
+    gone = {key for keys in everybody for verb, key in keys if verb == "del"}
+    left = sorted(put - gone)
+    kit.expect(not left, f"{len(left)} keys are left in the store, such as {left[0] if left else ''}")
+
+
+@case(
+    "L4.resize", "communicators over fewer ranks, then over all again, as an elastic job makes them", ranks=2
+)
+def resize(kit: Kit) -> None:
+    for space in kit.spaces():
+        for turn, members in enumerate(
+            (range(kit.size), range(kit.size - 1), range(kit.size), range(1, kit.size), range(kit.size))
+        ):
+            comm = kit.comm(space, list(members), tag=f"turn{turn}")
+            if comm is not None:
+                _use(kit, comm, turn)
+                kit.forget(comm)
+                comm.destroy()
+            kit.meet()
+
+
+@case("L4.alone", "a communicator of one rank: every operation is the identity")
+def alone(kit: Kit) -> None:
+    for space in kit.spaces():
+        comm = kit.comm(space, [kit.rank], tag=f"of{kit.rank}")
+        _use(kit, comm, 1)
+        code, text = comm.async_error()
+        kit.expect(code in (OK, 3), f"async_error: {text}")
+
+
+@case("L4.split", "split makes communicators of parts of one", ranks=2)
+def split(kit: Kit) -> None:
+    kit.need_comm()
+    if not kit.backend.has("comm", "split"):
+        kit.skip("there is no split; hvd-core makes such communicators anew")
+    kit.skip("hvd-core does not use split yet; it makes every communicator anew")
