@@ -11,6 +11,7 @@ of their own over the same engine. Importing this package needs no framework and
 from hvd_core.errors import HorovodInternalError
 from hvd_core.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from hvd_core.runtime import (
+    backend_report,
     cross_rank,
     cross_size,
     init,
@@ -68,6 +69,7 @@ __all__ = [
     "ProcessSet",
     "__version__",
     "add_process_set",
+    "backend_report",
     "cross_rank",
     "cross_size",
     "get_include",

@@ -18,9 +18,9 @@ from hvd_core.errors import HorovodInternalError
 
 if TYPE_CHECKING:
     from hvd_core._core import Engine
-    from hvd_core.backends.ways import Ways
+    from hvd_core.backends.plan import Plan
+    from hvd_core.backends.report import BackendReport
     from hvd_core.bootstrap import World
-    from hvd_core.config import EngineSettings
 
 NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 SHUT_DOWN = (
@@ -35,8 +35,8 @@ _log = logging.getLogger("horovod")
 class _State:
     """What one init() made. ``pid`` tells a forked child that none of it is its own."""
 
-    def __init__(self, world: World, engine: Engine, source: str) -> None:
-        self.world, self.engine, self.source = world, engine, source
+    def __init__(self, world: World, engine: Engine, plan: Plan) -> None:
+        self.world, self.engine, self.plan = world, engine, plan
         self.pid = os.getpid()
 
 
@@ -109,8 +109,8 @@ def _start(
     global _engines
     from hvd_core import bootstrap
     from hvd_core._core import Engine
+    from hvd_core.backends import at_init
     from hvd_core.backends.registry import host_math
-    from hvd_core.backends.ways import COLLECTIVES
     from hvd_core.bootstrap import affinity
     from hvd_core.config import read_environment
 
@@ -118,12 +118,13 @@ def _start(
     world = bootstrap.connect(deadline_s=settings.start_timeout_s)
     try:
         _check_ranks(comm, world.size)
-        ways, static = _choose(world, backend, process_sets, settings)
+        plan, plugins, static = at_init.decide(world, backend, settings, lambda: _compared_sets(process_sets))
         spin = settings.spin_us
         if spin is None:
             # With more ranks than cores, whoever looks keeps the others from working.
             spin = 50.0 if affinity.enough_cores(world.local_cores, world.local_rank) else 2.0
-        core, fault = affinity.engine_core(settings.thread_affinity, world.local_cores, world.local_rank)
+        pinned = settings.thread_affinity if plugins.affinity_mode.value != "off" else ""
+        core, fault = affinity.engine_core(pinned, world.local_cores, world.local_rank)
         if fault and world.local_rank == 0:
             _log.warning("host %s: %s", world.host_names[world.rank], fault)
         config = {
@@ -139,11 +140,8 @@ def _start(
             "bell_slot": world.local_rank,
             "leads_host": world.local_rank == 0,
             "store_fd": world.store_fd,
-            "local_backend": ways.within and (ways.within.name, ways.within.path),
-            "global_backend": ways.between and (ways.between.name, ways.between.path),
             "math_backend": host_math(),
-            "local_alone": ways.within_alone,
-            "hierarchical": [COLLECTIVES[name] for name in ways.hierarchical],
+            **plan.engine_config(world.local_rank),
             "emulation": settings.emulation,
             "spin_us": spin,
             "engine_core": -1 if core is None else core,
@@ -167,37 +165,13 @@ def _start(
     except BaseException:
         world.close()
         raise
-    if world.rank == 0:
-        _log.info("host tensors: backend %s [%s]", ways.describe(), ways.source)
-    return _State(world, engine, ways.source), static
+    at_init.say(plan, settings, world.rank)
+    return _State(world, engine, plan), static
 
 
-def _choose(
-    world: World,
-    backend: str | type | Sequence[str | type] | None,
-    process_sets: Any,
-    settings: EngineSettings,
-) -> tuple[Ways, list[_process_sets.ProcessSet]]:
-    """The backends and the first process sets that all ranks have chosen; whoever has chosen others, or has failed to, is
-    named on all ranks."""
-    from hvd_core.backends.agreement import agree
-    from hvd_core.backends.ways import choose_ways
-    from hvd_core.version import __version__
-
-    timeout_s = settings.start_timeout_s
-    doing = "init(process_sets=...)"
-    try:
-        static = _static_sets(process_sets)
-        doing = "error"
-        ways = choose_ways(
-            os.environ, world, backend, settings.hierarchical_allreduce, settings.hierarchical_allgather
-        )
-    except Exception as error:
-        agree(world, str(error).partition("\n")[0], doing, True, timeout_s)
-        raise
-    sets = ", ".join("a communicator" if s.ranks is None else str(s.ranks) for s in static)
-    agree(world, f"{ways.describe()} {__version__}", ways.source, False, timeout_s, sets)
-    return ways, static
+def _compared_sets(process_sets: Any) -> tuple[list[_process_sets.ProcessSet], str]:
+    static = _static_sets(process_sets)
+    return static, ", ".join("a communicator" if s.ranks is None else str(s.ranks) for s in static)
 
 
 def _link(link: Any) -> dict[str, Any]:
@@ -312,8 +286,21 @@ def is_homogeneous() -> bool:
     return len({hosts.count(host) for host in hosts}) == 1
 
 
+def backend_report() -> BackendReport:
+    """Which backend serves each operation on each device type, and who chose it: rows, and as a text a table.
+
+    Before init(): what a job of one process would choose now, which imports and asks the plugins that this takes. Raises
+    what init() would raise, hvd_core.backends.BackendError or ValueError.
+    """
+    from hvd_core.backends.at_init import report_now
+
+    state = _state
+    return report_now(None if state is None else state.plan)
+
+
 __all__ = [
     "HorovodInternalError",
+    "backend_report",
     "cross_rank",
     "cross_size",
     "engine",

@@ -22,9 +22,11 @@ if TYPE_CHECKING:
         BackendUnavailable,
         BackendVersionMismatch,
     )
+    from hvd_core.backends.plan import Plan, Usable
     from hvd_core.backends.python_backend import PythonBackend, PythonCommunicator, register_python_backend
     from hvd_core.backends.registry import InstalledBackend, installed
-    from hvd_core.backends.selection import Selection, select
+    from hvd_core.backends.selection import choose
+    from hvd_core.backends.stock import BackendVetoed
 
 _HOMES = {
     "candidate": ("Candidate",),
@@ -43,7 +45,9 @@ _HOMES = {
     ),
     "python_backend": ("PythonBackend", "PythonCommunicator", "register_python_backend"),
     "registry": ("InstalledBackend", "installed"),
-    "selection": ("Selection", "select"),
+    "plan": ("Plan", "Usable"),
+    "selection": ("choose",),
+    "stock": ("BackendVetoed",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -69,14 +73,16 @@ __all__ = [
     "BackendOpenError",
     "BackendUnavailable",
     "BackendVersionMismatch",
+    "BackendVetoed",
     "Candidate",
     "InstalledBackend",
+    "Plan",
     "PythonBackend",
     "PythonCommunicator",
-    "Selection",
     "Unavailable",
+    "Usable",
     "always",
+    "choose",
     "installed",
     "register_python_backend",
-    "select",
 ]

@@ -1,4 +1,4 @@
-"""All ranks must have chosen the same backend and the same first process sets; whoever did not is named, on every rank.
+"""All ranks must have chosen the same backends and the same first process sets; whoever did not is named, on every rank.
 
 Called by the thread that runs ``hvd.init()``, after the choice and before anything is opened. A rank whose choice failed
 takes part too, so that the others do not wait for it.
@@ -8,18 +8,67 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hvd_core.backends.errors import BackendDisagreement
+from hvd_core.backends.plan import Cell, Plan
+from hvd_core.backends.rules import VARIABLE, legacy_variables
+from hvd_core.config.plugins_toml import FILE_VARIABLE
+from hvd_core.version import __version__
 
-_SETS = "init(process_sets=...)"
+SETS = "init(process_sets=...)"
+Said = dict[str, Any]
 
 
-def agree(world: Any, choice: str, source: str, failed: bool, timeout_s: float, sets: str = "") -> None:
-    """Compare ``choice`` (or, if ``failed``, the reason why there is none) over all ranks of ``world``.
-    ``source`` says where the choice came from; it is told, not compared. ``sets``: the process sets that init() is to
-    make, compared as well.
+def statement(plan: Plan, environ: Mapping[str, str], sets: str = "") -> Said:
+    """What a rank says about its choice: everything that must be equal, with who chose it. ``sets``: the process sets
+    that init() is to make."""
+    choice: dict[str, list[Cell]] = {}
+    for cell in plan.cells():
+        choice.setdefault(cell.device, []).append(cell)
+    return {
+        "choice": {
+            "hvd-core": __version__,
+            **{d: _device_text(plan, d, cells) for d, cells in choice.items()},
+        },
+        "exact": {b.name: [b.version, b.vendor_lib, *b.abi] for b in plan.backends()},
+        "sources": {d: list(dict.fromkeys(c.source for c in cells)) for d, cells in choice.items()},
+        "set": variables_set(environ),
+        "sets": sets,
+    }
+
+
+def failure(reason: str, topic: str, environ: Mapping[str, str]) -> Said:
+    """What a rank says that has no choice. ``topic``: "error", or SETS when the process sets are at fault."""
+    return {"failed": reason, "topic": topic, "set": variables_set(environ)}
+
+
+def variables_set(environ: Mapping[str, str]) -> list[str]:
+    """The variables of the selection that are set here."""
+    named = (VARIABLE, FILE_VARIABLE, *legacy_variables())
+    paths = sorted(v for v in environ if v.startswith("HOROVOD_BACKEND_PATH_"))
+    return [v for v in (*named, *paths) if environ.get(v)]
+
+
+def _device_text(plan: Plan, device: str, cells: Sequence[Cell]) -> str:
+    """``x 0.3.1 (libx 3.1.0)``; what most operations have first, then those that differ."""
+    texts = {cell.operation: _cell_text(cell) for cell in cells}
+    counts = {text: list(texts.values()).count(text) for text in texts.values()}
+    usual = max(counts, key=lambda text: counts[text])
+    others = [f"{operation}: {text}" for operation, text in texts.items() if text != usual]
+    table = next((d.table for d in plan.devices if d.type == device), None)
+    opened = f", devices by {table.describe()}" if table is not None and table.describe() not in usual else ""
+    return "; ".join([usual + opened, *others])
+
+
+def _cell_text(cell: Cell) -> str:
+    over = " x ".join(b.describe() for b in cell.backends)
+    return f"staged over {over}" if cell.staged else over
+
+
+def agree(world: Any, said: Said, timeout_s: float) -> None:
+    """Compare what all ranks of ``world`` say: statement() or failure().
 
     Raises BackendDisagreement, or ValueError when it is about process sets, that lists the ranks by what they said, also
     when all that others said is a failure. A rank that failed itself returns: it has a better error to raise. Raises
@@ -29,9 +78,8 @@ def agree(world: Any, choice: str, source: str, failed: bool, timeout_s: float, 
         return
     key = f"backend/{world.epoch}"
     deadline = time.monotonic() + timeout_s
-    said = json.dumps({"choice": choice, "source": source, "failed": failed, "sets": sets})
-    world.store.set(f"{key}/{world.rank}", said.encode())
-    if failed:
+    world.store.set(f"{key}/{world.rank}", json.dumps(said).encode())
+    if "failed" in said:
         return
     if world.rank == 0:
         answers = [
@@ -42,7 +90,7 @@ def agree(world: Any, choice: str, source: str, failed: bool, timeout_s: float, 
         world.store.set(f"{key}/verdict", verdict.encode())
     else:
         verdict = _verdict_or_failure(world, key, deadline)
-    if verdict.startswith(_about(_SETS)):
+    if verdict.startswith(_about(SETS)):
         raise ValueError(verdict)
     if verdict:
         raise BackendDisagreement(verdict)
@@ -51,25 +99,71 @@ def agree(world: Any, choice: str, source: str, failed: bool, timeout_s: float, 
 def _verdict_or_failure(world: Any, key: str, deadline: float) -> str:
     # Rank 0 writes the verdict unless it has failed itself, which its own answer tells.
     first = json.loads(world.store.get(f"{key}/0", max(0.0, deadline - time.monotonic())))
-    if first["failed"]:
+    if "failed" in first:
         return compare([first], world.host_names)
     return world.store.get(f"{key}/verdict", max(0.0, deadline - time.monotonic())).decode()
 
 
-def compare(answers: Sequence[dict[str, Any]], host_names: Sequence[str]) -> str:
+def compare(answers: Sequence[Said], host_names: Sequence[str]) -> str:
     """The message for answers of ranks 0, 1, ... that are not all equal and good; "" if they are."""
-    groups: dict[tuple[bool, str], list[int]] = {}
+    good = [a for a in answers if "failed" not in a]
+    devices = list(dict.fromkeys(d for a in good for d in a["choice"]))
+    differing = [d for d in devices if len({a["choice"].get(d) for a in good}) > 1]
+    exact = any(a["exact"] != good[0]["exact"] for a in good)
+    if len(good) == len(answers) and not differing and not exact:
+        return _compare_sets([answer["sets"] for answer in answers])
+    shown = differing or devices[1:2]
+    groups: dict[str, list[int]] = {}
     for rank, answer in enumerate(answers):
-        groups.setdefault((answer["failed"], answer["choice"]), []).append(rank)
-    if len(groups) == 1 and not next(iter(groups))[0]:
-        return _compare_sets([answer.get("sets", "") for answer in answers])
-    topic = _SETS if any(a["failed"] and a["source"] == _SETS for a in answers) else "backends"
-    parts = []
-    for (failed, choice), ranks in groups.items():
-        sources = sorted({answers[rank]["source"] for rank in ranks})
-        where = _ranks(ranks) if len(ranks) > 1 else f"rank {ranks[0]} ({host_names[ranks[0]]})"
-        parts.append(f"{where}: {'failed: ' if failed else ''}{choice} [{', '.join(sources)}]")
-    return _about(topic) + "; ".join(parts)
+        groups.setdefault(_group_text(answer, shown, exact and not differing), []).append(rank)
+    topic = SETS if any(a.get("topic") == SETS for a in answers) else "backends"
+    parts = [f"{_who(ranks, host_names)}: {text}" for text, ranks in groups.items()]
+    lines = [_about(topic) + "; ".join(parts)]
+    if topic != SETS:
+        lines += _unset(answers, host_names)
+        if len(lines) == 1 and len(good) == len(answers):
+            lines.append(_fix(answers, shown))
+    return "\n  ".join(lines)
+
+
+def _group_text(answer: Said, shown: Sequence[str], exact: bool) -> str:
+    if "failed" in answer:
+        return f"failed: {answer['failed']}"
+    texts = []
+    for device in shown:
+        text = answer["choice"].get(device) or "none"
+        sources = answer["sources"].get(device)
+        texts.append(
+            (f"{device}: " if len(shown) > 1 or device == "hvd-core" else "")
+            + text
+            + (f" [{', '.join(sources)}]" if sources else "")
+        )
+    if exact:
+        texts += [f"{name} {v} {lib} ABI {a}.{b}" for name, (v, lib, a, b) in answer["exact"].items()]
+    return ", ".join(texts)
+
+
+def _unset(answers: Sequence[Said], host_names: Sequence[str]) -> list[str]:
+    """A line for each variable that only some ranks have: a launcher that does not hand on the environment."""
+    lines = []
+    for name in dict.fromkeys(v for a in answers for v in a["set"]):
+        without = [rank for rank, a in enumerate(answers) if name not in a["set"]]
+        if without:
+            lines.append(
+                f"{name} is unset on {_who(without, host_names)} and set on the others.  "
+                f"fix: mpirun -x {name}, or set it in every rank's environment"
+            )
+    return lines
+
+
+def _fix(answers: Sequence[Said], shown: Sequence[str]) -> str:
+    def names(answer: Said) -> list[str]:
+        return sorted(answer["exact"])
+
+    if all(names(a) == names(answers[0]) for a in answers):
+        return "fix: install the same versions on all hosts"
+    device = next((d for d in shown if d != "hvd-core"), "cpu")
+    return f"fix: make the hosts alike, or name what all of them have: HOROVOD_BACKEND={device}=NAME"
 
 
 def _compare_sets(said: Sequence[str]) -> str:
@@ -79,11 +173,15 @@ def _compare_sets(said: Sequence[str]) -> str:
     if len(groups) == 1:
         return ""
     parts = [f"{_ranks(r) if len(r) > 1 else f'rank {r[0]}'}: {sets or 'none'}" for sets, r in groups.items()]
-    return _about(_SETS) + "; ".join(parts)
+    return _about(SETS) + "; ".join(parts)
 
 
 def _about(topic: str) -> str:
     return f"horovod: ranks do not agree on {topic}.  "
+
+
+def _who(ranks: Sequence[int], host_names: Sequence[str]) -> str:
+    return _ranks(ranks) if len(ranks) > 1 else f"rank {ranks[0]} ({host_names[ranks[0]]})"
 
 
 def _ranks(ranks: Sequence[int]) -> str:

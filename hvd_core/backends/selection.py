@@ -1,89 +1,66 @@
-"""Which backend moves host memory in this job, and who said so.
+"""Which backend serves each operation on each device type in this job, and who said so.
 
-First hit wins: the argument of ``init()``, ``HOROVOD_BACKEND``, legacy ``HOROVOD_CPU_OPERATIONS``, automatic.
-A backend that was named is used or the job stops; only a list allows the next of its members, because its
-author wrote a list. The answer depends on the environment and on what all ranks share, never on one machine.
+First hit wins: the argument of ``init()``, ``HOROVOD_BACKEND``, older variables, the user's plugins.toml, the site's, the
+packaged one, automatic. A backend that was named is used or the job stops; only a list allows the next of its members,
+because its author wrote a list. A backend that does not serve a device type governs nothing there.
 """
 
 from __future__ import annotations
 
-import difflib
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from typing import Any
 
+from hvd_core.backends import options
 from hvd_core.backends.errors import BackendError, BackendNotInstalled, BackendUnavailable
-from hvd_core.backends.registry import InstalledBackend, describe_installed, installed
-
-OPERATIONS = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier")
-
-_HOST = "cpu"
-
-
-class OneHostOnly(BackendUnavailable):
-    """A backend was named that cannot reach all hosts of the job. In a list it may still serve within hosts."""
-
+from hvd_core.backends.plan import (
+    AUTOMATIC,
+    DEVICE_OPERATIONS,
+    DevicePlan,
+    Plan,
+    Selection,
+    Usable,
+    Ways,
+)
+from hvd_core.backends.rules import ACCELERATORS, HOST, OPERATIONS, Level, Rule, ladder
+from hvd_core.backends.ways import OneHostOnly, host_ways, one_host_only, several_hosts
+from hvd_core.config.plugins_toml import PluginsConfig
 
 _log = logging.getLogger("horovod")
 _said: set[str] = set()
 
-
-@dataclass(frozen=True)
-class Selection:
-    """The backend for host memory: its name, its shared object, and the source of the choice.
-
-    ``source`` reads ``HOROVOD_BACKEND``, ``init(backend=...)``, ``HOROVOD_CPU_OPERATIONS`` or ``automatic``.
-    """
-
-    name: str
-    path: str
-    source: str
+Argument = str | type | Sequence[str | type] | None
 
 
-@dataclass(frozen=True)
-class _Rule:
-    """One entry of a ``HOROVOD_BACKEND`` text: None for device or operation means all of them."""
-
-    device: str | None
-    operation: str | None
-    name: str
-
-
-def select(
-    environ: Mapping[str, str],
+def choose(
+    environ: MutableMapping[str, str],
+    config: PluginsConfig,
     world: Any = None,
-    argument: str | type | Sequence[str | type] | None = None,
-    available: tuple[InstalledBackend, ...] | None = None,
-) -> Selection:
-    """Choose the backend for tensors in host memory.
+    argument: Argument = None,
+    allreduce: bool | None = None,
+    allgather: bool | None = None,
+) -> Plan:
+    """Choose for a whole job.
 
-    ``world`` is the job's World (``hosts``: host index of each rank, ``host_names``: one per rank, ``rank``);
-    None stands for a job of one process. ``argument`` is what ``init(backend=...)`` was given: a name, a text
-    in the syntax of HOROVOD_BACKEND, or a list of names; a subclass of PythonBackend stands for its name.
-    ``available`` replaces the installed backends.
+    ``world`` is the job's World (``hosts``: host index of each rank, ``host_names``: one per rank, ``rank``); None stands
+    for a job of one process. ``argument`` is what ``init(backend=...)`` was given: a name, a text in the syntax of
+    HOROVOD_BACKEND, or a list of names; a subclass of PythonBackend stands for its name. ``allreduce``, ``allgather``:
+    HOROVOD_HIERARCHICAL_ALLREDUCE and _ALLGATHER. What the files say about a backend that is asked for is set in
+    ``environ``, where it is unset.
 
-    Raises ValueError for a text that cannot be read, BackendNotInstalled for an unknown name,
-    BackendUnavailable when no usable backend reaches all hosts of the job, BackendLoadError when the library
-    file is missing.
+    Raises ValueError for texts and options that make no sense, and the BackendError of the first backend that was named
+    and cannot be used.
     """
-    argument = with_names(argument)
-    backends = installed() if available is None else available
-    for text, source in (
-        (argument, "init(backend=...)"),
-        (environ.get("HOROVOD_BACKEND"), "HOROVOD_BACKEND"),
-    ):
-        if text:
-            chosen = _named(text, source, world, backends)
-            if chosen is not None:
-                return Selection(chosen.name, str(chosen.path()), source)
-    chosen = _legacy(environ.get("HOROVOD_CPU_OPERATIONS", ""), world, backends)
-    if chosen is not None:
-        return Selection(chosen.name, str(chosen.path()), "HOROVOD_CPU_OPERATIONS")
-    return select_automatic(world, backends)
+    from hvd_core.backends.stock import Stock
+
+    levels = ladder(environ, with_names(argument), config.levels())
+    stock = Stock(environ, config)
+    plan = Choice(levels, stock, world, allreduce, allgather).plan()
+    options.check(plan.backends(), environ, stock.names, config)
+    return plan
 
 
-def with_names(argument: str | type | Sequence[str | type] | None) -> str | Sequence[str] | None:
+def with_names(argument: Argument) -> str | Sequence[str] | None:
     """The argument of ``init(backend=...)`` with names instead of classes, which are registered by that."""
     if argument is None or isinstance(argument, str):
         return argument
@@ -94,176 +71,270 @@ def with_names(argument: str | type | Sequence[str | type] | None) -> str | Sequ
     return [register_python_backend(a).name if isinstance(a, type) else a for a in argument]
 
 
-def select_automatic(world: Any, backends: tuple[InstalledBackend, ...]) -> Selection:
-    """What is chosen when nothing is named; ``world`` None is a job on one host."""
-    chosen = _automatic(world, backends)
-    return Selection(chosen.name, str(chosen.path()), "automatic")
+class Choice:
+    """One choice under way. ``stock`` gives backends by name (stock.Stock, or anything with its methods)."""
 
+    def __init__(
+        self,
+        levels: Sequence[Level],
+        stock: Any,
+        world: Any = None,
+        allreduce: bool | None = None,
+        allgather: bool | None = None,
+    ) -> None:
+        self.levels, self.stock, self.world = levels, stock, world
+        self.hierarchical = (allreduce, allgather)
+        # A rule for everything leaves only what it names to be looked at.
+        self.open = not any(rule.device is None for level in levels for rule in level.rules)
 
-def listed_names(environ: Mapping[str, str], argument: str | Sequence[str] | None) -> list[str]:
-    """The names for host memory, in order, of the text that select() goes by; [] when it goes by none."""
-    for text, source in (
-        (argument, "init(backend=...)"),
-        (environ.get("HOROVOD_BACKEND"), "HOROVOD_BACKEND"),
-    ):
-        if text:
-            rules = _parse(text, source)
-            host = [r.name for r in rules if r.device == _HOST and r.operation is None]
-            names = host or [r.name for r in rules if r.device is None]
-            if names:
-                return names
-    return []
+    def plan(self) -> Plan:
+        """The whole table."""
+        listed, source = self._host_list()
+        ways = host_ways(
+            listed,
+            source,
+            self.world,
+            self.stock.embedded() if self._needs_embedded(listed) else (),
+            self.stock.describe_installed,
+            *self.hierarchical,
+        )
+        routes = self._host_routes(ways)
+        devices = self._devices(Plan(ways, routes))
+        return Plan(ways, routes, devices, self._note())
 
+    # Host memory.
 
-def _named(
-    text: str | Sequence[str], source: str, world: Any, backends: tuple[InstalledBackend, ...]
-) -> InstalledBackend | None:
-    """The backend that a text names for host memory; None when it speaks of other devices only."""
-    rules = _parse(text, source)
-    broad = [r.name for r in rules if r.device is None]
-    narrow = [r for r in rules if r.device is not None]
-    for rule in narrow:
-        _find(rule.name, source, backends)
-    host = [r for r in narrow if r.device == _HOST]
-    whole = [r.name for r in host if r.operation is None]
-    names = whole or broad
-    chosen = _first_usable(names, source, world, backends) if names else None
-    for rule in host:
-        if rule.operation is None:
-            continue
-        # One backend serves all operations on host memory so far; anything else would be a broken promise.
-        special = _first_usable([rule.name], source, world, backends)
-        chosen = chosen or _automatic(world, backends)
-        if special.name != chosen.name:
-            raise BackendError(
-                f"horovod: backend '{special.name}' (from {source}) is asked for {_HOST}.{rule.operation}, "
-                f"and '{chosen.name}' for the rest; one backend must serve all operations on host memory.\n"
-                f"  fix: name one backend for {_HOST}, such as HOROVOD_BACKEND={chosen.name}"
+    def _needs_embedded(self, listed: Sequence[Usable]) -> bool:
+        return not listed or (several_hosts(self.world) and any(self.hierarchical))
+
+    def _host_list(self) -> tuple[list[Usable], str]:
+        """What was named for host memory as a whole, in order of preference; [] for nothing."""
+        for level, rule in self._rules(HOST, None):
+            found = [b for b in self._of(rule, level, HOST) if HOST in b.serves]
+            if found:
+                return found, rule.source
+            if rule.device == HOST and not level.soft:
+                raise self._does_not_serve(rule, HOST)
+        return [], AUTOMATIC
+
+    def _host_routes(self, ways: Ways) -> dict[str, Selection]:
+        """The operations for which another backend was named than for the rest."""
+        routes = {}
+        for operation in OPERATIONS:
+            for level, rule in self._rules(HOST, operation):
+                found = [b for b in self._of(rule, level, HOST) if HOST in b.serves]
+                if rule.operation is None:
+                    if found:
+                        break  # governed by what governs the rest
+                    continue
+                if not found and level.soft:
+                    continue
+                if not found:
+                    raise self._does_not_serve(rule, HOST)
+                reaching = [b for b in found if b.spans_hosts or not several_hosts(self.world)]
+                if not reaching:
+                    raise self._one_host(found[0], rule)
+                routes[operation] = Selection(reaching[0], rule.source)
+                break
+        main = ways.backends("")
+        alike = len(main) == 1 and not ways.hierarchical
+        return {o: s for o, s in routes.items() if not (alike and s.name == main[0].name)}
+
+    # Device memory.
+
+    def _devices(self, host: Plan) -> tuple[DevicePlan, ...]:
+        plans = []
+        for device in self._types():
+            table = self._table(device, ())
+            if table is None:
+                self._refuse_if_named(device)
+                continue
+            routes: dict[str, Usable] = {}
+            sources: dict[str, str] = {}
+            for operation in DEVICE_OPERATIONS:
+                route, sources[operation] = self._route(device, operation, host)
+                if route is not None:
+                    routes[operation] = route
+            # Who moves the data also opens the device, where it can.
+            plans.append(DevicePlan(device, self._table(device, routes.values()) or table, routes, sources))
+        return tuple(plans)
+
+    def _types(self) -> list[str]:
+        """Device types that were named, that named backends serve, or that installed ones do where nothing was named."""
+        types: dict[str, None] = {}
+        for level in self.levels:
+            for rule in level.rules:
+                if not rule.broad and rule.device != HOST:
+                    types[str(rule.device)] = None
+                elif rule.broad:
+                    for backend in self._of(rule, level, None):
+                        types |= dict.fromkeys(_device_types(backend))
+        if self.open:
+            for backend in self.stock.for_devices():
+                types |= dict.fromkeys(_device_types(backend))
+        return list(types)
+
+    def _route(self, device: str, operation: str, host: Plan) -> tuple[Usable | None, str]:
+        """The backend whose communicator reads the device's memory, None for staging; and who said so."""
+        for level, rule in self._rules(device, operation):
+            found = self._of(rule, level, device)
+            direct = [b for b in found if device in b.serves]
+            reaching = [b for b in direct if b.spans_hosts or not several_hosts(self.world)]
+            if reaching:
+                return reaching[0], rule.source
+            if direct and not level.soft:
+                raise self._one_host(direct[0], rule)
+            if any(b.table == device for b in found):
+                return None, rule.source
+            if rule.device == device:
+                self._check_staged_over(found, rule, operation, host)
+                return None, rule.source
+        if self.open:
+            for backend in self.stock.for_devices():
+                if device in backend.serves and (backend.spans_hosts or not several_hosts(self.world)):
+                    return backend, AUTOMATIC
+        return None, AUTOMATIC
+
+    def _check_staged_over(self, found: list[Usable], rule: Rule, operation: str, host: Plan) -> None:
+        """A rule names a backend for a device type that it does not serve: right for one that host memory goes over,
+        which staging uses; a mistake for any other."""
+        way = host.host_cell(operation).backends
+        if any(b.name == w.name for b in found for w in way):
+            return
+        if not any(HOST in b.serves for b in found):
+            raise self._does_not_serve(rule, str(rule.device))
+        over = " x ".join(b.name for b in way)
+        name = next(b.name for b in found if HOST in b.serves)
+        raise BackendError(
+            f"horovod: backend '{name}' (from {rule.source}) does not read memory of '{rule.device}'. Such an operation "
+            f"is staged through host memory, and {operation} there goes over {over}.\n"
+            f"  fix: name {over.split(' x ')[0]} for {rule.device}.{operation}, or {name} for "
+            f"{HOST}.{operation} as well"
+        )
+
+    def _table(self, device: str, routes: Iterable[Usable]) -> Usable | None:
+        """The backend that opens the devices: one that moves their data, else one that was named, else any."""
+        for backend in (*routes, *self._named()):
+            if backend.table == device:
+                return backend
+        return next((b for b in self.stock.for_devices() if b.table == device), None)
+
+    def _refuse_if_named(self, device: str) -> None:
+        for level in self.levels:
+            for rule in level.rules:
+                if rule.device == device and not level.soft:
+                    raise BackendUnavailable(
+                        f"horovod: {rule.source} names a backend for device type '{device}', and no backend that may be "
+                        f"used opens such devices.\n"
+                        f"  installed: {self.stock.describe_installed()}\n"
+                        f"  fix: install the backend that has '{device}' devices, or correct the name      "
+                        "list: hvd plugin list"
+                    )
+
+    def _note(self) -> str:
+        """Why a device type is not served, and what to do: the engine says it when a tensor of such a type comes."""
+        if not self.open:
+            rule = next(r for level in self.levels for r in level.rules if r.device is None)
+            names = ", ".join(rule.names)
+            variable = rule.source == "HOROVOD_BACKEND"
+            fix = (
+                f"HOROVOD_BACKEND={HOST}={rule.names[0]} leaves device memory to the automatic choice, and "
+                f"HOROVOD_BACKEND={','.join(rule.names)},DEVICE=NAME names a backend for it"
+                if variable
+                else "add the backend that serves the device type"
             )
-    return chosen
-
-
-def _parse(text: str | Sequence[str], source: str) -> list[_Rule]:
-    items = text.split(",") if isinstance(text, str) else list(text)
-    rules = []
-    for item in items:
-        key, equals, name = item.strip().lower().rpartition("=")
-        device, dot, operation = key.strip().partition(".")
-        name, device, operation = name.strip(), device.strip(), operation.strip()
-        if not name or (equals and not device) or (dot and not operation):
-            shown = text if isinstance(text, str) else ",".join(text)
-            raise ValueError(
-                f"horovod: {source} = '{shown}' cannot be read: '{item.strip()}' is not an entry.\n"
-                "  entries: NAME, DEVICE=NAME or DEVICE.OPERATION=NAME, separated by commas; "
-                "such as shm or cpu=shm"
+            return (
+                f"{rule.source} names {names} for everything, so that no other backend was looked for; {fix}"
             )
-        if operation and operation not in OPERATIONS:
-            raise ValueError(
-                f"horovod: {source}: '{operation}' is not an operation."
-                f"{_did_you_mean(operation, OPERATIONS)}\n"
-                f"  operations: {', '.join(OPERATIONS)}"
-            )
-        rules.append(_Rule(device or None, operation or None, name))
-    return rules
+        unusable = [str(e).splitlines()[0].removeprefix("horovod: ") for e in self.stock.unusable.values()]
+        if unusable:
+            return "; ".join(unusable)
+        return f"no other backend that is installed serves device memory; installed: {self.stock.describe_installed()}"
+
+    # Names.
+
+    def _rules(self, device: str, operation: str | None) -> Iterator[tuple[Level, Rule]]:
+        """What was said about an operation on a device type: by level, and within one the most specific first."""
+        for level in self.levels:
+            for rule in level.rules_for(device, operation):
+                yield level, rule
+
+    def _named(self) -> list[Usable]:
+        return [b for level in self.levels for rule in level.rules for b in self._of(rule, level, None)]
+
+    def _of(self, rule: Rule, level: Level, device: str | None) -> list[Usable]:
+        """The usable ones of a rule's names, in order. One name that is not usable is an error, or a warning on a soft
+        level; of a list, an error when none is usable, else a warning for those that come before one that serves
+        ``device``."""
+        found: list[Usable] = []
+        failed: list[tuple[int, BackendError]] = []
+        for position, name in enumerate(rule.names):
+            try:
+                found.append(self.stock.usable(name, rule.source, len(rule.names) == 1))
+            except BackendError as error:
+                failed.append((position, error))
+        if level.soft:
+            for _, error in failed:
+                self._warn_once(_skipped(rule, error, self.stock))
+            return self._of_legacy(rule, found)
+        if not found:
+            raise failed[0][1]
+        serving = [b for b in found if device is not None and (device in b.serves or b.table == device)]
+        if serving:
+            place = rule.names.index(serving[0].name)
+            for position, error in failed:
+                if position < place:
+                    reason = str(error).splitlines()[0].removeprefix("horovod: ")
+                    self._warn_once(
+                        f"horovod: {reason.rstrip('.')}. Using '{serving[0].name}', the next that {rule.source} lists."
+                    )
+        return found
+
+    def _of_legacy(self, rule: Rule, found: list[Usable]) -> list[Usable]:
+        """For HOROVOD_GPU_*, backends that serve accelerators; what else is named there is left over from elsewhere."""
+        if rule.device != ACCELERATORS:
+            return found
+        for backend in found:
+            if not _device_types(backend):
+                self._warn_once(
+                    f"horovod: {rule.source}={backend.name} is ignored: the backend serves "
+                    f"{', '.join(sorted(backend.serves)) or 'nothing'} only, no other device type. "
+                    "Unset the variable, or name a backend for the device type in HOROVOD_BACKEND."
+                )
+        return [b for b in found if _device_types(b)]
+
+    def _does_not_serve(self, rule: Rule, device: str) -> BackendError:
+        backend = self._of(rule, Level("", (rule,)), None)[0]
+        serves = ", ".join(sorted(backend.serves | {backend.table or HOST} - {HOST})) or "nothing"
+        what = "host memory (cpu)" if device == HOST else f"memory of '{device}'"
+        return BackendError(
+            f"horovod: backend '{backend.name}' (from {rule.source}) does not serve {what}; it serves: {serves}.\n"
+            "  Not falling back, because it was named for that explicitly.\n"
+            f"  fix: name another for {device}, or leave {device} out      show: hvd plugin show {backend.name}"
+        )
+
+    def _one_host(self, backend: Usable, rule: Rule) -> OneHostOnly:
+        alone = len(rule.names) == 1
+        return one_host_only(backend, rule.source, self.world, self.stock.describe_installed(), alone)
+
+    def _warn_once(self, text: str) -> None:
+        # Every rank comes to the same conclusion; one of them says it.
+        if text not in _said and (self.world is None or self.world.rank == 0):
+            _said.add(text)
+            _log.warning("%s", text)
 
 
-def _did_you_mean(word: str, words: Sequence[str]) -> str:
-    close = difflib.get_close_matches(word, words, n=1)
-    return f" Did you mean '{close[0]}'?" if close else ""
+def _device_types(backend: Usable) -> list[str]:
+    return sorted((backend.serves | {backend.table or HOST}) - {HOST})
 
 
-def _find(name: str, source: str, backends: tuple[InstalledBackend, ...]) -> InstalledBackend:
-    for backend in backends:
-        if backend.name == name:
-            return backend
-    raise BackendNotInstalled(
-        f"horovod: backend '{name}' (from {source}) is not installed."
-        f"{_did_you_mean(name, [b.name for b in backends if not b.candidate.for_tests])}\n"
-        f"  installed: {describe_installed(backends)}\n"
-        "  list: hvd plugin list"
-    )
+def _skipped(rule: Rule, error: BackendError, stock: Any) -> str:
+    """The one line about an older variable that names what cannot be used."""
+    if type(error) is BackendNotInstalled:
+        why = f"no backend of that name is installed. installed: {stock.describe_installed()}"
+    else:
+        why = str(error).splitlines()[0].removeprefix("horovod: ")
+    return f"horovod: {rule.source}={rule.names[0]} is ignored: {why}"
 
 
-def _first_usable(
-    names: list[str], source: str, world: Any, backends: tuple[InstalledBackend, ...]
-) -> InstalledBackend:
-    """The first member of a list that can serve the job; the first member's error when none can."""
-    first_error: BackendError | None = None
-    for name in names:
-        try:
-            backend = _find(name, source, backends)
-            _check_reach(backend, source, world, backends, alone=len(names) == 1)
-        except BackendError as error:
-            first_error = first_error or error
-            continue
-        if first_error is not None and not isinstance(first_error, OneHostOnly):
-            reason = str(first_error).splitlines()[0].removeprefix("horovod: ")
-            _warn_once(world, f"horovod: {reason} Using '{name}', the next that {source} lists.")
-        return backend
-    assert first_error is not None
-    raise first_error
-
-
-def _legacy(value: str, world: Any, backends: tuple[InstalledBackend, ...]) -> InstalledBackend | None:
-    """HOROVOD_CPU_OPERATIONS was a build-time choice that images still export: a name we lack is no error."""
-    name = value.strip().lower()
-    if not name:
-        return None
-    for backend in backends:
-        if backend.name == name:
-            _check_reach(backend, "HOROVOD_CPU_OPERATIONS", world, backends, alone=True)
-            return backend
-    _warn_once(
-        world,
-        f"horovod: HOROVOD_CPU_OPERATIONS={value.strip()} names a backend that is not installed; ignored, "
-        f"the choice is automatic. installed: {describe_installed(backends)}",
-    )
-    return None
-
-
-def _automatic(world: Any, backends: tuple[InstalledBackend, ...]) -> InstalledBackend:
-    spread = _host_count(world)
-    for backend in backends:
-        if backend.automatic and (spread == 1 or backend.spans_hosts):
-            return backend
-    raise BackendUnavailable(
-        f"horovod: backend selection: {_spread_text(world)}, and no installed backend reaches across hosts.\n"
-        f"  installed: {describe_installed(backends)}\n"
-        "  fix: run all ranks on one host, or install a backend that works between hosts\n"
-        "  list: hvd plugin list"
-    )
-
-
-def _check_reach(
-    backend: InstalledBackend, source: str, world: Any, backends: tuple[InstalledBackend, ...], alone: bool
-) -> None:
-    if backend.spans_hosts or _host_count(world) == 1:
-        return
-    able = [b.name for b in backends if b.spans_hosts]
-    strict = "  Not falling back, because it was named explicitly.\n" if alone else ""
-    fix = f"name one that does: {', '.join(able)}" if able else "run all ranks on one host"
-    raise OneHostOnly(
-        f"horovod: backend '{backend.name}' (from {source}) works within one host, "
-        f"but {_spread_text(world)}.\n"
-        f"{strict}  fix: {fix}\n"
-        f"  installed: {describe_installed(backends)}"
-    )
-
-
-def _host_count(world: Any) -> int:
-    return len(set(world.hosts)) if world is not None else 1
-
-
-def _spread_text(world: Any) -> str:
-    names = list(dict.fromkeys(world.host_names))
-    shown = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
-    return f"this job spans {_host_count(world)} hosts ({shown})"
-
-
-def _warn_once(world: Any, text: str) -> None:
-    if text in _said:
-        return
-    _said.add(text)
-    # Every rank comes to the same conclusion; one of them says it.
-    if world is None or world.rank == 0:
-        _log.warning(text)
+__all__ = ["Choice", "Plan", "Selection", "choose", "with_names"]

@@ -1,0 +1,75 @@
+"""The choice of backends as init() makes it, together with all ranks of the job; and as it would be made without one."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from hvd_core.backends import agreement
+from hvd_core.backends.plan import Plan
+from hvd_core.backends.report import BackendReport, report
+from hvd_core.backends.selection import Argument, choose
+from hvd_core.config import EngineSettings, read_environment
+from hvd_core.config.plugins_toml import PluginsConfig, load
+
+_log = logging.getLogger("horovod")
+_INFO = 2  # as an index of config.environment.LOG_LEVELS
+
+
+def decide(
+    world: Any, backend: Argument, settings: EngineSettings, process_sets: Callable[[], tuple[Any, str]]
+) -> tuple[Plan, PluginsConfig, Any]:
+    """The plan that all ranks have made alike, the configuration files, and the first process sets.
+
+    ``process_sets`` makes the sets that init() was given, and a text by which they can be compared; whatever it raises is
+    told to the other ranks. Raises what choose() and agreement.agree() do.
+    """
+    topic = agreement.SETS
+    try:
+        static, sets = process_sets()
+        topic = "error"
+        config = load(os.environ)
+        plan = choose(
+            os.environ,
+            config,
+            world,
+            backend,
+            settings.hierarchical_allreduce,
+            settings.hierarchical_allgather,
+        )
+    except Exception as error:
+        reason = str(error).partition("\n")[0]
+        agreement.agree(world, agreement.failure(reason, topic, os.environ), settings.start_timeout_s)
+        raise
+    agreement.agree(world, agreement.statement(plan, os.environ, sets), settings.start_timeout_s)
+    return plan, config, static
+
+
+def report_now(plan: Plan | None) -> BackendReport:
+    """The report of ``plan``, or, for None, of what a job of one process would choose with this environment."""
+    if plan is None:
+        settings = read_environment()
+        plan = choose(
+            os.environ,
+            load(os.environ),
+            None,
+            None,
+            settings.hierarchical_allreduce,
+            settings.hierarchical_allgather,
+        )
+    return report(plan)
+
+
+def say(plan: Plan, settings: EngineSettings, rank: int) -> None:
+    """With HOROVOD_LOG_LEVEL=info, the report on standard error, in the engine's form; by rank 0."""
+    if settings.log_level > _INFO or rank != 0:
+        return
+    stamp = time.strftime("[%Y-%m-%d %H:%M:%S.000000] ") if settings.log_with_time else ""
+    made = report(plan)
+    lines = [*str(made).splitlines(), *([f"other device types: {made.note}"] if made.note else [])]
+    sys.stderr.write("".join(f"{stamp}[{rank}] horovod INFO: {line}\n" for line in lines))
+    sys.stderr.flush()

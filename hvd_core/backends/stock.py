@@ -1,0 +1,129 @@
+"""Takes backends through their phases - find, describe, probe, load - for a choice that asks for some of them.
+
+One object per choice; what was found out about a backend is kept. A backend is imported, probed and loaded only when it
+was named, or when the automatic choice looks for device memory. Called by the thread that chooses.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import MutableMapping
+
+from hvd_core.backends import loading, messages, options, registry
+from hvd_core.backends.descriptor import Unavailable
+from hvd_core.backends.errors import BackendError, BackendNotInstalled, BackendUnavailable
+from hvd_core.backends.plan import AUTOMATIC, Usable
+from hvd_core.backends.rules import HOST
+from hvd_core.config.plugins_toml import PluginsConfig
+
+_log = logging.getLogger("horovod")
+
+
+class BackendVetoed(BackendUnavailable):
+    """The site's configuration file forbids the backend."""
+
+
+class Stock:
+    """The backends of this installation under the site's policy."""
+
+    def __init__(self, environ: MutableMapping[str, str], config: PluginsConfig) -> None:
+        self.environ, self.config = environ, config
+        self.unusable: dict[str, BackendError] = {}
+        """What the automatic choice has passed over, by name."""
+        self._known: dict[str, Usable | BackendError] = {}
+        self._automatic: list[Usable] | None = None
+
+    def usable(self, name: str, source: str, alone: bool = False) -> Usable:
+        """A backend that somebody has named in ``source``, ready to be opened. ``alone``: nothing else was named there.
+
+        Raises the error of the phase that it does not pass, BackendVetoed among them.
+        """
+        if name not in self._known:
+            try:
+                self._known[name] = self._load(self._find(name, source), alone)
+            except BackendError as error:
+                self._known[name] = error
+        found = self._known[name]
+        if isinstance(found, BackendError):
+            raise found
+        return found
+
+    def embedded(self) -> list[Usable]:
+        """The backends of this distribution that the site allows, in the order of the automatic choice."""
+        allowed = [b for b in registry.embedded() if b.automatic and self.config.vetoed_by(b.name) is None]
+        return [self.usable(b.name, AUTOMATIC) for b in allowed]
+
+    def for_devices(self) -> list[Usable]:
+        """What may be chosen automatically for device memory, the best first. Looks for wheels, and asks each."""
+        if self._automatic is None:
+            self._automatic = []
+            for backend in registry.installed():
+                if backend.candidate.origin != "wheel" or self.config.vetoed_by(backend.name) is not None:
+                    continue
+                if any(u.name == backend.name for u in self._automatic):
+                    continue
+                try:
+                    pinned = registry.lookup(backend.name, AUTOMATIC, self._pin(backend.name))
+                    if pinned.automatic and any(d != HOST for d in pinned.devices):
+                        self._automatic.append(self.usable(backend.name, AUTOMATIC))
+                except BackendError as error:
+                    self.unusable[backend.name] = error
+            self._automatic.sort(key=lambda b: (-b.priority, b.name))
+        return self._automatic
+
+    def names(self) -> list[str]:
+        """All backends that are installed."""
+        return [b.name for b in registry.installed()]
+
+    def describe_installed(self) -> str:
+        """``shm, tcp (embedded), x (hvd-backend-x 0.3.0)``, for messages."""
+        return registry.describe_installed(registry.installed())
+
+    def _pin(self, name: str) -> str | None:
+        pin = self.config.backend(name).distribution
+        return pin.value if pin else None
+
+    def _find(self, name: str, source: str) -> registry.InstalledBackend:
+        try:
+            backend = registry.lookup(name, source, self._pin(name))
+        except BackendNotInstalled as error:
+            if type(error) is not BackendNotInstalled or self._pin(name):
+                raise
+            from hvd_core.backends.discovery import candidates
+
+            known = self.config.wheels.get(name)
+            text = messages.not_installed(name, source, candidates(), self.config.policy(), known)
+            raise BackendNotInstalled(text) from None
+        veto = self.config.vetoed_by(name)
+        if veto is not None:
+            raise BackendVetoed(
+                f"horovod: backend '{name}' (from {source}) may not be used here: {veto}.\n"
+                "  fix: name one that is allowed, or ask whoever keeps that file; nothing else can lift it\n"
+                f"  installed: {self.describe_installed()}"
+            )
+        return backend
+
+    def _load(self, backend: registry.InstalledBackend, alone: bool) -> Usable:
+        settings = self.config.backend(backend.name)
+        options.export(backend.name, settings, self.environ)
+        answer = backend.probe(self.config.probe_timeout_s)
+        if isinstance(answer, Unavailable):
+            other = registry.embedded()[0].name
+            raise BackendUnavailable(
+                messages.unavailable(backend.name, answer.reason, answer.fix, alone, other)
+            )
+        facts = loading.load(backend)
+        return Usable(
+            name=backend.name,
+            path=str(backend.path()),
+            origin=backend.origin,
+            version=facts["version"],
+            vendor_lib=facts["vendor_lib"],
+            abi=tuple(facts["abi"]),
+            serves=frozenset(facts["device_types"]),
+            table=facts["device_type"] or None,
+            spans_hosts=backend.spans_hosts and "ONE_HOST" not in facts["caps"],
+            automatic=backend.automatic,
+            priority=backend.priority,
+            options=tuple(facts["options"]),
+        )

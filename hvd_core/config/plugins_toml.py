@@ -1,0 +1,173 @@
+"""plugins.toml: the user's file, the site's and the packaged one as one configuration.
+
+Files are taken from fixed places only, never from the current folder. The site's ``allow`` and ``deny`` are a veto over
+everything that may be chosen by other means. Read once per ``init()``, by the thread that runs it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hvd_core.backends.rules import Level
+from hvd_core.config.plugins_model import BackendSettings, PluginsFile, PluginsTomlError, Value, read
+
+SITE_FILE = Path("/etc/hvd/plugins.toml")
+FILE_VARIABLE = "HOROVOD_PLUGINS_TOML"
+_log = logging.getLogger("horovod")
+
+
+@dataclass(frozen=True)
+class PluginsConfig:
+    """All files, the strongest first. Missing files are no files."""
+
+    files: tuple[PluginsFile, ...]
+
+    def levels(self) -> tuple[Level, ...]:
+        """What the files choose, as levels of the ladder."""
+        return tuple(Level(str(f.path), tuple(f.rules)) for f in self.files)
+
+    def vetoed_by(self, name: str) -> str | None:
+        """Why the site forbids a backend, with file and line; None when it does not."""
+        for file in self.files:
+            if file.deny is not None and name in file.deny.value:
+                return f"{file.deny.source} denies it (deny = {', '.join(file.deny.value)})"
+            if file.allow is not None and name not in file.allow.value:
+                return f"{file.allow.source} allows {', '.join(file.allow.value) or 'none'} only"
+        return None
+
+    def policy(self) -> str:
+        """``/etc/hvd/plugins.toml (allow = a, b)`` for messages; "" without a policy."""
+        for file in self.files:
+            parts = [
+                f"{key} = {', '.join(value.value)}"
+                for key, value in (("allow", file.allow), ("deny", file.deny))
+                if value is not None and (value.value or key == "allow")
+            ]
+            if parts:
+                return f"{file.path} ({'; '.join(parts)})"
+        return ""
+
+    def backend(self, name: str) -> BackendSettings:
+        """[backend.NAME] of all files together; of a setting in several, the strongest file's."""
+        merged = BackendSettings()
+        for file in reversed(self.files):
+            found = file.backends.get(name)
+            if found is None:
+                continue
+            merged.distribution = found.distribution or merged.distribution
+            merged.library = found.library or merged.library
+            merged.options |= found.options
+            merged.env |= found.env
+        return merged
+
+    @property
+    def probe_timeout_s(self) -> float:
+        """[probe] timeout_s: how long a backend may take to say whether it can run here."""
+        return float(next((f.probe_timeout_s.value for f in self.files if f.probe_timeout_s), 5.0))
+
+    @property
+    def affinity_mode(self) -> Value:
+        """[affinity] mode."""
+        return next((f.affinity for f in self.files if f.affinity), Value("inherit", "built in"))
+
+    @property
+    def wheels(self) -> dict[str, str]:
+        """Names of backends whose wheels are known to this distribution."""
+        return {name: wheel for f in self.files for name, wheel in f.wheels.items()}
+
+
+def load(environ: Mapping[str, str], site: Path = SITE_FILE) -> PluginsConfig:
+    """Read the files.
+
+    Raises PluginsTomlError for a file that HOROVOD_PLUGINS_TOML names and that is not there or is named by a relative
+    path, for one that any user may write to, and for anything in one that is no setting.
+    """
+    files = []
+    user = _user_file(environ)
+    if user is not None:
+        _check_owner(user, "user")
+        files.append(read(user, "user"))
+    if _exists(site):
+        _check_owner(site, "site")
+        files.append(read(site, "site"))
+    files.append(read(packaged_file(), "packaged"))
+    return PluginsConfig(tuple(files))
+
+
+def packaged_file() -> Path:
+    """The file that came with this distribution. Raises PluginsTomlError when it is not there."""
+    package = Path(__file__).resolve().parent.parent
+    places = [Path(p) for p in getattr(sys.modules.get("hvd_core"), "__path__", ())] + [package]
+    for place in dict.fromkeys(places):
+        if (place / "plugins.toml").is_file():
+            return place / "plugins.toml"
+        # A source tree has it at its root.
+        if (place.parent / "plugins.toml").is_file() and (place.parent / "CMakeLists.txt").is_file():
+            return place.parent / "plugins.toml"
+    raise PluginsTomlError(
+        f"horovod: the packaged plugins.toml is not in this installation.\n"
+        f"  searched: {', '.join(str(p) for p in dict.fromkeys(places))}\n"
+        "  fix: reinstall hvd-core (pip install --force-reinstall hvd-core)"
+    )
+
+
+def _user_file(environ: Mapping[str, str]) -> Path | None:
+    named = environ.get(FILE_VARIABLE, "").strip()
+    if named:
+        if not os.path.isabs(named):
+            raise PluginsTomlError(
+                f"horovod: {FILE_VARIABLE}={named} is not an absolute path; configuration is not taken from the current "
+                f"folder.\n  fix: {FILE_VARIABLE}=/full/path/{Path(named).name}"
+            )
+        if not _exists(Path(named)):
+            raise PluginsTomlError(
+                f"horovod: {FILE_VARIABLE}={named}: there is no such file.\n"
+                f"  fix: correct or unset {FILE_VARIABLE}; without it, ~/.config/hvd/plugins.toml is read where it exists"
+            )
+        return Path(named)
+    base = environ.get("XDG_CONFIG_HOME", "")
+    if not os.path.isabs(base):
+        home = environ.get("HOME", "")
+        if not os.path.isabs(home):
+            return None
+        base = os.path.join(home, ".config")
+    path = Path(base) / "hvd" / "plugins.toml"
+    return path if _exists(path) else None
+
+
+def _exists(path: Path) -> bool:
+    # A file that may not be looked at is there all the same: reading it says why it cannot be read.
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        pass
+    return True
+
+
+_said: set[str] = set()
+
+
+def _check_owner(path: Path, kind: str) -> None:
+    # These files name libraries to load, so whoever may write to one runs code in the job.
+    try:
+        found = path.stat()
+    except OSError:
+        return  # reading says it
+    if found.st_mode & stat.S_IWOTH:
+        raise PluginsTomlError(
+            f"horovod: {path} may be written to by any user, and it names libraries to load; it is not read.\n"
+            f"  fix: chmod o-w {path}"
+        )
+    if kind == "site" and found.st_uid not in (0, os.geteuid()):
+        text = f"horovod: {path} belongs to user {found.st_uid}, not to root; it is read all the same."
+        if text not in _said:
+            _said.add(text)
+            _log.warning(text)
