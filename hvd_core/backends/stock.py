@@ -84,8 +84,10 @@ class Stock:
         return pin.value if pin else None
 
     def _find(self, name: str, source: str) -> registry.InstalledBackend:
+        near = next((b for b in registry.local() if b.name == name), None)
         try:
-            backend = registry.lookup(name, source, self._pin(name))
+            # What needs no looking is not looked for.
+            backend = near or registry.lookup(name, source, self._pin(name))
         except BackendNotInstalled as error:
             if type(error) is not BackendNotInstalled or self._pin(name):
                 raise

@@ -279,7 +279,8 @@ time.sleep(1)
             line = next(line for line in output.splitlines() if f"[{rank}]<stdout>:{rank} " in line)
             assert (own if rank == odd else "BackendDisagreement") in line, output
         assert "ranks do not agree on backends." in output and f"rank {odd} (" in output, output
-        assert "after 0 s" in output
+        # Long before HOROVOD_START_TIMEOUT.
+        assert all(int(seconds) < 10 for seconds in re.findall(r"after (\d+) s", output)), output
     # Said on one rank only, but the same choice: no reason to stop.
     output, _ = start(3, program, {"ODD": "2", "SAYS": "shm"}).communicate(timeout=60)
     assert "Error" not in output and "Backend" not in output, output
