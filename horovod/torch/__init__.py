@@ -13,6 +13,7 @@ from horovod.common.process_sets import (
     remove_process_set,
 )
 from horovod.torch import mpi_ops
+from horovod.torch._devices import register_stream_provider
 from horovod.torch.compression import Compression
 from horovod.torch.functions import (
     allgather_object,
@@ -127,6 +128,7 @@ __all__ = [
     "nccl_built",
     "poll",
     "rank",
+    "register_stream_provider",
     "remove_process_set",
     "rocm_built",
     "shutdown",

@@ -12,6 +12,7 @@ import torch
 
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch import _submit
+from horovod.torch._devices import Submitted
 from horovod.torch._submit import (
     _WIRE_OPS,
     BY_ADDRESS,
@@ -19,13 +20,14 @@ from horovod.torch._submit import (
     REDUCIBLE,
     Average,
     _handle_map,
-    by_address,
     check,
+    check_all,
     engine,
     fetch_many,
     fetch_one,
     keep_for_ever,
     operands,
+    reference,
     resolve_op,
     wire_op,
 )
@@ -34,6 +36,13 @@ from horovod.torch._submit import (
 def empty_like(tensor):
     """Room for the result; what is no tensor is returned as it is, for the checks to refuse."""
     return torch.empty_like(tensor, requires_grad=False) if isinstance(tensor, torch.Tensor) else tensor
+
+
+def _on_device(tensor, output) -> tuple[Any, Any, Callable]:
+    """What the engine is given for tensors on a device, and what synchronize() does with the handle."""
+    inputs = [tensor]
+    submitted = Submitted(inputs, inputs if output is tensor else [output])
+    return submitted.sources[0], submitted.targets[0], submitted.first
 
 
 def reduce_into(
@@ -45,13 +54,15 @@ def reduce_into(
     """
     if name is not None:
         name = f"allreduce.{name}"
-    check(tensor, REDUCIBLE, name, process_set, "allreduce")
+    on_device = check(tensor, REDUCIBLE, name, process_set, "allreduce")
     number = _WIRE_OPS.get(op)
     if number is None:
         number = wire_op(op, name, process_set, "allreduce")
-    source, target = tensor, output
-    if BY_ADDRESS:
-        source, target = by_address(tensor), by_address(output)
+    source, target, fetch = tensor, output, None
+    if on_device:
+        source, target, fetch = _on_device(tensor, output)
+    elif BY_ADDRESS:
+        source, target = reference(tensor), reference(output)
     set_id = process_set.process_set_id
     if wait:
         try:
@@ -62,7 +73,7 @@ def reduce_into(
             keep_for_ever((tensor, output))
             raise
     handle = engine().allreduce(source, target, name, number, prescale_factor, postscale_factor, set_id)
-    _handle_map[handle] = (tensor, output, None)
+    _handle_map[handle] = (tensor, output, fetch)
     return handle
 
 
@@ -70,16 +81,20 @@ def reduce_group_into(tensors, outputs, name, op, prescale_factor, postscale_fac
     """Submit one all-or-nothing allreduce of a list of tensors. Returns the handle."""
     if name is not None:
         name = f"grouped_allreduce.{name}"
-    for tensor in tensors:
-        check(tensor, REDUCIBLE, name, process_set, "allreduce")
+    on_device = check_all(tensors, REDUCIBLE, name, process_set, "allreduce")
     core = engine()
     _require_members(tensors, name, process_set, "allreduce")
     number = wire_op(op, name, process_set, "allreduce")
     set_id = process_set.process_set_id
-    sources = operands(tensors)
-    targets = sources if outputs is tensors else operands(outputs)
+    fetch = None
+    if on_device:
+        submitted = Submitted(tensors, outputs)
+        sources, targets, fetch = submitted.sources, submitted.targets, submitted.all
+    else:
+        sources = operands(tensors)
+        targets = sources if outputs is tensors else operands(outputs)
     handle = core.allreduce(sources, targets, name, number, prescale_factor, postscale_factor, set_id)
-    _handle_map[handle] = (tensors, outputs, None)
+    _handle_map[handle] = (tensors, outputs, fetch)
     return handle
 
 
@@ -90,10 +105,11 @@ def broadcast_into(tensor, output, root_rank, name, process_set, wait: bool = Fa
     """
     if name is not None:
         name = f"broadcast.{name}"
-    check(tensor, MOVABLE, name, process_set, "broadcast")
-    source, target = tensor, output
-    if BY_ADDRESS:
-        source, target = by_address(tensor), by_address(output)
+    source, target, fetch = tensor, output, None
+    if check(tensor, MOVABLE, name, process_set, "broadcast"):
+        source, target, fetch = _on_device(tensor, output)
+    elif BY_ADDRESS:
+        source, target = reference(tensor), reference(output)
     if wait:
         try:
             return engine().broadcast(source, target, root_rank, name, process_set.process_set_id, True)
@@ -101,7 +117,7 @@ def broadcast_into(tensor, output, root_rank, name, process_set, wait: bool = Fa
             keep_for_ever((tensor, output))
             raise
     handle = engine().broadcast(source, target, root_rank, name, process_set.process_set_id)
-    _handle_map[handle] = (tensor, output, None)
+    _handle_map[handle] = (tensor, output, fetch)
     return handle
 
 
@@ -124,9 +140,9 @@ def allreduce_async(
     """Start reducing a tensor over all ranks into a new tensor.
 
     Args:
-        tensor: any shape, contiguous, on the CPU; uint8, int8, int16, int32, int64, float16, bfloat16,
-            float32 or float64. Shape and dtype must be the same on all ranks. It must not change before the
-            operation is done.
+        tensor: any shape, contiguous, on the CPU or a device that is served; uint8, int8, int16, int32, int64,
+            float16, bfloat16, float32 or float64. Shape and dtype must be the same on all ranks. It must not
+            change before the operation is done.
         average: deprecated, use `op`.
         name: identifies the operation across ranks; None numbers it in the order of submission.
         op: hvd.Average (default), Sum, Min, Max or Product. Averages of integers truncate toward zero.
@@ -209,8 +225,9 @@ def allgather_async(
     """Start concatenating the ranks' tensors along dimension 0, in rank order.
 
     Args:
-        tensor: one dimension or more, contiguous, on the CPU; a type of allreduce_async, or bool or uint16.
-            Dimension 0 may differ between ranks and may be 0; the other dimensions and the dtype must agree.
+        tensor: one dimension or more, contiguous, on the CPU or a device that is served; a type of allreduce_async,
+            or bool or uint16. Dimension 0 may differ between ranks and may be 0; the other dimensions and the
+            dtype must agree.
         name, process_set: as in allreduce_async.
 
     Returns:
@@ -221,10 +238,14 @@ def allgather_async(
     """
     if name is not None:
         name = f"allgather.{name}"
-    check(tensor, MOVABLE, name, process_set, "allgather")
-    source = by_address(tensor) if BY_ADDRESS else tensor
+    source, fetch = tensor, fetch_one
+    if check(tensor, MOVABLE, name, process_set, "allgather"):
+        submitted = Submitted([tensor], None)
+        source, fetch = submitted.sources[0], submitted.first
+    elif BY_ADDRESS:
+        source = reference(tensor)
     handle = engine().allgather(source, name, process_set.process_set_id)
-    _handle_map[handle] = (tensor, None, fetch_one)
+    _handle_map[handle] = (tensor, None, fetch)
     return handle
 
 
@@ -242,12 +263,16 @@ def grouped_allgather_async(
     if name is not None:
         name = f"grouped_allgather.{name}"
     tensors = list(tensors)
-    for tensor in tensors:
-        check(tensor, MOVABLE, name, process_set, "allgather")
+    on_device = check_all(tensors, MOVABLE, name, process_set, "allgather")
     core = engine()
     _require_members(tensors, name, process_set, "allgather")
-    handle = core.allgather(operands(tensors), name, process_set.process_set_id)
-    _handle_map[handle] = (tensors, None, fetch_many(len(tensors)))
+    if on_device:
+        submitted = Submitted(tensors, None)
+        sources, fetch = submitted.sources, submitted.all
+    else:
+        sources, fetch = operands(tensors), fetch_many(len(tensors))
+    handle = core.allgather(sources, name, process_set.process_set_id)
+    _handle_map[handle] = (tensors, None, fetch)
     return handle
 
 
@@ -260,7 +285,8 @@ def broadcast_async(
     """Start copying the root's tensor to all ranks, into a new tensor.
 
     Args:
-        tensor: any shape, contiguous, on the CPU; a type of allgather_async. Shape and dtype must agree.
+        tensor: any shape, contiguous, on the CPU or a device that is served; a type of allgather_async. Shape and
+            dtype must agree.
         root_rank: the GLOBAL rank whose values are sent, also within a process set.
         name, process_set: as in allreduce_async.
 
@@ -290,7 +316,7 @@ def sparse_allreduce_async(
     """Start reducing a sparse COO tensor, by gathering indices and values.
 
     Args:
-        tensor: sparse COO tensor on the CPU; the shape must agree across ranks, the number of values may
+        tensor: sparse COO tensor; the shape must agree across ranks, the number of values may
             differ.
         name, process_set: as in allreduce_async; two operations, ``NAME.indices`` and ``NAME.values``, are
             made of it.

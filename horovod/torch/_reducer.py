@@ -13,7 +13,7 @@ import torch
 
 from horovod.common.process_sets import ProcessSet
 from horovod.torch._async_ops import SparseReduction, reduce_group_into, reduce_into, sparse_allreduce_async
-from horovod.torch._submit import engine, forget, forget_finished, is_current
+from horovod.torch._submit import engine, forget, forget_finished, is_current, settle
 from horovod.torch.compression import Compression
 
 # torch < 2.1 has no hook that runs after the gradient is stored; there the accumulator node of the graph is
@@ -87,6 +87,7 @@ class GradientReducer:
         self.hooks: list = []
         self.busy = False  # a backward has begun what synchronize() has to finish
         self.core: Any = None  # the engine that has begun it; another one after shutdown() and init()
+        self.on_device = False  # something was sent that is not in host memory
 
     # ---------------------------------------------------------------------------------------- registration
 
@@ -170,6 +171,7 @@ class GradientReducer:
             return
         sent = self._wire_form(slot, grad)
         slot.sent = sent
+        self.on_device = self.on_device or not sent.is_cpu
         slot.handle = reduce_into(sent, sent, slot.name, self.op, *self.factors, self.process_set)
 
     def _submit_group(self, group: _Group) -> None:
@@ -182,6 +184,7 @@ class GradientReducer:
                 )
             slot.sent = self._wire_form(slot, grad)
         sent = [slot.sent for slot in group.slots]
+        self.on_device = self.on_device or not sent[0].is_cpu
         handle = reduce_group_into(sent, sent, group.name, self.op, *self.factors, self.process_set)
         for slot in group.slots:
             slot.handle = handle
@@ -221,6 +224,9 @@ class GradientReducer:
         handles = list({slot.handle: None for slot in active if type(slot.handle) is int})
         try:
             core.wait_many(handles)
+            if self.on_device:
+                for handle in handles:
+                    settle(core, handle)
             for slot in active:
                 self._store(slot)
         except BaseException:

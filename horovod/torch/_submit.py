@@ -1,9 +1,9 @@
 """From torch tensors to requests of the engine: checks, handles, waiting.
 
 Every operation of ``horovod.torch`` goes through here. Used by the modules of this package only, from any
-thread that holds the GIL (backward hooks run on autograd's threads). A tensor goes to the engine as it is
-where its type has DLPack's C exchange API, and as an address otherwise (older torch, or
-HOROVOD_TORCH_NO_DLPACK_API=1).
+thread that holds the GIL (backward hooks run on autograd's threads). A tensor in host memory goes to
+the engine as it is where its type has DLPack's C exchange API, and as an address otherwise (older torch, or
+HOROVOD_TORCH_NO_DLPACK_API=1). Tensors on devices: `_devices`.
 """
 
 import os
@@ -16,6 +16,8 @@ from torch.utils.dlpack import from_dlpack
 from horovod.common.basics import UNAVAILABLE, HorovodBasics, runtime
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.process_sets import ProcessSet
+from horovod.torch import _devices
+from horovod.torch._devices import DTYPE_NUMBERS, reference
 
 if UNAVAILABLE is None:
     from hvd_core.runtime import engine
@@ -36,32 +38,15 @@ Max = _basics.Max
 Product = _basics.Product
 
 # handle -> (inputs, outputs, fetch). It keeps the tensors alive while the engine reads and writes their
-# memory. `fetch(engine, handle)` makes the outputs where the engine allocates them; None where they exist
-# already.
+# memory. `fetch(engine, handle)` makes the outputs where the engine allocates them, or orders the caller's
+# stream behind them where they are on a device; None where they are there already.
 _handle_map: dict[int, tuple[Any, Any, Callable | None]] = {}
 
 _abandoned: list[tuple] = []
 
 # The numbers of hvd/backend_abi.h.
 _WIRE_OPS = {Average: 4, Sum: 0, Min: 2, Max: 3, Product: 1}
-_DTYPE_NUMBERS = {
-    getattr(torch, name): number
-    for name, number in {
-        "uint8": 0,
-        "int8": 1,
-        "uint16": 2,
-        "int16": 3,
-        "int32": 4,
-        "int64": 5,
-        "float16": 6,
-        "float32": 7,
-        "float64": 8,
-        "bool": 9,
-        "bfloat16": 10,
-    }.items()
-    if hasattr(torch, name)
-}
-MOVABLE = frozenset(_DTYPE_NUMBERS)
+MOVABLE = frozenset(DTYPE_NUMBERS)
 REDUCIBLE = frozenset(d for d in MOVABLE if d is not torch.bool and d is not getattr(torch, "uint16", None))
 
 # Read once: asking per call would cost more than the answer saves.
@@ -69,13 +54,6 @@ BY_ADDRESS = (
     not hasattr(torch.Tensor, "__dlpack_c_exchange_api__")
     or os.environ.get("HOROVOD_TORCH_NO_DLPACK_API", "0") == "1"
 )
-
-
-def by_address(tensor: torch.Tensor):
-    """The engine's view of `tensor` as address, shape and type, for torch without the exchange API."""
-    from hvd_core._core import TensorRef
-
-    return TensorRef(tensor.data_ptr(), tuple(tensor.shape), _DTYPE_NUMBERS[tensor.dtype], "cpu", 0)
 
 
 def resolve_op(op: int | None, average: Any) -> int:
@@ -131,8 +109,8 @@ def poison(name: str | None, text: str, process_set: ProcessSet, operation: str)
 
 def reject(
     tensor: Any, allowed: frozenset, name: str | None, process_set: ProcessSet, operation: str
-) -> None:
-    """Explain why `tensor` cannot be communicated. Called once a check has failed; returns if all is well.
+) -> bool:
+    """Explain why `tensor` cannot be communicated. Called once a check has failed; as `check` if all is well.
 
     Raises:
         ValueError: not a tensor, a type or layout that is not supported, not contiguous, or on a device that
@@ -142,24 +120,24 @@ def reject(
         text = f"A torch.Tensor is required, but found {type(tensor).__name__}: {tensor!r:.80}."
     elif tensor.layout is not torch.strided or tensor.dtype not in allowed:
         text = f"Tensor type {tensor.type()} is not supported."
-    elif not tensor.is_cpu:
-        text = (
-            f"Tensor is on device {tensor.device}, but no backend for {tensor.device.type} tensors is "
-            "installed. Move it to the CPU first: tensor.cpu()."
-        )
+    elif not tensor.is_cpu and not _devices.is_served(tensor, engine()):
+        text = _devices.why_not_served(tensor, engine())
     elif not tensor.is_contiguous():
         text = "Tensor is required to be contiguous."
     elif process_set.process_set_id is None:
         text = f"{process_set} does not exist, or has not been registered."
     else:
-        return
+        return not tensor.is_cpu
     engine()  # Before init() the missing init() is the better message.
     poison(name, text, process_set, operation)
     raise ValueError(text)
 
 
-def check(tensor: Any, allowed: frozenset, name: str | None, process_set: ProcessSet, operation: str) -> None:
-    """Raise ValueError unless `tensor` is contiguous, on the CPU, of an allowed type, and the set known."""
+def check(tensor: Any, allowed: frozenset, name: str | None, process_set: ProcessSet, operation: str) -> bool:
+    """Whether `tensor` is on a device, rather than in host memory.
+
+    Raises ValueError unless it is contiguous, of an allowed type, on a device that is served, and the set known.
+    """
     try:
         if (
             tensor.dtype in allowed
@@ -167,15 +145,29 @@ def check(tensor: Any, allowed: frozenset, name: str | None, process_set: Proces
             and tensor.is_contiguous()
             and process_set.process_set_id is not None
         ):
-            return
+            return False
     except (AttributeError, RuntimeError):
         pass  # no tensor, or a layout without strides
-    reject(tensor, allowed, name, process_set, operation)
+    return reject(tensor, allowed, name, process_set, operation)
+
+
+def check_all(
+    tensors: list, allowed: frozenset, name: str | None, process_set: ProcessSet, operation: str
+) -> bool:
+    """Whether the tensors of a group are on a device: `check` for each, all on the same one."""
+    on_device = [check(tensor, allowed, name, process_set, operation) for tensor in tensors]
+    if any(on_device):
+        text = _devices.several_devices(tensors)
+        if text:
+            poison(name, text, process_set, operation)
+            raise ValueError(text)
+        return True
+    return False
 
 
 def operands(tensors: list[torch.Tensor]) -> list:
     """What the engine is given for a list of tensors."""
-    return [by_address(t) for t in tensors] if BY_ADDRESS else tensors
+    return [reference(t) for t in tensors] if BY_ADDRESS else tensors
 
 
 def fetch_one(core, handle: int) -> torch.Tensor:
@@ -205,7 +197,8 @@ def poll(handle: int) -> bool:
 def synchronize(handle: int) -> Any:
     """Wait for an asynchronous operation and return its output. A handle can be synchronized once.
 
-    The GIL is released while waiting, and Ctrl-C works.
+    The GIL is released while waiting, and Ctrl-C works. On a device the output is ready for what is given to the
+    current stream from now on; whether the work itself is done, poll() says.
 
     Args:
         handle: what an ``..._async`` function returned (the callable of sparse_allreduce_async included).
@@ -231,6 +224,13 @@ def synchronize(handle: int) -> Any:
     _handle_map.pop(handle, None)
     core.release(handle)
     return output
+
+
+def settle(core, handle: int) -> None:
+    """Let the current stream come after an operation on a device that `core` has enqueued. Otherwise nothing."""
+    fetch = _handle_map[handle][2]
+    if fetch is not None:
+        fetch(core, handle)
 
 
 def keep_for_ever(tensors: tuple) -> None:

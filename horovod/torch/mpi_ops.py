@@ -162,8 +162,8 @@ def allreduce(
     """Reduce a tensor over all ranks into a new tensor. Differentiable.
 
     Args:
-        tensor: any shape, contiguous, on the CPU; uint8, int8, int16, int32, int64, float16, bfloat16,
-            float32 or float64. Shape and dtype must be the same on all ranks.
+        tensor: any shape, contiguous, on the CPU or a device that is served; uint8, int8, int16, int32, int64,
+            float16, bfloat16, float32 or float64. Shape and dtype must be the same on all ranks.
         average: deprecated, use `op`.
         name: identifies the operation across ranks; None numbers it in the order of submission.
         compression: what is sent instead of a floating point tensor, such as hvd.Compression.fp16.
@@ -267,8 +267,8 @@ def allgather(
     The gradient is this rank's rows of the average over ranks of the incoming gradient.
 
     Args:
-        tensor: one dimension or more, contiguous, on the CPU; a type of allreduce, or bool or uint16.
-            Dimension 0 may differ between ranks and may be 0; the other dimensions and the dtype must agree.
+        tensor: one dimension or more, contiguous, on the CPU or a device that is served; a type of allreduce, or bool
+            or uint16. Dimension 0 may differ between ranks and may be 0; the other dimensions and the dtype must agree.
         name, process_set: as in allreduce.
 
     Returns:
@@ -311,8 +311,8 @@ def broadcast(
     The gradient is the average over ranks of the incoming gradient at the root, and zero elsewhere.
 
     Args:
-        tensor: any shape, contiguous, on the CPU; a type of allgather. Shape and dtype must agree across
-            ranks.
+        tensor: any shape, contiguous, on the CPU or a device that is served; a type of allgather. Shape and dtype
+            must agree across ranks.
         root_rank: the GLOBAL rank whose values are sent, also within a process set.
         name, process_set: as in allreduce.
 

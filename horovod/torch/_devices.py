@@ -1,0 +1,193 @@
+"""Tensors that do not lie in host memory: how the engine is told of them, and when their results may be read.
+
+On a device a call returns before its work is done. The engine is given a tensor's address and the *native stream*
+whose work so far has to be done first: the stream that is current where the operation is submitted (hooks run on
+autograd's threads, which have streams of their own). A result is ready for what is submitted to the current stream
+of the thread that calls synchronize(), from then on; nothing waits on the host. No name of a device or vendor stands
+here: how to find a current stream is a convention, and `register_stream_provider` for who does not follow it.
+Used by the modules of this package, from any thread that holds the GIL.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+StreamProvider = Callable[[int], int | None]
+
+# The numbers of hvd/backend_abi.h.
+DTYPE_NUMBERS = {
+    getattr(torch, name): number
+    for name, number in {
+        "uint8": 0,
+        "int8": 1,
+        "uint16": 2,
+        "int16": 3,
+        "int32": 4,
+        "int64": 5,
+        "float16": 6,
+        "float32": 7,
+        "float64": 8,
+        "bool": 9,
+        "bfloat16": 10,
+    }.items()
+    if hasattr(torch, name)
+}
+_DTYPES = {number: dtype for dtype, number in DTYPE_NUMBERS.items()}
+
+_registered: dict[str, StreamProvider] = {}
+_found: dict[str, StreamProvider] = {}
+
+# The engine that was asked last, and the device types that it serves.
+_served: tuple[Any, frozenset[str]] = (None, frozenset())
+
+
+def register_stream_provider(device_type: str, provider: StreamProvider) -> None:
+    """Say how to find the current stream of a type of device. For vendors of devices; most need not call it.
+
+    Without a provider the module ``torch.<device_type>`` is asked: ``current_stream(index)`` is expected to have an
+    attribute ``<device_type>_stream``, ``sycl_queue`` or ``native_handle`` with the address of the vendor's stream.
+    Where there is nothing of the kind the device is synchronized before each operation.
+
+    Args:
+        device_type: as in ``torch.device(device_type)``.
+        provider: called with the index of a device, by the thread that submits; returns the address of the native
+            stream that is current for that thread (0 is a valid one), or None: it has waited for the device, the data
+            are ready.
+    """
+    _registered[device_type] = provider
+    _found.pop(device_type, None)
+
+
+def current_stream(device: torch.device) -> int | None:
+    """Address of the calling thread's current stream of a device; None: all work of the device is done."""
+    kind = device.type
+    provider = _found.get(kind)
+    if provider is None:
+        provider = _found[kind] = _registered.get(kind) or _find(kind, device.index)
+    return provider(device.index)
+
+
+def _find(kind: str, index: int) -> StreamProvider:
+    module = getattr(torch, kind, None)
+    current = getattr(module, "current_stream", None)
+    if current is not None:
+        stream = current(index)
+        for attribute in (f"{kind}_stream", "sycl_queue", "native_handle"):
+            # An address that is null is the default stream; torch gives it as None in one of the three.
+            if isinstance(getattr(stream, attribute, ""), int | None):
+                return lambda index: getattr(current(index), attribute) or 0
+    synchronize = getattr(module, "synchronize", None)
+    if synchronize is None:
+        raise ValueError(
+            f"horovod: how to find the current stream of {kind} devices is not known: there is no torch.{kind} with "
+            "current_stream() or synchronize(). Register a function with hvd.register_stream_provider()."
+        )
+    return lambda index: synchronize(index)
+
+
+def _types_of(core: Any) -> list[str]:
+    return core.device_types() if hasattr(core, "device_types") else []
+
+
+def is_served(tensor: torch.Tensor, core: Any) -> bool:
+    """Whether the engine `core` takes tensors of this one's device type."""
+    global _served
+    if _served[0] is not core:
+        _served = (core, frozenset(_types_of(core)))
+    return tensor.device.type in _served[1]
+
+
+def why_not_served(tensor: torch.Tensor, core: Any) -> str:
+    """The text of the error for a tensor on a device that no backend serves."""
+    kind = tensor.device.type
+    served = ", ".join(("cpu", *sorted(_types_of(core))))
+    return (
+        f"Tensor is on device {tensor.device}, but no backend for {kind} tensors is in use (served: {served}). "
+        f"Install a backend for {kind} devices, or choose one that is installed: `hvd plugin list` shows them, "
+        "HOROVOD_BACKEND=NAME chooses. Or move the tensor to the CPU first: tensor.cpu()."
+    )
+
+
+def several_devices(tensors: Sequence[torch.Tensor]) -> str:
+    """Empty if all tensors are on one device, else the text of the error."""
+    devices = list(dict.fromkeys(str(tensor.device) for tensor in tensors))
+    if len(devices) == 1:
+        return ""
+    return (
+        "A grouped operation needs all its tensors on the same device, but found tensors on "
+        f"{' and '.join(devices)}. Make one group per device."
+    )
+
+
+def reference(tensor: torch.Tensor, stream: int | None = None) -> Any:
+    """The engine's view of `tensor` as address, shape and type; on a device the data are ready when `stream` is."""
+    from hvd_core._core import TensorRef
+
+    number = DTYPE_NUMBERS[tensor.dtype]
+    if tensor.is_cpu:
+        return TensorRef(tensor.data_ptr(), tuple(tensor.shape), number, "cpu", 0)
+    device = tensor.device
+    return TensorRef(
+        tensor.data_ptr(), tuple(tensor.shape), number, device.type, device.index or 0, stream=stream
+    )
+
+
+class Submitted:
+    """An operation on device tensors: the engine's view of them, and what is to be done when it is waited for.
+
+    Args:
+        inputs: tensors on one device.
+        outputs: tensors of the caller that are written; `inputs` itself for an operation in place; None where the
+            engine allocates the results.
+    """
+
+    __slots__ = ("device", "inputs", "outputs", "sources", "stream", "targets")
+
+    def __init__(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor] | None):
+        self.inputs, self.outputs = inputs, outputs
+        self.device = inputs[0].device
+        # Asked once: the tensors of one call share what the device has to wait for.
+        self.stream = current_stream(self.device)
+        self.sources = [reference(tensor, self.stream) for tensor in inputs]
+        self.targets = self.sources
+        if outputs is not None and outputs is not inputs:
+            self.targets = [reference(tensor, self.stream) for tensor in outputs]
+
+    def settle(self, core: Any, handle: int) -> int | None:
+        """Let the calling thread's current stream wait for the operation, which `core` has enqueued. That stream."""
+        now = current_stream(self.device)
+        core.order_after(handle, now)
+        if now != self.stream and now is not None:
+            # The memory goes back to the stream that it was allocated for, which does not wait: the framework has to
+            # know that another one does.
+            _record(self.inputs, self.device)
+            if self.outputs is not None and self.outputs is not self.inputs:
+                _record(self.outputs, self.device)
+        return now
+
+    def first(self, core: Any, handle: int) -> torch.Tensor:
+        """Settle; the output of an operation with one tensor."""
+        return self.all(core, handle)[0]
+
+    def all(self, core: Any, handle: int) -> list[torch.Tensor]:
+        """Settle; the outputs. What the engine has allocated is copied to tensors of torch's, on the device."""
+        now = self.settle(core, handle)
+        if self.outputs is not None:
+            return self.outputs
+        results = []
+        for index in range(len(self.inputs)):
+            shape, number, _ = core.output_info(handle, index)
+            result = torch.empty(shape, dtype=_DTYPES[number], device=self.device)
+            core.copy_output(handle, index, reference(result, now))
+            results.append(result)
+        return results
+
+
+def _record(tensors: Sequence[torch.Tensor], device: torch.device) -> None:
+    stream = getattr(torch, device.type).current_stream(device.index)
+    for tensor in tensors:
+        try:
+            tensor.record_stream(stream)
+        except (NotImplementedError, RuntimeError):
+            return  # this framework's memory knows no streams
