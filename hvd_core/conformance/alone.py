@@ -1,17 +1,23 @@
-"""Cases that need no ranks: each runs in a fresh process, so that what loading does to a process can be seen.
+"""Cases that need no ranks run in a process of their own, so that a crash, or what loading does, stays there.
 
-``python -m hvd_core.conformance.alone`` reads one line of JSON from standard input and writes a Result.
+``python -m hvd_core.conformance.alone`` reads lines of JSON from standard input, the target first, then
+{"case": ...}, and writes a Result for each.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import selectors
 import subprocess
 import sys
 import tempfile
+import time
 from typing import Any
 
+from hvd_core.conformance.backend import Backend, BackendFailure
+from hvd_core.conformance.cases import all_cases
+from hvd_core.conformance.resolve import Target, resolve
 from hvd_core.conformance.verdicts import FAIL, PASS, SKIPPED, Failed, Result, Row, Skip
 
 
@@ -24,7 +30,6 @@ class Bare:
     @property
     def backend(self):
         """Loaded at the first use; Failed when it cannot be."""
-        from hvd_core.conformance.backend import Backend, BackendFailure
         from hvd_core.conformance.worker import python_backend
 
         if self._backend is None:
@@ -55,57 +60,79 @@ class Bare:
         raise Skip(reason)
 
 
-def run_alone(case, target, patience: float = 1.0) -> Result:
-    """Runs a case without ranks in a process of its own."""
-    order = {"case": case.name, "name": target.name, "path": target.path, "python": target.python}
-    order["module"] = case.run.__module__
-    order["origin"], order["described"] = target.origin, target.descriptor is not None
-    limit = case.seconds * patience
-    with tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "hvd_core.conformance.alone"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
-        )  # fmt: skip
-        try:
-            out, _ = process.communicate(json.dumps(order).encode() + b"\n", timeout=limit)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+class Alone:
+    """The process that runs such cases, one after the other; a new one after a crash, and for cases that ask for it."""
+
+    def __init__(self, target, modules, patience: float) -> None:
+        self._target, self._modules, self._patience = target, list(modules), patience
+        self._process: subprocess.Popen | None = None
+
+    def run(self, case) -> Result:
+        """Runs a case without ranks to its verdict."""
+        if case.fresh:
+            self.close()
+        if self._process is None:
+            self._start()
+        limit = case.seconds * self._patience
+        self._process.stdin.write(json.dumps({"case": case.name}).encode() + b"\n")
+        self._process.stdin.flush()
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            line = self._process.stdout.readline() if selector.select(limit) else None
+        if line:
+            return Result.from_dict(json.loads(line))
+        code = None if line is None else self._process.wait()
+        self._errors.seek(0)
+        words = " | ".join(self._errors.read().decode(errors="replace").strip().splitlines()[-3:])
+        self.close()
+        if code is None:
             return Result(case.name, FAIL, f"did not come to an end within {limit:g} s", [], limit)
-        if not out.strip():
-            errors.seek(0)
-            words = " | ".join(errors.read().decode(errors="replace").strip().splitlines()[-3:])
-            return Result(case.name, FAIL, f"the process died with status {process.returncode}: {words}")
-        return Result.from_dict(json.loads(out))
+        return Result(case.name, FAIL, f"the process died with status {code}: {words}")
+
+    def _start(self) -> None:
+        target = self._target
+        about = {"name": target.name, "path": target.path, "python": target.python, "origin": target.origin}
+        about |= {"described": target.descriptor is not None, "modules": self._modules}
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "hvd_core.conformance.alone"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
+        )  # fmt: skip
+        self._process.stdin.write(json.dumps(about).encode() + b"\n")
+
+    def close(self) -> None:
+        """Ends the process. Nothing happens the second time."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._errors.close()
+            self._process = None
 
 
 def main() -> None:
     """Entry of ``python -m``."""
-    import importlib
-    import time
-
-    from hvd_core.conformance.cases import case_named
-    from hvd_core.conformance.resolve import Target, resolve
-
-    answers = os.fdopen(os.dup(1), "w")
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    order = json.loads(sys.stdin.readline())
-    importlib.import_module(order["module"])
-    target = Target(order["name"], order["path"], order["origin"], order["python"])
-    if order["described"]:
-        target = resolve(order["name"])
-    bare, result, started = Bare(target), Result(order["case"], PASS), time.monotonic()
-    try:
-        case_named(order["case"]).run(bare)
-    except Skip as skipped:
-        result.verdict, result.text = SKIPPED, str(skipped)
-    except Failed as problem:
-        result.verdict, result.text = FAIL, str(problem)
-    except Exception as problem:
-        result.verdict, result.text = FAIL, f"{type(problem).__name__}: {problem}"
-    result.rows, result.seconds = bare.rows, time.monotonic() - started
-    answers.write(json.dumps(result.as_dict()) + "\n")
-    answers.flush()
+    about = json.loads(sys.stdin.readline())
+    cases = {case.name: case for case in all_cases(about["modules"])}
+    target = Target(about["name"], about["path"], about["origin"], about["python"])
+    if about["described"]:
+        target = resolve(about["name"])
+    bare = Bare(target)
+    for line in sys.stdin:
+        case = cases[json.loads(line)["case"]]
+        bare.rows = []
+        result, started = Result(case.name, PASS), time.monotonic()
+        try:
+            case.run(bare)
+        except Skip as skipped:
+            result.verdict, result.text = SKIPPED, str(skipped)
+        except Failed as problem:
+            result.verdict, result.text = FAIL, str(problem)
+        except Exception as problem:
+            result.verdict, result.text = FAIL, f"{type(problem).__name__}: {problem}"
+        result.rows, result.seconds = bare.rows, time.monotonic() - started
+        answers.write(json.dumps(result.as_dict()) + "\n")
     os._exit(0)
 
 

@@ -34,7 +34,8 @@ LEVELS = {
 @dataclass(frozen=True)
 class Case:
     """``name`` is the stable id, ``says`` one line for reports. ``ranks``: how many it needs at least; 0: none, it runs
-    in a process of its own. ``kills``: ranks die in it, so those that come after are new ones. ``seconds``: its deadline.
+    in a process of its own. ``kills``: ranks die in it, so those that come after are new ones. ``fresh``: the process has
+    not loaded the backend yet. ``seconds``: its deadline.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Case:
     run: Callable[[Any], None]
     ranks: int = 1
     kills: bool = False
+    fresh: bool = False
     seconds: float = 60.0
 
     @property
@@ -82,11 +84,6 @@ def all_cases(modules: Iterable[str] = ()) -> list[Case]:
 def _place(case: Case) -> tuple[str, int]:
     part = case.run.__module__.rpartition(".")[2]
     return case.level if case.level in LEVELS else "M", _PARTS.index(part) if part in _PARTS else len(_PARTS)
-
-
-def case_named(name: str) -> Case:
-    """A case whose module is imported already. KeyError."""
-    return _CASES[name]
 
 
 class Kit:

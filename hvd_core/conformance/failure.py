@@ -106,7 +106,6 @@ def _is_dead(kit: Kit, comm: Comm, wanted: tuple[int, ...], why: str) -> None:
     "L4.abort",
     "abort from another thread ends an operation in flight; later calls answer ABORTED",
     ranks=2,
-    kills=True,
 )
 def abort(kit: Kit) -> None:
     need_abort(kit)
@@ -160,7 +159,7 @@ def _abort_twice(kit: Kit, comm: Comm, signal_name: str, problems: list[str]) ->
     return None
 
 
-@case("L4.abort_idle", "abort of a communicator that does nothing; a new one works", ranks=1, kills=True)
+@case("L4.abort_idle", "abort of a communicator that does nothing; a new one works", ranks=1)
 def abort_idle(kit: Kit) -> None:
     need_abort(kit)
     for space in kit.spaces():
@@ -176,7 +175,7 @@ def abort_idle(kit: Kit) -> None:
         kit.expect(not step.wrong(), f"a new communicator after an abort: {step.wrong()}")
 
 
-@case("L4.async_error", "async_error tells: well before a failure, and what it was after", kills=True)
+@case("L4.async_error", "async_error tells: well before a failure, and what it was after")
 def async_error(kit: Kit) -> None:
     kit.need_comm()
     if not kit.backend.has("comm", "async_error"):
@@ -204,7 +203,6 @@ def async_error(kit: Kit) -> None:
     "L4.deadline",
     "an operation to which a rank never comes has ended five seconds after its deadline",
     ranks=2,
-    kills=True,
 )
 def deadlines(kit: Kit) -> None:
     plain_type(kit)
@@ -221,7 +219,7 @@ def deadlines(kit: Kit) -> None:
             local_and_bounded(kit, comm)
 
 
-@case("L4.create_deadline", "create, to which a rank never comes, ends by its deadline", ranks=2, kills=True)
+@case("L4.create_deadline", "create, to which a rank never comes, ends by its deadline", ranks=2)
 def create_deadline(kit: Kit) -> None:
     for space in kit.spaces():
         problem, started = None, time.monotonic()
@@ -278,7 +276,6 @@ def _disagreement(kit: Kit, comm: Comm, what: str, start, check) -> None:
     "L4.disagree_size",
     "ranks that ask for different counts: an end, in time, and no false success",
     ranks=2,
-    kills=True,
 )
 def disagree_size(kit: Kit) -> None:
     dtype, alignment = plain_type(kit)
@@ -301,7 +298,6 @@ def disagree_size(kit: Kit) -> None:
     "L4.disagree_root",
     "ranks that name different roots: an end, in time, and no false success",
     ranks=2,
-    kills=True,
 )
 def disagree_root(kit: Kit) -> None:
     kit.need_comm()

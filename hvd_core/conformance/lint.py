@@ -196,7 +196,12 @@ def _process_state() -> dict:
     }
 
 
-@case("L0.load", "loading changes nothing in the process: environment, threads, signals, cores", ranks=0)
+@case(
+    "L0.load",
+    "loading changes nothing in the process: environment, threads, signals, cores",
+    ranks=0,
+    fresh=True,
+)
 def load(bare: Bare) -> None:
     if bare.target.python:
         bare.skip("a backend written in Python runs in Python's own threads")

@@ -147,7 +147,8 @@ class Session:
         from hvd_core.conformance.cases import all_cases
 
         self.cases = {c.name: c for c in all_cases(modules)}
-        self.target, self.patience = target, patience
+        self.target, self.patience, self.modules = target, patience, modules
+        self._bare = None
         self.ranks = ranks or LocalRanks(target, size, modules=list(modules), quick=quick, patience=patience)
         self._serial, self._broken, self._over = 0, "", ""
 
@@ -156,6 +157,8 @@ class Session:
 
     def __exit__(self, *_) -> None:
         self.ranks.close()
+        if self._bare is not None:
+            self._bare.close()
 
     def run(self, name: str) -> Result:
         """Runs one case to its verdict. KeyError for a case that does not exist."""
@@ -214,9 +217,11 @@ class Session:
         return "SIGKILL" in self.ranks.last_words(rank)
 
     def _alone(self, case) -> Result:
-        from hvd_core.conformance.alone import run_alone
+        if self._bare is None:
+            from hvd_core.conformance.alone import Alone
 
-        return run_alone(case, self.target, self.patience)
+            self._bare = Alone(self.target, self.modules, self.patience)
+        return self._bare.run(case)
 
 
 def inside_job() -> bool:

@@ -1,0 +1,126 @@
+"""The kit inside a job that a launcher has started (mpirun, srun, horovodrun): its processes are the ranks.
+
+Every process works; rank 0 leads besides, from a thread of its own. Orders and answers go through the job's store. Ranks
+that hang cannot be replaced here, so the run ends with the first of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import threading
+import time
+
+from hvd_core.bootstrap import BootstrapTimeout, StoreClient, connect
+from hvd_core.conformance.session import GRACE_S, RanksBroken
+from hvd_core.conformance.verdicts import FAIL
+
+
+class LaunchedRanks:
+    """What a Session needs of its ranks. Used by rank 0's leading thread; ``store`` is its own connection."""
+
+    can_restart = False
+
+    def __init__(self, store: StoreClient, size: int) -> None:
+        self.size, self._store, self._turn, self._started = size, store, 0, False
+
+    def start(self) -> None:
+        """Waits until all ranks have opened the backend. Raises RanksBroken when one cannot."""
+        if self._started:
+            return
+        self._started = True
+        for rank, said in self.collect(60.0).items():
+            if said is None or "ready" not in said:
+                raise RanksBroken(f"rank {rank}: {(said or {}).get('broken', 'it does not answer')}")
+
+    def order(self, case: str | None, serial: int) -> None:
+        """Tells all ranks to run a case; None: to end."""
+        self._turn += 1
+        self._store.set(f"kit/order/{self._turn}", json.dumps({"case": case, "serial": serial}).encode())
+
+    def collect(self, seconds: float, grace: float = GRACE_S) -> dict[int, dict | None]:
+        """One answer of each rank; absent for one that does not answer in time."""
+        answers: dict[int, dict | None] = {}
+        until = time.monotonic() + seconds
+        while len(answers) < self.size and time.monotonic() < until:
+            for rank in set(range(self.size)) - set(answers):
+                try:
+                    said = self._store.get(f"kit/answer/{self._turn}/{rank}", 0.05)
+                except BootstrapTimeout:
+                    continue
+                answers[rank] = json.loads(said)
+                if answers[rank].get("verdict") == FAIL:
+                    until = min(until, time.monotonic() + grace)
+        return answers
+
+    def last_words(self, rank: int) -> str:
+        """How a rank ended: nobody knows here."""
+        return "it does not answer"
+
+    def stop(self) -> None:
+        """Nothing: these ranks are the launcher's."""
+
+    def close(self) -> None:
+        """Lets the ranks end."""
+        self.order(None, 0)
+
+
+def serve_or_lead(options: argparse.Namespace, chosen: list) -> int:
+    """What the command does within a job: a rank, and on rank 0 the whole run besides. Does not return on success."""
+    world = connect()
+    if world.rank == 0:
+        lead = threading.Thread(target=_lead, args=(options, chosen, world), name="hvd-lead", daemon=True)
+        lead.start()
+        _serve(options, world)
+        lead.join()  # ends the process
+    _serve(options, world)
+    world.store.get("kit/over", 60.0)
+    _exit(0)
+
+
+def _lead(options: argparse.Namespace, chosen: list, world) -> None:
+    from hvd_core.conformance.command import run
+
+    code = 3
+    try:
+        store = StoreClient(world.store.address, world.secret)
+        code = run(options, chosen, LaunchedRanks(store, world.size))
+        store.set("kit/over", b"1")
+        time.sleep(0.5)  # for the other ranks to have it before the store goes
+    finally:
+        # A rank that hangs, this one's main thread perhaps, is ended by the launcher when rank 0 has gone.
+        _exit(code)
+
+
+def _serve(options: argparse.Namespace, world) -> None:
+    from hvd_core.conformance.resolve import resolve
+    from hvd_core.conformance.worker import Worker
+
+    turn, answer = 0, {}
+    try:
+        target = resolve(options.backend, options.library)
+        config = {
+            "name": target.name, "path": target.path, "python": target.python, "rank": world.rank,
+            "size": world.size, "hosts": list(world.hosts), "modules": options.cases,
+            "quick": options.quick, "patience": options.patience,
+        }  # fmt: skip
+        worker = Worker(config, world.store)
+        answer = {"ready": os.getpid()}
+    except Exception as problem:
+        answer = {"broken": f"{type(problem).__name__}: {problem}"}
+    world.store.set(f"kit/answer/0/{world.rank}", json.dumps(answer).encode())
+    while True:
+        turn += 1
+        order = json.loads(world.store.get(f"kit/order/{turn}", 3600.0))
+        if order["case"] is None:
+            return
+        result = worker.run(order["case"], order["serial"])
+        world.store.set(f"kit/answer/{turn}/{world.rank}", json.dumps(result.as_dict()).encode())
+
+
+def _exit(code: int) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
