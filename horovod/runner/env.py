@@ -69,12 +69,14 @@ def store_environment(address: str, secret: bytes) -> dict[str, str]:
 
 def backend_environment(env: Mapping[str, str]) -> dict[str, str]:
     """Which backends are installed here, so that the ranks need not look: a scan reads a file per installed distribution,
-    times the ranks of a job. Nothing when HOROVOD_BACKEND names embedded ones only, which need no looking."""
+    times the ranks of a job. Nothing when HOROVOD_BACKEND names embedded ones for everything, which need no looking."""
     from hvd_core.backends import discovery
     from hvd_core.backends.spec import VARIABLE
 
-    rules = env.get("HOROVOD_BACKEND", "").split(",")
-    found = discovery.launcher_spec(rule.rpartition("=")[2] for rule in rules if rule.strip())
+    rules = [rule for rule in env.get("HOROVOD_BACKEND", "").split(",") if rule.strip()]
+    # DEVICE=NAME leaves the other device types to the automatic choice.
+    everything = any("=" not in rule for rule in rules)
+    found = discovery.launcher_spec(rule.rpartition("=")[2] for rule in rules if everything)
     return {} if found is None else {VARIABLE: found}
 
 

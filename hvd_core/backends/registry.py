@@ -166,9 +166,9 @@ class LibraryBackend(InstalledBackend):
     @cached_property
     def facts(self) -> dict[str, Any]:
         """What hvd_core._core.inspect_backend() says."""
-        from hvd_core._core import inspect_backend
+        from hvd_core.backends.loading import load
 
-        return inspect_backend(self.name, str(self.path()))
+        return load(self)
 
     @property
     def devices(self) -> tuple[str, ...]:

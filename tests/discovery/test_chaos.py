@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from launchers import Launcher
 
 from hvd_core.backends import installed
 from hvd_core.backends.chaos.backend import OPTIONS
@@ -73,6 +74,18 @@ def chaos(**options):
 def test_it_computes(launcher):
     done = launcher.python(3, VALUES, env=chaos())
     assert lines(done, 3) == ["right"] * 3, done.stderr
+
+
+@pytest.mark.netns
+def test_it_computes_between_hosts(hosts, tmp_path):
+    network = hosts(2)
+    options = ("-H", network.spec(2, 1), "--remote-shell", "ip netns exec {host}")
+    launcher = Launcher(tmp_path, network[0].enter, options)
+    try:
+        done = launcher.python(3, VALUES, env=chaos())
+        assert lines(done, 3) == ["right"] * 3, done.stderr
+    finally:
+        launcher.clean_up()
 
 
 def test_a_rank_fails_at_an_operation(launcher):

@@ -1,0 +1,202 @@
+"""Real jobs: the launcher looks once and its ranks do not; what a wheel brings is used by its name."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+import pytest
+
+from horovod.runner.env import backend_environment
+from hvd_core.backends import BackendVersionMismatch, discovery, spec
+from hvd_core.backends.candidate import WHEEL, Candidate, Problem
+from plugin_sites import PACKAGES, announce, install, python, wheel
+
+# Reports what a rank reads of others' metadata, and which modules come with init().
+RANK = """
+import os, sys
+seen = []
+sys.addaudithook(lambda event, args: seen.append(str(args[0])) if event == "open" else None)
+import numpy as np
+import hvd_core as hvd
+from hvd_core.backends import discovery
+hvd.init()
+total = hvd.allreduce(np.ones(3, np.float32), op=hvd.Sum)
+assert total.tolist() == [hvd.size()] * 3
+if os.environ.get("FIND"):
+    found = discovery.find(os.environ["FIND"], "test")
+    discovery.describe(found)
+    print("found", found.version, found.from_spec)
+read = [f for f in seen if f.endswith("entry_points.txt")]
+modules = [m for m in ("stevedore", "importlib.metadata", "hvd_backend_alpha") if m in sys.modules]
+print("read", len(read), "modules", *modules, "spec", "HOROVOD_BACKEND_SPEC" in os.environ)
+"""
+
+
+def lines(done):
+    assert done.returncode == 0, done.stdout + done.stderr
+    return sorted(line.partition(">:")[2] for line in done.stdout.splitlines())
+
+
+@pytest.fixture
+def alpha(tmp_path):
+    site = tmp_path / "site"
+    announce(site, "alpha")
+    return site
+
+
+def test_an_embedded_name_needs_no_looking(launcher, alpha):
+    env = path(alpha) | {"HOROVOD_BACKEND": "shm"}
+    assert lines(launcher.python(2, RANK, env=env)) == ["read 0 modules spec False"] * 2
+
+
+@pytest.mark.parametrize(
+    "named, handed",
+    [
+        ("", True),
+        ("shm", False),
+        ("TCP , shm", False),
+        ("chaos", False),
+        ("cpu=shm", True),
+        ("shm,x=alpha", True),
+    ],
+)
+def test_when_the_launcher_looks(site, named, handed):
+    announce(site, "alpha")
+    variables = backend_environment({"HOROVOD_BACKEND": named, "HOROVOD_BACKEND_SPEC": "an outer job's"})
+    assert list(variables) == ["HOROVOD_BACKEND_SPEC"] * handed
+    if handed:
+        assert "alpha" in [row[0] for row in json.loads(variables["HOROVOD_BACKEND_SPEC"])["backends"]]
+
+
+def path(*sites):
+    """The variable by which the launcher and its ranks see these folders."""
+    known = [*map(str, sites), PACKAGES, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {"PYTHONPATH": os.pathsep.join(known)}
+
+
+def test_ranks_take_what_the_launcher_found(launcher, alpha):
+    env = path(alpha) | {"FIND": "alpha"}
+    assert lines(launcher.python(2, RANK, env=env)) == (
+        ["found 0.3.0 True"] * 2 + ["read 0 modules hvd_backend_alpha spec True"] * 2
+    )
+
+
+def test_without_a_launcher_a_rank_looks_for_itself(alpha, tmp_path):
+    done = python(RANK, alpha, cwd=tmp_path, env={"FIND": "alpha"})
+    assert done.stdout.startswith("found 0.3.0 False\nread "), done.stderr
+    assert "stevedore importlib.metadata hvd_backend_alpha spec False" in done.stdout
+
+
+def test_an_outer_jobs_spec_is_not_handed_on(launcher, alpha):
+    env = path(alpha) | {"HOROVOD_BACKEND_SPEC": "nonsense", "FIND": "alpha"}
+    assert "found 0.3.0 True" in lines(launcher.python(1, RANK, env=env))
+
+
+def test_what_only_the_rank_can_see_is_found(launcher, tmp_path):
+    late = tmp_path / "late"
+    announce(late, "alpha")
+    code = f"import sys; sys.path.append({str(late)!r})\n" + RANK
+    assert "found 0.3.0 False" in lines(launcher.python(1, code, env={"FIND": "alpha"}))
+
+
+ADDING = """
+from hvd_core.backends import BackendDescriptor, PythonBackend
+from hvd_core.backends.chaos.star import Star
+
+class Backend(PythonBackend):
+    name = "alpha"
+    communicator = Star
+    vectored = True
+    dtypes = ("float32",)
+    def create(self, key, store, ranks, hosts, rank, size, deadline):
+        return Star(store, ranks, hosts, rank, size, deadline, patience=None)
+
+def describe():
+    return BackendDescriptor(
+        name="alpha", abi=(1, 0), devices=("cpu",), provides=frozenset({"comm"}), library=None,
+        python="hvd_backend_alpha:Backend",
+    )
+"""
+
+
+def test_a_real_wheel_with_a_backend_in_python(launcher, tmp_path):
+    site = tmp_path / "site"
+    install(wheel(tmp_path, "alpha", ADDING, version="0.7.1"), site)
+    env = path(site) | {"FIND": "alpha", "HOROVOD_BACKEND": "Alpha"}
+    assert lines(launcher.python(2, RANK, env=env)) == (
+        ["found 0.7.1 True"] * 2 + ["read 0 modules hvd_backend_alpha spec True"] * 2
+    )
+    # It is never chosen when nothing is named.
+    env = path(site) | {"HOROVOD_LOG_LEVEL": "info"}
+    done = launcher.python(1, RANK, env=env)
+    assert "hvd_backend_alpha" not in lines(done)[0]
+
+
+# ------------------------------------------------------------------------------------------------------- the text
+
+
+FOUND = Candidate(
+    "alpha", WHEEL, "hvd-backend-alpha", "0.3.0", "m:f", "/site", "hvd_backend_alpha-0.3.0.dist-info"
+)
+
+
+def test_the_text_and_back():
+    text = spec.encode([FOUND, Candidate("shm", "embedded")], [Problem("b", "duplicate", "two of them")])
+    assert "\n" not in text and ": " not in text and "shm" not in text
+    wheels, problems = spec.decode({"HOROVOD_BACKEND_SPEC": text})
+    assert [w.describe_place() for w in wheels] == ["hvd-backend-alpha 0.3.0 in /site"] and wheels[
+        0
+    ].from_spec
+    assert problems == (Problem("b", "duplicate", "two of them"),)
+    assert spec.decode({}) is None
+    assert spec.decode({"HOROVOD_BACKEND_SPEC": ""}) is None
+
+
+def test_another_python_does_not_believe_it():
+    found = json.loads(spec.encode([FOUND]))
+    assert spec.decode({"HOROVOD_BACKEND_SPEC": json.dumps(found | {"prefix": "/another/venv"})}) is None
+    assert spec.decode({"HOROVOD_BACKEND_SPEC": json.dumps(found | {"format": 99})}) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["nonsense", "[]", '{"format":1}', "7", '{"format":1,"prefix":0,"backends":[1]}']
+)
+def test_a_text_that_is_none(monkeypatch, text):
+    text = text.replace('"prefix":0', f'"prefix":{json.dumps(sys.prefix)}')
+    with pytest.raises(ValueError, match=r"^horovod: HOROVOD_BACKEND_SPEC cannot be read"):
+        spec.decode({"HOROVOD_BACKEND_SPEC": text})
+
+
+def test_another_version_on_this_host(site, monkeypatch):
+    announce(site, "alpha", version="0.3.1")
+    handed = json.loads(spec.encode([FOUND])) | {"host": "node01"}
+    monkeypatch.setenv("HOROVOD_BACKEND_SPEC", json.dumps(handed))
+    monkeypatch.setattr("socket.gethostname", lambda: "node04")
+    found = discovery.find("alpha", "x")
+    with pytest.raises(BackendVersionMismatch) as caught:
+        discovery.describe(found)
+    assert str(caught.value) == (
+        "horovod: backend 'alpha' (hvd-backend-alpha 0.3.0): host node04 has hvd-backend-alpha 0.3.1, but the launcher "
+        "found 0.3.0 on node01.\n"
+        "  fix: install one version on all hosts: pip install hvd-backend-alpha==0.3.0"
+    )
+    announce(site, "alpha", version="0.3.0")
+    spec.check_version(found)  # nothing to say
+
+
+def test_no_such_distribution_on_this_host(site, monkeypatch):
+    monkeypatch.setenv("HOROVOD_BACKEND_SPEC", spec.encode([FOUND]))
+    with pytest.raises(
+        BackendVersionMismatch, match=r"host .* does not have hvd-backend-alpha, but the launcher found"
+    ):
+        discovery.describe(discovery.find("alpha", "x"))
+
+
+def test_what_is_wrong_is_logged_once(site, caplog):
+    announce(site, "shm", distribution="better-shm")
+    assert discovery.problems()
+    discovery.warn_once()
+    discovery.warn_once()
+    assert [r.message for r in caplog.records] == [p.text for p in discovery.problems()]
