@@ -28,14 +28,12 @@ def chaos() -> BackendDescriptor:
 
 def _describe(name: str) -> BackendDescriptor:
     backend = next(b for b in registry.embedded() if b.name == name)
-    place = backend.place if isinstance(backend, registry.EmbeddedPython) else None
-    return BackendDescriptor(
+    return backend.descriptor or BackendDescriptor(
         name=name,
         abi=registry.ABI,
         devices=backend.devices,
         provides=backend.provides,
-        library=Path(backend.path()) if place is None else None,
+        library=Path(backend.path()),
         priority=backend.priority,
         spans_hosts=backend.spans_hosts,
-        python=place,
     )

@@ -186,8 +186,7 @@ class LibraryBackend(InstalledBackend):
 class EmbeddedPython(InstalledBackend):
     """A class in this package, imported when it is chosen. For tests, like everything slow."""
 
-    def __init__(self, name: str, place: str, version: str) -> None:
-        candidate = Candidate(name, EMBEDDED, for_tests=True)
+    def __init__(self, name: str, place: str) -> None:
         super().__init__(
             name,
             "",
@@ -195,15 +194,15 @@ class EmbeddedPython(InstalledBackend):
             spans_hosts=True,
             automatic=False,
             provides=frozenset({"comm"}),
-            version=version,
-            candidate=candidate,
+            version=__version__,
+            candidate=Candidate(name, EMBEDDED, entry=f"hvd_core.backends.embedded:{name}", for_tests=True),
         )
-        self.place = place
+        self.descriptor = BackendDescriptor(name, ABI, self.devices, self.provides, None, python=place)
 
     def path(self) -> str | Path:
         from hvd_core.backends.python_backend import entry_of
 
-        module, _, attribute = self.place.partition(":")
+        module, _, attribute = str(self.descriptor.python).partition(":")
         return entry_of(getattr(import_module(module), attribute)).path
 
 
@@ -213,7 +212,7 @@ ABI = (1, 0)
 _EMBEDDED = (
     InstalledBackend("shm", "lib/libhvd_backend_shm.so", EMBEDDED, spans_hosts=False, automatic=True),
     InstalledBackend("tcp", "lib/libhvd_backend_tcp.so", EMBEDDED, spans_hosts=True, automatic=True),
-    EmbeddedPython("chaos", "hvd_core.backends.chaos:ChaosBackend", __version__),
+    EmbeddedPython("chaos", "hvd_core.backends.chaos:ChaosBackend"),
 )
 
 _PATH_VARIABLE = "HOROVOD_BACKEND_PATH_"

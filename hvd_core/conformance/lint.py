@@ -16,7 +16,7 @@ from hvd_core.conformance.cases import case
 
 ENTRY = "hvd_backend_entry_v1"
 NAME = re.compile(r"[a-z0-9_-]{1,32}")
-OPTION_TYPES = ("int", "float", "bool", "str", "text", "path")
+OPTION_TYPES = ("int", "size", "float", "bool", "enum", "str", "text", "path")
 
 
 @case("L0.symbol", "the library opens with RTLD_NOW, alone, and exports its entry function", ranks=0)

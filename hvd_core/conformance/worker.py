@@ -62,10 +62,10 @@ class Worker:
 
 def python_backend(place: str) -> str:
     """What stands for a library's path, for the class at "module:Class"."""
-    from hvd_core.backends.python_backend import register_python_backend
+    from hvd_core.backends.python_backend import entry_of
 
     module, _, attribute = place.partition(":")
-    return register_python_backend(getattr(importlib.import_module(module), attribute)).path
+    return entry_of(getattr(importlib.import_module(module), attribute)).path
 
 
 def main() -> None:
