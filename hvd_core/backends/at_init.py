@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hvd_core.backends import agreement
+from hvd_core.backends import agreement, discovery
 from hvd_core.backends.plan import Plan
 from hvd_core.backends.report import BackendReport, report
 from hvd_core.backends.selection import Argument, choose
@@ -46,6 +46,8 @@ def decide(
         agreement.agree(world, agreement.failure(reason, topic, os.environ), settings.start_timeout_s)
         raise
     agreement.agree(world, agreement.statement(plan, os.environ, sets), settings.start_timeout_s)
+    if world.rank == 0:
+        discovery.warn_once(lambda name: config.backend(name).distribution is not None)
     return plan, config, static
 
 

@@ -51,7 +51,8 @@ class Candidate:
 class Problem:
     """An entry point of the group that is not used, or a name that cannot be. Never an error by itself.
 
-    ``kind``: "duplicate", "current-directory", "reserved" (an embedded backend has the name), "name", "metadata".
+    ``kind``: "duplicate", "current-directory", "reserved" (an embedded backend has the name), "name", "metadata",
+    "broken" (it cannot be described or loaded).
     """
 
     name: str

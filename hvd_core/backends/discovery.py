@@ -10,18 +10,19 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from hvd_core.backends import messages, registry, spec
 from hvd_core.backends.candidate import GROUP, Candidate, Problem
 from hvd_core.backends.describing import describe, probe
-from hvd_core.backends.errors import BackendDuplicate, BackendNotInstalled
+from hvd_core.backends.errors import BackendDuplicate, BackendError, BackendNotInstalled
 from hvd_core.backends.scan import canonical, duplicate_text, scan
 
 _log = logging.getLogger("horovod")
 _lock = threading.Lock()
 _scanned: tuple[object, tuple[Candidate, ...], tuple[Problem, ...]] | None = None
 _said: set[str] = set()
+_passed_over: dict[str, Problem] = {}
 
 
 def candidates() -> tuple[Candidate, ...]:
@@ -79,19 +80,25 @@ def launcher_spec(names: Iterable[str] | None) -> str | None:
     return spec.encode(*_scan())
 
 
-def warn_once(pinned: Iterable[str] = ()) -> None:
-    """Log what is wrong with installed plugins, each once in this process; of names in ``pinned``, plugins.toml has said
+def warn_once(pinned: Callable[[str], bool] = lambda name: False) -> None:
+    """Log what is wrong with installed plugins, each once in this process; where ``pinned(name)``, plugins.toml says
     which of several wheels is meant. Does not look if nobody has. For one rank of a job."""
     try:
         handed = spec.decode(os.environ)
     except ValueError:
         return
-    for problem in (handed or (_scanned or (None, (), ()))[1:])[1]:
-        if problem.text in _said or (problem.kind == "duplicate" and problem.name in set(pinned)):
+    found = handed or (_scanned or (None, (), ()))[1:]
+    for problem in (*found[1], *_passed_over.values()):
+        if problem.text in _said or (problem.kind == "duplicate" and pinned(problem.name)):
             continue
         _said.add(problem.text)
         # Where a job is started decides what lies in the current directory; that is no fault of the installation.
         _log.log(logging.INFO if problem.kind == "current-directory" else logging.WARNING, "%s", problem.text)
+
+
+def passed_over(name: str, error: BackendError) -> None:
+    """A plugin that nobody named turned out to be broken: for warn_once()."""
+    _passed_over[name] = Problem(name, "broken", str(error))
 
 
 def _scan() -> tuple[tuple[Candidate, ...], tuple[Problem, ...]]:
@@ -139,6 +146,7 @@ __all__ = [
     "find",
     "forget",
     "launcher_spec",
+    "passed_over",
     "probe",
     "problems",
     "warn_once",

@@ -9,9 +9,15 @@ from __future__ import annotations
 import logging
 from collections.abc import MutableMapping
 
-from hvd_core.backends import loading, messages, options, registry
+from hvd_core.backends import discovery, loading, messages, options, registry
 from hvd_core.backends.descriptor import Unavailable
-from hvd_core.backends.errors import BackendError, BackendNotInstalled, BackendUnavailable
+from hvd_core.backends.errors import (
+    BackendDescribeError,
+    BackendError,
+    BackendLoadError,
+    BackendNotInstalled,
+    BackendUnavailable,
+)
 from hvd_core.backends.plan import AUTOMATIC, Usable
 from hvd_core.backends.rules import HOST
 from hvd_core.config.plugins_toml import PluginsConfig
@@ -68,6 +74,8 @@ class Stock:
                         self._automatic.append(self.usable(backend.name, AUTOMATIC))
                 except BackendError as error:
                     self.unusable[backend.name] = error
+                    if isinstance(error, (BackendDescribeError, BackendLoadError)):
+                        discovery.passed_over(backend.name, error)
             self._automatic.sort(key=lambda b: (-b.priority, b.name))
         return self._automatic
 
@@ -91,10 +99,11 @@ class Stock:
         except BackendNotInstalled as error:
             if type(error) is not BackendNotInstalled or self._pin(name):
                 raise
-            from hvd_core.backends.discovery import candidates
-
             known = self.config.wheels.get(name)
-            text = messages.not_installed(name, source, candidates(), self.config.policy(), known)
+            ignored = [p for p in discovery.problems() if p.name == name]
+            text = messages.not_installed(
+                name, source, discovery.candidates(), self.config.policy(), known, ignored
+            )
             raise BackendNotInstalled(text) from None
         veto = self.config.vetoed_by(name)
         if veto is not None:

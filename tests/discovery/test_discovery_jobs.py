@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 
 import pytest
@@ -131,7 +132,25 @@ def test_a_real_wheel_with_a_backend_in_python(launcher, tmp_path):
     # It is never chosen when nothing is named.
     env = path(site) | {"HOROVOD_LOG_LEVEL": "info"}
     done = launcher.python(1, RANK, env=env)
-    assert "hvd_backend_alpha" not in lines(done)[0]
+    assert len(lines(done)) == 1 and re.search(r"allreduce +cpu +shm .*\[automatic\]", done.stderr), (
+        done.stderr
+    )
+
+
+def test_broken_plugins_are_told_once_and_stop_nobody(launcher, tmp_path):
+    site, other = tmp_path / "site", tmp_path / "other"
+    announce(site, "broken", "import no_such_module_at_all")
+    announce(site, "exits", "raise SystemExit(5)")
+    announce(site, "twice")
+    announce(other, "twice", distribution="twice-of-others")
+    done = launcher.python(2, RANK, env=path(site, other))
+    assert [line[:6] for line in lines(done)] == ["read 0"] * 2
+    for text in (
+        "horovod: backend 'broken' (hvd-backend-broken 0.3.0) cannot be described.",
+        "horovod: backend 'exits' (hvd-backend-exits 0.3.0) cannot be described.",
+        "horovod: backend 'twice' is offered by 2 wheels, and nothing says which is meant.",
+    ):
+        assert done.stderr.count(text) == 1, done.stderr
 
 
 # ------------------------------------------------------------------------------------------------------- the text
