@@ -76,15 +76,23 @@ def _check(verbs) -> None:
 
 
 def _new(verbs) -> None:
-    parser = _verb(verbs, "new", "new", "write the project of a new backend: a working copy of the template")
+    parser = _verb(
+        verbs, "new", "new", "write the project of a new backend, which works at once, on a simulator"
+    )
     parser.add_argument("name", metavar="NAME", nargs="?", help="the backend's name, such as acme")
     parser.add_argument(
-        "--device", metavar="TYPE", help="the device type that it serves, as frameworks call it"
+        "--device", metavar="TYPE", help="the device type that it serves, as in tensor.to(TYPE)"
     )
-    parser.add_argument("--library", metavar="SONAME", help="the vendor's library, such as libacme.so.2; without it, "
-                        "the project's own simulator")  # fmt: skip
+    parser.add_argument(
+        "--library", metavar="SONAME", help="your library, such as libacme.so.2 (the simulator)"
+    )
     parser.add_argument(
         "--runtime", metavar="PREFIX", help="prefix of the device runtime's functions (NAMErt)"
+    )
+    ids = parser.add_mutually_exclusive_group()
+    ids.add_argument("--id-bytes", type=int, metavar="N", help="size of the library's unique id (128)")
+    ids.add_argument(
+        "--store", action="store_true", help="it has no unique id: ranks meet through the job's store"
     )
     parser.add_argument("--directory", metavar="DIR", help="where to write it (./hvd-backend-NAME)")
     _with_json(parser)

@@ -186,22 +186,25 @@ def _loaded(backend: InstalledBackend) -> Step:
         step.more += _diagnosed(backend)
         return step
     version = f"{facts['tag']} {facts['version']}, ABI {'.'.join(map(str, facts['abi']))}"
-    unknown = _unknown_options(backend.name, [option["name"] for option in facts["options"]])
+    faults = _option_faults(backend.name, facts["options"])
     more = [f"vendor library {facts['vendor_lib']}"] if facts["vendor_lib"] else []
     more += [f"capabilities {', '.join(facts['caps'])}"]
-    return Step(backend.name, "load", BAD if unknown else GOOD, unknown or version, more)
+    return Step(backend.name, "load", BAD if faults else GOOD, faults or version, more)
 
 
-def _unknown_options(name: str, known: list[str]) -> str:
-    """A variable that looks like an option of this backend and is none."""
-    from hvd_core.backends.messages import did_you_mean
+def _option_faults(name: str, schema: list[dict[str, Any]]) -> str:
+    """What is wrong with the options that are set for this backend, as init() would say it."""
+    from hvd_core.backends import discovery, options
+    from hvd_core.backends.plan import Usable
 
-    prefix = f"HOROVOD_BACKEND_{name.upper()}_"
-    names = [*known, "library"]
-    for variable in sorted(os.environ):
-        option = variable.removeprefix(prefix).lower()
-        if variable.startswith(prefix) and option not in names:
-            return f"{variable}: the backend has no option '{option}'.{did_you_mean(option, names)}"
+    try:
+        options.check(
+            [Usable(name, "", options=tuple(schema))],
+            os.environ,
+            lambda: [candidate.name for candidate in discovery.candidates()],
+        )
+    except ValueError as error:
+        return str(error).removeprefix("horovod: ")
     return ""
 
 

@@ -6,14 +6,14 @@ import argparse
 import keyword
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
-from hvd_core.cli import codes, output, template
+from hvd_core.cli import codes, output, project_readme, template
 from hvd_core.cli.template import Names
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _TYPE = re.compile(r"[a-z][a-z0-9_]{0,15}")
+_LEAST_ID, _MOST_ID = 128, 1 << 20
 _SONAME = re.compile(r"[\w+./-]+\.so(\.\d+)*")
 # HOROVOD_BACKEND_SPEC and HOROVOD_BACKEND_PATH_... are variables of ours.
 _TAKEN = ("spec", "path", "hvd", "horovod")
@@ -24,43 +24,63 @@ _CXX = ("auto", "char", "const", "default", "delete", "double", "float", "int", 
 
 def run(options: argparse.Namespace) -> int:
     """Write the project. Raises ValueError for names that cannot be, FileExistsError for a folder that is in use."""
-    name = options.name or _ask("Name of the backend (such as acme)", "NAME")
+    asking = options.device is None and _interactive()
+    name = options.name or _ask("Name of the backend, such as acme", "NAME")
     check_name(name)
     device = options.device or _ask("Device type, as in tensor.to(TYPE)", "--device TYPE")
     check_device(device)
-    library = options.library
-    if library is None and not options.device and _interactive():
-        library = _ask(
-            "The vendor's library (such as libacme.so.2; empty: the simulator)", "--library", empty=True
-        )
-    if library and _SONAME.fullmatch(library) is None:
-        raise ValueError(f"'{library}' is not the name of a shared library, such as lib{name}.so.2")
     runtime = options.runtime or f"{name}rt"
-    _want(_NAME.fullmatch(runtime) is not None and runtime != name, "--runtime", runtime,
-          "the prefix of the runtime's functions is another than the library's, in lower case")  # fmt: skip
+    check_runtime(runtime, name)
+    choices = _choices(options, name, asking)
 
-    found = template.find()
     target = Path(options.directory or f"hvd-backend-{name.replace('_', '-')}")
-    files = template.write(
-        found, Names(name, name, device, runtime), target, _rewrites(name, device, library or "")
-    )
+    names = Names(name, name, device, runtime)
+    readme = project_readme.text(name, device, runtime, choices)
+    files = template.write(template.find(), names, target, choices, {"README.md": readme})
     if options.json:
         output.document({"directory": str(target.resolve()), "files": [str(f) for f in files]})
         return codes.OK
-    print(f"{target}: {len(files)} files, a backend that works on a simulator of its own. README.md has the way from\n"
-          f"there to {library or 'your library'}. First:\n")  # fmt: skip
-    for line in _steps(name, target):
+    print(
+        f"{target}: {len(files)} files. A backend that works, on a simulator of its own; README.md there says how it\n"
+        "becomes one that works on your library. First:\n"
+    )
+    for line in project_readme.first_steps(name, str(target), "library" in choices):
         print(f"  {line}")
     return codes.OK
 
 
-def _steps(name: str, target: Path) -> list[str]:
-    return [
-        f"pip install build && python -m build --wheel {target}",
-        f"pip install {target}/dist/*.whl",
-        f"hvd plugin check {name} -np 2",
-        f"HOROVOD_BACKEND={name} horovodrun -np 2 python train.py",
-    ]
+def _choices(options: argparse.Namespace, name: str, asking: bool) -> dict[str, str]:
+    """What becomes different from the template besides the names; asked for where nothing was said."""
+    library, id_bytes, store = options.library, options.id_bytes, options.store
+    if asking and library is None:
+        library = _ask(
+            f"Your library, such as lib{name}.so.2 (empty: the simulator)", "--library", empty=True
+        )
+    if asking and id_bytes is None and not store:
+        answer = _ask("Bytes of its unique id (empty: 128; 'store': it has none)", "--id-bytes", empty=True)
+        store = answer == "store"
+        id_bytes = None if store or not answer else _number(answer)
+    choices = {}
+    if library:
+        _want(
+            _SONAME.fullmatch(library) is not None,
+            "--library",
+            library,
+            f"a library is called lib{name}.so.2, say",
+        )
+        choices["library"] = library
+    if id_bytes is not None:
+        _want(_LEAST_ID <= id_bytes <= _MOST_ID, "--id-bytes", str(id_bytes),
+              f"it must be between {_LEAST_ID}, which the simulator needs, and {_MOST_ID}")  # fmt: skip
+        choices["id_bytes"] = str(id_bytes)
+    if store:
+        choices["store"] = "store"
+    return choices
+
+
+def _number(text: str) -> int:
+    _want(text.isdigit(), "--id-bytes", text, "it is no number")
+    return int(text)
 
 
 def check_name(name: str) -> None:
@@ -100,6 +120,17 @@ def check_device(device: str) -> None:
     )
 
 
+def check_runtime(runtime: str, name: str) -> None:
+    """Whether the device runtime's functions can have this prefix. Raises ValueError."""
+    _want(_NAME.fullmatch(runtime) is not None, "--runtime", runtime, "a prefix is made of a-z, 0-9 and '_'")
+    _want(
+        runtime != name,
+        "--runtime",
+        runtime,
+        "the library's functions begin with it; both lie in one simulator",
+    )
+
+
 def _want(good: bool, what: str, value: str, rule: str) -> None:
     if not good:
         raise ValueError(f"{what}: '{value}' cannot be used: {rule}")
@@ -118,8 +149,3 @@ def _ask(question: str, flag: str, empty: bool = False) -> str:
         answer = input(f"{question}: ").strip()
         if answer or empty:
             return answer
-
-
-def _rewrites(name: str, device: str, library: str) -> dict[Path, Callable[[str], str]]:
-    """Files of the project that are not the template's alone."""
-    return {}

@@ -40,6 +40,7 @@ def gather(name: str) -> Shown:
     """Collect it all. Raises BackendNotInstalled, BackendDescribeError."""
     from hvd_core.backends import loading, registry
     from hvd_core.backends.descriptor import Available
+    from hvd_core.backends.options import LIBRARY
 
     settings = config()
     backend = registry.lookup(name, _SOURCE, pinned(name.lower(), settings))
@@ -73,7 +74,11 @@ def gather(name: str) -> Shown:
     except BackendError as error:
         return Shown(descriptor, probe, None, [], [], str(error))
     descriptor["library"] = descriptor["library"] and path
-    values = [option | _value(backend.name, option, settings) for option in facts["options"]]
+    schema = [
+        *facts["options"],
+        *([] if any(o["name"] == "library" for o in facts["options"]) else [LIBRARY]),
+    ]
+    values = [option | _value(backend.name, option) for option in schema]
     return Shown(descriptor, probe, facts, values, rows)
 
 
@@ -86,15 +91,15 @@ def served_by(name: str, path: str, facts: dict[str, Any]) -> list[dict[str, Any
     return served.served(lambda coll, dtype, op: _core.query_backend(name, path, coll, dtype, op))
 
 
-def _value(name: str, option: dict[str, Any], settings: Any) -> dict[str, str]:
-    """The option's value in this environment and who set it."""
-    variable = f"HOROVOD_BACKEND_{name.upper()}_{option['name'].upper()}"
-    set_here = os.environ.get(variable)
-    if set_here is None:
+def _value(name: str, option: dict[str, Any]) -> dict[str, str]:
+    """The option's value in this environment, plugins.toml's exported into it, and who set it."""
+    from hvd_core.backends.messages import option_variable
+    from hvd_core.backends.options import origin
+
+    variable = option_variable(name, option["name"])
+    if variable not in os.environ:
         return {"variable": variable, "value": option["fallback"], "source": "default"}
-    from_file = getattr(settings.backend(name), "options", {}).get(option["name"])
-    source = from_file.source if from_file is not None and str(from_file.value) == set_here else variable
-    return {"variable": variable, "value": set_here, "source": str(source)}
+    return {"variable": variable, "value": os.environ[variable], "source": origin(variable, os.environ)}
 
 
 def _print(shown: Shown) -> None:

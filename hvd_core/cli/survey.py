@@ -41,36 +41,15 @@ class Row:
 
 def config() -> PluginsConfig:
     """plugins.toml of this user and site. Raises PluginsTomlError."""
-    try:
-        from hvd_core.config import plugins_toml
-    except ImportError:
-        return _NoFiles()  # type: ignore[return-value]
+    from hvd_core.config import plugins_toml
+
     return plugins_toml.load(os.environ)
-
-
-class _NoFiles:
-    """Until there are configuration files."""
-
-    probe_timeout_s = 5.0
-
-    def vetoed_by(self, name: str) -> None:
-        return None
-
-    def policy(self) -> str:
-        return ""
-
-    def backend(self, name: str) -> Any:
-        from types import SimpleNamespace
-
-        return SimpleNamespace(distribution=None)
 
 
 def export(settings: PluginsConfig, name: str) -> None:
     """What plugins.toml says about the backend becomes this process's environment, as hvd.init() does it."""
-    try:
-        from hvd_core.backends import options
-    except ImportError:
-        return
+    from hvd_core.backends import options
+
     options.export(name, settings.backend(name), os.environ)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,12 +34,23 @@ class Names:
 
 
 @dataclass(frozen=True)
+class Edit:
+    """``old``, which occurs once in ``file``, becomes ``new``: always, or only where the choice ``when`` was made."""
+
+    file: str
+    old: str
+    new: str
+    when: str = ""
+
+
+@dataclass(frozen=True)
 class Template:
-    """Where it lies, its own names, and glob patterns of what is not copied."""
+    """Where it lies, its own names, glob patterns of what is not copied, and what else becomes different."""
 
     root: Path
     names: Names
     private: tuple[str, ...]
+    edits: tuple[Edit, ...]
 
     def files(self) -> Iterator[Path]:
         """Relative paths of what is copied."""
@@ -79,7 +90,8 @@ def find() -> Template:
 def read(folder: Path) -> Template:
     """The template in a folder with a template.toml."""
     data = tomllib.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
-    return Template(folder, Names(**data["names"]), tuple(data.get("private", ())))
+    edits = tuple(Edit(**edit) for edit in data.get("edits", ()))
+    return Template(folder, Names(**data["names"]), tuple(data["private"]["files"]), edits)
 
 
 class Renaming:
@@ -94,10 +106,14 @@ class Renaming:
         ):
             for spell in (str, str.upper, _camel, _dashed):
                 self._words.setdefault(spell(before), spell(after))
-        # A name is a word or begins one (xGetThing, x_thing, libx, ixThing_t); "stops" has no tops in it.
-        every = "|".join(map(re.escape, sorted(self._words, key=len, reverse=True)))
+        # A name is a word or begins one (xGetThing, x_thing, libx), or stands where its first letter is a capital one
+        # (TestX), or between two words (ixThing_t); "stops" has no tops in it.
+        every = sorted(self._words, key=len, reverse=True)
+        capital = "|".join(map(re.escape, (word for word in every if word[0].isupper())))
+        any_of = "|".join(map(re.escape, every))
         self._pattern = re.compile(
-            rf"(?:(?<![A-Za-z])|(?<=lib))({every})(?![a-z])|(?<=[a-z])({every})(?=[A-Z_])"
+            rf"(?:(?<![A-Za-z])|(?<=lib))(?:{any_of})(?![a-z])"
+            rf"|(?<=[a-z])(?:{capital})(?![a-z])|(?<=[a-z])(?:{any_of})(?=[A-Z_])"
         )
         self._case = new.backend
 
@@ -111,7 +127,7 @@ class Renaming:
         return Path(self._pattern.sub(self._renamed, path.as_posix()))
 
     def _renamed(self, match: re.Match[str]) -> str:
-        return self._words[match[1] or match[2]]
+        return self._words[match[0]]
 
     def _task(self, line: str) -> str:
         match = _PASSES.match(line)
@@ -133,10 +149,13 @@ def _dashed(name: str) -> str:
     return name.replace("_", "-")
 
 
-def write(template: Template, new: Names, target: Path, extra: dict[str, str]) -> list[Path]:
+def write(
+    template: Template, new: Names, target: Path, choices: Mapping[str, str], extra: Mapping[str, str]
+) -> list[Path]:
     """Write the project into ``target``, which must not exist or be empty, and return the relative paths of its files.
 
-    ``extra``: files of ours instead of the template's, by relative path. Raises FileExistsError.
+    ``choices``: which edits apply, and the value that stands for ``{choice}`` in them. ``extra``: files that the
+    template does not have, by relative path. Raises FileExistsError; ValueError where names or edits do not fit.
     """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(
@@ -149,11 +168,10 @@ def write(template: Template, new: Names, target: Path, extra: dict[str, str]) -
         renamed = renaming.path(relative)
         if renamed in texts:
             raise ValueError(f"two files of the template would be called {renamed}; choose other names")
-        source = template.root / relative
-        texts[renamed], modes[renamed] = (
-            renaming.text(source.read_text(encoding="utf-8")),
-            source.stat().st_mode,
-        )
+        text = renaming.text(_edited(template, relative, choices))
+        for choice, value in choices.items():
+            text = text.replace("{" + choice + "}", value)
+        texts[renamed], modes[renamed] = text, (template.root / relative).stat().st_mode
     texts |= {Path(name): text for name, text in extra.items()}
     for relative, text in texts.items():
         path = target / relative
@@ -161,3 +179,16 @@ def write(template: Template, new: Names, target: Path, extra: dict[str, str]) -
         path.write_text(text, encoding="utf-8")
         path.chmod(modes.get(relative, 0o644) & 0o777 | 0o200)
     return sorted(texts)
+
+
+def _edited(template: Template, relative: Path, choices: Mapping[str, str]) -> str:
+    text = (template.root / relative).read_text(encoding="utf-8")
+    for edit in template.edits:
+        if edit.file != relative.as_posix() or (edit.when and edit.when not in choices):
+            continue
+        if text.count(edit.old) != 1:
+            raise ValueError(
+                f"{DESCRIPTION}: {edit.file} has {text.count(edit.old)} of: {edit.old.strip()[:60]}"
+            )
+        text = text.replace(edit.old, edit.new)
+    return text

@@ -22,28 +22,6 @@ def run(*command, **options):
     return result.stdout
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    pytest.importorskip("scikit_build_core", reason="building needs what is in requirements/build.txt")
-    folder = tmp_path_factory.mktemp("wheel")
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "-q",
-        "--no-build-isolation",
-        "--no-deps",
-        "-w",
-        str(folder),
-    ]
-    run(
-        *command, str(ROOT), env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    )
-    (path,) = folder.glob("hvd_core-*.whl")
-    return path
-
-
 def test_wheel_holds_engine_backend_contract_and_api(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     for expected in (

@@ -1,0 +1,138 @@
+"""``hvd config --explain``: every value that a job started here would have, with who set it, and what it would choose."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from hvd_core.backends.errors import BackendError
+from hvd_core.cli import codes, output
+from hvd_core.cli.survey import config
+
+if TYPE_CHECKING:
+    from hvd_core.config.plugins_toml import PluginsConfig
+
+_DEFAULT = "default"
+# The engine's settings and the variables that set them, where the one does not follow from the other.
+_VARIABLES = {
+    "cycle_time_ms": "HOROVOD_CYCLE_TIME",
+    "stall_warn_s": "HOROVOD_STALL_CHECK_TIME_SECONDS",
+    "stall_abort_s": "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
+    "log_with_time": "HOROVOD_LOG_HIDE_TIME",
+    "start_timeout_s": "HOROVOD_START_TIMEOUT",
+}
+Row = tuple[str, str, str]  # key, value, source
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print it. FINDINGS when a job started here would not find a backend; an unreadable file is refused."""
+    settings = config()
+    rows = [*choices(settings), *of_files(settings), *of_engine()]
+    table, note, fault = _choice()
+    if options.json:
+        output.document(
+            {
+                "files": [{"kind": file.kind, "path": str(file.path)} for file in settings.files],
+                "settings": [dict(zip(("key", "value", "source"), row)) for row in rows],
+                "choice": [asdict(row) for row in table],
+                "note": note,
+                "fault": fault,
+            }
+        )
+    else:
+        _print(settings, rows, table, note, fault)
+    return codes.FINDINGS if fault else codes.OK
+
+
+def choices(settings: PluginsConfig) -> Iterator[Row]:
+    """Which backends are named, the strongest level first; what a stronger level overrules is not among them."""
+    from hvd_core.backends.rules import ladder
+
+    named = False
+    for level in ladder(os.environ, None, settings.levels()):
+        for rule in level.rules:
+            named = True
+            device = {None: "any device", "*": "any device but the host"}.get(rule.device, rule.device)
+            yield (
+                f"backend for {device}, {rule.operation or 'all operations'}",
+                ", ".join(rule.names),
+                rule.source,
+            )
+    if not named:
+        yield "backend", "automatic", _DEFAULT
+    for file in settings.files:
+        for key, value in (("allow", file.allow), ("deny", file.deny)):
+            if value is not None:
+                yield key, ", ".join(value.value) or "none", value.source
+
+
+def of_files(settings: PluginsConfig) -> Iterator[Row]:
+    """The other settings of plugins.toml. What is set in the environment goes before options, library and env."""
+    timeout = next((file.probe_timeout_s for file in settings.files if file.probe_timeout_s), None)
+    yield "probe.timeout_s", f"{settings.probe_timeout_s:g}", timeout.source if timeout else _DEFAULT
+    yield "affinity.mode", settings.affinity_mode.value, settings.affinity_mode.source
+    for name in sorted({name for file in settings.files for name in file.backends}):
+        found = settings.backend(name)
+        if found.distribution is not None:
+            yield f"backend.{name}.distribution", found.distribution.value, found.distribution.source
+        variables = {
+            f"HOROVOD_BACKEND_{name.upper()}_{key.upper()}": (f"options.{key}", v)
+            for key, v in found.options.items()
+        }
+        if found.library is not None:
+            variables[f"HOROVOD_BACKEND_{name.upper()}_LIBRARY"] = ("library", found.library)
+        variables |= {key: (f"env.{key}", value) for key, value in found.env.items()}
+        for variable, (key, value) in variables.items():
+            if variable in os.environ:
+                yield f"backend.{name}.{key}", os.environ[variable], f"{variable}, instead of {value.source}"
+            else:
+                yield f"backend.{name}.{key}", str(value.value), value.source
+    for variable, value in sorted(os.environ.items()):
+        if variable.startswith("HOROVOD_BACKEND_"):
+            yield variable, value, "environment"
+
+
+def of_engine() -> Iterator[Row]:
+    """The engine's own settings, all from the environment. Raises ValueError for one that makes no sense."""
+    from hvd_core.config import read_environment
+    from hvd_core.config.environment import LOG_LEVELS
+
+    for key, value in asdict(read_environment()).items():
+        if key == "log_level":
+            value = LOG_LEVELS[value]
+        variable = _VARIABLES.get(key, f"HOROVOD_{key.upper()}")
+        yield (
+            key,
+            "unset" if value is None or value == "" else str(value),
+            variable if os.environ.get(variable) else _DEFAULT,
+        )
+
+
+def _choice() -> tuple[tuple[Any, ...], str, str]:
+    """What a job of one process would use, (rows, note, fault)."""
+    from hvd_core.backends.at_init import report_now
+
+    try:
+        report = report_now(None)
+    except (BackendError, ValueError) as error:
+        return (), "", str(error)
+    return tuple(report), report.note, ""
+
+
+def _print(settings: PluginsConfig, rows: list[Row], table: tuple[Any, ...], note: str, fault: str) -> None:
+    output.table(("file", ""), [(file.kind, str(file.path)) for file in settings.files])
+    output.text("")
+    output.table(("setting", "value", "from"), rows, {_DEFAULT: "dim"})
+    output.text("")
+    if fault:
+        output.text("a job started here would stop:", "", fault)
+        return
+    cells = [
+        (r.operation, r.device, f"{r.backend} {r.version}", r.support, str(r.score), r.source) for r in table
+    ]
+    output.table(("a job here", "device", "backend", "float32", "score", "from"), cells)
+    if note:
+        output.text(f"other device types: {note}")
