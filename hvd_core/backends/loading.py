@@ -15,8 +15,9 @@ from hvd_core.backends.errors import BackendError, BackendLoadError, BackendOpen
 from hvd_core.backends.registry import InstalledBackend
 
 
-def load(backend: InstalledBackend) -> dict[str, Any]:
-    """What hvd_core._core.inspect_backend() says of the backend's library, which is loaded by that.
+def load(backend: InstalledBackend, alone: bool = False, alternative: str = "") -> dict[str, Any]:
+    """What hvd_core._core.inspect_backend() says of the backend's library, which is loaded by that. ``alone`` and
+    ``alternative``: as in messages.unavailable().
 
     Raises BackendDescribeError, BackendLoadError, BackendUnavailable when the library itself says that it cannot work
     here (its vendor's library or its device is missing).
@@ -26,10 +27,11 @@ def load(backend: InstalledBackend) -> dict[str, Any]:
     path = str(backend.path())
     try:
         return inspect_backend(backend.name, path)
+    # What the compiled part said is all in the new text, so the chain would only repeat it.
     except BackendLoadError as error:
-        raise BackendLoadError(explain(backend, path, str(error))) from error
+        raise BackendLoadError(explain(backend, path, str(error))) from None
     except BackendOpenError as error:
-        raise _refused(backend, path, str(error)) from error
+        raise _refused(backend, path, str(error), alone, alternative) from None
 
 
 def explain(backend: InstalledBackend, path: str, text: str) -> str:
@@ -58,12 +60,14 @@ def explain(backend: InstalledBackend, path: str, text: str) -> str:
     )
 
 
-def _refused(backend: InstalledBackend, path: str, text: str) -> BackendError:
+def _refused(backend: InstalledBackend, path: str, text: str, alone: bool, alternative: str) -> BackendError:
     """A library that opened, and whose entry function said no."""
     reason = text.removeprefix(f"{backend.name}: load: ")
     if reason.endswith(" (UNAVAILABLE)"):
         reason = reason.removesuffix(" (UNAVAILABLE)")
-        return BackendUnavailable(messages.unavailable(backend.name, reason, _probe_fix(backend)))
+        return BackendUnavailable(
+            messages.unavailable(backend.name, reason, _probe_fix(backend), alone, alternative)
+        )
     return BackendLoadError(
         explain(
             backend,

@@ -118,12 +118,12 @@ class Stock:
         settings = self.config.backend(backend.name)
         options.export(backend.name, settings, self.environ)
         answer = backend.probe(self.config.probe_timeout_s)
+        other = registry.embedded()[0].name
         if isinstance(answer, Unavailable):
-            other = registry.embedded()[0].name
             raise BackendUnavailable(
                 messages.unavailable(backend.name, answer.reason, answer.fix, alone, other)
             )
-        facts = loading.load(backend)
+        facts = loading.load(backend, alone, other)
         return Usable(
             name=backend.name,
             path=str(backend.path()),
