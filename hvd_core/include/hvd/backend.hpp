@@ -125,21 +125,26 @@ struct ErrorRow {
   hvd_rc code;
   int32_t flags;
 };
-template <size_t N>
-struct ErrorTable {
-  const char* library;  // its name, for messages
-  ErrorRow rows[N];
+class ErrorTable {
+ public:
+  // `library` is its name for messages; both outlive the table.
+  template <size_t N>
+  constexpr ErrorTable(const char* library, const ErrorRow (&rows)[N]) : library_(library), begin_(rows), end_(rows + N) {}
 
   // Throws unless `result` is 0. `call` is what was called, `detail` what the library says about it (may be NULL).
   void check(int64_t result, const char* call, const char* detail = nullptr) const {
     if (result == 0) return;
-    const ErrorRow* row = std::find_if(rows, rows + N, [&](const ErrorRow& r) { return r.vendor_code == result; });
-    const bool known = row != rows + N;
-    std::string text = std::string(call) + ": " + library + " returned " + (known ? row->name : "an unknown code") +
+    const ErrorRow* row = std::find_if(begin_, end_, [&](const ErrorRow& r) { return r.vendor_code == result; });
+    const bool known = row != end_;
+    std::string text = std::string(call) + ": " + library_ + " returned " + (known ? row->name : "an unknown code") +
                        " (" + std::to_string(result) + ")";
     if (detail != nullptr && *detail != '\0') text += std::string(": ") + detail;
     throw Error(known ? row->code : HVD_E_INTERNAL, std::move(text), known ? row->flags : 0, result);
   }
+
+ private:
+  const char* library_;
+  const ErrorRow *begin_, *end_;
 };
 
 // Runs a thunk's body; no exception leaves it.

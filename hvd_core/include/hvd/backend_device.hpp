@@ -78,6 +78,14 @@ inline hvd_device_props no_props() {
   return props;
 }
 
+// Fills one of the texts of hvd_device_props, as far as it has room.
+template <size_t N>
+void set_text(char (&to)[N], const char* text) {
+  const size_t n = std::min(std::strlen(text), N - 1);
+  std::memcpy(to, text, n);
+  to[n] = '\0';
+}
+
 namespace detail {
 
 HVD_METHOD(count, int32_t, "static int32_t count()", T::count())

@@ -1,0 +1,9 @@
+// The backend's name, its device class and its communicator class; hvd_backend_entry_v1 comes of it.
+//
+// Passes: L0.symbol, L0.tables
+#include <hvd/backend.hpp>
+
+#include "eccl_comm.h"
+#include "gcu_device.h"
+
+HVD_BACKEND(eccl_stub, GcuDevice, EcclComm)

@@ -1,0 +1,52 @@
+// A communicator of ECCL, as hvd::Comm wants it: device memory, in stream order. Threads: as in hvd/backend_abi.h;
+// every method runs with the communicator's device current.
+#pragma once
+
+#include <hvd/backend.hpp>
+#include <memory>
+#include <mutex>
+
+#include "eccl_api.h"
+#include "gcu_device.h"
+
+class EcclComm : public hvd::Comm<EcclComm, GcuDevice> {
+ public:
+  // Not declared, and so left to hvd-core: VECTORED (it packs), split (it creates anew), a barrier.
+  static constexpr uint64_t caps = HVD_CAP_STREAM | HVD_CAP_MEM_DEVICE | HVD_CAP_GROUP_SAME;
+  static constexpr const char* tag = "ECCL";
+  static constexpr const char* version = "0.1.0";
+  static constexpr hvd_option options[] = {
+      hvd::make_option("library", "path", "", "", "ECCL's library; empty: the simulator beside this backend"),
+  };
+
+  static void load() { load_eccl(); }
+  static const char* vendor_lib() { return eccl_version(); }
+  static uint64_t id_bytes() { return sizeof(ecclUniqueId); }
+  static void id_create(void* id);
+  static hvd_coll_caps query(const hvd::Coll& c);
+
+  explicit EcclComm(const hvd::CommInit& init);
+  ~EcclComm();
+  bool created();
+  void abort();
+  void async_error();
+  void group_begin();
+  void group_end();
+
+  void allreduce(const hvd::Coll& c);
+  void reduce(const hvd::Coll& c);
+  void broadcast(const hvd::Coll& c);
+  void allgather(const hvd::Coll& c);
+  void reducescatter(const hvd::Coll& c);
+  void alltoall(const hvd::Coll& c);
+  void send(const hvd::Coll& c);
+  void recv(const hvd::Coll& c);
+
+ private:
+  struct Joining;
+  void abort_joining();
+  std::shared_ptr<Joining> joining_;  // until created() has said true
+  std::mutex ending_;                 // abort and async_error come from any thread
+  ecclComm_t comm_ = nullptr;
+  bool grouped_ = false;
+};
