@@ -35,14 +35,11 @@ std::string function_of(const char* call) { return std::string(call, std::strcsp
 [[noreturn]] void unavailable(const std::string& text) { throw hvd::Error(HVD_E_UNAVAILABLE, text); }
 
 void fill(void* library, const std::string& path) {
-#define ECCL_FILL(name)                                                       \
-  g_api.name = reinterpret_cast<decltype(g_api.name)>(dlsym(library, #name)); \
+#define ECCL_OPTIONAL_FUNCTION(name) g_api.name = reinterpret_cast<decltype(g_api.name)>(dlsym(library, #name));
+#define ECCL_FUNCTION(name)    \
+  ECCL_OPTIONAL_FUNCTION(name) \
   if (g_api.name == nullptr) unavailable("'" + path + "' has no function " #name "; is it ECCL?");
-  ECCL_FUNCTIONS(ECCL_FILL)
-#undef ECCL_FILL
-#define ECCL_FILL(name) g_api.name = reinterpret_cast<decltype(g_api.name)>(dlsym(library, #name));
-  ECCL_OPTIONAL_FUNCTIONS(ECCL_FILL)
-#undef ECCL_FILL
+#include "eccl_functions.inc"
 }
 
 }  // namespace

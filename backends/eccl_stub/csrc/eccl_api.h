@@ -5,26 +5,10 @@
 #include <eccl.h>
 #include <tops_runtime.h>
 
-// Every function that the backend uses. A library without one of the first list cannot be used.
-#define ECCL_FUNCTIONS(F)                                                                                             \
-  F(ecclGetVersion)                                                                                                   \
-  F(ecclGetLastError) F(ecclGetUniqueId) F(ecclCommInitRank) F(ecclCommDestroy) F(ecclCommAbort)                      \
-      F(ecclCommGetAsyncError) F(ecclRedOpCreatePreMulSum) F(ecclRedOpDestroy) F(ecclAllReduce) F(ecclReduce)         \
-          F(ecclBroadcast) F(ecclAllGather) F(ecclReduceScatter) F(ecclSend) F(ecclRecv) F(ecclGroupStart)            \
-              F(ecclGroupEnd) F(topsGetErrorString) F(topsGetDeviceCount) F(topsSetDevice) F(topsGetDevice)           \
-                  F(topsGetDeviceProperties) F(topsDeviceGetPCIBusId) F(topsMemGetInfo) F(topsMalloc) F(topsFree)     \
-                      F(topsHostMalloc) F(topsHostFree) F(topsPointerGetAttributes) F(topsMemcpyAsync)                \
-                          F(topsStreamCreateWithPriority) F(topsStreamDestroy) F(topsStreamQuery)                     \
-                              F(topsStreamWaitEvent) F(topsEventCreateWithFlags) F(topsEventRecord) F(topsEventQuery) \
-                                  F(topsEventElapsedTime) F(topsEventDestroy)
-// Used where the library has them.
-#define ECCL_OPTIONAL_FUNCTIONS(F) F(topsSimSubBuffer)
-
 struct EcclApi {
-#define ECCL_FIELD(name) decltype(&::name) name = nullptr;
-  ECCL_FUNCTIONS(ECCL_FIELD)
-  ECCL_OPTIONAL_FUNCTIONS(ECCL_FIELD)
-#undef ECCL_FIELD
+#define ECCL_FUNCTION(name) decltype(&::name) name = nullptr;
+#define ECCL_OPTIONAL_FUNCTION(name) ECCL_FUNCTION(name)
+#include "eccl_functions.inc"
 };
 
 // The table; load_eccl() has filled it.

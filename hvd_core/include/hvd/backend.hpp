@@ -129,7 +129,8 @@ class ErrorTable {
  public:
   // `library` is its name for messages; both outlive the table.
   template <size_t N>
-  constexpr ErrorTable(const char* library, const ErrorRow (&rows)[N]) : library_(library), begin_(rows), end_(rows + N) {}
+  constexpr ErrorTable(const char* library, const ErrorRow (&rows)[N])
+      : library_(library), begin_(rows), end_(rows + N) {}
 
   // Throws unless `result` is 0. `call` is what was called, `detail` what the library says about it (may be NULL).
   void check(int64_t result, const char* call, const char* detail = nullptr) const {

@@ -279,7 +279,8 @@ typedef struct hvd_comm_api {
   hvd_rc (*destroy)(hvd_comm, hvd_error*);
   hvd_rc (*abort)(hvd_comm, hvd_error*); /* never blocks, idempotent; later calls return ABORTED */
   hvd_rc (*async_error)(hvd_comm, hvd_error*);
-  /* Pure function of arguments that are the same on all ranks; hvd_comm may be NULL; addresses are not looked at. */
+  /* Pure function of arguments that are the same on all ranks; hvd_comm may be NULL; addresses are not looked at. The
+   * scale factors are among them: the answer for factors of 0 or 1 says nothing about others. */
   hvd_rc (*query)(hvd_comm, const hvd_coll_args*, hvd_coll_caps*, hvd_error*);
   /* STREAM: enqueued, HVD_OK. REQUEST: HVD_OK when already complete (*req NULL), or HVD_INPROGRESS with a request. */
   hvd_rc (*collective)(hvd_comm, const hvd_coll_args*, hvd_req*, hvd_error*);

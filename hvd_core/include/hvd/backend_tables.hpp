@@ -338,9 +338,11 @@ class CommTable {
       const Coll coll(mine);
       check_alive(h);
       if (answer(coll).support == HVD_UNSERVED) {
+        const bool scaled = coll.prescale() != 1 || coll.postscale() != 1;
         throw Error(HVD_E_UNSUPPORTED, "collective " + std::to_string(coll.kind()) + " with dtype " +
                                            std::to_string(coll.dtype()) + " and reduction " +
-                                           std::to_string(coll.op()) + " is not served; query says so too");
+                                           std::to_string(coll.op()) + (scaled ? " and these scale factors" : "") +
+                                           " is not served; query says so too");
       }
       if (coll.buffers() > 1 && !(T::caps & HVD_CAP_VECTORED)) {
         throw Error(HVD_E_INVALID, "more than one buffer for a communicator without HVD_CAP_VECTORED");
