@@ -31,7 +31,7 @@ help:
 	@echo "make test      check style, build, run the test-suite (PYTEST_ARGS='-k name' to select)"
 	@echo "make test-all  the same with the slow tests"
 	@echo "make sanitize  drive the engine hard under sanitizers (SANITIZE_ARGS='--seconds 600' for longer)"
-	@echo "make format    put Python and C++ sources into the house style"
+	@echo "make format    put Python and C++ sources into the house style, code into the pages that show it"
 	@echo "make install   only build and install into $(VENV) (editable)"
 	@echo "make wheel     build the wheel into dist/"
 	@echo "make clean     remove $(VENV), build/, dist/ and built libraries"
@@ -56,6 +56,7 @@ lint: $(VENV)/.test
 	$(if $(CXX_FILES),$(BIN)/clang-format --dry-run -Werror $(CXX_FILES))
 
 format: $(VENV)/.test
+	$(BIN)/python docs/include.py
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 	$(if $(CXX_FILES),$(BIN)/clang-format -i $(CXX_FILES))

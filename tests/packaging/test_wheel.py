@@ -31,6 +31,11 @@ def test_wheel_holds_engine_backend_contract_and_api(wheel):
         "hvd_core/include/hvd/backend_slots.inc",
         "hvd_core/include/hvd/backend.hpp",
         "hvd_core/runtime.py",
+        "hvd_core/conformance/command.py",
+        "hvd_core/cli/project_readme.md",
+        "hvd_core/template/template.toml",
+        "hvd_core/template/simulator/include/eccl.h",
+        "hvd_core/plugins.toml",
         "hvd_core/bootstrap/__init__.py",
         "hvd_core/backends/__init__.py",
         "horovod/__init__.py",
@@ -47,7 +52,9 @@ def test_wheel_holds_nothing_else(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0].split("-")[0] for name in names} == {"hvd_core", "horovod"}
     surplus = [name for name in names if name.endswith((".cc", ".pyc", ".a", ".o", ".txt"))]
-    assert [name for name in surplus if ".dist-info/" not in name] == []
+    # The template is sources, for `hvd plugin new` to copy.
+    assert [name for name in surplus if ".dist-info/" not in name and "/template/" not in name] == []
+    assert not [name for name in names if name.startswith("hvd_core/template/torch")]
     assert len([name for name in names if name.endswith(".so")]) == 3
 
 

@@ -23,7 +23,7 @@ int32_t GcuDevice::count() {
 // Passes: L1.open
 GcuDevice::GcuDevice(const hvd::DeviceInit& init) : Device(init) { CurrentDevice current(init.ordinal); }
 
-// Passes: L1.props
+// Passes: L1.open
 hvd_device_props GcuDevice::props() {
   hvd_device_props props = hvd::no_props();
   topsDeviceProp_t device;

@@ -1,0 +1,89 @@
+"""What a vendor does, from our wheel to training on their own: no checkout, no build of hvd-core, no fork.
+
+The project is made by ``hvd plugin new`` of the installed wheel, built against that wheel's headers, installed, found,
+proved with the kit, and trained with. Each step uses what the one before left in the clean environment.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clean_environment import CleanEnvironment, build_wheel
+
+ROOT = Path(__file__).resolve().parents[2]
+# The shortest run that still touches memory, streams and collectives of all ranks; the kit has tests of its own.
+_CASES = [
+    "--quick",
+    "--case",
+    "L1.copy",
+    "--case",
+    "L2.allreduce",
+    "--case",
+    "L2.broadcast",
+    "--case",
+    "L2.allgatherv",
+]
+
+pytestmark = pytest.mark.timeout(900)
+
+
+def test_project_is_the_vendor_s_alone(project):
+    for path in project.rglob("*"):
+        if path.is_file():
+            found = re.search(
+                r"eccl|gcu|tops", f"{path.relative_to(project)}\n{path.read_text()}", re.IGNORECASE
+            )
+            assert found is None, f"{path}: {found}"
+    tasks = re.findall(
+        r"hvd plugin check acme (--case L\d\.\w+)", (project / "csrc" / "acme_comm.cc").read_text()
+    )
+    assert "--case L2.allreduce" in tasks
+    assert "hvd plugin check acme --level L1" in (project / "README.md").read_text()
+
+
+def test_backend_is_found_and_can_work_here(installed):
+    document = json.loads(installed.run("hvd", "plugin", "list", "--json"))
+    rows = {row["name"]: row for row in document["backends"]}
+    assert (rows["acme"]["status"], rows["acme"]["distribution"]) == ("available", "hvd-backend-acme")
+    assert rows["acme"]["devices"] == ["npu"]
+    assert document["problems"] == []
+
+
+def test_backend_passes_the_kit(installed):
+    report = installed.folder / "report.json"
+    installed.run("hvd", "plugin", "check", "acme", "-np", "2", *_CASES, "--json", str(report), timeout=300)
+    cases = {case["case"]: case["verdict"] for case in json.loads(report.read_text())["cases"]}
+    assert cases == {case: "PASS" for case in _CASES if case[0] == "L"}
+
+
+def test_same_name_again_is_refused(installed, tmp_path):
+    said = installed.run("hvd", "plugin", "new", "acme", "--device", "npu", code=2, cwd=tmp_path)
+    assert "a backend of this name is installed (hvd-backend-acme 0.1.0)" in said
+
+
+@pytest.mark.slow
+def test_both_build_from_source_in_isolation(tmp_path):
+    """What a packager runs: sdist and wheel of hvd-core, then a plugin's wheel, each in an environment of pip's."""
+    source = tmp_path / "source"
+    skipped = shutil.ignore_patterns("build", "dist", ".venv*", "*.so", "__pycache__", ".git")
+    shutil.copytree(ROOT, source, ignore=skipped)
+    links = f"{os.environ.get('PIP_FIND_LINKS', '')} {tmp_path / 'dist'}".strip()
+    env = {**os.environ, "PIP_FIND_LINKS": links}
+    command = [sys.executable, "-m", "build", "-o", str(tmp_path / "dist"), str(source)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=880, env=env)
+    assert result.returncode == 0, f"{result.stdout[-4000:]}\n{result.stderr[-4000:]}"
+    assert {path.suffix for path in (tmp_path / "dist").iterdir()} == {".gz", ".whl"}
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    environment = CleanEnvironment(tmp_path / "venv")
+    environment.install(wheel)
+    environment.run("hvd", "plugin", "new", "acme", "--device", "npu", "--store", cwd=tmp_path)
+    build_wheel(tmp_path / "hvd-backend-acme", env=env)
+    (built,) = (tmp_path / "hvd-backend-acme" / "dist").glob("*.whl")
+    environment.install(built)
+    environment.run("hvd", "plugin", "check", "acme", "-np", "2", *_CASES, timeout=300)
