@@ -122,6 +122,15 @@ class HorovodBasics:
         """True when every host has the same number of processes. ValueError before init()."""
         return runtime().is_homogeneous()
 
+    def backend_report(self):
+        """Which backend serves each operation on each device type, and who chose it: a tuple of rows (operation, device,
+        backend, version, origin, support, score, source); as a text, a table. Before init(): what would be chosen now.
+
+        Raises:
+            hvd_core.backends.BackendError, ValueError: what init() would raise.
+        """
+        return runtime().backend_report()
+
     def start_timeline(self, file_path: str, mark_cycles: bool = False) -> None:
         """Not available yet: raises NotImplementedError (ValueError before init())."""
         self.rank()

@@ -65,6 +65,7 @@ __all__ = [
     "allreduce_",
     "allreduce_async",
     "allreduce_async_",
+    "backend_report",
     "barrier",
     "broadcast",
     "broadcast_",
@@ -115,6 +116,7 @@ rank = _basics.rank
 local_rank = _basics.local_rank
 cross_rank = _basics.cross_rank
 is_homogeneous = _basics.is_homogeneous
+backend_report = _basics.backend_report
 mpi_threads_supported = _basics.mpi_threads_supported
 mpi_enabled = _basics.mpi_enabled
 mpi_built = _basics.mpi_built

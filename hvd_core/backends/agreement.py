@@ -112,11 +112,14 @@ def compare(answers: Sequence[Said], host_names: Sequence[str]) -> str:
     exact = any(a["exact"] != good[0]["exact"] for a in good)
     if len(good) == len(answers) and not differing and not exact:
         return _compare_sets([answer["sets"] for answer in answers])
-    shown = differing or devices[1:2]
+    topic = SETS if any(a.get("topic") == SETS for a in answers) else "backends"
+    # What to show of those that have a choice: what differs; where only others failed, all of it.
+    shown = differing or ([] if len(good) == len(answers) else [d for d in devices if d != "hvd-core"])
+    names = [] if differing else _differing_versions(good)
     groups: dict[str, list[int]] = {}
     for rank, answer in enumerate(answers):
-        groups.setdefault(_group_text(answer, shown, exact and not differing), []).append(rank)
-    topic = SETS if any(a.get("topic") == SETS for a in answers) else "backends"
+        text = answer["sets"] or "none" if topic == SETS and "sets" in answer else _text(answer, shown, names)
+        groups.setdefault(text, []).append(rank)
     parts = [f"{_who(ranks, host_names)}: {text}" for text, ranks in groups.items()]
     lines = [_about(topic) + "; ".join(parts)]
     if topic != SETS:
@@ -126,20 +129,24 @@ def compare(answers: Sequence[Said], host_names: Sequence[str]) -> str:
     return "\n  ".join(lines)
 
 
-def _group_text(answer: Said, shown: Sequence[str], exact: bool) -> str:
+def _differing_versions(good: Sequence[Said]) -> list[str]:
+    """The backends that are of one name and not the same all the same, in a way that their description does not show."""
+    names = dict.fromkeys(name for a in good for name in a["exact"])
+    return [n for n in names if any(a["exact"].get(n) != good[0]["exact"].get(n) for a in good)]
+
+
+def _text(answer: Said, shown: Sequence[str], names: Sequence[str]) -> str:
     if "failed" in answer:
         return f"failed: {answer['failed']}"
     texts = []
     for device in shown:
-        text = answer["choice"].get(device) or "none"
+        label = f"{device}: " if len(shown) > 1 or device == "hvd-core" else ""
         sources = answer["sources"].get(device)
-        texts.append(
-            (f"{device}: " if len(shown) > 1 or device == "hvd-core" else "")
-            + text
-            + (f" [{', '.join(sources)}]" if sources else "")
-        )
-    if exact:
-        texts += [f"{name} {v} {lib} ABI {a}.{b}" for name, (v, lib, a, b) in answer["exact"].items()]
+        source = f" [{', '.join(sources)}]" if sources else ""
+        texts.append(f"{label}{answer['choice'].get(device) or 'none'}{source}")
+    for name in names:
+        version, library, major, minor = answer["exact"].get(name, ["none", "", 0, 0])
+        texts.append(f"{name} {version} ({library + ', ' if library else ''}ABI {major}.{minor})")
     return ", ".join(texts)
 
 
@@ -149,8 +156,9 @@ def _unset(answers: Sequence[Said], host_names: Sequence[str]) -> list[str]:
     for name in dict.fromkeys(v for a in answers for v in a["set"]):
         without = [rank for rank, a in enumerate(answers) if name not in a["set"]]
         if without:
+            hosts = ", ".join(dict.fromkeys(host_names[rank] for rank in without[:100]))
             lines.append(
-                f"{name} is unset on {_who(without, host_names)} and set on the others.  "
+                f"{name} is unset on {_ranks(without)} ({hosts}) and set on the others.  "
                 f"fix: mpirun -x {name}, or set it in every rank's environment"
             )
     return lines
@@ -172,7 +180,7 @@ def _compare_sets(said: Sequence[str]) -> str:
         groups.setdefault(sets, []).append(rank)
     if len(groups) == 1:
         return ""
-    parts = [f"{_ranks(r) if len(r) > 1 else f'rank {r[0]}'}: {sets or 'none'}" for sets, r in groups.items()]
+    parts = [f"{_ranks(r)}: {sets or 'none'}" for sets, r in groups.items()]
     return _about(SETS) + "; ".join(parts)
 
 
@@ -191,4 +199,6 @@ def _ranks(ranks: Sequence[int]) -> str:
             spans[-1][1] = rank
         else:
             spans.append([rank, rank])
-    return "ranks " + ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+    return ("ranks " if len(ranks) > 1 else "rank ") + ", ".join(
+        str(a) if a == b else f"{a}-{b}" for a, b in spans
+    )

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 
 from hvd_core.backends.plan import COLLECTIVES, Cell, Plan, Usable
 
-_FLOAT32, _SUM, _NATIVE = 7, 0, 1  # the backend interface's numbers
+# The backend interface's numbers.
+_SUM, _NATIVE = 0, 1
+_DTYPES = (
+    *("uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64"),
+    *("bool", "bfloat16", "float8_e4m3fn", "float8_e5m2", "uint32", "uint64"),
+)
+_REDUCING = ("allreduce", "reducescatter")
 
 
 @dataclass(frozen=True)
@@ -16,7 +22,8 @@ class BackendRow:
 
     ``backend``: its name, or two joined by " x ": within hosts and between them. ``support``, for float32: NATIVE,
     EMULATED (composed from what the backend has) or STAGED (copied through host memory). ``score``: the backend's own
-    estimate, higher is better. ``source``: who chose.
+    estimate, higher is better. ``source``: who chose. ``emulated``: element types that the backend lacks and that are
+    composed from what it has, where float32 is not.
     """
 
     operation: str
@@ -27,6 +34,7 @@ class BackendRow:
     support: str
     score: int
     source: str
+    emulated: tuple[str, ...] = ()
 
 
 class BackendReport(tuple[BackendRow, ...]):
@@ -40,7 +48,7 @@ class BackendReport(tuple[BackendRow, ...]):
                 row.operation,
                 row.device,
                 f"{row.backend} {row.version} ({row.origin})",
-                row.support,
+                row.support + (f" (EMULATED: {', '.join(row.emulated)})" if row.emulated else ""),
                 f"score {row.score}",
                 f"[{row.source}]",
             )
@@ -58,8 +66,8 @@ def report(plan: Plan) -> BackendReport:
 
 
 def _row(cell: Cell) -> BackendRow:
-    answers = [_query(backend, cell.operation) for backend in cell.backends]
-    how = "NATIVE" if all(native for native, _ in answers) else "EMULATED"
+    lacking = {dtype for backend in cell.backends for dtype in _lacking(backend, cell.operation)}
+    how = "EMULATED" if "float32" in lacking else "NATIVE"
     return BackendRow(
         operation=cell.operation,
         device=cell.device,
@@ -67,16 +75,24 @@ def _row(cell: Cell) -> BackendRow:
         version=_joined(b.version for b in cell.backends),
         origin=_joined(b.origin for b in cell.backends),
         support="STAGED" if cell.staged else how,
-        score=min(score for _, score in answers),
+        score=min(_query(b, cell.operation, "float32")["score"] for b in cell.backends),
         source=cell.source,
+        emulated=() if how == "EMULATED" else tuple(d for d in _DTYPES if d in lacking),
     )
 
 
-def _query(backend: Usable, operation: str) -> tuple[bool, int]:
+def _lacking(backend: Usable, operation: str) -> list[str]:
+    # A barrier has no element type, and eight bits of float are moved but never reduced.
+    types = _DTYPES if operation != "barrier" else ("float32",)
+    if operation in _REDUCING:
+        types = tuple(t for t in types if not t.startswith("float8"))
+    return [t for t in types if _query(backend, operation, t)["support"] != _NATIVE]
+
+
+def _query(backend: Usable, operation: str, dtype: str) -> dict[str, int]:
     from hvd_core._core import query_backend
 
-    answer = query_backend(backend.name, backend.path, COLLECTIVES[operation], _FLOAT32, _SUM)
-    return answer["support"] == _NATIVE, int(answer["score"])
+    return query_backend(backend.name, backend.path, COLLECTIVES[operation], _DTYPES.index(dtype), _SUM)
 
 
 def _joined(texts: Iterable[str]) -> str:

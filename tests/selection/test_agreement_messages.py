@@ -1,0 +1,73 @@
+"""Ranks that have chosen differently: what each of them is told, word for word."""
+
+from dataclasses import replace
+
+from golden_texts import golden
+from hvd_core.backends.agreement import compare, failure, statement
+from listed_stock import ECCL, MPI, SHM, TCP, TWO_HOSTS, plan
+
+HOSTS = ("node01", "node01", "node02", "node02", "node03", "node03", "node04", "node04")
+NAMED = {"HOROVOD_BACKEND": "eccl"}
+
+
+def said(made, environ=NAMED, sets=""):
+    return statement(made, environ, sets)
+
+
+def with_eccl(backend, value="eccl"):
+    return plan(SHM, TCP, MPI, backend, value=value)
+
+
+def last_differs(usual, other):
+    return compare([usual] * 7 + [other], HOSTS)
+
+
+def test_equal_answers_are_no_disagreement():
+    one = said(with_eccl(ECCL))
+    assert last_differs(one, one) == ""
+    # Who chose is told, not compared.
+    assert last_differs(said(plan(SHM, value="shm")), said(plan(SHM), {})) == ""
+
+
+def test_versions():
+    older = replace(ECCL, version="0.3.0", vendor_lib="libeccl 3.0.2")
+    golden("disagree_versions", last_differs(said(with_eccl(ECCL)), said(with_eccl(older))))
+
+
+def test_only_the_abi():
+    newer = replace(ECCL, abi=(1, 1))
+    golden("disagree_abi", last_differs(said(with_eccl(ECCL)), said(with_eccl(newer))))
+
+
+def test_the_variable_is_unset_on_some_ranks():
+    usual, lost = said(with_eccl(ECCL)), said(plan(SHM, TCP), {})
+    golden("disagree_unset", compare([usual] * 6 + [lost] * 2, HOSTS))
+
+
+def test_several_device_types():
+    other = plan(SHM, TCP, MPI, ECCL, value="tcp,gcu=eccl,gcu.allgather=shm,cpu.allgather=shm")
+    golden("disagree_table", last_differs(said(with_eccl(ECCL)), said(other)))
+
+
+def test_on_several_hosts():
+    flat = plan(SHM, TCP, value="tcp", world=TWO_HOSTS)
+    golden("disagree_hierarchy", last_differs(said(plan(SHM, TCP, world=TWO_HOSTS), {}), said(flat)))
+
+
+def test_a_backend_that_one_host_lacks():
+    golden("disagree_missing", last_differs(said(plan(SHM, TCP, ECCL), {}), said(plan(SHM, TCP), {})))
+
+
+def test_ranks_that_failed():
+    down = failure("horovod: backend 'eccl' is installed but unavailable here: no device.", "error", NAMED)
+    golden("disagree_failed", last_differs(said(with_eccl(ECCL)), down))
+    golden("disagree_all_failed", compare([down], HOSTS))
+    unset = failure("horovod: backend 'eccl' (from user.toml:1) is not installed.", "error", {})
+    golden("disagree_failed_unset", last_differs(said(with_eccl(ECCL)), unset))
+
+
+def test_process_sets():
+    usual, other = said(plan(SHM), {}, "[0, 1]"), said(plan(SHM), {}, "")
+    golden("disagree_sets", last_differs(usual, other))
+    bad = failure("The ranks of a ProcessSet must be integers.", "init(process_sets=...)", {})
+    golden("disagree_sets_failed", last_differs(usual, bad))
