@@ -90,11 +90,19 @@ class Choice:
     def plan(self) -> Plan:
         """The whole table."""
         listed, source = self._host_list()
+        embedded = self.stock.embedded() if self._needs_embedded(listed) else []
+        if not listed and not embedded:
+            raise BackendUnavailable(
+                "horovod: backend selection: nothing was named for host memory, and the backends of hvd-core itself "
+                f"may not be used here: {self.stock.policy()}.\n"
+                "  fix: name one that is allowed, in HOROVOD_BACKEND for instance, or ask whoever keeps that file\n"
+                f"  installed: {self.stock.describe_installed()}"
+            )
         ways = host_ways(
             listed,
             source,
             self.world,
-            self.stock.embedded() if self._needs_embedded(listed) else (),
+            embedded,
             self.stock.describe_installed,
             *self.hierarchical,
         )

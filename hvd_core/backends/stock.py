@@ -19,7 +19,7 @@ from hvd_core.backends.errors import (
     BackendUnavailable,
 )
 from hvd_core.backends.plan import AUTOMATIC, Usable
-from hvd_core.backends.rules import HOST
+from hvd_core.backends.rules import HOST, VARIABLE
 from hvd_core.config.plugins_toml import PluginsConfig
 
 _log = logging.getLogger("horovod")
@@ -46,7 +46,7 @@ class Stock:
         """
         if name not in self._known:
             try:
-                self._known[name] = self._load(self._find(name, source), alone)
+                self._known[name] = self._load(self._find(name, source), source, alone)
             except BackendError as error:
                 self._known[name] = error
         found = self._known[name]
@@ -83,6 +83,10 @@ class Stock:
         """All backends that are installed."""
         return [b.name for b in registry.installed()]
 
+    def policy(self) -> str:
+        """The site's file with its allow and deny; "" where it says nothing."""
+        return self.config.policy()
+
     def describe_installed(self) -> str:
         """``shm, tcp (embedded), x (hvd-backend-x 0.3.0)``, for messages."""
         return registry.describe_installed(registry.installed())
@@ -114,15 +118,15 @@ class Stock:
             )
         return backend
 
-    def _load(self, backend: registry.InstalledBackend, alone: bool) -> Usable:
+    def _load(self, backend: registry.InstalledBackend, source: str, alone: bool) -> Usable:
         settings = self.config.backend(backend.name)
         options.export(backend.name, settings, self.environ)
         answer = backend.probe(self.config.probe_timeout_s)
         other = registry.embedded()[0].name
         if isinstance(answer, Unavailable):
-            raise BackendUnavailable(
-                messages.unavailable(backend.name, answer.reason, answer.fix, alone, other)
-            )
+            text = messages.unavailable(backend.name, answer.reason, answer.fix, alone, other)
+            # Whoever set the variable knows it; a file or an argument may be somebody else's.
+            raise BackendUnavailable(text if source == VARIABLE else f"{text}\n  named by: {source}")
         facts = loading.load(backend, alone, other)
         return Usable(
             name=backend.name,

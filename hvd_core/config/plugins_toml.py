@@ -45,7 +45,7 @@ class PluginsConfig:
         """``/etc/hvd/plugins.toml (allow = a, b)`` for messages; "" without a policy."""
         for file in self.files:
             parts = [
-                f"{key} = {', '.join(value.value)}"
+                f"{key} = {', '.join(value.value) or 'none'}"
                 for key, value in (("allow", file.allow), ("deny", file.deny))
                 if value is not None and (value.value or key == "allow")
             ]

@@ -1,0 +1,247 @@
+"""The selection in real jobs: ranks of horovodrun that are told different things, files, plugins of other wheels.
+
+All cases of one kind go through one job of two ranks that calls init() again and again.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from launchers import Launcher
+
+import hvd_core
+from golden_texts import golden
+
+HERE = Path(__file__).parent
+# A mount namespace of its own in which /etc is a copy with this site's file in it.
+IN_NAMESPACE = """
+set -e
+mount --make-rprivate /
+mount -t tmpfs tmpfs "$0"
+cp -a /etc/. "$0"
+mkdir -p "$0/hvd"
+cp "$1" "$0/hvd/plugins.toml"
+chmod 644 "$0/hvd/plugins.toml"
+mount --bind "$0" /etc
+shift
+exec "$@"
+"""
+
+PLUGIN = """
+from hvd_core.backends import Available, BackendDescriptor, Unavailable
+
+def describe():
+    return BackendDescriptor(
+        name="{name}", abi=(1, 0), devices=("cpu",), provides=frozenset({{"comm"}}), library=None,
+        python="hvd_backend_{name}:Backend", requires=("lib{name}.so >= 3",), probe=probe,
+    )
+
+def probe():
+    import os
+    {probe}
+
+def __getattr__(name):
+    from hvd_core.backends.chaos import ChaosBackend
+    return type("Backend", (ChaosBackend,), {{"name": "{name}", "version": "{version}"}})
+"""
+
+
+def plugin(site, name, probe="return Available()", version="0.3.0"):
+    """A wheel's files in ``site``: a backend in Python that computes, unless its probe says no."""
+    site.mkdir(exist_ok=True)
+    (site / f"hvd_backend_{name}.py").write_text(PLUGIN.format(name=name, probe=probe, version=version))
+    info = site / f"hvd_backend_{name}-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: hvd-backend-{name}\nVersion: {version}\n")
+    (info / "entry_points.txt").write_text(f"[hvd_core.backends]\n{name} = hvd_backend_{name}:describe\n")
+
+
+class Job:
+    def __init__(self, folder, site_file=None):
+        self.folder = folder
+        enter = ()
+        if site_file is not None:
+            (folder / "etc").mkdir()
+            path = folder / "site_file.toml"
+            path.write_text(site_file)
+            enter = ("unshare", "--mount", "sh", "-c", IN_NAMESPACE, folder / "etc", path)
+        self.launcher = Launcher(folder, [str(word) for word in enter])
+
+    def run(self, cases):
+        """What every case came to: {name: [rank 0's, rank 1's]}."""
+        (self.folder / "cases.json").write_text(
+            json.dumps([{"name": n, **case} for n, case in cases.items()])
+        )
+        words = ("-np", 2, sys.executable, HERE / "choosing_rank.py", self.folder / "cases.json")
+        paths = [str(self.folder / "site"), str(Path(hvd_core.__file__).resolve().parents[1])]
+        paths += filter(None, [os.environ.get("PYTHONPATH")])
+        env = {"PYTHONPATH": os.pathsep.join(paths), "HOME": str(self.folder), "XDG_CONFIG_HOME": ""}
+        done = self.launcher.run(*words, env=env, timeout=100)
+        assert done.returncode == 0, done.stdout + done.stderr
+        ranks = [json.loads((self.folder / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
+        self.results = {name: [rank[name] for rank in ranks] for name in cases}
+        return self.results
+
+    def chosen(self, name):
+        """The choice of a case, which both ranks have made."""
+        first, second = self.results[name]
+        assert "chosen" in first and first["chosen"] == second.get("chosen"), self.results[name]
+        return first["chosen"]
+
+    def refused(self, name, kind, both=True):
+        """Compares the text with golden/job_NAME.txt."""
+        first, second = self.results[name]
+        assert first.get("error") == kind, self.results[name]
+        if both:
+            assert second == first
+        host = (os.uname().nodename, "HOST")
+        golden(f"job_{name}", first["text"], folder=self.folder, also=[host])
+
+
+@pytest.fixture
+def job(tmp_path):
+    made = []
+
+    def make(site_file=None):
+        made.append(Job(tmp_path, site_file))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.launcher.clean_up()
+
+
+def test_named_in_variables_and_files(job, tmp_path):
+    site = tmp_path / "site"
+    plugin(site, "alpha")
+    down = 'return Unavailable("no device is visible (DOWN_VISIBLE=\'\')", "source /opt/down/env.sh")'
+    plugin(site, "down", down)
+    plugin(
+        site,
+        "asking",
+        'return Available() if os.environ.get("ASKING") == "3" else Unavailable("ASKING is not 3")',
+    )
+    (site / "hvd_backend_alpha.py").chmod(0o644)
+
+    def file(name, text):
+        (tmp_path / name).write_text(text)
+        return {"HOROVOD_PLUGINS_TOML": str(tmp_path / name)}
+
+    home = tmp_path / ".config/hvd/plugins.toml"
+    home.parent.mkdir(parents=True)
+    home.write_text('[selection.cpu]\noperations = "tcp"\n')
+    none = file("none.toml", "")
+    one = {"HOROVOD_BACKEND": "alpha"}
+    tcp = {"HOROVOD_BACKEND": "tcp"}
+    job = job()
+    job.run(
+        {
+            "home": {},
+            "automatic": {"all": none},
+            "wheel": {"all": none | one},
+            "argument": {"all": none | one, "argument": "TCP"},
+            "list": {"all": none | {"HOROVOD_BACKEND": "down,alpha"}},
+            "leftover": {"all": none | {"HOROVOD_GPU_ALLREDUCE": "NCCL", "HOROVOD_CPU_OPERATIONS": "MPI"}},
+            "env": {
+                "all": file(
+                    "env.toml",
+                    '[selection]\nbackend = "asking"\n[backend.asking]\nenv = { ASKING = "3", HOME = "x" }\n'
+                    "options = { delay_ms = 1 }\n",
+                )
+            },
+            "missing": {"all": none | {"HOROVOD_BACKEND": "alhpa"}},
+            "known_wheel": {"all": none | {"HOROVOD_BACKEND": "nccl"}},
+            "unavailable": {"all": none | {"HOROVOD_BACKEND": "down"}},
+            "unavailable_in_file": {"all": file("down.toml", '[selection]\nbackend = "down"\n')},
+            "disagree": {"all": none, "of": {"1": tcp}},
+            "disagree_failed": {"all": none | one, "of": {"1": {"HOROVOD_BACKEND": "down"}}},
+            "unknown_key": {"all": file("typo.toml", '[selection]\n\nbakend = "alpha"\n')},
+            "unknown_key_on_one_rank": {"all": none, "of": {"1": {"HOROVOD_PLUGINS_TOML": "here.toml"}}},
+            "unknown_option": {"all": none | tcp | {"HOROVOD_BACKEND_TCP_RING_RANK": "4"}},
+            "wrong_option": {"all": none | tcp | {"HOROVOD_BACKEND_TCP_RING_RANKS": "few"}},
+            "unknown_option_in_file": {
+                "all": tcp | file("option.toml", "[backend.tcp]\noptions = { chunk_kb = 8 }\n")
+            },
+            "no_such_option_in_python": {"all": none | one | {"HOROVOD_BACKEND_ALPHA_FAIL_OP": "3"}},
+            "after_all_that": {"all": none},
+        }
+    )
+    assert job.chosen("home") == [f"cpu: tcp [{home}:2]"]
+    assert job.chosen("automatic") == job.chosen("after_all_that") == ["cpu: shm [automatic]"]
+    assert job.chosen("wheel") == ["cpu: alpha [HOROVOD_BACKEND]"]
+    assert job.chosen("argument") == ["cpu: tcp [init(backend=...)]"]
+    assert job.chosen("list") == ["cpu: alpha [HOROVOD_BACKEND]"]
+    warned = [job.results["list"][rank]["warned"] for rank in (0, 1)]
+    assert len(warned[0]) == 1 and warned[1] == [], "rank 0 says it, once"
+    golden("job_list", warned[0][0])
+    assert job.chosen("leftover") == ["cpu: shm [automatic]"]
+    golden("job_leftover", "\n".join(job.results["leftover"][0]["warned"]))
+    assert job.chosen("env") == [f"cpu: asking [{tmp_path}/env.toml:2]"]
+    assert job.results["env"][1]["env"]["HOROVOD_BACKEND_ASKING_DELAY_MS"] == "1"
+    job.refused("missing", "BackendNotInstalled")
+    job.refused("known_wheel", "BackendNotInstalled")
+    job.refused("unavailable", "BackendUnavailable")
+    job.refused("unavailable_in_file", "BackendUnavailable")
+    job.refused("disagree", "BackendDisagreement")
+    job.refused("disagree_failed", "BackendDisagreement", both=False)
+    assert job.results["disagree_failed"][1]["error"] == "BackendUnavailable"
+    job.refused("unknown_key", "PluginsTomlError")
+    job.refused("unknown_key_on_one_rank", "BackendDisagreement", both=False)
+    assert job.results["unknown_key_on_one_rank"][1]["error"] == "PluginsTomlError"
+    job.refused("unknown_option", "ValueError")
+    job.refused("wrong_option", "ValueError")
+    job.refused("unknown_option_in_file", "ValueError")
+    job.refused("no_such_option_in_python", "ValueError")
+
+
+def _why_no_site():
+    if os.geteuid() != 0:
+        return "a site file in /etc needs root and a mount namespace"
+    done = subprocess.run(
+        ["unshare", "--mount", "mount", "--make-rprivate", "/"], capture_output=True, text=True
+    )
+    return f"no mount namespace can be made here: {done.stderr.strip()}" if done.returncode else None
+
+
+@pytest.mark.skipif(_why_no_site() is not None, reason=str(_why_no_site()))
+def test_the_sites_veto_is_over_every_level(job, tmp_path):
+    plugin(tmp_path / "site", "alpha")
+    user = tmp_path / "user.toml"
+    user.write_text('[selection]\nbackend = "shm"\n')
+    allowing = tmp_path / "allowing.toml"
+    allowing.write_text('[selection]\nallow = ["shm"]\n')
+    job = job('# the site\n[selection]\nallow = ["tcp", "alpha", "shm"]\ndeny = ["shm"]\n')
+    job.run(
+        {
+            "veto_automatic": {},
+            "veto_allowed": {"all": {"HOROVOD_BACKEND": "alpha"}},
+            "veto_list": {"all": {"HOROVOD_BACKEND": "shm,tcp"}},
+            "veto_variable": {"all": {"HOROVOD_BACKEND": "shm"}},
+            "veto_argument": {"argument": "shm"},
+            "veto_file": {"all": {"HOROVOD_PLUGINS_TOML": str(user)}},
+            "veto_cannot_be_lifted": {"all": {"HOROVOD_PLUGINS_TOML": str(allowing)}},
+            "veto_not_in_allow": {"all": {"HOROVOD_BACKEND": "chaos"}},
+            "veto_missing": {"all": {"HOROVOD_BACKEND": "alhpa"}},
+            "veto_legacy": {"all": {"HOROVOD_CPU_OPERATIONS": "shm"}},
+        }
+    )
+    assert job.chosen("veto_automatic") == ["cpu: tcp [automatic]"]
+    assert job.chosen("veto_allowed") == ["cpu: alpha [HOROVOD_BACKEND]"]
+    assert job.chosen("veto_list") == ["cpu: tcp [HOROVOD_BACKEND]"]
+    assert job.chosen("veto_legacy") == ["cpu: tcp [automatic]"]
+    golden("job_veto_legacy", "\n".join(job.results["veto_legacy"][0]["warned"]))
+    for name in ("veto_variable", "veto_argument", "veto_file", "veto_not_in_allow"):
+        job.refused(name, "BackendVetoed")
+    job.refused("veto_cannot_be_lifted", "PluginsTomlError")
+    job.refused("veto_missing", "BackendNotInstalled")
+
+
+@pytest.mark.skipif(_why_no_site() is not None, reason=str(_why_no_site()))
+def test_a_site_that_allows_nothing(job, tmp_path):
+    job = job("[selection]\nallow = []\n")
+    job.run({"veto_all": {}, "veto_named": {"all": {"HOROVOD_BACKEND": "shm"}}})
+    job.refused("veto_all", "BackendUnavailable")
+    job.refused("veto_named", "BackendVetoed")
