@@ -38,7 +38,9 @@ def reduced(op, sources):
     if op == AVG:
         wide = np.sum([s.astype(np.float64) for s in sources], axis=0) / len(sources)
         return (wide if sources[0].dtype.kind == "f" else np.trunc(wide)).astype(sources[0].dtype)
-    return NUMPY[op].reduce(sources, dtype=sources[0].dtype)
+    # float16 is computed in float32 and rounded once.
+    dtype = np.dtype(np.float32) if sources[0].dtype == np.float16 else sources[0].dtype
+    return NUMPY[op].reduce(sources, dtype=dtype).astype(sources[0].dtype)
 
 
 class Buffers:
