@@ -263,9 +263,11 @@ def test_ranks_that_disagree_all_learn_it(simulator, difference):
         return text
 
     texts = run(simulator, 3, body)
+    # Who notices first ends the connections, so that another rank may only see it go away.
+    noticed = [text for text in texts if " does " in text]
+    assert noticed, texts
     if difference == "count":
-        assert "rank 1 does AllReduce of 50001 float32, this rank AllReduce of 50000 float32" in texts[0]
-    assert any(" does " in text for text in texts), texts
+        assert "AllReduce of 50001 float32" in noticed[0] and "AllReduce of 50000 float32" in noticed[0]
 
 
 @pytest.mark.parametrize("what", ["killed", "aborted"])
