@@ -15,6 +15,7 @@ from sim_vendor import (
     BFLOAT16,
     DTYPES,
     FLOAT16,
+    FORK,
     INVALID_USAGE,
     MAX,
     MIN,
@@ -272,7 +273,7 @@ def test_ranks_that_disagree_all_learn_it(simulator, difference):
 
 @pytest.mark.parametrize("what", ["killed", "aborted"])
 def test_the_end_of_a_peer_is_seen_by_all(simulator, what):
-    def body(r):
+    def body(r, seen):
         v, f32 = r.v, DTYPES["float32"]
         p = v.device(np.zeros(1000, np.float32))
         for _ in range(3):
@@ -281,19 +282,23 @@ def test_the_end_of_a_peer_is_seen_by_all(simulator, what):
         if r.rank == 1:
             time.sleep(0.2)  # the others are waiting by now
             if what == "killed":
+                # A data loader's worker that outlives its parent does not keep the connections open.
+                if os.fork() == 0:
+                    for _ in range(2):
+                        seen.acquire(timeout=25)
+                    os._exit(0)
                 os.kill(os.getpid(), signal.SIGKILL)
             v.ecclCommAbort(r.comm)
             return None
         for _ in range(5):
             v.call("ecclAllReduce", p, p, 1000, f32, SUM, r.comm, r.stream)
-        started = time.monotonic()
         code, text = until_failed(r)
+        seen.release()
         assert code == REMOTE_ERROR and "went away" in text
-        assert time.monotonic() - started < 15
         v.ecclCommAbort(r.comm)
         assert v.refusal("ecclCommGetAsyncError", r.comm, c.byref(c.c_int()))[0] == 4
 
-    run(simulator, 3, body, lost=[1] if what == "killed" else [])
+    run(simulator, 3, body, FORK.Semaphore(0), lost=[1] if what == "killed" else [])
 
 
 def test_abort_unblocks_at_once(simulator):
@@ -314,8 +319,6 @@ def test_abort_unblocks_at_once(simulator):
             thread.join()
         barrier.wait(30)
 
-    from sim_vendor import FORK
-
     run(simulator, 2, body, FORK.Barrier(2), timeout=40)
 
 
@@ -327,8 +330,6 @@ def test_a_silent_peer_is_an_error_after_the_limit(simulator):
             code, text = until_failed(r)
             assert (code, text) == (REMOTE_ERROR, "nothing came from rank 1 before the time limit")
         barrier.wait(30)
-
-    from sim_vendor import FORK
 
     run(simulator, 2, body, FORK.Barrier(2), environment={"ECCL_SIM_TIMEOUT_S": "1"})
 

@@ -1,16 +1,11 @@
 // The order of a communicator's operations and its end. Sockets are only shut down here; they close with the object.
 #include "comm.h"
 
-#include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 namespace sim {
 
-Comm::Comm(int rank, int device, std::vector<Socket> peers)
-    : rank_(rank), device_(device), peers_(std::move(peers)), alarm_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-  if (!alarm_) throw Failure{ecclSystemError, "cannot make an event descriptor"};
-}
+Comm::Comm(int rank, int device, std::vector<Socket> peers) : rank_(rank), device_(device), peers_(std::move(peers)) {}
 
 void Comm::issue(const std::function<void(uint64_t)>& put) {
   const std::lock_guard<std::mutex> order(issuing_);
@@ -54,8 +49,6 @@ void Comm::fail(const Failure& why) {
   for (const Socket& peer : peers_) {
     if (peer) shutdown(peer.fd(), SHUT_RDWR);
   }
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = write(alarm_.fd(), &one, sizeof one);
   changed_.notify_all();
 }
 

@@ -35,8 +35,6 @@ class Comm {
   int size() const { return static_cast<int>(peers_.size()); }
   int device() const { return device_; }
   int peer_fd(int rank) const { return peers_[static_cast<size_t>(rank)].fd(); }
-  // Readable once the communicator has failed or was aborted.
-  int alarm_fd() const { return alarm_.fd(); }
 
   // A place in the order; `put` queues whatever will call run with it, before anybody else gets the next place.
   void issue(const std::function<void(uint64_t)>& put);
@@ -46,6 +44,7 @@ class Comm {
   // Until everything issued is over.
   void drain();
 
+  // Ends the connections, which also wakes the thread that waits on them. Only the first time counts.
   void fail(const Failure& why);
   ecclResult_t state();
   std::string failure_text();
@@ -60,7 +59,6 @@ class Comm {
  private:
   const int rank_, device_;
   std::vector<Socket> peers_;
-  Socket alarm_;
   std::mutex issuing_;
   std::mutex mutex_;
   std::condition_variable changed_;

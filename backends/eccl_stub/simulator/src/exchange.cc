@@ -127,7 +127,7 @@ void transfer(Comm& comm, const std::vector<Leg>& legs) {
   all.reserve(legs.size());
   for (const Leg& leg : legs) all.push_back({leg, comm.peer_fd(leg.peer), Progress(leg.out), Progress(leg.in)});
   for (Running& r : all) push(r);
-  std::vector<pollfd> waiting(all.size() + 1);
+  std::vector<pollfd> waiting(all.size());
   auto moved = Clock::now();
   for (;;) {
     bool all_done = true;
@@ -137,9 +137,7 @@ void transfer(Comm& comm, const std::vector<Leg>& legs) {
       all_done = all_done && events == 0;
     }
     if (all_done) return;
-    waiting.back() = {comm.alarm_fd(), POLLIN, 0};
     const int ready = poll(waiting.data(), waiting.size(), milliseconds_until(moved + settings().quiet));
-    if (waiting.back().revents != 0) throw Failure{ecclRemoteError, "aborted"};
     if (ready == 0 && Clock::now() >= moved + settings().quiet) {
       throw Failure{ecclRemoteError, "nothing came from " + waited_for(all) + " before the time limit"};
     }
