@@ -4,8 +4,29 @@ from __future__ import annotations
 
 from hvd_core.conformance.abi import ALLREDUCE, REDUCE, REDUCESCATTER
 from hvd_core.conformance.cases import Kit, case
-from hvd_core.conformance.numerics import OPS, compare, reduced, sample, stored
+from hvd_core.conformance.numerics import NUMBERS, OPS, compare, reduced, sample, stored
 from hvd_core.conformance.sweep import Try, sweep
+
+
+@case("L2.query", "all ranks get the same answers from query, with and without a communicator", ranks=2)
+def query(kit: Kit) -> None:
+    for space in kit.spaces():
+        comm = kit.comm(space)
+        for handle, whose in ((None, "no communicator"), (comm.handle, "a communicator")):
+            answers = {}
+            for coll in range(9):
+                for dtype, number in NUMBERS.items():
+                    for name, op in OPS.items():
+                        for varying in (False, True):
+                            caps = kit.backend.query(coll, number, op, kit.size, varying, handle)
+                            asked = f"collective {coll}, {dtype}, {name}{', varying' if varying else ''}"
+                            answers[asked] = [caps.support, caps.score, caps.alignment, caps.max_count]
+            for rank, theirs in enumerate(kit.share(answers)):
+                different = [asked for asked in answers if theirs[asked] != answers[asked]]
+                kit.expect(
+                    not different,
+                    f"with {whose}, rank {rank} gets another answer: {'; '.join(different[:2])}",
+                )
 
 
 def _check(t: Try, got, columns) -> str:

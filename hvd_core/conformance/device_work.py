@@ -153,13 +153,13 @@ def reduce_local(kit: Kit) -> None:
 def leaks(kit: Kit) -> None:
     space = kit.need_device("mem_alloc", "stream_create", "event_create")
     call = kit.backend.call
+    host, _ = space.host_buffer(1024)
 
     def once() -> None:
         stream, event, mem, buf = space.new_stream(), P(), P(), Buf()
         call("device", "event_create", space.device, 0, C.byref(event))
         kind = MEM_DEVICE if backend_allocates(space, MEM_DEVICE) else abi.MEM_HOST
         call("device", "mem_alloc", space.device, kind, 1 << 16, C.byref(mem), C.byref(buf))
-        host, _ = space.host_buffer(1024)
         space.copy(Buf(buf.base, buf.offset, 1024), host, 1024, stream)
         call("device", "event_record", event, stream)
         space.sync(stream)

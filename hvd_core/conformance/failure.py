@@ -130,7 +130,7 @@ def abort(kit: Kit) -> None:
                 helper = threading.Thread(target=_abort_twice, args=(kit, comm, f"aborted {over}", problems))
                 helper.start()
                 code, text = outcome(
-                    kit, lambda s=step: s.start(seconds=kit.limit(60)), abort_at_deadline=False
+                    kit, lambda s=step: s.start(seconds=kit.limit(LATE_S)), abort_at_deadline=False
                 )
                 helper.join()
                 kit.expect(not problems, f"abort: {problems}")

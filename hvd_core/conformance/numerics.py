@@ -37,6 +37,8 @@ ROUNDING = {
     "float32": (2.0**-24, 2.0**-149),
     "float16": (2.0**-11, 2.0**-24),
     "bfloat16": (2.0**-8, 2.0**-133),
+    "float8_e4m3fn": (2.0**-4, 2.0**-9),
+    "float8_e5m2": (2.0**-3, 2.0**-16),
 }
 _FOLD = {SUM: np.add, AVG: np.add, PROD: np.multiply, MIN: np.minimum, MAX: np.maximum}
 
@@ -47,13 +49,25 @@ def stored(dtype: str) -> np.dtype:
 
 
 def is_float(dtype: str) -> bool:
-    """Whether results are subject to rounding. float8 is only ever moved."""
+    """Whether results are subject to rounding."""
     return dtype in ROUNDING
 
 
-def reduces(dtype: str, op: int) -> bool:
-    """Whether the ABI gives the reduction a meaning: not for float8, and no average of bool."""
-    return not dtype.startswith("float8") and not (dtype == "bool" and op == AVG)
+def _float8_values(dtype: str) -> np.ndarray:
+    """The 256 numbers of a float8 type."""
+    bits = np.arange(256)
+    width, bias = (3, 7) if dtype == "float8_e4m3fn" else (2, 15)
+    exponent, fraction = (bits & 0x7F) >> width, (bits & ((1 << width) - 1)) / (1 << width)
+    sign = np.where(bits & 0x80, -1.0, 1.0)
+    value = sign * np.where(
+        exponent == 0, fraction * 2.0 ** (1 - bias), (1 + fraction) * 2.0 ** (exponent - bias)
+    )
+    if dtype == "float8_e4m3fn":
+        value[(bits & 0x7F) == 0x7F] = np.nan
+    else:
+        top = exponent == 31
+        value[top] = np.where(fraction[top] == 0, sign[top] * np.inf, np.nan)
+    return value
 
 
 def to_stored(dtype: str, values: np.ndarray) -> np.ndarray:
@@ -72,6 +86,8 @@ def to_stored(dtype: str, values: np.ndarray) -> np.ndarray:
 
 def to_real(dtype: str, elements: np.ndarray) -> np.ndarray:
     """Elements of a floating type as float64."""
+    if dtype.startswith("float8"):
+        return _float8_values(dtype)[elements]
     if dtype == "bfloat16":
         return (elements.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
     return elements.astype(np.float64)
@@ -87,7 +103,10 @@ def sample(dtype: str, rank: int, count: int, salt: int = 0) -> np.ndarray:
     if dtype == "bool":
         return spread % np.uint64(3) != np.uint64(0)
     if dtype.startswith("float8"):
-        return spread.astype(np.uint8)
+        # Numbers from 1/4 to 7/4 of either sign: sums and products of them are finite, and none is a NaN.
+        values = _float8_values(dtype)
+        usable = np.flatnonzero((np.abs(values) >= 0.25) & (np.abs(values) <= 1.75)).astype(np.uint8)
+        return usable[(spread % np.uint64(usable.size)).astype(np.intp)]
     if dtype == "float64":
         return (spread.astype(np.float64) - 125.0) / 64 + 1e-12 * (spread.astype(np.float64) + 1 + rank)
     if is_float(dtype):

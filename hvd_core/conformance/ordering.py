@@ -250,7 +250,7 @@ def no_waiting(kit: Kit) -> None:
             kit.tell(f"returned {space.kind}")
             waited = False
         else:
-            waited = not kit.hear(f"returned {space.kind}", 10)
+            waited = not kit.hear(f"returned {space.kind}", 5)
             pending = [s.start() for s in steps]
         for p in pending:
             p.wait()

@@ -196,12 +196,12 @@ def scaling(kit: Kit) -> None:
         columns = [
             to_stored(dtype, s / 4) if is_float(dtype) else (s % 40).astype(stored(dtype)) for s in small
         ]
+        first = ""
         for pre, post in ((0.5, 0.0), (0.0, 3.0), (2.0, 0.25), (0.0, 0.0), (1.0, 1.0)):
             got = allreduce(comm, dtype, columns[comm.rank], op, caps.alignment, pre=pre, post=post)
             wrong = compare(dtype, got, *reduced(dtype, op, columns, pre or 1.0, post or 1.0))
-            if wrong:
-                return f"prescale {pre}, postscale {post}: {wrong}"
-        return ""
+            first = first or (wrong and f"prescale {pre}, postscale {post}: {wrong}")
+        return first
 
     _try_all(
         kit,
@@ -354,6 +354,7 @@ def _grouped(kit: Kit, comm: Comm, dtype: str, kinds: list[int]) -> str:
     ranks=2,
 )
 def process_sets(kit: Kit) -> None:
+    kit.need_comm()
     dtype = next((d for d in ("float32", "int32", "uint8") if served(kit, ALLREDUCE, d)), None)
     if dtype is None:
         raise Composed("allreduce is declared for none of float32, int32, uint8")

@@ -123,7 +123,7 @@ def asynchronous(kit: Kit) -> None:
     after, copy = space.region(steps[0].out.nbytes), steps[0]
     after.poison()
     if kit.rank != 0:
-        waited = not kit.hear("enqueued", 10)
+        waited = not kit.hear("enqueued", 5)
     pending = []
     for step in steps:
         pending.append(step.start(stream=stream, seconds=kit.limit(60)))

@@ -22,7 +22,7 @@ from hvd_core.conformance.resolve import Target
 from hvd_core.conformance.verdicts import FAIL, SKIPPED, Result, merge
 
 # Once a rank has failed, the others are given so long to come to an end by themselves.
-GRACE_S = 8.0
+GRACE_S = 3.0
 _IDENTITY = ("OMPI_", "PMIX_", "PMI_", "MPI_LOCAL", "TORCHELASTIC_")
 
 

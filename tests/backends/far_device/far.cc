@@ -258,6 +258,7 @@ struct Far {
     };
     t.mem_alloc = [](hvd_device, int32_t kind, uint64_t bytes, hvd_mem* mem, hvd_buf* buf, hvd_error* error) {
       return hvd::guarded(error, [&]() -> hvd_rc {
+        if (kind != HVD_MEM_DEVICE && kind != HVD_MEM_PINNED) throw hvd::Error(HVD_E_UNSUPPORTED, "no such memory");
         Memory* made = pool().add(kind, bytes);
         *mem = reinterpret_cast<hvd_mem>(made);
         *buf = {made->host, 0, bytes};
