@@ -191,11 +191,19 @@ class Backend:
         return code
 
     def query(
-        self, coll: int, dtype: int, op: int, size: int = 2, varying: bool = False, comm=None
+        self,
+        coll: int,
+        dtype: int,
+        op: int,
+        size: int = 2,
+        varying: bool = False,
+        comm=None,
+        factors: tuple[float, float] = (0.0, 0.0),
     ) -> CollCaps:
         """What query says of one element per rank, asked as the engine asks. INVALID and UNSUPPORTED: unserved."""
         args, caps, keep = new(CollArgs), new(CollCaps), []
         args.coll, args.dtype, args.op = coll, dtype, op
+        args.prescale, args.postscale = factors
         if coll != abi.BARRIER:
             divided = coll in (abi.REDUCESCATTER, abi.ALLTOALL)
             empty, ones = (abi.Buf * 1)(), (C.c_uint64 * size)(*[1] * size)

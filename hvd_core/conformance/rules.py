@@ -6,6 +6,7 @@ import numpy as np
 
 from hvd_core.conformance import abi
 from hvd_core.conformance.abi import ALLGATHER, ALLREDUCE, AVG, BROADCAST, MAX, MIN, PROD, REDUCE, SUM
+from hvd_core.conformance.backend import BackendFailure
 from hvd_core.conformance.cases import Kit, case
 from hvd_core.conformance.comm import Comm
 from hvd_core.conformance.numerics import (
@@ -198,7 +199,15 @@ def scaling(kit: Kit) -> None:
         ]
         first = ""
         for pre, post in ((0.5, 0.0), (0.0, 3.0), (2.0, 0.25), (0.0, 0.0), (1.0, 1.0)):
-            got = allreduce(comm, dtype, columns[comm.rank], op, caps.alignment, pre=pre, post=post)
+            # Factors are among the things that query is asked about.
+            caps = kit.backend.query(ALLREDUCE, NUMBERS[dtype], op, kit.size, factors=(pre, post))
+            try:
+                got = allreduce(comm, dtype, columns[comm.rank], op, caps.alignment, pre=pre, post=post)
+            except BackendFailure as problem:
+                if caps.support or problem.code != abi.UNSUPPORTED or problem.flags & abi.COMM_DEAD:
+                    raise
+                kit.row(f"{dtype}, factors {pre} and {post} [{comm.space.name}]", EMULATED, "by hvd-core")
+                continue
             wrong = compare(dtype, got, *reduced(dtype, op, columns, pre or 1.0, post or 1.0))
             first = first or (wrong and f"prescale {pre}, postscale {post}: {wrong}")
         return first
