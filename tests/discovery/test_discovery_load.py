@@ -138,6 +138,60 @@ def test_a_library_that_says_it_cannot_work_here(site, tmp_path):
     )
 
 
+SMALL = """
+#include <hvd/backend_abi.h>
+#define HDR(T) {sizeof(T), HVD_ABI_MAJOR, HVD_ABI_MINOR, 0}
+static hvd_rc create(const hvd_comm_args* a, hvd_comm* c, hvd_error* e) { return HVD_E_INTERNAL; }
+static hvd_rc destroy(hvd_comm c, hvd_error* e) { return HVD_OK; }
+static hvd_rc query(hvd_comm c, const hvd_coll_args* a, hvd_coll_caps* caps, hvd_error* e) {
+  if (a->coll == HVD_BROADCAST) return HVD_E_INVALID;
+  if (a->coll != HVD_ALLREDUCE || c) return HVD_E_UNSUPPORTED;
+  caps->support = HVD_NATIVE; caps->score = 7; caps->alignment = 64; caps->max_count = 1000;
+  return HVD_OK;
+}
+static hvd_rc collective(hvd_comm c, const hvd_coll_args* a, hvd_req* r, hvd_error* e) { return HVD_E_INTERNAL; }
+static const hvd_comm_api comm = {.hdr = HDR(hvd_comm_api), .device_types = "box,crate",
+  .caps = HVD_CAP_STREAM | HVD_CAP_ONE_HOST | HVD_CAP_MEM_HOST | HVD_CAP_MEM_DEVICE | 1ull << 40,
+  .create = create, .destroy = destroy, .query = query, .collective = collective};
+static const hvd_option options[] = {{HDR(hvd_option), "depth", "int", "4", "1..9", "How deep."}};
+static const hvd_backend_api api = {.hdr = HDR(hvd_backend_api), .name = "small", .tag = "SMALL", .version = "0.1",
+  .vendor_lib = "libbox.so 3", .comm = &comm, .options = options, .option_count = 1};
+hvd_rc hvd_backend_entry_v1(const hvd_host_api* host, const hvd_backend_api** out, hvd_error* error) {
+  *out = &api;
+  return HVD_OK;
+}
+"""
+
+
+def test_a_library_that_only_a_variable_names(tmp_path, monkeypatch):
+    library = compile(tmp_path, "small", SMALL)
+    monkeypatch.setenv("HOROVOD_BACKEND_PATH_SMALL", str(library))
+    backend = lookup("small", "HOROVOD_BACKEND")
+    assert (backend.origin, backend.automatic) == ("HOROVOD_BACKEND_PATH_SMALL", False)
+    # Nobody describes it; its tables do.
+    assert backend.devices == ("box", "crate", "cpu") and backend.provides == {"comm"}
+    assert (backend.version, backend.spans_hosts) == ("0.1", False)
+    facts = _core.inspect_backend("small", str(library))
+    assert facts["caps"] == ["STREAM", "ONE_HOST", "MEM_HOST", "MEM_DEVICE", "bit 40"]
+    assert (facts["tag"], facts["vendor_lib"], facts["device_type"]) == ("SMALL", "libbox.so 3", "")
+    assert facts["options"] == [
+        {"name": "depth", "type": "int", "fallback": "4", "range": "1..9", "doc": "How deep."}
+    ]
+    assert [name for name, there in facts["slots"]["comm"].items() if there] == [
+        *("create", "destroy", "query", "collective")
+    ]
+    allreduce, broadcast, barrier = 0, 2, 8
+    known = {"support": 1, "score": 7, "alignment": 64, "max_count": 1000}
+    assert _core.query_backend("small", str(library), allreduce, 0, 0) == known
+    for other in (broadcast, barrier):  # invalid and unsupported questions are not served
+        assert _core.query_backend("small", str(library), other, 0, 0)["support"] == 0
+    monkeypatch.setenv("HOROVOD_BACKEND_PATH_SMALL", "libsmall.so")
+    with pytest.raises(
+        BackendLoadError, match="is not an absolute path; libraries are not taken from the current"
+    ):
+        lookup("small", "x")
+
+
 def test_the_offered_abi_is_the_headers():
     header = (INCLUDE / "hvd" / "backend_abi.h").read_text()
     assert (
