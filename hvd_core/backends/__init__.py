@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     )
     from hvd_core.backends.plan import Plan, Usable
     from hvd_core.backends.python_backend import PythonBackend, PythonCommunicator, register_python_backend
+    from hvd_core.backends.python_options import Option
     from hvd_core.backends.registry import InstalledBackend, installed
     from hvd_core.backends.selection import choose
     from hvd_core.backends.stock import BackendVetoed
@@ -43,6 +44,7 @@ _HOMES = {
         "BackendUnavailable",
         "BackendVersionMismatch",
     ),
+    "python_options": ("Option",),
     "python_backend": ("PythonBackend", "PythonCommunicator", "register_python_backend"),
     "registry": ("InstalledBackend", "installed"),
     "plan": ("Plan", "Usable"),
@@ -76,6 +78,7 @@ __all__ = [
     "BackendVetoed",
     "Candidate",
     "InstalledBackend",
+    "Option",
     "Plan",
     "PythonBackend",
     "PythonCommunicator",

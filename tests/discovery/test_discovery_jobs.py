@@ -103,7 +103,7 @@ def test_what_only_the_rank_can_see_is_found(launcher, tmp_path):
 
 
 ADDING = """
-from hvd_core.backends import BackendDescriptor, PythonBackend
+from hvd_core.backends import BackendDescriptor, Option, PythonBackend
 from hvd_core.backends.chaos.star import Star
 
 class Backend(PythonBackend):
@@ -111,7 +111,9 @@ class Backend(PythonBackend):
     communicator = Star
     vectored = True
     dtypes = ("float32",)
+    options = (Option("depth", "int", "4", "1..64", "How deep."),)
     def create(self, key, store, ranks, hosts, rank, size, deadline):
+        assert self.option("depth") == 7
         return Star(store, ranks, hosts, rank, size, deadline, patience=None)
 
 def describe():
@@ -125,7 +127,7 @@ def describe():
 def test_a_real_wheel_with_a_backend_in_python(launcher, tmp_path):
     site = tmp_path / "site"
     install(wheel(tmp_path, "alpha", ADDING, version="0.7.1"), site)
-    env = path(site) | {"FIND": "alpha", "HOROVOD_BACKEND": "Alpha"}
+    env = path(site) | {"FIND": "alpha", "HOROVOD_BACKEND": "Alpha", "HOROVOD_BACKEND_ALPHA_DEPTH": "7"}
     assert lines(launcher.python(2, RANK, env=env)) == (
         ["found 0.7.1 True"] * 2 + ["read 0 modules hvd_backend_alpha spec True"] * 2
     )
