@@ -3,6 +3,7 @@
     horovodrun -np 2 python examples/pytorch_digits.py
     mpirun -np 2 python examples/pytorch_digits.py
     torchrun --nproc-per-node 2 examples/pytorch_digits.py
+    horovodrun -np 2 python examples/pytorch_digits.py --device cuda      # one GPU for each process
 
 Written as any Horovod user would write it, with Horovod's public API only. The result, a checkpoint and a
 picture of the training curves, lies in ./out (--output). Needs torch, scikit-learn, matplotlib and tqdm.
@@ -46,6 +47,12 @@ def parse_arguments():
         "--seed", type=int, default=42, help="for the split, the weights and the order (default 42)"
     )
     parser.add_argument("--workers", type=int, default=0, help="DataLoader processes per rank (default 0)")
+    parser.add_argument(
+        "--device",
+        default="cpu",
+        metavar="TYPE",
+        help="cpu (default), cuda, or another type of device that torch knows; one device per process",
+    )
     parser.add_argument("--fp16-allreduce", action="store_true", help="send gradients as float16")
     parser.add_argument(
         "--output", type=Path, default=Path("out"), help="folder for the results (default ./out)"
@@ -77,6 +84,27 @@ class DigitsNet(nn.Module):
         return self.dense2(self.dropout(F.relu(self.dense1(x))))
 
 
+def choose_device(kind):
+    """The device of this process. The processes of a host take one each, by their local rank."""
+    if kind == "cpu":
+        return torch.device("cpu")
+    module = getattr(torch, kind, None)
+    count = module.device_count() if module is not None and module.is_available() else 0
+    if hvd.local_rank() >= count:
+        sys.exit(
+            f"--device {kind}: process {hvd.local_rank()} of this host needs a device of its own, "
+            f"but torch has found {count}. Start fewer processes, or use --device cpu."
+        )
+    module.set_device(hvd.local_rank())
+    return torch.device(kind, hvd.local_rank())
+
+
+def backend_of(device):
+    """Who carries the gradients of this device, as hvd-core says; the original Horovod has no such report."""
+    report = hvd.backend_report() if hasattr(hvd, "backend_report") else ()
+    return "".join(row.backend for row in report if (row.operation, row.device) == ("allreduce", device.type))
+
+
 def load_data(seed):
     """Training and test set, split alike everywhere: float32 (N, 1, 8, 8) in 0..1, int64 labels (N,)."""
     digits = load_digits()
@@ -98,7 +126,7 @@ def learning_rate(arguments, epoch):
     return arguments.lr * hvd.size() * 0.5 * (1 + math.cos(math.pi * min(progress, 1.0)))
 
 
-def train_epoch(arguments, epoch, model, optimizer, sampler, loader):
+def train_epoch(arguments, epoch, device, model, optimizer, sampler, loader):
     """One pass over this process's share. Returns the loss averaged over all of them, and its own samples."""
     model.train()
     sampler.set_epoch(epoch)  # another order every epoch, agreed between the processes
@@ -106,6 +134,7 @@ def train_epoch(arguments, epoch, model, optimizer, sampler, loader):
     for step, (images, labels) in enumerate(loader):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(arguments, epoch + step / len(loader))
+        images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
         optimizer.zero_grad()
         loss = F.cross_entropy(model(images), labels)
         loss.backward()
@@ -116,16 +145,16 @@ def train_epoch(arguments, epoch, model, optimizer, sampler, loader):
     return average.item(), samples
 
 
-def evaluate(model, test_set):
+def evaluate(device, model, test_set):
     """Loss and accuracy over the whole test set. Every process takes each size-th sample: unlike with
     a sampler that pads, every sample counts exactly once."""
     model.eval()
-    images, labels = (part[hvd.rank() :: hvd.size()] for part in test_set.tensors)
+    images, labels = (part[hvd.rank() :: hvd.size()].to(device) for part in test_set.tensors)
     with torch.no_grad():
         logits = model(images)
         loss = F.cross_entropy(logits, labels, reduction="sum")
         correct = (logits.argmax(dim=1) == labels).sum()
-    totals = hvd.allreduce(torch.stack([loss, correct.float()]), name="test_totals", op=hvd.Sum)
+    totals = hvd.allreduce(torch.stack([loss, correct.float()]), name="test_totals", op=hvd.Sum).cpu()
     return totals[0].item() / len(test_set), totals[1].item() / len(test_set)
 
 
@@ -165,6 +194,7 @@ def main():
     # The processes of this host share its cores: more threads than cores would only hinder each other.
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // hvd.local_size()))
     torch.manual_seed(arguments.seed)
+    device = choose_device(arguments.device)
 
     train_set, test_set = load_data(arguments.seed)
     sampler = DistributedSampler(train_set, num_replicas=hvd.size(), rank=hvd.rank(), seed=arguments.seed)
@@ -174,9 +204,10 @@ def main():
         sampler=sampler,
         num_workers=arguments.workers,
         persistent_workers=arguments.workers > 0,
+        pin_memory=device.type != "cpu",
     )
 
-    model = DigitsNet()
+    model = DigitsNet().to(device)
     optimizer = torch.optim.SGD(
         model.parameters(), lr=arguments.lr * hvd.size(), momentum=arguments.momentum, weight_decay=5e-4
     )
@@ -187,7 +218,7 @@ def main():
     if hvd.rank() == 0:
         arguments.output.mkdir(parents=True, exist_ok=True)
         if arguments.resume and checkpoint.exists():
-            state = torch.load(checkpoint)
+            state = torch.load(checkpoint, map_location=device)
             model.load_state_dict(state["model"])
             optimizer.load_state_dict(state["optimizer"])
             start_epoch, history = state["epoch"] + 1, state["history"]
@@ -215,13 +246,13 @@ def main():
         ascii=not terminal,
     )
     samples, seconds = 0, 0.0
-    loss, accuracy = evaluate(model, test_set)
+    loss, accuracy = evaluate(device, model, test_set)
     for epoch in range(start_epoch, arguments.epochs):
         started = time.perf_counter()
-        train_loss, seen = train_epoch(arguments, epoch, model, optimizer, sampler, loader)
+        train_loss, seen = train_epoch(arguments, epoch, device, model, optimizer, sampler, loader)
         seconds += time.perf_counter() - started
         samples += seen
-        loss, accuracy = evaluate(model, test_set)
+        loss, accuracy = evaluate(device, model, test_set)
         if hvd.rank() == 0:
             history.append({"train_loss": train_loss, "test_loss": loss, "accuracy": accuracy})
             save_checkpoint(checkpoint, model, optimizer, epoch, history)
@@ -237,7 +268,8 @@ def main():
         rate = samples / seconds if seconds else 0.0
         print(
             f"test accuracy {100 * accuracy:.2f} %, {rate:.0f} samples/s "
-            f"({hvd.size()} process(es), {seconds:.1f} s of training)",
+            f"({hvd.size()} process(es) on {device.type}, backend {backend_of(device) or 'unknown'}, "
+            f"{seconds:.1f} s of training)",
             flush=True,
         )
     hvd.shutdown()
