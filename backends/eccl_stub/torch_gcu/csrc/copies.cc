@@ -2,7 +2,9 @@
 // host, on a copy of the memory between the tensor's first and last element.
 #include "copies.h"
 
-#include <ATen/ATen.h>
+#include <ATen/EmptyTensor.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/full.h>
 #include <torch/library.h>
 
 #include <algorithm>

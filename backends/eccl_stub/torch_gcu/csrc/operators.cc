@@ -1,10 +1,11 @@
 // The operators of torch on `gcu`: making tensors and views of them here, everything else on the CPU, with copies to
 // the host before and back to the device afterwards (torch's own fallback, over copies.cc). Any thread.
-#include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/CPUFallback.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_cpu_dispatch.h>
+#include <ATen/ops/convolution.h>
+#include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/set_cpu_dispatch.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_as_complex_native.h>
