@@ -5,7 +5,6 @@ needs it. The device itself (torch_gcu) and the backend are installed by `make t
 """
 
 import functools
-import os
 import subprocess
 import sys
 
