@@ -18,7 +18,7 @@ def rows(hvd, *arguments):
 def test_embedded_backends_are_listed(hvd):
     found = rows(hvd)
     assert found["shm", "hvd-core"]["status"] == "available"
-    assert found["tcp", "hvd-core"]["provides"] == ["comm"]
+    assert found["tcp", "hvd-core"]["provides"] == ["comm", "device"]
     text = hvd.run("plugin", "list")
     assert "embedded" in text
     assert "available" in text
