@@ -55,7 +55,7 @@ bool Engine::drive(bool execute) {
     node_->abort("rank " + std::to_string(config_.rank) + ": unexpected failure of the engine: " + e.what());
     const std::string text = e.what();
     for (const Command& c : taking_)
-      if (c.request && !c.request->done()) finish(c.request, &text);
+      if (c.request && !c.request->done()) end(c.request, &text);
     taking_.clear();
     return true;
   }
@@ -78,7 +78,7 @@ bool Engine::drive_once(bool execute) {
     executor_->abort();
     if (executor_->creating()) executor_->clear();
   }
-  if (closing_ && !stopped() && executor_->idle() && node_->flushed()) stop(closing_text_);
+  if (closing_ && !stopped() && executor_->idle() && !executor_->outstanding() && node_->flushed()) stop(closing_text_);
   return any;
 }
 
@@ -150,12 +150,12 @@ void Engine::background() {
   }
 }
 
-// True when the request is done, false when the time is up.
+// True when the request is settled, false when the time is up.
 bool Engine::drive_for(const queue::Request& request, int64_t until_ns) {
   int64_t quiet_since = now_ns();
   for (;;) {
     bool any = drive(true);
-    if (request.done() || (stopped() && !inbox_filled_.load())) return true;
+    if (request.settled() || (stopped() && !inbox_filled_.load())) return true;
     int64_t now = now_ns();
     if (any) {
       quiet_since = now;
@@ -190,7 +190,7 @@ bool Engine::wait(queue::Request& request, int64_t slice_ns) {
   if (forked_) check_usable();
   const int64_t until = now_ns() + slice_ns;
   bool said = false;
-  while (!request.done()) {
+  while (!request.settled()) {
     if (!said && request.item.sig && !request.urgent) {
       // Neither a batch that is only partly here nor the hope for company may keep this request back.
       said = true;
@@ -201,12 +201,12 @@ bool Engine::wait(queue::Request& request, int64_t slice_ns) {
       bool done = drive_for(request, until);
       leave_driver();
       if (inbox_filled_.load()) try_drive();
-      if (!done || stopped()) return request.done();
+      if (!done || stopped()) return request.settled();
       continue;
     }
     bell_->ring();  // the driver may be asleep; it has to see what we left in the inbox
-    for (int64_t start = now_ns(); !request.done() && now_ns() - start < config_.spin_ns;) relax();
-    if (request.done()) break;
+    for (int64_t start = now_ns(); !request.settled() && now_ns() - start < config_.spin_ns;) relax();
+    if (request.settled()) break;
     parked_.fetch_add(1);
     std::atomic_thread_fence(std::memory_order_seq_cst);
     if (driver_.try_lock()) {
@@ -217,7 +217,7 @@ bool Engine::wait(queue::Request& request, int64_t slice_ns) {
     }
     request.sleep(std::max<int64_t>(1, std::min<int64_t>(until - now_ns(), 50'000'000)));
     parked_.fetch_sub(1);
-    if (now_ns() >= until) return request.done();
+    if (now_ns() >= until) return request.settled();
   }
   return true;
 }
@@ -226,7 +226,14 @@ bool Engine::poll(queue::Request& request) {
   Visit visit(*this);
   if (request.done()) return true;
   if (forked_) check_usable();
-  push({Command::Wanted, nullptr, request.set, *request.item.name, {}}, false);
+  if (!request.settled()) {
+    push({Command::Wanted, nullptr, request.set, *request.item.name, {}}, false);
+  } else if (driver_.try_lock()) {
+    bell_->set(BellState::Awake);
+    executor_->look_soon();
+    drive(true);
+    leave_driver();
+  }
   return request.done();
 }
 
@@ -240,7 +247,7 @@ bool Engine::has_input() {
 }
 
 int64_t Engine::next_deadline() const {
-  int64_t t = std::min({node_->next_deadline(), next_stall_check_, cause_due_, end_due_});
+  int64_t t = std::min({node_->next_deadline(), next_stall_check_, cause_due_, end_due_, executor_->next_look_ns()});
   if (!node_->flushed()) t = std::min(t, now_ns() + kRetryFlushNs);
   return t;
 }

@@ -72,6 +72,7 @@ void Engine::load_backends() {
   backends_.hierarchical = config_.hierarchical;
   backends_.emulation.allowed = config_.emulation;
   backends_.math = std::make_shared<data::HostMath>(load(config_.math_backend));
+  plan_devices();
 }
 
 int Engine::OwnFds::add(int fd) {
@@ -179,7 +180,7 @@ RequestRef Engine::new_request(control::SetId set, std::string name) {
 
 RequestRef Engine::submit(control::SignatureFields fields, std::optional<std::string> name, int32_t process_set,
                           std::vector<queue::Tensor> in, std::vector<queue::Tensor> out, bool soon,
-                          std::vector<std::vector<int64_t>> splits) {
+                          std::vector<std::vector<int64_t>> splits, std::vector<plugin::MarkRef> ready) {
   Visit visit(*this);
   check_usable();
   const auto set = sets_.find(process_set, control::op_name(fields.kind));
@@ -195,6 +196,7 @@ RequestRef Engine::submit(control::SignatureFields fields, std::optional<std::st
   request->in = std::move(in);
   request->out = std::move(out);
   request->splits = std::move(splits);
+  request->ready = std::move(ready);
   request->urgent = soon;
   if (!push({Command::Submit, request, set->id, {}, {}}, soon))
     throw InvalidRequest(std::string(kDuplicate) + " Name: '" + *request->item.name + "'.");
@@ -271,14 +273,14 @@ void Engine::take_inbox() {
       if (c.request) {
         std::string text = closing_text_;
         if (std::lock_guard lock(stop_mutex_); !stop_text_.empty()) text = stop_text_;
-        finish(c.request, &text);
+        end(c.request, &text);
       }
       continue;
     }
     if (node_->has_joined() && (c.type == Command::Submit || c.type == Command::Join || c.type == Command::Poison)) {
       // R9: after its JOIN a rank submits nothing until all have joined.
       const std::string text = "this rank has joined and waits for the others: it cannot submit operations now";
-      if (c.request) finish(c.request, &text);
+      if (c.request) end(c.request, &text);
       continue;
     }
     switch (c.type) {
@@ -289,7 +291,7 @@ void Engine::take_inbox() {
           live_.erase(c.request->handle);
           node_->poison(c.set, *c.request->item.name, kDuplicate);
           const std::string text = std::string(kDuplicate) + " Name: '" + *c.request->item.name + "'.";
-          finish(c.request, &text);
+          end(c.request, &text);
         }
         break;
       case Command::Poison:

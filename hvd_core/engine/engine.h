@@ -60,6 +60,16 @@ struct EngineConfig {
   bool local_alone = true;
   std::array<bool, HVD_COLL_COUNT> hierarchical{};
   bool emulation = true;
+  // Memory of devices: whose device table opens the devices of a type, the one that is opened where no tensor says
+  // which, and whose communicators read its memory, by HVD_* collective; an empty path: staged through host memory.
+  struct DeviceConfig {
+    std::string type;
+    Library table;
+    int32_t ordinal = 0;
+    std::array<Library, HVD_COLL_COUNT> routes;
+  };
+  std::vector<DeviceConfig> devices;
+  std::array<Library, HVD_COLL_COUNT> host_routes;  // collectives on host memory that go over another backend
   uint64_t fusion_threshold = 128u << 20;
   int64_t dissolve_after_ns = 1'000'000;
   uint32_t cache_capacity = 1024;
@@ -89,7 +99,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   // `process_set` is the user's number of a set here and below.
   queue::RequestRef submit(control::SignatureFields fields, std::optional<std::string> name, int32_t process_set,
                            std::vector<queue::Tensor> in, std::vector<queue::Tensor> out, bool soon,
-                           std::vector<std::vector<int64_t>> splits = {});
+                           std::vector<std::vector<int64_t>> splits = {}, std::vector<plugin::MarkRef> ready = {});
   queue::RequestRef join();
   // All ranks of the job add and remove the same sets in the same order. The request of an addition ends with the new
   // number in process_set.
@@ -102,8 +112,21 @@ class Engine final : private control::Node::Host, private data::Executor::Events
               const std::string& text);
 
   bool poll(queue::Request& request);
-  // Waits until the request is done (true) or about `slice_ns` have passed (false).
+  // Waits until the request is settled (true) or about `slice_ns` have passed (false).
   bool wait(queue::Request& request, int64_t slice_ns);
+
+  // engine_devices.cc. Types of devices whose tensors can be submitted, beside host memory.
+  std::vector<std::string> device_types() const;
+  // The device that a tensor is on, opened if it is the first. Throws InvalidRequest, plugin::BackendError.
+  std::shared_ptr<plugin::Device> device_of(const queue::Tensor& tensor) const;
+  // Where the streams of these tensors have their data; to be given to submit().
+  std::vector<plugin::MarkRef> ready_marks(const std::vector<queue::Tensor>& in,
+                                           const std::vector<queue::Tensor>& out) const;
+  // For a settled request that has not failed: what is given to the native stream from now on comes after its work.
+  // False: the device cannot do that, finish() has to be waited for.
+  bool order_after(queue::Request& request, void* stream);
+  // Waits until the request is done (true) or about `slice_ns` have passed (false).
+  bool finish(queue::Request& request, int64_t slice_ns);
 
   // Ends the job for all ranks in good order: what was agreed is executed first; aborts when the deadline passes. True
   // when it has ended, false when about `slice_ns` have passed: call again.
@@ -115,7 +138,10 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   void close();
   // In a forked child: this engine is the parent's. It closes nothing, ends nothing, refuses everything, and must not
   // be destroyed there: the parent's threads may have been in the middle of changing any part of it.
-  void in_forked_child() noexcept { forked_ = true; }
+  void in_forked_child() noexcept {
+    forked_ = true;
+    for (auto& [type, plan] : backends_.devices) plan->abandon();
+  }
   bool belongs_to_parent() const noexcept { return forked_; }
 
   bool stopped() const { return stopped_.load(std::memory_order_acquire); }
@@ -141,12 +167,14 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   void link_lost(control::Rank peer, const std::string& why) override;
   // data::Executor::Events
   void completed(const queue::RequestRef& request) override;
+  void enqueued(const queue::RequestRef& request, const plugin::MarkRef& end) override;
   void refused(const queue::RequestRef& request, const std::string& why) override;
   void broken(int32_t code, const std::string& why) override;
 
   queue::RequestRef new_request(control::SetId set, std::string name);
   queue::RequestRef live_request(control::RequestToken token);
   void load_backends();
+  void plan_devices();
   void build_links();
   void watch(int fd, int32_t peer, bool is_death);
   void check_usable() const;
@@ -158,7 +186,8 @@ class Engine final : private control::Node::Host, private data::Executor::Events
     Engine& engine;
   };
   bool push(Command c, bool soon);  // false: a submission of a name that is in flight
-  void finish(const queue::RequestRef& request, const std::string* error);
+  void end(const queue::RequestRef& request, const std::string* error);
+  void free_name(const queue::Request& request);
   void fail_everything(const std::string& text);
   void stop(const std::string& text);
   std::string who(int32_t rank) const;

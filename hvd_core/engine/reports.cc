@@ -17,15 +17,24 @@ constexpr int64_t kEndGraceNs = 10'000'000'000;
 constexpr int64_t kSettleNs = 500'000'000;
 }  // namespace
 
-void Engine::finish(const RequestRef& request, const std::string* error) {
-  if (request->item.sig && request->item.sig->fields().repeats) {
-    std::lock_guard lock(inbox_mutex_);  // before completion: the caller may use the name again at once
-    names_.erase(request->key());
-  }
+// Before completion: the caller may use the name again at once.
+void Engine::free_name(const queue::Request& request) {
+  if (!request.item.sig || !request.item.sig->fields().repeats) return;
+  std::lock_guard lock(inbox_mutex_);
+  names_.erase(request.key());
+}
+
+void Engine::end(const RequestRef& request, const std::string* error) {
+  if (!request->enqueued()) free_name(*request);
   if (error)
     request->fail(*error);
   else
     request->complete();
+}
+
+void Engine::enqueued(const RequestRef& request, const plugin::MarkRef& mark) {
+  free_name(*request);
+  request->enqueue(mark);
 }
 
 void Engine::execute(control::SetId set, std::vector<control::ExecItem> items) {
@@ -44,17 +53,17 @@ void Engine::fail(control::RequestToken token, const std::string& text) {
   if (it == live_.end()) return;
   auto request = std::move(it->second);
   live_.erase(it);
-  finish(request, &text);
+  end(request, &text);
 }
 
 void Engine::completed(const RequestRef& request) {
   live_.erase(request->handle);
-  finish(request, nullptr);
+  end(request, nullptr);
 }
 
 void Engine::refused(const RequestRef& request, const std::string& why) {
   live_.erase(request->handle);
-  finish(request, &why);
+  end(request, &why);
 }
 
 void Engine::joined(control::Rank last) {
@@ -120,7 +129,7 @@ void Engine::aborted(const std::string& cause) {
 }
 
 void Engine::fail_everything(const std::string& text) {
-  for (auto& [token, request] : live_) finish(request, &text);
+  for (auto& [token, request] : live_) end(request, &text);
   live_.clear();
   if (join_request_) join_request_->fail(text);
   join_request_.reset();

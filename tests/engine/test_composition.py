@@ -43,7 +43,7 @@ def run_emulated(flags=None, seed=1):
 
 
 def run_staged(flags=None):
-    program = native_program.build("staged_test", [*SOURCES, "data/device_queue.cc", "data/staged.cc"], flags)
+    program = native_program.build("staged_test", [*SOURCES, "data/relocated.cc", "data/staged.cc"], flags)
     libraries = [native_program.backend(source, flags) for source in (POOR, FAR)]
     command = [program, native_program.shm_library(), *libraries]
     check(command, {"HOROVOD_BACKEND_FAR_DELAY_US": "100"})

@@ -15,6 +15,13 @@ void same_layout(const std::vector<queue::Tensor>& in, const std::vector<queue::
   for (size_t i = 0; i < in.size(); ++i)
     require(in[i].dtype == out[i].dtype && in[i].shape == out[i].shape,
             "an output must have the shape and type of its input");
+  same_device(in, out);
+}
+
+void same_device(const std::vector<queue::Tensor>& in, const std::vector<queue::Tensor>& out) {
+  for (size_t i = 0; i < out.size(); ++i)
+    require(in[i].device_type == out[i].device_type && in[i].device_id == out[i].device_id,
+            "an output must be on the device of its input");
 }
 
 control::SignatureFields fields_of(control::OpKind kind, const std::vector<queue::Tensor>& in) {
@@ -23,8 +30,8 @@ control::SignatureFields fields_of(control::OpKind kind, const std::vector<queue
   f.kind = kind;
   f.device_type = in[0].device_type;
   for (const auto& t : in) {
-    require(t.device_type == f.device_type, "Tensors in list must be on same device.");
-    require(t.device_type == "cpu", "no backend serves tensors on device type '" + t.device_type + "'");
+    require(t.device_type == f.device_type && t.device_id == in[0].device_id,
+            "Tensors in list must be on same device.");
     f.tensors.push_back({t.dtype, t.shape});
   }
   return f;

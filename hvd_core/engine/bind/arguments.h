@@ -32,6 +32,8 @@ T argument(pybind11::handle value, const char* name, const char* what) {
   }
 }
 void same_layout(const std::vector<queue::Tensor>& in, const std::vector<queue::Tensor>& out);
+// As many outputs as inputs, or none.
+void same_device(const std::vector<queue::Tensor>& in, const std::vector<queue::Tensor>& out);
 control::SignatureFields fields_of(control::OpKind kind, const std::vector<queue::Tensor>& in);
 void check_floating(const std::vector<queue::Tensor>& in);
 void check_reducible(const std::vector<queue::Tensor>& in, int op);

@@ -56,6 +56,22 @@ EngineConfig::Library library_of(const py::handle& pair) {
   return {name, path};
 }
 
+using Routes = std::array<EngineConfig::Library, HVD_COLL_COUNT>;
+
+// {collective: (name, path) or None}
+void read_routes(const py::handle& d, Routes& routes) {
+  for (auto [coll, library] : d.cast<py::dict>()) routes.at(coll.cast<size_t>()) = library_of(library);
+}
+
+EngineConfig::DeviceConfig device_of(const py::dict& d) {
+  EngineConfig::DeviceConfig c;
+  c.type = d["type"].cast<std::string>();
+  c.table = library_of(d["table"]);
+  c.ordinal = d["ordinal"].cast<int32_t>();
+  read_routes(d["routes"], c.routes);
+  return c;
+}
+
 }  // namespace
 
 EngineConfig config_of(const py::dict& d) {
@@ -77,6 +93,9 @@ EngineConfig config_of(const py::dict& d) {
   c.local_alone = d["local_alone"].cast<bool>();
   for (int coll : d["hierarchical"].cast<std::vector<int>>()) c.hierarchical.at(static_cast<size_t>(coll)) = true;
   c.emulation = d["emulation"].cast<bool>();
+  if (d.contains("devices"))
+    for (auto x : d["devices"].cast<py::list>()) c.devices.push_back(device_of(x.cast<py::dict>()));
+  if (d.contains("host_routes")) read_routes(d["host_routes"], c.host_routes);
   c.fusion_threshold = d["fusion_threshold"].cast<uint64_t>();
   c.dissolve_after_ns = static_cast<int64_t>(d["cycle_time_ms"].cast<double>() * 1e6);
   c.cache_capacity = d["cache_capacity"].cast<uint32_t>();

@@ -16,7 +16,6 @@ namespace py = pybind11;
 namespace hvd::bind {
 namespace {
 
-constexpr int64_t kSignalSliceNs = 100'000'000;
 constexpr const char* kReduceOp = "the number of a reduce op";
 constexpr const char* kNumber = "a number";
 
@@ -84,9 +83,18 @@ auto PyEngine::checked(control::OpKind kind, const std::optional<std::string>& n
 uint64_t PyEngine::submit(control::SignatureFields fields, const std::optional<std::string>& name, int set,
                           std::vector<queue::Tensor> in, std::vector<queue::Tensor> out, bool wait,
                           std::vector<std::vector<int64_t>> splits) {
-  auto request = engine_->submit(std::move(fields), name, set, std::move(in), std::move(out), wait, std::move(splits));
+  std::vector<plugin::MarkRef> ready;
+  std::optional<uint64_t> stream;
+  const bool on_device = !in.empty() && !in[0].on_host();
+  if (on_device) {
+    ready = ready_marks(fields, name, set, in, out);
+    if (in[0].has_stream) stream = reinterpret_cast<uint64_t>(in[0].stream);
+  }
+  auto request = engine_->submit(std::move(fields), name, set, std::move(in), std::move(out), wait, std::move(splits),
+                                 std::move(ready));
   if (!wait) return keep(std::move(request));
   await(*request);
+  if (on_device) order(*request, stream);
   return 0;
 }
 
@@ -179,6 +187,7 @@ uint64_t PyEngine::reducescatter(py::handle inputs, py::handle outputs, const st
       require(in[i].dtype == out[i].dtype && out[i].shape == shape,
               "the output of a reducescatter must have its input's type and this rank's share of its rows");
     }
+    same_device(in, out);
     auto f = fields_of(control::OpKind::Reducescatter, in);
     f.reduce_op = op;
     f.prescale = argument<double>(prescale, "prescale_factor", kNumber);
@@ -208,8 +217,7 @@ std::map<int32_t, std::vector<int32_t>> PyEngine::process_sets() { return engine
 
 std::vector<int64_t> PyEngine::received_splits(uint64_t handle, size_t index) {
   auto request = find(handle);
-  require(request->done() && request->ok() && index < request->received_splits.size(),
-          "this handle has no such received splits");
+  require(request->ok() && index < request->received_splits.size(), "this handle has no such received splits");
   return request->received_splits[index];
 }
 
@@ -260,15 +268,15 @@ void PyEngine::release(uint64_t handle) {
 }
 
 void PyEngine::await(queue::Request& request) {
-  while (!request.done()) {
-    bool done;
+  while (!request.settled()) {
+    bool settled;
     {
       py::gil_scoped_release nogil;
-      done = engine_->wait(request, kSignalSliceNs);
+      settled = engine_->wait(request, kSignalSliceNs);
     }
-    if (!done && PyErr_CheckSignals() != 0) throw py::error_already_set();
+    if (!settled && PyErr_CheckSignals() != 0) throw py::error_already_set();
   }
-  if (!request.ok()) throw EngineStopped(request.error());
+  if (request.failed()) throw EngineStopped(request.error());
 }
 
 bool PyEngine::poll(uint64_t handle) { return engine_->poll(*find(handle)); }
@@ -292,7 +300,8 @@ void PyEngine::wait_many(const std::vector<uint64_t>& handles) {
 
 py::capsule PyEngine::output(uint64_t handle, size_t index) {
   auto request = find(handle);
-  require(request->done() && request->ok() && index < request->outputs.size(), "this handle has no such output");
+  require(request->ok() && index < request->outputs.size(), "this handle has no such output");
+  require(!request->outputs[index].device_memory, "this output is on a device: copy_output() copies it");
   require(request->outputs[index].data != nullptr, "this output was taken already");
   return capsule_of(std::move(request->outputs[index]));
 }
@@ -320,23 +329,6 @@ void PyEngine::abort(const std::string& cause) {
 void PyEngine::close() {
   py::gil_scoped_release nogil;
   engine_->close();
-}
-
-py::list PyEngine::backend_info() const {
-  const auto& backends = engine_->backends();
-  py::list found;
-  for (const auto& [role, b] : {std::pair{"local", backends.local}, std::pair{"global", backends.global}}) {
-    if (!b) continue;
-    py::dict d;
-    d["role"] = role;
-    d["name"] = b->name();
-    d["version"] = b->version();
-    d["vendor_lib"] = b->vendor_lib();
-    d["path"] = b->path();
-    d["abi_minor"] = b->abi_minor();
-    found.append(std::move(d));
-  }
-  return found;
 }
 
 void bind_engine(py::module_& m) {
@@ -368,6 +360,10 @@ void bind_engine(py::module_& m) {
       .def("release", &PyEngine::release)
       .def("output", &PyEngine::output)
       .def("output_count", &PyEngine::output_count)
+      .def("output_info", &PyEngine::output_info, py::arg("handle"), py::arg("index") = 0)
+      .def("copy_output", &PyEngine::copy_output, py::arg("handle"), py::arg("index"), py::arg("tensor"))
+      .def("order_after", &PyEngine::order_after, py::arg("handle"), py::arg("stream"))
+      .def("device_types", &PyEngine::device_types)
       .def("last_joined", &PyEngine::last_joined)
       .def("shutdown", &PyEngine::shutdown, py::arg("text"), py::arg("timeout_s"))
       .def("abort", &PyEngine::abort)

@@ -17,6 +17,9 @@
 
 namespace hvd::bind {
 
+// Waits let go of Python's lock for so long at a time, then look for signals.
+constexpr int64_t kSignalSliceNs = 100'000'000;
+
 class PyEngine {
  public:
   explicit PyEngine(const pybind11::dict& config);
@@ -62,6 +65,12 @@ class PyEngine {
   bool stopped() const { return engine_->stopped(); }
   pybind11::list backend_info() const;
 
+  // py_engine_devices.cc
+  std::vector<std::string> device_types() const { return engine_->device_types(); }
+  void order_after(uint64_t handle, std::optional<uint64_t> stream);
+  pybind11::tuple output_info(uint64_t handle, size_t index);
+  void copy_output(uint64_t handle, size_t index, pybind11::handle tensor);
+
  private:
   uint64_t submit(control::SignatureFields fields, const std::optional<std::string>& name, int set,
                   std::vector<queue::Tensor> in, std::vector<queue::Tensor> out, bool wait,
@@ -70,6 +79,13 @@ class PyEngine {
   template <typename F>
   auto checked(control::OpKind kind, const std::optional<std::string>& name, int set, F&& make);
   void await(queue::Request& request);
+  // py_engine_devices.cc
+  std::vector<plugin::MarkRef> ready_marks(const control::SignatureFields& fields,
+                                           const std::optional<std::string>& name, int set,
+                                           const std::vector<queue::Tensor>& in, const std::vector<queue::Tensor>& out);
+  void order(queue::Request& request, std::optional<uint64_t> stream);
+  void await_end(queue::Request& request);
+  pybind11::list served(const std::string& type) const;
   queue::RequestRef find(uint64_t handle);
   uint64_t keep(queue::RequestRef request);
 

@@ -178,6 +178,8 @@ Tensor tensor_of(py::handle object, bool writable) {
     t.shape = ref.shape;
     t.device_type = ref.device_type;
     t.device_id = ref.device_id;
+    t.has_stream = ref.stream.has_value();
+    if (ref.stream) t.stream = reinterpret_cast<void*>(*ref.stream);
     return t;
   }
   throw py::type_error("expected a NumPy array or a tensor with DLPack's C exchange API, got " +
@@ -228,14 +230,16 @@ py::capsule capsule_of(queue::Output output) {
 }
 
 void bind_tensor_ref(py::module_& m) {
-  py::class_<TensorRef>(m, "TensorRef",
-                        "An address with its description: a tensor of a framework without DLPack's API.")
+  py::class_<TensorRef>(
+      m, "TensorRef",
+      "An address with its description: a tensor of a framework without DLPack's API, or on a device. "
+      "stream: the native stream whose work so far makes the data; None: they are ready.")
       .def(py::init([](uint64_t address, std::vector<int64_t> shape, int32_t dtype, std::string device_type,
-                       int32_t device_id) {
-             return TensorRef{address, std::move(shape), dtype, std::move(device_type), device_id};
+                       int32_t device_id, std::optional<uint64_t> stream) {
+             return TensorRef{address, std::move(shape), dtype, std::move(device_type), device_id, stream};
            }),
-           py::arg("ptr"), py::arg("shape"), py::arg("dtype"), py::arg("device_type") = "cpu",
-           py::arg("device_id") = 0);
+           py::arg("ptr"), py::arg("shape"), py::arg("dtype"), py::arg("device_type") = "cpu", py::arg("device_id") = 0,
+           py::arg("stream") = py::none());
 }
 
 }  // namespace hvd::bind

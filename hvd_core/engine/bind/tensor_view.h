@@ -6,6 +6,7 @@
 
 #include <pybind11/pybind11.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@ struct TensorRef {
   int32_t dtype = 0;
   std::string device_type;
   int32_t device_id = 0;
+  std::optional<uint64_t> stream;  // native; what it has been given so far makes the data
 };
 
 // Throws pybind11::value_error for what cannot be used: a dtype without a number, memory that is not contiguous.

@@ -7,15 +7,18 @@
 
 namespace hvd::data {
 
-const Ability& Abilities::ask(int32_t coll, int32_t dtype, int32_t op, bool varying) {
-  if (!reduces(coll)) op = HVD_SUM;
+const Ability& Abilities::ask(int32_t coll, int32_t dtype, int32_t op, bool varying, uint32_t factors) {
+  if (!reduces(coll)) {
+    op = HVD_SUM;
+    factors = kNone;
+  }
   const uint32_t key = static_cast<uint32_t>(coll) << 24 | (static_cast<uint32_t>(dtype) & 0xff) << 16 |
-                       (static_cast<uint32_t>(op) & 0xff) << 8 | (varying ? 1u : 0u);
+                       (static_cast<uint32_t>(op) & 0xff) << 8 | (varying ? 1u : 0u) | factors;
   if (last_ && key == last_key_) return *last_;
   const auto [at, fresh] = known_.try_emplace(key);
   if (fresh) {
     try {
-      at->second = query(coll, dtype, op, varying);
+      at->second = query(coll, dtype, op, varying, factors);
     } catch (...) {
       known_.erase(at);
       throw;
@@ -26,11 +29,14 @@ const Ability& Abilities::ask(int32_t coll, int32_t dtype, int32_t op, bool vary
   return at->second;
 }
 
-Ability Abilities::query(int32_t coll, int32_t dtype, int32_t op, bool varying) {
+Ability Abilities::query(int32_t coll, int32_t dtype, int32_t op, bool varying, uint32_t factors) {
   plugin::Collective c;
   c.coll = coll;
   c.dtype = dtype;
   c.op = op;
+  // A query may not depend on the values: any that are not 1 do.
+  if (factors & kPrescale) c.prescale = 0.5;
+  if (factors & kPostscale) c.postscale = 0.5;
   const auto size = static_cast<uint64_t>(comm_.size());
   if (coll != HVD_BARRIER) {
     // One buffer that every rank has one element of; addresses are not looked at.

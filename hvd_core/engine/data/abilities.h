@@ -22,8 +22,12 @@ class Abilities {
  public:
   explicit Abilities(plugin::Communicator& comm) : comm_(comm) {}
 
-  // `varying`: with explicit sizes per rank (allgather, reducescatter, alltoall). `op` matters to reductions only.
-  const Ability& ask(int32_t coll, int32_t dtype, int32_t op, bool varying);
+  // Which factors of a reduction differ from 1.
+  enum Factors : uint32_t { kNone = 0, kPrescale = 2, kPostscale = 4 };
+
+  // `varying`: with explicit sizes per rank (allgather, reducescatter, alltoall). `op` and `factors` matter to
+  // reductions only.
+  const Ability& ask(int32_t coll, int32_t dtype, int32_t op, bool varying, uint32_t factors = kNone);
   const Ability& ask(const plugin::Collective& c) {
     return ask(c.coll, c.dtype, c.op, !c.out_counts.empty() || !c.in_counts.empty());
   }
@@ -32,7 +36,7 @@ class Abilities {
   }
 
  private:
-  Ability query(int32_t coll, int32_t dtype, int32_t op, bool varying);
+  Ability query(int32_t coll, int32_t dtype, int32_t op, bool varying, uint32_t factors);
 
   plugin::Communicator& comm_;
   std::map<uint32_t, Ability> known_;

@@ -33,8 +33,10 @@ int32_t coll_of(OpKind kind) {
 
 }  // namespace
 
-void Batch::plan(Program& program, SetComms& set, const HostMath& math, std::vector<Work>& work, uint64_t seq) {
+void Batch::plan(Program& program, SetComms& set, SetDevice* device, const HostMath& math, std::vector<Work>& work,
+                 uint64_t seq) {
   set_ = &set;
+  device_ = device;
   math_ = &math;
   work_ = &work;
   seq_ = seq;
@@ -65,19 +67,33 @@ void Batch::collect(Program& program) {
       const auto& shape = f.tensors[i].shape;
       for (size_t d = 1; d < shape.size(); ++d) p.row *= static_cast<uint64_t>(shape[d]);
       if (r) {
-        p.in = r->in[i].data;
+        p.in.base = r->in[i].data;
         p.count = r->in[i].count();
-        if (!r->out.empty()) p.out = r->out[i].data;
+        if (!r->out.empty()) p.out.base = r->out[i].data;
       } else if (!control::sizes_vary(f.kind)) {  // to the others a rank that has joined adds no rows
         p.count = p.row * (shape.empty() ? 1 : static_cast<uint64_t>(shape[0]));
-        const uint64_t bytes = p.count * control::dtype_bytes(p.dtype);
-        p.in = p.out = program.scratch(bytes);
-        fill_neutral(p.in, bytes, p.dtype, f.reduce_op);
-        if (f.kind == OpKind::Reducescatter) p.out = program.scratch(bytes);
+        add_neutral(program, p, f.reduce_op, f.kind == OpKind::Reducescatter);
       }
       pieces_.push_back(p);
     }
   }
+}
+
+// What a rank that has joined puts in; `apart`: the result goes elsewhere.
+void Batch::add_neutral(Program& program, Piece& p, int32_t op, bool apart) {
+  const uint64_t bytes = p.count * control::dtype_bytes(p.dtype);
+  const hvd_buf host = program.scratch_buf(bytes);
+  fill_neutral(host.base, bytes, p.dtype, op);
+  p.in = p.out = device_ ? device_scratch(program, bytes) : host;
+  if (device_ && bytes) device_->device()->copy(device_->device()->stream(), {{p.in, host, bytes}});
+  if (apart) p.out = device_ ? device_scratch(program, bytes) : program.scratch_buf(bytes);
+}
+
+hvd_buf Batch::device_scratch(Program& program, uint64_t bytes) {
+  auto memory = device_->device()->allocate(HVD_MEM_DEVICE, bytes);
+  const hvd_buf buf = memory->buf;
+  program.keep(std::move(memory));
+  return buf;
 }
 
 // One collective per dtype: a batch has one, but a group may mix them.
@@ -105,6 +121,7 @@ plugin::Collective& Batch::begin(int32_t coll, int32_t dtype) {
   c.postscale = f.postscale;
   c.deadline_ns = HVD_NO_DEADLINE;
   c.seq = seq_;
+  if (device_) c.stream = device_->device()->stream();
   if (f.kind == OpKind::Broadcast)
     while (set_->layout().members[static_cast<size_t>(c.root)] != f.root) ++c.root;
   return c;
@@ -112,8 +129,8 @@ plugin::Collective& Batch::begin(int32_t coll, int32_t dtype) {
 
 void Batch::add(const Piece& p, uint64_t out_count) {
   const uint64_t width = control::dtype_bytes(p.dtype);
-  collective_.in.push_back({p.in, 0, p.count * width});
-  collective_.out.push_back({p.out, 0, out_count * width});
+  collective_.in.push_back({p.in.base, p.in.offset, p.count * width});
+  collective_.out.push_back({p.out.base, p.out.offset, out_count * width});
   collective_.counts.push_back(p.count);
 }
 
@@ -139,7 +156,10 @@ void Batch::emit(Program& program, int32_t coll, const std::vector<size_t>& piec
     }
     add(p, out_count);
   }
-  if (fields(pieces_[pieces[0]]).kind == OpKind::Adasum)
+  const bool adasum = fields(pieces_[pieces[0]]).kind == OpKind::Adasum;
+  if (device_)
+    adasum ? device_->plan_adasum(program, c) : device_->plan(program, c);
+  else if (adasum)
     plan_adasum(program, *set_, *math_, c);
   else
     set_->plan(program, c);
@@ -157,6 +177,7 @@ void Batch::plan_allgather(Program& program) {
   rows_in_ = program.scratch_array<int64_t>(n * ranks);
   auto& c = begin(HVD_ALLGATHER, HVD_INT64);
   c.op = 0;
+  c.stream = nullptr;
   c.in = {{mine, 0, n * sizeof(int64_t)}};
   c.out = {{rows_in_, 0, n * ranks * sizeof(int64_t)}};
   c.counts = {n};
@@ -187,6 +208,7 @@ void Batch::plan_alltoall(Program& program) {
     p.count = static_cast<uint64_t>(sent) * p.row;
   }
   auto& c = begin(HVD_ALLTOALL, HVD_INT64);
+  c.stream = nullptr;
   c.in = {{rows_out_, 0, n * ranks * sizeof(int64_t)}};
   c.out = {{rows_in_, 0, n * ranks * sizeof(int64_t)}};
   c.counts = {n * ranks};
@@ -208,15 +230,21 @@ void Batch::allocate_output(Program& program, size_t piece, int64_t rows) {
   const uint64_t bytes = static_cast<uint64_t>(rows) * p.row * control::dtype_bytes(p.dtype);
   queue::Request* r = request(p);
   if (!r) {
-    p.out = program.scratch(bytes);
+    p.out = device_ ? device_scratch(program, bytes) : program.scratch_buf(bytes);
     return;
   }
   Output out;
   out.dtype = p.dtype;
   out.shape = fields(p).tensors[p.index].shape;
   out.shape[0] = rows;
-  out.data = queue::allocate(bytes);
-  p.out = out.data.get();
+  if (device_) {
+    out.device_type = fields(p).device_type;
+    out.device_memory = device_->device()->allocate(HVD_MEM_DEVICE, bytes);
+    p.out = out.device_memory->buf;
+  } else {
+    out.data = queue::allocate(bytes);
+    p.out.base = out.data.get();
+  }
   r->outputs.push_back(std::move(out));
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/data/set_comms.h"
+#include "engine/data/set_device.h"
 #include "engine/queue/request.h"
 
 namespace hvd::data {
@@ -19,16 +20,17 @@ class Batch {
  public:
   // Writes the steps that carry out `work` on the set; `work` and `set` must live until the program has run. Objects
   // are used again and again, so that a batch like the last one allocates nothing. Throws plugin::BackendError.
-  void plan(Program& program, SetComms& set, const HostMath& math, std::vector<Work>& work, uint64_t seq);
+  // `device`: the set's ways for the tensors' device; null: they are in host memory.
+  void plan(Program& program, SetComms& set, SetDevice* device, const HostMath& math, std::vector<Work>& work,
+            uint64_t seq);
 
  private:
   // One tensor of one request.
   struct Piece {
     size_t work = 0, index = 0;
-    void* in = nullptr;
-    void* out = nullptr;
-    uint64_t count = 0;  // elements that go in
-    uint64_t row = 1;    // elements of one row (all dimensions but the first)
+    hvd_buf in{}, out{};  // their sizes are set when a collective is made of them
+    uint64_t count = 0;   // elements that go in
+    uint64_t row = 1;     // elements of one row (all dimensions but the first)
     int32_t dtype = 0;
   };
 
@@ -36,6 +38,8 @@ class Batch {
   void plan_by_dtype(Program& program);
   void plan_allgather(Program& program);
   void plan_alltoall(Program& program);
+  void add_neutral(Program& program, Piece& p, int32_t op, bool apart);
+  hvd_buf device_scratch(Program& program, uint64_t bytes);
   void allocate_output(Program& program, size_t piece, int64_t rows);
   plugin::Collective& begin(int32_t coll, int32_t dtype);
   void add(const Piece& p, uint64_t out_count);
@@ -44,6 +48,7 @@ class Batch {
   queue::Request* request(const Piece& p) const { return (*work_)[p.work].request.get(); }
 
   SetComms* set_ = nullptr;
+  SetDevice* device_ = nullptr;
   const HostMath* math_ = nullptr;
   std::vector<Work>* work_ = nullptr;
   uint64_t seq_ = 0;

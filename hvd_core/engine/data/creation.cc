@@ -14,17 +14,16 @@ namespace {
 constexpr int64_t kPatienceNs = 2'000'000'000;
 }
 
-Creation::Creation(Backends backends, Layout layout, std::string key, std::shared_ptr<plugin::Store> store,
-                   int64_t deadline_ns, const observe::CoreMask& cores)
-    : store_(store) {
-  thread_ = std::thread([state = state_, backends = std::move(backends), layout = std::move(layout),
-                         key = std::move(key), store = std::move(store), deadline_ns, cores]() mutable {
+Creation::Creation(std::function<std::shared_ptr<void>()> make, std::shared_ptr<plugin::Store> store,
+                   const observe::CoreMask& cores)
+    : store_(std::move(store)) {
+  thread_ = std::thread([state = state_, make = std::move(make), cores]() mutable {
     ::pthread_setname_np(::pthread_self(), "hvd-create");
     observe::use_all_of(cores);
-    std::shared_ptr<SetComms> made;
+    std::shared_ptr<void> made;
     std::exception_ptr error;
     try {
-      made = std::make_shared<SetComms>(backends, std::move(layout), key, *store, deadline_ns);
+      made = make();
     } catch (...) {
       error = std::current_exception();
     }
@@ -59,7 +58,7 @@ bool Creation::wait(int64_t deadline_ns) {
                                   [this] { return state_->done; });
 }
 
-std::shared_ptr<SetComms> Creation::take() {
+std::shared_ptr<void> Creation::take() {
   std::lock_guard lock(state_->mutex);
   if (state_->error) std::rethrow_exception(state_->error);
   return std::move(state_->result);

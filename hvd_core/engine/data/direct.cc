@@ -12,26 +12,6 @@
 
 namespace hvd::data {
 
-namespace {
-
-plugin::Collective one_of(const plugin::Collective& c, size_t i, size_t ranks) {
-  const auto row = [&](const std::vector<uint64_t>& all) {
-    if (all.empty()) return all;
-    const auto from = all.begin() + static_cast<ptrdiff_t>(i * ranks);
-    return std::vector<uint64_t>(from, from + static_cast<ptrdiff_t>(ranks));
-  };
-  plugin::Collective one;
-  copy_settings(one, c);
-  one.in = {c.in[i]};
-  one.out = {c.out[i]};
-  one.counts = {c.counts[i]};
-  one.in_counts = row(c.in_counts);
-  one.out_counts = row(c.out_counts);
-  return one;
-}
-
-}  // namespace
-
 void DirectTransport::plan(Program& program, const plugin::Collective& c) {
   if (c.counts.size() > 1 && !(comm_.caps() & HVD_CAP_VECTORED)) {
     if (c.coll == HVD_ALLREDUCE || c.coll == HVD_REDUCE || c.coll == HVD_BROADCAST)
@@ -75,7 +55,7 @@ void DirectTransport::plan_packed(Program& program, const plugin::Collective& c)
 
 void DirectTransport::plan_each(Program& program, const plugin::Collective& c) {
   std::vector<plugin::Collective> members;
-  for (size_t i = 0; i < c.counts.size(); ++i) members.push_back(one_of(c, i, static_cast<size_t>(size())));
+  for (size_t i = 0; i < c.counts.size(); ++i) members.push_back(single_buffer(c, i, static_cast<size_t>(size())));
   plan_group(program, std::move(members));
 }
 
@@ -130,7 +110,7 @@ bool DirectTransport::oversized(const plugin::Collective& c, uint64_t max_count)
 void DirectTransport::split(Program& program, const plugin::Collective& c, size_t i, const Ability& ability) {
   const uint64_t width = control::dtype_bytes(c.dtype);
   const auto ranks = static_cast<uint64_t>(size());
-  plugin::Collective one = one_of(c, i, static_cast<size_t>(size()));
+  plugin::Collective one = single_buffer(c, i, static_cast<size_t>(size()));
   if (c.coll != HVD_ALLGATHER && c.coll != HVD_REDUCESCATTER) {
     for (uint64_t at = 0; at < c.counts[i]; at += ability.max_count) {
       const uint64_t n = std::min(ability.max_count, c.counts[i] - at);

@@ -11,7 +11,7 @@ namespace hvd::data {
 
 EmulatedTransport::EmulatedTransport(Transport& inner, plugin::Communicator& comm, const HostMath& math,
                                      EmulationPolicy policy)
-    : inner_(inner), comm_(comm), math_(math), policy_(std::move(policy)), routes_(comm) {}
+    : inner_(inner), comm_(comm), math_(math), policy_(std::move(policy)), routes_(comm, policy_.completes) {}
 
 namespace {
 std::string what_of(int32_t coll, int32_t dtype, int32_t op, const std::string& device) {
@@ -26,13 +26,15 @@ void EmulatedTransport::refuse(const plugin::Collective& c, Route route) const {
   std::string text = "horovod: " + what_of(c.coll, c.dtype, c.op, policy_.device_type) +
                      " is not supported by backend '" + comm_.backend().name() + "' and ";
   if (route != Route::None) {
-    text +=
-        "emulation is off (HOROVOD_EMULATION=0).\n  fix: HOROVOD_EMULATION=1, HOROVOD_BACKEND=" + policy_.device_type +
-        "." + coll_name(c.coll) + "=<another backend>, or cast.";
+    const std::string here = policy_.device_type + "." + coll_name(c.coll);
+    text += "emulation is off (HOROVOD_EMULATION=0).\n  fix: ";
+    text += policy_.device_type == "cpu"
+                ? "HOROVOD_EMULATION=1, HOROVOD_BACKEND=" + here + "=<another backend>, or cast."
+                : "HOROVOD_BACKEND=" + here + "=tcp, or cast.";  // one that serves host memory: staged
   } else if (reduces(c.coll) && !HostMath::reduces(c.dtype, c.op)) {
     text += "cannot be emulated: this reduction of " + std::string(control::dtype_name(c.dtype)) +
             " does not exist on host memory either.\n  fix: cast.";
-  } else if (!(comm_.caps() & HVD_CAP_REQUEST)) {
+  } else if (!policy_.completes && !(comm_.caps() & HVD_CAP_REQUEST)) {
     text += "cannot be emulated: the backend works on streams, which host memory does not have.\n  fix: " +
             std::string("HOROVOD_BACKEND=<another backend>, or cast.");
   } else {
@@ -71,15 +73,21 @@ plugin::Collective EmulatedTransport::settings(const plugin::Collective& c, int3
   return s;
 }
 
-void EmulatedTransport::plan(Program& program, const plugin::Collective& c) {
+Route EmulatedTransport::choose(const plugin::Collective& c) {
   uint64_t bytes = 0;
   if (reduces(c.coll))
     for (uint64_t n : c.counts) bytes += n * control::dtype_bytes(c.dtype);
   const bool varying = !c.out_counts.empty() || !c.in_counts.empty();
   const Route route = routes_.choose(c.coll, c.dtype, c.op, varying, bytes);
-  if (route == Route::Native) return inner_.plan(program, c);
+  if (route == Route::Native) return route;
   if (route == Route::None || !policy_.allowed) refuse(c, route);
   say(c, route);
+  return route;
+}
+
+void EmulatedTransport::plan(Program& program, const plugin::Collective& c) {
+  const Route route = choose(c);
+  if (route == Route::Native) return inner_.plan(program, c);
   switch (route) {
     case Route::Bytes:
       if (c.coll == HVD_BROADCAST) return broadcast_bytes(program, c);

@@ -31,6 +31,7 @@ struct EmulationPolicy {
   // Whether all members of the process set come to the same refusals. Between hosts, members without a lane do not:
   // there a refusal must end the job, or they would wait for ever.
   bool alike = true;
+  bool completes = false;             // whether the transport below waits for a STREAM communicator
   uint64_t scratch_bytes = 64 << 20;  // about so much is gathered at a time
   // What has been said; shared by the transports of one engine, so that nothing is said twice.
   std::shared_ptr<std::set<std::string>> said = std::make_shared<std::set<std::string>>();
@@ -38,13 +39,16 @@ struct EmulationPolicy {
 
 class EmulatedTransport final : public Transport {
  public:
-  // `inner` moves what `comm` can do itself (a DirectTransport over it). All three must outlive this object.
+  // `inner` moves what `comm` can do itself (a DirectTransport over it, or a BounceTransport). All three must outlive
+  // this object.
   EmulatedTransport(Transport& inner, plugin::Communicator& comm, const HostMath& math, EmulationPolicy policy = {});
 
   void plan(Program& program, const plugin::Collective& c) override;
   int32_t rank() const override { return inner_.rank(); }
   int32_t size() const override { return inner_.size(); }
 
+  // What plan() throws and says before it writes anything, for callers who write steps of their own before it.
+  void admit(const plugin::Collective& c) { choose(c); }
   // How a collective of a few elements is served; for reports. `varying`: with explicit sizes per rank.
   Service service(int32_t coll, int32_t dtype, int32_t op, bool varying = false);
 
@@ -63,6 +67,7 @@ class EmulatedTransport final : public Transport {
   };
   using Blocks = std::vector<char*>;  // one address per rank
 
+  Route choose(const plugin::Collective& c);
   void refuse(const plugin::Collective& c, Route route) const;
   void say(const plugin::Collective& c, Route route);
   plugin::Collective settings(const plugin::Collective& c, int32_t coll, int32_t dtype) const;

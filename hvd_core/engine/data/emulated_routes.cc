@@ -41,6 +41,9 @@ bool fits_integer(int32_t from, int32_t to, int32_t op, uint64_t ranks) {
 
 }  // namespace
 
+Routes::Routes(plugin::Communicator& comm, bool completes)
+    : comm_(comm), completes_(completes || (comm.caps() & HVD_CAP_REQUEST)), abilities_(comm) {}
+
 Carrier Routes::same_form(int32_t coll, int32_t dtype, bool varying) {
   const uint64_t width = control::dtype_bytes(dtype);
   Carrier best;
@@ -135,7 +138,7 @@ Route Routes::choose(int32_t coll, int32_t dtype, int32_t op, bool varying, uint
   // Only the composed alltoall can agree on a number of rounds.
   if (native.served && (coll != HVD_ALLTOALL || native.max_count == UINT64_MAX)) return Route::Native;
   // Computations between collectives need to know that a collective is through.
-  if (!(comm_.caps() & HVD_CAP_REQUEST)) return native.served ? Route::Native : Route::None;
+  if (!completes_) return native.served ? Route::Native : Route::None;
   switch (coll) {
     case HVD_ALLREDUCE:
     case HVD_REDUCE:

@@ -39,7 +39,8 @@ struct Widening {
 
 class Routes {
  public:
-  explicit Routes(plugin::Communicator& comm) : comm_(comm), abilities_(comm) {}
+  // `completes`: the transport above the communicator waits for what it starts, also where the communicator does not.
+  explicit Routes(plugin::Communicator& comm, bool completes = false);
 
   // `bytes`: of one rank's input, where that is the same on all ranks; 0 where it is not.
   Route choose(int32_t coll, int32_t dtype, int32_t op, bool varying, uint64_t bytes);
@@ -62,6 +63,7 @@ class Routes {
   Carrier same_form(int32_t coll, int32_t dtype, bool varying);
 
   plugin::Communicator& comm_;
+  const bool completes_;
   Abilities abilities_;
 };
 

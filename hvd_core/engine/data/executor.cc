@@ -9,6 +9,11 @@
 
 namespace hvd::data {
 
+namespace {
+const std::string kHost = "cpu";
+constexpr int64_t kLastWaitNs = 500'000'000;
+}  // namespace
+
 Executor::Executor(int32_t rank, std::vector<int32_t> hosts, std::string job, int64_t create_ns, Backends backends,
                    std::shared_ptr<plugin::Store> store, Events& events)
     : rank_(rank),
@@ -18,6 +23,11 @@ Executor::Executor(int32_t rank, std::vector<int32_t> hosts, std::string job, in
       backends_(std::move(backends)),
       store_(std::move(store)),
       events_(events) {}
+
+Executor::~Executor() {
+  if (!outstanding_.empty() || device_ || !put_away_.empty()) settle(observe::now_ns() + kLastWaitNs);
+  clear();
+}
 
 void Executor::execute(control::SetId set, std::vector<Work> batch) {
   queue_.push_back({Order::Execute, set, std::move(batch), {}, nullptr});
@@ -34,6 +44,7 @@ void Executor::remove(control::SetId set, queue::RequestRef request) {
 bool Executor::progress() {
   bool any = false;
   try {
+    if (!outstanding_.empty()) any = look_after_devices();
     while (!queue_.empty()) {
       try {
         if (!carry_out(queue_.front())) return any;
@@ -60,6 +71,7 @@ bool Executor::carry_out(Order& order) {
     case Order::Create:
       return carry_out_create(order);
     case Order::Remove: {
+      if (!outstanding_.empty() && busy(order.set)) return false;
       std::shared_ptr<SetComms> gone;
       std::lock_guard lock(sets_mutex_);
       if (auto it = sets_.find(order.set); it != sets_.end()) {
@@ -74,20 +86,31 @@ bool Executor::carry_out(Order& order) {
   if (!begun_) {
     auto it = sets_.find(order.set);
     if (it == sets_.end()) throw plugin::BackendError(HVD_E_INTERNAL, 0, 0, "no communicator for this process set");
-    begun_ = true;
-    batch_.plan(program_, *it->second, *backends_.math, order.work, ++seq_);
+    const std::string& type = order.work[0].item.sig->fields().device_type;
+    if (type != kHost) {
+      if (!begin_on_device(order, it->second, type)) return false;
+    } else {
+      begun_ = true;
+      batch_.plan(*program_, *it->second, nullptr, *backends_.math, order.work, ++seq_);
+    }
   }
-  return program_.advance();
+  return program_->advance();
+}
+
+void Executor::start_creation(std::function<std::shared_ptr<void>()> make) {
+  creation_ = std::make_unique<Creation>(std::move(make), store_, cores_);
 }
 
 bool Executor::carry_out_create(Order& order) {
   if (!creation_)
-    creation_ = std::make_unique<Creation>(backends_, make_layout(order.members, hosts_, rank_),
-                                           job_ + "/set/" + std::to_string(order.set), store_,
-                                           observe::now_ns() + create_ns_, cores_);
+    start_creation([backends = backends_, layout = make_layout(order.members, hosts_, rank_),
+                    key = job_ + "/set/" + std::to_string(order.set), store = store_,
+                    deadline_ns = observe::now_ns() + create_ns_] {
+      return std::make_shared<SetComms>(backends, layout, key, *store, deadline_ns);
+    });
   if (!creation_->done()) return false;
   auto creation = std::move(creation_);
-  auto comms = creation->take();
+  auto comms = std::static_pointer_cast<SetComms>(creation->take());
   std::lock_guard lock(sets_mutex_);
   if (aborted_) comms->abort();
   sets_[order.set] = std::move(comms);
@@ -95,10 +118,11 @@ bool Executor::carry_out_create(Order& order) {
 }
 
 void Executor::finish(const std::string* refusal) {
+  if (device_) return hand_over(refusal);
   Order order = std::move(queue_.front());
   queue_.pop_front();
   begun_ = false;
-  program_.clear();
+  program_->clear();
   const auto tell = [&](const queue::RequestRef& request) {
     if (!request) return;
     refusal ? events_.refused(request, *refusal) : events_.completed(request);
@@ -113,7 +137,7 @@ void Executor::wait(int64_t deadline_ns) {
     return;
   }
   try {
-    program_.wait(deadline_ns);
+    program_->wait(deadline_ns);
   } catch (const plugin::BackendError& e) {
     events_.broken(e.code, e.what());
   }
@@ -134,7 +158,8 @@ void Executor::clear() {
     creation_->give_up();
     given_up_ = std::move(creation_);
   }
-  program_.clear();
+  put_away();
+  program_->clear();
   begun_ = false;
 }
 

@@ -1,12 +1,15 @@
 // Carries out the log's orders, one at a time and in log order on all process sets: batches of requests, and the making
 // and ending of process sets' communicators.
 //
-// One order at a time: on host memory a later one cannot start before the earlier one is through. Nothing here waits,
-// except wait() and settle(). Used by the thread that drives the engine; abort() from any thread.
+// One order at a time: on host memory a later one cannot start before the earlier one is through. An order on a device
+// is through when the device's stream has all of it; what is still to happen there is outstanding, and its requests are
+// enqueued, until the stream has come to its end. Nothing here waits, except wait() and settle(). Used by the thread
+// that drives the engine; abort() from any thread.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -26,6 +29,8 @@ class Executor {
   struct Events {
     virtual ~Events() = default;
     virtual void completed(const queue::RequestRef& request) = 0;
+    // Its work is in a device's stream up to `end`; completed() follows.
+    virtual void enqueued(const queue::RequestRef& request, const plugin::MarkRef& end) = 0;
     // It cannot be done, which all ranks find alike: it fails, and the job goes on.
     virtual void refused(const queue::RequestRef& request, const std::string& why) = 0;
     // The running order failed (an HVD_E_* code): the other ranks may not know, the whole job must stop.
@@ -35,6 +40,7 @@ class Executor {
   // `job`: what the store's keys begin with. `create_ns`: how long the members of a set may take to come together.
   Executor(int32_t rank, std::vector<int32_t> hosts, std::string job, int64_t create_ns, Backends backends,
            std::shared_ptr<plugin::Store> store, Events& events);
+  ~Executor();
 
   // Orders, to be carried out one after the other. `request` may be null; it completes when the order is done.
   void execute(control::SetId set, std::vector<Work> batch);
@@ -47,13 +53,19 @@ class Executor {
   void wait(int64_t deadline_ns);
 
   bool idle() const { return queue_.empty(); }
-  bool in_flight() const { return !queue_.empty() && (program_.in_flight() || creation_); }
+  bool in_flight() const { return !queue_.empty() && (program_->in_flight() || creation_); }
+  // Work on devices that nobody waits for here: progress() looks after it when next_look_ns() has come (INT64_MAX:
+  // there is none), with pauses that grow while nothing happens.
+  bool outstanding() const { return !outstanding_.empty(); }
+  int64_t next_look_ns() const { return outstanding_.empty() ? INT64_MAX : next_look_ns_; }
+  void look_soon() { next_look_ns_ = 0; }
 
   void abort() noexcept;
   // Whether a set is being made, which abort() does not end: a backend may wait for its members until its deadline.
   bool creating() const { return creation_ != nullptr; }
-  // After abort: until the running collective has let go of its buffers, or the deadline.
-  void settle(int64_t deadline_ns) noexcept { program_.settle(deadline_ns); }
+  // After abort: until the running collective and the devices have let go of their buffers, or the deadline; what
+  // might still be used then is kept until the process ends.
+  void settle(int64_t deadline_ns) noexcept;
   // Forgets all orders (after abort). The requests are the engine's to fail.
   void clear();
 
@@ -66,9 +78,26 @@ class Executor {
     queue::RequestRef request;
   };
 
+  // What a device has been given and may not have done yet.
+  struct Outstanding {
+    std::unique_ptr<Program> program;  // with the memory that is used
+    std::vector<Work> work;
+    std::shared_ptr<SetComms> set;
+    SetDevice* device;
+    plugin::MarkRef end;
+  };
+
   bool carry_out(Order& order);
   bool carry_out_create(Order& order);
   void finish(const std::string* refusal);
+  void start_creation(std::function<std::shared_ptr<void>()> make);
+  // executor_devices.cc
+  bool begin_on_device(Order& order, const std::shared_ptr<SetComms>& set, const std::string& type);
+  void hand_over(const std::string* refusal);
+  bool look_after_devices();
+  bool busy(control::SetId set) const;
+  void put_away();
+  void free_put_away() noexcept;
 
   const int32_t rank_;
   const std::vector<int32_t> hosts_;
@@ -87,8 +116,17 @@ class Executor {
   // The order at the front of the queue.
   bool begun_ = false;
   Batch batch_;
-  Program program_;
+  std::unique_ptr<Program> program_ = std::make_unique<Program>();
   std::unique_ptr<Creation> creation_, given_up_;
+  std::shared_ptr<SetComms> device_set_;  // of a running order on a device
+  SetDevice* device_ = nullptr;
+
+  std::vector<Outstanding> outstanding_;  // in the order of each device's stream
+  int64_t next_look_ns_ = 0, look_pause_ns_ = 0;
+  std::vector<std::unique_ptr<Program>> spare_;
+  // Programs on devices that have failed or were aborted, until it is known whether their memory is still used.
+  std::vector<std::unique_ptr<Program>> put_away_;
+  bool settled_ = false, drained_ = false;
   uint64_t seq_ = 0;
 };
 

@@ -22,6 +22,22 @@ void copy_settings(plugin::Collective& to, const plugin::Collective& from) {
   to.stream = from.stream;
 }
 
+plugin::Collective single_buffer(const plugin::Collective& c, size_t i, size_t ranks) {
+  const auto row = [&](const std::vector<uint64_t>& all) {
+    if (all.empty()) return all;
+    const auto from = all.begin() + static_cast<ptrdiff_t>(i * ranks);
+    return std::vector<uint64_t>(from, from + static_cast<ptrdiff_t>(ranks));
+  };
+  plugin::Collective one;
+  copy_settings(one, c);
+  one.in = {c.in[i]};
+  one.out = {c.out[i]};
+  one.counts = {c.counts[i]};
+  one.in_counts = row(c.in_counts);
+  one.out_counts = row(c.out_counts);
+  return one;
+}
+
 bool reduces(int32_t coll) { return coll == HVD_ALLREDUCE || coll == HVD_REDUCE || coll == HVD_REDUCESCATTER; }
 bool rooted(int32_t coll) { return coll == HVD_REDUCE || coll == HVD_BROADCAST; }
 

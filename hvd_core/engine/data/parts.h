@@ -12,8 +12,13 @@ inline char* address(const hvd_buf& b) { return static_cast<char*>(b.base) + b.o
 // The part of `b` that begins `skip` bytes into it.
 inline hvd_buf part_of(const hvd_buf& b, uint64_t skip, uint64_t bytes) { return {b.base, b.offset + skip, bytes}; }
 
+inline bool same_place(const hvd_buf& a, const hvd_buf& b) { return a.base == b.base && a.offset == b.offset; }
+
 // Everything but the buffers and their sizes.
 void copy_settings(plugin::Collective& to, const plugin::Collective& from);
+
+// Buffer i of `c` by itself; `ranks`: the communicator's size.
+plugin::Collective single_buffer(const plugin::Collective& c, size_t i, size_t ranks);
 
 bool reduces(int32_t coll);  // ALLREDUCE, REDUCE, REDUCESCATTER
 bool rooted(int32_t coll);   // REDUCE, BROADCAST

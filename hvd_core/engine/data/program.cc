@@ -125,7 +125,7 @@ void Program::settle(int64_t deadline_ns) noexcept {
       quietly([&] { s.wait(deadline_ns); });
   }
   for (const Wait& wait : at_settle_) quietly([&] { wait(deadline_ns); });
-  unsettled_ = at_ < count_ && steps_[at_]->comm && steps_[at_]->comm->in_flight();
+  unsettled_ |= at_ < count_ && steps_[at_]->comm && steps_[at_]->comm->in_flight();
 }
 
 void Program::clear() {
@@ -140,11 +140,13 @@ void Program::clear() {
   if (std::exchange(unsettled_, false)) {
     // Who still writes here must not hit what somebody else allocates next: it stays until the process ends.
     observe::log(observe::Level::Warning, "a collective that was aborted still uses " +
-                                              std::to_string(scratch_.size()) +
+                                              std::to_string(scratch_.size() + kept_.size()) +
                                               " buffers of the engine; they are kept until this process ends");
     for (auto& memory : scratch_) static_cast<void>(memory.release());
+    if (!kept_.empty()) static_cast<void>(new std::vector<std::shared_ptr<void>>(std::move(kept_)));
   }
   scratch_.clear();
+  kept_.clear();
 }
 
 }  // namespace hvd::data

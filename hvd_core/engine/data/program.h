@@ -41,6 +41,8 @@ class Program {
   // std::bad_alloc.
   char* scratch(uint64_t bytes);
   hvd_buf scratch_buf(uint64_t bytes) { return {scratch(bytes), 0, bytes}; }
+  // Something that lives until clear(), and like scratch memory stays if it might still be used then.
+  void keep(std::shared_ptr<void> what) { kept_.push_back(std::move(what)); }
   template <typename T>
   T* scratch_array(uint64_t count) {
     return reinterpret_cast<T*>(scratch(count * sizeof(T)));
@@ -59,6 +61,8 @@ class Program {
   // Forgets all steps and frees the scratch memory. Nothing may be running, or settle() came before; if that was in
   // vain, the scratch memory is kept until the process ends.
   void clear();
+  // Somebody may go on using the scratch memory: the next clear() keeps it until the process ends.
+  void lose_scratch() noexcept { unsettled_ = true; }
 
  private:
   struct Step {
@@ -79,6 +83,7 @@ class Program {
   bool running_ = false, inserting_ = false, unsettled_ = false;
   std::vector<Wait> at_settle_;
   std::vector<std::unique_ptr<void, queue::FreeDeleter>> scratch_;
+  std::vector<std::shared_ptr<void>> kept_;
 };
 
 }  // namespace hvd::data

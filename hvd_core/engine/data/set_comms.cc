@@ -6,6 +6,7 @@
 
 #include "engine/data/direct.h"
 #include "engine/data/hierarchical.h"
+#include "engine/data/set_device.h"
 
 namespace hvd::data {
 
@@ -17,31 +18,49 @@ SetComms::SetComms(const Backends& backends, Layout layout, const std::string& k
   const bool one_host = layout_.host_count() == 1;
   if (one_host && backends.local && (backends.local_alone || !backends.global)) {
     ways_.fill(single(create(backends.local, everybody, key + "/local", store, deadline_ns), backends, true));
-    return;
+  } else {
+    // All members create in this order: local, between hosts, flat.
+    const bool pays = !one_host && layout_.size() > layout_.host_count();
+    const bool some =
+        pays && std::any_of(backends.hierarchical.begin(), backends.hierarchical.end(), [](bool h) { return h; });
+    const bool all =
+        some && std::all_of(backends.hierarchical.begin(), backends.hierarchical.end(), [](bool h) { return h; });
+    Transport* levels = some ? hierarchy(backends, key, store, deadline_ns) : nullptr;
+    Transport* flat =
+        all ? nullptr : single(create(backends.global, everybody, key + "/flat", store, deadline_ns), backends, true);
+    for (size_t coll = 0; coll < ways_.size(); ++coll)
+      ways_[coll] = some && backends.hierarchical[coll] ? levels : flat;
   }
-  // All members create in this order: local, between hosts, flat.
-  const bool pays = !one_host && layout_.size() > layout_.host_count();
-  const bool some =
-      pays && std::any_of(backends.hierarchical.begin(), backends.hierarchical.end(), [](bool h) { return h; });
-  const bool all =
-      some && std::all_of(backends.hierarchical.begin(), backends.hierarchical.end(), [](bool h) { return h; });
-  Transport* levels = some ? hierarchy(backends, key, store, deadline_ns) : nullptr;
-  Transport* flat =
-      all ? nullptr : single(create(backends.global, everybody, key + "/flat", store, deadline_ns), backends, true);
-  for (size_t coll = 0; coll < ways_.size(); ++coll) ways_[coll] = some && backends.hierarchical[coll] ? levels : flat;
+  std::map<const plugin::Backend*, Transport*> special;
+  for (size_t coll = 0; coll < ways_.size(); ++coll) {
+    const auto& backend = backends.host_routes[coll];
+    if (!backend) continue;
+    Transport*& way = special[backend.get()];
+    if (!way)
+      way = single(create(backend, everybody, key + "/only/" + backend->name(), store, deadline_ns), backends, true);
+    ways_[coll] = way;
+  }
+}
+
+SetComms::~SetComms() = default;
+
+std::unique_ptr<plugin::Communicator> create_comm(const Layout& layout, const std::shared_ptr<plugin::Backend>& backend,
+                                                  const std::vector<int32_t>& set_ranks, const std::string& key,
+                                                  plugin::Store& store, int64_t deadline_ns, hvd_device device) {
+  std::vector<int32_t> ranks, hosts;
+  int32_t me = -1;
+  for (int32_t r : set_ranks) {
+    if (r == layout.me) me = static_cast<int32_t>(ranks.size());
+    ranks.push_back(layout.members[static_cast<size_t>(r)]);
+    hosts.push_back(layout.host_of[static_cast<size_t>(r)]);
+  }
+  return backend->create_comm(key, store, ranks, hosts, me, deadline_ns, nullptr, device);
 }
 
 plugin::Communicator* SetComms::create(const std::shared_ptr<plugin::Backend>& backend,
                                        const std::vector<int32_t>& set_ranks, const std::string& key,
                                        plugin::Store& store, int64_t deadline_ns) {
-  std::vector<int32_t> ranks, hosts;
-  int32_t me = -1;
-  for (int32_t r : set_ranks) {
-    if (r == layout_.me) me = static_cast<int32_t>(ranks.size());
-    ranks.push_back(layout_.members[static_cast<size_t>(r)]);
-    hosts.push_back(layout_.host_of[static_cast<size_t>(r)]);
-  }
-  auto comm = backend->create_comm(key, store, ranks, hosts, me, deadline_ns);
+  auto comm = create_comm(layout_, backend, set_ranks, key, store, deadline_ns);
   std::lock_guard lock(mutex_);
   if (aborted_) comm->abort();
   comms_.push_back(std::move(comm));
@@ -81,6 +100,18 @@ void SetComms::abort() noexcept {
   std::lock_guard lock(mutex_);
   aborted_ = true;
   for (auto& c : comms_) c->abort();
+  for (auto& [type, device] : devices_) device->abort();
+}
+
+SetDevice* SetComms::device(const std::string& type) const {
+  const auto at = devices_.find(type);
+  return at == devices_.end() ? nullptr : at->second.get();
+}
+
+void SetComms::add_device(const std::string& type, std::shared_ptr<SetDevice> made) {
+  std::lock_guard lock(mutex_);
+  if (aborted_) made->abort();
+  devices_[type] = std::move(made);
 }
 
 }  // namespace hvd::data

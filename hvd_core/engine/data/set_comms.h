@@ -8,14 +8,17 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "engine/data/device_plan.h"
 #include "engine/data/emulated.h"
 #include "engine/data/host_math.h"
 #include "engine/data/layout.h"
+#include "engine/data/service_notes.h"
 #include "engine/data/transport.h"
 #include "engine/plugin/backend.h"
 
@@ -29,13 +32,26 @@ struct Backends {
   std::array<bool, HVD_COLL_COUNT> hierarchical{};  // by HVD_* collective, for sets on several hosts
   EmulationPolicy emulation;                        // of what a backend lacks
   std::shared_ptr<const HostMath> math;
+  // Collectives that go over another backend than the rest, flat over all members of a set; null: like the rest.
+  std::array<std::shared_ptr<plugin::Backend>, HVD_COLL_COUNT> host_routes{};
+  std::map<std::string, std::shared_ptr<DevicePlan>> devices;  // by type
+  std::shared_ptr<ServiceNotes> notes = std::make_shared<ServiceNotes>();
 };
+
+class SetDevice;
+
+// A communicator over some members of a set; `device` null: for host memory. Collective over them.
+std::unique_ptr<plugin::Communicator> create_comm(const Layout& layout, const std::shared_ptr<plugin::Backend>& backend,
+                                                  const std::vector<int32_t>& set_ranks, const std::string& key,
+                                                  plugin::Store& store, int64_t deadline_ns,
+                                                  hvd_device device = nullptr);
 
 class SetComms final : public Transport {
  public:
   // Collective over the members: all call it with the same key, and it waits for them until deadline_ns. Throws
   // plugin::BackendError.
   SetComms(const Backends& backends, Layout layout, const std::string& key, plugin::Store& store, int64_t deadline_ns);
+  ~SetComms() override;
 
   void plan(Program& program, const plugin::Collective& c) override {
     ways_[static_cast<size_t>(c.coll)]->plan(program, c);
@@ -43,6 +59,10 @@ class SetComms final : public Transport {
   int32_t rank() const override { return layout_.me; }
   int32_t size() const override { return layout_.size(); }
   const Layout& layout() const { return layout_; }
+
+  // The ways of a type of device; null before they are made, which its owner does.
+  SetDevice* device(const std::string& type) const;
+  void add_device(const std::string& type, std::shared_ptr<SetDevice> made);
 
   void abort() noexcept;
 
@@ -53,12 +73,13 @@ class SetComms final : public Transport {
   Transport* hierarchy(const Backends& backends, const std::string& key, plugin::Store& store, int64_t deadline_ns);
 
   Layout layout_;
-  std::mutex mutex_;  // comms_ grows while abort() may look at it
+  std::mutex mutex_;  // comms_ and devices_ grow while abort() may look at them
   bool aborted_ = false;
   // Transports go before the communicators they use.
   std::vector<std::unique_ptr<plugin::Communicator>> comms_;
   std::vector<std::unique_ptr<Transport>> transports_;
   std::array<Transport*, HVD_COLL_COUNT> ways_{};
+  std::map<std::string, std::shared_ptr<SetDevice>> devices_;
 };
 
 }  // namespace hvd::data

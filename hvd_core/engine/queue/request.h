@@ -1,7 +1,8 @@
 // A request: one submitted operation with its tensors, from submission to completion, and the way to wait for it.
 //
 // Made by the submitting thread, completed by the thread that drives the engine, waited for by any thread. A grouped
-// operation is one request with several tensors.
+// operation is one request with several tensors. On host memory a request is pending, then done; on a device it may be
+// enqueued in between: a stream of the device has all its work, and `finished` marks the end of that.
 #pragma once
 
 #include <atomic>
@@ -10,21 +11,27 @@
 #include <memory>
 #include <new>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/control/messages.h"
 #include "engine/control/signature.h"
+#include "engine/plugin/device.h"
 
 namespace hvd::queue {
 
-// A dense tensor in host memory that the framework owns and keeps alive until the request is done.
+// A dense tensor that the framework owns and keeps alive until the request is done.
 struct Tensor {
   void* data = nullptr;
   int32_t dtype = 0;  // HVD_*
   std::vector<int64_t> shape;
   std::string device_type = "cpu";
   int32_t device_id = 0;
+  // On a device: the native stream whose work so far has to be done before the data are read. Without one they are.
+  bool has_stream = false;
+  void* stream = nullptr;
 
+  bool on_host() const { return device_type == "cpu"; }
   uint64_t count() const {
     uint64_t n = 1;
     for (int64_t d : shape) n *= static_cast<uint64_t>(d);
@@ -50,6 +57,8 @@ struct Output {
   std::unique_ptr<void, FreeDeleter> data;
   int32_t dtype = 0;
   std::vector<int64_t> shape;
+  std::string device_type = "cpu";
+  plugin::MemoryRef device_memory;  // on a device, in place of `data`
 };
 
 class Request {
@@ -60,9 +69,11 @@ class Request {
   std::vector<Tensor> in, out;  // out is empty where the engine allocates
   // Alltoall: rows of in[i] for each rank of the set; may leave rows at the end.
   std::vector<std::vector<int64_t>> splits;
-  bool urgent = false;  // submitted by a caller who waits for it at once
+  bool urgent = false;                 // submitted by a caller who waits for it at once
+  std::vector<plugin::MarkRef> ready;  // on a device: where its streams have the data
 
-  // Valid once done().
+  // Valid once settled().
+  plugin::MarkRef finished;  // of a request that was enqueued
   std::vector<Output> outputs;
   std::vector<std::vector<int64_t>> received_splits;  // alltoall: rows of outputs[i] from each rank
   int32_t process_set = -1;                           // of a new process set: its number for the user
@@ -71,20 +82,31 @@ class Request {
   // Names in flight are unique within a process set.
   std::string key() const { return std::to_string(set) + ":" + *item.name; }
 
-  bool done() const { return state_.load(std::memory_order_acquire) != kPending; }
-  bool ok() const { return state_.load(std::memory_order_acquire) == kOk; }
-  const std::string& error() const { return error_; }  // when done and not ok
+  // Nothing touches its tensors any more.
+  bool done() const { return ended(state()); }
+  // Done, or all its work is in a device's stream: the caller can go on, in the order of that.
+  bool settled() const { return state() != kPending; }
+  bool enqueued() const { return state() == kEnqueued; }
+  bool failed() const { return state() == kFailed; }
+  bool ok() const { return state() == kOk || state() == kEnqueued; }  // so far
+  const std::string& error() const { return error_; }                 // when failed
 
+  void enqueue(plugin::MarkRef end) {
+    finished = std::move(end);
+    finish(kEnqueued);
+  }
   void complete() { finish(kOk); }
   void fail(std::string text) {
     error_ = std::move(text);
     finish(kFailed);
   }
-  // Sleeps until done or about `timeout_ns` later; may return early.
+  // Sleeps until settled or about `timeout_ns` later; may return early.
   void sleep(int64_t timeout_ns);
 
  private:
-  static constexpr uint32_t kPending = 0, kOk = 1, kFailed = 2;
+  static constexpr uint32_t kPending = 0, kOk = 1, kFailed = 2, kEnqueued = 3;
+  static bool ended(uint32_t state) { return state == kOk || state == kFailed; }
+  uint32_t state() const { return state_.load(std::memory_order_acquire); }
   void finish(uint32_t state);
 
   std::atomic<uint32_t> state_{kPending}, sleepers_{0};

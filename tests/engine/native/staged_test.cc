@@ -31,10 +31,10 @@ void must(hvd_rc rc) {
 // One rank's far device.
 struct Device {
   const hvd_device_api* api = far_backend->device_api();
+  std::shared_ptr<plugin::Device> opened;
   hvd_device device = nullptr;
   hvd_stream stream = nullptr;
-  explicit Device(int rank) {
-    must(api->open(rank % 2, nullptr, &device, nullptr));
+  explicit Device(int rank) : opened(plugin::Device::open(far_backend, rank % 2)), device(opened->handle()) {
     must(api->stream_create(device, 0, &stream, nullptr));
   }
   ~Device() { api->stream_destroy(stream, nullptr); }
@@ -102,7 +102,7 @@ void compare(const std::string& name, plugin::Backend& backend, int size, uint64
     data::DirectTransport whole(*reference), direct(*comm);
     data::EmulatedTransport emulated(direct, *comm, math);
     Device device(rank);
-    data::StagedTransport staged(emulated, far_backend, device.device, chunk);
+    data::StagedTransport staged(emulated, device.opened, chunk);
     Program program;
     for (size_t k = 0; k < list.size(); ++k) {
       Case x = list[k];
@@ -147,7 +147,7 @@ void abort_in_the_middle() {
     const data::HostMath math(shm_backend);
     data::DirectTransport direct(*comm);
     Device device(rank);
-    data::StagedTransport staged(direct, far_backend, device.device, 4096);
+    data::StagedTransport staged(direct, device.opened, 4096);
     if (rank == 1) {
       while (!over) std::this_thread::yield();
       return;
@@ -182,7 +182,7 @@ void short_waits() {
     const data::HostMath math(shm_backend);
     data::DirectTransport direct(*comm);
     Device device(rank);
-    data::StagedTransport staged(direct, far_backend, device.device);
+    data::StagedTransport staged(direct, device.opened);
     Buffers host = make(large_sum(), rank, 1, math, 1);
     const Buffers before = make(large_sum(), rank, 1, math, 1);
     FarBuffers there(device, host);
@@ -207,7 +207,7 @@ void failing() {
     const data::HostMath math(shm_backend);
     data::DirectTransport direct(*comm);
     Device device(rank);
-    data::StagedTransport staged(direct, far_backend, device.device, 1024);
+    data::StagedTransport staged(direct, device.opened, 1024);
     const Buffers host = make(large_sum(), rank, 1, math, 1);
     FarBuffers there(device, host);
     must(device.api->stream_sync(device.stream, HVD_NO_DEADLINE, nullptr));
@@ -232,11 +232,7 @@ int main(int argc, char** argv) {
     failing();
     return test::verdict();
   }
-  const std::string text = test::thrown([&] {
-    hvd_device device = nullptr;
-    must(shm_backend->device_api()->open(0, nullptr, &device, nullptr));
-    data::DeviceQueue(shm_backend, device).pinned(1);
-  });
+  const std::string text = test::thrown([&] { plugin::Device::open(shm_backend, 0)->allocate(HVD_MEM_PINNED, 1); });
   test::check(test::contains(text, "UNSUPPORTED shm: mem_alloc of pinned memory"), text);
   for (int size : {1, 2, 3}) {
     compare("shm, small chunks", *shm_backend, size, 7, 100);

@@ -1,0 +1,140 @@
+// What Python asks about devices and backends: order, results in a device's memory, and who has served what. See
+// py_engine.h.
+#include <pybind11/stl.h>
+
+#include <cstring>
+
+#include "engine/bind/arguments.h"
+#include "engine/bind/py_engine.h"
+#include "engine/bind/tensor_view.h"
+#include "engine/observe/log.h"
+
+namespace py = pybind11;
+
+namespace hvd::bind {
+
+// What is refused here is reported to the other ranks, so that they fail instead of waiting.
+std::vector<plugin::MarkRef> PyEngine::ready_marks(const control::SignatureFields& fields,
+                                                   const std::optional<std::string>& name, int set,
+                                                   const std::vector<queue::Tensor>& in,
+                                                   const std::vector<queue::Tensor>& out) {
+  try {
+    return engine_->ready_marks(in, out);
+  } catch (const std::exception& e) {
+    engine_->poison(set, fields.kind, name, e.what());
+    throw;
+  }
+}
+
+void PyEngine::await_end(queue::Request& request) {
+  while (!request.done()) {
+    bool done;
+    {
+      py::gil_scoped_release nogil;
+      done = engine_->finish(request, kSignalSliceNs);
+    }
+    if (!done && PyErr_CheckSignals() != 0) throw py::error_already_set();
+  }
+  if (request.failed()) throw EngineStopped(request.error());
+}
+
+void PyEngine::order(queue::Request& request, std::optional<uint64_t> stream) {
+  await(request);
+  if (stream && engine_->order_after(request, reinterpret_cast<void*>(*stream))) return;
+  await_end(request);
+}
+
+void PyEngine::order_after(uint64_t handle, std::optional<uint64_t> stream) { order(*find(handle), stream); }
+
+py::tuple PyEngine::output_info(uint64_t handle, size_t index) {
+  auto request = find(handle);
+  require(request->ok() && index < request->outputs.size(), "this handle has no such output");
+  const queue::Output& o = request->outputs[index];
+  return py::make_tuple(py::tuple(py::cast(o.shape)), o.dtype, o.device_type);
+}
+
+void PyEngine::copy_output(uint64_t handle, size_t index, py::handle tensor) {
+  auto request = find(handle);
+  await(*request);
+  require(index < request->outputs.size(), "this handle has no such output");
+  queue::Output& o = request->outputs[index];
+  const queue::Tensor to = tensor_of(tensor, true);
+  require(to.dtype == o.dtype && to.shape == o.shape && to.device_type == o.device_type,
+          "copy_output() needs a tensor with the shape, type and device of the output; see output_info()");
+  const uint64_t bytes = to.bytes();
+  if (!o.device_memory) {
+    require(o.data != nullptr, "this output was taken already");
+    if (bytes) std::memcpy(to.data, o.data.get(), bytes);
+    return;
+  }
+  if (bytes == 0) return;
+  const auto device = engine_->device_of(to);
+  const hvd_buf target{to.data, 0, bytes};
+  if (to.has_stream && engine_->order_after(*request, to.stream)) {
+    const hvd_stream stream = device->wrap(to.stream);
+    device->copy(stream, {{target, o.device_memory->buf, bytes}});
+    o.device_memory->used_by(stream);
+    return;
+  }
+  // The engine's own stream is behind the operation already.
+  device->copy(device->stream(), {{target, o.device_memory->buf, bytes}});
+  const auto end = device->mark(device->stream());
+  for (bool done = false; !done;) {
+    {
+      py::gil_scoped_release nogil;
+      done = end->wait(observe::now_ns() + kSignalSliceNs);
+    }
+    if (!done && engine_->stopped()) await_end(*request);
+    if (!done && PyErr_CheckSignals() != 0) throw py::error_already_set();
+  }
+}
+
+py::list PyEngine::backend_info() const {
+  const auto& backends = engine_->backends();
+  py::list found;
+  for (const auto& [role, b] : {std::pair{"local", backends.local}, std::pair{"global", backends.global}}) {
+    if (!b) continue;
+    py::dict d;
+    d["role"] = role;
+    d["name"] = b->name();
+    d["version"] = b->version();
+    d["vendor_lib"] = b->vendor_lib();
+    d["path"] = b->path();
+    d["abi_minor"] = b->abi_minor();
+    found.append(std::move(d));
+  }
+  for (const auto& [type, plan] : backends.devices) {
+    py::dict d;
+    d["role"] = "device";
+    d["device_type"] = type;
+    d["name"] = plan->table().name();
+    d["version"] = plan->table().version();
+    d["vendor_lib"] = plan->table().vendor_lib();
+    d["path"] = plan->table().path();
+    d["abi_minor"] = plan->table().abi_minor();
+    const auto device = plan->opened();
+    d["ordinal"] = device ? py::object(py::int_(device->ordinal())) : py::none();
+    d["served"] = served(type);
+    found.append(std::move(d));
+  }
+  return found;
+}
+
+// What has been done so far on a type of device, and how.
+py::list PyEngine::served(const std::string& type) const {
+  py::list list;
+  for (const auto& [key, note] : engine_->backends().notes->all()) {
+    if (key.device != type) continue;
+    py::dict d;
+    d["collective"] = plugin::coll_name(key.coll);
+    d["dtype"] = control::dtype_name(key.dtype);
+    d["op"] = control::reduce_op_name(key.op);
+    d["backend"] = note.backend;
+    d["served"] = note.served;
+    d["how"] = note.how;
+    list.append(std::move(d));
+  }
+  return list;
+}
+
+}  // namespace hvd::bind

@@ -1,0 +1,326 @@
+// See device_direct.h.
+#include "engine/data/device_direct.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "engine/control/signature.h"
+#include "engine/data/parts.h"
+#include "engine/data/relocated.h"
+#include "engine/data/staged.h"
+
+namespace hvd::data {
+
+namespace {
+
+using Copies = std::vector<plugin::Device::Copy>;
+
+// One buffer for input and result of all of them.
+bool packs(int32_t coll) { return coll == HVD_ALLREDUCE || coll == HVD_REDUCE || coll == HVD_BROADCAST; }
+bool moves(int32_t coll) { return coll == HVD_BROADCAST || coll == HVD_ALLGATHER || coll == HVD_ALLTOALL; }
+bool is_one(double factor) { return factor == 1.0 || factor == 0.0; }
+
+bool misaligned(const hvd_buf& b, uint32_t alignment) {
+  return (reinterpret_cast<uintptr_t>(b.base) + b.offset) % alignment != 0;
+}
+
+bool all_aligned(const plugin::Collective& c, uint32_t alignment) {
+  if (alignment <= 1) return true;
+  for (size_t i = 0; i < c.counts.size(); ++i)
+    if (misaligned(c.in[i], alignment) || (c.out[i].base && misaligned(c.out[i], alignment))) return false;
+  return true;
+}
+
+uint32_t factors_of(const plugin::Collective& c) {
+  if (!reduces(c.coll)) return Abilities::kNone;
+  return (is_one(c.prescale) ? 0u : Abilities::kPrescale) | (is_one(c.postscale) ? 0u : Abilities::kPostscale);
+}
+
+// Elements of `from` as elements of `to`, whose width divides theirs.
+plugin::Collective relabelled(const plugin::Collective& c, int32_t to) {
+  plugin::Collective r = c;
+  const uint64_t k = control::dtype_bytes(c.dtype) / control::dtype_bytes(to);
+  r.dtype = to;
+  for (auto* list : {&r.counts, &r.in_counts, &r.out_counts})
+    for (uint64_t& n : *list) n *= k;
+  return r;
+}
+
+}  // namespace
+
+const Ability& DeviceTransport::ask(const plugin::Collective& c, uint32_t factors) {
+  return abilities_.ask(c.coll, c.dtype, c.op, !c.out_counts.empty() || !c.in_counts.empty(), factors);
+}
+
+// Whether the factors can be applied at all; *left: those that copies have to apply.
+bool DeviceTransport::scalable(const plugin::Collective& c, uint32_t* left) {
+  *left = 0;
+  const uint32_t factors = factors_of(c);
+  if (factors == 0 || ask(c, factors).served) return true;
+  *left = factors;
+  return device_->scales(c.dtype);
+}
+
+// The widest type that is served and divides this one; -1 without one.
+int32_t DeviceTransport::carrier(const plugin::Collective& c) {
+  const uint64_t width = control::dtype_bytes(c.dtype);
+  const bool varying = !c.out_counts.empty() || !c.in_counts.empty();
+  int32_t best = -1;
+  // BOOL is no carrier: a backend may normalise it. Floats come last: one may canonicalise them.
+  constexpr std::array kCarriers{HVD_UINT64, HVD_INT64, HVD_UINT32, HVD_INT32,  HVD_UINT16,
+                                 HVD_INT16,  HVD_UINT8, HVD_INT8,   HVD_FLOAT32};
+  for (int32_t t : kCarriers) {
+    const uint64_t w = control::dtype_bytes(t);
+    if (width % w != 0 || (best >= 0 && control::dtype_bytes(best) >= w)) continue;
+    if (abilities_.serves(c.coll, t, HVD_SUM, varying)) best = t;
+  }
+  return best;
+}
+
+DeviceTransport::Way DeviceTransport::way(const plugin::Collective& c) {
+  uint32_t left = 0;
+  const Ability& native = ask(c, Abilities::kNone);
+  // Only a composed alltoall can agree on a number of rounds.
+  const bool unlimited = c.coll != HVD_ALLTOALL || native.max_count == UINT64_MAX;
+  if (native.served && unlimited && scalable(c, &left)) return Way::Native;
+  if (moves(c.coll) && !native.served) {
+    const int32_t t = carrier(c);
+    if (t >= 0 && (c.coll != HVD_ALLTOALL || ask(relabelled(c, t), 0).max_count == UINT64_MAX)) return Way::Bytes;
+  }
+  const bool floating =
+      c.dtype == HVD_FLOAT32 || c.dtype == HVD_FLOAT64 || c.dtype == HVD_FLOAT16 || c.dtype == HVD_BFLOAT16;
+  if (reduces(c.coll) && c.op == HVD_AVG && floating) {
+    plugin::Collective sum = c;
+    sum.op = HVD_SUM;
+    sum.postscale = 0.5;
+    if (ask(sum, Abilities::kNone).served && scalable(sum, &left)) return Way::Average;
+  }
+  return Way::None;
+}
+
+void DeviceTransport::plan(Program& program, const plugin::Collective& given) {
+  plugin::Collective c = given;
+  switch (way(c)) {
+    case Way::Bytes:
+      c = relabelled(c, carrier(c));
+      break;
+    case Way::Average:
+      c.op = HVD_SUM;
+      c.postscale = (is_one(c.postscale) ? 1.0 : c.postscale) / size();
+      break;
+    default:
+      break;
+  }
+  c.stream = device_->stream();
+  if (c.coll != HVD_ALLTOALL) {  // nothing for anybody, which all ranks know
+    uint64_t total = 0;
+    for (size_t i = 0; i < c.counts.size(); ++i)
+      total += c.coll == HVD_ALLGATHER ? out_elements(c, i, rank(), size()) : c.counts[i];
+    if (total == 0) return;
+  }
+  uint32_t left = 0;
+  scalable(c, &left);
+  const Ability& ability = ask(c, factors_of(c) & ~left);
+  const double pre = left & Abilities::kPrescale ? c.prescale : 1.0;
+  const double post = left & Abilities::kPostscale ? c.postscale : 1.0;
+  if (left & Abilities::kPrescale) c.prescale = 1.0;
+  if (left & Abilities::kPostscale) c.postscale = 1.0;
+  const bool list = c.counts.size() > 1 && !(comm_.caps() & HVD_CAP_VECTORED);
+  if (packs(c.coll) && (list || left || !all_aligned(c, ability.alignment)))
+    return packed(program, c, ability, pre, post);
+  if (left || !all_aligned(c, ability.alignment)) return moved(program, c, ability, pre, post);
+  emit(program, c, ability);
+}
+
+// All in one buffer, in place.
+void DeviceTransport::packed(Program& program, const plugin::Collective& c, const Ability& ability, double pre,
+                             double post) {
+  const uint64_t width = control::dtype_bytes(c.dtype);
+  plugin::Collective one;
+  copy_settings(one, c);
+  one.counts = {0};
+  for (uint64_t n : c.counts) one.counts[0] += n;
+  const hvd_buf all = scratch(program, one.counts[0] * width, ability.alignment);
+  one.in = one.out = {all};
+  const bool gives = c.coll != HVD_BROADCAST || c.root == rank(), takes = c.coll != HVD_REDUCE || c.root == rank();
+  Copies before, after;
+  uint64_t at = 0;
+  for (size_t i = 0; i < c.counts.size(); ++i) {
+    const uint64_t bytes = c.counts[i] * width;
+    const hvd_buf piece = part_of(all, at, bytes);
+    at += bytes;
+    if (!bytes) continue;
+    if (gives) before.push_back({piece, part_of(c.in[i], 0, bytes), bytes});
+    const bool has_it = c.coll == HVD_BROADCAST && c.root == rank() && same_place(c.in[i], c.out[i]);
+    if (takes && c.out[i].base && !has_it) after.push_back({part_of(c.out[i], 0, bytes), piece, bytes});
+  }
+  copy(program, std::move(before), c.dtype, pre);
+  emit(program, one, ability);
+  copy(program, std::move(after), c.dtype, post);
+}
+
+// Each buffer in other memory.
+void DeviceTransport::moved(Program& program, const plugin::Collective& c, const Ability& ability, double pre,
+                            double post) {
+  Relocated r = relocate(c, rank(), size(), [&](uint64_t bytes) { return scratch(program, bytes, ability.alignment); });
+  copy(program, std::move(r.before), c.dtype, pre);
+  emit(program, r.c, ability);
+  copy(program, std::move(r.after), c.dtype, post);
+}
+
+// Buffers are where the backend wants them, factors are those that it applies.
+void DeviceTransport::emit(Program& program, const plugin::Collective& c, const Ability& ability) {
+  std::vector<plugin::Collective> members;
+  bool fits = true;
+  for (size_t i = 0; i < c.counts.size(); ++i) {
+    const uint64_t n = c.coll == HVD_ALLGATHER ? out_elements(c, i, rank(), size()) : c.counts[i];
+    fits = fits && (n <= ability.max_count || c.coll == HVD_ALLTOALL);
+  }
+  if (fits && (c.counts.size() == 1 || (comm_.caps() & HVD_CAP_VECTORED))) return run(program, {c}, false);
+  for (size_t i = 0; i < c.counts.size(); ++i) members.push_back(single_buffer(c, i, static_cast<size_t>(size())));
+  if (fits) return run(program, std::move(members), true);
+  for (const plugin::Collective& one : members)
+    packs(c.coll) ? split(program, one, ability) : slices(program, one, ability);
+}
+
+void DeviceTransport::run(Program& program, std::vector<plugin::Collective> members, bool grouped) {
+  const uint64_t caps = comm_.caps();
+  grouped = grouped && members.size() > 1 && (caps & (HVD_CAP_GROUP_SAME | HVD_CAP_GROUP_MIXED));
+  // Work on the stream that comes before is waited for; what a REQUEST has done, the stream need not wait for.
+  if (!(caps & HVD_CAP_STREAM)) plan_await(program, device_, device_->stream());
+  if (grouped) return program.group(comm_, std::move(members));
+  for (plugin::Collective& c : members) program.collective(comm_) = std::move(c);
+}
+
+void DeviceTransport::split(Program& program, const plugin::Collective& c, const Ability& ability) {
+  const uint64_t width = control::dtype_bytes(c.dtype);
+  // So that every part is as aligned as the whole.
+  const uint64_t unit = std::max<uint64_t>(1, ability.alignment / width);
+  const uint64_t most = std::max<uint64_t>(1, ability.max_count / unit * unit);
+  plugin::Collective one = c;
+  for (uint64_t at = 0; at < c.counts[0]; at += most) {
+    const uint64_t n = std::min(most, c.counts[0] - at);
+    one.in[0] = part_of(c.in[0], at * width, n * width);
+    if (c.out[0].base) one.out[0] = part_of(c.out[0], at * width, n * width);
+    one.counts[0] = n;
+    run(program, {one}, false);
+  }
+}
+
+// ALLGATHER, REDUCESCATTER: a slice of every rank's part at a time, through scratch memory on both sides.
+void DeviceTransport::slices(Program& program, const plugin::Collective& c, const Ability& ability) {
+  const uint64_t width = control::dtype_bytes(c.dtype);
+  const auto ranks = static_cast<size_t>(size()), me = static_cast<size_t>(rank());
+  const bool gathers = c.coll == HVD_ALLGATHER, in_place = same_place(c.in[0], c.out[0]);
+  const uint64_t slice = std::max<uint64_t>(1, ability.max_count / ranks);
+  std::vector<uint64_t> parts, starts;  // elements
+  uint64_t total = 0, longest = 0;
+  for (size_t r = 0; r < ranks; ++r) {
+    parts.push_back(out_part(c, 0, static_cast<int32_t>(r), size()));
+    starts.push_back(total);
+    total += parts.back();
+    longest = std::max(longest, parts.back());
+  }
+  const hvd_buf all = scratch(program, slice * ranks * width, ability.alignment);
+  const hvd_buf own = scratch(program, slice * width, ability.alignment);
+  const hvd_buf& whole = gathers ? c.out[0] : c.in[0];
+  // A result in place would overwrite what later rounds still have to send.
+  const hvd_buf mine = !gathers && in_place  ? scratch(program, parts[me] * width, 1)
+                       : gathers && in_place ? part_of(c.in[0], starts[me] * width, parts[me] * width)
+                       : gathers             ? c.in[0]
+                                             : c.out[0];
+  plugin::Collective one = c;
+  for (uint64_t at = 0; at < longest; at += slice) {
+    Copies far, near;
+    uint64_t sum = 0;
+    for (size_t r = 0; r < ranks; ++r) {
+      const uint64_t n = at < parts[r] ? std::min(slice, parts[r] - at) : 0, bytes = n * width;
+      if (!one.out_counts.empty()) one.out_counts[r] = n;
+      const hvd_buf there = part_of(whole, (starts[r] + at) * width, bytes), here = part_of(all, sum * width, bytes);
+      if (bytes)
+        far.push_back(gathers ? plugin::Device::Copy{there, here, bytes} : plugin::Device::Copy{here, there, bytes});
+      if (bytes && r == me) {
+        const hvd_buf kept = part_of(mine, at * width, bytes), part = part_of(own, 0, bytes);
+        near.push_back(gathers ? plugin::Device::Copy{part, kept, bytes} : plugin::Device::Copy{kept, part, bytes});
+      }
+      sum += n;
+    }
+    const uint64_t n = at < parts[me] ? std::min(slice, parts[me] - at) : 0;
+    one.in = {gathers ? part_of(own, 0, n * width) : part_of(all, 0, sum * width)};
+    one.out = {gathers ? part_of(all, 0, sum * width) : part_of(own, 0, n * width)};
+    one.counts = {gathers ? n : sum};
+    copy(program, gathers ? std::move(near) : std::move(far), c.dtype, 1.0);
+    run(program, {one}, false);
+    copy(program, gathers ? std::move(far) : std::move(near), c.dtype, 1.0);
+  }
+  const uint64_t bytes = parts[me] * width;
+  if (!gathers && in_place && bytes) copy(program, {{part_of(c.out[0], 0, bytes), mine, bytes}}, c.dtype, 1.0);
+}
+
+void DeviceTransport::copy(Program& program, Copies list, int32_t dtype, double scale) {
+  if (list.empty()) return;
+  program.compute([device = device_, list = std::move(list), dtype, scale](Program&) {
+    if (is_one(scale)) return device->copy(device->stream(), list);
+    std::vector<plugin::Device::ScaledCopy> scaled;
+    const uint64_t width = control::dtype_bytes(dtype);
+    for (const auto& c : list) scaled.push_back({c.dst, c.src, c.bytes / width, dtype, scale});
+    device->copy_scaled(device->stream(), scaled);
+  });
+}
+
+hvd_buf DeviceTransport::scratch(Program& program, uint64_t bytes, uint64_t alignment) {
+  auto memory = device_->allocate(HVD_MEM_DEVICE, bytes, alignment);
+  const hvd_buf buf = memory->buf;
+  program.keep(std::move(memory));
+  return buf;
+}
+
+// ----------------------------------------------------------------------------------------------------------- bounce
+
+void BounceTransport::plan(Program& program, const plugin::Collective& c) {
+  if (factors_of(c) == 0 || inner_.way(c) != DeviceTransport::Way::None) return bounce(program, c);
+  plugin::Collective one = c;
+  one.prescale = one.postscale = 1.0;
+  const auto scaled = [this](std::vector<hvd_buf> to, std::vector<hvd_buf> from, std::vector<uint64_t> counts,
+                             int32_t dtype, double by) {
+    return [=, this](Program&) {
+      for (size_t i = 0; i < counts.size(); ++i)
+        if (counts[i]) math_.convert(address(to[i]), dtype, address(from[i]), dtype, counts[i], by);
+    };
+  };
+  const uint64_t width = control::dtype_bytes(c.dtype);
+  if (!is_one(c.prescale)) {
+    for (size_t i = 0; i < c.counts.size(); ++i) one.in[i] = program.scratch_buf(c.counts[i] * width);
+    program.compute(scaled(one.in, c.in, c.counts, c.dtype, c.prescale));
+  }
+  bounce(program, one);
+  if (is_one(c.postscale)) return;
+  std::vector<uint64_t> results;
+  for (size_t i = 0; i < c.counts.size(); ++i) results.push_back(out_elements(c, i, rank(), size()));
+  program.compute(scaled(c.out, c.out, std::move(results), c.dtype, c.postscale));
+}
+
+void BounceTransport::bounce(Program& program, const plugin::Collective& c) {
+  Area area;
+  relocate(c, rank(), size(), [&](uint64_t bytes) { return area.add(bytes); });
+  auto memory = device_->allocate(HVD_MEM_DEVICE, area.total());
+  area.begin(memory->buf);
+  program.keep(std::move(memory));
+  Relocated there = relocate(c, rank(), size(), [&](uint64_t bytes) { return area.place(bytes); });
+  const hvd_stream stream = device_->stream();
+  program.at_settle([device = device_, stream](int64_t deadline_ns) { device->drain(stream, deadline_ns); });
+  if (!there.before.empty()) {
+    program.compute(
+        [device = device_, before = std::move(there.before)](Program&) { device->copy(device->stream(), before); });
+  }
+  inner_.plan(program, there.c);
+  if (!there.after.empty()) {
+    program.compute(
+        [device = device_, after = std::move(there.after)](Program&) { device->copy(device->stream(), after); });
+  }
+  // Also without a result: what was sent must not change under the device.
+  plan_await(program, device_, stream);
+}
+
+}  // namespace hvd::data

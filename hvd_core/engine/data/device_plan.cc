@@ -1,0 +1,47 @@
+// See device_plan.h.
+#include "engine/data/device_plan.h"
+
+#include <utility>
+
+#include "engine/queue/process_sets.h"
+
+namespace hvd::data {
+
+DevicePlan::DevicePlan(std::string type, std::shared_ptr<plugin::Backend> table, int32_t ordinal, Routes routes)
+    : type_(std::move(type)), table_(std::move(table)), ordinal_(ordinal), routes_(std::move(routes)) {
+  if (!table_ || table_->device_type() != type_) {
+    throw plugin::BackendError(
+        HVD_E_UNSUPPORTED, 0, 0,
+        "horovod: backend '" + (table_ ? table_->name() : "") + "' is to open devices of type '" + type_ +
+            "', but its device table is " +
+            (table_ && table_->has_device() ? "for '" + table_->device_type() + "'" : "missing") +
+            "; choose a backend that has one for that type (UNSUPPORTED)");
+  }
+}
+
+std::shared_ptr<plugin::Device> DevicePlan::open(int32_t ordinal) {
+  std::lock_guard lock(mutex_);
+  if (!device_) device_ = plugin::Device::open(table_, ordinal);
+  if (device_->ordinal() == ordinal) return device_;
+  throw queue::InvalidRequest("horovod: this tensor is on " + type_ + " device " + std::to_string(ordinal) +
+                              ", but this process works on device " + std::to_string(device_->ordinal()) +
+                              " already; one device per process and type is possible. Choose the device by the local "
+                              "rank before the first operation, or move the tensor there.");
+}
+
+std::shared_ptr<plugin::Device> DevicePlan::open() {
+  std::lock_guard lock(mutex_);
+  if (!device_) device_ = plugin::Device::open(table_, ordinal_);
+  return device_;
+}
+
+std::shared_ptr<plugin::Device> DevicePlan::opened() const {
+  std::lock_guard lock(mutex_);
+  return device_;
+}
+
+void DevicePlan::abandon() noexcept {
+  if (device_) device_->abandon();
+}
+
+}  // namespace hvd::data

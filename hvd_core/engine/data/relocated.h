@@ -1,0 +1,49 @@
+// A collective whose buffers are copied to other memory first, and its results back: between a device and the host, or
+// within a device. Pure functions, any thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "engine/plugin/communicator.h"
+#include "engine/plugin/device.h"
+
+namespace hvd::data {
+
+struct Relocated {
+  plugin::Collective c;
+  std::vector<plugin::Device::Copy> before, after;  // never of 0 bytes
+};
+
+// `place(bytes)` gives the memory, also for 0 bytes. What `c` does not read or write is not copied.
+Relocated relocate(const plugin::Collective& c, int32_t rank, int32_t size,
+                   const std::function<hvd_buf(uint64_t bytes)>& place);
+
+// Sizes of pieces of one area, one behind the other and each aligned: add() them, allocate total() bytes, place() them
+// again in the same order.
+class Area {
+ public:
+  explicit Area(uint64_t alignment = plugin::Device::kAlignment) : alignment_(alignment) {}
+  uint64_t total() const { return at_; }
+  hvd_buf add(uint64_t bytes) {
+    at_ += (bytes + alignment_ - 1) / alignment_ * alignment_;
+    return {};
+  }
+  void begin(const hvd_buf& area) {
+    area_ = area;
+    at_ = 0;
+  }
+  hvd_buf place(uint64_t bytes) {
+    const hvd_buf piece{area_.base, area_.offset + at_, bytes};
+    add(bytes);
+    return piece;
+  }
+
+ private:
+  const uint64_t alignment_;
+  hvd_buf area_{};
+  uint64_t at_ = 0;
+};
+
+}  // namespace hvd::data

@@ -1,0 +1,93 @@
+// Tensors on devices as callers see them: which types are served, when their data are ready, how a stream of the
+// caller's comes after an operation. What happens in between is the executor's.
+#include <time.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/engine.h"
+#include "engine/observe/log.h"
+
+namespace hvd {
+
+using control::BellState;
+
+namespace {
+constexpr int64_t kLookNs = 5'000'000;  // the longest sleep on a device before somebody looks at the engine again
+}
+
+void Engine::plan_devices() {
+  const auto load = [](const EngineConfig::Library& l) {
+    return l.path.empty() ? nullptr : plugin::Backend::load_library(l.path, l.name);
+  };
+  for (size_t coll = 0; coll < backends_.host_routes.size(); ++coll)
+    backends_.host_routes[coll] = load(config_.host_routes[coll]);
+  for (const auto& d : config_.devices) {
+    data::DevicePlan::Routes routes;
+    for (size_t coll = 0; coll < routes.size(); ++coll) routes[coll] = load(d.routes[coll]);
+    backends_.devices[d.type] = std::make_shared<data::DevicePlan>(d.type, load(d.table), d.ordinal, std::move(routes));
+  }
+}
+
+std::vector<std::string> Engine::device_types() const {
+  std::vector<std::string> types;
+  for (const auto& [type, plan] : backends_.devices) types.push_back(type);
+  return types;
+}
+
+std::shared_ptr<plugin::Device> Engine::device_of(const queue::Tensor& tensor) const {
+  const auto plan = backends_.devices.find(tensor.device_type);
+  if (plan != backends_.devices.end()) return plan->second->open(tensor.device_id);
+  std::string served = "cpu";
+  for (const auto& type : device_types()) served += ", " + type;
+  throw InvalidRequest("horovod: no backend serves tensors on device type '" + tensor.device_type +
+                       "'; served in this job: " + served +
+                       ".  fix: install a backend for that device (hvd plugin list shows what is there), or move the "
+                       "tensor to host memory.");
+}
+
+std::vector<plugin::MarkRef> Engine::ready_marks(const std::vector<queue::Tensor>& in,
+                                                 const std::vector<queue::Tensor>& out) const {
+  check_usable();
+  std::vector<plugin::MarkRef> marks;
+  std::vector<void*> seen;
+  for (const auto* list : {&in, &out}) {
+    for (const queue::Tensor& t : *list) {
+      const auto device = device_of(t);
+      if (!t.has_stream || std::find(seen.begin(), seen.end(), t.stream) != seen.end()) continue;
+      seen.push_back(t.stream);
+      marks.push_back(device->mark(device->wrap(t.stream)));
+    }
+  }
+  return marks;
+}
+
+bool Engine::order_after(queue::Request& request, void* stream) {
+  Visit visit(*this);
+  if (forked_) check_usable();
+  if (request.done() || !request.finished) return true;
+  plugin::Device& device = request.finished->device();
+  if (!device.orders_streams() || !device.wraps_streams()) return false;
+  device.order_after(device.wrap(stream), *request.finished);
+  return true;
+}
+
+bool Engine::finish(queue::Request& request, int64_t slice_ns) {
+  if (!wait(request, slice_ns)) return false;
+  Visit visit(*this);
+  const int64_t until = observe::now_ns() + slice_ns;
+  while (!poll(request)) {
+    const int64_t now = observe::now_ns();
+    if (now >= until) return false;
+    try {
+      request.finished->wait(std::min(until, now + kLookNs));
+    } catch (const plugin::BackendError&) {
+      // The driver comes to know of it too, and aborts the job, which ends the request.
+      const timespec pause{0, 100'000};
+      nanosleep(&pause, nullptr);
+    }
+  }
+  return true;
+}
+
+}  // namespace hvd

@@ -1,0 +1,359 @@
+// See device.h.
+#include "engine/plugin/device.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "engine/plugin/host_api.h"
+
+namespace hvd::plugin {
+namespace {
+
+constexpr int64_t kLastWaitNs = 2'000'000'000;
+constexpr uint64_t kSmallestPiece = 4096;
+// More than this is not kept for later.
+constexpr uint64_t kPoolBytes = uint64_t{512} << 20;
+
+int64_t now_ns() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return int64_t{1000000000} * t.tv_sec + t.tv_nsec;
+}
+
+hvd_copy_item item_of(const hvd_buf& dst, const hvd_buf& src, uint64_t count, int32_t dtype, double scale) {
+  hvd_copy_item item;
+  std::memset(&item, 0, sizeof item);
+  item.hdr = {sizeof item, HVD_ABI_MAJOR, HVD_ABI_MINOR, nullptr};
+  item.dst = dst;
+  item.src = src;
+  item.count = count;
+  item.src_dtype = item.dst_dtype = dtype;
+  item.scale = scale == 1.0 ? 0.0 : scale;
+  return item;
+}
+
+}  // namespace
+
+// ------------------------------------------------------------------------------------------------------------ marks
+
+Mark::~Mark() {
+  if (device_->abandoned()) return;
+  std::lock_guard lock(device_->mutex_);
+  // One that nobody saw reached must not be recorded anew while a stream may still have to come to it.
+  if (reached_.load(std::memory_order_relaxed))
+    device_->events_.push_back(event_);
+  else
+    device_->doubtful_.push_back(event_);
+}
+
+// No mutex: event_query may come from any thread at any time.
+bool Mark::reached() {
+  if (reached_.load(std::memory_order_acquire)) return true;
+  hvd_error error = empty_error();
+  const hvd_rc rc = device_->api_->event_query(event_, &error);
+  if (rc == HVD_INPROGRESS) return false;
+  if (rc != HVD_OK) device_->fail("event_query", rc, error);
+  reached_.store(true, std::memory_order_release);
+  return true;
+}
+
+bool Mark::wait(int64_t deadline_ns) {
+  if (reached()) return true;
+  if (HVD_HAS(device_->api_, hvd_device_api, event_wait)) {
+    hvd_error error = empty_error();
+    const hvd_rc rc = device_->api_->event_wait(event_, deadline_ns, &error);
+    // That this wait is over is no failure of the operation.
+    if (rc != HVD_OK && rc != HVD_INPROGRESS && rc != HVD_E_TIMEOUT) device_->fail("event_wait", rc, error);
+    return reached();
+  }
+  int64_t pause_ns = 20'000;
+  while (!reached()) {
+    const int64_t left = deadline_ns - now_ns();
+    if (left <= 0) return false;
+    const timespec pause{0, static_cast<long>(std::min(left, pause_ns))};
+    nanosleep(&pause, nullptr);
+    pause_ns = std::min<int64_t>(pause_ns * 2, 1'000'000);
+  }
+  return true;
+}
+
+Memory::~Memory() {
+  if (device_->abandoned()) return;
+  std::lock_guard lock(device_->mutex_);
+  const Device::Piece piece{kind_, mem_, all_};
+  if (uses_.empty())
+    device_->give_back(piece);
+  else
+    device_->kept_.push_back({std::move(uses_), piece});
+}
+
+void Memory::used_by(hvd_stream stream) {
+  std::lock_guard lock(device_->mutex_);
+  uses_.push_back(device_->record(stream));
+}
+
+// ---------------------------------------------------------------------------------------------------- open and close
+
+std::shared_ptr<Device> Device::open(std::shared_ptr<Backend> backend, int32_t ordinal) {
+  std::shared_ptr<Device> made(new Device(std::move(backend)));
+  made->begin(ordinal);
+  return made;
+}
+
+void Device::begin(int32_t ordinal) {
+  ordinal_ = ordinal;
+  if (!HVD_HAS(api_, hvd_device_api, stream_create) || !HVD_HAS(api_, hvd_device_api, event_create) ||
+      !HVD_HAS(api_, hvd_device_api, mem_alloc)) {
+    throw BackendError(HVD_E_UNSUPPORTED, 0, 0,
+                       backend_->name() +
+                           ": open: its device table has no streams, events or memory, which the engine "
+                           "needs for tensors on a device (UNSUPPORTED)");
+  }
+  hvd_error error = empty_error();
+  hvd_rc rc = api_->open(ordinal, nullptr, &device_, &error);
+  if (rc != HVD_OK) {
+    device_ = nullptr;
+    fail("open", rc, error);
+  }
+  hvd_device_props props;
+  std::memset(&props, 0, sizeof props);
+  props.hdr = {sizeof props, HVD_ABI_MAJOR, HVD_ABI_MINOR, nullptr};
+  rc = api_->props(device_, &props, &error);
+  if (rc != HVD_OK) fail("props", rc, error);
+  batch_limit_ = props.batch_limit ? props.batch_limit : UINT32_MAX;
+  if (props.alignment > kAlignment) alignment_ = std::bit_ceil(uint64_t{props.alignment});
+  rc = api_->stream_create(device_, 0, &stream_, &error);
+  if (rc != HVD_OK) {
+    stream_ = nullptr;
+    fail("stream_create", rc, error);
+  }
+}
+
+Device::~Device() {
+  if (abandoned() || !device_) return;
+  hvd_error ignored = empty_error();
+  const int64_t deadline = now_ns() + kLastWaitNs;
+  bool quiet = !stream_ || api_->stream_sync(stream_, deadline, &ignored) == HVD_OK;
+  sweep();
+  for (hvd_event event : doubtful_) quiet = quiet && is_over(event);
+  if (!quiet || !kept_.empty()) {
+    log(HVD_LOG_WARN, backend_->name(), __FILE__, __LINE__,
+        "the device still works, or has failed, at the end of the job; its streams and " +
+            std::to_string(free_.size() + kept_.size()) + " pieces of memory are left as they are");
+    return;
+  }
+  free_pieces();
+  for (hvd_event event : events_) api_->event_destroy(event, &ignored);
+  for (hvd_event event : doubtful_) api_->event_destroy(event, &ignored);
+  for (auto& [native, stream] : wrapped_) api_->stream_destroy(stream, &ignored);
+  if (stream_) api_->stream_destroy(stream_, &ignored);
+  api_->close(device_, &ignored);
+}
+
+void Device::fail(const char* what, hvd_rc rc, const hvd_error& error) const {
+  throw_backend_error(backend_->name(), what, rc, error);
+}
+
+// ---------------------------------------------------------------------------------------------------------- streams
+
+bool Device::wraps_streams() const { return HVD_HAS(api_, hvd_device_api, stream_wrap); }
+bool Device::orders_streams() const { return HVD_HAS(api_, hvd_device_api, stream_wait_event); }
+
+hvd_stream Device::wrap(void* native) {
+  std::lock_guard lock(mutex_);
+  const auto at = wrapped_.find(native);
+  if (at != wrapped_.end()) return at->second;
+  if (!wraps_streams())
+    throw BackendError(HVD_E_UNSUPPORTED, 0, 0,
+                       backend_->name() +
+                           ": stream_wrap: this backend cannot use a caller's stream; synchronise it and "
+                           "pass no stream (UNSUPPORTED)");
+  hvd_error error = empty_error();
+  hvd_stream stream = nullptr;
+  const hvd_rc rc = api_->stream_wrap(device_, native, &stream, &error);
+  if (rc != HVD_OK) fail("stream_wrap", rc, error);
+  return wrapped_[native] = stream;
+}
+
+MarkRef Device::mark(hvd_stream stream) {
+  std::unique_lock lock(mutex_);
+  const hvd_event event = record(stream);
+  lock.unlock();
+  return std::make_shared<Mark>(shared_from_this(), event);
+}
+
+hvd_event Device::record(hvd_stream stream) {
+  hvd_error error = empty_error();
+  // A few old ones each time, so that there are never many.
+  for (int i = 0; i < 4 && !doubtful_.empty() && is_over(doubtful_.front()); ++i) {
+    events_.push_back(doubtful_.front());
+    doubtful_.pop_front();
+  }
+  hvd_event event = nullptr;
+  if (!events_.empty()) {
+    event = events_.back();
+    events_.pop_back();
+  } else if (const hvd_rc rc = api_->event_create(device_, 0, &event, &error); rc != HVD_OK) {
+    fail("event_create", rc, error);
+  }
+  const hvd_rc rc = api_->event_record(event, stream, &error);
+  if (rc == HVD_OK) return event;
+  events_.push_back(event);
+  fail("event_record", rc, error);
+}
+
+bool Device::is_over(hvd_event event) noexcept {
+  hvd_error ignored = empty_error();
+  return api_->event_query(event, &ignored) == HVD_OK;
+}
+
+void Device::order_after(hvd_stream stream, const Mark& mark) {
+  hvd_error error = empty_error();
+  std::lock_guard lock(mutex_);
+  const hvd_rc rc = api_->stream_wait_event(stream, mark.event(), &error);
+  if (rc != HVD_OK) fail("stream_wait_event", rc, error);
+}
+
+bool Device::drain(hvd_stream stream, int64_t deadline_ns) {
+  hvd_error error = empty_error();
+  const hvd_rc rc = api_->stream_sync(stream, deadline_ns, &error);
+  if (rc == HVD_INPROGRESS || rc == HVD_E_TIMEOUT) return false;
+  if (rc != HVD_OK) fail("stream_sync", rc, error);
+  return true;
+}
+
+// ----------------------------------------------------------------------------------------------------------- copies
+
+void Device::batched(hvd_stream stream, const std::vector<hvd_copy_item>& items) {
+  hvd_error error = empty_error();
+  for (uint64_t at = 0; at < items.size(); at += batch_limit_) {
+    const uint64_t n = std::min<uint64_t>(batch_limit_, items.size() - at);
+    const hvd_rc rc = api_->batched_copy_scale(stream, items.data() + at, n, &error);
+    if (rc != HVD_OK) fail("batched_copy_scale", rc, error);
+  }
+}
+
+void Device::copy(hvd_stream stream, const std::vector<Copy>& list) {
+  std::lock_guard lock(mutex_);
+  if (list.size() < 2 || batch_limit_ < 2 || !HVD_HAS(api_, hvd_device_api, batched_copy_scale)) {
+    hvd_error error = empty_error();
+    for (const Copy& c : list) {
+      const hvd_rc rc = api_->copy(stream, c.dst, c.src, c.bytes, &error);
+      if (rc != HVD_OK) fail("copy", rc, error);
+    }
+    return;
+  }
+  std::vector<hvd_copy_item> items;
+  items.reserve(list.size());
+  for (const Copy& c : list) items.push_back(item_of(c.dst, c.src, c.bytes, HVD_UINT8, 1.0));
+  batched(stream, items);
+}
+
+// The table has no question for this, so one element of scratch memory is the question.
+bool Device::scales(int32_t dtype) {
+  {
+    std::lock_guard lock(mutex_);
+    const auto known = scales_.find(dtype);
+    if (known != scales_.end()) return known->second;
+  }
+  bool able = false;
+  if (HVD_HAS(api_, hvd_device_api, batched_copy_scale)) {
+    const MemoryRef scratch = allocate(HVD_MEM_DEVICE, 2 * kAlignment);
+    hvd_buf to = scratch->buf, from = scratch->buf;
+    from.offset += kAlignment;
+    from.bytes = to.bytes = kAlignment;
+    const hvd_copy_item item = item_of(to, from, 1, dtype, 0.5);
+    hvd_error error = empty_error();
+    hvd_rc rc;
+    {
+      std::lock_guard lock(mutex_);
+      rc = api_->batched_copy_scale(stream_, &item, 1, &error);
+    }
+    if (rc != HVD_OK && rc != HVD_E_UNSUPPORTED && rc != HVD_E_INVALID) fail("batched_copy_scale", rc, error);
+    able = rc == HVD_OK;
+    if (able) scratch->used_by(stream_);
+  }
+  std::lock_guard lock(mutex_);
+  return scales_[dtype] = able;
+}
+
+void Device::copy_scaled(hvd_stream stream, const std::vector<ScaledCopy>& list) {
+  std::vector<hvd_copy_item> items;
+  items.reserve(list.size());
+  for (const ScaledCopy& c : list)
+    if (c.count) items.push_back(item_of(c.dst, c.src, c.count, c.dtype, c.scale));
+  std::lock_guard lock(mutex_);
+  batched(stream, items);
+}
+
+// ----------------------------------------------------------------------------------------------------------- memory
+
+MemoryRef Device::allocate(int32_t kind, uint64_t bytes, uint64_t alignment) {
+  alignment = std::max(alignment, alignment_);
+  // Pieces of few sizes, so that the next step finds what this one leaves.
+  const uint64_t room = bytes + alignment;
+  const uint64_t step = std::bit_floor(std::max(room, kSmallestPiece)) / 4;
+  const uint64_t wanted = (std::max(room, kSmallestPiece) + step - 1) / step * step;
+  Piece piece{kind, nullptr, {}};
+  std::unique_lock lock(mutex_);
+  sweep();
+  if (const auto at = free_.find({kind, wanted}); at != free_.end()) {
+    piece = at->second;
+    free_.erase(at);
+    free_bytes_ -= wanted;
+  } else {
+    hvd_error error = empty_error();
+    hvd_rc rc = api_->mem_alloc(device_, kind, wanted, &piece.mem, &piece.all, &error);
+    if (rc != HVD_OK && !free_.empty()) {  // perhaps what is kept for later is in the way
+      free_pieces();
+      error = empty_error();
+      rc = api_->mem_alloc(device_, kind, wanted, &piece.mem, &piece.all, &error);
+    }
+    if (rc != HVD_OK) fail(kind == HVD_MEM_PINNED ? "mem_alloc of pinned memory" : "mem_alloc", rc, error);
+    piece.all.bytes = wanted;
+  }
+  lock.unlock();
+  auto memory = std::make_shared<Memory>(shared_from_this(), kind, piece.mem, piece.all);
+  const auto at = reinterpret_cast<uintptr_t>(piece.all.base) + piece.all.offset;
+  memory->buf = {piece.all.base, piece.all.offset + (alignment - at % alignment) % alignment, bytes};
+  return memory;
+}
+
+void Device::give_back(const Piece& piece) noexcept {
+  if (free_bytes_ + piece.all.bytes > kPoolBytes) {
+    hvd_error ignored = empty_error();
+    api_->mem_free(piece.mem, &ignored);
+    return;
+  }
+  free_bytes_ += piece.all.bytes;
+  free_.emplace(std::pair{piece.kind, piece.all.bytes}, piece);
+}
+
+void Device::sweep() noexcept {
+  for (size_t i = 0; i < kept_.size();) {
+    Kept& k = kept_[i];
+    while (!k.uses.empty() && is_over(k.uses.back())) {
+      events_.push_back(k.uses.back());
+      k.uses.pop_back();
+    }
+    if (!k.uses.empty()) {
+      ++i;
+      continue;
+    }
+    give_back(k.piece);
+    std::swap(k, kept_.back());
+    kept_.pop_back();
+  }
+}
+
+void Device::free_pieces() noexcept {
+  hvd_error ignored = empty_error();
+  for (auto& [key, piece] : free_) api_->mem_free(piece.mem, &ignored);
+  free_.clear();
+  free_bytes_ = 0;
+}
+
+}  // namespace hvd::plugin

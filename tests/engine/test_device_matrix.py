@@ -1,0 +1,69 @@
+"""Every operation on the memory of made-up devices, on real ranks: the matrix of test_matrix.py over device_face.py.
+
+"far" has a device table only, without streams of the program's own, so that everything is staged; "wave" has
+communicators that read its memory: "stream" enqueues, "request" is driven, and what they lack (64-bit reductions,
+averages, factors, float16, bool, long calls, any address) is packed, cut, moved or composed.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import native_program
+from jobs import finish, start
+
+BACKENDS = native_program.ROOT / "tests" / "backends"
+ALL = [0, 2, 3, 4, 5]
+SHORT = {"counts": [0, 1, 1023], "large": 50001, "dtypes": ["uint8", "int64", "float32", "bool", "bfloat16"]}
+
+# Ranks, the ranks of the process set, what the device is like, and the environment.
+JOBS = {
+    "far-2": (2, "1", {"type": "far", "routes": []}, {}),
+    "stream-2": (2, "0", {"type": "wave", "routes": ALL}, {}),
+    "stream-3": (3, "0,2", {"type": "wave", "routes": ALL}, {"HOROVOD_BACKEND_WAVE_MAX_COUNT": "700"}),
+    "request-2": (2, "1", {"type": "wave", "routes": ALL}, {"HOROVOD_BACKEND_WAVE_MODE": "request"}),
+    # Allreduce over the communicator, the rest over the host; two levels there.
+    "mixed-3": (3, "0,2", {"type": "wave", "routes": [0]}, {"HOROVOD_SIMULATED_HOSTS": "0,0,1"}),
+}
+
+
+def run(job: str, short: bool) -> str:
+    ranks, subset, device, env = JOBS[job]
+    library = native_program.backend(
+        BACKENDS / ("far_device/far.cc" if device["type"] == "far" else "wave/wave.cc")
+    )
+    device = {
+        **device,
+        **(SHORT if short else {}),
+        "library": str(library),
+        "native": device["type"] == "wave",
+    }
+    env = {"HOROVOD_BACKEND_FAR_DELAY_US": "30", "HOROVOD_BACKEND_WAVE_DELAY_US": "30", **env}
+    program = Path(__file__).with_name("device_matrix_ranks.py")
+    env["DEVICE_JOB"] = json.dumps(device)
+    output = finish(start(ranks, program, env, ["--subset", subset]), timeout=280)
+    assert output.count("matrix done") == ranks, output
+    return output
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("job", ["far-2", "stream-2"])
+def test_device_matrix(job: str) -> None:
+    output = run(job, short=True)
+    if job == "far-2":
+        assert "STAGED" in output and "NATIVE" not in output, output
+        return
+    for line in (
+        "served: allreduce float32 Sum NATIVE wave",
+        "served: allreduce int64 Sum EMULATED wave allgather + local reduction",
+        "served: broadcast bool Sum EMULATED wave its bytes as another type",
+    ):
+        assert line in output, output
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("job", JOBS)
+def test_device_matrix_in_full(job: str) -> None:
+    print(run(job, short=False))
