@@ -145,4 +145,6 @@ def _print(shown: Shown) -> None:
     if shown.served:
         output.text("")
         output.table(*served.cells(shown.served))
-        output.text("composed: hvd-core makes it from what the backend has (EMULATED); -: nobody does it")
+        output.text(
+            "composed, and reductions not named: made by hvd-core from what there is (EMULATED); -: nobody does it"
+        )

@@ -121,7 +121,8 @@ def _probe(row: Row, backend: InstalledBackend, timeout_s: float) -> None:
     if not isinstance(answer, Available):
         row.status, row.detail, row.fix = UNAVAILABLE, answer.reason, answer.fix
         return
-    backend.path()  # a library that is not there
+    if backend.descriptor is None or backend.descriptor.python is None:
+        backend.path()  # raises for a library that is not there; a class would be imported, which is not worth it here
     row.status, row.detail = AVAILABLE, answer.detail
 
 
