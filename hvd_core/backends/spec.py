@@ -78,8 +78,7 @@ def check_version(candidate: Candidate) -> None:
     """
     if not candidate.from_spec or candidate.metadata is None:
         return
-    places = [candidate.location, *sys.path]
-    if any(place and os.path.isdir(os.path.join(place, candidate.metadata)) for place in places):
+    if any(os.path.isdir(os.path.join(place or os.curdir, candidate.metadata)) for place in sys.path):
         return
     from importlib.metadata import PackageNotFoundError, version
 

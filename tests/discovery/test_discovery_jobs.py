@@ -207,6 +207,18 @@ def test_another_version_on_this_host(site, monkeypatch):
     spec.check_version(found)  # nothing to say
 
 
+def test_ranks_that_see_another_version_stop_the_job(launcher, tmp_path):
+    # As on a host with other wheels: the ranks' path is not the launcher's.
+    found, there = tmp_path / "launcher's", tmp_path / "ranks"
+    announce(found, "alpha", version="0.3.0")
+    announce(there, "alpha", version="0.3.1")
+    other = f"PYTHONPATH={path(there)['PYTHONPATH']}"
+    code = "import hvd_core; hvd_core.init(backend='alpha')"
+    done = launcher.run("-np", 2, "env", other, sys.executable, "-c", code, env=path(found))
+    assert done.returncode != 0
+    assert "has hvd-backend-alpha 0.3.1, but the launcher found 0.3.0 on" in done.stderr, done.stderr
+
+
 def test_no_such_distribution_on_this_host(site, monkeypatch):
     monkeypatch.setenv("HOROVOD_BACKEND_SPEC", spec.encode([FOUND]))
     with pytest.raises(
