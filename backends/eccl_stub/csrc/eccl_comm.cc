@@ -70,7 +70,7 @@ EcclComm::~EcclComm() {
 void EcclComm::abort() {
   abort_joining();
   std::lock_guard<std::mutex> lock(ending_);
-  if (comm_ != nullptr) eccl().ecclCommAbort(std::exchange(comm_, nullptr));
+  if (comm_ != nullptr) eccl().ecclCommAbort(comm_.exchange(nullptr));
 }
 
 void EcclComm::abort_joining() {

@@ -2,6 +2,7 @@
 // every method runs with the communicator's device current.
 #pragma once
 
+#include <atomic>
 #include <hvd/backend.hpp>
 #include <memory>
 #include <mutex>
@@ -46,7 +47,7 @@ class EcclComm : public hvd::Comm<EcclComm, GcuDevice> {
   struct Joining;
   void abort_joining();
   std::shared_ptr<Joining> joining_;  // until created() has said true
-  std::mutex ending_;                 // abort and async_error come from any thread
-  ecclComm_t comm_ = nullptr;
+  std::mutex ending_;                 // abort and async_error come from any thread, also during a collective
+  std::atomic<ecclComm_t> comm_{nullptr};
   bool grouped_ = false;
 };
