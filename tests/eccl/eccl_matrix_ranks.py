@@ -10,7 +10,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))
 
 import device_face
-
 import hvd_core as hvd
 import matrix_ranks
 from hvd_core import runtime
