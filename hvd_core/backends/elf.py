@@ -31,7 +31,7 @@ def read(path: Path) -> SharedObject:
     """Raises ValueError for a file that is no 64-bit little-endian ELF shared object, OSError."""
     try:
         return _Reader(path).read()
-    except (struct.error, IndexError, UnicodeDecodeError) as error:
+    except (struct.error, IndexError, KeyError, OverflowError, MemoryError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is a damaged shared object: {error}") from None
 
 

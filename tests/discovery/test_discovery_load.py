@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 
 import hvd_core
 from hvd_core import _core
-from hvd_core.backends import BackendLoadError, BackendUnavailable, discovery
+from hvd_core.backends import BackendLoadError, BackendUnavailable, discovery, elf
 from hvd_core.backends.diagnosis import load_diagnosis
 from hvd_core.backends.loading import load
 from hvd_core.backends.registry import ABI, embedded, lookup
@@ -108,6 +109,23 @@ def test_the_doctor_survives_what_it_opens(tmp_path):
     text.write_text("not a library")
     assert "is not a 64-bit little-endian ELF file" in load_diagnosis(text).error
     assert "No such file" in load_diagnosis(tmp_path / "absent.so").error
+
+
+def test_damaged_libraries_are_read_without_harm(tmp_path):
+    whole = embedded()[0].path().read_bytes()
+    chance, damaged, outcomes = random.Random(7), tmp_path / "damaged.so", set()
+    for _ in range(300):
+        data = bytearray(whole[: chance.choice((len(whole), chance.randrange(len(whole))))])
+        for _ in range(chance.choice((1, 3, 20))):
+            at = chance.randrange(chance.choice((64, 1200, len(whole))))
+            if at < len(data):
+                data[at] = chance.randrange(256)
+        damaged.write_bytes(data)
+        try:
+            outcomes.add(type(elf.read(damaged)))
+        except ValueError as error:  # nothing else
+            outcomes.add(type(error))
+    assert {elf.SharedObject, ValueError} <= outcomes
 
 
 def test_another_abi_by_its_symbol(site, tmp_path):
