@@ -206,7 +206,7 @@ class EmbeddedPython(InstalledBackend):
         return entry_of(getattr(import_module(module), attribute)).path
 
 
-# What this engine offers; tests/abi compares it with the header.
+# What this engine offers; tests/discovery compares it with the header.
 ABI = (1, 0)
 
 _EMBEDDED = (
