@@ -60,10 +60,19 @@ class Device:
             ctypes.c_void_p
         ]
         self.api.device_copy.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_uint64]
+        self.api.device_hold.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
         self.stream = self.api.device_stream()
+        self.held: list[Any] = []
 
     def sync(self) -> None:
         self.api.device_sync(self.stream)
+
+    def hold(self) -> Any:
+        """The stream stands still from here on; until `.value = 1` of the result."""
+        go = ctypes.c_int(0)
+        self.held.append(go)
+        self.api.device_hold(self.stream, ctypes.byref(go))
+        return go
 
 
 class DeviceArray:

@@ -22,7 +22,7 @@ if "dtypes" in job:
 
 code = matrix_ranks.main()
 if matrix_ranks.hvd.rank() == 0:
-    info = [x for x in runtime.engine().backend_info() if x["role"] == "device"][0]
+    info = next(x for x in runtime.engine().backend_info() if x["role"] == "device")
     for x in info["served"]:
         print(
             "served:", x["collective"], x["dtype"], x["op"], x["served"], x["backend"], x["how"], flush=True

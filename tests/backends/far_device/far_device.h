@@ -6,8 +6,8 @@
 // and copies happen when their turn comes, a while after they were asked for: whoever does not wait reads old data.
 // T1 of backend_abi.h holds; event_query, event_wait and stream_sync from any thread.
 //
-// Options: delay_us (how long each piece of work waits for its turn), fail_copy (the number of the copy that fails;
-// counted from 1 over the life of the process, 0: none).
+// Options: delay_us (how long each piece of work waits for its turn), fail_copy (the number of the copy that fails, of
+// those on the host's own streams; counted from 1 over the life of the process, 0: none).
 #pragma once
 
 #include <sys/mman.h>
@@ -185,14 +185,43 @@ struct Event {
 
 Stream* stream_of(hvd_stream s) { return reinterpret_cast<Stream*>(s); }
 
+// Streams that are not the host's: it may use them, but not end them, and copies that are to fail are not theirs.
+struct NativeStreams {
+  std::mutex mutex;
+  std::set<Stream*> all;
+  Stream* usual = nullptr;
+};
+
+NativeStreams& native_streams() {
+  static auto* streams = new NativeStreams;
+  return *streams;
+}
+
+// The default one has the address 0 outside.
+Stream* native_stream(void* native) {
+  NativeStreams& streams = native_streams();
+  std::lock_guard<std::mutex> lock(streams.mutex);
+  if (!native && !streams.usual) streams.usual = new Stream();
+  Stream* const s = native ? static_cast<Stream*>(native) : streams.usual;
+  streams.all.insert(s);
+  return s;
+}
+
+bool is_native(Stream* s) {
+  NativeStreams& streams = native_streams();
+  std::lock_guard<std::mutex> lock(streams.mutex);
+  return streams.all.count(s) > 0;
+}
+
 void enqueue_copy(hvd_stream s, const hvd_buf& dst, const hvd_buf& src, uint64_t bytes) {
   if (bytes > dst.bytes || bytes > src.bytes) throw hvd::Error(HVD_E_INVALID, "a copy is larger than its buffers");
   char* const to = pool().find(dst, bytes);
   const char* const from = pool().find(src, bytes);
   Stream* const stream = stream_of(s);
+  const bool counts = !is_native(stream);
   stream->add([=] {
     if (stream->failed->load()) return;  // nothing moves after a failure
-    if (++copies_done == number_option("fail_copy", 0)) return stream->failed->store(true);
+    if (counts && ++copies_done == number_option("fail_copy", 0)) return stream->failed->store(true);
     if (bytes) std::memcpy(to, from, bytes);
   });
 }
@@ -203,20 +232,6 @@ void enqueue_scaled(hvd_stream s, const hvd_copy_item& item) {
   stream_of(s)->add([=] {
     for (uint64_t i = 0; i < item.count; ++i) to[i] = static_cast<float>(from[i] * item.scale);
   });
-}
-
-// Streams that are not the host's: it may use them, but not end them.
-std::set<Stream*>& native_streams() {
-  static std::set<Stream*> all;
-  return all;
-}
-
-// The default one has the address 0 outside.
-Stream* native_stream(void* native) {
-  static Stream* const usual = new Stream();
-  Stream* const s = native ? static_cast<Stream*>(native) : usual;
-  native_streams().insert(s);
-  return s;
 }
 
 struct Far {
@@ -262,7 +277,7 @@ struct Far {
       return hvd::guarded(error, [&]() -> hvd_rc { return stream_of(s)->idle() ? HVD_OK : HVD_INPROGRESS; });
     };
     t.stream_destroy = [](hvd_stream s, hvd_error*) {
-      if (!native_streams().count(stream_of(s))) delete stream_of(s);
+      if (!is_native(stream_of(s))) delete stream_of(s);
       return hvd_rc{HVD_OK};
     };
     if (native) {

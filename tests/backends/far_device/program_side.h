@@ -19,3 +19,10 @@ PROGRAM_SIDE void device_copy(void* stream, void* to, void* from, uint64_t bytes
 }
 PROGRAM_SIDE void device_sync(void* stream) { native_stream(stream)->sync(INT64_MAX); }
 PROGRAM_SIDE int device_idle(void* stream) { return native_stream(stream)->idle(); }
+// The stream stands still here until *go is not 0, or the stream's copies have failed.
+PROGRAM_SIDE void device_hold(void* stream, volatile int* go) {
+  Stream* const s = native_stream(stream);
+  s->add([s, go] {
+    while (!*go && !s->failed->load()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  });
+}

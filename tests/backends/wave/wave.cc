@@ -1,6 +1,6 @@
 // A made-up accelerator, "wave": the device of far_device.h with streams of the program's own, and communicators that
-// read its memory. Ranks are processes on one host that meet in shared memory; a collective is a task of a stream that
-// waits for the other ranks' tasks. Like real ones it lacks much: see query().
+// read its memory. Ranks are processes on one machine that meet in shared memory; a collective is a task of a stream
+// that waits for the other ranks' tasks. Like real ones it lacks much: see query().
 //
 // Options: delay_us, fail_copy (far_device.h); mode ("stream", or "request": collectives return requests); max_count
 // (elements of one call); fail_collective (the number of the collective that finds its peers gone; 0: none).
@@ -296,9 +296,14 @@ struct Wave : hvd::Comm<T> {
 };
 
 struct StreamWave : Wave<StreamWave> {
-  static constexpr uint64_t caps = HVD_CAP_STREAM | HVD_CAP_MEM_DEVICE | HVD_CAP_ONE_HOST | HVD_CAP_GROUP_SAME;
+  static constexpr uint64_t caps = HVD_CAP_STREAM | HVD_CAP_MEM_DEVICE | HVD_CAP_GROUP_SAME;
   using Wave::Wave;
   void async_error() { meeting->check(); }
+  void group_begin() { group() = {true, -1, {}}; }
+  void group_end() {
+    const Group all = std::exchange(group(), {});
+    for (const auto& call : all.calls) call();
+  }
 
   hvd::Work start(const hvd::Coll& c) {
     Stream* const stream = stream_of(c.args().stream);
@@ -329,7 +334,7 @@ struct Pending : hvd::Request {
 };
 
 struct RequestWave : Wave<RequestWave> {
-  static constexpr uint64_t caps = HVD_CAP_REQUEST | HVD_CAP_MEM_DEVICE | HVD_CAP_ONE_HOST;
+  static constexpr uint64_t caps = HVD_CAP_REQUEST | HVD_CAP_MEM_DEVICE;
   using Wave::Wave;
   hvd::Work start(const hvd::Coll& c) {
     auto pending = std::make_unique<Pending>();
@@ -343,20 +348,6 @@ struct RequestWave : Wave<RequestWave> {
   Stream worker;
 };
 
-hvd_comm_api grouped(hvd_comm_api t) {
-  t.group_begin = [](hvd_comm, hvd_error*) {
-    group() = {true, -1, {}};
-    return hvd_rc{HVD_OK};
-  };
-  t.group_end = [](hvd_comm, hvd_error*) {
-    const Group all = std::move(group());
-    group() = {};
-    for (const auto& call : all.calls) call();
-    return hvd_rc{HVD_OK};
-  };
-  return t;
-}
-
 }  // namespace
 
 extern "C" __attribute__((visibility("default"))) hvd_rc hvd_backend_entry_v1(const hvd_host_api* host,
@@ -366,7 +357,6 @@ extern "C" __attribute__((visibility("default"))) hvd_rc hvd_backend_entry_v1(co
     static hvd_backend_api api;
     hvd::host = host;
     static const hvd_device_api device = Far::make("wave", true);
-    static const hvd_comm_api streams = grouped(*hvd::CommTable<StreamWave>::table());
     std::memset(&api, 0, sizeof(api));
     api.hdr = {sizeof(api), HVD_ABI_MAJOR, HVD_ABI_MINOR, nullptr};
     api.name = "wave";
@@ -374,7 +364,8 @@ extern "C" __attribute__((visibility("default"))) hvd_rc hvd_backend_entry_v1(co
     api.version = "0.2";
     api.vendor_lib = "";
     api.device = &device;
-    api.comm = hvd::option("mode", "stream") == "request" ? hvd::CommTable<RequestWave>::table() : &streams;
+    api.comm = hvd::option("mode", "stream") == "request" ? hvd::CommTable<RequestWave>::table()
+                                                          : hvd::CommTable<StreamWave>::table();
     *out = &api;
     return HVD_OK;
   });

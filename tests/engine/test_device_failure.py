@@ -1,0 +1,88 @@
+"""Failures on a device after the work was given to it: they surface at the next call and end the job on all ranks,
+with the backend, its number and the rank; a rank that dies frees those whose streams wait for it."""
+
+import os
+import re
+import signal
+
+import device_jobs
+import jobs
+
+STEPS = """
+    def steps():
+        for step in range(50):
+            for n in range(3):
+                face.grouped_allreduce([np.ones(1000, np.float32)] * 2, f"x{n}", hvd.Sum)
+
+    text = expect(hvd.HorovodInternalError, steps)
+    print("heard:", text.replace("\\n", " "), flush=True)
+    expect(hvd.HorovodInternalError, lambda: face.allreduce(np.ones(2, np.float32), "y", hvd.Sum), "aborted")
+    os._exit(3)
+"""
+
+
+def heard(folder, before, *parts, **options):
+    output = jobs.finish(device_jobs.start(2, folder, before + STEPS, **options), 60, 3)
+    lines = [line for line in output.splitlines() if "heard:" in line]
+    assert len(lines) == 2, output
+    for line in lines:
+        for part in parts:
+            assert part in line, output
+
+
+def test_a_communicator_that_fails_later(tmp_path):
+    before = """
+    if rank == 0:
+        os.environ["HOROVOD_BACKEND_WAVE_FAIL_COLLECTIVE"] = "5"
+    """
+    heard(tmp_path, before, "rank 0: wave: async_error: a peer does not answer (REMOTE, vendor code 6)")
+
+
+def test_a_device_that_fails_later(tmp_path):
+    before = """
+    if rank == 1:
+        os.environ["HOROVOD_BACKEND_WAVE_FAIL_COPY"] = "20"
+    """
+    heard(tmp_path, before, "rank 1: wave: event_query: a copy has failed (DEVICE, vendor code 77)")
+
+
+def test_a_device_that_fails_while_it_is_staged(tmp_path):
+    before = """
+    if rank == 1:
+        os.environ["HOROVOD_BACKEND_FAR_FAIL_COPY"] = "20"
+    """
+    heard(tmp_path, before, "rank 1: far: event_", "DEVICE, vendor code 77", device_type="far", routes=[])
+
+
+def test_kill_of_a_rank_while_streams_wait_for_it(tmp_path):
+    job = device_jobs.start(
+        2,
+        tmp_path,
+        """
+        assert face.allreduce(np.ones(2, np.float32), "first", hvd.Sum)[0] == 2
+        x = put(np.ones(1000, np.float32))
+        device.sync()
+        if rank == 1:
+            device.hold()
+            keep, x = x, put(np.ones(1000, np.float32))
+        h = engine.allreduce(x.ref, x.ref, "x", 0)
+        engine.wait(h)
+        print("pid", rank, os.getpid(), flush=True)
+        text = expect(hvd.HorovodInternalError, lambda: engine.order_after(h, None))
+        print("heard:", text, flush=True)
+        # The stream is free, and so is everything on it.
+        device.sync()
+        hvd.shutdown()
+        os._exit(3)
+        """,
+    )
+    text, pids = "", {}
+    while len(pids) < 2:
+        line = job.stdout.readline()
+        assert line, f"the job ended early:\n{text}"
+        text += line
+        if match := re.search(r"pid (\d+) (\d+)", line):
+            pids[int(match[1])] = int(match[2])
+    os.kill(pids[1], signal.SIGKILL)
+    output, _ = job.communicate(timeout=30)
+    assert re.search(r"heard: .*rank 1 \(host .+\) died", text + output), text + output
