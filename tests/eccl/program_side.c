@@ -2,6 +2,7 @@
  * and streams of its own. It is linked with the simulator that the backend opens, so that both mean the same memory. */
 #include <stdint.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "tops_runtime.h"
 
@@ -33,3 +34,10 @@ SIDE void device_copy(void* stream, void* to, void* from, uint64_t bytes) {
 }
 SIDE void device_sync(void* stream) { must(topsStreamSynchronize(stream)); }
 SIDE int device_idle(void* stream) { return topsStreamQuery(stream) == topsSuccess; }
+
+static void hold(void* unused) {
+  (void)unused;
+  sleep(100);
+}
+/* The stream does nothing for as long as a test lasts. */
+SIDE void device_hold(void* stream) { must(topsLaunchHostFunc(stream, hold, NULL)); }

@@ -5,6 +5,7 @@ wait for them reads old data; the host that touches device memory dies.
 """
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -40,19 +41,20 @@ def side(tmp_path_factory):
     return out
 
 
-def matrix(side, ranks, subset, sizes, **environment):
+def run(ranks, program, arguments, code=0, **environment):
     """What the ranks printed."""
-    job = {**sizes, "side": str(side), "rank_of_report": 0}
-    settings = {"HOROVOD_BACKEND": "eccl_stub", "TOPS_SIM_DELAY_US": "30", "ECCL_JOB": json.dumps(job)}
+    settings = {"HOROVOD_BACKEND": "eccl_stub", "TOPS_SIM_DELAY_US": "30", **environment}
     sys.path.insert(0, str(ENGINE))
     try:
         import jobs
     finally:
         sys.path.remove(str(ENGINE))
-    program = HERE / "eccl_matrix_ranks.py"
-    output = jobs.finish(
-        jobs.start(ranks, program, settings | environment, ["--subset", subset]), timeout=280
-    )
+    return jobs.finish(jobs.start(ranks, HERE / program, settings, arguments), timeout=280, code=code)
+
+
+def matrix(side, ranks, subset, sizes, **environment):
+    job = json.dumps({**sizes, "side": str(side), "rank_of_report": 0})
+    output = run(ranks, "eccl_matrix_ranks.py", ["--subset", subset], ECCL_JOB=job, **environment)
     assert output.count("matrix done") == ranks, output
     return output
 
@@ -72,6 +74,35 @@ def test_the_engines_matrix_over_the_template(side):
 def test_memory_that_is_a_handle(side):
     said = matrix(side, 2, "0", {**SHORT, "dtypes": ["int64", "float32"]}, TOPS_SIM_MEMORY="handle")
     assert "served: allreduce float32 Sum NATIVE eccl_stub" in said, said
+
+
+@pytest.mark.timeout(100)
+def test_without_emulation_a_gap_fails_that_operation_alone(side):
+    said = run(2, "eccl_job_ranks.py", [str(side), "gap"], HOROVOD_EMULATION="0")
+    for text in (
+        "allreduce of int64 on gcu is not supported by backend 'eccl_stub' and emulation is off",
+        "fix: HOROVOD_BACKEND=gcu.allreduce=tcp, or cast.  No automatic narrowing is done.",
+        "afterwards [2. 2. 2.]",
+    ):
+        assert said.count(text) == 2, said
+
+
+@pytest.mark.timeout(100)
+def test_a_rank_that_is_killed_ends_the_others_operations(side):
+    """The survivors' allreduce is on the stream already, and the library waits there for a rank that is gone."""
+    said = run(3, "eccl_job_ranks.py", [str(side), "kill"], code=137)
+    assert len(re.findall(r"HorovodInternalError .*rank 1 .*died", said)) == 2, said
+
+
+@pytest.mark.timeout(100)
+def test_a_vendor_library_that_is_missing_is_said_at_init(side, tmp_path):
+    missing = str(tmp_path / "libeccl.so.3")
+    said = run(2, "eccl_job_ranks.py", [str(side), "none"], 1, HOROVOD_BACKEND_ECCL_STUB_LIBRARY=missing)
+    assert (
+        f"backend 'eccl_stub' is installed but unavailable here: {missing}: cannot open shared object" in said
+    )
+    assert "fix: set HOROVOD_BACKEND_ECCL_STUB_LIBRARY" in said
+    assert "Not falling back, because it was named explicitly." in said
 
 
 @pytest.mark.slow
