@@ -7,6 +7,8 @@ import sys
 import pytest
 
 from command_line import ROOT
+from hvd_core.cli.survey import survey
+from hvd_core.config import plugins_toml
 
 
 def rows(hvd, *arguments):
@@ -109,3 +111,16 @@ def test_what_costs_time_is_not_loaded(hvd):
     # Instead of a stopwatch, which says more about the machine than about the command.
     assert not loaded(hvd, "--help") & {"rich", "numpy", "stevedore", "importlib.metadata", "hvd_core._core"}
     assert not loaded(hvd, "plugin", "list") & {"numpy", "hvd_core._core", "asyncio", "unittest"}
+
+
+def test_what_the_site_forbids_is_shown_and_not_imported(hvd, tmp_path, monkeypatch):
+    policy = tmp_path / "site.toml"
+    policy.write_text('[selection]\ndeny = ["tcp", "evil"]\n')
+    hvd.wheel("evil", code="raise SystemError('was imported')\n")
+    monkeypatch.syspath_prepend(hvd.site)
+    found, _ = survey(plugins_toml.load({}, site=policy))
+    rows = {row.name: row for row in found}
+    assert rows["shm"].status == "available"
+    assert rows["tcp"].status == rows["evil"].status == "vetoed"
+    assert f"{policy}:2 denies it" in rows["evil"].detail
+    assert "plugin_evil" not in sys.modules
