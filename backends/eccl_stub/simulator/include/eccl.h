@@ -1,5 +1,5 @@
 /* ECCL 3.1 as libeccl_sim.so implements it: collectives between processes, really computed. Names, signatures and
- * values follow what is public about ECCL; ../UNVERIFIED.md says for each where that knowledge comes from.
+ * values follow what is public about ECCL; the README of hvd-core's template says where each of them comes from.
  *
  * The library's limits, which the simulator enforces:
  *   - 64-bit types (int64, uint64, float64) only in ecclBroadcast and ecclAllGather: else ecclInvalidArgument. There

@@ -1,6 +1,6 @@
 /* The part of the TOPS device runtime that a backend needs, as libeccl_sim.so implements it on ordinary memory and
- * threads. Names, signatures and values follow what is public about the real runtime; ../UNVERIFIED.md says for each
- * where that knowledge comes from. What begins with topsSim exists in the simulator only.
+ * threads. Names, signatures and values follow what is public about the real runtime; the README of hvd-core's template
+ * says where each of them comes from. What begins with topsSim exists in the simulator only.
  *
  * Rules, stricter than most hardware so that mistakes show:
  *   - Each thread has a current device (0 at first). Memory, copies, launches, recording and communicators belong to
