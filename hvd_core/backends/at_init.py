@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import time
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 from hvd_core.backends import agreement, discovery
@@ -70,7 +70,7 @@ def say(plan: Plan, settings: EngineSettings, rank: int) -> None:
     """With HOROVOD_LOG_LEVEL=info, the report on standard error, in the engine's form; by rank 0."""
     if settings.log_level > _INFO or rank != 0:
         return
-    stamp = time.strftime("[%Y-%m-%d %H:%M:%S.000000] ") if settings.log_with_time else ""
+    stamp = datetime.now().strftime("[%Y-%m-%d %H:%M:%S.%f] ") if settings.log_with_time else ""
     made = report(plan)
     lines = [*str(made).splitlines(), *([f"other device types: {made.note}"] if made.note else [])]
     sys.stderr.write("".join(f"{stamp}[{rank}] horovod INFO: {line}\n" for line in lines))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from hvd_core.backends.plan import COLLECTIVES, Cell, Plan, Usable
@@ -15,15 +15,17 @@ _DTYPES = (
 )
 _REDUCING = ("allreduce", "reducescatter")
 
+Query = Callable[[Usable, str, str], "dict[str, int]"]
+
 
 @dataclass(frozen=True)
 class BackendRow:
     """One operation on one device type.
 
-    ``backend``: its name, or two joined by " x ": within hosts and between them. ``support``, for float32: NATIVE,
-    EMULATED (composed from what the backend has) or STAGED (copied through host memory). ``score``: the backend's own
-    estimate, higher is better. ``source``: who chose. ``emulated``: element types that the backend lacks and that are
-    composed from what it has, where float32 is not.
+    ``backend``: its name, or two joined by " x ": within hosts and between them. ``vendor_lib``: the library beneath it,
+    if it has one. ``support``, for float32: NATIVE, EMULATED (composed from what the backend has) or STAGED (copied
+    through host memory). ``score``: the backend's own estimate, higher is better. ``source``: who chose. ``emulated``:
+    element types that the backend lacks and that are composed from what it has, where float32 is not.
     """
 
     operation: str
@@ -31,6 +33,7 @@ class BackendRow:
     backend: str
     version: str
     origin: str
+    vendor_lib: str
     support: str
     score: int
     source: str
@@ -47,26 +50,28 @@ class BackendReport(tuple[BackendRow, ...]):
             (
                 row.operation,
                 row.device,
-                f"{row.backend} {row.version} ({row.origin})",
-                row.support + (f" (EMULATED: {', '.join(row.emulated)})" if row.emulated else ""),
+                f"{row.backend} {row.version} ({', '.join(filter(None, (row.origin, row.vendor_lib)))})",
+                row.support,
                 f"score {row.score}",
                 f"[{row.source}]",
+                f"EMULATED: {', '.join(row.emulated)}" if row.emulated else "",
             )
             for row in self
         ]
-        widths = [max((len(line[i]) for line in lines), default=0) for i in range(6)]
+        widths = [max((len(line[i]) for line in lines), default=0) for i in range(7)]
         return "\n".join("  ".join(t.ljust(w) for t, w in zip(line, widths)).rstrip() for line in lines)
 
 
-def report(plan: Plan) -> BackendReport:
-    """The report of a choice; asks the backends' tables what they serve."""
-    made = BackendReport(_row(cell) for cell in plan.cells())
+def report(plan: Plan, query: Query | None = None) -> BackendReport:
+    """The report of a choice. ``query`` (backend, operation, element type) says what a backend serves: {"support",
+    "score"}; without it the backends' tables are asked."""
+    made = BackendReport(_row(cell, query or _ask) for cell in plan.cells())
     made.note = plan.note
     return made
 
 
-def _row(cell: Cell) -> BackendRow:
-    lacking = {dtype for backend in cell.backends for dtype in _lacking(backend, cell.operation)}
+def _row(cell: Cell, query: Query) -> BackendRow:
+    lacking = {dtype for backend in cell.backends for dtype in _lacking(backend, cell.operation, query)}
     how = "EMULATED" if "float32" in lacking else "NATIVE"
     return BackendRow(
         operation=cell.operation,
@@ -74,22 +79,23 @@ def _row(cell: Cell) -> BackendRow:
         backend=" x ".join(b.name for b in cell.backends),
         version=_joined(b.version for b in cell.backends),
         origin=_joined(b.origin for b in cell.backends),
+        vendor_lib=_joined(b.vendor_lib for b in cell.backends if b.vendor_lib),
         support="STAGED" if cell.staged else how,
-        score=min(_query(b, cell.operation, "float32")["score"] for b in cell.backends),
+        score=min(query(b, cell.operation, "float32")["score"] for b in cell.backends),
         source=cell.source,
         emulated=() if how == "EMULATED" else tuple(d for d in _DTYPES if d in lacking),
     )
 
 
-def _lacking(backend: Usable, operation: str) -> list[str]:
+def _lacking(backend: Usable, operation: str, query: Query) -> list[str]:
     # A barrier has no element type, and eight bits of float are moved but never reduced.
     types = _DTYPES if operation != "barrier" else ("float32",)
     if operation in _REDUCING:
         types = tuple(t for t in types if not t.startswith("float8"))
-    return [t for t in types if _query(backend, operation, t)["support"] != _NATIVE]
+    return [t for t in types if query(backend, operation, t)["support"] != _NATIVE]
 
 
-def _query(backend: Usable, operation: str, dtype: str) -> dict[str, int]:
+def _ask(backend: Usable, operation: str, dtype: str) -> dict[str, int]:
     from hvd_core._core import query_backend
 
     return query_backend(backend.name, backend.path, COLLECTIVES[operation], _DTYPES.index(dtype), _SUM)

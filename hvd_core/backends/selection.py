@@ -22,7 +22,7 @@ from hvd_core.backends.plan import (
     Usable,
     Ways,
 )
-from hvd_core.backends.rules import ACCELERATORS, HOST, OPERATIONS, Level, Rule, ladder
+from hvd_core.backends.rules import ACCELERATORS, HOST, OPERATIONS, VARIABLE, Level, Rule, ladder
 from hvd_core.backends.ways import OneHostOnly, host_ways, one_host_only, several_hosts
 from hvd_core.config.plugins_toml import PluginsConfig
 
@@ -206,18 +206,25 @@ class Choice:
     def _check_staged_over(self, found: list[Usable], rule: Rule, operation: str, host: Plan) -> None:
         """A rule names a backend for a device type that it does not serve: right for one that host memory goes over,
         which staging uses; a mistake for any other."""
-        way = host.host_cell(operation).backends
-        if any(b.name == w.name for b in found for w in way):
+        cell = host.host_cell(operation)
+        if any(b.name == w.name for b in found for w in cell.backends):
             return
-        if not any(HOST in b.serves for b in found):
+        named = next((b for b in found if HOST in b.serves), None)
+        if named is None:
             raise self._does_not_serve(rule, str(rule.device))
-        over = " x ".join(b.name for b in way)
-        name = next(b.name for b in found if HOST in b.serves)
+        over = " x ".join(b.name for b in cell.backends)
+        what = (
+            f"'{named.name}' (from {rule.source}) does not read memory of '{rule.device}', so {operation} is staged "
+            f"through host memory, where it goes over {over}"
+        )
+        if named.origin == "embedded" and cell.source == AUTOMATIC:
+            self._warn_once(f"horovod: backend {what}. To change that, name {named.name} for {HOST} as well.")
+            return
         raise BackendError(
-            f"horovod: backend '{name}' (from {rule.source}) does not read memory of '{rule.device}'. Such an operation "
-            f"is staged through host memory, and {operation} there goes over {over}.\n"
-            f"  fix: name {over.split(' x ')[0]} for {rule.device}.{operation}, or {name} for "
-            f"{HOST}.{operation} as well"
+            f"horovod: backend {what} [{cell.source}].\n"
+            "  Not falling back, because it was named explicitly.\n"
+            f"  fix: name {cell.backends[0].name} for {rule.device}.{operation}, or {named.name} for "
+            f"{HOST}.{operation} too"
         )
 
     def _table(self, device: str, routes: Iterable[Usable]) -> Usable | None:
@@ -244,15 +251,12 @@ class Choice:
         if not self.open:
             rule = next(r for level in self.levels for r in level.rules if r.device is None)
             names = ", ".join(rule.names)
-            variable = rule.source == "HOROVOD_BACKEND"
-            fix = (
-                f"HOROVOD_BACKEND={HOST}={rule.names[0]} leaves device memory to the automatic choice, and "
-                f"HOROVOD_BACKEND={','.join(rule.names)},DEVICE=NAME names a backend for it"
-                if variable
-                else "add the backend that serves the device type"
-            )
+            fix = "name a backend for the device type as well"
+            if rule.source == VARIABLE:
+                fix += f": HOROVOD_BACKEND={','.join(rule.names)},DEVICE=NAME"
             return (
-                f"{rule.source} names {names} for everything, so that no other backend was looked for; {fix}"
+                f"{rule.source} names {names} for everything, so that no other backend was looked for; "
+                f"to change that, {fix}"
             )
         unusable = [str(e).splitlines()[0].removeprefix("horovod: ") for e in self.stock.unusable.values()]
         if unusable:

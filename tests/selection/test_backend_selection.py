@@ -217,7 +217,17 @@ def test_devices_staged_by_name():
         "staged",
         ENV,
     )
-    golden("staged_over_another", raised(BackendError, value="eccl,gcu.allreduce=tcp"))
+    golden("staged_over_another", raised(BackendError, value="eccl,gcu.allreduce=mpi"))
+    golden("staged_over_a_named_one", raised(BackendError, value="eccl,cpu=mpi,gcu.allreduce=tcp"))
+
+
+def test_devices_staged_over_an_embedded_backend_that_is_not_used(caplog):
+    """What the engine recommends, DEVICE.OPERATION=tcp, works wherever nobody has chosen for host memory."""
+    assert table(plan(value="eccl,gcu.allreduce=tcp"))["gcu"]["allreduce"] == ("staged", ENV)
+    golden("staged_over_what_is_used", "\n".join(r.getMessage() for r in caplog.records))
+    caplog.clear()
+    assert table(plan(value="eccl,gcu.allreduce=tcp", world=TWO_HOSTS))["gcu"]["allreduce"] == ("staged", ENV)
+    assert caplog.records == []
 
 
 def test_devices_that_a_named_backend_does_not_serve():

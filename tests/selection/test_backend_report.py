@@ -1,0 +1,80 @@
+"""hvd.backend_report(): rows for programs, a table for people, before init() and after."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from launchers import Launcher
+
+import hvd_core
+from golden_texts import golden
+from hvd_core.backends.report import BackendReport, BackendRow, report
+from listed_stock import ECCL, MPI, SHM, TCP, TWO_HOSTS, plan
+
+
+def answers(backend, operation, dtype):
+    """What the tables of listed_stock would answer: eccl has 64-bit types for movement only, mpi lacks alltoall."""
+    wide = "64" in dtype and operation in ("allreduce", "reducescatter")
+    lacks = (backend.name == "eccl" and wide) or (backend.name == "mpi" and operation == "alltoall")
+    return {"support": 0 if lacks else 1, "score": {"eccl": 80, "mpi": 50}.get(backend.name, 100)}
+
+
+def test_the_table_of_everything():
+    made = plan(SHM, TCP, MPI, ECCL, value="eccl,gcu.broadcast=shm,cpu.alltoall=mpi", world=TWO_HOSTS)
+    rows = report(made, answers)
+    golden("report", str(rows))
+    assert rows.note == made.note
+    assert [r.support for r in rows if r.operation == "alltoall"] == ["EMULATED", "NATIVE"]
+    allreduce = next(r for r in rows if r.operation == "allreduce" and r.device == "gcu")
+    assert allreduce == BackendRow(
+        operation="allreduce",
+        device="gcu",
+        backend="eccl",
+        version="0.3.1",
+        origin="hvd-backend-eccl 0.3.1",
+        vendor_lib="libeccl 3.1.0",
+        support="NATIVE",
+        score=80,
+        source="HOROVOD_BACKEND",
+        emulated=("int64", "float64", "uint64"),
+    )
+
+
+def test_before_init_in_both_faces():
+    torch = pytest.importorskip("horovod.torch", reason="torch is not installed")
+    made = hvd_core.backend_report()
+    assert isinstance(made, BackendReport) and made[0].operation == "allreduce" and made[0].device == "cpu"
+    assert made[0].backend == "shm" and made[0].support == "NATIVE" and made[0].score > 0
+    assert torch.backend_report() == torch.mpi_ops.backend_report() == made
+    assert not hvd_core.is_initialized()
+
+
+def test_the_tables_answer_for_themselves():
+    """The embedded backends claim what tests/backends shows them to do: everything, on host memory."""
+    for found in hvd_core.backend_report():
+        assert found.support == "NATIVE" and found.emulated == (), found
+
+
+def test_the_log_of_rank_0(tmp_path):
+    launcher = Launcher(tmp_path)
+    env = {"HOROVOD_LOG_LEVEL": "info", "HOROVOD_LOG_HIDE_TIME": "1", "HOROVOD_BACKEND": "tcp"}
+    done = launcher.run("-np", 2, sys.executable, "-c", "import hvd_core as hvd; hvd.init()", env=env)
+    launcher.clean_up()
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stderr.splitlines() if " cpu " in line or "device types" in line]
+    assert len(lines) == 7 and all(line.startswith("[0]<stderr>:[0] horovod INFO: ") for line in lines)
+    golden("report_in_the_log", "\n".join(re.sub(r".*INFO: ", "", line) for line in lines))
+
+
+def test_what_init_would_raise_is_raised():
+    code = "import hvd_core; hvd_core.backend_report()"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"HOROVOD_BACKEND": "smh", "PYTHONPATH": str(Path(hvd_core.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "BackendNotInstalled: horovod: backend 'smh' (from HOROVOD_BACKEND)" in done.stderr
