@@ -36,6 +36,7 @@ def statement(plan: Plan, environ: Mapping[str, str], sets: str = "") -> Said:
         "sources": {d: list(dict.fromkeys(c.source for c in cells)) for d, cells in choice.items()},
         "set": variables_set(environ),
         "sets": sets,
+        "note": plan.note,
     }
 
 
@@ -143,7 +144,9 @@ def _text(answer: Said, shown: Sequence[str], names: Sequence[str]) -> str:
         label = f"{device}: " if len(shown) > 1 or device == "hvd-core" else ""
         sources = answer["sources"].get(device)
         source = f" [{', '.join(sources)}]" if sources else ""
-        texts.append(f"{label}{answer['choice'].get(device) or 'none'}{source}")
+        # The others have a backend for this device type: why not here?
+        none = f"none ({answer['note']})" if answer["note"] else "none"
+        texts.append(f"{label}{answer['choice'].get(device) or none}{source}")
     for name in names:
         version, library, major, minor = answer["exact"].get(name, ["none", "", 0, 0])
         texts.append(f"{name} {version} ({library + ', ' if library else ''}ABI {major}.{minor})")

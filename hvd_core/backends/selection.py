@@ -258,7 +258,9 @@ class Choice:
                 f"{rule.source} names {names} for everything, so that no other backend was looked for; "
                 f"to change that, {fix}"
             )
-        unusable = [str(e).splitlines()[0].removeprefix("horovod: ") for e in self.stock.unusable.values()]
+        unusable = [
+            str(e).splitlines()[0].removeprefix("horovod: ").rstrip(".") for e in self.stock.unusable.values()
+        ]
         if unusable:
             return "; ".join(unusable)
         return f"no other backend that is installed serves device memory; installed: {self.stock.describe_installed()}"

@@ -69,6 +69,7 @@ struct EngineConfig {
     std::array<Library, HVD_COLL_COUNT> routes;
   };
   std::vector<DeviceConfig> devices;
+  std::string devices_note;  // why there are no more, for whoever comes with a tensor of another type
   std::array<Library, HVD_COLL_COUNT> host_routes;  // collectives on host memory that go over another backend
   uint64_t fusion_threshold = 128u << 20;
   int64_t dissolve_after_ns = 1'000'000;

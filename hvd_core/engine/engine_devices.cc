@@ -40,10 +40,11 @@ std::shared_ptr<plugin::Device> Engine::device_of(const queue::Tensor& tensor) c
   if (plan != backends_.devices.end()) return plan->second->open(tensor.device_id);
   std::string served = "cpu";
   for (const auto& type : device_types()) served += ", " + type;
+  const std::string why = config_.devices_note.empty() ? "" : "\n  why: " + config_.devices_note + ".";
   throw InvalidRequest("horovod: no backend serves tensors on device type '" + tensor.device_type +
-                       "'; served in this job: " + served +
-                       ".  fix: install a backend for that device (hvd plugin list shows what is there), or move the "
-                       "tensor to host memory.");
+                       "'; served in this job: " + served + "." + why +
+                       "\n  fix: name or install a backend for that device (hvd plugin list shows what is there), or "
+                       "move the tensor to host memory.");
 }
 
 std::vector<plugin::MarkRef> Engine::ready_marks(const std::vector<queue::Tensor>& in,

@@ -282,5 +282,5 @@ time.sleep(1)
         # Long before HOROVOD_START_TIMEOUT.
         assert all(int(seconds) < 10 for seconds in re.findall(r"after (\d+) s", output)), output
     # Said on one rank only, but the same choice: no reason to stop.
-    output, _ = start(3, program, {"ODD": "2", "SAYS": "shm"}).communicate(timeout=60)
+    output, _ = start(3, program, {"ODD": "2", "SAYS": "cpu=shm"}).communicate(timeout=60)
     assert "Error" not in output and "Backend" not in output, output

@@ -12,9 +12,20 @@ from pathlib import Path
 import numpy as np
 
 import hvd_core as hvd
+from hvd_core import _core, runtime
 from hvd_core.backends import options, selection
 
 RANK = os.environ["HOROVOD_RANK"]
+
+
+def submit(device):
+    """What an operation on such a device's tensor says; no memory is looked at when nobody serves the device."""
+    tensor = _core.TensorRef(4096, (3,), 7, device, 0, None)
+    try:
+        runtime.engine().allreduce([tensor], [tensor], "x", 0)
+    except ValueError as error:
+        return str(error)
+    return "submitted"
 
 
 def outcome(case):
@@ -32,6 +43,10 @@ def outcome(case):
         assert total.tolist() == [sum(range(hvd.size()))] * 5
         made = hvd.backend_report()
         found["chosen"] = sorted({f"{r.device}: {r.backend} [{r.source}]" for r in made})
+        found["note"] = made.note
+        if case.get("device"):
+            found["device"] = submit(case["device"])
+            hvd.barrier()  # shutdown() ends the job for the other rank too
         found["env"] = {k: v for k, v in os.environ.items() if k not in before}
     except (hvd.HorovodInternalError, RuntimeError, ValueError) as error:
         found["error"], found["text"] = type(error).__name__, str(error)

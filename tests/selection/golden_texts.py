@@ -21,6 +21,8 @@ def golden(name, text, *, folder=None, also=()):
     for real, shown in ((str(folder) if folder else None, "FOLDER"), (PACKAGE, "PACKAGE")):
         text = text.replace(real, shown) if real else text
     text = text.replace(f"hvd-core {hvd_core.__version__}", "hvd-core VERSION")
+    # The tests' environment may have the project's own template installed, or not.
+    text = re.sub(r", eccl_stub \(hvd-backend-eccl-stub [^)]*\)", "", text)
     for pattern, shown in also:
         text = re.sub(pattern, shown, text)
     path = FOLDER / f"{name}.txt"

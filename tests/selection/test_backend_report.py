@@ -54,6 +54,8 @@ def test_before_init_in_both_faces():
 def test_the_tables_answer_for_themselves():
     """The embedded backends claim what tests/backends shows them to do: everything, on host memory."""
     for found in hvd_core.backend_report():
+        if found.device != "cpu":
+            continue  # of a plugin that is installed beside them
         assert found.support == "NATIVE" and found.emulated == (), found
 
 

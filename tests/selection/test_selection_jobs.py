@@ -3,32 +3,12 @@
 All cases of one kind go through one job of two ranks that calls init() again and again.
 """
 
-import json
 import os
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-from launchers import Launcher
 
-import hvd_core
 from golden_texts import golden
-
-HERE = Path(__file__).parent
-# A mount namespace of its own in which /etc is a copy with this site's file in it.
-IN_NAMESPACE = """
-set -e
-mount --make-rprivate /
-mount -t tmpfs tmpfs "$0"
-cp -a /etc/. "$0"
-mkdir -p "$0/hvd"
-cp "$1" "$0/hvd/plugins.toml"
-chmod 644 "$0/hvd/plugins.toml"
-mount --bind "$0" /etc
-shift
-exec "$@"
-"""
 
 PLUGIN = """
 from hvd_core.backends import Available, BackendDescriptor, Unavailable
@@ -57,61 +37,6 @@ def plugin(site, name, probe="return Available()", version="0.3.0"):
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: hvd-backend-{name}\nVersion: {version}\n")
     (info / "entry_points.txt").write_text(f"[hvd_core.backends]\n{name} = hvd_backend_{name}:describe\n")
-
-
-class Job:
-    def __init__(self, folder, site_file=None):
-        self.folder = folder
-        enter = ()
-        if site_file is not None:
-            (folder / "etc").mkdir()
-            path = folder / "site_file.toml"
-            path.write_text(site_file)
-            enter = ("unshare", "--mount", "sh", "-c", IN_NAMESPACE, folder / "etc", path)
-        self.launcher = Launcher(folder, [str(word) for word in enter])
-
-    def run(self, cases):
-        """What every case came to: {name: [rank 0's, rank 1's]}."""
-        (self.folder / "cases.json").write_text(
-            json.dumps([{"name": n, **case} for n, case in cases.items()])
-        )
-        words = ("-np", 2, sys.executable, HERE / "choosing_rank.py", self.folder / "cases.json")
-        paths = [str(self.folder / "site"), str(Path(hvd_core.__file__).resolve().parents[1])]
-        paths += filter(None, [os.environ.get("PYTHONPATH")])
-        env = {"PYTHONPATH": os.pathsep.join(paths), "HOME": str(self.folder), "XDG_CONFIG_HOME": ""}
-        done = self.launcher.run(*words, env=env, timeout=100)
-        assert done.returncode == 0, done.stdout + done.stderr
-        ranks = [json.loads((self.folder / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
-        self.results = {name: [rank[name] for rank in ranks] for name in cases}
-        return self.results
-
-    def chosen(self, name):
-        """The choice of a case, which both ranks have made."""
-        first, second = self.results[name]
-        assert "chosen" in first and first["chosen"] == second.get("chosen"), self.results[name]
-        return first["chosen"]
-
-    def refused(self, name, kind, both=True):
-        """Compares the text with golden/job_NAME.txt."""
-        first, second = self.results[name]
-        assert first.get("error") == kind, self.results[name]
-        if both:
-            assert second == first
-        host = (os.uname().nodename, "HOST")
-        golden(f"job_{name}", first["text"], folder=self.folder, also=[host])
-
-
-@pytest.fixture
-def job(tmp_path):
-    made = []
-
-    def make(site_file=None):
-        made.append(Job(tmp_path, site_file))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.launcher.clean_up()
 
 
 def test_named_in_variables_and_files(job, tmp_path):
@@ -156,10 +81,13 @@ def test_named_in_variables_and_files(job, tmp_path):
             "known_wheel": {"all": none | {"HOROVOD_BACKEND": "nccl"}},
             "unavailable": {"all": none | {"HOROVOD_BACKEND": "down"}},
             "unavailable_in_file": {"all": file("down.toml", '[selection]\nbackend = "down"\n')},
-            "disagree": {"all": none, "of": {"1": tcp}},
+            "disagree": {"all": none, "of": {"1": {"HOROVOD_BACKEND": "cpu=tcp"}}},
             "disagree_failed": {"all": none | one, "of": {"1": {"HOROVOD_BACKEND": "down"}}},
             "unknown_key": {"all": file("typo.toml", '[selection]\n\nbakend = "alpha"\n')},
-            "unknown_key_on_one_rank": {"all": none, "of": {"1": {"HOROVOD_PLUGINS_TOML": "here.toml"}}},
+            "unknown_key_on_one_rank": {
+                "all": none | {"HOROVOD_BACKEND": "shm"},
+                "of": {"1": {"HOROVOD_PLUGINS_TOML": "here.toml"}},
+            },
             "unknown_option": {"all": none | tcp | {"HOROVOD_BACKEND_TCP_RING_RANK": "4"}},
             "wrong_option": {"all": none | tcp | {"HOROVOD_BACKEND_TCP_RING_RANKS": "few"}},
             "unknown_option_in_file": {

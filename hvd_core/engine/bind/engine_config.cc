@@ -95,6 +95,7 @@ EngineConfig config_of(const py::dict& d) {
   c.emulation = d["emulation"].cast<bool>();
   if (d.contains("devices"))
     for (auto x : d["devices"].cast<py::list>()) c.devices.push_back(device_of(x.cast<py::dict>()));
+  if (d.contains("devices_note")) c.devices_note = d["devices_note"].cast<std::string>();
   if (d.contains("host_routes")) read_routes(d["host_routes"], c.host_routes);
   c.fusion_threshold = d["fusion_threshold"].cast<uint64_t>();
   c.dissolve_after_ns = static_cast<int64_t>(d["cycle_time_ms"].cast<double>() * 1e6);

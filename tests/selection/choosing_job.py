@@ -1,0 +1,68 @@
+"""Jobs of two ranks that call init() once per case (choosing_rank.py), in a folder of a test's own."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from launchers import Launcher
+
+import hvd_core
+from golden_texts import golden
+
+HERE = Path(__file__).parent
+# A mount namespace of its own in which /etc is a copy with this site's file in it.
+IN_NAMESPACE = """
+set -e
+mount --make-rprivate /
+mount -t tmpfs tmpfs "$0"
+cp -a /etc/. "$0"
+mkdir -p "$0/hvd"
+cp "$1" "$0/hvd/plugins.toml"
+chmod 644 "$0/hvd/plugins.toml"
+mount --bind "$0" /etc
+shift
+exec "$@"
+"""
+
+
+class Job:
+    def __init__(self, folder, site_file=None):
+        self.folder = folder
+        enter = ()
+        if site_file is not None:
+            (folder / "etc").mkdir()
+            path = folder / "site_file.toml"
+            path.write_text(site_file)
+            enter = ("unshare", "--mount", "sh", "-c", IN_NAMESPACE, folder / "etc", path)
+        self.launcher = Launcher(folder, [str(word) for word in enter])
+
+    def run(self, cases):
+        """What every case came to: {name: [rank 0's, rank 1's]}."""
+        (self.folder / "cases.json").write_text(
+            json.dumps([{"name": n, **case} for n, case in cases.items()])
+        )
+        words = ("-np", 2, sys.executable, HERE / "choosing_rank.py", self.folder / "cases.json")
+        paths = [str(self.folder / "site"), str(Path(hvd_core.__file__).resolve().parents[1])]
+        paths += filter(None, [os.environ.get("PYTHONPATH")])
+        env = {"PYTHONPATH": os.pathsep.join(paths), "HOME": str(self.folder), "XDG_CONFIG_HOME": ""}
+        done = self.launcher.run(*words, env=env, timeout=100)
+        assert done.returncode == 0, done.stdout + done.stderr
+        ranks = [json.loads((self.folder / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
+        self.results = {name: [rank[name] for rank in ranks] for name in cases}
+        return self.results
+
+    def chosen(self, name, device="cpu"):
+        """The choice of a case for a device type (None: for all), which both ranks have made."""
+        first, second = self.results[name]
+        assert "chosen" in first and first["chosen"] == second.get("chosen"), self.results[name]
+        return [text for text in first["chosen"] if device is None or text.startswith(f"{device}: ")]
+
+    def refused(self, name, kind, both=True):
+        """Compares the text with golden/job_NAME.txt."""
+        first, second = self.results[name]
+        assert first.get("error") == kind, self.results[name]
+        if both:
+            assert second == first
+        host = (os.uname().nodename, "HOST")
+        golden(f"job_{name}", first["text"], folder=self.folder, also=[host])

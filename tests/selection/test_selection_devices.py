@@ -1,0 +1,114 @@
+"""The selection with a backend that has devices of its own: the project's template, in real jobs.
+
+Nothing here moves data of a device (tests/engine and tests/eccl do); it is about who is to move it, and what is said when
+nobody is.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from golden_texts import golden
+
+STUB = Path(__file__).resolve().parents[2] / "backends" / "eccl_stub" / "src"
+LIBRARY = STUB / "hvd_backend_eccl_stub" / "lib" / "libhvd_backend_eccl_stub.so"
+
+pytestmark = pytest.mark.skipif(not LIBRARY.is_file(), reason=f"{LIBRARY} is not built (cmake --build)")
+
+
+@pytest.fixture
+def stub(tmp_path):
+    """The template as a wheel would leave it, in the job's site."""
+    info = tmp_path / "site" / "hvd_backend_eccl_stub-0.1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: hvd-backend-eccl-stub\nVersion: 0.1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[hvd_core.backends]\neccl_stub = hvd_backend_eccl_stub:describe\n"
+    )
+    (tmp_path / "site" / "hvd_backend_eccl_stub").symlink_to(STUB / "hvd_backend_eccl_stub")
+
+
+def test_device_memory(job, stub, tmp_path):
+    def file(name, text):
+        (tmp_path / name).write_text(text)
+        return {"HOROVOD_PLUGINS_TOML": str(tmp_path / name)}
+
+    def named(value):
+        return {"HOROVOD_BACKEND": value}
+
+    missing = {"HOROVOD_BACKEND_ECCL_STUB_LIBRARY": "libnothere.so"}
+    job = job()
+    job.run(
+        {
+            "device_automatic": {"device": "npu"},
+            "device_named": {"all": named("eccl_stub")},
+            "device_staged": {"all": named("eccl_stub,gcu.allreduce=shm")},
+            "device_not_looked_for": {"all": named("shm"), "device": "gcu"},
+            "device_unavailable": {"all": missing, "device": "gcu"},
+            "device_list": {"all": missing | named("eccl_stub,tcp")},
+            "device_named_unavailable": {"all": missing | named("eccl_stub")},
+            "device_unavailable_by_file": {
+                "all": file("lib.toml", '[backend.eccl_stub]\nlibrary = "libnothere.so"\n'),
+                "device": "gcu",
+            },
+            "device_file": {
+                "all": file("gcu.toml", '[selection.gcu]\noperations = "ECCL_STUB"\nalltoall = "shm"\n')
+            },
+            "device_legacy": {
+                "all": {"HOROVOD_GPU_OPERATIONS": "eccl_stub", "HOROVOD_GPU_BROADCAST": "NCCL"},
+            },
+            "device_for_host": {"all": named("cpu=eccl_stub")},
+            "device_wrong": {"all": named("npu=eccl_stub")},
+            "device_differs": {"of": {"1": missing}},
+            "device_option": {"all": named("eccl_stub") | {"HOROVOD_BACKEND_ECCL_STUB_LIBARY": "x.so"}},
+        }
+    )
+    assert job.chosen("device_automatic", None) == ["cpu: shm [automatic]", "gcu: eccl_stub [automatic]"]
+    assert job.chosen("device_named", None) == ["cpu: shm [automatic]", "gcu: eccl_stub [HOROVOD_BACKEND]"]
+    assert job.chosen("device_staged", "gcu") == [
+        "gcu: eccl_stub [HOROVOD_BACKEND]",
+        "gcu: shm [HOROVOD_BACKEND]",
+    ]
+    source = f"[{tmp_path}/gcu.toml:"
+    assert job.chosen("device_file", "gcu") == [f"gcu: eccl_stub {source}2]", f"gcu: shm {source}3]"]
+    assert job.chosen("device_legacy", "gcu") == ["gcu: eccl_stub [HOROVOD_GPU_OPERATIONS]"]
+    assert job.chosen("device_list", None) == ["cpu: tcp [HOROVOD_BACKEND]"]
+    for name in (
+        "device_automatic",
+        "device_not_looked_for",
+        "device_unavailable",
+        "device_unavailable_by_file",
+    ):
+        said = [job.results[name][rank]["device"] for rank in (0, 1)]
+        assert said[0] == said[1]
+        golden(f"job_{name}", said[0], folder=tmp_path)
+    assert job.chosen("device_unavailable", "gcu") == []
+    job.refused("device_named_unavailable", "BackendUnavailable")
+    job.refused("device_for_host", "BackendError")
+    job.refused("device_wrong", "BackendUnavailable")
+    job.refused("device_differs", "BackendDisagreement")
+    job.refused("device_option", "ValueError")
+
+
+def test_rows_say_what_is_composed(stub, tmp_path, monkeypatch):
+    """64-bit types of this vendor's library are moved, not reduced: shown, not hidden."""
+    import subprocess
+    import sys
+
+    import hvd_core
+
+    root = Path(hvd_core.__file__).resolve().parents[1]
+    code = """
+import json, hvd_core as hvd
+print(json.dumps([[r.operation, r.support, r.vendor_lib, r.emulated] for r in hvd.backend_report() if r.device == "gcu"]))
+"""
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'site'}:{root}")
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=tmp_path, check=True
+    )
+    rows = {operation: rest for operation, *rest in json.loads(done.stdout)}
+    assert all(
+        support == "NATIVE" and library == "libeccl_sim.so 3.1.0" for support, library, _ in rows.values()
+    )
+    assert {"int64", "float64", "uint64"} <= set(rows["allreduce"][2]) and rows["allgather"][2] == []
