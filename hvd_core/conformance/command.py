@@ -6,6 +6,7 @@ Exit status: 0 nothing failed, 1 a case failed, 2 the arguments make no sense, 3
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -99,6 +100,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run(options, chosen)
 
 
+def _export_options(name: str) -> None:
+    """What plugins.toml says about the backend becomes the ranks' environment, as hvd.init() does it."""
+    from hvd_core.backends import options
+    from hvd_core.config import plugins_toml
+
+    options.export(name, plugins_toml.load(os.environ).backend(name), os.environ)
+
+
 def run(options: argparse.Namespace, chosen: list, ranks=None) -> int:
     """Runs the chosen cases and writes the reports; the exit status."""
     from hvd_core.backends.errors import BackendError
@@ -107,8 +116,9 @@ def run(options: argparse.Namespace, chosen: list, ranks=None) -> int:
     from hvd_core.conformance.session import Session
 
     try:
+        _export_options(options.backend)
         target = resolve(options.backend, options.library)
-    except (BackendError, FileNotFoundError) as problem:
+    except (BackendError, ImportError, AttributeError, FileNotFoundError, ValueError) as problem:
         print(problem, file=sys.stderr)
         return 3
     size = ranks.size if ranks else options.np

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes as C
 import threading
+import time
 
 import numpy as np
 
@@ -178,21 +179,31 @@ def bounds(kit: Kit) -> None:
     )
 
 
+# How long such a chain keeps the device busy, about: many times what it takes to enqueue it.
+BUSY_S = 0.08
+
+
 class Slow:
     """A chain of copies on a stream that takes the device a while, ending in a host buffer that NumPy may look at."""
 
-    def __init__(self, kit: Kit, space: DeviceSpace, megabytes: int = 16, steps: int = 8) -> None:
-        self.size, self.steps, self.space = megabytes << 20, steps, space
-        self.source, self.other = (
-            space.of(np.full(self.size, 1, np.uint8)),
-            space.of(np.zeros(self.size, np.uint8)),
-        )
+    def __init__(self, kit: Kit, space: DeviceSpace, megabytes: int = 4) -> None:
+        self.size, self.steps, self.space = megabytes << 20, 1, space
+        self.source = space.of(np.full(self.size, 1, np.uint8))
+        self.other = space.of(np.zeros(self.size, np.uint8))
         self.host, self.seen = space.host_buffer(self.size)
+        for _ in range(2):  # the first round meets memory that nobody has touched yet
+            started = time.monotonic()
+            self._chain(space.stream)
+            space.sync()
+        self.steps = max(1, min(400, round(BUSY_S / (time.monotonic() - started))))
 
     def enqueue(self, value: int, stream: P) -> None:
         """From now on the stream is busy; at its end the host buffer holds ``value`` everywhere."""
         self.seen[:] = 0
         self.source.write(np.full(self.size, value, np.uint8))
+        self._chain(stream)
+
+    def _chain(self, stream: P) -> None:
         space = self.space
         for _ in range(self.steps):
             space.copy(self.other.buf, self.source.buf, self.size, stream)
@@ -207,7 +218,7 @@ class Slow:
 @case("L1.streams", "work of a stream is done in order, and stream_sync returns when it is done", seconds=120)
 def streams(kit: Kit) -> None:
     space = kit.need_device("mem_alloc", "stream_create")
-    stream, chain = space.new_stream(), Slow(kit, space, 4 if kit.quick else 16)
+    stream, chain = space.new_stream(), Slow(kit, space)
     for value in (3, 4):
         chain.enqueue(value, stream)
         space.sync(stream)
@@ -283,7 +294,7 @@ def events(kit: Kit) -> None:
     call("device", "event_create", space.device, 0, C.byref(event))
     kit.expect(event.value is not None, "event_create answered OK and gave NULL")
     call("device", "event_query", event)
-    chain = Slow(kit, space, 4 if kit.quick else 16)
+    chain = Slow(kit, space)
     for value in (7, 8):
         chain.enqueue(value, stream)
         call("device", "event_record", event, stream)
@@ -341,7 +352,7 @@ def stream_wait_event(kit: Kit) -> None:
     space = kit.need_device("mem_alloc", "stream_create", "event_create", "stream_wait_event")
     call, event, first, second = kit.backend.call, P(), space.new_stream(), space.new_stream()
     call("device", "event_create", space.device, 0, C.byref(event))
-    chain = Slow(kit, space, 4 if kit.quick else 16)
+    chain = Slow(kit, space)
     for value in (11, 12):
         target = space.of(np.zeros(chain.size, np.uint8))
         chain.enqueue(value, first)

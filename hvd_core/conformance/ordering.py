@@ -97,7 +97,15 @@ def two_streams(kit: Kit) -> None:
     space = kit.device_space()
     pair, streams = [kit.comm(space), kit.comm(space)], _streams(kit, space, 2)
     sums = [Sum(kit, pair[i % 2], 1000 + 31 * i, i) for i in range(16)]
-    for i, s in enumerate(sums):
+    staged = [space.host_buffer(s.source.nbytes) for s in sums]
+    for s, (_, raw) in zip(sums, staged):
+        raw[:] = s.source.read()
+        s.source.poison()
+    # What each operation reads is copied there on its own stream, of which the second one is late.
+    busy = Slow(kit, space)
+    busy.enqueue(1, streams[1])
+    for i, (s, (buffer, _)) in enumerate(zip(sums, staged)):
+        space.copy(s.source.buf, buffer, s.source.nbytes, streams[i % 2])
         s.comm.enqueue(
             ALLREDUCE, NUMBERS[s.dtype], [s.source], [s.out], op=SUM, counts=[s.count], stream=streams[i % 2],
             seconds=kit.limit(60),
@@ -119,7 +127,8 @@ def producer_consumer(kit: Kit) -> None:
         kit.skip("the communicators read host memory, where there is no work in streams")
     space = kit.device_space()
     comm, stream = kit.comm(space), space.new_stream()
-    busy = Slow(kit, space, 4 if kit.quick else 16)
+    busy = Slow(kit, space)
+    Sum(kit, comm, 10).start().wait()  # on the space's own stream, which later ones have nothing to do with
     for turn in range(3):
         columns = [sample(dtype, r, 50_000, salt=turn + 1) for r in range(kit.size)]
         nbytes = columns[0].nbytes
