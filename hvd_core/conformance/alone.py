@@ -92,7 +92,7 @@ class Alone:
     def _start(self) -> None:
         target = self._target
         about = {"name": target.name, "path": target.path, "python": target.python, "origin": target.origin}
-        about |= {"described": target.descriptor is not None, "modules": self._modules}
+        about |= {"described": target.descriptor is not None, "modules": self._modules, "search": sys.path}
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "hvd_core.conformance.alone"],
@@ -114,6 +114,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     about = json.loads(sys.stdin.readline())
+    sys.path += [place for place in about["search"] if place not in sys.path]
     cases = {case.name: case for case in all_cases(about["modules"])}
     target = Target(about["name"], about["path"], about["origin"], about["python"])
     if about["described"]:

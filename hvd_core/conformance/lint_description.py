@@ -15,7 +15,8 @@ IMPORT_SECONDS = 0.1
 _MEASURE = """
 import sys, os, json, time, threading, importlib
 import hvd_core.backends.descriptor
-before, environment = set(sys.modules), dict(os.environ)
+before, changed = set(sys.modules), []
+sys.addaudithook(lambda event, args: changed.append(str(args[0])) if event in ("os.putenv", "os.unsetenv") else None)
 started = time.process_time()
 module, _, attribute = sys.argv[1].partition(":")
 described = getattr(importlib.import_module(module), attribute)()
@@ -25,8 +26,7 @@ def compiled(m):
 new = [n for n in sys.modules if n not in before and sys.modules[n] is not None]
 outside = sorted({n.split(".")[0] for n in new if compiled(sys.modules[n])} - set(sys.stdlib_module_names))
 print(json.dumps({"seconds": took, "compiled": outside, "threads": len(os.listdir("/proc/self/task")),
-    "environment": sorted(set(os.environ.items()) ^ set(environment.items())),
-    "libraries": sorted({line.split()[-1] for line in open("/proc/self/maps") if ".so" in line and "/dist" in line})}))
+    "environment": changed}))
 """
 
 

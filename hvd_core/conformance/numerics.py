@@ -89,7 +89,8 @@ def to_real(dtype: str, elements: np.ndarray) -> np.ndarray:
     if dtype.startswith("float8"):
         return _float8_values(dtype)[elements]
     if dtype == "bfloat16":
-        return (elements.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            return (elements.astype(np.uint32) << np.uint32(16)).view(np.float32).astype(np.float64)
     return elements.astype(np.float64)
 
 

@@ -46,10 +46,13 @@ class LocalRanks:
         """Starts ranks where there are none. Raises RanksBroken when they do not come up."""
         if self._processes:
             return
+        target = self.target
         config = {
-            **self.settings, "name": self.target.name, "path": self.target.path, "python": self.target.python,
-            "size": self.size, "hosts": [0] * self.size, "store": self._server.address, "secret": self._secret.hex(),
-        }  # fmt: skip
+            **self.settings,
+            **{"name": target.name, "path": target.path, "python": target.python, "search": sys.path},
+            **{"size": self.size, "hosts": [0] * self.size},
+            **{"store": self._server.address, "secret": self._secret.hex()},
+        }
         environment = {k: v for k, v in os.environ.items() if not k.startswith(_IDENTITY)}
         environment.setdefault("OMP_NUM_THREADS", "1")
         for rank in range(self.size):

@@ -73,6 +73,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     config = json.loads(sys.stdin.readline())
+    sys.path += [place for place in config["search"] if place not in sys.path]
     try:
         from hvd_core.bootstrap import StoreClient
 

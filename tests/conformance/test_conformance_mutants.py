@@ -1,0 +1,55 @@
+"""The kit is tested by backends with one fault each: the case that must notice fails, and says what is wrong."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from hvd_core.conformance.resolve import Target
+from hvd_core.conformance.session import Session
+from hvd_core.conformance.verdicts import EMULATED, FAIL, PASS
+from mutant_table import FAST, SLOW, rows
+
+pytestmark = pytest.mark.timeout(180)
+ALL = rows(FAST) + rows(SLOW)
+
+
+def verdict(shim, library, fault, backend, case, monkeypatch):
+    monkeypatch.setenv("HVD_MUTANT_LIBRARY", str(library))
+    monkeypatch.setenv("HVD_MUTANT", fault)
+    with Session(Target(backend, str(shim), "--library"), 2, quick=True) as session:
+        return session.run(case)
+
+
+@pytest.mark.parametrize(
+    ("fault", "backend", "case"),
+    [
+        *(pytest.param(*row, id=" ".join(row)) for row in rows(FAST)),
+        *(pytest.param(*row, id=" ".join(row), marks=pytest.mark.slow) for row in rows(SLOW)),
+    ],
+)
+def test_fault_is_caught(shim, library_of, monkeypatch, fault, backend, case):
+    result = verdict(shim, library_of(backend), fault, backend, case, monkeypatch)
+    assert result.verdict == FAIL, f"{case} lets '{fault}' pass: {result}"
+    assert result.text, "a failure says what is wrong"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("backend", "case"), sorted({(b, c) for _, b, c in ALL}), ids=" ".join)
+def test_control_without_a_fault(shim, library_of, monkeypatch, backend, case):
+    """The same cases through the same shim: what they catch is the fault, not the shim."""
+    result = verdict(shim, library_of(backend), "", backend, case, monkeypatch)
+    expected = (PASS, EMULATED) if case != "L2.send_recv" else ("SKIPPED", PASS)
+    assert result.verdict in expected, result
+
+
+def test_every_fault_has_a_row():
+    written = set()
+    for source in (Path(__file__).parent / "mutants").glob("*.cc"):
+        written |= set(re.findall(r'Add \w+\(\s*"(\w+)"', source.read_text()))
+    assert written == {fault for fault, _, _ in ALL}
+    assert len(written) >= 25
+
+
+def test_every_level_catches_something():
+    assert {case.split(".")[0] for _, _, case in ALL} == {"L0", "L1", "L2", "L3", "L4", "L5"}

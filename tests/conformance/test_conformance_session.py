@@ -1,0 +1,61 @@
+"""Ranks that hang, die or stumble: what a session makes of them, and that the next case has good ones again."""
+
+import pytest
+
+from hvd_core.conformance.resolve import Target, resolve
+from hvd_core.conformance.session import Session
+from hvd_core.conformance.verdicts import FAIL, PASS, SKIPPED
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(scope="module")
+def session():
+    with Session(resolve("shm"), 2, modules=["own_cases"], quick=True) as made:
+        yield made
+
+
+def test_own_case(session):
+    result = session.run("X.adds_up")
+    assert result.verdict == PASS and [r.text for r in result.rows] == ["2"]
+
+
+@pytest.mark.parametrize(
+    ("case", "text"),
+    [
+        ("X.hangs", "rank 1: did not come to an end within 2 s"),
+        ("X.dies", "rank 1: died: killed by SIGSEGV"),
+        ("X.raises", "rank 1: rank 1 does not like it"),
+        ("X.stumbles", "ranks 0, 1: KeyError: 'nothing' (own_cases.py:"),
+    ],
+)
+def test_trouble_is_told_and_ends_with_its_case(session, case, text):
+    result = session.run(case)
+    assert result.verdict == FAIL and text in result.text
+    assert session.run("X.adds_up").verdict == PASS
+
+
+def test_skipped_says_why(session):
+    result = session.run("X.cannot")
+    assert (result.verdict, result.text) == (SKIPPED, "there is no such thing on this machine")
+    result = session.run("X.needs_many")
+    assert (result.verdict, result.text) == (SKIPPED, "needs 64 ranks; start the kit with -np 64")
+
+
+def test_a_library_that_is_no_backend(tmp_path):
+    path = tmp_path / "libnothing.so"
+    path.write_bytes(b"this is no library")
+    with Session(Target("nothing", str(path), "--library"), 2) as broken:
+        result = broken.run("L0.symbol")
+        assert result.verdict == FAIL and "does not open" in result.text
+        for case in ("L2.barrier", "L3.threads"):
+            result = broken.run(case)
+            assert result.verdict == FAIL and "the ranks do not open the backend" in result.text
+
+
+def test_nothing_is_left_running():
+    with Session(resolve("shm"), 2, quick=True) as made:
+        assert made.run("L2.barrier").verdict == PASS
+        assert made.run("L0.tables").verdict == PASS
+        processes = [*made.ranks._processes, made._bare._process]
+    assert all(p.poll() is not None for p in processes)

@@ -1,0 +1,66 @@
+"""L0 on packages: what a backend's module says about itself, and what it costs to hear it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.timeout(120)
+ROOT = Path(__file__).parents[2]
+
+MODULE = """
+from pathlib import Path
+from hvd_core.backends import BackendDescriptor
+
+def describe():
+    {first}
+    return BackendDescriptor(
+        name="far", abi={abi}, devices={devices}, provides=frozenset({provides}), library=Path({library!r})
+    )
+"""
+GOOD = {"first": "pass", "abi": (1, 0), "devices": ("far",), "provides": {"device"}}
+
+
+def lint(tmp_path, library, **changes):
+    (tmp_path / "far_plugin.py").write_text(MODULE.format(library=str(library), **{**GOOD, **changes}))
+    info = tmp_path / "hvd_backend_far-0.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: hvd-backend-far\nVersion: 0.1\n")
+    (info / "entry_points.txt").write_text("[hvd_core.backends]\nfar = far_plugin:describe\n")
+    paths = [str(tmp_path), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    command = [sys.executable, "-m", "hvd_core.conformance", "far", "--level", "L0"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment, check=False)
+    return {
+        line.split()[1]: " ".join(line.split()[:1] + line.split()[4:])
+        for line in done.stdout.splitlines()
+        if " L0." in line
+    }
+
+
+def test_a_good_package(tmp_path, far_library):
+    seen = lint(tmp_path, far_library)
+    for case in ("L0.descriptor", "L0.import", "L0.probe"):
+        assert seen[case].startswith("PASS"), seen
+
+
+@pytest.mark.parametrize(
+    ("changes", "case", "text"),
+    [
+        ({"first": "import numpy"}, "L0.import", "describing imports numpy"),
+        (
+            {"first": "__import__('os').environ['FAR'] = '1'"},
+            "L0.import",
+            "describing changes the environment",
+        ),
+        ({"abi": (1, 7)}, "L0.descriptor", "the descriptor says ABI 1.7, the library 1.0"),
+        ({"provides": {"device", "comm"}}, "L0.descriptor", "the descriptor provides ['comm', 'device']"),
+        ({"devices": ("near",)}, "L0.descriptor", "the descriptor names devices ['near']"),
+    ],
+    ids=["heavy", "environment", "abi", "provides", "devices"],
+)
+def test_a_package_with_a_fault(tmp_path, far_library, changes, case, text):
+    seen = lint(tmp_path, far_library, **changes)
+    assert seen[case].startswith("FAIL") and text in seen[case], seen
