@@ -17,18 +17,8 @@ import pytest
 from clean_environment import CleanEnvironment, build_wheel
 
 ROOT = Path(__file__).resolve().parents[2]
-# The shortest run that still touches memory, streams and collectives of all ranks; the kit has tests of its own.
-_CASES = [
-    "--quick",
-    "--case",
-    "L1.copy",
-    "--case",
-    "L2.allreduce",
-    "--case",
-    "L2.broadcast",
-    "--case",
-    "L2.allgatherv",
-]
+# All levels but L5, whose ratios of speed are for quiet machines.
+_KIT = ["-np", "2", "--quick", *(part for level in range(5) for part in ("--level", f"L{level}"))]
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -57,9 +47,13 @@ def test_backend_is_found_and_can_work_here(installed):
 
 def test_backend_passes_the_kit(installed):
     report = installed.folder / "report.json"
-    installed.run("hvd", "plugin", "check", "acme", "-np", "2", *_CASES, "--json", str(report), timeout=300)
-    cases = {case["case"]: case["verdict"] for case in json.loads(report.read_text())["cases"]}
-    assert cases == {case: "PASS" for case in _CASES if case[0] == "L"}
+    installed.run("hvd", "plugin", "check", "acme", *_KIT, "--json", str(report), timeout=300)
+    verdicts = {case["case"]: case["verdict"] for case in json.loads(report.read_text())["cases"]}
+    assert "FAIL" not in verdicts.values()
+    # What the template does itself, and what it leaves to hvd-core, which is shown and not hidden.
+    done = [f"L2.{coll}" for coll in ("allreduce", "broadcast", "allgatherv", "reducescatterv", "alltoallv")]
+    assert {verdicts[case] for case in [*done, "L1.copy", "L3.two_streams", "L4.killed_rank"]} == {"PASS"}
+    assert verdicts["L2.barrier"] == "EMULATED"
 
 
 def test_same_name_again_is_refused(installed, tmp_path):
@@ -86,4 +80,4 @@ def test_both_build_from_source_in_isolation(tmp_path):
     build_wheel(tmp_path / "hvd-backend-acme", env=env)
     (built,) = (tmp_path / "hvd-backend-acme" / "dist").glob("*.whl")
     environment.install(built)
-    environment.run("hvd", "plugin", "check", "acme", "-np", "2", *_CASES, timeout=300)
+    environment.run("hvd", "plugin", "check", "acme", *_KIT, timeout=300)
