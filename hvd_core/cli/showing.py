@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hvd_core.backends.errors import BackendError
+from hvd_core.backends.messages import option_variable
 from hvd_core.cli import codes, output, served
 from hvd_core.cli.survey import config, export, pinned
 
@@ -74,10 +75,12 @@ def gather(name: str) -> Shown:
     except BackendError as error:
         return Shown(descriptor, probe, None, [], [], str(error))
     descriptor["library"] = descriptor["library"] and path
-    schema = [
-        *facts["options"],
-        *([] if any(o["name"] == "library" for o in facts["options"]) else [LIBRARY]),
-    ]
+    schema = list(facts["options"])
+    if (
+        all(option["name"] != "library" for option in schema)
+        and option_variable(backend.name, "library") in os.environ
+    ):
+        schema.append(LIBRARY)  # every backend takes it; one without a vendor's library does nothing with it
     values = [option | _value(backend.name, option) for option in schema]
     return Shown(descriptor, probe, facts, values, rows)
 
@@ -93,7 +96,6 @@ def served_by(name: str, path: str, facts: dict[str, Any]) -> list[dict[str, Any
 
 def _value(name: str, option: dict[str, Any]) -> dict[str, str]:
     """The option's value in this environment, plugins.toml's exported into it, and who set it."""
-    from hvd_core.backends.messages import option_variable
     from hvd_core.backends.options import origin
 
     variable = option_variable(name, option["name"])
