@@ -123,7 +123,7 @@ def _start(
         if spin is None:
             # With more ranks than cores, whoever looks keeps the others from working.
             spin = 50.0 if affinity.enough_cores(world.local_cores, world.local_rank) else 2.0
-        pinned = settings.thread_affinity if plugins.affinity_mode.value != "off" else ""
+        pinned = _followed(settings.thread_affinity, plugins.affinity_mode, world.local_rank == 0)
         core, fault = affinity.engine_core(pinned, world.local_cores, world.local_rank)
         if fault and world.local_rank == 0:
             _log.warning("host %s: %s", world.host_names[world.rank], fault)
@@ -167,6 +167,24 @@ def _start(
         raise
     at_init.say(plan, settings, world.rank)
     return _State(world, engine, plan), static
+
+
+def _followed(thread_affinity: str, mode: Any, speaks: bool) -> str:
+    """HOROVOD_THREAD_AFFINITY as far as [affinity] mode of plugins.toml follows it; said where it does not."""
+    if mode.value == "near-device" and speaks:
+        _log.warning(
+            "horovod: %s: affinity.mode near-device is not there yet; threads run as with inherit.",
+            mode.source,
+        )
+    if mode.value != "off":
+        return thread_affinity
+    if thread_affinity and speaks:
+        _log.warning(
+            "horovod: HOROVOD_THREAD_AFFINITY=%s is not followed: %s sets affinity.mode to off.",
+            thread_affinity,
+            mode.source,
+        )
+    return ""
 
 
 def _compared_sets(process_sets: Any) -> tuple[list[_process_sets.ProcessSet], str]:

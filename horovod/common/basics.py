@@ -73,7 +73,8 @@ class HorovodBasics:
             comm: None for all ranks, a list of ranks, or an ``mpi4py.MPI.Comm``.
             process_sets: None, a list of ProcessSet, or the string "dynamic", which allows sets to be added and
                 removed later.
-            backend: name of the communication backend; overrides HOROVOD_BACKEND.
+            backend: name of the communication backend, a list of names in order of preference, a text such as
+                "cuda=nccl,cpu=mpi", or a subclass of hvd_core.backends.PythonBackend; before HOROVOD_BACKEND.
 
         Raises:
             ValueError: contradictory arguments or environment, or the engine refused to start; the text says

@@ -12,7 +12,7 @@ from typing import Any
 from hvd_core.backends import agreement, discovery
 from hvd_core.backends.plan import Plan
 from hvd_core.backends.report import BackendReport, report
-from hvd_core.backends.selection import Argument, choose
+from hvd_core.backends.selection import Argument, choose, reason
 from hvd_core.config import EngineSettings, read_environment
 from hvd_core.config.plugins_toml import PluginsConfig, load
 
@@ -42,8 +42,7 @@ def decide(
             settings.hierarchical_allgather,
         )
     except Exception as error:
-        reason = str(error).partition("\n")[0]
-        agreement.agree(world, agreement.failure(reason, topic, os.environ), settings.start_timeout_s)
+        agreement.agree(world, agreement.failure(reason(error), topic, os.environ), settings.start_timeout_s)
         raise
     agreement.agree(world, agreement.statement(plan, os.environ, sets), settings.start_timeout_s)
     if world.rank == 0:

@@ -258,9 +258,7 @@ class Choice:
                 f"{rule.source} names {names} for everything, so that no other backend was looked for; "
                 f"to change that, {fix}"
             )
-        unusable = [
-            str(e).splitlines()[0].removeprefix("horovod: ").rstrip(".") for e in self.stock.unusable.values()
-        ]
+        unusable = [reason(error) for error in self.stock.unusable.values()]
         if unusable:
             return "; ".join(unusable)
         return f"no other backend that is installed serves device memory; installed: {self.stock.describe_installed()}"
@@ -298,9 +296,8 @@ class Choice:
             place = rule.names.index(serving[0].name)
             for position, error in failed:
                 if position < place:
-                    reason = str(error).splitlines()[0].removeprefix("horovod: ")
                     self._warn_once(
-                        f"horovod: {reason.rstrip('.')}. Using '{serving[0].name}', the next that {rule.source} lists."
+                        f"horovod: {reason(error)}. Using '{serving[0].name}', the next that {rule.source} lists."
                     )
         return found
 
@@ -338,6 +335,14 @@ class Choice:
             _log.warning("%s", text)
 
 
+def reason(error: BaseException) -> str:
+    """An error in one line: what happened and, where that is told apart, why."""
+    first, *rest = str(error).splitlines() or [type(error).__name__]
+    cause = next((line.removeprefix("  cause: ") for line in rest if line.startswith("  cause: ")), "")
+    first = first.removeprefix("horovod: ").rstrip(".")
+    return f"{first}: {cause.partition('        ')[0].rstrip('.')}" if cause else first
+
+
 def _device_types(backend: Usable) -> list[str]:
     return sorted((backend.serves | {backend.table or HOST}) - {HOST})
 
@@ -347,8 +352,8 @@ def _skipped(rule: Rule, error: BackendError, stock: Any) -> str:
     if type(error) is BackendNotInstalled:
         why = f"no backend of that name is installed. installed: {stock.describe_installed()}"
     else:
-        why = str(error).splitlines()[0].removeprefix("horovod: ")
+        why = f"{reason(error)}."
     return f"horovod: {rule.source}={rule.names[0]} is ignored: {why}"
 
 
-__all__ = ["Choice", "Plan", "Selection", "choose", "with_names"]
+__all__ = ["Choice", "Plan", "Selection", "choose", "reason", "with_names"]

@@ -18,7 +18,7 @@ from hvd_core.backends.errors import (
     BackendNotInstalled,
     BackendUnavailable,
 )
-from hvd_core.backends.plan import AUTOMATIC, Usable
+from hvd_core.backends.plan import AUTOMATIC, COLLECTIVES, Usable
 from hvd_core.backends.rules import HOST, VARIABLE
 from hvd_core.config.plugins_toml import PluginsConfig
 
@@ -64,11 +64,12 @@ class Stock:
         if self._automatic is None:
             self._automatic = []
             for backend in registry.installed():
-                if backend.candidate.origin != "wheel" or self.config.vetoed_by(backend.name) is not None:
-                    continue
-                if any(u.name == backend.name for u in self._automatic):
+                if backend.candidate.origin != "wheel" or any(
+                    u.name == backend.name for u in self._automatic
+                ):
                     continue
                 try:
+                    self._check_policy(backend.name, AUTOMATIC)  # before anything of it is imported
                     pinned = registry.lookup(backend.name, AUTOMATIC, self._pin(backend.name))
                     if pinned.automatic and any(d != HOST for d in pinned.devices):
                         self._automatic.append(self.usable(backend.name, AUTOMATIC))
@@ -76,7 +77,7 @@ class Stock:
                     self.unusable[backend.name] = error
                     if isinstance(error, (BackendDescribeError, BackendLoadError)):
                         discovery.passed_over(backend.name, error)
-            self._automatic.sort(key=lambda b: (-b.priority, b.name))
+            self._automatic.sort(key=lambda b: (-b.priority, -_score(b), b.name))
         return self._automatic
 
     def names(self) -> list[str]:
@@ -109,14 +110,18 @@ class Stock:
                 name, source, discovery.candidates(), self.config.policy(), known, ignored
             )
             raise BackendNotInstalled(text) from None
+        self._check_policy(name, source)
+        return backend
+
+    def _check_policy(self, name: str, source: str) -> None:
         veto = self.config.vetoed_by(name)
         if veto is not None:
+            asked = "" if source == AUTOMATIC else f" (from {source})"
             raise BackendVetoed(
-                f"horovod: backend '{name}' (from {source}) may not be used here: {veto}.\n"
+                f"horovod: backend '{name}'{asked} may not be used here: {veto}.\n"
                 "  fix: name one that is allowed, or ask whoever keeps that file; nothing else can lift it\n"
                 f"  installed: {self.describe_installed()}"
             )
-        return backend
 
     def _load(self, backend: registry.InstalledBackend, source: str, alone: bool) -> Usable:
         settings = self.config.backend(backend.name)
@@ -142,3 +147,13 @@ class Stock:
             priority=backend.priority,
             options=tuple(facts["options"]),
         )
+
+
+def _score(backend: Usable) -> int:
+    """The backend's own estimate of its most common operation, which decides between those of one priority."""
+    from hvd_core._core import query_backend
+
+    if not backend.serves:
+        return 0
+    float32, total = 7, 0  # the interface's numbers
+    return int(query_backend(*backend.library, COLLECTIVES["allreduce"], float32, total)["score"])

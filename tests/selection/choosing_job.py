@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -24,6 +25,50 @@ mount --bind "$0" /etc
 shift
 exec "$@"
 """
+
+
+PLUGIN = """
+from hvd_core.backends import Available, BackendDescriptor, Unavailable
+
+def describe():
+    return BackendDescriptor(
+        name="{name}", abi=(1, 0), devices=("{device}",), provides=frozenset({{"comm"}}), library=None,
+        python="hvd_backend_{name}:Backend", requires=("lib{name}.so >= 3",), probe=probe,
+    )
+
+def probe():
+    import os
+    {probe}
+
+def __getattr__(name):
+    from hvd_core.backends.chaos import ChaosBackend
+    return type("Backend", (ChaosBackend,), {{"name": "{name}", "version": "{version}"}})
+"""
+
+
+def plugin(site, name, probe="return Available()", version="0.3.0", device="cpu", automatic=False):
+    """A wheel's files in ``site``: a backend in Python that computes, unless its probe says no."""
+    site.mkdir(exist_ok=True)
+    text = PLUGIN.format(name=name, probe=probe, version=version, device=device)
+    if automatic:  # as if it were compiled: it would have to be loaded to be found out
+        text = text.replace("library=None", f"library=Path('/nowhere/lib{name}.so')").replace(
+            f'python="hvd_backend_{name}:Backend", ', ""
+        )
+    (site / f"hvd_backend_{name}.py").write_text("from pathlib import Path\n" + text)
+    info = site / f"hvd_backend_{name}-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: hvd-backend-{name}\nVersion: {version}\n")
+    (info / "entry_points.txt").write_text(f"[hvd_core.backends]\n{name} = hvd_backend_{name}:describe\n")
+
+
+def why_no_site():
+    """Why a job here cannot have a site file; None if it can."""
+    if os.geteuid() != 0:
+        return "a site file in /etc needs root and a mount namespace"
+    done = subprocess.run(
+        ["unshare", "--mount", "mount", "--make-rprivate", "/"], capture_output=True, text=True
+    )
+    return f"no mount namespace can be made here: {done.stderr.strip()}" if done.returncode else None
 
 
 class Job:

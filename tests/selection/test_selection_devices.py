@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from choosing_job import plugin, why_no_site
 from golden_texts import golden
 
 STUB = Path(__file__).resolve().parents[2] / "backends" / "eccl_stub" / "src"
@@ -89,6 +90,31 @@ def test_device_memory(job, stub, tmp_path):
     job.refused("device_wrong", "BackendUnavailable")
     job.refused("device_differs", "BackendDisagreement")
     job.refused("device_option", "ValueError")
+
+
+def test_the_automatic_choice_passes_over_what_is_broken(job, stub, tmp_path):
+    site = tmp_path / "site"
+    down = 'return Unavailable("no device is visible")'
+    plugin(site, "down", down, device="npu", automatic=True)
+    plugin(site, "gone", device="npu", automatic=True)
+    plugin(site, "broken", device="npu", automatic=True)
+    (site / "hvd_backend_broken.py").write_text("import no_such_module\n")
+    plugin(site, "named_only", device="npu")
+    job = job()
+    job.run({"passed_over": {"device": "npu"}})
+    assert job.chosen("passed_over", None) == ["cpu: shm [automatic]", "gcu: eccl_stub [automatic]"]
+    golden("job_passed_over", job.results["passed_over"][0]["device"], folder=tmp_path)
+
+
+@pytest.mark.skipif(why_no_site() is not None, reason=str(why_no_site()))
+def test_a_site_may_forbid_a_device_backend(job, stub, tmp_path):
+    job = job('[selection]\ndeny = ["eccl_stub"]\n')
+    job.run(
+        {"veto_device": {"device": "gcu"}, "veto_device_named": {"all": {"HOROVOD_BACKEND": "gcu=eccl_stub"}}}
+    )
+    assert job.chosen("veto_device", None) == ["cpu: shm [automatic]"]
+    golden("job_veto_device", job.results["veto_device"][0]["device"])
+    job.refused("veto_device_named", "BackendVetoed")
 
 
 def test_rows_say_what_is_composed(stub, tmp_path, monkeypatch):

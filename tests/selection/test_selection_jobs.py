@@ -3,40 +3,10 @@
 All cases of one kind go through one job of two ranks that calls init() again and again.
 """
 
-import os
-import subprocess
-
 import pytest
 
+from choosing_job import plugin, why_no_site
 from golden_texts import golden
-
-PLUGIN = """
-from hvd_core.backends import Available, BackendDescriptor, Unavailable
-
-def describe():
-    return BackendDescriptor(
-        name="{name}", abi=(1, 0), devices=("cpu",), provides=frozenset({{"comm"}}), library=None,
-        python="hvd_backend_{name}:Backend", requires=("lib{name}.so >= 3",), probe=probe,
-    )
-
-def probe():
-    import os
-    {probe}
-
-def __getattr__(name):
-    from hvd_core.backends.chaos import ChaosBackend
-    return type("Backend", (ChaosBackend,), {{"name": "{name}", "version": "{version}"}})
-"""
-
-
-def plugin(site, name, probe="return Available()", version="0.3.0"):
-    """A wheel's files in ``site``: a backend in Python that computes, unless its probe says no."""
-    site.mkdir(exist_ok=True)
-    (site / f"hvd_backend_{name}.py").write_text(PLUGIN.format(name=name, probe=probe, version=version))
-    info = site / f"hvd_backend_{name}-{version}.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: hvd-backend-{name}\nVersion: {version}\n")
-    (info / "entry_points.txt").write_text(f"[hvd_core.backends]\n{name} = hvd_backend_{name}:describe\n")
 
 
 def test_named_in_variables_and_files(job, tmp_path):
@@ -77,6 +47,10 @@ def test_named_in_variables_and_files(job, tmp_path):
                     "options = { delay_ms = 1 }\n",
                 )
             },
+            "affinity_off": {
+                "all": file("off.toml", '[affinity]\nmode = "off"\n') | {"HOROVOD_THREAD_AFFINITY": "0,0"}
+            },
+            "affinity_near": {"all": file("near.toml", '[affinity]\nmode = "near-device"\n')},
             "missing": {"all": none | {"HOROVOD_BACKEND": "alhpa"}},
             "known_wheel": {"all": none | {"HOROVOD_BACKEND": "nccl"}},
             "unavailable": {"all": none | {"HOROVOD_BACKEND": "down"}},
@@ -109,6 +83,10 @@ def test_named_in_variables_and_files(job, tmp_path):
     golden("job_leftover", "\n".join(job.results["leftover"][0]["warned"]))
     assert job.chosen("env") == [f"cpu: asking [{tmp_path}/env.toml:2]"]
     assert job.results["env"][1]["env"]["HOROVOD_BACKEND_ASKING_DELAY_MS"] == "1"
+    for name in ("affinity_off", "affinity_near"):
+        first, second = job.results[name]
+        assert len(first["warned"]) == 1 and second["warned"] == []
+        golden(f"job_{name}", first["warned"][0], folder=tmp_path)
     job.refused("missing", "BackendNotInstalled")
     job.refused("known_wheel", "BackendNotInstalled")
     job.refused("unavailable", "BackendUnavailable")
@@ -125,16 +103,7 @@ def test_named_in_variables_and_files(job, tmp_path):
     job.refused("no_such_option_in_python", "ValueError")
 
 
-def _why_no_site():
-    if os.geteuid() != 0:
-        return "a site file in /etc needs root and a mount namespace"
-    done = subprocess.run(
-        ["unshare", "--mount", "mount", "--make-rprivate", "/"], capture_output=True, text=True
-    )
-    return f"no mount namespace can be made here: {done.stderr.strip()}" if done.returncode else None
-
-
-@pytest.mark.skipif(_why_no_site() is not None, reason=str(_why_no_site()))
+@pytest.mark.skipif(why_no_site() is not None, reason=str(why_no_site()))
 def test_the_sites_veto_is_over_every_level(job, tmp_path):
     plugin(tmp_path / "site", "alpha")
     user = tmp_path / "user.toml"
@@ -167,7 +136,7 @@ def test_the_sites_veto_is_over_every_level(job, tmp_path):
     job.refused("veto_missing", "BackendNotInstalled")
 
 
-@pytest.mark.skipif(_why_no_site() is not None, reason=str(_why_no_site()))
+@pytest.mark.skipif(why_no_site() is not None, reason=str(why_no_site()))
 def test_a_site_that_allows_nothing(job, tmp_path):
     job = job("[selection]\nallow = []\n")
     job.run({"veto_all": {}, "veto_named": {"all": {"HOROVOD_BACKEND": "shm"}}})
