@@ -14,11 +14,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 WITH_VENV := PATH="$(CURDIR)/$(BIN):$$PATH"
 
 CXX_FILES := $(shell find hvd_core backends tests benchmarks \( -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.c' \) 2>/dev/null)
-BUILD_INPUTS := CMakeLists.txt pyproject.toml hvd_core/version.py \
-    $(shell find hvd_core/engine hvd_core/include backends -type f \
-        \( -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.inc' -o -name 'CMakeLists.txt' \) 2>/dev/null)
 # The template backend is a distribution of its own, and so is its PyTorch device, which is for tests only.
 STUB := backends/eccl_stub
+BUILD_INPUTS := CMakeLists.txt pyproject.toml hvd_core/version.py \
+    $(shell find hvd_core/engine hvd_core/include backends -path $(STUB) -prune -o -type f \
+        \( -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.inc' -o -name 'CMakeLists.txt' \) -print 2>/dev/null)
 STUB_INPUTS := $(shell find $(STUB) -name build -prune -o -type f \
     \( -name '*.cc' -o -name '*.h' -o -name '*.inc' -o -name 'CMakeLists.txt' -o -name 'pyproject.toml' \) -print 2>/dev/null)
 
