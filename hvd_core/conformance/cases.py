@@ -207,9 +207,14 @@ class Kit:
         return found
 
     def comm(
-        self, space: Space, members: Sequence[int] | None = None, seconds: float = 20.0, tag: str = ""
+        self,
+        space: Space,
+        members: Sequence[int] | None = None,
+        seconds: float = 20.0,
+        tag: str = "",
+        parent: Comm | None = None,
     ) -> Comm | None:
-        """A new communicator of ``members`` (all ranks); None on a rank that is not one of them.
+        """A new communicator of ``members`` (all ranks); None on a rank that is not one of them. Split off ``parent``.
 
         All ranks call it, in the same order. Destroyed at the end of the case. Raises BackendFailure.
         """
@@ -219,7 +224,14 @@ class Kit:
             return None
         prefix = f"comm/{self._case}/{self._turn}{tag}"
         made = Comm(
-            self.backend, space, prefix, members, self.rank, self.hosts, deadline(self.limit(seconds))
+            self.backend,
+            space,
+            prefix,
+            members,
+            self.rank,
+            self.hosts,
+            deadline(self.limit(seconds)),
+            parent,
         )
         self._made.append(made)
         return made

@@ -98,14 +98,15 @@ class Pending:
 
 
 class Comm:
-    """``members``: world ranks, of which ``world_rank`` is this process. ``prefix`` is its corner of the store.
+    """``members``: world ranks, of which ``world_rank`` is this process. ``prefix`` is its corner of the store. It is
+    split off ``parent``, where there is one.
 
     Raises BackendFailure when it cannot be made by ``until``.
     """
 
     def __init__(
         self, backend: Backend, space: Space, prefix: str, members: Sequence[int], world_rank: int,
-        hosts: Sequence[int], until: int,
+        hosts: Sequence[int], until: int, parent: Comm | None = None,
     ) -> None:  # fmt: skip
         self.backend, self.space, self.prefix = backend, space, prefix
         self.members, self.rank, self.size = list(members), list(members).index(world_rank), len(members)
@@ -122,7 +123,10 @@ class Comm:
         if self.identifier is not None:
             args.id, args.id_bytes = C.cast(self.identifier, P), len(self.identifier)
         self.handle = P()
-        code = backend.call("comm", "create", C.byref(args), C.byref(self.handle), allowed=(OK, INPROGRESS))
+        slot, which = ("create", ()) if parent is None else ("split", (parent.handle,))
+        code = backend.call(
+            "comm", slot, *which, C.byref(args), C.byref(self.handle), allowed=(OK, INPROGRESS)
+        )
         if self.handle.value is None:
             raise Failed("create answered OK, but gave no communicator")
         while code == INPROGRESS:

@@ -27,11 +27,18 @@ def plain_type(kit: Kit) -> tuple[str, int]:
     raise Composed("allreduce sum is declared for none of float32, int32, float16, uint8")
 
 
+def at_most(kit: Kit, dtype: str, count: int) -> int:
+    """The count, or as much of it as one call of an allreduce sum may have."""
+    limit = served(kit, ALLREDUCE, dtype).max_count
+    return min(count, limit) if limit else count
+
+
 class Sum:
     """An allreduce sum of ``count`` elements, ready to be started."""
 
     def __init__(self, kit: Kit, comm: Comm, count: int, salt: int = 0, region: Region | None = None) -> None:
         self.dtype, alignment = plain_type(kit)
+        count = at_most(kit, self.dtype, count)
         self.comm, self.count = comm, count
         self.columns = [sample(self.dtype, r, count, salt) for r in range(comm.size)]
         self.source = region or comm.space.of(self.columns[comm.rank], alignment)
@@ -130,7 +137,8 @@ def producer_consumer(kit: Kit) -> None:
     busy = Slow(kit, space)
     Sum(kit, comm, 10).start().wait()  # on the space's own stream, which later ones have nothing to do with
     for turn in range(3):
-        columns = [sample(dtype, r, 50_000, salt=turn + 1) for r in range(kit.size)]
+        count = at_most(kit, dtype, 50_000)
+        columns = [sample(dtype, r, count, salt=turn + 1) for r in range(kit.size)]
         nbytes = columns[0].nbytes
         staged, raw = space.host_buffer(nbytes)
         raw[:] = columns[comm.rank].view(np.uint8)
@@ -148,7 +156,7 @@ def producer_consumer(kit: Kit) -> None:
             [source],
             [result],
             op=SUM,
-            counts=[50_000],
+            counts=[count],
             stream=stream,
             seconds=kit.limit(60),
         )

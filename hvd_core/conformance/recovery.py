@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from hvd_core.conformance.abi import OK
+import numpy as np
+
+from hvd_core.conformance.abi import BROADCAST, OK
 from hvd_core.conformance.cases import Kit, case
 from hvd_core.conformance.comm import Comm
+from hvd_core.conformance.numerics import NUMBERS, compare
 from hvd_core.conformance.ordering import Sum
+from hvd_core.conformance.rules import served
 
 MEMORY_PER_ROUND = 256 << 10
 
@@ -113,4 +117,23 @@ def split(kit: Kit) -> None:
     kit.need_comm()
     if not kit.backend.has("comm", "split"):
         kit.skip("there is no split; hvd-core makes such communicators anew")
-    kit.skip("hvd-core does not use split yet; it makes every communicator anew")
+    for space in kit.spaces():
+        parent = kit.comm(space)
+        # Another order of ranks than the parent's, and not all of them.
+        for members in ([kit.size - 1, 0], list(reversed(range(kit.size)))):
+            child = kit.comm(space, members, tag="split", parent=parent)
+            if child is not None:
+                _use(kit, child, 1)
+                wrong = _first_member_is_root_0(kit, child)
+                kit.expect(not wrong, f"members {members}: {wrong}")
+            _use(kit, parent, 2)
+
+
+def _first_member_is_root_0(kit: Kit, comm: Comm) -> str:
+    caps = served(kit, BROADCAST, "uint8")
+    if caps is None:
+        return ""
+    mine = np.full(64, comm.members[comm.rank], np.uint8)
+    buffer = comm.space.of(mine, caps.alignment)
+    comm.run(BROADCAST, NUMBERS["uint8"], [buffer], [buffer], counts=[64], root=0)
+    return compare("uint8", buffer.read(), np.full(64, comm.members[0], np.uint8))

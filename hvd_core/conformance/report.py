@@ -27,6 +27,12 @@ def print_list(cases: Sequence) -> None:
         print(f"{c.name:<{width}}  {c.says}")
 
 
+def cases_markdown(cases: Sequence) -> str:
+    """The table of cases in docs/conformance.md."""
+    lines = ["| case | what it shows |", "|---|---|"]
+    return "\n".join([*lines, *(f"| `{c.name}` | {c.says} |" for c in cases)]) + "\n"
+
+
 def summary(result: Result) -> str:
     """What stands beside the verdict: why, or how the rows came out."""
     if result.verdict == FAIL or (result.verdict == SKIPPED and result.text):

@@ -14,7 +14,7 @@ from hvd_core.conformance.cases import Kit, case
 from hvd_core.conformance.comm import Comm
 from hvd_core.conformance.memory import HostSpace
 from hvd_core.conformance.numerics import NUMBERS, stored
-from hvd_core.conformance.ordering import Sum, plain_type
+from hvd_core.conformance.ordering import Sum, at_most, plain_type
 from hvd_core.conformance.rules import served
 from hvd_core.conformance.verdicts import FAIL, NATIVE, Composed
 
@@ -45,7 +45,7 @@ def _seconds(
 def bandwidth(kit: Kit) -> None:
     dtype, alignment = plain_type(kit)
     width = stored(dtype).itemsize
-    nbytes = (4 if kit.quick else 16) << 20
+    nbytes = at_most(kit, dtype, ((4 if kit.quick else 16) << 20) // width) * width
     from hvd_core.backends.registry import lookup
 
     one_host = len(set(kit.hosts)) == 1
@@ -78,7 +78,7 @@ def fusion(kit: Kit) -> None:
     dtype, alignment = plain_type(kit)
     if not kit.backend.caps & abi.CAP_VECTORED:
         raise Composed("VECTORED is not declared; hvd-core packs lists into one buffer")
-    lengths = [(i * 97) % 900 + 1 for i in range(161)]
+    lengths = [at_most(kit, dtype, (i * 97) % 900 + 1) for i in range(161)]
     for space in kit.spaces():
         comm = kit.comm(space)
         width = stored(dtype).itemsize

@@ -50,6 +50,13 @@ def far_library(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def poor_library(tmp_path_factory):
+    """The backend with three collectives of one type."""
+    source = ROOT / "tests" / "backends" / "poor" / "poor.cc"
+    return compile_library(tmp_path_factory.mktemp("poor") / "libpoor.so", source)
+
+
+@pytest.fixture(scope="session")
 def library_of(far_library):
     """library_of(name): the path of a backend's library."""
 

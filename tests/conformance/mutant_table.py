@@ -84,6 +84,7 @@ ignores_deadline              shm        L4.deadline
 timeout_is_success            shm        L4.deadline
 leaks_memory                  shm        L4.recreate
 leaks_thread                  shm        L4.recreate
+split_turns_ranks_around      shm        L4.split
 leaves_store_keys             shm        L4.recreate
 leaks_descriptor              eccl_stub  L4.recreate
 waits_in_enqueue              eccl_stub  L5.asynchronous

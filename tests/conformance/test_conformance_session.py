@@ -53,6 +53,19 @@ def test_a_library_that_is_no_backend(tmp_path):
             assert result.verdict == FAIL and "the ranks do not open the backend" in result.text
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["poor", "chaos", "far"])
+def test_backends_that_have_little(backend, poor_library, far_library, monkeypatch):
+    """One type, few elements in a call, aligned addresses; one in Python; one with a device and no communicator."""
+    monkeypatch.setenv("HOROVOD_BACKEND_POOR_ALIGNMENT", "64")
+    monkeypatch.setenv("HOROVOD_BACKEND_POOR_MAX_COUNT", "5000")
+    library = {"poor": poor_library, "far": far_library}.get(backend)
+    with Session(resolve(backend, library), 3, quick=True) as made:
+        results = [made.run(name) for name in made.cases if name.startswith("L")]
+    assert [r for r in results if r.verdict == FAIL] == []
+    assert any(r.verdict == PASS for r in results)
+
+
 def test_nothing_is_left_running():
     with Session(resolve("shm"), 2, quick=True) as made:
         assert made.run("L2.barrier").verdict == PASS

@@ -86,6 +86,21 @@ const Add q5("query_lies", [] {
   };
 });
 
+// A split that numbers its members backwards.
+const Add p1("split_turns_ranks_around", [] {
+  ours.comm.split = [](hvd_comm, const hvd_comm_args* a, hvd_comm* out, hvd_error* e) {
+    hvd_comm_args mine = *a;
+    mine.rank = a->size - 1 - a->rank;
+    return real->comm->create(&mine, out, e);
+  };
+});
+// No fault, for the control.
+const Add p2("split_is_create", [] {
+  ours.comm.split = [](hvd_comm, const hvd_comm_args* a, hvd_comm* out, hvd_error* e) {
+    return real->comm->create(a, out, e);
+  };
+});
+
 template <class Leak>
 void leak_on_create(Leak) {
   ours.comm.create = [](const hvd_comm_args* a, hvd_comm* out, hvd_error* e) {

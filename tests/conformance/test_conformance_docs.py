@@ -1,0 +1,49 @@
+"""docs/conformance.md lists what there is. `python tests/conformance/test_conformance_docs.py` brings it up to date."""
+
+import math
+import sys
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
+
+from hvd_core.conformance import numerics  # noqa: E402
+from hvd_core.conformance.cases import all_cases  # noqa: E402
+from hvd_core.conformance.report import cases_markdown  # noqa: E402
+from mutant_table import FAST, SLOW, rows  # noqa: E402
+
+PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"
+
+
+def faults_markdown():
+    """Fault, and the cases that catch it."""
+    caught = {}
+    for fault, _, case in rows(FAST) + rows(SLOW):
+        caught.setdefault(fault, {})[case] = None
+    in_order = sorted(caught.items(), key=lambda item: min(item[1]))
+    lines = [
+        f"| {fault.replace('_', ' ')} | {', '.join(f'`{c}`' for c in cases)} |" for fault, cases in in_order
+    ]
+    return "\n".join(["| fault | caught by |", "|---|---|", *lines]) + "\n"
+
+
+def rendered(text):
+    kit = [c for c in all_cases() if c.name.startswith("L")]
+    for name, body in (("cases", cases_markdown(kit)), ("faults", faults_markdown())):
+        begin, end = f"<!-- {name}: begin (generated) -->\n", f"<!-- {name}: end -->"
+        head, rest = text.split(begin)
+        text = head + begin + body + end + rest.split(end, 1)[1]
+    return text
+
+
+def test_the_page_is_up_to_date():
+    assert PAGE.read_text() == rendered(PAGE.read_text()), f"run python {Path(__file__).name}"
+
+
+def test_the_pages_tolerances_are_the_kits():
+    text = PAGE.read_text()
+    for dtype, (unit, _) in numerics.ROUNDING.items():
+        assert f"| {dtype} | 2^-{round(-math.log2(unit))} |" in text
+
+
+if __name__ == "__main__":
+    PAGE.write_text(rendered(PAGE.read_text()))
