@@ -56,6 +56,23 @@ def test_backend_passes_the_kit(installed):
     assert verdicts["L2.barrier"] == "EMULATED"
 
 
+def test_doctor_opens_the_device(installed):
+    steps = json.loads(installed.run("hvd", "plugin", "doctor", "acme", "--json"))
+    found = {step["phase"]: step["verdict"] for step in steps if step["backend"] == "acme"}
+    assert found == dict.fromkeys(("discover", "describe", "probe", "load", "open"), "good")
+
+
+def test_missing_vendor_library_is_said_with_the_remedy(installed):
+    missing = {"HOROVOD_BACKEND_ACME_LIBRARY": "libacme.so.9"}
+    rows = json.loads(installed.run("hvd", "plugin", "list", "--json", **missing))["backends"]
+    (row,) = (row for row in rows if row["name"] == "acme")
+    assert row["status"] == "unavailable"
+    assert "libacme.so.9: cannot open shared object file" in row["detail"]
+    assert "HOROVOD_BACKEND_ACME_LIBRARY" in row["fix"]
+    said = installed.run("hvd", "plugin", "doctor", "acme", code=1, **missing)
+    assert "acme: probe fails: libacme.so.9" in said
+
+
 def test_same_name_again_is_refused(installed, tmp_path):
     said = installed.run("hvd", "plugin", "new", "acme", "--device", "npu", code=2, cwd=tmp_path)
     assert "a backend of this name is installed (hvd-backend-acme 0.1.0)" in said
