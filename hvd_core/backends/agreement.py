@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from hvd_core.backends.errors import BackendDisagreement
@@ -18,6 +19,7 @@ from hvd_core.config.plugins_toml import FILE_VARIABLE
 from hvd_core.version import __version__
 
 SETS = "init(process_sets=...)"
+_PARTING_SECONDS = 5.0
 Said = dict[str, Any]
 
 
@@ -80,29 +82,42 @@ def agree(world: Any, said: Said, timeout_s: float) -> None:
     key = f"backend/{world.epoch}"
     deadline = time.monotonic() + timeout_s
     world.store.set(f"{key}/{world.rank}", json.dumps(said).encode())
-    if "failed" in said:
-        return
-    if world.rank == 0:
-        answers = [
-            json.loads(world.store.get(f"{key}/{rank}", max(0.0, deadline - time.monotonic())))
-            for rank in range(world.size)
-        ]
-        verdict = compare(answers, world.host_names)
-        world.store.set(f"{key}/verdict", verdict.encode())
-    else:
-        verdict = _verdict_or_failure(world, key, deadline)
+    verdict = "" if "failed" in said else _verdict(world, key, deadline)
+    if verdict or "failed" in said:
+        _part(world, key, deadline)
     if verdict.startswith(_about(SETS)):
         raise ValueError(verdict)
     if verdict:
         raise BackendDisagreement(verdict)
 
 
-def _verdict_or_failure(world: Any, key: str, deadline: float) -> str:
+def _verdict(world: Any, key: str, deadline: float) -> str:
+    def said_by(name: object) -> bytes:
+        return world.store.get(f"{key}/{name}", max(0.0, deadline - time.monotonic()))
+
+    if world.rank == 0:
+        answers = [json.loads(said_by(rank)) for rank in range(world.size)]
+        verdict = compare(answers, world.host_names)
+        world.store.set(f"{key}/verdict", verdict.encode())
+        return verdict
     # Rank 0 writes the verdict unless it has failed itself, which its own answer tells.
-    first = json.loads(world.store.get(f"{key}/0", max(0.0, deadline - time.monotonic())))
-    if "failed" in first:
-        return compare([first], world.host_names)
-    return world.store.get(f"{key}/verdict", max(0.0, deadline - time.monotonic())).decode()
+    first = json.loads(said_by(0))
+    return compare([first], world.host_names) if "failed" in first else said_by("verdict").decode()
+
+
+def _part(world: Any, key: str, deadline: float) -> None:
+    """Nobody goes on from here. Where the store ends with this process, the others are given time to read it."""
+    if not world.holds_store:
+        with suppress(Exception):  # it may be gone the moment this has arrived
+            world.store.set(f"{key}/heard/{world.rank}", b"")
+        return
+    until = min(deadline, time.monotonic() + _PARTING_SECONDS)
+    for rank in range(world.size):
+        if rank != world.rank:
+            with suppress(
+                Exception
+            ):  # it has ended, or it has not come: there is an error to raise here anyway
+                world.store.get(f"{key}/heard/{rank}", max(0.0, until - time.monotonic()))
 
 
 def compare(answers: Sequence[Said], host_names: Sequence[str]) -> str:

@@ -48,6 +48,11 @@ class World:
         self._meeting = None
         self._descriptors = None
 
+    @property
+    def holds_store(self):
+        """Whether the store ends with this process, so that others must have read what is in it before."""
+        return self._meeting is not None and self._meeting.server is not None
+
     def close(self):
         """Closes every descriptor, and the store where this process holds it. Safe to call again."""
         self.links, self.segment_fd, self.store_fd = [], -1, -1

@@ -3,8 +3,15 @@
 All cases of one kind go through one job of two ranks that calls init() again and again.
 """
 
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
+import hvd_core
 from choosing_job import plugin, why_no_site
 from golden_texts import golden
 
@@ -142,3 +149,60 @@ def test_a_site_that_allows_nothing(job, tmp_path):
     job.run({"veto_all": {}, "veto_named": {"all": {"HOROVOD_BACKEND": "shm"}}})
     job.refused("veto_all", "BackendUnavailable")
     job.refused("veto_named", "BackendVetoed")
+
+
+def test_one_operation_on_host_memory_goes_over_another_backend(job, tmp_path):
+    code = """
+import numpy as np, hvd_core as hvd
+hvd.init()
+for _ in range(3):
+    assert hvd.allreduce(np.ones(3), op=hvd.Sum).tolist() == [2.0] * 3
+try:
+    hvd.broadcast(np.ones(3), 0)
+except hvd.HorovodInternalError as error:
+    print(error)
+"""
+    env = {
+        "HOROVOD_BACKEND": "shm,cpu.broadcast=chaos",
+        "HOROVOD_BACKEND_CHAOS_FAIL_RANK": "0",
+        "HOROVOD_BACKEND_CHAOS_FAIL_AT_OP": "1",
+    }
+    done = job().launcher.run("-np", 2, sys.executable, "-c", code, env=env)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("chaos: broadcast: rank 0 fails at operation 1") == 2, done.stdout
+
+
+@pytest.mark.mpi
+def test_mpirun_that_does_not_hand_on_the_variable(mpirun, tmp_path):
+    """As on another host: only one of two ranks has it. Both are told who has not."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import hvd_core as hvd\ntry:\n    hvd.init()\nexcept Exception as error:\n    print(error)\n"
+    )
+    run = [sys.executable, str(program)]
+    packages = str(Path(hvd_core.__file__).resolve().parents[1])
+
+    def said(value):
+        words = [*mpirun, "-np", "1", "env", f"HOROVOD_BACKEND={value}", *run, ":", "-np", "1", *run]
+        done = subprocess.run(
+            words,
+            env={**os.environ, "PYTHONPATH": packages, "HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            cwd=tmp_path,
+        )
+        return done.stdout + done.stderr
+
+    text = said("cpu=tcp")
+    assert text.count("ranks do not agree on backends.") == 2, text
+    unset = re.findall(
+        r"HOROVOD_BACKEND is unset on rank 1 \(.*\) and set on the others.  fix: mpirun -x", text
+    )
+    assert len(unset) == 2, text
+    # Rank 0 holds the store, and fails: the other hears why all the same.
+    text = said("smh")
+    assert (
+        text.count("horovod: backend 'smh' (from HOROVOD_BACKEND) is not installed. Did you mean 'shm'?") == 1
+    ), text
+    assert text.count("): failed: backend 'smh' (from HOROVOD_BACKEND) is not installed.") == 1, text
