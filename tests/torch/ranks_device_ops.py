@@ -1,0 +1,298 @@
+"""Checks of horovod.torch on tensors of a device, run on every rank by rank_main.py. The device's streams are late
+(TOPS_SIM_DELAY_US): whoever does not wait for the right one gets other numbers."""
+
+import numpy as np
+import torch
+
+import horovod.torch as hvd
+from horovod.common.exceptions import HorovodInternalError
+from support import MOVABLE, REDUCIBLE, data_of, expect, raises, reduced
+
+RANKS = range(hvd.size())
+ME = hvd.rank()
+OPS = [hvd.Average, hvd.Sum, hvd.Min, hvd.Max, hvd.Product]
+
+torch.gcu.set_device(hvd.local_rank())
+GCU = torch.device("gcu", hvd.local_rank())
+
+
+def on_device(shape, dtype, seed=0, rank=ME):
+    return data_of(rank, shape, dtype, seed).to(GCU)
+
+
+def same(tensor, wanted, dtype, what=""):
+    """`tensor` is on the device and holds the wanted values."""
+    assert tensor.device == GCU, f"{what}: on {tensor.device}"
+    expect(tensor.cpu(), wanted, dtype, what)
+
+
+def still_works():
+    same(hvd.allreduce(torch.ones(3, device=GCU), op=hvd.Sum), [hvd.size()] * 3, torch.float32, "afterwards")
+
+
+def check_allreduce_every_type_and_op():
+    for dtype in REDUCIBLE:
+        for op in OPS:
+            for shape in [(), (0,), (5, 7)]:
+                what = f"{dtype} op {op} {shape}"
+                mine = on_device(shape, dtype)
+                wanted = reduced(op, RANKS, shape, dtype)
+                same(hvd.allreduce(mine, op=op, name=what), wanted, dtype, what)
+                assert torch.equal(mine.cpu(), data_of(ME, shape, dtype)), f"{what}: the input was changed"
+                assert hvd.allreduce_(mine, op=op, name=what) is mine
+                same(mine, wanted, dtype, what + " in place")
+
+
+def check_factors():
+    for op in (hvd.Sum, hvd.Average):
+        out = hvd.allreduce(on_device((9,), torch.float32), op=op, prescale_factor=0.5, postscale_factor=3.0)
+        same(out, reduced(op, RANKS, (9,), torch.float32, 0.5, 3.0), torch.float32)
+
+
+def check_who_serves_says_so():
+    from hvd_core.runtime import engine
+
+    row = next(row for row in engine().backend_info() if row.get("device_type") == "gcu")
+    assert row["name"] == "eccl_stub" and row["ordinal"] == hvd.local_rank()
+    served = {(how["collective"], how["dtype"]): how["served"] for how in row["served"]}
+    assert served["allreduce", "float32"] == "NATIVE", row["served"]
+    assert served["allreduce", "int64"] == "EMULATED", row["served"]
+
+
+def check_many_at_once_in_another_order_on_each_rank():
+    numbers = list(RANKS) * 8
+    order = range(len(numbers)) if ME == 0 else reversed(range(len(numbers)))
+    tensors = [on_device((100 + i,), torch.float32, i) for i in range(len(numbers))]
+    handles = {i: hvd.allreduce_async_(tensors[i], op=hvd.Sum, name=f"many.{i}") for i in order}
+    for i, handle in handles.items():
+        wanted = reduced(hvd.Sum, RANKS, (100 + i,), torch.float32, seed=i)
+        same(hvd.synchronize(handle), wanted, torch.float32, f"many.{i}")
+
+
+def check_data_made_on_a_late_stream_and_read_on_another():
+    maker, reader = torch.gcu.Stream(), torch.gcu.Stream()
+    for _ in range(3):
+        with torch.gcu.stream(maker):
+            tensor = torch.zeros(4096, device=GCU)
+            for _ in range(3):
+                tensor += ME + 1
+            handle = hvd.allreduce_async(tensor, op=hvd.Sum)
+            del tensor
+        with torch.gcu.stream(reader):
+            result = hvd.synchronize(handle)
+            copies = result.clone()  # in the stream, not yet done
+            del result
+            # Memory of the maker's stream may be used again now, and must not be before the reader is done.
+            with torch.gcu.stream(maker):
+                torch.full((4096,), -1.0, device=GCU)
+                torch.full((4096,), -1.0, device=GCU)
+            wanted = 3.0 * sum(r + 1 for r in RANKS)
+            assert copies.cpu().unique().tolist() == [wanted]
+
+
+def check_poll_is_true_only_when_the_device_is_done():
+    tensor = torch.full((4096,), ME + 1.0, device=GCU)
+    handle = hvd.allreduce_async_(tensor, op=hvd.Sum, name="polled")
+    polls = 1
+    while not hvd.poll(handle):
+        polls += 1
+    with torch.gcu.stream(torch.gcu.Stream()):  # waits for nothing
+        assert tensor.cpu().unique().tolist() == [float(sum(r + 1 for r in RANKS))]
+    hvd.synchronize(handle)
+    assert polls > 1
+
+
+def check_broadcast():
+    for dtype in MOVABLE:
+        for root in RANKS:
+            what = f"broadcast {dtype} from {root}"
+            mine = on_device((4, 3), dtype)
+            wanted = data_of(root, (4, 3), dtype).to(torch.float64)
+            same(hvd.broadcast(mine, root, name=what), wanted, dtype, what)
+            assert hvd.broadcast_(mine, root, name=what) is mine
+            same(mine, wanted, dtype, what + " in place")
+
+
+def check_allgather_of_different_lengths():
+    for dtype in (torch.float32, torch.int64, torch.bool):
+        for lengths in ([r + 1 for r in RANKS], [2 * r for r in RANKS], [0 for _ in RANKS]):
+            what = f"allgather {dtype} {lengths}"
+            rows = hvd.allgather(on_device((lengths[ME], 3), dtype), name=what)
+            parts = [data_of(r, (lengths[r], 3), dtype) for r in RANKS]
+            same(rows, torch.cat(parts).to(torch.float64), dtype, what)
+
+
+def check_groups():
+    shapes = [(3,), (0,), (2, 5)]
+    dtypes = [torch.float32, torch.float32, torch.float16]
+    mine = [on_device(shape, dtype, i) for i, (shape, dtype) in enumerate(zip(shapes, dtypes))]
+    reductions = hvd.grouped_allreduce(mine, op=hvd.Average, name="group")
+    gathered = hvd.grouped_allgather(mine, name="group")
+    hvd.grouped_allreduce_(mine, op=hvd.Sum, name="group")
+    for i, (shape, dtype) in enumerate(zip(shapes, dtypes)):
+        same(reductions[i], reduced(hvd.Average, RANKS, shape, dtype, seed=i), dtype, f"average {i}")
+        same(mine[i], reduced(hvd.Sum, RANKS, shape, dtype, seed=i), dtype, f"sum {i}")
+        parts = [data_of(r, shape, dtype, i) for r in RANKS]
+        same(gathered[i], torch.cat(parts).to(torch.float64), dtype, f"gathered {i}")
+
+
+def check_gradients():
+    for name, call, factor in (
+        ("allreduce", lambda t: hvd.allreduce(t, op=hvd.Sum, name="g.r"), hvd.size()),
+        ("allgather", lambda t: hvd.allgather(t, name="g.g"), 1.0),
+        ("broadcast", lambda t: hvd.broadcast(t, 0, name="g.b"), 1.0 if ME == 0 else 0.0),
+        ("group", lambda t: hvd.grouped_allreduce([t, t * 2], op=hvd.Sum, name="g.gr")[1], 2.0 * hvd.size()),
+    ):
+        tensor = torch.ones(3, 2, device=GCU, requires_grad=True)
+        call(tensor).sum().backward()
+        same(tensor.grad, np.full((3, 2), factor), torch.float32, f"gradient of {name}")
+
+
+def check_sparse_allreduce():
+    indices = torch.tensor([[ME, 4]], device=GCU)
+    sparse = torch.sparse_coo_tensor(indices, torch.ones(2, 3, device=GCU), (5, 3), check_invariants=True)
+    total = hvd.sparse_allreduce_async(sparse, "sparse", hvd.Sum)().to_dense()
+    wanted = np.zeros((5, 3))
+    for rank in RANKS:
+        wanted[rank] += 1
+        wanted[4] += 1
+    same(total, wanted, torch.float32)
+
+
+def check_compression():
+    tensor = on_device((64,), torch.float32)
+    out = hvd.allreduce(tensor, compression=hvd.Compression.fp16, op=hvd.Sum, name="compressed")
+    same(out, reduced(hvd.Sum, RANKS, (64,), torch.float32), torch.float32)
+
+
+def check_host_and_device_side_by_side():
+    handles = [
+        hvd.allreduce_async(torch.full((10,), float(ME), device=where), op=hvd.Sum, name=f"side.{i}")
+        for i, where in enumerate(["cpu", GCU] * 4)
+    ]
+    for i, handle in enumerate(handles):
+        result = hvd.synchronize(handle)
+        assert result.device == (GCU if i % 2 else torch.device("cpu"))
+        assert result.cpu().unique().tolist() == [float(sum(RANKS))]
+
+
+def check_another_stream_provider():
+    asked = []
+
+    def provider(index):
+        asked.append(index)
+        return torch.gcu.current_stream(index).gcu_stream
+
+    def waiting(index):
+        asked.append(index)
+        torch.gcu.synchronize(index)
+
+    for function in (provider, waiting):
+        hvd.register_stream_provider("gcu", function)
+        still_works()
+        same(hvd.allgather(torch.ones(1, device=GCU)), [1.0] * hvd.size(), torch.float32)
+    assert set(asked) == {hvd.local_rank()} and len(asked) >= 4
+    hvd.register_stream_provider("gcu", lambda index: torch.gcu.current_stream(index).gcu_stream)
+
+
+def check_the_current_device_stays_what_it_was():
+    torch.gcu.set_device(hvd.size())
+    still_works()
+    assert torch.gcu.current_device() == hvd.size()
+    torch.gcu.set_device(hvd.local_rank())
+
+
+def check_mistakes():
+    tensor = torch.ones(3, device=GCU)
+    with raises(ValueError, "same device", "cpu", str(GCU)):
+        hvd.grouped_allreduce([tensor, torch.ones(3)], name="mixed")
+    still_works()
+    with raises(ValueError, "contiguous"):
+        hvd.allreduce(torch.ones(4, 6, device=GCU).t(), name="strided")
+    still_works()
+    with raises(ValueError, "no backend for meta tensors", "served: cpu, gcu"):
+        hvd.allreduce(torch.ones(2, device="meta"), name="meta")
+    still_works()
+    with raises(ValueError, "gcu"):
+        hvd.allreduce(torch.ones(2, device=torch.device("gcu", 5)), name="another device")
+    still_works()
+    with raises(HorovodInternalError):
+        hvd.allreduce(torch.ones(2 + ME, device=GCU), name="shapes")
+    still_works()
+
+
+def check_join():
+    if ME == 0:
+        for i in range(3):
+            same(
+                hvd.allreduce(torch.ones(4, device=GCU), op=hvd.Sum, name=f"j.{i}"), [1.0] * 4, torch.float32
+            )
+    assert hvd.join(hvd.local_rank()) == 0
+
+
+def check_objects_and_parameters():
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4)).to(GCU)
+    with torch.no_grad():
+        for tensor in model.state_dict().values():
+            tensor.fill_(ME + 1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1 * (ME + 1))
+    if ME == 0:
+        model(torch.ones(2, 3, device=GCU)).sum().backward()
+        optimizer.step()
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    assert optimizer.param_groups[0]["lr"] == 0.1
+    state = optimizer.state[next(model.parameters())]
+    assert state["exp_avg"].device == GCU and float(state["step"]) == 1.0
+    everything = [*model.state_dict().values(), state["exp_avg"], state["exp_avg_sq"]]
+    for tensor in everything:
+        rows = hvd.allgather(tensor.reshape(1, -1)).cpu()
+        assert all(torch.equal(rows[0], row) for row in rows), rows
+    assert hvd.broadcast_object({"rank": ME}, 0) == {"rank": 0}
+    sent = hvd.broadcast_object(torch.full((2,), float(ME), device=GCU) if ME == 0 else None, 0)
+    assert sent.cpu().tolist() == [0.0, 0.0]
+
+
+def check_optimizers_train_as_one_process_would():
+    """Two ranks with half a batch each on their devices against one process with the whole batch on the CPU."""
+
+    def model_of(seed):
+        torch.manual_seed(seed)
+        return torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
+
+    generator = torch.Generator().manual_seed(5)
+    batches = [
+        (
+            torch.randn(4 * hvd.size(), 6, generator=generator),
+            torch.randn(4 * hvd.size(), 2, generator=generator),
+        )
+        for _ in range(4)
+    ]
+    for case, (kind, options, extra) in enumerate(
+        [
+            (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}, {}),
+            (torch.optim.Adam, {"lr": 0.01}, {"groups": 2}),
+            (torch.optim.SGD, {"lr": 0.1}, {"backward_passes_per_step": 2}),
+            (torch.optim.SGD, {"lr": 0.1}, {"compression": hvd.Compression.fp16}),
+        ]
+    ):
+        passes = extra.get("backward_passes_per_step", 1)
+        alone, shared = model_of(1), model_of(1 + ME).to(GCU)
+        hvd.broadcast_parameters(shared.state_dict(), root_rank=0)
+        lone = kind(alone.parameters(), **options)
+        named = [(f"{case}.{name}", parameter) for name, parameter in shared.named_parameters()]
+        distributed = hvd.DistributedOptimizer(kind(shared.parameters(), **options), named, **extra)
+        for inputs, targets in batches:
+            lone.zero_grad()
+            for _ in range(passes):
+                torch.nn.functional.mse_loss(alone(inputs), targets).backward()
+            lone.step()
+            distributed.zero_grad()
+            for _ in range(passes):
+                mine = slice(4 * ME, 4 * ME + 4)
+                predicted = shared(inputs[mine].to(GCU))
+                torch.nn.functional.mse_loss(predicted, targets[mine].to(GCU)).backward()
+            distributed.step()
+        tolerance = 5e-3 if "compression" in extra else 1e-5
+        for own, wanted in zip(shared.parameters(), alone.parameters()):
+            torch.testing.assert_close(own.detach().cpu(), wanted.detach(), rtol=tolerance, atol=tolerance)
