@@ -86,27 +86,12 @@ def _find(kind: str, index: int) -> StreamProvider:
     return lambda index: synchronize(index)
 
 
-def _types_of(core: Any) -> list[str]:
-    return core.device_types() if hasattr(core, "device_types") else []
-
-
 def is_served(tensor: torch.Tensor, core: Any) -> bool:
     """Whether the engine `core` takes tensors of this one's device type."""
     global _served
     if _served[0] is not core:
-        _served = (core, frozenset(_types_of(core)))
+        _served = (core, frozenset(core.device_types()))
     return tensor.device.type in _served[1]
-
-
-def why_not_served(tensor: torch.Tensor, core: Any) -> str:
-    """The text of the error for a tensor on a device that no backend serves."""
-    kind = tensor.device.type
-    served = ", ".join(("cpu", *sorted(_types_of(core))))
-    return (
-        f"Tensor is on device {tensor.device}, but no backend for {kind} tensors is in use (served: {served}). "
-        f"Install a backend for {kind} devices, or choose one that is installed: `hvd plugin list` shows them, "
-        "HOROVOD_BACKEND=NAME chooses. Or move the tensor to the CPU first: tensor.cpu()."
-    )
 
 
 def several_devices(tensors: Sequence[torch.Tensor]) -> str:

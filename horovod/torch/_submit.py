@@ -121,7 +121,7 @@ def reject(
     elif tensor.layout is not torch.strided or tensor.dtype not in allowed:
         text = f"Tensor type {tensor.type()} is not supported."
     elif not tensor.is_cpu and not _devices.is_served(tensor, engine()):
-        text = _devices.why_not_served(tensor, engine())
+        text = engine().why_not_served(tensor.device.type)
     elif not tensor.is_contiguous():
         text = "Tensor is required to be contiguous."
     elif process_set.process_set_id is None:

@@ -118,6 +118,8 @@ class Engine final : private control::Node::Host, private data::Executor::Events
 
   // engine_devices.cc. Types of devices whose tensors can be submitted, beside host memory.
   std::vector<std::string> device_types() const;
+  // The text of the error for tensors on a device of another type.
+  std::string why_not_served(const std::string& device_type) const;
   // The device that a tensor is on, opened if it is the first. Throws InvalidRequest, plugin::BackendError.
   std::shared_ptr<plugin::Device> device_of(const queue::Tensor& tensor) const;
   // Where the streams of these tensors have their data; to be given to submit().

@@ -35,16 +35,20 @@ std::vector<std::string> Engine::device_types() const {
   return types;
 }
 
-std::shared_ptr<plugin::Device> Engine::device_of(const queue::Tensor& tensor) const {
-  const auto plan = backends_.devices.find(tensor.device_type);
-  if (plan != backends_.devices.end()) return plan->second->open(tensor.device_id);
+std::string Engine::why_not_served(const std::string& device_type) const {
   std::string served = "cpu";
   for (const auto& type : device_types()) served += ", " + type;
   const std::string why = config_.devices_note.empty() ? "" : "\n  why: " + config_.devices_note + ".";
-  throw InvalidRequest("horovod: no backend serves tensors on device type '" + tensor.device_type +
-                       "'; served in this job: " + served + "." + why +
-                       "\n  fix: name or install a backend for that device (hvd plugin list shows what is there), or "
-                       "move the tensor to host memory.");
+  return "horovod: no backend serves tensors on device type '" + device_type + "'; served in this job: " + served +
+         "." + why +
+         "\n  fix: name or install a backend for that device (hvd plugin list shows what is there), or move the tensor "
+         "to host memory.";
+}
+
+std::shared_ptr<plugin::Device> Engine::device_of(const queue::Tensor& tensor) const {
+  const auto plan = backends_.devices.find(tensor.device_type);
+  if (plan != backends_.devices.end()) return plan->second->open(tensor.device_id);
+  throw InvalidRequest(why_not_served(tensor.device_type));
 }
 
 std::vector<plugin::MarkRef> Engine::ready_marks(const std::vector<queue::Tensor>& in,

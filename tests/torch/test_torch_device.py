@@ -12,12 +12,15 @@ import pytest
 
 pytest.importorskip("torch")
 
-from launch import Report, checks_of
+from launch import HERE, Report, checks_of, launch
 
 # Late enough that an operation which does not wait reads what was there before; small enough for thousands of copies.
 LATE = {"TOPS_SIM_DELAY_US": "200"}
 JOBS = {
     "alone": ("ranks_device_alone", 1, {"TOPS_SIM_DELAY_US": "2000"}),
+    "eccl_stub": ("ranks_device_ops", 2, {**LATE, "HOROVOD_BACKEND": "eccl_stub"}),
+    # Only the device's table is used: the operations are those of the backend for host memory.
+    "staged": ("ranks_device_ops", 2, {**LATE, "HOROVOD_BACKEND": "gcu=shm"}),
 }
 CASES = [(job, check) for job, (module, _, _) in JOBS.items() for check in checks_of(module)]
 
@@ -46,3 +49,11 @@ def report(job):
 @pytest.mark.parametrize(("job", "check"), CASES, ids=[f"{job}-{check}" for job, check in CASES])
 def test_check(job, check):
     report(job).verify(check)
+
+
+def test_the_death_of_a_rank_is_told_to_who_waits_for_a_device():
+    command = [sys.executable, str(HERE / "rank_device_dies.py")]
+    with pytest.raises(subprocess.CalledProcessError) as died:
+        launch(2, command, {**LATE, "HOROVOD_BACKEND": "eccl_stub"})
+    told = [line for line in died.value.output.splitlines() if "told:" in line]
+    assert len(told) == 1 and "rank 1" in told[0], died.value.output

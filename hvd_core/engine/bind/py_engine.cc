@@ -364,6 +364,7 @@ void bind_engine(py::module_& m) {
       .def("copy_output", &PyEngine::copy_output, py::arg("handle"), py::arg("index"), py::arg("tensor"))
       .def("order_after", &PyEngine::order_after, py::arg("handle"), py::arg("stream"))
       .def("device_types", &PyEngine::device_types)
+      .def("why_not_served", &PyEngine::why_not_served, py::arg("device_type"))
       .def("last_joined", &PyEngine::last_joined)
       .def("shutdown", &PyEngine::shutdown, py::arg("text"), py::arg("timeout_s"))
       .def("abort", &PyEngine::abort)

@@ -1,0 +1,34 @@
+"""A rank that dies while the others have work on their devices: what they are told. Run by test_torch_device.py."""
+
+import os
+import signal
+import sys
+
+import torch
+
+import horovod.torch as hvd
+
+hvd.init()
+torch.gcu.set_device(hvd.local_rank())
+tensors = [torch.ones(1000, device="gcu") for _ in range(50)]
+hvd.allreduce_(tensors[0], name="first")
+handles = [hvd.allreduce_async_(tensor, name=f"under way {i}") for i, tensor in enumerate(tensors)]
+if hvd.rank() == hvd.size() - 1:
+    hvd.synchronize(handles[0])
+    os.kill(os.getpid(), signal.SIGKILL)
+failures = []
+for step in range(1000):
+    try:
+        if handles:
+            hvd.synchronize(handles.pop())
+        else:
+            hvd.allreduce_(tensors[step % 50])
+    except hvd.HorovodInternalError as error:
+        failures.append(str(error))
+        if not handles:
+            break
+    except ValueError:
+        break
+print("told:", failures[-1], file=sys.stderr, flush=True)
+# The device is still there, and so are the tensors that the operations left behind.
+assert tensors[0].cpu().numel() == 1000
