@@ -50,8 +50,8 @@ void EmulatedTransport::say(const plugin::Collective& c, Route route) {
   if (comm_.rank() != 0) return;
   const std::string key = comm_.backend().name() + "/" + std::to_string(c.coll) + "/" + std::to_string(c.dtype);
   if (!policy_.said->insert(key).second) return;
-  // Moving bytes under another name costs nothing; a composed reduction does.
-  const bool cheap = route == Route::Bytes || c.coll == HVD_BARRIER;
+  // Moving bytes under another name and dividing at the end cost next to nothing; a composed reduction does not.
+  const bool cheap = route == Route::Bytes || route == Route::SumAndDivide || c.coll == HVD_BARRIER;
   observe::log(cheap ? observe::Level::Info : observe::Level::Warning,
                what_of(c.coll, c.dtype, c.op, policy_.device_type) + ": backend '" + comm_.backend().name() + "' " +
                    routes_.shortage(c.coll, c.dtype, c.op) + "; EMULATED by " +

@@ -47,7 +47,10 @@ bool Executor::progress() {
     if (!outstanding_.empty()) any = look_after_devices();
     while (!queue_.empty()) {
       try {
-        if (!carry_out(queue_.front())) return any;
+        if (!carry_out(queue_.front())) {
+          if (device_) watch_device();
+          return any;
+        }
         finish(nullptr);
       } catch (const plugin::Refused& e) {
         const std::string why = e.what();

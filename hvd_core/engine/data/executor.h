@@ -95,6 +95,7 @@ class Executor {
   bool begin_on_device(Order& order, const std::shared_ptr<SetComms>& set, const std::string& type);
   void hand_over(const std::string* refusal);
   bool look_after_devices();
+  void watch_device();
   bool busy(control::SetId set) const;
   void put_away();
   void free_put_away() noexcept;
@@ -122,7 +123,7 @@ class Executor {
   SetDevice* device_ = nullptr;
 
   std::vector<Outstanding> outstanding_;  // in the order of each device's stream
-  int64_t next_look_ns_ = 0, look_pause_ns_ = 0;
+  int64_t next_look_ns_ = 0, look_pause_ns_ = 0, next_watch_ns_ = 0;
   std::vector<std::unique_ptr<Program>> spare_;
   // Programs on devices that have failed or were aborted, until it is known whether their memory is still used.
   std::vector<std::unique_ptr<Program>> put_away_;

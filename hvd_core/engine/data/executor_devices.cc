@@ -120,6 +120,14 @@ bool Executor::look_after_devices() {
   return any;
 }
 
+// The running order waits for the stream, which may stand still because a communicator has failed.
+void Executor::watch_device() {
+  const int64_t now = observe::now_ns();
+  if (now < next_watch_ns_) return;
+  next_watch_ns_ = now + kLongestPauseNs;
+  device_->check();
+}
+
 bool Executor::busy(control::SetId set) const {
   const auto it = sets_.find(set);
   return it != sets_.end() && std::any_of(outstanding_.begin(), outstanding_.end(),

@@ -46,6 +46,7 @@ SetDevice::SetDevice(const Backends& backends, std::shared_ptr<DevicePlan> plan,
       host_(host),
       host_name_((backends.local ? backends.local : backends.global)->name()),
       notes_(backends.notes),
+      said_(backends.emulation.said),
       device_(plan_->open()) {
   EmulationPolicy policy = backends.emulation;
   policy.device_type = plan_->type();
@@ -111,9 +112,11 @@ void SetDevice::note(const plugin::Collective& c, const Way* way, const char* se
   ServiceNotes::Key key{plan_->type(), c.coll, c.dtype, reduces(c.coll) ? c.op : 0};
   if (notes_->has(key)) return;
   if (!notes_->add(std::move(key), {way ? way->comm->backend().name() : host_name_, served, how})) return;
-  if (!way && rank() == 0)
-    observe::log(observe::Level::Info, std::string(coll_name(c.coll)) + " of " + control::dtype_name(c.dtype) + " on " +
-                                           plan_->type() + ": STAGED " + how + " (said once).");
+  if (way || rank() != 0) return;
+  // Not for each type of element.
+  if (!said_->insert("staged/" + plan_->type() + "/" + std::to_string(c.coll)).second) return;
+  observe::log(observe::Level::Info,
+               std::string(coll_name(c.coll)) + " on " + plan_->type() + ": STAGED " + how + " (said once).");
 }
 
 void SetDevice::check() {

@@ -12,6 +12,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -52,6 +53,7 @@ class SetDevice final : public Transport {
   SetComms& host_;
   const std::string host_name_;
   const std::shared_ptr<ServiceNotes> notes_;
+  const std::shared_ptr<std::set<std::string>> said_;
   std::shared_ptr<plugin::Device> device_;
   std::vector<std::unique_ptr<Way>> all_ways_;
   std::array<Way*, HVD_COLL_COUNT> ways_{};

@@ -212,7 +212,7 @@ struct Group {
 };
 
 Group& group() {
-  static Group one;
+  thread_local Group one;
   return one;
 }
 

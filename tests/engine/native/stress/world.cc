@@ -171,6 +171,7 @@ EngineConfig World::config(int rank) const {
   c.global_backend = ways_.global;
   c.math_backend = ways_.math;
   if (!ways_.local.path.empty() && !ways_.global.path.empty()) c.hierarchical = knobs_.hierarchical;
+  c.devices = knobs_.devices;
   c.fusion_threshold = knobs_.fusion_threshold;
   c.dissolve_after_ns = knobs_.dissolve_after_ns;
   c.cache_capacity = knobs_.cache_capacity;

@@ -47,6 +47,7 @@ struct Knobs {
   bool guards = true, pids = true;
   std::array<bool, HVD_COLL_COUNT> hierarchical{};
   double start_seconds = 30;
+  std::vector<EngineConfig::DeviceConfig> devices;
 };
 
 class World {
