@@ -36,7 +36,8 @@ def run(options: argparse.Namespace) -> int:
     target = Path(options.directory or f"hvd-backend-{name.replace('_', '-')}")
     names = Names(name, name, device, runtime)
     readme = project_readme.text(name, device, runtime, choices)
-    files = template.write(template.find(), names, target, choices, {"README.md": readme})
+    extra = {"README.md": readme, ".gitignore": "build/\ndist/\n*.so\n*.egg-info/\n__pycache__/\n"}
+    files = template.write(template.find(), names, target, choices, extra)
     if options.json:
         output.document({"directory": str(target.resolve()), "files": [str(f) for f in files]})
         return codes.OK

@@ -78,6 +78,7 @@ def test_project_has_nothing_of_the_template_s_names(hvd, tmp_path, name):
     )
     assert {
         "README.md",
+        ".gitignore",
         "simulator/CMakeLists.txt",
         f"csrc/{name}_comm.cc",
         "csrc/npu_device.cc",
