@@ -53,7 +53,9 @@ class Stock:
 
     def for_devices(self):
         self.looked = True
-        found = [b for b in self.backends if b.origin != "embedded" and b.automatic]
+        found = [
+            b for b in self.backends if b.origin != "embedded" and b.automatic and b.name not in self.failed
+        ]
         return sorted(found, key=lambda b: (-b.priority, b.name))
 
     def describe_installed(self):
