@@ -53,9 +53,8 @@ class Table:
     def __init__(self, target: Target, size: int, verbose: bool, quiet: bool = False) -> None:
         self.verbose, self.quiet = verbose, quiet
         self._console = _console()
-        self._say(
-            f"hvd-core {__version__} conformance: backend {target.name} ({target.origin}), {size} ranks"
-        )
+        ranks = "1 rank" if size == 1 else f"{size} ranks"
+        self._say(f"hvd-core {__version__} conformance: backend {target.name} ({target.origin}), {ranks}")
         self._say(f"  {target.python or target.path}")
         self._level = ""
 

@@ -81,6 +81,11 @@ abort_blocks                  shm        L4.abort
 async_error_always_well       shm        L4.async_error
 async_error_always_well       eccl_stub  L4.async_error
 ignores_deadline              shm        L4.deadline
+ignores_deadline              shm        L4.killed_rank
+create_ignores_deadline       shm        L4.create_deadline
+create_turns_ranks_around     shm        L2.process_sets
+create_turns_ranks_around     eccl_stub  L2.allgather
+group_drops_second_call       eccl_stub  L2.groups
 timeout_is_success            shm        L4.deadline
 leaks_memory                  shm        L4.recreate
 leaks_thread                  shm        L4.recreate

@@ -1,6 +1,7 @@
 """docs/conformance.md lists what there is. `python tests/conformance/test_conformance_docs.py` brings it up to date."""
 
 import math
+import re
 import sys
 from pathlib import Path
 
@@ -11,7 +12,8 @@ from hvd_core.conformance.cases import all_cases  # noqa: E402
 from hvd_core.conformance.report import cases_markdown  # noqa: E402
 from mutant_table import FAST, SLOW, rows  # noqa: E402
 
-PAGE = Path(__file__).parents[2] / "docs" / "conformance.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "conformance.md"
 
 
 def faults_markdown():
@@ -37,6 +39,18 @@ def rendered(text):
 
 def test_the_page_is_up_to_date():
     assert PAGE.read_text() == rendered(PAGE.read_text()), f"run python {Path(__file__).name}"
+
+
+def test_cases_that_others_name_exist():
+    known = {c.name for c in all_cases()}
+    files = [
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "backends").glob("*/csrc/*"),
+        *(ROOT / "hvd_core/cli").glob("*.py"),
+    ]
+    named = {(f.name, name) for f in files for name in re.findall(r"\bL[0-5]\.[a-z_]+\b", f.read_text())}
+    assert len(named) > 10
+    assert {(where, name) for where, name in named if name not in known} == set()
 
 
 def test_the_pages_tolerances_are_the_kits():

@@ -142,6 +142,25 @@ const Add a13("ignores_stream", [] {
   });
 });
 
+bool in_group = false;
+int calls_in_group = 0;
+
+const Add a14("group_drops_second_call", [] {
+  ours.comm.group_begin = [](hvd_comm c, hvd_error* e) {
+    in_group = true;
+    calls_in_group = 0;
+    return real->comm->group_begin(c, e);
+  };
+  ours.comm.group_end = [](hvd_comm c, hvd_error* e) {
+    in_group = false;
+    return real->comm->group_end(c, e);
+  };
+  replace([](hvd_comm c, const hvd_coll_args* a, hvd_req* r, hvd_error* e) -> hvd_rc {
+    if (in_group && ++calls_in_group == 2) return HVD_OK;
+    return pass(c, a, r, e);
+  });
+});
+
 // ------------------------------------------------------------------------------- results that are spoiled (host
 // memory)
 

@@ -86,6 +86,14 @@ const Add q5("query_lies", [] {
   };
 });
 
+const Add p0("create_turns_ranks_around", [] {
+  ours.comm.create = [](const hvd_comm_args* a, hvd_comm* out, hvd_error* e) {
+    hvd_comm_args mine = *a;
+    mine.rank = a->size - 1 - a->rank;
+    return real->comm->create(&mine, out, e);
+  };
+});
+
 // A split that numbers its members backwards.
 const Add p1("split_turns_ranks_around", [] {
   ours.comm.split = [](hvd_comm, const hvd_comm_args* a, hvd_comm* out, hvd_error* e) {

@@ -55,6 +55,14 @@ const Add t3("uses_arguments_later", [] {
   };
 });
 
+const Add t0("create_ignores_deadline", [] {
+  ours.comm.create = [](const hvd_comm_args* a, hvd_comm* out, hvd_error* e) {
+    hvd_comm_args mine = *a;
+    mine.deadline_ns = HVD_NO_DEADLINE;
+    return real->comm->create(&mine, out, e);
+  };
+});
+
 const Add t4("abort_does_nothing", [] { ours.comm.abort = [](hvd_comm, hvd_error*) -> hvd_rc { return HVD_OK; }; });
 
 const Add t5("abort_blocks", [] {
