@@ -118,8 +118,20 @@ class Pool final : public c10::Allocator {
     }
     TORCH_CHECK_WITH(OutOfMemoryError, code == topsSuccess, "torch.gcu: no ", bytes,
                      " bytes are left on gcu:", static_cast<int>(device), ": ", vendor().topsGetErrorString(code));
+    require_address(address);
     stats_[device].reserved += static_cast<int64_t>(bytes);
     return new Block{address, bytes, device, stream, {}, {}};
+  }
+
+  // torch computes the addresses of views itself.
+  static void require_address(void* memory) {
+    topsPointerAttribute_t facts = {};
+    TORCH_GCU_CALL(topsPointerGetAttributes, &facts, memory);
+    if (facts.memoryType == topsMemoryTypeDevice) return;
+    TORCH_GCU_CALL(topsFree, memory);
+    TORCH_CHECK(false,
+                "torch.gcu: the vendor's memory has handles instead of addresses, which torch cannot use; unset "
+                "TOPS_SIM_MEMORY");
   }
 
   void trim() {

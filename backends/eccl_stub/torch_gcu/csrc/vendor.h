@@ -17,6 +17,7 @@ namespace torch_gcu {
   F(topsGetErrorString)               \
   F(topsMalloc)                       \
   F(topsFree)                         \
+  F(topsPointerGetAttributes)         \
   F(topsHostMalloc)                   \
   F(topsHostFree)                     \
   F(topsMemcpyAsync)                  \

@@ -1,0 +1,30 @@
+"""The example trains on a device as it does on the CPU: the simulated `gcu`, one for each process by its local rank,
+gradients over the template's backend. What there is in the way of operations is tested in tests/torch.
+"""
+
+import re
+import sys
+
+import pytest
+
+pytest.importorskip("torch_gcu", reason="`make test` installs backends/eccl_stub/torch_gcu")
+
+from test_pytorch_digits import HOROVODRUN, train
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_trains_on_a_device(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOROVOD_BACKEND", "eccl_stub")
+    output, accuracy = train([*HOROVODRUN, "2", sys.executable], tmp_path, "--device", "gcu")
+    assert accuracy >= 97.0
+    assert "2 process(es) on gcu, backend eccl_stub" in output
+    # What was saved from the device goes on on the CPU.
+    output, again = train([*HOROVODRUN, "2", sys.executable], tmp_path, "--resume", "--epochs", "31")
+    assert again >= 97.0 and re.search(r"on cpu, backend \w+", output)
+
+
+def test_a_process_without_a_device_of_its_own_says_so(tmp_path, monkeypatch):
+    monkeypatch.setenv("TOPS_SIM_DEVICES", "1")
+    with pytest.raises(AssertionError, match="process 1 of this host needs a device of its own"):
+        train([*HOROVODRUN, "2", sys.executable], tmp_path, "--device", "gcu", "--epochs", "1")
