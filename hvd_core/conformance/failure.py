@@ -43,7 +43,7 @@ def outcome(kit: Kit, start, abort_at_deadline: bool = True) -> tuple[int, str]:
     except BackendFailure as problem:
         return problem.code, problem.text
     comm, told = pending.comm, False
-    limit = pending.until + int(LATE_S * 1e9)
+    limit = pending.until + int(kit.limit(LATE_S) * 1e9)
     while True:
         try:
             if pending.event is not None:
@@ -66,7 +66,7 @@ def _drained(kit: Kit, pending: Pending, limit: int, code: int, text: str) -> tu
     """A failed communicator lets its stream go on once it is aborted: whatever is behind it must not hang."""
     if kit.backend.caps & abi.CAP_ABORT:
         pending.comm.abort()
-    limit = max(limit, time.monotonic_ns() + int(LATE_S * 1e9))
+    limit = max(limit, time.monotonic_ns() + int(kit.limit(LATE_S) * 1e9))
     while True:
         try:
             if kit.backend.call("device", "event_query", pending.event, allowed=(OK, abi.INPROGRESS)) == OK:
@@ -150,7 +150,7 @@ def _abort_twice(kit: Kit, comm: Comm, signal_name: str, problems: list[str]) ->
         for _ in range(2):  # idempotent
             started = time.monotonic()
             comm.abort()
-            if time.monotonic() - started > LATE_S:
+            if time.monotonic() - started > kit.limit(LATE_S):
                 problems.append(f"took more than {LATE_S:g} s; it must not block")
     except BackendFailure as problem:
         problems.append(str(problem))
@@ -230,7 +230,7 @@ def create_deadline(kit: Kit) -> None:
             except BackendFailure as failure:
                 problem = failure
             took = time.monotonic() - started
-            kit.expect(took < kit.limit(1.0) + LATE_S, f"create ended {took - 1:.1f} s after its deadline")
+            kit.expect(took < 1.0 + kit.limit(LATE_S), f"create ended {took - 1:.1f} s after its deadline")
             if comm is not None:  # made without the others; the first operation cannot be
                 code, text = outcome(kit, lambda c=comm: Sum(kit, c, 40).start(seconds=1.0))
                 kit.expect(code != OK, "create and an operation answered OK, although a rank has not come")
