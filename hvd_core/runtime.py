@@ -305,7 +305,8 @@ def is_homogeneous() -> bool:
 
 
 def backend_report() -> BackendReport:
-    """Which backend serves each operation on each device type, and who chose it: rows, and as a text a table.
+    """Which backend serves each operation on each device type, and who chose it: rows, and as a text a table; with what
+    was done on devices so far, and how.
 
     Before init(): what a job of one process would choose now, which imports and asks the plugins that this takes. Raises
     what init() would raise, hvd_core.backends.BackendError or ValueError.
@@ -313,7 +314,10 @@ def backend_report() -> BackendReport:
     from hvd_core.backends.at_init import report_now
 
     state = _state
-    return report_now(None if state is None else state.plan)
+    if state is None:
+        return report_now(None)
+    # A forked child's copy of the engine is not to be touched.
+    return report_now(state.plan, state.engine if state.pid == os.getpid() else None)
 
 
 __all__ = [

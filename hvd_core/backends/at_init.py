@@ -50,8 +50,9 @@ def decide(
     return plan, config, static
 
 
-def report_now(plan: Plan | None) -> BackendReport:
-    """The report of ``plan``, or, for None, of what a job of one process would choose with this environment."""
+def report_now(plan: Plan | None, engine: Any = None) -> BackendReport:
+    """The report of ``plan``, with what ``engine`` has done so far, or, for None, of what a job of one process would
+    choose with this environment."""
     if plan is None:
         settings = read_environment()
         plan = choose(
@@ -62,7 +63,7 @@ def report_now(plan: Plan | None) -> BackendReport:
             settings.hierarchical_allreduce,
             settings.hierarchical_allgather,
         )
-    return report(plan)
+    return report(plan, info=() if engine is None else engine.backend_info())
 
 
 def say(plan: Plan, settings: EngineSettings, rank: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from hvd_core.backends.plan import COLLECTIVES, Cell, Plan, Usable
 
@@ -40,10 +41,26 @@ class BackendRow:
     emulated: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class ServedRow:
+    """What has been done on a device so far: an operation on one element type, ``support`` as it turned out, over
+    ``backend`` (the host's for STAGED), and ``how`` it was composed. ``reduction`` is "" for operations that move."""
+
+    operation: str
+    device: str
+    dtype: str
+    reduction: str
+    backend: str
+    support: str
+    how: str
+
+
 class BackendReport(tuple[BackendRow, ...]):
-    """The rows; as a text, a readable table. ``note`` says why device types that are not there are not served."""
+    """The rows; as a text, a readable table. ``note`` says why device types that are not there are not served; ``served``
+    has what the engine has done on devices so far."""
 
     note: str = ""
+    served: tuple[ServedRow, ...] = ()
 
     def __str__(self) -> str:
         lines = [
@@ -59,14 +76,34 @@ class BackendReport(tuple[BackendRow, ...]):
             for row in self
         ]
         widths = [max((len(line[i]) for line in lines), default=0) for i in range(7)]
-        return "\n".join("  ".join(t.ljust(w) for t, w in zip(line, widths)).rstrip() for line in lines)
+        texts = ["  ".join(t.ljust(w) for t, w in zip(line, widths)).rstrip() for line in lines]
+        if self.served:
+            texts.append("so far:")
+        for row in self.served:
+            what = f"{row.operation} of {row.dtype}" + (f" ({row.reduction})" if row.reduction else "")
+            how = f" by {row.how}" if row.how else ""
+            texts.append(f"  {what} on {row.device}: {row.support}{how}, over {row.backend}")
+        return "\n".join(texts)
 
 
-def report(plan: Plan, query: Query | None = None) -> BackendReport:
+def report(plan: Plan, query: Query | None = None, info: Iterable[dict[str, Any]] = ()) -> BackendReport:
     """The report of a choice. ``query`` (backend, operation, element type) says what a backend serves: {"support",
-    "score"}; without it the backends' tables are asked."""
+    "score"}; without it the backends' tables are asked. ``info``: the engine's backend_info()."""
     made = BackendReport(_row(cell, query or _ask) for cell in plan.cells())
     made.note = plan.note
+    made.served = tuple(
+        ServedRow(
+            operation=done["collective"],
+            device=backend["device_type"],
+            dtype=done["dtype"],
+            reduction=done["op"].lower() if done["collective"] in (*_REDUCING, "reduce") else "",
+            backend=done["backend"],
+            support=done["served"],
+            how=done["how"],
+        )
+        for backend in info
+        for done in backend.get("served", ())
+    )
     return made
 
 

@@ -88,14 +88,18 @@ class Job:
             json.dumps([{"name": n, **case} for n, case in cases.items()])
         )
         words = ("-np", 2, sys.executable, HERE / "choosing_rank.py", self.folder / "cases.json")
-        paths = [str(self.folder / "site"), str(Path(hvd_core.__file__).resolve().parents[1])]
-        paths += filter(None, [os.environ.get("PYTHONPATH")])
-        env = {"PYTHONPATH": os.pathsep.join(paths), "HOME": str(self.folder), "XDG_CONFIG_HOME": ""}
+        env = self.environment()
         done = self.launcher.run(*words, env=env, timeout=100)
         assert done.returncode == 0, done.stdout + done.stderr
         ranks = [json.loads((self.folder / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
         self.results = {name: [rank[name] for rank in ranks] for name in cases}
         return self.results
+
+    def environment(self):
+        """What a job's ranks get: the plugins in "site", and no configuration of whoever runs the tests."""
+        paths = [str(self.folder / "site"), str(Path(hvd_core.__file__).resolve().parents[1])]
+        paths += filter(None, [os.environ.get("PYTHONPATH")])
+        return {"PYTHONPATH": os.pathsep.join(paths), "HOME": str(self.folder), "XDG_CONFIG_HOME": ""}
 
     def chosen(self, name, device="cpu"):
         """The choice of a case for a device type (None: for all), which both ranks have made."""
