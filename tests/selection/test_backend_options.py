@@ -79,6 +79,13 @@ def test_good_options_pass():
     options.check((BACKEND,), environ, lambda: NAMES)
 
 
+def test_a_library_under_development_may_declare_none():
+    young = replace(BACKEND, origin="HOROVOD_BACKEND_PATH_ECCL", options=())
+    options.check((young,), {"HOROVOD_BACKEND_ECCL_ANYTHING": "1"}, lambda: NAMES)
+    with pytest.raises(ValueError, match="has no option 'anything'"):
+        options.check((replace(young, origin="x 1"),), {"HOROVOD_BACKEND_ECCL_ANYTHING": "1"}, lambda: NAMES)
+
+
 def test_names_are_asked_for_only_when_that_matters():
     def scan():
         raise AssertionError("nobody had to know the other backends")
