@@ -13,6 +13,11 @@ from typing import Any
 
 import torch
 
+from horovod.common.basics import UNAVAILABLE
+
+if UNAVAILABLE is None:
+    from hvd_core._core import TensorRef
+
 StreamProvider = Callable[[int], int | None]
 
 # The numbers of hvd/backend_abi.h.
@@ -47,7 +52,8 @@ def register_stream_provider(device_type: str, provider: StreamProvider) -> None
 
     Without a provider the module ``torch.<device_type>`` is asked: ``current_stream(index)`` is expected to have an
     attribute ``<device_type>_stream``, ``sycl_queue`` or ``native_handle`` with the address of the vendor's stream.
-    Where there is nothing of the kind the device is synchronized before each operation.
+    Where there is nothing of the kind the device is synchronized before each operation. A function that synchronizes
+    and returns None also helps with a backend that cannot use the framework's streams.
 
     Args:
         device_type: as in ``torch.device(device_type)``.
@@ -107,8 +113,6 @@ def several_devices(tensors: Sequence[torch.Tensor]) -> str:
 
 def reference(tensor: torch.Tensor, stream: int | None = None) -> Any:
     """The engine's view of `tensor` as address, shape and type; on a device the data are ready when `stream` is."""
-    from hvd_core._core import TensorRef
-
     number = DTYPE_NUMBERS[tensor.dtype]
     if tensor.is_cpu:
         return TensorRef(tensor.data_ptr(), tuple(tensor.shape), number, "cpu", 0)

@@ -1,0 +1,64 @@
+"""How the current stream of a device is found: by what vendors' torch modules have in common, or by who says so."""
+
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import horovod.torch as hvd
+from horovod.torch import _devices
+
+MAIA = torch.device("maia", 3)  # a type that torch knows by name and for which no module exists
+
+
+@pytest.fixture(autouse=True)
+def _forget(monkeypatch):
+    monkeypatch.setattr(_devices, "_found", {})
+    monkeypatch.setattr(_devices, "_registered", {})
+
+
+@pytest.mark.parametrize("attribute", ["maia_stream", "sycl_queue", "native_handle"])
+@pytest.mark.parametrize(("value", "address"), [(4096, 4096), (0, 0), (None, 0)])
+def test_a_module_with_current_streams_is_asked_each_time(monkeypatch, attribute, value, address):
+    asked = []
+
+    def current_stream(index):
+        asked.append(index)
+        return SimpleNamespace(**{attribute: value})
+
+    monkeypatch.setattr(torch, "maia", SimpleNamespace(current_stream=current_stream), raising=False)
+    assert _devices.current_stream(MAIA) == address
+    asked.clear()
+    assert _devices.current_stream(MAIA) == address
+    assert asked == [3]
+
+
+def test_the_vendors_own_name_of_a_stream_comes_first(monkeypatch):
+    stream = SimpleNamespace(maia_stream=1, sycl_queue=2, native_handle=3)
+    monkeypatch.setattr(torch, "maia", SimpleNamespace(current_stream=lambda index: stream), raising=False)
+    assert _devices.current_stream(MAIA) == 1
+
+
+def test_a_module_whose_streams_have_no_address_is_synchronized(monkeypatch):
+    waited = []
+    module = SimpleNamespace(current_stream=lambda index: object(), synchronize=waited.append)
+    monkeypatch.setattr(torch, "maia", module, raising=False)
+    assert _devices.current_stream(MAIA) is None
+    assert _devices.current_stream(MAIA) is None
+    assert waited == [3, 3]
+
+
+def test_without_a_module_the_error_says_what_to_do():
+    with pytest.raises(ValueError, match=r"no torch\.maia.*hvd\.register_stream_provider"):
+        _devices.current_stream(MAIA)
+
+
+def test_who_registers_a_function_is_asked_instead(monkeypatch):
+    module = SimpleNamespace(current_stream=lambda index: SimpleNamespace(maia_stream=1))
+    monkeypatch.setattr(torch, "maia", module, raising=False)
+    assert _devices.current_stream(MAIA) == 1
+    hvd.register_stream_provider("maia", lambda index: 100 + index)
+    assert _devices.current_stream(MAIA) == 103
+    hvd.register_stream_provider("maia", lambda index: None)
+    assert _devices.current_stream(MAIA) is None
