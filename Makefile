@@ -20,7 +20,8 @@ BUILD_INPUTS := CMakeLists.txt pyproject.toml hvd_core/version.py \
     $(shell find hvd_core/engine hvd_core/include backends -path $(STUB) -prune -o -type f \
         \( -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.inc' -o -name 'CMakeLists.txt' \) -print 2>/dev/null)
 STUB_INPUTS := $(shell find $(STUB) -name build -prune -o -type f \
-    \( -name '*.cc' -o -name '*.h' -o -name '*.inc' -o -name 'CMakeLists.txt' -o -name 'pyproject.toml' \) -print 2>/dev/null)
+    \( -name '*.cc' -o -name '*.h' -o -name '*.inc' -o -name 'CMakeLists.txt' -o -name 'pyproject.toml' \) -print 2>/dev/null) \
+    $(wildcard $(STUB)/torch_gcu/src/*/*.py)
 
 .PHONY: help train install test test-all sanitize lint format wheel clean
 .DELETE_ON_ERROR:

@@ -4,7 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
+
+import torch
 
 import horovod.torch as hvd
 from horovod.torch import _devices
