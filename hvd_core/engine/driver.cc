@@ -230,8 +230,7 @@ bool Engine::poll(queue::Request& request) {
     push({Command::Wanted, nullptr, request.set, *request.item.name, {}}, false);
   } else if (driver_.try_lock()) {
     bell_->set(BellState::Awake);
-    executor_->look_soon();
-    drive(true);
+    executor_->look();  // and nothing more: the caller may hold Python's lock
     leave_driver();
   }
   return request.done();

@@ -58,7 +58,8 @@ class Executor {
   // there is none), with pauses that grow while nothing happens.
   bool outstanding() const { return !outstanding_.empty(); }
   int64_t next_look_ns() const { return outstanding_.empty() ? INT64_MAX : next_look_ns_; }
-  void look_soon() { next_look_ns_ = 0; }
+  // Only that, and at once.
+  void look();
 
   void abort() noexcept;
   // Whether a set is being made, which abort() does not end: a backend may wait for its members until its deadline.

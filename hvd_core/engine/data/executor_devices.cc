@@ -87,6 +87,15 @@ void Executor::hand_over(const std::string* refusal) {
   next_look_ns_ = observe::now_ns() + look_pause_ns_;
 }
 
+void Executor::look() {
+  next_look_ns_ = 0;
+  try {
+    look_after_devices();
+  } catch (const plugin::BackendError& e) {
+    events_.broken(e.code, e.what());
+  }
+}
+
 bool Executor::look_after_devices() {
   const int64_t now = observe::now_ns();
   if (now < next_look_ns_) return false;

@@ -86,6 +86,11 @@ struct Worker {
       const auto real = static_cast<float>(value);
       std::memcpy(host.data() + i * width, wide ? static_cast<const void*>(&value) : &real, width);
     }
+    // However this step ends: nothing of the stream's reads `host` any more.
+    struct Synced {
+      Worker& w;
+      ~Synced() { w.device.sync(w.stream); }
+    } synced{*this};
     void* const p = device.alloc(n * width);
     device.copy(stream, p, host.data(), n * width);
     const auto t = tensor(p, wide ? HVD_INT64 : HVD_FLOAT32, n);
@@ -106,7 +111,6 @@ struct Worker {
     if (request->failed()) {
       require(over, "failed: " + request->error());
       ++failed;
-      device.sync(stream);
       return;  // what an aborted device may still touch is not freed
     }
     require(engine.order_after(*request, stream), "streams cannot be ordered");
