@@ -8,6 +8,7 @@ here: how to find a current stream is a convention, and `register_stream_provide
 Used by the modules of this package, from any thread that holds the GIL.
 """
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -43,8 +44,8 @@ _DTYPES = {number: dtype for dtype, number in DTYPE_NUMBERS.items()}
 _registered: dict[str, StreamProvider] = {}
 _found: dict[str, StreamProvider] = {}
 
-# The engine that was asked last, and the device types that it serves.
-_served: tuple[Any, frozenset[str]] = (None, frozenset())
+# The engine that was asked last, and the device types that it serves. Weak: what is shut down must be able to go.
+_served: tuple[Callable[[], Any], frozenset[str]] = (lambda: None, frozenset())
 
 
 def register_stream_provider(device_type: str, provider: StreamProvider) -> None:
@@ -89,14 +90,18 @@ def _find(kind: str, index: int) -> StreamProvider:
             f"horovod: how to find the current stream of {kind} devices is not known: there is no torch.{kind} with "
             "current_stream() or synchronize(). Register a function with hvd.register_stream_provider()."
         )
-    return lambda index: synchronize(index)
+
+    def wait(index: int) -> None:
+        synchronize(index)
+
+    return wait
 
 
 def is_served(tensor: torch.Tensor, core: Any) -> bool:
     """Whether the engine `core` takes tensors of this one's device type."""
     global _served
-    if _served[0] is not core:
-        _served = (core, frozenset(core.device_types()))
+    if _served[0]() is not core:
+        _served = (weakref.ref(core), frozenset(core.device_types()))
     return tensor.device.type in _served[1]
 
 

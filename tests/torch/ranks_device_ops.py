@@ -1,7 +1,9 @@
 """Checks of horovod.torch on tensors of a device, run on every rank by rank_main.py. The device's streams are late
 (TOPS_SIM_DELAY_US): whoever does not wait for the right one gets other numbers."""
 
+import gc
 import os
+import weakref
 
 import numpy as np
 import torch
@@ -299,3 +301,14 @@ def check_optimizers_train_as_one_process_would():
         tolerance = 5e-3 if "compression" in extra else 1e-5
         for own, wanted in zip(shared.parameters(), alone.parameters()):
             torch.testing.assert_close(own.detach().cpu(), wanted.detach(), rtol=tolerance, atol=tolerance)
+
+
+def check_shutdown_and_init_again():
+    from hvd_core.runtime import engine
+
+    gone = weakref.ref(engine())
+    hvd.shutdown()
+    gc.collect()
+    assert gone() is None, "something holds on to an engine that was shut down"
+    hvd.init()
+    still_works()

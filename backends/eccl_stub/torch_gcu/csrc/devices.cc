@@ -83,18 +83,6 @@ c10::Stream pooled_stream(c10::DeviceIndex device, int priority) {
   return c10::Stream(c10::Stream::UNSAFE, c10::Device(kType, device), id);
 }
 
-void order(const c10::Stream& earlier, const c10::Stream& later) {
-  if (earlier == later) return;
-  OnDevice on(earlier.device_index());
-  topsEvent_t event = nullptr;
-  TORCH_GCU_CALL(topsEventCreateWithFlags, &event, topsEventDisableTiming);
-  TORCH_GCU_CALL(topsEventRecord, event, native(earlier));
-  set_device(later.device_index());
-  TORCH_GCU_CALL(topsStreamWaitEvent, native(later), event, 0);
-  TORCH_GCU_CALL(topsEventDestroy, event);
-  set_device(earlier.device_index());
-}
-
 namespace {
 
 topsEvent_t event_of(void* event) { return static_cast<topsEvent_t>(event); }

@@ -40,7 +40,4 @@ c10::Stream default_stream(c10::DeviceIndex device);
 // One of a few streams that each device has, in turn; they live as long as the process.
 c10::Stream pooled_stream(c10::DeviceIndex device, int priority);
 
-// `later` waits, on the device, for everything that is in `earlier` now.
-void order(const c10::Stream& earlier, const c10::Stream& later);
-
 }  // namespace torch_gcu
