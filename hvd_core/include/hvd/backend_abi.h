@@ -237,7 +237,8 @@ typedef struct hvd_comm_args {
  *   REDUCESCATTER   out_counts[i * size + r]: elements that rank r receives of in[i]; NULL: counts[i] / size each
  *   ALLTOALL        in_counts[i * size + r] to rank r, out_counts[i * size + r] from rank r; NULL: counts[i] / size
  *   SEND, RECV      peer
- * in[i] equal to out[i] means in place. Results are what a reduction in rank order gives, prescale before and postscale
+ * in[i] equal to out[i] means in place. The host asks neither a REDUCESCATTER nor an ALLTOALL in place; a backend may
+ * refuse them with HVD_E_UNSUPPORTED. Results are what a reduction in rank order gives, prescale before and postscale
  * after it; a factor of 0 means 1. The backend may read `args` and everything it points to only during the call;
  * buffers themselves stay valid until the request completes. */
 typedef struct hvd_coll_args {
