@@ -24,7 +24,7 @@ class CleanEnvironment:
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=120)
         self.folder, self.python = folder, folder / "bin" / "python"
         (self.site,) = folder.glob("lib/python3*/site-packages")
-        self._present: set[str] = set()
+        self._present: set[tuple[str, tuple[str, ...]]] = set()
 
     def install(self, wheel: Path) -> None:
         """Install a wheel, and link the distributions that it requires."""
@@ -43,28 +43,28 @@ class CleanEnvironment:
         (found,) = metadata.distributions(
             name=wheel.name.split("-")[0].replace("_", "-"), path=[str(self.site)]
         )
-        self._present.add(_canonical(found.metadata["Name"]))
+        self._present.add((_canonical(found.metadata["Name"]), ()))
         for requirement in found.requires or ():
             self.borrow(requirement)
 
-    def borrow(self, requirement: str) -> None:
-        """Link a distribution of the tests' environment, and all that it requires in turn."""
+    def borrow(self, requirement: str, asked_with: tuple[str, ...] = ("",)) -> None:
+        """Link a distribution of the tests' environment, and all that it requires in turn. ``asked_with``: the extras of
+        whoever requires it."""
         wanted = Requirement(requirement)
-        if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
+        if wanted.marker is not None and not any(wanted.marker.evaluate({"extra": e}) for e in asked_with):
             return
-        if _canonical(wanted.name) in self._present:
+        name, extras = _canonical(wanted.name), tuple(sorted(wanted.extras))
+        if (name, extras) in self._present:
             return
-        self._present.add(_canonical(wanted.name))
+        self._present |= {(name, ()), (name, extras)}
         found = metadata.distribution(wanted.name)
         assert wanted.specifier.contains(found.version, prereleases=True), f"{requirement}: {found.version}"
-        for top in sorted(
-            {file.parts[0] for file in found.files or () if file.parts[0] not in ("..", "__pycache__")}
-        ):
-            target = self.site / top
-            if not target.exists():
-                target.symlink_to(found.locate_file(top))
+        own = {file.parts[0] for file in found.files or ()} - {"..", "__pycache__"}
+        for top in sorted(own):
+            if not (self.site / top).exists():
+                (self.site / top).symlink_to(found.locate_file(top))
         for further in found.requires or ():
-            self.borrow(further)
+            self.borrow(further, ("", *extras))
 
     def run(
         self, *command: str, code: int = 0, timeout: float = 120, cwd: Path | None = None, **variables: str
