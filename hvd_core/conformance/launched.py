@@ -40,7 +40,7 @@ class LaunchedRanks:
         self._turn += 1
         self._store.set(f"kit/order/{self._turn}", json.dumps({"case": case, "serial": serial}).encode())
 
-    def collect(self, seconds: float, grace: float = GRACE_S) -> dict[int, dict | None]:
+    def collect(self, seconds: float, deaths: bool = False) -> dict[int, dict | None]:
         """One answer of each rank; absent for one that does not answer in time."""
         answers: dict[int, dict | None] = {}
         until = time.monotonic() + seconds
@@ -52,12 +52,16 @@ class LaunchedRanks:
                     continue
                 answers[rank] = json.loads(said)
                 if answers[rank].get("verdict") == FAIL:
-                    until = min(until, time.monotonic() + grace)
+                    until = min(until, time.monotonic() + GRACE_S)
         return answers
 
     def last_words(self, rank: int) -> str:
         """How a rank ended: nobody knows here."""
         return "it does not answer"
+
+    def where(self, rank: int) -> str:
+        """Where it hangs: nobody knows here."""
+        return ""
 
     def stop(self) -> None:
         """Nothing: these ranks are the launcher's."""

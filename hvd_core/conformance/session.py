@@ -76,8 +76,11 @@ class LocalRanks:
         for rank in range(self.size):
             self._write(rank, {"case": case, "serial": serial})
 
-    def collect(self, seconds: float, grace: float = GRACE_S) -> dict[int, dict | None]:
-        """One answer of each rank; None for a rank that died, absent for one that does not answer in time."""
+    def collect(self, seconds: float, deaths: bool = False) -> dict[int, dict | None]:
+        """One answer of each rank; None for a rank that died, absent for one that does not answer in time.
+
+        After a failure the others are not waited for much longer; a death is one unless ``deaths`` belong to the case.
+        """
         answers: dict[int, dict | None] = {}
         until = time.monotonic() + seconds
         with selectors.DefaultSelector() as selector:
@@ -97,8 +100,9 @@ class LocalRanks:
                         continue
                     answers[rank] = json.loads(buffers[rank]) if chunk else None
                     selector.unregister(key.fileobj)
-                    if answers[rank] is None or answers[rank].get("verdict") == FAIL:
-                        until = min(until, time.monotonic() + grace)
+                    failed = answers[rank].get("verdict") == FAIL if answers[rank] else not deaths
+                    if failed:
+                        until = min(until, time.monotonic() + GRACE_S)
         return answers
 
     def _write(self, rank: int, message: dict) -> None:
@@ -118,6 +122,16 @@ class LocalRanks:
         errors.seek(0)
         lines = errors.read().decode(errors="replace").strip().splitlines()[-3:]
         return end + (f"; it wrote: {' | '.join(lines)}" if lines else "")
+
+    def where(self, rank: int) -> str:
+        """Where a rank that hangs is, as far as Python knows."""
+        process, errors = self._processes[rank], self._errors[rank]
+        process.send_signal(signal.SIGUSR1)
+        time.sleep(0.3)
+        errors.seek(0)
+        said = errors.read().decode(errors="replace").rpartition("most recent call first):")[2]
+        places = [line.strip().split("/")[-1].replace('"', "") for line in said.strip().splitlines()[:3]]
+        return f"; it is in {' < '.join(places)}" if places else ""
 
     def stop(self) -> None:
         """Ends all ranks, whatever they do."""
@@ -188,7 +202,9 @@ class Session:
     def _on_ranks(self, case) -> Result:
         self._serial += 1
         self.ranks.order(case.name, self._serial)
-        answers = self.ranks.collect(case.seconds * self.patience)
+        started = time.monotonic()
+        answers = self.ranks.collect(case.seconds * self.patience, case.kills)
+        took = time.monotonic() - started
         by_rank = {r: Result.from_dict(a) for r, a in answers.items() if a}
         lost = case.kills and any(r.verdict != FAIL for r in by_rank.values())
         for rank in range(self.ranks.size):
@@ -202,10 +218,8 @@ class Session:
             elif any(r.verdict == FAIL for r in by_rank.values()):
                 pass  # the others' failure has left it waiting
             else:
-                limit = case.seconds * self.patience
-                by_rank[rank] = Result(
-                    case.name, FAIL, f"did not come to an end within {limit:g} s", [], limit
-                )
+                text = f"did not come to an end within {took:.0f} s{self.ranks.where(rank)}"
+                by_rank[rank] = Result(case.name, FAIL, text, [], took)
         result = merge(case.name, by_rank)
         if case.kills or result.verdict == FAIL or len(answers) < self.ranks.size:
             if self.ranks.can_restart:

@@ -7,9 +7,11 @@ prints goes to standard error. Whoever started it may kill it at any time.
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import json
 import os
+import signal
 import sys
 import time
 import traceback
@@ -72,6 +74,8 @@ def main() -> None:
     """Entry of ``python -m``."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
+    # So that whoever finds this rank hanging can learn where.
+    faulthandler.register(signal.SIGUSR1, all_threads=False)
     config = json.loads(sys.stdin.readline())
     sys.path += [place for place in config["search"] if place not in sys.path]
     try:
