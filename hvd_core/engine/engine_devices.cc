@@ -46,6 +46,7 @@ std::string Engine::why_not_served(const std::string& device_type) const {
 }
 
 std::shared_ptr<plugin::Device> Engine::device_of(const queue::Tensor& tensor) const {
+  if (forked_) check_usable();  // the device is the parent's, too
   const auto plan = backends_.devices.find(tensor.device_type);
   if (plan != backends_.devices.end()) return plan->second->open(tensor.device_id);
   throw InvalidRequest(why_not_served(tensor.device_type));

@@ -127,8 +127,9 @@ void DeviceTransport::plan(Program& program, const plugin::Collective& given) {
   if (left & Abilities::kPrescale) c.prescale = 1.0;
   if (left & Abilities::kPostscale) c.postscale = 1.0;
   const bool list = c.counts.size() > 1 && !(comm_.caps() & HVD_CAP_VECTORED);
-  if (packs(c.coll) && (list || left || !all_aligned(c, ability.alignment)))
-    return packed(program, c, ability, pre, post);
+  // Addresses differ from rank to rank: they may decide which memory is used, but not of how many buffers a call is.
+  const bool one = c.counts.size() == 1 && !all_aligned(c, ability.alignment);
+  if (packs(c.coll) && (list || left || one)) return packed(program, c, ability, pre, post);
   if (left || !all_aligned(c, ability.alignment)) return moved(program, c, ability, pre, post);
   emit(program, c, ability);
 }

@@ -139,9 +139,9 @@ void Program::clear() {
   at_settle_.clear();
   if (std::exchange(unsettled_, false)) {
     // Who still writes here must not hit what somebody else allocates next: it stays until the process ends.
-    observe::log(observe::Level::Warning, "a collective that was aborted still uses " +
-                                              std::to_string(scratch_.size() + kept_.size()) +
-                                              " buffers of the engine; they are kept until this process ends");
+    if (const size_t n = scratch_.size() + kept_.size(); n > 0)
+      observe::log(observe::Level::Warning, "a collective that was aborted still uses " + std::to_string(n) +
+                                                " buffers of the engine; they are kept until this process ends");
     for (auto& memory : scratch_) static_cast<void>(memory.release());
     if (!kept_.empty()) static_cast<void>(new std::vector<std::shared_ptr<void>>(std::move(kept_)));
   }

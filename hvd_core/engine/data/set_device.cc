@@ -121,6 +121,11 @@ void SetDevice::note(const plugin::Collective& c, const Way* way, const char* se
 
 void SetDevice::check() {
   for (auto& way : all_ways_) {
+    // What an abort has freed has come to the end of its stream as well, and not every backend remembers why.
+    if (way->comm->aborted()) {
+      throw plugin::BackendError(HVD_E_ABORTED, HVD_EF_COMM_DEAD, 0,
+                                 way->comm->backend().name() + ": the communicator was aborted (ABORTED)");
+    }
     std::string text;
     const hvd_rc rc = way->comm->async_error(&text);
     if (rc == HVD_OK || rc == HVD_INPROGRESS || rc == HVD_E_UNSUPPORTED) continue;

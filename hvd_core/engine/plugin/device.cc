@@ -137,9 +137,15 @@ Device::~Device() {
   hvd_error ignored = empty_error();
   const int64_t deadline = now_ns() + kLastWaitNs;
   bool quiet = !stream_ || api_->stream_sync(stream_, deadline, &ignored) == HVD_OK;
-  sweep();
-  for (hvd_event event : doubtful_) quiet = quiet && is_over(event);
-  if (!quiet || !kept_.empty()) {
+  // Streams of the caller's may have to come to a few marks and copies yet.
+  while (quiet && in_use()) {
+    const timespec pause{0, 200'000};
+    if (now_ns() < deadline)
+      nanosleep(&pause, nullptr);
+    else
+      quiet = false;
+  }
+  if (!quiet) {
     log(HVD_LOG_WARN, backend_->name(), __FILE__, __LINE__,
         "the device still works, or has failed, at the end of the job; its streams and " +
             std::to_string(free_.size() + kept_.size()) + " pieces of memory are left as they are");
@@ -147,7 +153,6 @@ Device::~Device() {
   }
   free_pieces();
   for (hvd_event event : events_) api_->event_destroy(event, &ignored);
-  for (hvd_event event : doubtful_) api_->event_destroy(event, &ignored);
   for (auto& [native, stream] : wrapped_) api_->stream_destroy(stream, &ignored);
   if (stream_) api_->stream_destroy(stream_, &ignored);
   api_->close(device_, &ignored);
@@ -347,6 +352,16 @@ void Device::sweep() noexcept {
     std::swap(k, kept_.back());
     kept_.pop_back();
   }
+}
+
+// Whether a stream still has to come to a mark or to the last use of a piece of memory.
+bool Device::in_use() noexcept {
+  sweep();
+  while (!doubtful_.empty() && is_over(doubtful_.front())) {
+    events_.push_back(doubtful_.front());
+    doubtful_.pop_front();
+  }
+  return !kept_.empty() || !doubtful_.empty();
 }
 
 void Device::free_pieces() noexcept {

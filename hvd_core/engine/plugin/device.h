@@ -145,6 +145,7 @@ class Device : public std::enable_shared_from_this<Device> {
   bool is_over(hvd_event event) noexcept;
   void give_back(const Piece& piece) noexcept;
   void sweep() noexcept;
+  bool in_use() noexcept;
   void free_pieces() noexcept;
 
   const std::shared_ptr<Backend> backend_;
