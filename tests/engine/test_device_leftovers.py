@@ -1,0 +1,48 @@
+"""What is left to a device when Python has gone on: copies on the caller's own stream at the end, forked children."""
+
+import device_jobs
+
+
+def test_the_end_waits_for_a_copy_on_the_callers_stream(tmp_path):
+    output = device_jobs.run(
+        2,
+        tmp_path,
+        """
+        import threading
+
+        x = put(np.ones((3, 4), np.float32))
+        h = engine.allgather([x.ref], "g", 0)
+        engine.wait(h)
+        y = face.empty((6, 4), np.dtype(np.float32))
+        go = device.hold()
+        engine.copy_output(h, 0, y.ref)
+        engine.release(h)
+        threading.Timer(0.3, lambda: setattr(go, "value", 1)).start()
+        hvd.shutdown()
+        del engine
+        assert y.numpy().sum() == 24
+        """,
+    )
+    assert "left as they are" not in output, output
+
+
+def test_a_forked_child_gets_no_result_from_the_parents_device(tmp_path):
+    output = device_jobs.run(
+        1,
+        tmp_path,
+        """
+        x = put(np.ones(4, np.float32))
+        h = engine.allgather([x.ref], "g", 0)
+        engine.wait(h)
+        y = face.empty((4,), np.dtype(np.float32))
+        ref = device_face._core.TensorRef(y.address, [4], 7, device.type, device.ordinal, None)
+        child = os.fork()
+        if child == 0:
+            print("child:", expect(hvd.HorovodInternalError, lambda: engine.copy_output(h, 0, ref)), flush=True)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        engine.copy_output(h, 0, ref)
+        assert (y.numpy() == 1).all()
+        """,
+    )
+    assert "child: this process is a fork" in output, output
