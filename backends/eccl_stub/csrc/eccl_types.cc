@@ -6,23 +6,25 @@
 namespace {
 
 constexpr uint64_t bit(int32_t n) { return uint64_t{1} << n; }
-constexpr uint64_t kFloats = bit(HVD_FLOAT16) | bit(HVD_BFLOAT16) | bit(HVD_FLOAT32);
+constexpr uint64_t kScaled = bit(HVD_BFLOAT16) | bit(HVD_FLOAT32);
+constexpr uint64_t kFloats = kScaled | bit(HVD_FLOAT16);
 // ECCL has 64-bit types for broadcast and allgather only, and neither 16-bit integers, bool nor 8-bit floats.
 constexpr uint64_t kReduced = kFloats | bit(HVD_INT8) | bit(HVD_UINT8) | bit(HVD_INT32) | bit(HVD_UINT32);
 
 bool in(uint64_t set, int32_t dtype) { return (set >> dtype) & 1; }
 
-// The nearest 16-bit float with this many bits of mantissa, ties to even. The factors given are finite.
-uint16_t short_float(double value, int mantissa, int least_exponent, int bias) {
+// The nearest bfloat16, ties to even. The factors given are finite.
+uint16_t bfloat16(double value) {
+  constexpr int kMantissa = 7, kLeastExponent = -126, kBias = 127;
   const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
   const double size = std::fabs(value);
   if (size == 0) return sign;
-  const int exponent = std::max(std::ilogb(size), least_exponent);
-  const auto scaled = static_cast<uint32_t>(std::nearbyint(std::ldexp(size, mantissa - exponent)));
+  const int exponent = std::max(std::ilogb(size), kLeastExponent);
+  const auto scaled = static_cast<uint32_t>(std::nearbyint(std::ldexp(size, kMantissa - exponent)));
   // A carry out of the mantissa moves into the exponent by itself; below the least exponent there is no leading one.
-  const uint32_t bits = (static_cast<uint32_t>(exponent + bias - 1) << mantissa) + scaled;
-  const uint32_t infinity = 0x7fffu >> mantissa << mantissa;
-  return static_cast<uint16_t>(sign | std::min(bits, infinity));
+  const uint32_t bits = (static_cast<uint32_t>(exponent + kBias - 1) << kMantissa) + scaled;
+  constexpr uint32_t kInfinity = 0x7fffu >> kMantissa << kMantissa;
+  return static_cast<uint16_t>(sign | std::min(bits, kInfinity));
 }
 
 }  // namespace
@@ -30,10 +32,11 @@ uint16_t short_float(double value, int mantissa, int least_exponent, int bias) {
 bool eccl_reduces(const hvd::Coll& c) {
   if (!in(kReduced, c.dtype())) return false;
   // ecclAvg divides in the element's type, which truncates partial sums of integers; a scalar of an integer's type
-  // cannot be a fraction; and a factor that is applied before a product, minimum or maximum has no operator.
-  if (c.op() == HVD_AVG) return in(kFloats, c.dtype());
-  if (c.prescale() == 1 && c.postscale() == 1) return true;
-  return c.op() == HVD_SUM && in(kFloats, c.dtype());
+  // cannot be a fraction, and one of float16 cannot be 1e-8 or 1e5, though results may well be in range; and a factor
+  // that is applied before a product, minimum or maximum has no operator.
+  const bool scaled = c.prescale() != 1 || c.postscale() != 1;
+  if (c.op() == HVD_AVG) return in(scaled ? kScaled : kFloats, c.dtype());
+  return !scaled || (c.op() == HVD_SUM && in(kScaled, c.dtype()));
 }
 
 ecclDataType_t eccl_type(const hvd::Coll& c) {
@@ -66,7 +69,7 @@ Reduction::Reduction(const hvd::Coll& c, ecclComm_t comm, int32_t size) {
   // What is linear may be scaled before instead of after.
   if (c.op() == HVD_AVG) factor /= size;
   float wide = static_cast<float>(factor);
-  uint16_t narrow = c.dtype() == HVD_FLOAT16 ? short_float(factor, 10, -14, 15) : short_float(factor, 7, -126, 127);
+  uint16_t narrow = bfloat16(factor);
   void* scalar = c.dtype() == HVD_FLOAT32 ? static_cast<void*>(&wide) : &narrow;
   ECCL(ecclRedOpCreatePreMulSum(&op_, scalar, eccl_type(c), ecclScalarHostImmediate, comm));
   comm_ = comm;
