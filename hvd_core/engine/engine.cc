@@ -47,6 +47,7 @@ Engine::Engine(EngineConfig config, std::shared_ptr<plugin::Store> store)
   build_links();
   executor_.reset(
       new data::Executor(config_.rank, config_.hosts, config_.job, config_.start_ns, backends_, store_, *this));
+  executor_->limit_outstanding(config_.stall_warn_ns, config_.stall_abort_ns);
   std::vector<int32_t> all;
   for (int32_t r = 0; r < config_.size; ++r) all.push_back(r);
   sets_.add(0, all);

@@ -86,3 +86,28 @@ def test_kill_of_a_rank_while_streams_wait_for_it(tmp_path):
     os.kill(pids[1], signal.SIGKILL)
     output, _ = job.communicate(timeout=30)
     assert re.search(r"heard: .*rank 1 \(host .+\) died", text + output), text + output
+
+
+def test_a_device_that_stands_still_is_told_and_then_ends_the_job(tmp_path):
+    job = device_jobs.start(
+        2,
+        tmp_path,
+        """
+        x = put(np.ones(1000, np.float32))
+        device.sync()
+        if rank == 1:
+            go = device.hold()
+            keep, x = x, put(np.ones(1000, np.float32))
+        h = engine.allreduce(x.ref, x.ref, "x", 0)
+        text = expect(hvd.HorovodInternalError, lambda: engine.order_after(h, None))
+        print("heard:", text.replace("\\n", " "), flush=True)
+        if rank == 1:
+            go.value = 1
+        os._exit(3)
+        """,
+        env={"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "2"},
+    )
+    output = jobs.finish(job, 60, 3)
+    assert re.search(r"allreduce 'x' of backend 'wave' on wave:0, agreed by .* is not done 1 seconds", output)
+    heard = [line for line in output.splitlines() if "heard:" in line]
+    assert len(heard) == 2 and all("is not done 2 seconds after" in line for line in heard), output

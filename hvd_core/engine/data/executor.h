@@ -60,6 +60,11 @@ class Executor {
   int64_t next_look_ns() const { return outstanding_.empty() ? INT64_MAX : next_look_ns_; }
   // Only that, and at once.
   void look();
+  // Device work that is not done after `warn_ns` is told once, after `abort_ns` it breaks the job; 0: never.
+  void limit_outstanding(int64_t warn_ns, int64_t abort_ns) {
+    outstanding_warn_ns_ = warn_ns;
+    outstanding_abort_ns_ = abort_ns;
+  }
 
   void abort() noexcept;
   // Whether a set is being made, which abort() does not end: a backend may wait for its members until its deadline.
@@ -86,6 +91,8 @@ class Executor {
     std::shared_ptr<SetComms> set;
     SetDevice* device;
     plugin::MarkRef end;
+    int64_t since = 0;
+    bool told = false;  // that it takes too long
   };
 
   bool carry_out(Order& order);
@@ -96,6 +103,7 @@ class Executor {
   bool begin_on_device(Order& order, const std::shared_ptr<SetComms>& set, const std::string& type);
   void hand_over(const std::string* refusal);
   bool look_after_devices();
+  void check_age(Outstanding& o, int64_t now);
   void watch_device();
   bool busy(control::SetId set) const;
   void put_away();
@@ -125,6 +133,7 @@ class Executor {
 
   std::vector<Outstanding> outstanding_;  // in the order of each device's stream
   int64_t next_look_ns_ = 0, look_pause_ns_ = 0, next_watch_ns_ = 0;
+  int64_t outstanding_warn_ns_ = 0, outstanding_abort_ns_ = 0;
   std::vector<std::unique_ptr<Program>> spare_;
   // Programs on devices that have failed or were aborted, until it is known whether their memory is still used.
   std::vector<std::unique_ptr<Program>> put_away_;

@@ -55,7 +55,7 @@ bool Executor::begin_on_device(Order& order, const std::shared_ptr<SetComms>& se
 // The order at the front has done its part on the host.
 void Executor::hand_over(const std::string* refusal) {
   plugin::Device& d = *device_->device();
-  Outstanding o{nullptr, {}, nullptr, device_, d.mark(d.stream())};
+  Outstanding o{nullptr, {}, nullptr, device_, d.mark(d.stream()), observe::now_ns()};
   const bool over = o.end->reached();
   if (over) device_->check();
   o.program = std::move(program_);
@@ -112,6 +112,7 @@ bool Executor::look_after_devices() {
     // A communicator may end its part of the stream because it has failed.
     o.device->check();
     if (!over) {
+      check_age(o, now);
       waiting.push_back(d);
       ++i;
       continue;
@@ -127,6 +128,28 @@ bool Executor::look_after_devices() {
   look_pause_ns_ = any ? kFirstPauseNs : std::min(2 * look_pause_ns_, kLongestPauseNs);
   next_look_ns_ = now + look_pause_ns_;
   return any;
+}
+
+// A device that stands still, or whose stream waits for a peer that lives but does nothing, says nothing by itself.
+void Executor::check_age(Outstanding& o, int64_t now) {
+  const int64_t age = now - o.since;
+  const bool too_old = outstanding_abort_ns_ > 0 && age >= outstanding_abort_ns_;
+  if (!too_old && (o.told || outstanding_warn_ns_ <= 0 || age < outstanding_warn_ns_)) return;
+  o.told = true;
+  const plugin::Device& d = *o.device->device();
+  std::string what = "an operation";
+  for (const Work& w : o.work) {
+    what = std::string(control::op_name(w.item.sig->fields().kind)) + " '" + *w.item.name + "'";
+    if (o.work.size() > 1) what += " and " + std::to_string(o.work.size() - 1) + " more";
+    break;
+  }
+  const std::string text = what + " of backend '" + d.backend().name() + "' on " + d.backend().device_type() + ":" +
+                           std::to_string(d.ordinal()) + ", agreed by all ranks, is not done " +
+                           std::to_string(age / 1'000'000'000) +
+                           " seconds after it was given to the device. Either the device stands still, or work that "
+                           "the program gave it before, or another rank's does.";
+  if (too_old) throw plugin::BackendError(HVD_E_TIMEOUT, 0, 0, text + " (HOROVOD_STALL_SHUTDOWN_TIME_SECONDS)");
+  observe::log(observe::Level::Warning, text);
 }
 
 // The running order waits for the stream, which may stand still because a communicator has failed.
