@@ -201,7 +201,14 @@ def scaling(kit: Kit) -> None:
             to_stored(dtype, s / 4) if is_float(dtype) else (s % top).astype(stored(dtype)) for s in small
         ]
         first = ""
-        for pre, post in ((0.5, 0.0), (0.0, 3.0), (2.0, 0.25), (0.0, 0.0), (1.0, 1.0)):
+        plain = [(pre, post, columns) for pre, post in ((0.5, 0), (0, 3.0), (2.0, 0.25), (0, 0), (1.0, 1.0))]
+        # Factors that the type itself cannot hold, of values for which the result can.
+        far = []
+        if is_float(dtype):
+            around = [1 + sample("int8", r, 300) / 512 for r in range(kit.size)]
+            for pre, size in ((3e-8, 2.0**13), (1e5, 2.0**-13)):
+                far.append((pre, 0, [to_stored(dtype, a * size) for a in around]))
+        for pre, post, columns in plain + far:
             # Factors are among the things that query is asked about.
             caps = kit.backend.query(ALLREDUCE, NUMBERS[dtype], op, kit.size, factors=(pre, post))
             try:
