@@ -55,6 +55,7 @@ ignores_root                  eccl_stub  L2.broadcast
 ignores_prescale              shm        L2.scaling
 ignores_prescale              eccl_stub  L2.scaling
 ignores_postscale             shm        L2.scaling
+factor_of_element_type        shm        L2.scaling
 ignores_offset                shm        L2.allreduce
 ignores_offset                eccl_stub  L2.allreduce
 barrier_only                  shm        L2.allreduce

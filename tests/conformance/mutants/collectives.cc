@@ -1,4 +1,5 @@
 // Faults of collectives: wrong values, wrong places, wrong times.
+#include <algorithm>
 #include <cmath>
 
 #include "shim.h"
@@ -61,6 +62,19 @@ const Add a5("ignores_postscale", [] {
   replace([](hvd_comm c, const hvd_coll_args* a, hvd_req* r, hvd_error* e) {
     hvd_coll_args mine = *a;
     mine.postscale = 0;
+    return pass(c, &mine, r, e);
+  });
+});
+
+// As a library does whose scale factor has the elements' type.
+const Add a5b("factor_of_element_type", [] {
+  replace([](hvd_comm c, const hvd_coll_args* a, hvd_req* r, hvd_error* e) {
+    hvd_coll_args mine = *a;
+    if (a->dtype == HVD_FLOAT16) {
+      constexpr double step = 1.0 / (1 << 24), largest = 65504;  // the smallest float16 above zero, and the largest
+      mine.prescale = std::min(std::round(a->prescale / step) * step, largest);
+      if (a->prescale != 0 && mine.prescale == 0) mine.prescale = step;
+    }
     return pass(c, &mine, r, e);
   });
 });
