@@ -263,8 +263,17 @@ bool PyEngine::known(uint64_t handle) {
 }
 
 void PyEngine::release(uint64_t handle) {
-  std::lock_guard lock(handles_mutex_);
-  handles_.erase(handle);
+  queue::RequestRef gone;
+  {
+    std::lock_guard lock(handles_mutex_);
+    auto entry = handles_.extract(handle);
+    if (entry.empty()) return;
+    gone = std::move(entry.mapped());
+  }
+  if (gone->in.empty() || gone->in[0].on_host()) return;
+  // The last request of a device may have to wait until the device can be closed.
+  py::gil_scoped_release nogil;
+  gone.reset();
 }
 
 void PyEngine::await(queue::Request& request) {

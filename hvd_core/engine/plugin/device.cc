@@ -328,11 +328,13 @@ MemoryRef Device::allocate(int32_t kind, uint64_t bytes, uint64_t alignment) {
 }
 
 void Device::give_back(const Piece& piece) noexcept {
-  if (free_bytes_ + piece.all.bytes > kPoolBytes) {
+  if (piece.all.bytes > kPoolBytes) {
     hvd_error ignored = empty_error();
     api_->mem_free(piece.mem, &ignored);
     return;
   }
+  // The old pieces go, not the new one: sizes that nobody asks for any more must not keep those out that are in use now.
+  if (free_bytes_ + piece.all.bytes > kPoolBytes) free_pieces();
   free_bytes_ += piece.all.bytes;
   free_.emplace(std::pair{piece.kind, piece.all.bytes}, piece);
 }
