@@ -333,7 +333,8 @@ void Device::give_back(const Piece& piece) noexcept {
     api_->mem_free(piece.mem, &ignored);
     return;
   }
-  // The old pieces go, not the new one: sizes that nobody asks for any more must not keep those out that are in use now.
+  // The old pieces go, not the new one: sizes that nobody asks for any more must not keep those out that are in use
+  // now.
   if (free_bytes_ + piece.all.bytes > kPoolBytes) free_pieces();
   free_bytes_ += piece.all.bytes;
   free_.emplace(std::pair{piece.kind, piece.all.bytes}, piece);
