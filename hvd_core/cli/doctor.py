@@ -8,31 +8,20 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from hvd_core.backends.errors import BackendError
 from hvd_core.cli import codes, output
+from hvd_core.cli.steps import BAD, GOOD, NOTE, SKIPPED, Step
 from hvd_core.cli.survey import config, export, pinned
 
 if TYPE_CHECKING:
     from hvd_core.backends.candidate import Problem
     from hvd_core.backends.registry import InstalledBackend
 
-GOOD, NOTE, BAD, SKIPPED = "good", "note", "bad", "skipped"
 _STYLES = {BAD: "red", NOTE: "yellow", SKIPPED: "dim"}
 _SOURCE = "hvd plugin doctor"
-
-
-@dataclass
-class Step:
-    """One thing that was looked at. ``backend`` is "" for what concerns all of them."""
-
-    backend: str
-    phase: str
-    verdict: str
-    text: str
-    more: list[str] = field(default_factory=list)
 
 
 def run(options: argparse.Namespace) -> int:

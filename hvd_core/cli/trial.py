@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hvd_core.cli.doctor import BAD, GOOD, Step
+from hvd_core.cli.steps import BAD, GOOD, Step
 
 if TYPE_CHECKING:
     from hvd_core.backends.registry import InstalledBackend

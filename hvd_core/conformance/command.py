@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if inside_job():
         from hvd_core.conformance.launched import serve_or_lead
 
-        return serve_or_lead(options, chosen)
+        return serve_or_lead(options, lambda ranks: run(options, chosen, ranks))
     return run(options, chosen)
 
 

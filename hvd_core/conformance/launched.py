@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 from hvd_core.bootstrap import BootstrapTimeout, StoreClient, connect
 from hvd_core.conformance.session import GRACE_S, RanksBroken
@@ -71,11 +72,12 @@ class LaunchedRanks:
         self.order(None, 0)
 
 
-def serve_or_lead(options: argparse.Namespace, chosen: list) -> int:
-    """What the command does within a job: a rank, and on rank 0 the whole run besides. Does not return on success."""
+def serve_or_lead(options: argparse.Namespace, run: Callable[[LaunchedRanks], int]) -> int:
+    """What the command does within a job: a rank, and on rank 0 the whole run besides: ``run`` with the job's ranks,
+    whose answer is the exit status. Does not return on success."""
     world = connect()
     if world.rank == 0:
-        lead = threading.Thread(target=_lead, args=(options, chosen, world), name="hvd-lead", daemon=True)
+        lead = threading.Thread(target=_lead, args=(run, world), name="hvd-lead", daemon=True)
         lead.start()
         _serve(options, world)
         lead.join()  # ends the process
@@ -84,13 +86,11 @@ def serve_or_lead(options: argparse.Namespace, chosen: list) -> int:
     _exit(0)
 
 
-def _lead(options: argparse.Namespace, chosen: list, world) -> None:
-    from hvd_core.conformance.command import run
-
+def _lead(run: Callable[[LaunchedRanks], int], world) -> None:
     code = 3
     try:
         store = StoreClient(world.store.address, world.secret)
-        code = run(options, chosen, LaunchedRanks(store, world.size))
+        code = run(LaunchedRanks(store, world.size))
         store.set("kit/over", b"1")
         time.sleep(0.5)  # for the other ranks to have it before the store goes
     finally:
