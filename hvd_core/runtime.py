@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hvd_core import process_sets as _process_sets
+from hvd_core.backends.errors import BackendError
 from hvd_core.errors import HorovodInternalError
 
 if TYPE_CHECKING:
@@ -70,7 +71,13 @@ def init(
             static = _static_sets(process_sets)
         else:
             _drop()
-            _state, static = _start(comm, backend, process_sets)
+            try:
+                _state, static = _start(comm, backend, process_sets)
+            except (BackendError, ValueError) as error:
+                if str(error).startswith("horovod: "):
+                    # The text says it all. Every rank prints it, and what led to it would bury it.
+                    error.with_traceback(None)
+                raise error
             if not _registered:
                 atexit.register(shutdown)
                 _registered = True

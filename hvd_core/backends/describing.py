@@ -21,6 +21,10 @@ from hvd_core.backends.spec import check_version
 TABLES = frozenset({"device", "comm"})
 
 
+class ProbeFailed(Unavailable):
+    """Unavailable, and that is not the plugin's word: its probe raised, hung, or answered nonsense."""
+
+
 def describe(candidate: Candidate) -> BackendDescriptor:
     """What the wheel of ``candidate`` says about the backend.
 
@@ -63,18 +67,18 @@ def probe(descriptor: BackendDescriptor, timeout_s: float = 5.0) -> Available | 
         try:
             answer.append(descriptor.probe())
         except BaseException as error:
-            answer.append(Unavailable(f"its probe raised {_text(error)}"))
+            answer.append(ProbeFailed(f"its probe raised {_text(error)}"))
 
     thread = threading.Thread(target=ask, name=f"hvd-probe-{descriptor.name}", daemon=True)
     thread.start()
     thread.join(timeout_s)
     if not answer:
-        return Unavailable(
+        return ProbeFailed(
             f"its probe has not answered within {timeout_s:g} s",
             "find out what its library waits for, or allow it more in plugins.toml: [probe] timeout_s",
         )
     if not isinstance(answer[0], (Available, Unavailable)):
-        return Unavailable(f"its probe answered {answer[0]!r}, which is neither Available nor Unavailable")
+        return ProbeFailed(f"its probe answered {answer[0]!r}, which is neither Available nor Unavailable")
     return answer[0]
 
 

@@ -10,6 +10,7 @@ import logging
 from collections.abc import MutableMapping
 
 from hvd_core.backends import discovery, loading, messages, options, registry
+from hvd_core.backends.describing import ProbeFailed
 from hvd_core.backends.descriptor import Unavailable
 from hvd_core.backends.errors import (
     BackendDescribeError,
@@ -63,6 +64,7 @@ class Stock:
         """What may be chosen automatically for device memory, the best first. Looks for wheels, and asks each."""
         if self._automatic is None:
             self._automatic = []
+            scores: dict[str, int] = {}
             for backend in registry.installed():
                 if backend.candidate.origin != "wheel" or any(
                     u.name == backend.name for u in self._automatic
@@ -70,14 +72,16 @@ class Stock:
                     continue
                 try:
                     self._check_policy(backend.name, AUTOMATIC)  # before anything of it is imported
-                    pinned = registry.lookup(backend.name, AUTOMATIC, self._pin(backend.name))
+                    pinned = registry.lookup(backend.name, "", self._pin(backend.name))
                     if pinned.automatic and any(d != HOST for d in pinned.devices):
-                        self._automatic.append(self.usable(backend.name, AUTOMATIC))
+                        usable = self.usable(backend.name, AUTOMATIC)
+                        scores[usable.name] = _score(usable)  # a call into it, which may fail
+                        self._automatic.append(usable)
                 except BackendError as error:
                     self.unusable[backend.name] = error
                     if isinstance(error, (BackendDescribeError, BackendLoadError)):
                         discovery.passed_over(backend.name, error)
-            self._automatic.sort(key=lambda b: (-b.priority, -_score(b), b.name))
+            self._automatic.sort(key=lambda b: (-b.priority, -scores[b.name], b.name))
         return self._automatic
 
     def names(self) -> list[str]:
@@ -131,7 +135,11 @@ class Stock:
         if isinstance(answer, Unavailable):
             text = messages.unavailable(backend.name, answer.reason, answer.fix, alone, other)
             # Whoever set the variable knows it; a file or an argument may be somebody else's.
-            raise BackendUnavailable(text if source == VARIABLE else f"{text}\n  named by: {source}")
+            known = source in (VARIABLE, AUTOMATIC)
+            error = BackendUnavailable(text if known else f"{text}\n  named by: {source}")
+            if source == AUTOMATIC and isinstance(answer, ProbeFailed):
+                discovery.passed_over(backend.name, error)  # having no device is an answer; this is a fault
+            raise error
         facts = loading.load(backend, alone, other)
         return Usable(
             name=backend.name,

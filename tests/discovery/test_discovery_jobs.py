@@ -233,3 +233,35 @@ def test_what_is_wrong_is_logged_once(site, caplog):
     discovery.warn_once()
     discovery.warn_once()
     assert [r.message for r in caplog.records] == [p.text for p in discovery.problems()]
+
+
+HANGING = """
+import time
+from pathlib import Path
+from hvd_core.backends import BackendDescriptor
+
+def describe():
+    return BackendDescriptor(
+        name="hanging", abi=(1, 0), devices=("widget",), provides=frozenset({"device"}), library=Path("/nowhere/lib.so"),
+        probe=lambda: time.sleep(60),
+    )
+"""
+
+
+def test_a_hanging_probe_is_told_and_stops_nobody(tmp_path):
+    site = tmp_path / "site"
+    announce(site, "hanging", HANGING)
+    settings = tmp_path / "plugins.toml"
+    settings.write_text("[probe]\ntimeout_s = 0.2\n")
+    settings.chmod(0o644)
+    variables = {"HOROVOD_PLUGINS_TOML": str(settings)}
+    done = python("import hvd_core; hvd_core.init(); print('up')", site, cwd=tmp_path, env=variables)
+    assert (done.returncode, done.stdout) == (0, "up\n"), done.stderr
+    assert done.stderr.count("'hanging' is installed but unavailable here: its probe has not answered") == 1
+
+
+def test_what_led_to_a_message_does_not_bury_it(tmp_path):
+    done = python("import hvd_core\nhvd_core.init(backend='nowhere')", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.count("  File ") == 2, done.stderr  # the program, and init()
+    assert "horovod: backend 'nowhere' (from init(backend=...)) is not installed." in done.stderr
