@@ -6,9 +6,11 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from importlib import import_module
 
 from hvd_core.cli import codes
+from hvd_core.cli.output import documents_only
 
 _EPILOG = (
     "exit codes: 0 good; 1 something is not good; 2 not answered (wrong arguments, unknown name); 130 Ctrl-C"
@@ -115,7 +117,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
             return check(arguments[2:])
         options = _parser().parse_args(arguments)
-        code = import_module(f"hvd_core.cli.{options.work}").run(options)
+        with documents_only() if options.json else nullcontext():
+            code = import_module(f"hvd_core.cli.{options.work}").run(options)
         sys.stdout.flush()
         return code
     except SystemExit as end:  # argparse has said what it had to say

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -52,5 +53,31 @@ def text(*lines: str) -> None:
 
 def document(value: Any) -> None:
     """One JSON document."""
-    json.dump(value, sys.stdout, indent=2, default=str)
-    sys.stdout.write("\n")
+    made = json.dumps(value, indent=2, default=str) + "\n"
+    if _kept is None:
+        sys.stdout.write(made)
+    else:
+        _kept.append(made)
+
+
+_kept: list[str] | None = None
+
+
+@contextmanager
+def documents_only() -> Iterator[None]:
+    """Standard output is for documents: what plugins and vendors' libraries print meanwhile goes to standard error."""
+    global _kept
+    _kept, out, saved = [], sys.stdout, None
+    out.flush()
+    with suppress(OSError):  # there may be no standard output
+        saved = os.dup(1)
+        os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        if saved is not None:
+            os.dup2(saved, 1)
+            os.close(saved)
+        made, _kept = _kept, None
+        out.write("".join(made))

@@ -156,6 +156,7 @@ def _failed(row: Row, status: str, error: BackendError) -> Row:
         if line.startswith(f"{key}: ")
     }
     row.status = status
-    row.detail = parts.get("cause") or parts.get("found") or lines[0].removeprefix("horovod: ")
-    row.fix = parts.get("fix", "").partition("        check:")[0].partition("      check:")[0].strip()
+    first, _, fix = lines[0].removeprefix("horovod: ").partition("  fix: ")
+    row.detail = parts.get("cause") or parts.get("found") or first
+    row.fix = parts.get("fix", fix).partition("        check:")[0].partition("      check:")[0].strip()
     return row

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from command_line import ROOT
+from command_line import DESCRIBE, ROOT
 from hvd_core.cli.survey import survey
 from hvd_core.config import plugins_toml
 
@@ -124,3 +124,19 @@ def test_what_the_site_forbids_is_shown_and_not_imported(hvd, tmp_path, monkeypa
     assert rows["tcp"].status == rows["evil"].status == "vetoed"
     assert f"{policy}:2 denies it" in rows["evil"].detail
     assert "plugin_evil" not in sys.modules
+
+
+def test_what_plugins_print_does_not_spoil_the_document(hvd):
+    hvd.wheel(
+        "chatty", code="import os\nprint('a banner')\nos.write(1, b'another\\n')\nraise ImportError('gone')\n"
+    )
+    assert rows(hvd)["chatty", "hvd-backend-chatty"]["status"] == "broken"
+    assert "a banner" in hvd.errors and "another" in hvd.errors
+
+
+def test_fix_stands_apart_from_what_is_wrong(hvd):
+    code = DESCRIBE.format(name="newer", library="/nowhere/libx.so", answer="Available()")
+    hvd.wheel("newer", code=code.replace("abi=(1, 0)", "abi=(2, 0)"))
+    row = rows(hvd)["newer", "hvd-backend-newer"]
+    assert row["detail"].endswith("offers 1.0.")
+    assert row["fix"] == "pip install -U hvd-core"
