@@ -14,6 +14,7 @@ from hvd_core.backends.messages import did_you_mean
 OPERATIONS = ("allreduce", "allgather", "broadcast", "alltoall", "reducescatter", "barrier")
 HOST = "cpu"
 """The device type of host memory."""
+NO_BARRIER = f"a barrier moves no tensors, and goes over host memory; it is chosen by {HOST}.barrier."
 ACCELERATORS = "*"
 """Stands for every device type but the host's: what the older HOROVOD_GPU_* variables speak of."""
 ARGUMENT, VARIABLE = "init(backend=...)", "HOROVOD_BACKEND"
@@ -84,6 +85,8 @@ def parse(text: str | Sequence[str], source: str) -> tuple[Rule, ...]:
                 f"{did_you_mean(operation, OPERATIONS)}\n"
                 f"  operations: {', '.join(OPERATIONS)}"
             )
+        if operation == "barrier" and device != HOST:
+            raise ValueError(f"horovod: {source}: '{key.strip()}': {NO_BARRIER}")
         names.setdefault((device or None, operation or None), []).append(name)
     return tuple(Rule(device, operation, tuple(n), source) for (device, operation), n in names.items())
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hvd_core.backends.messages import did_you_mean
-from hvd_core.backends.rules import OPERATIONS, Rule
+from hvd_core.backends.rules import HOST, NO_BARRIER, OPERATIONS, Rule
 from hvd_core.config.toml_lines import lines_of
 
 try:
@@ -204,7 +204,9 @@ class _Reader:
             self._wrong(("selection", device), f"'{device}' is no device type.")
         for key, found in table.items():
             path = ("selection", device, key)
-            if key in DEVICE:
+            if key == "barrier" and device.lower() != HOST:
+                self._wrong(path, NO_BARRIER)
+            elif key in DEVICE:
                 self._rule(path, device.lower(), None if key == "operations" else key, found)
             else:
                 self._unknown(path, DEVICE)
@@ -254,6 +256,13 @@ class _Reader:
         for key, value in table.items():
             if not _VARIABLE.fullmatch(key):
                 self._wrong((*path, key), f"'{key}' is no name of an environment variable.")
+            elif key.upper().startswith("HOROVOD_"):
+                # Read before a backend is looked at: it would count from the second init() on.
+                self._wrong(
+                    (*path, key),
+                    f"'{key}' is a variable of Horovod's own; env is for those of the backend's library.  "
+                    "A backend's options go into options, the choice of backends into [selection].",
+                )
             checked = self._checked((*path, key), value, lambda v: isinstance(v, str), "a string")
             if checked is not None:
                 into[key] = checked

@@ -91,7 +91,7 @@ def load(environ: Mapping[str, str], site: Path = SITE_FILE) -> PluginsConfig:
     files = []
     user = _user_file(environ)
     if user is not None:
-        _check_owner(user, "user")
+        _check_owner(user, "named" if environ.get(FILE_VARIABLE, "").strip() else "user")
         files.append(read(user, "user"))
     if _exists(site):
         _check_owner(site, "site")
@@ -166,8 +166,9 @@ def _check_owner(path: Path, kind: str) -> None:
             f"horovod: {path} may be written to by any user, and it names libraries to load; it is not read.\n"
             f"  fix: chmod o-w {path}"
         )
-    if kind == "site" and found.st_uid not in (0, os.geteuid()):
-        text = f"horovod: {path} belongs to user {found.st_uid}, not to root; it is read all the same."
+    if found.st_uid not in (0, os.geteuid()) and kind != "named":
+        owner = "root" if kind == "site" else "you or root"
+        text = f"horovod: {path} belongs to user {found.st_uid}, not to {owner}; it is read all the same."
         if text not in _said:
             _said.add(text)
             _log.warning(text)

@@ -305,3 +305,8 @@ def test_only_rank_0_warns(caplog):
     assert caplog.records == []
     assert of(plan(SHM, world=ONE_HOST, HOROVOD_CPU_OPERATIONS="gloo")) == ("shm", "automatic")
     assert len(caplog.records) == 1
+
+
+def test_barrier_of_a_device_is_refused():
+    with pytest.raises(ValueError, match=r"'gcu.barrier': a barrier moves no tensors"):
+        plan(value="gcu.barrier=shm")

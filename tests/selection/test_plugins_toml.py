@@ -242,3 +242,24 @@ def test_every_value_has_a_source(tmp_path):
     root = (re.escape(str(ROOT_FILE)), "ROOT")
     golden("config_explained", re.sub(" {2,}", "  ", text), folder=tmp_path, also=[root])
     assert effective_config({}, tmp_path / "no.toml")[1] == ("selection.backend", "automatic", "default")
+
+
+def test_what_only_looks_like_a_setting_is_refused(tmp_path):
+    # Read before a backend is looked at, it would count from the second init() on.
+    refused(
+        tmp_path, "env_of_our_own", '[backend.eccl]\nenv = { HOROVOD_BACKEND = "tcp", ECCL_DEBUG = "WARN" }\n'
+    )
+    refused(tmp_path, "barrier_of_a_device", '[selection.gcu]\nbarrier = "eccl"\n')
+
+
+def test_foreign_file_is_told_unless_it_was_named(tmp_path, caplog):
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file to somebody else")
+    path = written(tmp_path / "hvd" / "plugins.toml", "")
+    os.chown(path, 4242, 4242)
+    load({"HOROVOD_PLUGINS_TOML": str(path)}, tmp_path / "no_site.toml")
+    assert not caplog.records
+    load({"XDG_CONFIG_HOME": str(tmp_path)}, tmp_path / "no_site.toml")
+    assert [r.getMessage() for r in caplog.records] == [
+        f"horovod: {path} belongs to user 4242, not to you or root; it is read all the same."
+    ]

@@ -21,14 +21,18 @@ def wish(dice):
     if kind < 0.4:
         return name
     device = dice.choice(DEVICES)
-    return f"{device}={name}" if kind < 0.7 else f"{device}.{dice.choice(OPERATIONS)}={name}"
+    return f"{device}={name}" if kind < 0.7 else f"{device}.{dice.choice(operations(device))}={name}"
+
+
+def operations(device):
+    return OPERATIONS if device == HOST else DEVICE_OPERATIONS
 
 
 def a_file(dice, name):
     rules = []
     for _ in range(dice.randint(0, 2)):
         device = dice.choice([None, *DEVICES])
-        operation = dice.choice([None, *OPERATIONS]) if device else None
+        operation = dice.choice([None, *operations(device)]) if device else None
         rules.append(Rule(device, operation, tuple(dice.sample(NAMES, dice.randint(1, 3))), f"{name}:1"))
     return Level(name, tuple(rules))
 
