@@ -37,6 +37,7 @@ def statement(plan: Plan, environ: Mapping[str, str], sets: str = "") -> Said:
         "exact": {b.name: [b.version, b.vendor_lib, *b.abi] for b in plan.backends()},
         "sources": {d: list(dict.fromkeys(c.source for c in cells)) for d, cells in choice.items()},
         "set": variables_set(environ),
+        "asked": environ.get(VARIABLE, ""),
         "sets": sets,
         "note": plan.note,
     }
@@ -189,6 +190,8 @@ def _fix(answers: Sequence[Said], shown: Sequence[str]) -> str:
     if all(names(a) == names(answers[0]) for a in answers):
         return "fix: install the same versions on all hosts"
     device = next((d for d in shown if d != "hvd-core"), "cpu")
+    if len({a.get("asked") for a in answers}) > 1:
+        return f"fix: give all ranks the same {VARIABLE}"
     return f"fix: make the hosts alike, or name what all of them have: HOROVOD_BACKEND={device}=NAME"
 
 

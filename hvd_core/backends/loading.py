@@ -65,9 +65,11 @@ def _refused(backend: InstalledBackend, path: str, text: str, alone: bool, alter
     reason = text.removeprefix(f"{backend.name}: load: ")
     if reason.endswith(" (UNAVAILABLE)"):
         reason = reason.removesuffix(" (UNAVAILABLE)")
-        return BackendUnavailable(
-            messages.unavailable(backend.name, reason, _probe_fix(backend), alone, alternative)
+        fix = _probe_fix(backend) or (
+            f"point {messages.option_variable(backend.name, 'library')} to the library that it needs"
+            f"        check: hvd plugin doctor {backend.name}"
         )
+        return BackendUnavailable(messages.unavailable(backend.name, reason, fix, alone, alternative))
     return BackendLoadError(
         explain(
             backend,

@@ -69,10 +69,15 @@ def ways_to_point(name: str) -> str:
     return f"LD_LIBRARY_PATH, {option_variable(name, 'library')} or plugins.toml [backend.{name}].library"
 
 
+def sentence(text: str) -> str:
+    """With a full stop, where nothing ends it yet."""
+    return text if text.endswith(("?", "!")) else f"{text.rstrip('.')}."
+
+
 def unavailable(name: str, reason: str, fix: str = "", alone: bool = False, alternative: str = "") -> str:
     """A probe, or the library itself, says that it cannot work here. ``alone``: it was named, and nothing else was;
     ``alternative``: a backend that a list could go on with."""
-    text = f"horovod: backend '{name}' is installed but unavailable here: {reason.rstrip('.')}."
+    text = f"horovod: backend '{name}' is installed but unavailable here: {sentence(reason)}"
     if fix:
         text += f"\n  fix: {fix}"
     if alone:

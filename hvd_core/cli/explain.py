@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from hvd_core.backends.errors import BackendError
+from hvd_core.backends.messages import option_variable
 from hvd_core.cli import codes, output
 from hvd_core.cli.survey import config
 
@@ -78,12 +79,9 @@ def of_files(settings: PluginsConfig) -> Iterator[Row]:
         found = settings.backend(name)
         if found.distribution is not None:
             yield f"backend.{name}.distribution", found.distribution.value, found.distribution.source
-        variables = {
-            f"HOROVOD_BACKEND_{name.upper()}_{key.upper()}": (f"options.{key}", v)
-            for key, v in found.options.items()
-        }
+        variables = {option_variable(name, key): (f"options.{key}", v) for key, v in found.options.items()}
         if found.library is not None:
-            variables[f"HOROVOD_BACKEND_{name.upper()}_LIBRARY"] = ("library", found.library)
+            variables[option_variable(name, "library")] = ("library", found.library)
         variables |= {key: (f"env.{key}", value) for key, value in found.env.items()}
         for variable, (key, value) in variables.items():
             if variable in os.environ:

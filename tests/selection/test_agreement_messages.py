@@ -71,3 +71,8 @@ def test_process_sets():
     golden("disagree_sets", last_differs(usual, other))
     bad = failure("The ranks of a ProcessSet must be integers.", "init(process_sets=...)", {})
     golden("disagree_sets_failed", last_differs(usual, bad))
+
+
+def test_another_value_of_the_same_variable():
+    one, other = (said(plan(SHM, TCP, value=v), {"HOROVOD_BACKEND": v}) for v in ("shm", "tcp"))
+    golden("disagree_values", last_differs(one, other))
