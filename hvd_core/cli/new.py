@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
         f"{target}: {len(files)} files. A backend that works, on a simulator of its own; README.md there says how it\n"
         "becomes one that works on your library. First:\n"
     )
-    for line in project_readme.first_steps(name, str(target), "library" in choices):
+    for line in project_readme.first_steps(name, device, str(target), "library" in choices):
         print(f"  {line}")
     return codes.OK
 

@@ -20,7 +20,7 @@ def text(name: str, device: str, runtime: str, choices: Mapping[str, str]) -> st
         "@runtime@": runtime,
         "@library@": where,
         "@todo@": "`TO" + "DO`",
-        "@steps@": "\n".join(first_steps(name, ".", library is not None)),
+        "@steps@": "\n".join(first_steps(name, device, ".", library is not None)),
     }
     made = _TEMPLATE.read_text(encoding="utf-8")
     for word, value in words.items():
@@ -28,7 +28,7 @@ def text(name: str, device: str, runtime: str, choices: Mapping[str, str]) -> st
     return made
 
 
-def first_steps(name: str, folder: str, other_library: bool = False) -> list[str]:
+def first_steps(name: str, device: str, folder: str, other_library: bool = False) -> list[str]:
     """The commands that show the new project at work, from the folder that it lies in or from elsewhere."""
     steps = [
         "pip install build",
@@ -43,5 +43,5 @@ def first_steps(name: str, folder: str, other_library: bool = False) -> list[str
         *steps,
         "hvd plugin list",
         f"hvd plugin check {name} -np 2 --quick",
-        f"HOROVOD_BACKEND={name} horovodrun -np 2 python train.py",
+        f"HOROVOD_BACKEND={name} horovodrun -np 2 python train.py    # yours, with tensors on {device}",
     ]
