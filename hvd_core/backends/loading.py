@@ -65,10 +65,8 @@ def _refused(backend: InstalledBackend, path: str, text: str, alone: bool, alter
     reason = text.removeprefix(f"{backend.name}: load: ")
     if reason.endswith(" (UNAVAILABLE)"):
         reason = reason.removesuffix(" (UNAVAILABLE)")
-        fix = _probe_fix(backend) or (
-            f"point {messages.option_variable(backend.name, 'library')} to the library that it needs"
-            f"        check: hvd plugin doctor {backend.name}"
-        )
+        requires = backend.descriptor.requires if backend.descriptor else ()
+        fix = _probe_fix(backend) or (f"have what it needs: {', '.join(requires)}" if requires else "")
         return BackendUnavailable(messages.unavailable(backend.name, reason, fix, alone, alternative))
     return BackendLoadError(
         explain(

@@ -154,6 +154,12 @@ def test_a_library_that_says_it_cannot_work_here(site, tmp_path):
     assert refusal(backend, BackendUnavailable) == (
         "horovod: backend 'absent' is installed but unavailable here: no device is visible."
     )
+    text = text.replace("no device is visible", "libthing.so has no function thingAdd; is it Thing?")
+    backend = plugin(site, "older", compile(tmp_path, "older", text), "requires=('libthing.so >= 3.1',)")
+    assert refusal(backend, BackendUnavailable) == (
+        "horovod: backend 'older' is installed but unavailable here: libthing.so has no function thingAdd; is it Thing?\n"
+        "  fix: have what it needs: libthing.so >= 3.1"
+    )
 
 
 SMALL = """

@@ -83,7 +83,7 @@ def test_a_missing_function_is_named(tmp_path):
     library = tmp_path / "libincomplete.so"
     subprocess.run(["cc", "-shared", "-fPIC", source, "-o", library], check=True, timeout=60)
     said = refused_load(HOROVOD_BACKEND_ECCL_STUB_LIBRARY=str(library))
-    assert said == f"4 '{library}' has no function ecclRecv; is it ECCL?\n"
+    assert said == f"4 '{library}' has no function ecclRecv; is it ECCL (option library)?\n"
 
 
 def test_the_tables_have_what_the_classes_have():

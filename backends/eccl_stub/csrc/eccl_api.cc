@@ -38,7 +38,7 @@ void fill(void* library, const std::string& path) {
 #define ECCL_OPTIONAL_FUNCTION(name) g_api.name = reinterpret_cast<decltype(g_api.name)>(dlsym(library, #name));
 #define ECCL_FUNCTION(name)    \
   ECCL_OPTIONAL_FUNCTION(name) \
-  if (g_api.name == nullptr) unavailable("'" + path + "' has no function " #name "; is it ECCL?");
+  if (g_api.name == nullptr) unavailable("'" + path + "' has no function " #name "; is it ECCL (option library)?");
 #include "eccl_functions.inc"
 }
 
