@@ -6,6 +6,7 @@ are listed in pyproject.toml.
 import importlib.metadata
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,9 @@ def pytest_configure(config):
             del os.environ[name]
     # Several ranks share few cores here; without this each would start a thread per core.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    # A shell's background job ignores SIGINT, and so would everything that the tests start and interrupt.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header(config):
