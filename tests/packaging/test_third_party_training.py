@@ -18,7 +18,9 @@ def with_torch(installed, project):
     device = project.parent / "torch_npu"
     ours = template.find()
     names = Names("acme", "acme", "npu", "acmert")
-    template.write(Template(ours.root / "torch_gcu", ours.names, (), ()), names, device, {}, {})
+    # What an installation in the checkout has left there is not a source.
+    built = ("build", "dist", "*.so", "*.egg-info")
+    template.write(Template(ours.root / "torch_gcu", ours.names, built, ()), names, device, {}, {})
     build_wheel(
         device,
         "--no-isolation",
