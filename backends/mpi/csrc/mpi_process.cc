@@ -1,0 +1,134 @@
+// See mpi_process.h.
+#include "mpi_process.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <hvd/backend.hpp>
+
+#include "mpi_api.h"
+#include "mpi_lane.h"
+
+namespace {
+
+enum Level { kUnknown, kSingle, kFunneled, kSerialized, kMultiple };
+
+std::atomic<Level> g_level{kUnknown};
+std::atomic<bool> g_one_thread{true};
+std::atomic<bool> g_damaged{false};
+std::atomic<int> g_stuck{0};
+pid_t g_owner = 0;  // of MPI_Finalize: the process that has initialised it, through us
+
+// Never destroyed: its thread lives as long as the process.
+Lane& lane() {
+  static Lane* lane = new Lane;
+  return *lane;
+}
+
+bool is(int (*question)(int*)) {
+  int flag = 0;
+  question(&flag);
+  return flag != 0;
+}
+
+Level level_of(int provided) {
+  if (provided >= mpi().thread_multiple) return kMultiple;
+  if (provided >= mpi().thread_serialized) return kSerialized;
+  return provided >= mpi().thread_funneled ? kFunneled : kSingle;
+}
+
+bool threads_disabled() {
+  const char* text = std::getenv("HOROVOD_MPI_THREADS_DISABLE");
+  return text != nullptr && std::atoi(text) != 0;
+}
+
+const char* name_of(Level level) {
+  constexpr const char* kNames[] = {"", "single", "funneled", "serialized", "multiple"};
+  return kNames[level];
+}
+
+// A rank that fails must not wait for the others in MPI_Finalize: the launcher sees that it has gone without, and
+// ends the job. One that succeeds waits for those who still work, as MPI programs do, and for as long as they work: to
+// go without MPI_Finalize has Open MPI kill them as failed, and MPICH end them with the exit status of success.
+void end_mpi(int status, void*) {
+  if (getpid() != g_owner || status != 0 || g_stuck.load() != 0 || is(mpi().Finalized)) return;
+  constexpr int64_t kPatience = 3'000'000'000;
+  try {
+    lane().run_until(g_damaged.load() ? now_ns() + kPatience : HVD_NO_DEADLINE, [] { mpi().Finalize(); });
+  } catch (...) {
+    // There is nobody left to tell.
+  }
+}
+
+void initialise(int64_t deadline_ns) {
+  const int wanted = threads_disabled() ? mpi().thread_single : mpi().thread_multiple;
+  auto provided = std::make_shared<int>(0);
+  const bool over = lane().run_until(deadline_ns, [provided, wanted] {
+    check_mpi(mpi().Init_thread(nullptr, nullptr, wanted, provided.get()), "Init_thread");
+    // Ours to decide, as long as the program does not use MPI: an error is an answer, not the end of the process.
+    mpi().Comm_set_errhandler(mpi().comm_world, mpi().errors_return);
+  });
+  if (!over) {
+    mpi_is_damaged();
+    throw hvd::Error(HVD_E_TIMEOUT, "MPI_Init_thread did not return: not all processes of the job have come to it");
+  }
+  g_owner = getpid();
+  on_exit(end_mpi, nullptr);
+  g_level = level_of(*provided);
+}
+
+// MPI is the program's (mpi4py's). Below SERIALIZED only its own thread may call, and that is not ours.
+void adopt() {
+  int provided = 0;
+  check_mpi(mpi().Query_thread(&provided), "Query_thread");
+  const Level level = level_of(provided);
+  if (level < kSerialized) {
+    throw hvd::Error(HVD_E_UNAVAILABLE,
+                     std::string("the program has initialised MPI with the thread level '") + name_of(level) +
+                         "', which allows calls of its own thread only. Initialise it with MPI_THREAD_MULTIPLE "
+                         "(mpi4py: rc.thread_level = 'multiple', the default), or let hvd.init() come first");
+  }
+  g_level = level;
+}
+
+}  // namespace
+
+void begin_mpi(int64_t deadline_ns) {
+  if (g_level.load() != kUnknown && !is(mpi().Finalized)) return;
+  if (is(mpi().Finalized)) {
+    throw hvd::Error(HVD_E_UNAVAILABLE,
+                     "the program has called MPI_Finalize, after which MPI cannot be used again in this process");
+  }
+  if (is(mpi().Initialized)) {
+    adopt();
+  } else {
+    initialise(deadline_ns);
+  }
+  g_one_thread = threads_disabled() || g_level.load() != kMultiple;
+}
+
+bool mpi_any_thread() { return !g_one_thread.load(); }
+
+void with_mpi(const std::function<void()>& body) {
+  const auto checked = [&body] {
+    if (is(mpi().Finalized)) {
+      throw hvd::Error(HVD_E_INVALID,
+                       "the program has called MPI_Finalize while Horovod was still using MPI; call "
+                       "hvd.shutdown() before it",
+                       HVD_EF_COMM_DEAD);
+    }
+    body();
+  };
+  mpi_any_thread() ? checked() : lane().run(checked);
+}
+
+bool with_mpi_until(int64_t deadline_ns, std::function<void()> body) {
+  return mpi_any_thread() ? run_detached_until(deadline_ns, std::move(body))
+                          : lane().run_until(deadline_ns, std::move(body));
+}
+
+std::string mpi_thread_level() { return name_of(g_level.load()); }
+
+void mpi_is_damaged() { g_damaged = true; }
+void mpi_call_is_stuck(int change) { g_stuck += change; }

@@ -1,0 +1,69 @@
+"""Jobs of mpirun on two hosts: network namespaces with names of their own, reached by a remote shell."""
+
+import pytest
+from launchers import first_by
+
+pytestmark = [pytest.mark.mpi, pytest.mark.netns, pytest.mark.timeout(120)]
+
+# What ssh would do: HOST and a command for its shell. Namespaces share the machine's name unless they are given one.
+SHELL = """#!/bin/sh
+while [ "${1#-}" != "$1" ]; do shift; done
+host=$1; shift
+exec ip netns exec "$host" unshare --uts sh -c "hostname $host; $*"
+"""
+PROGRAM = """
+import numpy as np, hvd_core
+hvd_core.init()
+rank, size = hvd_core.rank(), hvd_core.size()
+assert (hvd_core.local_size(), hvd_core.cross_size()) == (2, 2)
+for count in (7, 300_000, 3_000_000):
+    got = hvd_core.allreduce(np.full(count, rank + 1.0, np.float32), op=hvd_core.Sum)
+    assert (got == 10).all(), got
+got = hvd_core.allgather(np.full((rank + 1, 2), rank, np.int64))
+assert got[:, 0].tolist() == [0, 1, 1, 2, 2, 2, 3, 3, 3, 3]
+assert hvd_core.broadcast(np.full(5, rank), root_rank=3).tolist() == [3] * 5
+if rank == 0:
+    row = hvd_core.backend_report()[0]
+    print("over", row.backend, flush=True)
+hvd_core.shutdown()
+print("done", flush=True)
+"""
+
+
+def across(mpi_job, network, tmp_path):
+    """Words of mpirun for two ranks on each of two hosts, itself on the first."""
+    shell = tmp_path / "shell"
+    shell.write_text(SHELL)
+    shell.chmod(0o755)
+    first, second = (host.name for host in network)
+    begin = [*network[0].enter, "unshare", "--uts", "sh", "-c", f'hostname {first}; exec "$@"', "sh"]
+    if mpi_job.kind == "MPICH":
+        return [
+            *begin,
+            *mpi_job.mpirun,
+            "-launcher",
+            "rsh",
+            "-launcher-exec",
+            shell,
+            "-hosts",
+            f"{first}:2,{second}:2",
+        ]
+    agent = ["--mca", "plm_rsh_agent", shell, "--mca", "btl_tcp_if_include", "eth0"]
+    agent += ["--map-by", "ppr:2:node"]  # told that it may oversubscribe, it would fill the first host
+    return [*begin, *mpi_job.mpirun, *agent, "-H", f"{first}:2,{second}:2"]
+
+
+@pytest.mark.parametrize("backend", ["mpi", "shm,mpi"])
+def test_two_hosts(mpi_job, hosts, tmp_path, backend):
+    pytest.importorskip("mpi4py", reason="the ranks of mpirun meet over hosts by it")
+    mpi_job.mpirun = across(mpi_job, hosts(2), tmp_path)
+    done = mpi_job.run(PROGRAM, size=4, HOROVOD_BACKEND=backend)
+    over = {"mpi": "over mpi", "shm,mpi": "over shm x mpi"}[backend]
+    assert over in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("backend", ["shm,mpi"])
+@first_by("mpich")
+def test_two_simulated_hosts(mpi_job, backend):
+    done = mpi_job.run(PROGRAM, size=4, HOROVOD_BACKEND=backend, HOROVOD_SIMULATED_HOSTS="0,0,1,1")
+    assert "over shm x mpi" in done.stdout
