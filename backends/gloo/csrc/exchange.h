@@ -1,0 +1,31 @@
+// What every rank of a communicator has to tell the others before they are connected, through the job's store.
+//
+// One round: everybody gives a text to rank 0, which gives all of them to everybody. For the thread that creates the
+// communicator.
+#pragma once
+
+#include <cstdint>
+#include <hvd/backend.hpp>
+#include <string>
+#include <vector>
+
+namespace hvd::gloo_backend {
+
+class Exchange {
+ public:
+  explicit Exchange(const CommInit& init) : init_(init) {}
+
+  // Everybody's text, by rank; collective. Throws HVD_E_TIMEOUT at the deadline, or HVD_E_REMOTE with what rank 0 said
+  // when it gave up.
+  std::vector<std::string> round(const std::string& name, const std::string& mine);
+  // Takes away what the rounds have left in the store; on rank 0 once all ranks are known to have read it.
+  void forget();
+
+ private:
+  std::vector<std::string> collect(const std::string& name, const std::string& mine);
+
+  const CommInit& init_;
+  std::vector<std::string> tables_;
+};
+
+}  // namespace hvd::gloo_backend

@@ -1,0 +1,63 @@
+// The thread of a communicator on which Gloo's collectives block, one after the other; asleep when there are none.
+//
+// post, test and wait come from the host's threads, one at a time; abort and failure from any. An operation that fails
+// ends the communicator: all that are behind it, and all later ones, fail with what it failed with.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "errors.h"
+#include "mesh.h"
+
+namespace hvd::gloo_backend {
+
+class Worker {
+ public:
+  using Body = std::function<void()>;  // blocks in Gloo
+  struct Job {
+    const char* what;
+    Body body;
+    int64_t deadline_ns;
+    bool done = false;
+    Failure failure;
+  };
+
+  // `timeout_s`: that a message may be waited for; 0: as long as the operation has.
+  Worker(std::shared_ptr<Mesh> mesh, int32_t timeout_s, void* notify_token);
+  ~Worker() { stop(); }
+
+  std::shared_ptr<Job> post(const char* what, int64_t deadline_ns, Body body);
+  // Both throw what the job failed with. test never sleeps, wait does until `deadline_ns`.
+  bool test(Job& job);
+  bool wait(Job& job, int64_t deadline_ns);
+
+  void abort();
+  Failure failure();
+  // Interrupts what runs and ends the thread.
+  void stop();
+
+ private:
+  void main();
+  void run(Job& job);
+  bool ended(Job& job);
+
+  const std::shared_ptr<Mesh> mesh_;
+  const std::chrono::milliseconds patience_;
+  void* const notify_token_;
+  std::mutex mutex_;
+  std::condition_variable posted_, finished_;
+  std::deque<std::shared_ptr<Job>> queue_;
+  Failure failure_;  // of the communicator
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace hvd::gloo_backend
