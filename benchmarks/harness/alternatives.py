@@ -44,6 +44,15 @@ def tcp_face(size: int) -> Spec:
     return Spec("tcp", "NumPy face over the tcp backend", ["ours.py", "numpy"], horovodrun(size), env=env)
 
 
+def ours_over_gloo(size: int) -> Spec:
+    need("hvd_core._core", "install this project into the environment (make train does)")
+    need("hvd_backend_gloo", "install backends/gloo into the environment (make test does)")
+    env = {"HOROVOD_BACKEND": "gloo"}
+    return Spec(
+        "over-gloo", "NumPy face over the gloo backend", ["ours.py", "numpy"], horovodrun(size), env=env
+    )
+
+
 def levels_face(size: int) -> Spec:
     """As between two hosts, all on this machine: the lower half of the ranks is one of them."""
     need("hvd_core._core", "install this project into the environment (make train does)")
@@ -119,6 +128,7 @@ MAKERS = {
     "torch": torch_face,
     "numpy": numpy_face,
     "tcp": tcp_face,
+    "over-gloo": ours_over_gloo,
     "levels": levels_face,
     "table": table,
     "gloo": gloo,
@@ -130,7 +140,7 @@ MAKERS = {
 }
 NAMES = list(MAKERS)
 # What is measured when nothing is named: the alternatives within a host.
-DEFAULT = [name for name in NAMES if name not in ("tcp", "levels")]
+DEFAULT = [name for name in NAMES if name not in ("tcp", "over-gloo", "levels")]
 
 
 def spec_of(name: str, size: int) -> Spec:

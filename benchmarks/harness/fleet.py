@@ -93,9 +93,13 @@ class Team:
             raise
 
     def _start(self, timeout: float) -> None:
-        path = str(self.scratch / "socket")
         with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(path)
+            # A folder's path may be longer than a socket's name can be; the ranks are in the folder.
+            folder = os.open(self.scratch, os.O_PATH | os.O_DIRECTORY)
+            try:
+                listener.bind(f"/proc/self/fd/{folder}/socket")
+            finally:
+                os.close(folder)
             listener.listen(self.size)
             listener.settimeout(0.2)
             env = dict(os.environ, **self.spec.env)
@@ -104,7 +108,7 @@ class Team:
                     [str(build.ROOT / "benchmarks"), os.environ.get("PYTHONPATH", "")]
                 ).rstrip(":"),
                 HVD_BENCH_NAME=self.spec.name,
-                HVD_BENCH_SOCKET=path,
+                HVD_BENCH_SOCKET="socket",
                 HVD_BENCH_SCRATCH=str(self.scratch),
                 HVD_BENCH_SHARED=f"/proc/{os.getpid()}/fd/{self.memfd}",
                 HVD_BENCH_BARRIER=str(build.native("memory")),

@@ -1,0 +1,7 @@
+// The backend's name, its device class and its communicator class; hvd_backend_entry_v1 comes of it.
+#include <hvd/backend.hpp>
+
+#include "cuda_device.h"
+#include "nccl_comm.h"
+
+HVD_BACKEND(nccl, CudaDevice, NcclComm)

@@ -1,0 +1,73 @@
+// Devices, streams, events and memory of CUDA, by its driver's interface, as hvd::Device wants them. Any thread; every
+// method runs with the device's context current on the calling thread (CudaScope).
+#pragma once
+
+#include <hvd/backend.hpp>
+#include <memory>
+
+#include "cuda_api.h"
+
+class CudaKernels;
+
+// For as long as it lives, the calling thread has this context current, and may make calls that CUDA otherwise forbids
+// while some thread of the process captures a stream into a graph: none of ours ends up in anybody's graph. Then it has
+// what it had before: the thread may be the user's.
+class CudaScope {
+ public:
+  explicit CudaScope(CUcontext context);
+  ~CudaScope();
+  CudaScope(const CudaScope&) = delete;
+
+ private:
+  bool pushed_ = false;
+  int mode_before_ = CU_STREAM_CAPTURE_MODE_RELAXED;
+};
+
+class CudaDevice : public hvd::Device<CudaDevice> {
+ public:
+  static constexpr const char* device_type = "cuda";
+  using Stream = CUstream;  // NULL is the legacy default stream, 2 the calling thread's default stream
+  using Event = CUevent;
+
+  // Devices that this process sees; 0 where CUDA works and there is none. Throws HVD_E_UNAVAILABLE without CUDA.
+  static int32_t count();
+  // Takes the context that frameworks use, too, or the one it is given.
+  explicit CudaDevice(const hvd::DeviceInit& init);
+  ~CudaDevice();
+  CudaScope make_current() const { return CudaScope(context_); }
+  hvd_device_props props();
+
+  // priority: below 0 before others, as far as the device knows such.
+  Stream stream_create(int32_t priority);
+  void stream_destroy(Stream stream);
+  bool stream_query(Stream stream);
+  bool stream_sync(Stream stream, int64_t deadline_ns);
+  void stream_wait_event(Stream stream, Event event);
+
+  Event event_create(int32_t flags);
+  void event_destroy(Event event);
+  void event_record(Event event, Stream stream);
+  bool event_query(Event event);
+  bool event_wait(Event event, int64_t deadline_ns);
+  int64_t event_elapsed_ns(Event from, Event to);
+
+  void* mem_alloc(int32_t kind, uint64_t bytes);
+  void mem_free(void* base, int32_t kind);
+  static hvd::MemInfo mem_query(const void* p);
+
+  void copy(Stream stream, hvd_buf dst, hvd_buf src, uint64_t bytes);
+  // Without kernels that the device can run: copies one by one, and HVD_E_UNSUPPORTED for the others.
+  void batched_copy_scale(Stream stream, const hvd::CopyItems& items);
+  void reduce_local(Stream stream, hvd_buf inout, hvd_buf in, uint64_t count, int32_t dtype, int32_t op);
+
+  CUcontext context() const { return context_; }
+  CUdevice device() const { return device_; }
+
+ private:
+  int attribute(int which) const;
+
+  CUdevice device_ = 0;
+  CUcontext context_ = nullptr;
+  bool retained_ = false;
+  std::unique_ptr<CudaKernels> kernels_;
+};

@@ -1,0 +1,131 @@
+// One communicator of the library's, from its making to its end, and whoever is in a call with it meanwhile.
+//
+// NCCL's calls can last as long as a peer likes, and this backend's may not. So joining, finalizing, aborting and
+// destroying go on in threads of their own, which keep the handle alive; what the host calls waits for them until a
+// deadline and then goes on without them. begin(), created(), run(), the groups, finalize() and end() are the host's,
+// one at a time; abort() and async_error() are for any thread.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "cuda_device.h"
+#include "nccl_api.h"
+
+class NcclHandle : public std::enable_shared_from_this<NcclHandle> {
+ public:
+  using Lock = std::unique_lock<std::timed_mutex>;
+  // What makes the communicator: ncclCommInitRankConfig or the like.
+  using Make = std::function<ncclResult_t(ncclComm_t*)>;
+
+  // Begins to make it on `device`; `call` is the name of what does. `parent`: the one that it is split off, if any,
+  // whose later calls come behind this one.
+  void begin(CudaDevice& device, const char* call, int64_t deadline_ns, Make make,
+             std::shared_ptr<NcclHandle> parent = nullptr);
+  // Whether it is made. Throws why it cannot be: HVD_E_TIMEOUT from the deadline of begin() on.
+  bool created();
+
+  // Lets `calls(Calls&)` make calls of NCCL's with the communicator, and returns when the library has enqueued them; in
+  // a group of the host's, that is at its end. Throws what fails, HVD_E_ABORTED after abort(), HVD_E_TIMEOUT.
+  class Calls;
+  template <class F>
+  void run(const char* what, int64_t deadline_ns, F&& calls);
+  void group_begin();
+  void group_end();
+  // What run() or the group has enqueued is on this stream.
+  void enqueued_on(CUstream stream) noexcept;
+
+  // NCCL's handle, for a call that already holds this one, as the joining of a child does.
+  ncclComm_t raw() const { return comm_; }
+
+  void abort();
+  void async_error();
+  // A goodbye that all ranks take part in. Throws HVD_E_TIMEOUT.
+  void finalize(int64_t deadline_ns);
+  // Whether it has begun to end.
+  bool leaving() const { return goodbye_begun_ || aborted_.load(); }
+  const std::atomic<bool>& abort_flag() const { return aborted_; }
+  // Lets go of everything; bounded in time, after abort() also local.
+  void end() noexcept;
+
+ private:
+  void join(const Make& make, const std::shared_ptr<NcclHandle>& parent);
+  ncclResult_t outcome(ncclComm_t comm, const NcclHandle* of);
+  void enters();
+  Lock enter(const char* what, int64_t deadline_ns);
+  bool settled(const char* what, int64_t deadline_ns);
+  bool at_work() const;
+  void settle(const char* what, int64_t deadline_ns);
+  void say_goodbye(int64_t deadline_ns);
+  void ended(ncclResult_t (*NcclApi::*how)(ncclComm_t)) noexcept;
+  bool wait_until(std::chrono::steady_clock::time_point until, const bool& done);
+
+  // Whoever holds it is in a call with comm_. Not held while another thread of NCCL's is waited for.
+  std::timed_mutex calls_;
+  std::atomic<ncclComm_t> comm_{nullptr};
+  Lock group_;  // held from group_begin() to group_end()
+  int64_t group_deadline_ns_ = 0;
+  std::optional<CUstream> group_stream_;
+
+  CUcontext context_ = nullptr;
+  CUevent last_ = nullptr;  // recorded behind what was enqueued last
+
+  std::atomic<bool> aborted_{false}, in_goodbye_{false};
+  bool ready_ = false, goodbye_begun_ = false;  // the host's
+
+  // What the threads have come to.
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool entered_ = false, joined_ = false, abandoned_ = false, goodbye_over_ = false, over_ = false;
+  std::exception_ptr failure_;  // of joining, then of the goodbye
+  const char* call_ = "";
+  int64_t deadline_ns_ = 0;
+};
+
+// The calls of one run(); each is checked. What has only begun is waited for at the end.
+class NcclHandle::Calls {
+ public:
+  Calls(ncclComm_t comm, bool grouped) : comm_(comm), grouped_(grouped) {}
+  ncclComm_t comm() const { return comm_; }
+  void check(ncclResult_t result, const char* call) {
+    if (result == ncclInProgress) {
+      begun_ = true;
+    } else {
+      check_nccl(result, call, comm_);
+    }
+  }
+  // Whether run() itself is within a group of the host's.
+  bool grouped() const { return grouped_; }
+  bool begun() const { return begun_; }
+
+ private:
+  const ncclComm_t comm_;
+  const bool grouped_;
+  bool begun_ = false;
+};
+
+// COMM_CALL(calls, ncclAllReduce(...)): one of them.
+#define COMM_CALL(calls, call) (calls).check(nccl().call, #call)
+
+template <class F>
+void NcclHandle::run(const char* what, int64_t deadline_ns, F&& make) {
+  if (group_.owns_lock()) {
+    Calls calls(comm_, true);
+    make(calls);
+    group_deadline_ns_ = deadline_ns;
+    return;
+  }
+  Lock lock = enter(what, deadline_ns);
+  Calls calls(comm_, false);
+  make(calls);
+  if (!calls.begun()) return;
+  lock.unlock();
+  settle(what, deadline_ns);
+}

@@ -1,0 +1,18 @@
+"""Runs a program as one rank: python own_number.py PROGRAM [ARGUMENTS]. In the environment {rank} becomes its number,
+which no launcher can do; the modules of this folder can be imported.
+"""
+
+import os
+import runpy
+import sys
+from pathlib import Path
+
+NAMES = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+
+number = next((os.environ[name] for name in NAMES if name in os.environ), "0")
+for name, value in list(os.environ.items()):
+    if "{rank}" in value:
+        os.environ[name] = value.replace("{rank}", number)
+del sys.argv[0]
+sys.path[:1] = [str(Path(sys.argv[0]).resolve().parent), str(Path(__file__).resolve().parent)]
+runpy.run_path(sys.argv[0], run_name="__main__")
