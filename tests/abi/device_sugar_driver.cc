@@ -26,6 +26,7 @@ std::string slots() {
 #define GROUP(g) false
 #define HVD_SLOT_host(name, need)
 #define HVD_SLOT_comm(name, need)
+#define HVD_SLOT_backend(name, need)
 #define HVD_SLOT_device(name, need)                                          \
   if (SLOT(t, name)) found += std::string(found.empty() ? "" : " ") + #name; \
   check(SLOT(t, name) || !(need), "required slot " #name);

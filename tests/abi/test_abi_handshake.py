@@ -11,7 +11,7 @@ ACCEPTED = {"good", "long_with_dirty_tails", "newer_minor", "only_device", "only
 
 # What the message must say; the whole of each is in one golden test below.
 REFUSED = {
-    "short_backend": "its backend table says it has 72 bytes; ABI 1.0 has 80 and a later one more",
+    "short_backend": "its backend table says it has 80 bytes; ABI 1.0 has 88 and a later one more",
     "short_comm": "its comm table says it has 168 bytes; ABI 1.0 has 176",
     "short_device": "its device table says it has 200 bytes; ABI 1.0 has 208",
     "only_a_header": "its backend table says it has 16 bytes",
@@ -147,4 +147,6 @@ def test_load_accepts_what_ships(loader, backend):
         library = backend.path()
     except BackendLoadError as error:
         pytest.skip(f"not built in this checkout: {error}")
-    assert loader(library, backend.name).startswith(backend.name + " ")
+    said = loader(library, backend.name)
+    # A checkout may have a backend whose vendor's library this machine lacks.
+    assert said.startswith((backend.name + " ", f"UNAVAILABLE {backend.name}: load: "))

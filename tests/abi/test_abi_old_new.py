@@ -16,7 +16,7 @@ APPENDED = [
     ("  hvd_rc (*mem_deregister)(hvd_comm, void* handle, hvd_error*);\n",
      "  hvd_rc (*echo)(hvd_comm, int64_t, int64_t*, hvd_error*);\n"),
     ("  uint64_t seq; /* for host->activity */\n", "  uint64_t hint;\n"),
-    ("  uint64_t max_count;\n", "  uint64_t latency_ns;\n"),
+    ("  uint64_t pack_below;\n", "  uint64_t latency_ns;\n"),
     ("  char text[992];\n", "  int64_t retry_after_ns;\n"),
     ("  const char *name, *type, *fallback, *range, *doc;\n", "  const char* since;\n"),
     ("  int32_t src_dtype, dst_dtype;\n", "  uint64_t spread;\n"),

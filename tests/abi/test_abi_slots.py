@@ -17,7 +17,7 @@ HEADER = (HVD / "backend_abi.h").read_text()
 
 def test_slots_are_those_of_the_structs_in_order():
     code = re.sub(r"/\*.*?\*/", "", HEADER, flags=re.S)
-    for table in ("host", "device", "comm"):
+    for table in ("host", "device", "comm", "backend"):
         body = re.search(rf"typedef struct hvd_{table}_api \{{(.*?)\}} hvd_{table}_api;", code, re.S).group(1)
         declared = re.findall(r"\(\*(\w+)\)\(", body)
         assert declared == [s.name for s in mirror.slots() if s.table == table]

@@ -35,6 +35,7 @@ hvd_device_props GcuDevice::props() {
   props.total_bytes = total_bytes;
   props.alignment = 128;
   hvd::set_text(props.arch, device.gcuArchName);
+  if (handles()) props.flags = HVD_DEVICE_HANDLES;
   std::ifstream numa("/sys/bus/pci/devices/" + std::string(props.pci) + "/numa_node");
   if (!(numa >> props.numa_node)) props.numa_node = -1;
   return props;
@@ -120,6 +121,16 @@ void GcuDevice::mem_free(void* base, int32_t kind) {
   } else {
     TOPS(topsHostFree(base));
   }
+}
+
+// Whether memory comes as handles, which only a piece of it can tell.
+bool GcuDevice::handles() {
+  void* base = nullptr;
+  topsPointerAttribute_t about;
+  TOPS(topsMalloc(&base, 1));
+  const topsError_t asked = eccl().topsPointerGetAttributes(&about, base);
+  TOPS(topsFree(base));
+  return asked == topsSuccess && about.memoryType == topsMemoryTypeScatter;
 }
 
 // Passes: L1.memory

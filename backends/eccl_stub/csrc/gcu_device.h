@@ -49,4 +49,7 @@ class GcuDevice : public hvd::Device<GcuDevice> {
   // What the runtime takes for `bytes` bytes that begin `skip` bytes into a buffer. The only place that knows that a
   // device pointer may be a handle, to which nothing can be added.
   static void* address(const hvd_buf& buf, uint64_t bytes, uint64_t skip = 0);
+
+ private:
+  static bool handles();
 };

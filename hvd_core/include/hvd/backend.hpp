@@ -33,136 +33,12 @@
 
 #include "hvd/backend_abi.h"
 #include "hvd/backend_detect.hpp"
+#include "hvd/backend_errors.hpp"
 
 // Hidden, for a reason beyond tidiness: default-visibility inline variables are unique in the process even across
 // RTLD_LOCAL, and one backend would then use another's host table.
 #pragma GCC visibility push(hidden)
 namespace hvd {
-
-// ------------------------------------------------------------------------------------------------------- failures
-
-// What a method throws to fail with a code of the ABI; any other exception becomes HVD_E_INTERNAL.
-struct Error : std::exception {
-  Error(hvd_rc code, std::string text, int32_t flags = 0, int64_t vendor_code = 0)
-      : code(code), flags(flags), vendor_code(vendor_code), text(std::move(text)) {}
-  const char* what() const noexcept override { return text.c_str(); }
-  hvd_rc code;
-  int32_t flags;
-  int64_t vendor_code;
-  std::string text;
-};
-
-namespace detail {
-
-// Where v1.0 of each struct ends. A host older than that does not exist.
-template <class T>
-inline constexpr size_t kFirstSize = sizeof(hvd_hdr);
-template <>
-inline constexpr size_t kFirstSize<hvd_host_api> = offsetof(hvd_host_api, notify) + sizeof(void*);
-template <>
-inline constexpr size_t kFirstSize<hvd_comm_args> = offsetof(hvd_comm_args, notify_token) + sizeof(void*);
-template <>
-inline constexpr size_t kFirstSize<hvd_coll_args> = offsetof(hvd_coll_args, seq) + sizeof(uint64_t);
-template <>
-inline constexpr size_t kFirstSize<hvd_copy_item> = offsetof(hvd_copy_item, dst_dtype) + sizeof(int32_t);
-
-inline bool all_zero(const unsigned char* p, size_t n) {
-  return std::all_of(p, p + n, [](unsigned char c) { return c == 0; });
-}
-
-}  // namespace detail
-
-// A complete copy of a struct the host passed: fields it does not know yet are zero. A field that we do not know yet
-// must be zero, or obeying the call would mean to ignore what was asked: UNSUPPORTED.
-template <class T>
-T complete(const T* given, const char* what) {
-  if (given == nullptr || given->hdr.struct_size < detail::kFirstSize<T>) {
-    throw Error(HVD_E_ABI, std::string(what) + " is NULL or shorter than ABI 1.0 has it");
-  }
-  const size_t size = given->hdr.struct_size;
-  if (size > sizeof(T) &&
-      !detail::all_zero(reinterpret_cast<const unsigned char*>(given) + sizeof(T), size - sizeof(T))) {
-    throw Error(HVD_E_UNSUPPORTED, std::string(what) + " uses a field newer than this backend, which is built for " +
-                                       "ABI " + std::to_string(HVD_ABI_MAJOR) + "." + std::to_string(HVD_ABI_MINOR));
-  }
-  T mine;
-  std::memset(&mine, 0, sizeof(mine));
-  std::memcpy(&mine, given, std::min(size, sizeof(T)));
-  return mine;
-}
-
-// Element i of an array of structs, whose elements are as long as the first says.
-template <class T>
-const T* element(const T* first, uint64_t i) {
-  return reinterpret_cast<const T*>(reinterpret_cast<const char*>(first) + i * first->hdr.struct_size);
-}
-
-// Fills the caller's out-struct as far as the caller knows it; its header stays.
-template <class T>
-void give(T* out, const T& mine) {
-  if (out == nullptr || out->hdr.struct_size <= sizeof(hvd_hdr)) return;
-  const size_t size = std::min<size_t>(out->hdr.struct_size, sizeof(T));
-  std::memcpy(reinterpret_cast<char*>(out) + sizeof(hvd_hdr), reinterpret_cast<const char*>(&mine) + sizeof(hvd_hdr),
-              size - sizeof(hvd_hdr));
-}
-
-inline hvd_rc fail(hvd_error* out, hvd_rc code, const char* text, int32_t flags = 0, int64_t vendor_code = 0) noexcept {
-  hvd_error mine;
-  std::memset(&mine, 0, sizeof(mine));
-  mine.code = code;
-  mine.flags = flags;
-  mine.vendor_code = vendor_code;
-  std::strncpy(mine.text, text, sizeof(mine.text) - 1);
-  give(out, mine);
-  return code;
-}
-
-// A vendor's result codes as a table: one row for each code the library documents, 0 being success. Usually in a file
-// of its own, <name>_errors.inc. A code without a row is HVD_E_INTERNAL; its number is kept either way.
-struct ErrorRow {
-  int64_t vendor_code;
-  const char* name;
-  hvd_rc code;
-  int32_t flags;
-};
-class ErrorTable {
- public:
-  // `library` is its name for messages; both outlive the table.
-  template <size_t N>
-  constexpr ErrorTable(const char* library, const ErrorRow (&rows)[N])
-      : library_(library), begin_(rows), end_(rows + N) {}
-
-  // Throws unless `result` is 0. `call` is what was called, `detail` what the library says about it (may be NULL).
-  void check(int64_t result, const char* call, const char* detail = nullptr) const {
-    if (result == 0) return;
-    const ErrorRow* row = std::find_if(begin_, end_, [&](const ErrorRow& r) { return r.vendor_code == result; });
-    const bool known = row != end_;
-    std::string text = std::string(call) + ": " + library_ + " returned " + (known ? row->name : "an unknown code") +
-                       " (" + std::to_string(result) + ")";
-    if (detail != nullptr && *detail != '\0') text += std::string(": ") + detail;
-    throw Error(known ? row->code : HVD_E_INTERNAL, std::move(text), known ? row->flags : 0, result);
-  }
-
- private:
-  const char* library_;
-  const ErrorRow *begin_, *end_;
-};
-
-// Runs a thunk's body; no exception leaves it.
-template <class F>
-hvd_rc guarded(hvd_error* out, F&& body) noexcept {
-  try {
-    return body();
-  } catch (const Error& e) {
-    return fail(out, e.code > HVD_INPROGRESS ? e.code : HVD_E_INTERNAL, e.text.c_str(), e.flags, e.vendor_code);
-  } catch (const std::bad_alloc&) {
-    return fail(out, HVD_E_NOMEM, "out of memory");
-  } catch (const std::exception& e) {
-    return fail(out, HVD_E_INTERNAL, e.what());
-  } catch (...) {
-    return fail(out, HVD_E_INTERNAL, "the backend threw something that is no std::exception");
-  }
-}
 
 // ------------------------------------------------------------------------------------------------------- the host
 
@@ -228,6 +104,8 @@ class Store {
     return now;
   }
   void del(const char* key) { check(host->store_del(handle_, key, prepare())); }
+  // What the host's slots take, for code that calls them itself.
+  void* handle() const { return handle_; }
 
  private:
   hvd_error* prepare() {
@@ -246,6 +124,12 @@ class Store {
 
 // ------------------------------------------------------------------------------------------------- what methods see
 
+namespace detail {
+// The device table of this backend, whether made from class D or written by hand; NULL without one.
+template <class D>
+const hvd_device_api* device_table();
+}  // namespace detail
+
 // Everything a communicator's constructor may want. All of it is copied, so it may be kept, except the store, which
 // is valid during construction (and until created() is true) only.
 struct CommInit {
@@ -259,11 +143,19 @@ struct CommInit {
         device(a.device),
         deadline_ns(a.deadline_ns),
         notify_token(a.notify_token),
+        device_api(a.device_api),
         store(a.store) {}
-  // The device of this backend's own device class D that the communicator works on.
+  // The device of this backend's own device class D that the communicator works on. Throws for one that another
+  // backend has opened: that is not a D.
   template <class D>
   D& device_as() const {
     if (device == nullptr) throw Error(HVD_E_INVALID, "this communicator is for device memory and got no device");
+    // Hosts from before device_api gave devices of the backend's own only.
+    if (device_api != nullptr && device_api != detail::device_table<D>()) {
+      throw Error(HVD_E_UNSUPPORTED, std::string("the ") + device_api->device_type +
+                                         " device was opened by another backend; communicators of this one work on "
+                                         "devices that it has opened itself");
+    }
     return *reinterpret_cast<D*>(device);
   }
   std::string key, id;
@@ -272,6 +164,7 @@ struct CommInit {
   hvd_device device;
   int64_t deadline_ns;
   void* notify_token;
+  const hvd_device_api* device_api;  // the table that opened `device`, maybe another backend's
   mutable Store store;
 };
 
@@ -304,6 +197,10 @@ class Coll {
   template <class D>
   auto stream() const {
     return native_stream<D>(args_.stream);
+  }
+  // The same on a device that another backend's table has opened (CommInit::device_api); NULL where that has none.
+  void* foreign_stream(const hvd_device_api* api) const {
+    return HVD_HAS(api, hvd_device_api, stream_native) ? api->stream_native(args_.stream) : nullptr;
   }
   double prescale() const { return args_.prescale == 0 ? 1 : args_.prescale; }
   double postscale() const { return args_.postscale == 0 ? 1 : args_.postscale; }
@@ -345,10 +242,14 @@ struct NoComm {};  // for a backend with a device table only
 //   void abort()                any thread, never blocks
 //   bool created()              creation goes on after the constructor; true when finished
 //   void finalize(int64_t deadline_ns);   void async_error() (throws what went wrong)
-//   void group_begin(), group_end();      T(T& parent, const CommInit&), for split
+//   void group_begin(), group_end();      T(T& parent, const CommInit&), for split: also where size is 0, for what the
+//                               others need of a rank that is in no part; that object is destroyed at once
 //   void* mem_register(const hvd_buf&);   void mem_deregister(void*)
 //   static uint64_t id_bytes(); static void id_create(void* id)
 //   static hvd_coll_caps query(const Coll&)       when the sets above cannot express the answer
+//   hvd_coll_caps query_made(const Coll&) const   the same of one communicator, where that depends on whose memory it
+//                               was made for; may throw HVD_E_UNSUPPORTED with the reason. Any thread
+//   static std::string info(const std::string& key)   a fact for reports, "" where it is not known. Any thread
 //   static void load()          opens the vendor's library; before all else, may throw HVD_E_UNAVAILABLE
 //   static constexpr const char *tag, *version;   static const char* vendor_lib()
 //   static constexpr hvd_option options[]         made with hvd::make_option

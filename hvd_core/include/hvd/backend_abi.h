@@ -4,13 +4,15 @@
  * engine ("host") calls the tables; the plugin calls the host through hvd_host_api. Nothing else crosses the border.
  *
  * Threads
- *   T1  create, split, collective, req_test, req_wait, req_free, finalize and destroy on one device are serialised by
- *       the host, but may come from changing threads.
- *   T2  abort, async_error, query and event_query may come from any thread at any time.
+ *   T1  The host makes one call at a time into the communicators of one device (or of host memory), and one at a time
+ *       into the table of a device, but from changing threads; a call of the one kind may meet one of the other.
+ *   T2  abort, async_error, query, event_query, mem_query, count, stream_native, id_bytes and info may come from any
+ *       thread at any time; so may event_wait and stream_sync, several at once and beside all other calls.
  *   T3  no call waits for another rank except create, split, finalize, stream_sync, event_wait and req_wait; these
- *       honour the deadline they are given.
+ *       honour the deadline they are given. What is marked HVD_COLL_AGREED may also block in collective, group_end and
+ *       req_test, until its deadline or an abort; the first operations of a communicator may block there in any case.
  *   T4  a plugin's own thread announces itself with host->thread_enter before its first host call.
- *   T5  after abort, destroy is local and bounded in time.
+ *   T5  after abort, destroy is local and bounded in time. A create that nobody waits for any more may still run then.
  *
  * Versions
  *   The major is in the entry symbol's name; the minor is the size of the structs. Structs only grow, at the end.
@@ -18,7 +20,10 @@
  *   most out->hdr.struct_size bytes. Arrays of structs are walked with the first element's hdr.struct_size as stride.
  *   A zero in a field always means the behaviour from before the field existed. A callee that is handed a struct
  *   longer than it knows answers HVD_E_UNSUPPORTED unless every byte beyond what it knows is zero.
- *   There is no hidden padding (-Wpadded is an error in the tests), so sizeof(T) is the end of T's last field.
+ *   Numbers (element types, reductions, collectives, kinds of memory, codes) grow likewise: one that a callee does not
+ *   know is HVD_E_UNSUPPORTED or HVD_E_INVALID, in query as in the call itself, and changes nothing. Bits of `flags`
+ * that it does not know are advice, and ignored. There is no hidden padding (-Wpadded is an error in the tests), so
+ * sizeof(T) is the end of T's last field.
  *
  * Deadlines are absolute CLOCK_MONOTONIC nanoseconds; 0 asks for the host's default, HVD_NO_DEADLINE for none.
  */
@@ -36,7 +41,8 @@
 extern "C" {
 #endif
 
-/* First member of every struct. `ext` may chain optional structs; NULL where there are none. */
+/* First member of every struct. `ext` is NULL in this minor: there for experiments, whose structs begin with a hvd_hdr
+ * and a uint64_t that tells what they are. Whoever does not know what hangs there goes by as if it were NULL. */
 typedef struct hvd_hdr {
   uint32_t struct_size;
   uint16_t major, minor;
@@ -104,11 +110,14 @@ enum {
   HVD_COLL_COUNT = 9
 };
 
+/* DEVICE: the device's own. PINNED: the host's, and the device copies from and to it by itself. HOST: any of the
+ * host's. MANAGED: moves between both. REGISTERED: the device's own, made so that communicators can mem_register it. */
 enum { HVD_MEM_DEVICE = 1, HVD_MEM_PINNED = 2, HVD_MEM_HOST = 3, HVD_MEM_MANAGED = 4, HVD_MEM_REGISTERED = 5 };
 
 /* What a communicator table declares in `caps`. */
 enum {
-  HVD_CAP_STREAM = 1u << 0,      /* collective() enqueues on args->stream and returns HVD_OK */
+  HVD_CAP_STREAM = 1u << 0,      /* collective() enqueues on args->stream and returns HVD_OK; on host memory (no stream)
+                                    it is complete then */
   HVD_CAP_REQUEST = 1u << 1,     /* collective() returns a request that req_test/req_wait drive */
   HVD_CAP_VECTORED = 1u << 2,    /* takes n_bufs > 1; otherwise the host packs */
   HVD_CAP_GROUP_SAME = 1u << 3,  /* group_begin/group_end around calls of one kind */
@@ -127,7 +136,8 @@ enum { HVD_LOG_TRACE = 0, HVD_LOG_DEBUG = 1, HVD_LOG_INFO = 2, HVD_LOG_WARN = 3,
 
 /* --------------------------------------------------------------------------------------------------- small structs */
 
-/* Owned by the caller, who sets hdr.struct_size; filled only when a call fails. */
+/* Owned by the caller, who sets hdr.struct_size; filled only when a call fails. A plugin is never given NULL for one,
+ * and may give NULL itself. Texts end in a NUL. */
 typedef struct hvd_error {
   hvd_hdr hdr;
   int32_t code, flags;
@@ -155,14 +165,17 @@ typedef struct hvd_host_api {
   hvd_hdr hdr;
   void (*log)(int32_t level, const char* file, int32_t line, const char* text);
   /* Key-value rendezvous; `store` comes from hvd_comm_args. Keys are private to the communicator being created. get
-   * waits until the key exists or the deadline passes; *n is the capacity on entry, the size on return. */
+   * waits until the key exists or the deadline passes; *n is the capacity on entry, the size on return, also with the
+   * HVD_E_INVALID of a value that does not fit. */
   hvd_rc (*store_set)(void* store, const char* key, const void* p, uint64_t n, hvd_error*);
   hvd_rc (*store_get)(void* store, const char* key, void* p, uint64_t* n, int64_t deadline_ns, hvd_error*);
   hvd_rc (*store_add)(void* store, const char* key, int64_t delta, int64_t* now, hvd_error*);
   hvd_rc (*store_del)(void* store, const char* key, hvd_error*);
-  /* Value of one of the plugin's own options as text; *n as in store_get. HVD_E_UNAVAILABLE when unset. */
+  /* Value of one of the plugin's own options as text that ends in a NUL, which *n counts; *n as in store_get.
+   * HVD_E_UNAVAILABLE when unset. */
   hvd_rc (*option)(const char* key, char* text, uint64_t* n);
   void (*thread_enter)(const char* role);
+  /* A phase of the operation with this seq begins (1) or ends (0); phases of one operation may nest. */
   void (*activity)(hvd_comm, uint64_t seq, const char* phase, int32_t begin_end);
   /* Completion learnt on a thread of the plugin's own: the host calls req_test or event_query soon. */
   void (*notify)(void* token);
@@ -170,18 +183,34 @@ typedef struct hvd_host_api {
 
 /* ------------------------------------------------------------------------------------------------------- devices */
 
+/* What a device says of itself in hvd_device_props.flags. */
+enum {
+  HVD_DEVICE_HANDLES = 1 << 0 /* `base` of its memory is a handle: nobody but this table can follow it */
+};
+
+/* What is not known is 0 or "". A NUMA node that is not known is -1. */
 typedef struct hvd_device_props {
   hvd_hdr hdr;
   uint64_t free_bytes, total_bytes;
-  int32_t numa_node, reserved0; /* claimable by a future minor */
+  int32_t numa_node, flags;
+  /* The device works best on addresses that are multiples of `alignment` (a power of two, or 0), and takes this many
+   * items in one batched_copy_scale (0: any number). */
   uint32_t alignment, batch_limit;
-  char pci[32], uuid[48], arch[48];
+  char pci[32], uuid[48], arch[48]; /* "0000:3b:00.0", the vendor's own, "sm_90" */
 } hvd_device_props;
 
+/* Flags of event_create. Without any it is for order alone, which runtimes have cheaper. */
+enum {
+  HVD_EVENT_TIMING = 1 << 0 /* event_elapsed_ns may be asked about it; HVD_E_INVALID may be the answer otherwise */
+};
+
+/* `count` elements, each made dst_dtype, times `scale` where that is neither 0 nor 1. Between equal types unscaled,
+ * bits pass as they are, at any address; elements that are converted or scaled lie at multiples of their size. No two
+ * items of a call overlap, so that they may go in any order; src and dst of one may be the same buffer. */
 typedef struct hvd_copy_item {
   hvd_hdr hdr;
   hvd_buf src, dst;
-  double scale; /* 0 means 1 */
+  double scale;
   uint64_t count;
   int32_t src_dtype, dst_dtype;
 } hvd_copy_item;
@@ -190,10 +219,12 @@ typedef struct hvd_device_api {
   hvd_hdr hdr;
   const char* device_type; /* "cuda", "gcu", "cpu" */
   hvd_rc (*count)(int32_t*, hvd_error*);
-  hvd_rc (*open)(int32_t ordinal, void* native_context, hvd_device*, hvd_error*);
+  hvd_rc (*open)(int32_t ordinal, void* native_context, hvd_device*, hvd_error*); /* context: NULL for the usual one */
   hvd_rc (*close)(hvd_device, hvd_error*);
   hvd_rc (*props)(hvd_device, hvd_device_props*, hvd_error*);
-  hvd_rc (*stream_create)(hvd_device, int32_t priority, hvd_stream*, hvd_error*);
+  hvd_rc (*stream_create)(hvd_device, int32_t priority, hvd_stream*, hvd_error*); /* below 0: before others; 0: usual */
+  /* `native` stays the caller's, and may be gone before its wrapper: that is only used as long as `native` lives, and
+   * destroying it does not touch `native`. One native stream may be wrapped more than once. */
   hvd_rc (*stream_wrap)(hvd_device, void* native, hvd_stream*, hvd_error*);
   void* (*stream_native)(hvd_stream);
   hvd_rc (*stream_wait_event)(hvd_stream, hvd_event, hvd_error*);
@@ -208,27 +239,44 @@ typedef struct hvd_device_api {
   hvd_rc (*event_destroy)(hvd_event, hvd_error*);
   hvd_rc (*mem_alloc)(hvd_device, int32_t kind, uint64_t bytes, hvd_mem*, hvd_buf*, hvd_error*);
   hvd_rc (*mem_free)(hvd_mem, hvd_error*);
-  hvd_rc (*mem_query)(const void* p, int32_t* kind, int32_t* ordinal, hvd_error*);
+  hvd_rc (*mem_query)(const void* p, int32_t* kind, int32_t* ordinal, hvd_error*); /* ordinal of the host's: -1 */
+  /* Enqueued, all three: memory stays as it is until the stream has come that far; the items themselves may go at once.
+   * Memory of the host's that is not PINNED may also be copied before the call returns; only `copy` is given such. What
+   * batched_copy_scale and reduce_local are given, the device reads and writes by itself: DEVICE, PINNED, MANAGED or
+   * REGISTERED memory. */
   hvd_rc (*copy)(hvd_stream, hvd_buf dst, hvd_buf src, uint64_t bytes, hvd_error*);
   hvd_rc (*batched_copy_scale)(hvd_stream, const hvd_copy_item*, uint64_t n, hvd_error*);
+  /* SUM, PROD, MIN or MAX; elements lie at multiples of their size. */
   hvd_rc (*reduce_local)(hvd_stream, hvd_buf inout, hvd_buf in, uint64_t count, int32_t dtype, int32_t op, hvd_error*);
 } hvd_device_api;
 
 /* -------------------------------------------------------------------------------------------------- communicators */
 
+/* What it points to may be read during create and split only, but for the store: that lives until neither these nor
+ * create_test answer INPROGRESS. */
 typedef struct hvd_comm_args {
   hvd_hdr hdr;
-  const char* key; /* unique for this communicator in this job; the same on all its ranks */
-  void* store;     /* for host->store_*; valid during create and split only */
+  const char* key; /* unique for this communicator in this job, for ever; the same on all its ranks */
+  void* store;     /* for host->store_* */
   const void* id;  /* from id_create on rank 0, id_bytes() long; NULL when id_bytes() is 0 */
   uint64_t id_bytes;
   const int32_t* ranks; /* world ranks of the members, in order; `size` of them */
   const int32_t* hosts; /* host index of each member */
   int32_t rank, size;   /* of this process within the communicator */
-  hvd_device device;    /* opened by this backend's own device table; NULL for host memory, or without such a table */
+  hvd_device device;    /* whose memory the communicator works on; NULL for host memory */
   int64_t deadline_ns;
   void* notify_token; /* to hand to host->notify */
+  /* The table that opened `device`: this backend's own, or another's for a type of this one's device_types. Streams and
+   * memory are that table's: look into its handles by its slots only. NULL without a device. */
+  const hvd_device_api* device_api;
 } hvd_comm_args;
+
+/* Bits of hvd_coll_args.flags; a backend may ignore any of them. */
+enum {
+  /* All members have asked for this operation, alike, and make it: a backend need not find that out again. A process
+   * makes such operations one at a time, in an order that is the same for any two that several processes share. */
+  HVD_COLL_AGREED = 1 << 0
+};
 
 /* One collective over a list of buffers that share dtype, op and scale factors.
  *   n_bufs     length of in, out and counts; 1 unless the communicator declares VECTORED; 0 for BARRIER
@@ -236,11 +284,13 @@ typedef struct hvd_comm_args {
  *   ALLGATHER       out_counts[i * size + r]: elements from rank r in out[i], in rank order; NULL: counts[i] from each
  *   REDUCESCATTER   out_counts[i * size + r]: elements that rank r receives of in[i]; NULL: counts[i] / size each
  *   ALLTOALL        in_counts[i * size + r] to rank r, out_counts[i * size + r] from rank r; NULL: counts[i] / size
- *   SEND, RECV      peer
- * in[i] equal to out[i] means in place. The host asks neither a REDUCESCATTER nor an ALLTOALL in place; a backend may
- * refuse them with HVD_E_UNSUPPORTED. Results are what a reduction in rank order gives, prescale before and postscale
- * after it; a factor of 0 means 1. The backend may read `args` and everything it points to only during the call;
- * buffers themselves stay valid until the request completes. */
+ *   BROADCAST       reads in[i] on the root only; REDUCE writes results on the root only, and may use out[i] elsewhere
+ *   SEND, RECV      peer; SEND has no `out` (NULL), RECV no `in`. BARRIER has neither
+ * in[i] equal to out[i] means in place; an ALLGATHER then finds this rank's part where it goes. The host asks neither a
+ * REDUCESCATTER nor an ALLTOALL in place; a backend may refuse them with HVD_E_UNSUPPORTED. Results are what a
+ * reduction in rank order gives, prescale before and postscale after it; a factor of 0 means 1. The backend may read
+ * `args` and everything it points to only during the call; buffers themselves stay valid until the request completes,
+ * or the stream has come that far. */
 typedef struct hvd_coll_args {
   hvd_hdr hdr;
   int32_t coll, dtype, op, flags;
@@ -259,12 +309,17 @@ typedef struct hvd_coll_args {
 
 /* The answer to query. In all calls of this kind, each buffer's address must be a multiple of `alignment` bytes (0 or
  * 1: any address), and no buffer may hold more than max_count elements, an allgather's result included (0: any number).
- * The host copies and cuts as these ask. */
+ * The host copies and cuts as these ask.
+ * pack_below is about lists in an ALLREDUCE, REDUCE or BROADCAST. In device memory, of a list for a backend that is
+ * VECTORED: buffers of fewer bytes are packed into one (0: none). In host memory, of a list for a backend that is not:
+ * those go as one, packed, the others one by one (0: all are packed). Of two backends that are asked for the same, the
+ * one with the higher score is better. */
 typedef struct hvd_coll_caps {
   hvd_hdr hdr;
   int32_t support, score;
-  uint32_t alignment, flags;
+  uint32_t alignment, flags; /* no flags yet: 0 */
   uint64_t max_count;
+  uint64_t pack_below;
 } hvd_coll_caps;
 
 typedef struct hvd_comm_api {
@@ -275,21 +330,26 @@ typedef struct hvd_comm_api {
   hvd_rc (*id_create)(void* id, hvd_error*);
   hvd_rc (*create)(const hvd_comm_args*, hvd_comm*, hvd_error*); /* may return INPROGRESS: then create_test */
   hvd_rc (*create_test)(hvd_comm, hvd_error*);
+  /* As create, out of a communicator whose ranks all make this call: each with the members of its own part, or with a
+   * `size` of 0, which asks for nothing and gets NULL. Parts share no rank; `id` is NULL. */
   hvd_rc (*split)(hvd_comm, const hvd_comm_args*, hvd_comm*, hvd_error*);
   hvd_rc (*finalize)(hvd_comm, int64_t deadline_ns, hvd_error*);
   hvd_rc (*destroy)(hvd_comm, hvd_error*);
   hvd_rc (*abort)(hvd_comm, hvd_error*); /* never blocks, idempotent; later calls return ABORTED */
   hvd_rc (*async_error)(hvd_comm, hvd_error*);
-  /* Pure function of arguments that are the same on all ranks; hvd_comm may be NULL; addresses are not looked at. The
-   * scale factors are among them: the answer for factors of 0 or 1 says nothing about others. */
+  /* Pure function of arguments that are the same on all ranks; addresses are not looked at. The scale factors are among
+   * them: the answer for factors of 0 or 1 says nothing about others. Without a communicator (NULL): what one of this
+   * backend serves at best; with one: what it serves on the memory that it was made for. */
   hvd_rc (*query)(hvd_comm, const hvd_coll_args*, hvd_coll_caps*, hvd_error*);
   /* STREAM: enqueued, HVD_OK. REQUEST: HVD_OK when already complete (*req NULL), or HVD_INPROGRESS with a request. */
   hvd_rc (*collective)(hvd_comm, const hvd_coll_args*, hvd_req*, hvd_error*);
+  /* After each group_begin that answered HVD_OK comes a group_end, also after a failure or an abort. */
   hvd_rc (*group_begin)(hvd_comm, hvd_error*);
   hvd_rc (*group_end)(hvd_comm, hvd_error*);
   hvd_rc (*req_test)(hvd_req, hvd_error*);                      /* OK, INPROGRESS or an error; makes progress */
   hvd_rc (*req_wait)(hvd_req, int64_t deadline_ns, hvd_error*); /* the same, asleep until done or the deadline */
   hvd_rc (*req_free)(hvd_req);
+  /* Local. The host deregisters before it frees the buffer, and before it finalizes or destroys the communicator. */
   hvd_rc (*mem_register)(hvd_comm, hvd_buf, void** handle, hvd_error*);
   hvd_rc (*mem_deregister)(hvd_comm, void* handle, hvd_error*);
 } hvd_comm_api;
@@ -308,6 +368,10 @@ typedef struct hvd_backend_api {
   const hvd_comm_api* comm;
   const hvd_option* options;
   uint64_t option_count;
+  /* A fact about the library as it runs now, as text for reports: *text ends in a NUL, *n is the capacity on entry and
+   * the size with the NUL on return. HVD_E_INVALID when it does not fit; HVD_E_UNAVAILABLE for what is not known, or
+   * not yet. Any thread at any time; opens and starts nothing. */
+  hvd_rc (*info)(const char* key, char* text, uint64_t* n, hvd_error*);
 } hvd_backend_api;
 
 /* The one exported symbol. `host` outlives the plugin. On success *out points to a static table. */

@@ -10,7 +10,25 @@
 namespace hvd {
 namespace detail {
 
-// Each of tag, version, vendor_lib and options may stand in the communicator class or in the device class.
+HVD_METHOD(info, std::string, "static std::string info(const std::string&)",
+           T::info(std::declval<const std::string&>()))
+
+template <class C>
+hvd_rc info(const char* key, char* text, uint64_t* n, hvd_error* error) noexcept {
+  return guarded(error, [&]() -> hvd_rc {
+    if (key == nullptr || n == nullptr || (text == nullptr && *n != 0)) {
+      throw Error(HVD_E_INVALID, "info needs a key and a size, and a text when that is not 0");
+    }
+    const std::string fact = C::info(key);
+    if (fact.empty()) throw Error(HVD_E_UNAVAILABLE, std::string("there is nothing to tell of '") + key + "'");
+    const uint64_t room = std::exchange(*n, fact.size() + 1);
+    if (room < *n) throw Error(HVD_E_INVALID, "the text needs " + std::to_string(*n) + " bytes");
+    std::memcpy(text, fact.c_str(), *n);
+    return HVD_OK;
+  });
+}
+
+// Each of tag, version, vendor_lib, options and info may stand in the communicator class or in the device class.
 template <class C>
 void describe(hvd_backend_api& t) {
   if constexpr (HasTag<C>::value) t.tag = C::tag;
@@ -19,6 +37,19 @@ void describe(hvd_backend_api& t) {
   if constexpr (HasOptions<C>::value) {
     t.options = C::options;
     t.option_count = sizeof(C::options) / sizeof(C::options[0]);
+  }
+  if constexpr (has_info<C>()) t.info = &info<C>;
+}
+
+// A device class may also bring a table that was written by hand.
+template <class D>
+const hvd_device_api* device_table() {
+  if constexpr (HasTable<D>::value) {
+    return D::table();
+  } else if constexpr (!std::is_same_v<D, NoDevice>) {
+    return DeviceTable<D>::table();
+  } else {
+    return nullptr;
   }
 }
 
@@ -39,12 +70,7 @@ const hvd_backend_api* backend_table(const char* name) {
     t.vendor_lib = "";
     detail::describe<D>(t);
     detail::describe<T>(t);
-    // A device class may also bring a table that was written by hand.
-    if constexpr (detail::HasTable<D>::value) {
-      t.device = D::table();
-    } else if constexpr (!std::is_same_v<D, NoDevice>) {
-      t.device = DeviceTable<D>::table();
-    }
+    t.device = detail::device_table<D>();
     if constexpr (!std::is_same_v<T, NoComm>) t.comm = CommTable<T>::table();
     return t;
   }();

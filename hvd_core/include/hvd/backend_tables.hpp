@@ -38,6 +38,8 @@ HVD_METHOD(mem_deregister, void, "void mem_deregister(void*)",
 HVD_METHOD(id_bytes, uint64_t, "static uint64_t id_bytes()", T::id_bytes())
 HVD_METHOD(id_create, void, "static void id_create(void*)", T::id_create(static_cast<void*>(nullptr)))
 HVD_METHOD(query, hvd_coll_caps, "static hvd_coll_caps query(const hvd::Coll&)", T::query(std::declval<const Coll&>()))
+HVD_METHOD(query_made, hvd_coll_caps, "hvd_coll_caps query_made(const hvd::Coll&) const",
+           std::declval<const T&>().query_made(std::declval<const Coll&>()))
 
 constexpr bool reduces(int32_t coll) {
   return coll == HVD_ALLREDUCE || coll == HVD_REDUCE || coll == HVD_REDUCESCATTER;
@@ -176,9 +178,12 @@ class CommTable {
       *out = nullptr;
       const CommInit init(complete(args, "hvd_comm_args"));
       D* device = nullptr;
-      if constexpr (kHasDevice) device = reinterpret_cast<D*>(init.device);
+      if constexpr (kHasDevice) device = init.device != nullptr ? &init.device_as<D>() : nullptr;
       return run(device, error, [&]() -> hvd_rc {
-        *out = reinterpret_cast<hvd_comm>(std::make_unique<Holder>(parent..., init).release());
+        auto made = std::make_unique<Holder>(parent..., init);
+        // One that is in no part of a split has done what the others need, and is nothing.
+        if (init.size == 0) return HVD_OK;
+        *out = reinterpret_cast<hvd_comm>(made.release());
         return detail::has_created<T>() ? HVD_INPROGRESS : HVD_OK;
       });
     });
@@ -218,8 +223,8 @@ class CommTable {
   }
   static hvd_rc group_end(hvd_comm c, hvd_error* error) noexcept {
     return on(c, error, [](Holder& h) {
+      h.comm.group_end();  // after an abort too: a library that opened a group on this thread has to leave it
       check_alive(h);
-      h.comm.group_end();
     });
   }
   static hvd_rc mem_register(hvd_comm c, hvd_buf buf, void** out, hvd_error* error) noexcept {
@@ -286,10 +291,19 @@ class CommTable {
     }
   }
 
-  static hvd_rc query(hvd_comm, const hvd_coll_args* args, hvd_coll_caps* out, hvd_error* error) noexcept {
+  // Of one communicator; NULL stands for any.
+  static hvd_coll_caps answer([[maybe_unused]] const Holder* h, const Coll& c) {
+    const hvd_coll_caps any = answer(c);
+    if constexpr (detail::has_query_made<T>()) {
+      if (h != nullptr && any.support != HVD_UNSERVED) return h->comm.query_made(c);
+    }
+    return any;
+  }
+
+  static hvd_rc query(hvd_comm c, const hvd_coll_args* args, hvd_coll_caps* out, hvd_error* error) noexcept {
     return guarded(error, [&]() -> hvd_rc {
       const hvd_coll_args mine = complete(args, "hvd_coll_args");
-      give(out, answer(Coll(mine)));
+      give(out, answer(holder(c), Coll(mine)));
       return HVD_OK;
     });
   }
@@ -337,7 +351,7 @@ class CommTable {
       const hvd_coll_args mine = complete(args, "hvd_coll_args");
       const Coll coll(mine);
       check_alive(h);
-      if (answer(coll).support == HVD_UNSERVED) {
+      if (answer(&h, coll).support == HVD_UNSERVED) {
         const bool scaled = coll.prescale() != 1 || coll.postscale() != 1;
         throw Error(HVD_E_UNSUPPORTED, "collective " + std::to_string(coll.kind()) + " with dtype " +
                                            std::to_string(coll.dtype()) + " and reduction " +

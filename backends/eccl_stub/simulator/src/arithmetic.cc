@@ -2,8 +2,10 @@
 #include "arithmetic.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <type_traits>
 
 namespace sim {
@@ -28,6 +30,13 @@ struct Half {
 struct Bfloat {
   uint16_t bits;
 };
+// e4m3fn: no infinities, one NaN; e5m2 as in IEEE 754. Both are stored as hardware's saturating conversion does it.
+template <int kMantissa, int kLeastExponent, uint8_t kLargest>
+struct Float8 {
+  uint8_t bits;
+};
+using Float8e4m3 = Float8<3, -6, 0x7e>;
+using Float8e5m2 = Float8<2, -14, 0x7b>;
 
 float load(Bfloat b) { return from_bits(static_cast<uint32_t>(b.bits) << 16); }
 
@@ -57,6 +66,29 @@ void store(float f, Half* out) {
     h = (rest - (112u << 23) + 0xfffu + ((rest >> 13) & 1u)) >> 13;
   }
   out->bits = static_cast<uint16_t>(sign | h);
+}
+
+template <int M, int E, uint8_t L>
+float load(Float8<M, E, L> f) {
+  const int rest = f.bits & 0x7f, exponent = rest >> M, mantissa = rest & ((1 << M) - 1);
+  float value =
+      std::ldexp(static_cast<float>(mantissa + (exponent == 0 ? 0 : 1 << M)), std::max(exponent, 1) - 1 + E - M);
+  if (rest > L) value = M == 2 && mantissa == 0 ? HUGE_VALF : NAN;
+  return (f.bits & 0x80) != 0 ? -value : value;
+}
+
+template <int M, int E, uint8_t L>
+void store(float f, Float8<M, E, L>* out) {
+  int code = 0x7f;
+  if (std::isinf(f)) {
+    code = L;
+  } else if (!std::isnan(f)) {
+    const int exponent = f == 0 ? E : std::max(std::ilogb(f), E);
+    // In units of the last place there; a carry out of the mantissa makes the next exponent.
+    const auto units = static_cast<int>(std::nearbyint(std::ldexp(std::fabs(f), M - exponent)));
+    code = exponent > 64 ? L : std::min<int>(((exponent - E) << M) + units, L);
+  }
+  out->bits = static_cast<uint8_t>(code | (std::signbit(f) ? 0x80 : 0));
 }
 
 template <class T>
@@ -112,10 +144,32 @@ struct Min {
   }
 };
 
+// As devices have it: a NaN loses against a number.
+struct MaxNumber {
+  template <class A>
+  static A combine(A a, A b) {
+    return a > b || b != b ? a : b;
+  }
+};
+struct MinNumber {
+  template <class A>
+  static A combine(A a, A b) {
+    return a < b || b != b ? a : b;
+  }
+};
+
 constexpr size_t kBlock = 1024;  // elements: what is computed in stays in the first-level cache
 
-// A: computed in; Scale: whether factors count.
-template <class T, class A, class Op, bool Scale>
+// What `value` becomes when it is kept as a T.
+template <class T, class A>
+A rounded(A value) {
+  T kept;
+  store(value, &kept);
+  return load(kept);
+}
+
+// A: computed in; Scale: whether factors count; Step: whether each step is rounded.
+template <class T, class A, class Op, bool Scale, bool Step>
 void reduce_as(const std::vector<Source>& sources, size_t divisor, char* out, size_t count) {
   A acc[kBlock];
   for (size_t begin = 0; begin < count; begin += kBlock) {
@@ -127,7 +181,9 @@ void reduce_as(const std::vector<Source>& sources, size_t divisor, char* out, si
       for (size_t i = 0; i < n; ++i) {
         A value = static_cast<A>(load(in[i]));
         if constexpr (Scale) value = static_cast<A>(value * factor);
+        if constexpr (Scale && Step) value = rounded<T>(value);
         acc[i] = first ? value : Op::combine(acc[i], value);
+        if constexpr (Step) acc[i] = rounded<T>(acc[i]);
       }
       first = false;
     }
@@ -144,29 +200,72 @@ void reduce_as(const std::vector<Source>& sources, size_t divisor, char* out, si
 template <class T>
 void reduce_type(const Reduction& how, const std::vector<Source>& sources, char* out, size_t count) {
   using A = typename Computed<T>::type;
-  using Wide = std::conditional_t<std::is_integral_v<A>, int64_t, A>;  // all integers that are reduced have 32 bits
-  if (how.scaled) return reduce_as<T, Wide, Sum, true>(sources, 1, out, count);
+  using Wide = std::conditional_t<std::is_integral_v<A> && sizeof(A) < 8, int64_t, A>;
+  constexpr bool kSmallFloat = !std::is_arithmetic_v<T>;
+  if constexpr (kSmallFloat) {
+    if (how.by_device && how.op == ecclProd) return reduce_as<T, A, Prod, false, true>(sources, 1, out, count);
+    if (how.by_device && how.scaled) return reduce_as<T, A, Sum, true, true>(sources, 1, out, count);
+    if (how.by_device && how.op == ecclSum) return reduce_as<T, A, Sum, false, true>(sources, 1, out, count);
+  }
+  if constexpr (!std::is_integral_v<T>) {
+    if (how.by_device && how.op == ecclMax) return reduce_as<T, A, MaxNumber, false, false>(sources, 1, out, count);
+    if (how.by_device && how.op == ecclMin) return reduce_as<T, A, MinNumber, false, false>(sources, 1, out, count);
+  }
+  if (how.scaled) return reduce_as<T, Wide, Sum, true, false>(sources, 1, out, count);
   switch (how.op) {
     case ecclProd:
-      return reduce_as<T, A, Prod, false>(sources, 1, out, count);
+      return reduce_as<T, A, Prod, false, false>(sources, 1, out, count);
     case ecclMax:
-      return reduce_as<T, A, Max, false>(sources, 1, out, count);
+      return reduce_as<T, A, Max, false, false>(sources, 1, out, count);
     case ecclMin:
-      return reduce_as<T, A, Min, false>(sources, 1, out, count);
+      return reduce_as<T, A, Min, false, false>(sources, 1, out, count);
     case ecclAvg:
-      return reduce_as<T, Wide, Sum, false>(sources, sources.size(), out, count);
+      return reduce_as<T, Wide, Sum, false, false>(sources, sources.size(), out, count);
     default:
-      return reduce_as<T, A, Sum, false>(sources, 1, out, count);
+      return reduce_as<T, A, Sum, false, false>(sources, 1, out, count);
   }
 }
 
 constexpr struct {
   size_t width;
   const char* name;
-} kTypes[ecclNumTypes] = {{1, "int8"},   {1, "uint8"},   {4, "int32"},   {4, "uint32"},  {8, "int64"},
-                          {8, "uint64"}, {2, "float16"}, {4, "float32"}, {8, "float64"}, {2, "bfloat16"}};
+} kTypes[] = {{1, "int8"},    {1, "uint8"},   {4, "int32"},   {4, "uint32"},   {8, "int64"},       {8, "uint64"},
+              {2, "float16"}, {4, "float32"}, {8, "float64"}, {2, "bfloat16"}, {1, "float8_e4m3"}, {1, "float8_e5m2"}};
 
-bool known(ecclDataType_t type) { return static_cast<unsigned>(type) < ecclNumTypes; }
+bool known(ecclDataType_t type) { return static_cast<unsigned>(type) < std::size(kTypes); }
+
+// Calls `with` with a value of the C++ type. False: no such type.
+template <class With>
+bool dispatch(ecclDataType_t type, With&& with) {
+  switch (static_cast<int>(type)) {
+    case ecclInt8:
+      return with(int8_t{}), true;
+    case ecclUint8:
+      return with(uint8_t{}), true;
+    case ecclInt32:
+      return with(int32_t{}), true;
+    case ecclUint32:
+      return with(uint32_t{}), true;
+    case ecclInt64:
+      return with(int64_t{}), true;
+    case ecclUint64:
+      return with(uint64_t{}), true;
+    case ecclFloat16:
+      return with(Half{}), true;
+    case ecclFloat32:
+      return with(float{}), true;
+    case ecclFloat64:
+      return with(double{}), true;
+    case ecclBfloat16:
+      return with(Bfloat{}), true;
+    case kFloat8e4m3:
+      return with(Float8e4m3{}), true;
+    case kFloat8e5m2:
+      return with(Float8e5m2{}), true;
+    default:
+      return false;
+  }
+}
 
 template <class T>
 double number(const void* p) {
@@ -184,45 +283,21 @@ const char* name_of(ecclDataType_t type) { return known(type) ? kTypes[type].nam
 bool is_64_bit(ecclDataType_t type) { return width_of(type) == 8; }
 
 void reduce(ecclDataType_t type, const Reduction& how, const std::vector<Source>& sources, char* out, size_t count) {
-  switch (type) {
-    case ecclInt8:
-      return reduce_type<int8_t>(how, sources, out, count);
-    case ecclUint8:
-      return reduce_type<uint8_t>(how, sources, out, count);
-    case ecclInt32:
-      return reduce_type<int32_t>(how, sources, out, count);
-    case ecclUint32:
-      return reduce_type<uint32_t>(how, sources, out, count);
-    case ecclFloat16:
-      return reduce_type<Half>(how, sources, out, count);
-    case ecclBfloat16:
-      return reduce_type<Bfloat>(how, sources, out, count);
-    case ecclFloat32:
-      return reduce_type<float>(how, sources, out, count);
-    default:
-      return;  // 64-bit types never come here
-  }
+  dispatch(type, [&](auto sample) { reduce_type<decltype(sample)>(how, sources, out, count); });
 }
 
 double scalar_of(ecclDataType_t type, const void* p) {
-  switch (type) {
-    case ecclInt8:
-      return number<int8_t>(p);
-    case ecclUint8:
-      return number<uint8_t>(p);
-    case ecclInt32:
-      return number<int32_t>(p);
-    case ecclUint32:
-      return number<uint32_t>(p);
-    case ecclFloat16:
-      return number<Half>(p);
-    case ecclBfloat16:
-      return number<Bfloat>(p);
-    case ecclFloat32:
-      return number<float>(p);
-    default:
-      return 0;
-  }
+  double value = 0;
+  dispatch(type, [&](auto sample) { value = number<decltype(sample)>(p); });
+  return value;
+}
+
+double rounded_to(ecclDataType_t type, double value) {
+  dispatch(type, [&](auto sample) {
+    using A = typename Computed<decltype(sample)>::type;
+    value = static_cast<double>(rounded<decltype(sample)>(static_cast<A>(value)));
+  });
+  return value;
 }
 
 }  // namespace sim

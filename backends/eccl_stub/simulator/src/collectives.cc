@@ -246,8 +246,15 @@ const char* describe(Operation::Kind kind) {
 }
 
 void perform(Comm& comm, const std::vector<Operation>& batch) {
-  if (batch.front().kind == Operation::Kind::kMessage) return exchange_messages(comm, batch);
-  for (const Operation& op : batch) Collective(comm, op).run();
+  std::vector<Operation> messages;
+  for (const Operation& op : batch) {
+    if (op.kind == Operation::Kind::kMessage) {
+      messages.push_back(op);
+    } else {
+      Collective(comm, op).run();
+    }
+  }
+  if (!messages.empty()) exchange_messages(comm, messages);
 }
 
 }  // namespace sim

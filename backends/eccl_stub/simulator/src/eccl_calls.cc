@@ -77,7 +77,8 @@ class Call {
     stream_ = sim::find_stream(stream);
     if (stream_ == nullptr) return wrong(ecclInvalidArgument, "not a stream");
     if (stream_->device() != comm_->device()) return wrong(ecclInvalidUsage, "the stream is of another device");
-    if (sim::width_of(op_.type) == 0) return wrong(ecclInvalidArgument, "no such data type");
+    if (sim::width_of(op_.type) == 0 || op_.type >= ecclNumTypes)
+      return wrong(ecclInvalidArgument, "no such data type");
     if (op_.count > SIZE_MAX / sim::width_of(op_.type) / static_cast<size_t>(comm_->size())) {
       return wrong(ecclInvalidArgument, "count is too large");
     }
@@ -174,7 +175,8 @@ ecclResult_t ecclRedOpCreatePreMulSum(ecclRedOp_t* op, void* scalar, ecclDataTyp
   const sim::CommRef comm = sim::find_comm(handle);
   if (comm == nullptr) return refuse(ecclInvalidArgument, "not a communicator, or one that was destroyed or aborted");
   const size_t width = sim::width_of(datatype);
-  if (op == nullptr || scalar == nullptr || width == 0) return refuse(ecclInvalidArgument, "op, scalar or datatype");
+  if (op == nullptr || scalar == nullptr || width == 0 || datatype >= ecclNumTypes)
+    return refuse(ecclInvalidArgument, "op, scalar or datatype");
   if (sim::is_64_bit(datatype)) return refuse(ecclInvalidArgument, "64-bit types are not reduced");
   sim::Scalar made{datatype, 1.0, {}};
   if (residence == ecclScalarHostImmediate) {

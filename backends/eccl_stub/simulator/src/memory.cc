@@ -110,8 +110,11 @@ MemoryRef allocate_device(int device, size_t bytes) {
   return m;
 }
 
-MemoryRef allocate_pinned(int device, size_t bytes) {
+namespace {
+
+MemoryRef allocate_reachable(int device, size_t bytes, topsMemoryType type) {
   auto m = std::make_shared<Memory>();
+  m->type = type;
   m->device = device;
   m->bytes = bytes;
   m->mapped = whole_pages(bytes);
@@ -119,9 +122,16 @@ MemoryRef allocate_pinned(int device, size_t bytes) {
   if (base == MAP_FAILED) return nullptr;
   m->base = m->alias = static_cast<char*>(base);
   const std::lock_guard<std::mutex> lock(registry().mutex);
+  if (m->on_device()) registry().used[device] += bytes;
   registry().by_base[m->base] = m;
   return m;
 }
+
+}  // namespace
+
+MemoryRef allocate_pinned(int device, size_t bytes) { return allocate_reachable(device, bytes, topsMemoryTypeHost); }
+
+MemoryRef allocate_managed(int device, size_t bytes) { return allocate_reachable(device, bytes, topsMemoryTypeDevice); }
 
 Found find(const void* p) {
   const std::lock_guard<std::mutex> lock(registry().mutex);

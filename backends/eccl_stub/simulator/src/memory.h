@@ -20,7 +20,7 @@ struct Memory {
   size_t bytes = 0;   // as asked for; the mappings are whole pages
   size_t mapped = 0;  // length of each mapping
   char* base = nullptr;
-  char* alias = nullptr;                // where the bytes can be reached; equal to base for pinned host memory
+  char* alias = nullptr;                // where the bytes can be reached; equal to base where the host can reach them
   std::map<size_t, const char*> views;  // of handles: offset -> name
 
   Memory() = default;
@@ -36,6 +36,8 @@ using MemoryRef = std::shared_ptr<Memory>;
 // Null where the system gives none.
 MemoryRef allocate_device(int device, size_t bytes);
 MemoryRef allocate_pinned(int device, size_t bytes);
+// Device memory that the host can reach as well, in runtimes that have such.
+MemoryRef allocate_managed(int device, size_t bytes);
 
 // A stretch of memory that something queued will use. `memory` keeps it mapped; null for host memory of the caller's.
 struct Span {

@@ -27,7 +27,7 @@ struct Operation {
 // "AllReduce"
 const char* describe(Operation::Kind kind);
 
-// Carries out operations that were launched together: messages all at once, collectives one after the other. On a
+// Carries out operations that were launched together: collectives one after the other, then messages all at once. On a
 // stream's thread, within Comm::run. Throws Failure.
 void perform(Comm& comm, const std::vector<Operation>& batch);
 

@@ -226,7 +226,13 @@ std::vector<Socket> meet(const ecclUniqueId& unique, int size, int rank, Clock::
   if (!receive_all(point.fd(), addresses.data(), addresses.size() * sizeof(Address), deadline)) {
     throw remote("the meeting point went away");
   }
-  std::vector<Socket> peers(static_cast<size_t>(size));
+  return connect_ranks(listener, addresses, id.token, rank, deadline);
+}
+
+std::vector<Socket> connect_ranks(Listener& listener, const std::vector<Address>& addresses, const Token& token,
+                                  int rank, Clock::time_point deadline) {
+  const Hello hello{token, rank, static_cast<int32_t>(addresses.size()), listener.address()};
+  std::vector<Socket> peers(addresses.size());
   for (int peer = 0; peer < rank; ++peer) {
     peers[static_cast<size_t>(peer)] = call(addresses[static_cast<size_t>(peer)], hello, peer, deadline);
   }

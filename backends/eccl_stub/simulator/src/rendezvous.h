@@ -24,4 +24,9 @@ void open_meeting(ecclUniqueId* id);
 // Failure.
 std::vector<Socket> meet(const ecclUniqueId& id, int size, int rank, Clock::time_point deadline);
 
+// The second half of that, for ranks that know each other's addresses by other means: `listener` is at
+// addresses[rank], the token is the same on all of them and on no others.
+std::vector<Socket> connect_ranks(Listener& listener, const std::vector<Address>& addresses, const Token& token,
+                                  int rank, Clock::time_point deadline);
+
 }  // namespace sim

@@ -30,7 +30,7 @@ long number(const char* name, long fallback, long least) {
 std::vector<int> visible(long present) {
   std::vector<int> all;
   for (int i = 0; i < present; ++i) all.push_back(i);
-  const char* text = getenv("TOPS_VISIBLE_DEVICES");
+  const char* text = getenv(kNames.visible);
   if (text == nullptr) return all;
   std::vector<int> chosen;
   for (const char* at = text; *at != '\0';) {
@@ -54,12 +54,12 @@ void child_after_fork() {
 const Settings& settings() {
   static const Settings* made = [] {
     auto* s = new Settings;
-    s->devices = visible(number("TOPS_SIM_DEVICES", 8, 0));
-    s->device_bytes = static_cast<size_t>(number("TOPS_SIM_DEVICE_BYTES", 16L << 30, 1));
-    const char* memory = getenv("TOPS_SIM_MEMORY");
+    s->devices = visible(number(kNames.devices, 8, 0));
+    s->device_bytes = static_cast<size_t>(number(kNames.device_bytes, 16L << 30, 1));
+    const char* memory = getenv(kNames.memory);
     s->handles = memory != nullptr && strcmp(memory, "handle") == 0;
-    s->delay = std::chrono::microseconds(number("TOPS_SIM_DELAY_US", 0, 0));
-    s->quiet = std::chrono::seconds(number("ECCL_SIM_TIMEOUT_S", 60, 1));
+    s->delay = std::chrono::microseconds(number(kNames.delay, 0, 0));
+    s->quiet = std::chrono::seconds(number(kNames.timeout, 60, 1));
     return s;
   }();
   return *made;

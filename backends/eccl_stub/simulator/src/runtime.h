@@ -10,6 +10,12 @@
 
 namespace sim {
 
+// What a library that is made of these sources calls its variables (tops_names.cc).
+struct Names {
+  const char *devices, *visible, *device_bytes, *memory, *delay, *timeout;
+};
+extern const Names kNames;
+
 struct Settings {
   std::vector<int> devices;         // TOPS_SIM_DEVICES and TOPS_VISIBLE_DEVICES: the machine's number of each ordinal
   size_t device_bytes;              // TOPS_SIM_DEVICE_BYTES: memory of each device, 16 GiB
