@@ -47,11 +47,12 @@ def run(
     here); `start_timeout` is in seconds and bounds reaching the hosts, and the meeting of the processes in
     `init()`; `output_filename` is a folder that gets `rank.<n>/stdout` and `/stderr`; `executable` is the Python
     to run (default: this one); `ssh_port` and `ssh_identity_file` are for other hosts, which the environment
-    variable HOROVOD_REMOTE_SHELL may reach in another way than by ssh; `disable_cache` has no effect.
+    variable HOROVOD_REMOTE_SHELL may reach in another way than by ssh; `use_mpi` has mpirun start the processes, with
+    `mpi_args` among its arguments; `disable_cache` has no effect.
     `np`, `min_np`, `max_np`, `network_interface` are the older spellings (DeprecationWarning).
 
     Raises ValueError for contradictory or impossible arguments, NotImplementedError for what this version
-    cannot do yet (elastic jobs, MPI), RuntimeError when a host cannot be reached or a process fails: the text
+    cannot do yet (elastic jobs), RuntimeError when a host cannot be reached or a process fails: the text
     names the first one, its exit code and its traceback, and the exception it raised is the `__cause__` where it can
     be pickled.
     """

@@ -1,4 +1,4 @@
-"""One job, from checked arguments to its end: `horovodrun` and `horovod.run` meet here.
+"""One job whose ranks horovodrun starts itself, from checked arguments to its end (mpi_job.py: by mpirun).
 
 Finds out which hosts are this machine, opens the store where the ranks meet, gives each rank its environment, and runs
 the processes. Blocks its thread.
@@ -47,21 +47,15 @@ _LATER = {
     "reset_limit": ("--reset-limit", "elastic jobs"),
     "cooldown_range": ("--blacklist-cooldown-range", "elastic jobs"),
     "host_discovery_script": ("--host-discovery-script", "elastic jobs"),
-    "use_mpi": ("--mpi", "starting the ranks with mpirun"),
-    "mpi_args": ("--mpi-args", "starting the ranks with mpirun"),
-    "binding_args": ("--binding-args", "starting the ranks with mpirun"),
     "use_jsrun": ("--jsrun", "starting the ranks with jsrun"),
 }
 
 
 def check_supported(args: argparse.Namespace) -> None:
-    """Raises NotImplementedError for what this version cannot do, naming option and alternative."""
+    """Raises NotImplementedError for what this version cannot do, naming the option."""
     for dest, (name, feature) in _LATER.items():
         if getattr(args, dest, None) not in (None, False):
-            hint = ""
-            if "mpirun" in feature:
-                hint = " To use MPI's own launcher, run: mpirun -np N python train.py"
-            raise NotImplementedError(f"{name} is not supported yet by this version ({feature}).{hint}")
+            raise NotImplementedError(f"{name} is not supported yet by this version ({feature}).")
 
 
 @dataclass(frozen=True)
@@ -111,18 +105,18 @@ def run_job(
     env = {**job_environment(os.environ, args), **(extra_env or {})}
     env |= backend_environment(env)
     if args.start_timeout is not None:
-        timeout_s = _seconds("--start-timeout", args.start_timeout)
+        timeout_s = seconds("--start-timeout", args.start_timeout)
     else:
-        timeout_s = _seconds("HOROVOD_START_TIMEOUT", env.get("HOROVOD_START_TIMEOUT"))
+        timeout_s = seconds("HOROVOD_START_TIMEOUT", env.get("HOROVOD_START_TIMEOUT"))
     if placement.local():
-        _check_command(command)
+        check_command(command)
     remote = placement.remote()
     shell = None
     if remote:
-        silence_s = _seconds("HOROVOD_GLOO_TIMEOUT_SECONDS", env.get("HOROVOD_GLOO_TIMEOUT_SECONDS"))
+        silence_s = seconds("HOROVOD_GLOO_TIMEOUT_SECONDS", env.get("HOROVOD_GLOO_TIMEOUT_SECONDS"))
         template = args.remote_shell or env.get("HOROVOD_REMOTE_SHELL")
         shell = RemoteShell(template, args.ssh_port, args.ssh_identity_file, timeout_s, silence_s)
-    named = sorted(args.nics) if args.nics else _list(env.get("HOROVOD_GLOO_IFACE"))
+    named = sorted(args.nics) if args.nics else name_list(env.get("HOROVOD_GLOO_IFACE"))
     place = store_place(list(remote), named, shell.resolve if shell else str)
     output = Output(len(placement.slots), args.output_filename, bool(args.prefix_output_with_timestamp))
     # Imported late: the parser, --version and wrong arguments need no engine.
@@ -161,8 +155,8 @@ def _spec(slot: SlotInfo, command: Sequence[str], function: FunctionMemory | Non
     return RankSpec(slot.rank, command, variables, function.descriptors(slot.rank))
 
 
-def _check_command(command: Sequence[str]) -> None:
-    """One message instead of one per rank."""
+def check_command(command: Sequence[str]) -> None:
+    """One message instead of one per rank: raises ValueError for a command that cannot be executed here."""
     if shutil.which(command[0]) is not None:
         return
     hint = ""
@@ -171,7 +165,8 @@ def _check_command(command: Sequence[str]) -> None:
     raise ValueError(f"The command {command[0]!r} was not found or cannot be executed.{hint}")
 
 
-def _seconds(name: str, value: str | int | None, default: int = 30) -> int:
+def seconds(name: str, value: str | int | None, default: int = 30) -> int:
+    """A time of the user's, `name` being what it is called. Raises ValueError."""
     if value is None:
         return default
     if not (str(value).isdecimal() and int(value) > 0):
@@ -179,7 +174,8 @@ def _seconds(name: str, value: str | int | None, default: int = 30) -> int:
     return int(value)
 
 
-def _list(text: str | None) -> list[str]:
+def name_list(text: str | None) -> list[str]:
+    """ "a, b" as a list."""
     return [part.strip() for part in (text or "").split(",") if part.strip()]
 
 

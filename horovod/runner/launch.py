@@ -19,9 +19,9 @@ from horovod.runner.config import (
     set_env_from_args,
     validate_config_args,
 )
-from horovod.runner.job import check_supported, run_job
+from horovod.runner.job import check_supported
 from horovod.runner.output import OutputClosedError
-from horovod.runner.processes import Job
+from horovod.runner.starting import Stoppable, run_job
 
 __all__ = ["make_parser", "parse_args", "run_commandline", "set_env_from_args"]
 
@@ -74,10 +74,15 @@ def make_parser() -> argparse.ArgumentParser:
 
     add_options(parser)
 
-    mpi = parser.add_argument_group("MPI")
-    mpi.add_argument("--tcp", dest="tcp_flag", **switch, help="no InfiniBand [NCCL_IB_DISABLE]")
-    mpi.add_argument("--mpi-args", help="not supported yet")
-    mpi.add_argument("--binding-args", help="not supported yet")
+    mpi = parser.add_argument_group("MPI (with --mpi)")
+    mpi.add_argument(
+        "--tcp", dest="tcp_flag", **switch, help="no InfiniBand, also without MPI [NCCL_IB_DISABLE]"
+    )
+    mpi.add_argument(
+        "--mpi-args", help="more arguments of mpirun, as one text: --mpi-args='-x NAME --map-by numa'"
+    )
+    text = "arguments of mpirun that bind and map the processes, instead of: --bind-to none --map-by slot"
+    mpi.add_argument("--binding-args", help=text)
 
     elastic = parser.add_argument_group("elastic jobs (not supported yet)")
     elastic.add_argument("--min-np", "--min-num-proc", dest="min_num_proc", type=int)
@@ -88,8 +93,9 @@ def make_parser() -> argparse.ArgumentParser:
     elastic.add_argument("--blacklist-cooldown-range", dest="cooldown_range", type=int, nargs=2)
 
     how = parser.add_argument_group("how the processes are started").add_mutually_exclusive_group()
-    how.add_argument("--gloo", dest="use_gloo", **switch, help="by horovodrun itself (the default)")
-    how.add_argument("--mpi", dest="use_mpi", **switch, help="not supported yet")
+    text = "by horovodrun itself (the default, unless the backend mpi is asked for)"
+    how.add_argument("--gloo", dest="use_gloo", **switch, help=text)
+    how.add_argument("--mpi", dest="use_mpi", **switch, help="by mpirun")
     how.add_argument("--jsrun", dest="use_jsrun", **switch, help="not supported yet")
     parser.set_defaults(run_func=None, executable=None)
     return parser
@@ -126,9 +132,9 @@ class _Signals:
 
     def __init__(self):
         self.received: int | None = None
-        self._job: Job | None = None
+        self._job: Stoppable | None = None
 
-    def attach(self, job: Job) -> None:
+    def attach(self, job: Stoppable) -> None:
         self._job = job
         if self.received is not None:
             job.stop()
@@ -179,6 +185,12 @@ def run_commandline(argv: Sequence[str] | None = None) -> None:
             code = _run(args)
     except (ValueError, OSError, NotImplementedError) as error:
         print(f"horovodrun: error: {error}", file=sys.stderr)
+        code = 2
+    except RuntimeError as error:
+        # What is wrong with backends or their settings here is told as the ranks would tell it.
+        if not str(error).startswith("horovod: "):
+            raise
+        print(error, file=sys.stderr)
         code = 2
     sys.exit(code)
 

@@ -24,6 +24,11 @@ LONGEST_HELD = 1 << 16
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 
 
+def rank_label(rank: int, name: str) -> str:
+    """What stands in front of a line from stream `name` of a rank."""
+    return f"[{rank}]<{name}>:"
+
+
 class OutputClosedError(Exception):
     """Nobody reads the launcher's standard output or error any more (`horovodrun ... | head`)."""
 
@@ -184,7 +189,7 @@ class Output:
             directory = self.folder / f"rank.{rank:0{len(str(self.num_proc - 1))}d}"
             directory.mkdir(parents=True, exist_ok=True)
             file = open(directory / name, "wb")  # noqa: SIM115 (closed at the end of the stream)
-        return RankStream(f"[{rank}]<{name}>:", getattr(self, name), file, self.timestamp)
+        return RankStream(rank_label(rank, name), getattr(self, name), file, self.timestamp)
 
     def mute(self) -> None:
         self.stdout.closed = self.stderr.closed = True

@@ -29,6 +29,11 @@ class Outcome:
     problem: str | None = None
 
     @property
+    def raised(self) -> int | None:
+        """The rank whose exception tells why the job failed."""
+        return None if self.first_failed is None else self.first_failed[0]
+
+    @property
     def exit_code(self) -> int:
         if self.first_failed is not None:
             return self.first_failed[1]
@@ -55,12 +60,13 @@ class Job:
         output: Output,
         verbose: bool = False,
         start_timeout_s: float = 30.0,
+        outcome: Outcome | None = None,
     ):
         self._sites = sites
         self._output = output
         self._verbose = verbose
         self._start_timeout_s = start_timeout_s
-        self._outcome = Outcome()
+        self._outcome = outcome or Outcome()
         self._streams: dict[tuple[int, int], RankStream] = {}
         self._terminating_said = False
         self._unfinished_said: dict[str, bytes] = {}
@@ -78,7 +84,7 @@ class Job:
         try:
             for rank in sorted(rank for site in self._sites for rank in site.ranks):
                 for index, name in enumerate(STREAMS):
-                    self._streams[rank, index] = self._output.stream(rank, name)
+                    self._streams[rank, index] = self._stream(rank, name)
             if self._meet():
                 for site in self._sites:
                     site.begin()
@@ -93,6 +99,9 @@ class Job:
         finally:
             self._close()
         return self._outcome
+
+    def _stream(self, rank: int, name: str) -> RankStream:
+        return self._output.stream(rank, name)
 
     def stop(self) -> None:
         """Asks for the end of all ranks: SIGTERM, and SIGKILL after a while. The second call: SIGKILL now."""

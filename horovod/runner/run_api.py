@@ -15,8 +15,9 @@ import warnings
 from typing import Any
 
 from horovod.runner.function_memory import FunctionMemory, read_all, write_all
-from horovod.runner.job import check_supported, run_job
+from horovod.runner.job import check_supported
 from horovod.runner.launch import make_parser
+from horovod.runner.starting import run_job
 
 _OLD_NAMES = {
     "np": "num_proc",
@@ -102,7 +103,7 @@ def run_from_arguments(arguments: dict[str, Any]) -> list[Any]:
         text = outcome.error_text()
         if text is None:
             return [_result(rank, place) for rank, place in memory.results.items()]
-        raise _failure(text, outcome.first_failed, memory.results)
+        raise _failure(text, outcome.raised, memory.results)
     finally:
         memory.close()
 
@@ -116,11 +117,11 @@ def _result(rank: int, place: int) -> Any:
     return pickle.loads(data)[1]
 
 
-def _failure(text: str, first_failed: tuple[int, int] | None, places: dict[int, int]) -> RuntimeError:
+def _failure(text: str, raised: int | None, places: dict[int, int]) -> RuntimeError:
     """The exception for a failed job, with what the first failing process left behind."""
     cause = None
-    if first_failed is not None:
-        data = read_all(places[first_failed[0]])
+    if raised is not None:
+        data = read_all(places[raised])
         if data:
             _, trace, cause = pickle.loads(data)
             text += f"The exception it raised was:\n{trace}"

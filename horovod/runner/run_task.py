@@ -1,7 +1,8 @@
 """What each process of `horovod.run` executes: fetches the function, calls it, leaves the result.
 
-Function and result are unnamed memory files that it inherits (function_memory.py); only this job's processes hold
-them, so unpickling trusts nobody else. Started as `python -m horovod.runner.run_task`; not to be imported.
+Function and result are unnamed memory files that it inherits (function_memory.py), or, where mpirun starts it, lie in
+the job's store (function_store.py). Only this job's processes can write to either, so unpickling trusts nobody else.
+Started as `python -m horovod.runner.run_task`; not to be imported.
 """
 
 from __future__ import annotations
@@ -11,29 +12,59 @@ import pickle
 import sys
 import traceback
 
+from horovod.runner import function_store
 from horovod.runner.function_memory import FUNC_FD, RESULT_FD, read_all, write_all
+
+_FETCH_S = 60.0
+
+
+class _Memory:
+    def __init__(self):
+        self._source, self._target = int(os.environ.pop(FUNC_FD)), int(os.environ.pop(RESULT_FD))
+        for descriptor in (self._source, self._target):
+            os.set_inheritable(descriptor, False)
+
+    def function(self) -> bytes:
+        return read_all(self._source)
+
+    def leave(self, result: bytes, failed: bool) -> None:
+        write_all(self._target, result)
+
+
+class _Store:
+    def __init__(self):
+        del os.environ[function_store.FROM_STORE]
+        self._client, self._rank = function_store.from_environment()
+
+    def function(self) -> bytes:
+        return function_store.get(self._client, function_store.FUNCTION, _FETCH_S)
+
+    def leave(self, result: bytes, failed: bool) -> None:
+        function_store.put(self._client, function_store.result_key(self._rank), result)
+        if failed:
+            function_store.note_failure(self._client, self._rank)
 
 
 def main() -> int:
     import cloudpickle
 
-    source, target = int(os.environ.pop(FUNC_FD)), int(os.environ.pop(RESULT_FD))
-    for descriptor in (source, target):
-        os.set_inheritable(descriptor, False)
+    place = _Store() if function_store.FROM_STORE in os.environ else _Memory()
     try:
-        func, args, kwargs = pickle.loads(read_all(source))
+        func, args, kwargs = pickle.loads(place.function())
         result = cloudpickle.dumps((True, func(*args, **kwargs)))
     except Exception as error:
+        if (uncaught := sys.modules.get("hvd_core.uncaught")) is not None:
+            uncaught.note(error)  # the other ranks fail with this as the cause
         text = traceback.format_exc()
         try:
             result = cloudpickle.dumps((False, text, error))
             pickle.loads(result)  # an exception with a special constructor may be impossible to make again
         except Exception:
             result = cloudpickle.dumps((False, text, None))
-        write_all(target, result)
+        place.leave(result, failed=True)
         print(text, file=sys.stderr, end="", flush=True)
         return 1
-    write_all(target, result)
+    place.leave(result, failed=False)
     return 0
 
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from . import affinity
 from .acceptor import Acceptor
 from .auth import client_handshake
-from .rendezvous import peer_uid
+from .desk import peer_uid
+from .membership import init_text
 from .session import name_ranks
 from .wire import BootstrapError, BootstrapTimeout, Deadline
 
@@ -49,7 +50,8 @@ def host_name(environ):
 
 
 def simulated_host(environ, rank, size):
-    """[host number] of this rank from HOROVOD_SIMULATED_HOSTS, one number per rank ("0,0,1,1"); [] when unset.
+    """[host number] of this rank from HOROVOD_SIMULATED_HOSTS, one number per rank ("0,0,1,1"); [] when unset. Ranks
+    are those of the launcher's job, also where init() was given a part of them.
 
     Ranks of one machine with different numbers count as ranks of different hosts: for trying jobs of several
     hosts on one. Raises ValueError for a list that does not fit.
@@ -66,8 +68,10 @@ def simulated_host(environ, rank, size):
     return [int(numbers[rank])]
 
 
-def gather_roster(session, transport):
+def gather_roster(session, transport, members=None, launched=None):
     """Everybody's record, by rank: dicts with host, pid, hints, size, version, transport, cores.
+
+    ``members``: the launcher's ranks that make up the job, None for all; ``launched``: (rank, size) in its job.
 
     Raises BootstrapTimeout that names the ranks which have not shown up, BootstrapError when two processes
     claim one rank or the processes disagree about the job.
@@ -82,7 +86,7 @@ def gather_roster(session, transport):
     record = {
         "host": host_name(os.environ),
         "pid": os.getpid(),
-        "hints": hints() + simulated_host(os.environ, rank, size),
+        "hints": hints() + simulated_host(os.environ, *(launched or (rank, size))),
         "size": size,
         "version": VERSION,
         "transport": transport,
@@ -96,7 +100,7 @@ def gather_roster(session, transport):
             return "rank 0 did not answer"
         verb = "has" if len(absent) == 1 else "have"
         return (
-            f"{name_ranks(absent)} of {size} {verb} not called init()"
+            f"{name_ranks(absent)} of {size} {verb} not called {init_text(members)}"
             " (failed, still starting, or HOROVOD_START_TIMEOUT too short)"
         )
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 # Processes that start ranks. A rank started inside another rank inherits that one's variables, and so does
 # its launcher: the name tells the launcher from a wrapper script, which carries them too.
-_LAUNCHER_NAMES = frozenset(
+LAUNCHER_NAMES = frozenset(
     ("mpirun", "mpiexec", "mpiexec.hydra", "mpiexec.gforker", "hydra_pmi_proxy", "prterun", "prte", "prted")
     + ("orterun", "orted", "slurmstepd", "torchrun")
 )
@@ -44,6 +44,9 @@ class Identity:
     ``local_rank`` and ``local_size`` are None where it says nothing, ``size`` is None where only MPI knows
     it. ``store`` and ``secret`` (bytes) are None where the job has to make its own. ``job`` are strings equal
     on all processes of the job; ``variable`` is the environment variable that gave the rank.
+
+    Where init() was given a part of the launcher's ranks, ``rank`` and ``size`` are those inside of that part,
+    ``members`` are the launcher's ranks by rank, and ``launched`` is what the launcher said.
     """
 
     rank: int
@@ -55,6 +58,18 @@ class Identity:
     secret: bytes | None = None
     job: tuple = ()
     variable: str | None = None
+    members: tuple | None = None
+    launched: "Identity | None" = None
+
+    @property
+    def whole(self):
+        """The Identity in the job as it was launched."""
+        return self.launched or self
+
+    @property
+    def launcher_rank(self):
+        """The rank in the job as it was launched."""
+        return self.whole.rank
 
 
 def identify(environ):
@@ -183,16 +198,16 @@ def launcher_process(variable):
     """
     pid = os.getppid()
     while pid > 1:
-        name, parent, started = _stat(pid)
+        name, parent, started = process_status(pid)
         if parent is None:
             break
-        if name in _LAUNCHER_NAMES or not _carries(pid, variable):
+        if name in LAUNCHER_NAMES or not _carries(pid, variable):
             return f"{pid}:{started}"
         pid = parent
     return f"{pid}:0"
 
 
-def _stat(pid):
+def process_status(pid):
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             head, _, tail = file.read().rpartition(b")")

@@ -1,4 +1,4 @@
-"""Hands the store's address and the secret over MPI (mpi4py), where the ranks of a job span hosts.
+"""Hands the store's address and the secret over MPI (mpi4py): where ranks span hosts, or were given a communicator.
 
 Nothing but these few bytes travels over MPI; the process may go on using MPI for itself. Called on the thread
 that runs init(). MPI is started here if the program has not done so, and is left running.
@@ -7,18 +7,19 @@ that runs init(). MPI is started here if the program has not done so, and is lef
 import importlib.util
 import json
 import os
-import site
 import socket
 import sys
 import time
+from dataclasses import replace
 
+from . import mpi_library
 from .auth import new_secret
+from .membership import check_range
 from .store_server import StoreServer
 from .wire import BootstrapError, BootstrapTimeout
 
 _BYTES = 1024
-_LIBRARIES = {"openmpi": "libmpi.so.40", "mpich": "libmpi.so.12"}
-_OTHER_MPI = (
+OTHER_MPI = (
     "mpi4py uses another MPI than the launcher. Install mpi4py for the launcher's MPI, or start with "
     "horovodrun."
 )
@@ -30,42 +31,59 @@ def available():
 
 
 def meet(identity, deadline):
-    """(size, store address, secret, server or None). Raises BootstrapError."""
-    MPI = _start_mpi(identity.launcher)
+    """(the identity with its size, store address, secret, server or None). Raises BootstrapError."""
+    MPI = start_mpi(identity.launcher)
     world = MPI.COMM_WORLD
-    size = world.Get_size()
-    if (identity.size not in (None, size)) or world.Get_rank() != identity.rank:
+    size, whole = world.Get_size(), identity.whole
+    if (whole.size not in (None, size)) or world.Get_rank() != whole.rank:
         raise BootstrapError(
-            f"{identity.launcher} says this is rank {identity.rank} of {identity.size}, mpi4py says "
-            f"{world.Get_rank()} of {size}: {_OTHER_MPI}"
+            f"{whole.launcher} says this is rank {whole.rank} of {whole.size}, mpi4py says "
+            f"{world.Get_rank()} of {size}: {OTHER_MPI}"
         )
-    names = _exchange_names(world, size, deadline)
+    whole = replace(whole, size=size)
+    if identity.members is None:
+        return whole, *hand_over(MPI, world, deadline)
+    check_range(identity.members, whole)
+    if identity.members == tuple(range(size)):
+        return whole, *hand_over(MPI, world, deadline)
+    identity = replace(identity, launched=whole)
+    from .mpi_members import gathered
+
+    comm = gathered(MPI, identity, deadline)
+    try:
+        return identity, *hand_over(MPI, comm, deadline)
+    finally:
+        comm.Free()
+
+
+def hand_over(MPI, comm, deadline):
+    """(store address, secret, server or None): from rank 0 of ``comm``, which starts the server, to all of it."""
+    size = comm.Get_size()
+    names = _exchange_names(comm, size, deadline)
     message = bytearray(_BYTES)
     server = None
-    if identity.rank == 0 and size > 1:
+    if comm.Get_rank() == 0 and size > 1:
         secret = new_secret()
         server = StoreServer(_address_towards(names), secret)
         text = json.dumps({"store": server.address, "secret": secret.hex()}).encode()
         message[: len(text)] = text
     try:
-        _finish(world.Ibcast([message, MPI.BYTE], root=0), deadline, "hand over the store's address")
+        finish(comm.Ibcast([message, MPI.BYTE], root=0), deadline, "hand over the store's address")
     except BaseException:
         if server is not None:
             server.close()
         raise
     if size == 1:
-        return 1, None, b"", None
+        return None, b"", None
     told = json.loads(message.rstrip(b"\0"))
-    return size, told["store"], bytes.fromhex(told["secret"]), server
+    return told["store"], bytes.fromhex(told["secret"]), server
 
 
-def _start_mpi(launcher):
+def start_mpi(launcher):
     """The mpi4py.MPI module, initialised, of the MPI that launched this process."""
     fresh = "mpi4py.MPI" not in sys.modules
-    # A wheel of mpi4py serves several MPIs and takes the first it finds unless told.
-    hint = fresh and launcher in _LIBRARIES and not {"MPI4PY_MPIABI", "MPI4PY_LIBMPI"} & os.environ.keys()
-    if hint:
-        os.environ["MPI4PY_LIBMPI"] = _where(_LIBRARIES[launcher])
+    hints = mpi_library.settings(launcher, os.environ) if fresh else {}
+    os.environ.update(hints)
     try:
         import mpi4py
 
@@ -80,33 +98,32 @@ def _start_mpi(launcher):
             "MPI you launch with (pip install mpi4py), or start with horovodrun."
         ) from error
     finally:
-        if hint:
-            del os.environ["MPI4PY_LIBMPI"]
+        for name in hints:
+            del os.environ[name]
     vendor = MPI.get_vendor()[0]
-    if launcher in _LIBRARIES and (vendor == "Open MPI") != (launcher == "openmpi"):
-        raise BootstrapError(f"the launcher is that of {launcher}, mpi4py found {vendor}: {_OTHER_MPI}")
+    if launcher in mpi_library.FAMILIES and (vendor == "Open MPI") != (launcher == "openmpi"):
+        raise BootstrapError(f"the launcher is that of {launcher}, mpi4py found {vendor}: {OTHER_MPI}")
+    if MPI.Is_finalized():
+        raise BootstrapError(
+            "horovod: MPI has been finalized in this process, and cannot be started again. Call MPI.Finalize() after "
+            "the last shutdown() only."
+        )
     if not MPI.Is_initialized():
         MPI.Init_thread(MPI.THREAD_MULTIPLE)
     return MPI
 
 
-def _where(library):
-    """Where to look for ``library``: where a wheel would install it, then wherever the system finds it."""
-    places = [os.path.join(prefix, "lib", library) for prefix in (sys.prefix, site.getuserbase())]
-    return os.pathsep.join([place for place in places if os.path.exists(place)] + [library])
-
-
-def _exchange_names(world, size, deadline):
+def _exchange_names(comm, size, deadline):
     own = socket.gethostname().encode()[:256].ljust(256, b"\0")
     everybody = bytearray(256 * size)
-    _finish(world.Iallgather(own, everybody), deadline, "exchange host names")
+    finish(comm.Iallgather(own, everybody), deadline, "exchange host names")
     return [
         bytes(everybody[256 * i : 256 * (i + 1)]).rstrip(b"\0").decode(errors="replace") for i in range(size)
     ]
 
 
-def _finish(request, deadline, what):
-    # Polled, because MPI's own wait knows no deadline.
+def finish(request, deadline, what):
+    """Waits for an MPI request, which knows no deadline of its own. Raises BootstrapTimeout."""
     while not request.Test():
         if deadline.passed():
             raise BootstrapTimeout(

@@ -1,48 +1,73 @@
-"""Brings a process to the job's store when the launcher gives none.
+"""Brings a process to the job's store: the launcher's, or one that the job's rank 0 starts.
 
-Rank 0 starts the store and makes the secret. On one host it hands both over through an abstract Unix socket
-whose name follows from the job's identity, to processes of the same user only (checked by the kernel, both
-ways); over several hosts they travel over MPI. Called once per init() on the thread that runs it.
+Without a launcher's store rank 0 makes the secret. On one host it hands both over at its desk (desk.py); over several
+hosts they travel over MPI. Called once per init() on the thread that runs it.
 """
 
 import contextlib
-import hashlib
 import json
-import logging
-import os
-import socket
-import struct
-import threading
 import time
 
+from . import desk as desks
 from .auth import new_secret
-from .descriptors import DescriptorSet
-from .identity import launcher_process
+from .membership import Lookout, MembersDisagree, contradict, disagreement, init_text, number
+from .session import Session
 from .store_server import StoreServer
-from .wire import BootstrapError, BootstrapTimeout, Deadline, recv_exact, send_exact
+from .wire import BootstrapError, BootstrapTimeout, Deadline
 
-_log = logging.getLogger(__name__)
-_ASK = struct.Struct("<8sII")
-_ASK_MAGIC = b"hvdmeet1"
-_CREDENTIALS = struct.Struct("3i")
+# How often a rank that waits looks whether others wait for something else.
+_LOOK_SECONDS = 0.5
+_LAST_WORDS_SECONDS = 1.0
 
-_inits = 0
+_counts = {}
 
 
 class Meeting:
     """Where the store is and the secret that opens it; rank 0 also holds what serves the others."""
 
-    def __init__(self, size, address, secret, epoch, dies_with_rank_zero=True, server=None, desk=None):
-        self.size, self.address, self.secret, self.epoch = size, address, secret, epoch
-        self.dies_with_rank_zero = dies_with_rank_zero
+    def __init__(self, identity, address, secret, epoch, server=None, desk=None):
+        self.launched = (identity.whole.rank, identity.whole.size)
+        self.address, self.secret, self.epoch = address, secret, epoch
+        self.dies_with_rank_zero = identity.store is None
         self.server = server
+        self._identity = identity
         self._desk = desk
+        self._notice = None
+
+    def open(self, session):
+        """Lets the others see which job this rank waits for, and this rank see theirs while ``session`` waits."""
+        if self._desk is not None:
+            named = desks.names(self._identity)
+            deadline = session.deadline
+            lookout = Lookout(self._identity, lambda rank: _at_desk(named(rank), self._identity, deadline))
+
+            def look():
+                if self._desk.trouble is not None:
+                    raise self._desk.trouble
+                lookout.look()
+
+            session.look = look
+        elif not self.dies_with_rank_zero:
+            self._notice = _Notice(session.store, self._identity, _counts[self._identity.members])
+            session.look = Lookout(self._identity, self._notice.read, self._notice.tell).look
+
+    def give_up(self, error):
+        """Leaves the others the time to read why, where what they read ends with this process."""
+        for members, count in getattr(error, "attempts", ()):
+            _counts[members] = max(count, _counts.get(members, 0))
+        if self._desk is not None and isinstance(error, MembersDisagree):
+            self._desk.give_up(error)
+        elif self.server is not None:
+            time.sleep(_LAST_WORDS_SECONDS)
 
     def close_desk(self):
         """Stops handing the secret out. The next init() must not meet this one's store."""
         if self._desk is not None:
             self._desk.close()
             self._desk = None
+        if self._notice is not None:
+            self._notice.close()
+            self._notice = None
 
     def close(self):
         """Stops everything; calling it again does nothing."""
@@ -51,28 +76,57 @@ class Meeting:
             self.server.close()
 
 
+class _Notice:
+    """What this rank is waiting for, for all to read in the launcher's store."""
+
+    def __init__(self, store, identity, count):
+        self._store, self._rank = store, identity.launcher_rank
+        self._attempt = (identity.members, count)
+        self._key = f"hvd/in-init/{self._rank}"
+        store.set(self._key, json.dumps(self._attempt).encode())
+
+    def read(self, rank):
+        try:
+            members, count = json.loads(self._store.get(f"hvd/in-init/{rank}", 0))
+        except BootstrapTimeout:
+            return None
+        return (None if members is None else tuple(members)), count
+
+    def tell(self, theirs, error):
+        """Ends the init() of the other rank's job as well."""
+        error.attempts = (self._attempt, theirs)
+        members = theirs[0]
+        rank = self._rank if members is None else members.index(self._rank)
+        Session(self._store, b"", rank, 0, number(*theirs), Deadline(1)).fail(error)
+
+    def close(self):
+        with contextlib.suppress(BootstrapError):
+            self._store.delete(self._key)
+
+
 def meet(identity, environ, deadline):
-    """The Meeting of this process's job. Raises BootstrapError that says what is missing."""
-    global _inits
-    _inits += 1
+    """(the identity, with its size; the Meeting of its job). Raises BootstrapError that says what is missing."""
+    count = _counts[identity.members] = _counts.get(identity.members, 0) + 1
     if identity.store is not None:
-        # The launcher's store outlives an init(); all processes count their inits alike.
-        return Meeting(identity.size, identity.store, identity.secret, _inits, dies_with_rank_zero=False)
+        # The launcher's store outlives an init(); all members of a job count its inits alike.
+        epoch = number(identity.members, count)
+        return identity, Meeting(identity, identity.store, identity.secret, epoch)
     how = environ.get("HOROVOD_RENDEZVOUS", "auto")
     if how not in ("auto", "unix", "mpi4py"):
         raise ValueError(f"HOROVOD_RENDEZVOUS={how!r} is not one of 'auto', 'unix', 'mpi4py'")
-    one_host = identity.size is not None and identity.local_size == identity.size
+    whole = identity.whole
+    one_host = whole.size is not None and whole.local_size == whole.size
     if how == "unix" or (how == "auto" and one_host):
-        return _meet_on_this_host(identity, deadline)
+        return identity, _meet_on_this_host(identity, deadline)
     from . import mpi_rendezvous
 
     if how == "mpi4py" or mpi_rendezvous.available():
-        size, address, secret, server = mpi_rendezvous.meet(identity, deadline)
-        return Meeting(size, address, secret, 1, server=server)
-    if identity.size is not None and identity.local_size is None:
+        identity, address, secret, server = mpi_rendezvous.meet(identity, deadline)
+        return identity, Meeting(identity, address, secret, 1, server=server)
+    if whole.size is not None and whole.local_size is None:
         # The launcher does not say how the ranks are spread: they may well all be here.
-        return _meet_on_this_host(identity, deadline)
-    raise BootstrapError(_what_is_missing(identity))
+        return identity, _meet_on_this_host(identity, deadline)
+    raise BootstrapError(_what_is_missing(whole))
 
 
 def _what_is_missing(identity):
@@ -86,146 +140,77 @@ def _what_is_missing(identity):
             "them on this host, so they need a way to find each other"
         )
     return (
-        f"{what}. Install mpi4py for the MPI you launch with (pip install mpi4py), or start with horovodrun."
+        f"{what}. Install mpi4py for the MPI you launch with (pip install mpi4py), or start with horovodrun, "
+        "which brings what they need (horovodrun --mpi starts them by mpirun)."
     )
-
-
-def peer_uid(sock):
-    """User id of the process at the other end of a Unix socket, as the kernel saw it connect or listen."""
-    return peer_credentials(sock)[1]
-
-
-def peer_credentials(sock):
-    """(pid, uid) of the other end; pid is 0 when it lives in a pid namespace this one cannot see."""
-    pid, uid, _ = _CREDENTIALS.unpack(
-        sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    )
-    return pid, uid
-
-
-def _meeting_point(identity):
-    parts = (
-        identity.launcher,
-        *identity.job,
-        f"size={identity.size}",
-        f"uid={os.geteuid()}",
-        f"launcher={launcher_process(identity.variable)}",
-    )
-    return "\0hvd-" + hashlib.sha256("|".join(parts).encode()).hexdigest()[:40]
 
 
 def _meet_on_this_host(identity, deadline):
-    name = _meeting_point(identity)
+    named = desks.names(identity)
     if identity.rank != 0:
-        address, secret = _ask_rank_zero(name, identity, deadline)
-        return Meeting(identity.size, address, secret, 1)
+        return _come_to_the_first(identity, named, deadline)
     secret = new_secret()
     server = StoreServer("127.0.0.1", secret)
     try:
-        desk = _Desk(name, identity.size, server.address, secret)
+        desk = desks.Desk(named(identity.launcher_rank), identity, (server.address, secret))
     except BaseException:
         server.close()
         raise
-    return Meeting(identity.size, server.address, secret, 1, server=server, desk=desk)
+    return Meeting(identity, server.address, secret, 1, server=server, desk=desk)
 
 
-class _Desk:
-    """Rank 0's side: a thread that tells each rank of the job, once, where the store is."""
-
-    def __init__(self, name, size, address, secret):
-        self._size = size
-        self._told = {}
-        self._answer = {"store": address, "secret": secret.hex()}
-        self._descriptors = DescriptorSet()
-        self._listener = self._descriptors.own(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-        try:
-            self._listener.bind(name)
-        except OSError as error:
-            self._descriptors.close()
-            raise BootstrapError(
-                f"another process already holds this job's meeting point ({error}): was rank 0 started twice?"
-            ) from error
-        self._listener.listen(128)
-        self._closing = False
-        self._thread = threading.Thread(target=self._run, name="hvd-rendezvous", daemon=True)
-        self._thread.start()
-
-    def close(self):
-        self._closing = True
-        # Unlike close(), shutdown() wakes the thread that is in accept().
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._thread.join()
-        self._descriptors.close()
-
-    def _run(self):
-        while not self._closing:
-            try:
-                peer, _ = self._listener.accept()
-            except OSError as error:
-                if not self._closing:
-                    _log.warning("rendezvous: could not accept a connection: %s; trying again", error)
-                    time.sleep(0.2)
-                continue
-            self._descriptors.own(peer)
-            try:
-                self._tell(peer)
-            except OSError as error:
-                _log.info("rendezvous: a connection came to nothing: %s", error)
-            finally:
-                self._descriptors.discard(peer)
-
-    def _tell(self, peer):
-        pid, uid = peer_credentials(peer)
-        if uid != os.geteuid():
-            _log.warning(
-                "rendezvous: refused process %d of user %d; the job runs as %d", pid, uid, os.geteuid()
-            )
-            return
-        deadline = Deadline(2)
-        magic, rank, size = _ASK.unpack(recv_exact(peer, _ASK.size, deadline))
-        if magic != _ASK_MAGIC:
-            return
-        answer = self._answer
-        if size != self._size or not 0 < rank < size:
-            answer = {
-                "error": f"it says it is rank {rank} of {size}, but rank 0 belongs to a job of {self._size}"
-            }
-        elif self._told.setdefault(rank, pid) != pid:
-            answer = {"error": f"rank {rank} is already taken by process {self._told[rank]}"}
-        text = json.dumps(answer).encode()
-        send_exact(peer, struct.pack("<I", len(text)) + text, deadline)
+def _come_to_the_first(identity, named, deadline):
+    desk = desks.Desk(named(identity.launcher_rank), identity)
+    try:
+        address, secret = _ask_the_first(identity, named, desk, deadline)
+    except BaseException as error:
+        if isinstance(error, MembersDisagree):
+            desk.give_up(error)
+        desk.close()
+        raise
+    return Meeting(identity, address, secret, 1, desk=desk)
 
 
-def _ask_rank_zero(name, identity, deadline):
-    pause = 0.005
+def _ask_the_first(identity, named, desk, deadline):
+    first = 0 if identity.members is None else identity.members[0]
+    lookout = Lookout(identity, lambda rank: _at_desk(named(rank), identity, deadline))
+    pause, look_at = 0.005, time.monotonic() + _LOOK_SECONDS
     while True:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-            try:
-                sock.settimeout(max(0.001, deadline.left()))
-                sock.connect(name)
-                if peer_uid(sock) != os.geteuid():
-                    raise BootstrapError(
-                        f"a process of user {peer_uid(sock)} holds this job's meeting point on this host; "
-                        "the job "
-                        f"runs as user {os.geteuid()}. Start with horovodrun, which needs no meeting point."
-                    )
-                send_exact(sock, _ASK.pack(_ASK_MAGIC, identity.rank, identity.size), deadline)
-                (count,) = struct.unpack("<I", recv_exact(sock, 4, deadline))
-                answer = json.loads(recv_exact(sock, count, deadline))
-                break
-            except OSError as error:
-                last = error
+        answer = desks.ask(named(first), identity, deadline)
+        if desk.trouble is not None:
+            raise desk.trouble
+        if answer is not None and "error" in answer:
+            raise BootstrapError(f"rank {first} turned this process away: {answer['error']}")
+        if answer is not None and "store" in answer:
+            return answer["store"], bytes.fromhex(answer["secret"])
+        if answer is not None and contradict(
+            identity.members, identity.launcher_rank, answer["members"], first
+        ):
+            raise disagreement(identity.members, identity.launcher_rank, answer["members"], first)
+        if time.monotonic() >= look_at:
+            lookout.look()
+            look_at = time.monotonic() + _LOOK_SECONDS
         if deadline.left() <= pause:
-            raise BootstrapTimeout(
-                f"rank 0 has not shown up on this host within {deadline.seconds:g} s ({last}). Has it "
-                "failed, does "
-                "it never call init(), or do the ranks run in separate containers? In the last case start "
-                "with "
-                "horovodrun, or install mpi4py and set HOROVOD_RENDEZVOUS=mpi4py."
-            )
+            raise BootstrapTimeout(_first_is_missing(identity, first, answer, deadline))
         time.sleep(pause)
         pause = min(0.05, pause * 2)
-    if "error" in answer:
-        raise BootstrapError(f"rank 0 turned this process away: {answer['error']}")
-    return answer["store"], bytes.fromhex(answer["secret"])
+
+
+def _first_is_missing(identity, first, answer, deadline):
+    what = f"rank {first} has not shown up on this host within {deadline.seconds:g} s"
+    if identity.members is not None:
+        what += f" for {init_text(identity.members)}"
+    if answer is not None:
+        return (
+            f"{what}: it is in {init_text(answer['members'])}, with other ranks. Give all members of a list the "
+            "same list."
+        )
+    return (
+        f"{what}. Has it failed, does it never call init(), or do the ranks run in separate containers? In the "
+        "last case start with horovodrun, or install mpi4py and set HOROVOD_RENDEZVOUS=mpi4py."
+    )
+
+
+def _at_desk(name, identity, deadline):
+    answer = desks.ask(name, identity, deadline)
+    return None if answer is None or "error" in answer else (answer["members"], None)

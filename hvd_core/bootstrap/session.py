@@ -7,6 +7,7 @@ import contextlib
 import json
 import secrets
 
+from .membership import MembersDisagree
 from .wire import BootstrapError, BootstrapTimeout
 
 # How often a wait looks whether another rank has given up.
@@ -27,6 +28,7 @@ class Session:
         self._written = []
         # Not the rank: two processes may claim the same one, and each has to hear the other.
         self._who = secrets.token_hex(8)
+        self.look = None  # called from time to time while this rank waits; raises what it finds wrong
 
     def put(self, key, value, keep=False):
         """Publishes ``value`` (anything JSON can hold); ``keep`` takes it out of forget()."""
@@ -67,16 +69,23 @@ class Session:
                 raise BootstrapTimeout(f"{text} within {self.deadline.seconds:g} s")
 
     def check(self):
-        """Raises BootstrapError when another rank has given up."""
+        """Raises BootstrapError when another rank has given up, or look() finds a reason to."""
         failure = self.peek("failure")
         if failure is not None and failure["who"] != self._who:
+            if failure["attempts"] is not None:
+                attempts = [(None if m is None else tuple(m), count) for m, count in failure["attempts"]]
+                raise MembersDisagree(failure["text"], attempts)
             raise BootstrapError(f"rank {failure['rank']} gave up: {failure['text']}")
+        if self.look is not None:
+            self.look()
 
     def fail(self, error):
         """Tells the others why this rank gives up. The first one to say so is the one they hear."""
         with contextlib.suppress(OSError, RuntimeError):
             if self.count("failures") == 1:
-                self.put("failure", {"rank": self.rank, "who": self._who, "text": str(error)})
+                said = {"rank": self.rank, "who": self._who, "text": str(error)}
+                said["attempts"] = error.attempts if isinstance(error, MembersDisagree) else None
+                self.put("failure", said)
 
     def absent(self, key):
         """Ranks that have not put ``key``/rank yet."""

@@ -68,12 +68,17 @@ class StoreServer:
         self._values = {}
         self._waiting = {}  # key -> connections whose GET waits for it
         self._unproven = {}  # connections in the handshake, oldest first
+        self._proven = 0
         self._timers = []
         self._sequence = itertools.count()
         self._closing = False
         self._owner = os.getpid()
         self._thread = threading.Thread(target=self._run, name="hvd-store", daemon=True)
         self._thread.start()
+
+    def clients(self):
+        """How many connections there are whose peer has proved the secret. From any thread."""
+        return self._proven
 
     def close(self):
         """Ends the thread and closes every connection; calling it again does nothing."""
@@ -152,6 +157,7 @@ class StoreServer:
             connection.unsent += connection.handshake.confirm
             data = connection.handshake.rest
             connection.handshake = None
+            self._proven += 1
             self._unproven.pop(connection, None)
         connection.received += data
         if len(connection.received) > 2 * MAX_REQUEST_BYTES:
@@ -259,6 +265,8 @@ class StoreServer:
         connection.open = False
         if connection.handshake is not None:
             _log.info("store: refused a connection: %s", reason)
+        else:
+            self._proven -= 1
         self._unproven.pop(connection, None)
         if connection.awaited is not None:
             self._stop_waiting(connection)

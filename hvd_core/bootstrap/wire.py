@@ -21,11 +21,12 @@ class AuthenticationError(BootstrapError):
 
 
 class Deadline:
-    """A point on the monotonic clock. ``seconds`` is the time from now."""
+    """A point on the monotonic clock. ``seconds`` is the time from now, ``since`` the clock's now."""
 
     def __init__(self, seconds):
         self.seconds = float(seconds)
-        self._end = time.monotonic() + self.seconds
+        self.since = time.monotonic()
+        self._end = self.since + self.seconds
 
     def left(self):
         """Seconds left, never negative."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from .acceptor import Acceptor
 from .auth import client_handshake
-from .rendezvous import peer_credentials
+from .desk import peer_credentials
 from .wire import BootstrapError, BootstrapTimeout, connect_tcp, join_address
 
 PURPOSE = b"link"

@@ -8,15 +8,18 @@ readable.
 import logging
 import os
 import time
+from contextlib import suppress
 
 from . import affinity
 from .identity import identify
-from .wire import BootstrapTimeout, Deadline
+from .membership import is_communicator, select
+from .wire import BootstrapError, BootstrapTimeout, Deadline
 
 _log = logging.getLogger(__name__)
 
 DEFAULT_DEADLINE_SECONDS = 30.0
 DEFAULT_SILENCE_SECONDS = 30.0
+LONGEST_FAREWELL_SECONDS = 10.0
 
 
 class World:
@@ -28,7 +31,7 @@ class World:
     local_rank, local_size  among the ranks of this host
     cross_rank, cross_size  index of this host among those that have a process with this local rank
     local_cores             cores that each rank of this host was given, by local rank
-    launcher                'horovodrun', 'openmpi', 'mpich', 'torchrun', 'srun', 'pmix' or 'single'
+    launcher                'horovodrun', 'openmpi', 'mpich', 'torchrun', 'srun', 'pmix', 'mpi' (unknown) or 'single'
     store                   StoreClient; None for one process
     store_fd                a second authenticated connection to the store, blocking; -1 for one process
     epoch                   number of this init() in the store, equal on all ranks; prefix keys with it
@@ -36,15 +39,18 @@ class World:
     links                   ShmLink and TcpLink, the parent's first, then the children's by rank
     segment_fd              this host's control segment, -1 where there is none
     segment_bytes           its size, 0 where there is none
+    comm                    JobComm where init() was given an MPI communicator; else None
+    members                 the launcher's rank of each rank, where init() was given a part of the job; else None
     """
 
-    def __init__(self, rank=0, size=1, launcher="single"):
-        self.rank, self.size, self.launcher = rank, size, launcher
+    def __init__(self, rank=0, size=1, launcher="single", members=None):
+        self.rank, self.size, self.launcher, self.members = rank, size, launcher, members
         self.hosts, self.host_names, self.pids = (0,), (), (os.getpid(),)
         self.local_rank, self.local_size, self.cross_rank, self.cross_size = 0, 1, 0, 1
         self.local_cores = (frozenset(affinity.inherited()),)
         self.store, self.store_fd, self.secret, self.epoch = None, -1, b"", 0
         self.links, self.segment_fd, self.segment_bytes = [], -1, 0
+        self.comm = None
         self._meeting = None
         self._descriptors = None
 
@@ -53,31 +59,53 @@ class World:
         """Whether the store ends with this process, so that others must have read what is in it before."""
         return self._meeting is not None and self._meeting.server is not None
 
+    def linger(self, seconds=LONGEST_FAREWELL_SECONDS):
+        """After the engine has ended: where the store ends with this process, and the job has ended in good order, waits
+        until the engines of all ranks are through with what was agreed on, which may take the store. Processes that have
+        gone need nothing.
+        """
+        if not self.holds_store:
+            return
+        deadline = Deadline(seconds)
+        with suppress(BootstrapError):
+            # This process's own engine has said so, unless it was aborted.
+            while 0 < self.store.add(f"engine/{self.epoch}/through", 0) < self.size:
+                # Two connections are this process's own.
+                if self._meeting.server.clients() <= 2 or deadline.passed():
+                    return
+                time.sleep(0.001)
+
     def close(self):
         """Closes every descriptor, and the store where this process holds it. Safe to call again."""
         self.links, self.segment_fd, self.store_fd = [], -1, -1
+        if self._meeting is not None:
+            self._meeting.close_desk()  # takes back what it has put into the store
         if self._descriptors is not None:
             self._descriptors.close()
         if self.store is not None:
             self.store.close()
         if self._meeting is not None:
             self._meeting.close()
+        if self.comm is not None:
+            self.comm.close()
+            self.comm = None
 
 
-def connect(environ=None, deadline_s=None):
+def connect(environ=None, deadline_s=None, comm=None):
     """Finds the other processes of the job and connects to this process's neighbours in the tree.
 
     Args:
         environ: mapping with the launcher's variables; os.environ by default.
         deadline_s: seconds until all processes must have called connect(); by default HOROVOD_START_TIMEOUT,
         or 30.
+        comm: the launcher's ranks that make up the job, in the order of their ranks in it; None or [] for all; or an
+        mpi4py communicator of the job's processes.
 
-    Raises ValueError for an environment that makes no sense, BootstrapTimeout that names the ranks which have
-    not shown up, BootstrapError for everything else that keeps the job apart. A process alone opens no
-    descriptor.
+    Raises ValueError for an environment or a ``comm`` that makes no sense, BootstrapTimeout that names the
+    ranks which have not shown up, BootstrapError for everything else that keeps the job apart. A process alone
+    opens no descriptor.
     """
     environ = os.environ if environ is None else environ
-    identity = identify(environ)
     transport = environ.get("HOROVOD_CONTROL_TRANSPORT", "auto")
     if transport not in ("auto", "tcp"):
         raise ValueError(f"HOROVOD_CONTROL_TRANSPORT={transport!r} is not one of 'auto', 'tcp'")
@@ -85,21 +113,31 @@ def connect(environ=None, deadline_s=None):
     if deadline_s is None:
         deadline_s = _seconds(environ, "HOROVOD_START_TIMEOUT", DEFAULT_DEADLINE_SECONDS)
     deadline = Deadline(deadline_s)
+    identity, meeting, job_comm = _meet(environ, comm, deadline)
     if identity.size == 1:
-        return _alone(identity)
-    from . import rendezvous
-
-    meeting = rendezvous.meet(identity, environ, deadline)
-    if meeting.size == 1:
-        return _alone(identity)
-    world = World(identity.rank, meeting.size, identity.launcher)
-    world._meeting = meeting
+        return _alone(identity, job_comm)
+    world = World(identity.rank, identity.size, identity.launcher, identity.members)
+    world._meeting, world.comm = meeting, job_comm
     try:
         _connect(world, identity, transport, deadline, silence_s)
     except BaseException:
         world.close()
         raise
     return world
+
+
+def _meet(environ, comm, deadline):
+    """(Identity, Meeting, JobComm or None); no meeting for a process alone."""
+    if is_communicator(comm):
+        from . import mpi_comm
+
+        return mpi_comm.meet(comm, environ, deadline)
+    identity = select(identify(environ), comm)
+    if identity.size == 1:
+        return identity, None, None
+    from . import rendezvous
+
+    return *rendezvous.meet(identity, environ, deadline), None
 
 
 def _seconds(environ, name, default):
@@ -115,10 +153,11 @@ def _seconds(environ, name, default):
     return seconds
 
 
-def _alone(identity):
+def _alone(identity, comm=None):
     import socket
 
-    world = World(launcher=identity.launcher)
+    world = World(launcher=identity.launcher, members=identity.members)
+    world.comm = comm
     world.host_names = (socket.gethostname(),)
     return world
 
@@ -135,21 +174,21 @@ def _connect(world, identity, transport, deadline, silence_s):
     world.store = StoreClient(*at)
     session = Session(world.store, meeting.secret, world.rank, world.size, meeting.epoch, deadline, silence_s)
     try:
+        meeting.open(session)
         world.store_fd = world._descriptors.own(open_store_connection(*at)).fileno()
         _build(world, session, identity, transport)
         _finish(session, meeting)
     except Exception as error:
         session.fail(error)
-        if meeting.server is not None:
-            # The store ends with this process: leave the others the time to read why.
-            time.sleep(1.0)
+        meeting.give_up(error)
         raise
 
 
 def _build(world, session, identity, transport):
     from . import hosts, topology, wiring
 
-    roster = hosts.gather_roster(session, transport)
+    launched = world._meeting.launched
+    roster = hosts.gather_roster(session, transport, world.members, launched)
     # One rank's wish is enough: both ends of a link must be of one kind.
     transport = "tcp" if any(record["transport"] == "tcp" for record in roster) else "auto"
     neighbours = hosts.find_neighbours(session, roster, world._descriptors)
@@ -193,6 +232,7 @@ def _all_up(session):
 
 def _finish(session, meeting):
     """The last words over the store, so that shutdown() may follow at once."""
+    session.look = None  # all members are here
     meeting.close_desk()
     if not meeting.dies_with_rank_zero:
         session.forget()

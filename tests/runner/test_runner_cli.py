@@ -67,10 +67,9 @@ def test_check_build_has_the_familiar_layout(launcher):
         (["-np", "1", "--start-timeout", "0", "ls"], "--start-timeout must be a positive number of seconds"),
         (["-np", "1", "no-such-command"], "The command 'no-such-command' was not found"),
         (["-np", "1", "--log-level", "loud", "ls"], "invalid choice"),
-        (["-np", "1", "--mpi", "ls"], "--mpi is not supported yet by this version"),
         (["-np", "1", "--jsrun", "ls"], "--jsrun is not supported yet by this version"),
-        (["-np", "1", "--mpi-args", " -x", "ls"], "--mpi-args is not supported yet by this version"),
-        (["-np", "1", "--binding-args", " -b", "ls"], "--binding-args is not supported yet by this version"),
+        (["-np", "1", "--mpi-args", " -x", "ls"], "--mpi-args is for mpirun, which does not start this job"),
+        (["-np", "1", "--binding-args", " -b", "ls"], "--binding-args is for mpirun, which does not start"),
         (
             ["-np", "1", "--min-np", "1", "ls"],
             "--min-num-proc is not supported yet by this version (elastic jobs)",

@@ -170,8 +170,7 @@ def test_wrong_file(tmp_path, text, message):
 
 def test_controller_in_the_file(tmp_path):
     assert parse_args([*write(tmp_path, "controller: gloo\n"), *COMMAND]).use_gloo
-    with pytest.raises(NotImplementedError, match="--mpi is not supported yet"):
-        parse_args([*write(tmp_path, "controller: mpi\n"), *COMMAND])
+    assert parse_args([*write(tmp_path, "controller: mpi\n"), *COMMAND]).use_mpi
     assert parse_args(["--gloo", *write(tmp_path, "controller: mpi\n"), *COMMAND]).use_gloo
 
 

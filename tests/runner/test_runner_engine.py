@@ -5,6 +5,7 @@ import signal
 import time
 
 import pytest
+from launchers import left_in_shared_memory
 
 import horovod
 
@@ -68,10 +69,7 @@ def test_kill_9_in_the_middle_of_work_names_the_rank_and_leaves_nothing(launcher
         said = [line for line in lines if "HorovodInternalError" in line]
         assert said and "rank 1" in said[-1], lines
     assert launcher.processes() == []
-    deadline = time.monotonic() + 5  # other programs may be using the folder
-    while set(os.listdir("/dev/shm")) - before and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert set(os.listdir("/dev/shm")) - before == set()
+    assert left_in_shared_memory(before) == []
 
 
 def test_a_rank_that_never_comes_is_named(launcher):

@@ -1,0 +1,214 @@
+"""One job whose ranks mpirun starts, from checked arguments to its end: the other way besides job.py.
+
+mpirun says who each rank is, on which host, and ends the others when one fails. What is left to do here: the store where
+the ranks meet, whose address and secret travel in the environment, and making sure that nothing outlives
+the job: mpirun runs under a keeper (keeper.py), as ranks do otherwise. Blocks its thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import secrets
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from horovod.runner import function_store, mpi_flavours
+from horovod.runner.addresses import store_place
+from horovod.runner.env import (
+    backend_environment,
+    job_environment,
+    remote_environment,
+    store_environment,
+)
+from horovod.runner.function_memory import FunctionMemory, read_all, write_all
+from horovod.runner.hosts import HostInfo, check_interfaces
+from horovod.runner.job import Placement, assign_slots, check_command, name_list, seconds
+from horovod.runner.local_ranks import LocalRanks, RankSpec
+from horovod.runner.mpi_output import LabelledStream
+from horovod.runner.output import Output, RankStream
+from horovod.runner.processes import Job, Outcome
+
+# Who a rank is comes from MPI alone. An outer job's variables, which this process may have, would contradict it.
+_OUTER = re.compile(r"HOROVOD_((LOCAL_|CROSS_)?(RANK|SIZE)|HOSTNAME|STORE|SECRET_KEY|GLOO_RENDEZVOUS_\w+)")
+# These too, where this process is itself a rank of an MPI's job; otherwise they are the user's.
+_OUTER_RANK = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+_OUTER_MPI = re.compile(
+    r"OMPI_(COMM_WORLD|UNIVERSE|APP_CTX|FIRST|ARGV|COMMAND|FILE|NUM)_?\w*|PMIX_(?!MCA_)\w+|PMI_\w+|MPI_LOCAL\w+"
+)
+# These reach other hosts by MPI's own means, or mean something else there.
+_MPI_OWN = re.compile(r"(OMPI|PMIX|PRTE|OPAL|HYDRA|MPIR|I_MPI)_\w+")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def run_mpi_job(
+    args: argparse.Namespace,
+    command: Sequence[str],
+    started: Callable[[MpiJob], None],
+    extra_env: Mapping[str, str] | None = None,
+    function: FunctionMemory | None = None,
+) -> MpiOutcome:
+    """Has mpirun run `command` once per rank and returns when nothing of it is left here.
+
+    `started` gets the MpiJob before any process exists, for signal handlers. With `function` the ranks find it in the
+    store, and their results are put back there. Raises ValueError, OSError.
+    """
+    placement = assign_slots(args)
+    if args.nics:
+        check_interfaces(args.nics)
+    if args.remote_shell:
+        raise ValueError(
+            "--remote-shell belongs to horovodrun's own way of starting processes. mpirun has its own: "
+            "--mpi-args='--mca plm_rsh_agent COMMAND' for Open MPI, --mpi-args='-launcher-exec COMMAND' for MPICH."
+        )
+    env = mpi_environment({**job_environment(os.environ, args), **(extra_env or {})}, placement)
+    env |= backend_environment(env)
+    seconds("HOROVOD_START_TIMEOUT", env.get("HOROVOD_START_TIMEOUT"))
+    mpi = mpi_flavours.find_mpirun(os.environ)
+    if placement.local():
+        check_command(command)
+    named = sorted(args.nics) if args.nics else name_list(env.get("HOROVOD_GLOO_IFACE"))
+    place = store_place(list(placement.remote()), named)
+    if len(set(place.remote.values())) > 1:
+        # mpirun gives all ranks one environment, so there can be one address only.
+        ways = ", ".join(f"{host} by {address}" for host, address in place.remote.items())
+        raise ValueError(
+            f"The other hosts lie behind different addresses of this machine ({ways}), and mpirun tells all processes "
+            "the same one. Name the interface that all of them reach with --network-interfaces."
+        )
+    output = Output(len(placement.slots), timestamp=bool(args.prefix_output_with_timestamp))
+    # Imported late: wrong arguments need no engine.
+    from hvd_core.bootstrap.store import StoreServer
+    from hvd_core.bootstrap.wire import join_address
+
+    secret = secrets.token_bytes(32)
+    server = StoreServer(host=place.listen, secret=secret)
+    try:
+        env |= store_environment(join_address(place.local, int(server.address.rpartition(":")[2])), secret)
+        if function is not None:
+            env[function_store.FROM_STORE] = "1"
+            with _client(server, secret) as client:
+                function_store.put(client, function_store.FUNCTION, read_all(function.function))
+        made = mpi_flavours.start(mpi, _wish(args, mpi, placement, env), command)
+        env |= made.env
+        if args.verbose:
+            output.stderr.note(f"horovodrun: {mpi.describe()}, store {server.address}")
+            output.stderr.note(f"horovodrun: {shlex.join(made.words)}")
+        job = MpiJob(made, env, output)
+        started(job)
+        outcome = job.run()
+        if function is not None:
+            with _client(server, secret) as client:
+                _collect(client, function, outcome)
+        return outcome
+    finally:
+        server.close()
+
+
+def mpi_environment(env: Mapping[str, str], placement: Placement) -> dict[str, str]:
+    """The environment of mpirun, which the ranks here inherit."""
+    made = {name: value for name, value in env.items() if _OUTER.fullmatch(name) is None}
+    if not made.keys().isdisjoint(_OUTER_RANK):
+        made = {name: value for name, value in made.items() if _OUTER_MPI.fullmatch(name) is None}
+    made["HOROVOD_CONTROLLER"] = "mpi"
+    here = len(placement.local())
+    if here > len(os.sched_getaffinity(0)):
+        # More ranks than cores: Open MPI sees enough slots and would have all of them spin.
+        made.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
+    return made
+
+
+def _wish(
+    args: argparse.Namespace, mpi: mpi_flavours.Mpi, placement: Placement, env: Mapping[str, str]
+) -> mpi_flavours.Wish:
+    counts: dict[str, int] = {}
+    for slot in placement.slots:
+        counts[slot.hostname] = counts.get(slot.hostname, 0) + 1
+    export: list[str] = []
+    if placement.remote():
+        export = sorted(
+            name
+            for name in remote_environment(env)
+            if _NAME.fullmatch(name) and _MPI_OWN.fullmatch(name) is None
+        )
+    if args.output_filename and mpi.hydra:
+        for rank in range(len(placement.slots)):
+            Path(args.output_filename, f"rank.{rank}").mkdir(parents=True, exist_ok=True)
+    port, identity = args.ssh_port, args.ssh_identity_file
+    return mpi_flavours.Wish(
+        hosts=[HostInfo(host, count) for host, count in counts.items()],
+        export=export,
+        binding=None if args.binding_args is None else _words("--binding-args", args.binding_args),
+        more=_words("--mpi-args", args.mpi_args or ""),
+        interfaces=sorted(args.nics or ()),
+        tcp=bool(args.tcp_flag),
+        ssh=[*([] if port is None else ["-p", str(port)]), *([] if identity is None else ["-i", identity])],
+        folder=args.output_filename and os.path.abspath(args.output_filename),
+    )
+
+
+def _client(server, secret: bytes):
+    from hvd_core.bootstrap.store import StoreClient
+
+    return contextlib.closing(StoreClient(server.address, secret))
+
+
+def _collect(client, function: FunctionMemory, outcome: MpiOutcome) -> None:
+    """Moves what the ranks have left in the store to where horovod.run looks for it."""
+    from hvd_core.bootstrap.wire import BootstrapTimeout
+
+    for rank, descriptor in function.results.items():
+        # A rank that ended before its function returned has left nothing.
+        with contextlib.suppress(BootstrapTimeout):
+            write_all(descriptor, function_store.get(client, function_store.result_key(rank), 0))
+    outcome.raised_by = function_store.first_failure(client)
+
+
+def _words(option: str, text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise ValueError(f"{option}: {text!r} cannot be split into words: {error}") from None
+
+
+@dataclass
+class MpiOutcome(Outcome):
+    """`code`: mpirun's own exit code, which is that of the rank that failed, or MPI's. `raised_by`: the rank whose
+    function was the first to raise."""
+
+    code: int = 0
+    raised_by: int | None = None
+
+    @property
+    def exit_code(self) -> int:
+        return self.code or super().exit_code
+
+    @property
+    def raised(self) -> int | None:
+        return self.raised_by
+
+
+class MpiJob(Job):
+    """mpirun under a keeper as the only process of a job. What it prints is taken apart by rank where its labels are
+    known, otherwise passed on as it comes."""
+
+    def __init__(self, start: mpi_flavours.Start, env: Mapping[str, str], output: Output):
+        super().__init__([LocalRanks([RankSpec(0, start.words, {})], env)], output, outcome=MpiOutcome())
+        self._labels = start.labels
+
+    def _stream(self, rank: int, name: str) -> RankStream | LabelledStream:
+        if self._labels is not None:
+            return LabelledStream(self._labels, self._output, name)
+        return RankStream("", getattr(self._output, name), None, self._output.timestamp)
+
+    def _handle_exit(self, site, rank: int, code: int, asked: bool) -> None:
+        if code:
+            self._outcome.code = code
+            self._outcome.problem = f"horovodrun: mpirun failed with exit code {code}\n"
+
+    def _handle_loss(self, site, text: str) -> None:
+        self._outcome.problem = f"horovodrun: {text}\n"

@@ -1,0 +1,89 @@
+"""Who starts the ranks: horovodrun itself (job.py), or MPI's mpirun (mpi_job.py). Commands and functions come by here.
+
+A rank of the backend "mpi" that mpirun has not started is alone in its MPI_COMM_WORLD. So a job that asks for that
+backend is started by mpirun, also when nobody said --mpi. For the launcher; blocks its thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from horovod.runner.function_memory import FunctionMemory
+from horovod.runner.processes import Outcome
+
+BACKEND = "mpi"
+
+
+class Stoppable(Protocol):
+    """A job that runs."""
+
+    def stop(self) -> None:
+        """Asks for its end; may be called from a signal handler, and again."""
+
+
+def run_job(
+    args: argparse.Namespace,
+    command: Sequence[str],
+    started: Callable[[Stoppable], None],
+    extra_env: dict[str, str] | None = None,
+    function: FunctionMemory | None = None,
+) -> Outcome:
+    """Runs `command` once per rank and returns when nothing of it is left; see job.run_job and mpi_job.run_mpi_job."""
+    asked = None if args.use_mpi else backend_asked_for(os.environ)
+    if args.use_gloo and asked is not None and (args.num_proc or 0) > 1:
+        raise ValueError(
+            f"{asked} asks for the backend '{BACKEND}', whose processes mpirun must start: started by horovodrun itself "
+            "(--gloo) each would be alone in its MPI. Leave --gloo out, or choose another backend."
+        )
+    if args.use_mpi or (asked is not None and (args.num_proc or 0) > 1):
+        from horovod.runner.mpi_job import run_mpi_job
+
+        if not args.use_mpi:
+            text = f"horovodrun: {asked} asks for the backend '{BACKEND}': mpirun starts the processes (as with --mpi)"
+            print(text, file=sys.stderr, flush=True)
+        return run_mpi_job(args, command, started, extra_env, function)
+    for option, value in (("--mpi-args", args.mpi_args), ("--binding-args", args.binding_args)):
+        if value is not None:
+            raise ValueError(f"{option} is for mpirun, which does not start this job. Add --mpi.")
+    controller = os.environ.get("HOROVOD_CONTROLLER", "").strip().lower()
+    if controller not in ("", "gloo"):
+        text = (
+            f"horovodrun: HOROVOD_CONTROLLER={controller} is ignored; mpirun starts the processes with --mpi"
+        )
+        print(text, file=sys.stderr, flush=True)
+    from horovod.runner.job import run_job as run_own_job
+
+    return run_own_job(args, command, started, extra_env, function)
+
+
+def backend_asked_for(environ: Mapping[str, str]) -> str | None:
+    """The variable, or line of a plugins.toml, by which the job asks for the backend mpi, if that is installed here;
+    None when it does not. What is wrong with variables or files is for the ranks to say. The older variables do not
+    count: images have them baked in, and where there is no mpirun that must not end the job; a rank says that they are
+    ignored."""
+    from hvd_core.backends.rules import ladder
+    from hvd_core.config import plugins_toml
+
+    try:
+        levels = ladder(environ, None, plugins_toml.load(environ).levels())
+    except (ValueError, OSError):
+        return None
+    source = next(
+        (r.source for level in levels if not level.soft for r in level.rules if BACKEND in r.names), None
+    )
+    return source if source is not None and _installed(environ) else None
+
+
+def _installed(environ: Mapping[str, str]) -> bool:
+    from hvd_core.backends import discovery, registry
+
+    if environ.get(f"HOROVOD_BACKEND_PATH_{BACKEND.upper()}"):
+        return True
+    try:
+        return BACKEND in {found.name for found in (*registry.local(), *discovery.wheels())}
+    except ValueError:
+        return False

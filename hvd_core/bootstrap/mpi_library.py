@@ -1,0 +1,80 @@
+"""Which MPI library mpi4py is to use: the one of the launcher that started this process.
+
+A wheel of mpi4py serves several MPIs and takes the first that it finds, which makes each rank a job of its own where that
+is not the launcher's. Searched in the order in which the backend that speaks MPI searches, so that one process ends up
+with one library. Reads /proc and the environment; loads nothing.
+"""
+
+import os
+import site
+import sys
+
+from .identity import LAUNCHER_NAMES, process_status
+
+# By launcher; None where the launcher starts ranks of any MPI.
+_NAMES = {"openmpi": ("libmpi.so.40",), "mpich": ("libmpi.so.12", "libmpich.so.12")}
+_ALL = ("libmpi.so.40", "libmpi.so.12", "libmpich.so.12")
+_LOADED = ("libmpi.so", "libmpich.so", "libmpi_abi.so")
+FAMILIES = frozenset(_NAMES)
+
+
+def settings(launcher, environ):
+    """Environment variables by which mpi4py, when it is imported, takes the right library; {} when the user has said.
+
+    Raises nothing: where nothing is found, the system's search path decides.
+    """
+    if {"MPI4PY_MPIABI", "MPI4PY_LIBMPI"} & environ.keys():
+        return {}
+    names = _NAMES.get(launcher, _ALL)
+    wish = environ.get("HOROVOD_BACKEND_MPI_LIBRARY", "")
+    certain = [wish] if wish else _loaded()
+    found = certain or [
+        path
+        for folder in _folders(environ)
+        for path in (os.path.join(folder, n) for n in names)
+        if os.path.exists(path)
+    ]
+    places = found[:1] if certain else [*found, *(names if launcher in _NAMES else ())]
+    return {"MPI4PY_LIBMPI": os.pathsep.join(places)} if places else {}
+
+
+def _loaded():
+    """Paths of MPI libraries that the process has loaded already."""
+    try:
+        with open("/proc/self/maps") as maps:
+            paths = dict.fromkeys(line.split(None, 5)[5].strip() for line in maps if "/" in line)
+    except OSError:
+        return []
+    return [path for path in paths if os.path.basename(path).startswith(_LOADED)]
+
+
+def _folders(environ):
+    """Where libraries of the launcher would be: beside the processes that started this one, beside the mpirun of the
+    PATH, and where a wheel would install them."""
+    prefixes = [*_ancestors(), *_on_path(environ.get("PATH", "")), sys.prefix, site.getuserbase()]
+    return dict.fromkeys(os.path.join(prefix, lib) for prefix in prefixes for lib in ("lib", "lib64"))
+
+
+def _ancestors():
+    pid = os.getppid()
+    while pid > 1:
+        try:
+            executable = os.readlink(f"/proc/{pid}/exe")
+        except OSError:
+            executable = ""
+        if os.path.basename(executable) in LAUNCHER_NAMES:
+            yield os.path.dirname(os.path.dirname(executable))
+        _, pid, _ = process_status(pid)
+        if pid is None:
+            return
+
+
+def _on_path(path):
+    for folder in path.split(os.pathsep):
+        for command in ("mpirun", "mpiexec"):
+            candidate = os.path.join(folder, command)
+            if folder and os.access(candidate, os.X_OK):
+                # As it is named, and where its links lead: either may have the library beside it.
+                for place in (candidate, os.path.realpath(candidate)):
+                    yield os.path.dirname(os.path.dirname(place))
+                return
