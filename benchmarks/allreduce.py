@@ -10,6 +10,7 @@ Alternatives (--only, --skip):
     torch      hvd.allreduce_(tensor, op=hvd.Sum) of horovod.torch, ranks started by horovodrun
     numpy      hvd_core.allreduce_ on a NumPy array, the same engine without a framework
     tcp        the same over the tcp backend (only when named)
+    over-gloo  the same over the gloo backend, a wheel of its own (only when named)
     levels     the same on two hosts that HOROVOD_SIMULATED_HOSTS pretends: shm within, tcp between (only when named)
     table      the shared-memory backend driven through its C table by a C++ loop: no engine, no Python
     gloo       torch.distributed.all_reduce, Gloo
@@ -47,7 +48,7 @@ from harness.fleet import Fleet
 
 FULL = ["4", "16", "64", "256", "1K", "4K", "16K", "64K", "256K", "1M", "4M", "16M", "64M", "256M"]
 # Whose times the others are divided by.
-MINE = ("torch", "numpy", "tcp", "levels", "table", "loop")
+MINE = ("torch", "numpy", "tcp", "over-gloo", "levels", "table", "loop")
 QUICK = ["4", "4K", "64K", "1M", "16M"]
 
 

@@ -34,6 +34,8 @@ from horovod.torch.mpi_ops import (
     allreduce_,
     allreduce_async,
     allreduce_async_,
+    alltoall,
+    alltoall_async,
     backend_report,
     barrier,
     broadcast,
@@ -53,7 +55,10 @@ from horovod.torch.mpi_ops import (
     grouped_allreduce_,
     grouped_allreduce_async,
     grouped_allreduce_async_,
+    grouped_reducescatter,
+    grouped_reducescatter_async,
     init,
+    is_homogeneous,
     is_initialized,
     join,
     local_rank,
@@ -64,6 +69,8 @@ from horovod.torch.mpi_ops import (
     nccl_built,
     poll,
     rank,
+    reducescatter,
+    reducescatter_async,
     rocm_built,
     shutdown,
     size,
@@ -73,6 +80,7 @@ from horovod.torch.mpi_ops import (
     synchronize,
 )
 from horovod.torch.optimizer import DistributedOptimizer
+from horovod.torch.sync_batch_norm import SyncBatchNorm
 
 _MPI_LIB_AVAILABLE = _UNAVAILABLE is None
 
@@ -87,6 +95,7 @@ __all__ = [
     "ProcessSet",
     "Product",
     "Sum",
+    "SyncBatchNorm",
     "add_process_set",
     "allgather",
     "allgather_async",
@@ -95,6 +104,8 @@ __all__ = [
     "allreduce_",
     "allreduce_async",
     "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
     "backend_report",
     "barrier",
     "broadcast",
@@ -118,7 +129,10 @@ __all__ = [
     "grouped_allreduce_",
     "grouped_allreduce_async",
     "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
     "init",
+    "is_homogeneous",
     "is_initialized",
     "join",
     "local_rank",
@@ -130,6 +144,8 @@ __all__ = [
     "nccl_built",
     "poll",
     "rank",
+    "reducescatter",
+    "reducescatter_async",
     "register_stream_provider",
     "remove_process_set",
     "rocm_built",

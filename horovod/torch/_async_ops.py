@@ -11,13 +11,11 @@ from typing import Any
 import torch
 
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.torch import _submit
 from horovod.torch._devices import Submitted
+from horovod.torch._dtypes import MOVABLE, REDUCIBLE, gives, travelling, viewed, viewed_all
 from horovod.torch._submit import (
     _WIRE_OPS,
     BY_ADDRESS,
-    MOVABLE,
-    REDUCIBLE,
     Average,
     _handle_map,
     check,
@@ -26,6 +24,7 @@ from horovod.torch._submit import (
     fetch_many,
     fetch_one,
     keep_for_ever,
+    listed,
     operands,
     reference,
     resolve_op,
@@ -77,13 +76,20 @@ def reduce_into(
     return handle
 
 
+def reduce_group(tensors, in_place, name, op, prescale_factor, postscale_factor, process_set) -> int:
+    """Submit one all-or-nothing allreduce of a caller's list of tensors. Returns the handle."""
+    full_name = None if name is None else f"grouped_allreduce.{name}"
+    tensors = listed(tensors, full_name, process_set, "allreduce")
+    outputs = tensors if in_place else [empty_like(t) for t in tensors]
+    return reduce_group_into(tensors, outputs, name, op, prescale_factor, postscale_factor, process_set)
+
+
 def reduce_group_into(tensors, outputs, name, op, prescale_factor, postscale_factor, process_set) -> int:
-    """Submit one all-or-nothing allreduce of a list of tensors. Returns the handle."""
+    """Submit one all-or-nothing allreduce of a list of tensors, not empty. Returns the handle."""
     if name is not None:
         name = f"grouped_allreduce.{name}"
     on_device = check_all(tensors, REDUCIBLE, name, process_set, "allreduce")
     core = engine()
-    _require_members(tensors, name, process_set, "allreduce")
     number = wire_op(op, name, process_set, "allreduce")
     set_id = process_set.process_set_id
     fetch = None
@@ -105,11 +111,13 @@ def broadcast_into(tensor, output, root_rank, name, process_set, wait: bool = Fa
     """
     if name is not None:
         name = f"broadcast.{name}"
-    source, target, fetch = tensor, output, None
-    if check(tensor, MOVABLE, name, process_set, "broadcast"):
-        source, target, fetch = _on_device(tensor, output)
+    source, fetch = travelling(tensor), None
+    target = source if output is tensor else travelling(output)
+    if check(source, MOVABLE, name, process_set, "broadcast"):
+        source, target, fetch = _on_device(source, target)
+        fetch = gives(output, fetch)
     elif BY_ADDRESS:
-        source, target = reference(tensor), reference(output)
+        source, target = reference(source), reference(target)
     if wait:
         try:
             return engine().broadcast(source, target, root_rank, name, process_set.process_set_id, True)
@@ -119,13 +127,6 @@ def broadcast_into(tensor, output, root_rank, name, process_set, wait: bool = Fa
     handle = engine().broadcast(source, target, root_rank, name, process_set.process_set_id)
     _handle_map[handle] = (tensor, output, fetch)
     return handle
-
-
-def _require_members(tensors: Sequence, name: str | None, process_set: ProcessSet, operation: str) -> None:
-    if not tensors:
-        text = "A grouped operation needs at least one tensor, but the list is empty."
-        _submit.poison(name, text, process_set, operation)
-        raise ValueError(text)
 
 
 def allreduce_async(
@@ -145,7 +146,8 @@ def allreduce_async(
             change before the operation is done.
         average: deprecated, use `op`.
         name: identifies the operation across ranks; None numbers it in the order of submission.
-        op: hvd.Average (default), Sum, Min, Max or Product. Averages of integers truncate toward zero.
+        op: hvd.Average (default), Sum, Min, Max, Product or, for floats, Adasum. Averages of integers truncate toward
+            zero.
         prescale_factor: multiplies `tensor` before the reduction.
         postscale_factor: multiplies the result.
         process_set: the ranks that take part.
@@ -158,7 +160,10 @@ def allreduce_async(
             `average`, or an operation of this name is still in flight. Disagreements between ranks surface in
             synchronize().
     """
-    op = Average if op is None and average is None else resolve_op(op, average)
+    if average is not None:
+        op = resolve_op(op, average, "allreduce", name, process_set)
+    elif op is None:
+        op = Average
     output = empty_like(tensor)
     return reduce_into(tensor, output, name, op, prescale_factor, postscale_factor, process_set)
 
@@ -172,8 +177,22 @@ def allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Start reducing a tensor over all ranks in place. Arguments, handle and errors as in allreduce_async."""
-    op = Average if op is None and average is None else resolve_op(op, average)
+    """Start reducing a tensor over all ranks in place.
+
+    Args:
+        tensor: as in allreduce_async; it is overwritten, and must not be looked at before the operation is done.
+        average, name, op, prescale_factor, postscale_factor, process_set: as in allreduce_async.
+
+    Returns:
+        A handle for poll() and synchronize(); the latter returns `tensor`.
+
+    Raises:
+        ValueError: as in allreduce_async.
+    """
+    if average is not None:
+        op = resolve_op(op, average, "allreduce", name, process_set)
+    elif op is None:
+        op = Average
     return reduce_into(tensor, tensor, name, op, prescale_factor, postscale_factor, process_set)
 
 
@@ -198,10 +217,11 @@ def grouped_allreduce_async(
     Raises:
         ValueError: as in allreduce_async, and for an empty list.
     """
-    op = Average if op is None and average is None else resolve_op(op, average)
-    tensors = list(tensors)
-    outputs = [empty_like(t) for t in tensors]
-    return reduce_group_into(tensors, outputs, name, op, prescale_factor, postscale_factor, process_set)
+    if average is not None:
+        op = resolve_op(op, average, "grouped_allreduce", name, process_set)
+    elif op is None:
+        op = Average
+    return reduce_group(tensors, False, name, op, prescale_factor, postscale_factor, process_set)
 
 
 def grouped_allreduce_async_(
@@ -213,10 +233,23 @@ def grouped_allreduce_async_(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Start reducing several tensors as one operation, in place. As grouped_allreduce_async."""
-    op = Average if op is None and average is None else resolve_op(op, average)
-    tensors = list(tensors)
-    return reduce_group_into(tensors, tensors, name, op, prescale_factor, postscale_factor, process_set)
+    """Start reducing several tensors as one all-or-nothing operation, in place.
+
+    Args:
+        tensors: as in grouped_allreduce_async; they are overwritten.
+        average, name, op, prescale_factor, postscale_factor, process_set: as in allreduce_async.
+
+    Returns:
+        One handle for the group; synchronize() returns a list of the tensors themselves.
+
+    Raises:
+        ValueError: as in grouped_allreduce_async.
+    """
+    if average is not None:
+        op = resolve_op(op, average, "grouped_allreduce", name, process_set)
+    elif op is None:
+        op = Average
+    return reduce_group(tensors, True, name, op, prescale_factor, postscale_factor, process_set)
 
 
 def allgather_async(
@@ -226,8 +259,8 @@ def allgather_async(
 
     Args:
         tensor: one dimension or more, contiguous, on the CPU or a device that is served; a type of allreduce_async,
-            or bool or uint16. Dimension 0 may differ between ranks and may be 0; the other dimensions and the
-            dtype must agree.
+            bool, uint16, uint32, uint64 or an 8-bit float. Dimension 0 may differ between ranks and may be 0; the
+            other dimensions and the dtype must agree.
         name, process_set: as in allreduce_async.
 
     Returns:
@@ -238,12 +271,15 @@ def allgather_async(
     """
     if name is not None:
         name = f"allgather.{name}"
-    source, fetch = tensor, fetch_one
-    if check(tensor, MOVABLE, name, process_set, "allgather"):
-        submitted = Submitted([tensor], None)
+    source, fetch = travelling(tensor), fetch_one
+    as_bytes = source is not tensor
+    if check(source, MOVABLE, name, process_set, "allgather"):
+        submitted = Submitted([source], None)
         source, fetch = submitted.sources[0], submitted.first
     elif BY_ADDRESS:
-        source = reference(tensor)
+        source = reference(source)
+    if as_bytes:
+        fetch = viewed(fetch, tensor.dtype)
     handle = engine().allgather(source, name, process_set.process_set_id)
     _handle_map[handle] = (tensor, None, fetch)
     return handle
@@ -254,6 +290,10 @@ def grouped_allgather_async(
 ) -> int:
     """Start gathering several tensors as one all-or-nothing operation; each as in allgather_async.
 
+    Args:
+        tensors: at least one, on one device; each as in allgather_async.
+        name, process_set: as in allreduce_async.
+
     Returns:
         One handle; synchronize() returns a list of tensors in the order of `tensors`.
 
@@ -262,16 +302,17 @@ def grouped_allgather_async(
     """
     if name is not None:
         name = f"grouped_allgather.{name}"
-    tensors = list(tensors)
-    on_device = check_all(tensors, MOVABLE, name, process_set, "allgather")
-    core = engine()
-    _require_members(tensors, name, process_set, "allgather")
-    if on_device:
-        submitted = Submitted(tensors, None)
+    tensors = listed(tensors, name, process_set, "allgather")
+    sources = [travelling(tensor) for tensor in tensors]
+    as_bytes = any(source is not tensor for source, tensor in zip(sources, tensors))
+    if check_all(sources, MOVABLE, name, process_set, "allgather"):
+        submitted = Submitted(sources, None)
         sources, fetch = submitted.sources, submitted.all
     else:
-        sources, fetch = operands(tensors), fetch_many(len(tensors))
-    handle = core.allgather(sources, name, process_set.process_set_id)
+        sources, fetch = operands(sources), fetch_many(len(tensors))
+    if as_bytes:
+        fetch = viewed_all(fetch, [tensor.dtype for tensor in tensors])
+    handle = engine().allgather(sources, name, process_set.process_set_id)
     _handle_map[handle] = (tensors, None, fetch)
     return handle
 
@@ -306,62 +347,16 @@ def broadcast_async_(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Start copying the root's tensor to all ranks, in place. As broadcast_async."""
-    return broadcast_into(tensor, tensor, root_rank, name, process_set)
-
-
-def sparse_allreduce_async(
-    tensor: torch.Tensor, name: str | None, op: int, process_set: ProcessSet = global_process_set
-) -> Callable[[], torch.Tensor]:
-    """Start reducing a sparse COO tensor, by gathering indices and values.
+    """Start copying the root's tensor to all ranks, in place.
 
     Args:
-        tensor: sparse COO tensor; the shape must agree across ranks, the number of values may
-            differ.
-        name, process_set: as in allreduce_async; two operations, ``NAME.indices`` and ``NAME.values``, are
-            made of it.
-        op: hvd.Average or hvd.Sum.
+        tensor: as in broadcast_async; on other ranks than the root it is overwritten.
+        root_rank, name, process_set: as in broadcast_async.
 
     Returns:
-        A function without arguments (no handle: poll() does not take it) that waits and returns the sparse
-        tensor.
+        A handle; synchronize() returns `tensor`.
 
     Raises:
-        ValueError: not sparse, or as in allreduce_async. NotImplementedError: another `op`.
+        ValueError: as in broadcast_async.
     """
-    if op not in (Average, _submit.Sum):
-        raise NotImplementedError("Sparse tensors can be reduced with hvd.Average and hvd.Sum only.")
-    if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.sparse_coo:
-        raise ValueError(
-            f"A sparse COO tensor is required, but found {getattr(tensor, 'layout', type(tensor))}."
-        )
-    shape = tensor.shape
-    tensor = tensor.coalesce()
-    indices = tensor.indices().transpose(0, 1).contiguous()
-    values = tensor.values().contiguous()
-    prefix = None if name is None else str(name)
-    handles = (
-        allgather_async(indices, prefix and f"{prefix}.indices", process_set),
-        allgather_async(values, prefix and f"{prefix}.values", process_set),
-    )
-    return SparseReduction(handles, shape, process_set.size() if op == Average else 1)
-
-
-class SparseReduction:
-    """A sparse allreduce that is under way; calling it waits and returns the sparse tensor."""
-
-    def __init__(self, handles: tuple[int, int], shape: torch.Size, divisor: int):
-        self.handles = handles
-        self._shape = shape
-        self._divisor = divisor
-
-    def __call__(self) -> torch.Tensor:
-        try:
-            indices, values = [_submit.synchronize(handle) for handle in self.handles]
-        except _submit.HorovodInternalError:
-            _submit.forget_finished(self.handles)
-            raise
-        if self._divisor > 1:
-            rounding = None if values.is_floating_point() else "trunc"
-            values = torch.div(values, self._divisor, rounding_mode=rounding)
-        return torch.sparse_coo_tensor(indices.transpose(0, 1), values, self._shape, check_invariants=False)
+    return broadcast_into(tensor, tensor, root_rank, name, process_set)

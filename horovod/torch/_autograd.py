@@ -7,14 +7,18 @@ ranks must run the backwards of unnamed operations in the same order. Called on 
 import torch
 
 from horovod.torch import _async_ops as ops
-from horovod.torch._submit import Average, _basics, resolve_op, synchronize
+from horovod.torch import _async_scatter as scatter
+from horovod.torch._submit import Average, Sum, _basics, resolve_op, synchronize
 
 __all__ = [
     "HorovodAllgather",
     "HorovodAllreduce",
+    "HorovodAlltoall",
     "HorovodBroadcast",
     "HorovodGroupedAllgather",
     "HorovodGroupedAllreduce",
+    "HorovodGroupedReducescatter",
+    "HorovodReducescatter",
 ]
 
 
@@ -29,7 +33,9 @@ def _average(grad: torch.Tensor, name: str | None, process_set) -> torch.Tensor:
 def _own_rows(gathered: torch.Tensor, sizes: torch.Tensor, process_set) -> torch.Tensor:
     """The rows of `gathered` that this rank has contributed; `sizes` holds dimension 0 of every rank."""
     me = process_set.rank()
-    return gathered.narrow(0, int(sizes[:me].sum()), int(sizes[me]))
+    rows = gathered.narrow(0, int(sizes[:me].sum()), int(sizes[me]))
+    # A view would keep everybody's rows alive. Where somebody differentiates again the graph keeps them anyway.
+    return rows if torch.is_grad_enabled() else rows.clone()
 
 
 class HorovodAllreduce(torch.autograd.Function):
@@ -125,3 +131,81 @@ class HorovodBroadcast(torch.autograd.Function):
         if _basics.rank() != ctx.root_rank:
             averaged = averaged * 0
         return averaged, None, None, None
+
+
+class HorovodAlltoall(torch.autograd.Function):
+    """Alltoall; its gradient is the alltoall that sends each row of the incoming gradient back to where it came from.
+
+    Gives the pair (output, received splits).
+    """
+
+    @staticmethod
+    def forward(ctx, tensor, splits, name, process_set):
+        ctx.name = name
+        ctx.process_set = process_set
+        output, ctx.received = synchronize(scatter.alltoall_async(tensor, splits, name, process_set))
+        ctx.rows = tensor.shape[0]
+        ctx.mark_non_differentiable(ctx.received)
+        return output, ctx.received
+
+    @staticmethod
+    def backward(ctx, grad_output, *_):
+        name = _grad_name(ctx.name)
+        grad, _ = HorovodAlltoall.apply(grad_output.contiguous(), ctx.received, name, ctx.process_set)
+        unsent = ctx.rows - grad.shape[0]
+        if unsent:
+            grad = torch.cat([grad, grad.new_zeros((unsent, *grad.shape[1:]))])
+        return grad, None, None, None
+
+
+class _Scattered:
+    """What the gradients of reducescatters are made from."""
+
+    def __init__(self, name, op, process_set, prescale_factor, postscale_factor):
+        self.name = name
+        self.op = op
+        self.process_set = process_set
+        self.factor = prescale_factor * postscale_factor
+
+    def scale(self) -> float:
+        """By what the gathered gradients are multiplied."""
+        if self.op not in (Average, Sum):
+            raise NotImplementedError("Reducescatter is differentiable with hvd.Average and hvd.Sum only.")
+        return self.factor * (self.process_set.size() if self.op == Sum else 1)
+
+
+class HorovodReducescatter(torch.autograd.Function):
+    """Reducescatter; its gradient is the allgather of the incoming gradient, times the number of ranks for Sum."""
+
+    @staticmethod
+    def forward(ctx, tensor, name, op, process_set, prescale_factor, postscale_factor):
+        arguments = (name, op, process_set, prescale_factor, postscale_factor)
+        ctx.made = _Scattered(*arguments)
+        return synchronize(scatter.reducescatter_async(tensor, *arguments))
+
+    @staticmethod
+    def backward(ctx, grad_output):
+        scale = ctx.made.scale()
+        gathered = HorovodAllgather.apply(
+            grad_output.contiguous(), _grad_name(ctx.made.name), ctx.made.process_set
+        )
+        return gathered if scale == 1 else gathered * scale, None, None, None, None, None
+
+
+class HorovodGroupedReducescatter(torch.autograd.Function):
+    """Grouped reducescatter; its gradient is as that of HorovodReducescatter, with one grouped allgather."""
+
+    @staticmethod
+    def forward(ctx, name, op, process_set, prescale_factor, postscale_factor, *tensors):
+        arguments = (name, op, process_set, prescale_factor, postscale_factor)
+        ctx.made = _Scattered(*arguments)
+        return tuple(synchronize(scatter.grouped_reducescatter_async(tensors, *arguments)))
+
+    @staticmethod
+    def backward(ctx, *grad_outputs):
+        scale = ctx.made.scale()
+        grads = [grad.contiguous() for grad in grad_outputs]
+        gathered = HorovodGroupedAllgather.apply(_grad_name(ctx.made.name), ctx.made.process_set, *grads)
+        if scale != 1:
+            gathered = [grad * scale for grad in gathered]
+        return (None, None, None, None, None, *gathered)

@@ -15,30 +15,13 @@ from typing import Any
 import torch
 
 from horovod.common.basics import UNAVAILABLE
+from horovod.torch._dtypes import DTYPE_NUMBERS
 
 if UNAVAILABLE is None:
     from hvd_core._core import TensorRef
 
 StreamProvider = Callable[[int], int | None]
 
-# The numbers of hvd/backend_abi.h.
-DTYPE_NUMBERS = {
-    getattr(torch, name): number
-    for name, number in {
-        "uint8": 0,
-        "int8": 1,
-        "uint16": 2,
-        "int16": 3,
-        "int32": 4,
-        "int64": 5,
-        "float16": 6,
-        "float32": 7,
-        "float64": 8,
-        "bool": 9,
-        "bfloat16": 10,
-    }.items()
-    if hasattr(torch, name)
-}
 _DTYPES = {number: dtype for dtype, number in DTYPE_NUMBERS.items()}
 
 _registered: dict[str, StreamProvider] = {}
@@ -120,10 +103,10 @@ def reference(tensor: torch.Tensor, stream: int | None = None) -> Any:
     """The engine's view of `tensor` as address, shape and type; on a device the data are ready when `stream` is."""
     number = DTYPE_NUMBERS[tensor.dtype]
     if tensor.is_cpu:
-        return TensorRef(tensor.data_ptr(), tuple(tensor.shape), number, "cpu", 0)
+        return TensorRef(tensor.data_ptr(), tuple(tensor.shape), number, "cpu", 0, owner=tensor)
     device = tensor.device
     return TensorRef(
-        tensor.data_ptr(), tuple(tensor.shape), number, device.type, device.index or 0, stream=stream
+        tensor.data_ptr(), tuple(tensor.shape), number, device.type, device.index or 0, stream, tensor
     )
 
 
@@ -178,8 +161,22 @@ class Submitted:
         return results
 
 
+def stream_of(device: torch.device) -> Any:
+    """The calling thread's current stream of a device, as torch's object; None for a device whose module has none."""
+    current = getattr(getattr(torch, device.type, None), "current_stream", None)
+    return None if current is None else current(device.index)
+
+
+def come_after(stream: Any, tensor: torch.Tensor) -> None:
+    """Let the calling thread's current stream wait for `stream`, whose work completes `tensor`."""
+    now = stream_of(tensor.device)
+    if now != stream:
+        now.wait_stream(stream)
+        _record([tensor], tensor.device)
+
+
 def _record(tensors: Sequence[torch.Tensor], device: torch.device) -> None:
-    stream = getattr(torch, device.type).current_stream(device.index)
+    stream = stream_of(device)
     for tensor in tensors:
         try:
             tensor.record_stream(stream)

@@ -1,65 +1,45 @@
 """Gradient reduction: hooks that start an allreduce as soon as a gradient is complete, and the wait for all
 of them.
 
-Used by DistributedOptimizer; empty_sparse also by functions.py. Hooks run on autograd's threads during backward;
+Used by DistributedOptimizer. Hooks run on autograd's threads during backward;
 everything else on the thread that calls the optimizer. A reducer does not know its optimizer, so that dropping the
 optimizer removes the hooks.
+
+There is a hook call per parameter and step, so hooks do next to nothing: gradients are put on a list, which is handed
+to the engine when it has some length, and at the end of the backward at the latest.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
 from horovod.common.process_sets import ProcessSet
-from horovod.torch._async_ops import SparseReduction, reduce_group_into, reduce_into, sparse_allreduce_async
-from horovod.torch._submit import engine, forget, forget_finished, is_current, settle
-from horovod.torch.compression import Compression
+from horovod.torch._async_ops import reduce_group_into, reduce_into
+from horovod.torch._devices import come_after, stream_of
+from horovod.torch._given_up import LEFT, give_up, sweep, wait_for
+from horovod.torch._gradients import gradient_of, is_quick, store, wire_form
+from horovod.torch._slots import Group, Slot
+from horovod.torch._sparse import sparse_allreduce_async
+from horovod.torch._submit import _WIRE_OPS, BY_ADDRESS, _handle_map, engine, forget, poison, settle
+from horovod.torch.compression import BF16Compressor, Compression, FP16Compressor
 
 # torch < 2.1 has no hook that runs after the gradient is stored; there the accumulator node of the graph is
 # hooked.
 HAS_POST_ACCUMULATE_HOOK = hasattr(torch.Tensor, "register_post_accumulate_grad_hook")
 
+# Gradients wait for each other until there are so many bytes, or so many of them. Larger ones never wait, and a few
+# hundred KiB take longer to reduce than to collect: communication begins as early as if none waited.
+_COLLECT_BYTES = 256 << 10
+_COLLECT_COUNT = 32
+
+_CAN_COPY_LISTS = hasattr(torch, "_foreach_copy_")
+
 _TOO_MANY_BACKWARDS = (
     "Gradients were computed more than backward_passes_per_step times before call to step(). "
     "Increase backward_passes_per_step to accumulate gradients locally."
 )
-
-
-class _Slot:
-    """One parameter: how often its gradient is still to be computed, and the reduction that is under way."""
-
-    __slots__ = ("anchor", "context", "delay", "group", "handle", "name", "param", "sent", "sparse_dim")
-
-    def __init__(self, param: torch.Tensor, name: str, delay: int):
-        self.param = param
-        self.name = name
-        self.delay = delay
-        self.handle: int | SparseReduction | None = None
-        self.sent: torch.Tensor | None = None
-        self.context: Any = None
-        self.group: _Group | None = None
-        self.sparse_dim = 0  # of the last gradient; 0 for a dense one
-        self.anchor: Any = None  # keeps the accumulator node alive, whose hook dies with it
-
-
-class _Group:
-    """Parameters that are reduced as one operation, once all their gradients are complete."""
-
-    __slots__ = ("name", "slots")
-
-    def __init__(self, name: str, slots: list[_Slot]):
-        self.name = name
-        self.slots = slots
-        for slot in slots:
-            slot.group = self
-
-
-def empty_sparse(param: torch.Tensor, sparse_dim: int) -> torch.Tensor:
-    """A sparse gradient of zeros for `param`."""
-    indices = torch.empty((sparse_dim, 0), dtype=torch.int64, device=param.device)
-    values = torch.empty((0, *param.shape[sparse_dim:]), dtype=param.dtype, device=param.device)
-    return torch.sparse_coo_tensor(indices, values, param.shape, check_invariants=False)
 
 
 class GradientReducer:
@@ -78,22 +58,41 @@ class GradientReducer:
         self, compression, op, prescale_factor, postscale_factor, passes, sparse_as_dense, process_set
     ):
         self.compression = compression
+        self._wire_dtype = (
+            compression.wire_dtype
+            if compression in (FP16Compressor, BF16Compressor) and _CAN_COPY_LISTS
+            else None
+        )
+        self._quick = (compression is Compression.none or self._wire_dtype is not None) and not BY_ADDRESS
         self.op = op
         self.factors = (prescale_factor, postscale_factor)
         self.passes = passes
         self.sparse_as_dense = sparse_as_dense
         self.process_set: ProcessSet = process_set
-        self.slots: dict[torch.Tensor, _Slot] = {}
+        self.slots: dict[torch.Tensor, Slot] = {}
         self.hooks: list = []
         self.busy = False  # a backward has begun what synchronize() has to finish
         self.core: Any = None  # the engine that has begun it; another one after shutdown() and init()
+        self.reduced: dict[
+            torch.Tensor, torch.Tensor | None
+        ] = {}  # the gradients that synchronize() has left
         self.on_device = False  # something was sent that is not in host memory
+        # Slots whose gradients are complete and not submitted. Hooks of several threads add and take: each operation
+        # of a deque is whole.
+        self._arrived: deque[Slot] = deque()
+        self._arrived_bytes = 0
+        self._backward_ends = False  # a callback waits for the end of the backward
+        self.active: list[Slot] = []  # what is under way; always this list, which a finalizer has, too
+        self._handles: list[int] = []
+        self._failures: list[Exception] = []  # of reductions that could not be begun
 
     # ---------------------------------------------------------------------------------------- registration
 
     def watch(self, param: torch.Tensor, name: str) -> None:
         """Reduce the gradient of `param` from now on, under `name`."""
-        slot = _Slot(param, name, self.passes)
+        if param in self.slots:  # torch lets a list of parameters have one twice
+            return
+        slot = Slot(param, name, self.passes)
         self.slots[param] = slot
         if HAS_POST_ACCUMULATE_HOOK:
             self.hooks.append(param.register_post_accumulate_grad_hook(self._hook_for(slot)))
@@ -106,7 +105,7 @@ class GradientReducer:
         """Reduce the gradients of these parameters as one operation."""
         slots = [self.slots[param] for param in members if param in self.slots]
         if slots:
-            _Group(name, slots)
+            Group(name, slots)
 
     def set_passes(self, passes: int) -> None:
         """Change the number of backward passes per step()."""
@@ -114,85 +113,190 @@ class GradientReducer:
         for slot in self.slots.values():
             slot.delay = passes
 
-    def _hook_for(self, slot: _Slot) -> Callable:
+    def _hook_for(self, slot: Slot) -> Callable:
         def gradient_is_complete(*_) -> None:
             if slot.delay <= 0:
                 raise AssertionError(_TOO_MANY_BACKWARDS)
             if not self.busy:
                 self.busy = True
                 self.core = engine()
+                self.reduced = {}
             slot.delay -= 1
             if slot.delay:
                 return
-            if slot.group is None:
-                self._submit(slot)
-            elif all(member.delay == 0 for member in slot.group.slots):
-                self._submit_group(slot.group)
+            if not slot.param.is_cpu:
+                slot.made_on = stream_of(slot.param.device)
+            if slot.group is not None:
+                if slot.group.arrived():
+                    self._submit_group(slot.group)
+                    self._raise_failure()
+                return
+            self._arrived.append(slot)
+            self._arrived_bytes += slot.nbytes
+            if (
+                self._arrived_bytes >= _COLLECT_BYTES
+                or len(self._arrived) >= _COLLECT_COUNT
+                or not (self._backward_ends or self._watch_for_the_end())
+            ):
+                self._submit_arrived()
+                self._raise_failure()
 
+        # Compiled autograd would trace it, as a part of the backward's graph; so it ends the graph.
+        gradient_is_complete._torchdynamo_disable = True
         return gradient_is_complete
+
+    def _watch_for_the_end(self) -> bool:
+        """Have what has arrived submitted when this backward ends; False where torch cannot tell of that."""
+
+        def backward_ends() -> None:
+            self._backward_ends = False
+            self._submit_arrived()
+            self._raise_failure()
+
+        try:
+            torch.autograd.Variable._execution_engine.queue_callback(backward_ends)
+        except (AttributeError, RuntimeError):
+            return False
+        self._backward_ends = True
+        return True
 
     # ------------------------------------------------------------------------------------------ submission
 
-    def _gradient(self, slot: _Slot) -> torch.Tensor:
-        """The gradient of a parameter, zero if this rank did not compute one: the other ranks may have."""
-        param = slot.param
-        grad = param.grad
-        if grad is None:
-            if slot.sparse_dim and not self.sparse_as_dense:
-                grad = empty_sparse(param, slot.sparse_dim)
-            else:
-                grad = torch.zeros_like(param, requires_grad=False)
-            # A frozen member of a group has to be sent too, but must not be changed by the optimizer.
-            if param.requires_grad:
-                param.grad = grad
-        elif grad.requires_grad:
-            raise AssertionError(
-                f"The gradient of {slot.name} requires grad itself (create_graph=True), which "
-                "DistributedOptimizer cannot reduce. Detach it first, or use hvd.allreduce."
-            )
-        slot.sparse_dim = grad.sparse_dim() if grad.layout is torch.sparse_coo else 0
-        return grad
-
-    def _wire_form(self, slot: _Slot, grad: torch.Tensor) -> torch.Tensor:
-        """What is sent for `grad`: itself if possible, so that it is reduced in place."""
-        if slot.sparse_dim:
-            grad = grad.to_dense()
-        if grad.is_complex():
-            grad = torch.view_as_real(grad)
-        slot.context = None
-        if self.compression is not Compression.none:
-            grad, slot.context = self.compression.compress(grad)
-        return grad if grad.is_contiguous() else grad.contiguous()
-
-    def _submit(self, slot: _Slot) -> None:
-        grad = self._gradient(slot)
-        if slot.sparse_dim and not self.sparse_as_dense:
-            slot.handle = sparse_allreduce_async(grad, slot.name, self.op, self.process_set)
+    def _submit_arrived(self) -> None:
+        """Start the reductions of the gradients that have been collected, those after one that fails as well."""
+        arrived = self._take_arrived()
+        if not arrived:
             return
-        sent = self._wire_form(slot, grad)
-        slot.sent = sent
-        self.on_device = self.on_device or not sent.is_cpu
-        slot.handle = reduce_into(sent, sent, slot.name, self.op, *self.factors, self.process_set)
+        active, handles = self.active, self._handles
+        set_id, number = self.process_set.process_set_id, _WIRE_OPS.get(self.op)
+        plain = self._quick and set_id is not None and number is not None
+        if plain and self._wire_dtype is not None:
+            self._make_wires(arrived)
+        if LEFT:
+            sweep()
+        prescale, postscale = self.factors
+        allreduce = engine().allreduce
+        for slot in arrived:
+            grad = slot.param.grad if self._wire_dtype is None else slot.sent
+            if plain and is_quick(grad):
+                # What reduce_into() does, without asking again for each what is the same for all.
+                try:
+                    if LEFT:
+                        wait_for(set_id, slot.wire_name)
+                    handle = allreduce(grad, grad, slot.wire_name, number, prescale, postscale, set_id)
+                except Exception as error:
+                    self._failed([slot], error)
+                    continue
+                _handle_map[handle] = (grad, grad, None)
+                slot.sent, slot.handle, slot.sparse_dim = grad, handle, 0
+                active.append(slot)
+                handles.append(handle)
+            else:
+                self._submit(slot)
 
-    def _submit_group(self, group: _Group) -> None:
-        for slot in group.slots:
-            grad = self._gradient(slot)
-            if slot.sparse_dim and not self.sparse_as_dense:
-                raise ValueError(
-                    f"Parameter {slot.name} has a sparse gradient and belongs to a group. Use "
-                    "sparse_as_dense=True, or leave it out of `groups`."
-                )
-            slot.sent = self._wire_form(slot, grad)
-        sent = [slot.sent for slot in group.slots]
-        self.on_device = self.on_device or not sent[0].is_cpu
-        handle = reduce_group_into(sent, sent, group.name, self.op, *self.factors, self.process_set)
+    def _take_arrived(self) -> list[Slot]:
+        """What has been collected. From here on it is this thread's: no other converts or submits it."""
+        arrived, mine = self._arrived, []
+        self._arrived_bytes = 0
+        while arrived:
+            try:
+                mine.append(arrived.popleft())
+            except IndexError:  # another thread has taken the last one
+                break
+        return mine
+
+    def _make_wires(self, arrived: list[Slot]) -> None:
+        """Convert what has arrived to the type that is sent, all at once; what that is not for stays as it is."""
+        grads, wires = [], []
+        for slot in arrived:
+            grad = slot.param.grad
+            if not is_quick(grad) or grad.dtype not in (torch.float32, torch.float64):
+                continue
+            if slot.wire is None or slot.wire.shape != grad.shape:
+                slot.wire = torch.empty_like(grad, dtype=self._wire_dtype)
+            slot.sent, slot.context = slot.wire, grad.dtype
+            grads.append(grad)
+            wires.append(slot.wire)
+        if grads:
+            torch._foreach_copy_(wires, grads)
+
+    def _come_after(self, slot: Slot) -> None:
+        """Let the current stream wait for the one that completes a gradient: hooks on other streams submit it, too."""
+        made_on, slot.made_on = slot.made_on, None
+        if made_on is not None and slot.param.grad is not None:
+            come_after(made_on, slot.param.grad)
+
+    def _submit(self, slot: Slot) -> None:
+        told = False  # what fails to be begun tells the other ranks itself
+        try:
+            self._come_after(slot)
+            grad = gradient_of(slot, self.sparse_as_dense)
+            sparse = slot.sparse_dim and not self.sparse_as_dense
+            sent = None if sparse else wire_form(slot, grad, self.compression)
+            if LEFT:
+                wait_for(self.process_set.process_set_id, slot.wire_name)
+            told = True
+            if sparse:
+                slot.handle = sparse_allreduce_async(grad, slot.name, self.op, self.process_set)
+            else:
+                slot.sent = sent
+                self.on_device = self.on_device or not sent.is_cpu
+                slot.handle = reduce_into(sent, sent, slot.name, self.op, *self.factors, self.process_set)
+                self._handles.append(slot.handle)
+            self.active.append(slot)
+        except Exception as error:
+            self._failed([slot], error)
+            if not told and slot.sparse_dim and not self.sparse_as_dense:
+                for part in ("indices", "values"):
+                    poison(f"allgather.{slot.name}.{part}", str(error), self.process_set, "allgather")
+            elif not told:
+                poison(slot.wire_name, str(error), self.process_set, "allreduce")
+
+    def _submit_group(self, group: Group) -> None:
+        told = False
+        try:
+            for slot in group.slots:
+                self._come_after(slot)
+                grad = gradient_of(slot, self.sparse_as_dense)
+                if slot.sparse_dim and not self.sparse_as_dense:
+                    raise ValueError(
+                        f"Parameter {slot.name} has a sparse gradient and belongs to a group. Use "
+                        "sparse_as_dense=True, or leave it out of `groups`."
+                    )
+                slot.sent = wire_form(slot, grad, self.compression)
+            if LEFT:
+                wait_for(self.process_set.process_set_id, group.name)
+            sent = [slot.sent for slot in group.slots]
+            self.on_device = self.on_device or not sent[0].is_cpu
+            told = True
+            handle = reduce_group_into(sent, sent, group.name, self.op, *self.factors, self.process_set)
+        except Exception as error:
+            self._failed(group.slots, error)
+            if not told:
+                poison(f"grouped_allreduce.{group.name}", str(error), self.process_set, "allreduce")
+            return
+        self._handles.append(handle)
         for slot in group.slots:
             slot.handle = handle
+            self.active.append(slot)
+
+    def _failed(self, slots: list[Slot], error: Exception) -> None:
+        """A reduction could not be begun. It is not tried again in this round: that would count for the next."""
+        self._failures.append(error)
+        for slot in slots:
+            slot.failed = True
+
+    def _raise_failure(self) -> None:
+        """Raise what has kept a reduction from being begun in this round."""
+        if self._failures:
+            raise self._failures[0]
 
     def _submit_missing(self) -> None:
         """Start what no hook has started: each rank may have used other parameters."""
+        if len(self.active) == len(self.slots):
+            return
         for slot in self.slots.values():
-            if slot.handle is not None:
+            if slot.handle is not None or slot.failed:
                 continue
             if slot.group is not None:
                 self._submit_group(slot.group)
@@ -203,6 +307,7 @@ class GradientReducer:
 
     def handles(self) -> dict:
         """{parameter: (handle or None, context)} of the parameters whose gradients have been computed."""
+        self._submit_arrived()
         return {
             param: (slot.handle, slot.context)
             for param, slot in self.slots.items()
@@ -214,21 +319,33 @@ class GradientReducer:
 
         Raises:
             HorovodInternalError: a reduction failed; nothing is pending afterwards.
+            AssertionError, ValueError: one could not be begun on this rank, so that it has failed on the others.
         """
         core = engine()
         if self.busy and self.core is not core:
             self._clear()
         self.core = core
-        self._submit_missing()
-        active = [slot for slot in self.slots.values() if slot.handle is not None]
-        handles = list({slot.handle: None for slot in active if type(slot.handle) is int})
         try:
+            self._submit_arrived()
+            self._submit_missing()
+            handles = self._handles
             core.wait_many(handles)
+            self._raise_failure()
             if self.on_device:
                 for handle in handles:
                     settle(core, handle)
-            for slot in active:
-                self._store(slot)
+            grads, wires = [], []
+            for slot in self.active:
+                grad = slot.param.grad
+                if grad is slot.sent:
+                    continue
+                if slot.sent is not None and slot.sent is slot.wire and is_quick(grad):
+                    grads.append(grad)
+                    wires.append(slot.wire)
+                else:
+                    store(slot, self.compression)
+            if grads:
+                torch._foreach_copy_(grads, wires)
         except BaseException:
             self.abandon()
             raise
@@ -236,43 +353,36 @@ class GradientReducer:
             forget(core, handle)
         self._clear()
 
-    def _store(self, slot: _Slot) -> None:
-        param = slot.param
-        if isinstance(slot.handle, SparseReduction):
-            param.grad = slot.handle()
-            return
-        sent = slot.sent
-        grad = param.grad
-        if grad is sent:
-            return
-        if grad is None:  # frozen, or somebody has set it to None since the backward
-            if not param.requires_grad:
-                return
-            grad = param.grad = torch.zeros_like(param, requires_grad=False)
-        with torch.no_grad():
-            reduced = self.compression.decompress(sent, slot.context)
-            if slot.sparse_dim:
-                param.grad = reduced.to_sparse(slot.sparse_dim)
-            elif grad.is_complex():
-                torch.view_as_real(grad).copy_(reduced)
-            else:
-                grad.copy_(reduced)
+    def remember_reduced(self) -> None:
+        """Take down which gradients synchronize() has left, for still_reduced()."""
+        self.reduced = {param: param.grad for param in self.slots}
+
+    def still_reduced(self) -> bool:
+        """Whether the gradients are those that were taken down last: not cleared and made anew since then."""
+        return all(param.grad is grad for param, grad in self.reduced.items())
 
     def _clear(self) -> None:
-        self.busy = False
+        self.busy = self._backward_ends = False
+        self._arrived.clear()
+        self._arrived_bytes = 0
+        for collected in (self.active, self._handles, self._failures):
+            collected.clear()
+        groups = set()
         for slot in self.slots.values():
             slot.delay = self.passes
             slot.handle = slot.sent = slot.context = None
+            slot.failed = False
+            if slot.group is not None:
+                groups.add(slot.group)
+        for group in groups:
+            group.renew()
 
     def abandon(self) -> None:
         """Forget what is under way, without waiting for it.
 
-        The tensors of operations that still run stay in the handle map: the engine writes to their memory.
+        The engine writes to the memory of operations that still run.
         """
-        if is_current(self.core):
-            for slot in self.slots.values():
-                if isinstance(slot.handle, SparseReduction):
-                    forget_finished(slot.handle.handles)
-                else:
-                    forget_finished((slot.handle,))
+        give_up(self.active, self.process_set.process_set_id)
+        for slot in self.active:
+            slot.wire = None  # perhaps it is still written to
         self._clear()

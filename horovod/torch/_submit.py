@@ -8,7 +8,8 @@ HOROVOD_TORCH_NO_DLPACK_API=1). Tensors on devices: `_devices`.
 
 import os
 from collections.abc import Callable, Iterable
-from typing import Any
+from contextlib import suppress
+from typing import Any, NoReturn
 
 import torch
 from torch.utils.dlpack import from_dlpack
@@ -17,7 +18,8 @@ from horovod.common.basics import UNAVAILABLE, HorovodBasics, runtime
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.process_sets import ProcessSet
 from horovod.torch import _devices
-from horovod.torch._devices import DTYPE_NUMBERS, reference
+from horovod.torch._devices import reference
+from horovod.torch._dtypes import REDUCIBLE, why_not
 
 if UNAVAILABLE is None:
     from hvd_core.runtime import engine
@@ -44,10 +46,8 @@ _handle_map: dict[int, tuple[Any, Any, Callable | None]] = {}
 
 _abandoned: list[tuple] = []
 
-# The numbers of hvd/backend_abi.h.
-_WIRE_OPS = {Average: 4, Sum: 0, Min: 2, Max: 3, Product: 1}
-MOVABLE = frozenset(DTYPE_NUMBERS)
-REDUCIBLE = frozenset(d for d in MOVABLE if d is not torch.bool and d is not getattr(torch, "uint16", None))
+# The numbers of hvd/backend_abi.h; Adasum is the engine's own.
+_WIRE_OPS = {Average: 4, Sum: 0, Min: 2, Max: 3, Product: 1, Adasum: 100}
 
 # Read once: asking per call would cost more than the answer saves.
 BY_ADDRESS = (
@@ -56,10 +56,17 @@ BY_ADDRESS = (
 )
 
 
-def resolve_op(op: int | None, average: Any) -> int:
+def resolve_op(
+    op: int | None,
+    average: Any,
+    operation: str = "allreduce",
+    name: str | None = None,
+    process_set: ProcessSet | None = None,
+) -> int:
     """The reduce op that the arguments `op` and `average` mean together.
 
-    `average` is deprecated but programs also pass a name in its place: anything truthy means Average.
+    `average` is deprecated but programs also pass a name in its place: anything truthy means Average. `operation`,
+    `name` and `process_set`: the call that fails for the others as well if it fails here.
 
     Raises:
         ValueError: both are given.
@@ -67,7 +74,10 @@ def resolve_op(op: int | None, average: Any) -> int:
     if average is None:
         return Average if op is None else op
     if op is not None:
-        raise ValueError("The op parameter supersedes average. Please provide only one of them.")
+        text = "The op parameter supersedes average. Please provide only one of them."
+        if process_set is not None:
+            poison(None if name is None else f"{operation}.{name}", text, process_set, "allreduce")
+        raise ValueError(text)
     import warnings
 
     warnings.warn(
@@ -82,19 +92,13 @@ def wire_op(op: int, name: str | None, process_set: ProcessSet, operation: str) 
     """The engine's number of a reduce op, for values that are not in the table of the fast path.
 
     Raises:
-        NotImplementedError: Adasum, which comes with a later release.
-        ValueError: no reduce op at all.
+        ValueError: no reduce op.
     """
-    number = _WIRE_OPS.get(op)
-    if number is not None:
-        return number
-    if op == Adasum:
-        text = "Reduce op Adasum is not part of this release of hvd-core. Use hvd.Average or hvd.Sum."
-        poison(name, text, process_set, operation)
-        raise NotImplementedError(text)
-    text = f"Unknown reduce op {op!r}. Use hvd.Average, hvd.Sum, hvd.Min, hvd.Max or hvd.Product."
-    poison(name, text, process_set, operation)
-    raise ValueError(text)
+    try:
+        return _WIRE_OPS[op]
+    except (KeyError, TypeError):
+        text = f"Unknown reduce op {op!r}. Use hvd.Average, Sum, Min, Max, Product or Adasum."
+    refuse(text, name, process_set, operation)
 
 
 def poison(name: str | None, text: str, process_set: ProcessSet, operation: str) -> None:
@@ -102,9 +106,19 @@ def poison(name: str | None, text: str, process_set: ProcessSet, operation: str)
 
     Without a name it is the next unnamed call of that operation.
     """
-    set_id = process_set.process_set_id
+    set_id = getattr(process_set, "process_set_id", None)
     if set_id is not None and _basics.is_initialized():
-        engine().poison(name, text, set_id, operation)
+        with suppress(HorovodInternalError):  # the job has ended: nobody waits
+            engine().poison(name, text, set_id, operation)
+
+
+def refuse(text: str, name: str | None, process_set: ProcessSet, operation: str) -> NoReturn:
+    """Raise ValueError(text) here, and let the matching call fail on the other ranks.
+
+    Raises ValueError about the missing init() instead before init().
+    """
+    poison(name, text, process_set, operation)
+    raise ValueError(text)
 
 
 def reject(
@@ -114,23 +128,33 @@ def reject(
 
     Raises:
         ValueError: not a tensor, a type or layout that is not supported, not contiguous, or on a device that
-            no backend serves.
+            no backend serves; no process set.
     """
+    engine()  # Before init() the missing init() is the better message.
+    if not isinstance(process_set, ProcessSet):
+        raise ValueError(
+            f"process_set must be an hvd.ProcessSet, but found {type(process_set).__name__}: {process_set!r:.80}. "
+            "Leave it out for all ranks."
+        )
     if not isinstance(tensor, torch.Tensor):
         text = f"A torch.Tensor is required, but found {type(tensor).__name__}: {tensor!r:.80}."
     elif tensor.layout is not torch.strided or tensor.dtype not in allowed:
-        text = f"Tensor type {tensor.type()} is not supported."
+        text = why_not(tensor, allowed is REDUCIBLE)
     elif not tensor.is_cpu and not _devices.is_served(tensor, engine()):
         text = engine().why_not_served(tensor.device.type)
     elif not tensor.is_contiguous():
         text = "Tensor is required to be contiguous."
+    elif tensor.is_neg():
+        # Its memory holds the values with the other sign.
+        text = (
+            "Tensor has the negative bit set, as the imaginary part of a conjugated tensor has. "
+            "Pass tensor.resolve_neg()."
+        )
     elif process_set.process_set_id is None:
-        text = f"{process_set} does not exist, or has not been registered."
+        text = f"Process set provided does not exist, or has not been registered: {process_set}."
     else:
         return not tensor.is_cpu
-    engine()  # Before init() the missing init() is the better message.
-    poison(name, text, process_set, operation)
-    raise ValueError(text)
+    refuse(text, name, process_set, operation)
 
 
 def check(tensor: Any, allowed: frozenset, name: str | None, process_set: ProcessSet, operation: str) -> bool:
@@ -143,6 +167,7 @@ def check(tensor: Any, allowed: frozenset, name: str | None, process_set: Proces
             tensor.dtype in allowed
             and tensor.is_cpu
             and tensor.is_contiguous()
+            and not tensor.is_neg()
             and process_set.process_set_id is not None
         ):
             return False
@@ -159,10 +184,55 @@ def check_all(
     if any(on_device):
         text = _devices.several_devices(tensors)
         if text:
-            poison(name, text, process_set, operation)
-            raise ValueError(text)
+            refuse(text, name, process_set, operation)
         return True
     return False
+
+
+def listed(tensors: Any, name: str | None, process_set: ProcessSet, operation: str) -> list:
+    """The tensors of a group as a list of our own.
+
+    Raises:
+        ValueError: there are none, or `tensors` is a tensor or nothing to iterate over.
+    """
+    members = listed_if_any(tensors, name, process_set, operation)
+    if members:
+        return members
+    engine()
+    refuse(
+        "A grouped operation needs at least one tensor, but the list is empty.", name, process_set, operation
+    )
+
+
+def listed_if_any(tensors: Any, name: str | None, process_set: ProcessSet, operation: str) -> list:
+    """As `listed`, of what may be empty. An iterator is used up by it."""
+    if isinstance(tensors, torch.Tensor) or not isinstance(tensors, Iterable):
+        engine()
+        text = f"A grouped operation takes a list of tensors, but found {type(tensors).__name__}."
+        refuse(text, name, process_set, operation)
+    try:
+        return list(tensors)
+    except Exception as error:  # of a generator
+        poison(name, f"{type(error).__name__}: {error}", process_set, operation)
+        raise
+
+
+def compress_all(
+    compression: Any, tensors: list, name: str | None, process_set: ProcessSet, operation: str
+) -> list[tuple]:
+    """What is sent for the tensors, with what undoes it; a failure fails the others' matching call as well.
+
+    Raises:
+        ValueError: one is no tensor. Whatever the compressor raises.
+    """
+    for tensor in tensors:
+        if not isinstance(tensor, torch.Tensor):
+            reject(tensor, REDUCIBLE, name, process_set, operation)
+    try:
+        return [compression.compress(tensor) for tensor in tensors]
+    except Exception as error:
+        poison(name, f"{type(error).__name__}: {error}", process_set, operation)
+        raise
 
 
 def operands(tensors: list[torch.Tensor]) -> list:

@@ -8,8 +8,8 @@ import torch
 
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch._async_ops import allgather_async, broadcast_async_, broadcast_into
-from horovod.torch._reducer import empty_sparse
-from horovod.torch._submit import _basics, synchronize
+from horovod.torch._slots import empty_sparse
+from horovod.torch._submit import _basics, poison, synchronize
 from horovod.torch.mpi_ops import allgather, broadcast_
 
 try:
@@ -20,19 +20,20 @@ except ImportError:
 __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
 
 
-def broadcast_parameters(params: Mapping[str, Any] | Iterable, root_rank: int = 0) -> None:
+def broadcast_parameters(params: Mapping[str, Any] | Iterable[Any], root_rank: int = 0) -> None:
     """Copy the root's parameters to all ranks, in place.
 
     Args:
         params: ``model.state_dict()``, another dict of tensors, a list of (name, tensor), or a list of
             tensors. All ranks must pass the same names, shapes and dtypes. None entries are skipped; tensors
-            that are not contiguous (channels_last) or complex are handled.
+            that are not contiguous (channels_last), complex, conjugated or negated are handled.
         root_rank: the rank whose values are sent.
 
     Raises:
         ValueError: `params` is none of these (a generator such as ``model.named_parameters()`` must be made a
-            list or dict first), or holds something that is no tensor.
-        HorovodInternalError: ranks disagree, or a rank is gone.
+            list or dict first), or holds something that is no tensor, or a tensor several of whose elements are one
+            place in memory (``expand()``). Nothing has been sent then, and the other ranks' calls fail.
+        HorovodInternalError: ranks disagree, a rank has made a mistake, or a rank is gone.
     """
     if isinstance(params, Mapping):
         named = sorted(params.items())
@@ -44,28 +45,44 @@ def broadcast_parameters(params: Mapping[str, Any] | Iterable, root_rank: int = 
             "Pass model.state_dict(), or list(model.named_parameters())."
         )
     for name, param in named:
-        if param is not None and not isinstance(param, torch.Tensor):
-            raise ValueError(
-                f"broadcast_parameters(): entry {name!r} is no tensor but {type(param).__name__}. "
-                "Send such values with hvd.broadcast_object()."
-            )
+        text = _why_not_received(param)
+        if text:
+            text = f"broadcast_parameters(): entry {name!r} {text}"
+            for other, _ in named:
+                poison(f"broadcast.{other}", text, global_process_set, "broadcast")
+            raise ValueError(text)
     pending = []
     with torch.no_grad():
         for name, param in named:
             if param is None:
                 continue
-            target = _plain_view(param)
-            sent = target if target.is_contiguous() else target.contiguous()
-            pending.append((broadcast_async_(sent, root_rank, name), sent, target))
-        for handle, sent, target in pending:
+            target = param.detach()
+            plain = target.resolve_conj().resolve_neg().contiguous()
+            pending.append((broadcast_async_(_as_real(plain), root_rank, name), plain, target))
+        for handle, plain, target in pending:
             synchronize(handle)
-            if sent is not target:
-                target.copy_(sent)
+            if plain is not target:
+                target.copy_(plain)
 
 
-def _plain_view(tensor: torch.Tensor) -> torch.Tensor:
-    """The memory of `tensor` as a tensor of a type that can be communicated, outside autograd."""
-    tensor = tensor.detach()
+def _why_not_received(param: Any) -> str:
+    """Why broadcast_parameters() cannot write to an entry; empty if it can."""
+    if param is None:
+        return ""
+    if not isinstance(param, torch.Tensor):
+        return f"is no tensor but {type(param).__name__}. Send such values with hvd.broadcast_object()."
+    if param.layout is not torch.strided:
+        return f"is a tensor of layout {param.layout}, which cannot be written in place. Pass a dense one."
+    if any(n > 1 and not s for n, s in zip(param.shape, param.stride())):
+        return (
+            f"is an expanded tensor of shape {tuple(param.shape)}: several of its elements are one place in memory "
+            f"(strides {param.stride()}). Pass the tensor it was made from, or a clone()."
+        )
+    return ""
+
+
+def _as_real(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory of a plain tensor as one of a type that can be communicated."""
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
@@ -224,7 +241,9 @@ def broadcast_object(
     return obj if at_root else pickle.loads(data.numpy().data)
 
 
-def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list:
+def allgather_object(
+    obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[Any]:
     """Gather one Python object of every rank.
 
     Args:

@@ -1,13 +1,11 @@
 """The operations of ``horovod.torch`` (the module's name is what programs import; no MPI is involved).
 
-Here are the synchronous forms; the asynchronous ones and the autograd Functions are made in the modules
-beside this one and re-exported. Any thread that holds the GIL; it is released while waiting.
+Here is what concerns the whole job; the operations on tensors are made in the modules beside this one and re-exported.
+Any thread that holds the GIL; it is released while waiting.
 """
 
 from collections.abc import Sequence
 from typing import Any
-
-import torch
 
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.torch._async_ops import (
@@ -16,21 +14,26 @@ from horovod.torch._async_ops import (
     allreduce_async_,
     broadcast_async,
     broadcast_async_,
-    broadcast_into,
-    empty_like,
     grouped_allgather_async,
     grouped_allreduce_async,
     grouped_allreduce_async_,
-    reduce_into,
-    sparse_allreduce_async,
+)
+from horovod.torch._async_scatter import (
+    alltoall_async,
+    grouped_reducescatter_async,
+    reducescatter_async,
 )
 from horovod.torch._autograd import (
     HorovodAllgather,
     HorovodAllreduce,
+    HorovodAlltoall,
     HorovodBroadcast,
     HorovodGroupedAllgather,
     HorovodGroupedAllreduce,
+    HorovodGroupedReducescatter,
+    HorovodReducescatter,
 )
+from horovod.torch._sparse import sparse_allreduce_async
 from horovod.torch._submit import (
     Adasum,
     Average,
@@ -45,16 +48,29 @@ from horovod.torch._submit import (
     resolve_op,
     synchronize,
 )
-from horovod.torch.compression import Compression, Compressor
+from horovod.torch._sync_ops import (
+    allgather,
+    allreduce,
+    allreduce_,
+    broadcast,
+    broadcast_,
+    grouped_allgather,
+    grouped_allreduce,
+    grouped_allreduce_,
+)
+from horovod.torch._sync_scatter import alltoall, grouped_reducescatter, reducescatter
 
 __all__ = [
     "Adasum",
     "Average",
     "HorovodAllgather",
     "HorovodAllreduce",
+    "HorovodAlltoall",
     "HorovodBroadcast",
     "HorovodGroupedAllgather",
     "HorovodGroupedAllreduce",
+    "HorovodGroupedReducescatter",
+    "HorovodReducescatter",
     "Max",
     "Min",
     "Product",
@@ -65,6 +81,8 @@ __all__ = [
     "allreduce_",
     "allreduce_async",
     "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
     "backend_report",
     "barrier",
     "broadcast",
@@ -84,6 +102,8 @@ __all__ = [
     "grouped_allreduce_",
     "grouped_allreduce_async",
     "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
     "handle_average_backwards_compatibility",
     "init",
     "is_homogeneous",
@@ -97,6 +117,8 @@ __all__ = [
     "nccl_built",
     "poll",
     "rank",
+    "reducescatter",
+    "reducescatter_async",
     "rocm_built",
     "shutdown",
     "size",
@@ -129,15 +151,41 @@ cuda_built = _basics.cuda_built
 rocm_built = _basics.rocm_built
 
 
-def init(comm: Any = None, process_sets: Any = None, backend: str | None = None) -> None:
-    """Start Horovod; arguments and errors as HorovodBasics.init. A second call changes nothing."""
+def init(
+    comm: Any = None,
+    process_sets: Sequence[ProcessSet] | str | None = None,
+    backend: str | type | Sequence[str | type] | None = None,
+) -> None:
+    """Start Horovod, together with all other ranks of the job. Once per process and before anything else of it; a second
+    call while it runs changes nothing, one after shutdown() starts it anew.
+
+    Touches no device: choose one by local_rank() afterwards. Without a launcher the process is a job of its own.
+
+    Args:
+        comm: None for all ranks that the launcher has started; a list of some of these, which are a job of their own; or
+            an ``mpi4py.MPI.Comm`` of the job's processes.
+        process_sets: None; a list of hvd.ProcessSet, the same on all ranks; or "dynamic", which allows sets to be added
+            and removed later.
+        backend: what moves the data, before HOROVOD_BACKEND: a name, names in order of preference, a text such as
+            "cuda=nccl,cpu=mpi", or a subclass of hvd_core.backends.PythonBackend.
+
+    Raises:
+        ValueError: arguments or environment variables that make no sense, or that differ between ranks; the text says
+            which. After one about process sets Horovod runs, and init() may be called again.
+        NotImplementedError: a process set is defined by a communicator, and `comm` is none.
+        hvd_core.backends.BackendError: no backend can be used; the text says why each cannot.
+        hvd_core.bootstrap.BootstrapError: the ranks do not come together within HOROVOD_START_TIMEOUT seconds.
+    """
     if not _basics.is_initialized():
         _handle_map.clear()  # handles of an engine that another framework's shutdown() has ended
     _basics.init(comm, process_sets, backend)
 
 
 def shutdown() -> None:
-    """Stop Horovod. Pending operations fail on all ranks; init() may be called again afterwards."""
+    """Stop Horovod, on all ranks: what they had agreed on is finished, other pending operations fail.
+
+    Happens by itself when the program ends. Harmless when Horovod does not run. init() may be called again afterwards.
+    """
     _basics.shutdown()
     _handle_map.clear()
 
@@ -147,212 +195,24 @@ def handle_average_backwards_compatibility(op: int | None, average: Any) -> int:
     return resolve_op(op, average)
 
 
-def _needs_grad(tensors: Sequence[torch.Tensor]) -> bool:
-    return torch.is_grad_enabled() and any(getattr(t, "requires_grad", False) for t in tensors)
-
-
-def allreduce(
-    tensor: torch.Tensor,
-    average: Any = None,
-    name: str | None = None,
-    compression: type[Compressor] = Compression.none,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> torch.Tensor:
-    """Reduce a tensor over all ranks into a new tensor. Differentiable.
-
-    Args:
-        tensor: any shape, contiguous, on the CPU or a device that is served; uint8, int8, int16, int32, int64,
-            float16, bfloat16, float32 or float64. Shape and dtype must be the same on all ranks.
-        average: deprecated, use `op`.
-        name: identifies the operation across ranks; None numbers it in the order of submission.
-        compression: what is sent instead of a floating point tensor, such as hvd.Compression.fp16.
-        op: hvd.Average (default), Sum, Min, Max or Product. Averages of integers truncate toward zero.
-        prescale_factor: multiplies `tensor` before the reduction.
-        postscale_factor: multiplies the result.
-        process_set: the ranks that take part.
-
-    Returns:
-        A tensor of the shape and dtype of `tensor`, the same on all ranks.
-
-    Raises:
-        ValueError: Horovod is not initialized, unsupported or non-contiguous tensor, `op` together with
-            `average`, or an operation of this name is still in flight.
-        HorovodInternalError: ranks disagree about shape, dtype, op or factors, or a rank is gone.
-    """
-    op = Average if op is None and average is None else resolve_op(op, average)
-    if compression is Compression.none and not _needs_grad((tensor,)):
-        output = empty_like(tensor)
-        reduce_into(tensor, output, name, op, prescale_factor, postscale_factor, process_set, True)
-        return output
-    compressed, context = compression.compress(tensor)
-    reduced = HorovodAllreduce.apply(
-        compressed, None, name, op, prescale_factor, postscale_factor, process_set
-    )
-    return compression.decompress(reduced, context)
-
-
-def allreduce_(
-    tensor: torch.Tensor,
-    average: Any = None,
-    name: str | None = None,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> torch.Tensor:
-    """Reduce a tensor over all ranks in place and return it. Not differentiable; otherwise as allreduce."""
-    op = Average if op is None and average is None else resolve_op(op, average)
-    reduce_into(tensor, tensor, name, op, prescale_factor, postscale_factor, process_set, True)
-    return tensor
-
-
-def grouped_allreduce(
-    tensors: Sequence[torch.Tensor],
-    average: Any = None,
-    name: str | None = None,
-    compression: type[Compressor] = Compression.none,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> list[torch.Tensor]:
-    """Reduce several tensors as one all-or-nothing operation, into new tensors. Differentiable.
-
-    Args:
-        tensors: each as in allreduce; number, shapes and dtypes must agree across ranks. Empty: [] is
-            returned.
-        average, name, compression, op, prescale_factor, postscale_factor, process_set: as in allreduce.
-
-    Returns:
-        The reduced tensors in the order of `tensors`.
-
-    Raises:
-        ValueError, HorovodInternalError: as in allreduce.
-    """
-    op = Average if op is None and average is None else resolve_op(op, average)
-    if not len(tensors):
-        return []
-    arguments = (None, name, op, prescale_factor, postscale_factor, process_set)
-    if compression is Compression.none and not _needs_grad(tensors):
-        return synchronize(grouped_allreduce_async(tensors, *arguments))
-    compressed, contexts = zip(*[compression.compress(tensor) for tensor in tensors])
-    reduced = HorovodGroupedAllreduce.apply(*arguments, *compressed)
-    return [compression.decompress(tensor, context) for tensor, context in zip(reduced, contexts)]
-
-
-def grouped_allreduce_(
-    tensors: Sequence[torch.Tensor],
-    average: Any = None,
-    name: str | None = None,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> list[torch.Tensor]:
-    """Reduce several tensors as one all-or-nothing operation, in place. Otherwise as grouped_allreduce."""
-    op = Average if op is None and average is None else resolve_op(op, average)
-    if not len(tensors):
-        return []
-    return synchronize(
-        grouped_allreduce_async_(tensors, None, name, op, prescale_factor, postscale_factor, process_set)
-    )
-
-
-def allgather(
-    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> torch.Tensor:
-    """Concatenate the ranks' tensors along dimension 0, in rank order. Differentiable.
-
-    The gradient is this rank's rows of the average over ranks of the incoming gradient.
-
-    Args:
-        tensor: one dimension or more, contiguous, on the CPU or a device that is served; a type of allreduce, or bool
-            or uint16. Dimension 0 may differ between ranks and may be 0; the other dimensions and the dtype must agree.
-        name, process_set: as in allreduce.
-
-    Returns:
-        A tensor whose dimension 0 is the sum of the ranks' ones, the same on all ranks.
-
-    Raises:
-        ValueError, HorovodInternalError: as in allreduce; a 0-dim tensor is a HorovodInternalError.
-    """
-    if _needs_grad((tensor,)):
-        return HorovodAllgather.apply(tensor, name, process_set)
-    return synchronize(allgather_async(tensor, name, process_set))
-
-
-def grouped_allgather(
-    tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
-) -> list[torch.Tensor]:
-    """Gather several tensors as one all-or-nothing operation; each as in allgather. Differentiable.
-
-    Returns:
-        The gathered tensors in the order of `tensors`; [] for an empty list.
-
-    Raises:
-        ValueError, HorovodInternalError: as in allgather.
-    """
-    if not len(tensors):
-        return []
-    if _needs_grad(tensors):
-        return list(HorovodGroupedAllgather.apply(name, process_set, *tensors))
-    return synchronize(grouped_allgather_async(tensors, name, process_set))
-
-
-def broadcast(
-    tensor: torch.Tensor,
-    root_rank: int,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> torch.Tensor:
-    """Copy the root's tensor to all ranks, into a new tensor. Differentiable.
-
-    The gradient is the average over ranks of the incoming gradient at the root, and zero elsewhere.
-
-    Args:
-        tensor: any shape, contiguous, on the CPU or a device that is served; a type of allgather. Shape and dtype
-            must agree across ranks.
-        root_rank: the GLOBAL rank whose values are sent, also within a process set.
-        name, process_set: as in allreduce.
-
-    Returns:
-        A tensor of the shape and dtype of `tensor` with the root's values.
-
-    Raises:
-        ValueError: as in allreduce, and for a root that is not in the process set.
-        HorovodInternalError: as in allreduce, and when ranks name different roots.
-    """
-    if _needs_grad((tensor,)):
-        return HorovodBroadcast.apply(tensor, root_rank, name, process_set)
-    output = empty_like(tensor)
-    broadcast_into(tensor, output, root_rank, name, process_set, True)
-    return output
-
-
-def broadcast_(
-    tensor: torch.Tensor,
-    root_rank: int,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> torch.Tensor:
-    """Copy the root's tensor to all ranks in place and return it. Not differentiable."""
-    broadcast_into(tensor, tensor, root_rank, name, process_set, True)
-    return tensor
-
-
 def join(device: int = -1) -> int:
     """Say that this rank has no more data, and wait until all ranks have said so.
 
-    Meanwhile this rank takes part in the allreduces of the others with neutral data.
+    Meanwhile this rank takes part in the operations of the others, on all its process sets, with data that do not change
+    the result: to a reduction it gives the operation's identity (0 for Sum, Average and Adasum; an average still divides
+    by the number of ALL ranks), to allgather and alltoall no rows. What it receives is dropped. A broadcast from a rank
+    that has joined fails.
+
+        for batch in my_batches:  # not as many on each rank
+            train(batch)
+        last = hvd.join()
+        hvd.broadcast_parameters(model.state_dict(), root_rank=last)
 
     Args:
         device: accepted for compatibility; not used.
 
     Returns:
-        The rank that joined last.
+        The rank that joined last, the same on all ranks.
 
     Raises:
         ValueError: Horovod is not initialized. HorovodInternalError: a rank is gone.
@@ -367,7 +227,10 @@ def join(device: int = -1) -> int:
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Wait until all ranks of the process set have called barrier().
+    """Wait until all ranks of a process set have called barrier().
+
+    Args:
+        process_set: the ranks that wait for each other.
 
     Raises:
         ValueError: Horovod is not initialized, or the set is not registered.

@@ -16,14 +16,25 @@ import torch
 
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.util import split_list
+from horovod.torch._adasum_optimizer import DeltaOptimizer
+from horovod.torch._compilers import leave_alone
+from horovod.torch._given_up import give_up
+from horovod.torch._optimizer_arguments import (
+    check_groups,
+    find_duplicates,
+    name_parameters,
+    require_positive_passes,
+    require_registered,
+    require_same_names,
+)
 from horovod.torch._reducer import GradientReducer
 from horovod.torch.compression import Compression, Compressor
-from horovod.torch.functions import broadcast_object
-from horovod.torch.mpi_ops import Adasum, Average
+from horovod.torch.functions import allgather_object
+from horovod.torch.mpi_ops import Adasum, Average, allreduce
 
 __all__ = ["DistributedOptimizer"]
 
-_CLASSES: dict[type, type] = {}
+_CLASSES: dict[tuple[type, type], type] = {}
 
 
 def _world_size() -> int:
@@ -31,7 +42,21 @@ def _world_size() -> int:
     return sys.modules["horovod.torch"].size()
 
 
-class _DistributedOptimizer(torch.optim.Optimizer):
+class _Wrapper(torch.optim.Optimizer):
+    """What both kinds of distributed optimizers have."""
+
+    def __reduce_ex__(self, protocol):
+        raise TypeError(
+            f"horovod: a DistributedOptimizer ({type(self).__name__}) cannot be copied or pickled, as it belongs to this "
+            "process's part in the job. Copy or save its state_dict(), or copy the optimizer before it is wrapped."
+        )
+
+
+class _DistributedAdasumOptimizer(DeltaOptimizer, _Wrapper):
+    """The methods that DistributedOptimizer puts in front of those of the wrapped optimizer's class for op=Adasum."""
+
+
+class _DistributedOptimizer(_Wrapper):
     """The methods that DistributedOptimizer puts in front of those of the wrapped optimizer's class."""
 
     def _distribute(self, named_parameters, groups, reducer: GradientReducer) -> None:
@@ -39,8 +64,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._should_synchronize = True
         self._synchronized = False
         self._frozen: list[tuple[torch.Tensor, str]] = []
-        self._parameter_names = _name_parameters(self.param_groups, named_parameters)
-        weakref.finalize(self, _remove_hooks, reducer.hooks)
+        self._parameter_names = name_parameters(self.param_groups, named_parameters)
+        self._finalizer = weakref.finalize(self, _let_go, reducer.hooks, reducer.active, reducer.process_set)
         self._active = bool(reducer.process_set.included()) and (
             _world_size() > 1 or os.environ.get("HOROVOD_ELASTIC") == "1"
         )
@@ -77,8 +102,13 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             if self._active:
                 # The order of one rank counts, so that a group has the same members everywhere.
                 process_set = self._reducer.process_set
-                root = process_set.ranks[0] if process_set.ranks else 0
-                names = broadcast_object(names, root, "optimizer_groups", process_set)
+                of_all = allgather_object(names, "optimizer_groups", process_set)
+                try:
+                    require_same_names(of_all, process_set.ranks)
+                except ValueError:
+                    self._finalizer()
+                    raise
+                names = of_all[0]
             groups = [[by_name[name] for name in part] for part in split_list(names, groups)]
         for index, members in enumerate(groups):
             own = [param for param in members if param in slots]
@@ -104,15 +134,11 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     def _handles(self) -> dict:
         return self._reducer.handles()
 
-    @staticmethod
-    def find_duplicates(values: Iterable) -> set:
-        """The elements that occur in `values` more than once."""
-        seen: set = set()
-        return {value for value in values if value in seen or seen.add(value)}
+    find_duplicates = staticmethod(find_duplicates)
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Change the number of backward passes per step(). Call it between steps, on all ranks."""
-        _require_positive_passes(passes)
+        require_positive_passes(passes)
         self._reducer.set_passes(passes)
 
     def load_state_dict(self, state_dict: dict) -> None:
@@ -139,11 +165,15 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         Raises:
             HorovodInternalError: a reduction failed, here or on another rank.
         """
+        self._reduce()
+        self._reducer.remember_reduced()
+        self._synchronized = True
+
+    def _reduce(self) -> None:
         if self._active:
             if self._frozen:
                 self._watch_unfrozen()
             self._reducer.synchronize()
-        self._synchronized = True
 
     @contextmanager
     def skip_synchronize(self) -> Iterator[None]:
@@ -158,7 +188,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         """Reduce the gradients and do one step of the wrapped optimizer.
 
         Args:
-            closure: as in the wrapped optimizer. The gradients that it computes are reduced when it returns.
+            closure: as in the wrapped optimizer. The gradients that it computes are reduced when it returns. LBFGS also
+                gets the loss reduced like them, as it steers by it; all ranks evaluate the closure equally often.
 
         Returns:
             What the wrapped optimizer returns.
@@ -168,36 +199,48 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         """
         if not self._should_synchronize:
             self._synchronized = False
+            self._reducer.reduced = {}
             return super().step() if closure is None else super().step(closure)
-        if self._synchronized:
+        done = self._synchronized and not self._reducer.busy and self._reducer.still_reduced()
+        if done:
             warnings.warn(
                 "optimizer.step() called without optimizer.skip_synchronize() context after "
                 "optimizer.synchronize(). The gradients are already reduced. Put step() into "
                 "`with optimizer.skip_synchronize():`.",
                 stacklevel=2,
             )
-        done = self._synchronized and not self._reducer.busy
         self._synchronized = False
+        self._reducer.reduced = {}
         if closure is None:
             if not done:
-                self.synchronize()
-                self._synchronized = False
+                self._reduce()
             return super().step()
         # The gradients of a closure do not exist yet. What a backward before step() has begun is finished
         # first.
         if self._reducer.busy:
-            self.synchronize()
+            self._reduce()
             done = True
+
+        steers = self._active and isinstance(self, torch.optim.LBFGS)
 
         def reducing_closure():
             nonlocal done
             loss = closure()
             if self._reducer.busy or not done:
-                self.synchronize()
-            self._synchronized = False
-            return loss
+                self._reduce()
+            return self._loss_of_all(loss) if steers else loss
 
         return super().step(reducing_closure)
+
+    def _loss_of_all(self, loss: Any) -> torch.Tensor:
+        """The loss, reduced like the gradients, for optimizers that look at it.
+
+        By its own one each rank would choose another step, evaluate the closure another number of times, and wait for
+        the others for ever.
+        """
+        value = torch.as_tensor(loss).detach().clone().contiguous()
+        name = self._parameter_names[self.param_groups[0]["params"][0]]
+        return allreduce(value, name=f"loss.{name}", op=self.op, process_set=self.process_set)
 
     # torch wraps the step() of each optimizer class to call its step hooks; super().step() already does.
     step.hooked = True
@@ -214,68 +257,31 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or "
                 "optimizer.synchronize(). The gradients are being reduced, so this would be a race."
             )
+        self._synchronized = False  # also where a GradScaler has left out the step
+        self._reducer.reduced = {}
         super().zero_grad(*args, **kwargs)  # an optimizer of the user's may take none
 
 
-def _remove_hooks(hooks: list) -> None:
+def _let_go(hooks: list, active: list, process_set: ProcessSet) -> None:
+    """An optimizer has gone: its hooks go, too, and what it has begun is looked after until it ends."""
     for hook in hooks:
         hook.remove()
+    give_up(active, process_set.process_set_id)
+    active.clear()
 
 
-def _require_positive_passes(passes: int) -> None:
-    if passes <= 0:
-        raise ValueError(f"backward_passes_per_step must be > 0, but is {passes!r}.")
-
-
-def _name_parameters(param_groups: list, named_parameters: Iterable | None) -> dict[torch.Tensor, str]:
-    """{parameter: name} of all parameters. Raises ValueError as DistributedOptimizer documents."""
-    if named_parameters is None:
-        return {
-            param: f"allreduce.noname.{i}.{j}"
-            for i, group in enumerate(param_groups)
-            for j, param in enumerate(group["params"])
-        }
-    named = list(named_parameters)
-    if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in named):
-        raise ValueError(
-            "named_parameters should be a sequence of tuples (name, parameter), usually produced by "
-            "model.named_parameters()."
-        )
-    duplicates = _DistributedOptimizer.find_duplicates(name for name, _ in named)
-    if duplicates:
-        raise ValueError(
-            "Parameter names in named_parameters must be unique. "
-            f"Found duplicates: {', '.join(sorted(duplicates))}"
-        )
-    names = {param: name for name, param in named}
-    unnamed = [
-        f"parameter {j} of group {i} with shape {list(param.shape)}"
-        for i, group in enumerate(param_groups)
-        for j, param in enumerate(group["params"])
-        if param not in names
-    ]
-    if unnamed:
-        raise ValueError(
-            "named_parameters was specified, but one or more model parameters were not named: "
-            f"{'; '.join(unnamed[:8])}{' ...' if len(unnamed) > 8 else ''}. Pass the names of all of them."
-        )
-    return names
-
-
-def _check_groups(groups: Any) -> None:
-    if isinstance(groups, bool) or not (isinstance(groups, list) or (isinstance(groups, int) and groups > 0)):
-        raise ValueError(
-            f"groups should be a positive integer or a list of lists of parameters, not {groups!r}."
-        )
-    if isinstance(groups, int):
-        return
-    members = []
-    for group in groups:
-        if not isinstance(group, (list, tuple)) or not all(isinstance(p, torch.Tensor) for p in group):
-            raise ValueError("groups must consist of lists of torch.Tensor.")
-        members.extend(group)
-    if len({id(param) for param in members}) != len(members):
-        raise ValueError("A parameter can only appear once in groups.")
+def _wrap(optimizer: torch.optim.Optimizer, methods: type) -> Any:
+    """`optimizer` as an instance of a class with `methods` in front of those of its own."""
+    base = type(optimizer)
+    cls = _CLASSES.get((methods, base))
+    if cls is None:
+        cls = _CLASSES[methods, base] = type(base.__name__, (methods, base), {"__module__": __name__})
+    # Not through __init__, which differs between optimizers: the wrapper takes over options, state and hooks
+    # as they are. An instance attribute `step` is a scheduler's wrapper around the step() of the optimizer
+    # without us.
+    wrapped = cls.__new__(cls)
+    wrapped.__dict__.update({key: value for key, value in vars(optimizer).items() if key != "step"})
+    return wrapped
 
 
 def DistributedOptimizer(
@@ -303,7 +309,9 @@ def DistributedOptimizer(
             in use at the same time.
         compression: what is sent instead of a gradient, such as hvd.Compression.fp16.
         backward_passes_per_step: gradients of this many backward passes are summed locally, then reduced.
-        op: hvd.Average (default), Sum, Min, Max or Product.
+        op: hvd.Average (default), Sum, Min, Max or Product. With hvd.Adasum each rank does a step of the wrapped
+            optimizer with its own gradients, and what the steps changed is combined by Adasum: synchronize() does
+            nothing then, skip_synchronize() is refused, `groups` and `sparse_as_dense` do not matter.
         gradient_predivide_factor: f splits the averaging: gradients are divided by f before the sum, and
             multiplied by f / size after it. Only with op=Average.
         num_groups: deprecated, use `groups`.
@@ -318,14 +326,14 @@ def DistributedOptimizer(
 
     Raises:
         ValueError: Horovod is not initialized; backward_passes_per_step <= 0; gradient_predivide_factor
-            without Average; named_parameters are no pairs, not unique or incomplete; bad groups; `optimizer`
-            is a DistributedOptimizer already.
-        NotImplementedError: op is Adasum and there are several ranks.
+            without Average; named_parameters are no pairs, not unique or incomplete; bad groups; `groups`
+            is a number and the ranks have frozen different parameters; the process set is not registered;
+            `optimizer` is a DistributedOptimizer already.
     """
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor not supported with op != Average")
-    _require_positive_passes(backward_passes_per_step)
-    if isinstance(optimizer, _DistributedOptimizer):
+    require_positive_passes(backward_passes_per_step)
+    if isinstance(optimizer, _Wrapper):
         raise ValueError(
             f"This {type(optimizer).__name__} is a DistributedOptimizer already. Wrap the original optimizer, once."
         )
@@ -335,18 +343,14 @@ def DistributedOptimizer(
         )
         groups = num_groups if groups is None else groups
     if groups is not None:
-        _check_groups(groups)
+        check_groups(groups)
+    require_registered(process_set)
     if op == Adasum and _world_size() > 1:
-        raise NotImplementedError("op=Adasum is not part of this release of hvd-core. Use op=hvd.Average.")
-    base = type(optimizer)
-    cls = _CLASSES.get(base)
-    if cls is None:
-        cls = _CLASSES[base] = type(base.__name__, (_DistributedOptimizer, base), {"__module__": __name__})
-    # Not through __init__, which differs between optimizers: the wrapper takes over options, state and hooks
-    # as they are. An instance attribute `step` is a scheduler's wrapper around the step() of the optimizer
-    # without us.
-    wrapped = cls.__new__(cls)
-    wrapped.__dict__.update({key: value for key, value in vars(optimizer).items() if key != "step"})
+        wrapped = _wrap(optimizer, _DistributedAdasumOptimizer)
+        names = name_parameters(optimizer.param_groups, named_parameters)
+        wrapped._distribute(names, compression, backward_passes_per_step, process_set)
+        return wrapped
+    wrapped = _wrap(optimizer, _DistributedOptimizer)
     reducer = GradientReducer(
         compression,
         op,
@@ -357,4 +361,5 @@ def DistributedOptimizer(
         process_set,
     )
     wrapped._distribute(named_parameters, groups, reducer)
+    leave_alone()
     return wrapped

@@ -9,8 +9,9 @@ import torch
 import horovod.torch as hvd
 
 hvd.init()
-torch.gcu.set_device(hvd.local_rank())
-tensors = [torch.ones(1000, device="gcu") for _ in range(50)]
+from device_under_test import DEVICE  # noqa: E402 (after init)
+
+tensors = [torch.ones(1000, device=DEVICE) for _ in range(50)]
 hvd.allreduce_(tensors[0], name="first")
 handles = [hvd.allreduce_async_(tensor, name=f"under way {i}") for i, tensor in enumerate(tensors)]
 if hvd.rank() == hvd.size() - 1:

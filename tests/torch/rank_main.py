@@ -1,4 +1,4 @@
-"""What each rank of a test job runs: the checks of one module, one after the other. Started by launch.py."""
+"""What each rank of a test job runs: the checks of some modules, one after the other. Started by launch.py."""
 
 import importlib
 import json
@@ -13,24 +13,37 @@ import horovod.torch as hvd
 from launch import checks_of
 
 
-def main() -> int:
-    module, folder = sys.argv[1:]
-    torch.set_num_threads(1)
-    hvd.init()
+def run(module: str, report) -> None:
+    """All checks of a module; the first that fails ends the process."""
     checks = importlib.import_module(module)
-    with open(Path(folder) / f"{hvd.rank()}.jsonl", "w", buffering=1) as report:
-        for name in checks_of(module):
-            report.write(json.dumps([name, "started, not finished"]) + "\n")
-            try:
-                getattr(checks, name)()
-            except BaseException:
-                report.write(json.dumps([name, traceback.format_exc()]) + "\n")
-                traceback.print_exc()
-                sys.stderr.flush()
-                # The others may wait for this rank: no use in a friendly goodbye.
-                os._exit(1)
-            report.write(json.dumps([name, "ok"]) + "\n")
-    hvd.shutdown()
+    for name in checks_of(module, Path(checks.__file__).parent):
+        report.write(json.dumps([f"{module}.{name}", "started, not finished"]) + "\n")
+        try:
+            getattr(checks, name)()
+        except BaseException:
+            report.write(json.dumps([f"{module}.{name}", traceback.format_exc()]) + "\n")
+            traceback.print_exc()
+            sys.stderr.flush()
+            # The others may wait for this rank: no use in a friendly goodbye.
+            os._exit(1)
+        report.write(json.dumps([f"{module}.{name}", "ok"]) + "\n")
+
+
+def main() -> int:
+    folder, *modules = sys.argv[1:]
+    torch.set_num_threads(1)
+    environment = dict(os.environ)
+    # mpirun has other names for it than horovodrun.
+    names = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+    number = next((os.environ[name] for name in names if name in os.environ), "0")
+    with open(Path(folder) / f"{number}.jsonl", "w", buffering=1) as report:
+        for module in modules:
+            # Each finds an engine that has just begun, and the environment as it was.
+            hvd.init()
+            run(module, report)
+            hvd.shutdown()
+            os.environ.clear()
+            os.environ.update(environment)
     return 0
 
 

@@ -81,6 +81,14 @@ def check_allgather():
             expect(x.grad, average[start : start + rows(ME)], torch.float64)
 
 
+def check_gradients_keep_no_rows_of_others():
+    for gather in (hvd.allgather, lambda x: hvd.grouped_allgather([x])[0]):
+        x = leaf((4, 2))
+        (gather(x) * 2).sum().backward()
+        expect(x.grad, np.full((4, 2), 2.0), torch.float64)
+        assert x.grad.untyped_storage().nbytes() == x.grad.numel() * 8
+
+
 def check_grouped_allgather():
     xs = [leaf((ME + 1,)), leaf((2, 2))]
     total = sum(r + 1 for r in RANKS)
@@ -113,6 +121,70 @@ def check_broadcast():
         expect(x.grad, 3 * average if root == ME else np.zeros(4), torch.float64)
 
 
+def check_alltoall():
+    # Row by row the gradient goes back to the sender.
+    for name, named_splits in (("alltoall.grad", True), (None, True), (None, False)):
+        splits = [to + 1 for to in RANKS] if named_splits else [2] * SIZE
+        kept = 1 if named_splits else 0
+        x = leaf((sum(splits) + kept, 2))
+        result = hvd.alltoall(x * 3, splits if named_splits else None, name)
+        output = result[0] if named_splits else result
+        incoming = [as_float64(weights(r, (SIZE * (r + 1 if named_splits else 2), 2))) for r in RANKS]
+        output.backward(torch.from_numpy(incoming[ME]))
+        rows = [3 * incoming[to][ME * splits[to] : (ME + 1) * splits[to]] for to in RANKS]
+        expect(x.grad, np.concatenate([*rows, np.zeros((kept, 2))]), torch.float64, str(name))
+        if named_splits:
+            assert result[1].tolist() == [ME + 1] * SIZE and not result[1].requires_grad
+
+
+def check_alltoall_twice_differentiated():
+    x = leaf((SIZE, 2))
+    (first,) = torch.autograd.grad((hvd.alltoall(x) ** 3).sum(), x, create_graph=True)
+    first.sum().backward()
+    expect(first, np.full((SIZE, 2), 3.0), torch.float64)
+    expect(x.grad, np.full((SIZE, 2), 6.0), torch.float64)
+
+
+def check_reducescatter():
+    rows = 2 * SIZE + 1  # rank 0 gets one more
+    for op, factor in ((hvd.Sum, SIZE), (hvd.Average, 1)):
+        for name in (None, f"scatter.grad.{op}"):
+            x, others = leaf((rows, 3)), leaf((SIZE,))
+            how = {"op": op, "name": name, "prescale_factor": 0.5, "postscale_factor": 4.0}
+            incoming = [weights(r, (2 + (r == 0), 3)) for r in RANKS]
+            kept = incoming[ME].clone()
+            hvd.reducescatter(x, **how).backward(incoming[ME])
+            wanted = 2.0 * factor * np.concatenate([as_float64(w) for w in incoming])
+            expect(x.grad, wanted, torch.float64, f"{op} {name}")
+            assert torch.equal(incoming[ME], kept), "the incoming gradient was changed"
+            x.grad = None
+            ys = hvd.grouped_reducescatter([x, others], **how)
+            torch.autograd.backward(ys, [incoming[ME], weights(ME, (1,), 1)])
+            expect(x.grad, wanted, torch.float64, f"grouped {op} {name}")
+            second = 2.0 * factor * np.concatenate([as_float64(weights(r, (1,), 1)) for r in RANKS])
+            expect(others.grad, second, torch.float64, f"grouped {op} {name}")
+
+
+def check_reducescatter_twice_differentiated():
+    x = leaf((SIZE,))
+    (first,) = torch.autograd.grad((hvd.reducescatter(x, op=hvd.Sum) ** 2).sum(), x, create_graph=True)
+    first.sum().backward()
+    # y = n x on all ranks; as for an allreduce.
+    expect(first, np.full(SIZE, 2.0 * SIZE**2), torch.float64)
+    expect(x.grad, np.full(SIZE, 2.0 * SIZE**2), torch.float64)
+
+
+def check_reducescatter_without_a_gradient():
+    x = leaf((SIZE,))
+    y = hvd.reducescatter(x, op=hvd.Max)
+    try:
+        y.sum().backward()
+    except NotImplementedError as error:
+        assert "hvd.Average and hvd.Sum" in str(error)
+    else:
+        raise AssertionError("the maximum has a gradient")
+
+
 def check_no_graph_without_need():
     x = leaf((2,))
     with torch.no_grad():
@@ -122,15 +194,30 @@ def check_no_graph_without_need():
         hvd.allreduce(x).requires_grad
         and hvd.allgather(x).requires_grad
         and hvd.broadcast(x, 0).requires_grad
+        and hvd.alltoall(leaf((SIZE,))).requires_grad
+        and hvd.reducescatter(x).requires_grad
     )
     assert not hvd.allreduce_(torch.ones(2)).requires_grad
 
 
 def check_names_that_clients_import():
-    from horovod.torch.mpi_ops import HorovodAllgather, HorovodAllreduce, HorovodBroadcast
+    from horovod.torch.mpi_ops import (
+        HorovodAllgather,
+        HorovodAllreduce,
+        HorovodAlltoall,
+        HorovodBroadcast,
+        HorovodGroupedReducescatter,
+        HorovodReducescatter,
+    )
 
     x = leaf((2,))
     out = HorovodAllreduce.apply(x, None, None, hvd.Sum, 1.0, 1.0, hvd.global_process_set)
     expect(out, np.full(2, SIZE), torch.float64)
     assert HorovodAllgather.apply(x, None, hvd.global_process_set).shape[0] == 2 * SIZE
     expect(HorovodBroadcast.apply(x, 0, None, hvd.global_process_set), np.ones(2), torch.float64)
+    y = leaf((SIZE,))
+    assert HorovodAlltoall.apply(y, None, None, hvd.global_process_set)[0].shape == (SIZE,)
+    scattered = HorovodReducescatter.apply(y, None, hvd.Sum, hvd.global_process_set, 1.0, 1.0)
+    expect(scattered, np.full(1, SIZE), torch.float64)
+    grouped = HorovodGroupedReducescatter.apply(None, hvd.Sum, hvd.global_process_set, 1.0, 1.0, y)
+    expect(grouped[0], np.full(1, SIZE), torch.float64)

@@ -135,6 +135,24 @@ def check_non_contiguous():
         still_works()
 
 
+def check_negative_bit():
+    tensor = torch.tensor([1 + 2j]).conj().imag  # -2, and the memory holds 2
+    assert tensor.is_neg() and tensor.is_contiguous()
+    for call in (
+        hvd.allreduce,
+        hvd.allreduce_,
+        hvd.allgather,
+        hvd.alltoall,
+        hvd.reducescatter,
+        lambda t: hvd.broadcast_(t, 0),
+        lambda t: hvd.grouped_allreduce([torch.ones(2), t]),
+    ):
+        with raises(ValueError, "negative bit", "resolve_neg()"):
+            call(tensor)
+    assert hvd.allreduce(tensor.resolve_neg()).item() == -2
+    still_works()
+
+
 def check_no_device_backend():
     with raises(ValueError, "no backend serves tensors on device type 'meta'", "cpu"):
         hvd.allreduce(torch.ones(2, device="meta"), name="device")
@@ -151,6 +169,64 @@ def check_a_local_error_fails_the_name_on_all_ranks():
             hvd.allreduce(torch.ones(6, 4), name="poisoned")
     still_works()
     assert float(hvd.allreduce(torch.ones(6, 4), name="poisoned", op=hvd.Sum)[0, 0]) == hvd.size()
+
+
+def check_groups_from_iterators():
+    def tensors():
+        return [torch.ones(2 * hvd.size()), torch.full((hvd.size(),), 2.0)]
+
+    def interrupted():
+        yield torch.ones(2)
+        raise KeyError("no such tensor")
+
+    gathered = [hvd.size()] * 2
+    for call, length in (
+        (hvd.grouped_allreduce, [1] * 2),
+        (hvd.grouped_allreduce_, [1] * 2),
+        (hvd.grouped_allgather, gathered),
+        (hvd.grouped_reducescatter, [1 / hvd.size()] * 2),
+    ):
+        # One rank has a generator, the others a list: they are the same.
+        results = call((t for t in tensors()) if ME == 0 else tensors(), name="iterator")
+        assert [r.numel() / t.numel() for r, t in zip(results, tensors(), strict=True)] == length, call
+        assert call(iter(()), name="nothing") == []
+        for wrong, kind, text in (
+            (3.0, ValueError, "list of tensors, but found float"),
+            (None, KeyError, "no such tensor"),
+        ):
+            if ME == 0:
+                with raises(kind, text):
+                    call(wrong or interrupted(), name="no.group")
+            else:
+                with raises(HorovodInternalError, text):
+                    call(tensors(), name="no.group")
+    still_works()
+
+
+class Fails(hvd.Compression.none):
+    @staticmethod
+    def compress(tensor):
+        raise KeyError("cannot be compressed")
+
+
+def check_compressors_that_fail():
+    for call in (
+        lambda tensor, how: hvd.allreduce(tensor, name="compressed", compression=how),
+        lambda tensor, how: hvd.grouped_allreduce([tensor], name="compressed", compression=how),
+        lambda tensor, how: hvd.reducescatter(tensor, name="compressed", compression=how),
+        lambda tensor, how: hvd.grouped_reducescatter([tensor], name="compressed", compression=how),
+    ):
+        for wrong, how, kind, text in (
+            (3.0, hvd.Compression.fp16, ValueError, "A torch.Tensor is required, but found float"),
+            (torch.ones(2), Fails, KeyError, "cannot be compressed"),
+        ):
+            if ME == 0:
+                with raises(kind, text):
+                    call(wrong, how)
+            else:
+                with raises(HorovodInternalError, text):
+                    call(torch.ones(2), hvd.Compression.fp16)
+    still_works()
 
 
 def check_duplicate_names():
@@ -177,11 +253,18 @@ def check_bad_roots():
 
 
 def check_bad_reduce_ops():
-    with raises(NotImplementedError, "Adasum"):
-        hvd.allreduce(torch.ones(2), op=hvd.Adasum, name="adasum")
+    with raises(ValueError, "Adasum works on floating-point tensors", "int32"):
+        hvd.allreduce(torch.ones(2, dtype=torch.int32), op=hvd.Adasum, name="adasum")
     with raises(ValueError, "Unknown reduce op 17"):
         hvd.allreduce(torch.ones(2), op=17, name="no.op")
     still_works()
+
+
+def check_factors_of_zero():
+    for factor in ("prescale_factor", "postscale_factor"):
+        with raises(ValueError, f"{factor} must not be 0"):
+            hvd.allreduce(torch.ones(2), name="zero.factor", **{factor: 0.0})
+        still_works()
 
 
 def check_process_sets():

@@ -51,8 +51,16 @@ def check_broadcast_parameters_of_every_kind():
         "half": torch.full((2,), float(ME), dtype=torch.float16),
         "empty": torch.empty(0, 3),
         "nothing": None,
+        "conjugated": torch.full((3, 2), complex(ME, 1 + ME)).conj(),
+        "conjugated.t": torch.full((3, 2), complex(ME, 1 + ME)).t().conj(),
+        "negated": torch.tensor(complex(0, 1 + ME)).conj().imag,
     }
+    lazy = {name: t.data_ptr() for name, t in state.items() if name[:3] in ("con", "neg")}
     hvd.broadcast_parameters(state, 0)
+    for name, address in lazy.items():
+        # Seen as before, the root's values, in the same memory.
+        assert (state[name] == (-1 if name == "negated" else -1j)).all(), (name, state[name])
+        assert state[name].data_ptr() == address and (state[name].is_conj() or state[name].is_neg()), name
     assert strided.sum() == 0 and not strided.is_contiguous()
     assert state["complex"].abs().sum() == 0 and state["bool"].tolist() == [True, False]
 
@@ -63,6 +71,19 @@ def check_broadcast_parameters_refuses():
         hvd.broadcast_parameters(model.named_parameters(), 0)
     with raises(ValueError, "'epoch'", "int", "broadcast_object"):
         hvd.broadcast_parameters({"weight": torch.ones(2), "epoch": 3}, 0)
+    with raises(ValueError, "'sparse'", "torch.sparse_coo"):
+        hvd.broadcast_parameters([("sparse", torch.ones(2).to_sparse())], 0)
+    for wrong in range(hvd.size() + 1):  # on one rank, or, the last, on all of them
+        first, weight = torch.full((2,), float(ME)), torch.full((1,), float(ME))
+        mine = wrong in (ME, hvd.size())
+        entries = {"first": first, "weight": weight.expand(3) if mine else torch.zeros(3)}
+        kind = ValueError if mine else hvd.HorovodInternalError
+        with raises(kind, "entry 'weight' is an expanded tensor of shape (3,)"):
+            hvd.broadcast_parameters(entries, 0)
+        assert first.eq(ME).all() and weight.eq(ME).all(), "something was sent"
+        for handle in list(hvd.mpi_ops._handle_map):
+            with raises(hvd.HorovodInternalError, "'weight'"):
+                hvd.synchronize(handle)
 
 
 OPTIMIZERS = {

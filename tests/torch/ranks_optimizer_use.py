@@ -66,14 +66,8 @@ def check_closures():
             def whole(step, m=alone):
                 return sum(loss_of(m, step, r) for r in RANKS) / SIZE
 
-            if make is sgd:
-                run(alone, yardstick, whole, before)
-                agree(model, alone)
-            else:
-                # LBFGS looks at the loss too, which differs by rank; without a line search only to stop
-                # early.
-                for name, param in model.named_parameters():
-                    same_everywhere(param, f"lbfgs.{name}")
+            run(alone, yardstick, whole, before)
+            agree(model, alone, 1e-12 if make is sgd else 1e-9)
 
 
 def check_schedulers():
@@ -150,14 +144,16 @@ def check_load_state_dict_while_reducing():
     loss_of(model, 0, ME).backward()
     optimizer.load_state_dict(saved)
     assert optimizer._handles == {}
-    optimizer.zero_grad()
-    hvd.barrier()
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss_of(model, 0, ME).backward()
+        optimizer.load_state_dict(saved)
     for step in range(STEPS):
         optimizer.zero_grad()
         loss_of(model, step, ME).backward()
         optimizer.step()
     agree(model, train_alone(sgd))
-    hvd.mpi_ops._handle_map.clear()  # what was given up has ended long ago
+    assert not hvd.mpi_ops._handle_map
 
 
 def check_parameters_added_later():
@@ -214,8 +210,8 @@ def check_wrong_arguments():
     def wrap(**options):
         return lambda: hvd.DistributedOptimizer(sgd(params), **options)
 
-    def refuses(*fragments, kind=ValueError, **options):
-        with raises(kind, *fragments):
+    def refuses(*fragments, **options):
+        with raises(ValueError, *fragments):
             wrap(**options)()
 
     names = list(model.named_parameters())
@@ -228,8 +224,6 @@ def check_wrong_arguments():
     refuses("groups should be", groups="all")
     refuses("lists of torch.Tensor", groups=[["a"]])
     refuses("only appear once", groups=[[params[0]], [params[0]]])
-    if SIZE > 1:
-        refuses("Adasum", kind=NotImplementedError, op=hvd.Adasum)
     assert not params[0]._post_accumulate_grad_hooks
 
 

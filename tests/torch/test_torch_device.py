@@ -1,7 +1,7 @@
 """horovod.torch on tensors of a device: the simulated `gcu` of backends/eccl_stub, whose streams are late.
 
-The checks are in ranks_device_*.py; one job per module and way to serve the device, started when the first test
-needs it. The device itself (torch_gcu) and the backend are installed by `make test`.
+The checks are in ranks_device_*.py, which tests/gpu runs on GPUs; one job for each way to serve the device, started when
+the first test needs it. The device itself (torch_gcu) and the backend are installed by `make test`.
 """
 
 import functools
@@ -17,12 +17,17 @@ from launch import HERE, Report, checks_of, launch
 # Late enough that an operation which does not wait reads what was there before; small enough for thousands of copies.
 LATE = {"TOPS_SIM_DELAY_US": "200"}
 JOBS = {
-    "alone": ("ranks_device_alone", 1, {"TOPS_SIM_DELAY_US": "2000"}),
-    "eccl_stub": ("ranks_device_ops", 2, {**LATE, "HOROVOD_BACKEND": "eccl_stub"}),
+    "alone": (["ranks_device_alone"], 1, {"TOPS_SIM_DELAY_US": "2000"}),
+    "eccl_stub": (["ranks_device_ops", "ranks_device_stress"], 2, {**LATE, "HOROVOD_BACKEND": "eccl_stub"}),
     # Only the device's table is used: the operations are those of the backend for host memory.
-    "staged": ("ranks_device_ops", 2, {**LATE, "HOROVOD_BACKEND": "gcu=shm"}),
+    "staged": (["ranks_device_ops", "ranks_device_stress"], 2, {**LATE, "HOROVOD_BACKEND": "gcu=shm"}),
 }
-CASES = [(job, check) for job, (module, _, _) in JOBS.items() for check in checks_of(module)]
+CASES = [
+    (job, module, check)
+    for job, (modules, _, _) in JOBS.items()
+    for module in modules
+    for check in checks_of(module)
+]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -42,13 +47,13 @@ def _device():
 
 @functools.cache
 def report(job):
-    module, ranks, env = JOBS[job]
-    return Report(module, ranks, env)
+    modules, ranks, env = JOBS[job]
+    return Report(modules, ranks, env, timeout=100)
 
 
-@pytest.mark.parametrize(("job", "check"), CASES, ids=[f"{job}-{check}" for job, check in CASES])
-def test_check(job, check):
-    report(job).verify(check)
+@pytest.mark.parametrize(("job", "module", "check"), CASES, ids=[f"{job}-{check}" for job, _, check in CASES])
+def test_check(job, module, check):
+    report(job).verify(module, check)
 
 
 def test_the_death_of_a_rank_is_told_to_who_waits_for_a_device():

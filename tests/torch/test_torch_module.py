@@ -121,6 +121,12 @@ SIGNATURES = {
     hvd.broadcast_: "tensor root_rank name process_set",
     hvd.broadcast_async: "tensor root_rank name process_set",
     hvd.broadcast_async_: "tensor root_rank name process_set",
+    hvd.alltoall: "tensor splits name process_set",
+    hvd.alltoall_async: "tensor splits name process_set",
+    hvd.reducescatter: "tensor name compression op process_set prescale_factor postscale_factor",
+    hvd.reducescatter_async: "tensor name op process_set prescale_factor postscale_factor",
+    hvd.grouped_reducescatter: "tensors name compression op process_set prescale_factor postscale_factor",
+    hvd.grouped_reducescatter_async: "tensors name op process_set prescale_factor postscale_factor",
     hvd.join: "device",
     hvd.barrier: "process_set",
     hvd.poll: "handle",
@@ -143,7 +149,7 @@ def test_signature(function):
     for name, default in {
         "prescale_factor": 1.0,
         "average": None,
-        "op": None,
+        "op": hvd.Average if "reducescatter" in function.__name__ else None,
         "name": None,
         "device": -1,
     }.items():
@@ -158,10 +164,41 @@ def test_public_names():
     for name in mpi_ops.__all__:
         assert hasattr(mpi_ops, name), name
     # What comes with later releases is absent, not a stub.
-    for name in ("alltoall", "reducescatter", "SyncBatchNorm", "elastic"):
-        assert not hasattr(hvd, name)
+    assert not hasattr(hvd, "elastic")
     assert optimizer._DistributedOptimizer and functions.broadcast_object is hvd.broadcast_object
     assert hvd.mpi_ops._basics.size and hvd.mpi_ops._handle_map == {}
+
+
+def test_names_that_programs_import():
+    """Private and forgotten ones, found in programs that use Horovod."""
+    from unittest import mock
+
+    import horovod
+    from horovod.common.basics import HorovodBasics
+    from horovod.common.process_sets import _temp_process_set_object
+    from horovod.common.util import num_rank_is_power_2, split_list
+
+    kinds = ("Allreduce", "Allgather", "Broadcast", "Alltoall", "Reducescatter")
+    grouped = ("GroupedAllreduce", "GroupedAllgather", "GroupedReducescatter")
+    for name in (*kinds, *grouped):
+        assert issubclass(getattr(mpi_ops, f"Horovod{name}"), torch.autograd.Function)
+    for name in ("Average", "Sum", "Adasum", "Min", "Max", "Product", "rank", "size", "is_homogeneous"):
+        assert getattr(mpi_ops, name) == getattr(hvd, name)
+    assert mpi_ops.handle_average_backwards_compatibility(None, None) == hvd.Average
+    for name in ("_get_process_set_ids_and_ranks", "_process_set_rank", "_process_set_size"):
+        assert callable(getattr(mpi_ops._basics, name))
+    for name in ("_add_process_set_impl", "_remove_process_set_impl", "_comm_process_set_id"):
+        assert callable(getattr(mpi_ops._basics, name))
+    errors = ("INIT", "DYNAMIC", "UNKNOWN_SET", "FOREIGN_SET", "SHUTDOWN", "EXISTING_SET")
+    codes = [getattr(HorovodBasics, f"HOROVOD_PROCESS_SET_ERROR_{name}") for name in errors]
+    assert codes == [-1, -2, -3, -4, -5, -6]
+    assert _temp_process_set_object(3).process_set_id == 3
+    assert num_rank_is_power_2(8) and not num_rank_is_power_2(6) and split_list([1, 2, 3], 2) == [[1, 2], [3]]
+    assert callable(horovod.run)
+    with pytest.raises(ImportError):
+        __import__("horovod.run.runner")
+    with mock.patch("horovod.torch.size", return_value=7):
+        assert hvd.size() == 7
 
 
 def test_compressors():

@@ -1,6 +1,6 @@
 """The checks of ranks_*.py on 1, 2 and 3 ranks; the operations also without DLPack's C exchange API.
 
-One job per module and number of ranks is started, when the first test that needs it runs.
+One job per number of ranks is started, when the first test that needs it runs.
 """
 
 import functools
@@ -13,25 +13,39 @@ from launch import Report, checks_of
 
 MODULES = [
     "ranks_ops",
+    "ranks_ops_scatter",
+    "ranks_ops_sets",
     "ranks_errors",
     "ranks_autograd",
     "ranks_functions",
     "ranks_optimizer",
     "ranks_optimizer_use",
+    "ranks_optimizer_more",
+    "ranks_optimizer_corners",
+    "ranks_sync_batch_norm",
 ]
 BY_ADDRESS = {"HOROVOD_TORCH_NO_DLPACK_API": "1"}
-JOBS = [(module, ranks, "dlpack") for module in MODULES for ranks in (1, 2, 3)]
-JOBS += [("ranks_ops", 2, "address"), ("ranks_functions", 2, "address"), ("ranks_optimizer", 3, "address")]
-CASES = [(*job, check) for job in JOBS for check in checks_of(job[0])]
+JOBS = {(1, "dlpack"): MODULES} | {(ranks, "dlpack"): [*MODULES, "ranks_matrix"] for ranks in (2, 3)}
+JOBS |= {
+    (2, "address"): ["ranks_ops", "ranks_matrix", "ranks_functions"],
+    (3, "address"): ["ranks_optimizer"],
+}
+CASES = [
+    (module, *job, check)
+    for job, modules in JOBS.items()
+    for module in modules
+    for check in checks_of(module)
+]
 
 
 @functools.cache
-def report(module, ranks, path):
-    return Report(module, ranks, BY_ADDRESS if path == "address" else None)
+def report(ranks, path):
+    return Report(JOBS[ranks, path], ranks, BY_ADDRESS if path == "address" else None, timeout=280)
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("module", "ranks", "path", "check"), CASES, ids=[f"{m}-{n}-{p}-{c}" for m, n, p, c in CASES]
 )
 def test_check(module, ranks, path, check):
-    report(module, ranks, path).verify(check)
+    report(ranks, path).verify(module, check)

@@ -1,0 +1,201 @@
+"""The asynchronous operations whose result differs from rank to rank: alltoall and reducescatter.
+
+As in `_async_ops`: each hands a request to the engine and returns a handle for poll() and synchronize(). Any thread
+that holds the GIL.
+"""
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TypeAlias
+
+import torch
+
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.torch._devices import Submitted
+from horovod.torch._dtypes import MOVABLE, REDUCIBLE, travelling, viewed
+from horovod.torch._submit import (
+    BY_ADDRESS,
+    Adasum,
+    Average,
+    _handle_map,
+    check,
+    check_all,
+    engine,
+    fetch_one,
+    listed,
+    operands,
+    reference,
+    refuse,
+    wire_op,
+)
+
+Splits: TypeAlias = Sequence[int] | torch.Tensor
+
+
+def alltoall_async(
+    tensor: torch.Tensor,
+    splits: Splits | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> int:
+    """Start sending some rows of a tensor to each rank, and receiving the rows that the others send here.
+
+    Args:
+        tensor: one dimension or more, contiguous, on the CPU or a device that is served; a type of allgather_async.
+            Dimension 0 may differ between ranks and may be 0; the other dimensions and the dtype must agree.
+        splits: how many rows go to each rank of the process set, in rank order: integers, or a 1-D tensor of
+            integers (read by the host). Rows behind their sum are not sent. None: equal shares, dimension 0 must be a
+            multiple of the number of ranks.
+        name, process_set: as in allreduce_async.
+
+    Returns:
+        A handle; synchronize() ALWAYS returns a pair: the received rows in rank order, and how many came from each
+        rank, a 1-D tensor of the dtype and device of `splits` if that is a tensor, else of int32 on the CPU.
+
+    Raises:
+        ValueError: as in allreduce_async, and for splits that do not fit the tensor or the process set. A 0-dim tensor
+            fails in synchronize(), on all ranks.
+    """
+    if name is not None:
+        name = f"alltoall.{name}"
+    source, fetch = travelling(tensor), fetch_one
+    as_bytes = source is not tensor
+    on_device = check(source, MOVABLE, name, process_set, "alltoall")
+    rows = [] if splits is None else [_row_counts(splits, name, process_set)]
+    if on_device:
+        submitted = Submitted([source], None)
+        source, fetch = submitted.sources[0], submitted.first
+    elif BY_ADDRESS:
+        source = reference(source)
+    if as_bytes:
+        fetch = viewed(fetch, tensor.dtype)
+    handle = engine().alltoall(source, rows, name, process_set.process_set_id)
+    _handle_map[handle] = (tensor, None, _with_splits(fetch, splits))
+    return handle
+
+
+def _row_counts(splits: Any, name: str | None, process_set: ProcessSet) -> list[int]:
+    if isinstance(splits, torch.Tensor):
+        if splits.dim() != 1:
+            text = f"alltoall expects a 1D splits tensor, not one of shape {tuple(splits.shape)}."
+            _refuse_splits(text, name, process_set)
+        if splits.is_floating_point() or splits.is_complex() or splits.dtype is torch.bool:
+            text = f"alltoall expects splits to contain 32-bit integer elements, not {splits.dtype}."
+            _refuse_splits(text, name, process_set)
+        return splits.tolist()
+    try:
+        entries = list(splits)
+    except TypeError:
+        _refuse_splits(f"alltoall expects a 1D splits tensor, not {splits!r:.80}.", name, process_set)
+    try:
+        return [operator.index(entry) for entry in entries]
+    except TypeError:
+        text = f"alltoall expects splits to contain 32-bit integer elements, not {splits!r:.80}."
+    _refuse_splits(text, name, process_set)
+
+
+def _refuse_splits(text: str, name: str | None, process_set: ProcessSet) -> NoReturn:
+    refuse(text, name, process_set, "alltoall")
+
+
+def _with_splits(fetch: Callable, splits: Splits | None) -> Callable:
+    dtype, device = torch.int32, None
+    if isinstance(splits, torch.Tensor):
+        dtype, device = splits.dtype, splits.device
+
+    def fetch_pair(core, handle: int) -> tuple[torch.Tensor, torch.Tensor]:
+        received = torch.tensor(core.received_splits(handle, 0), dtype=dtype, device=device)
+        return fetch(core, handle), received
+
+    return fetch_pair
+
+
+def _outputs(tensors: list, set_id: int, core) -> list[torch.Tensor]:
+    """Room for this rank's rows of each tensor."""
+    return [t.new_empty((core.scattered_rows(t.shape[0], set_id), *t.shape[1:])) for t in tensors]
+
+
+def _reducescatter(
+    tensors: list,
+    single: bool,
+    name: str | None,
+    op: int,
+    prescale_factor: float,
+    postscale_factor: float,
+    process_set: ProcessSet,
+) -> int:
+    on_device = check_all(tensors, REDUCIBLE, name, process_set, "reducescatter")
+    core = engine()
+    number = wire_op(op, name, process_set, "reducescatter")
+    if op == Adasum:
+        text = "Reducescatter has no op Adasum. Use hvd.Average, Sum, Min, Max or Product."
+        refuse(text, name, process_set, "reducescatter")
+    if not all(t.dim() for t in tensors):
+        refuse("Reducescatter does not support scalar inputs", name, process_set, "reducescatter")
+    set_id = process_set.process_set_id
+    outputs = _outputs(tensors, set_id, core)
+    fetch = None
+    if on_device:
+        submitted = Submitted(tensors, outputs)
+        sources, targets = submitted.sources, submitted.targets
+        fetch = submitted.first if single else submitted.all
+    else:
+        sources, targets = operands(tensors), operands(outputs)
+    handle = core.reducescatter(sources, targets, name, number, prescale_factor, postscale_factor, set_id)
+    _handle_map[handle] = (tensors, outputs[0] if single else outputs, fetch)
+    return handle
+
+
+def reducescatter_async(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """Start reducing a tensor over all ranks and giving each rank its share of the rows of the result.
+
+    Args:
+        tensor: one dimension or more, otherwise as in allreduce_async. Shape and dtype must agree across ranks.
+        name: as in allreduce_async.
+        op: hvd.Average (default), Sum, Min, Max or Product.
+        process_set: the ranks that take part.
+        prescale_factor, postscale_factor: as in allreduce_async.
+
+    Returns:
+        A handle; synchronize() returns the rows of this rank. Rows are shared out in rank order; if dimension 0 is not a
+        multiple of the number of ranks, the first ranks get one more. A rank may get none.
+
+    Raises:
+        ValueError: as in allreduce_async, and for a 0-dim tensor.
+    """
+    if name is not None:
+        name = f"reducescatter.{name}"
+    return _reducescatter([tensor], True, name, op, prescale_factor, postscale_factor, process_set)
+
+
+def grouped_reducescatter_async(
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> int:
+    """Start reducing and scattering several tensors as one all-or-nothing operation.
+
+    Args:
+        tensors: at least one, on one device; each as in reducescatter_async.
+        name, op, process_set, prescale_factor, postscale_factor: as in reducescatter_async.
+
+    Returns:
+        One handle for the group; synchronize() returns a list of tensors in the order of `tensors`.
+
+    Raises:
+        ValueError: as in reducescatter_async, and for an empty list.
+    """
+    if name is not None:
+        name = f"grouped_reducescatter.{name}"
+    tensors = listed(tensors, name, process_set, "reducescatter")
+    return _reducescatter(tensors, False, name, op, prescale_factor, postscale_factor, process_set)

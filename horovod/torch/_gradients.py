@@ -1,0 +1,82 @@
+"""What is sent for a gradient, and how the result gets to where the optimizer looks for it.
+
+Used by _reducer.py only, on the thread that submits or synchronizes.
+"""
+
+import torch
+
+from horovod.torch._slots import Slot, empty_sparse
+from horovod.torch._sparse import SparseReduction
+from horovod.torch._submit import REDUCIBLE
+from horovod.torch.compression import Compression, Compressor
+
+
+def is_quick(grad: torch.Tensor | None) -> bool:
+    """Whether a gradient can be handed to the engine as it is."""
+    return (
+        grad is not None
+        and grad.layout is torch.strided
+        and grad.is_cpu
+        and grad.dtype in REDUCIBLE
+        and not grad.requires_grad
+        and grad.is_contiguous()
+        and not grad.is_neg()
+    )
+
+
+def gradient_of(slot: Slot, sparse_as_dense: bool) -> torch.Tensor:
+    """The gradient of a parameter, zero if this rank did not compute one: the other ranks may have.
+
+    Raises AssertionError if it has a graph of its own.
+    """
+    param = slot.param
+    grad = param.grad
+    if grad is None:
+        if slot.sparse_dim and not sparse_as_dense:
+            grad = empty_sparse(param, slot.sparse_dim)
+        else:
+            grad = torch.zeros_like(param, requires_grad=False)
+        # A frozen member of a group has to be sent too, but must not be changed by the optimizer.
+        if param.requires_grad:
+            param.grad = grad
+    slot.sparse_dim = grad.sparse_dim() if grad.layout is torch.sparse_coo else 0
+    if grad.requires_grad:
+        raise AssertionError(
+            f"The gradient of {slot.name} requires grad itself (create_graph=True), which "
+            "DistributedOptimizer cannot reduce. Detach it first, or use hvd.allreduce."
+        )
+    return grad
+
+
+def wire_form(slot: Slot, grad: torch.Tensor, compression: type[Compressor]) -> torch.Tensor:
+    """What is sent for `grad`: itself if possible, so that it is reduced in place."""
+    if slot.sparse_dim:
+        grad = grad.to_dense()
+    if grad.is_complex():
+        grad = torch.view_as_real(grad.resolve_conj())
+    grad = grad.resolve_neg()
+    slot.context = None
+    if compression is not Compression.none:
+        grad, slot.context = compression.compress(grad)
+    return grad if grad.is_contiguous() else grad.contiguous()
+
+
+def store(slot: Slot, compression: type[Compressor]) -> None:
+    """Put the result where the optimizer looks for it, if that is not where it has been reduced."""
+    param = slot.param
+    if isinstance(slot.handle, SparseReduction):
+        param.grad = slot.handle()
+        return
+    grad = param.grad
+    if grad is None:  # frozen, or somebody has set it to None since the backward
+        if not param.requires_grad:
+            return
+        grad = param.grad = torch.zeros_like(param, requires_grad=False)
+    with torch.no_grad():
+        reduced = compression.decompress(slot.sent, slot.context)
+        if grad.is_complex():
+            reduced = torch.view_as_complex(reduced)
+        if slot.sparse_dim:
+            param.grad = reduced.to_sparse(slot.sparse_dim)
+        else:
+            grad.copy_(reduced)

@@ -1,0 +1,96 @@
+"""The reduction of sparse tensors, by gathering indices and values.
+
+Any thread that holds the GIL.
+"""
+
+from collections.abc import Callable
+
+import torch
+
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.torch._async_ops import allgather_async
+from horovod.torch._dtypes import REDUCIBLE
+from horovod.torch._submit import (
+    Average,
+    HorovodInternalError,
+    Sum,
+    check,
+    engine,
+    poison,
+    synchronize,
+)
+
+
+def sparse_allreduce_async(
+    tensor: torch.Tensor, name: str | None, op: int, process_set: ProcessSet = global_process_set
+) -> Callable[[], torch.Tensor]:
+    """Start reducing a sparse COO tensor, by gathering indices and values.
+
+    Args:
+        tensor: sparse COO tensor; the shape must agree across ranks, the number of values may
+            differ.
+        name, process_set: as in allreduce_async; two operations, ``NAME.indices`` and ``NAME.values``, are
+            made of it.
+        op: hvd.Average or hvd.Sum.
+
+    Returns:
+        A function without arguments (no handle: poll() does not take it) that waits and returns the sparse
+        tensor.
+
+    Raises:
+        ValueError: not sparse, or as in allreduce_async. NotImplementedError: another `op`.
+    """
+    engine()
+    names = [None if name is None else f"{name}.{part}" for part in ("indices", "values")]
+    if op not in (Average, Sum):
+        text = "Sparse tensors can be reduced with hvd.Average and hvd.Sum only."
+        _refused_sparse(text, names, process_set)
+        raise NotImplementedError(text)
+    if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.sparse_coo:
+        text = f"A sparse COO tensor is required, but found {getattr(tensor, 'layout', type(tensor))}."
+        _refused_sparse(text, names, process_set)
+        raise ValueError(text)
+    shape = tensor.shape
+    tensor = tensor.detach().coalesce()
+    indices = tensor.indices().transpose(0, 1).contiguous()
+    values = tensor.values().contiguous()
+    try:
+        check(values, REDUCIBLE, None if name is None else f"allgather.{names[1]}", process_set, "allgather")
+    except ValueError as error:
+        _refused_sparse(str(error), names[:1], process_set)
+        raise
+    handles = (
+        allgather_async(indices, names[0], process_set),
+        allgather_async(values, names[1], process_set),
+    )
+    return SparseReduction(handles, shape, process_set.size() if op == Average else 1)
+
+
+def _refused_sparse(text: str, names: list, process_set: ProcessSet) -> None:
+    for name in names:
+        poison(None if name is None else f"allgather.{name}", text, process_set, "allgather")
+
+
+class SparseReduction:
+    """A sparse allreduce that is under way; calling it waits and returns the sparse tensor."""
+
+    def __init__(self, handles: tuple[int, int], shape: torch.Size, divisor: int):
+        self.handles = handles
+        self._shape = shape
+        self._divisor = divisor
+
+    def __call__(self) -> torch.Tensor:
+        # Both are waited for, also when the first has failed: whoever has submitted or failed one has the other as well.
+        gathered, failure = [], None
+        for handle in self.handles:
+            try:
+                gathered.append(synchronize(handle))
+            except HorovodInternalError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        indices, values = gathered
+        if self._divisor > 1:
+            rounding = None if values.is_floating_point() else "trunc"
+            values = torch.div(values, self._divisor, rounding_mode=rounding)
+        return torch.sparse_coo_tensor(indices.transpose(0, 1), values, self._shape, check_invariants=False)

@@ -1,0 +1,217 @@
+"""SyncBatchNorm: batch normalisation over the batches of all ranks, on any device that torch knows.
+
+One message each way: statistics are gathered in the forward, two sums per channel are reduced in the backward, in
+compiled graphs as outside of them. Called like any module, on the thread of the forward; the backward on autograd's
+threads.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.autograd.function import once_differentiable
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.torch import _compile
+from horovod.torch.mpi_ops import Sum, allgather, allreduce
+
+__all__ = ["SyncBatchNorm"]
+
+
+class SyncBatchNorm(_BatchNorm):
+    """Batch normalisation whose statistics are those of the batches of all ranks together.
+
+    Output, running statistics and gradients equal those of torch.nn.BatchNorm in one process that has the whole
+    batch; as with any layer, gradients of `weight` and `bias` are this rank's part, which DistributedOptimizer
+    reduces. The ranks' batches may differ in length, and in everything but the number of channels; a rank may have an
+    empty one. Statistics of float16 and bfloat16 are computed and sent in float32.
+
+    All ranks must call the layers of a model in the same order. In evaluation nothing is sent, unless
+    `track_running_stats` is False: then the batches' statistics are used there too, and all ranks have to evaluate.
+
+    Args:
+        num_features: channels, which are dimension 1 of the input.
+        eps: added to the variance.
+        momentum: weight of a batch in the running statistics; None: their plain average.
+        affine: whether there are a learnt `weight` and `bias`, of shape (num_features,).
+        track_running_stats: whether there are running statistics, for evaluation.
+        process_set: the ranks that take part; on others it is an ordinary batch normalisation.
+
+    Shape:
+        Input and output: (batch, num_features, ...) of two dimensions or more, float16, bfloat16, float32 or float64.
+
+    Raises (from the forward):
+        ValueError: the input has less than two dimensions or another number of channels, or all ranks together
+            have one value per channel in training, or the process set is not registered (members or not).
+        HorovodInternalError: ranks disagree, or a rank is gone.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-05,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        process_set: ProcessSet = global_process_set,
+        **factory: Any,  # device and dtype
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, **factory)
+        self.process_set = process_set
+
+    def __getstate__(self) -> dict:
+        # Models are pickled and copied; which ranks take part belongs to the job.
+        state = self.__dict__.copy()
+        if self.process_set is global_process_set:
+            del state["process_set"]
+        return state
+
+    def __setstate__(self, state: dict) -> None:
+        super().__setstate__(state)
+        self.__dict__.setdefault("process_set", global_process_set)
+
+    def _check_input_dim(self, input: torch.Tensor) -> None:
+        if input.dim() < 2:
+            raise ValueError(
+                f"SyncBatchNorm expects an input of at least 2 dimensions, but found {input.dim()}."
+            )
+        if input.size(1) != self.num_features:
+            raise ValueError(
+                f"SyncBatchNorm was made for {self.num_features} channels, but dimension 1 of the input "
+                f"{tuple(input.shape)} is {input.size(1)}."
+            )
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Normalise `input`, of shape (batch, num_features, ...), and update the running statistics in training."""
+        self._check_input_dim(input)
+        of_batch = self.training or (self.running_mean is None and self.running_var is None)
+        if of_batch and self.process_set.process_set_id is None:
+            # Also where this rank is no member, so that all ranks stop.
+            raise ValueError(
+                f"SyncBatchNorm: its process set does not exist, or has not been registered: {self.process_set}. "
+                "Give it to hvd.init(process_sets=[...]) or to hvd.add_process_set() before training."
+            )
+        factor = 0.0 if self.momentum is None else self.momentum
+        training_stats = self.training and self.track_running_stats
+        if training_stats and self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+            if self.momentum is None:
+                factor = 1.0 / float(self.num_batches_tracked)
+        running = (self.running_mean, self.running_var) if not of_batch or training_stats else (None, None)
+        if not of_batch or not self.process_set.included() or self.process_set.size() == 1:
+            return F.batch_norm(input, *running, self.weight, self.bias, of_batch, factor, self.eps)
+        return _SyncBatchNorm.apply(
+            input, self.weight, self.bias, *running, self.eps, factor, self.process_set
+        )
+
+
+def _mean_and_variance(input: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    try:
+        # Also what torch's own batch normalisation begins with: three times as fast as var_mean.
+        return torch.batch_norm_update_stats(input, None, None, 0.0)
+    except NotImplementedError:  # not on every device
+        dims = [d for d in range(input.dim()) if d != 1]
+        variance, mean = torch.var_mean(input, dims, correction=0)
+        return mean, variance
+
+
+def _statistics(input: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """One row: values per channel, the channels' means, their sums of squared deviations."""
+    channels = input.size(1)
+    row = torch.zeros(1, 1 + 2 * channels, dtype=dtype, device=input.device)
+    if input.numel():
+        count = input.numel() // channels
+        mean, variance = _mean_and_variance(input.to(dtype))
+        row[0, 0] = count
+        row[0, 1 : 1 + channels] = mean
+        torch.mul(variance, count, out=row[0, 1 + channels :])
+    return row
+
+
+def _combine(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Count, means and variances (biased) of all batches together, from the rows of the ranks.
+
+    Deviations are taken from the means, as the difference of large sums of squares would lose its digits.
+    """
+    counts, means, squares = rows.split([1, rows.size(1) // 2, rows.size(1) // 2], dim=1)
+    total = counts.sum()
+    mean = (means * counts).sum(0) / total
+    variance = (squares + counts * (means - mean).square()).sum(0) / total
+    return total, mean, variance
+
+
+class _SyncBatchNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, input, weight, bias, running_mean, running_var, eps, factor, process_set):
+        dtype = torch.promote_types(input.dtype, torch.float32)
+        channels = input.size(1)
+        # With the size in the name a name keeps its signature, which the engine has to agree on only once.
+        name = f"sync_batch_norm.forward.{channels}"
+        mine = _statistics(input, dtype)
+        if _compile.tracing():
+            rows = _compile.allgather_known(mine, process_set.size(), name, process_set)
+        else:
+            rows = allgather(mine, name=name, process_set=process_set)
+        total, mean, variance = _combine(rows)
+        # The total is looked at only where it may be too small: on a device that waits, in a compiled graph it ends it.
+        everybodys = 2 if input.numel() >= 2 * channels > 0 else float(total)
+        if everybodys == 1:
+            raise ValueError(
+                "SyncBatchNorm expects more than 1 value per channel when training, but all ranks together have one "
+                f"(input of shape {tuple(input.shape)})."
+            )
+        if running_mean is not None and everybodys:
+            running_mean.lerp_(mean.to(running_mean.dtype), factor)
+            running_var.lerp_((variance * (total / (total - 1))).to(running_var.dtype), factor)
+        ctx.eps, ctx.process_set = eps, process_set
+        ctx.save_for_backward(input, weight, mean, variance, total)
+        if not input.numel():
+            return torch.empty_like(input)
+        weight = None if weight is None else weight.to(dtype)
+        bias = None if bias is None else bias.to(dtype)
+        return torch.batch_norm(
+            input, weight, bias, mean, variance, False, 0.0, eps, torch.backends.cudnn.enabled
+        )
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_output):
+        # Read once: what a checkpoint has computed anew for it is given out a single time.
+        saved = input, weight, mean, variance, _ = ctx.saved_tensors
+        dtype, channels = mean.dtype, input.size(1)
+        sums = torch.zeros(2, channels, dtype=dtype, device=input.device)  # of grads, of grads * normalised
+        if input.numel():
+            # The gradients of the parameters of a normalisation by given statistics are just these sums.
+            ones = torch.ones_like(mean)
+            _, products, plain = torch.ops.aten.native_batch_norm_backward(
+                grad_output, input, ones, mean, variance, None, None, False, ctx.eps, [False, True, True]
+            )
+            sums[0], sums[1] = plain, products
+        grad_weight = grad_bias = grad_input = None
+        if ctx.needs_input_grad[1]:
+            grad_weight = sums[1].to(weight.dtype)
+        if ctx.needs_input_grad[2]:
+            grad_bias = sums[0].to(weight.dtype)
+        if ctx.needs_input_grad[0]:
+            name = f"sync_batch_norm.backward.{channels}"
+            everybodys = allreduce(sums, name=name, op=Sum, process_set=ctx.process_set)
+            grad_input = _grad_input(ctx, grad_output, everybodys, *saved)
+        return grad_input, grad_weight, grad_bias, None, None, None, None, None
+
+
+def _grad_input(ctx, grad_output, sums, input, weight, mean, variance, total) -> torch.Tensor:
+    """(grad - mean of grads - normalised input * mean of their products) * weight / deviation."""
+    if not input.numel():
+        return torch.zeros_like(input)
+    scale = (variance + ctx.eps).rsqrt()
+    if weight is not None:
+        scale = scale * weight.to(mean.dtype)
+    mean_grad, mean_product = sums / total
+    # The last two terms are a normalisation with another weight and bias, which torch does in one pass.
+    rest = torch.batch_norm(
+        input.to(mean.dtype), -scale * mean_product, -scale * mean_grad, mean, variance, False, 0.0, ctx.eps,
+        torch.backends.cudnn.enabled,
+    )  # fmt: skip
+    shape = [1, -1] + [1] * (input.dim() - 2)
+    return rest.addcmul_(grad_output.to(mean.dtype), scale.view(shape)).to(input.dtype)

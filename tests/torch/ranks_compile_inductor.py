@@ -1,0 +1,51 @@
+"""Checks with PyTorch's code generator, run on every rank by rank_main.py: what ranks_compile.py checks without it."""
+
+import torch
+
+from ranks_compile import ME, breaks, compiled, in_turns, movements, outcome, reductions, same, trained
+from training import agree, loss_of, sgd, train_alone
+
+
+def check_order_where_one_rank_compiles():
+    # Without being told (_compilers.keep_order) inductor moves the third reduction to the front.
+    function = compiled(in_turns, "inductor") if ME == 0 else in_turns
+    x = torch.arange(8.0).requires_grad_()
+    function(x).backward()
+    alone = torch.arange(8.0).requires_grad_()
+    in_turns(alone).backward()
+    assert torch.allclose(x.grad, alone.grad)
+
+
+def check_operations():
+    same(outcome(compiled(reductions, "inductor")), outcome(reductions))
+    same(outcome(compiled(movements, "inductor")), outcome(movements))
+
+
+def check_training():
+    def make_step(model, optimizer):
+        forward = compiled(model, "inductor")
+
+        def step(number):
+            optimizer.zero_grad()
+            loss_of(forward, number, ME).backward()
+            optimizer.step()
+
+        return step
+
+    model = trained(make_step)
+    assert not breaks(), breaks()
+    agree(model, train_alone(sgd), 1e-9)
+
+
+def check_training_of_compiled_blocks():
+    def make_step(model, optimizer):
+        forward = torch.nn.Sequential(*(torch.compile(layer, fullgraph=True) for layer in model))
+
+        def step(number):
+            optimizer.zero_grad()
+            loss_of(forward, number, ME).backward()
+            optimizer.step()
+
+        return step
+
+    agree(trained(make_step), train_alone(sgd), 1e-9)

@@ -1,0 +1,256 @@
+"""Checks of alltoall and reducescatter beyond the matrix, of mistakes in every operation, of 8-bit floats and Adasum. Run
+on every rank by rank_main.py."""
+
+import numpy as np
+import torch
+
+import horovod.torch as hvd
+from horovod.common.exceptions import HorovodInternalError
+from support import data_of, expect, raises
+
+RANKS = range(hvd.size())
+ME = hvd.rank()
+SIZE = hvd.size()
+ALONE = SIZE == 1
+FLOAT8 = torch.float8_e5m2 if hasattr(torch, "float8_e5m2") else torch.bool
+
+# Each operation with a tensor, and a name or none.
+OPERATIONS = {
+    "allreduce": lambda t, name=None, **how: hvd.allreduce(t, name=name, **how),
+    "allreduce_": lambda t, name=None, **how: hvd.allreduce_(t, name=name, **how),
+    "grouped_allreduce": lambda t, name=None, **how: hvd.grouped_allreduce([t], name=name, **how),
+    "reducescatter": lambda t, name=None, **how: hvd.reducescatter(t, name=name, **how),
+    "grouped_reducescatter": lambda t, name=None, **how: hvd.grouped_reducescatter([t], name=name, **how),
+    "allgather": lambda t, name=None, **how: hvd.allgather(t, name=name, **how),
+    "grouped_allgather": lambda t, name=None, **how: hvd.grouped_allgather([t], name=name, **how),
+    "broadcast": lambda t, name=None, **how: hvd.broadcast(t, how.pop("root_rank", 0), name=name, **how),
+    "alltoall": lambda t, name=None, **how: hvd.alltoall(t, name=name, **how),
+}
+REDUCING = [name for name in OPERATIONS if "reduce" in name]
+
+
+def still_works():
+    assert float(hvd.allreduce(torch.ones(1), op=hvd.Sum, name="still.works")) == SIZE
+    assert all(float(call(torch.ones(SIZE))[0].sum()) > 0 for call in (hvd.allgather, hvd.alltoall))
+    assert not hvd.mpi_ops._handle_map, hvd.mpi_ops._handle_map
+
+
+def fails_everywhere(operation, tensor, *fragments, **how):
+    """A disagreement, twice under one name, which is free again afterwards."""
+    for _ in range(2):
+        if ALONE:
+            OPERATIONS[operation](tensor, name="differs", **how)
+        else:
+            with raises(HorovodInternalError, *fragments):
+                OPERATIONS[operation](tensor, name="differs", **how)
+    still_works()
+
+
+def refused_on_rank_0(operation, bad, *fragments, kind=ValueError, **how):
+    """Rank 0 makes a mistake, the others do not: all fail, with the reason; named and unnamed."""
+    for name in ("mistaken", None):
+        if ME == 0:
+            with raises(kind, *fragments):
+                OPERATIONS[operation](bad, name=name, **how)
+        else:
+            with raises(HorovodInternalError, *fragments):
+                OPERATIONS[operation](torch.ones(SIZE, 2), name=name)
+        OPERATIONS[operation](torch.ones(SIZE, 2), name=name)
+    still_works()
+
+
+def check_ranks_that_differ():
+    for operation in OPERATIONS:
+        kinds = torch.ones(SIZE, dtype=torch.float32 if ME == 0 else torch.int32)
+        fails_everywhere(operation, kinds, "Mismatched data types", "float32", "int32")
+        fails_everywhere(operation, torch.ones([SIZE] * (1 + min(ME, 1))), "Mismatched", "shape")
+        fails_everywhere(operation, torch.ones(SIZE, 3 + ME), "Mismatched", "shape")
+    for operation in REDUCING:
+        op = hvd.Sum if ME == 0 else hvd.Average
+        fails_everywhere(operation, torch.ones(SIZE), "Mismatched", "reduction", op=op)
+        factor = 1.0 + ME
+        fails_everywhere(operation, torch.ones(SIZE), "Mismatched", "factors", postscale_factor=factor)
+    fails_everywhere("reducescatter", torch.ones(SIZE + ME), "Mismatched", "shape")
+    mine = [torch.ones(2)] * (2 + (ME == 0))
+    for grouped in (hvd.grouped_allgather, hvd.grouped_reducescatter):
+        if not ALONE:
+            with raises(HorovodInternalError, "Mismatched groups"):
+                grouped(mine, name="members")
+        still_works()
+
+
+def check_mistakes_of_one_rank():
+    strided = torch.ones(2, SIZE + 1).t()
+    for operation in OPERATIONS:
+        refused_on_rank_0(operation, strided, "Tensor is required to be contiguous.")
+        refused_on_rank_0(operation, torch.ones(SIZE, dtype=torch.complex64), "torch.ComplexFloatTensor")
+        refused_on_rank_0(operation, [1.0], "torch.Tensor is required", "list")
+    for operation in REDUCING:
+        refused_on_rank_0(operation, torch.ones(SIZE, dtype=torch.bool), "torch.BoolTensor", "int32")
+        advice = "int32" if FLOAT8 is torch.bool else "8-bit floats are too coarse"
+        refused_on_rank_0(operation, torch.ones(SIZE).to(FLOAT8), "is not supported", advice)
+        refused_on_rank_0(operation, torch.ones(SIZE), "Unknown reduce op 99", op=99)
+        refused_on_rank_0(operation, torch.ones(SIZE), "prescale_factor", kind=TypeError, prescale_factor="x")
+    for operation in ("allreduce", "allreduce_", "grouped_allreduce"):
+        refused_on_rank_0(operation, torch.ones(2), "supersedes", average=True, op=hvd.Sum)
+        refused_on_rank_0(operation, torch.ones(2, dtype=torch.int64), "floating", op=hvd.Adasum)
+    for operation in ("reducescatter", "grouped_reducescatter"):
+        refused_on_rank_0(operation, torch.tensor(1.0), "Reducescatter does not support scalar inputs")
+        refused_on_rank_0(operation, torch.ones(2), "Reducescatter has no op Adasum", op=hvd.Adasum)
+    refused_on_rank_0("broadcast", torch.ones(SIZE), "invalid root rank 77", root_rank=77)
+    with raises(ValueError, "hvd.ProcessSet", "NoneType"):
+        hvd.allreduce(torch.ones(2), process_set=None)
+
+
+def check_splits_that_do_not_fit():
+    rows = torch.ones(SIZE, 2)
+    for splits, text in {
+        (SIZE + 1,) + (0,) * (SIZE - 1): "greater than the first dimension of tensor",
+        (0,) * (SIZE + 1): "Number of entries in splits does not equal number of workers.",
+        (-1,) + (0,) * (SIZE - 1): "negative",
+        (0.5,) * SIZE: "alltoall expects splits to contain 32-bit integer elements",
+        7: "alltoall expects a 1D splits tensor",
+    }.items():
+        refused_on_rank_0("alltoall", rows, text, splits=splits)
+    for splits, text in (
+        (torch.ones(SIZE), "alltoall expects splits to contain 32-bit integer elements"),
+        (torch.ones((SIZE, 1), dtype=torch.int32), "alltoall expects a 1D splits tensor"),
+    ):
+        refused_on_rank_0("alltoall", rows, text, splits=splits)
+    if not ALONE:
+        refused_on_rank_0(
+            "alltoall", torch.ones(SIZE + 1, 2), "not an even multiple of the number of workers"
+        )
+    for operation in ("alltoall", "allgather"):
+        with raises(HorovodInternalError, "rank-zero tensor"):
+            OPERATIONS[operation](torch.tensor(1.0), name="scalar")
+    still_works()
+
+
+def check_a_group_that_is_no_list():
+    for grouped in (
+        hvd.grouped_allreduce_async,
+        hvd.grouped_allgather_async,
+        hvd.grouped_reducescatter_async,
+    ):
+        with raises(ValueError, "list of tensors", "Tensor"):
+            grouped(torch.ones(3), name="no.list")
+        with raises(ValueError, "at least one tensor"):
+            grouped([], name="no.list")
+        with raises(ValueError, "list of tensors", "NoneType"):
+            grouped(None, name="no.list")
+        # Any iterable will do.
+        assert len(hvd.synchronize(grouped((torch.ones(SIZE) for _ in range(2)), name="a.generator"))) == 2
+    assert hvd.grouped_reducescatter([]) == [] and hvd.grouped_allgather([]) == []
+    still_works()
+
+
+def check_a_sparse_mistake_of_one_rank():
+    good = torch.sparse_coo_tensor(torch.tensor([[ME]]), torch.ones(1, 2), (SIZE, 2))
+    for bad, op, kind in (
+        (torch.ones(2), hvd.Sum, ValueError),
+        (good, hvd.Max, NotImplementedError),
+        (good.to(torch.complex64), hvd.Sum, ValueError),
+    ):
+        for name in ("sparse", None):
+            if ME == 0:
+                with raises(kind):
+                    hvd.sparse_allreduce_async(bad, name, op)
+            else:
+                with raises(HorovodInternalError):
+                    hvd.sparse_allreduce_async(good, name, hvd.Sum)()
+            hvd.barrier()
+            assert hvd.sparse_allreduce_async(good, name, hvd.Sum)().to_dense().sum() == 2 * SIZE
+    still_works()
+
+
+def check_sparse_reductions_of_every_type():
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.int64):
+        # Entry 0 twice on each rank, not coalesced; one rank has nothing.
+        count = 0 if ME == 1 else 2
+        mine = torch.sparse_coo_tensor(
+            torch.zeros(1, count, dtype=torch.int64), torch.full((count,), 3.0).to(dtype), (4,)
+        )
+        total = hvd.synchronize(hvd.sparse_allreduce_async(mine, f"sparse.{dtype}", hvd.Sum))
+        who = sum(1 for r in RANKS if r != 1)
+        assert total.is_sparse and total.dtype is dtype and total.to_dense().tolist() == [6.0 * who, 0, 0, 0]
+    never = torch.sparse_coo_tensor(torch.zeros(0, 1, dtype=torch.int64), torch.ones(1), ())
+    assert float(hvd.sparse_allreduce_async(never, "sparse.0-dim", hvd.Sum)().to_dense()) == SIZE
+
+
+def check_inputs_that_require_grad():
+    leaf = torch.full((SIZE, 2), float(ME), requires_grad=True)
+    for handle in (
+        hvd.alltoall_async(leaf),
+        hvd.reducescatter_async(leaf),
+        hvd.grouped_reducescatter_async([leaf]),
+        hvd.grouped_allgather_async([leaf]),
+        hvd.broadcast_async(leaf, 0),
+    ):
+        result = hvd.synchronize(handle)
+        result = result[0] if isinstance(result, (list, tuple)) else result
+        assert not result.requires_grad
+    assert leaf.requires_grad and leaf.grad is None
+
+
+def check_handles():
+    handle = hvd.alltoall_async(torch.arange(SIZE), name="handle")
+    while not hvd.poll(handle):
+        pass
+    assert type(handle) is int and hvd.synchronize(handle)[0].tolist() == [ME] * SIZE
+    assert hvd.synchronize(handle) is None and hvd.synchronize(-1) is None
+    with raises(ValueError, f"Handle {handle} was not created or has been cleared."):
+        hvd.poll(handle)
+
+
+def check_results_outlive_their_inputs():
+    handles = [hvd.alltoall_async(torch.full((SIZE, 100), float(ME + i))) for i in range(10)]
+    handles += [
+        hvd.reducescatter_async(torch.full((SIZE, 100), float(ME + i)), op=hvd.Max) for i in range(10)
+    ]
+    results = [hvd.synchronize(handle) for handle in handles]
+    for i in range(10):
+        assert results[i][0][:, 0].tolist() == [float(r + i) for r in RANKS]
+        assert float(results[10 + i][0, 99]) == SIZE - 1 + i
+
+
+def check_alltoall_of_large_tensors():
+    rows = [(100_000 * (ME + to)) % 70_000 + 1 for to in RANKS]
+    output, received = hvd.alltoall(data_of(ME, (sum(rows), 3), torch.int32), splits=rows, name="large")
+    assert received.tolist() == [(100_000 * (r + ME)) % 70_000 + 1 for r in RANKS]
+    start = 0
+    for r in RANKS:
+        theirs = [(100_000 * (r + to)) % 70_000 + 1 for to in RANKS]
+        whole = data_of(r, (sum(theirs), 3), torch.int32)
+        begin = sum(theirs[:ME])
+        assert torch.equal(output[start : start + theirs[ME]], whole[begin : begin + theirs[ME]])
+        start += theirs[ME]
+
+
+def check_compressed_reducescatter():
+    for compression in (hvd.Compression.none, hvd.Compression.fp16, hvd.Compression.bf16):
+        mine = torch.full((SIZE, 3), float(ME), dtype=torch.float64)
+        expect(
+            hvd.reducescatter(mine, None, compression, hvd.Sum), np.full((1, 3), sum(RANKS)), torch.float64
+        )
+        grouped = hvd.grouped_reducescatter([mine, mine * 2], compression=compression, op=hvd.Sum)
+        expect(grouped[1], np.full((1, 3), 2 * sum(RANKS)), torch.float64)
+
+
+def check_adasum():
+    # Orthogonal vectors are added up, parallel ones averaged; factors around it.
+    mine = torch.zeros(4, dtype=torch.float64)
+    mine[ME] = ME + 1.0
+    wanted = np.array([r + 1.0 if r < SIZE else 0.0 for r in range(4)])
+    expect(hvd.allreduce(mine, op=hvd.Adasum), wanted, torch.float64)
+    same = torch.full((5,), 2.0)
+    out = hvd.allreduce_(same, op=hvd.Adasum, prescale_factor=0.5, postscale_factor=3.0, name="parallel")
+    assert out is same
+    expect(out, np.full(5, 3.0), torch.float32)
+    # Each tensor of a group is a vector of its own.
+    first, second = hvd.grouped_allreduce([mine.clone(), torch.full((2, 2), 6.0)], op=hvd.Adasum)
+    expect(first, wanted, torch.float64)
+    expect(second, np.full((2, 2), 6.0), torch.float32)
+    leaf = torch.ones(2, requires_grad=True)
+    hvd.allreduce(leaf, op=hvd.Adasum).sum().backward()
+    expect(leaf.grad, np.ones(2), torch.float32)

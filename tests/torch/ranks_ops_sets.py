@@ -1,0 +1,167 @@
+"""Checks of process sets that come and go, and of join(). Run on every rank by rank_main.py."""
+
+import numpy as np
+import torch
+
+import horovod.torch as hvd
+from horovod.common.exceptions import HorovodInternalError
+from ranks_ops_scatter import OPERATIONS
+from support import expect, raises
+
+RANKS = range(hvd.size())
+ME = hvd.rank()
+SIZE = hvd.size()
+
+
+def check_sets_that_need_to_be_dynamic():
+    with raises(ValueError, "HOROVOD_DYNAMIC_PROCESS_SETS"):
+        hvd.add_process_set([0])
+    assert hvd.remove_process_set(hvd.global_process_set) is False
+    assert hvd.remove_process_set(hvd.ProcessSet([0])) is False
+
+
+def check_sets_that_come_and_go():
+    hvd.shutdown()
+    hvd.init(process_sets="dynamic")
+    if SIZE == 1:
+        with raises(ValueError, "duplicate process set"):
+            hvd.add_process_set([0])
+        return
+    for _ in range(2):
+        first = hvd.add_process_set([0])
+        second = hvd.add_process_set(hvd.ProcessSet([SIZE - 1]))
+        assert sorted((first.process_set_id, second.process_set_id)) == [1, 2]
+        ids = hvd.allgather(torch.tensor([[first.process_set_id, second.process_set_id]]))
+        assert all(row.tolist() == ids[0].tolist() for row in ids)
+        known = hvd.mpi_ops._basics._get_process_set_ids_and_ranks()
+        assert known[first.process_set_id] == [0] and known[0] == list(RANKS)
+        assert hvd.mpi_ops._basics._process_set_size(second.process_set_id) == 1
+        with raises(ValueError, "Attempted to add a duplicate process set"):
+            hvd.add_process_set([0])
+        with raises(ValueError, "Attempted to add a duplicate process set"):
+            hvd.add_process_set(list(RANKS))
+        with raises(ValueError, str(SIZE)):
+            hvd.add_process_set([0, SIZE])
+        assert first.included() == (ME == 0) and (first.rank() == 0 if ME == 0 else first.size() == 1)
+        if ME != 0:
+            with raises(ValueError, "Process is not part of provided process set."):
+                first.rank()
+        assert hvd.remove_process_set(first) is True and first.process_set_id is None
+        assert hvd.remove_process_set(second) is True and hvd.remove_process_set(second) is False
+    number = hvd.mpi_ops._basics._add_process_set_impl([0])
+    assert number > 0 and hvd.mpi_ops._basics._add_process_set_impl([0]) == number
+    assert hvd.mpi_ops._basics._remove_process_set_impl(number) == number
+    assert hvd.mpi_ops._basics._remove_process_set_impl(99) == -3
+    assert hvd.mpi_ops._basics._comm_process_set_id(None) == -3  # this job has no communicator
+
+
+def check_who_is_no_member():
+    hvd.shutdown()
+    hvd.init(process_sets="dynamic")
+    if SIZE == 1:
+        return
+    some = hvd.add_process_set(list(RANKS)[:-1])
+    for name, operation in OPERATIONS.items():
+        tensor = torch.ones(len(some.ranks), 2)
+        if ME == SIZE - 1:
+            with raises(ValueError, f"Rank {ME} is not a member of the provided process set."):
+                operation(tensor, name=name, process_set=some)
+        else:
+            operation(tensor, name=name, process_set=some)
+            operation(tensor, process_set=some)
+    if ME == SIZE - 1:
+        with raises(ValueError, "is not a member"):
+            hvd.barrier(some)
+    else:
+        hvd.barrier(some)
+        with raises(ValueError, f"invalid root rank {SIZE - 1}"):
+            hvd.broadcast(torch.ones(1), SIZE - 1, process_set=some)
+        assert hvd.broadcast_object({"from": ME}, 0, process_set=some) == {"from": 0}
+        assert hvd.allgather_object(ME, process_set=some) == some.ranks
+    hvd.barrier()
+    # What is pending in a set fails when the set is removed.
+    handle = None
+    if ME == 0 and len(some.ranks) > 1:
+        handle = hvd.alltoall_async(torch.ones(len(some.ranks)), name="pending", process_set=some)
+    assert hvd.remove_process_set(some)
+    if handle is not None:
+        with raises(HorovodInternalError, "Process set has been removed"):
+            hvd.synchronize(handle)
+    for operation in OPERATIONS.values():
+        with raises(ValueError, "does not exist, or has not been registered"):
+            operation(torch.ones(2), process_set=some)
+    with raises(ValueError, "has not been registered"):
+        hvd.barrier(some)
+    assert not hvd.mpi_ops._handle_map
+
+
+def check_gradients_within_a_set():
+    hvd.shutdown()
+    members = [0, SIZE - 1] if SIZE > 2 else [SIZE - 1]
+    some = hvd.ProcessSet(members)
+    hvd.init(process_sets=[some] if SIZE > 1 else None)
+    if SIZE == 1 or not some.included():
+        hvd.barrier()
+        return
+    n = len(members)
+    for name, operation, wanted in (
+        ("allreduce", lambda x: hvd.allreduce(x, op=hvd.Sum, process_set=some), n),
+        ("reducescatter", lambda x: hvd.reducescatter(x, op=hvd.Sum, process_set=some), n),
+        ("allgather", lambda x: hvd.allgather(x, process_set=some), 1),
+        ("alltoall", lambda x: hvd.alltoall(x, process_set=some), 1),
+        ("broadcast", lambda x: hvd.broadcast(x, members[-1], process_set=some), int(members[-1] == ME)),
+    ):
+        leaf = torch.ones(2 * n, 3, requires_grad=True)
+        operation(leaf).sum().backward()
+        expect(leaf.grad, np.full((2 * n, 3), wanted), torch.float32, name)
+    hvd.barrier()
+
+
+def check_join_with_every_operation():
+    """Rank 0 has no more data: it adds what changes nothing, or no rows, and what it receives is dropped."""
+    if ME == 0:
+        assert hvd.join() == SIZE - 1
+        return
+    others = list(RANKS)[1:]
+    mine = torch.full((2 * SIZE, 2), float(ME + 1))
+    total = sum(r + 1.0 for r in others)
+
+    def whole(value):
+        return np.full((2 * SIZE, 2), value)
+
+    for name in (None, "joined"):
+        expect(hvd.allreduce(mine, op=hvd.Sum, name=name), whole(total), torch.float32)
+        expect(hvd.allreduce(mine, op=hvd.Average, name=name), whole(total / SIZE), torch.float32)
+        expect(hvd.allreduce(mine, op=hvd.Min, name=name), whole(2.0), torch.float32)
+        expect(hvd.allreduce(-mine, op=hvd.Max, name=name), whole(-2.0), torch.float32)
+        expect(
+            hvd.allreduce(mine, op=hvd.Product, name=name),
+            whole(np.prod([r + 1.0 for r in others])),
+            torch.float32,
+        )
+        # Parallel vectors.
+        expect(hvd.allreduce(torch.ones(3), op=hvd.Adasum, name=name), np.ones(3), torch.float32)
+        for out in hvd.grouped_allreduce([mine, mine * 2], op=hvd.Sum, name=name)[:1]:
+            expect(out, whole(total), torch.float32)
+        expect(hvd.reducescatter(mine, op=hvd.Sum, name=name), np.full((2, 2), total), torch.float32)
+        gathered = hvd.allgather(mine[: ME + 1, 0].contiguous(), name=name)
+        assert gathered.tolist() == [r + 1.0 for r in others for _ in range(r + 1)]
+        output, received = hvd.alltoall(mine, splits=[2] * SIZE, name=name)
+        assert received.tolist() == [0] + [2] * len(others)
+        assert output[:, 0].tolist() == [r + 1.0 for r in others for _ in range(2)]
+        root = SIZE - 1
+        expect(hvd.broadcast(mine, root, name=name), whole(root + 1.0), torch.float32)
+        with raises(HorovodInternalError, "root rank 0", "has joined"):
+            hvd.broadcast(mine, 0, name=name)
+        hvd.barrier()
+    # One after the other, the highest rank last.
+    for batch in range(ME):
+        hvd.allreduce(torch.ones(1), name=f"batch.{batch}")
+    assert hvd.join() == SIZE - 1
+
+
+def check_after_a_join_everything_goes_on():
+    assert float(hvd.allreduce(torch.ones(1), op=hvd.Sum)) == SIZE
+    assert hvd.alltoall(torch.arange(SIZE)).tolist() == [ME] * SIZE
+    assert hvd.join(-1) in RANKS and hvd.join(device=0) in RANKS
+    assert not hvd.mpi_ops._handle_map

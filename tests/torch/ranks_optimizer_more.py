@@ -1,0 +1,328 @@
+"""Checks of DistributedOptimizer with Adasum, process sets, joins and mixed precision; run on every rank by
+rank_main.py."""
+
+import copy
+import pickle
+import warnings
+
+import torch
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+
+import horovod.torch as hvd
+from support import raises, same_everywhere
+from training import ME, RANKS, SIZE, STEPS, adam, agree, batch_of, loss_of, model_of, sgd, train_alone
+
+
+def wrapped(model, make=sgd, **options):
+    return hvd.DistributedOptimizer(make(model.parameters()), model.named_parameters(), **options)
+
+
+def adasum_by_hand(make, passes=1):
+    """Each rank's own step, whose changes are combined one by one."""
+    model = model_of()
+    optimizer = make(model.parameters())
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        for p in range(passes):
+            loss_of(model, step, ME, p).backward()
+        starts = [param.detach().clone() for param in model.parameters()]
+        optimizer.step()
+        with torch.no_grad():
+            for param, start in zip(model.parameters(), starts):
+                param.copy_(start + hvd.allreduce(param - start, op=hvd.Adasum))
+    return model
+
+
+def check_adasum():
+    for make, passes in ((sgd, 1), (adam, 1), (sgd, 2)):
+        model = model_of()
+        optimizer = wrapped(model, make, op=hvd.Adasum, backward_passes_per_step=passes)
+        assert type(optimizer).__name__ == type(make(model.parameters())).__name__
+        assert optimizer.op == hvd.Adasum and optimizer.backward_passes_per_step == passes
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            for p in range(passes):
+                loss_of(model, step, ME, p).backward()
+            optimizer.step()
+        agree(model, adasum_by_hand(make, passes))
+    assert not hvd.mpi_ops._handle_map
+
+
+def check_adasum_adds_what_is_orthogonal_and_averages_what_is_parallel():
+    for grads, wanted in ((torch.eye(SIZE), torch.ones(SIZE)), (torch.ones(SIZE, SIZE), torch.ones(SIZE))):
+        param = torch.nn.Parameter(torch.zeros(SIZE, dtype=torch.float64))
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([param], lr=1.0), op=hvd.Adasum)
+        param.grad = grads[ME].double()
+        optimizer.step()
+        assert torch.allclose(param, -wanted.double()), param
+
+
+def check_adasum_and_the_rest_of_the_interface():
+    model = model_of()
+    optimizer = wrapped(model, op=hvd.Adasum, compression=hvd.Compression.fp16)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+    hvd.broadcast_optimizer_state(optimizer, 0)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss_of(model, step, ME).backward()
+        optimizer.synchronize()
+        optimizer.step()
+        scheduler.step()
+    same_everywhere(model[0].weight, "adasum.fp16")
+    assert optimizer.param_groups[0]["lr"] == 0.1 * 0.5**STEPS
+    optimizer.load_state_dict(optimizer.state_dict())
+    if SIZE > 1:
+        with (
+            raises(AssertionError, "Skipping synchronization is not supported"),
+            optimizer.skip_synchronize(),
+        ):
+            pass
+        with raises(ValueError, "already"):
+            hvd.DistributedOptimizer(optimizer)
+    extra = torch.nn.Linear(2, 2, bias=False).double()
+    torch.nn.init.zeros_(extra.weight)
+    optimizer.add_param_group({"params": extra.parameters(), "lr": 1.0, "momentum": 0, "weight_decay": 0})
+    optimizer.zero_grad()
+    extra(torch.ones(1, 2, dtype=torch.float64)).sum().backward()
+    optimizer.step()
+    assert torch.allclose(extra.weight, torch.full((2, 2), -1.0, dtype=torch.float64))
+    lbfgs = wrapped(model, lambda params: torch.optim.LBFGS(params, max_iter=3), op=hvd.Adasum)
+
+    def closure():
+        lbfgs.zero_grad()
+        loss = loss_of(model, 0, ME)
+        loss.backward()
+        return loss
+
+    assert lbfgs.step(closure) is not None
+    same_everywhere(model[0].weight, "adasum.lbfgs")
+
+
+def check_adasum_fails_without_a_trace():
+    if SIZE == 1:
+        return
+    param = torch.nn.Parameter(torch.ones(2 + ME))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([param], lr=1.0), op=hvd.Adasum)
+    param.grad = torch.ones(2 + ME)
+    with raises(hvd.HorovodInternalError, "Mismatched"):
+        optimizer.step()
+    assert torch.equal(param.detach(), torch.ones(2 + ME))
+    hvd.barrier()
+    assert not hvd.mpi_ops._handle_map
+
+
+def check_process_sets():
+    members = sorted({0, SIZE - 1})
+    hvd.shutdown()
+    part = hvd.ProcessSet(members)
+    hvd.init(process_sets=[part] if len(members) < SIZE else [])
+    part = part if len(members) < SIZE else hvd.global_process_set
+    for options in ({}, {"groups": 2}, {"op": hvd.Adasum}):
+        model = model_of()
+        optimizer = wrapped(model, process_set=part, **options)
+        assert optimizer.process_set is part
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            loss_of(model, step, ME).backward()
+            optimizer.step()
+        if "op" not in options:
+            alone = model_of()
+            yardstick = sgd(alone.parameters())
+            mine = members if ME in members else [ME]
+            for step in range(STEPS):
+                yardstick.zero_grad()
+                (sum(loss_of(alone, step, r) for r in mine) / len(mine)).backward()
+                yardstick.step()
+            for found, wanted in zip(model.parameters(), alone.parameters()):
+                assert torch.allclose(found, wanted, rtol=0, atol=1e-12)
+        elif ME in members:
+            rows = hvd.allgather(model[0].weight.detach()[None], process_set=part)
+            assert all(torch.equal(rows[0], row) for row in rows)
+    hvd.barrier()
+    hvd.shutdown()
+    hvd.init()
+
+
+def check_join_at_uneven_ends():
+    # Rank r has 2 + r batches. What a rank that has joined would send counts as zero, and averages divide by all.
+    for options in (
+        {},
+        {"groups": 2},
+        {"compression": hvd.Compression.bf16},
+        {"gradient_predivide_factor": 2.0},
+    ):
+        model, alone = model_of(), model_of()
+        optimizer, yardstick = wrapped(model, **options), sgd(alone.parameters())
+        for step in range(2 + ME):
+            optimizer.zero_grad()
+            loss_of(model, step, ME).backward()
+            optimizer.step()
+        assert hvd.join() == SIZE - 1
+        hvd.broadcast_parameters(model.state_dict(), SIZE - 1)
+        for step in range(2 + SIZE - 1):
+            yardstick.zero_grad()
+            (sum(loss_of(alone, step, r) for r in RANKS if step < 2 + r) / SIZE).backward()
+            yardstick.step()
+        agree(model, alone, 5e-2 if "compression" in options else 1e-12)
+
+
+def check_join_with_sparse_gradients():
+    embedding = torch.nn.Embedding(4, 2, sparse=True).double()
+    torch.nn.init.zeros_(embedding.weight)
+    optimizer = wrapped(embedding, lambda params: torch.optim.SGD(params, lr=1.0))
+    for step in range(1 + ME):
+        optimizer.zero_grad()
+        embedding(torch.tensor([step])).sum().backward()
+        optimizer.step()
+    hvd.join()
+    hvd.broadcast_parameters(embedding.state_dict(), SIZE - 1)
+    wanted = [[-sum(step < 1 + r for r in RANKS) / SIZE] * 2 for step in range(4)]
+    assert torch.allclose(embedding.weight, torch.tensor(wanted, dtype=torch.float64))
+
+
+def check_scalers_and_overflow_on_one_rank():
+    # With unscale_() and without; the fused one skips the step by itself.
+    makers = [sgd, lambda params: torch.optim.Adam(params, lr=0.01, fused=True)]
+    for make in makers:
+        for unscale in (True, False):
+            model = model_of().float()
+            optimizer = wrapped(model, make)
+            scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+            for step in range(STEPS):
+                optimizer.zero_grad()
+                inputs, labels = batch_of(step, ME)
+                with torch.autocast("cpu", dtype=torch.bfloat16):
+                    loss = F.cross_entropy(model(inputs.float()).float(), labels)
+                if step == 1 and ME == SIZE - 1:
+                    loss = loss * float("inf")
+                before = model[0].weight.detach().clone()
+                scaler.scale(loss).backward()
+                optimizer.synchronize()
+                if unscale:
+                    scaler.unscale_(optimizer)
+                    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                with optimizer.skip_synchronize():
+                    scaler.step(optimizer)
+                scaler.update()
+                assert torch.equal(before, model[0].weight) == (step == 1), (make, unscale, step)
+                assert scaler.get_scale() == (256.0 if step < 1 else 128.0)
+            same_everywhere(model[0].weight, "scaled")
+
+
+def check_windows_that_end_early():
+    # Five batches in windows of two; in the last window the ranks even differ in how many they have.
+    for options in ({}, {"groups": 2}):
+        model, alone = model_of(), model_of()
+        optimizer = wrapped(model, backward_passes_per_step=2, **options)
+        yardstick = sgd(alone.parameters())
+        for step, windows in enumerate(([2] * SIZE, [2] * SIZE, [1 + r % 2 for r in RANKS])):
+            optimizer.zero_grad()
+            yardstick.zero_grad()
+            for p in range(windows[ME]):
+                loss_of(model, step, ME, p).backward()
+            optimizer.step()
+            (sum(loss_of(alone, step, r, p) for r in RANKS for p in range(windows[r])) / SIZE).backward()
+            yardstick.step()
+        agree(model, alone)
+
+
+def check_a_parameter_twice_in_the_list():
+    param = torch.nn.Parameter(torch.zeros(3, dtype=torch.float64))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        optimizer = torch.optim.SGD([param, param], lr=0.5)
+    optimizer = hvd.DistributedOptimizer(optimizer)
+    (param * ME).sum().backward()
+    optimizer.step()
+    same_everywhere(param, "twice")
+
+
+def check_another_operation_between_backward_and_step():
+    # On each rank in another place: what a backward has computed is on its way when it returns.
+    model = model_of()
+    optimizer = wrapped(model)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss = loss_of(model, step, ME)
+        loss.backward()
+        if ME == 0:
+            hvd.allreduce(loss.detach(), name="between")
+        optimizer.step()
+        if ME != 0:
+            hvd.allreduce(loss.detach(), name="between")
+    agree(model, train_alone(sgd))
+
+
+def check_checkpointed_backward():
+    for reentrant in (True, False):
+        model = model_of()
+        optimizer = wrapped(model)
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            inputs, labels = batch_of(step, ME)
+            hidden = model[:2](inputs)
+            hidden = checkpoint(model[2:], hidden, use_reentrant=reentrant)
+            F.cross_entropy(hidden, labels).backward()
+            optimizer.step()
+        agree(model, train_alone(sgd))
+
+
+def check_a_backward_that_fails_can_be_repeated():
+    class Fails(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            raise ArithmeticError("in the middle")
+
+    model = model_of()
+    optimizer = wrapped(model)
+    saved = optimizer.state_dict()
+    inputs, labels = batch_of(0, ME)
+    with raises(ArithmeticError, "in the middle"):
+        F.cross_entropy(model[2:](Fails.apply(model[:2](inputs))), labels).backward()
+    optimizer.synchronize()  # what was begun comes to its end, the rest counts as zero
+    optimizer.load_state_dict(saved)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        loss_of(model, step, ME).backward()
+        optimizer.step()
+    agree(model, train_alone(sgd))
+
+
+def check_every_optimizer_of_torch():
+    kinds = [kind for kind in vars(torch.optim).values() if isinstance(kind, type)]
+    kinds = [kind for kind in kinds if issubclass(kind, torch.optim.Optimizer)]
+    for kind in kinds:
+        if kind in (torch.optim.Optimizer, torch.optim.LBFGS):
+            continue
+        torch.manual_seed(ME)
+        sparse = kind is torch.optim.SparseAdam
+        if sparse:
+            model = torch.nn.Embedding(SIZE + 1, 3, sparse=True)
+        else:
+            model = torch.nn.Linear(3, 4, bias=kind.__name__ != "Muon")
+        optimizer = wrapped(model, lambda params, kind=kind: kind(params, lr=0.01 * (ME + 1)))
+        assert isinstance(optimizer, kind)
+        hvd.broadcast_parameters(model.state_dict(), 0)
+        for step in range(3):
+            if step < 2:  # fresh, and with a state
+                hvd.broadcast_optimizer_state(optimizer, 0)
+            optimizer.zero_grad()
+            model(torch.tensor([ME, SIZE]) if sparse else torch.randn(2, 3)).square().sum().backward()
+            optimizer.step()
+        assert optimizer.param_groups[0]["lr"] == 0.01
+        same_everywhere(model.weight, kind.__name__)
+
+
+def check_copies_are_refused():
+    model = model_of()
+    optimizers = [wrapped(model)] + ([wrapped(model, op=hvd.Adasum)] if SIZE > 1 else [])
+    for optimizer in optimizers:
+        for way in (copy.deepcopy, copy.copy, pickle.dumps):
+            with raises(TypeError, "horovod: a DistributedOptimizer (SGD) cannot be copied"):
+                way(optimizer)
+    copy.deepcopy(model)  # hooks are no part of a copy
