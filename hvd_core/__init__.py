@@ -99,5 +99,7 @@ def __getattr__(name):
     if name in _NUMPY_FACE:
         from hvd_core import numpy_face
 
-        return getattr(numpy_face, name)
+        # Kept here, since asking this function again costs as much as a small operation.
+        globals().update({verb: getattr(numpy_face, verb) for verb in _NUMPY_FACE})
+        return globals()[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

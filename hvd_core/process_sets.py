@@ -96,6 +96,26 @@ class ProcessSet:
         """Forget the registration. Called when the engine has removed the set."""
         self.process_set_id = None
 
+    # A set is what the job has agreed on, compared by identity: a copy of what holds one holds the same.
+
+    def __copy__(self) -> ProcessSet:
+        return self
+
+    def __deepcopy__(self, memo: dict) -> ProcessSet:
+        return self
+
+    def __reduce__(self) -> str | tuple:
+        # Numbers mean nothing to another job, nor after shutdown(): the ranks are what lasts.
+        if self is global_process_set:
+            return "global_process_set"
+        if self.ranks is not None:
+            return _of_ranks, (tuple(self.ranks),)
+        if self.mpi_comm is not None:
+            raise TypeError(
+                "A ProcessSet made from an MPI communicator can be pickled once init() has found out its ranks."
+            )
+        return temporary, (self.process_set_id,)
+
     def __str__(self) -> str:
         return (
             f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, mpi_comm={self.mpi_comm})"
@@ -120,11 +140,16 @@ def _runtime():
     return runtime
 
 
-def temporary(process_set_id: int) -> ProcessSet:
+def temporary(process_set_id: int | None) -> ProcessSet:
     """A bare object that carries `process_set_id` and nothing else."""
     bare = ProcessSet.__new__(ProcessSet)
     bare.process_set_id = process_set_id
     return bare
+
+
+def _of_ranks(ranks: tuple[int, ...]) -> ProcessSet:
+    """What a pickled set becomes: the set of these ranks that is registered here, else one that is not."""
+    return next((s for s in list(_registered) if s.ranks == list(ranks)), None) or ProcessSet(ranks)
 
 
 def number_of(process_set: ProcessSet) -> int:
@@ -150,7 +175,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     Raises:
         ValueError: process sets are not dynamic (HOROVOD_DYNAMIC_PROCESS_SETS), a set of these ranks exists, a rank is
             none of the job's, or the engine is shutting down.
-        NotImplementedError: the set is defined by an MPI communicator.
+        NotImplementedError: the set is defined by an MPI communicator; those go to init(process_sets=[...]).
         HorovodInternalError: the ranks disagree about the set, the call failed on another rank, or the job breaks.
     """
     engine = _runtime().engine()  # the error of a program that has not called init() comes first
@@ -203,10 +228,15 @@ def _ready(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     """The set as an object that the engine can be asked for."""
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)
-    if process_set.ranks is None:
+    if process_set.mpi_comm is not None:
         raise NotImplementedError(
-            "Process sets that an MPI communicator defines need the mpi backend; give a list of ranks."
+            "Process sets that an MPI communicator defines can only be given to init(comm=<mpi4py communicator>, "
+            "process_sets=[...]); give a list of ranks."
         )
+    return _checked(process_set)
+
+
+def _checked(process_set: ProcessSet) -> ProcessSet:
     for rank in process_set.ranks:
         if abs(rank) >= 1 << 31:
             raise ValueError(f"Rank {rank} of a new process set is not one of the ranks of this job.")
@@ -237,26 +267,27 @@ def _change(engine: Any, submit: Callable[[], int]) -> int:
             engine.release(handle)
 
 
-def begin(size: int, sets: Sequence[ProcessSet]) -> None:
-    """After init(): fill in the global set, and register the sets that were named there.
+def begin(size: int, sets: Sequence[ProcessSet], entries: Sequence[int]) -> None:
+    """After init(): fill in the global set, and register the sets that were named there; ``entries`` are their places in
+    the list that the caller gave.
 
     A set that exists already (in a second init()) gets its id again. Raises ValueError for a set that stands twice in
     the list or is the global one.
     """
     global_process_set.ranks = list(range(size))
     seen: list[list[int]] = [global_process_set.ranks]
-    for index, process_set in enumerate(sets):
-        if process_set.ranks is not None and process_set.ranks in seen:
+    for index, process_set in zip(entries, sets, strict=True):
+        if process_set.ranks in seen:
             raise ValueError(
                 f"init(process_sets=...): entry {index}, {process_set}, holds the same ranks as an earlier entry or "
                 "as the global process set."
             )
-        seen.append(process_set.ranks or [])
+        seen.append(process_set.ranks)
     known = {tuple(ranks): number for number, ranks in ids_and_ranks().items()}
     for process_set in sets:
-        number = known.get(tuple(process_set.ranks or ()))
+        number = known.get(tuple(process_set.ranks))
         if number is None:
-            _add(_runtime().engine(), _ready(process_set))
+            _add(_runtime().engine(), _checked(process_set))
         else:
             process_set.process_set_id = number
             _registered.append(process_set)

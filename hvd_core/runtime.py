@@ -13,6 +13,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from hvd_core import communicator_sets, uncaught
 from hvd_core import process_sets as _process_sets
 from hvd_core.backends.errors import BackendError
 from hvd_core.errors import HorovodInternalError
@@ -48,24 +49,30 @@ _engines = 0
 
 
 def init(
-    comm: Sequence[int] | None = None,
+    comm: Sequence[int] | Any = None,
     process_sets: Any = None,
     backend: str | type | Sequence[str | type] | None = None,
 ) -> None:
     """Bring up the engine, together with all ranks of the job. A second call before shutdown() starts nothing, also when
     the job has ended meanwhile.
 
-    ``comm``: None, or the list of all ranks. ``process_sets``: a list of ProcessSet or of lists of ranks, the same on all
-    ranks, or "dynamic" for sets that are added later (HOROVOD_DYNAMIC_PROCESS_SETS=1). ``backend``: a name, a subclass of
-    hvd_core.backends.PythonBackend, or an ordered list of these, instead of HOROVOD_BACKEND.
+    ``comm``: None for all ranks that the launcher started, or a list of some of them, which make a job of their own: its
+    ranks are in the order of the list. Only the members call init(), all with the same list; others may be in another job
+    at the same time. Or an mpi4py communicator, whose processes are the job: it is duplicated for the time of the job.
 
-    Raises ValueError for arguments or environment variables that make no sense, hvd_core.bootstrap.BootstrapError when
-    the ranks do not come together, hvd_core.backends.errors.BackendError when no backend can be used.
+    ``process_sets``: a list of ProcessSet or of lists of ranks, the same on all ranks, or "dynamic" for sets that are
+    added later (HOROVOD_DYNAMIC_PROCESS_SETS=1). ``backend``: a name, a subclass of hvd_core.backends.PythonBackend, or
+    an ordered list of these, instead of HOROVOD_BACKEND.
+
+    Raises ValueError for arguments or environment variables that make no sense, also for lists of ranks that differ
+    between their members, hvd_core.bootstrap.BootstrapError when the ranks do not come together,
+    hvd_core.backends.errors.BackendError when no backend can be used, NotImplementedError for process sets that
+    communicators define where ``comm`` is none.
     """
     global _state, _registered
     with _lock:
         if _state is not None:
-            _check_ranks(comm, _state.world.size)
+            _check_same_job(comm, _state.world)
             if _state.engine.stopped or _state.pid != os.getpid():
                 return  # the job has ended, or this is a fork: operations will say so
             static = _static_sets(process_sets)
@@ -79,10 +86,14 @@ def init(
                     error.with_traceback(None)
                 raise error
             if not _registered:
-                atexit.register(shutdown)
+                atexit.register(_at_exit)
                 _registered = True
+            uncaught.watch(_leave)
+            if _state.world.comm is not None:
+                _process_sets.global_process_set.mpi_comm = comm
         # The engine stays up when these are refused: a second init() with a clean list succeeds.
-        _process_sets.begin(_state.world.size, static)
+        world = _state.world
+        _process_sets.begin(world.size, *communicator_sets.resolved(static, world.comm, world.size))
 
 
 def _static_sets(process_sets: Any) -> list[_process_sets.ProcessSet]:
@@ -95,23 +106,30 @@ def _static_sets(process_sets: Any) -> list[_process_sets.ProcessSet]:
     return []
 
 
-def _check_ranks(comm: Sequence[int] | None, size: int) -> None:
-    if comm is None:
-        return
-    try:
-        ranks = sorted(int(rank) for rank in comm)
-    except TypeError:
-        raise ValueError(
-            "init(comm=...) must be None or a list of ranks; MPI communicators need the mpi backend"
-        ) from None
-    if ranks and ranks != list(range(size)):
-        raise NotImplementedError(
-            f"init(comm={ranks}): only the list of all {size} ranks is supported by this version"
-        )
+def _check_same_job(comm: Sequence[int] | Any, world: World) -> None:
+    """A second init() may name the ranks again, but not others."""
+    from hvd_core.bootstrap import membership
+
+    running = world.members or tuple(range(world.size))
+    if membership.is_communicator(comm):
+        from hvd_core.bootstrap.mpi_comm import members_of
+
+        if members_of(comm) == running:
+            return
+        asked = "an MPI communicator of other processes"
+    else:
+        members = () if comm is None else membership.checked(comm)
+        if members in ((), running):
+            return
+        asked = membership.shorten(members)
+    raise ValueError(
+        f"horovod: init(comm=...) names {asked}, but this process is in a job of ranks {membership.shorten(running)} "
+        "already. Call shutdown() first."
+    )
 
 
 def _start(
-    comm: Sequence[int] | None, backend: str | type | Sequence[str | type] | None, process_sets: Any
+    comm: Sequence[int] | Any, backend: str | type | Sequence[str | type] | None, process_sets: Any
 ) -> tuple[_State, list[_process_sets.ProcessSet]]:
     global _engines
     from hvd_core import bootstrap
@@ -122,10 +140,11 @@ def _start(
     from hvd_core.config import read_environment
 
     settings = read_environment()
-    world = bootstrap.connect(deadline_s=settings.start_timeout_s)
+    world = bootstrap.connect(deadline_s=settings.start_timeout_s, comm=comm)
     try:
-        _check_ranks(comm, world.size)
-        plan, plugins, static = at_init.decide(world, backend, settings, lambda: _compared_sets(process_sets))
+        plan, plugins, static = at_init.decide(
+            world, backend, settings, lambda: _compared_sets(process_sets, world.comm)
+        )
         spin = settings.spin_us
         if spin is None:
             # With more ranks than cores, whoever looks keeps the others from working.
@@ -167,12 +186,15 @@ def _start(
                 )
             },
         }
-        engine = Engine(config)
+        try:
+            engine = Engine(config)
+        except BackendError as error:
+            raise at_init.with_way_out(error, plan) from None
         _engines += 1
     except BaseException:
         world.close()
         raise
-    at_init.say(plan, settings, world.rank)
+    at_init.say(plan, settings, world.rank, engine)
     return _State(world, engine, plan), static
 
 
@@ -194,9 +216,9 @@ def _followed(thread_affinity: str, mode: Any, speaks: bool) -> str:
     return ""
 
 
-def _compared_sets(process_sets: Any) -> tuple[list[_process_sets.ProcessSet], str]:
+def _compared_sets(process_sets: Any, job_comm: Any) -> tuple[list[_process_sets.ProcessSet], str]:
     static = _static_sets(process_sets)
-    return static, ", ".join("a communicator" if s.ranks is None else str(s.ranks) for s in static)
+    return static, communicator_sets.describe(static, job_comm)
 
 
 def _link(link: Any) -> dict[str, Any]:
@@ -232,9 +254,22 @@ def shutdown() -> None:
     with _lock:
         if _state is None:
             return
-        if _state.pid == os.getpid() and not _state.engine.stopped:
-            _state.engine.shutdown(SHUT_DOWN, _SHUTDOWN_SECONDS)
+        _leave()
+        if _state.pid == os.getpid():
+            _state.world.linger()
         _drop()
+
+
+def _leave() -> None:
+    state = _state
+    if state is not None and state.pid == os.getpid() and not state.engine.stopped:
+        text = uncaught.closing_text(SHUT_DOWN, state.world.rank)
+        state.engine.shutdown(text, _SHUTDOWN_SECONDS)
+
+
+def _at_exit() -> None:
+    uncaught.note_last()
+    shutdown()
 
 
 def _drop() -> None:
@@ -244,6 +279,7 @@ def _drop() -> None:
     if state is None:
         return
     _process_sets.end()
+    uncaught.unwatch()
     if state.pid != os.getpid():
         return
     state.engine.close()
@@ -273,6 +309,18 @@ def engine() -> Engine:
 def world() -> World:
     """The job as the bootstrap found it. Raises ValueError before init()."""
     return _current().world
+
+
+def plan() -> Plan:
+    """The backends that all ranks have chosen. Raises ValueError before init()."""
+    return _current().plan
+
+
+def backend_fact(backend: str, key: str) -> str | None:
+    """What a backend of this job tells of its library as it runs here; None where it does not know, or not yet, and in a
+    forked child. Raises ValueError before init()."""
+    state = _current()
+    return state.engine.backend_fact(backend, key) if state.pid == os.getpid() else None
 
 
 def rank() -> int:
@@ -307,8 +355,9 @@ def cross_size() -> int:
 
 def is_homogeneous() -> bool:
     """Whether all hosts have the same number of processes. Raises ValueError before init()."""
-    hosts = _current().world.hosts
-    return len({hosts.count(host) for host in hosts}) == 1
+    from hvd_core.backends.ways import homogeneous
+
+    return homogeneous(_current().world)
 
 
 def backend_report() -> BackendReport:
@@ -329,6 +378,7 @@ def backend_report() -> BackendReport:
 
 __all__ = [
     "HorovodInternalError",
+    "backend_fact",
     "backend_report",
     "cross_rank",
     "cross_size",
@@ -338,6 +388,7 @@ __all__ = [
     "is_initialized",
     "local_rank",
     "local_size",
+    "plan",
     "rank",
     "shutdown",
     "size",

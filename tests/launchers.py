@@ -11,9 +11,49 @@ import time
 import uuid
 from pathlib import Path
 
+import pytest
+
 import horovod
 
 PACKAGES = str(Path(horovod.__file__).resolve().parents[1])
+SHARED_MEMORY = Path("/dev/shm")
+# What MPI libraries leave there when their ranks are killed, in tests beside the one that looks.
+_OF_MPI = ("mpich_", "sm_segment.", "vader_segment.")
+
+
+def first_by(kind):
+    """For a test with the fixture mpirun, where the other MPI would prove in `make test` what a test beside it does."""
+    other = {"openmpi": "mpich", "mpich": "openmpi"}[kind]
+    kinds = [kind, pytest.param(other, marks=pytest.mark.slow)]
+    return pytest.mark.parametrize("mpirun", kinds, indirect=True)
+
+
+def left_in_shared_memory(before, seconds=5):
+    """Names in /dev/shm that were not there `before` (a set of names) and that nobody alive has mapped.
+
+    Programs beside the test use the folder too. What they have made and not yet mapped is waited for.
+    """
+    deadline = time.monotonic() + seconds
+    while new := {name for name in os.listdir(SHARED_MEMORY) if not name.startswith(_OF_MPI)} - set(before):
+        if not (left := new - _mapped()):
+            break
+        if time.monotonic() > deadline:
+            return sorted(left)
+        time.sleep(0.2)
+    return []
+
+
+def _mapped():
+    """Names of the files in /dev/shm that living processes have mapped."""
+    names = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                lines = (entry / "maps").read_text().splitlines()
+            except OSError:
+                continue  # it has ended meanwhile
+            names |= {Path(line.split()[-1]).name for line in lines if f" {SHARED_MEMORY}/" in line}
+    return names
 
 
 class Launcher:
@@ -35,18 +75,18 @@ class Launcher:
 
     def start(self, *words, env=None, **options):
         """A running horovodrun; its standard output and error are pipes unless `options` say otherwise."""
+        command = [sys.executable, "-m", "horovod.runner.launch", *map(str, (*self.options, *words))]
+        return self.start_command([*self.enter, *command], env, **options)
+
+    def start_command(self, command, env=None, **options):
+        """Any command, as start() does it."""
         options = {
             "stdout": subprocess.PIPE,
             "stderr": subprocess.PIPE,
             "stdin": subprocess.DEVNULL,
             **options,
         }
-        process = subprocess.Popen(
-            [*self.enter, sys.executable, "-m", "horovod.runner.launch", *map(str, (*self.options, *words))],
-            env=self.environment(env),
-            cwd=self.folder,
-            **options,
-        )
+        process = subprocess.Popen(command, env=self.environment(env), cwd=self.folder, **options)
         self.started.append(process)
         return process
 
@@ -130,3 +170,15 @@ class Launcher:
                     stream.close()
         for pid in self.wait_for_none(5):
             os.kill(pid, 9)
+
+
+def finish(job: subprocess.Popen, timeout: float, code: int = 0) -> str:
+    """What the job printed until its end; asserts that this comes in time, and on the exit code."""
+    try:
+        output, _ = job.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        job.terminate()
+        output, _ = job.communicate(timeout=20)
+        raise AssertionError(f"not finished after {timeout} s; it printed:\n{output}") from None
+    assert job.returncode == code, f"exit code {job.returncode}, expected {code}; it printed:\n{output}"
+    return output

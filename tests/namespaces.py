@@ -114,11 +114,8 @@ def _remove(name):
         except OSError:
             pass
     _ip("netns", "delete", name, check=False)
+    # The folder around it stays: tests beside this one may be about to make theirs.
     shutil.rmtree(_ETC / name, ignore_errors=True)
-    try:
-        _ETC.rmdir()
-    except OSError:
-        pass  # somebody else's are in it, or it is not there
 
 
 def _remove_leftovers():

@@ -5,11 +5,15 @@ A thin layer over ``hvd_core.runtime``. All frameworks of one process share one 
 made through any of them. Any thread; init() and shutdown() by one thread at a time.
 """
 
+import logging
+import os
 from collections.abc import Sequence
 from typing import Any
 
+from horovod.common import built
 from horovod.common.coexistence import report_original
-from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.process_sets import ProcessSet
+from hvd_core.backends.report import BackendReport
 
 try:
     import hvd_core._core  # noqa: F401 (to learn now whether it can be loaded)
@@ -23,10 +27,7 @@ except ImportError as error:
 
 __all__ = ["HorovodBasics"]
 
-_NO_TIMELINE = (
-    "The timeline is not part of this release of hvd-core; it comes with the diagnostics release. "
-    "Remove the call, or use HOROVOD_LOG_LEVEL=debug to see what the engine does."
-)
+_log = logging.getLogger("horovod")
 
 
 def runtime():
@@ -64,27 +65,29 @@ class HorovodBasics:
         self,
         comm: Any = None,
         process_sets: Sequence[ProcessSet] | str | None = None,
-        backend: str | None = None,
+        backend: str | type | Sequence[str | type] | None = None,
     ) -> None:
         """Start the engine. A second call while it runs changes nothing; a call after shutdown() starts it
         anew.
 
         Args:
-            comm: None for all ranks, a list of ranks, or an ``mpi4py.MPI.Comm``.
+            comm: None for all ranks; a list of the launcher's ranks, which make a job of their own with ranks in the
+                order of the list (only they call init(), all with the same list); or an ``mpi4py.MPI.Comm`` of the
+                job's processes, which is duplicated.
             process_sets: None, a list of ProcessSet, or the string "dynamic", which allows sets to be added and
-                removed later.
+                removed later. Sets that communicators define need a communicator as `comm`.
             backend: name of the communication backend, a list of names in order of preference, a text such as
                 "cuda=nccl,cpu=mpi", or a subclass of hvd_core.backends.PythonBackend; before HOROVOD_BACKEND.
 
         Raises:
             ValueError: contradictory arguments or environment, or the engine refused to start; the text says
                 which. The engine is up after a ValueError about process sets: init() may be called again.
+            NotImplementedError: a process set is defined by a communicator, and `comm` is none.
         """
         engine_runtime = runtime()
         report_original()
         engine_runtime.init(comm=comm, process_sets=process_sets, backend=backend)
-        if hasattr(comm, "Get_rank"):
-            global_process_set.mpi_comm = comm
+        built.warn_about_controller(os.environ, engine_runtime.world(), engine_runtime.plan())
 
     def shutdown(self) -> None:
         """Stop the engine. Operations that are still pending fail. Harmless when it does not run."""
@@ -123,7 +126,7 @@ class HorovodBasics:
         """True when every host has the same number of processes. ValueError before init()."""
         return runtime().is_homogeneous()
 
-    def backend_report(self):
+    def backend_report(self) -> BackendReport:
         """Which backend serves each operation on each device type, and who chose it: a tuple of rows (operation, device,
         backend, version, origin, support, score, source); as a text, a table. Before init(): what would be chosen now.
 
@@ -133,59 +136,107 @@ class HorovodBasics:
         return runtime().backend_report()
 
     def start_timeline(self, file_path: str, mark_cycles: bool = False) -> None:
-        """Not available yet: raises NotImplementedError (ValueError before init())."""
-        self.rank()
-        raise NotImplementedError(f"start_timeline({file_path!r}): {_NO_TIMELINE}")
+        """Not there yet: writes nothing, and rank 0 logs a warning that says so, so that programs go on.
+
+        Args:
+            file_path, mark_cycles: where the timeline would be written, and whether with marks for cycles.
+
+        Raises:
+            ValueError: Horovod is not initialized.
+        """
+        if self.rank() == 0:
+            _log.warning(
+                "horovod: start_timeline(%r): the timeline is not part of this release of hvd-core; nothing is written. "
+                "HOROVOD_LOG_LEVEL=debug shows some of what the engine does.",
+                file_path,
+            )
 
     def stop_timeline(self) -> None:
-        """Not available yet: raises NotImplementedError (ValueError before init())."""
+        """Not there yet: does nothing, as no timeline runs.
+
+        Raises:
+            ValueError: Horovod is not initialized.
+        """
         self.rank()
-        raise NotImplementedError(f"stop_timeline(): {_NO_TIMELINE}")
 
     def mpi_threads_supported(self) -> bool:
-        """Whether MPI offers MPI_THREAD_MULTIPLE. ValueError when the job does not use MPI."""
+        """Whether the MPI that this job uses was initialised with MPI_THREAD_MULTIPLE, by whomever. False also as long as
+        nobody has initialised it: in a job that has it for device memory only, before the first such operation.
+
+        Raises:
+            ValueError: the job does not use MPI, or has not been initialised.
+        """
         if not self.mpi_enabled():
-            raise ValueError("Horovod MPI is not enabled; Please make sure it's installed and enabled.")
-        return True
+            raise ValueError(
+                "Horovod MPI is not enabled; Please make sure it's installed and enabled. (This job does not use the "
+                "backend mpi, and MPI is left to the program. To have it used: HOROVOD_BACKEND=mpi.)"
+            )
+        return runtime().backend_fact("mpi", "threads") == "multiple"
 
     def mpi_enabled(self) -> bool:
-        """Whether this job communicates through MPI."""
-        return False
+        """Whether this job uses the backend mpi, for any operation on any device type. False before init()."""
+        return self.is_initialized() and built.uses(runtime().plan(), "mpi")
 
     def mpi_built(self) -> bool:
-        """Whether a backend that speaks MPI is installed."""
-        return False
+        """Whether the backend mpi is installed (the wheel hvd-backend-mpi)."""
+        return built.backend("mpi")
 
     def gloo_enabled(self) -> bool:
-        """Whether this job communicates through Gloo."""
-        return False
+        """Whether this job uses the backend gloo, or works without MPI, which is what programs want to know when they ask
+        this: after init(), gloo_enabled() or mpi_enabled() is true. False before init()."""
+        return self.is_initialized() and (built.uses(runtime().plan(), "gloo") or not self.mpi_enabled())
 
     def gloo_built(self) -> bool:
-        """Whether a backend that speaks Gloo is installed."""
-        return False
+        """Whether the backend gloo is installed (the wheel hvd-backend-gloo)."""
+        return built.backend("gloo")
 
     def nccl_built(self) -> int:
-        """NCCL_VERSION_CODE of the installed NCCL backend (an int, such as 21903), 0 without one."""
-        return 0
+        """NCCL_VERSION_CODE (an int, such as 21903) of the library that the backend nccl finds; 0 without the backend or
+        without a library."""
+        return built.nccl_version_code()
 
     def ddl_built(self) -> bool:
-        """Always False: IBM's DDL is not supported."""
-        return False
+        """Whether a backend named ddl is installed. hvd-core has none."""
+        return built.backend("ddl")
 
     def ccl_built(self) -> bool:
-        """Whether a backend that speaks oneCCL is installed."""
-        return False
+        """Whether a backend named ccl is installed."""
+        return built.backend("ccl")
 
     def cuda_built(self) -> bool:
-        """Whether a backend that moves CUDA memory is installed."""
-        return False
+        """Whether a backend is installed that opens CUDA devices."""
+        return built.device_type("cuda")
 
     def rocm_built(self) -> bool:
-        """Whether a backend that moves ROCm memory is installed."""
-        return False
+        """Whether a backend is installed that opens ROCm devices."""
+        return built.device_type("rocm")
 
     def _get_process_set_ids_and_ranks(self) -> dict[int, list[int]]:
         return runtime().engine().process_sets()
+
+    def _add_process_set_impl(self, ranks: Sequence[int]) -> int:
+        """Number of the new set, or of the one that has these ranks already. Programs use add_process_set()."""
+        from horovod.common.process_sets import add_process_set
+
+        known = {tuple(members): number for number, members in self._get_process_set_ids_and_ranks().items()}
+        number = known.get(tuple(sorted(ranks)))
+        return add_process_set(ranks).process_set_id if number is None else number
+
+    def _remove_process_set_impl(self, process_set_id: int) -> int:
+        """The number again, or HOROVOD_PROCESS_SET_ERROR_UNKNOWN_SET. Programs use remove_process_set()."""
+        from horovod.common.process_sets import _temp_process_set_object, remove_process_set
+
+        if process_set_id not in self._get_process_set_ids_and_ranks():
+            return self.HOROVOD_PROCESS_SET_ERROR_UNKNOWN_SET
+        remove_process_set(_temp_process_set_object(process_set_id))
+        return process_set_id
+
+    def _comm_process_set_id(self, comm: Any) -> int:
+        """Number of the set whose ranks an MPI communicator holds, or HOROVOD_PROCESS_SET_ERROR_UNKNOWN_SET."""
+        job = runtime().world().comm
+        ranks = None if job is None else sorted(job.ranks_of(comm))
+        known = self._get_process_set_ids_and_ranks().items()
+        return next((n for n, r in known if r == ranks), self.HOROVOD_PROCESS_SET_ERROR_UNKNOWN_SET)
 
     def _ranks_of(self, process_set_id: int) -> list[int]:
         try:

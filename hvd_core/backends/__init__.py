@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hvd_core.backends.candidate import Candidate
     from hvd_core.backends.descriptor import Available, BackendDescriptor, Unavailable, always
+    from hvd_core.backends.discovery import installed
     from hvd_core.backends.errors import (
         BackendCallError,
         BackendDescribeError,
@@ -22,10 +23,11 @@ if TYPE_CHECKING:
         BackendUnavailable,
         BackendVersionMismatch,
     )
+    from hvd_core.backends.installed_backend import InstalledBackend
     from hvd_core.backends.plan import Plan, Usable
-    from hvd_core.backends.python_backend import PythonBackend, PythonCommunicator, register_python_backend
+    from hvd_core.backends.python_backend import PythonBackend, PythonCommunicator
     from hvd_core.backends.python_options import Option
-    from hvd_core.backends.registry import InstalledBackend, installed
+    from hvd_core.backends.registering import register_python_backend
     from hvd_core.backends.selection import choose
     from hvd_core.backends.stock import BackendVetoed
 
@@ -45,8 +47,10 @@ _HOMES = {
         "BackendVersionMismatch",
     ),
     "python_options": ("Option",),
-    "python_backend": ("PythonBackend", "PythonCommunicator", "register_python_backend"),
-    "registry": ("InstalledBackend", "installed"),
+    "python_backend": ("PythonBackend", "PythonCommunicator"),
+    "registering": ("register_python_backend",),
+    "discovery": ("installed",),
+    "installed_backend": ("InstalledBackend",),
     "plan": ("Plan", "Usable"),
     "selection": ("choose",),
     "stock": ("BackendVetoed",),

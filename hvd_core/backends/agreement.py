@@ -7,20 +7,23 @@ takes part too, so that the others do not wait for it.
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from hvd_core.backends import agreed_variables
 from hvd_core.backends.errors import BackendDisagreement
 from hvd_core.backends.plan import Cell, Plan
-from hvd_core.backends.rules import VARIABLE, legacy_variables
+from hvd_core.backends.rules import HOST, VARIABLE, legacy_variables
 from hvd_core.config.plugins_toml import FILE_VARIABLE
 from hvd_core.version import __version__
 
 SETS = "init(process_sets=...)"
 _PARTING_SECONDS = 5.0
 Said = dict[str, Any]
+_log = logging.getLogger("horovod")
 
 
 def statement(plan: Plan, environ: Mapping[str, str], sets: str = "") -> Said:
@@ -40,6 +43,9 @@ def statement(plan: Plan, environ: Mapping[str, str], sets: str = "") -> Said:
         "asked": environ.get(VARIABLE, ""),
         "sets": sets,
         "note": plan.note,
+        "unused": plan.unused_between,
+        "switches": agreed_variables.switches(environ),
+        "tuning": agreed_variables.tuning(environ),
     }
 
 
@@ -50,7 +56,7 @@ def failure(reason: str, topic: str, environ: Mapping[str, str]) -> Said:
 
 def variables_set(environ: Mapping[str, str]) -> list[str]:
     """The variables of the selection that are set here."""
-    named = (VARIABLE, FILE_VARIABLE, *legacy_variables())
+    named = (VARIABLE, FILE_VARIABLE, *legacy_variables(), *agreed_variables.CHOICE)
     paths = sorted(v for v in environ if v.startswith("HOROVOD_BACKEND_PATH_"))
     return [v for v in (*named, *paths) if environ.get(v)]
 
@@ -98,12 +104,17 @@ def _verdict(world: Any, key: str, deadline: float) -> str:
 
     if world.rank == 0:
         answers = [json.loads(said_by(rank)) for rank in range(world.size)]
-        verdict = compare(answers, world.host_names)
+        verdict = compare(answers, world.host_names, world.launcher)
+        if not verdict:
+            for text in warnings(answers, world.host_names, world.launcher):
+                _log.warning("%s", text)
         world.store.set(f"{key}/verdict", verdict.encode())
         return verdict
     # Rank 0 writes the verdict unless it has failed itself, which its own answer tells.
     first = json.loads(said_by(0))
-    return compare([first], world.host_names) if "failed" in first else said_by("verdict").decode()
+    if "failed" in first:
+        return compare([first], world.host_names, world.launcher)
+    return said_by("verdict").decode()
 
 
 def _part(world: Any, key: str, deadline: float) -> None:
@@ -121,14 +132,15 @@ def _part(world: Any, key: str, deadline: float) -> None:
                 world.store.get(f"{key}/heard/{rank}", max(0.0, until - time.monotonic()))
 
 
-def compare(answers: Sequence[Said], host_names: Sequence[str]) -> str:
+def compare(answers: Sequence[Said], host_names: Sequence[str], launcher: str = "") -> str:
     """The message for answers of ranks 0, 1, ... that are not all equal and good; "" if they are."""
     good = [a for a in answers if "failed" not in a]
     devices = list(dict.fromkeys(d for a in good for d in a["choice"]))
     differing = [d for d in devices if len({a["choice"].get(d) for a in good}) > 1]
     exact = any(a["exact"] != good[0]["exact"] for a in good)
     if len(good) == len(answers) and not differing and not exact:
-        return _compare_sets([answer["sets"] for answer in answers])
+        sets = _compare_sets([answer["sets"] for answer in answers])
+        return sets or _compare_switches([answer["switches"] for answer in answers], host_names, launcher)
     topic = SETS if any(a.get("topic") == SETS for a in answers) else "backends"
     # What to show of those that have a choice: what differs; where only others failed, all of it.
     shown = differing or ([] if len(good) == len(answers) else [d for d in devices if d != "hvd-core"])
@@ -140,7 +152,7 @@ def compare(answers: Sequence[Said], host_names: Sequence[str]) -> str:
     parts = [f"{_who(ranks, host_names)}: {text}" for text, ranks in groups.items()]
     lines = [_about(topic) + "; ".join(parts)]
     if topic != SETS:
-        lines += _unset(answers, host_names)
+        lines += _unset(answers, host_names, launcher)
         if len(lines) == 1 and len(good) == len(answers):
             lines.append(_fix(answers, shown))
     return "\n  ".join(lines)
@@ -162,14 +174,15 @@ def _text(answer: Said, shown: Sequence[str], names: Sequence[str]) -> str:
         source = f" [{', '.join(sources)}]" if sources else ""
         # The others have a backend for this device type: why not here?
         none = f"none ({answer['note']})" if answer["note"] else "none"
-        texts.append(f"{label}{answer['choice'].get(device) or none}{source}")
+        unused = f" ({answer['unused']})" if answer["unused"] and device == HOST else ""
+        texts.append(f"{label}{answer['choice'].get(device) or none}{source}{unused}")
     for name in names:
         version, library, major, minor = answer["exact"].get(name, ["none", "", 0, 0])
         texts.append(f"{name} {version} ({library + ', ' if library else ''}ABI {major}.{minor})")
     return ", ".join(texts)
 
 
-def _unset(answers: Sequence[Said], host_names: Sequence[str]) -> list[str]:
+def _unset(answers: Sequence[Said], host_names: Sequence[str], launcher: str) -> list[str]:
     """A line for each variable that only some ranks have: a launcher that does not hand on the environment."""
     lines = []
     for name in dict.fromkeys(v for a in answers for v in a["set"]):
@@ -178,7 +191,7 @@ def _unset(answers: Sequence[Said], host_names: Sequence[str]) -> list[str]:
             hosts = ", ".join(dict.fromkeys(host_names[rank] for rank in without[:100]))
             lines.append(
                 f"{name} is unset on {_ranks(without)} ({hosts}) and set on the others.  "
-                f"fix: mpirun -x {name}, or set it in every rank's environment"
+                f"fix: {agreed_variables.remedy(name, launcher)}"
             )
     return lines
 
@@ -203,6 +216,30 @@ def _compare_sets(said: Sequence[str]) -> str:
         return ""
     parts = [f"{_ranks(r)}: {sets or 'none'}" for sets, r in groups.items()]
     return _about(SETS) + "; ".join(parts)
+
+
+def _compare_switches(said: Sequence[dict[str, str]], host_names: Sequence[str], launcher: str) -> str:
+    lines = [
+        f"{_about(name)}{_by_value(said, name, host_names)}\n  fix: {agreed_variables.remedy(name, launcher)}"
+        for name in agreed_variables.differing(said)
+    ]
+    return "\n".join(lines)
+
+
+def warnings(answers: Sequence[Said], host_names: Sequence[str], launcher: str) -> list[str]:
+    """What is to be told of answers that do not keep the job from running."""
+    said = [answer["tuning"] for answer in answers]
+    return [
+        agreed_variables.warning(name, _by_value(said, name, host_names), launcher)
+        for name in agreed_variables.differing(said)
+    ]
+
+
+def _by_value(said: Sequence[dict[str, str]], name: str, host_names: Sequence[str]) -> str:
+    groups: dict[str, list[int]] = {}
+    for rank, one in enumerate(said):
+        groups.setdefault(one[name], []).append(rank)
+    return "; ".join(f"{_who(ranks, host_names)}: {value or 'unset'}" for value, ranks in groups.items())
 
 
 def _about(topic: str) -> str:

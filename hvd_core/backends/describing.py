@@ -164,6 +164,8 @@ def _faults(name: str, found: BackendDescriptor) -> list[str]:
     want(texts(found.requires), "requires", "which is not a tuple of texts")
     want(callable(found.probe), "probe", "which is not a function")
     want(isinstance(found.spans_hosts, bool), "spans_hosts", "which is neither True nor False")
+    want(texts(found.launchers), "launchers", "which is not a tuple of launchers' names")
+    want(found.launch is None or callable(found.launch), "launch", "which is not a function")
     if found.python is not None:
         named = isinstance(found.python, str) and all(found.python.partition(":"))
         want(named, "python", 'which is not "package.module:Class"')

@@ -56,3 +56,9 @@ class BackendDescriptor:
     """Whether one communicator can reach ranks on several hosts."""
     python: str | None = None
     """``package.module:Class``, a subclass of PythonBackend, in place of a library. Never chosen automatically."""
+    launchers: tuple[str, ...] = ()
+    """Those whose jobs it belongs to, by the names of ``World.launcher`` ("openmpi", "mpich", ...): its library finds
+    the other ranks only there. Then it is chosen automatically between the hosts of such a job, and nowhere else."""
+    launch: Callable[[int], list[str]] | None = None
+    """For such a backend: the words of a command that starts so many processes of one job on this machine, to be followed
+    by a program. LookupError, with what to do, where there is no launcher. Tools use it, such as the conformance kit."""

@@ -13,9 +13,10 @@ import threading
 from collections.abc import Callable, Iterable
 
 from hvd_core.backends import messages, registry, spec
-from hvd_core.backends.candidate import GROUP, Candidate, Problem
+from hvd_core.backends.candidate import GROUP, WHEEL, Candidate, Problem
 from hvd_core.backends.describing import describe, probe
 from hvd_core.backends.errors import BackendDuplicate, BackendError, BackendNotInstalled
+from hvd_core.backends.installed_backend import InstalledBackend, WheelBackend
 from hvd_core.backends.scan import canonical, duplicate_text, scan
 
 _log = logging.getLogger("horovod")
@@ -67,6 +68,26 @@ def find(name: str, source: str, pin: str | None = None) -> Candidate:
     if len(kept) > 1:
         raise BackendDuplicate(duplicate_text(name, source, kept))
     return kept[0]
+
+
+def installed() -> tuple[InstalledBackend, ...]:
+    """All backends, the local ones first, then one per wheel and name: imports nothing, but looks for wheels where no
+    launcher has. Names that two wheels offer stand there twice; find() says which is meant, or raises.
+    """
+    near = registry.local()
+    taken = {b.name for b in near}
+    return (*near, *(WheelBackend(c) for c in wheels() if c.name not in taken))
+
+
+def lookup(name: str, source: str, pin: str | None = None) -> InstalledBackend:
+    """The one backend of this name; wheels are looked for only when it is not a local one.
+
+    ``source`` and ``pin`` as in find(), whose errors it raises.
+    """
+    found = find(name, source, pin)
+    if found.origin == WHEEL:
+        return WheelBackend(found)
+    return next(b for b in registry.local() if b.name == found.name)
 
 
 def launcher_spec(names: Iterable[str] | None) -> str | None:
@@ -145,7 +166,9 @@ __all__ = [
     "describe",
     "find",
     "forget",
+    "installed",
     "launcher_spec",
+    "lookup",
     "passed_over",
     "probe",
     "problems",

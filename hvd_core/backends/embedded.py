@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hvd_core.backends import registry
 from hvd_core.backends.descriptor import BackendDescriptor
+from hvd_core.backends.installed_backend import ABI
 
 
 def shm() -> BackendDescriptor:
@@ -30,7 +31,7 @@ def _describe(name: str) -> BackendDescriptor:
     backend = next(b for b in registry.embedded() if b.name == name)
     return backend.descriptor or BackendDescriptor(
         name=name,
-        abi=registry.ABI,
+        abi=ABI,
         devices=backend.devices,
         provides=backend.provides,
         library=Path(backend.path()),

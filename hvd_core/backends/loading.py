@@ -7,12 +7,14 @@ Loads for good. Any thread; may run the backend's own code for as long as it tak
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hvd_core.backends import messages
 from hvd_core.backends.candidate import WHEEL
 from hvd_core.backends.errors import BackendError, BackendLoadError, BackendOpenError, BackendUnavailable
-from hvd_core.backends.registry import InstalledBackend
+
+if TYPE_CHECKING:
+    from hvd_core.backends.installed_backend import InstalledBackend
 
 
 def load(backend: InstalledBackend, alone: bool = False, alternative: str = "") -> dict[str, Any]:

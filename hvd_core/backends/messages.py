@@ -85,3 +85,11 @@ def unavailable(name: str, reason: str, fix: str = "", alone: bool = False, alte
         if alternative:
             text += f" Use HOROVOD_BACKEND={name},{alternative} to allow that."
     return text
+
+
+def reason(error: BaseException) -> str:
+    """An error in one line: what happened and, where that is told apart, why."""
+    first, *rest = str(error).splitlines() or [type(error).__name__]
+    cause = next((line.removeprefix("  cause: ") for line in rest if line.startswith("  cause: ")), "")
+    first = first.removeprefix("horovod: ").rstrip(".")
+    return f"{first}: {cause.partition('        ')[0].rstrip('.')}" if cause else first

@@ -8,20 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from hvd_core.backends.abi_numbers import COLLECTIVE
 from hvd_core.backends.rules import HOST, OPERATIONS
 
-# The backend interface's numbers.
-COLLECTIVES = {
-    "allreduce": 0,
-    "reduce": 1,
-    "broadcast": 2,
-    "allgather": 3,
-    "reducescatter": 4,
-    "alltoall": 5,
-    "send": 6,
-    "recv": 7,
-    "barrier": 8,
-}
 DEVICE_OPERATIONS = tuple(o for o in OPERATIONS if o != "barrier")
 """What is done with tensors; a barrier goes over host memory."""
 AUTOMATIC = "automatic"
@@ -33,6 +22,7 @@ class Usable:
 
     ``origin`` is for people: "embedded", "hvd-backend-x 0.3.0". ``serves``: device types whose memory its communicators
     read themselves, "cpu" among them. ``table``: the device type of its device table. ``abi``: (major, minor).
+    ``launchers``: those whose jobs it belongs to (BackendDescriptor.launchers).
     ``options``: its schema, one dict per option.
     """
 
@@ -47,6 +37,7 @@ class Usable:
     spans_hosts: bool = True
     automatic: bool = False
     priority: int = 50
+    launchers: tuple[str, ...] = ()
     options: tuple[dict[str, Any], ...] = ()
 
     @property
@@ -120,8 +111,9 @@ class Ways:
 
 @dataclass(frozen=True)
 class DevicePlan:
-    """One device type. ``table`` opens its devices; ``routes``: the backend whose communicator reads its memory, by
-    operation; an operation without a route is staged through host memory. ``sources``: who chose, by operation."""
+    """One device type. ``table`` opens its devices; ``routes``: the backend that moves its data, by operation, by a copy
+    in host memory where it does not read the device's; an operation without a route is staged over what host memory
+    goes over. ``sources``: who chose, by operation."""
 
     type: str
     table: Usable
@@ -143,12 +135,14 @@ class Cell:
 @dataclass(frozen=True)
 class Plan:
     """Everything. ``host_routes``: operations on host memory that go over another backend than ``ways``. ``note``: why
-    other device types than those of ``devices`` are not served, and what to set."""
+    other device types than those of ``devices`` are not served, and what to set. ``unused_between``: why a backend that
+    belongs to the jobs of this one's launcher does not go between its hosts; "" where it does, or there is none."""
 
     ways: Ways
     host_routes: dict[str, Selection]
     devices: tuple[DevicePlan, ...] = ()
     note: str = ""
+    unused_between: str = ""
 
     def cells(self) -> tuple[Cell, ...]:
         """The table, host memory first."""
@@ -158,7 +152,8 @@ class Plan:
                 route = device.routes.get(operation)
                 over = (route,) if route else self.host_cell(operation).backends
                 source = device.sources[operation]
-                cells.append(Cell(operation, device.type, over, route is None, source))
+                staged = route is None or device.type not in route.serves
+                cells.append(Cell(operation, device.type, over, staged, source))
         return tuple(cells)
 
     def host_cell(self, operation: str) -> Cell:
@@ -183,7 +178,7 @@ class Plan:
             "local_backend": within and within.backend.library,
             "global_backend": between and between.backend.library,
             "local_alone": self.ways.within_alone,
-            "hierarchical": [COLLECTIVES[name] for name in self.ways.hierarchical],
+            "hierarchical": [COLLECTIVE[name] for name in self.ways.hierarchical],
             "host_routes": _numbered({o: s.backend.library for o, s in self.host_routes.items()}),
             "devices": [
                 {
@@ -201,7 +196,7 @@ class Plan:
 
 
 def _numbered(routes: dict[str, Any]) -> dict[int, Any]:
-    numbered = {COLLECTIVES[operation]: route for operation, route in routes.items()}
+    numbered = {COLLECTIVE[operation]: route for operation, route in routes.items()}
     if "allreduce" in routes:
-        numbered[COLLECTIVES["reduce"]] = routes["allreduce"]
+        numbered[COLLECTIVE["reduce"]] = routes["allreduce"]
     return numbered

@@ -1,8 +1,9 @@
 """Backends written in Python, for prototypes and for tests that need a backend to misbehave.
 
-A class says what it is and makes communicators; ``register_python_backend`` puts it behind the same C table as any
-other backend. Host memory only, never chosen automatically. Registering may be done on any thread. A communicator's
-methods are called by a thread of its own, but for ``abort``; all of them may block.
+A class says what it is and makes communicators; ``entry_of`` puts it behind the same C table as any other backend, and
+``register_python_backend`` (registering.py) makes it findable by its name. Host memory only, never chosen
+automatically. Any thread may do that. A communicator's methods are called by a thread of its own, but for ``abort``; all
+of them may block.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ import traceback
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from hvd_core.backends import registry
-from hvd_core.backends.candidate import NAME, PYTHON, Candidate
-from hvd_core.backends.python_calls import COLLECTIVES, DTYPES, REDUCTIONS, dispatch, failure, seconds
+from hvd_core.backends.abi_numbers import COLLECTIVES, DTYPES, REDUCTIONS
+from hvd_core.backends.candidate import NAME
+from hvd_core.backends.python_calls import dispatch, failure, seconds
 from hvd_core.backends.python_options import Option, read_option
 
 _REDUCING = ("allreduce", "reduce", "reducescatter")
@@ -157,7 +158,6 @@ class RegisteredBackend:
 
 _lock = threading.RLock()
 _made: dict[type, RegisteredBackend] = {}
-_registered: dict[type, RegisteredBackend] = {}
 
 
 def entry_of(cls: type[PythonBackend]) -> RegisteredBackend:
@@ -174,44 +174,6 @@ def entry_of(cls: type[PythonBackend]) -> RegisteredBackend:
                 f"{cls.__qualname__}.name is {cls.name!r}; a backend's name is 1 to 32 characters of a-z, 0-9, '_', '-'"
             )
         return _made.setdefault(cls, RegisteredBackend(cls()))
-
-
-def register_python_backend(cls: type[PythonBackend]) -> RegisteredBackend:
-    """Make a backend class usable by its name, on this process. The same class gives the same object.
-
-    Raises ValueError for a class that is none, and for a name that is not one or is taken.
-    """
-    with _lock:
-        if cls in _registered:
-            return _registered[cls]
-        for other in registry.local():
-            if other.name == getattr(cls, "name", ""):
-                raise ValueError(f"the backend name '{cls.name}' is taken already ({other.origin})")
-        made = entry_of(cls)
-        registry.add(_InPython(made))
-        _registered[cls] = made
-        return made
-
-
-class _InPython(registry.InstalledBackend):
-    """A registered class among the installed backends."""
-
-    def __init__(self, registered: RegisteredBackend) -> None:
-        candidate = Candidate(registered.name, PYTHON)
-        super().__init__(
-            registered.name,
-            "",
-            candidate.describe_origin(),
-            spans_hosts=not registered.backend.one_host,
-            automatic=False,
-            provides=frozenset({"comm"}),
-            version=str(registered.backend.version),
-            candidate=candidate,
-        )
-        self.registered = registered
-
-    def path(self) -> Any:
-        return self.registered.path
 
 
 # ---------------------------------------------------------------------------------------------------- the threads

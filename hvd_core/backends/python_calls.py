@@ -13,18 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from hvd_core.backends.abi_numbers import COLLECTIVES, DTYPES, REDUCTIONS
 from hvd_core.backends.errors import BackendCallError, BackendUnavailable
-
-# In the order of the ABI's numbers.
-COLLECTIVES = (
-    *("allreduce", "reduce", "broadcast", "allgather", "reducescatter"),
-    *("alltoall", "send", "recv", "barrier"),
-)
-DTYPES = (
-    *("uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64"),
-    *("bool", "bfloat16", "float8_e4m3fn", "float8_e5m2", "uint32", "uint64"),
-)
-REDUCTIONS = ("sum", "prod", "min", "max", "avg")
 
 _AS_BITS = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
 _COMM_DEAD = 2  # HVD_EF_*

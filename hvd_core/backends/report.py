@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
-from hvd_core.backends.plan import COLLECTIVES, Cell, Plan, Usable
-
-# The backend interface's numbers.
-_SUM, _NATIVE = 0, 1
-_DTYPES = (
-    *("uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64"),
-    *("bool", "bfloat16", "float8_e4m3fn", "float8_e5m2", "uint32", "uint64"),
-)
-_REDUCING = ("allreduce", "reducescatter")
+from hvd_core.backends.abi_numbers import COLLECTIVE, DTYPE, DTYPES, NATIVE, REDUCING, REDUCTION
+from hvd_core.backends.errors import BackendError
+from hvd_core.backends.plan import Cell, Plan, Usable
 
 Query = Callable[[Usable, str, str], "dict[str, int]"]
+Fact = Callable[[str, str], "str | None"]
+
+FACTS = ("threads", "device_memory")
+"""What backends may tell of their library as it runs in this job (docs/backend-abi.md)."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,14 @@ class ServedRow:
 
 
 class BackendReport(tuple[BackendRow, ...]):
-    """The rows; as a text, a readable table. ``note`` says why device types that are not there are not served; ``served``
-    has what the engine has done on devices so far."""
+    """The rows; as a text, a readable table. ``note`` says why device types that are not there are not served;
+    ``unused_between``, why a backend that belongs to this job's launcher does not go between its hosts; ``served`` has
+    what the engine has done on devices so far; ``facts``: by backend, what it tells of its library as it runs here."""
 
     note: str = ""
+    unused_between: str = ""
     served: tuple[ServedRow, ...] = ()
+    facts: Mapping[str, Mapping[str, str]] = MappingProxyType({})
 
     def __str__(self) -> str:
         lines = [
@@ -77,6 +80,11 @@ class BackendReport(tuple[BackendRow, ...]):
         ]
         widths = [max((len(line[i]) for line in lines), default=0) for i in range(7)]
         texts = ["  ".join(t.ljust(w) for t, w in zip(line, widths)).rstrip() for line in lines]
+        for name, known in self.facts.items():
+            told = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in known.items())
+            texts.append(f"{name}: {told}")
+        if self.unused_between:
+            texts.append(f"between hosts: {self.unused_between}")
         if self.served:
             texts.append("so far:")
         for row in self.served:
@@ -86,17 +94,22 @@ class BackendReport(tuple[BackendRow, ...]):
         return "\n".join(texts)
 
 
-def report(plan: Plan, query: Query | None = None, info: Iterable[dict[str, Any]] = ()) -> BackendReport:
+def report(
+    plan: Plan, query: Query | None = None, info: Iterable[dict[str, Any]] = (), fact: Fact | None = None
+) -> BackendReport:
     """The report of a choice. ``query`` (backend, operation, element type) says what a backend serves: {"support",
-    "score"}; without it the backends' tables are asked. ``info``: the engine's backend_info()."""
+    "score"}; without it the backends' tables are asked. ``info`` and ``fact``: the engine's backend_info() and
+    backend_fact()."""
     made = BackendReport(_row(cell, query or _ask) for cell in plan.cells())
-    made.note = plan.note
+    made.note, made.unused_between = plan.note, plan.unused_between
+    told = {b.name: _facts(b.name, fact) for b in plan.backends()} if fact else {}
+    made.facts = {name: known for name, known in told.items() if known}
     made.served = tuple(
         ServedRow(
             operation=done["collective"],
             device=backend["device_type"],
             dtype=done["dtype"],
-            reduction=done["op"].lower() if done["collective"] in (*_REDUCING, "reduce") else "",
+            reduction=done["op"].lower() if done["collective"] in REDUCING else "",
             backend=done["backend"],
             support=done["served"],
             how=done["how"],
@@ -105,6 +118,14 @@ def report(plan: Plan, query: Query | None = None, info: Iterable[dict[str, Any]
         for done in backend.get("served", ())
     )
     return made
+
+
+def _facts(name: str, fact: Fact) -> dict[str, str]:
+    known = {}
+    for key in FACTS:
+        with suppress(BackendError):  # a report is not the place to fail
+            known[key] = fact(name, key) or ""
+    return {key: value for key, value in known.items() if value}
 
 
 def _row(cell: Cell, query: Query) -> BackendRow:
@@ -120,22 +141,22 @@ def _row(cell: Cell, query: Query) -> BackendRow:
         support="STAGED" if cell.staged else how,
         score=min(query(b, cell.operation, "float32")["score"] for b in cell.backends),
         source=cell.source,
-        emulated=() if how == "EMULATED" else tuple(d for d in _DTYPES if d in lacking),
+        emulated=() if how == "EMULATED" else tuple(d for d in DTYPES if d in lacking),
     )
 
 
 def _lacking(backend: Usable, operation: str, query: Query) -> list[str]:
     # A barrier has no element type, and eight bits of float are moved but never reduced.
-    types = _DTYPES if operation != "barrier" else ("float32",)
-    if operation in _REDUCING:
+    types = DTYPES if operation != "barrier" else ("float32",)
+    if operation in REDUCING:
         types = tuple(t for t in types if not t.startswith("float8"))
-    return [t for t in types if query(backend, operation, t)["support"] != _NATIVE]
+    return [t for t in types if query(backend, operation, t)["support"] != NATIVE]
 
 
 def _ask(backend: Usable, operation: str, dtype: str) -> dict[str, int]:
     from hvd_core._core import query_backend
 
-    return query_backend(backend.name, backend.path, COLLECTIVES[operation], _DTYPES.index(dtype), _SUM)
+    return query_backend(backend.name, backend.path, COLLECTIVE[operation], DTYPE[dtype], REDUCTION["sum"])
 
 
 def _joined(texts: Iterable[str]) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 from hvd_core.backends import options
 from hvd_core.backends.errors import BackendError, BackendNotInstalled, BackendUnavailable
+from hvd_core.backends.messages import reason
 from hvd_core.backends.plan import (
     AUTOMATIC,
     DEVICE_OPERATIONS,
@@ -64,7 +65,7 @@ def with_names(argument: Argument) -> str | Sequence[str] | None:
     """The argument of ``init(backend=...)`` with names instead of classes, which are registered by that."""
     if argument is None or isinstance(argument, str):
         return argument
-    from hvd_core.backends.python_backend import register_python_backend
+    from hvd_core.backends.registering import register_python_backend
 
     if isinstance(argument, type):
         return register_python_backend(argument).name
@@ -91,6 +92,8 @@ class Choice:
         """The whole table."""
         listed, source = self._host_list()
         embedded = self.stock.embedded() if self._needs_embedded(listed) else []
+        if not listed:
+            embedded = self._with_launchers_own(embedded)
         if not listed and not embedded:
             raise BackendUnavailable(
                 "horovod: backend selection: nothing was named for host memory, and the backends of hvd-core itself "
@@ -108,12 +111,22 @@ class Choice:
         )
         routes = self._host_routes(ways)
         devices = self._devices(Plan(ways, routes))
-        return Plan(ways, routes, devices, self._note())
+        self._tell_legacy_without_effect([d.type for d in devices])
+        return Plan(ways, routes, devices, self._note(), self.stock.unused_between)
 
     # Host memory.
 
     def _needs_embedded(self, listed: Sequence[Usable]) -> bool:
         return not listed or (several_hosts(self.world) and any(self.hierarchical))
+
+    def _with_launchers_own(self, embedded: list[Usable]) -> list[Usable]:
+        """Before the embedded backend that reaches across hosts, those that belong to the jobs of this one's launcher. On
+        one host nobody looks for them."""
+        if not several_hosts(self.world):
+            return embedded
+        near = [b for b in embedded if not b.spans_hosts]
+        own = [b for b in self.stock.of_launcher(self.world.launcher) if HOST in b.serves and b.spans_hosts]
+        return [*near, *own, *(b for b in embedded if b.spans_hosts)]
 
     def _host_list(self) -> tuple[list[Usable], str]:
         """What was named for host memory as a whole, in order of preference; [] for nothing."""
@@ -195,37 +208,26 @@ class Choice:
             if any(b.table == device for b in found):
                 return None, rule.source
             if rule.device == device:
-                self._check_staged_over(found, rule, operation, host)
-                return None, rule.source
+                return self._staged_over(found, rule, operation, host), rule.source
         if self.open:
             for backend in self.stock.for_devices():
                 if device in backend.serves and (backend.spans_hosts or not several_hosts(self.world)):
                     return backend, AUTOMATIC
         return None, AUTOMATIC
 
-    def _check_staged_over(self, found: list[Usable], rule: Rule, operation: str, host: Plan) -> None:
-        """A rule names a backend for a device type that it does not serve: right for one that host memory goes over,
-        which staging uses; a mistake for any other."""
-        cell = host.host_cell(operation)
-        if any(b.name == w.name for b in found for w in cell.backends):
-            return
-        named = next((b for b in found if HOST in b.serves), None)
-        if named is None:
+    def _staged_over(self, found: list[Usable], rule: Rule, operation: str, host: Plan) -> Usable | None:
+        """A rule names a backend of host memory for a device type: the data are copied through host memory and go over
+        that backend. None where host memory goes over it anyway, on one level or two."""
+        used = {b.name for b in host.host_cell(operation).backends}
+        if any(b.name in used for b in found):
+            return None
+        named = [b for b in found if HOST in b.serves]
+        if not named:
             raise self._does_not_serve(rule, str(rule.device))
-        over = " x ".join(b.name for b in cell.backends)
-        what = (
-            f"'{named.name}' (from {rule.source}) does not read memory of '{rule.device}', so {operation} is staged "
-            f"through host memory, where it goes over {over}"
-        )
-        if named.origin == "embedded" and cell.source == AUTOMATIC:
-            self._warn_once(f"horovod: backend {what}. To change that, name {named.name} for {HOST} as well.")
-            return
-        raise BackendError(
-            f"horovod: backend {what} [{cell.source}].\n"
-            "  Not falling back, because it was named explicitly.\n"
-            f"  fix: name {cell.backends[0].name} for {rule.device}.{operation}, or {named.name} for "
-            f"{HOST}.{operation} too"
-        )
+        reaching = [b for b in named if b.spans_hosts or not several_hosts(self.world)]
+        if not reaching:
+            raise self._one_host(named[0], rule)
+        return reaching[0]
 
     def _table(self, device: str, routes: Iterable[Usable]) -> Usable | None:
         """The backend that opens the devices: one that moves their data, else one that was named, else any."""
@@ -282,7 +284,10 @@ class Choice:
         failed: list[tuple[int, BackendError]] = []
         for position, name in enumerate(rule.names):
             try:
-                found.append(self.stock.usable(name, rule.source, len(rule.names) == 1))
+                backend = self.stock.usable(name, rule.source, len(rule.names) == 1)
+                if level.soft:
+                    self._check_launcher(backend)
+                found.append(backend)
             except BackendError as error:
                 failed.append((position, error))
         if level.soft:
@@ -301,6 +306,17 @@ class Choice:
                     )
         return found
 
+    def _check_launcher(self, backend: Usable) -> None:
+        """What an image's variable names must not end a job that was started in a way in which it cannot work."""
+        world = self.world
+        if world is None or len(world.hosts) == 1 or not backend.launchers:
+            return
+        if world.launcher not in backend.launchers:
+            raise BackendUnavailable(
+                f"horovod: backend '{backend.name}' ({backend.origin}) works in jobs that are started by "
+                f"{_either(backend.launchers)}, and this one was started by {world.launcher}"
+            )
+
     def _of_legacy(self, rule: Rule, found: list[Usable]) -> list[Usable]:
         """For HOROVOD_GPU_*, backends that serve accelerators; what else is named there is left over from elsewhere."""
         if rule.device != ACCELERATORS:
@@ -313,6 +329,17 @@ class Choice:
                     "Unset the variable, or name a backend for the device type in HOROVOD_BACKEND."
                 )
         return [b for b in found if _device_types(b)]
+
+    def _tell_legacy_without_effect(self, types: Sequence[str]) -> None:
+        """HOROVOD_GPU_*, of a backend for other accelerators than this job has."""
+        for level in self.levels:
+            for rule in level.rules if level.soft and types else ():
+                found = self._of(rule, level, None) if rule.device == ACCELERATORS else []
+                if found and not any(set(_device_types(b)) & set(types) for b in found):
+                    self._warn_once(
+                        f"horovod: {rule.source}={found[0].name} is ignored: the backend serves "
+                        f"{', '.join(_device_types(found[0]))}, and the devices here are {', '.join(types)}."
+                    )
 
     def _does_not_serve(self, rule: Rule, device: str) -> BackendError:
         backend = self._of(rule, Level("", (rule,)), None)[0]
@@ -335,12 +362,9 @@ class Choice:
             _log.warning("%s", text)
 
 
-def reason(error: BaseException) -> str:
-    """An error in one line: what happened and, where that is told apart, why."""
-    first, *rest = str(error).splitlines() or [type(error).__name__]
-    cause = next((line.removeprefix("  cause: ") for line in rest if line.startswith("  cause: ")), "")
-    first = first.removeprefix("horovod: ").rstrip(".")
-    return f"{first}: {cause.partition('        ')[0].rstrip('.')}" if cause else first
+def _either(names: Sequence[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _device_types(backend: Usable) -> list[str]:
@@ -356,4 +380,4 @@ def _skipped(rule: Rule, error: BackendError, stock: Any) -> str:
     return f"horovod: {rule.source}={rule.names[0]} is ignored: {why}"
 
 
-__all__ = ["Choice", "Plan", "Selection", "choose", "reason", "with_names"]
+__all__ = ["Choice", "Plan", "Selection", "choose", "with_names"]

@@ -10,6 +10,8 @@ import logging
 from collections.abc import MutableMapping
 
 from hvd_core.backends import discovery, loading, messages, options, registry
+from hvd_core.backends.abi_numbers import COLLECTIVE, DTYPE, REDUCTION
+from hvd_core.backends.candidate import WHEEL
 from hvd_core.backends.describing import ProbeFailed
 from hvd_core.backends.descriptor import Unavailable
 from hvd_core.backends.errors import (
@@ -19,7 +21,9 @@ from hvd_core.backends.errors import (
     BackendNotInstalled,
     BackendUnavailable,
 )
-from hvd_core.backends.plan import AUTOMATIC, COLLECTIVES, Usable
+from hvd_core.backends.installed_backend import InstalledBackend
+from hvd_core.backends.messages import reason
+from hvd_core.backends.plan import AUTOMATIC, Usable
 from hvd_core.backends.rules import HOST, VARIABLE
 from hvd_core.config.plugins_toml import PluginsConfig
 
@@ -37,6 +41,8 @@ class Stock:
         self.environ, self.config = environ, config
         self.unusable: dict[str, BackendError] = {}
         """What the automatic choice has passed over, by name."""
+        self.unused_between = ""
+        """Why of_launcher() has passed over what it found."""
         self._known: dict[str, Usable | BackendError] = {}
         self._automatic: list[Usable] | None = None
 
@@ -65,28 +71,44 @@ class Stock:
         if self._automatic is None:
             self._automatic = []
             scores: dict[str, int] = {}
-            for backend in registry.installed():
-                if backend.candidate.origin != "wheel" or any(
-                    u.name == backend.name for u in self._automatic
-                ):
-                    continue
+            for name in self._wheels():
                 try:
-                    self._check_policy(backend.name, AUTOMATIC)  # before anything of it is imported
-                    pinned = registry.lookup(backend.name, "", self._pin(backend.name))
-                    if pinned.automatic and any(d != HOST for d in pinned.devices):
-                        usable = self.usable(backend.name, AUTOMATIC)
-                        scores[usable.name] = _score(usable)  # a call into it, which may fail
+                    backend = self._described(name)
+                    if (
+                        backend.automatic
+                        and not backend.launchers
+                        and any(d != HOST for d in backend.devices)
+                    ):
+                        usable = self.usable(name, AUTOMATIC)
+                        scores[name] = _score(usable)  # a call into it, which may fail
                         self._automatic.append(usable)
                 except BackendError as error:
-                    self.unusable[backend.name] = error
-                    if isinstance(error, (BackendDescribeError, BackendLoadError)):
-                        discovery.passed_over(backend.name, error)
+                    self.unusable[name] = error
+                    _tell_if_broken(name, error)
             self._automatic.sort(key=lambda b: (-b.priority, -scores[b.name], b.name))
         return self._automatic
 
+    def of_launcher(self, launcher: str) -> list[Usable]:
+        """What may be chosen automatically between hosts because it belongs to the jobs of ``launcher``, the best first.
+        Looks for wheels; probes and loads those that say so."""
+        found = []
+        for name in self._wheels():
+            try:
+                backend = self._described(name)
+                if not backend.automatic or launcher not in backend.launchers:
+                    continue
+            except BackendError:
+                continue  # it may be anything; the choice for devices tells it
+            try:
+                found.append(self.usable(name, AUTOMATIC))
+            except BackendError as error:
+                _tell_if_broken(name, error)
+                self.unused_between = f"{launcher} started this job, but {reason(error)}"
+        return sorted(found, key=lambda b: (-b.priority, b.name))
+
     def names(self) -> list[str]:
         """All backends that are installed."""
-        return [b.name for b in registry.installed()]
+        return [b.name for b in discovery.installed()]
 
     def policy(self) -> str:
         """The site's file with its allow and deny; "" where it says nothing."""
@@ -94,17 +116,27 @@ class Stock:
 
     def describe_installed(self) -> str:
         """``shm, tcp (embedded), x (hvd-backend-x 0.3.0)``, for messages."""
-        return registry.describe_installed(registry.installed())
+        return messages.list_installed(b.candidate for b in discovery.installed())
+
+    def _wheels(self) -> list[str]:
+        """The names that wheels offer, each once."""
+        wheels = (b.name for b in discovery.installed() if b.candidate.origin == WHEEL)
+        return list(dict.fromkeys(wheels))
+
+    def _described(self, name: str) -> InstalledBackend:
+        """A wheel's backend that nobody has named. Raises BackendVetoed before anything of it is imported."""
+        self._check_policy(name, AUTOMATIC)
+        return discovery.lookup(name, "", self._pin(name))
 
     def _pin(self, name: str) -> str | None:
         pin = self.config.backend(name).distribution
         return pin.value if pin else None
 
-    def _find(self, name: str, source: str) -> registry.InstalledBackend:
+    def _find(self, name: str, source: str) -> InstalledBackend:
         near = next((b for b in registry.local() if b.name == name), None)
         try:
             # What needs no looking is not looked for.
-            backend = near or registry.lookup(name, source, self._pin(name))
+            backend = near or discovery.lookup(name, source, self._pin(name))
         except BackendNotInstalled as error:
             if type(error) is not BackendNotInstalled or self._pin(name):
                 raise
@@ -127,7 +159,7 @@ class Stock:
                 f"  installed: {self.describe_installed()}"
             )
 
-    def _load(self, backend: registry.InstalledBackend, source: str, alone: bool) -> Usable:
+    def _load(self, backend: InstalledBackend, source: str, alone: bool) -> Usable:
         settings = self.config.backend(backend.name)
         options.export(backend.name, settings, self.environ)
         answer = backend.probe(self.config.probe_timeout_s)
@@ -153,8 +185,14 @@ class Stock:
             spans_hosts=backend.spans_hosts and "ONE_HOST" not in facts["caps"],
             automatic=backend.automatic,
             priority=backend.priority,
+            launchers=backend.launchers,
             options=tuple(facts["options"]),
         )
+
+
+def _tell_if_broken(name: str, error: BackendError) -> None:
+    if isinstance(error, (BackendDescribeError, BackendLoadError)):
+        discovery.passed_over(name, error)
 
 
 def _score(backend: Usable) -> int:
@@ -163,5 +201,5 @@ def _score(backend: Usable) -> int:
 
     if not backend.serves:
         return 0
-    float32, total = 7, 0  # the interface's numbers
-    return int(query_backend(*backend.library, COLLECTIVES["allreduce"], float32, total)["score"])
+    question = COLLECTIVE["allreduce"], DTYPE["float32"], REDUCTION["sum"]
+    return int(query_backend(*backend.library, *question)["score"])

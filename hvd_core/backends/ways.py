@@ -7,11 +7,13 @@ and of what all ranks share.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from hvd_core.backends.abi_numbers import COLLECTIVES
 from hvd_core.backends.errors import BackendUnavailable
-from hvd_core.backends.plan import AUTOMATIC, COLLECTIVES, Selection, Usable, Ways
+from hvd_core.backends.plan import AUTOMATIC, Selection, Usable, Ways
 
 
 class OneHostOnly(BackendUnavailable):
@@ -61,12 +63,21 @@ def host_ways(
     levels = tuple(c for c in COLLECTIVES if (natural if asked.get(c) is None else asked[c]))
     if within is None or within.name == between.name or not levels:
         return Ways(None, outer)
+    if between.launchers and not homogeneous(world):
+        # A rank beyond the smallest host's number would not take part between hosts, and never start the library of the
+        # launcher, which starts on all ranks together.
+        return Ways(None, outer)
     return Ways(Selection(within, outer.source), outer, levels, within_alone=natural)
 
 
 def several_hosts(world: Any) -> bool:
     """Whether a job's ranks are on more than one host; ``world`` None is a job of one process."""
     return world is not None and len(set(world.hosts)) > 1
+
+
+def homogeneous(world: Any) -> bool:
+    """Whether all hosts have the same number of ranks."""
+    return len(set(Counter(world.hosts).values())) == 1
 
 
 def spread(world: Any) -> str:
@@ -87,4 +98,4 @@ def one_host_only(backend: Usable, source: str, world: Any, installed: str, alon
     )
 
 
-__all__ = ["COLLECTIVES", "OneHostOnly", "Ways", "host_ways", "one_host_only", "several_hosts", "spread"]
+__all__ = ["OneHostOnly", "Ways", "homogeneous", "host_ways", "one_host_only", "several_hosts", "spread"]

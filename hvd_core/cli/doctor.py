@@ -18,7 +18,7 @@ from hvd_core.cli.survey import config, export, pinned
 
 if TYPE_CHECKING:
     from hvd_core.backends.candidate import Problem
-    from hvd_core.backends.registry import InstalledBackend
+    from hvd_core.backends.installed_backend import InstalledBackend
 
 _STYLES = {BAD: "red", NOTE: "yellow", SKIPPED: "dim"}
 _SOURCE = "hvd plugin doctor"
@@ -113,7 +113,7 @@ def _files() -> Step:
 def examine(name: str, settings: Any, opening: bool = True, named: bool = True) -> list[Step]:
     """The phases of one backend, up to the first that fails. ``settings`` None: plugins.toml could not be read. That one
     does not work on this machine is bad only when it was ``named``."""
-    from hvd_core.backends import discovery, registry
+    from hvd_core.backends import discovery
 
     steps: list[Step] = []
     pin = pinned(name, settings) if settings is not None else None
@@ -133,7 +133,7 @@ def examine(name: str, settings: Any, opening: bool = True, named: bool = True) 
             return [*steps, Step(name, "policy", NOTE, f"may not be used here: {veto}")]
         if settings is not None:
             export(settings, name)
-        backend = registry.lookup(name, _SOURCE, pin)
+        backend = discovery.lookup(name, _SOURCE, pin)
         steps.append(_described(backend))
         steps.append(_probed(backend, settings.probe_timeout_s if settings is not None else 5.0))
         if steps[-1].verdict == BAD:

@@ -8,22 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-# In the order of the ABI's numbers.
-COLLECTIVES = (
-    *("allreduce", "reduce", "broadcast", "allgather", "reducescatter"),
-    *("alltoall", "send", "recv", "barrier"),
-)
-DTYPES = (
-    *("uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64"),
-    *("bool", "bfloat16", "float8_e4m3fn", "float8_e5m2", "uint32", "uint64"),
-)
-REDUCTIONS = ("sum", "prod", "min", "max", "avg")
+from hvd_core.backends.abi_numbers import COLLECTIVE, DTYPES, REDUCING, REDUCTIONS, UNSERVED
 
 SHOWN = ("allreduce", "reduce", "reducescatter", "broadcast", "allgather", "alltoall", "barrier")
 NATIVE, EMULATED, NONE = "NATIVE", "EMULATED", "-"
-
-_REDUCING = ("allreduce", "reduce", "reducescatter")
-_UNSERVED = 0
 
 
 def served(query: Callable[[int, int, int], dict[str, Any]]) -> list[dict[str, Any]]:
@@ -32,13 +20,13 @@ def served(query: Callable[[int, int, int], dict[str, Any]]) -> list[dict[str, A
     """
     rows = []
     for name in SHOWN:
-        coll = COLLECTIVES.index(name)
+        coll = COLLECTIVE[name]
         for dtype, type_name in enumerate(DTYPES):
             if name == "barrier" and dtype:
                 continue
-            for op, op_name in enumerate(REDUCTIONS if name in _REDUCING else ("",)):
+            for op, op_name in enumerate(REDUCTIONS if name in REDUCING else ("",)):
                 answer = query(coll, dtype, op)
-                native = answer["support"] != _UNSERVED
+                native = answer["support"] != UNSERVED
                 rows.append(
                     {
                         "collective": name,
@@ -56,7 +44,7 @@ def served(query: Callable[[int, int, int], dict[str, Any]]) -> list[dict[str, A
 def _composed(name: str, dtype: str, op: str) -> str:
     """What the engine makes of an operation that the backend lacks: 8-bit floats are moved and not reduced, and there is
     no average of truth values."""
-    impossible = name in _REDUCING and (dtype.startswith("float8") or (dtype == "bool" and op == "avg"))
+    impossible = name in REDUCING and (dtype.startswith("float8") or (dtype == "bool" and op == "avg"))
     return NONE if impossible else EMULATED
 
 

@@ -39,12 +39,13 @@ def run(options: argparse.Namespace) -> int:
 
 def gather(name: str) -> Shown:
     """Collect it all. Raises BackendNotInstalled, BackendDescribeError."""
-    from hvd_core.backends import loading, registry
+    from hvd_core.backends import discovery, loading
     from hvd_core.backends.descriptor import Available
+    from hvd_core.backends.installed_backend import ABI
     from hvd_core.backends.options import LIBRARY
 
     settings = config()
-    backend = registry.lookup(name, _SOURCE, pinned(name.lower(), settings))
+    backend = discovery.lookup(name, _SOURCE, pinned(name.lower(), settings))
     export(settings, backend.name)
     descriptor = {
         "name": backend.name,
@@ -57,10 +58,11 @@ def gather(name: str) -> Shown:
         "priority": backend.priority,
         "automatic": backend.automatic,
         "spans_hosts": backend.spans_hosts,
+        "launchers": list(backend.launchers),
         "requires": list(backend.descriptor.requires) if backend.descriptor else [],
         "library": "" if backend.descriptor and backend.descriptor.python else str(backend.library),
         "python": (backend.descriptor and backend.descriptor.python) or "",
-        "abi": list(backend.descriptor.abi) if backend.descriptor else list(registry.ABI),
+        "abi": list(backend.descriptor.abi) if backend.descriptor else list(ABI),
         "veto": settings.vetoed_by(backend.name) or "",
     }
     answer = backend.probe(settings.probe_timeout_s)
@@ -116,6 +118,7 @@ def _print(shown: Shown) -> None:
         ("provides", ", ".join(d["provides"])),
         ("chosen automatically", f"priority {d['priority']}" if d["automatic"] else "never"),
         ("reaches other hosts", "yes" if d["spans_hosts"] else "no"),
+        ("belongs to jobs of", ", ".join(d["launchers"])),
         ("requires", ", ".join(d["requires"])),
         ("library", d["library"] or d["python"]),
         ("site policy", d["veto"]),

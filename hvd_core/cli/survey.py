@@ -10,7 +10,7 @@ from hvd_core.backends.candidate import WHEEL, Candidate, Problem
 from hvd_core.backends.errors import BackendDuplicate, BackendError, BackendNotInstalled
 
 if TYPE_CHECKING:
-    from hvd_core.backends.registry import InstalledBackend
+    from hvd_core.backends.installed_backend import InstalledBackend
     from hvd_core.config.plugins_toml import PluginsConfig
 
 AVAILABLE, UNAVAILABLE, BROKEN = "available", "unavailable", "broken"
@@ -77,7 +77,7 @@ def survey(settings: PluginsConfig, probing: bool = True) -> tuple[list[Row], li
 
 def _wheel(candidate: Candidate, settings: PluginsConfig, probing: bool) -> Row:
     from hvd_core.backends import discovery
-    from hvd_core.backends.registry import WheelBackend
+    from hvd_core.backends.installed_backend import WheelBackend
 
     row = _known(candidate)
     try:

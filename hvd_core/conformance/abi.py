@@ -19,6 +19,8 @@ RETRYABLE, COMM_DEAD, DEVICE_DEAD = 1, 2, 4
 NO_DEADLINE = 2**63 - 1
 MEM_DEVICE, MEM_PINNED, MEM_HOST, MEM_MANAGED, MEM_REGISTERED = range(1, 6)
 UNSERVED, NATIVE, EMULATED = range(3)
+EVENT_TIMING = 1
+COLL_AGREED = 1
 CAPS = {
     "STREAM": 1,
     "REQUEST": 2,
@@ -33,7 +35,7 @@ CAPS = {
 }
 CAP_STREAM, CAP_REQUEST, CAP_VECTORED, CAP_GROUP_SAME, CAP_GROUP_MIXED, CAP_ABORT = 1, 2, 4, 8, 16, 32
 CAP_ONE_HOST, CAP_MEM_HOST, CAP_MEM_DEVICE, CAP_PROCESS_LOCAL = 64, 128, 256, 512
-BFLOAT16, FLOAT8, FLOAT8_E5M2 = 10, 11, 12
+BFLOAT16, FLOAT8 = 10, 11
 DTYPES = {
     "uint8": 0,
     "int8": 1,
@@ -121,6 +123,7 @@ class CommArgs(C.Structure):
         ("device", P),
         ("deadline_ns", C.c_int64),
         ("notify_token", P),
+        ("device_api", P),
     ]
 
 
@@ -155,6 +158,7 @@ class CollCaps(C.Structure):
         ("alignment", C.c_uint32),
         ("flags", C.c_uint32),
         ("max_count", C.c_uint64),
+        ("pack_below", C.c_uint64),
     ]
 
 
@@ -176,7 +180,7 @@ class DeviceProps(C.Structure):
         ("free_bytes", C.c_uint64),
         ("total_bytes", C.c_uint64),
         ("numa_node", C.c_int32),
-        ("reserved0", C.c_int32),
+        ("flags", C.c_int32),
         ("alignment", C.c_uint32),
         ("batch_limit", C.c_uint32),
         ("pci", C.c_char * 32),
@@ -260,4 +264,5 @@ class BackendApi(C.Structure):
         ("comm", C.POINTER(CommApi)),
         ("options", C.POINTER(OptionRow)),
         ("option_count", C.c_uint64),
+        ("info", _slot(C.c_char_p, P, C.POINTER(C.c_uint64), ERR)),
     ]

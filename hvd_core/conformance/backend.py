@@ -60,6 +60,12 @@ class Host:
         self.logged: list[tuple[int, str]] = []
         self.threads: list[str] = []
         self.notified: list[int] = []
+        self.tokens: set[int] = set()  # what communicators were given as notify_token
+        self.phases: list[tuple] = []  # (communicator, seq, phase, begin_end)
+        # Threads that have announced themselves, those of ours that call the backend, and what others have called.
+        self.entered: set[int] = set()
+        self.callers: set[int] = set()
+        self.unannounced: list[str] = []
         self.keys: list[tuple[str, str]] = []  # ("set" or "del", key), in order
         self._store, self._prefix = store, f"HOROVOD_BACKEND_{name.upper()}_"
         self._scopes: dict[int, str] = {}
@@ -71,9 +77,9 @@ class Host:
         self.table.store_add = abi.STORE_ADD(self._add)
         self.table.store_del = abi.STORE_DEL(self._del)
         self.table.option = abi.OPTION(self._option)
-        self.table.thread_enter = abi.THREAD_ENTER(lambda role: self.threads.append((role or b"").decode()))
-        self.table.activity = abi.ACTIVITY(lambda *_: None)
-        self.table.notify = abi.NOTIFY(lambda token: self.notified.append(token or 0))
+        self.table.thread_enter = abi.THREAD_ENTER(self._thread_enter)
+        self.table.activity = abi.ACTIVITY(self._activity)
+        self.table.notify = abi.NOTIFY(self._notify)
 
     def scope(self, prefix: str) -> int:
         """What a communicator gets for ``store``: keys below ``prefix``."""
@@ -82,13 +88,38 @@ class Host:
             self._scopes[token] = prefix
             return token
 
+    def token(self) -> int:
+        """A notify_token for one more communicator."""
+        with self._lock:
+            self.tokens.add(0x7000 + len(self.tokens))
+            return 0x7000 + len(self.tokens) - 1
+
+    def _called(self, slot: str) -> None:
+        thread = threading.get_native_id()
+        if thread not in self.entered and thread not in self.callers:
+            self.unannounced.append(f"{slot} is called by a thread that has not announced itself")
+
+    def _thread_enter(self, role: bytes | None) -> None:
+        self.entered.add(threading.get_native_id())
+        self.threads.append((role or b"").decode())
+
+    def _activity(self, comm: int | None, seq: int, phase: bytes | None, begin_end: int) -> None:
+        self._called("activity")
+        self.phases.append((comm, seq, (phase or b"").decode(errors="replace"), begin_end))
+
+    def _notify(self, token: int | None) -> None:
+        self._called("notify")
+        self.notified.append(token or 0)
+
     def _log(self, level: int, file: bytes, line: int, text: bytes) -> None:
+        self._called("log")
         self.logged.append((level, (text or b"").decode(errors="replace")))
 
     def _key(self, store: int | None, key: bytes) -> str:
         return f"{self._scopes[store or 0]}/{key.decode()}"
 
     def _set(self, store, key, p, n, error):
+        self._called("store_set")
         return self._answer(error, lambda: self._put(self._key(store, key), C.string_at(p, n)))
 
     def _put(self, key: str, value: bytes) -> None:
@@ -96,6 +127,8 @@ class Host:
         self._store.set(key, value)
 
     def _get(self, store, key, p, n, deadline_ns, error):
+        self._called("store_get")
+
         def get():
             left = (deadline_ns - time.monotonic_ns()) / 1e9 if deadline_ns else 60.0
             value = self._store.get(self._key(store, key), max(0.0, min(left, 3600.0)))
@@ -163,6 +196,7 @@ class Backend:
             self.library = C.CDLL(self.path, mode=os.RTLD_NOW | os.RTLD_LOCAL)
             self.entry = ENTRY(("hvd_backend_entry_v1", self.library))
         table, error = C.POINTER(BackendApi)(), new(Error)
+        self.host.callers.add(threading.get_native_id())
         code = self.entry(C.byref(self.host.table), C.byref(table), C.byref(error))
         if code != OK:
             raise BackendFailure("hvd_backend_entry_v1", code, error)
@@ -185,6 +219,7 @@ class Backend:
     def call(self, table: str, slot: str, *args: Any, allowed: tuple[int, ...] = (OK,)) -> int:
         """Calls a slot with an error struct added. Raises BackendFailure for an answer that is not allowed."""
         error = new(Error)
+        self.host.callers.add(threading.get_native_id())
         code = getattr(getattr(self, table), slot)(*args, C.byref(error))
         if code not in allowed:
             raise BackendFailure(slot, code, error)

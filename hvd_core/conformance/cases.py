@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -54,8 +53,8 @@ class Case:
 
 _CASES: dict[str, Case] = {}
 _PARTS = (
-    *("lint", "lint_description", "devices", "device_work", "collectives", "moves", "rules", "ordering", "failure"),
-    *("recovery", "sanity"),
+    *("lint", "lint_description", "devices", "device_work", "collectives", "moves", "rules", "several", "ordering"),
+    *("marked", "host_calls", "failure", "recovery", "sanity"),
 )  # fmt: skip
 
 
@@ -166,11 +165,6 @@ class Kit:
         if self.backend.comm is None:
             raise Skip("the backend has no communicator table; hvd-core moves its memory over other backends")
 
-    def need_ranks(self, least: int) -> None:
-        """Skips the case with fewer ranks."""
-        if self.size < least:
-            raise Skip(f"needs {least} ranks; start the kit with -np {least}")
-
     def need_device(self, *slots: str) -> DeviceSpace:
         """The device, opened. Skips the case without a device table or one of the slots."""
         if self.backend.device is None:
@@ -214,15 +208,18 @@ class Kit:
         tag: str = "",
         parent: Comm | None = None,
     ) -> Comm | None:
-        """A new communicator of ``members`` (all ranks); None on a rank that is not one of them. Split off ``parent``.
+        """A new communicator of ``members`` (all ranks); None on a rank that is not one of them. Split off ``parent``,
+        which takes every rank of it.
 
         All ranks call it, in the same order. Destroyed at the end of the case. Raises BackendFailure.
         """
         self._turn += 1
         members = list(range(self.size)) if members is None else list(members)
-        if self.rank not in members:
-            return None
         prefix = f"comm/{self._case}/{self._turn}{tag}"
+        if self.rank not in members:
+            if parent is not None:
+                parent.decline_split(prefix, deadline(self.limit(seconds)))
+            return None
         made = Comm(
             self.backend,
             space,
@@ -239,11 +236,6 @@ class Kit:
     def forget(self, comm: Comm) -> None:
         """The case destroys this communicator itself."""
         self._made.remove(comm)
-
-    @staticmethod
-    def open_files() -> int:
-        """How many descriptors this process has."""
-        return len(os.listdir("/proc/self/fd"))
 
     @staticmethod
     def pause(seconds: float) -> None:

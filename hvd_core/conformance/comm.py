@@ -119,7 +119,10 @@ class Comm:
         args.key, args.store = prefix.encode(), backend.host.scope(prefix)
         args.ranks, args.hosts, args.rank, args.size = ranks, host_list, self.rank, size
         args.device, args.deadline_ns = space.device, until
-        self.identifier = self._identifier(until)
+        args.notify_token = backend.host.token()
+        if space.device:
+            args.device_api = C.addressof(backend.device)
+        self.identifier = self._identifier(until) if parent is None else None
         if self.identifier is not None:
             args.id, args.id_bytes = C.cast(self.identifier, P), len(self.identifier)
         self.handle = P()
@@ -135,6 +138,17 @@ class Comm:
                 raise Failed("create_test still answers INPROGRESS 5 s after the deadline")
             time.sleep(0.0005)
         C.memset(C.byref(args, C.sizeof(abi.Hdr)), 0xEE, C.sizeof(args) - C.sizeof(abi.Hdr))
+
+    def decline_split(self, prefix: str, until: int) -> None:
+        """What a rank does for a split of this communicator in which it is in no part. Raises BackendFailure."""
+        args, handle = new(CommArgs), P()
+        args.key, args.store = prefix.encode(), self.backend.host.scope(prefix)
+        args.device, args.deadline_ns = self.space.device, until
+        if self.space.device:
+            args.device_api = C.addressof(self.backend.device)
+        self.backend.call("comm", "split", self.handle, C.byref(args), C.byref(handle))
+        if handle.value is not None:
+            raise Failed("split gave a communicator to a rank that asked to be in none")
 
     def _identifier(self, until: int):
         backend = self.backend
@@ -155,11 +169,12 @@ class Comm:
     def enqueue(
         self, coll: int, dtype: int, ins: Sequence[Region] = (), outs: Sequence[Region] = (), op: int = 0,
         counts: Sequence[int] = (), root: int = 0, peer: int = 0, pre: float = 0.0, post: float = 0.0,
-        in_counts=None, out_counts=None, seconds: float = 20.0, stream: P | None = None,
+        in_counts=None, out_counts=None, seconds: float = 20.0, stream: P | None = None, flags: int = 0,
     ) -> tuple[P, int]:  # fmt: skip
         """The bare call of collective: (request, deadline). Raises BackendFailure."""
         args, n = new(CollArgs), max(len(ins), len(outs))
         args.coll, args.dtype, args.op, args.root, args.peer, args.n_bufs = coll, dtype, op, root, peer, n
+        args.flags = flags
         args.prescale, args.postscale = pre, post
         args.deadline_ns = until = deadline(seconds)
         self.seq += 1

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,6 +43,10 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--cases", action="append", default=[], metavar="MODULE", help="a module with cases of your own"
     )
+    p.add_argument(
+        "--env", action="append", default=[], metavar="NAME=VALUE",
+        help="a variable for the ranks; {rank} in VALUE is each one's own number",
+    )  # fmt: skip
     p.add_argument("--quick", action="store_true", help="smaller counts and fewer repetitions")
     p.add_argument("--patience", type=float, default=1.0, metavar="X", help="multiplies every time limit (1)")
     p.add_argument(
@@ -89,6 +94,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.list:
         report.print_list(chosen)
         return 0
+    odd = [text for text in options.env if "=" not in text.lstrip("=")]
+    if odd:
+        print(f"horovod: conformance: --env takes NAME=VALUE, not '{odd[0]}'", file=sys.stderr)
+        return 2
     if not options.backend or options.np < 1:
         p.print_usage(sys.stderr)
         print("horovod: conformance: name a backend, such as shm, and at least one rank", file=sys.stderr)
@@ -97,7 +106,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from hvd_core.conformance.launched import serve_or_lead
 
         return serve_or_lead(options, lambda ranks: run(options, chosen, ranks))
+    try:
+        _restart_as_a_job(options, sys.argv[1:] if arguments is None else arguments)
+    except LookupError as problem:
+        print(f"horovod: conformance: {problem}", file=sys.stderr)
+        return 3
     return run(options, chosen)
+
+
+def _restart_as_a_job(options: argparse.Namespace, arguments: Sequence[str]) -> None:
+    """Does not return for an installed backend whose ranks have to be started by a launcher of its own: this process
+    becomes that launcher. Raises LookupError when there is none. One rank needs no launcher, and is no job inside of one.
+    """
+    if options.np == 1:
+        return
+    from hvd_core.backends.errors import BackendError
+    from hvd_core.conformance.resolve import resolve
+
+    try:
+        descriptor = resolve(options.backend).descriptor
+    except (BackendError, ImportError, AttributeError):
+        return  # run() says what is wrong
+    if descriptor is None or descriptor.launch is None:
+        return
+    words = [*descriptor.launch(options.np), sys.executable, "-m", "hvd_core.conformance", *arguments]
+    # Launchers that give their ranks a terminal give it no size and no taste.
+    environment = {"COLUMNS": str(shutil.get_terminal_size((160, 24)).columns), **os.environ}
+    if not sys.stdout.isatty():
+        environment.setdefault("NO_COLOR", "1")
+    sys.stdout.flush()
+    os.execvpe(words[0], words, environment)
 
 
 def _export_options(name: str) -> None:
@@ -125,8 +163,9 @@ def run(options: argparse.Namespace, chosen: list, ranks=None) -> int:
     printer = report.Table(target, size, options.verbose, quiet=options.json == "-")
     results = []
     with Session(
-        target, size, modules=options.cases, quick=options.quick, patience=options.patience, ranks=ranks
-    ) as session:
+        target, size, modules=options.cases, quick=options.quick, patience=options.patience, ranks=ranks,
+        environment=dict(text.split("=", 1) for text in options.env),
+    ) as session:  # fmt: skip
         for case in chosen:
             result = session.run(case.name)
             results.append(result)

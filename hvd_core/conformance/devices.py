@@ -333,7 +333,7 @@ def _elapsed(kit: Kit, space: DeviceSpace, stream: P) -> None:
         return
     call, pair, elapsed = kit.backend.call, (P(), P()), C.c_int64(-1)
     for event in pair:
-        call("device", "event_create", space.device, 0, C.byref(event))
+        call("device", "event_create", space.device, abi.EVENT_TIMING, C.byref(event))
         call("device", "event_record", event, stream)
     space.sync(stream)
     call("device", "event_elapsed_ns", *pair, C.byref(elapsed))

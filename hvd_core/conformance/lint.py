@@ -11,7 +11,7 @@ from hvd_core.backends.slots import slots
 from hvd_core.conformance import abi
 from hvd_core.conformance.abi import CAPS, OK, CollArgs, CollCaps, Error, new
 from hvd_core.conformance.alone import Bare
-from hvd_core.conformance.backend import has_slot
+from hvd_core.conformance.backend import code_name, has_slot
 from hvd_core.conformance.cases import case
 
 ENTRY = "hvd_backend_entry_v1"
@@ -54,7 +54,7 @@ def _check_header(bare: Bare, table, what: str, least: int) -> None:
 @case("L0.tables", "headers, required slots, groups of slots", ranks=0)
 def tables(bare: Bare) -> None:
     backend = bare.backend
-    _check_header(bare, backend.api, "backend table", C.sizeof(abi.BackendApi))
+    _check_header(bare, backend.api, "backend table", abi.BackendApi.info.offset + 8)
     bare.expect(backend.comm or backend.device, "there is neither a device table nor a communicator table")
     for which, struct in (("device", abi.DeviceApi), ("comm", abi.CommApi)):
         table = getattr(backend, which)
@@ -165,6 +165,41 @@ def options(bare: Bare) -> None:
         )
         bare.expect(doc.strip(), f"option '{name}' does not say what it does")
         bare.expect(row.fallback is not None, f"option '{name}' has no default; \"\" means none")
+
+
+@case("L0.facts", "info tells a fact as text with its size, or that it is not known", ranks=0)
+def facts(bare: Bare) -> None:
+    api = bare.backend.api
+    if not has_slot(api, "info"):
+        bare.skip("the backend tells no facts about its library")
+
+    def ask(key: bytes, room: int) -> tuple[int, int, bytes]:
+        text, n = C.create_string_buffer(b"\xee" * (room + 1), room + 1), C.c_uint64(room)
+        code = api.info(key, text, C.byref(n), C.byref(new(Error)))
+        bare.expect(
+            text.raw[room] == 0xEE, f"info('{key.decode()}') writes beyond the {room} bytes it was given"
+        )
+        return code, n.value, text.raw
+
+    known = []
+    for key in (b"library", b"threads", b"device_memory", b"no-such-fact"):
+        asked = f"info('{key.decode()}')"
+        code, size, text = ask(key, 65536)
+        if code in (abi.UNAVAILABLE, abi.UNSUPPORTED):
+            continue
+        bare.expect(code == OK, f"{asked} answered {code_name(code)}")
+        bare.expect(
+            0 < size <= 65536 and text.find(b"\0") == size - 1,
+            f"{asked} says that its text has {size} bytes, which is not where it ends",
+        )
+        known.append(key.decode())
+        code, needed, _ = ask(key, 0)
+        bare.expect(
+            code == abi.INVALID and needed == size,
+            f"{asked} without room answered {code_name(code)} and {needed}; it needs {size}",
+        )
+    bare.expect("no-such-fact" not in known, "info knows a fact that nobody has heard of")
+    bare.note("facts", ", ".join(known) or "none known before a communicator is there")
 
 
 def _environment() -> list[bytes]:

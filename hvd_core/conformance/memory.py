@@ -51,10 +51,6 @@ class Region:
             raise Failed(f"wrote outside of a buffer of {self.nbytes} bytes: {where}")
         return raw[self.offset : self.offset + self.nbytes].copy().view(dtype)
 
-    def untouched(self) -> bool:
-        """Whether the payload is still poisoned. Raises Failed for the guards."""
-        return bool((self.read() == _POISON).all())
-
 
 class Space:
     """Makes regions. ``kind`` is host or device, ``name`` the device type."""

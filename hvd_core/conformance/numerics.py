@@ -10,26 +10,10 @@ import functools
 
 import numpy as np
 
+from hvd_core.backends.abi_numbers import DTYPE, REDUCTION
 from hvd_core.conformance.abi import AVG, MAX, MIN, PROD, SUM
 
-OPS = {"sum": SUM, "prod": PROD, "min": MIN, "max": MAX, "avg": AVG}
-NUMBERS = {
-    "uint8": 0,
-    "int8": 1,
-    "uint16": 2,
-    "int16": 3,
-    "int32": 4,
-    "int64": 5,
-    "float16": 6,
-    "float32": 7,
-    "float64": 8,
-    "bool": 9,
-    "bfloat16": 10,
-    "float8_e4m3fn": 11,
-    "float8_e5m2": 12,
-    "uint32": 13,
-    "uint64": 14,
-}
+OPS, NUMBERS = REDUCTION, DTYPE
 _STORED = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
 # Unit roundoff and the smallest positive number: what one rounding may cost.
 ROUNDING = {

@@ -132,6 +132,7 @@ def producer_consumer(kit: Kit) -> None:
     dtype, alignment = plain_type(kit)
     if not kit.backend.caps & abi.CAP_MEM_DEVICE:
         kit.skip("the communicators read host memory, where there is no work in streams")
+    kit.need_device()
     space = kit.device_space()
     comm, stream = kit.comm(space), space.new_stream()
     busy = Slow(kit, space)

@@ -28,7 +28,8 @@ class CommonCases:
 
     ``backend``: its name, or "module:Class" of one in Python. ``library``: a path to try instead of what is installed.
     ``ranks``: how many processes. ``quick``: smaller counts. ``patience``: multiplies time limits. ``extra``: modules
-    with cases of one's own. ``environment``: variables for the ranks, such as the backend's options.
+    with cases of one's own. ``environment``: variables for the ranks, such as the backend's options; {rank} in a value is
+    each one's own number.
     """
 
     backend: ClassVar[str] = ""
@@ -66,6 +67,7 @@ class CommonCases:
             for name, value in cls.environment.items():
                 patch.setenv(name, value)
             settings = {"modules": cls.extra, "quick": cls.quick, "patience": cls.patience}
+            settings["environment"] = cls.environment
             stack.session = stack.enter_context(
                 Session(resolve(cls.backend, cls.library), cls.ranks, **settings)
             )

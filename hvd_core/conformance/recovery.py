@@ -120,7 +120,7 @@ def split(kit: Kit) -> None:
     for space in kit.spaces():
         parent = kit.comm(space)
         # Another order of ranks than the parent's, and not all of them.
-        for members in ([kit.size - 1, 0], list(reversed(range(kit.size)))):
+        for members in ([kit.size - 1, 0], list(reversed(range(kit.size))), [kit.size - 1]):
             child = kit.comm(space, members, tag="split", parent=parent)
             if child is not None:
                 _use(kit, child, 1)

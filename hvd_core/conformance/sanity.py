@@ -46,7 +46,7 @@ def bandwidth(kit: Kit) -> None:
     dtype, alignment = plain_type(kit)
     width = stored(dtype).itemsize
     nbytes = at_most(kit, dtype, ((4 if kit.quick else 16) << 20) // width) * width
-    from hvd_core.backends.registry import lookup
+    from hvd_core.backends.discovery import lookup
 
     one_host = len(set(kit.hosts)) == 1
     host_name = "shm" if one_host else "tcp"

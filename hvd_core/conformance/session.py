@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hvd_core.bootstrap import StoreServer
 from hvd_core.bootstrap.auth import new_secret
@@ -31,12 +31,15 @@ class RanksBroken(RuntimeError):
 
 
 class LocalRanks:
-    """``size`` processes of this machine."""
+    """``size`` processes of this machine. ``environment``: variables for them; {rank} in a value is each one's own."""
 
     can_restart = True
 
-    def __init__(self, target: Target, size: int, **settings) -> None:
+    def __init__(
+        self, target: Target, size: int, environment: Mapping[str, str] | None = None, **settings
+    ) -> None:
         self.target, self.size, self.settings = target, size, settings
+        self.environment = dict(environment or {})
         self._secret = new_secret()
         self._server = StoreServer(secret=self._secret)
         self._processes: list[subprocess.Popen] = []
@@ -57,9 +60,10 @@ class LocalRanks:
         environment.setdefault("OMP_NUM_THREADS", "1")
         for rank in range(self.size):
             errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by stop)
+            mine = {name: value.replace("{rank}", str(rank)) for name, value in self.environment.items()}
             process = subprocess.Popen(
                 [sys.executable, "-m", "hvd_core.conformance.worker"],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environment, bufsize=0,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, bufsize=0, env=environment | mine,
             )  # fmt: skip
             self._processes.append(process)
             self._errors.append(errors)
@@ -159,15 +163,18 @@ class Session:
 
     def __init__(
         self, target: Target, size: int = 4, *, modules: Sequence[str] = (), quick: bool = False,
-        patience: float = 1.0, ranks=None,
+        patience: float = 1.0, ranks=None, environment: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         from hvd_core.conformance.cases import all_cases
 
         self.cases = {c.name: c for c in all_cases(modules)}
         self.target, self.patience, self.modules = target, patience, modules
         self._bare = None
-        self.ranks = ranks or LocalRanks(target, size, modules=list(modules), quick=quick, patience=patience)
+        self.ranks = ranks or LocalRanks(
+            target, size, environment, modules=list(modules), quick=quick, patience=patience
+        )
         self._serial, self._broken, self._over = 0, "", ""
+        self._missing: str | None = None  # until the backend's probe was asked
 
     def __enter__(self) -> Session:
         return self
@@ -176,6 +183,18 @@ class Session:
         self.ranks.close()
         if self._bare is not None:
             self._bare.close()
+
+    def unavailable(self) -> str:
+        """Why the backend says itself that it cannot work on this machine; "" when it does not say that."""
+        if self._missing is None:
+            from hvd_core.backends.describing import ProbeFailed, probe
+            from hvd_core.backends.descriptor import Unavailable
+
+            descriptor = self.target.descriptor
+            answer = probe(descriptor, 5.0) if descriptor is not None else None
+            said = isinstance(answer, Unavailable) and not isinstance(answer, ProbeFailed)
+            self._missing = answer.reason if said else ""
+        return self._missing
 
     def run(self, name: str) -> Result:
         """Runs one case to its verdict. KeyError for a case that does not exist."""
@@ -186,6 +205,8 @@ class Session:
             return Result(name, SKIPPED, f"needs {case.ranks} ranks; start the kit with -np {case.ranks}")
         if self._over:
             return Result(name, SKIPPED, self._over)
+        if missing := self.unavailable():
+            return Result(name, SKIPPED, f"unavailable here: {missing}")
         if case.kills and not self.ranks.can_restart:
             return Result(
                 name, SKIPPED, "kills ranks, and the launcher would end the job; run the kit without it"

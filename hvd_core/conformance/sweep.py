@@ -55,7 +55,8 @@ def sweep(
         for dtype in NUMBERS:
             for op in ops or ("",):
                 what = " ".join(filter(None, (dtype, op, f"[{space.name}]")))
-                caps = kit.backend.query(coll, NUMBERS[dtype], OPS.get(op, 0), kit.size, varying)
+                # This communicator's answer: without one, query tells what the backend serves at best.
+                caps = kit.backend.query(coll, NUMBERS[dtype], OPS.get(op, 0), kit.size, varying, comm.handle)
                 if dtype == "bool" and op == "avg":
                     if caps.support != abi.UNSERVED:
                         kit.row(what, FAIL, "declared, and the ABI has no average of bool")

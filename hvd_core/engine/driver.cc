@@ -22,9 +22,11 @@ using observe::now_ns;
 
 namespace {
 
-constexpr int64_t kDataSliceNs = 1'000'000;     // longest sleep in the backend before the links are read again
-constexpr int64_t kWatchPeriodNs = 20'000'000;  // how often a driver that does not sleep looks for deaths
-constexpr int64_t kRetryFlushNs = 200'000;      // a neighbour's full ring or socket is tried again so soon
+constexpr int64_t kDataSliceNs = 1'000'000;  // longest sleep in the backend before the links are read again
+// How often a driver that does not sleep looks for deaths. Some launchers kill the survivors within milliseconds; the
+// word about who has died should be out by then.
+constexpr int64_t kWatchPeriodNs = 1'000'000;
+constexpr int64_t kRetryFlushNs = 200'000;  // a neighbour's full ring or socket is tried again so soon
 constexpr int64_t kBackgroundSpinNs = 5'000;
 
 void relax() {
@@ -78,7 +80,10 @@ bool Engine::drive_once(bool execute) {
     executor_->abort();
     if (executor_->creating()) executor_->clear();
   }
-  if (closing_ && !stopped() && executor_->idle() && !executor_->outstanding() && node_->flushed()) stop(closing_text_);
+  if (closing_ && !stopped() && executor_->idle() && !executor_->outstanding() && node_->flushed()) {
+    tell_through();
+    stop(closing_text_);
+  }
   return any;
 }
 
@@ -264,7 +269,7 @@ void Engine::check_watched() {
     // What it said before it went still counts: it may have left in good order.
     while (node_->step(now_ns())) {
     }
-    if (!node_->is_closed() && !node_->is_aborted()) node_->abort(who(peer) + " died");
+    if (!node_->is_closed() && !node_->is_aborted()) lost(who(peer) + " died");
     node_->forget(peer);
     if (closing_ && !stopped()) link_lost(peer, "died");
   }

@@ -150,6 +150,8 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   bool stopped() const { return stopped_.load(std::memory_order_acquire); }
   const EngineConfig& config() const { return config_; }
   const data::Backends& backends() const { return backends_; }
+  // The one of this name that moves data in this job or opens devices; null if there is none.
+  std::shared_ptr<plugin::Backend> backend(const std::string& name) const;
 
  private:
   struct Command {
@@ -168,6 +170,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   void set_added(control::SetId set, const std::vector<int32_t>& members, control::RequestToken request) override;
   void set_removed(control::SetId set, control::RequestToken request) override;
   void link_lost(control::Rank peer, const std::string& why) override;
+  void lost(const std::string& cause);
   // data::Executor::Events
   void completed(const queue::RequestRef& request) override;
   void enqueued(const queue::RequestRef& request, const plugin::MarkRef& end) override;
@@ -192,6 +195,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   void end(const queue::RequestRef& request, const std::string* error);
   void free_name(const queue::Request& request);
   void fail_everything(const std::string& text);
+  void tell_through();
   void stop(const std::string& text);
   std::string who(int32_t rank) const;
 
@@ -244,6 +248,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   queue::RequestRef join_request_;
   bool closing_ = false, closed_ = false;
   std::string closing_text_;
+  int32_t left_first_ = -1;
   int64_t next_stall_check_ = control::kNever, next_watch_ns_ = 0;
   // The backend reported an abort or a lost peer; the control plane should soon say who and why.
   int64_t cause_due_ = control::kNever;

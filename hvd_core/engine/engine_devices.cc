@@ -45,6 +45,17 @@ std::string Engine::why_not_served(const std::string& device_type) const {
          "to host memory.";
 }
 
+std::shared_ptr<plugin::Backend> Engine::backend(const std::string& name) const {
+  std::vector<std::shared_ptr<plugin::Backend>> all{backends_.local, backends_.global};
+  all.insert(all.end(), backends_.host_routes.begin(), backends_.host_routes.end());
+  for (const auto& [type, plan] : backends_.devices) {
+    all.push_back(plan->table());
+    all.insert(all.end(), plan->routes().begin(), plan->routes().end());
+  }
+  const auto at = std::find_if(all.begin(), all.end(), [&](const auto& b) { return b && b->name() == name; });
+  return at == all.end() ? nullptr : *at;
+}
+
 std::shared_ptr<plugin::Device> Engine::device_of(const queue::Tensor& tensor) const {
   if (forked_) check_usable();  // the device is the parent's, too
   const auto plan = backends_.devices.find(tensor.device_type);

@@ -98,12 +98,17 @@ void Engine::set_removed(control::SetId set, control::RequestToken token) {
 void Engine::closed(control::Rank by, const std::string& text) {
   closing_ = true;  // the rest happens when the executor is through with what was agreed before
   closing_text_ = text;
+  left_first_ = by;
+  if (by != config_.rank) closing_text_ += " " + who(by) + " was the first to leave.";
   observe::log(Level::Debug, "shutdown begun by " + who(by));
 }
 
 void Engine::broken(int32_t code, const std::string& why) {
   executor_->clear();
-  if (node_->is_closed()) return executor_->abort();  // no word goes over the links any more
+  if (node_->is_closed()) {  // no word goes over the links any more
+    observe::log(Level::Debug, "failed during shutdown: " + why);
+    return executor_->abort();
+  }
   if (node_->is_aborted()) return;
   std::string text = "rank " + std::to_string(config_.rank) + ": " + why;
   if (code != HVD_E_ABORTED && code != HVD_E_REMOTE) return node_->abort(text);
@@ -117,7 +122,15 @@ void Engine::link_lost(control::Rank peer, const std::string& why) {
   if (node_->is_closed())
     end_due_ = std::min(end_due_, observe::now_ns() + kEndGraceNs);
   else
-    node_->abort(who(peer) + " is gone: " + why);
+    lost(who(peer) + " is gone: " + why);
+}
+
+// What a rank sees for itself it says at once. The requests tell it too, through Python, but a launcher such as mpirun
+// may end this process before that is printed.
+void Engine::lost(const std::string& cause) {
+  if (node_->is_aborted()) return;
+  if (!stopped()) observe::log(Level::Error, cause + "; the job ends");
+  node_->abort(cause);
 }
 
 void Engine::aborted(const std::string& cause) {
@@ -135,7 +148,15 @@ void Engine::fail_everything(const std::string& text) {
   join_request_.reset();
 }
 
+// The process that serves the store keeps it for the others until they have said this (hvd_core/bootstrap/world.py).
+void Engine::tell_through() {
+  if (store_) store_->count(config_.job + "/through");
+}
+
 void Engine::stop(const std::string& text) {
+  if (closing_ && !live_.empty() && left_first_ != config_.rank)
+    observe::log(Level::Error, who(left_first_) + " has left the job; what waits for it here fails: " +
+                                   std::to_string(live_.size()) + (live_.size() == 1 ? " operation" : " operations"));
   {
     std::lock_guard lock(stop_mutex_);
     if (stop_text_.empty()) stop_text_ = text;

@@ -44,10 +44,11 @@ SOFT_LINES, HARD_LINES = 400, 700
 
 
 def sources(folder: Path, *suffixes: str) -> Iterator[Path]:
-    """Files below `folder` that end in one of `suffixes` (all text files of ours when none is given)."""
+    """Files below `folder` that end in one of `suffixes` (all text files of ours when none is given); nothing built."""
     suffixes = suffixes or (".py", *CXX_SUFFIXES, ".txt", ".toml")
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.suffix in suffixes and "__pycache__" not in path.parts:
+        inside = path.relative_to(folder).parts
+        if path.is_file() and path.suffix in suffixes and not {"__pycache__", "build"} & set(inside):
             yield path
 
 

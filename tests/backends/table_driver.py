@@ -109,6 +109,7 @@ class Backend:
                 time.sleep(0.002)
                 continue
             if len(value) > n[0]:
+                n[0] = len(value)
                 return INVALID
             C.memmove(p, value, len(value))
             n[0] = len(value)

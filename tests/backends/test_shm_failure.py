@@ -8,9 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from launchers import left_in_shared_memory
 
-from abi_ctypes import ABORTED, ALLREDUCE, AVG, BARRIER, COMM_DEAD, INVALID, REMOTE, TIMEOUT
-from table_driver import Backend, BackendFailure, Comm, failure
+from abi_ctypes import ABORTED, ALLREDUCE, BARRIER, COMM_DEAD, INVALID, REMOTE, TIMEOUT
+from busy_abort import busy_abort
+from table_driver import Backend, Comm, failure
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -84,27 +86,8 @@ def test_abort_reaches_everybody(ranks, count, aborter, threads):
     assert ranks(3, aborted, count, aborter, threads=threads) == [ABORTED] * 3
 
 
-def busy_abort(comm):
-    """Operations back to back while another thread aborts: every one either completes or says ABORTED."""
-    a = np.ones(200_000, np.float32)
-    timer = threading.Timer(0.3, comm.abort)
-    if comm.rank == 0:
-        timer.start()
-    done = 0
-    try:
-        while True:
-            comm.run(ALLREDUCE, [a], [a], op=AVG)
-            done += 1
-            assert (a == 1).all()
-    except BackendFailure as error:
-        assert error.code == ABORTED, str(error)
-    if comm.rank == 0:
-        timer.join()  # it may still be inside abort, and destroy comes next
-    return done
-
-
 def test_abort_in_flight(ranks):
-    assert min(ranks(2, busy_abort)) > 0
+    assert min(ranks(2, busy_abort, ABORTED)) > 0
 
 
 def test_create_refuses_two_hosts_and_no_rank(library, tmp_path):
@@ -135,5 +118,5 @@ def test_nothing_is_left_behind(ranks, tmp_path):
     before = set(os.listdir("/dev/shm"))
     for mapped, inherited, after in ranks(2, leaves_nothing):
         assert mapped > 0 and inherited == 0 and after == 0
-    assert set(os.listdir("/dev/shm")) <= before
+    assert left_in_shared_memory(before) == []
     assert list(tmp_path.iterdir()) == [], "keys of the rendezvous are deleted after use"

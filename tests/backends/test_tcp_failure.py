@@ -11,14 +11,14 @@ import pytest
 from abi_ctypes import (
     ABORTED,
     ALLREDUCE,
-    AVG,
     BARRIER,
     BROADCAST,
     COMM_DEAD,
     REMOTE,
     TIMEOUT,
 )
-from table_driver import BackendFailure, failure
+from busy_abort import busy_abort
+from table_driver import failure
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -131,28 +131,9 @@ def test_abort_reaches_everybody(ranks, count, aborter, threads):
     assert ranks(3, aborted, count, aborter, threads=threads) == wanted
 
 
-def busy_abort(comm):
-    """Operations back to back while another thread aborts: every one either completes or fails as a whole."""
-    a = np.ones(200_000, np.float32)
-    timer = threading.Timer(0.3, comm.abort)
-    if comm.rank == 0:
-        timer.start()
-    done = 0
-    try:
-        while True:
-            comm.run(ALLREDUCE, [a], [a], op=AVG)
-            done += 1
-            assert (a == 1).all()
-    except BackendFailure as error:
-        assert error.code == (ABORTED if comm.rank == 0 else REMOTE), str(error)
-    if comm.rank == 0:
-        timer.join()
-    return done
-
-
 @pytest.mark.parametrize("size", [2, 3])
 def test_abort_in_flight(ranks, size):
-    assert min(ranks(size, busy_abort)) > 0
+    assert min(ranks(size, busy_abort, REMOTE)) > 0
 
 
 def leaves_early(comm):
@@ -204,8 +185,9 @@ def idle(comm):
 
 
 def test_neither_idling_nor_waiting_uses_a_processor(ranks):
+    threads = threading.active_count()  # some may be left over from other tests
     assert max(ranks(3, idle)) < 0.2
-    assert threading.active_count() == 1
+    assert threading.active_count() <= threads
 
 
 def no_threads(comm):

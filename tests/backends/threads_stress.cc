@@ -11,6 +11,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <string>
 #include <thread>
 #include <vector>
@@ -33,8 +34,10 @@ hvd_rc store_get(void*, const char* key, void* p, uint64_t* n, int64_t, hvd_erro
     const std::lock_guard<std::mutex> lock(g_mutex);
     const auto found = g_values.find(key);
     if (found == g_values.end()) continue;
-    std::memcpy(p, found->second.data(), found->second.size());
+    const uint64_t room = *n;
     *n = found->second.size();
+    if (*n > room) return HVD_E_INVALID;
+    std::memcpy(p, found->second.data(), *n);
     return HVD_OK;
   }
 }
@@ -45,6 +48,7 @@ hvd_rc option(const char* key, char* text, uint64_t* n) {
   *n = 1;
   return HVD_OK;
 }
+void thread_enter(const char*) {}
 void log_line(int32_t, const char*, int32_t, const char* text) { std::fprintf(stderr, "%s\n", text); }
 
 struct Rank {
@@ -81,6 +85,10 @@ struct Rank {
     hvd_comm_args args = {};
     args.hdr.struct_size = sizeof args;
     args.key = "stress";
+    std::vector<int32_t> members(static_cast<size_t>(size)), hosts(members.size());
+    std::iota(members.begin(), members.end(), 0);
+    args.ranks = members.data();
+    args.hosts = hosts.data();
     args.rank = rank;
     args.size = size;
     expect(api->create(&args, &comm, &error) == HVD_OK, "create");
@@ -125,6 +133,7 @@ int main(int argc, char** argv) {
   host.store_get = store_get;
   host.store_del = store_del;
   host.option = option;
+  host.thread_enter = thread_enter;
   const hvd_backend_api* table = nullptr;
   const auto entry = reinterpret_cast<hvd_backend_entry_fn>(dlsym(library, "hvd_backend_entry_v1"));
   if (entry(&host, &table, nullptr) != HVD_OK) return 1;

@@ -138,3 +138,14 @@ def test_resnet50_has_its_161_parameters():
             count *= dim
         elements += count
     assert elements == 25_557_032
+
+
+@pytest.mark.slow
+def test_gpu_script_runs_on_the_simulated_device(bench):
+    """Its figures say that they are simulated; on a GPU, tests/gpu/run.sh runs it."""
+    pytest.importorskip("torch_gcu", reason="`make test` installs backends/eccl_stub/torch_gcu")
+    found, done = bench("gpu.py", "--device=gcu", "--quick", "--rounds=1", "-np=2")
+    assert found["simulated"] and "SIMULATED" in done.stdout
+    assert set(found["parts"]) == {"overhead", "packing", "step"}
+    assert all("failed" not in part for part in found["parts"].values()), found["parts"]
+    assert found["parts"]["step"]["ms"]["ours"][0] > 0

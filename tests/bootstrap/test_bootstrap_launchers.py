@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from launchers import first_by
 
 from bootstrap_job import RANK_PROGRAM, check_healthy, reports, start
 
@@ -48,6 +49,7 @@ def test_mpirun_through_a_wrapper_script(mpirun):
 
 
 @pytest.mark.mpi
+@first_by("openmpi")
 def test_mpirun_missing_rank_is_named(mpirun):
     # Rank 0 stays away longer than rank 1 waits; then rank 0 misses rank 1.
     script = 'case "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" in 0) sleep 4;; esac; exec "$@"'

@@ -4,13 +4,14 @@ import os
 import secrets
 import socket
 import subprocess
-import threading
 
 import pytest
 
-from hvd_core.bootstrap import BootstrapError, BootstrapTimeout, mpi_rendezvous
+from hvd_core.bootstrap import BootstrapError, mpi_rendezvous
+from hvd_core.bootstrap import desk as desk_module
+from hvd_core.bootstrap.desk import Desk
 from hvd_core.bootstrap.identity import Identity
-from hvd_core.bootstrap.rendezvous import _ask_rank_zero, _Desk
+from hvd_core.bootstrap.membership import MembersDisagree, select
 from hvd_core.bootstrap.wire import Deadline
 
 SECRET = bytes(range(32))
@@ -23,15 +24,26 @@ def point():
     return "\0hvd-test-" + secrets.token_hex(8)
 
 
+def part(rank, members, size=4):
+    """The identity of the launcher's ``rank`` in a job of ``members``."""
+    return select(Identity(rank, size), members)
+
+
 @pytest.fixture
-def desk(point):
-    desk = _Desk(point, 3, STORE, SECRET)
-    yield desk
-    desk.close()
+def open_desk(point):
+    desks = []
+
+    def open_one(identity=Identity(0, 3), offer=(STORE, SECRET)):
+        desks.append(Desk(point, identity, offer))
+        return desks[-1]
+
+    yield open_one
+    for desk in desks:
+        desk.close()
 
 
-def ask(point, rank=1, size=3, seconds=5):
-    return _ask_rank_zero(point, Identity(rank, size), Deadline(seconds))
+def ask(point, identity=Identity(1, 3), seconds=5):
+    return desk_module.ask(point, identity, Deadline(seconds))
 
 
 def as_nobody(script, *arguments):
@@ -51,62 +63,75 @@ def as_nobody(script, *arguments):
     )
 
 
-def test_each_rank_is_told_where_the_store_is(point, desk):
-    assert ask(point, 1) == (STORE, SECRET)
-    assert ask(point, 2) == (STORE, SECRET)
+def test_each_rank_is_told_where_the_store_is(point, open_desk):
+    open_desk()
+    for rank in (1, 2):
+        answer = ask(point, Identity(rank, 3))
+        assert (answer["store"], answer["secret"]) == (STORE, SECRET.hex())
 
 
-def test_rank_zero_may_come_late(point):
-    opened = []
-    timer = threading.Timer(0.3, lambda: opened.append(_Desk(point, 3, STORE, SECRET)))
-    timer.start()
-    assert ask(point) == (STORE, SECRET)
-    timer.join()
-    opened[0].close()
+def test_nobody_there_is_no_answer(point):
+    assert ask(point) is None
 
 
-def test_rank_zero_that_never_comes_is_named(point):
-    with pytest.raises(BootstrapTimeout, match=r"rank 0 has not shown up on this host within 0\.3 s"):
-        ask(point, seconds=0.3)
+def test_a_job_of_another_size_is_turned_away(point, open_desk):
+    open_desk()
+    assert "says it is rank 1 of 4, but rank 0 belongs to a job of 3" in ask(point, Identity(1, 4))["error"]
 
 
-def test_a_job_of_another_size_is_turned_away(point, desk):
-    with pytest.raises(BootstrapError, match="says it is rank 1 of 4, but rank 0 belongs to a job of 3"):
-        ask(point, 1, 4)
+def test_a_rank_cannot_be_there_twice(point, open_desk):
+    open_desk()
+    with pytest.raises(BootstrapError, match=r"meeting point of rank 0 .*: was rank 0 started twice"):
+        open_desk()
 
 
-def test_rank_zero_cannot_be_there_twice(point, desk):
-    with pytest.raises(BootstrapError, match="was rank 0 started twice"):
-        _Desk(point, 3, STORE, SECRET)
-
-
-def test_a_second_process_with_the_same_rank_is_turned_away(point, desk):
-    assert ask(point, 1) == (STORE, SECRET)
+def test_a_second_process_with_the_same_rank_is_turned_away(point, open_desk):
+    open_desk()
+    assert ask(point)["store"] == STORE
     child = os.fork()
     if child == 0:
-        try:
-            ask(point, 1)
-        except BootstrapError as error:
-            os._exit(7 if "rank 1 is already taken by process" in str(error) else 8)
-        os._exit(9)
+        error = ask(point).get("error", "")
+        os._exit(7 if "rank 1 is already taken by process" in error else 8)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
-def test_garbage_at_the_meeting_point_is_ignored(point, desk):
-    for greeting in (b"", b"x" * 16, os.urandom(64)):
+def test_only_those_who_wait_for_the_same_ranks_are_told_where_the_store_is(point, open_desk):
+    desk = open_desk(part(0, [0, 1]))
+    assert ask(point, part(1, [0, 1])) == {"members": (0, 1), "store": STORE, "secret": SECRET.hex()}
+    # These do not wait for each other: one of the two may yet come.
+    assert ask(point, part(2, [2, 0])) == {"members": (0, 1)} and desk.trouble is None
+
+
+def test_a_list_that_contradicts_is_told_on_either_side(point, open_desk):
+    desk = open_desk(part(0, [0, 1]))
+    early = Deadline(5)
+    assert ask(point, part(1, [1, 0])) == {"members": (0, 1)}
+    assert isinstance(desk.trouble, MembersDisagree)
+    assert "rank 0: [0, 1]; rank 1: [1, 0]" in str(desk.trouble)
+    # From now on whoever has been waiting is told why in vain, and whoever comes later, for another attempt, nothing.
+    with pytest.raises(MembersDisagree, match=r"rank 0: \[0, 1\]; rank 1: \[1, 0\]"):
+        desk_module.ask(point, part(1, [0, 1]), early)
+    assert ask(point, part(1, [0, 1])) is None
+    assert ask(point, part(1, None)) is None
+
+
+def test_garbage_at_the_meeting_point_is_ignored(point, open_desk):
+    open_desk()
+    for greeting in (b"", b"x" * 16, b"x" * 32, os.urandom(64), b"hvdmeet2" + b"\xff" * 24):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.connect(point)
             sock.sendall(greeting)
-    assert ask(point) == (STORE, SECRET)
+    assert ask(point)["store"] == STORE
 
 
-def test_another_user_learns_nothing(point, desk):
+def test_another_user_learns_nothing(point, open_desk):
+    open_desk()
     script = """if True:
         import socket, struct, sys
         sock = socket.socket(socket.AF_UNIX)
         sock.connect("\\0" + sys.argv[1])
         try:
-            sock.sendall(struct.pack("<8sII", b"hvdmeet1", 1, 3))
+            sock.sendall(struct.pack("<8sd4I", b"hvdmeet2", 0.0, 1, 1, 3, 0))
             print(len(sock.recv(1000)))
         except OSError:
             print(0)
@@ -114,7 +139,7 @@ def test_another_user_learns_nothing(point, desk):
     thief = as_nobody(script, point[1:])
     out, err = thief.communicate(timeout=20)
     assert out.strip() == "0", (out, err)
-    assert ask(point) == (STORE, SECRET)
+    assert ask(point)["store"] == STORE
 
 
 def test_another_user_at_the_meeting_point_gets_nothing(point):

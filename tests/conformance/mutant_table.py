@@ -18,6 +18,8 @@ ignores_stream                eccl_stub  L3.producer_consumer
 uses_arguments_later          shm        L3.ownership
 abort_does_nothing            shm        L4.abort_idle
 leaks_descriptor              shm        L4.recreate
+skips_what_is_agreed          shm        L2.agreed
+unannounced_thread            shm        L3.host_calls
 """
 
 SLOW = """
@@ -91,8 +93,13 @@ timeout_is_success            shm        L4.deadline
 leaks_memory                  shm        L4.recreate
 leaks_thread                  shm        L4.recreate
 split_turns_ranks_around      shm        L4.split
+split_gives_everybody_one     shm        L4.split
 leaves_store_keys             shm        L4.recreate
 leaks_descriptor              eccl_stub  L4.recreate
+notifies_a_stranger           shm        L3.host_calls
+phase_never_ends              eccl_stub  L3.host_calls
+skips_what_is_agreed          eccl_stub  L2.agreed
+register_changes_memory       shm        L2.registered
 waits_in_enqueue              eccl_stub  L5.asynchronous
 syncs_before_enqueue          eccl_stub  L5.asynchronous
 """

@@ -15,7 +15,8 @@ HEADER = Path(abi.__file__).parents[1] / "include" / "hvd" / "backend_abi.h"
 
 
 @pytest.mark.parametrize(
-    ("table", "struct"), [("host", abi.HostApi), ("device", abi.DeviceApi), ("comm", abi.CommApi)]
+    ("table", "struct"),
+    [("host", abi.HostApi), ("device", abi.DeviceApi), ("comm", abi.CommApi), ("backend", abi.BackendApi)],
 )
 def test_slots_are_those_of_the_list(table, struct):
     functions = [

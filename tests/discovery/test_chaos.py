@@ -9,8 +9,8 @@ from launchers import Launcher
 
 from hvd_core.backends import installed
 from hvd_core.backends.chaos.backend import OPTIONS
+from hvd_core.backends.discovery import lookup
 from hvd_core.backends.loading import load
-from hvd_core.backends.registry import lookup
 
 VALUES = """
 import numpy as np

@@ -18,7 +18,8 @@ from hvd_core.backends import (
     discovery,
     installed,
 )
-from hvd_core.backends.registry import ABI, lookup
+from hvd_core.backends.discovery import lookup
+from hvd_core.backends.installed_backend import ABI
 from hvd_core.version import __version__
 from plugin_sites import announce
 
@@ -51,12 +52,14 @@ def refusal(site, code, **how):
 def test_a_good_one(site):
     found, descriptor = described(
         site,
-        "def describe(): return given(requires=('libx.so >= 3.1',), probe=lambda: Available('2 devices'))",
+        "def describe(): return given(requires=('libx.so >= 3.1',), launchers=('mpich',), "
+        "probe=lambda: Available('2 devices'))",
     )
     assert isinstance(descriptor, BackendDescriptor) and descriptor.requires == ("libx.so >= 3.1",)
     assert discovery.probe(descriptor) == Available("2 devices")
     backend = lookup("alpha", "x")
     assert (backend.devices, backend.provides, backend.automatic) == (("cpu",), {"comm"}, True)
+    assert backend.launchers == ("mpich",) and lookup("tcp", "x").launchers == ()
     assert backend.origin == f"{found.distribution} 0.3.0" and backend.fault() is None
 
 
@@ -103,6 +106,7 @@ def test_a_broken_import_keeps_its_cause(site):
         ("def describe(): return given(priority='high')", "priority = 'high', which is not a whole number"),
         ("def describe(): return given(requires='libx')", "requires = 'libx', which is not a tuple of texts"),
         ("def describe(): return given(spans_hosts=1)", "spans_hosts = 1, which is neither True nor False"),
+        ("def describe(): return given(launchers='mpich')", "launchers = 'mpich', which is not a tuple of"),
     ],
 )
 def test_a_descriptor_that_is_none(site, code, cause):

@@ -15,8 +15,10 @@ import hvd_core
 from hvd_core import _core
 from hvd_core.backends import BackendLoadError, BackendUnavailable, discovery, elf
 from hvd_core.backends.diagnosis import load_diagnosis
+from hvd_core.backends.discovery import lookup
+from hvd_core.backends.installed_backend import ABI
 from hvd_core.backends.loading import load
-from hvd_core.backends.registry import ABI, embedded, lookup
+from hvd_core.backends.registry import embedded
 from hvd_core.backends.slots import slots
 from plugin_sites import announce
 

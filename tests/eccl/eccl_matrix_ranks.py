@@ -1,4 +1,7 @@
-"""One rank of test_eccl_engine.py: the engine's matrix of cases on the simulated device, chosen by local_rank()."""
+"""One rank of test_eccl_engine.py: the engine's matrix of cases on a simulated device, chosen by local_rank().
+
+Of tests/nccl_backend too, whose simulator has the same words for the program's side.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ class Program(device_face.DeviceFace):
     @property
     def device(self):
         if self.made is None:
-            self.__dict__["made"] = device = device_face.Device("gcu", job["side"], True)
+            self.__dict__["made"] = device = device_face.Device(job.get("type", "gcu"), job["side"], True)
             device.ordinal = hvd.local_rank()
             device.api.device_set(device.ordinal)
             device.stream = device.api.device_stream()  # on this device

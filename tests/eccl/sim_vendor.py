@@ -1,19 +1,15 @@
 """libeccl_sim.so through ctypes: a program of the vendor's, and ranks that run it in processes of their own."""
 
 import ctypes as c
-import multiprocessing
 import os
-import signal
 import subprocess
-import time
-import traceback
 from pathlib import Path
 
 import numpy as np
+from forked import ForkedRanks
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "backends" / "eccl_stub" / "simulator"
-FORK = multiprocessing.get_context("fork")
 
 SUCCESS, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR = 0, 4, 5, 6
 SUM, PROD, MAX, MIN, AVG = range(5)
@@ -121,8 +117,13 @@ class Rank:
         return code.value, self.v.call("ecclGetLastError", self.comm).decode()
 
 
-def _rank(pipe, library, rank, size, environment, enter, body, args):
-    try:
+def run(library, size, body, *args, environment=(), timeout=60, lost=(), enter=None):
+    """body(Rank, *args) on `size` forked processes; results in rank order. Ranks in `lost` may have none.
+
+    enter(rank) is called first in each process, before the library is opened.
+    """
+
+    def work(rank, pipe):
         if enter:
             enter(rank)
         os.environ.update(environment)
@@ -130,51 +131,12 @@ def _rank(pipe, library, rank, size, environment, enter, body, args):
         if rank == 0:
             pipe.send(bytes(vendor.out("ecclGetUniqueId", type=UniqueId)))
         unique_id = UniqueId.from_buffer_copy(pipe.recv())
-        pipe.send((True, body(Rank(vendor, rank, size, unique_id), *args)))
-    except BaseException as error:
-        pipe.send((False, f"rank {rank}: {error}\n{traceback.format_exc()}"))
-    finally:
-        pipe.close()
-        os._exit(0)
+        return body(Rank(vendor, rank, size, unique_id), *args)
 
-
-def run(library, size, body, *args, environment=(), timeout=60, lost=(), enter=None):
-    """body(Rank, *args) on `size` forked processes; results in rank order. Ranks in `lost` may have none.
-
-    enter(rank) is called first in each process, before the library is opened.
-    """
-    workers = []
-    for rank in range(size):
-        mine, theirs = FORK.Pipe()
-        arguments = (theirs, library, rank, size, dict(environment), enter, body, args)
-        process = FORK.Process(target=_rank, args=arguments)
-        process.start()
-        theirs.close()
-        workers.append((process, mine))
-    end = time.monotonic() + timeout
-    results, failures = [], []
-    try:
-        unique_id = workers[0][1].recv()
+    with ForkedRanks(size, work) as ranks:
+        unique_id = ranks.pipes[0].recv()
         if isinstance(unique_id, tuple):
             raise AssertionError(unique_id[1])
-        for _, pipe in workers:
+        for pipe in ranks.pipes:
             pipe.send(unique_id)
-        for rank, (_, pipe) in enumerate(workers):
-            try:
-                if not pipe.poll(max(0.0, end - time.monotonic())):
-                    failures.append(f"rank {rank}: no result in {timeout} s")
-                    continue
-                good, value = pipe.recv()
-                (results if good else failures).append(value)
-            except EOFError:
-                results.append(None)
-                if rank not in lost:
-                    failures.append(f"rank {rank} died")
-    finally:
-        for process, _ in workers:
-            process.join(0.5)
-            if process.is_alive():
-                os.kill(process.pid, signal.SIGKILL)
-                process.join()
-    assert not failures, "\n".join(failures)
-    return results
+        return ranks.results(timeout, lost)

@@ -9,13 +9,13 @@ import time
 
 import numpy as np
 import pytest
+from forked import FORK
 
 from sim_vendor import (
     AVG,
     BFLOAT16,
     DTYPES,
     FLOAT16,
-    FORK,
     INVALID_USAGE,
     MAX,
     MIN,

@@ -339,8 +339,9 @@ def test_a_meeting_that_fails_is_said(simulator, mistake):
         "sys.exit(v.refusal('ecclCommInitRank', s.c.byref(s.c.c_void_p()), int(sys.argv[3]), id, int(sys.argv[4]))[0])"
     )
     UniqueId.hex = lambda self: bytes(self).hex()
-    folder = os.path.dirname(__file__)
-    code, text = alone(simulator, body, ECCL_SIM_TIMEOUT_S="2", PYTHONPATH=folder)
+    here = os.path.dirname(__file__)
+    paths = os.pathsep.join([here, os.path.dirname(here)])
+    code, text = alone(simulator, body, ECCL_SIM_TIMEOUT_S="2", PYTHONPATH=paths)
     if mistake == "missing":
         assert code == REMOTE_ERROR and "missing" in text
     elif mistake == "used":

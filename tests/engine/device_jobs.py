@@ -20,7 +20,10 @@ import device_face
 job = json.loads({job!r})
 name, library = job["type"], job["library"]
 device_face.configure(
-    [{{"type": name, "table": (name, library), "routes": {{c: (name, library) for c in job["routes"]}}}}],
+    [{{"type": name, "table": (name, library), "routes": {{
+        **{{c: (name, library) for c in job["routes"]}},
+        **{{int(c): tuple(pair) for c, pair in job["guests"].items()}},
+    }}}}],
     {{int(c): tuple(pair) for c, pair in job["host_routes"].items()}},
 )
 device = device_face.Device(name, library, name == "wave")
@@ -36,13 +39,16 @@ def library(device_type: str) -> str:
     return str(native_program.backend(SOURCES[device_type]))
 
 
-def start(ranks, folder, text, device_type="wave", routes=(0, 2, 3, 4, 5), host_routes=None, env=None):
-    """The launcher, running the program."""
+def start(
+    ranks, folder, text, device_type="wave", routes=(0, 2, 3, 4, 5), host_routes=None, env=None, guests=None
+):
+    """The launcher, running the program. ``guests``: (name, library) by collective, of backends that open no devices."""
     job = {
         "type": device_type,
         "library": library(device_type),
         "routes": list(routes),
         "host_routes": host_routes or {},
+        "guests": guests or {},
     }
     path = jobs.write_program(folder, text)
     before = BEFORE.format(folder=str(Path(__file__).parent), job=json.dumps(job))

@@ -9,6 +9,8 @@ import sys
 import textwrap
 from pathlib import Path
 
+from launchers import finish
+
 import hvd_core
 
 PRELUDE = """
@@ -53,18 +55,6 @@ def start(ranks: int, program: Path, env=None, arguments=(), **popen) -> subproc
         text=True,
         **popen,
     )
-
-
-def finish(job: subprocess.Popen, timeout: float, code: int = 0) -> str:
-    """What the job printed until its end; asserts that this comes in time, and on the exit code."""
-    try:
-        output, _ = job.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        job.terminate()
-        output, _ = job.communicate(timeout=15)
-        raise AssertionError(f"not finished after {timeout} s; it printed:\n{output}") from None
-    assert job.returncode == code, f"exit code {job.returncode}, expected {code}; it printed:\n{output}"
-    return output
 
 
 def run(ranks: int, folder: Path, text: str, env=None, timeout=60, code=0) -> str:

@@ -1,6 +1,7 @@
 """Compiles a C++ program of tests/engine/native with the parts of the engine that it stands on.
 
-Object files are kept in build/native, by the compiler's flags, and made again when a source or a header is newer.
+Without flags of its own a program takes the engine's library as it was built, where nothing of it is newer. Otherwise
+object files are kept in build/native, by the compiler's flags, and made again when a source or a header is newer.
 """
 
 import hashlib
@@ -21,17 +22,20 @@ COMMON += ["control/signature.cc", "observe/log.cc"]
 
 def build(name: str, engine: list[str], flags: list[str] | None = None) -> Path:
     """The program native/NAME.cc, linked with COMMON, the plugin layer and `engine`: sources such as "data/layout.cc"."""
+    library = None if flags else _engine_library()
     flags = flags or ["-O1", "-g1"]
     folder = ROOT / "build" / "native" / hashlib.sha256(" ".join(flags).encode()).hexdigest()[:8]
     folder.mkdir(parents=True, exist_ok=True)
-    parts = dict.fromkeys([*PLUGIN, *COMMON, *engine])
+    parts = () if library else dict.fromkeys([*PLUGIN, *COMMON, *engine])
     sources = [NATIVE / f"{name}.cc", *(PACKAGE / "engine" / s for s in parts)]
     headers = [p for folder in (PACKAGE, NATIVE) for p in folder.rglob("*")]
     newest_header = max(p.stat().st_mtime for p in headers if p.suffix in (".h", ".inc", ".hpp"))
     with ThreadPoolExecutor(2) as pool:
         objects = list(pool.map(lambda s: _object(s, folder, flags, newest_header), sources))
     program = folder / name
-    _run([_cxx(), *flags, *objects, "-ldl", "-pthread", "-o", program])
+    partial = program.with_suffix(f".{os.getpid()}")
+    _run([_cxx(), *flags, *objects, *filter(None, [library]), "-ldl", "-pthread", "-o", partial])
+    partial.rename(program)
     return program
 
 
@@ -53,9 +57,20 @@ def backend(source: Path, flags: list[str] | None = None) -> Path:
 
 def shm_library() -> Path:
     """The shm backend's library, as the engine finds it."""
-    from hvd_core.backends.registry import installed
+    from hvd_core.backends.discovery import installed
 
     return next(b for b in installed() if b.name == "shm").path()
+
+
+def _engine_library() -> Path | None:
+    """The engine as the build of the checkout left it, if that was after the last change to its sources."""
+    libraries = (ROOT / "build").glob("*/libhvd_engine.a")
+    built = [(p.stat().st_mtime, p) for p in libraries if "sanitize" not in p.parent.name]
+    if not built:
+        return None
+    when, library = max(built)
+    sources = (p for p in PACKAGE.rglob("*") if p.suffix in (".cc", ".h", ".inc", ".hpp"))
+    return library if when > max(p.stat().st_mtime for p in sources) else None
 
 
 def _cxx() -> str:

@@ -37,9 +37,9 @@ def check(command, env=None):
     )
 
 
-def run_emulated(flags=None, seed=1):
+def run_emulated(flags=None, seed=1, most_ranks=4):
     program = native_program.build("emulated_test", SOURCES, flags)
-    check([program, native_program.shm_library(), native_program.backend(POOR, flags), seed])
+    check([program, native_program.shm_library(), native_program.backend(POOR, flags), seed, most_ranks])
 
 
 def run_staged(flags=None):
@@ -52,8 +52,9 @@ def run_staged(flags=None):
 
 
 @pytest.mark.timeout(300)
-def test_composed_collectives_are_the_native_ones_bit_for_bit():
-    run_emulated()
+@pytest.mark.parametrize("most_ranks", [3, pytest.param(4, marks=pytest.mark.slow)])
+def test_composed_collectives_are_the_native_ones_bit_for_bit(most_ranks):
+    run_emulated(most_ranks=most_ranks)
 
 
 @pytest.mark.timeout(300)

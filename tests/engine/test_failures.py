@@ -6,6 +6,7 @@ import signal
 import time
 
 import psutil
+from launchers import left_in_shared_memory
 
 from jobs import run, start, write_program
 
@@ -27,10 +28,6 @@ def pids_of(job, count):
         if match := re.search(r"pid (\d+) (\d+)", line):
             found[int(match[1])] = int(match[2])
     return found, text
-
-
-def leftovers(before):
-    return sorted(set(os.listdir("/dev/shm")) - before)
 
 
 TRAIN = """
@@ -71,7 +68,7 @@ def killed(tmp_path, victim, ranks, env=None):
         assert re.search(rf"rank {victim} \(host .+, pid {pids[victim]}\) died", line) or env, line
     _, alive = psutil.wait_procs(family, timeout=5)
     assert not alive, alive
-    assert not leftovers(before)
+    assert not left_in_shared_memory(before)
     return output
 
 
@@ -103,7 +100,7 @@ def test_kill_of_all_ranks_leaves_nothing(tmp_path):
     assert took < 5 and job.returncode != 0
     _, alive = psutil.wait_procs(family, timeout=5)
     assert not alive
-    assert not leftovers(before)
+    assert not left_in_shared_memory(before)
 
 
 def test_an_exception_on_one_rank(tmp_path):

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 import native_program
-from hvd_core.backends.registry import installed
+from hvd_core.backends.discovery import installed
 
 # Host by rank. The last three need five ranks and more: members beyond the lanes, and lanes that serve several.
 LAYOUTS = {
@@ -25,6 +25,7 @@ LAYOUTS = {
     "round_robin_3+2": "0 1 0 1 0",
     "mixed_2+2+3": "2 0 0 1 2 1 2",
 }
+QUICK = ("2x2", "2+1", "three_hosts", "round_robin", "one_rank", "round_robin_3+2")
 NAMES = ("", "_alltoall", "_levels", "_move", "_reduce", "_scatter")
 SOURCES = [f"data/hierarchical{name}.cc" for name in NAMES]
 SOURCES += [
@@ -41,8 +42,8 @@ def library(name):
     return next(b for b in installed() if b.name == name).path()
 
 
-def run(layout, within="shm", between="shm", extent="all", flags=("-O2", "-g1")):
-    program = native_program.build("hierarchical_test", SOURCES, list(flags))
+def run(layout, within="shm", between="shm", extent="all", flags=None):
+    program = native_program.build("hierarchical_test", SOURCES, flags)
     libraries = [library(name) for name in ("shm", within, between)]
     command = [program, *libraries, extent, *LAYOUTS[layout].split()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
@@ -52,13 +53,17 @@ def run(layout, within="shm", between="shm", extent="all", flags=("-O2", "-g1"))
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "layout",
+    # The others differ from these in how many members there are. The largest is below, with fewer cases.
+    [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in LAYOUTS],
+)
 def test_every_collective_over(layout):
     run(layout)
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("layout", ["2x2", "2+1", "round_robin"])
+@pytest.mark.parametrize("layout", ["2x2", "2+1", "round_robin", "mixed_2+2+3"])
 def test_shared_memory_within_and_sockets_between(layout):
     run(layout, between="tcp", extent="few")
 

@@ -19,7 +19,13 @@ JOBS = {
 }
 
 
-@pytest.mark.parametrize("job", JOBS)
+# The smaller ones of each backend do what the larger ones do.
+SMALLER = ("shm-2", "tcp-2", "hierarchical-3")
+
+
+@pytest.mark.parametrize(
+    "job", [pytest.param(job, marks=pytest.mark.slow if job in SMALLER else []) for job in JOBS]
+)
 def test_matrix(job: str) -> None:
     ranks, subset, env = JOBS[job]
     if "shm" not in job and not has_backend("tcp"):

@@ -98,7 +98,7 @@ def test_a_factor_is_refused_only_where_joined_ranks_take_part(tmp_path):
             for op in (hvd.Min, hvd.Max, hvd.Product):
                 out = hvd.allreduce(np.ones(2), op=op, prescale_factor=2.0, process_set=pair)
                 assert out.tolist() == ([4, 4] if op == hvd.Product else [2, 2])
-                call = lambda: hvd.allreduce(np.ones(2), op=op, prescale_factor=0.0)
+                call = lambda: hvd.allreduce(np.ones(2), op=op, prescale_factor=3.0)
                 expect(hvd.HorovodInternalError, call, "is not supported while ranks have joined")
         hvd.join()
         """,

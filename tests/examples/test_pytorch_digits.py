@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from launchers import first_by
 
 pytest.importorskip("torch", reason="the example trains with torch")
 pytest.importorskip("sklearn", reason="the example's data set comes with scikit-learn")
@@ -30,7 +31,8 @@ def train(launcher, folder, *options):
     return result.stdout, float(lines[0])
 
 
-@pytest.mark.parametrize("processes", [1, 2, 4, pytest.param(3, marks=pytest.mark.slow)])
+# One process trains in test_trains_without_a_launcher, and it is the most work for one.
+@pytest.mark.parametrize("processes", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 3, 4))])
 def test_trains_under_horovodrun(processes, tmp_path):
     output, accuracy = train([*HOROVODRUN, str(processes), sys.executable], tmp_path)
     assert accuracy >= 97.0
@@ -40,9 +42,10 @@ def test_trains_under_horovodrun(processes, tmp_path):
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["checkpoint.pt", "training.png"]
 
 
+@first_by("openmpi")
 def test_trains_under_mpirun(mpirun, tmp_path):
-    output, accuracy = train([*mpirun, "-np", "2", sys.executable], tmp_path)
-    assert accuracy >= 97.0
+    output, accuracy = train([*mpirun, "-np", "2", sys.executable], tmp_path, "--epochs", "6")
+    assert accuracy >= 90.0  # that it comes to 97 % is for test_trains_under_horovodrun
     assert "2 process(es)" in output
 
 
@@ -59,8 +62,8 @@ def test_trains_under_torchrun(tmp_path):
         "--master-port",
         str(port),
     ]
-    output, accuracy = train(launcher, tmp_path)
-    assert accuracy >= 97.0
+    output, accuracy = train(launcher, tmp_path, "--epochs", "6")
+    assert accuracy >= 90.0
     assert "2 process(es)" in output
 
 
@@ -72,10 +75,11 @@ def test_trains_without_a_launcher(tmp_path):
 def test_goes_on_from_a_checkpoint(tmp_path):
     launcher = [*HOROVODRUN, "2", sys.executable]
     train(launcher, tmp_path, "--epochs", "3")
-    _, accuracy = train(launcher, tmp_path, "--epochs", "30", "--resume", "--fp16-allreduce")
-    assert accuracy >= 97.0
+    _, accuracy = train(launcher, tmp_path, "--epochs", "8", "--resume", "--fp16-allreduce")
+    assert accuracy >= 92.0
 
 
+@pytest.mark.slow  # test_killed_training.py has workers, too
 def test_trains_with_data_loader_workers(tmp_path):
     output, _ = train([*HOROVODRUN, "2", sys.executable], tmp_path, "--epochs", "2", "--workers", "1")
     assert "2 process(es)" in output

@@ -8,7 +8,7 @@ from namespaces import Network
 
 pytestmark = [pytest.mark.netns, pytest.mark.timeout(120)]
 
-TIMEOUT_S = 5
+TIMEOUT_S = 3
 MARGIN_S = 3  # for a busy machine
 # Connects; once a host has been cut off, waits for what a link between hosts says first. With "talk", something is
 # under way when it happens.

@@ -175,7 +175,14 @@ def test_a_program_that_stalls_by_its_own_fault_is_no_deadlock() -> None:
     passes([STEP + STEP, STEP])
 
 
-@pytest.mark.parametrize("mistake", ["", *BROKEN])
+# Mistakes with which the reduced space is compared in every run; the others are slow tests.
+COMPARED = ("", "start_on_guess", "define_over_poison", "overtake_join")
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [*COMPARED, *(pytest.param(m, marks=pytest.mark.slow) for m in BROKEN if m not in COMPARED)],
+)
 def test_reduction_loses_nothing(mistake: str) -> None:
     """The whole space and the reduced one agree on whether there is a mistake."""
     switches = BROKEN[mistake][0] if mistake else Switches()

@@ -65,6 +65,7 @@ print(f"TRAINED on {weights.device} by {ways['allreduce', 'npu'][0]}")
 """
 
 
+@pytest.mark.slow  # half a minute. `make test` has the flow up to here, and tests/torch on the template's device.
 def test_backend_trains(with_torch, tmp_path):
     (tmp_path / "train.py").write_text(TRAINING)
     said = with_torch.run(

@@ -40,6 +40,8 @@ def test_wheel_holds_engine_backend_contract_and_api(wheel):
         "hvd_core/bootstrap/__init__.py",
         "hvd_core/backends/__init__.py",
         "horovod/__init__.py",
+        "horovod/py.typed",
+        "hvd_core/py.typed",
         "horovod/torch/__init__.py",
         "horovod/common/__init__.py",
         "horovod/runner/launch.py",

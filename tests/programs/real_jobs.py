@@ -64,15 +64,20 @@ def _needs_who_has_joined(x: Round) -> bool:
     return isinstance(sig, str) and sig.startswith("broadcast") and int(sig.split(" ")[1]) not in x.said
 
 
-def launch(jobs: list[RealJob], ranks: int, env: dict, seconds: float, hang: float = 30) -> tuple[int, str]:
-    """(exit code, output). Code 124: the launcher itself did not come back."""
+def launch(
+    jobs: list[RealJob], ranks: int, env: dict, seconds: float, least: int = 0, hang: float = 30
+) -> tuple[int, str]:
+    """(exit code, output). Stops after so long, but not before `least` programs are done.
+
+    Code 124: the launcher itself did not come back.
+    """
     with tempfile.TemporaryDirectory(prefix="hvd-programs-") as folder:
         path = Path(folder) / "jobs"
         path.write_bytes(pickle.dumps(jobs))
         paths = [HERE, HERE.parent / "model", HERE.parent / "engine", HERE.parents[1]]
         job = subprocess.Popen(
             [sys.executable, "-m", "horovod.runner.launch", "-np", str(ranks), sys.executable]
-            + [str(HERE / "real_rank.py"), str(path), folder, str(seconds)],
+            + [str(HERE / "real_rank.py"), str(path), folder, str(seconds), str(least)],
             env={
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join([*map(str, paths), os.environ.get("PYTHONPATH", "")]),
@@ -85,7 +90,7 @@ def launch(jobs: list[RealJob], ranks: int, env: dict, seconds: float, hang: flo
             text=True,
         )
         try:
-            output, _ = job.communicate(timeout=seconds + hang + 60)
+            output, _ = job.communicate(timeout=seconds + hang + 60 + 10 * least)
         except subprocess.TimeoutExpired:
             job.terminate()
             output, _ = job.communicate(timeout=20)
@@ -93,17 +98,19 @@ def launch(jobs: list[RealJob], ranks: int, env: dict, seconds: float, hang: flo
         return job.returncode, output
 
 
-def run_for(seconds: float, first_seed: int, ranks: int, env: dict, minimise_seconds: float = 120) -> Report:
-    """Programs from that seed on, for that long."""
+def run_for(
+    seconds: float, first_seed: int, ranks: int, env: dict, least: int = 1, minimise_seconds: float = 120
+) -> Report:
+    """Programs from that seed on, for that long, and at least so many."""
     began, seed, done = time.monotonic(), first_seed, 0
-    while (left := seconds - (time.monotonic() - began)) > 0:
+    while (left := seconds - (time.monotonic() - began)) > 0 or done < least:
         jobs: list[RealJob] = []
-        while len(jobs) < min(100 * left, 3000) + 10:
+        while len(jobs) < min(100 * left, 3000) + least + 10:
             if job := prepare(seed, generate(seed, STYLE, ranks).program):
                 jobs.append(job)
             seed += 1
         left = max(1, seconds - (time.monotonic() - began))
-        code, output = launch(jobs, ranks, env, left)
+        code, output = launch(jobs, ranks, env, left, least - done)
         finished = re.findall(r"DONE (\d+) programs", output)
         if code != 0 or len(finished) != ranks:
             return Report(True, done, _explain(jobs, ranks, env, code, output, minimise_seconds))

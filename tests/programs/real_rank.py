@@ -1,8 +1,8 @@
 """One rank of a job that runs many random programs, one after another, through the NumPy face.
 
-Started by real_jobs.py through the launcher: `real_rank.py JOBS FOLDER SECONDS`. Every result is compared with what the
-sequential model says; the first mistake ends the process with code 4, a program that makes no progress with code 5,
-and a line that starts with `MISTAKE` says where. A second thread keeps the watch.
+Started by real_jobs.py through the launcher: `real_rank.py JOBS FOLDER SECONDS LEAST`. Every result is compared with
+what the sequential model says; the first mistake ends the process with code 4, a program that makes no progress with
+code 5, and a line that starts with `MISTAKE` says where. A second thread keeps the watch.
 """
 
 from __future__ import annotations
@@ -226,6 +226,7 @@ def watch(state: dict) -> None:
 def main() -> None:
     jobs = pickle.loads(Path(sys.argv[1]).read_bytes())
     folder, until = Path(sys.argv[2]), time.monotonic() + float(sys.argv[3])
+    least = int(sys.argv[4])
     state = {"at": -1, "run": None}
     threading.Thread(target=watch, args=(state,), daemon=True).start()
     hvd.init()
@@ -242,7 +243,7 @@ def main() -> None:
                 hvd.init()
             # All ranks are in the same program, have heard of the same joins, and stop together.
             joins = [] if job.ends_early else run.last_joined
-            mine = np.array([[number, *joins, time.monotonic() < until]])
+            mine = np.array([[number, *joins, number + 1 < least or time.monotonic() < until]])
             everyone = hvd.allgather(mine, name="between programs")
             (folder / f"met-{number}-{me}").touch()
             if (everyone[:, :-1] != mine[:, :-1]).any():

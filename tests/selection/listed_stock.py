@@ -8,8 +8,13 @@ from hvd_core.backends.plan import Usable
 from hvd_core.backends.rules import ladder
 from hvd_core.backends.selection import Choice
 
-ONE_HOST = SimpleNamespace(rank=0, hosts=(0, 0), host_names=("alpha", "alpha"))
-TWO_HOSTS = SimpleNamespace(rank=0, hosts=(0, 0, 1), host_names=("alpha", "alpha", "beta"))
+ONE_HOST = SimpleNamespace(rank=0, launcher="horovodrun", hosts=(0, 0), host_names=("alpha", "alpha"))
+TWO_HOSTS = SimpleNamespace(
+    rank=0, launcher="horovodrun", hosts=(0, 0, 1, 1), host_names=("alpha", "alpha", "beta", "beta")
+)
+ONE_HOST_BY_MPI, TWO_HOSTS_BY_MPI = (
+    SimpleNamespace(**{**vars(world), "launcher": "openmpi"}) for world in (ONE_HOST, TWO_HOSTS)
+)
 
 
 def backend(name, origin="embedded", serves=("cpu",), **rest):
@@ -23,7 +28,9 @@ NCCL = backend("nccl", "hvd-backend-nccl 0.3.0", ("cuda",), version="0.3.0", tab
 ECCL = backend(
     "eccl", "hvd-backend-eccl 0.3.1", ("gcu",), version="0.3.1", vendor_lib="libeccl 3.1.0", table="gcu"
 )
-MPI = backend("mpi", "hvd-backend-mpi 0.2.0", ("cpu", "cuda"), version="0.2.0", automatic=False)
+MPI = backend(
+    "mpi", "hvd-backend-mpi 0.2.0", ("cpu", "cuda"), version="0.2.0", launchers=("openmpi", "mpich")
+)
 FAR = backend("far", "hvd-backend-far 1.0", (), version="1.0", table="far")
 NEAR = backend("near", "hvd-backend-near 1.0", ("gcu",), version="1.0", table="gcu", spans_hosts=False)
 
@@ -34,6 +41,7 @@ class Stock:
     def __init__(self, *backends, failed=None):
         self.backends, self.failed = backends, failed or {}
         self.unusable = {}
+        self.unused_between = ""
         self.looked = False
 
     def usable(self, name, source, alone=False):
@@ -53,10 +61,17 @@ class Stock:
 
     def for_devices(self):
         self.looked = True
-        found = [
+        found = [b for b in self._wheels() if not b.launchers]
+        return sorted(found, key=lambda b: (-b.priority, b.name))
+
+    def of_launcher(self, launcher):
+        self.looked = True
+        return [b for b in self._wheels() if launcher in b.launchers]
+
+    def _wheels(self):
+        return [
             b for b in self.backends if b.origin != "embedded" and b.automatic and b.name not in self.failed
         ]
-        return sorted(found, key=lambda b: (-b.priority, b.name))
 
     def describe_installed(self):
         embedded = ", ".join(b.name for b in self.embedded())

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from golden_texts import golden
-from hvd_core.backends.agreement import compare, failure, statement
-from listed_stock import ECCL, MPI, SHM, TCP, TWO_HOSTS, plan
+from hvd_core.backends.agreement import compare, failure, statement, warnings
+from listed_stock import ECCL, MPI, SHM, TCP, TWO_HOSTS, TWO_HOSTS_BY_MPI, Stock, plan
 
 HOSTS = ("node01", "node01", "node02", "node02", "node03", "node03", "node04", "node04")
 NAMED = {"HOROVOD_BACKEND": "eccl"}
@@ -73,6 +73,45 @@ def test_process_sets():
     golden("disagree_sets_failed", last_differs(usual, bad))
 
 
+def test_how_each_launcher_hands_on_a_variable():
+    usual, lost = said(with_eccl(ECCL)), said(plan(SHM, TCP), {})
+    told = [
+        compare([usual, lost], HOSTS, launcher).partition("fix: ")[2]
+        for launcher in ("openmpi", "mpich", "srun", "torchrun", "pmix")
+    ]
+    assert told == [
+        "mpirun -x HOROVOD_BACKEND, or set it in every rank's environment",
+        "mpirun -genv HOROVOD_BACKEND VALUE, or set it in every rank's environment",
+        "srun --export=ALL,HOROVOD_BACKEND=VALUE, or set it in every rank's environment",
+        "set it in every rank's environment, on every host",
+        "mpirun -x HOROVOD_BACKEND, or set it in every rank's environment",
+    ]
+
+
+def test_a_switch_that_some_ranks_have_not():
+    usual, lost = (said(plan(SHM), env) for env in ({"HOROVOD_DYNAMIC_PROCESS_SETS": "true"}, {}))
+    golden("disagree_switch", compare([usual] * 6 + [lost] * 2, HOSTS, "openmpi"))
+    # Unset and what unset means are the same.
+    assert last_differs(lost, said(plan(SHM), {"HOROVOD_EMULATION": "1"})) == ""
+
+
+def test_tuning_that_differs_is_told_and_no_error():
+    usual, lost = (said(plan(SHM), env) for env in ({"HOROVOD_FUSION_THRESHOLD": "1048576"}, {}))
+    answers = [usual] * 6 + [lost] * 2
+    assert compare(answers, HOSTS, "mpich") == ""
+    golden("warn_tuning", "\n".join(warnings(answers, HOSTS, "mpich")))
+    assert warnings([usual] * 8, HOSTS, "mpich") == []
+
+
 def test_another_value_of_the_same_variable():
     one, other = (said(plan(SHM, TCP, value=v), {"HOROVOD_BACKEND": v}) for v in ("shm", "tcp"))
     golden("disagree_values", last_differs(one, other))
+
+
+def test_what_belongs_to_the_launcher_is_there_on_some_hosts_only():
+    usual = said(plan(SHM, TCP, MPI, world=TWO_HOSTS_BY_MPI), {})
+    stock = Stock(SHM, TCP)
+    stock.unused_between = (
+        "openmpi started this job, but backend 'mpi' is installed but unavailable here: no libmpi"
+    )
+    golden("disagree_launcher", last_differs(usual, said(plan(stock=stock, world=TWO_HOSTS_BY_MPI), {})))

@@ -11,7 +11,7 @@ from launchers import Launcher
 import hvd_core
 from golden_texts import golden
 from hvd_core.backends.report import BackendReport, BackendRow, report
-from listed_stock import ECCL, MPI, SHM, TCP, TWO_HOSTS, plan
+from listed_stock import ECCL, MPI, SHM, TCP, TWO_HOSTS, TWO_HOSTS_BY_MPI, Stock, plan
 
 
 def answers(backend, operation, dtype):
@@ -40,6 +40,16 @@ def test_the_table_of_everything():
         source="HOROVOD_BACKEND",
         emulated=("int64", "float64", "uint64"),
     )
+
+
+def test_a_backend_of_the_launchers_that_is_not_used():
+    stock = Stock(SHM, TCP)
+    stock.unused_between = (
+        "openmpi started this job, but backend 'mpi' is installed but unavailable here: no libmpi"
+    )
+    made = report(plan(stock=stock, world=TWO_HOSTS_BY_MPI), answers)
+    assert made.unused_between == stock.unused_between
+    golden("report_unused_between", str(made))
 
 
 def test_before_init_in_both_faces():
@@ -80,3 +90,11 @@ def test_what_init_would_raise_is_raised():
         timeout=60,
     )
     assert "BackendNotInstalled: horovod: backend 'smh' (from HOROVOD_BACKEND)" in done.stderr
+
+
+def test_what_libraries_tell_of_themselves_as_they_run():
+    told = {("mpi", "threads"): "multiple", ("mpi", "device_memory"): "cuda", ("shm", "threads"): None}
+    made = report(plan(SHM, TCP, MPI, world=TWO_HOSTS_BY_MPI), answers, fact=lambda *what: told.get(what))
+    assert made.facts == {"mpi": {"threads": "multiple", "device_memory": "cuda"}}
+    assert str(made).splitlines()[-1] == "mpi: threads multiple, device memory cuda"
+    assert report(plan(SHM, TCP), answers).facts == {}

@@ -7,8 +7,9 @@ import pytest
 
 from golden_texts import golden
 from hvd_core.backends import BackendError, BackendNotInstalled, BackendUnavailable, selection
-from hvd_core.backends.plan import COLLECTIVES
+from hvd_core.backends.abi_numbers import COLLECTIVE
 from hvd_core.backends.rules import Level, Rule
+from hvd_core.backends.ways import OneHostOnly
 from listed_stock import (
     ECCL,
     FAR,
@@ -16,9 +17,11 @@ from listed_stock import (
     NCCL,
     NEAR,
     ONE_HOST,
+    ONE_HOST_BY_MPI,
     SHM,
     TCP,
     TWO_HOSTS,
+    TWO_HOSTS_BY_MPI,
     Stock,
     chosen,
     plan,
@@ -68,7 +71,7 @@ def test_select_precedence():
     legacy = {"HOROVOD_CPU_OPERATIONS": "MPI"}
     assert of(plan(argument="shm", value="tcp", files=files, **legacy)) == ("shm", "init(backend=...)")
     assert of(plan(value="tcp", files=files, **legacy)) == ("tcp", ENV)
-    assert of(plan(files=files, **legacy)) == ("mpi", "HOROVOD_CPU_OPERATIONS")
+    assert of(plan(files=files, world=ONE_HOST_BY_MPI, **legacy)) == ("mpi", "HOROVOD_CPU_OPERATIONS")
     assert of(plan(files=files)) == ("tcp", "/u.toml:1")
     assert of(plan(files=files[1:])) == ("shm", "/s.toml:1")
     assert of(plan()) == ("shm", "automatic")
@@ -80,7 +83,8 @@ def test_select_specific_beats_broad_within_a_level_only():
         "allgather": ("mpi", ENV),
     }
     assert of(plan(value="tcp", HOROVOD_CPU_ALLGATHER="mpi")) == ("tcp", ENV)
-    operations = table(plan(HOROVOD_CPU_ALLGATHER="mpi", HOROVOD_CPU_OPERATIONS="tcp"))["cpu"]
+    legacy = {"HOROVOD_CPU_ALLGATHER": "mpi", "HOROVOD_CPU_OPERATIONS": "tcp"}
+    operations = table(plan(world=ONE_HOST_BY_MPI, **legacy))["cpu"]
     assert operations["allgather"] == ("mpi", "HOROVOD_CPU_ALLGATHER")
     assert operations["allreduce"] == ("tcp", "HOROVOD_CPU_OPERATIONS")
 
@@ -125,9 +129,9 @@ def test_select_operations_of_host_memory_by_themselves():
     assert {o: s.name for o, s in made.host_routes.items()} == {"allreduce": "tcp", "barrier": "mpi"}
     config = made.engine_config(0)
     assert config["host_routes"] == {
-        COLLECTIVES["allreduce"]: TCP.library,
-        COLLECTIVES["reduce"]: TCP.library,
-        COLLECTIVES["barrier"]: MPI.library,
+        COLLECTIVE["allreduce"]: TCP.library,
+        COLLECTIVE["reduce"]: TCP.library,
+        COLLECTIVE["barrier"]: MPI.library,
     }
     assert config["local_backend"] == SHM.library and config["global_backend"] is None
     assert plan(value="tcp,cpu.allgather=tcp").host_routes == {}
@@ -188,14 +192,13 @@ def test_devices_by_operation():
     }
     (device,) = made.engine_config(3)["devices"]
     routes = {
-        COLLECTIVES[o]: NCCL.library
-        for o in ("allreduce", "reduce", "broadcast", "alltoall", "reducescatter")
+        COLLECTIVE[o]: NCCL.library for o in ("allreduce", "reduce", "broadcast", "alltoall", "reducescatter")
     }
     assert device == {
         "type": "cuda",
         "table": NCCL.library,
         "ordinal": 3,
-        "routes": {**routes, COLLECTIVES["allgather"]: MPI.library},
+        "routes": {**routes, COLLECTIVE["allgather"]: MPI.library},
     }
 
 
@@ -217,17 +220,26 @@ def test_devices_staged_by_name():
         "staged",
         ENV,
     )
-    golden("staged_over_another", raised(BackendError, value="eccl,gcu.allreduce=mpi"))
-    golden("staged_over_a_named_one", raised(BackendError, value="eccl,cpu=mpi,gcu.allreduce=tcp"))
 
 
-def test_devices_staged_over_an_embedded_backend_that_is_not_used(caplog):
-    """What the engine recommends, DEVICE.OPERATION=tcp, works wherever nobody has chosen for host memory."""
-    assert table(plan(value="eccl,gcu.allreduce=tcp"))["gcu"]["allreduce"] == ("staged", ENV)
-    golden("staged_over_what_is_used", "\n".join(r.getMessage() for r in caplog.records))
-    caplog.clear()
+@pytest.mark.parametrize(
+    ("value", "over"),
+    [("eccl,gcu.allreduce=mpi", "mpi"), ("eccl,cpu=mpi,gcu.allreduce=tcp", "tcp")]
+    + [("eccl,gcu.allreduce=tcp", "tcp"), ("eccl,cpu=mpi,gcu.allreduce=shm", "shm")],
+)
+def test_devices_staged_over_a_named_backend_that_host_memory_does_not_go_over(value, over):
+    made = plan(value=value)
+    (device,) = made.devices
+    assert device.routes["allreduce"].name == over and device.routes["allgather"].name == "eccl"
+    (cell,) = [c for c in made.cells() if (c.device, c.operation) == ("gcu", "allreduce")]
+    assert cell.staged and [b.name for b in cell.backends] == [over]
+    assert table(made)["cpu"]["allreduce"][0] == ("mpi" if "cpu=mpi" in value else "shm")
+
+
+def test_devices_staged_between_hosts():
     assert table(plan(value="eccl,gcu.allreduce=tcp", world=TWO_HOSTS))["gcu"]["allreduce"] == ("staged", ENV)
-    assert caplog.records == []
+    with pytest.raises(OneHostOnly, match=r"'shm'.*works within one host"):
+        plan(value="eccl,cpu=tcp,gcu.allreduce=shm", world=TWO_HOSTS)
 
 
 def test_devices_that_a_named_backend_does_not_serve():
@@ -299,8 +311,42 @@ def test_legacy_keys_are_nothing_beside_horovod_backend(caplog):
     assert caplog.records == []
 
 
+def test_legacy_names_of_a_backend_for_other_devices(caplog):
+    legacy = {"HOROVOD_GPU_ALLREDUCE": "ECCL", "HOROVOD_GPU_ALLGATHER": "MPI", "HOROVOD_GPU_BROADCAST": "MPI"}
+    assert of(plan(SHM, TCP, ECCL, MPI, world=ONE_HOST_BY_MPI, **legacy), "gcu")["allgather"] == (
+        "eccl",
+        "automatic",
+    )
+    golden("legacy_of_other_devices", "\n".join(r.getMessage() for r in caplog.records))
+    caplog.clear()
+    assert list(chosen(plan(SHM, TCP, MPI, world=ONE_HOST_BY_MPI, HOROVOD_GPU_ALLGATHER="MPI"))) == ["cpu"]
+    assert caplog.records == [], "there are no devices whose choice it could be"
+
+
+def test_legacy_names_of_a_backend_that_cannot_work_in_this_launchers_jobs(caplog):
+    legacy = {
+        "HOROVOD_CPU_OPERATIONS": "MPI",
+        "HOROVOD_GPU_ALLREDUCE": "NCCL",
+        "HOROVOD_GPU_ALLGATHER": "MPI",
+    }
+    for world in (ONE_HOST, TWO_HOSTS):
+        made = plan(world=world, **legacy)
+        assert "mpi" not in [b.name for b in made.backends()]
+        assert table(made)["cuda"]["allreduce"] == ("nccl", "HOROVOD_GPU_ALLREDUCE")
+    golden("legacy_of_another_launcher", "\n".join(r.getMessage() for r in caplog.records))
+    caplog.clear()
+    made = plan(world=TWO_HOSTS_BY_MPI, **legacy)
+    assert of(made) == ("mpi", "HOROVOD_CPU_OPERATIONS")
+    assert table(made)["cuda"]["allgather"] == ("mpi", "HOROVOD_GPU_ALLGATHER")
+    assert table(made)["cuda"]["broadcast"] == ("nccl", "automatic")
+    # One process is alone in any case, and what was not baked into an image means what it says.
+    assert of(plan(world=None, **legacy)) == ("mpi", "HOROVOD_CPU_OPERATIONS")
+    assert of(plan(value="mpi")) == ("mpi", ENV)
+    assert caplog.records == []
+
+
 def test_only_rank_0_warns(caplog):
-    other = SimpleNamespace(rank=1, hosts=(0, 0), host_names=("alpha", "alpha"))
+    other = SimpleNamespace(rank=1, launcher="horovodrun", hosts=(0, 0), host_names=("alpha", "alpha"))
     assert of(plan(SHM, world=other, HOROVOD_CPU_OPERATIONS="gloo")) == ("shm", "automatic")
     assert caplog.records == []
     assert of(plan(SHM, world=ONE_HOST, HOROVOD_CPU_OPERATIONS="gloo")) == ("shm", "automatic")

@@ -1,10 +1,23 @@
 """Which way collectives on host memory go on one host and on several: names, lists, HOROVOD_HIERARCHICAL_*."""
 
+from types import SimpleNamespace
+
 import pytest
 
+from hvd_core.backends.abi_numbers import COLLECTIVES
 from hvd_core.backends.errors import BackendUnavailable
-from hvd_core.backends.plan import COLLECTIVES
-from listed_stock import MPI, ONE_HOST, SHM, TCP, TWO_HOSTS, plan
+from listed_stock import (
+    ECCL,
+    MPI,
+    ONE_HOST,
+    ONE_HOST_BY_MPI,
+    SHM,
+    TCP,
+    TWO_HOSTS,
+    TWO_HOSTS_BY_MPI,
+    Stock,
+    plan,
+)
 
 
 def ways(value, world, argument=None, allreduce=None, allgather=None):
@@ -67,3 +80,43 @@ def test_the_description_names_what_is_flat():
     assert ways("", TWO_HOSTS, None, False).describe() == (
         "shm within hosts, tcp between them (flat: allreduce)"
     )
+
+
+def test_between_hosts_goes_what_belongs_to_the_launchers_jobs():
+    made = ways("", TWO_HOSTS_BY_MPI)
+    assert names(made) == ("shm", "mpi") and made.within_alone and made.source == "automatic"
+    assert set(made.hierarchical) == set(COLLECTIVES)
+    assert names(ways("", TWO_HOSTS)) == ("shm", "tcp"), "started by horovodrun"
+    assert names(ways("tcp", TWO_HOSTS_BY_MPI)) == (None, "tcp")
+    assert names(ways("", TWO_HOSTS_BY_MPI, allreduce=False)) == ("shm", "mpi")
+    assert "allreduce" not in ways("", TWO_HOSTS_BY_MPI, allreduce=False).hierarchical
+    # A backend named for devices leaves host memory to the automatic choice.
+    made = plan(SHM, TCP, MPI, ECCL, value="eccl", world=TWO_HOSTS_BY_MPI)
+    assert names(made.ways) == ("shm", "mpi") and made.ways.source == "automatic"
+    # The site may have taken the embedded ones away.
+    assert names(plan(MPI, world=TWO_HOSTS_BY_MPI).ways) == (None, "mpi")
+    assert names(plan(SHM, MPI, world=TWO_HOSTS_BY_MPI).ways) == ("shm", "mpi")
+
+
+def test_on_hosts_with_different_numbers_of_ranks_it_takes_all_of_them():
+    """All ranks have to start a launcher's library, those too that would not take part between hosts."""
+    uneven = SimpleNamespace(
+        **{**vars(TWO_HOSTS_BY_MPI), "hosts": (0, 0, 1), "host_names": ("alpha", "alpha", "beta")}
+    )
+    for value in (None, "shm,mpi"):
+        made = plan(SHM, TCP, MPI, value=value, world=uneven).ways
+        assert made.within is None and made.between.name == "mpi"
+    assert plan(SHM, TCP, value="shm,tcp", world=uneven).ways.within.name == "shm"
+
+
+def test_on_one_host_nobody_looks_for_it():
+    stock = Stock(SHM, TCP, MPI)
+    made = plan(stock=stock, world=ONE_HOST_BY_MPI, value="cpu=shm")
+    assert names(made.ways) == ("shm", None)
+    stock.of_launcher = None  # whoever calls it fails
+    assert names(plan(stock=stock, world=ONE_HOST_BY_MPI).ways) == ("shm", None)
+    assert names(plan(stock=stock, world=None).ways) == ("shm", None)
+
+
+def test_for_devices_it_must_be_named():
+    assert [d.type for d in plan(SHM, TCP, MPI, world=TWO_HOSTS_BY_MPI).devices] == []

@@ -6,9 +6,24 @@ from types import SimpleNamespace
 import pytest
 
 from hvd_core.backends import BackendError, BackendUnavailable
-from hvd_core.backends.plan import AUTOMATIC, COLLECTIVES, DEVICE_OPERATIONS
+from hvd_core.backends.abi_numbers import COLLECTIVES
+from hvd_core.backends.plan import AUTOMATIC, DEVICE_OPERATIONS
 from hvd_core.backends.rules import HOST, OPERATIONS, Level, Rule, legacy_variables
-from listed_stock import ECCL, FAR, MPI, NCCL, NEAR, ONE_HOST, SHM, TCP, TWO_HOSTS, Stock, plan
+from listed_stock import (
+    ECCL,
+    FAR,
+    MPI,
+    NCCL,
+    NEAR,
+    ONE_HOST,
+    ONE_HOST_BY_MPI,
+    SHM,
+    TCP,
+    TWO_HOSTS,
+    TWO_HOSTS_BY_MPI,
+    Stock,
+    plan,
+)
 
 WHEELS = (NCCL, ECCL, MPI, FAR, NEAR)
 NAMES = [b.name for b in (SHM, TCP, *WHEELS)] + ["missing"]
@@ -47,15 +62,18 @@ def check(made, world):
         for operation in DEVICE_OPERATIONS:
             route = device.routes.get(operation)
             cell = cells[device.type, operation]
-            assert cell.staged == (route is None) and cell.source == device.sources[operation]
+            assert cell.source == device.sources[operation]
+            assert cell.staged == (route is None or device.type not in route.serves)
             if route is not None:
-                assert device.type in route.serves and (route.spans_hosts or not several)
+                assert {device.type, HOST} & route.serves and (route.spans_hosts or not several)
     for (device, _), cell in cells.items():
         if device == HOST:
             assert all(HOST in b.serves for b in cell.backends)
             assert not several or cell.backends[-1].spans_hosts
         if cell.source == AUTOMATIC and not cell.staged:
             assert all(b.automatic for b in cell.backends)
+            own = [b for b in cell.backends if b.launchers]
+            assert not own or (device == HOST and several and world.launcher in own[0].launchers)
     config = made.engine_config(1)
     assert config["local_backend"] or config["global_backend"]
     assert not several or config["global_backend"]
@@ -76,7 +94,7 @@ def test_random_choices(seed):
             "argument": [wish(dice)] if dice.random() < 0.1 else None,
             "files": [a_file(dice, "/user.toml"), a_file(dice, "/site.toml")],
             "levels": (dice.choice([None, None, True, False]), dice.choice([None, None, True, False])),
-            "world": dice.choice([ONE_HOST, TWO_HOSTS]),
+            "world": dice.choice([ONE_HOST, TWO_HOSTS, ONE_HOST_BY_MPI, TWO_HOSTS_BY_MPI]),
         }
         world = SimpleNamespace(**{**vars(how.pop("world")), "rank": 1})
         try:

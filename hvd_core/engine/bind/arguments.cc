@@ -5,13 +5,15 @@
 
 namespace hvd::bind {
 
-void require(bool ok, const std::string& text) {
-  if (!ok) throw InvalidRequest(text);
+double factor_of(pybind11::handle value, const char* name) {
+  const double factor = argument<double>(value, name, "a number");
+  require(factor != 0, name, " must not be 0; multiply the result by 0 instead");
+  return factor;
 }
 
 void same_layout(const std::vector<queue::Tensor>& in, const std::vector<queue::Tensor>& out) {
-  require(in.size() == out.size(), "as many outputs as inputs are needed: " + std::to_string(in.size()) + " inputs, " +
-                                       std::to_string(out.size()) + " outputs");
+  require(in.size() == out.size(), "as many outputs as inputs are needed: ", in.size(), " inputs, ", out.size(),
+          " outputs");
   for (size_t i = 0; i < in.size(); ++i)
     require(in[i].dtype == out[i].dtype && in[i].shape == out[i].shape,
             "an output must have the shape and type of its input");
@@ -25,7 +27,7 @@ void same_device(const std::vector<queue::Tensor>& in, const std::vector<queue::
 }
 
 control::SignatureFields fields_of(control::OpKind kind, const std::vector<queue::Tensor>& in) {
-  require(!in.empty(), std::string(control::op_name(kind)) + " needs at least one tensor");
+  require(!in.empty(), control::op_name(kind), " needs at least one tensor");
   control::SignatureFields f;
   f.kind = kind;
   f.device_type = in[0].device_type;
@@ -40,8 +42,7 @@ control::SignatureFields fields_of(control::OpKind kind, const std::vector<queue
 void check_floating(const std::vector<queue::Tensor>& in) {
   for (const auto& t : in)
     require(t.dtype == HVD_FLOAT16 || t.dtype == HVD_BFLOAT16 || t.dtype == HVD_FLOAT32 || t.dtype == HVD_FLOAT64,
-            std::string("Adasum works on floating-point tensors; tensor type ") + control::dtype_name(t.dtype) +
-                " is not supported.");
+            "Adasum works on floating-point tensors; tensor type ", control::dtype_name(t.dtype), " is not supported.");
 }
 
 std::vector<int64_t> splits_of(const queue::Tensor& t, std::vector<int64_t> splits, size_t ranks) {
@@ -49,28 +50,28 @@ std::vector<int64_t> splits_of(const queue::Tensor& t, std::vector<int64_t> spli
   const int64_t rows = t.shape[0];
   if (splits.empty()) {
     require(rows % static_cast<int64_t>(ranks) == 0,
-            "splits not provided, but first dimension of tensor is not an even multiple of the number of workers. (" +
-                std::to_string(rows) + " rows, " + std::to_string(ranks) + " ranks)");
+            "splits not provided, but first dimension of tensor is not an even multiple of the number of workers. (",
+            rows, " rows, ", ranks, " ranks)");
     return std::vector<int64_t>(ranks, rows / static_cast<int64_t>(ranks));
   }
-  require(splits.size() == ranks, "Number of entries in splits does not equal number of workers. (" +
-                                      std::to_string(splits.size()) + " entries, " + std::to_string(ranks) + " ranks)");
+  require(splits.size() == ranks, "Number of entries in splits does not equal number of workers. (", splits.size(),
+          " entries, ", ranks, " ranks)");
   int64_t sum = 0;
   for (int64_t s : splits) {
-    require(s >= 0 && s <= rows, "An entry of splits is negative or greater than the first dimension of tensor: " +
-                                     std::to_string(s) + " of " + std::to_string(rows) + " rows.");
+    require(s >= 0 && s <= rows, "An entry of splits is negative or greater than the first dimension of tensor: ", s,
+            " of ", rows, " rows.");
     sum += s;
   }
-  require(sum <= rows, "Sum of splits entries is greater than the first dimension of tensor. (" + std::to_string(sum) +
-                           " of " + std::to_string(rows) + " rows)");
+  require(sum <= rows, "Sum of splits entries is greater than the first dimension of tensor. (", sum, " of ", rows,
+          " rows)");
   return splits;
 }
 
 void check_reducible(const std::vector<queue::Tensor>& in, int op) {
-  require(op >= 0 && op < HVD_REDOP_COUNT, "unknown reduce op " + std::to_string(op));
+  require(op >= 0 && op < HVD_REDOP_COUNT, "unknown reduce op ", op);
   for (const auto& t : in) {
     const bool eight_bits = t.dtype == HVD_FLOAT8_E4M3FN || t.dtype == HVD_FLOAT8_E5M2;
-    require(!eight_bits, std::string("Tensor type ") + control::dtype_name(t.dtype) + " is not supported.");
+    require(!eight_bits, "Tensor type ", control::dtype_name(t.dtype), " is not supported.");
     require(t.dtype != HVD_BOOL || op != HVD_AVG, "Average of bool tensors is not defined; use Sum, Min or Max.");
   }
 }

@@ -5,6 +5,7 @@
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -19,7 +20,16 @@ using queue::InvalidRequest;
 // The reduction that is an operation of its own for the engine, beside the HVD_* reduce ops.
 constexpr int kAdasum = 100;
 
-void require(bool ok, const std::string& text);
+// Throws unless `ok`. The text is the parts one behind the other, strings and numbers, put together only if it is
+// needed.
+template <typename... Parts>
+void require(bool ok, const Parts&... parts) {
+  if (ok) [[likely]]
+    return;
+  std::ostringstream text;
+  (text << ... << parts);
+  throw InvalidRequest(text.str());
+}
 // An argument as `T`, taken apart here and not by the call itself, so that a wrong one is reported like all mistakes.
 // Throws TypeError: "<name> must be <what>, but is <value>".
 template <typename T>
@@ -31,6 +41,8 @@ T argument(pybind11::handle value, const char* name, const char* what) {
                                pybind11::repr(value).cast<std::string>());
   }
 }
+// A scale factor. 0 is refused: to backends it means that there is none.
+double factor_of(pybind11::handle value, const char* name);
 void same_layout(const std::vector<queue::Tensor>& in, const std::vector<queue::Tensor>& out);
 // As many outputs as inputs, or none.
 void same_device(const std::vector<queue::Tensor>& in, const std::vector<queue::Tensor>& out);

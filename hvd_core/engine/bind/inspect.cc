@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -152,6 +153,11 @@ py::dict query(const std::string& name, const std::string& path, int32_t coll, i
   return answer;
 }
 
+std::optional<std::string> fact(const std::string& name, const std::string& path, const std::string& key) {
+  py::gil_scoped_release unlocked;
+  return Backend::load_library(path, name)->fact(key);
+}
+
 }  // namespace
 
 void bind_inspect(py::module_& m) {
@@ -162,6 +168,9 @@ void bind_inspect(py::module_& m) {
       "query_backend", &query, py::arg("name"), py::arg("path"), py::arg("coll"), py::arg("dtype"), py::arg("op"),
       "How a collective would be served, by the backend interface's numbers: a dict of support (0 unserved, 1 native, "
       "2 emulated), score, alignment in bytes and max_count (0: no limit).");
+  m.def("backend_fact", &fact, py::arg("name"), py::arg("path"), py::arg("key"),
+        "A fact that the library at `path` tells about itself as it runs now; None when it does not know it, or not "
+        "yet. It is loaded for good. Raises BackendLoadError, BackendOpenError.");
 }
 
 }  // namespace hvd::bind

@@ -1,6 +1,7 @@
-// hvd_core._core.inspect_backend and query_backend: what a library is and can do, for selection, reports and tools.
+// hvd_core._core.inspect_backend, query_backend and backend_fact: what a library is and can do, for selection, reports
+// and tools.
 //
-// Both load the library for good. Python's lock is let go while the library's code runs.
+// They load the library for good. Python's lock is let go while the library's code runs.
 #pragma once
 
 #include <pybind11/pybind11.h>

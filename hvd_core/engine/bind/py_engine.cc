@@ -17,7 +17,6 @@ namespace hvd::bind {
 namespace {
 
 constexpr const char* kReduceOp = "the number of a reduce op";
-constexpr const char* kNumber = "a number";
 
 // Engines of this process, for the fork hook: the child must know that they are not its own. Part of the binding, not
 // of the engine, because pthread_atfork has no context argument.
@@ -64,8 +63,12 @@ PyEngine::~PyEngine() {
     (void)engine_.release();  // stays as the fork found it
     return;
   }
-  py::gil_scoped_release nogil;
-  engine_.reset();
+  {
+    py::gil_scoped_release nogil;
+    engine_.reset();
+  }
+  for (auto& [handle, kept] : handles_)
+    if (kept.request->failed() && kept.request->lingers) kept.owners.keep_for_good();
 }
 
 // Runs `make`, which looks at the caller's arguments. What it refuses is reported to the other ranks as well, so that
@@ -81,7 +84,7 @@ auto PyEngine::checked(control::OpKind kind, const std::optional<std::string>& n
 }
 
 uint64_t PyEngine::submit(control::SignatureFields fields, const std::optional<std::string>& name, int set,
-                          std::vector<queue::Tensor> in, std::vector<queue::Tensor> out, bool wait,
+                          std::vector<queue::Tensor> in, std::vector<queue::Tensor> out, Owners owners, bool wait,
                           std::vector<std::vector<int64_t>> splits) {
   std::vector<plugin::MarkRef> ready;
   std::optional<uint64_t> stream;
@@ -92,9 +95,14 @@ uint64_t PyEngine::submit(control::SignatureFields fields, const std::optional<s
   }
   auto request = engine_->submit(std::move(fields), name, set, std::move(in), std::move(out), wait, std::move(splits),
                                  std::move(ready));
-  if (!wait) return keep(std::move(request));
-  await(*request);
-  if (on_device) order(*request, stream);
+  if (!wait) return keep(std::move(request), std::move(owners));
+  try {
+    await(*request);
+    if (on_device) order(*request, stream);
+  } catch (const EngineStopped&) {
+    if (request->failed() && request->lingers) owners.keep_for_good();
+    throw;
+  }
   return 0;
 }
 
@@ -114,11 +122,11 @@ uint64_t PyEngine::allreduce(py::handle inputs, py::handle outputs, const std::o
       check_reducible(in, op);
     auto f = fields_of(kind, in);
     f.reduce_op = op == kAdasum ? HVD_SUM : op;
-    f.prescale = argument<double>(prescale, "prescale_factor", kNumber);
-    f.postscale = argument<double>(postscale, "postscale_factor", kNumber);
+    f.prescale = factor_of(prescale, "prescale_factor");
+    f.postscale = factor_of(postscale, "postscale_factor");
     return f;
   });
-  return submit(std::move(fields), name, process_set, std::move(in), std::move(out), wait);
+  return submit(std::move(fields), name, process_set, std::move(in), std::move(out), {inputs, outputs}, wait);
 }
 
 uint64_t PyEngine::allgather(py::handle inputs, const std::optional<std::string>& name, int process_set) {
@@ -130,7 +138,7 @@ uint64_t PyEngine::allgather(py::handle inputs, const std::optional<std::string>
       if (!t.shape.empty()) t.shape[0] = -1;
     return f;
   });
-  return submit(std::move(fields), name, process_set, std::move(in), {}, false);
+  return submit(std::move(fields), name, process_set, std::move(in), {}, {inputs, {}}, false);
 }
 
 uint64_t PyEngine::broadcast(py::handle inputs, py::handle outputs, py::handle root,
@@ -143,12 +151,12 @@ uint64_t PyEngine::broadcast(py::handle inputs, py::handle outputs, py::handle r
     const int root_rank = argument<int>(root, "root_rank", "a rank");
     const auto set = engine_->process_sets().find(process_set, "broadcast");
     require(std::find(set->ranks.begin(), set->ranks.end(), root_rank) != set->ranks.end(),
-            "broadcast received invalid root rank " + std::to_string(root_rank) + " for provided process set");
+            "broadcast received invalid root rank ", root_rank, " for provided process set");
     auto f = fields_of(control::OpKind::Broadcast, in);
     f.root = root_rank;
     return f;
   });
-  return submit(std::move(fields), name, process_set, std::move(in), std::move(out), wait);
+  return submit(std::move(fields), name, process_set, std::move(in), std::move(out), {inputs, outputs}, wait);
 }
 
 uint64_t PyEngine::alltoall(py::handle inputs, py::handle row_splits, const std::optional<std::string>& name,
@@ -167,7 +175,7 @@ uint64_t PyEngine::alltoall(py::handle inputs, py::handle row_splits, const std:
       if (!t.shape.empty()) t.shape[0] = -1;
     return f;
   });
-  return submit(std::move(fields), name, process_set, std::move(in), {}, false, std::move(rows));
+  return submit(std::move(fields), name, process_set, std::move(in), {}, {inputs, {}}, false, std::move(rows));
 }
 
 uint64_t PyEngine::reducescatter(py::handle inputs, py::handle outputs, const std::optional<std::string>& name,
@@ -178,8 +186,8 @@ uint64_t PyEngine::reducescatter(py::handle inputs, py::handle outputs, const st
     out = tensors_of(outputs, true);
     const int op = argument<int>(reduce_op, "op", kReduceOp);
     check_reducible(in, op);
-    require(in.size() == out.size(), "as many outputs as inputs are needed: " + std::to_string(in.size()) +
-                                         " inputs, " + std::to_string(out.size()) + " outputs");
+    require(in.size() == out.size(), "as many outputs as inputs are needed: ", in.size(), " inputs, ", out.size(),
+            " outputs");
     for (size_t i = 0; i < in.size(); ++i) {
       require(!in[i].shape.empty(), "Reducescatter does not support scalar inputs");
       auto shape = in[i].shape;
@@ -190,17 +198,17 @@ uint64_t PyEngine::reducescatter(py::handle inputs, py::handle outputs, const st
     same_device(in, out);
     auto f = fields_of(control::OpKind::Reducescatter, in);
     f.reduce_op = op;
-    f.prescale = argument<double>(prescale, "prescale_factor", kNumber);
-    f.postscale = argument<double>(postscale, "postscale_factor", kNumber);
+    f.prescale = factor_of(prescale, "prescale_factor");
+    f.postscale = factor_of(postscale, "postscale_factor");
     return f;
   });
-  return submit(std::move(fields), name, process_set, std::move(in), std::move(out), false);
+  return submit(std::move(fields), name, process_set, std::move(in), std::move(out), {inputs, outputs}, false);
 }
 
 int64_t PyEngine::scattered_rows(int64_t rows, int process_set) {
   const auto set = engine_->process_sets().find(process_set, "reducescatter");
-  require(set->includes_me(), "reducescatter: Rank " + std::to_string(engine_->config().rank) +
-                                  " is not a member of the provided process set.");
+  require(set->includes_me(), "reducescatter: Rank ", engine_->config().rank,
+          " is not a member of the provided process set.");
   return control::scattered_rows(rows, set->my_rank, static_cast<int32_t>(set->ranks.size()));
 }
 
@@ -224,7 +232,7 @@ std::vector<int64_t> PyEngine::received_splits(uint64_t handle, size_t index) {
 uint64_t PyEngine::barrier(int process_set, bool wait) {
   control::SignatureFields f;
   f.kind = control::OpKind::Barrier;
-  return submit(std::move(f), std::nullopt, process_set, {}, {}, wait);
+  return submit(std::move(f), std::nullopt, process_set, {}, {}, {}, wait);
 }
 
 uint64_t PyEngine::join() { return keep(engine_->join()); }
@@ -242,10 +250,10 @@ void PyEngine::poison(const std::optional<std::string>& name, const std::string&
 
 // ------------------------------------------------------------------------------------------------- handles, waiting
 
-uint64_t PyEngine::keep(queue::RequestRef request) {
+uint64_t PyEngine::keep(queue::RequestRef request, Owners owners) {
   const uint64_t handle = request->handle;
   std::lock_guard lock(handles_mutex_);
-  handles_.emplace(handle, std::move(request));
+  handles_.emplace(handle, Kept{std::move(request), std::move(owners)});
   return handle;
 }
 
@@ -254,7 +262,7 @@ queue::RequestRef PyEngine::find(uint64_t handle) {
   auto it = handles_.find(handle);
   if (it == handles_.end())
     throw InvalidRequest("Handle " + std::to_string(handle) + " was not created or has been cleared.");
-  return it->second;
+  return it->second.request;
 }
 
 bool PyEngine::known(uint64_t handle) {
@@ -263,13 +271,15 @@ bool PyEngine::known(uint64_t handle) {
 }
 
 void PyEngine::release(uint64_t handle) {
-  queue::RequestRef gone;
+  Kept kept;
   {
     std::lock_guard lock(handles_mutex_);
     auto entry = handles_.extract(handle);
     if (entry.empty()) return;
-    gone = std::move(entry.mapped());
+    kept = std::move(entry.mapped());
   }
+  queue::RequestRef gone = std::move(kept.request);
+  if (gone->failed() && gone->lingers) kept.owners.keep_for_good();
   if (gone->in.empty() || gone->in[0].on_host()) return;
   // The last request of a device may have to wait until the device can be closed.
   py::gil_scoped_release nogil;
@@ -379,6 +389,7 @@ void bind_engine(py::module_& m) {
       .def("abort", &PyEngine::abort)
       .def("close", &PyEngine::close)
       .def("backend_info", &PyEngine::backend_info)
+      .def("backend_fact", &PyEngine::backend_fact, py::arg("backend"), py::arg("key"))
       .def_property_readonly("stopped", &PyEngine::stopped);
 }
 

@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/bind/tensor_view.h"
 #include "engine/engine.h"
 
 namespace hvd::bind {
@@ -64,6 +65,8 @@ class PyEngine {
   void close();
   bool stopped() const { return engine_->stopped(); }
   pybind11::list backend_info() const;
+  // What plugin::Backend::fact says; none of a backend that has no part in this job.
+  std::optional<std::string> backend_fact(const std::string& backend, const std::string& key) const;
 
   // py_engine_devices.cc
   std::vector<std::string> device_types() const { return engine_->device_types(); }
@@ -73,8 +76,12 @@ class PyEngine {
   void copy_output(uint64_t handle, size_t index, pybind11::handle tensor);
 
  private:
+  struct Kept {
+    queue::RequestRef request;
+    Owners owners;
+  };
   uint64_t submit(control::SignatureFields fields, const std::optional<std::string>& name, int set,
-                  std::vector<queue::Tensor> in, std::vector<queue::Tensor> out, bool wait,
+                  std::vector<queue::Tensor> in, std::vector<queue::Tensor> out, Owners owners, bool wait,
                   std::vector<std::vector<int64_t>> splits = {});
   void start_up();
   template <typename F>
@@ -88,11 +95,11 @@ class PyEngine {
   void await_end(queue::Request& request);
   pybind11::list served(const std::string& type) const;
   queue::RequestRef find(uint64_t handle);
-  uint64_t keep(queue::RequestRef request);
+  uint64_t keep(queue::RequestRef request, Owners owners = {});
 
   std::unique_ptr<Engine> engine_;
   std::mutex handles_mutex_;
-  std::unordered_map<uint64_t, queue::RequestRef> handles_;
+  std::unordered_map<uint64_t, Kept> handles_;
 };
 
 void bind_engine(pybind11::module_& m);

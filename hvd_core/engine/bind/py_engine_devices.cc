@@ -107,17 +107,24 @@ py::list PyEngine::backend_info() const {
     py::dict d;
     d["role"] = "device";
     d["device_type"] = type;
-    d["name"] = plan->table().name();
-    d["version"] = plan->table().version();
-    d["vendor_lib"] = plan->table().vendor_lib();
-    d["path"] = plan->table().path();
-    d["abi_minor"] = plan->table().abi_minor();
+    d["name"] = plan->table()->name();
+    d["version"] = plan->table()->version();
+    d["vendor_lib"] = plan->table()->vendor_lib();
+    d["path"] = plan->table()->path();
+    d["abi_minor"] = plan->table()->abi_minor();
     const auto device = plan->opened();
     d["ordinal"] = device ? py::object(py::int_(device->ordinal())) : py::none();
     d["served"] = served(type);
     found.append(std::move(d));
   }
   return found;
+}
+
+// A backend's code may take its time over it.
+std::optional<std::string> PyEngine::backend_fact(const std::string& backend, const std::string& key) const {
+  py::gil_scoped_release nogil;
+  const auto used = engine_->backend(backend);
+  return used ? used->fact(key) : std::nullopt;
 }
 
 // What has been done so far on a type of device, and how.

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <utility>
 
 namespace py = pybind11;
@@ -153,11 +154,17 @@ int32_t numpy_dtype(const py::dtype& d) {
   return -1;
 }
 
+bool is_native(const py::dtype& d) {
+  constexpr char kOther = std::endian::native == std::endian::little ? '>' : '<';
+  return d.byteorder() != kOther;
+}
+
 Tensor from_numpy(const py::array& a, bool writable) {
   Tensor t;
-  t.dtype = numpy_dtype(a.dtype());
-  if (t.dtype < 0 || a.dtype().attr("isnative").cast<bool>() == false)
-    throw py::value_error("Tensor type " + py::str(a.dtype()).cast<std::string>() + " is not supported.");
+  const py::dtype type = a.dtype();
+  t.dtype = numpy_dtype(type);
+  if (t.dtype < 0 || !is_native(type))
+    throw py::value_error("Tensor type " + py::str(type).cast<std::string>() + " is not supported.");
   if (!(a.flags() & py::array::c_style)) not_contiguous();
   if (writable && !a.writeable()) throw py::value_error("The array for the result is read-only.");
   t.shape.assign(a.shape(), a.shape() + a.ndim());
@@ -199,6 +206,16 @@ std::vector<Tensor> tensors_of(py::handle object, bool writable) {
   return tensors;
 }
 
+// The tensors of a list, whatever becomes of the list.
+Owners::Owners(py::handle inputs, py::handle outputs) {
+  const auto held = [](py::handle object) -> py::object {
+    if (PyList_Check(object.ptr())) return py::reinterpret_steal<py::object>(PyList_AsTuple(object.ptr()));
+    return py::reinterpret_borrow<py::object>(object);
+  };
+  in = held(inputs);
+  if (outputs && !outputs.is(inputs)) out = held(outputs);
+}
+
 py::capsule capsule_of(queue::Output output) {
   struct Holder {
     DlManagedTensor managed;
@@ -233,13 +250,15 @@ void bind_tensor_ref(py::module_& m) {
   py::class_<TensorRef>(
       m, "TensorRef",
       "An address with its description: a tensor of a framework without DLPack's API, or on a device. "
-      "stream: the native stream whose work so far makes the data; None: they are ready.")
+      "stream: the native stream whose work so far makes the data; None: they are ready. owner: what keeps the memory "
+      "alive, the tensor itself; the engine holds on to it if a backend does not let go of the memory.")
       .def(py::init([](uint64_t address, std::vector<int64_t> shape, int32_t dtype, std::string device_type,
-                       int32_t device_id, std::optional<uint64_t> stream) {
-             return TensorRef{address, std::move(shape), dtype, std::move(device_type), device_id, stream};
+                       int32_t device_id, std::optional<uint64_t> stream, py::object owner) {
+             return TensorRef{address,   std::move(shape), dtype,           std::move(device_type),
+                              device_id, stream,           std::move(owner)};
            }),
            py::arg("ptr"), py::arg("shape"), py::arg("dtype"), py::arg("device_type") = "cpu", py::arg("device_id") = 0,
-           py::arg("stream") = py::none());
+           py::arg("stream") = py::none(), py::arg("owner") = py::none());
 }
 
 }  // namespace hvd::bind

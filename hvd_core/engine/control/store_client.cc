@@ -32,6 +32,16 @@ void put(std::string& out, T v) {
   out.append(raw, sizeof raw);
 }
 
+std::string request_text(uint8_t op, const std::string& key, std::string_view payload) {
+  std::string request;
+  put(request, static_cast<uint32_t>(1 + 2 + key.size() + payload.size()));
+  request.push_back(static_cast<char>(op));
+  put(request, static_cast<uint16_t>(key.size()));
+  request += key;
+  request += payload;
+  return request;
+}
+
 }  // namespace
 
 StoreClient::StoreClient(int fd) : fd_(::fcntl(fd, F_DUPFD_CLOEXEC, 0)) {
@@ -69,22 +79,22 @@ void StoreClient::recv_all(char* into, size_t n) {
   }
 }
 
-bool StoreClient::call(Op op, const std::string& key, std::string_view payload, std::string* answer) {
-  if (cancelled_) throw plugin::BackendError(HVD_E_ABORTED, 0, 0, "the engine is stopping");
-  std::string request;
-  put(request, static_cast<uint32_t>(1 + 2 + key.size() + payload.size()));
-  request.push_back(static_cast<char>(op));
-  put(request, static_cast<uint16_t>(key.size()));
-  request += key;
-  request += payload;
-
-  std::lock_guard lock(mutex_);
-  send_all(request);
+std::string StoreClient::read_answer() {
   uint32_t n;
   recv_all(reinterpret_cast<char*>(&n), sizeof n);
   if (n == 0 || n > kMaxAnswer) lost("an answer of absurd size");
   std::string body(n, '\0');
   recv_all(body.data(), n);
+  return body;
+}
+
+bool StoreClient::call(Op op, const std::string& key, std::string_view payload, std::string* answer) {
+  if (cancelled_) throw plugin::BackendError(HVD_E_ABORTED, 0, 0, "the engine is stopping");
+  const std::string request = request_text(op, key, payload);
+  std::lock_guard lock(mutex_);
+  send_all(request);
+  for (; unread_ > 0; --unread_) read_answer();
+  const std::string body = read_answer();
   answer->assign(body, 1);
   if (body[0] == 1) return false;
   if (body[0] != 0) throw plugin::BackendError(HVD_E_INTERNAL, 0, 0, "the job's store: " + *answer);
@@ -117,6 +127,15 @@ int64_t StoreClient::add(const std::string& key, int64_t delta) {
     throw plugin::BackendError(HVD_E_INTERNAL, 0, 0, "the job's store: odd answer to add");
   std::memcpy(&now, answer.data(), sizeof now);
   return now;
+}
+
+void StoreClient::count(const std::string& key) noexcept {
+  std::string payload;
+  put(payload, int64_t{1});
+  const std::string request = request_text(kAdd, key, payload);
+  std::unique_lock lock(mutex_, std::try_to_lock);
+  // So few bytes go out whole or, where the store takes nothing any more, not at all.
+  if (lock && ::send(fd_, request.data(), request.size(), MSG_NOSIGNAL | MSG_DONTWAIT) > 0) ++unread_;
 }
 
 void StoreClient::del(const std::string& key) {

@@ -26,17 +26,21 @@ class StoreClient final : public plugin::Store {
   int64_t add(const std::string& key, int64_t delta) override;
   void del(const std::string& key) override;
 
+  void count(const std::string& key) noexcept override;
+
   void cancel() override { cancelled_ = true; }
 
  private:
   enum Op : uint8_t { kSet = 1, kGet = 2, kAdd = 3, kDel = 4 };
   // The answer's payload; false for "timeout". Throws plugin::BackendError for everything else that is not ok.
   bool call(Op op, const std::string& key, std::string_view payload, std::string* answer);
+  std::string read_answer();
   void send_all(std::string_view bytes);
   void recv_all(char* into, size_t n);
 
   int fd_;
   std::mutex mutex_;
+  int unread_ = 0;  // answers to count() that are still to come
   std::atomic<bool> cancelled_{false};
 };
 

@@ -7,6 +7,12 @@
 
 namespace hvd::data {
 
+uint32_t Abilities::factors_of(const plugin::Collective& c) {
+  if (!reduces(c.coll)) return kNone;
+  const auto is_one = [](double factor) { return factor == 1.0 || factor == 0.0; };
+  return (is_one(c.prescale) ? kNone : kPrescale) | (is_one(c.postscale) ? kNone : kPostscale);
+}
+
 const Ability& Abilities::ask(int32_t coll, int32_t dtype, int32_t op, bool varying, uint32_t factors) {
   if (!reduces(coll)) {
     op = HVD_SUM;
@@ -48,10 +54,11 @@ Ability Abilities::query(int32_t coll, int32_t dtype, int32_t op, bool varying, 
   }
   Ability a;
   try {
-    const hvd_coll_caps caps = comm_.query(c);
+    const hvd_coll_caps caps = comm_.query(c, &a.why);
     a.served = caps.support != HVD_UNSERVED;
     if (caps.alignment > 1) a.alignment = std::bit_ceil(caps.alignment);
     if (caps.max_count > 0) a.max_count = caps.max_count;
+    a.pack_below = caps.pack_below;
   } catch (const plugin::BackendError& e) {
     // A backend may find a question invalid (the average of booleans, say); it does not serve it, then.
     if (e.code != HVD_E_INVALID) throw;

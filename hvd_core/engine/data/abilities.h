@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <string>
 
 #include "engine/plugin/communicator.h"
 
@@ -15,6 +16,8 @@ struct Ability {
   bool served = false;
   uint32_t alignment = 1;           // of buffers' addresses, in bytes; a power of two
   uint64_t max_count = UINT64_MAX;  // most elements in any buffer of one call
+  uint64_t pack_below = 0;          // bytes; of a list, smaller buffers are to be packed
+  std::string why;                  // not served, where the backend says it
   bool plain() const { return alignment <= 1 && max_count == UINT64_MAX; }
 };
 
@@ -24,6 +27,7 @@ class Abilities {
 
   // Which factors of a reduction differ from 1.
   enum Factors : uint32_t { kNone = 0, kPrescale = 2, kPostscale = 4 };
+  static uint32_t factors_of(const plugin::Collective& c);
 
   // `varying`: with explicit sizes per rank (allgather, reducescatter, alltoall). `op` and `factors` matter to
   // reductions only.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <utility>
 
 #include "engine/control/signature.h"
@@ -32,9 +33,10 @@ bool all_aligned(const plugin::Collective& c, uint32_t alignment) {
   return true;
 }
 
-uint32_t factors_of(const plugin::Collective& c) {
-  if (!reduces(c.coll)) return Abilities::kNone;
-  return (is_one(c.prescale) ? 0u : Abilities::kPrescale) | (is_one(c.postscale) ? 0u : Abilities::kPostscale);
+// Whether a list has two buffers that are better one. Sizes only, which all ranks share.
+bool worth_packing(const plugin::Collective& c, uint64_t below) {
+  const uint64_t width = control::dtype_bytes(c.dtype);
+  return std::count_if(c.counts.begin(), c.counts.end(), [&](uint64_t n) { return n && n * width < below; }) > 1;
 }
 
 // Elements of `from` as elements of `to`, whose width divides theirs.
@@ -56,7 +58,7 @@ const Ability& DeviceTransport::ask(const plugin::Collective& c, uint32_t factor
 // Whether the factors can be applied at all; *left: those that copies have to apply.
 bool DeviceTransport::scalable(const plugin::Collective& c, uint32_t* left) {
   *left = 0;
-  const uint32_t factors = factors_of(c);
+  const uint32_t factors = Abilities::factors_of(c);
   if (factors == 0 || ask(c, factors).served) return true;
   *left = factors;
   return device_->scales(c.dtype);
@@ -121,7 +123,7 @@ void DeviceTransport::plan(Program& program, const plugin::Collective& given) {
   }
   uint32_t left = 0;
   scalable(c, &left);
-  const Ability& ability = ask(c, factors_of(c) & ~left);
+  const Ability& ability = ask(c, Abilities::factors_of(c) & ~left);
   const double pre = left & Abilities::kPrescale ? c.prescale : 1.0;
   const double post = left & Abilities::kPostscale ? c.postscale : 1.0;
   if (left & Abilities::kPrescale) c.prescale = 1.0;
@@ -129,26 +131,35 @@ void DeviceTransport::plan(Program& program, const plugin::Collective& given) {
   const bool list = c.counts.size() > 1 && !(comm_.caps() & HVD_CAP_VECTORED);
   // Addresses differ from rank to rank: they may decide which memory is used, but not of how many buffers a call is.
   const bool one = c.counts.size() == 1 && !all_aligned(c, ability.alignment);
-  if (packs(c.coll) && (list || left || one)) return packed(program, c, ability, pre, post);
+  if (packs(c.coll) && (list || left || one)) return packed(program, c, ability, UINT64_MAX, pre, post);
+  if (packs(c.coll) && worth_packing(c, ability.pack_below))
+    return packed(program, c, ability, ability.pack_below, pre, post);
   if (left || !all_aligned(c, ability.alignment)) return moved(program, c, ability, pre, post);
   emit(program, c, ability);
 }
 
-// All in one buffer, in place.
-void DeviceTransport::packed(Program& program, const plugin::Collective& c, const Ability& ability, double pre,
-                             double post) {
+// Buffers of fewer than `below` bytes in one, in place; the others behind it.
+void DeviceTransport::packed(Program& program, const plugin::Collective& c, const Ability& ability, uint64_t below,
+                             double pre, double post) {
   const uint64_t width = control::dtype_bytes(c.dtype);
   plugin::Collective one;
   copy_settings(one, c);
   one.counts = {0};
-  for (uint64_t n : c.counts) one.counts[0] += n;
-  const hvd_buf all = scratch(program, one.counts[0] * width, ability.alignment);
+  for (uint64_t n : c.counts)
+    if (n * width < below) one.counts[0] += n;
+  const hvd_buf all = fusion(program, one.counts[0] * width, ability.alignment);
   one.in = one.out = {all};
   const bool gives = c.coll != HVD_BROADCAST || c.root == rank(), takes = c.coll != HVD_REDUCE || c.root == rank();
   Copies before, after;
   uint64_t at = 0;
   for (size_t i = 0; i < c.counts.size(); ++i) {
     const uint64_t bytes = c.counts[i] * width;
+    if (bytes >= below) {
+      one.in.push_back(c.in[i]);
+      one.out.push_back(c.out[i]);
+      one.counts.push_back(c.counts[i]);
+      continue;
+    }
     const hvd_buf piece = part_of(all, at, bytes);
     at += bytes;
     if (!bytes) continue;
@@ -157,7 +168,7 @@ void DeviceTransport::packed(Program& program, const plugin::Collective& c, cons
     if (takes && c.out[i].base && !has_it) after.push_back({part_of(c.out[i], 0, bytes), piece, bytes});
   }
   copy(program, std::move(before), c.dtype, pre);
-  emit(program, one, ability);
+  all_aligned(one, ability.alignment) ? emit(program, one, ability) : moved(program, one, ability, 1.0, 1.0);
   copy(program, std::move(after), c.dtype, post);
 }
 
@@ -270,6 +281,30 @@ void DeviceTransport::copy(Program& program, Copies list, int32_t dtype, double 
   });
 }
 
+// Where the backend wants to know memory beforehand, one buffer serves all that is packed: what uses it next comes
+// behind in the device's one stream. It grows with what all ranks pack alike, so that all know it, or none; one that
+// has become too small may still be in use, and is kept.
+hvd_buf DeviceTransport::fusion(Program& program, uint64_t bytes, uint64_t alignment) {
+  constexpr uint64_t kLeast = uint64_t{4} << 20;
+  if (registers_ && (fusion_.empty() || fusion_.back().memory->buf.bytes < bytes)) {
+    auto memory = device_->allocate(HVD_MEM_DEVICE, std::bit_ceil(std::max(bytes, kLeast)), alignment);
+    void* const registered = comm_.register_memory(memory->buf);
+    registers_ = registered != nullptr;
+    if (registers_) fusion_.push_back({std::move(memory), registered});
+  }
+  if (!registers_) return scratch(program, bytes, alignment);
+  const auto& memory = fusion_.back().memory;
+  if (misaligned(memory->buf, static_cast<uint32_t>(alignment))) return scratch(program, bytes, alignment);
+  program.keep(memory);
+  return part_of(memory->buf, 0, bytes);
+}
+
+void DeviceTransport::release() noexcept {
+  registers_ = false;
+  for (const Fusion& f : fusion_) comm_.deregister_memory(f.registered);
+  fusion_.clear();
+}
+
 hvd_buf DeviceTransport::scratch(Program& program, uint64_t bytes, uint64_t alignment) {
   auto memory = device_->allocate(HVD_MEM_DEVICE, bytes, alignment);
   const hvd_buf buf = memory->buf;
@@ -280,7 +315,7 @@ hvd_buf DeviceTransport::scratch(Program& program, uint64_t bytes, uint64_t alig
 // ----------------------------------------------------------------------------------------------------------- bounce
 
 void BounceTransport::plan(Program& program, const plugin::Collective& c) {
-  if (factors_of(c) == 0 || inner_.way(c) != DeviceTransport::Way::None) return bounce(program, c);
+  if (Abilities::factors_of(c) == 0 || inner_.way(c) != DeviceTransport::Way::None) return bounce(program, c);
   plugin::Collective one = c;
   one.prescale = one.postscale = 1.0;
   const auto scaled = [this](std::vector<hvd_buf> to, std::vector<hvd_buf> from, std::vector<uint64_t> counts,
@@ -311,14 +346,17 @@ void BounceTransport::bounce(Program& program, const plugin::Collective& c) {
   Relocated there = relocate(c, rank(), size(), [&](uint64_t bytes) { return area.place(bytes); });
   const hvd_stream stream = device_->stream();
   program.at_settle([device = device_, stream](int64_t deadline_ns) { device->drain(stream, deadline_ns); });
+  // The host's memory is here whatever composes the collective has, most of it pageable.
   if (!there.before.empty()) {
-    program.compute(
-        [device = device_, before = std::move(there.before)](Program&) { device->copy(device->stream(), before); });
+    program.compute([device = device_, before = std::move(there.before)](Program&) {
+      device->copy_each(device->stream(), before);
+    });
   }
   inner_.plan(program, there.c);
   if (!there.after.empty()) {
+    plan_await(program, device_, stream);  // a copy to such memory may wait, and is not to wait for other ranks
     program.compute(
-        [device = device_, after = std::move(there.after)](Program&) { device->copy(device->stream(), after); });
+        [device = device_, after = std::move(there.after)](Program&) { device->copy_each(device->stream(), after); });
   }
   // Also without a result: what was sent must not change under the device.
   plan_await(program, device_, stream);

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "engine/data/abilities.h"
@@ -24,6 +25,10 @@ class DeviceTransport final : public Transport {
   DeviceTransport(plugin::Communicator& comm, std::shared_ptr<plugin::Device> device)
       : comm_(comm), device_(std::move(device)), abilities_(comm) {}
 
+  // Tells the backend that the memory for packing will not be used again: before a goodbye, after which it might not
+  // take that any more. Only collectives that need none may come after it.
+  void release() noexcept;
+
   // How plan() would do it; the same on all ranks.
   enum class Way {
     None,    // not at all
@@ -32,6 +37,8 @@ class DeviceTransport final : public Transport {
     Average  // a sum, and a division
   };
   Way way(const plugin::Collective& c);
+  // Why the backend does not do it, in its words; "" if it says nothing.
+  const std::string& why(const plugin::Collective& c) { return ask(c, Abilities::kNone).why; }
 
   // Buffers may be of 0 bytes and null. Only what way() does not call None.
   void plan(Program& program, const plugin::Collective& c) override;
@@ -44,12 +51,22 @@ class DeviceTransport final : public Transport {
   int32_t carrier(const plugin::Collective& c);
   void emit(Program& program, const plugin::Collective& c, const Ability& ability);
   void run(Program& program, std::vector<plugin::Collective> members, bool grouped);
-  void packed(Program& program, const plugin::Collective& c, const Ability& ability, double pre, double post);
+  void packed(Program& program, const plugin::Collective& c, const Ability& ability, uint64_t below, double pre,
+              double post);
   void moved(Program& program, const plugin::Collective& c, const Ability& ability, double pre, double post);
   void split(Program& program, const plugin::Collective& c, const Ability& ability);
   void slices(Program& program, const plugin::Collective& c, const Ability& ability);
   void copy(Program& program, std::vector<plugin::Device::Copy> list, int32_t dtype, double scale);
   hvd_buf scratch(Program& program, uint64_t bytes, uint64_t alignment);
+  hvd_buf fusion(Program& program, uint64_t bytes, uint64_t alignment);
+
+  // Memory for packing that the backend has been told of.
+  struct Fusion {
+    plugin::MemoryRef memory;
+    void* registered;
+  };
+  std::vector<Fusion> fusion_;
+  bool registers_ = true;  // until the backend makes nothing of it
 
   plugin::Communicator& comm_;
   const std::shared_ptr<plugin::Device> device_;

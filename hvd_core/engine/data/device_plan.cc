@@ -1,6 +1,7 @@
 // See device_plan.h.
 #include "engine/data/device_plan.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "engine/queue/process_sets.h"
@@ -31,8 +32,10 @@ std::shared_ptr<plugin::Device> DevicePlan::open(int32_t ordinal) {
 
 std::shared_ptr<plugin::Device> DevicePlan::open() {
   std::lock_guard lock(mutex_);
-  if (!device_) device_ = plugin::Device::open(table_, ordinal_);
-  return device_;
+  if (device_) return device_;
+  // The job may show each rank a device of its own, which is number 0 to all of them then.
+  const int32_t ordinal = ordinal_ % std::max(plugin::Device::count(*table_), 1);
+  return device_ = plugin::Device::open(table_, ordinal);
 }
 
 std::shared_ptr<plugin::Device> DevicePlan::opened() const {

@@ -25,7 +25,7 @@ class DevicePlan {
 
   const std::string& type() const { return type_; }
   const Routes& routes() const { return routes_; }
-  const plugin::Backend& table() const { return *table_; }
+  const std::shared_ptr<plugin::Backend>& table() const { return table_; }
 
   // The one device of this type in this process. Throws queue::InvalidRequest when it is another one already,
   // plugin::BackendError when it cannot be opened.

@@ -15,12 +15,34 @@ namespace hvd::data {
 void DirectTransport::plan(Program& program, const plugin::Collective& c) {
   if (c.counts.size() > 1 && !(comm_.caps() & HVD_CAP_VECTORED)) {
     if (c.coll == HVD_ALLREDUCE || c.coll == HVD_REDUCE || c.coll == HVD_BROADCAST)
-      plan_packed(program, c);
+      plan_list(program, c);
     else
       plan_each(program, c);
     return;
   }
   emit(program, c);
+}
+
+// The small ones as one, then each of those for which the copy would cost more than the call.
+void DirectTransport::plan_list(Program& program, const plugin::Collective& c) {
+  const uint64_t width = control::dtype_bytes(c.dtype), below = abilities_.ask(c).pack_below;
+  plugin::Collective small;
+  copy_settings(small, c);
+  std::vector<size_t> large;
+  for (size_t i = 0; i < c.counts.size(); ++i) {
+    if (below != 0 && c.counts[i] * width >= below) {
+      large.push_back(i);
+      continue;
+    }
+    small.in.push_back(c.in[i]);
+    small.out.push_back(c.out[i]);
+    small.counts.push_back(c.counts[i]);
+  }
+  if (small.counts.size() == 1)
+    emit(program, small);
+  else if (!small.counts.empty())
+    plan_packed(program, small);
+  for (size_t i : large) emit(program, single_buffer(c, i, static_cast<size_t>(size())));
 }
 
 void DirectTransport::plan_packed(Program& program, const plugin::Collective& c) {

@@ -1,7 +1,8 @@
 // A Transport over one communicator that can do what it is asked for. Lists of buffers go down as they are where the
-// communicator takes lists; otherwise as one packed buffer, or one by one (within a group where it has groups) where
-// packing would need the data rearranged. What its query says of alignment and sizes is respected: misaligned buffers
-// go through scratch memory, oversized ones in several calls (except ALLTOALL, whose sizes only pairs of ranks know).
+// communicator takes lists; otherwise as one packed buffer, without those that the backend rather has alone, or one by
+// one (within a group where it has groups) where packing would need the data rearranged. What its query says of
+// alignment and sizes is respected: misaligned buffers go through scratch memory, oversized ones in several calls
+// (except ALLTOALL, whose sizes only pairs of ranks know).
 #pragma once
 
 #include <cstdint>
@@ -25,6 +26,7 @@ class DirectTransport final : public Transport {
   int32_t size() const override { return comm_.size(); }
 
  private:
+  void plan_list(Program& program, const plugin::Collective& c);
   void plan_packed(Program& program, const plugin::Collective& c);
   void plan_each(Program& program, const plugin::Collective& c);
   void emit(Program& program, const plugin::Collective& c);

@@ -87,7 +87,7 @@ Route EmulatedTransport::choose(const plugin::Collective& c) {
 
 void EmulatedTransport::plan(Program& program, const plugin::Collective& c) {
   const Route route = choose(c);
-  if (route == Route::Native) return inner_.plan(program, c);
+  if (route == Route::Native) return native(program, c);
   switch (route) {
     case Route::Bytes:
       if (c.coll == HVD_BROADCAST) return broadcast_bytes(program, c);

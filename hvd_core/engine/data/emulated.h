@@ -89,6 +89,7 @@ class EmulatedTransport final : public Transport {
                          std::vector<std::shared_ptr<const ByteList>> from);
 
   // emulated_reduce.cc
+  void native(Program& program, const plugin::Collective& c);
   void sum_and_divide(Program& program, const plugin::Collective& c);
   void widened(Program& program, const plugin::Collective& c);
   void gather_reduce(Program& program, const plugin::Collective& c);

@@ -32,12 +32,40 @@ uint64_t round_bytes(uint64_t bytes, uint64_t width) {
 
 }  // namespace
 
+// What the backend does itself. Factors that it does not apply are applied here, before and after it.
+void EmulatedTransport::native(Program& program, const plugin::Collective& c) {
+  const uint32_t factors = Abilities::factors_of(c);
+  const bool varying = !c.out_counts.empty();
+  if (factors == Abilities::kNone || routes_.abilities().ask(c.coll, c.dtype, c.op, varying, factors).served ||
+      !HostMath::reduces(c.dtype, c.op)) {
+    return inner_.plan(program, c);
+  }
+  plugin::Collective s = c;
+  s.prescale = s.postscale = 1.0;
+  if (factors & Abilities::kPrescale) {
+    for (size_t i = 0; i < c.counts.size(); ++i)
+      s.in[i] = c.coll == HVD_ALLREDUCE ? c.out[i] : program.scratch_buf(c.counts[i] * control::dtype_bytes(c.dtype));
+    program.compute([this, from = c.in, to = s.in, counts = c.counts, dtype = c.dtype, pre = c.prescale](Program&) {
+      for (size_t i = 0; i < counts.size(); ++i)
+        math_.convert(address(to[i]), dtype, address(from[i]), dtype, counts[i], pre);
+    });
+  }
+  inner_.plan(program, s);
+  if (!(factors & Abilities::kPostscale)) return;
+  std::vector<uint64_t> results;
+  for (size_t i = 0; i < c.counts.size(); ++i) results.push_back(out_elements(c, i, rank(), size()));
+  program.compute([this, out = c.out, results = std::move(results), dtype = c.dtype, post = c.postscale](Program&) {
+    for (size_t i = 0; i < results.size(); ++i)
+      math_.convert(address(out[i]), dtype, address(out[i]), dtype, results[i], post);
+  });
+}
+
 // The division is the same on all ranks, so the results stay the same bits.
 void EmulatedTransport::sum_and_divide(Program& program, const plugin::Collective& c) {
   plugin::Collective s = c;
   s.op = HVD_SUM;
   s.postscale = 1.0;
-  inner_.plan(program, s);
+  native(program, s);
   program.compute([this, out = c.out, counts = c.counts, dtype = c.dtype, post = c.postscale](Program&) {
     for (size_t i = 0; i < counts.size(); ++i) {
       char* p = address(out[i]);

@@ -155,13 +155,16 @@ void Executor::abort() noexcept {
 }
 
 void Executor::clear() {
+  std::vector<Work> front;  // what the program is about
+  if (begun_ && !queue_.empty()) front = std::move(queue_.front().work);
   queue_.clear();
   // Its end is waited for when this object goes, not while requests wait to hear that they failed.
   if (creation_) {
     creation_->give_up();
     given_up_ = std::move(creation_);
   }
-  put_away();
+  if (!device_) mark_lingering(*program_, front);
+  put_away(std::move(front));
   program_->clear();
   begun_ = false;
 }

@@ -72,7 +72,8 @@ class Executor {
   // After abort: until the running collective and the devices have let go of their buffers, or the deadline; what
   // might still be used then is kept until the process ends.
   void settle(int64_t deadline_ns) noexcept;
-  // Forgets all orders (after abort). The requests are the engine's to fail.
+  // Forgets all orders (after abort). The requests are the engine's to fail; those whose tensors may still be used, as
+  // far as that is known by now, are marked so.
   void clear();
 
  private:
@@ -106,8 +107,9 @@ class Executor {
   void check_age(Outstanding& o, int64_t now);
   void watch_device();
   bool busy(control::SetId set) const;
-  void put_away();
+  void put_away(std::vector<Work> front);
   void free_put_away() noexcept;
+  static void mark_lingering(const Program& program, const std::vector<Work>& work);
 
   const int32_t rank_;
   const std::vector<int32_t> hosts_;
@@ -135,8 +137,12 @@ class Executor {
   int64_t next_look_ns_ = 0, look_pause_ns_ = 0, next_watch_ns_ = 0;
   int64_t outstanding_warn_ns_ = 0, outstanding_abort_ns_ = 0;
   std::vector<std::unique_ptr<Program>> spare_;
-  // Programs on devices that have failed or were aborted, until it is known whether their memory is still used.
-  std::vector<std::unique_ptr<Program>> put_away_;
+  // Work on devices that has failed or was aborted, until it is known whether its memory is still used.
+  struct PutAway {
+    std::unique_ptr<Program> program;
+    std::vector<Work> work;
+  };
+  std::vector<PutAway> put_away_;
   bool settled_ = false, drained_ = false;
   uint64_t seq_ = 0;
 };

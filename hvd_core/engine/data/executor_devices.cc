@@ -185,21 +185,32 @@ void Executor::settle(int64_t deadline_ns) noexcept {
   free_put_away();
 }
 
+void Executor::mark_lingering(const Program& program, const std::vector<Work>& work) {
+  if (!program.lingers()) return;
+  size_t n = 0;
+  for (const Work& w : work)
+    if (w.request) n += (w.request->lingers = true);
+  if (n > 0)
+    observe::log(observe::Level::Warning, "the backend still uses the tensors of what was aborted (operations: " +
+                                              std::to_string(n) + "); their memory is kept until this process ends");
+}
+
 // Forgets the orders on devices, but not the memory they use, unless settle() has seen to it.
-void Executor::put_away() {
+void Executor::put_away(std::vector<Work> front) {
   if (device_) {
-    put_away_.push_back(std::exchange(program_, std::make_unique<Program>()));
+    put_away_.push_back({std::exchange(program_, std::make_unique<Program>()), std::move(front)});
     device_ = nullptr;
     device_set_.reset();
   }
-  for (Outstanding& o : outstanding_) put_away_.push_back(std::move(o.program));
+  for (Outstanding& o : outstanding_) put_away_.push_back({std::move(o.program), std::move(o.work)});
   outstanding_.clear();
   if (settled_) free_put_away();
 }
 
 void Executor::free_put_away() noexcept {
-  for (auto& program : put_away_) {
+  for (auto& [program, work] : put_away_) {
     if (!drained_) program->lose_scratch();
+    mark_lingering(*program, work);
     program->clear();
   }
   put_away_.clear();

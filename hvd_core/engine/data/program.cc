@@ -125,10 +125,11 @@ void Program::settle(int64_t deadline_ns) noexcept {
       quietly([&] { s.wait(deadline_ns); });
   }
   for (const Wait& wait : at_settle_) quietly([&] { wait(deadline_ns); });
-  unsettled_ |= at_ < count_ && steps_[at_]->comm && steps_[at_]->comm->in_flight();
+  unsettled_ = lingers();
 }
 
 void Program::clear() {
+  unsettled_ = lingers();
   for (size_t i = 0; i < count_; ++i) {
     steps_[i]->task = nullptr;
     steps_[i]->done = nullptr;

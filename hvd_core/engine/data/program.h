@@ -58,9 +58,10 @@ class Program {
   // After an abort: waits until the running step, and what at_settle() names, has let go of its buffers, or the
   // deadline.
   void settle(int64_t deadline_ns) noexcept;
-  // Forgets all steps and frees the scratch memory. Nothing may be running, or settle() came before; if that was in
-  // vain, the scratch memory is kept until the process ends.
+  // Forgets all steps and frees the scratch memory; while it lingers(), the memory is kept until the process ends.
   void clear();
+  // Whether a collective that was started, here or on a device, may still use its buffers.
+  bool lingers() const { return unsettled_ || (at_ < count_ && steps_[at_]->comm && steps_[at_]->comm->in_flight()); }
   // Somebody may go on using the scratch memory: the next clear() keeps it until the process ends.
   void lose_scratch() noexcept { unsettled_ = true; }
 

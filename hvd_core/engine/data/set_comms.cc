@@ -46,7 +46,8 @@ SetComms::~SetComms() = default;
 
 std::unique_ptr<plugin::Communicator> create_comm(const Layout& layout, const std::shared_ptr<plugin::Backend>& backend,
                                                   const std::vector<int32_t>& set_ranks, const std::string& key,
-                                                  plugin::Store& store, int64_t deadline_ns, hvd_device device) {
+                                                  plugin::Store& store, int64_t deadline_ns,
+                                                  const plugin::OpenDevice& device) {
   std::vector<int32_t> ranks, hosts;
   int32_t me = -1;
   for (int32_t r : set_ranks) {

@@ -40,11 +40,11 @@ struct Backends {
 
 class SetDevice;
 
-// A communicator over some members of a set; `device` null: for host memory. Collective over them.
+// A communicator over some members of a set, for host memory unless a device is given. Collective over them.
 std::unique_ptr<plugin::Communicator> create_comm(const Layout& layout, const std::shared_ptr<plugin::Backend>& backend,
                                                   const std::vector<int32_t>& set_ranks, const std::string& key,
                                                   plugin::Store& store, int64_t deadline_ns,
-                                                  hvd_device device = nullptr);
+                                                  const plugin::OpenDevice& device = {});
 
 class SetComms final : public Transport {
  public:

@@ -1,10 +1,12 @@
 // See set_device.h.
 #include "engine/data/set_device.h"
 
+#include <string_view>
 #include <utility>
 
 #include "engine/control/signature.h"
 #include "engine/data/adasum.h"
+#include "engine/data/direct.h"
 #include "engine/data/parts.h"
 #include "engine/observe/log.h"
 
@@ -14,20 +16,41 @@ namespace {
 constexpr int64_t kGoodbyeNs = 1'000'000'000;
 }
 
-struct SetDevice::Way {
-  Way(std::unique_ptr<plugin::Communicator> made, const std::shared_ptr<plugin::Device>& device, const HostMath& math,
-      const EmulationPolicy& policy)
-      : comm(std::move(made)),
-        direct(*comm, device),
-        bounce(direct, device, math),
-        emulated(bounce, *comm, math, policy),
-        staged(emulated, device) {}
+struct SetDevice::Beside {
+  Beside(std::unique_ptr<plugin::Communicator> made, const std::shared_ptr<plugin::Device>& device,
+         const HostMath& math, const EmulationPolicy& policy)
+      : comm(std::move(made)), direct(*comm), whole(direct, *comm, math, policy), staged(whole, device) {}
 
   std::unique_ptr<plugin::Communicator> comm;
-  DeviceTransport direct;
-  BounceTransport bounce;
-  EmulatedTransport emulated;
+  DirectTransport direct;
+  EmulatedTransport whole;
   StagedTransport staged;
+};
+
+// Over one backend.
+struct SetDevice::Way {
+  // On the device's memory.
+  struct There {
+    There(std::unique_ptr<plugin::Communicator> made, const std::shared_ptr<plugin::Device>& device,
+          const HostMath& math, const EmulationPolicy& policy)
+        : comm(std::move(made)),
+          direct(*comm, device),
+          bounce(direct, device, math),
+          emulated(bounce, *comm, math, policy),
+          staged(emulated, device) {}
+
+    std::unique_ptr<plugin::Communicator> comm;
+    DeviceTransport direct;
+    BounceTransport bounce;
+    EmulatedTransport emulated;
+    StagedTransport staged;
+  };
+
+  explicit Way(const plugin::Backend& backend) : backend(backend) {}
+  const plugin::Backend& backend;
+  std::unique_ptr<There> there;    // null where the memory is out of its reach
+  std::unique_ptr<Beside> beside;  // null where it opened the device, or takes no host memory
+  std::string why_not_there;
 };
 
 // So that a staged Adasum is planned like any other collective.
@@ -48,37 +71,72 @@ SetDevice::SetDevice(const Backends& backends, std::shared_ptr<DevicePlan> plan,
       notes_(backends.notes),
       said_(backends.emulation.said),
       device_(plan_->open()) {
-  EmulationPolicy policy = backends.emulation;
-  policy.device_type = plan_->type();
-  policy.completes = true;
-  std::vector<int32_t> everybody;
-  for (int32_t r = 0; r < host.size(); ++r) everybody.push_back(r);
   // All members in this order.
   for (size_t coll = 0; coll < ways_.size(); ++coll) {
     const auto& backend = plan_->routes()[coll];
     if (!backend) continue;
     for (const auto& way : all_ways_)
-      if (&way->comm->backend() == backend.get()) ways_[coll] = way.get();
+      if (&way->backend == backend.get()) ways_[coll] = way.get();
     if (ways_[coll]) continue;
-    auto comm = create_comm(host.layout(), backend, everybody, key + "/" + plan_->type() + "/" + backend->name(), store,
-                            deadline_ns, device_->handle());
-    all_ways_.push_back(std::make_unique<Way>(std::move(comm), device_, *backends.math, policy));
+    all_ways_.push_back(std::make_unique<Way>(*backend));
     ways_[coll] = all_ways_.back().get();
+    open_way(*ways_[coll], backends, backend, key, store, deadline_ns);
   }
   staged_ = std::make_unique<StagedTransport>(host, device_);
   adasum_ = std::make_unique<AdasumTransport>(host, *backends.math);
   staged_adasum_ = std::make_unique<StagedTransport>(*adasum_, device_, 0);  // whole tensors have to meet
 }
 
+void SetDevice::open_way(Way& way, const Backends& backends, const std::shared_ptr<plugin::Backend>& backend,
+                         const std::string& key, plugin::Store& store, int64_t deadline_ns) {
+  std::vector<int32_t> everybody;
+  for (int32_t r = 0; r < host_.size(); ++r) everybody.push_back(r);
+  EmulationPolicy policy = backends.emulation;
+  const bool guest = backend->device_api() != device_->opened().api;
+  const std::string name = plan_->type() + "/" + backend->name();
+  if (!(backend->comm_caps() & HVD_CAP_MEM_DEVICE) || !backend->serves_device_type(plan_->type()))
+    way.why_not_there = "it knows no " + plan_->type() + " memory";
+  else if (guest && device_->handles())
+    way.why_not_there = "what '" + plan_->table()->name() + "' has for addresses of such memory are handles of its own";
+  if (way.why_not_there.empty()) {
+    EmulationPolicy there = policy;
+    there.device_type = plan_->type();
+    there.completes = true;
+    way.there = std::make_unique<Way::There>(
+        create_comm(host_.layout(), backend, everybody, key + "/" + name, store, deadline_ns, device_->opened()),
+        device_, *backends.math, there);
+  }
+  const bool takes_host = (backend->comm_caps() & HVD_CAP_MEM_HOST) && (backend->comm_caps() & HVD_CAP_REQUEST);
+  if (guest && takes_host)
+    way.beside = std::make_unique<Beside>(
+        create_comm(host_.layout(), backend, everybody, key + "/beside/" + name, store, deadline_ns), device_,
+        *backends.math, policy);
+  if (way.there || way.beside) return;
+  throw plugin::BackendError(HVD_E_UNSUPPORTED, 0, 0,
+                             "horovod: backend '" + backend->name() + "' cannot serve tensors on " + plan_->type() +
+                                 ": " + way.why_not_there + ", and it takes no host memory to stage them through.\n" +
+                                 "  fix: choose another backend for " + plan_->type() + " (UNSUPPORTED)");
+}
+
+template <class F>
+void SetDevice::each_comm(F&& f) const {
+  for (const auto& way : all_ways_) {
+    if (way->there) f(*way->there->comm);
+    if (way->beside) f(*way->beside->comm);
+  }
+}
+
 SetDevice::~SetDevice() {
-  for (auto& way : all_ways_) {
-    if (way->comm->aborted()) continue;
+  for (const auto& way : all_ways_)
+    if (way->there) way->there->direct.release();
+  each_comm([](plugin::Communicator& comm) {
+    if (comm.aborted()) return;
     try {
-      way->comm->finalize(observe::now_ns() + kGoodbyeNs);
+      comm.finalize(observe::now_ns() + kGoodbyeNs);
     } catch (const plugin::BackendError& e) {
       observe::log(observe::Level::Debug, e.what());
     }
-  }
+  });
 }
 
 void SetDevice::plan(Program& program, const plugin::Collective& c) {
@@ -87,20 +145,31 @@ void SetDevice::plan(Program& program, const plugin::Collective& c) {
     note(c, nullptr, "STAGED", "through host memory and " + host_name_);
     return staged_->plan(program, c);
   }
-  const DeviceTransport::Way how = way->direct.way(c);
+  const DeviceTransport::Way how = way->there ? way->there->direct.way(c) : DeviceTransport::Way::None;
   if (how == DeviceTransport::Way::Native) {
-    note(c, way, "NATIVE", "");
-    return way->direct.plan(program, c);
+    note(c, &way->backend, "NATIVE", "");
+    return way->there->direct.plan(program, c);
   }
-  way->emulated.admit(c);
+  if (how == DeviceTransport::Way::None && way->beside) {
+    note(c, &way->backend, "STAGED", "through host memory and " + way->backend.name() + why_beside(*way, c));
+    return way->beside->staged.plan(program, c);
+  }
+  Way::There& there = *way->there;
+  there.emulated.admit(c);
   if (how != DeviceTransport::Way::None) {
-    note(c, way, "EMULATED", how == DeviceTransport::Way::Bytes ? "its bytes as another type" : "sum and division");
-    return way->direct.plan(program, c);
+    const char* text = how == DeviceTransport::Way::Bytes ? "its bytes as another type" : "sum and division";
+    note(c, &way->backend, "EMULATED", text);
+    return there.direct.plan(program, c);
   }
   const bool varying = !c.out_counts.empty() || !c.in_counts.empty();
-  const Service service = way->emulated.service(c.coll, c.dtype, c.op, varying);
-  note(c, way, "EMULATED", service.how.empty() ? "factors on the host" : service.how);
-  way->staged.plan(program, c);
+  const Service service = there.emulated.service(c.coll, c.dtype, c.op, varying);
+  note(c, &way->backend, "EMULATED", service.how.empty() ? "factors on the host" : service.how);
+  there.staged.plan(program, c);
+}
+
+std::string SetDevice::why_beside(Way& way, const plugin::Collective& c) const {
+  const std::string& why = way.there ? way.there->direct.why(c) : way.why_not_there;
+  return why.empty() ? "" : " (" + why + ")";
 }
 
 void SetDevice::plan_adasum(Program& program, const plugin::Collective& c) {
@@ -108,33 +177,35 @@ void SetDevice::plan_adasum(Program& program, const plugin::Collective& c) {
   staged_adasum_->plan(program, c);
 }
 
-void SetDevice::note(const plugin::Collective& c, const Way* way, const char* served, const std::string& how) {
+void SetDevice::note(const plugin::Collective& c, const plugin::Backend* backend, const char* served,
+                     const std::string& how) {
   ServiceNotes::Key key{plan_->type(), c.coll, c.dtype, reduces(c.coll) ? c.op : 0};
   if (notes_->has(key)) return;
-  if (!notes_->add(std::move(key), {way ? way->comm->backend().name() : host_name_, served, how})) return;
-  if (way || rank() != 0) return;
+  if (!notes_->add(std::move(key), {backend ? backend->name() : host_name_, served, how})) return;
+  if (rank() != 0 || std::string_view(served) != "STAGED") return;  // what is composed is said where that is done
   // Not for each type of element.
   if (!said_->insert("staged/" + plan_->type() + "/" + std::to_string(c.coll)).second) return;
-  observe::log(observe::Level::Info,
+  // A backend that somebody has named for this memory, perhaps for its speed.
+  observe::log(backend ? observe::Level::Warning : observe::Level::Info,
                std::string(coll_name(c.coll)) + " on " + plan_->type() + ": STAGED " + how + " (said once).");
 }
 
 void SetDevice::check() {
-  for (auto& way : all_ways_) {
+  each_comm([](plugin::Communicator& comm) {
     // What an abort has freed has come to the end of its stream as well, and not every backend remembers why.
-    if (way->comm->aborted()) {
+    if (comm.aborted()) {
       throw plugin::BackendError(HVD_E_ABORTED, HVD_EF_COMM_DEAD, 0,
-                                 way->comm->backend().name() + ": the communicator was aborted (ABORTED)");
+                                 comm.backend().name() + ": the communicator was aborted (ABORTED)");
     }
     std::string text;
-    const hvd_rc rc = way->comm->async_error(&text);
-    if (rc == HVD_OK || rc == HVD_INPROGRESS || rc == HVD_E_UNSUPPORTED) continue;
+    const hvd_rc rc = comm.async_error(&text);
+    if (rc == HVD_OK || rc == HVD_INPROGRESS || rc == HVD_E_UNSUPPORTED) return;
     throw plugin::BackendError(rc, 0, 0, text);
-  }
+  });
 }
 
 void SetDevice::abort() noexcept {
-  for (auto& way : all_ways_) way->comm->abort();
+  each_comm([](plugin::Communicator& comm) { comm.abort(); });
 }
 
 }  // namespace hvd::data

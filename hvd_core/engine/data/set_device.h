@@ -3,6 +3,8 @@
 //
 //   direct    the communicator does it, buffers stay on the device
 //   emulated  staged: the host composes it from what the communicator has, each part of it over the device again
+//   beside    staged: a backend that opened no device of this type may serve little or nothing of its memory, which its
+//             communicator alone tells; the rest goes over a second one of the same backend, for host memory
 //   staged    no communicator reads the memory for this collective: over the set's host communicators
 //
 // Made once, collectively, at the set's first operation on such a device, by a thread that may wait; then used by the
@@ -46,8 +48,14 @@ class SetDevice final : public Transport {
 
  private:
   struct Way;
+  struct Beside;
   struct AdasumTransport;
-  void note(const plugin::Collective& c, const Way* way, const char* served, const std::string& how);
+  void open_way(Way& way, const Backends& backends, const std::shared_ptr<plugin::Backend>& backend,
+                const std::string& key, plugin::Store& store, int64_t deadline_ns);
+  template <class F>
+  void each_comm(F&& f) const;
+  void note(const plugin::Collective& c, const plugin::Backend* backend, const char* served, const std::string& how);
+  std::string why_beside(Way& way, const plugin::Collective& c) const;
 
   const std::shared_ptr<DevicePlan> plan_;
   SetComms& host_;

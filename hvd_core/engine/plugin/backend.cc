@@ -18,6 +18,7 @@ namespace {
 // An id comes from a vendor's library (the largest known is 4 KiB); beyond this the size is not believed.
 constexpr uint64_t kMaxIdBytes = 1u << 20;
 
+constexpr uint64_t kMaxFactBytes = 1u << 20;
 constexpr int64_t kDefaultCreateNs = 60'000'000'000;
 
 int64_t now_ns() {
@@ -86,7 +87,21 @@ bool Backend::serves_device_type(const std::string& type) const {
   return types.find("," + type + ",") != std::string::npos;
 }
 
-hvd_coll_caps Backend::query(hvd_comm comm, const hvd_coll_args& args) const {
+std::optional<std::string> Backend::fact(const std::string& key) const {
+  if (!HVD_HAS(api_, hvd_backend_api, info)) return std::nullopt;
+  std::string text(256, '\0');
+  hvd_error error = empty_error();
+  for (;;) {
+    uint64_t n = text.size();
+    const hvd_rc rc = api_->info(key.c_str(), text.data(), &n, &error);
+    if (rc == HVD_OK) return clean_text(text.data(), text.size());
+    if (rc == HVD_E_UNAVAILABLE || rc == HVD_E_UNSUPPORTED) return std::nullopt;
+    if (rc != HVD_E_INVALID || n <= text.size() || n > kMaxFactBytes) throw_backend_error(name_, "info", rc, error);
+    text.assign(n, '\0');
+  }
+}
+
+hvd_coll_caps Backend::query(hvd_comm comm, const hvd_coll_args& args, std::string* why) const {
   hvd_coll_args in = args;
   in.hdr = {sizeof(in), HVD_ABI_MAJOR, HVD_ABI_MINOR, nullptr};
   hvd_coll_caps out;
@@ -97,6 +112,7 @@ hvd_coll_caps Backend::query(hvd_comm comm, const hvd_coll_args& args) const {
   const hvd_rc rc = api_->comm->query(comm, &in, &out, &error);
   if (rc == HVD_E_UNSUPPORTED) {
     out.support = HVD_UNSERVED;
+    if (why) *why = clean_text(error.text, sizeof(error.text));
   } else if (rc != HVD_OK) {
     throw_backend_error(name_, "query", rc, error);
   }
@@ -174,7 +190,7 @@ void Backend::await_creation(hvd_comm handle, int64_t deadline_ns) const {
 std::unique_ptr<Communicator> Backend::create_comm(const std::string& key, Store& store,
                                                    const std::vector<int32_t>& ranks, const std::vector<int32_t>& hosts,
                                                    int32_t my_rank_in_comm, int64_t deadline_ns, void* notify_token,
-                                                   hvd_device device) {
+                                                   const OpenDevice& device) {
   const auto refuse = [&](int32_t code, const std::string& text) {
     throw BackendError(code, 0, 0, name_ + ": create: " + text + " (" + rc_name(code) + ")");
   };
@@ -202,9 +218,10 @@ std::unique_ptr<Communicator> Backend::create_comm(const std::string& key, Store
   args.hosts = hosts.data();
   args.rank = my_rank_in_comm;
   args.size = size;
-  args.device = device;
+  args.device = device.handle;
   args.deadline_ns = deadline_ns;
   args.notify_token = notify_token;
+  args.device_api = device.api;
   hvd_comm handle = nullptr;
   hvd_error error = empty_error();
   const hvd_rc rc = api_->comm->create(&args, &handle, &error);

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,12 @@ namespace hvd::plugin {
 // One option that a backend declares; the texts are its own, "" where it gives none.
 struct Option {
   std::string name, type, fallback, range, doc;
+};
+
+// A device and the table that opened it; both null for host memory.
+struct OpenDevice {
+  hvd_device handle = nullptr;
+  const hvd_device_api* api = nullptr;
 };
 
 class Backend : public std::enable_shared_from_this<Backend> {
@@ -47,21 +54,27 @@ class Backend : public std::enable_shared_from_this<Backend> {
   // The type that the device table serves, "" without one.
   std::string device_type() const;
   const std::vector<Option>& options() const { return options_; }
+  const hvd_backend_api* api() const { return api_; }
   const hvd_device_api* device_api() const { return api_->device; }
   const hvd_comm_api* comm_api() const { return api_->comm; }
 
+  // A fact about the library as it runs now, which the backend tells under this key; none: it does not know, or not
+  // yet. Throws BackendError for what it may not answer. Any thread at any time.
+  std::optional<std::string> fact(const std::string& key) const;
+
   // Collective over `ranks` (world ranks in order; hosts[i] is the host index of ranks[i]): every member calls it
   // with the same key, which no two communicators of a job share. Waits for the members until deadline_ns (absolute
-  // CLOCK_MONOTONIC). Throws BackendError: TIMEOUT, REMOTE, or what the backend says.
+  // CLOCK_MONOTONIC). `device`: whose memory it is for; its table may be another backend's. Throws BackendError:
+  // TIMEOUT, REMOTE, or what the backend says.
   std::unique_ptr<Communicator> create_comm(const std::string& key, Store& store, const std::vector<int32_t>& ranks,
                                             const std::vector<int32_t>& hosts, int32_t my_rank_in_comm,
                                             int64_t deadline_ns, void* notify_token = nullptr,
-                                            hvd_device device = nullptr);
+                                            const OpenDevice& device = {});
 
   // How a collective would be served, before any communicator exists. support is HVD_UNSERVED when the backend
-  // answers UNSUPPORTED; other failures throw BackendError. Reads no addresses.
+  // answers UNSUPPORTED (*why, unless null, has its text then); other failures throw BackendError. Reads no addresses.
   hvd_coll_caps query(const hvd_coll_args& args) const { return query(nullptr, args); }
-  hvd_coll_caps query(hvd_comm comm, const hvd_coll_args& args) const;
+  hvd_coll_caps query(hvd_comm comm, const hvd_coll_args& args, std::string* why = nullptr) const;
 
  private:
   std::string exchange_id(const std::string& prefix, Store& store, int32_t rank, size_t size,

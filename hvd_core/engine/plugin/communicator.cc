@@ -123,7 +123,8 @@ void Communicator::check(const Collective& c) const {
 
 // One call to the backend; its answer, where it makes sense.
 hvd_rc Communicator::submit(const Collective& c, hvd_req* request, hvd_error* error) {
-  const hvd_coll_args args = c.args();
+  hvd_coll_args args = c.args();
+  args.flags = HVD_COLL_AGREED;  // only what the log has ordered gets here, one at a time
   coll_ = c.coll;
   const hvd_rc rc = api_->collective(handle_, &args, request, error);
   if (rc != HVD_INPROGRESS || *request != nullptr) return rc;
@@ -240,8 +241,25 @@ void Communicator::finalize(int64_t deadline_ns) {
   if (rc != HVD_OK) throw_backend_error(backend_->name(), "finalize", rc, error);
 }
 
-hvd_coll_caps Communicator::query(const Collective& collective) const {
-  return backend_->query(handle_, collective.args());
+hvd_coll_caps Communicator::query(const Collective& collective, std::string* why) const {
+  return backend_->query(handle_, collective.args(), why);
+}
+
+void* Communicator::register_memory(const hvd_buf& buf) {
+  if (!HVD_HAS(api_, hvd_comm_api, mem_register)) return nullptr;
+  void* registered = nullptr;
+  hvd_error error = empty_error();
+  const hvd_rc rc = api_->mem_register(handle_, buf, &registered, &error);
+  if (rc == HVD_E_UNSUPPORTED) return nullptr;
+  if (rc != HVD_OK) throw_backend_error(backend_->name(), "mem_register", rc, error);
+  return registered;
+}
+
+void Communicator::deregister_memory(void* registered) noexcept {
+  hvd_error error = empty_error();
+  const hvd_rc rc = api_->mem_deregister(handle_, registered, &error);
+  if (rc == HVD_OK || rc == HVD_E_ABORTED) return;
+  log(HVD_LOG_DEBUG, backend_->name(), __FILE__, __LINE__, error.text);
 }
 
 uint64_t Communicator::caps() const { return api_->caps; }

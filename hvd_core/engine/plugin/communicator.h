@@ -69,7 +69,13 @@ class Communicator {
   void finalize(int64_t deadline_ns);
 
   // How this communicator would serve a collective; see Backend::query.
-  hvd_coll_caps query(const Collective& collective) const;
+  hvd_coll_caps query(const Collective& collective, std::string* why = nullptr) const;
+
+  // Tells the backend of memory that collectives will often use; null where it makes nothing of that. Throws
+  // BackendError.
+  void* register_memory(const hvd_buf& buf);
+  // The memory is no longer in use by any of them.
+  void deregister_memory(void* registered) noexcept;
 
   uint64_t caps() const;
   int32_t rank() const { return rank_; }

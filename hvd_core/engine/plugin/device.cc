@@ -14,8 +14,8 @@ namespace {
 
 constexpr int64_t kLastWaitNs = 2'000'000'000;
 constexpr uint64_t kSmallestPiece = 4096;
-// More than this is not kept for later.
-constexpr uint64_t kPoolBytes = uint64_t{512} << 20;
+// This much is kept for later, or this part of the device's memory: to free some may mean to wait for the device.
+constexpr uint64_t kPoolBytes = uint64_t{512} << 20, kPoolPart = 16;
 
 int64_t now_ns() {
   timespec t;
@@ -124,12 +124,22 @@ void Device::begin(int32_t ordinal) {
   rc = api_->props(device_, &props, &error);
   if (rc != HVD_OK) fail("props", rc, error);
   batch_limit_ = props.batch_limit ? props.batch_limit : UINT32_MAX;
+  handles_ = props.flags & HVD_DEVICE_HANDLES;
+  pool_bytes_ = std::max(kPoolBytes, props.total_bytes / kPoolPart);
   if (props.alignment > kAlignment) alignment_ = std::bit_ceil(uint64_t{props.alignment});
   rc = api_->stream_create(device_, 0, &stream_, &error);
   if (rc != HVD_OK) {
     stream_ = nullptr;
     fail("stream_create", rc, error);
   }
+}
+
+int32_t Device::count(const Backend& backend) noexcept {
+  const hvd_device_api* const api = backend.device_api();
+  hvd_error ignored = empty_error();
+  int32_t n = 0;
+  if (!HVD_HAS(api, hvd_device_api, count) || api->count(&n, &ignored) != HVD_OK) return 0;
+  return n;
 }
 
 Device::~Device() {
@@ -241,16 +251,19 @@ void Device::batched(hvd_stream stream, const std::vector<hvd_copy_item>& items)
   }
 }
 
-void Device::copy(hvd_stream stream, const std::vector<Copy>& list) {
+void Device::copy_each(hvd_stream stream, const std::vector<Copy>& list) {
   std::lock_guard lock(mutex_);
-  if (list.size() < 2 || batch_limit_ < 2 || !HVD_HAS(api_, hvd_device_api, batched_copy_scale)) {
-    hvd_error error = empty_error();
-    for (const Copy& c : list) {
-      const hvd_rc rc = api_->copy(stream, c.dst, c.src, c.bytes, &error);
-      if (rc != HVD_OK) fail("copy", rc, error);
-    }
-    return;
+  hvd_error error = empty_error();
+  for (const Copy& c : list) {
+    const hvd_rc rc = api_->copy(stream, c.dst, c.src, c.bytes, &error);
+    if (rc != HVD_OK) fail("copy", rc, error);
   }
+}
+
+void Device::copy(hvd_stream stream, const std::vector<Copy>& list) {
+  if (list.size() < 2 || batch_limit_ < 2 || !HVD_HAS(api_, hvd_device_api, batched_copy_scale))
+    return copy_each(stream, list);
+  std::lock_guard lock(mutex_);
   std::vector<hvd_copy_item> items;
   items.reserve(list.size());
   for (const Copy& c : list) items.push_back(item_of(c.dst, c.src, c.bytes, HVD_UINT8, 1.0));
@@ -322,20 +335,23 @@ MemoryRef Device::allocate(int32_t kind, uint64_t bytes, uint64_t alignment) {
   }
   lock.unlock();
   auto memory = std::make_shared<Memory>(shared_from_this(), kind, piece.mem, piece.all);
-  const auto at = reinterpret_cast<uintptr_t>(piece.all.base) + piece.all.offset;
+  // What a handle stands for begins where the device wants it to.
+  const bool handle = handles_ && kind == HVD_MEM_DEVICE;
+  const auto at = (handle ? 0 : reinterpret_cast<uintptr_t>(piece.all.base)) + piece.all.offset;
   memory->buf = {piece.all.base, piece.all.offset + (alignment - at % alignment) % alignment, bytes};
   return memory;
 }
 
-void Device::give_back(const Piece& piece) noexcept {
-  if (piece.all.bytes > kPoolBytes) {
+void Device::give_back(Piece piece) noexcept {
+  if (piece.all.bytes > pool_bytes_) {
     hvd_error ignored = empty_error();
     api_->mem_free(piece.mem, &ignored);
     return;
   }
   // The old pieces go, not the new one: sizes that nobody asks for any more must not keep those out that are in use
   // now.
-  if (free_bytes_ + piece.all.bytes > kPoolBytes) free_pieces();
+  while (free_bytes_ + piece.all.bytes > pool_bytes_) free_oldest();
+  piece.since = ++given_back_;
   free_bytes_ += piece.all.bytes;
   free_.emplace(std::pair{piece.kind, piece.all.bytes}, piece);
 }
@@ -365,6 +381,15 @@ bool Device::in_use() noexcept {
     doubtful_.pop_front();
   }
   return !kept_.empty() || !doubtful_.empty();
+}
+
+void Device::free_oldest() noexcept {
+  const auto oldest =
+      std::min_element(free_.begin(), free_.end(), [](auto& a, auto& b) { return a.second.since < b.second.since; });
+  hvd_error ignored = empty_error();
+  api_->mem_free(oldest->second.mem, &ignored);
+  free_bytes_ -= oldest->second.all.bytes;
+  free_.erase(oldest);
 }
 
 void Device::free_pieces() noexcept {

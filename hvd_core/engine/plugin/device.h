@@ -84,14 +84,18 @@ class Device : public std::enable_shared_from_this<Device> {
   // Opens the backend's device number `ordinal`. Throws BackendError; UNSUPPORTED without streams, events and memory
   // in the table.
   static std::shared_ptr<Device> open(std::shared_ptr<Backend> backend, int32_t ordinal);
+  // How many the backend sees; 0 where it cannot tell, which opening one explains.
+  static int32_t count(const Backend& backend) noexcept;
   // Waits a moment for what is under way, then closes; what a device that goes on might still use is kept.
   ~Device();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
   const Backend& backend() const { return *backend_; }
-  hvd_device handle() const { return device_; }
+  OpenDevice opened() const { return {device_, api_}; }
   int32_t ordinal() const { return ordinal_; }
+  // Addresses in its memory mean something to its own table only.
+  bool handles() const { return handles_; }
   // The engine's own stream; everything that the engine does on the device is ordered by it.
   hvd_stream stream() const { return stream_; }
 
@@ -108,6 +112,8 @@ class Device : public std::enable_shared_from_this<Device> {
 
   // In this order, after what the stream has been given before.
   void copy(hvd_stream stream, const std::vector<Copy>& list);
+  // For lists with memory of the host's that is not PINNED: what makes one launch of a list does not reach that.
+  void copy_each(hvd_stream stream, const std::vector<Copy>& list);
   // Whether copies of this type can be scaled on their way; tried out the first time.
   bool scales(int32_t dtype);
   // The same with elements multiplied on their way. Only with scales(), or factors of 1.
@@ -130,6 +136,7 @@ class Device : public std::enable_shared_from_this<Device> {
     int32_t kind;
     hvd_mem mem;
     hvd_buf all;
+    uint64_t since = 0;  // the lower, the longer it lies in the pool
   };
   struct Kept {
     std::vector<hvd_event> uses;
@@ -143,7 +150,8 @@ class Device : public std::enable_shared_from_this<Device> {
   // All of these under mutex_.
   hvd_event record(hvd_stream stream);
   bool is_over(hvd_event event) noexcept;
-  void give_back(const Piece& piece) noexcept;
+  void give_back(Piece piece) noexcept;
+  void free_oldest() noexcept;
   void sweep() noexcept;
   bool in_use() noexcept;
   void free_pieces() noexcept;
@@ -154,6 +162,7 @@ class Device : public std::enable_shared_from_this<Device> {
   hvd_stream stream_ = nullptr;
   int32_t ordinal_ = 0;
   uint64_t batch_limit_ = 1, alignment_ = kAlignment;
+  bool handles_ = false;
   std::atomic<bool> abandoned_{false};
 
   std::mutex mutex_;  // around each call into the table, and what follows
@@ -162,7 +171,7 @@ class Device : public std::enable_shared_from_this<Device> {
   std::deque<hvd_event> doubtful_;  // marks that were let go of before anybody saw them reached
   std::vector<Kept> kept_;          // memory that was let go of and is still used by a stream
   std::multimap<std::pair<int32_t, uint64_t>, Piece> free_;  // by kind and size
-  uint64_t free_bytes_ = 0;
+  uint64_t free_bytes_ = 0, pool_bytes_ = 0, given_back_ = 0;
   std::map<int32_t, bool> scales_;
 };
 

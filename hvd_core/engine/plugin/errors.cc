@@ -30,7 +30,8 @@ size_t utf8_length(const unsigned char* p, size_t n) {
   return length;
 }
 
-// A backend's text is foreign bytes: bounded, and made UTF-8 because it ends in a Python exception.
+}  // namespace
+
 std::string clean_text(const char* text, size_t capacity) {
   const size_t n = strnlen(text, capacity);
   const auto* p = reinterpret_cast<const unsigned char*>(text);
@@ -47,8 +48,6 @@ std::string clean_text(const char* text, size_t capacity) {
   }
   return out;
 }
-
-}  // namespace
 
 std::string rc_name(hvd_rc rc) {
   if (rc >= 0 && rc < kKnown) return kNames[rc];

@@ -4,6 +4,7 @@
 // Any thread. Knows nothing about what the engine does with a failure.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
@@ -38,6 +39,9 @@ std::string rc_name(hvd_rc rc);
 
 // An hvd_error that is ready to be handed to a backend.
 hvd_error empty_error();
+
+// A backend's text is foreign bytes: bounded, and made UTF-8 because it may end in a Python string.
+std::string clean_text(const char* text, size_t capacity);
 
 // Throws the BackendError for a failed call: `who` is the backend, `what` the call. An answer that this ABI does
 // not know, or that the call may not give, becomes INTERNAL, and the text keeps the number.

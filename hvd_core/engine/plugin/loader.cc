@@ -15,8 +15,8 @@
 namespace hvd::plugin {
 namespace {
 
-// What v1.0 had. Written down once and never touched again: later minors only make tables longer.
-constexpr size_t kMinBackend = offsetof(hvd_backend_api, option_count) + sizeof(uint64_t);
+// What 1.0 has: later minors only make tables longer, so these never change.
+constexpr size_t kMinBackend = offsetof(hvd_backend_api, info) + sizeof(void*);
 constexpr size_t kMinDevice = offsetof(hvd_device_api, reduce_local) + sizeof(void*);
 constexpr size_t kMinComm = offsetof(hvd_comm_api, mem_deregister) + sizeof(void*);
 constexpr size_t kMinOption = offsetof(hvd_option, doc) + sizeof(void*);
@@ -180,6 +180,7 @@ hvd_backend_entry_fn open_library(const std::string& path, const std::string& na
 void check_tables(const hvd_backend_api* api, const std::string& name, const std::string& origin) {
   if (api == nullptr) refuse(name, origin, "its entry function reported success but gave no table");
   check_header(api, kMinBackend, "backend table", name, origin);
+  check_slots(&api->hdr, "backend", name, origin);
   check_name(api->name, name, origin);
   if (api->tag == nullptr || *api->tag == '\0') refuse(name, origin, "its table has no tag");
   if (api->device == nullptr && api->comm == nullptr) {

@@ -20,6 +20,8 @@ class Store {
   virtual int64_t add(const std::string& key, int64_t delta) = 0;
   // Removes the key; nothing happens when it does not exist.
   virtual void del(const std::string& key) = 0;
+  // Adds one to a counter, soon: does not wait for the store, not even for one that is gone.
+  virtual void count(const std::string& /*key*/) noexcept {}
   // Makes a waiting get give up soon, and all later calls fail. Any thread.
   virtual void cancel() {}
 };

@@ -20,7 +20,7 @@
 
 namespace hvd::queue {
 
-// A dense tensor that the framework owns and keeps alive until the request is done.
+// A dense tensor that the framework owns and keeps alive until the request is done, and for good if it lingers then.
 struct Tensor {
   void* data = nullptr;
   int32_t dtype = 0;  // HVD_*
@@ -72,6 +72,8 @@ class Request {
   bool urgent = false;                 // submitted by a caller who waits for it at once
   std::vector<plugin::MarkRef> ready;  // on a device: where its streams have the data
 
+  // Valid once failed(): a backend that did not let go of the tensors after an abort may still read and write them.
+  bool lingers = false;
   // Valid once settled().
   plugin::MarkRef finished;  // of a request that was enqueued
   std::vector<Output> outputs;

@@ -22,6 +22,36 @@ std::map<std::string, Fault>& faults() {
 
 namespace {
 
+// The tables of the backend's own, and a copy of them that a backend takes for its own when it is given our device
+// table.
+const hvd_backend_api* vendor = nullptr;
+Tables as_is;
+
+hvd_comm_args translated(const hvd_comm_args* a) {
+  hvd_comm_args mine = *a;
+  if (mine.device_api == &ours.device) mine.device_api = vendor->device;
+  return mine;
+}
+
+void take() {
+  as_is.backend = *vendor;
+  if (vendor->comm) {
+    as_is.comm = *vendor->comm;
+    as_is.comm.create = [](const hvd_comm_args* a, hvd_comm* out, hvd_error* e) {
+      const hvd_comm_args mine = translated(a);
+      return vendor->comm->create(&mine, out, e);
+    };
+    if (as_is.comm.split) {
+      as_is.comm.split = [](hvd_comm c, const hvd_comm_args* a, hvd_comm* out, hvd_error* e) {
+        const hvd_comm_args mine = translated(a);
+        return vendor->comm->split(c, &mine, out, e);
+      };
+    }
+    as_is.backend.comm = &as_is.comm;
+  }
+  real = &as_is.backend;
+}
+
 hvd_rc refuse(hvd_error* error, const std::string& text) {
   std::snprintf(error->text, sizeof error->text, "%s", text.c_str());
   return error->code = HVD_E_INTERNAL;
@@ -45,8 +75,9 @@ extern "C" __attribute__((visibility("default"))) hvd_rc hvd_backend_entry_v1(co
   host = host_api;
   our_host = *host_api;
   if (!fault.empty() && faults()[fault].early) faults()[fault].early();
-  const hvd_rc rc = entry(&our_host, &real, error);
+  const hvd_rc rc = entry(&our_host, &vendor, error);
   if (rc != HVD_OK) return rc;
+  take();
   ours.backend = *real;
   if (real->comm) {
     ours.comm = *real->comm;

@@ -94,18 +94,32 @@ const Add p0("create_turns_ranks_around", [] {
   };
 });
 
-// A split that numbers its members backwards.
+// A split that makes its communicators anew.
+hvd_rc split_by_create(const hvd_comm_args* a, int32_t rank, hvd_comm* out, hvd_error* e) {
+  *out = nullptr;
+  if (a->size == 0) return HVD_OK;
+  hvd_comm_args mine = *a;
+  mine.rank = rank;
+  return real->comm->create(&mine, out, e);
+}
+// Numbers its members backwards.
 const Add p1("split_turns_ranks_around", [] {
   ours.comm.split = [](hvd_comm, const hvd_comm_args* a, hvd_comm* out, hvd_error* e) {
-    hvd_comm_args mine = *a;
-    mine.rank = a->size - 1 - a->rank;
-    return real->comm->create(&mine, out, e);
+    return split_by_create(a, a->size - 1 - a->rank, out, e);
   };
 });
 // No fault, for the control.
 const Add p2("split_is_create", [] {
   ours.comm.split = [](hvd_comm, const hvd_comm_args* a, hvd_comm* out, hvd_error* e) {
-    return real->comm->create(a, out, e);
+    return split_by_create(a, a->rank, out, e);
+  };
+});
+// Gives a communicator to those who asked for none.
+const Add p3("split_gives_everybody_one", [] {
+  ours.comm.split = [](hvd_comm, const hvd_comm_args* a, hvd_comm* out, hvd_error* e) {
+    if (a->size != 0) return split_by_create(a, a->rank, out, e);
+    *out = reinterpret_cast<hvd_comm>(&ours);
+    return hvd_rc{HVD_OK};
   };
 });
 

@@ -1,5 +1,6 @@
 // Faults of time and life: what is done too early, too late, on the host, or not at all.
 #include <ctime>
+#include <thread>
 
 #include "shim.h"
 
@@ -158,6 +159,60 @@ const Add d10("opens_any_device", [] {
   ours.device.open = [](int32_t, void* native, hvd_device* out, hvd_error* e) {
     return real->device->open(0, native, out, e);
   };
+});
+
+// ------------------------------------------------------------------------------------------------ calls of the host
+
+// Tells the host of a communicator that there is not.
+const Add h1("notifies_a_stranger", [] {
+  ours.comm.collective = [](hvd_comm c, const hvd_coll_args* a, hvd_req* r, hvd_error* e) {
+    host->notify(&ours);
+    return real->comm->collective(c, a, r, e);
+  };
+});
+
+const Add h2("phase_never_ends", [] {
+  ours.comm.collective = [](hvd_comm c, const hvd_coll_args* a, hvd_req* r, hvd_error* e) {
+    host->activity(c, a->seq, "WORK", 1);
+    return real->comm->collective(c, a, r, e);
+  };
+});
+
+const Add h3("unannounced_thread", [] {
+  ours.comm.collective = [](hvd_comm c, const hvd_coll_args* a, hvd_req* r, hvd_error* e) {
+    std::thread([] { host->log(HVD_LOG_DEBUG, __FILE__, __LINE__, "who am I?"); }).join();
+    return real->comm->collective(c, a, r, e);
+  };
+});
+
+// ----------------------------------------------------------------------------------------------- marks of the host's
+
+// Takes the mark for a promise that there is nothing left to do.
+const Add h4("skips_what_is_agreed", [] {
+  ours.comm.collective = [](hvd_comm c, const hvd_coll_args* a, hvd_req* r, hvd_error* e) -> hvd_rc {
+    if (a->flags & HVD_COLL_AGREED) return HVD_OK;
+    return real->comm->collective(c, a, r, e);
+  };
+});
+
+void register_by(hvd_rc (*how)(hvd_comm, hvd_buf, void**, hvd_error*)) {
+  ours.comm.mem_register = how;
+  ours.comm.mem_deregister = [](hvd_comm, void*, hvd_error*) -> hvd_rc { return HVD_OK; };
+}
+
+const Add h5("register_changes_memory", [] {
+  register_by([](hvd_comm, hvd_buf buf, void** handle, hvd_error*) -> hvd_rc {
+    at(buf)[0] ^= 1;
+    *handle = &ours;
+    return HVD_OK;
+  });
+});
+// No fault, for the control.
+const Add h6("register_is_nothing", [] {
+  register_by([](hvd_comm, hvd_buf, void** handle, hvd_error*) -> hvd_rc {
+    *handle = &ours;
+    return HVD_OK;
+  });
 });
 
 }  // namespace

@@ -1,7 +1,7 @@
 // What EmulatedTransport and DirectTransport make of backends that lack things, against the shm backend that has them
 // all: every collective, type and reduction, with ranks as threads, must give the same bits.
 //
-//   emulated_test path/to/libhvd_backend_shm.so path/to/libpoor.so [seed]
+//   emulated_test path/to/libhvd_backend_shm.so path/to/libpoor.so [seed [most_ranks]]
 #include "engine/data/emulated.h"
 
 #include <cstdlib>
@@ -214,6 +214,7 @@ int main(int argc, char** argv) {
   observe::set_log(observe::Level::Error, false, -1);
   const char* const shm = argv[1];
   const uint64_t seed = argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 1;
+  const int most_ranks = argc > 4 ? std::atoi(argv[4]) : 4;
   shm_backend = plugin::Backend::load_library(shm, "shm");
   const uint64_t lists = HVD_CAP_VECTORED;
   std::vector<Setup> setups;
@@ -261,7 +262,7 @@ int main(int argc, char** argv) {
     if (s.name.substr(0, 4) == "wide") s.complete = false;
     if (s.name != "poor" && s.name != "all_single") s.scratch = 1 << 12;
   }
-  for (int size : {1, 2, 3, 4})
+  for (int size = 1; size <= most_ranks; ++size)
     for (const Setup& s : setups) run_setup(s, size, seed * 1000 + static_cast<uint64_t>(size), size == 3);
   groups<7>(setups[8], 4);  // a single last one needs no group
   groups<8>(setups[9], 1);

@@ -34,7 +34,7 @@ struct Device {
   std::shared_ptr<plugin::Device> opened;
   hvd_device device = nullptr;
   hvd_stream stream = nullptr;
-  explicit Device(int rank) : opened(plugin::Device::open(far_backend, rank % 2)), device(opened->handle()) {
+  explicit Device(int rank) : opened(plugin::Device::open(far_backend, rank % 2)), device(opened->opened().handle) {
     must(api->stream_create(device, 0, &stream, nullptr));
   }
   ~Device() { api->stream_destroy(stream, nullptr); }

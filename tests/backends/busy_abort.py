@@ -1,0 +1,28 @@
+"""Operations back to back while another thread aborts: what all backends of host memory have in common."""
+
+import threading
+
+import numpy as np
+
+from abi_ctypes import ABORTED, ALLREDUCE, AVG
+from table_driver import BackendFailure
+
+
+def busy_abort(comm, told):
+    """How many were completed. Every one either completes or fails as a whole: with ABORTED on rank 0, whose other thread
+    aborts, and with `told` on its peers."""
+    a = np.ones(200_000, np.float32)
+    timer = threading.Timer(0.3, comm.abort)
+    if comm.rank == 0:
+        timer.start()
+    done = 0
+    try:
+        while True:
+            comm.run(ALLREDUCE, [a], [a], op=AVG)
+            done += 1
+            assert (a == 1).all()
+    except BackendFailure as error:
+        assert error.code == (ABORTED if comm.rank == 0 else told), str(error)
+    if comm.rank == 0:
+        timer.join()  # it may still be inside abort, and destroy comes next
+    return done

@@ -1,0 +1,100 @@
+"""The real MPI backend in jobs that mpirun started, when nobody has named a backend."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from launchers import first_by
+
+from announced import python, run
+
+PACKAGE = Path(__file__).parents[2] / "backends" / "mpi" / "src" / "hvd_backend_mpi"
+PROGRAM = """
+import numpy as np
+import hvd_core
+from horovod.common.basics import HorovodBasics
+hvd = HorovodBasics()
+hvd.init()
+assert hvd_core.allreduce(np.full(3, float(hvd.rank())), op=hvd_core.Sum).tolist() == [1.0] * 3
+if hvd.rank() == 0:
+    row = hvd_core.backend_report()[0]
+    print("over", row.backend, row.source)
+    print("threads", hvd.mpi_enabled() and hvd.mpi_threads_supported())
+    print("enabled", hvd.mpi_enabled(), hvd.gloo_enabled(), hvd.mpi_built())
+    print("loaded", "libhvd_backend_mpi" in open("/proc/self/maps").read())
+hvd.shutdown()
+"""
+APART = {"HOROVOD_SIMULATED_HOSTS": "0,1"}
+
+
+@pytest.fixture
+def with_mpi(site):
+    """The backend as it was built with the checkout, as its wheel would leave it."""
+    assert (PACKAGE / "lib" / "libhvd_backend_mpi.so").is_file(), "backends/mpi is not built (cmake --build)"
+    (site / "hvd_backend_mpi").symlink_to(PACKAGE)
+    (metadata,) = site.glob("hvd_backend_mpi-*.dist-info")
+    (metadata / "entry_points.txt").write_text("[hvd_core.backends]\nmpi = hvd_backend_mpi:describe\n")
+    return site
+
+
+def said(mpirun, site, **variables):
+    """({what rank 0 prints by its first word}, standard error)."""
+    done = run([*mpirun, "-np", "2", sys.executable, "-c", PROGRAM], site, **variables)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return dict(re.findall(r"^(over|threads|enabled|loaded) (.*)$", done.stdout, re.MULTILINE)), done.stderr
+
+
+@pytest.mark.mpi
+def test_between_hosts_it_is_used_and_within_one_nobody_loads_it(mpirun, with_mpi):
+    assert said(mpirun, with_mpi, **APART)[0] == {
+        "over": "shm x mpi automatic",
+        "threads": "True",
+        "enabled": "True False True",
+        "loaded": "True",
+    }
+    assert said(mpirun, with_mpi)[0] == {
+        "over": "shm automatic",
+        "threads": "False",
+        "enabled": "False True True",
+        "loaded": "False",
+    }
+    single = said(mpirun, with_mpi, **APART, HOROVOD_MPI_THREADS_DISABLE="1")[0]
+    assert (single["over"], single["threads"]) == ("shm x mpi automatic", "False")
+
+
+@pytest.mark.mpi
+@first_by("openmpi")
+def test_where_it_does_not_work_tcp_goes_between_hosts_and_the_log_says_why(mpirun, with_mpi):
+    missing = {"HOROVOD_BACKEND_MPI_LIBRARY": "/nowhere/libmpi.so", "HOROVOD_LOG_LEVEL": "info"}
+    found, log = said(mpirun, with_mpi, **APART, **missing)
+    assert found["over"] == "shm x tcp automatic" and found["loaded"] == "False"
+    launcher = "openmpi" if len(mpirun) > 1 else "mpich"
+    text = (
+        f"between hosts: {launcher} started this job, but backend 'mpi' is installed but unavailable here: "
+    )
+    assert len(re.findall(re.escape(text) + ".*/nowhere/libmpi.so", log)) == 1, log
+    assert "WARN" not in log
+
+
+@pytest.mark.mpi
+@first_by("mpich")
+def test_an_mpi_that_cannot_be_opened_says_how_to_do_without(mpirun, with_mpi):
+    """A program that has ended MPI before: nobody has asked for MPI, so nobody would know what to unset."""
+    library = Path(mpirun[0]).parents[1] / "lib"
+    finalized = "from mpi4py import MPI; MPI.Finalize()\n"
+    done = run([*mpirun, "-np", "2", sys.executable, "-c", finalized + PROGRAM], with_mpi, **APART,
+               LD_LIBRARY_PATH=str(library))  # fmt: skip
+    assert done.returncode != 0
+    assert "has called MPI_Finalize" in done.stderr
+    assert "mpi was chosen between hosts because of who started this job" in done.stderr
+    assert "HOROVOD_BACKEND=shm,tcp" in done.stderr
+
+
+def test_srun_without_pmi_is_no_mpi(with_mpi):
+    """Several processes of srun that nobody told of each other: the backend must not be chosen for them by itself."""
+    program = "from hvd_backend_mpi.library import look; print(look())"
+    step = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2", "HOROVOD_BACKEND_MPI_LIBRARY": "libmpi.so.12"}
+    assert "srun has started this job without PMI" in python(program, with_mpi, **step).stdout
+    for told in ({"PMIX_RANK": "0"}, {"PMI_FD": "7"}, {"SLURM_STEP_NUM_TASKS": "1"}):
+        assert python(program, with_mpi, **(step | told)).stdout.startswith("Available(")

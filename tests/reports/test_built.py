@@ -1,0 +1,90 @@
+"""mpi_built(), nccl_built(), mpi_enabled(), ...: what is installed, and what the running job uses."""
+
+import json
+
+from announced import IN_PYTHON, backend, python
+
+QUESTIONS = ("mpi", "gloo", "nccl", "ddl", "ccl", "cuda", "rocm")
+ASK = """
+    import json, sys
+    from horovod.common.basics import HorovodBasics
+    hvd = HorovodBasics()
+    said = {name: getattr(hvd, f"{name}_built")() for name in QUESTIONS}
+    print(json.dumps([said, {name: type(value).__name__ for name, value in said.items()}]))
+""".replace("QUESTIONS", repr(QUESTIONS))
+
+
+def asked(site, **variables):
+    return json.loads(python(ASK, site, **variables).stdout)
+
+
+def test_nothing_is_built_without_wheels_and_the_types_are_the_originals(site):
+    said, types = asked(site)
+    assert said == {
+        "mpi": False,
+        "gloo": False,
+        "nccl": 0,
+        "ddl": False,
+        "ccl": False,
+        "cuda": False,
+        "rocm": False,
+    }
+    assert types == {**dict.fromkeys(QUESTIONS, "bool"), "nccl": "int"}
+
+
+def test_built_is_installed_and_describes_itself(site):
+    backend(site, "mpi", devices=("cpu", "cuda", "rocm"), probe='return Unavailable("no libmpi")')
+    backend(site, "gloo", code="raise ImportError('half installed')")
+    backend(site, "ccl")
+    backend(site, "acme", devices=("rocm",), provides=("device", "comm"))
+    said, _ = asked(site)
+    assert said["mpi"] and said["ccl"] and not said["gloo"]
+    assert said["rocm"], "acme opens such devices"
+    assert not said["cuda"], "mpi reads such memory, and nobody opens the devices"
+
+
+def test_asking_imports_what_is_asked_about_and_probes_nothing(site):
+    backend(site, "mpi", probe='print("probed")')
+    backend(site, "acme", code="print('imported acme')\n" + "raise SystemExit")
+    code = """
+        import sys
+        from horovod.common.basics import HorovodBasics
+        hvd = HorovodBasics()
+        assert hvd.mpi_built() and hvd.mpi_built()
+        assert "announced_mpi" in sys.modules and "announced_acme" not in sys.modules
+        assert not hvd.is_initialized() and not hvd.mpi_enabled() and not hvd.gloo_enabled()
+    """
+    assert python(code, site).stdout == ""
+
+
+def test_a_library_without_a_wheel_is_built_when_it_is_there(site, tmp_path):
+    library = tmp_path / "libx.so"
+    assert not asked(site, HOROVOD_BACKEND_PATH_MPI=str(library))[0]["mpi"]
+    library.touch()
+    assert asked(site, HOROVOD_BACKEND_PATH_MPI=str(library))[0]["mpi"]
+
+
+ENABLED = """
+    from horovod.common.basics import HorovodBasics
+    hvd = HorovodBasics()
+    hvd.init()
+    print(hvd.mpi_enabled(), hvd.gloo_enabled())
+    try:
+        print(hvd.mpi_enabled() or hvd.mpi_threads_supported())
+    except ValueError as error:
+        print(error)
+    hvd.shutdown()
+    print(hvd.mpi_enabled(), hvd.gloo_enabled())
+"""
+NOT_ENABLED = (
+    "Horovod MPI is not enabled; Please make sure it's installed and enabled. (This job does not use the backend mpi, "
+    "and MPI is left to the program. To have it used: HOROVOD_BACKEND=mpi.)"
+)
+
+
+def test_enabled_is_what_the_job_uses(site):
+    """One of the two is true in every job: programs ask gloo_enabled() to know whether there is no MPI."""
+    backend(site, "mpi", code=IN_PYTHON)
+    said = python(ENABLED, site).stdout.splitlines()
+    assert said == ["False True", NOT_ENABLED, "False False"], "installed, and not used"
+    assert python(ENABLED, site, HOROVOD_BACKEND="cpu.allgather=mpi").stdout.splitlines()[0] == "True False"

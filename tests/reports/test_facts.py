@@ -1,0 +1,71 @@
+"""What backends tell of their libraries as they run: NCCL's version, MPI's threads, a line in the report."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import hvd_core
+from announced import backend, python
+
+HERE = Path(__file__).parent
+INCLUDE = Path(hvd_core.__file__).parent / "include"
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """compiled(name): telling.cc as the library of a backend of that name."""
+    folder = tmp_path_factory.mktemp("compiled")
+    cxx = os.environ.get("CXX") or shutil.which("c++") or "c++"
+
+    def make(name):
+        library = folder / f"lib{name}.so"
+        if not library.exists():
+            flags = ["-std=c++17", "-O0", "-fPIC", "-shared", "-fvisibility=hidden", f"-DNAME={name}"]
+            words = [cxx, *flags, f"-I{INCLUDE}", HERE / "telling.cc", "-o", library]
+            done = subprocess.run(words, capture_output=True, text=True, timeout=100)
+            assert done.returncode == 0, done.stderr
+        return library
+
+    return make
+
+
+NCCL = """
+    from horovod.common.basics import HorovodBasics
+    hvd = HorovodBasics()
+    print(repr(hvd.nccl_built()), hvd.nccl_built() == hvd.nccl_built(), hvd.is_initialized())
+"""
+
+
+def test_nccl_built_is_its_version_code(site, compiled):
+    backend(site, "nccl", devices=("cuda",), library=compiled("nccl"))
+    assert python(NCCL, site, TELL_version_code="21903").stdout.split() == ["21903", "True", "False"]
+    assert python(NCCL, site).stdout.split()[0] == "0", "the backend finds no library to tell of"
+    backend(site, "nccl", devices=("cuda",), library="/nowhere/libnccl.so")
+    assert python(NCCL, site).stdout.split()[0] == "0"
+
+
+MPI = """
+    import os
+    import hvd_core
+    from horovod.common.basics import HorovodBasics
+    hvd = HorovodBasics()
+    hvd.init(backend="cpu=mpi")
+    print(hvd.mpi_threads_supported(), hvd.mpi_enabled())
+    print("told:", str(hvd_core.backend_report()).splitlines()[-1])
+    if os.fork() == 0:  # a copy of the engine is left alone
+        os._exit(hvd.mpi_threads_supported())
+    assert os.wait()[1] == 0
+    hvd.shutdown()
+"""
+
+
+def test_mpi_threads_are_those_of_the_running_library(site, compiled):
+    backend(site, "mpi", library=compiled("mpi"))
+    said = python(MPI, site, TELL_threads="multiple", TELL_device_memory="cuda", HOROVOD_LOG_LEVEL="info")
+    assert said.stdout.splitlines() == ["True True", "told: mpi: threads multiple, device memory cuda"]
+    assert said.stderr.count("horovod INFO: mpi: threads multiple, device memory cuda") == 1
+    assert python(MPI, site, TELL_threads="serialized").stdout.splitlines()[0] == "False True"
+    assert python(MPI, site).stdout.splitlines()[0] == "False True", "it does not know"

@@ -1,0 +1,65 @@
+"""HOROVOD_CPU_OPERATIONS, HOROVOD_CONTROLLER and the like, left over in images: honoured, or said to be ignored, once."""
+
+import re
+import sys
+
+import pytest
+
+from announced import IN_PYTHON, backend, run
+
+PROGRAM = """
+import numpy as np
+from horovod.common.basics import HorovodBasics
+from hvd_core import allreduce, backend_report
+hvd = HorovodBasics()
+hvd.init()
+assert allreduce(np.full(3, float(hvd.rank()))).tolist() == [(hvd.size() - 1) / 2] * 3
+hvd.init()
+if hvd.rank() == 0:
+    print("over", backend_report()[0].backend)
+hvd.shutdown()
+"""
+HOROVODRUN = [sys.executable, "-m", "horovod.runner.launch", "-np", "2"]
+
+
+def job(start, site, **variables):
+    """(what the job's data went over, what it said in warnings, horovodrun's own among them)."""
+    done = run([*start, sys.executable, "-c", PROGRAM], site, **variables)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (over,) = (line.rpartition("over ")[2] for line in done.stdout.splitlines() if "over " in line)
+    return over, re.findall(r"horovod(?:run)?: (.*)", done.stderr)
+
+
+@pytest.fixture
+def with_mpi(site):
+    """A backend mpi that would compute, was it allowed to."""
+    backend(site, "mpi", code=IN_PYTHON, launchers=("openmpi", "mpich"))
+    return site
+
+
+def test_operations_of_mpi_without_mpi(with_mpi):
+    """Ranks of horovodrun are alone in their MPI: the job must neither die of it nor be silent."""
+    over, said = job(HOROVODRUN, with_mpi, HOROVOD_CPU_OPERATIONS="MPI", HOROVOD_CONTROLLER="mpi")
+    assert over == "shm"
+    assert said == [
+        "HOROVOD_CONTROLLER=mpi is ignored; mpirun starts the processes with --mpi",
+        "HOROVOD_CPU_OPERATIONS=mpi is ignored: backend 'mpi' (hvd-backend-mpi 1.5) works in jobs that are started by "
+        "openmpi or mpich, and this one was started by horovodrun.",
+    ]
+
+
+@pytest.mark.mpi
+def test_operations_of_mpi_under_mpirun(mpirun, with_mpi):
+    over, said = job([*mpirun, "-np", "2"], with_mpi, HOROVOD_CPU_OPERATIONS="MPI", HOROVOD_CONTROLLER="mpi")
+    assert (over, said) == ("mpi", [])
+
+
+@pytest.mark.mpi
+def test_a_controller_that_is_nowhere(mpirun, site):
+    over, said = job([*mpirun, "-np", "2"], site, HOROVOD_CONTROLLER="MPI", HOROVOD_CPU_OPERATIONS="CCL")
+    assert over == "shm"
+    assert sorted(text.partition(":")[0] for text in said) == [
+        "HOROVOD_CONTROLLER=mpi is ignored",
+        "HOROVOD_CPU_OPERATIONS=ccl is ignored",
+    ]
+    assert job([*mpirun, "-np", "2"], site, HOROVOD_CONTROLLER="gloo") == ("shm", [])
