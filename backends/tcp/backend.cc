@@ -20,7 +20,8 @@ extern "C" __attribute__((visibility("default"))) hvd_rc hvd_backend_entry_v1(co
                                            &kCpuDevice,
                                            &kCommunicator,
                                            kOptions,
-                                           kOptionCount};
+                                           kOptionCount,
+                                           nullptr};
   if (const hvd_rc rc = enter(host, out, err); rc != HVD_OK) return rc;
   *out = &kBackend;
   return HVD_OK;
