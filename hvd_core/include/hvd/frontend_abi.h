@@ -1,0 +1,122 @@
+/* What a front end written in C or C++ calls in the engine of its process: operations in, completions by callback.
+ *
+ * For code that runs where there is no Python: kernels of a framework's graph, handlers that a compiler calls. Python
+ * gets the table's address from hvd_core.frontend_table() and hands it over; nothing is linked. The table lives as long
+ * as the process and serves whichever engine runs: before init(), after shutdown() and in a forked child every call
+ * ends with HVD_FE_FAILED_PRECONDITION. Plain C, all types of fixed size. Any thread may call; none needs Python's
+ * lock, and run() must be called without it.
+ *
+ * Structures only grow at their ends; `struct_size` is what the caller was compiled with.
+ */
+#ifndef HVD_FRONTEND_ABI_H
+#define HVD_FRONTEND_ABI_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define HVD_FRONTEND_VERSION 1
+
+typedef enum hvd_fe_op {
+  HVD_FE_ALLREDUCE = 0,
+  HVD_FE_ALLGATHER = 1,
+  HVD_FE_BROADCAST = 2,
+  HVD_FE_BARRIER = 3,
+  HVD_FE_ALLTOALL = 4,
+  HVD_FE_REDUCESCATTER = 5,
+  HVD_FE_JOIN = 6
+} hvd_fe_op;
+
+/* reduce_op: HVD_SUM ... HVD_AVG of backend_abi.h, or this for an allreduce by Adasum. */
+#define HVD_FE_ADASUM 100
+
+typedef enum hvd_fe_status {
+  HVD_FE_OK = 0,
+  HVD_FE_INVALID_ARGUMENT = 1,    /* what this rank, or a peer for the same name, asked for makes no sense */
+  HVD_FE_FAILED_PRECONDITION = 2, /* ranks disagree about an operation; there is no engine */
+  HVD_FE_ABORTED = 3,             /* the process set has been removed */
+  HVD_FE_UNKNOWN = 4              /* the job has ended or is broken */
+} hvd_fe_status;
+
+/* Dense memory, first index slowest. The caller keeps it, and what it points to only for the call itself. */
+typedef struct hvd_fe_tensor {
+  void* data;
+  const int64_t* shape;
+  int32_t ndim;
+  int32_t dtype;           /* HVD_* of backend_abi.h */
+  const char* device_type; /* NULL: host memory */
+  int32_t device_id;
+  int32_t has_stream;
+  void* stream; /* native: what it has been given so far makes the data; what it is given after done() comes after */
+} hvd_fe_tensor;
+
+typedef struct hvd_fe_result {
+  uint32_t struct_size;
+  int32_t status;      /* hvd_fe_status */
+  const char* message; /* of a failure; "" otherwise */
+  /* What the engine allocated (allgather, alltoall, and reducescatter without `out`): for as long as done() runs. On a
+   * device the memory is to be copied by `copy` of this result. */
+  int32_t n_outputs;
+  const hvd_fe_tensor* outputs;
+  /* alltoall: rows from each rank of the set; NULL otherwise. */
+  int32_t n_received;
+  const int64_t* received_splits;
+  int32_t last_joined; /* join: the rank that joined last */
+  /* The backend did not let go of the tensors when the job broke: their memory must never be used for anything else. */
+  int32_t lingers;
+  /* Copies output `index` to `target` (its shape and dtype, any device of the call). 0 or an hvd_fe_status. */
+  int32_t (*copy)(const struct hvd_fe_result* self, int32_t index, const hvd_fe_tensor* target);
+  const void* context; /* the engine's */
+} hvd_fe_result;
+
+typedef struct hvd_fe_call {
+  uint32_t struct_size;
+  int32_t op;       /* hvd_fe_op */
+  const char* name; /* without kind prefix; NULL or "": the engine counts, equal on ranks that call in one order */
+  int32_t process_set;
+  int32_t reduce_op;
+  int32_t root_rank; /* broadcast: rank in the job */
+  int32_t n;         /* tensors; several make a group */
+  double prescale, postscale;
+  const hvd_fe_tensor* in;
+  const hvd_fe_tensor* out; /* n of them, may be the inputs' memory; NULL where the engine shall allocate */
+  const int64_t* splits;    /* alltoall (n == 1): rows for each rank of the set; NULL: equal shares */
+  int32_t n_splits;
+  /* The caller will do nothing else before this is done: do not hold it back for company. */
+  int32_t urgent;
+  /* Called exactly once, also for a call that is refused. Of submit(): on a thread of the engine's with no lock held,
+   * or on the calling thread before submit() returns. Of run(): on the calling thread before it returns. May call the
+   * table. */
+  void (*done)(void* arg, const hvd_fe_result* result);
+  void* arg;
+} hvd_fe_call;
+
+typedef struct hvd_fe_table {
+  uint32_t struct_size;
+  uint32_t version;
+  void (*submit)(const hvd_fe_call* call);
+  /* Waits, and drives the engine meanwhile: no thread is switched. */
+  void (*run)(const hvd_fe_call* call);
+  /* A call that this front end refused before it came here: the matching calls of the other ranks fail too. */
+  void (*poison)(int32_t op, int32_t reduce_op, const char* name, int32_t process_set, const char* text);
+  /* Negative without an engine: -1. `process_set_rank` and `_size`: -3 unknown set, -4 this rank is not in it (rank).
+   */
+  int32_t (*rank)(void);
+  int32_t (*size)(void);
+  int32_t (*local_rank)(void);
+  int32_t (*local_size)(void);
+  int32_t (*process_set_rank)(int32_t process_set);
+  int32_t (*process_set_size)(int32_t process_set);
+  /* Rows that this rank gets from a reducescatter of so many; negative as process_set_rank. */
+  int64_t (*scattered_rows)(int64_t rows, int32_t process_set);
+  /* 1 when tensors on devices of this type can be given, 0 when not, negative without an engine. */
+  int32_t (*serves)(const char* device_type);
+} hvd_fe_table;
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* HVD_FRONTEND_ABI_H */
