@@ -136,7 +136,7 @@ class HorovodBroadcast(torch.autograd.Function):
 class HorovodAlltoall(torch.autograd.Function):
     """Alltoall; its gradient is the alltoall that sends each row of the incoming gradient back to where it came from.
 
-    Gives the pair (output, received splits).
+    Gives the output without `splits`, else the pair (output, received splits), as the public function does.
     """
 
     @staticmethod
@@ -145,6 +145,8 @@ class HorovodAlltoall(torch.autograd.Function):
         ctx.process_set = process_set
         output, ctx.received = synchronize(scatter.alltoall_async(tensor, splits, name, process_set))
         ctx.rows = tensor.shape[0]
+        if splits is None:
+            return output
         ctx.mark_non_differentiable(ctx.received)
         return output, ctx.received
 

@@ -68,9 +68,8 @@ def alltoall(
     if tracing():
         return _compile.alltoall(tensor, splits, name, process_set)
     if needs_grad((tensor,)):
-        output, received = HorovodAlltoall.apply(tensor, splits, name, process_set)
-    else:
-        output, received = synchronize(alltoall_async(tensor, splits, name, process_set))
+        return HorovodAlltoall.apply(tensor, splits, name, process_set)
+    output, received = synchronize(alltoall_async(tensor, splits, name, process_set))
     return output if splits is None else (output, received)
 
 

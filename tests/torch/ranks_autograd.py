@@ -216,7 +216,9 @@ def check_names_that_clients_import():
     assert HorovodAllgather.apply(x, None, hvd.global_process_set).shape[0] == 2 * SIZE
     expect(HorovodBroadcast.apply(x, 0, None, hvd.global_process_set), np.ones(2), torch.float64)
     y = leaf((SIZE,))
-    assert HorovodAlltoall.apply(y, None, None, hvd.global_process_set)[0].shape == (SIZE,)
+    assert HorovodAlltoall.apply(y, None, None, hvd.global_process_set).shape == (SIZE,)
+    rows, received = HorovodAlltoall.apply(y, [1] * SIZE, None, hvd.global_process_set)
+    assert rows.shape == (SIZE,) and received.tolist() == [1] * SIZE
     scattered = HorovodReducescatter.apply(y, None, hvd.Sum, hvd.global_process_set, 1.0, 1.0)
     expect(scattered, np.full(1, SIZE), torch.float64)
     grouped = HorovodGroupedReducescatter.apply(None, hvd.Sum, hvd.global_process_set, 1.0, 1.0, y)
