@@ -45,7 +45,11 @@ def test_cases_that_others_name_exist():
     known = {c.name for c in all_cases()}
     files = [
         *(ROOT / "docs").glob("*.md"),
-        *(f for f in (ROOT / "backends").glob("*/csrc/**/*") if f.suffix in {".cc", ".h", ".hpp", ".inc", ".py"}),
+        *(
+            f
+            for f in (ROOT / "backends").glob("*/csrc/**/*")
+            if f.suffix in {".cc", ".h", ".hpp", ".inc", ".py"}
+        ),
         *(ROOT / "hvd_core/cli").glob("*.py"),
     ]
     named = {(f.name, name) for f in files for name in re.findall(r"\bL[0-5]\.[a-z_]+\b", f.read_text())}
