@@ -100,6 +100,28 @@ def test_copies_are_checked(simulator):
     alone(simulator, body)
 
 
+def test_copies_are_counted_by_direction(simulator):
+    class Traffic(c.Structure):
+        _fields_ = [("calls", c.c_uint64 * 4), ("bytes", c.c_uint64 * 4)]
+
+    def body(r):
+        v = r.v
+        before = v.out("topsSimTraffic", type=Traffic)
+        p, q, host = v.out("topsMalloc", 64), v.out("topsMalloc", 64), np.zeros(8)
+        v.topsMemcpy(p, host.ctypes.data, 64, TO_DEVICE)
+        v.topsMemcpyAsync(q, p, 48, ANY_WAY, r.stream)
+        v.topsMemcpyAsync(p, q, 16, ON_DEVICE, r.stream)
+        v.topsMemcpyAsync(host.ctypes.data, q, 8, ANY_WAY, r.stream)
+        v.refusal("topsMemcpy", host.ctypes.data, q, 65, TO_HOST)
+        v.topsStreamSynchronize(r.stream)
+        after = v.out("topsSimTraffic", type=Traffic)
+        calls = [b - a for a, b in zip(before.calls, after.calls)]
+        size = [b - a for a, b in zip(before.bytes, after.bytes)]
+        assert calls == [0, 1, 1, 2] and size == [0, 64, 8, 64], (calls, size)
+
+    alone(simulator, body)
+
+
 def test_devices_have_memory_of_their_own(simulator):
     def body(r):
         v = r.v

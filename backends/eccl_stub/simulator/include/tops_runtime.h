@@ -158,6 +158,14 @@ TOPS_PUBLIC_API void* topsSimAddress(const void* device_ptr, size_t bytes);
  * offset gives the same one. topsErrorInvalidValue: `offset` + `bytes` passes the end. */
 TOPS_PUBLIC_API topsError_t topsSimSubBuffer(void** view, void* base, size_t offset, size_t bytes);
 
+/* Simulator only: the copies that this process has asked for so far, by topsMemcpyKind (never topsMemcpyDefault).
+ * Collectives and kernels are none. */
+typedef struct topsSimTraffic_t {
+  uint64_t calls[4];
+  uint64_t bytes[4];
+} topsSimTraffic_t;
+TOPS_PUBLIC_API topsError_t topsSimTraffic(topsSimTraffic_t* traffic);
+
 #ifdef __cplusplus
 } /* extern "C" */
 #endif

@@ -2,6 +2,7 @@
 // item of a stream that keeps both allocations mapped.
 #include <tops_runtime.h>
 
+#include <atomic>
 #include <cstring>
 
 #include "device.h"
@@ -12,6 +13,9 @@ using sim::enter;
 using sim::report;
 
 namespace {
+
+// What topsSimTraffic() tells, by direction.
+std::atomic<uint64_t> copies[4], copied_bytes[4];
 
 bool is_device_memory(const void* p) {
   const sim::Found found = sim::find(p);
@@ -42,6 +46,10 @@ topsError_t queue_copy(void* dst, const void* src, size_t bytes, topsMemcpyKind 
   error = span_of(dst, bytes, to_device, &to);
   if (error == topsSuccess) error = span_of(src, bytes, from_device, &from);
   if (error != topsSuccess) return error;
+  const int direction = from_device ? (to_device ? topsMemcpyDeviceToDevice : topsMemcpyDeviceToHost)
+                                    : (to_device ? topsMemcpyHostToDevice : topsMemcpyHostToHost);
+  ++copies[direction];
+  copied_bytes[direction] += bytes;
   (*stream)->work([to, from, bytes] {
     memmove(to.data, from.data, bytes);
     return topsSuccess;
@@ -153,6 +161,15 @@ topsError_t topsSimSubBuffer(void** view, void* base, size_t offset, size_t byte
   if (view == nullptr) return report(topsErrorInvalidValue);
   const topsError_t error = enter();
   return report(error != topsSuccess ? error : sim::view_of(base, offset, bytes, view));
+}
+
+topsError_t topsSimTraffic(topsSimTraffic_t* traffic) {
+  if (traffic == nullptr) return report(topsErrorInvalidValue);
+  for (int direction = 0; direction < 4; ++direction) {
+    traffic->calls[direction] = copies[direction];
+    traffic->bytes[direction] = copied_bytes[direction];
+  }
+  return topsSuccess;
 }
 
 void* topsSimAddress(const void* device_ptr, size_t bytes) { return sim::KernelScope::address(device_ptr, bytes); }
