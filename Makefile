@@ -16,7 +16,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 WITH_VENV := PATH="$(CURDIR)/$(BIN):$$PATH"
 
 CXX_FILES := $(shell find hvd_core backends tests benchmarks \( -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.c' \) -not -path '*/build/*' 2>/dev/null)
-# Backends that are distributions of their own; that of the template has a PyTorch device, which is for tests only.
+# Backends that are distributions of their own; that of the template has devices of PyTorch and TensorFlow, which are for
+# tests only.
 STUB := backends/eccl_stub
 MPI := backends/mpi
 GLOO := backends/gloo
@@ -30,7 +31,7 @@ wheel_inputs = $(shell find $(1) -name build -prune -o -type f \
 MPI_INPUTS := $(call wheel_inputs,$(MPI))
 NCCL_INPUTS := $(call wheel_inputs,$(NCCL)) $(wildcard $(NCCL)/csrc/kernels/*)
 GLOO_INPUTS := $(call wheel_inputs,$(GLOO)) hvd_core/include/hvd/backend_reduce.hpp
-STUB_INPUTS := $(call wheel_inputs,$(STUB)) $(wildcard $(STUB)/torch_gcu/src/*/*.py)
+STUB_INPUTS := $(call wheel_inputs,$(STUB)) $(wildcard $(STUB)/*_gcu/src/*/*.py)
 
 .PHONY: help train install test test-all sanitize lint format wheel clean
 .DELETE_ON_ERROR:
@@ -75,7 +76,7 @@ wheel: $(VENV)/.tools
 	$(WITH_VENV) python -m pip wheel --no-build-isolation --no-deps -w dist .
 
 clean:
-	rm -rf $(VENV) build dist hvd_core/lib hvd_core/_core*.so backends/*/build backends/*/src/*/lib $(STUB)/torch_gcu/build
+	rm -rf $(VENV) build dist hvd_core/lib hvd_core/_core*.so backends/*/build backends/*/src/*/lib $(STUB)/*_gcu/build
 
 $(VENV)/.created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
@@ -100,6 +101,7 @@ $(VENV)/.train: $(VENV)/.built requirements/train.txt
 $(VENV)/.stub: $(VENV)/.train $(STUB_INPUTS)
 	$(WITH_VENV) python -m pip --disable-pip-version-check install -q --no-build-isolation --no-deps -e $(STUB)
 	$(WITH_VENV) python -m pip --disable-pip-version-check install -q --no-build-isolation --no-deps $(STUB)/torch_gcu
+	$(WITH_VENV) python -m pip --disable-pip-version-check install -q --no-build-isolation --no-deps $(STUB)/tf_gcu
 	touch $@
 
 $(VENV)/.mpi: $(VENV)/.train $(MPI_INPUTS)

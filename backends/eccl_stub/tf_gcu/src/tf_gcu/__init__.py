@@ -1,0 +1,90 @@
+"""A TensorFlow device named ``GCU`` on the runtime of the (simulated) vendor library. For tests only.
+
+``tf_gcu.load()``, before TensorFlow has used a device, adds it; then ``tf.device("/GCU:0")`` works. (A real plugin lies
+in the folder ``tensorflow-plugins`` of site-packages, and ``import tensorflow`` loads it.) The vendor's library is the
+file that the communication backend eccl_stub uses: two instances of it would not know each other's streams.
+"""
+
+import ctypes
+import importlib.util
+import os
+import threading
+from pathlib import Path
+from typing import NamedTuple
+
+DEVICE = "GCU"
+LIBRARY_VARIABLE = "HOROVOD_BACKEND_ECCL_STUB_LIBRARY"
+
+_lock = threading.Lock()
+_extension: ctypes.CDLL | None = None
+
+
+class Traffic(NamedTuple):
+    """Copies that the vendor's runtime was asked for since the process began, by whomever. Collectives are none."""
+
+    to_device: int
+    to_host: int
+    on_device: int
+    to_device_bytes: int
+    to_host_bytes: int
+    on_device_bytes: int
+
+
+def vendor_library() -> Path | str | None:
+    """The file to open: what the backend's option `library` names, else the simulator in the backend's wheel."""
+    named = os.environ.get(LIBRARY_VARIABLE)
+    if named:
+        return named
+    spec = importlib.util.find_spec("hvd_backend_eccl_stub")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        file = Path(folder) / "lib" / "libeccl_sim.so"
+        if file.exists():
+            return file
+    return None
+
+
+def load() -> None:
+    """Add the device to this process's TensorFlow. A second call does nothing.
+
+    RuntimeError: there is no vendor's library; it has no devices; TensorFlow has used its devices already, or refuses.
+    """
+    global _extension
+    with _lock:
+        if _extension is not None:
+            return
+        import tensorflow as tf
+        from tensorflow.python.eager import context
+        from tensorflow.python.framework import load_library
+
+        if getattr(context.context(), "_initialized", False):
+            raise RuntimeError(
+                "tf_gcu: TensorFlow has used its devices already; call tf_gcu.load() before that"
+            )
+        vendor = vendor_library()
+        if vendor is None:
+            raise RuntimeError(
+                f"tf_gcu: no vendor library: install hvd-backend-eccl-stub, or set {LIBRARY_VARIABLE}"
+            )
+        file = Path(__file__).with_name("libtf_gcu.so")
+        if not file.exists():
+            raise RuntimeError(f"tf_gcu: {file} is not built; pip install backends/eccl_stub/tf_gcu")
+        extension = ctypes.CDLL(str(file))
+        extension.tf_gcu_open.restype = ctypes.c_char_p
+        said = extension.tf_gcu_open(os.fsencode(vendor)).decode(errors="replace")
+        if said:
+            raise RuntimeError(f"tf_gcu: {vendor} cannot be used: {said}")
+        load_library.load_pluggable_device_library(str(file))
+        refused = extension.tf_gcu_refused_kernels()
+        if refused:
+            raise RuntimeError(f"tf_gcu: TensorFlow {tf.__version__} did not take the kernels ({refused})")
+        if not tf.config.list_physical_devices(DEVICE):
+            raise RuntimeError(f"tf_gcu: {vendor} sees no device")
+        _extension = extension
+
+
+def traffic() -> Traffic:
+    """What was copied so far. RuntimeError before load()."""
+    numbers = (ctypes.c_uint64 * 8)()
+    if _extension is None or _extension.tf_gcu_traffic(numbers):
+        raise RuntimeError("tf_gcu: load() was not called")
+    return Traffic(*numbers[1:4], *numbers[5:8])
