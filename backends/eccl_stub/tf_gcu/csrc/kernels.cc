@@ -1,6 +1,7 @@
 // Ordinary kernels, so that something makes tensors on the device and uses them: AddV2, Sub, Mul and MatMul of floats,
 // done by "kernels" of the simulator on the stream of the context. A call returns when the work is in the queue, and
 // TF_GCU_JITTER_US makes each piece late by up to so many microseconds, so that whoever does not wait is found out.
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <memory>
@@ -15,6 +16,8 @@
 
 namespace tf_gcu {
 namespace {
+
+std::atomic<int> g_queued{0};  // launched, and not done
 
 void be_late() {
   static const int most = [] {
@@ -84,15 +87,21 @@ void launch(TF_OpKernelContext* context, const Array& result, std::unique_ptr<Wo
     return;
   }
   const OnDevice on(facts.device);
+  ++g_queued;
   const topsError_t code = vendor().topsSimLaunch(
       native(stream),
       [](void* argument) {
         const std::unique_ptr<Work> owned(static_cast<Work*>(argument));
         be_late();
         owned->run();
+        --g_queued;
       },
       work.get());
-  if (report(code, "topsSimLaunch", status)) work.release();
+  if (report(code, "topsSimLaunch", status)) {
+    work.release();
+  } else {
+    --g_queued;
+  }
 }
 
 template <class T>
@@ -234,6 +243,8 @@ int add_kernels() {
 }
 
 }  // namespace
+
+int queued_kernels() { return g_queued; }
 
 int register_kernels() { return add_kernels<float>() + add_kernels<double>(); }
 

@@ -133,6 +133,9 @@ TF_GCU_EXPORT const char* tf_gcu_open(const char* vendor_library) {
 // Kernels that TensorFlow refused to register; -1: it has not asked for them.
 TF_GCU_EXPORT int tf_gcu_refused_kernels() { return tf_gcu::g_refused_kernels; }
 
+// Kernels that were launched and are not done.
+TF_GCU_EXPORT int tf_gcu_queued_kernels() { return tf_gcu::queued_kernels(); }
+
 // calls[4] and bytes[4], by topsMemcpyKind. Nonzero: failed.
 TF_GCU_EXPORT int tf_gcu_traffic(uint64_t* calls_and_bytes) {
   topsSimTraffic_t traffic = {};

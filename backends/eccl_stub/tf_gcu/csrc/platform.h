@@ -15,4 +15,7 @@ uint64_t timer_nanoseconds(SP_Timer timer);
 // Registers the kernels (kernels.cc). Returns how many TensorFlow refused.
 int register_kernels();
 
+// How many kernels were launched and are not done.
+int queued_kernels();
+
 }  // namespace tf_gcu

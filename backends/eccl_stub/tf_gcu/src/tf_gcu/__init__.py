@@ -88,3 +88,10 @@ def traffic() -> Traffic:
     if _extension is None or _extension.tf_gcu_traffic(numbers):
         raise RuntimeError("tf_gcu: load() was not called")
     return Traffic(*numbers[1:4], *numbers[5:8])
+
+
+def queued_kernels() -> int:
+    """How many kernels of ours were launched and are not done yet. RuntimeError before load()."""
+    if _extension is None:
+        raise RuntimeError("tf_gcu: load() was not called")
+    return _extension.tf_gcu_queued_kernels()
