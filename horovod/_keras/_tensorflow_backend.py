@@ -1,0 +1,203 @@
+"""Keras 2, and Keras 3 on TensorFlow: gradients and variables through ``horovod.tensorflow``. See backends.py."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from types import FunctionType
+from typing import Any
+
+import tensorflow as tf
+
+from horovod._keras.agreement import SPARSE32, SPARSE64
+from horovod._keras.backends import Backend
+from horovod._keras.options import Average, Options
+from horovod.common.process_sets import ProcessSet
+from horovod.tensorflow import mpi_ops
+
+# Of one operation where several are not under way at once: memory for that much is needed a second time.
+_BATCH_BYTES = 128 << 20
+
+
+def _in_xla() -> bool:
+    from tensorflow.python.framework import ops
+    from tensorflow.python.ops import control_flow_util
+
+    return bool(control_flow_util.GraphOrParentsInXlaContext(ops.get_default_graph()))
+
+
+class TensorFlowBackend(Backend):
+    """tf.Tensor, tf.IndexedSlices, tf.Variable and keras.Variable."""
+
+    def mode(self) -> str:
+        if tf.executing_eagerly():
+            return "eager"
+        return "xla" if _in_xla() else "graph"
+
+    def identity(self, variable: Any) -> Any:
+        # A keras.Variable holds a tf.Variable; the `value` of that one is a method.
+        value = getattr(variable, "value", None)
+        return variable if value is None or callable(value) else value
+
+    def is_variable(self, value: Any) -> bool:
+        return isinstance(self.identity(value), tf.Variable)
+
+    def described(self, variable: Any) -> tuple[str, list[int], str]:
+        own = self.identity(variable)
+        name = getattr(variable, "path", None) or own.name
+        return name, own.shape.as_list(), own.dtype.base_dtype.name
+
+    def sparse_kind(self, gradient: Any) -> int:
+        if not isinstance(gradient, tf.IndexedSlices):
+            return 0
+        return SPARSE32 if gradient.indices.dtype == tf.int32 else SPARSE64
+
+    def dense(self, gradient: tf.IndexedSlices) -> tf.Tensor:
+        return tf.convert_to_tensor(gradient)
+
+    def missing(self, variable: Any, kind: int) -> Any:
+        own = self.identity(variable)
+        if kind not in (SPARSE32, SPARSE64):
+            return tf.zeros(own.shape, own.dtype.base_dtype)
+        indices = tf.zeros([0], tf.int32 if kind == SPARSE32 else tf.int64)
+        rows = tf.zeros([0, *own.shape[1:]], own.dtype.base_dtype)
+        return tf.IndexedSlices(rows, indices, tf.constant(own.shape.as_list(), indices.dtype))
+
+    def scaled(self, gradient: Any, factor: Any) -> Any:
+        if isinstance(gradient, tf.IndexedSlices):
+            values = gradient.values * tf.cast(factor, gradient.values.dtype)
+            return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
+        return gradient * tf.cast(factor, gradient.dtype)
+
+    def batches(self, indices: list[int], gradients: list) -> list[list[int]]:
+        if self.mode() == "graph":
+            return [[index] for index in indices]  # each begins as soon as its gradient is there
+        # Otherwise operations run one after the other: few of them, each of one type.
+        done: list[list[int]] = []
+        filling: dict[Any, tuple[list[int], int]] = {}
+        for index in indices:
+            gradient = gradients[index]
+            count = gradient.shape.num_elements() or 0
+            key = gradient.dtype, getattr(gradient, "device", "") or ""
+            batch, size = filling.get(key, ([], 0))
+            if batch and size + count * gradient.dtype.size > _BATCH_BYTES:
+                done.append(batch)
+                batch, size = [], 0
+            filling[key] = [*batch, index], size + count * gradient.dtype.size
+        return sorted([*done, *(batch for batch, _ in filling.values())])
+
+    def reduce(self, batches: list[list], names: list[str], variables: list, options: Options) -> list[list]:
+        arguments = {
+            "op": options.op,
+            "prescale_factor": 1.0 / options.gradient_predivide_factor,
+            "postscale_factor": options.gradient_predivide_factor,
+            "ignore_name_scope": True,
+            "process_set": options.process_set,
+        }
+        results = []
+        for tensors, name in zip(batches, names):
+            pairs = [options.compression.compress(tensor) for tensor in tensors]
+            sent = [pair[0] for pair in pairs]
+            if len(sent) == 1:
+                received = [mpi_ops._allreduce(sent[0], name=name, **arguments)]
+            else:
+                received = mpi_ops._grouped_allreduce(sent, name=name, **arguments)
+            results.append(
+                [options.compression.decompress(t, context) for t, (_, context) in zip(received, pairs)]
+            )
+        return results
+
+    def reduce_sparse(self, gradient: tf.IndexedSlices, name: str, options: Options) -> Any:
+        if self.mode() == "xla":
+            # How many rows come together is not known before, as it has to be for XLA.
+            ((reduced,),) = self.reduce([[tf.convert_to_tensor(gradient)]], [name], [], options)
+            return reduced
+        arguments = {"ignore_name_scope": True, "process_set": options.process_set}
+        values = mpi_ops.allgather(gradient.values, name=f"{name}.values", **arguments)
+        indices = mpi_ops.allgather(gradient.indices, name=f"{name}.indices", **arguments)
+        if options.op == Average:
+            values = values / tf.cast(options.process_set.size(), values.dtype)
+        return tf.IndexedSlices(values, indices, gradient.dense_shape)
+
+    def broadcast_variables(self, variables: Sequence, root_rank: int, name: str) -> None:
+        own = [self.identity(v) for v in variables]
+        if tf.executing_eagerly():
+            for batch, part in enumerate(_alike(own)):
+                mpi_ops.broadcast_(part, root_rank, name=f"{name}.{batch}")
+            return
+        # A graph of TensorFlow 1, whose variables Keras keeps in its session.
+        session = tf.compat.v1.keras.backend.get_session()
+        with session.graph.as_default():
+            made = [
+                v.assign(mpi_ops.broadcast(v, root_rank, name=f"{name}.{i}", ignore_name_scope=True))
+                for i, v in enumerate(own)
+            ]
+            session.run(tf.group(*made))
+
+    def has_global_variables(self) -> bool:
+        return not tf.executing_eagerly()
+
+    def broadcast_global_variables(self, root_rank: int) -> None:
+        self.broadcast_variables(tf.compat.v1.global_variables(), root_rank, "keras.broadcast.global")
+
+    def allreduce(self, value, name, op, prescale_factor, postscale_factor, compression, process_set) -> Any:
+        sent, context = compression.compress(self._tensor(value))
+        reduced = mpi_ops._allreduce(
+            sent,
+            name=name,
+            op=op,
+            prescale_factor=prescale_factor,
+            postscale_factor=postscale_factor,
+            ignore_name_scope=True,
+            process_set=process_set,
+        )
+        return _evaluated(compression.decompress(reduced, context))
+
+    def allgather(self, value: Any, name: str | None, process_set: ProcessSet) -> Any:
+        return _evaluated(
+            mpi_ops.allgather(self._tensor(value), name=name, ignore_name_scope=True, process_set=process_set)
+        )
+
+    def broadcast(self, value: Any, root_rank: int, name: str | None, process_set: ProcessSet) -> Any:
+        return _evaluated(
+            mpi_ops.broadcast(
+                self._tensor(value), root_rank, name=name, ignore_name_scope=True, process_set=process_set
+            )
+        )
+
+    def reducescatter(self, value: Any, name: str | None, op: int, process_set: ProcessSet) -> Any:
+        return _evaluated(
+            mpi_ops._reducescatter(
+                self._tensor(value), name=name, op=op, ignore_name_scope=True, process_set=process_set
+            )
+        )
+
+    def _tensor(self, value: Any) -> tf.Tensor:
+        return tf.convert_to_tensor(self.identity(value))
+
+    def lifted(self) -> AbstractContextManager:
+        return tf.init_scope()
+
+    def untouched(self, function: Callable) -> Callable:
+        return tf.autograph.experimental.do_not_convert(function)
+
+    def methods(self, methods: type) -> dict[str, Callable]:
+        return {
+            name: self.untouched(method)
+            for cls in reversed(methods.__mro__[:-1])
+            for name, method in vars(cls).items()
+            if isinstance(method, FunctionType)
+        }
+
+
+def _alike(variables: Sequence) -> list[list]:
+    """The variables in parts of one dtype and device."""
+    parts: dict[tuple, list] = {}
+    for variable in variables:
+        parts.setdefault((variable.dtype.base_dtype.name, variable.device), []).append(variable)
+    return list(parts.values())
+
+
+def _evaluated(tensor: Any) -> Any:
+    """In a graph of TensorFlow 1 the value of a tensor, where it is not being traced."""
+    if tf.executing_eagerly() or tf.compat.v1.get_default_graph().building_function:
+        return tensor
+    return tf.compat.v1.keras.backend.get_session().run(tensor)

@@ -1,0 +1,137 @@
+"""Keras 3 on PyTorch: its gradients and variables through ``horovod.torch``. See backends.py."""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+import horovod.torch as hvd
+from horovod._keras.agreement import SPARSE64
+from horovod._keras.backends import Backend
+from horovod._keras.options import Average, Options
+from horovod.common.process_sets import ProcessSet
+
+
+class TorchBackend(Backend):
+    """torch.Tensor and keras.Variable."""
+
+    def mode(self) -> str:
+        return "eager"  # also under torch.compile, where we are outside of graphs
+
+    def identity(self, variable: Any) -> torch.Tensor:
+        return variable if isinstance(variable, torch.Tensor) else variable.value
+
+    def is_variable(self, value: Any) -> bool:
+        import keras
+
+        return isinstance(value, (keras.Variable, torch.nn.Parameter))
+
+    def described(self, variable: Any) -> tuple[str, list[int], str]:
+        tensor = self.identity(variable)
+        name = getattr(variable, "path", None) or getattr(variable, "name", None) or "a tensor"
+        return name, list(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+
+    def sparse_kind(self, gradient: Any) -> int:
+        return SPARSE64 if gradient is not None and gradient.is_sparse else 0
+
+    def dense(self, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient.to_dense()
+
+    def missing(self, variable: Any, kind: int) -> torch.Tensor:
+        tensor = self.identity(variable)
+        if kind != SPARSE64:
+            return torch.zeros_like(tensor, requires_grad=False)
+        none = torch.zeros((1, 0), dtype=torch.int64, device=tensor.device)
+        rows = torch.zeros((0, *tensor.shape[1:]), dtype=tensor.dtype, device=tensor.device)
+        return torch.sparse_coo_tensor(none, rows, tensor.shape)
+
+    def scaled(self, gradient: torch.Tensor, factor: float) -> torch.Tensor:
+        return gradient * factor
+
+    def batches(self, indices: list[int], gradients: list) -> list[list[int]]:
+        # All of them are there when the optimizer is called, so one operation serves best; one per device.
+        of_device: dict[Any, list[int]] = {}
+        for index in indices:
+            of_device.setdefault(gradients[index].device, []).append(index)
+        return list(of_device.values())
+
+    def reduce(self, batches: list[list], names: list[str], variables: list, options: Options) -> list[list]:
+        own = {id(self.identity(v).grad) for v in variables}
+        begun = []
+        for tensors, name in zip(batches, names):
+            pairs = [options.compression.compress(t.detach()) for t in tensors]
+            sent = [pair[0].contiguous() for pair in pairs]
+            # A gradient that autograd has put into .grad is overwritten, as by horovod.torch. Others are the caller's,
+            # unless what is sent is our own already.
+            ours = all(id(t) in own or s.data_ptr() != t.data_ptr() for s, t in zip(sent, tensors))
+            submit = hvd.grouped_allreduce_async_ if ours else hvd.grouped_allreduce_async
+            handle = submit(
+                sent,
+                name=name,
+                op=options.op,
+                prescale_factor=1.0 / options.gradient_predivide_factor,
+                postscale_factor=options.gradient_predivide_factor,
+                process_set=options.process_set,
+            )
+            begun.append((handle, [pair[1] for pair in pairs]))
+        return [
+            [options.compression.decompress(t, c) for t, c in zip(hvd.synchronize(handle), contexts)]
+            for handle, contexts in begun
+        ]
+
+    def reduce_sparse(self, gradient: torch.Tensor, name: str, options: Options) -> torch.Tensor:
+        return hvd.sparse_allreduce_async(gradient, name, options.op, process_set=options.process_set)()
+
+    def broadcast_variables(self, variables: Sequence, root_rank: int, name: str) -> None:
+        tensors = [self.identity(v) for v in variables]
+        hvd.broadcast_parameters([(f"{name}.{i}", t) for i, t in enumerate(tensors)], root_rank)
+
+    def allreduce(self, value, name, op, prescale_factor, postscale_factor, compression, process_set) -> Any:
+        factors = {"prescale_factor": prescale_factor, "postscale_factor": postscale_factor}
+        return hvd.allreduce(
+            _tensor(value), name=name, compression=compression, op=op, process_set=process_set, **factors
+        )
+
+    def allgather(self, value: Any, name: str | None, process_set: ProcessSet) -> torch.Tensor:
+        return hvd.allgather(_tensor(value), name, process_set)
+
+    def broadcast(
+        self, value: Any, root_rank: int, name: str | None, process_set: ProcessSet
+    ) -> torch.Tensor:
+        return hvd.broadcast(_tensor(value), root_rank, name, process_set)
+
+    def reducescatter(
+        self,
+        value: Any,
+        name: str | None,
+        op: int = Average,
+        process_set: ProcessSet = hvd.global_process_set,
+    ) -> torch.Tensor:
+        return hvd.reducescatter(_tensor(value), name=name, op=op, process_set=process_set)
+
+    def untouched(self, function: Callable) -> Callable:
+        disabled = None
+
+        def call(*args):
+            nonlocal disabled
+            # torch.compiler.disable() loads Dynamo, which takes seconds that programs need not spend who compile nothing.
+            if disabled is None and "torch._dynamo" in sys.modules:
+                disabled = torch.compiler.disable(function)
+            return (disabled or function)(*args)
+
+        call._torchdynamo_disable = True
+        return call
+
+
+def _tensor(value: Any) -> torch.Tensor:
+    """A keras.Variable, a tensor, an array or a number as a contiguous tensor."""
+    if not isinstance(value, torch.Tensor):
+        value = getattr(value, "value", value)
+    if not isinstance(value, torch.Tensor):
+        array = np.asarray(value)
+        if array.dtype == np.float64 and not isinstance(value, (np.ndarray, np.generic)):
+            array = array.astype(np.float32)  # Python's numbers are what the framework makes of them
+        value = torch.from_numpy(np.array(array, order="C", copy=True))
+    return value.detach().contiguous()

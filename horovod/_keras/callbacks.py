@@ -1,0 +1,216 @@
+"""What the callbacks of ``horovod.keras.callbacks`` and ``horovod.tensorflow.keras.callbacks`` do.
+
+Each is half a class: a module that has a Keras puts that Keras' ``Callback`` behind it and says which one it is in
+``_hvd_keras``. They work with Keras 2 and 3 and on every backend. Keras calls them, on the thread that trains.
+"""
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from horovod._keras import learning_rate
+from horovod._keras.agreement import same_everywhere
+from horovod._keras.backends import backend_of, the_keras
+from horovod._keras.values import broadcast_model
+from hvd_core import numpy_face, runtime
+
+
+class BroadcastGlobalVariables:
+    """Gives all ranks the root's variables, once, at the end of the first batch: by then a model and its optimizer are
+    built for certain. What the first batch has changed is overwritten with what it has changed at the root."""
+
+    _hvd_keras: ModuleType
+
+    def __init__(self, root_rank: int, device: str = "", local_variables: Any = None):
+        super().__init__()
+        self.root_rank = root_rank
+        self.device = device  # the backend knows where its variables are
+        self.broadcast_done = False
+        self._local_variables: list = []
+        for variable in local_variables or ():
+            self.register_local_var(variable)
+
+    def register_local_var(self, var: Any) -> None:
+        """Leave a variable to each rank. ValueError for what is no variable."""
+        keras = the_keras(self._hvd_keras)
+        if not backend_of(keras).is_variable(var):
+            raise ValueError(
+                f"A variable of the model is required, but found {type(var).__name__}: {var!r:.80}. "
+                "Pass elements of model.weights."
+            )
+        self._local_variables.append(var)
+
+    def on_batch_end(self, batch: int, logs: Any = None) -> None:
+        if self.broadcast_done:
+            return
+        broadcast_model(self._hvd_keras, self.model, self.root_rank, self._local_variables)
+        self.broadcast_done = True
+
+
+class MetricAverage:
+    """Replaces the metrics in `logs` by their averages over the ranks at the end of each epoch. Stands before callbacks
+    that use metrics: checkpoints, early stopping, reduction of the learning rate."""
+
+    # Keras 2 hands copies of `logs` to callbacks that do not say so, so that others would not see the averages.
+    _supports_tf_logs = True
+
+    def __init__(self, device: str = ""):
+        super().__init__()
+        self.device = device
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        names = sorted(logs or {})
+        same_everywhere(
+            names,
+            "keras.metrics",
+            "MetricAverageCallback: the ranks have different metrics in epoch "
+            f"{epoch + 1}. Give validation data to all ranks or to none, and compile with the same metrics",
+        )
+        if not names:
+            return
+        values = np.array([float(logs[name]) for name in names], dtype=np.float64)
+        averages = numpy_face.allreduce(values, name="keras.metrics.average", op=numpy_face.Average)
+        logs.update(zip(names, averages.tolist()))
+
+
+class LearningRateSchedule:
+    """Multiplies the initial learning rate by a factor from `start_epoch` on, until before `end_epoch`."""
+
+    _hvd_keras: ModuleType
+
+    def __init__(
+        self,
+        initial_lr: float,
+        multiplier: Any,
+        start_epoch: int = 0,
+        end_epoch: int | None = None,
+        staircase: bool = True,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+    ):
+        super().__init__()
+        if initial_lr is None:
+            raise ValueError("Parameter `initial_lr` is required")
+        self.initial_lr = initial_lr
+        self.start_epoch = start_epoch
+        self.end_epoch = end_epoch
+        self.staircase = staircase
+        self.momentum_correction = momentum_correction
+        self.steps_per_epoch = steps_per_epoch
+        self.current_epoch: int | None = None
+        if callable(multiplier):
+            self.multiplier = multiplier
+        else:
+            self.staircase = True
+            self.multiplier = lambda epoch: multiplier ** (epoch - self.start_epoch)
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        if not self.staircase and not self.steps_per_epoch:
+            self.steps_per_epoch = self._steps_of_training()
+
+    def _steps_of_training(self) -> int:
+        params = self.params or {}
+        steps = params.get("steps")
+        if not steps and params.get("samples") and params.get("batch_size"):
+            steps = params["samples"] // params["batch_size"]
+        if not steps:
+            raise ValueError(
+                "Could not autodetect the number of steps per epoch. Please specify the steps_per_epoch parameter to the "
+                f"{type(self).__name__}()."
+            )
+        return steps
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.current_epoch = epoch
+
+    def on_batch_begin(self, batch: int, logs: Any = None) -> None:
+        epoch = self.current_epoch
+        if epoch is None or epoch < self.start_epoch:
+            return
+        if self.end_epoch is not None and epoch >= self.end_epoch:
+            return
+        if not self.staircase:
+            self._adjust(epoch + float(batch) / self.steps_per_epoch)
+        elif batch == 0:
+            self._adjust(epoch)
+
+    def _adjust(self, epoch: float) -> None:
+        keras, optimizer = the_keras(self._hvd_keras), self.model.optimizer
+        before = learning_rate.get(keras, optimizer)
+        after = self.initial_lr * self.multiplier(epoch)
+        learning_rate.set(keras, optimizer, after)
+        if self.momentum_correction and before != after and before > 0:
+            learning_rate.correct_momentum(keras, optimizer, after / before)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if logs is not None:
+            logs["lr"] = learning_rate.get(the_keras(self._hvd_keras), self.model.optimizer)
+
+
+class LearningRateWarmup(LearningRateSchedule):
+    """Raises the learning rate from initial_lr / size() to initial_lr, batch by batch over `warmup_epochs`.
+
+    In epoch e, as a fraction counted at the end of the batch, the factor is (1 + e * (size - 1) / warmup_epochs) / size.
+    """
+
+    def __init__(
+        self,
+        initial_lr: float,
+        warmup_epochs: float = 5,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+        verbose: int = 0,
+    ):
+        def multiplier(epoch):
+            epoch += 1.0 / self.steps_per_epoch
+            return 1.0 / runtime.size() * (epoch * (runtime.size() - 1) / warmup_epochs + 1)
+
+        super().__init__(
+            initial_lr,
+            multiplier,
+            start_epoch=0,
+            end_epoch=warmup_epochs,
+            staircase=False,
+            momentum_correction=momentum_correction,
+            steps_per_epoch=steps_per_epoch,
+        )
+        self.verbose = verbose
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        super().on_epoch_end(epoch, logs)
+        if epoch == self.end_epoch - 1 and self.verbose > 0:
+            rate = learning_rate.get(the_keras(self._hvd_keras), self.model.optimizer)
+            print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {rate:g}.")
+
+
+class BestModel:
+    """Arguments of Keras' ModelCheckpoint that saves the best model only, to a file that is named later."""
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        verbose: int = 0,
+        save_weights_only: bool = False,
+        mode: str = "auto",
+        save_freq: Any = "epoch",
+    ):
+        # Keras looks at the ending; nothing is written under this name.
+        name = "unnamed.weights.h5" if save_weights_only else "unnamed.keras"
+        super().__init__(
+            filepath=name,
+            monitor=monitor,
+            verbose=verbose,
+            save_best_only=True,
+            save_weights_only=save_weights_only,
+            mode=mode,
+            save_freq=save_freq,
+        )
+        self.filepath = None
+
+    def _save_model(self, *args: Any, **kwargs: Any) -> Any:
+        if self.filepath is None:
+            raise ValueError(
+                "BestModelCheckpoint does not know where to save the model: set its attribute `filepath` before training."
+            )
+        return super()._save_model(*args, **kwargs)

@@ -1,0 +1,218 @@
+"""DistributedOptimizer for Keras 2, whose optimizers compute gradients too, by two sets of methods: those of its
+optimizers from TensorFlow 2.11 on, and those of keras.optimizers.legacy.
+
+Gradients are reduced once, by whichever comes first: the method that computes them (minimize(), model.fit) or the
+one that applies them (tf.GradientTape). One optimizer belongs to one thread.
+"""
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import tensorflow as tf
+
+from horovod._keras.distributed import Distributed
+from horovod._keras.gradients import GradientReducer
+
+
+class Distribution:
+    """What a distributed optimizer has besides what Keras knows of."""
+
+    def __init__(self, options: Any, backend: Any):
+        self.options = options
+        self.reducer = GradientReducer(options, backend)
+        self.aggregated = False
+        self.counter: Any = None
+        self.sums: list = []
+
+    def reduced(self, pairs: list) -> list:
+        """(gradient, variable) pairs with reduced gradients."""
+        gradients, variables = zip(*pairs)
+        return list(zip(self.reducer.reduce(gradients, variables), variables))
+
+    def summed(self, pairs: list) -> list:
+        """The pairs with sums of the last passes, reduced, after the last of several passes, and with zeros before."""
+        passes = self.options.backward_passes_per_step
+        backend = self.reducer.backend
+        for gradient, variable in pairs:
+            if backend.sparse_kind(gradient) and not self.options.sparse_as_dense:
+                raise ValueError(
+                    "IndexedSlices are not supported when `backward_passes_per_step` > 1 and "
+                    f"`sparse_as_dense` is False: {variable.name} has a sparse gradient. Pass sparse_as_dense=True."
+                )
+        self._make_sums([variable for _, variable in pairs])
+        present = [i for i, (gradient, _) in enumerate(pairs) if gradient is not None]
+        added = [self.sums[i].assign_add(tf.convert_to_tensor(pairs[i][0])) for i in present]
+        with tf.control_dependencies(added):
+            count = self.counter.assign(self.counter % passes + 1)
+        with tf.control_dependencies([count]):
+            scale = 1.0 / passes if self.options.average_aggregated_gradients else 1.0
+            sums = [tf.identity(self.sums[i]) * tf.cast(scale, self.sums[i].dtype) for i in present]
+
+        def last():
+            every = [None] * len(pairs)
+            for i, value in zip(present, sums):
+                every[i] = value
+            reduced = self.reducer.reduce(every, [variable for _, variable in pairs])
+            emptied = [self.sums[i].assign(tf.zeros_like(self.sums[i])) for i in present]
+            with tf.control_dependencies(emptied):
+                return [tf.convert_to_tensor(reduced[i]) for i in present]
+
+        values = tf.cond(self.last_pass(), last, lambda: [tf.zeros_like(value) for value in sums])
+        result = [None] * len(pairs)
+        for i, value in zip(present, values if isinstance(values, (list, tuple)) else [values]):
+            result[i] = value
+        return [(value, variable) for value, (_, variable) in zip(result, pairs)]
+
+    def last_pass(self) -> tf.Tensor:
+        return tf.equal(self.counter, self.options.backward_passes_per_step)
+
+    def _make_sums(self, variables: list) -> None:
+        if self.counter is None:
+            with tf.init_scope():
+                self.counter = tf.Variable(0, dtype=tf.int32, trainable=False, name="aggregated_passes")
+                self.sums = [tf.Variable(tf.zeros(v.shape, v.dtype), trainable=False) for v in variables]
+        if len(variables) != len(self.sums):
+            raise ValueError(
+                "With backward_passes_per_step > 1 an optimizer takes the gradients of the same variables each time, but "
+                f"there were {len(self.sums)} and are {len(variables)} now."
+            )
+
+
+class _Methods(Distributed):
+    """What both sets of methods have."""
+
+    @property
+    def _hvd(self) -> Distribution:
+        # By class, as optimizers that have been wrapped when they had state already share that with the original.
+        states = vars(self).setdefault("_hvd_states", {})
+        if type(self) not in states:
+            states[type(self)] = Distribution(self._hvd_options, self._hvd_backend)
+        return states[type(self)]
+
+    @property
+    def _aggregated_gradients(self) -> bool:
+        return self._hvd.aggregated
+
+    def register_local_var(self, var: Any) -> None:
+        """Leave a variable to each rank: its gradient is not reduced."""
+        self._hvd.reducer.register_local(var)
+
+    def _allreduce_grads(self, grads: Any, variables: Any) -> list:
+        return self._hvd.reducer.reduce(list(grads), list(variables))
+
+    def _hvd_computed(self, pairs: Any) -> list:
+        """What a method that computes gradients returns."""
+        pairs = list(pairs)
+        if self._hvd_options.backward_passes_per_step > 1 or not pairs:
+            return pairs  # summed where they are applied
+        self._hvd.aggregated = True
+        return self._hvd.reduced(pairs)
+
+    def _hvd_aggregated(self, pairs: Any) -> list:
+        """What a method that sums gradients over replicas returns."""
+        pairs = list(pairs)
+        distribution = self._hvd
+        if not pairs or distribution.aggregated:
+            return pairs
+        if self._hvd_options.backward_passes_per_step > 1:
+            return distribution.summed(pairs)
+        return distribution.reduced(pairs)
+
+    def _hvd_apply(self, build: Callable, apply: Callable, pairs: Any, aggregate: bool) -> Any:
+        """Apply gradients, after the last of several passes. Before it only the iteration is counted."""
+        distribution = self._hvd
+        try:
+            if self._hvd_options.backward_passes_per_step == 1:
+                return apply(pairs, aggregate)
+            pairs = list(pairs)
+            with tf.init_scope():  # a branch of a graph may make no variables
+                build([variable for _, variable in pairs])
+            if aggregate:
+                pairs = distribution.summed(pairs)
+
+            def last():
+                apply(pairs, False)
+                return tf.identity(self.iterations)
+
+            def another():
+                return tf.identity(self.iterations.assign_add(1))
+
+            return tf.cond(distribution.last_pass(), last, another)
+        finally:
+            distribution.aggregated = False
+
+
+class Keras2Methods(_Methods):
+    """In front of the methods of an optimizer of Keras 2."""
+
+    def compute_gradients(self, loss, var_list, tape=None):
+        """Compute gradients, reduced over all ranks."""
+        return self._hvd_computed(super().compute_gradients(loss, var_list, tape))
+
+    def aggregate_gradients(self, grads_and_vars):
+        """Reduce gradients over all ranks, unless that has been done."""
+        return self._hvd_aggregated(super().aggregate_gradients(list(grads_and_vars)))
+
+    def apply_gradients(self, grads_and_vars, name=None, skip_gradients_aggregation=False, **kwargs):
+        """Reduce gradients over all ranks, unless that has been done, and apply them."""
+        aggregate = not skip_gradients_aggregation and kwargs.pop("experimental_aggregate_gradients", True)
+
+        def apply(pairs, aggregate):
+            return super(Keras2Methods, self).apply_gradients(
+                pairs, name=name, skip_gradients_aggregation=not aggregate, **kwargs
+            )
+
+        return self._hvd_apply(self.build, apply, grads_and_vars, aggregate)
+
+
+class LegacyMethods(_Methods):
+    """In front of the methods of an optimizer of keras.optimizers.legacy."""
+
+    def _compute_gradients(self, loss, var_list, grad_loss=None, tape=None):
+        return self._hvd_computed(super()._compute_gradients(loss, var_list, grad_loss, tape))
+
+    def get_gradients(self, loss, params):
+        """Gradients of a loss in a graph of TensorFlow 1, reduced over all ranks."""
+        params = tf.nest.flatten(params)
+        return [
+            gradient for gradient, _ in self._hvd_computed(zip(super().get_gradients(loss, params), params))
+        ]
+
+    def _aggregate_gradients(self, grads_and_vars):
+        return self._hvd_aggregated(super()._aggregate_gradients(list(grads_and_vars)))
+
+    def apply_gradients(self, grads_and_vars, name=None, experimental_aggregate_gradients=True):
+        """Reduce gradients over all ranks, unless that has been done, and apply them."""
+
+        def apply(pairs, aggregate):
+            return super(LegacyMethods, self).apply_gradients(
+                pairs, name=name, experimental_aggregate_gradients=aggregate
+            )
+
+        return self._hvd_apply(
+            self._create_all_weights, apply, grads_and_vars, experimental_aggregate_gradients
+        )
+
+
+def methods_for(keras: ModuleType, optimizer: Any) -> type:
+    """The class of methods for an optimizer. TypeError for what is none of Keras 2."""
+    if isinstance(optimizer, keras.optimizers.legacy.Optimizer):
+        return LegacyMethods
+    if isinstance(optimizer, keras.optimizers.Optimizer):
+        return Keras2Methods
+    raise TypeError(
+        f"DistributedOptimizer takes an optimizer of Keras {keras.__version__} (keras.optimizers or "
+        f"keras.optimizers.legacy), but found {type(optimizer).__module__}.{type(optimizer).__name__}."
+    )
+
+
+def scaler_around(scaler: Any, cls: type, inner: Any) -> Any:
+    """A LossScaleOptimizer like `scaler`, of `cls`, around `inner`."""
+    config = dict(scaler.get_config())
+    config.pop("inner_optimizer", None)
+    if isinstance(config.get("dynamic"), bool) and not config["dynamic"]:
+        config.pop("dynamic_growth_steps", None)
+    result = object.__new__(cls)
+    result.__init__(inner, **config)
+    return result

@@ -1,0 +1,59 @@
+"""The two places where Keras 3 itself is changed, each once per process, and nothing but what is said here.
+
+- ``Model.compile`` takes, and ignores with a warning, the argument `experimental_run_tf_function`, which scripts for
+  Horovod pass and Keras 3 would refuse. From the import of horovod.keras or horovod.tensorflow.keras on.
+- ``LossScaleOptimizer.apply`` has gradients reduced before it asks whether they are finite, if its inner optimizer is
+  distributed (see keras3_optimizer.apply_scaled). From the first DistributedOptimizer on. All others it treats as before.
+"""
+
+import functools
+import warnings
+from types import ModuleType
+
+from horovod._keras.backends import major_version, the_keras
+from horovod._keras.distributed import Distributed
+
+
+def tolerate_run_tf_function(keras: ModuleType) -> None:
+    """Let ``Model.compile`` take `experimental_run_tf_function`. Nothing for Keras 2, which takes it by itself."""
+    if major_version(keras) < 3:
+        return
+    # The class that defines compile(): Keras asks whether a model has one of its own by comparing with that.
+    owner = next(cls for cls in the_keras(keras).Model.__mro__ if "compile" in vars(cls))
+    original = owner.compile
+    if hasattr(original, "_hvd_original"):
+        return
+
+    @functools.wraps(original)
+    def compile(self, *args, **kwargs):
+        if "experimental_run_tf_function" in kwargs:
+            kwargs.pop("experimental_run_tf_function")
+            warnings.warn(
+                "Keras 3 has no argument experimental_run_tf_function of compile(). Horovod does not need it any more; "
+                "it is ignored.",
+                stacklevel=2,
+            )
+        return original(self, *args, **kwargs)
+
+    compile._hvd_original = original
+    owner.compile = compile
+
+
+def reduce_before_loss_scaling(keras: ModuleType) -> None:
+    """Let ``LossScaleOptimizer`` see reduced gradients when its inner optimizer is distributed. For Keras 3."""
+    from horovod._keras.keras3_optimizer import apply_scaled
+
+    scaler = keras.optimizers.LossScaleOptimizer
+    original = scaler.apply
+    if hasattr(original, "_hvd_original"):
+        return
+
+    @functools.wraps(original)
+    def apply(self, grads, trainable_variables=None):
+        inner = self.inner_optimizer
+        if isinstance(inner, Distributed) and not inner._hvd.reduced:
+            return apply_scaled(original, self, grads, trainable_variables)
+        return original(self, grads, trainable_variables)
+
+    apply._hvd_original = original
+    scaler.apply = apply

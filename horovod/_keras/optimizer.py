@@ -1,0 +1,144 @@
+"""Makes a distributed optimizer of one of Keras': an instance of a class that derives from its own and bears its name.
+
+Which methods the class has in addition depends on the version of Keras: ``keras3_optimizer``, ``keras2_optimizer``.
+"""
+
+import logging
+from types import ModuleType
+from typing import Any
+
+from horovod._keras import keras_patches, saved_names
+from horovod._keras.backends import backend_of, major_version, the_keras
+from horovod._keras.distributed import Distributed, DistributedScaler
+from horovod._keras.options import Options, checked
+
+_log = logging.getLogger("horovod")
+
+
+def create_distributed_optimizer(keras: ModuleType, optimizer: Any, **arguments: Any) -> Any:
+    """`optimizer`, distributed.
+
+    Args:
+        keras: the Keras that the optimizer is of, or `tf.keras`.
+        optimizer: one of Keras' optimizers. If it has been used already (it has slot variables, or has counted steps) the
+            result shares its state and the original should not be used any more; else the result is an optimizer of its
+            own, made from the configuration.
+        arguments: those of options.checked().
+
+    Raises:
+        ValueError: what options.checked() raises; an optimizer that is distributed already.
+        TypeError: no optimizer of this Keras.
+    """
+    options = checked(**arguments)
+    keras = the_keras(keras)
+    if isinstance(optimizer, str):
+        optimizer = keras.optimizers.get(optimizer)
+    if isinstance(optimizer, (Distributed, DistributedScaler)) or isinstance(
+        getattr(optimizer, "inner_optimizer", None), Distributed
+    ):
+        raise ValueError(
+            f"This {type(optimizer).__name__} is a DistributedOptimizer already. Wrap the original optimizer, once."
+        )
+    if major_version(keras) < 3:
+        from horovod._keras.keras2_optimizer import methods_for
+    else:
+        keras_patches.reduce_before_loss_scaling(keras)
+        methods_for = _keras3_methods
+    methods = methods_for(keras, optimizer)
+    scaled = hasattr(optimizer, "inner_optimizer")
+    cls = _class_of(keras, optimizer, DistributedScaler if scaled else methods, options)
+    if not scaled:
+        return _same_or_alike(optimizer, cls)
+    inner = create_distributed_optimizer(keras, optimizer.inner_optimizer, **arguments)
+    return _around(optimizer, cls, inner)
+
+
+def _keras3_methods(keras: ModuleType, optimizer: Any) -> type:
+    from horovod._keras.keras3_optimizer import Keras3Methods
+
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise TypeError(
+            f"DistributedOptimizer takes an optimizer of Keras {keras.__version__} (keras.optimizers), but found "
+            f"{type(optimizer).__module__}.{type(optimizer).__name__}."
+        )
+    return Keras3Methods
+
+
+def _class_of(keras: ModuleType, optimizer: Any, methods: type, options: Options) -> type:
+    base = type(optimizer)
+    backend = backend_of(keras)
+    namespace = {
+        "__module__": "horovod._keras",
+        "__doc__": base.__doc__,
+        "_hvd_keras": keras,
+        "_hvd_options": options,
+        "_hvd_backend": backend,
+    }
+    namespace |= backend.methods(methods)
+    cls = type(base)(base.__name__, (methods, base), namespace)
+    saved_names.save_as(keras, cls, base)
+    return cls
+
+
+def _used(optimizer: Any) -> bool:
+    """Whether an optimizer has state that its configuration does not tell of."""
+    if getattr(optimizer, "built", False) or getattr(optimizer, "_built", False):
+        return True
+    if getattr(optimizer, "_weights", None):  # of Keras' legacy optimizers
+        return True
+    iterations = getattr(optimizer, "_iterations", None)
+    return iterations is not None and _counted(iterations)
+
+
+def _counted(iterations: Any) -> bool:
+    try:
+        return int(iterations.numpy()) != 0
+    except (AttributeError, NotImplementedError, TypeError, ValueError):  # within a graph
+        return False
+
+
+def _same_or_alike(optimizer: Any, cls: type) -> Any:
+    if not _used(optimizer):
+        try:
+            return _alike(optimizer, cls)
+        except Exception as error:
+            _log.debug("horovod: no %s from its configuration: %s; its state is shared", cls.__name__, error)
+    return _sharing(optimizer, cls)
+
+
+def _alike(optimizer: Any, cls: type) -> Any:
+    """An optimizer of `cls` with the configuration of `optimizer`."""
+    rate = vars(optimizer).get("_learning_rate")
+    if major_version(cls._hvd_keras) < 3 or isinstance(rate, cls._hvd_keras.Variable):
+        return cls.from_config(optimizer.get_config())
+    # A schedule or a function goes over as it is. Written into a configuration it would have to be one that Keras can
+    # read again, and Keras loads TensorFlow for it, on whichever backend.
+    vars(optimizer)["_learning_rate"] = None
+    try:
+        config = optimizer.get_config()
+    finally:
+        vars(optimizer)["_learning_rate"] = rate
+    result = cls.from_config(config)
+    result.learning_rate = rate
+    return result
+
+
+def _sharing(optimizer: Any, cls: type) -> Any:
+    """`optimizer` as an instance of `cls`. Both have their attributes in common: a change of one is one of the other."""
+    result = object.__new__(cls)
+    object.__setattr__(result, "__dict__", vars(optimizer))
+    return result
+
+
+def _around(scaler: Any, cls: type, inner: Any) -> Any:
+    """An optimizer like `scaler`, of `cls`, around `inner`."""
+    if major_version(cls._hvd_keras) < 3:
+        from horovod._keras.keras2_optimizer import scaler_around
+
+        return scaler_around(scaler, cls, inner)
+    if not _used(scaler):
+        options = ("initial_scale", "dynamic_growth_steps", "name")
+        return cls(inner, **{option: getattr(scaler, option) for option in options})
+    result = _sharing(scaler, cls)
+    vars(result)["inner_optimizer"] = inner
+    return result

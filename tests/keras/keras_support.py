@@ -1,0 +1,129 @@
+"""The Keras and the Horovod that a job is about, a small model and its data, and the yardstick: one process that trains a
+plain optimizer on the batches of all ranks joined. Everything in float64, so that equal means equal.
+"""
+
+import contextlib
+import os
+
+import numpy as np
+
+KIND = os.environ["HVD_TEST_KERAS_KIND"]
+if KIND == "tf.keras":
+    from tensorflow import keras
+
+    import horovod.tensorflow.keras as hvd
+else:
+    import keras
+
+    import horovod.keras as hvd
+
+KERAS3 = int(keras.__version__.partition(".")[0]) >= 3
+TORCH = KIND == "torch"
+STEPS, ROWS = 4, 5
+# Keras 3.15 on PyTorch rounds the gradients of kernels to float32 on their way, whatever the types of model and data.
+TOLERANCE = 1e-6 if TORCH else 1e-11
+(keras.config if KERAS3 else keras.backend).set_floatx("float64")
+
+
+def modes():
+    """Arguments of compile() for the ways in which a training step is run here."""
+    if TORCH:
+        return [{}]
+    return [{"run_eagerly": True}, {"jit_compile": False} if KERAS3 else {}, {"jit_compile": True}]
+
+
+def compiled():
+    """Arguments of compile() for the usual way."""
+    return {} if TORCH or not KERAS3 else {"jit_compile": False}
+
+
+def model_of(seed=0, outputs=3):
+    """A model of three layers. The same seed gives the same weights, whatever is random elsewhere."""
+    model = keras.Sequential(
+        [
+            keras.Input((6,)),
+            keras.layers.Dense(8, activation="tanh"),
+            keras.layers.Dense(8, activation="tanh"),
+            keras.layers.Dense(outputs),
+        ]
+    )
+    set_weights(model, seed)
+    return model
+
+
+def set_weights(model, seed):
+    random = np.random.RandomState(100 + seed)
+    model.set_weights([random.uniform(-0.7, 0.7, w.shape) for w in model.get_weights()])
+
+
+def data_of(rank, steps=STEPS, rows=ROWS):
+    """(inputs, targets) of a rank."""
+    random = np.random.RandomState(1000 + rank)
+    return random.normal(size=(steps * rows, 6)), random.normal(size=(steps * rows, 3))
+
+
+def joined(ranks, steps=STEPS, rows=ROWS):
+    """The data of several ranks, batch by batch: a batch of it has those of all ranks."""
+    parts = [data_of(rank, steps, rows) for rank in ranks]
+    return tuple(
+        np.concatenate([p[i].reshape(steps, rows, -1) for p in parts], axis=1).reshape(
+            steps * rows * len(parts), -1
+        )
+        for i in (0, 1)
+    )
+
+
+def train_alone(optimizer, ranks=None, model=None, **options):
+    """A model that one process trains on the data of `ranks` (all) with a plain optimizer."""
+    ranks = range(hvd.size()) if ranks is None else ranks
+    model = model or model_of()
+    model.compile(optimizer, "mse", **{**compiled(), **options})
+    x, y = joined(ranks)
+    model.fit(x, y, batch_size=ROWS * len(ranks), epochs=1, shuffle=False, verbose=0)
+    return model
+
+
+def train_together(optimizer, model=None, callbacks=(), **options):
+    """A model that all ranks train on their own data."""
+    model = model or model_of()
+    model.compile(optimizer, "mse", **{**compiled(), **options})
+    x, y = data_of(hvd.rank())
+    model.fit(x, y, batch_size=ROWS, epochs=1, shuffle=False, verbose=0, callbacks=list(callbacks))
+    return model
+
+
+def numpy_of(variable):
+    return np.array(variable.numpy() if hasattr(variable, "numpy") else variable)
+
+
+def weights_of(model):
+    """All weights in one row."""
+    return np.concatenate([np.asarray(w, np.float64).ravel() for w in model.get_weights()])
+
+
+def same_everywhere(values, name=None):
+    """All ranks hold bit-identical values."""
+    rows = numpy_of(hvd.allgather(np.asarray(values)[None], name))
+    assert all(np.array_equal(rows[0], row) for row in rows), (
+        f"ranks differ by up to {np.abs(rows - rows[0]).max()}"
+    )
+
+
+def agree(model, wanted, tolerance=TOLERANCE):
+    """A model's weights are those of another, and the same on all ranks."""
+    found, wanted = weights_of(model), weights_of(wanted)
+    assert np.abs(found).max() < 10, "has not learnt but exploded"
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=tolerance)
+    same_everywhere(found)
+
+
+@contextlib.contextmanager
+def raises(kind, *fragments):
+    """The block raises an exception of this class whose text contains all fragments."""
+    try:
+        yield
+    except kind as error:
+        for fragment in fragments:
+            assert fragment in str(error), f"{fragment!r} is not in {str(error)!r}"
+    else:
+        raise AssertionError(f"no {kind} was raised")

@@ -1,0 +1,220 @@
+"""Checks of DistributedOptimizer: training on all ranks gives what one process gives with the joined batches."""
+
+import numpy as np
+
+from keras_support import (
+    KERAS3,
+    STEPS,
+    TORCH,
+    agree,
+    compiled,
+    data_of,
+    hvd,
+    joined,
+    keras,
+    model_of,
+    modes,
+    numpy_of,
+    raises,
+    same_everywhere,
+    train_alone,
+    train_together,
+    weights_of,
+)
+
+optimizers = keras.optimizers
+
+
+def sgd():
+    return optimizers.SGD(0.1, momentum=0.9)
+
+
+def check_each_way_to_run_a_step():
+    wanted = train_alone(sgd())
+    for mode in modes():
+        agree(train_together(hvd.DistributedOptimizer(sgd()), **mode), wanted)
+
+
+def check_class_and_attributes():
+    plain = optimizers.Adam(0.01)
+    optimizer = hvd.DistributedOptimizer(plain)
+    assert type(optimizer).__name__ == "Adam"
+    assert type(optimizer).__module__ == "horovod._keras"
+    assert isinstance(optimizer, type(plain))
+    assert type(optimizer) is not type(plain)
+    assert optimizer._HAS_AGGREGATE_GRAD
+    assert callable(optimizer.register_local_var)
+    assert list(optimizer.variables()) == list(optimizer.variables)
+    assert optimizer.get_config() == plain.get_config()
+    again = type(optimizer).from_config(optimizer.get_config())
+    assert type(again) is type(optimizer)
+    if KERAS3:
+        assert isinstance(keras.optimizers.get(optimizer), type(plain))
+
+
+def check_several_optimizers():
+    for make in (
+        lambda: optimizers.Adam(0.01, amsgrad=True),
+        lambda: optimizers.RMSprop(0.01, momentum=0.5),
+        lambda: optimizers.AdamW(0.01, weight_decay=0.1),
+        lambda: optimizers.Adam(0.01, use_ema=True, ema_overwrite_frequency=2),
+    ):
+        agree(train_together(hvd.DistributedOptimizer(make())), train_alone(make()))
+
+
+def check_clipping_sees_reduced_gradients():
+    for option in ({"clipnorm": 0.05}, {"global_clipnorm": 0.1}, {"clipvalue": 0.01}):
+        wanted = train_alone(optimizers.SGD(0.5, **option))
+        agree(train_together(hvd.DistributedOptimizer(optimizers.SGD(0.5, **option))), wanted)
+
+
+def check_sum_and_predivide():
+    size = hvd.size()
+    wanted = train_alone(optimizers.SGD(0.05 * size))
+    agree(train_together(hvd.DistributedOptimizer(optimizers.SGD(0.05), op=hvd.Sum)), wanted)
+    predivided = hvd.DistributedOptimizer(optimizers.SGD(0.05 * size), gradient_predivide_factor=4.0)
+    agree(train_together(predivided), wanted)
+
+
+def check_compression():
+    wanted = train_alone(sgd())
+    for compression in (hvd.Compression.fp16, hvd.Compression.bf16):
+        model = train_together(hvd.DistributedOptimizer(sgd(), compression=compression))
+        error = np.abs(weights_of(model) - weights_of(wanted)).max()
+        assert hvd.size() == 1 or 0 < error < 3e-2, error
+        same_everywhere(weights_of(model))
+
+
+def check_groups():
+    wanted = train_alone(sgd())
+    agree(train_together(hvd.DistributedOptimizer(sgd(), groups=2)), wanted)
+    model = model_of()
+    of_layers = [list(layer.trainable_weights) for layer in model.layers[1:]]
+    agree(train_together(hvd.DistributedOptimizer(sgd(), groups=of_layers), model), wanted)
+
+
+def check_passes_are_summed_locally():
+    # Two passes of equal batches, averaged, are one step with the batches of both.
+    x, y = joined(range(hvd.size()), STEPS)
+    for average in (True, False):
+        rate = 0.02 if average else 0.01
+
+        def make():
+            return optimizers.SGD(rate, momentum=0.9)  # noqa: B023 (used at once)
+
+        alone = model_of()
+        alone.compile(optimizers.SGD(0.02, momentum=0.9), "mse", **compiled())
+        alone.fit(x, y, batch_size=2 * len(x) // STEPS, shuffle=False, verbose=0)
+        for mode in modes() if average else modes()[:1]:
+            optimizer = hvd.DistributedOptimizer(
+                make(), backward_passes_per_step=2, average_aggregated_gradients=average
+            )
+            agree(train_together(optimizer, **mode), alone)
+            if KERAS3:
+                assert int(numpy_of(optimizer.iterations)) == STEPS // 2
+                assert int(numpy_of(optimizer._iterations)) == STEPS
+
+
+def check_adam_counts_steps_where_passes_are_summed():
+    if not KERAS3:
+        return  # counts passes, as Horovod for Keras 2 does
+    x, y = joined(range(hvd.size()), STEPS)
+    alone = model_of()
+    alone.compile(optimizers.Adam(0.02), "mse", **compiled())
+    alone.fit(x, y, batch_size=2 * len(x) // STEPS, shuffle=False, verbose=0)
+    optimizer = hvd.DistributedOptimizer(
+        optimizers.Adam(0.02), backward_passes_per_step=2, average_aggregated_gradients=True
+    )
+    agree(train_together(optimizer), alone)
+
+
+def check_accumulation_of_keras():
+    if not KERAS3:
+        return
+    options = {"momentum": 0.9, "gradient_accumulation_steps": 2}
+    wanted = train_alone(optimizers.SGD(0.1, **options))
+    agree(train_together(hvd.DistributedOptimizer(optimizers.SGD(0.1, **options))), wanted)
+
+
+def check_state_of_a_used_optimizer_is_kept():
+    def used():
+        model = model_of()
+        optimizer = optimizers.SGD(0.1, momentum=0.9)
+        model.compile(optimizer, "mse", **compiled())
+        x, y = joined(range(hvd.size()))
+        model.fit(x, y, batch_size=len(x), shuffle=False, verbose=0)
+        return model, optimizer
+
+    model, optimizer = used()
+    wanted = train_alone(optimizer, model=model)
+    model, optimizer = used()
+    distributed = hvd.DistributedOptimizer(optimizer)
+    assert int(numpy_of(distributed.iterations)) == 1
+    agree(train_together(distributed, model), wanted)
+
+
+def check_train_on_batch_and_two_optimizers():
+    first, second = model_of(1), model_of(2)
+    first.compile(hvd.DistributedOptimizer(sgd()), "mse", **compiled())
+    second.compile(hvd.DistributedOptimizer(optimizers.Adam(0.01)), "mse", **compiled())
+    x, y = data_of(hvd.rank())
+    for _ in range(2):
+        first.train_on_batch(x, y)
+        second.train_on_batch(x, y)
+    x, y = joined(range(hvd.size()))
+    for model, optimizer, seed in ((first, sgd(), 1), (second, optimizers.Adam(0.01), 2)):
+        alone = model_of(seed)
+        alone.compile(optimizer, "mse", **compiled())
+        for _ in range(2):
+            alone.train_on_batch(x, y)
+        agree(model, alone)
+
+
+def check_a_learning_rate_schedule():
+    def make():
+        return optimizers.SGD(optimizers.schedules.ExponentialDecay(0.1, 2, 0.5))
+
+    agree(train_together(hvd.DistributedOptimizer(make())), train_alone(make()))
+
+
+def check_one_optimizer_wrapped_twice():
+    plain = sgd()
+    wanted = train_alone(sgd())
+    for _ in range(2):
+        agree(train_together(hvd.DistributedOptimizer(plain)), wanted)
+
+
+def check_arguments_are_looked_at():
+    for op in (hvd.Adasum if hasattr(hvd, "Adasum") else 2, 3, 4, 5, "mean", None, True):
+        with raises(ValueError, "op currently only supports Average and Sum"):
+            hvd.DistributedOptimizer(sgd(), op=op)
+    with raises(ValueError, "gradient_predivide_factor not supported with op != Average"):
+        hvd.DistributedOptimizer(sgd(), op=hvd.Sum, gradient_predivide_factor=2.0)
+    with raises(ValueError, "backward_passes_per_step must be > 0"):
+        hvd.DistributedOptimizer(sgd(), backward_passes_per_step=0)
+    for groups in (0, -1, True, 1.5, "all", [1]):
+        with raises(ValueError, "groups should be"):
+            hvd.DistributedOptimizer(sgd(), groups=groups)
+    with raises(ValueError, "DistributedOptimizer already"):
+        hvd.DistributedOptimizer(hvd.DistributedOptimizer(sgd()))
+    with raises(ValueError, "has not been registered"):
+        hvd.DistributedOptimizer(sgd(), process_set=hvd.ProcessSet([0]))
+    with raises(TypeError, "takes an optimizer of Keras"):
+        hvd.DistributedOptimizer(object())
+
+
+def check_compile_tolerates_what_old_scripts_pass():
+    import warnings
+
+    model = model_of()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.compile(
+            hvd.DistributedOptimizer(sgd()), "mse", experimental_run_tf_function=False, **compiled()
+        )
+    texts = [str(w.message) for w in caught if "experimental_run_tf_function" in str(w.message)]
+    assert len(texts) == (1 if KERAS3 else 0), texts
+    if KERAS3:
+        with raises(TypeError, "not_an_argument"):
+            model.compile("sgd", "mse", not_an_argument=1)
+    assert TORCH or model.optimizer is not None
