@@ -1,0 +1,189 @@
+"""What all operations have in common: checks of the arguments, names, and how a failure here reaches the other ranks.
+
+Used by the modules of this package only. Any thread; inside a function being traced, the one that traces.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, NoReturn
+
+import tensorflow as tf
+from tensorflow.python.eager import context as _context
+
+from horovod.common.basics import HorovodBasics
+from horovod.common.process_sets import ProcessSet
+from horovod.tensorflow import _names, _xla
+from horovod.tensorflow._library import UNORDERED, library, operations, register_devices, run_in_parallel
+
+_basics = HorovodBasics()
+
+Average = _basics.Average
+Sum = _basics.Sum
+Adasum = _basics.Adasum
+Min = _basics.Min
+Max = _basics.Max
+Product = _basics.Product
+
+# The numbers of hvd/backend_abi.h, and of hvd/frontend_abi.h for Adasum.
+WIRE_OPS = {Average: 4, Sum: 0, Min: 2, Max: 3, Product: 1, Adasum: 100}
+OP_OF_WIRE = {number: op for op, number in WIRE_OPS.items()}
+
+# Of hvd/frontend_abi.h.
+ALLREDUCE, ALLGATHER, BROADCAST, BARRIER, ALLTOALL, REDUCESCATTER, JOIN = range(7)
+
+REDUCIBLE = frozenset(
+    (
+        *(tf.uint8, tf.int8, tf.uint16, tf.int16, tf.int32, tf.int64),
+        *(tf.float16, tf.bfloat16, tf.float32, tf.float64),
+    )
+)
+# 8-bit floats are in tf.dtypes.experimental before they are in tf.
+_FLOAT8 = [
+    getattr(tf.dtypes.experimental, name, None) or getattr(tf, name, None)
+    for name in ("float8_e5m2", "float8_e4m3fn")
+]
+MOVABLE = REDUCIBLE | {tf.bool, tf.uint32, tf.uint64} | {dtype for dtype in _FLOAT8 if dtype is not None}
+
+_devices_known = False
+
+
+def plain(function: Callable) -> Callable:
+    """Tell AutoGraph to call a function as it is. By its mark for that, as its decorator costs each eager call more."""
+    function.autograph_info__ = {}
+    return function
+
+
+def _snake(kind: str) -> str:
+    return re.sub(r"(?<!^)([A-Z])", r"_\1", kind).lower()
+
+
+_FUNCTIONS = {kind: getattr(operations, _snake(kind)) for kind in UNORDERED}
+
+
+def poison(operation: int, name: str | None, text: str, process_set: ProcessSet, reduce_op: int = 0) -> None:
+    """Let the other ranks' matching call fail: it failed here before the engine knew of it."""
+    number = getattr(process_set, "process_set_id", None)
+    if number is not None and _basics.is_initialized():
+        library.hvd_tf_poison(operation, reduce_op, (name or "").encode(), number, text.encode())
+
+
+def refuse(
+    operation: int, name: str | None, text: str, process_set: ProcessSet, error: type[Exception] = ValueError
+) -> NoReturn:
+    """Raise `error(text)` here, and let the matching call fail on the other ranks."""
+    poison(operation, name, text, process_set)
+    raise error(text)
+
+
+def prepare_devices() -> None:
+    """Have kernels for this machine's devices, once the engine runs and can say what it serves."""
+    global _devices_known
+    if not _devices_known and _basics.is_initialized():
+        _devices_known = True
+        register_devices()
+
+
+def set_number(process_set: ProcessSet) -> int:
+    """The engine's number of a process set. ValueError for what is none, and for one that is not registered."""
+    number = getattr(process_set, "process_set_id", None)
+    if number is not None:
+        return number
+    if not isinstance(process_set, ProcessSet):
+        raise ValueError(
+            f"process_set must be an hvd.ProcessSet, but found {type(process_set).__name__}: {process_set!r:.80}. "
+            "Leave it out for all ranks."
+        )
+    raise ValueError(f"Process set provided does not exist, or has not been registered: {process_set}.")
+
+
+def wire_op(op: int, operation: int, name: str | None, process_set: ProcessSet) -> int:
+    """The engine's number of a reduce op. ValueError for what is none."""
+    try:
+        return WIRE_OPS[op]
+    except (KeyError, TypeError):
+        text = f"Unknown reduce op {op!r}. Use hvd.Average, Sum, Min, Max, Product or Adasum."
+    refuse(operation, name, text, process_set)
+
+
+def factor(value: float) -> str:
+    """A scale factor as the operations take it: in text, as TensorFlow's attributes round to 32 bits."""
+    return "1" if value == 1.0 else repr(float(value))
+
+
+def tensor_of(
+    value: Any, allowed: frozenset, operation: int, name: str | None, process_set: ProcessSet
+) -> tf.Tensor:
+    """`value` as a tensor of one of the allowed types.
+
+    Raises:
+        ValueError, TypeError: it cannot be one. The other ranks' matching call fails as well.
+    """
+    try:
+        tensor = value if isinstance(value, tf.Tensor) else tf.convert_to_tensor(value)
+    except Exception as error:
+        poison(operation, name, f"{type(error).__name__}: {error}", process_set)
+        raise
+    if tensor.dtype not in allowed:
+        text = f"Tensor type {tensor.dtype.name} is not supported."
+        if tensor.dtype in MOVABLE:
+            text += " Reductions take integers of up to 64 bits but uint32 and uint64, and floats of 16 bits and more."
+        refuse(operation, name, text, process_set)
+    return tensor
+
+
+def tensors_of(
+    values: Any, allowed: frozenset, operation: int, name: str | None, process_set: ProcessSet
+) -> list[tf.Tensor]:
+    """The members of a group as tensors. At least one; ValueError otherwise."""
+    if isinstance(values, tf.Tensor) or not isinstance(values, Iterable):
+        text = f"A grouped operation takes a list of tensors, but found {type(values).__name__}."
+        refuse(operation, name, text, process_set)
+    values = list(values)
+    if not values:
+        refuse(operation, name, "A grouped operation needs at least one tensor.", process_set)
+    return [tensor_of(value, allowed, operation, name, process_set) for value in values]
+
+
+def perform(
+    kind: str,
+    tensors: Any,
+    attributes: dict[str, Any],
+    name: str | None,
+    ignore_name_scope: bool = False,
+) -> Any:
+    """Make the operation `kind`, or run it where operations run at once.
+
+    Args:
+        tensors: what its generated function takes first, a tensor or a list of them.
+        attributes: the others of its arguments.
+        name: in a graph None stands for one made of the tensors' names.
+
+    Returns:
+        What the generated function returns.
+    """
+    function = _FUNCTIONS[kind]
+    if _context.executing_eagerly():
+        if not _devices_known:
+            prepare_devices()
+        # The name is an attribute, and TensorFlow keeps a kernel for each value of it, so none is made up here.
+        return function(tensors, tensor_name=name or "", blocking=True, **attributes)
+    prepare_devices()
+    graph = tf.compat.v1.get_default_graph()
+    name = name or _names.default_name(kind, tensors if isinstance(tensors, list) else [tensors])
+    agreed = _names.negotiated(graph, name, ignore_name_scope)
+    if _xla.compiles(graph):
+        return _xla.perform(kind, tensors, attributes, agreed)
+    return made(function(tensors, tensor_name=agreed, name=_names.node_name(name), **attributes))
+
+
+def made(outputs: Any) -> Any:
+    """What a generated function has returned for a graph, with the operation free to run."""
+    first = outputs[0] if isinstance(outputs, (list, tuple)) else outputs
+    run_in_parallel(first if isinstance(first, tf.Operation) else first.op)
+    return outputs
+
+
+def require_rows(tensors: list[tf.Tensor], kind: str, name: str | None, process_set: ProcessSet) -> None:
+    """ValueError if one is known to be a scalar."""
+    if any(tensor.shape.rank == 0 for tensor in tensors):
+        refuse(REDUCESCATTER, name, f"{kind} does not support scalar inputs.", process_set)

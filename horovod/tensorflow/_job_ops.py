@@ -1,0 +1,73 @@
+"""What concerns the job rather than tensors: join, barrier, and the facts about the job as operations of a graph."""
+
+import tensorflow as tf
+
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.tensorflow._call import plain, prepare_devices, set_number
+from horovod.tensorflow._library import operations
+
+
+@plain
+def join() -> tf.Tensor:
+    """Say that this rank has no more data, and wait until all ranks have said so.
+
+    Meanwhile this rank takes part in the operations of the others with data that do not change the result: zeros for Sum
+    and Average, which still divides by the number of all ranks.
+
+    Returns:
+        The rank that joined last, the same on all ranks: a scalar int32 tensor.
+
+    Raises:
+        tf.errors.FailedPreconditionError: Horovod is not initialized. UnknownError: a rank is gone.
+    """
+    prepare_devices()
+    return operations.horovod_join(blocking=tf.executing_eagerly())
+
+
+@plain
+def barrier(process_set: ProcessSet = global_process_set) -> tf.Operation | None:
+    """Wait until all ranks of a process set have called barrier().
+
+    In a graph, returns the operation. Inside tf.function it comes where it stands in the program, with regard to what
+    else has effects, but does not wait for collectives that nothing orders before it.
+
+    Raises:
+        As hvd.allreduce.
+    """
+    prepare_devices()
+    return operations.horovod_barrier(process_set_id=set_number(process_set), blocking=tf.executing_eagerly())
+
+
+@plain
+def rank_op(name: str | None = None) -> tf.Tensor:
+    """This process's rank, looked up whenever the graph runs. Scalar int32."""
+    return operations.horovod_rank(name=name)
+
+
+@plain
+def local_rank_op(name: str | None = None) -> tf.Tensor:
+    """This process's index on its host, looked up whenever the graph runs. Scalar int32."""
+    return operations.horovod_local_rank(name=name)
+
+
+@plain
+def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
+    """The number of ranks of a process set, looked up whenever the graph runs. Scalar int32."""
+    return operations.horovod_size(process_set_id=process_set_id, name=name)
+
+
+@plain
+def local_size_op(name: str | None = None) -> tf.Tensor:
+    """The number of processes on this host, looked up whenever the graph runs. Scalar int32."""
+    return operations.horovod_local_size(name=name)
+
+
+@plain
+def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
+    """1 if this process is in the process set, 0 if not, -3 if there is no such set, -1 before init(). Scalar int32,
+    looked up whenever the graph runs."""
+    return operations.horovod_process_set_included(process_set_id=process_set_id, name=name)
+
+
+for _fact in ("Rank", "LocalRank", "Size", "LocalSize", "ProcessSetIncluded", "Join", "Barrier"):
+    tf.no_gradient(f"Horovod{_fact}")

@@ -1,0 +1,66 @@
+"""The names under which ranks find each other's operations. Pure functions over graphs; the thread that traces.
+
+Inside a graph a name is fixed when the operation is made, and is an attribute of it: optimizers rename and copy the
+graph's nodes, not on all ranks alike. It must not depend on anything that differs between ranks: not on TensorFlow's
+counters for a process, which are in the names of some functions, branches, loops and captured values.
+"""
+
+import re
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+# What is traced as a graph of its own though it is a part of the function around it.
+_PARTS = frozenset(("CondBranchFuncGraph", "WhileCondFuncGraph", "WhileBodyFuncGraph"))
+_GENERATED = re.compile(r"^__(?:forward|backward|inference)_")
+_COUNTER = re.compile(r"_\d+$")
+_USED = "_horovod_names"
+
+
+def _root(graph: tf.Graph) -> tf.Graph:
+    """The function's graph, of that of a branch or a loop."""
+    while any(kind.__name__ in _PARTS for kind in type(graph).__mro__) and graph.outer_graph is not None:
+        graph = graph.outer_graph
+    return graph
+
+
+def _function_name(root: tf.Graph) -> str:
+    name = getattr(root, "name", None)
+    return _COUNTER.sub("", _GENERATED.sub("", name)) if isinstance(name, str) else ""
+
+
+def default_name(operation: str, tensors: Sequence[tf.Tensor]) -> str:
+    """What an operation without a name is called, after the tensors that it is given."""
+    words = [
+        operation,
+        *(_word(tensor) for tensor in (tensors[:1] if len(tensors) == 1 else (tensors[0], tensors[-1]))),
+    ]
+    return "_".join(words)
+
+
+def _word(tensor: tf.Tensor) -> str:
+    name = tensor.name
+    # A value from outside the function that has no name has a number of this process instead.
+    return "captured" if name.split(":")[0].isdigit() else re.sub(r"[^a-zA-Z0-9_]", "_", name)
+
+
+def node_name(name: str) -> str:
+    """`name` as TensorFlow takes it for a node."""
+    word = re.sub(r"[^A-Za-z0-9_.\\/>-]", "_", name.strip("/"))
+    return word if re.match(r"[A-Za-z0-9.]", word) else f"H{word}"
+
+
+def negotiated(graph: tf.Graph, name: str, ignore_name_scope: bool = False) -> str:
+    """The name for the other ranks of an operation that is made in `graph` now: that of the function, the scope and
+    `name`, with a number where it is not the first of that name. With `ignore_name_scope` without function and scope.
+    """
+    root = _root(graph)
+    if not ignore_name_scope:
+        name = "/".join(part for part in (_function_name(root), graph.get_name_scope(), name) if part)
+    used = getattr(root, _USED, None)
+    if used is None:
+        used = {}
+        setattr(root, _USED, used)
+    count = used.get(name, 0)
+    used[name] = count + 1
+    return negotiated(graph, f"{name}_{count}", True) if count else name

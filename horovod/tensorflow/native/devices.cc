@@ -1,0 +1,54 @@
+#include "devices.h"
+
+#include <array>
+#include <cctype>
+#include <mutex>
+
+namespace hvd_tf {
+namespace {
+
+std::array<Device, kSlots> slots;
+int n_slots = 1;
+std::mutex slots_mutex;
+
+// OpKernelContext::eigen_device<Eigen::GpuDevice>() const, which TensorFlow's guide tells custom GPU ops to use.
+using EigenDevice = const void* (*)(const void*);
+EigenDevice eigen_device() {
+  static const auto function = reinterpret_cast<EigenDevice>(
+      tf::symbol("_ZNK10tensorflow15OpKernelContext12eigen_deviceIN5Eigen9GpuDeviceEEERKT_v"));
+  return function;
+}
+
+// A GpuDevice begins with a pointer to its StreamInterface, whose third virtual function (after two destructors) is
+// `const cudaStream_t& stream() const`: the same in the Eigen of TensorFlow 2.15 and 2.21. Not tried on a GPU yet.
+void* cuda_stream(TF_OpKernelContext* context) {
+  const void* device = eigen_device()(context);
+  void* const interface = *static_cast<void* const*>(device);
+  using StreamFunction = void* const* (*)(const void*);
+  return *(*static_cast<StreamFunction**>(interface))[2](interface);
+}
+
+}  // namespace
+
+const Device& device_in(int slot) { return slots[static_cast<size_t>(slot)]; }
+
+bool cuda_stream_known() { return eigen_device() != nullptr; }
+
+int claim_slot(const char* tf_type, const hvd_fe_table& table) {
+  const bool cuda = std::string(tf_type) == "GPU";
+  std::string type = cuda ? "cuda" : tf_type;
+  for (char& c : type) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  if (table.serves(type.c_str()) != 1 || (cuda && !cuda_stream_known())) return 0;
+  const std::lock_guard lock(slots_mutex);
+  for (int slot = 1; slot < n_slots; ++slot)
+    if (slots[static_cast<size_t>(slot)].type == type) return slot;
+  if (n_slots == kSlots) return 0;
+  slots[static_cast<size_t>(n_slots)] = {type, cuda ? Way::kCuda : Way::kPluggable};
+  return n_slots++;
+}
+
+void* stream_of(const Device& device, TF_OpKernelContext* context, TF_Status* status) {
+  return device.way == Way::kCuda ? cuda_stream(context) : tf::GetStream(context, status);
+}
+
+}  // namespace hvd_tf

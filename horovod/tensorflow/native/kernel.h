@@ -1,0 +1,51 @@
+// A kernel: what the attributes of one operation say. Made once for each node of a graph, and for each set of attribute
+// values that is used eagerly.
+#pragma once
+
+#include <hvd/frontend_abi.h>
+
+#include <string>
+
+#include "tf_api.h"
+
+namespace hvd_tf {
+
+struct Operation {
+  const char* type;  // TensorFlow's name of it
+  hvd_fe_op op;
+  bool grouped;
+};
+
+inline constexpr Operation kOperations[] = {
+    {"HorovodAllreduce", HVD_FE_ALLREDUCE, false},
+    {"HorovodGroupedAllreduce", HVD_FE_ALLREDUCE, true},
+    {"HorovodAllgather", HVD_FE_ALLGATHER, false},
+    {"HorovodGroupedAllgather", HVD_FE_ALLGATHER, true},
+    {"HorovodBroadcast", HVD_FE_BROADCAST, false},
+    {"HorovodGroupedBroadcast", HVD_FE_BROADCAST, true},
+    {"HorovodAlltoall", HVD_FE_ALLTOALL, false},
+    {"HorovodReducescatter", HVD_FE_REDUCESCATTER, false},
+    {"HorovodGroupedReducescatter", HVD_FE_REDUCESCATTER, true},
+    {"HorovodJoin", HVD_FE_JOIN, false},
+    {"HorovodBarrier", HVD_FE_BARRIER, false},
+};
+inline constexpr int kOperationCount = sizeof(kOperations) / sizeof(kOperations[0]);
+
+constexpr bool reduces(hvd_fe_op op) { return op == HVD_FE_ALLREDUCE || op == HVD_FE_REDUCESCATTER; }
+
+struct Kernel {
+  const Operation* operation = nullptr;
+  int slot = 0;  // of the device type, see devices.h
+  std::string name;
+  int process_set = 0;
+  int reduce_op = 0;
+  int root_rank = 0;
+  double prescale = 1, postscale = 1;
+  // The caller waits in this thread anyway, so the engine may be driven by it.
+  bool blocking = false;
+};
+
+// Reads the attributes. Reports a failure to TensorFlow, which then drops the kernel; never returns null.
+Kernel* make_kernel(const Operation& operation, int slot, TF_OpKernelConstruction* construction);
+
+}  // namespace hvd_tf

@@ -1,0 +1,168 @@
+#include "registration.h"
+
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "devices.h"
+#include "done.h"
+#include "execution.h"
+#include "facts.h"
+#include "shapes.h"
+#include "types.h"
+
+namespace hvd_tf {
+namespace {
+
+struct Arguments {
+  const char* type;
+  std::initializer_list<const char*> attributes, inputs, outputs;
+  tf::ShapeFunction shapes;
+};
+
+void define(const Arguments& wanted) {
+  tf::Status status;
+  TF_OpDefinitionBuilder* builder = tf::NewOpDefinitionBuilder(wanted.type);
+  for (const char* attribute : wanted.attributes) tf::OpDefinitionBuilderAddAttr(builder, attribute);
+  for (const char* input : wanted.inputs) tf::OpDefinitionBuilderAddInput(builder, input);
+  for (const char* output : wanted.outputs) tf::OpDefinitionBuilderAddOutput(builder, output);
+  // Otherwise the optimizer computes a collective of constants once and for all, merges two that look alike, and ranks
+  // that do so differently wait for each other for ever.
+  tf::OpDefinitionBuilderSetIsStateful(builder, true);
+  tf::OpDefinitionBuilderSetShapeInferenceFunction(builder, wanted.shapes);
+  tf::RegisterOpDefinition(builder, status);
+  if (!status.ok()) problems() += std::string(wanted.type) + ": " + tf::Message(status) + "\n";
+}
+
+void define_all() {
+  static const std::string reducible = std::string("T: ") + kReducible;
+  static const std::string reducibles = std::string("T: list(") + kReducible + ") >= 1";
+  const char *movable = "T: type", *movables = "T: list(type) >= 1";
+  const char *name = "tensor_name: string = ''", *set = "process_set_id: int = 0", *blocking = "blocking: bool = false",
+             *op = "reduce_op: int = 0", *prescale = "prescale_factor: string = '1'",
+             *postscale = "postscale_factor: string = '1'", *root = "root_rank: int";
+  const char *one = "tensor: T", *several = "tensors: T", *result = "output: T", *results = "outputs: T";
+  const Arguments all[] = {
+      {"HorovodAllreduce",
+       {reducible.c_str(), op, prescale, postscale, name, set, blocking},
+       {one},
+       {result},
+       shapes::same},
+      {"HorovodGroupedAllreduce",
+       {reducibles.c_str(), op, prescale, postscale, name, set, blocking},
+       {several},
+       {results},
+       shapes::same},
+      {"HorovodAllgather", {movable, name, set, blocking}, {one}, {result}, shapes::gathered},
+      {"HorovodGroupedAllgather", {movables, name, set, blocking}, {several}, {results}, shapes::gathered},
+      {"HorovodBroadcast", {movable, root, name, set, blocking}, {one}, {result}, shapes::same},
+      {"HorovodGroupedBroadcast", {movables, root, name, set, blocking}, {several}, {results}, shapes::same},
+      {"HorovodAlltoall",
+       {movable, "Tsplits: {int32, int64} = DT_INT32", "num_splits: int >= 0 = 0", name, set, blocking},
+       {one, "splits: num_splits * Tsplits"},
+       {result, "received_splits: Tsplits"},
+       shapes::exchanged},
+      {"HorovodReducescatter",
+       {reducible.c_str(), op, prescale, postscale, name, set, blocking},
+       {one},
+       {result},
+       shapes::scattered},
+      {"HorovodGroupedReducescatter",
+       {reducibles.c_str(), op, prescale, postscale, name, set, blocking},
+       {several},
+       {results},
+       shapes::scattered_group},
+      {"HorovodJoin", {blocking}, {}, {"last_joined: int32"}, shapes::scalar},
+      {"HorovodBarrier", {set, blocking}, {}, {}, shapes::none},
+      {"HorovodRank", {}, {}, {"rank: int32"}, shapes::scalar},
+      {"HorovodLocalRank", {}, {}, {"local_rank: int32"}, shapes::scalar},
+      {"HorovodSize", {set}, {}, {"size: int32"}, shapes::scalar},
+      {"HorovodLocalSize", {}, {}, {"local_size: int32"}, shapes::scalar},
+      {"HorovodProcessSetIncluded", {set}, {}, {"included: int32"}, shapes::scalar},
+  };
+  for (const Arguments& arguments : all) define(arguments);
+}
+
+void compute(void* kernel, TF_OpKernelContext* context) {
+  execute(*static_cast<const Kernel*>(kernel), context, nullptr);
+}
+
+void compute_async(void* kernel, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* done) {
+  execute(*static_cast<const Kernel*>(kernel), context, done);
+}
+
+void destroy(void* kernel) { delete static_cast<Kernel*>(kernel); }
+
+// TensorFlow gives a kernel's functions nothing to tell by what they are for, so each operation and slot has its own.
+template <int index>
+void* create(TF_OpKernelConstruction* construction) {
+  return make_kernel(kOperations[index % kOperationCount], index / kOperationCount, construction);
+}
+
+template <int... index>
+constexpr auto creators(std::integer_sequence<int, index...>) {
+  return std::array<tf::CreateFunction, sizeof...(index)>{create<index>...};
+}
+
+constexpr auto kCreators = creators(std::make_integer_sequence<int, kOperationCount * kSlots>());
+
+// `arguments_on_host`: also those that hold the data.
+void add_collective(int index, const char* device_type, int slot, bool arguments_on_host) {
+  const Operation& operation = kOperations[index];
+  const tf::CreateFunction create = kCreators[static_cast<size_t>(slot * kOperationCount + index)];
+  TF_KernelBuilder* builder =
+      asynchronous() ? tf::NewAsyncKernelBuilder(operation.type, device_type, create, compute_async, destroy)
+                     : tf::NewKernelBuilder(operation.type, device_type, create, compute, destroy);
+  if (std::strcmp(device_type, "CPU") != 0) {
+    if (arguments_on_host) {
+      tf::KernelBuilder_HostMemory(builder, operation.grouped ? "tensors" : "tensor");
+      tf::KernelBuilder_HostMemory(builder, operation.grouped ? "outputs" : "output");
+    }
+    if (operation.op == HVD_FE_ALLTOALL) {
+      tf::KernelBuilder_HostMemory(builder, "splits");
+      tf::KernelBuilder_HostMemory(builder, "received_splits");
+    }
+  }
+  add_kernel(operation.type, device_type, builder);
+}
+
+}  // namespace
+
+std::string& problems() {
+  static std::string text;
+  return text;
+}
+
+bool asynchronous() {
+  // The variable is there for tests of what happens in a TensorFlow that hands out something else than it does today.
+  static const bool value = done_is_movable() && std::getenv("HOROVOD_TF_SYNCHRONOUS_KERNELS") == nullptr;
+  return value;
+}
+
+void add_kernel(const char* operation, const char* device_type, TF_KernelBuilder* builder) {
+  tf::Status status;
+  tf::RegisterKernelBuilder((std::string(operation) + device_type).c_str(), builder, status);
+  if (!status.ok()) problems() += std::string(operation) + " on " + device_type + ": " + tf::Message(status) + "\n";
+}
+
+void register_operations() {
+  define_all();
+  for (int i = 0; i < kOperationCount; ++i) add_collective(i, "CPU", 0, false);
+  register_fact_kernels();
+}
+
+int register_device(const char* type, const hvd_fe_table& table) {
+  // TensorFlow keeps the pointer it is given for the type of a device.
+  static std::set<std::string> types;
+  const auto [kept, is_new] = types.insert(type);
+  const int slot = claim_slot(type, table);
+  if (!is_new) return slot > 0 ? 1 : 0;
+  for (int i = 0; i < kOperationCount; ++i)
+    if (kOperations[i].op != HVD_FE_JOIN && kOperations[i].op != HVD_FE_BARRIER)
+      add_collective(i, kept->c_str(), slot, slot == 0);
+  return problems().empty() ? (slot > 0 ? 1 : 0) : -1;
+}
+
+}  // namespace hvd_tf
