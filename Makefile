@@ -15,7 +15,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # The console scripts of .venv first: `mpirun`, `horovodrun` and the compilers' helpers come from there.
 WITH_VENV := PATH="$(CURDIR)/$(BIN):$$PATH"
 
-CXX_FILES := $(shell find hvd_core backends tests benchmarks \( -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.c' \) -not -path '*/build/*' 2>/dev/null)
+CXX_FILES := $(shell find hvd_core horovod backends tests benchmarks \( -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.c' \) -not -path '*/build/*' 2>/dev/null)
 # Backends that are distributions of their own; that of the template has devices of PyTorch and TensorFlow, which are for
 # tests only.
 STUB := backends/eccl_stub
@@ -23,7 +23,7 @@ MPI := backends/mpi
 GLOO := backends/gloo
 NCCL := backends/nccl
 BUILD_INPUTS := CMakeLists.txt pyproject.toml hvd_core/version.py \
-    $(shell find hvd_core/engine hvd_core/include backends/host_kernels backends/shm backends/tcp -type f \
+    $(shell find hvd_core/engine hvd_core/include horovod/tensorflow/native backends/host_kernels backends/shm backends/tcp -type f \
         \( -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.inc' -o -name 'CMakeLists.txt' \) 2>/dev/null)
 # $(call wheel_inputs,FOLDER): what a distribution is built from.
 wheel_inputs = $(shell find $(1) -name build -prune -o -type f \
@@ -76,7 +76,7 @@ wheel: $(VENV)/.tools
 	$(WITH_VENV) python -m pip wheel --no-build-isolation --no-deps -w dist .
 
 clean:
-	rm -rf $(VENV) build dist hvd_core/lib hvd_core/_core*.so backends/*/build backends/*/src/*/lib $(STUB)/*_gcu/build
+	rm -rf $(VENV) build dist hvd_core/lib hvd_core/_core*.so horovod/tensorflow/lib backends/*/build backends/*/src/*/lib $(STUB)/*_gcu/build
 
 $(VENV)/.created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \

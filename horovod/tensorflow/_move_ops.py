@@ -145,7 +145,11 @@ def alltoall(
     """
     attributes: dict[str, Any] = {"process_set_id": set_number(process_set)}
     tensor = tensor_of(tensor, MOVABLE, ALLTOALL, name, process_set)
-    attributes["splits"] = [] if splits is None else [_splits(splits, name, process_set)]
+    if splits is None:
+        attributes["splits"] = []
+    else:
+        attributes["splits"] = [_splits(splits, name, process_set)]
+        attributes["Treceived"] = attributes["splits"][0].dtype
     output, received = perform("HorovodAlltoall", tensor, attributes, name, ignore_name_scope)
     return output if splits is None else (output, received)
 

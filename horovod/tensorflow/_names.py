@@ -39,14 +39,14 @@ def default_name(operation: str, tensors: Sequence[tf.Tensor]) -> str:
 
 
 def _word(tensor: tf.Tensor) -> str:
-    name = tensor.name
-    # A value from outside the function that has no name has a number of this process instead.
+    # A value from outside the function has no name, or for one a number of this process.
+    name = getattr(tensor, "name", "0")
     return "captured" if name.split(":")[0].isdigit() else re.sub(r"[^a-zA-Z0-9_]", "_", name)
 
 
 def node_name(name: str) -> str:
-    """`name` as TensorFlow takes it for a node."""
-    word = re.sub(r"[^A-Za-z0-9_.\\/>-]", "_", name.strip("/"))
+    """`name` as TensorFlow takes it for a node, in whatever scope is open."""
+    word = re.sub(r"[^A-Za-z0-9_.]", "_", name.rpartition("/")[2])
     return word if re.match(r"[A-Za-z0-9.]", word) else f"H{word}"
 
 
