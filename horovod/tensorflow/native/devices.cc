@@ -1,3 +1,4 @@
+// Slots for types of devices, and where their streams are found. See devices.h.
 #include "devices.h"
 
 #include <array>

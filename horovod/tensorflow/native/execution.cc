@@ -1,3 +1,5 @@
+// Tensors in and out of one execution, and its two endings: the engine's answer, or a refusal before it. See
+// execution.h.
 #include "execution.h"
 
 #include <atomic>

@@ -1,3 +1,4 @@
+// Kernels that look a number up in the engine's table. See facts.h.
 #include "facts.h"
 
 #include "execution.h"

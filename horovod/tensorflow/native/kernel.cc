@@ -1,3 +1,4 @@
+// Reading of attributes. See kernel.h.
 #include "kernel.h"
 
 #include <charconv>

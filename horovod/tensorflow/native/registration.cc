@@ -1,3 +1,4 @@
+// The operations' definitions, and their kernels by type of device. See registration.h.
 #include "registration.h"
 
 #include <array>

@@ -1,3 +1,4 @@
+// Shape functions. See shapes.h.
 #include "shapes.h"
 
 namespace hvd_tf::shapes {

@@ -1,3 +1,4 @@
+// The functions of TensorFlow's C API, found in the process. See tf_api.h.
 #include "tf_api.h"
 
 #include <dlfcn.h>
