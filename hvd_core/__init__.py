@@ -72,6 +72,7 @@ __all__ = [
     "backend_report",
     "cross_rank",
     "cross_size",
+    "frontend_table",
     "get_include",
     "global_process_set",
     "init",
@@ -88,10 +89,20 @@ __all__ = [
 
 
 def get_include() -> str:
-    """The folder with ``hvd/backend_abi.h``, for building a backend."""
+    """The folder with ``hvd/backend_abi.h``, for building a backend, and ``hvd/frontend_abi.h``."""
     from pathlib import Path
 
     return str(Path(__file__).parent / "include")
+
+
+def frontend_table() -> int:
+    """The address of the table in ``hvd/frontend_abi.h``, by which code without Python submits operations.
+
+    It is the same as long as the process lives, before init() and after shutdown() too.
+    """
+    from hvd_core._core import frontend_table as address
+
+    return address()
 
 
 def __getattr__(name):

@@ -57,7 +57,7 @@ bool Engine::drive(bool execute) {
     node_->abort("rank " + std::to_string(config_.rank) + ": unexpected failure of the engine: " + e.what());
     const std::string text = e.what();
     for (const Command& c : taking_)
-      if (c.request && !c.request->done()) end(c.request, &text);
+      if (c.request && !c.request->done()) end(c.request, control::Failure::JobOver, text);
     taking_.clear();
     return true;
   }

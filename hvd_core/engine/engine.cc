@@ -19,6 +19,7 @@
 namespace hvd {
 
 using control::BellState;
+using control::Failure;
 using observe::Level;
 using queue::RequestRef;
 
@@ -179,35 +180,35 @@ RequestRef Engine::new_request(control::SetId set, std::string name) {
   return request;
 }
 
-RequestRef Engine::submit(control::SignatureFields fields, std::optional<std::string> name, int32_t process_set,
-                          std::vector<queue::Tensor> in, std::vector<queue::Tensor> out, bool soon,
-                          std::vector<std::vector<int64_t>> splits, std::vector<plugin::MarkRef> ready) {
+RequestRef Engine::submit(control::SignatureFields fields, Submission what) {
   Visit visit(*this);
   check_usable();
-  const auto set = sets_.find(process_set, control::op_name(fields.kind));
+  const auto set = sets_.find(what.process_set, control::op_name(fields.kind));
   if (!set->includes_me())
     throw InvalidRequest(std::string(control::op_name(fields.kind)) + ": Rank " + std::to_string(config_.rank) +
                          " is not a member of the provided process set.");
-  if (!name) {
+  if (!what.name) {
     fields.repeats = false;
-    name = set->next_unnamed(fields.kind);
+    what.name = set->next_unnamed(fields.kind);
   }
-  auto request = new_request(set->id, std::move(*name));
+  auto request = new_request(set->id, std::move(*what.name));
   request->item.sig = std::make_shared<const control::Signature>(std::move(fields));
-  request->in = std::move(in);
-  request->out = std::move(out);
-  request->splits = std::move(splits);
-  request->ready = std::move(ready);
-  request->urgent = soon;
-  if (!push({Command::Submit, request, set->id, {}, {}}, soon))
+  request->in = std::move(what.in);
+  request->out = std::move(what.out);
+  request->splits = std::move(what.splits);
+  request->ready = std::move(what.ready);
+  request->urgent = what.urgent || what.waits;
+  if ((request->listener = what.listener)) what.listener->request = request;
+  if (!push({Command::Submit, request, set->id, {}, {}}, what.waits))
     throw InvalidRequest(std::string(kDuplicate) + " Name: '" + *request->item.name + "'.");
   return request;
 }
 
-RequestRef Engine::join() {
+RequestRef Engine::join(queue::Listener* listener) {
   Visit visit(*this);
   check_usable();
   auto request = new_request(0, "join.noname");
+  if ((request->listener = listener)) listener->request = request;
   push({Command::Join, request, 0, {}, {}}, false);
   return request;
 }
@@ -216,14 +217,14 @@ RequestRef Engine::add_process_set(std::vector<int32_t> ranks) {
   control::SignatureFields f;
   f.kind = control::OpKind::AddProcessSet;
   f.ranks = std::move(ranks);
-  return submit(std::move(f), control::kSetsName, 0, {}, {}, false);
+  return submit(std::move(f), {.name = control::kSetsName});
 }
 
 RequestRef Engine::remove_process_set(int32_t process_set) {
   control::SignatureFields f;
   f.kind = control::OpKind::RemoveProcessSet;
   f.root = static_cast<int32_t>(sets_.find(process_set, "remove_process_set")->id);
-  return submit(std::move(f), control::kSetsName, 0, {}, {}, false);
+  return submit(std::move(f), {.name = control::kSetsName});
 }
 
 void Engine::poison(int32_t process_set, control::OpKind kind, const std::optional<std::string>& name,
@@ -274,14 +275,14 @@ void Engine::take_inbox() {
       if (c.request) {
         std::string text = closing_text_;
         if (std::lock_guard lock(stop_mutex_); !stop_text_.empty()) text = stop_text_;
-        end(c.request, &text);
+        end(c.request, Failure::JobOver, text);
       }
       continue;
     }
     if (node_->has_joined() && (c.type == Command::Submit || c.type == Command::Join || c.type == Command::Poison)) {
       // R9: after its JOIN a rank submits nothing until all have joined.
       const std::string text = "this rank has joined and waits for the others: it cannot submit operations now";
-      if (c.request) end(c.request, &text);
+      if (c.request) end(c.request, Failure::Precondition, text);
       continue;
     }
     switch (c.type) {
@@ -292,7 +293,7 @@ void Engine::take_inbox() {
           live_.erase(c.request->handle);
           node_->poison(c.set, *c.request->item.name, kDuplicate);
           const std::string text = std::string(kDuplicate) + " Name: '" + *c.request->item.name + "'.";
-          end(c.request, &text);
+          end(c.request, Failure::InvalidArgument, text);
         }
         break;
       case Command::Poison:

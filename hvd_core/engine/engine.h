@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "engine/control/doorbell.h"
+#include "engine/control/failure.h"
 #include "engine/control/node.h"
 #include "engine/control/segment.h"
 #include "engine/control/store_client.h"
@@ -87,6 +88,18 @@ struct EngineStopped : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// An operation beside its signature.
+struct Submission {
+  std::optional<std::string> name = {};  // none: the process set counts
+  int32_t process_set = 0;               // the user's number of a set
+  std::vector<queue::Tensor> in = {}, out = {};
+  std::vector<std::vector<int64_t>> splits = {};
+  std::vector<plugin::MarkRef> ready = {};
+  bool urgent = false;  // the caller does nothing else before this is done
+  bool waits = false;   // and is about to wait, and will drive the request himself
+  queue::Listener* listener = nullptr;
+};
+
 class Engine final : private control::Node::Host, private data::Executor::Events {
  public:
   // Starts the background thread, which brings up the communicators of all ranks: wait for startup() before anything
@@ -96,14 +109,11 @@ class Engine final : private control::Node::Host, private data::Executor::Events
 
   const queue::RequestRef& startup() const { return startup_; }
 
-  // With `soon`, the caller is about to wait and will drive the request itself.
-  // `process_set` is the user's number of a set here and below.
-  queue::RequestRef submit(control::SignatureFields fields, std::optional<std::string> name, int32_t process_set,
-                           std::vector<queue::Tensor> in, std::vector<queue::Tensor> out, bool soon,
-                           std::vector<std::vector<int64_t>> splits = {}, std::vector<plugin::MarkRef> ready = {});
-  queue::RequestRef join();
+  // Throws InvalidRequest, EngineStopped; the listener hears nothing then.
+  queue::RequestRef submit(control::SignatureFields fields, Submission what);
+  queue::RequestRef join(queue::Listener* listener = nullptr);
   // All ranks of the job add and remove the same sets in the same order. The request of an addition ends with the new
-  // number in process_set.
+  // number in process_set. `process_set` is the user's number of a set here and below.
   queue::RequestRef add_process_set(std::vector<int32_t> ranks);
   queue::RequestRef remove_process_set(int32_t process_set);
   queue::ProcessSets& process_sets() { return sets_; }
@@ -163,7 +173,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
 
   // control::Node::Host
   void execute(control::SetId set, std::vector<control::ExecItem> items) override;
-  void fail(control::RequestToken request, const std::string& text) override;
+  void fail(control::RequestToken request, control::Failure failure, const std::string& text) override;
   void joined(control::Rank last) override;
   void closed(control::Rank by, const std::string& text) override;
   void aborted(const std::string& cause) override;
@@ -192,7 +202,8 @@ class Engine final : private control::Node::Host, private data::Executor::Events
     Engine& engine;
   };
   bool push(Command c, bool soon);  // false: a submission of a name that is in flight
-  void end(const queue::RequestRef& request, const std::string* error);
+  void end(const queue::RequestRef& request);
+  void end(const queue::RequestRef& request, control::Failure failure, const std::string& error);
   void free_name(const queue::Request& request);
   void fail_everything(const std::string& text);
   void tell_through();

@@ -8,6 +8,7 @@
 
 namespace hvd {
 
+using control::Failure;
 using observe::Level;
 using queue::RequestRef;
 
@@ -24,12 +25,14 @@ void Engine::free_name(const queue::Request& request) {
   names_.erase(request.key());
 }
 
-void Engine::end(const RequestRef& request, const std::string* error) {
+void Engine::end(const RequestRef& request) {
   if (!request->enqueued()) free_name(*request);
-  if (error)
-    request->fail(*error);
-  else
-    request->complete();
+  request->complete();
+}
+
+void Engine::end(const RequestRef& request, Failure failure, const std::string& error) {
+  if (!request->enqueued()) free_name(*request);
+  request->fail(failure, error);
 }
 
 void Engine::enqueued(const RequestRef& request, const plugin::MarkRef& mark) {
@@ -48,22 +51,22 @@ void Engine::execute(control::SetId set, std::vector<control::ExecItem> items) {
   executor_->execute(set, std::move(batch));
 }
 
-void Engine::fail(control::RequestToken token, const std::string& text) {
+void Engine::fail(control::RequestToken token, Failure failure, const std::string& text) {
   auto it = live_.find(token);
   if (it == live_.end()) return;
   auto request = std::move(it->second);
   live_.erase(it);
-  end(request, &text);
+  end(request, failure, text);
 }
 
 void Engine::completed(const RequestRef& request) {
   live_.erase(request->handle);
-  end(request, nullptr);
+  end(request);
 }
 
 void Engine::refused(const RequestRef& request, const std::string& why) {
   live_.erase(request->handle);
-  end(request, &why);
+  end(request, Failure::Precondition, why);
 }
 
 void Engine::joined(control::Rank last) {
@@ -142,9 +145,9 @@ void Engine::aborted(const std::string& cause) {
 }
 
 void Engine::fail_everything(const std::string& text) {
-  for (auto& [token, request] : live_) end(request, &text);
+  for (auto& [token, request] : live_) end(request, Failure::JobOver, text);
   live_.clear();
-  if (join_request_) join_request_->fail(text);
+  if (join_request_) join_request_->fail(Failure::JobOver, text);
   join_request_.reset();
 }
 

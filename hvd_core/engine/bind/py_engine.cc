@@ -9,11 +9,16 @@
 #include "engine/bind/arguments.h"
 #include "engine/bind/engine_config.h"
 #include "engine/bind/tensor_view.h"
+#include "engine/calls/checks.h"
 #include "engine/observe/log.h"
 
 namespace py = pybind11;
 
 namespace hvd::bind {
+
+using calls::require;
+using control::OpKind;
+
 namespace {
 
 constexpr const char* kReduceOp = "the number of a reduce op";
@@ -26,6 +31,7 @@ std::vector<Engine*>& engines() {
 }
 
 void in_child() {
+  calls::in_forked_child();
   for (Engine* e : engines()) e->in_forked_child();
 }
 
@@ -38,12 +44,14 @@ PyEngine::PyEngine(const py::dict& d) {
   auto store = store_of(d);
   {
     py::gil_scoped_release nogil;
-    engine_ = std::make_unique<Engine>(std::move(c), std::move(store));
+    engine_ = std::make_shared<Engine>(std::move(c), std::move(store));
   }
   start_up();
   static const int hook = ::pthread_atfork(nullptr, nullptr, in_child);
   (void)hook;
   engines().push_back(engine_.get());
+  frontend_ = std::make_shared<calls::Frontend>(engine_);
+  calls::serve(frontend_);
 }
 
 // Until all ranks have their communicators; Ctrl-C and the death of a peer are seen meanwhile.
@@ -60,41 +68,38 @@ void PyEngine::start_up() {
 PyEngine::~PyEngine() {
   std::erase(engines(), engine_.get());
   if (engine_->belongs_to_parent()) {
-    (void)engine_.release();  // stays as the fork found it
+    // They stay as the fork found them.
+    new std::shared_ptr<Engine>(std::move(engine_));
+    new std::shared_ptr<calls::Frontend>(std::move(frontend_));
     return;
   }
+  close();
   {
     py::gil_scoped_release nogil;
+    frontend_.reset();
     engine_.reset();
   }
   for (auto& [handle, kept] : handles_)
     if (kept.request->failed() && kept.request->lingers) kept.owners.keep_for_good();
 }
 
-// Runs `make`, which looks at the caller's arguments. What it refuses is reported to the other ranks as well, so that
-// they fail instead of waiting.
+// Runs `take`, which takes the caller's arguments apart. What it refuses is reported to the other ranks as well, so
+// that they fail instead of waiting.
 template <typename F>
-auto PyEngine::checked(control::OpKind kind, const std::optional<std::string>& name, int set, F&& make) {
+void PyEngine::checked(const calls::Call& call, F&& take) {
   try {
-    return make();
+    take();
   } catch (const std::exception& e) {
-    engine_->poison(set, kind, name, e.what());
+    engine_->poison(call.process_set, call.kind, call.name, e.what());
     throw;
   }
 }
 
-uint64_t PyEngine::submit(control::SignatureFields fields, const std::optional<std::string>& name, int set,
-                          std::vector<queue::Tensor> in, std::vector<queue::Tensor> out, Owners owners, bool wait,
-                          std::vector<std::vector<int64_t>> splits) {
-  std::vector<plugin::MarkRef> ready;
+uint64_t PyEngine::submit(calls::Call call, Owners owners) {
+  const bool wait = call.waits, on_device = !call.in.empty() && !call.in[0].on_host();
   std::optional<uint64_t> stream;
-  const bool on_device = !in.empty() && !in[0].on_host();
-  if (on_device) {
-    ready = ready_marks(fields, name, set, in, out);
-    if (in[0].has_stream) stream = reinterpret_cast<uint64_t>(in[0].stream);
-  }
-  auto request = engine_->submit(std::move(fields), name, set, std::move(in), std::move(out), wait, std::move(splits),
-                                 std::move(ready));
+  if (on_device && call.in[0].has_stream) stream = reinterpret_cast<uint64_t>(call.in[0].stream);
+  auto request = calls::submit(*engine_, std::move(call));
   if (!wait) return keep(std::move(request), std::move(owners));
   try {
     await(*request);
@@ -109,107 +114,61 @@ uint64_t PyEngine::submit(control::SignatureFields fields, const std::optional<s
 uint64_t PyEngine::allreduce(py::handle inputs, py::handle outputs, const std::optional<std::string>& name,
                              py::handle reduce_op, py::handle prescale, py::handle postscale, int process_set,
                              bool wait) {
-  std::vector<queue::Tensor> in, out;
-  auto fields = checked(control::OpKind::Allreduce, name, process_set, [&] {
-    const int op = argument<int>(reduce_op, "op", kReduceOp);
-    const auto kind = op == kAdasum ? control::OpKind::Adasum : control::OpKind::Allreduce;
-    in = tensors_of(inputs, inputs.is(outputs));
-    out = inputs.is(outputs) ? in : tensors_of(outputs, true);
-    same_layout(in, out);
-    if (op == kAdasum)
-      check_floating(in);
-    else
-      check_reducible(in, op);
-    auto f = fields_of(kind, in);
-    f.reduce_op = op == kAdasum ? HVD_SUM : op;
-    f.prescale = factor_of(prescale, "prescale_factor");
-    f.postscale = factor_of(postscale, "postscale_factor");
-    return f;
+  calls::Call c{.kind = OpKind::Allreduce, .name = name, .process_set = process_set, .waits = wait};
+  checked(c, [&] {
+    c.reduce_op = argument<int>(reduce_op, "op", kReduceOp);
+    c.in = tensors_of(inputs, inputs.is(outputs));
+    c.out = inputs.is(outputs) ? c.in : tensors_of(outputs, true);
+    c.prescale = argument<double>(prescale, "prescale_factor", "a number");
+    c.postscale = argument<double>(postscale, "postscale_factor", "a number");
   });
-  return submit(std::move(fields), name, process_set, std::move(in), std::move(out), {inputs, outputs}, wait);
+  return submit(std::move(c), {inputs, outputs});
 }
 
 uint64_t PyEngine::allgather(py::handle inputs, const std::optional<std::string>& name, int process_set) {
-  std::vector<queue::Tensor> in;
-  auto fields = checked(control::OpKind::Allgather, name, process_set, [&] {
-    in = tensors_of(inputs, false);
-    auto f = fields_of(control::OpKind::Allgather, in);
-    for (auto& t : f.tensors)
-      if (!t.shape.empty()) t.shape[0] = -1;
-    return f;
-  });
-  return submit(std::move(fields), name, process_set, std::move(in), {}, {inputs, {}}, false);
+  calls::Call c{.kind = OpKind::Allgather, .name = name, .process_set = process_set};
+  checked(c, [&] { c.in = tensors_of(inputs, false); });
+  return submit(std::move(c), {inputs, {}});
 }
 
 uint64_t PyEngine::broadcast(py::handle inputs, py::handle outputs, py::handle root,
                              const std::optional<std::string>& name, int process_set, bool wait) {
-  std::vector<queue::Tensor> in, out;
-  auto fields = checked(control::OpKind::Broadcast, name, process_set, [&] {
-    in = tensors_of(inputs, inputs.is(outputs));
-    out = inputs.is(outputs) ? in : tensors_of(outputs, true);
-    same_layout(in, out);
-    const int root_rank = argument<int>(root, "root_rank", "a rank");
-    const auto set = engine_->process_sets().find(process_set, "broadcast");
-    require(std::find(set->ranks.begin(), set->ranks.end(), root_rank) != set->ranks.end(),
-            "broadcast received invalid root rank ", root_rank, " for provided process set");
-    auto f = fields_of(control::OpKind::Broadcast, in);
-    f.root = root_rank;
-    return f;
+  calls::Call c{.kind = OpKind::Broadcast, .name = name, .process_set = process_set, .waits = wait};
+  checked(c, [&] {
+    c.in = tensors_of(inputs, inputs.is(outputs));
+    c.out = inputs.is(outputs) ? c.in : tensors_of(outputs, true);
+    c.root = argument<int>(root, "root_rank", "a rank");
   });
-  return submit(std::move(fields), name, process_set, std::move(in), std::move(out), {inputs, outputs}, wait);
+  return submit(std::move(c), {inputs, outputs});
 }
 
 uint64_t PyEngine::alltoall(py::handle inputs, py::handle row_splits, const std::optional<std::string>& name,
                             int process_set) {
-  std::vector<queue::Tensor> in;
-  std::vector<std::vector<int64_t>> rows;
-  auto fields = checked(control::OpKind::Alltoall, name, process_set, [&] {
-    in = tensors_of(inputs, false);
-    const auto splits = argument<std::vector<std::vector<int64_t>>>(row_splits, "splits", "lists of whole numbers");
-    const auto set = engine_->process_sets().find(process_set, "alltoall");
-    require(splits.empty() || splits.size() == in.size(), "alltoall needs splits for each tensor, or none");
-    for (size_t i = 0; i < in.size(); ++i)
-      rows.push_back(splits_of(in[i], splits.empty() ? std::vector<int64_t>{} : splits[i], set->ranks.size()));
-    auto f = fields_of(control::OpKind::Alltoall, in);
-    for (auto& t : f.tensors)
-      if (!t.shape.empty()) t.shape[0] = -1;
-    return f;
+  calls::Call c{.kind = OpKind::Alltoall, .name = name, .process_set = process_set};
+  checked(c, [&] {
+    c.in = tensors_of(inputs, false);
+    c.splits = argument<std::vector<std::vector<int64_t>>>(row_splits, "splits", "lists of whole numbers");
   });
-  return submit(std::move(fields), name, process_set, std::move(in), {}, {inputs, {}}, false, std::move(rows));
+  return submit(std::move(c), {inputs, {}});
 }
 
 uint64_t PyEngine::reducescatter(py::handle inputs, py::handle outputs, const std::optional<std::string>& name,
                                  py::handle reduce_op, py::handle prescale, py::handle postscale, int process_set) {
-  std::vector<queue::Tensor> in, out;
-  auto fields = checked(control::OpKind::Reducescatter, name, process_set, [&] {
-    in = tensors_of(inputs, false);
-    out = tensors_of(outputs, true);
-    const int op = argument<int>(reduce_op, "op", kReduceOp);
-    check_reducible(in, op);
-    require(in.size() == out.size(), "as many outputs as inputs are needed: ", in.size(), " inputs, ", out.size(),
-            " outputs");
-    for (size_t i = 0; i < in.size(); ++i) {
-      require(!in[i].shape.empty(), "Reducescatter does not support scalar inputs");
-      auto shape = in[i].shape;
-      shape[0] = scattered_rows(shape[0], process_set);
-      require(in[i].dtype == out[i].dtype && out[i].shape == shape,
-              "the output of a reducescatter must have its input's type and this rank's share of its rows");
-    }
-    same_device(in, out);
-    auto f = fields_of(control::OpKind::Reducescatter, in);
-    f.reduce_op = op;
-    f.prescale = factor_of(prescale, "prescale_factor");
-    f.postscale = factor_of(postscale, "postscale_factor");
-    return f;
+  calls::Call c{.kind = OpKind::Reducescatter, .name = name, .process_set = process_set};
+  checked(c, [&] {
+    c.in = tensors_of(inputs, false);
+    c.out = tensors_of(outputs, true);
+    c.reduce_op = argument<int>(reduce_op, "op", kReduceOp);
+    c.prescale = argument<double>(prescale, "prescale_factor", "a number");
+    c.postscale = argument<double>(postscale, "postscale_factor", "a number");
+    require(c.in.size() == c.out.size(), "as many outputs as inputs are needed: ", c.in.size(), " inputs, ",
+            c.out.size(), " outputs");
   });
-  return submit(std::move(fields), name, process_set, std::move(in), std::move(out), {inputs, outputs}, false);
+  return submit(std::move(c), {inputs, outputs});
 }
 
 int64_t PyEngine::scattered_rows(int64_t rows, int process_set) {
-  const auto set = engine_->process_sets().find(process_set, "reducescatter");
-  require(set->includes_me(), "reducescatter: Rank ", engine_->config().rank,
-          " is not a member of the provided process set.");
-  return control::scattered_rows(rows, set->my_rank, static_cast<int32_t>(set->ranks.size()));
+  return calls::scattered_rows(*engine_, rows, process_set);
 }
 
 uint64_t PyEngine::add_process_set(std::vector<int32_t> ranks) {
@@ -230,9 +189,7 @@ std::vector<int64_t> PyEngine::received_splits(uint64_t handle, size_t index) {
 }
 
 uint64_t PyEngine::barrier(int process_set, bool wait) {
-  control::SignatureFields f;
-  f.kind = control::OpKind::Barrier;
-  return submit(std::move(f), std::nullopt, process_set, {}, {}, {}, wait);
+  return submit({.kind = OpKind::Barrier, .process_set = process_set, .waits = wait}, {});
 }
 
 uint64_t PyEngine::join() { return keep(engine_->join()); }
@@ -347,7 +304,10 @@ void PyEngine::abort(const std::string& cause) {
 
 void PyEngine::close() {
   py::gil_scoped_release nogil;
+  if (engine_->belongs_to_parent()) return;
+  if (frontend_) calls::withdraw(*frontend_);
   engine_->close();
+  if (frontend_) frontend_->finish();
 }
 
 void bind_engine(py::module_& m) {

@@ -14,6 +14,8 @@
 #include <vector>
 
 #include "engine/bind/tensor_view.h"
+#include "engine/calls/call.h"
+#include "engine/calls/frontend.h"
 #include "engine/engine.h"
 
 namespace hvd::bind {
@@ -80,24 +82,20 @@ class PyEngine {
     queue::RequestRef request;
     Owners owners;
   };
-  uint64_t submit(control::SignatureFields fields, const std::optional<std::string>& name, int set,
-                  std::vector<queue::Tensor> in, std::vector<queue::Tensor> out, Owners owners, bool wait,
-                  std::vector<std::vector<int64_t>> splits = {});
+  uint64_t submit(calls::Call call, Owners owners);
   void start_up();
   template <typename F>
-  auto checked(control::OpKind kind, const std::optional<std::string>& name, int set, F&& make);
+  void checked(const calls::Call& call, F&& take);
   void await(queue::Request& request);
   // py_engine_devices.cc
-  std::vector<plugin::MarkRef> ready_marks(const control::SignatureFields& fields,
-                                           const std::optional<std::string>& name, int set,
-                                           const std::vector<queue::Tensor>& in, const std::vector<queue::Tensor>& out);
   void order(queue::Request& request, std::optional<uint64_t> stream);
   void await_end(queue::Request& request);
   pybind11::list served(const std::string& type) const;
   queue::RequestRef find(uint64_t handle);
   uint64_t keep(queue::RequestRef request, Owners owners = {});
 
-  std::unique_ptr<Engine> engine_;
+  std::shared_ptr<Engine> engine_;
+  std::shared_ptr<calls::Frontend> frontend_;
   std::mutex handles_mutex_;
   std::unordered_map<uint64_t, Kept> handles_;
 };

@@ -2,29 +2,16 @@
 // py_engine.h.
 #include <pybind11/stl.h>
 
-#include <cstring>
-
-#include "engine/bind/arguments.h"
 #include "engine/bind/py_engine.h"
 #include "engine/bind/tensor_view.h"
+#include "engine/calls/checks.h"
 #include "engine/observe/log.h"
 
 namespace py = pybind11;
 
 namespace hvd::bind {
 
-// What is refused here is reported to the other ranks, so that they fail instead of waiting.
-std::vector<plugin::MarkRef> PyEngine::ready_marks(const control::SignatureFields& fields,
-                                                   const std::optional<std::string>& name, int set,
-                                                   const std::vector<queue::Tensor>& in,
-                                                   const std::vector<queue::Tensor>& out) {
-  try {
-    return engine_->ready_marks(in, out);
-  } catch (const std::exception& e) {
-    engine_->poison(set, fields.kind, name, e.what());
-    throw;
-  }
-}
+using calls::require;
 
 void PyEngine::await_end(queue::Request& request) {
   while (!request.done()) {
@@ -56,29 +43,8 @@ py::tuple PyEngine::output_info(uint64_t handle, size_t index) {
 void PyEngine::copy_output(uint64_t handle, size_t index, py::handle tensor) {
   auto request = find(handle);
   await(*request);
-  require(index < request->outputs.size(), "this handle has no such output");
-  queue::Output& o = request->outputs[index];
-  const queue::Tensor to = tensor_of(tensor, true);
-  require(to.dtype == o.dtype && to.shape == o.shape && to.device_type == o.device_type,
-          "copy_output() needs a tensor with the shape, type and device of the output; see output_info()");
-  const uint64_t bytes = to.bytes();
-  if (!o.device_memory) {
-    require(o.data != nullptr, "this output was taken already");
-    if (bytes) std::memcpy(to.data, o.data.get(), bytes);
-    return;
-  }
-  if (bytes == 0) return;
-  const auto device = engine_->device_of(to);
-  const hvd_buf target{to.data, 0, bytes};
-  if (to.has_stream && engine_->order_after(*request, to.stream)) {
-    const hvd_stream stream = device->wrap(to.stream);
-    device->copy(stream, {{target, o.device_memory->buf, bytes}});
-    o.device_memory->used_by(stream);
-    return;
-  }
-  // The engine's own stream is behind the operation already.
-  device->copy(device->stream(), {{target, o.device_memory->buf, bytes}});
-  const auto end = device->mark(device->stream());
+  const auto end = calls::copy_output(*engine_, *request, index, tensor_of(tensor, true));
+  if (!end) return;
   for (bool done = false; !done;) {
     {
       py::gil_scoped_release nogil;

@@ -62,7 +62,7 @@ struct Recorder final : Node::Host {
     }
     events.append(py::make_tuple("execute", set, names, tokens));
   }
-  void fail(RequestToken request, const std::string& text) override {
+  void fail(RequestToken request, Failure, const std::string& text) override {
     events.append(py::make_tuple("fail", request, text_of(text)));
   }
   void joined(Rank last) override { events.append(py::make_tuple("joined", last)); }

@@ -34,7 +34,7 @@ class Node final : private Participant::Events, private Coordinator::Log {
   struct Host {
     virtual ~Host() = default;
     virtual void execute(SetId set, std::vector<ExecItem> items) = 0;  // in log order
-    virtual void fail(RequestToken request, const std::string& text) = 0;
+    virtual void fail(RequestToken request, Failure failure, const std::string& text) = 0;
     virtual void joined(Rank last) = 0;
     virtual void closed(Rank by, const std::string& text) = 0;
     virtual void set_added(SetId set, const std::vector<Rank>& members, RequestToken request) = 0;
@@ -78,7 +78,9 @@ class Node final : private Participant::Events, private Coordinator::Log {
   // Participant::Events
   void say(UpMessage m) override;
   void execute(SetId set, std::vector<ExecItem> items) override { host_.execute(set, std::move(items)); }
-  void fail(RequestToken request, const std::string& text) override { host_.fail(request, text); }
+  void fail(RequestToken request, Failure failure, const std::string& text) override {
+    host_.fail(request, failure, text);
+  }
   void joined(Rank last) override { host_.joined(last); }
   void closed(Rank by, const std::string& text) override;
   void set_added(SetId set, const std::vector<Rank>& members, RequestToken request) override {

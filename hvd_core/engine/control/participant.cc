@@ -32,7 +32,7 @@ void Participant::announce_held(const Batch& b) {
 bool Participant::submit(SetId set, Item item, RequestToken request, bool urgent, int64_t now) {
   auto& s = state(set);
   if (s.ended) {  // the caller could not know yet
-    events_.fail(request, kSetRemoved);
+    events_.fail(request, Failure::SetRemoved, kSetRemoved);
     return true;
   }
   if (item.sig->fields().kind == OpKind::RemoveProcessSet)
@@ -260,7 +260,7 @@ void Participant::replay_remove_set(const Entry& e) {
   auto pending = std::move(s.pending);
   s = SetState{};
   s.ended = true;
-  for (auto& [name, p] : pending) events_.fail(p.request, kSetRemoved);
+  for (auto& [name, p] : pending) events_.fail(p.request, Failure::SetRemoved, kSetRemoved);
   events_.set_removed(e.set, request);
 }
 
@@ -272,7 +272,7 @@ void Participant::replay_fail(const Entry& e) {
   if (it == s.pending.end()) return;  // not a member, or joined
   RequestToken request = it->second.request;
   s.pending.erase(it);
-  events_.fail(request, e.text);
+  events_.fail(request, e.poisoners.empty() ? Failure::Precondition : Failure::InvalidArgument, e.text);
 }
 
 }  // namespace hvd::control

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/control/failure.h"
 #include "engine/control/messages.h"
 
 namespace hvd::control {
@@ -30,7 +31,7 @@ class Participant {
     virtual ~Events() = default;
     virtual void say(UpMessage m) = 0;                                 // towards the root
     virtual void execute(SetId set, std::vector<ExecItem> items) = 0;  // in log order
-    virtual void fail(RequestToken request, const std::string& text) = 0;
+    virtual void fail(RequestToken request, Failure failure, const std::string& text) = 0;
     virtual void joined(Rank last) = 0;                         // answers join()
     virtual void closed(Rank by, const std::string& text) = 0;  // nothing follows
     // Process sets change here, in log order on every rank; `request` asked for it, 0 on a rank that has joined.

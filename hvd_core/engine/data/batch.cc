@@ -49,6 +49,8 @@ void Batch::plan(Program& program, SetComms& set, SetDevice* device, const HostM
       return plan_allgather(program);
     case OpKind::Alltoall:
       return plan_alltoall(program);
+    case OpKind::Reducescatter:
+      return plan_reducescatter(program);
     default:
       return plan_by_dtype(program);
   }
@@ -163,6 +165,16 @@ void Batch::emit(Program& program, int32_t coll, const std::vector<size_t>& piec
     plan_adasum(program, *set_, *math_, c);
   else
     set_->plan(program, c);
+}
+
+// Requests without outputs get them here.
+void Batch::plan_reducescatter(Program& program) {
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    const queue::Request* r = request(pieces_[i]);
+    if (!r || !r->out.empty()) continue;
+    allocate_output(program, i, control::scattered_rows(r->in[pieces_[i].index].shape[0], set_->rank(), set_->size()));
+  }
+  plan_by_dtype(program);
 }
 
 // The first dimensions may change from step to step, so they travel here and not in the negotiation.

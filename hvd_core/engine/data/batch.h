@@ -36,6 +36,7 @@ class Batch {
 
   void collect(Program& program);
   void plan_by_dtype(Program& program);
+  void plan_reducescatter(Program& program);
   void plan_allgather(Program& program);
   void plan_alltoall(Program& program);
   void add_neutral(Program& program, Piece& p, int32_t op, bool apart);

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/control/failure.h"
 #include "engine/control/messages.h"
 #include "engine/control/signature.h"
 #include "engine/plugin/device.h"
@@ -61,6 +62,21 @@ struct Output {
   plugin::MemoryRef device_memory;  // on a device, in place of `data`
 };
 
+class Request;
+
+// Somebody who wants to hear that a request is settled, instead of waiting for it.
+class Listener {
+ public:
+  // The thread that drives the engine calls this at a change of state: settled, and done if that comes later. Must be
+  // quick. True: it has heard enough, and may be gone already.
+  virtual bool settled(const Request& request) noexcept = 0;
+
+  std::shared_ptr<Request> request;  // set when it is submitted, so that the listener can keep it
+
+ protected:
+  ~Listener() = default;
+};
+
 class Request {
  public:
   uint64_t handle = 0;
@@ -71,6 +87,7 @@ class Request {
   std::vector<std::vector<int64_t>> splits;
   bool urgent = false;                 // submitted by a caller who waits for it at once
   std::vector<plugin::MarkRef> ready;  // on a device: where its streams have the data
+  Listener* listener = nullptr;        // set before it is submitted, then the finishing thread's
 
   // Valid once failed(): a backend that did not let go of the tensors after an abort may still read and write them.
   bool lingers = false;
@@ -92,14 +109,16 @@ class Request {
   bool failed() const { return state() == kFailed; }
   bool ok() const { return state() == kOk || state() == kEnqueued; }  // so far
   const std::string& error() const { return error_; }                 // when failed
+  control::Failure failure() const { return failure_; }               // likewise
 
   void enqueue(plugin::MarkRef end) {
     finished = std::move(end);
     finish(kEnqueued);
   }
   void complete() { finish(kOk); }
-  void fail(std::string text) {
+  void fail(control::Failure failure, std::string text) {
     error_ = std::move(text);
+    failure_ = failure;
     finish(kFailed);
   }
   // Sleeps until settled or about `timeout_ns` later; may return early.
@@ -109,10 +128,11 @@ class Request {
   static constexpr uint32_t kPending = 0, kOk = 1, kFailed = 2, kEnqueued = 3;
   static bool ended(uint32_t state) { return state == kOk || state == kFailed; }
   uint32_t state() const { return state_.load(std::memory_order_acquire); }
-  void finish(uint32_t state);
+  void finish(uint32_t state);  // the caller holds a reference
 
   std::atomic<uint32_t> state_{kPending}, sleepers_{0};
   std::string error_;
+  control::Failure failure_ = control::Failure::JobOver;
 };
 
 using RequestRef = std::shared_ptr<Request>;

@@ -67,8 +67,12 @@ class Flight {
       ++l.own->counts[0];
     }
     l.buffers = std::make_unique<Buffers>(l.own ? *l.own : op, rank_, set_.members);
-    l.request = engine_.submit(l.buffers->fields(), op.name, set_.number, l.buffers->in(), l.buffers->out(), soon,
-                               l.buffers->splits());
+    l.request = engine_.submit(l.buffers->fields(), {.name = op.name,
+                                                     .process_set = set_.number,
+                                                     .in = l.buffers->in(),
+                                                     .out = l.buffers->out(),
+                                                     .splits = l.buffers->splits(),
+                                                     .waits = soon});
   }
   std::vector<Live>& live() { return live_; }
 
@@ -245,7 +249,9 @@ void run_uneven(Engine& engine, int rank, const std::vector<Step>& all, const st
       for (int32_t r : all_ranks)
         if (counts[static_cast<size_t>(r)] <= k) joined.push_back(r);
       Live live{&op, nullptr, std::make_unique<Buffers>(op, rank, all_ranks), nullptr};
-      live.request = engine.submit(live.buffers->fields(), op.name, 0, live.buffers->in(), live.buffers->out(), true);
+      live.request =
+          engine.submit(live.buffers->fields(),
+                        {.name = op.name, .in = live.buffers->in(), .out = live.buffers->out(), .waits = true});
       wait_here(engine, *live.request, rng);
       look_at(live, rank, joined, course);
     }

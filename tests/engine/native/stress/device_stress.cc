@@ -101,7 +101,8 @@ struct Worker {
     const std::string name = std::to_string(thread) + "." + std::to_string(step % 5);
     const std::vector<queue::Tensor> in{t}, out = gathers ? std::vector<queue::Tensor>{} : in;
     auto marks = engine.ready_marks(in, out);
-    auto request = engine.submit(f, name, 0, in, out, rng.below(2) == 0, {}, std::move(marks));
+    auto request =
+        engine.submit(f, {.name = name, .in = in, .out = out, .ready = std::move(marks), .waits = rng.below(2) == 0});
     const uint64_t how = rng.below(3);
     while (how == 0 && !engine.poll(*request)) std::this_thread::yield();
     while (!engine.wait(*request, 10'000'000)) {

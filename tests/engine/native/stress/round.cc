@@ -73,7 +73,7 @@ void finish_in_order(World& world, Rng& rng) {
   Buffers buffers(op, 0, alone);
   int refused = 0;
   try {
-    engine.submit(buffers.fields(), op.name, 0, buffers.in(), buffers.out(), true);
+    engine.submit(buffers.fields(), {.name = op.name, .in = buffers.in(), .out = buffers.out(), .waits = true});
   } catch (const EngineStopped&) {
     ++refused;
   }
@@ -186,8 +186,10 @@ void flood(World& world, Rng& rng, Course& course) {
       try {
         for (int k = 0;; ++k)
           f.requests.push_back(world[static_cast<int>(i / kThreads)].submit(
-              f.buffers->fields(), std::to_string(i % kThreads) + "." + std::to_string(k), 0, f.buffers->in(),
-              f.buffers->out(), true));
+              f.buffers->fields(), {.name = std::to_string(i % kThreads) + "." + std::to_string(k),
+                                    .in = f.buffers->in(),
+                                    .out = f.buffers->out(),
+                                    .waits = true}));
       } catch (const EngineStopped&) {
       }
     });

@@ -35,7 +35,7 @@ struct Host final : Node::Host {
       over(x.request);
     }
   }
-  void fail(RequestToken token, const std::string&) override { over(token); }
+  void fail(RequestToken token, Failure, const std::string&) override { over(token); }
   void joined(Rank last) override { require(last >= 0 && last < world, "joined by a rank that does not exist"); }
   void closed(Rank, const std::string&) override { require(++ends == 1, "closed twice"); }
   void set_added(SetId set, const std::vector<Rank>& members, RequestToken token) override {

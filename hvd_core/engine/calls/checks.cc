@@ -1,15 +1,11 @@
-// See arguments.h.
-#include "engine/bind/arguments.h"
+// See checks.h.
+#include "engine/calls/checks.h"
 
 #include <hvd/backend_abi.h>
 
-namespace hvd::bind {
+#include <utility>
 
-double factor_of(pybind11::handle value, const char* name) {
-  const double factor = argument<double>(value, name, "a number");
-  require(factor != 0, name, " must not be 0; multiply the result by 0 instead");
-  return factor;
-}
+namespace hvd::calls {
 
 void same_layout(const std::vector<queue::Tensor>& in, const std::vector<queue::Tensor>& out) {
   require(in.size() == out.size(), "as many outputs as inputs are needed: ", in.size(), " inputs, ", out.size(),
@@ -76,4 +72,4 @@ void check_reducible(const std::vector<queue::Tensor>& in, int op) {
   }
 }
 
-}  // namespace hvd::bind
+}  // namespace hvd::calls

@@ -1,0 +1,154 @@
+// See call.h.
+#include "engine/calls/call.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <utility>
+
+#include "engine/calls/checks.h"
+
+namespace hvd::calls {
+
+using control::OpKind;
+using control::SignatureFields;
+
+namespace {
+
+SignatureFields reduction(OpKind kind, const Call& c) {
+  auto f = fields_of(kind, c.in);
+  check_factor(c.prescale, "prescale_factor");
+  check_factor(c.postscale, "postscale_factor");
+  f.reduce_op = kind == OpKind::Adasum ? HVD_SUM : c.reduce_op;
+  f.prescale = c.prescale;
+  f.postscale = c.postscale;
+  return f;
+}
+
+SignatureFields sizes_unsaid(const Call& c) {
+  auto f = fields_of(c.kind, c.in);
+  for (auto& t : f.tensors)
+    if (!t.shape.empty()) t.shape[0] = -1;
+  return f;
+}
+
+SignatureFields allreduce(const Call& c) {
+  same_layout(c.in, c.out);
+  if (c.reduce_op == kAdasum) {
+    check_floating(c.in);
+    return reduction(OpKind::Adasum, c);
+  }
+  check_reducible(c.in, c.reduce_op);
+  return reduction(c.kind, c);
+}
+
+SignatureFields broadcast(Engine& engine, const Call& c) {
+  same_layout(c.in, c.out);
+  const auto set = engine.process_sets().find(c.process_set, "broadcast");
+  require(std::find(set->ranks.begin(), set->ranks.end(), c.root) != set->ranks.end(),
+          "broadcast received invalid root rank ", c.root, " for provided process set");
+  auto f = fields_of(c.kind, c.in);
+  f.root = c.root;
+  return f;
+}
+
+SignatureFields alltoall(Engine& engine, Call& c) {
+  const auto set = engine.process_sets().find(c.process_set, "alltoall");
+  require(c.splits.empty() || c.splits.size() == c.in.size(), "alltoall needs splits for each tensor, or none");
+  c.splits.resize(c.in.size());
+  for (size_t i = 0; i < c.in.size(); ++i) c.splits[i] = splits_of(c.in[i], std::move(c.splits[i]), set->ranks.size());
+  return sizes_unsaid(c);
+}
+
+SignatureFields reducescatter(Engine& engine, const Call& c) {
+  check_reducible(c.in, c.reduce_op);
+  require(c.out.empty() || c.in.size() == c.out.size(), "as many outputs as inputs are needed: ", c.in.size(),
+          " inputs, ", c.out.size(), " outputs");
+  for (size_t i = 0; i < c.in.size(); ++i) {
+    require(!c.in[i].shape.empty(), "Reducescatter does not support scalar inputs");
+    if (c.out.empty()) continue;
+    auto shape = c.in[i].shape;
+    shape[0] = scattered_rows(engine, shape[0], c.process_set);
+    require(c.in[i].dtype == c.out[i].dtype && c.out[i].shape == shape,
+            "the output of a reducescatter must have its input's type and this rank's share of its rows");
+  }
+  same_device(c.in, c.out);
+  return reduction(c.kind, c);
+}
+
+SignatureFields fields_for(Engine& engine, Call& c) {
+  switch (c.kind) {
+    case OpKind::Allreduce:
+      return allreduce(c);
+    case OpKind::Allgather:
+      return sizes_unsaid(c);
+    case OpKind::Broadcast:
+      return broadcast(engine, c);
+    case OpKind::Alltoall:
+      return alltoall(engine, c);
+    case OpKind::Reducescatter:
+      return reducescatter(engine, c);
+    default: {
+      SignatureFields f;
+      f.kind = c.kind;
+      return f;
+    }
+  }
+}
+
+}  // namespace
+
+queue::RequestRef submit(Engine& engine, Call c, queue::Listener* listener) {
+  SignatureFields fields;
+  Submission s;
+  try {
+    fields = fields_for(engine, c);
+    if (!c.in.empty() && !c.in[0].on_host()) s.ready = engine.ready_marks(c.in, c.out);
+  } catch (const std::exception& e) {
+    engine.poison(c.process_set, c.kind, c.name, e.what());
+    throw;
+  }
+  s.name = std::move(c.name);
+  s.process_set = c.process_set;
+  s.in = std::move(c.in);
+  s.out = std::move(c.out);
+  s.splits = std::move(c.splits);
+  s.urgent = c.urgent;
+  s.waits = c.waits;
+  s.listener = listener;
+  return engine.submit(std::move(fields), std::move(s));
+}
+
+int64_t scattered_rows(Engine& engine, int64_t rows, int32_t process_set) {
+  const auto set = engine.process_sets().find(process_set, "reducescatter");
+  require(set->includes_me(), "reducescatter: Rank ", engine.config().rank,
+          " is not a member of the provided process set.");
+  return control::scattered_rows(rows, set->my_rank, static_cast<int32_t>(set->ranks.size()));
+}
+
+plugin::MarkRef copy_output(Engine& engine, queue::Request& request, size_t index, const queue::Tensor& to) {
+  require(request.ok() && index < request.outputs.size(), "this operation has no such output");
+  const queue::Output& o = request.outputs[index];
+  require(to.dtype == o.dtype && to.shape == o.shape && to.device_type == o.device_type,
+          "the copy of an output needs a tensor with the shape, type and device of the output");
+  const uint64_t bytes = to.bytes();
+  if (!o.device_memory) {
+    require(o.data != nullptr, "this output was taken already");
+    if (bytes) std::memcpy(to.data, o.data.get(), bytes);
+    return nullptr;
+  }
+  if (bytes == 0) return nullptr;
+  const auto device = engine.device_of(to);
+  const hvd_buf target{to.data, 0, bytes};
+  if (to.has_stream && engine.order_after(request, to.stream)) {
+    const hvd_stream stream = device->wrap(to.stream);
+    device->copy(stream, {{target, o.device_memory->buf, bytes}});
+    o.device_memory->used_by(stream);
+    return nullptr;
+  }
+  // The engine's own stream is behind the operation already.
+  device->copy(device->stream(), {{target, o.device_memory->buf, bytes}});
+  return device->mark(device->stream());
+}
+
+}  // namespace hvd::calls

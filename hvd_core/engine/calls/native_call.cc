@@ -1,0 +1,265 @@
+// See native_call.h.
+#include "engine/calls/native_call.h"
+
+#include <exception>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "engine/calls/call.h"
+#include "engine/calls/checks.h"
+#include "engine/observe/log.h"
+
+namespace hvd::calls {
+
+using control::Failure;
+using control::OpKind;
+
+namespace {
+
+constexpr int64_t kSliceNs = 100'000'000;
+static_assert(kAdasum == HVD_FE_ADASUM);
+
+hvd_fe_status status_of(Failure failure) {
+  switch (failure) {
+    case Failure::InvalidArgument:
+      return HVD_FE_INVALID_ARGUMENT;
+    case Failure::Precondition:
+      return HVD_FE_FAILED_PRECONDITION;
+    case Failure::SetRemoved:
+      return HVD_FE_ABORTED;
+    case Failure::JobOver:
+      break;
+  }
+  return HVD_FE_UNKNOWN;
+}
+
+// Of what the engine threw instead of taking the call.
+hvd_fe_status status_of(const Engine& engine, const std::exception& e) {
+  if (dynamic_cast<const EngineStopped*>(&e))
+    return engine.belongs_to_parent() ? HVD_FE_FAILED_PRECONDITION : HVD_FE_UNKNOWN;
+  return HVD_FE_INVALID_ARGUMENT;
+}
+
+// ------------------------------------------------------------------------------------------------------- arguments
+
+queue::Tensor tensor_of(const hvd_fe_tensor& t) {
+  require(t.dtype >= 0 && t.dtype < HVD_DTYPE_COUNT, "unknown tensor type ", t.dtype);
+  require(t.ndim >= 0 && (t.ndim == 0 || t.shape), "a tensor needs its shape");
+  queue::Tensor to;
+  to.data = t.data;
+  to.dtype = t.dtype;
+  to.shape.assign(t.shape, t.shape + t.ndim);
+  for (int64_t d : to.shape) require(d >= 0, "a dimension of a tensor is negative: ", d);
+  if (t.device_type) to.device_type = t.device_type;
+  to.device_id = t.device_id;
+  to.has_stream = t.has_stream != 0;
+  to.stream = t.stream;
+  require(to.data || to.bytes() == 0, "a tensor has no memory");
+  return to;
+}
+
+std::vector<queue::Tensor> tensors_of(const hvd_fe_tensor* list, int32_t n) {
+  std::vector<queue::Tensor> tensors;
+  if (!list) return tensors;
+  tensors.reserve(static_cast<size_t>(n));
+  for (int32_t i = 0; i < n; ++i) tensors.push_back(tensor_of(list[i]));
+  return tensors;
+}
+
+Call call_of(Engine& engine, const hvd_fe_call& c) {
+  Call call;
+  call.kind = kind_of(c.op);
+  call.name = name_of(call.kind, c.name);
+  call.process_set = c.process_set;
+  call.reduce_op = c.reduce_op;
+  call.root = c.root_rank;
+  call.prescale = c.prescale;
+  call.postscale = c.postscale;
+  call.urgent = c.urgent != 0;
+  if (call.kind == OpKind::Barrier) return call;
+  try {
+    require(c.n > 0 && c.in, control::op_name(call.kind), " needs at least one tensor");
+    call.in = tensors_of(c.in, c.n);
+    if (!control::sizes_vary(call.kind)) call.out = tensors_of(c.out, c.n);
+    if (call.kind == OpKind::Alltoall) {
+      require(c.n == 1, "alltoall of several tensors at once is not supported, but there are ", c.n);
+      require(c.n_splits >= 0, "a negative number of splits: ", c.n_splits);
+      if (c.splits) call.splits.emplace_back(c.splits, c.splits + c.n_splits);
+    }
+  } catch (const std::exception& e) {
+    engine.poison(call.process_set, call.kind, call.name, e.what());
+    throw;
+  }
+  return call;
+}
+
+// --------------------------------------------------------------------------------------------------------- results
+
+bool can_order(const queue::Request& request) {
+  if (request.in.empty() || !request.in[0].has_stream || !request.finished) return false;
+  const plugin::Device& device = request.finished->device();
+  return device.orders_streams() && device.wraps_streams();
+}
+
+struct Copying {
+  Engine& engine;
+  queue::Request& request;
+};
+
+// The copy's end is waited for where the target's stream cannot be behind it.
+int32_t copy_out(const hvd_fe_result* self, int32_t index, const hvd_fe_tensor* target) {
+  auto& [engine, request] = *static_cast<const Copying*>(self->context);
+  try {
+    require(target != nullptr && index >= 0, "copy() needs an output's number and a tensor");
+    const auto end = copy_output(engine, request, static_cast<size_t>(index), tensor_of(*target));
+    while (end && !end->wait(observe::now_ns() + kSliceNs))
+      if (engine.stopped()) return HVD_FE_UNKNOWN;
+    return HVD_FE_OK;
+  } catch (const InvalidRequest& e) {
+    observe::log(observe::Level::Error, std::string("copy of a result: ") + e.what());
+    return HVD_FE_INVALID_ARGUMENT;
+  } catch (const std::exception& e) {
+    observe::log(observe::Level::Error, std::string("copy of a result: ") + e.what());
+    return HVD_FE_UNKNOWN;
+  }
+}
+
+hvd_fe_result result_of(hvd_fe_status status, const char* text) {
+  hvd_fe_result r{};
+  r.struct_size = sizeof r;
+  r.status = status;
+  r.message = text;
+  r.last_joined = -1;
+  r.copy = [](const hvd_fe_result*, int32_t, const hvd_fe_tensor*) -> int32_t { return HVD_FE_INVALID_ARGUMENT; };
+  return r;
+}
+
+using Done = void (*)(void*, const hvd_fe_result*);
+
+// Tells the end of a request that is settled.
+void tell(Engine& engine, queue::Request& request, Done done, void* arg) {
+  if (request.failed()) {
+    auto r = result_of(status_of(request.failure()), request.error().c_str());
+    r.lingers = request.lingers ? 1 : 0;
+    return done(arg, &r);
+  }
+  const Copying copying{engine, request};
+  std::vector<hvd_fe_tensor> outputs;
+  for (const queue::Output& o : request.outputs) {
+    hvd_fe_tensor t{};
+    t.data = o.device_memory ? o.device_memory->buf.base : o.data.get();
+    t.shape = o.shape.data();
+    t.ndim = static_cast<int32_t>(o.shape.size());
+    t.dtype = o.dtype;
+    if (o.device_memory) t.device_type = o.device_type.c_str();
+    t.device_id = request.in[0].device_id;
+    outputs.push_back(t);
+  }
+  auto r = result_of(HVD_FE_OK, "");
+  r.n_outputs = static_cast<int32_t>(outputs.size());
+  r.outputs = outputs.data();
+  if (!request.received_splits.empty()) {
+    r.n_received = static_cast<int32_t>(request.received_splits[0].size());
+    r.received_splits = request.received_splits[0].data();
+  }
+  r.last_joined = request.last_joined;
+  r.copy = copy_out;
+  r.context = &copying;
+  done(arg, &r);
+}
+
+// A call that was submitted, until its done() has returned.
+class Pending final : public queue::Listener, private Completions::Task {
+ public:
+  Pending(std::shared_ptr<Frontend> frontend, const hvd_fe_call& call)
+      : frontend_(std::move(frontend)), done_(call.done), arg_(call.arg) {}
+
+  // A stream that cannot be made to wait is told of the end only.
+  bool settled(const queue::Request& request) noexcept override {
+    if (request.enqueued() && !can_order(request)) return false;
+    frontend_->completions().push(this);
+    return true;
+  }
+
+ private:
+  void run() noexcept override {
+    Engine& engine = frontend_->engine();
+    std::string trouble;
+    try {
+      if (!request->failed() && can_order(*request)) engine.order_after(*request, request->in[0].stream);
+    } catch (const std::exception& e) {
+      trouble = e.what();
+    }
+    if (trouble.empty()) {
+      tell(engine, *request, done_, arg_);
+    } else {
+      const auto r = result_of(HVD_FE_UNKNOWN, trouble.c_str());
+      done_(arg_, &r);
+    }
+    delete this;
+  }
+
+  const std::shared_ptr<Frontend> frontend_;
+  const Done done_;
+  void* const arg_;
+};
+
+}  // namespace
+
+OpKind kind_of(int32_t op) {
+  static_assert(static_cast<int>(OpKind::Reducescatter) == HVD_FE_REDUCESCATTER);
+  require(op >= HVD_FE_ALLREDUCE && op <= HVD_FE_REDUCESCATTER, "unknown operation ", op);
+  return static_cast<OpKind>(op);
+}
+
+std::optional<std::string> name_of(OpKind kind, const char* name) {
+  if (!name || !*name) return std::nullopt;
+  return std::string(control::op_name(kind)) + "." + name;
+}
+
+void refuse_native(const hvd_fe_call& call, hvd_fe_status status, const std::string& text) {
+  const auto r = result_of(status, text.c_str());
+  call.done(call.arg, &r);
+}
+
+void submit_native(std::shared_ptr<Frontend> frontend, const hvd_fe_call& call) {
+  Engine& engine = frontend->engine();
+  std::unique_ptr<Pending> pending;
+  try {
+    frontend->completions().start();
+    pending = std::make_unique<Pending>(frontend, call);
+    if (call.op == HVD_FE_JOIN)
+      engine.join(pending.get());
+    else
+      calls::submit(engine, call_of(engine, call), pending.get());
+  } catch (const std::exception& e) {
+    return refuse_native(call, status_of(engine, e), e.what());
+  }
+  (void)pending.release();  // the engine's, and perhaps gone already
+}
+
+void run_native(Frontend& frontend, const hvd_fe_call& call) {
+  Engine& engine = frontend.engine();
+  queue::RequestRef request;
+  try {
+    if (call.op == HVD_FE_JOIN) {
+      request = engine.join();
+    } else {
+      Call c = call_of(engine, call);
+      c.waits = true;
+      request = calls::submit(engine, std::move(c));
+    }
+    while (!engine.wait(*request, kSliceNs)) {
+    }
+    const bool on_device = !request->in.empty() && !request->in[0].on_host();
+    if (on_device && !(can_order(*request) && engine.order_after(*request, request->in[0].stream)))
+      while (!engine.finish(*request, kSliceNs)) {
+      }
+  } catch (const std::exception& e) {
+    return refuse_native(call, status_of(engine, e), e.what());
+  }
+  tell(engine, *request, call.done, call.arg);
+}
+
+}  // namespace hvd::calls
