@@ -1,16 +1,189 @@
-"""Horovod for TensorFlow: ``import horovod.tensorflow as hvd``."""
+"""Horovod for TensorFlow: ``import horovod.tensorflow as hvd``.
+
+For TensorFlow 2.15 and later: eager, in tf.function, and in the graphs and sessions of tf.compat.v1.
+"""
+
+from typing import Any
 
 from horovod.common.exceptions import HorovodInternalError
-from horovod.common.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from horovod.common.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
 from horovod.tensorflow import mpi_ops
-from horovod.tensorflow.mpi_ops import *  # noqa: F403
+from horovod.tensorflow._collectives import (
+    allreduce,
+    grouped_allreduce,
+    grouped_reducescatter,
+    reducescatter,
+)
+from horovod.tensorflow._gradients import (
+    _allreduce_cond,
+    _grouped_allreduce_cond,
+    _make_allreduce_grads_fn,
+    _make_cached_allreduce_grads_fn,
+)
+from horovod.tensorflow._hooks import BroadcastGlobalVariablesHook
+from horovod.tensorflow._optimizer import DistributedOptimizer, _DistributedOptimizer
+from horovod.tensorflow._tape import DistributedGradientTape, PartialDistributedGradientTape
+from horovod.tensorflow.compression import Compression
+from horovod.tensorflow.functions import (
+    allgather_object,
+    broadcast_global_variables,
+    broadcast_object,
+    broadcast_object_fn,
+    broadcast_variables,
+)
+from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
+from horovod.tensorflow.mpi_ops import (
+    Adasum,
+    Average,
+    Max,
+    Min,
+    Product,
+    Sum,
+    _allreduce,
+    _grouped_allreduce,
+    _grouped_reducescatter,
+    _reducescatter,
+    allgather,
+    alltoall,
+    backend_report,
+    barrier,
+    broadcast,
+    broadcast_,
+    ccl_built,
+    check_num_rank_power_of_2,
+    cross_rank,
+    cross_size,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    grouped_allgather,
+    handle_average_backwards_compatibility,
+    init,
+    is_homogeneous,
+    is_initialized,
+    join,
+    local_rank,
+    local_rank_op,
+    local_size,
+    local_size_op,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    process_set_included_op,
+    rank,
+    rank_op,
+    rocm_built,
+    shutdown,
+    size,
+    size_op,
+    start_timeline,
+    stop_timeline,
+)
+from horovod.tensorflow.util import (
+    _cache,
+    _executing_eagerly,
+    _make_subgraph,
+    gpu_available,
+    refs_to_vars,
+    vars_to_refs,
+)
 
+# Those with an underscore, and the helpers among the others, are imported by programs written for Horovod.
 __all__ = [
+    "Adasum",
+    "Average",
+    "BroadcastGlobalVariablesHook",
+    "Compression",
+    "DistributedGradientTape",
+    "DistributedOptimizer",
     "HorovodInternalError",
+    "LocalGradientAggregationHelper",
+    "Max",
+    "Min",
+    "PartialDistributedGradientTape",
     "ProcessSet",
+    "Product",
+    "Sum",
+    "SyncBatchNormalization",
+    "_DistributedOptimizer",
+    "_allreduce",
+    "_allreduce_cond",
+    "_cache",
+    "_executing_eagerly",
+    "_grouped_allreduce",
+    "_grouped_allreduce_cond",
+    "_grouped_reducescatter",
+    "_make_allreduce_grads_fn",
+    "_make_cached_allreduce_grads_fn",
+    "_make_subgraph",
+    "_reducescatter",
     "add_process_set",
+    "allgather",
+    "allgather_object",
+    "allreduce",
+    "alltoall",
+    "backend_report",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_global_variables",
+    "broadcast_object",
+    "broadcast_object_fn",
+    "broadcast_variables",
+    "ccl_built",
+    "check_num_rank_power_of_2",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
     "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "gpu_available",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_reducescatter",
+    "handle_average_backwards_compatibility",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "join",
+    "local_rank",
+    "local_rank_op",
+    "local_size",
+    "local_size_op",
+    "mpi_built",
+    "mpi_enabled",
     "mpi_ops",
+    "mpi_threads_supported",
+    "nccl_built",
+    "process_set_included_op",
+    "rank",
+    "rank_op",
+    "reducescatter",
+    "refs_to_vars",
     "remove_process_set",
-    *mpi_ops.__all__,
+    "rocm_built",
+    "shutdown",
+    "size",
+    "size_op",
+    "start_timeline",
+    "stop_timeline",
+    "vars_to_refs",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Made when it is asked for: it needs Keras, which a program without Keras need not have in order.
+    if name == "SyncBatchNormalization":
+        from horovod.tensorflow.sync_batch_norm import SyncBatchNormalization
+
+        return SyncBatchNormalization
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,258 @@
+"""Reductions as programs call them: on tensors and on tf.IndexedSlices, with compression and device placement.
+
+Made of the operations in mpi_ops. Eager, in tf.function and in graphs of tf.compat.v1.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.tensorflow.compression import Compression, Compressor
+from horovod.tensorflow.mpi_ops import (
+    Adasum,
+    Average,
+    Sum,
+    _allreduce,
+    _grouped_allreduce,
+    _grouped_reducescatter,
+    _reducescatter,
+    allgather,
+    handle_average_backwards_compatibility,
+    size_op,
+)
+from horovod.tensorflow.util import decided_at_run_time, in_xla, on_device
+
+__all__ = ["allreduce", "grouped_allreduce", "grouped_reducescatter", "reducescatter"]
+
+
+def allreduce(
+    tensor: Any,
+    average: Any = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+) -> Any:
+    """Reduce a tensor over all ranks. Differentiable.
+
+    Args:
+        tensor: a tensor, or what becomes one; the same shape and dtype on all ranks. Or tf.IndexedSlices, as the gradient
+            of an embedding is: their rows are gathered, which may be different ones on each rank.
+        average: deprecated: true for op=Average, false for op=Sum.
+        device_dense: name of the device to reduce tensors on; empty: where TensorFlow places the operation.
+        device_sparse: the same for tf.IndexedSlices.
+        compression: hvd.Compression.none, .fp16 or .bf16; tf.IndexedSlices are sent as they are.
+        op: Average (the default), Sum, Adasum, Min, Max or Product; Average or Sum for tf.IndexedSlices.
+        prescale_factor, postscale_factor: multiplied with the tensor before and after the reduction.
+        name: identifies the operation across ranks. The default is made of the tensor's name in a graph; in eager mode
+            calls without a name are counted.
+        process_set: the ranks that take part.
+        ignore_name_scope: take `name` without the scopes of tf.name_scope() it is used in.
+
+    Returns:
+        A tensor of the input's shape and dtype; for tf.IndexedSlices, tf.IndexedSlices with the rows of all ranks.
+
+    Raises:
+        ValueError: both `op` and `average` are given, or Horovod is not initialized.
+        NotImplementedError: `op` or factors that tf.IndexedSlices cannot be reduced with.
+        tf.errors.FailedPreconditionError: ranks disagree about shape, dtype or arguments.
+        tf.errors.InvalidArgumentError: arguments that make no sense, on this rank or on another.
+        tf.errors.UnknownError: a rank is gone or the job has ended.
+    """
+    op = handle_average_backwards_compatibility(op, average)
+    if isinstance(tensor, tf.IndexedSlices):
+        if op == Adasum:
+            raise NotImplementedError(
+                "The Adasum reduction does not support tf.IndexedSlices. Pass sparse_as_dense=True to "
+                "DistributedOptimizer or DistributedGradientTape, or reduce tf.convert_to_tensor(slices)."
+            )
+        if op not in (Average, Sum):
+            raise NotImplementedError(
+                f"tf.IndexedSlices can be reduced with Average and Sum, not with op={op!r}."
+            )
+        if prescale_factor != 1.0 or postscale_factor != 1.0:
+            raise NotImplementedError(
+                "prescale_factor and postscale_factor are not supported for tf.IndexedSlices. Multiply their "
+                "values instead."
+            )
+        with on_device(device_sparse):
+            return _allreduce_slices(tensor, op, name, process_set, ignore_name_scope)
+    with on_device(device_dense):
+        sent, context = compression.compress(tf.convert_to_tensor(tensor))
+        reduced = _allreduce(
+            sent,
+            name=name,
+            op=op,
+            prescale_factor=prescale_factor,
+            postscale_factor=postscale_factor,
+            ignore_name_scope=ignore_name_scope,
+            process_set=process_set,
+        )
+        return compression.decompress(reduced, context)
+
+
+def _allreduce_slices(
+    slices: tf.IndexedSlices, op: int, name: str | None, process_set: ProcessSet, ignore_name_scope: bool
+) -> Any:
+    if in_xla():
+        # How many rows come together is not known before, as it has to be for XLA.
+        return _allreduce(
+            tf.convert_to_tensor(slices), name=name, op=op, ignore_name_scope=ignore_name_scope, process_set=process_set
+        )  # fmt: skip
+    values, indices = (
+        allgather(
+            part,
+            name=None if name is None else f"{name}.{what}",
+            ignore_name_scope=ignore_name_scope,
+            process_set=process_set,
+        )
+        for part, what in ((slices.values, "values"), (slices.indices, "indices"))
+    )
+    if op == Average:
+        ranks = size_op(process_set.process_set_id) if decided_at_run_time() else process_set.size()
+        values = tf.cast(values / tf.cast(ranks, values.dtype), values.dtype)
+    return tf.IndexedSlices(values, indices, dense_shape=slices.dense_shape)
+
+
+def grouped_allreduce(
+    tensors: Sequence[Any],
+    average: Any = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+    name: str | None = None,
+) -> list:
+    """Reduce several tensors as one operation: when all are ready on all ranks, in one message.
+
+    Args:
+        tensors: tensors, or what becomes one, of any dtypes; tf.IndexedSlices among them are reduced each by itself. As
+            many on all ranks, in the same order.
+        The others are those of allreduce().
+
+    Returns:
+        The reduced tensors in the order of `tensors`.
+
+    Raises:
+        What allreduce() raises; also where the ranks' groups differ.
+    """
+    op = handle_average_backwards_compatibility(op, average)
+    results: list = list(tensors)
+    dense = [i for i, tensor in enumerate(results) if not isinstance(tensor, tf.IndexedSlices)]
+    with on_device(device_dense):
+        packed = [compression.compress(tf.convert_to_tensor(results[i])) for i in dense]
+        if packed:
+            reduced = _grouped_allreduce(
+                [sent for sent, _ in packed],
+                name=name,
+                op=op,
+                prescale_factor=prescale_factor,
+                postscale_factor=postscale_factor,
+                ignore_name_scope=ignore_name_scope,
+                process_set=process_set,
+            )
+            for i, tensor, (_, context) in zip(dense, reduced, packed):
+                results[i] = compression.decompress(tensor, context)
+    for i in [i for i in range(len(results)) if i not in dense]:
+        results[i] = allreduce(
+            results[i],
+            device_sparse=device_sparse,
+            op=op,
+            prescale_factor=prescale_factor,
+            postscale_factor=postscale_factor,
+            name=None if name is None else f"{name}.{i}",
+            process_set=process_set,
+            ignore_name_scope=ignore_name_scope,
+        )
+    return results
+
+
+def reducescatter(
+    tensor: Any,
+    device_dense: str = "",
+    compression: type[Compressor] = Compression.none,
+    op: int = Average,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+    ignore_name_scope: bool = False,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> tf.Tensor:
+    """Reduce a tensor over all ranks, of which each keeps a share of the rows. Differentiable for Average and Sum.
+
+    Args:
+        tensor: a tensor of one dimension or more, or what becomes one; the same shape and dtype on all ranks. Where the
+            rows (dimension 0) cannot be divided evenly, the first ranks get one more.
+        op: Average, Sum, Min, Max or Product.
+        The others are those of allreduce().
+
+    Returns:
+        This rank's rows, of which there may be none.
+
+    Raises:
+        What allreduce() raises. NotImplementedError: `tensor` is tf.IndexedSlices.
+    """
+    (result,) = _scatter(
+        [tensor], device_dense, compression, op,
+        lambda sent: [
+            _reducescatter(
+                sent[0], name=name, op=op, ignore_name_scope=ignore_name_scope, process_set=process_set,
+                prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+            )
+        ],
+    )  # fmt: skip
+    return result
+
+
+def grouped_reducescatter(
+    tensors: Sequence[Any],
+    device_dense: str = "",
+    compression: type[Compressor] = Compression.none,
+    op: int = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[tf.Tensor]:
+    """reducescatter() of several tensors as one operation, in one message.
+
+    Args:
+        tensors: as many on all ranks, in the same order. The other arguments are those of reducescatter().
+
+    Returns:
+        This rank's rows of each tensor.
+
+    Raises:
+        What reducescatter() raises.
+    """
+    if not tensors:
+        return []
+    return _scatter(
+        tensors, device_dense, compression, op,
+        lambda sent: _grouped_reducescatter(
+            sent, op=op, process_set=process_set, prescale_factor=prescale_factor, postscale_factor=postscale_factor
+        ),
+    )  # fmt: skip
+
+
+def _scatter(tensors, device_dense, compression, op, scatter) -> list[tf.Tensor]:
+    if any(isinstance(tensor, tf.IndexedSlices) for tensor in tensors):
+        raise NotImplementedError(
+            "reducescatter does not support tf.IndexedSlices. Pass tf.convert_to_tensor(slices)."
+        )
+    if op == Adasum:
+        raise NotImplementedError("The Adasum reduction cannot be scattered. Use op=Average or op=Sum.")
+    with on_device(device_dense):
+        packed = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
+        scattered = scatter([sent for sent, _ in packed])
+        return [compression.decompress(t, context) for t, (_, context) in zip(scattered, packed)]

@@ -1,0 +1,271 @@
+"""DistributedOptimizer: optimizers of tf.compat.v1 whose gradients are reduced, and the way to those of Keras."""
+
+import warnings
+from typing import Any
+
+import tensorflow as tf
+
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.tensorflow._gradients import (
+    _make_allreduce_grads_fn,
+    check_groups,
+    check_predivide,
+    scaled_local,
+)
+from horovod.tensorflow.compression import Compression, Compressor
+from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
+from horovod.tensorflow.mpi_ops import Adasum, Average, Sum, rank
+from horovod.tensorflow.util import _executing_eagerly, ref
+
+__all__ = ["DistributedOptimizer"]
+
+
+class WrappedOptimizer(tf.compat.v1.train.Optimizer):
+    """What optimizers around another one have in common: its slots and variables are theirs."""
+
+    def __init__(
+        self, optimizer: tf.compat.v1.train.Optimizer, name: str, use_locking: bool, process_set: ProcessSet
+    ) -> None:
+        super().__init__(name=name, use_locking=use_locking)
+        self._optimizer = optimizer
+        self.process_set = process_set
+        self._local_vars: set = set()
+
+    def register_local_var(self, var: Any) -> None:
+        """Do not reduce the gradient of this variable (or of a list of them)."""
+        self._local_vars.update(ref(v) for v in tf.nest.flatten(var))
+
+    def get_slot(self, *args: Any, **kwargs: Any) -> Any:
+        """As of the wrapped optimizer."""
+        return self._optimizer.get_slot(*args, **kwargs)
+
+    def get_slot_names(self, *args: Any, **kwargs: Any) -> Any:
+        """As of the wrapped optimizer."""
+        return self._optimizer.get_slot_names(*args, **kwargs)
+
+    def variables(self, *args: Any, **kwargs: Any) -> Any:
+        """As of the wrapped optimizer."""
+        return self._optimizer.variables(*args, **kwargs)
+
+
+class _DistributedOptimizer(WrappedOptimizer):
+    """Reduces the gradients that the wrapped optimizer computes; it applies what comes of it."""
+
+    def __init__(
+        self,
+        optimizer: tf.compat.v1.train.Optimizer,
+        name: str | None = None,
+        use_locking: bool = False,
+        device_dense: str = "",
+        device_sparse: str = "",
+        compression: type[Compressor] = Compression.none,
+        sparse_as_dense: bool = False,
+        op: int = Average,
+        gradient_predivide_factor: float = 1.0,
+        backward_passes_per_step: int = 1,
+        average_aggregated_gradients: bool = False,
+        groups: Any = None,
+        process_set: ProcessSet = global_process_set,
+        scale_local_gradients: bool = True,
+    ) -> None:
+        name = name or f"Distributed{type(optimizer).__name__}"
+        super().__init__(optimizer, name, use_locking, process_set)
+        self._scale_local_gradients = scale_local_gradients
+        self._allreduce_grads = _make_allreduce_grads_fn(
+            name,
+            device_dense,
+            device_sparse,
+            compression,
+            sparse_as_dense,
+            op,
+            gradient_predivide_factor,
+            groups,
+            process_set,
+        )
+        self._agg_helper = None
+        if backward_passes_per_step > 1:
+            if _executing_eagerly():
+                raise ValueError(
+                    f"backward_passes_per_step={backward_passes_per_step} with an optimizer of tf.compat.v1 needs a "
+                    "graph, and eager execution is on. Use tf.keras.optimizers there, or call "
+                    "tf.compat.v1.disable_eager_execution()."
+                )
+            self._agg_helper = LocalGradientAggregationHelper(
+                backward_passes_per_step=backward_passes_per_step,
+                allreduce_func=self._allreduce_grads,
+                sparse_as_dense=sparse_as_dense,
+                average_aggregated_gradients=average_aggregated_gradients,
+                rank=rank(),
+                optimizer_type=LocalGradientAggregationHelper._OPTIMIZER_TYPE_LEGACY,
+                process_set=process_set,
+                scale_local_gradients=scale_local_gradients,
+                name=name,
+            )
+
+    def register_local_var(self, var: Any) -> None:
+        super().register_local_var(var)
+        if self._agg_helper is not None:
+            self._agg_helper.register_local_var(var)
+
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
+        """The pairs (gradient, variable) of the wrapped optimizer, the gradients reduced over all ranks.
+
+        Args:
+            As of tf.compat.v1.train.Optimizer.
+
+        Raises:
+            ValueError: see DistributedOptimizer().
+        """
+        pairs = self._optimizer.compute_gradients(*args, **kwargs)
+        if not pairs:
+            return pairs
+        grads, variables = map(list, zip(*pairs))
+        if self._agg_helper is not None:
+            return list(zip(self._agg_helper.compute_gradients(grads, variables), variables))
+        shared = [i for i, v in enumerate(variables) if ref(v) not in self._local_vars]
+        reduced = self._allreduce_grads([grads[i] for i in shared], [variables[i] for i in shared])
+        if self._scale_local_gradients:
+            for i in set(range(len(grads))).difference(shared):
+                grads[i] = scaled_local(grads[i], self.process_set)
+        for i, gradient in zip(shared, reduced):
+            grads[i] = gradient
+        return list(zip(grads, variables))
+
+    def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
+        """Apply gradients by the wrapped optimizer, in each `backward_passes_per_step`-th pass.
+
+        Args:
+            As of tf.compat.v1.train.Optimizer: grads_and_vars, global_step=None, name=None.
+        """
+        if self._agg_helper is None:
+            return self._optimizer.apply_gradients(*args, **kwargs)
+        if args:
+            args = (list(args[0]), *args[1:])
+        elif "grads_and_vars" in kwargs:
+            kwargs["grads_and_vars"] = list(kwargs["grads_and_vars"])
+        return self._agg_helper.apply_gradients(
+            lambda: self._optimizer.apply_gradients(*args, **kwargs), self, *args, **kwargs
+        )
+
+
+def _is_keras(optimizer: Any) -> bool:
+    """Whether it is an optimizer of Keras, of whichever of its packages. Asked without importing any."""
+    return any(
+        cls.__module__.split(".")[0] in ("keras", "tf_keras")
+        or cls.__module__.startswith("tensorflow.python.keras")
+        for cls in type(optimizer).__mro__
+    )
+
+
+def DistributedOptimizer(
+    optimizer: Any,
+    name: str | None = None,
+    use_locking: bool = False,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    sparse_as_dense: bool = False,
+    backward_passes_per_step: int = 1,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """An optimizer that reduces gradients over all ranks before `optimizer` applies them.
+
+    Args:
+        optimizer: of tf.compat.v1.train, or of Keras: then horovod.tensorflow.keras.DistributedOptimizer() is called.
+        name: of the optimizer, and the beginning of its operations' names; ``Distributed<class>`` by default.
+        use_locking: of tf.compat.v1.train.Optimizer; not used by Keras.
+        device_dense, device_sparse: names of the devices to reduce tensors and tf.IndexedSlices on; empty: TensorFlow's
+            choice.
+        compression: hvd.Compression.none, .fp16 or .bf16: what is sent instead of the gradients.
+        sparse_as_dense: reduce tf.IndexedSlices (of embeddings) as tensors, rather than gathering their rows.
+        backward_passes_per_step: gradients of so many passes are added up before they are reduced and applied. Passes
+            that only add count as steps too, in global_step and in iterations.
+        op: Average, Sum, or Adasum, which combines what the ranks' own steps change (tf.compat.v1 only).
+        gradient_predivide_factor: f, of a division by f before the sum and by size / f after it; with Average only.
+        average_aggregated_gradients: divide the sum of the passes by their number.
+        num_groups: deprecated, see `groups`.
+        groups: how many groups to reduce the gradients in, or lists of variables that make a group each; the rest is
+            reduced one by one.
+        process_set: the ranks that take part. On others gradients stay as they are.
+        scale_local_gradients: divide gradients that register_local_var() keeps from being reduced by the number of ranks.
+
+    Returns:
+        An optimizer of the same kind. In tf.compat.v1: with register_local_var(), and get_slot(), get_slot_names() and
+        variables() of the wrapped one.
+
+    Raises:
+        ValueError: no such optimizer; contradictory arguments; `backward_passes_per_step` with an optimizer of
+            tf.compat.v1 in eager mode; tf.IndexedSlices with it, but without `sparse_as_dense`.
+    """
+    check_predivide(gradient_predivide_factor, op)
+    if backward_passes_per_step <= 0:
+        raise ValueError(f"backward_passes_per_step must be > 0, but is {backward_passes_per_step!r}.")
+    if op == Adasum and average_aggregated_gradients:
+        raise ValueError("Adasum does not support average_aggregated_gradients == True")
+    groups = check_groups(num_groups, groups)
+
+    if isinstance(optimizer, tf.compat.v1.train.Optimizer):
+        if op == Adasum:
+            from horovod.tensorflow._adasum_optimizer import _DistributedAdasumOptimizer
+
+            return _DistributedAdasumOptimizer(
+                optimizer,
+                name,
+                use_locking,
+                device_dense,
+                device_sparse,
+                compression,
+                backward_passes_per_step,
+                process_set,
+            )
+        if op not in (Average, Sum):
+            warnings.warn(f"DistributedOptimizer reduces gradients with op={op}.", stacklevel=2)
+        return _DistributedOptimizer(
+            optimizer,
+            name,
+            use_locking,
+            device_dense,
+            device_sparse,
+            compression,
+            sparse_as_dense,
+            op,
+            gradient_predivide_factor,
+            backward_passes_per_step,
+            average_aggregated_gradients,
+            groups,
+            process_set,
+            scale_local_gradients,
+        )
+    if _is_keras(optimizer):
+        if op == Adasum:
+            raise ValueError(
+                "op == Adasum is not supported yet with Keras optimizers. Use "
+                "hvd.DistributedGradientTape(op=hvd.Adasum), or an optimizer of tf.compat.v1.train."
+            )
+        from horovod.tensorflow.keras import DistributedOptimizer as OfKeras
+
+        return OfKeras(
+            optimizer,
+            name=name,
+            device_dense=device_dense,
+            device_sparse=device_sparse,
+            compression=compression,
+            sparse_as_dense=sparse_as_dense,
+            gradient_predivide_factor=gradient_predivide_factor,
+            op=op,
+            backward_passes_per_step=backward_passes_per_step,
+            average_aggregated_gradients=average_aggregated_gradients,
+            groups=groups,
+            process_set=process_set,
+            scale_local_gradients=scale_local_gradients,
+        )
+    raise ValueError(
+        "Provided optimizer doesn't inherit from either legacy TensorFlow or Keras optimizer: "
+        f"{optimizer!r}. Pass one of tf.compat.v1.train or of tf.keras.optimizers."
+    )

@@ -1,0 +1,215 @@
+"""Gradient tapes whose gradients are reduced over all ranks."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.tensorflow._gradients import (
+    _make_cached_allreduce_grads_fn,
+    check_groups,
+    check_predivide,
+    scaled_local,
+)
+from horovod.tensorflow.compression import Compression, Compressor
+from horovod.tensorflow.mpi_ops import Average
+from horovod.tensorflow.util import plain_variable, ref
+
+__all__ = ["DistributedGradientTape", "PartialDistributedGradientTape"]
+
+
+class _Distributed:
+    """The methods that go in front of those of the wrapped tape's class. Their state is in slots, as the attributes are
+    shared with the tape that was wrapped."""
+
+    __slots__ = ("_hvd_local", "_hvd_reduce", "_hvd_scale_local")
+
+    def register_local_source(self, source: Any) -> None:
+        """Leave the gradient of a variable (or of a list of them) as this rank computes it."""
+        self._hvd_local.update(ref(v) for v in tf.nest.flatten(source))
+
+    def gradient(
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        use_generic_names: bool = False,
+        unconnected_gradients: Any = tf.UnconnectedGradients.NONE,
+    ) -> Any:
+        """The gradients of `target`, reduced over all ranks. All ranks must call it, in the same order.
+
+        Args:
+            target, sources, output_gradients, unconnected_gradients: as in tf.GradientTape.
+            use_generic_names: see get_local_and_global_gradients().
+
+        Returns:
+            In the structure of `sources`, as of tf.GradientTape. None where `target` does not depend on a source, which
+            has to be the same on all ranks. Gradients of sources that register_local_source() was told of are this
+            rank's, divided by the number of ranks if `scale_local_gradients` is set.
+
+        Raises:
+            What hvd.allreduce() raises; tf.errors.FailedPreconditionError also where only some ranks have a gradient (the
+            text then speaks of a tensor of shape [0], which is what the others have sent).
+        """
+        flat = tf.nest.flatten(sources)
+        grads = self._hvd_plain().gradient(target, flat, output_gradients, unconnected_gradients)
+        shared = [i for i, source in enumerate(flat) if ref(source) not in self._hvd_local]
+        reduced = self._hvd_reduce([grads[i] for i in shared], [flat[i] for i in shared], use_generic_names)
+        for i, gradient in zip(shared, reduced):
+            grads[i] = gradient
+        if self._hvd_scale_local:
+            for i in set(range(len(flat))).difference(shared):
+                grads[i] = scaled_local(grads[i], self._hvd_reduce.process_set)
+        return tf.nest.pack_sequence_as(sources, grads) if tf.nest.is_nested(sources) else grads[0]
+
+    def get_local_and_global_gradients(
+        self, target: Any, sources: Any, output_gradients: Any = None, use_generic_names: bool = False
+    ) -> tuple[list, list]:
+        """gradient(), taken apart.
+
+        Args:
+            use_generic_names: name the operations ``grad_0``, ``grad_1``, ... whatever function this is called in.
+
+        Returns:
+            Pairs (source, gradient) of the sources that are not reduced, and of those that are.
+        """
+        flat = tf.nest.flatten(sources)
+        pairs = list(zip(flat, self.gradient(target, flat, output_gradients, use_generic_names)))
+        local = [ref(source) in self._hvd_local for source in flat]
+        return [p for p, is_local in zip(pairs, local) if is_local], [
+            p for p, is_local in zip(pairs, local) if not is_local
+        ]
+
+    def jacobian(self, *args: Any, **options: Any) -> Any:
+        """As of tf.GradientTape: of this rank's `target`, nothing is reduced."""
+        return self._hvd_plain().jacobian(*args, **options)
+
+    def batch_jacobian(self, *args: Any, **options: Any) -> Any:
+        """As of tf.GradientTape: of this rank's `target`, nothing is reduced."""
+        return self._hvd_plain().batch_jacobian(*args, **options)
+
+    def _hvd_plain(self) -> tf.GradientTape:
+        """This tape as one of the class that was wrapped."""
+        plain_class = type(self).__mro__[2]
+        tape = plain_class.__new__(plain_class)
+        tape.__dict__ = self.__dict__
+        return tape
+
+
+def DistributedGradientTape(
+    gradtape: tf.GradientTape,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    sparse_as_dense: bool = False,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> tf.GradientTape:
+    """A tape like `gradtape` whose gradient() reduces over all ranks.
+
+    It shares what `gradtape` has recorded, and both may be used; wrap it before, within or after the ``with`` block.
+
+    Args:
+        gradtape: a tf.GradientTape.
+        device_dense, device_sparse: names of the devices to reduce tensors and tf.IndexedSlices on; empty: TensorFlow's
+            choice.
+        compression: hvd.Compression.none, .fp16 or .bf16: what is sent instead of the gradients.
+        sparse_as_dense: reduce tf.IndexedSlices (of embeddings) as tensors, rather than gathering their rows.
+        op: Average, Sum or Adasum (or Min, Max, Product).
+        gradient_predivide_factor: f, of a division by f before the sum and by size / f after it; with Average only.
+        num_groups: deprecated, see `groups`.
+        groups: how many groups to reduce the gradients in, or lists of variables that make a group each; the rest is
+            reduced one by one.
+        process_set: the ranks that take part. On others gradients stay as they are.
+        scale_local_gradients: divide gradients that are not reduced by the number of ranks.
+
+    Returns:
+        An instance of a class with the name of `gradtape`'s class, derived from it.
+
+    Raises:
+        ValueError: bad `groups`, or a factor with another op than Average.
+    """
+    check_predivide(gradient_predivide_factor, op)
+    groups = check_groups(num_groups, groups)
+    plain_class = type(gradtape)
+    reduce = _make_cached_allreduce_grads_fn(
+        "DistributedGradientTape",
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        op,
+        gradient_predivide_factor,
+        groups,
+        process_set,
+    )
+    made = _distributed_class(plain_class)
+    tape = made.__new__(made)
+    tape.__dict__ = gradtape.__dict__
+    tape._hvd_reduce = reduce
+    tape._hvd_local = set()
+    tape._hvd_scale_local = scale_local_gradients
+    return tape
+
+
+@functools.cache
+def _distributed_class(plain_class: type) -> type:
+    return type(plain_class.__name__, (_Distributed, plain_class), {"__doc__": plain_class.__doc__})
+
+
+def PartialDistributedGradientTape(
+    gradtape: tf.GradientTape,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    sparse_as_dense: bool = False,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+) -> tf.GradientTape:
+    """DistributedGradientTape() for models some of whose layers belong to each rank alone.
+
+    Args:
+        local_layers: a Keras layer, or a list of them, whose trainable weights' gradients are not reduced.
+        The others are those of DistributedGradientTape().
+
+    Raises:
+        ValueError: what DistributedGradientTape() raises, or `local_layers` are no layers.
+    """
+    tape = DistributedGradientTape(
+        gradtape,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        op,
+        gradient_predivide_factor,
+        num_groups,
+        groups,
+        process_set,
+        scale_local_gradients,
+    )
+    for layer in _layers(local_layers):
+        tape.register_local_source([plain_variable(v) for v in layer.trainable_weights])
+    return tape
+
+
+def _layers(local_layers: Any) -> Sequence[Any]:
+    if local_layers is None:
+        return []
+    layers = local_layers if isinstance(local_layers, (list, tuple, set)) else [local_layers]
+    if not all(hasattr(layer, "trainable_weights") for layer in layers):
+        raise ValueError(
+            f"local_layers should be a Keras layer or a list of Keras layers, but found {local_layers!r}."
+        )
+    return list(layers)

@@ -1,0 +1,166 @@
+"""Broadcasting variables and Python objects. All ranks call them, one thread each."""
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import hvd_core
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.tensorflow import _gradient_names
+from horovod.tensorflow.mpi_ops import broadcast_, rank
+from horovod.tensorflow.util import _executing_eagerly, flat_variables
+
+try:
+    from cloudpickle import dumps as _dumps  # also takes lambdas and classes of __main__
+except ImportError:
+    _dumps = pickle.dumps
+
+__all__ = [
+    "allgather_object",
+    "broadcast_global_variables",
+    "broadcast_object",
+    "broadcast_object_fn",
+    "broadcast_variables",
+]
+
+# Of variables that are sent together: memory for that much is needed a second time while it is under way.
+_GROUP_BYTES = 128 << 20
+
+
+def broadcast_variables(
+    variables: Any, root_rank: int, process_set: ProcessSet = global_process_set, inplace: bool = False
+) -> Any:
+    """Assign the root's values to variables on all ranks.
+
+    Args:
+        variables: a list of variables, of TensorFlow (resource variables, or those of tf.compat.v1 that are none) or of
+            Keras, or a method that returns one. The same shapes and dtypes in the same order on all ranks, initialized
+            on all.
+        root_rank: the GLOBAL rank whose values are sent.
+        process_set: the ranks that take part.
+        inplace: accepted for compatibility; there is one way.
+
+    Returns:
+        In graphs, an operation that does it; in eager mode it is done.
+
+    Raises:
+        ValueError: something in `variables` is no variable, or Horovod is not initialized.
+        tf.errors.FailedPreconditionError: the ranks' lists differ.
+        tf.errors.InvalidArgumentError, tf.errors.UnknownError: see allreduce().
+    """
+    found = flat_variables(variables)
+    for variable in found:
+        if not hasattr(variable, "assign"):
+            raise ValueError(f"broadcast_variables() takes variables, but found {variable!r}.")
+    if process_set.size() == 1 or not found:
+        return None if _executing_eagerly() else tf.no_op(name="broadcast_variables")
+    call = _gradient_names.of_call("broadcast_variables")
+    assigned: list = []
+    for number, group in enumerate(_groups(found)):
+        assigned += broadcast_(group, root_rank, name=f"{call}.group_{number}", process_set=process_set)
+    return None if _executing_eagerly() else tf.group(*assigned, name="broadcast_variables")
+
+
+def _groups(variables: list) -> list[list]:
+    """Runs of variables of one device and of one kind that are not too much together; the same on all ranks."""
+    groups: list[list] = []
+    last, filled = None, 0
+    for variable in variables:
+        kind = getattr(variable, "device", ""), hasattr(variable, "handle")
+        size = (variable.shape.num_elements() or 0) * variable.dtype.size
+        if kind != last or filled + size > _GROUP_BYTES:
+            groups.append([])
+            last, filled = kind, 0
+        groups[-1].append(variable)
+        filled += size
+    return groups
+
+
+def broadcast_global_variables(root_rank: int) -> Any:
+    """Assign the root's values to all global variables of the graph, on all ranks.
+
+    Args:
+        root_rank: the rank whose values are sent.
+
+    Returns:
+        An operation that does it.
+
+    Raises:
+        RuntimeError: in eager mode, which has no global variables.
+    """
+    if _executing_eagerly():
+        raise RuntimeError(
+            "hvd.broadcast_global_variables() does not support eager execution. Please use "
+            "`hvd.broadcast_variables(<model/optimizer variables>)` instead."
+        )
+    return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
+
+
+def broadcast_object(
+    obj: Any = None,
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Send a Python object of the root to all ranks. At once, in graph mode too: no session is needed for it.
+
+    Args:
+        obj: what the root sends (anything cloudpickle takes); ignored on the other ranks.
+        root_rank: the GLOBAL rank that sends.
+        session: accepted for compatibility; not used.
+        name: identifies the operation across ranks; the default is the same for all objects.
+        process_set: the ranks that take part.
+
+    Returns:
+        At the root `obj` itself, elsewhere a copy of the root's.
+
+    Raises:
+        ValueError: Horovod is not initialized, or bad root. HorovodInternalError: a rank is gone.
+    """
+    name = "broadcast_object" if name is None else name
+    at_root = rank() == root_rank
+    data = np.frombuffer(_dumps(obj), np.uint8) if at_root else np.empty(0, np.uint8)
+    length = hvd_core.broadcast(np.array([data.size], np.int64), root_rank, f"{name}.sz", process_set)
+    if not at_root:
+        data = np.empty(int(length[0]), np.uint8)
+    data = hvd_core.broadcast(data, root_rank, f"{name}.t", process_set)
+    return obj if at_root else pickle.loads(data.data)
+
+
+def broadcast_object_fn(
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Callable[[Any], Any]:
+    """A function of one object that does broadcast_object() with these arguments."""
+    return lambda obj: broadcast_object(obj, root_rank, session, name, process_set)
+
+
+def allgather_object(
+    obj: Any, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[Any]:
+    """Gather one Python object of every rank. At once, in graph mode too.
+
+    Args:
+        obj: anything cloudpickle takes.
+        session: accepted for compatibility; not used.
+        name: identifies the operation across ranks; the default is the same for all objects.
+        process_set: the ranks that take part.
+
+    Returns:
+        The objects in rank order, the same list on all ranks.
+
+    Raises:
+        ValueError: Horovod is not initialized. HorovodInternalError: a rank is gone.
+    """
+    name = "allgather_object" if name is None else name
+    data = np.frombuffer(_dumps(obj), np.uint8)
+    lengths = hvd_core.allgather(np.array([data.size], np.int64), f"{name}.sz", process_set)
+    everything = hvd_core.allgather(data, f"{name}.t", process_set)
+    ends = np.cumsum(lengths)
+    return [pickle.loads(everything[end - n : end].data) for n, end in zip(lengths, ends)]

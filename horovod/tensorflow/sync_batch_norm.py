@@ -1,0 +1,132 @@
+"""SyncBatchNormalization: a Keras layer whose statistics are those of the batches of all ranks.
+
+One reduction of two sums and a count per layer forward, and one backward. The class is made at first use, as it derives
+from the layer of the Keras that tf.keras is (2 or 3).
+"""
+
+import functools
+from typing import Any
+
+import tensorflow as tf
+
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.tensorflow import _gradient_names
+from horovod.tensorflow._gradients import takes_part
+from horovod.tensorflow.mpi_ops import Sum, _allreduce
+
+__all__ = ["SyncBatchNormalization"]  # noqa: F822 (see __getattr__)
+
+
+def _moments_of_all(
+    inputs: tf.Tensor, weights: tf.Tensor | None, axes: list[int], name: str | None, process_set: ProcessSet
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Mean and variance (biased) over `axes` (kept, with size 1) and over all ranks; of nothing: zeros.
+
+    Args:
+        inputs: float32 or float64. `weights`: how much each element counts, or None; broadcasts to `inputs`.
+    """
+    dtype = inputs.dtype
+    if weights is None:
+        count = tf.cast(tf.reduce_prod(tf.gather(tf.shape(inputs), axes)), tf.float64)
+        local_mean = tf.math.divide_no_nan(tf.reduce_sum(inputs, axes, keepdims=True), tf.cast(count, dtype))
+        squares = tf.reduce_sum(tf.math.squared_difference(inputs, local_mean), axes, keepdims=True)
+    else:
+        weights = tf.broadcast_to(tf.cast(weights, dtype), tf.shape(inputs))
+        # The same for each channel, as a mask has no channels.
+        count = tf.reduce_max(tf.reduce_sum(weights, axes))
+        local_mean = tf.math.divide_no_nan(tf.reduce_sum(inputs * weights, axes, keepdims=True), count)
+        squares = tf.reduce_sum(tf.math.squared_difference(inputs, local_mean) * weights, axes, keepdims=True)
+    # In float64 the sums of squares keep the digits that the subtraction below costs.
+    local_mean, squares, count = (tf.cast(t, tf.float64) for t in (local_mean, squares, count))
+    parts = [count * local_mean, squares + count * tf.square(local_mean)]
+    sent = tf.concat([tf.reshape(t, [-1]) for t in (*parts, count)], 0)
+    received = _allreduce(sent, name=name, op=Sum, ignore_name_scope=True, process_set=process_set)
+    total = received[-1]
+    sums, squares = tf.split(received[:-1], 2)
+    mean = tf.math.divide_no_nan(sums, total)
+    variance = tf.maximum(tf.math.divide_no_nan(squares, total) - tf.square(mean), 0.0)
+    shape = tf.shape(local_mean)
+    return tuple(tf.cast(tf.reshape(t, shape), dtype) for t in (mean, variance))
+
+
+@functools.cache
+def _layer_class() -> type:
+    base = tf.keras.layers.BatchNormalization
+
+    class SyncBatchNormalization(base):
+        """Batch normalization whose statistics are those of the batches of all ranks together.
+
+        Output, moving averages and gradients equal those of tf.keras.layers.BatchNormalization (not fused) in one
+        process that has the whole batch; gradients of the layer's own weights are this rank's part, which a distributed
+        optimizer or tape reduces. The ranks' batches may differ in length. Statistics are sent in float64. All ranks
+        must call the layers of a model in the same order in training; in inference nothing is sent. Eager, in
+        functions, and with ``jit_compile``.
+
+        Args:
+            fused: False; other values are refused, as TensorFlow's fused operation keeps its statistics to itself.
+            process_set: the ranks that take part; on others it is an ordinary batch normalization.
+            kwargs: those of tf.keras.layers.BatchNormalization.
+
+        Raises:
+            ValueError: `fused` is not False, or at training the process set is not registered.
+        """
+
+        def __init__(
+            self, fused: bool = False, process_set: ProcessSet = global_process_set, **kwargs: Any
+        ) -> None:
+            if fused in (True, None):
+                raise ValueError(
+                    "SyncBatchNormalization does not support fused=True. Leave it out, or pass fused=False."
+                )
+            if _takes_fused(base):
+                kwargs["fused"] = False
+            super().__init__(**kwargs)
+            self._hvd_process_set = process_set
+
+        if hasattr(base, "_calculate_mean_and_var"):  # Keras 2
+
+            def _calculate_mean_and_var(self, inputs, reduction_axes, keep_dims, mask=None):
+                if not takes_part(self._hvd_process_set):
+                    return super()._calculate_mean_and_var(inputs, reduction_axes, keep_dims, mask=mask)
+                weights = None if mask is None else tf.expand_dims(mask, -1)
+                return self._hvd_moments(inputs, weights, reduction_axes, keep_dims)
+
+        else:
+
+            def _moments(self, inputs, mask):
+                if not takes_part(self._hvd_process_set):
+                    return super()._moments(inputs, mask)
+                weights = None if mask is None else tf.expand_dims(mask, -1)
+                return self._hvd_moments(inputs, weights, self._reduction_axes, False)
+
+        def _hvd_moments(self, inputs, weights, axes, keep_dims):
+            inputs = tf.convert_to_tensor(inputs)
+            narrow = inputs.dtype.size < 4
+            name = None if tf.executing_eagerly() else _gradient_names.of_call("SyncBatchNormalization")
+            mean, variance = _moments_of_all(
+                tf.cast(inputs, tf.float32) if narrow else inputs,
+                weights,
+                list(axes),
+                name,
+                self._hvd_process_set,
+            )
+            if not keep_dims:
+                mean, variance = tf.squeeze(mean, axes), tf.squeeze(variance, axes)
+            if narrow:
+                mean, variance = tf.cast(mean, inputs.dtype), tf.cast(variance, inputs.dtype)
+            return mean, variance
+
+    SyncBatchNormalization.__module__ = __name__
+    SyncBatchNormalization.__qualname__ = "SyncBatchNormalization"
+    return SyncBatchNormalization
+
+
+def _takes_fused(base: type) -> bool:
+    """Keras 2 has the argument, in a class above."""
+    return hasattr(base, "_fused_can_be_used")
+
+
+def __getattr__(name: str) -> Any:
+    if name == "SyncBatchNormalization":
+        return _layer_class()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

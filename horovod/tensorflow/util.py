@@ -1,0 +1,99 @@
+"""Small helpers around TensorFlow's variables and modes. No communication; any thread.
+
+Those that begin with an underscore are imported by programs written for Horovod.
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from functools import wraps
+from typing import Any
+
+import tensorflow as tf
+
+__all__ = ["refs_to_vars", "vars_to_refs"]
+
+
+def _executing_eagerly() -> bool:
+    """Whether an operation called now is executed at once."""
+    return tf.executing_eagerly()
+
+
+def _make_subgraph(function: Callable) -> Callable:
+    return tf.function(function)
+
+
+def _cache(function: Callable) -> Callable:
+    """Remember the results of `function` by its arguments (positional, hashable) and by the mode it is called in."""
+    results: dict = {}
+
+    @wraps(function)
+    def remembered(*args):
+        key = (args, _executing_eagerly())
+        if key not in results:
+            results[key] = function(*args)
+        return results[key]
+
+    return remembered
+
+
+def plain_variable(variable: Any) -> Any:
+    """The tf.Variable that a variable of Keras 3 stands for; anything else as it is."""
+    if isinstance(variable, tf.Variable):
+        return variable
+    held = getattr(variable, "_value", None)
+    return held if isinstance(held, tf.Variable) else variable
+
+
+def ref(variable: Any) -> Any:
+    """What identifies a variable (of TensorFlow, or of Keras 3) or a tensor, as a key of sets and dicts."""
+    return plain_variable(variable).ref()
+
+
+def vars_to_refs(variables: Any) -> Any:
+    """The same structure of (lists of) variables as tuples of their references, which can be hashed."""
+    if isinstance(variables, (list, tuple)):
+        return tuple(vars_to_refs(v) for v in variables)
+    return ref(variables)
+
+
+def refs_to_vars(refs: Any) -> Any:
+    """Undo vars_to_refs()."""
+    if isinstance(refs, (list, tuple)):
+        return [refs_to_vars(r) for r in refs]
+    return refs.deref()
+
+
+def on_device(device: str) -> AbstractContextManager:
+    """The scope of tf.device(); for an empty name, none."""
+    return tf.device(device) if device else nullcontext()
+
+
+def decided_at_run_time() -> bool:
+    """Whether the number of ranks may change under a graph that is built already (HOROVOD_ELASTIC)."""
+    return os.environ.get("HOROVOD_ELASTIC", "0") not in ("", "0")
+
+
+def in_xla() -> bool:
+    """Whether what is called now is traced for XLA (``jit_compile=True``)."""
+    if tf.executing_eagerly():
+        return False
+    try:
+        from tensorflow.python.ops import control_flow_util
+
+        return control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph())
+    except (ImportError, AttributeError):
+        return False
+
+
+def flat_variables(variables: Any) -> list:
+    """A list of variables as TensorFlow knows them, from a list, another iterable, or a method that returns one
+    (``optimizer.variables`` of Keras 2)."""
+    if callable(variables) and not isinstance(variables, Iterable):
+        variables = variables()
+    return [plain_variable(v) for v in tf.nest.flatten(list(variables))]
+
+
+def gpu_available(*_: Any, **__: Any) -> bool:
+    """Whether TensorFlow sees a GPU. Arguments of older programs are ignored."""
+    return bool(tf.config.list_physical_devices("GPU"))

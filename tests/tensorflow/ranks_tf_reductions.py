@@ -1,0 +1,202 @@
+"""Checks of allreduce, reducescatter and their groups as programs call them: arguments, compression, tf.IndexedSlices.
+
+Run on every rank by rank_main.py; dtypes, shapes and modes of the operations below them are another module's.
+"""
+
+import warnings
+
+import numpy as np
+import tensorflow as tf
+
+import horovod.tensorflow as hvd
+from tf_support import ME, RANKS, SIZE, adasum, data, eagerly_and_as_function, near, raises
+
+SUM = sum(data(r, 3, 4) for r in RANKS)
+
+
+def mine():
+    return tf.constant(data(ME, 3, 4), tf.float32)
+
+
+def check_op_and_average():
+    for options, wanted in (
+        ({}, SUM / SIZE),
+        ({"op": hvd.Average}, SUM / SIZE),
+        ({"op": hvd.Sum}, SUM),
+        ({"op": hvd.Sum, "prescale_factor": 0.5, "postscale_factor": 3.0}, 1.5 * SUM),
+        ({"op": hvd.Min}, np.min([data(r, 3, 4) for r in RANKS], axis=0)),
+        ({"op": hvd.Max}, np.max([data(r, 3, 4) for r in RANKS], axis=0)),
+        ({"op": hvd.Product}, np.prod([data(r, 3, 4) for r in RANKS], axis=0)),
+        ({"op": hvd.Adasum}, adasum([data(r, 3, 4) for r in RANKS])),
+        ({"device_dense": "/cpu:0", "name": "named"}, SUM / SIZE),
+    ):
+        for run in eagerly_and_as_function(lambda o=options: hvd.allreduce(mine(), **o)):
+            near(run(), wanted)
+    for average, wanted in ((True, SUM / SIZE), (False, SUM), ("a name in the second place", SUM / SIZE)):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            near(hvd.allreduce(mine(), average), wanted)
+        assert any(issubclass(w.category, DeprecationWarning) for w in caught)
+    raises(ValueError, "supersedes", lambda: hvd.allreduce(mine(), average=True, op=hvd.Sum))
+    near(hvd.allreduce([1.0 * ME, 2.0], op=hvd.Sum), [sum(RANKS), 2.0 * SIZE])
+    near(hvd.allreduce(tf.Variable(float(ME)), op=hvd.Sum), sum(RANKS))
+    near(hvd.allreduce(np.float32(ME), op=hvd.Sum), sum(RANKS))
+
+
+def check_compression():
+    for kind, tolerance in ((hvd.Compression.fp16, 2e-3), (hvd.Compression.bf16, 2e-2)):
+        for dtype in (tf.float32, tf.float64):
+            found = hvd.allreduce(tf.cast(mine(), dtype), compression=kind)
+            assert found.dtype == dtype
+            near(found, SUM / SIZE, tolerance)
+            assert np.abs(found.numpy() - SUM / SIZE).max() > 1e-7, "nothing was compressed"
+        (found,) = hvd.grouped_allreduce([mine()], compression=kind)
+        near(found, SUM / SIZE, tolerance)
+        whole = hvd.allreduce(tf.constant([2**20 + ME]), op=hvd.Sum, compression=kind)
+        assert whole.numpy().tolist() == [2**20 * SIZE + sum(RANKS)]
+        sent, context = kind.compress(tf.constant([1.0], tf.float16))
+        assert sent.dtype == tf.float16 and context is None
+
+
+def check_a_compressor_of_ones_own():
+    class Halved(hvd.compression.Compressor):
+        @staticmethod
+        def compress(tensor):
+            return tensor / 2, 2.0
+
+        @staticmethod
+        def decompress(tensor, ctx):
+            return tensor * ctx
+
+    near(hvd.allreduce(mine(), compression=Halved, op=hvd.Sum), SUM)
+
+
+def check_groups():
+    def run():
+        return hvd.grouped_allreduce([mine(), tf.cast(mine(), tf.float64), tf.constant([ME])], op=hvd.Sum)
+
+    for one in eagerly_and_as_function(run):
+        found = one()
+        near(found[0], SUM)
+        near(found[1], SUM)
+        assert found[1].dtype == tf.float64 and found[2].numpy().tolist() == [sum(RANKS)]
+    assert hvd.grouped_allreduce([]) == []
+    for found in hvd.grouped_allreduce([mine(), mine()], True):
+        near(found, SUM / SIZE)
+
+
+def slices(rank, rows=2):
+    return tf.IndexedSlices(
+        tf.constant(data(rank, rows, 3), tf.float32),
+        tf.constant([(rank + k) % 5 for k in range(rows)], tf.int64),
+        dense_shape=tf.constant([5, 3], tf.int64),
+    )
+
+
+def dense(counts):
+    total = np.zeros((5, 3))
+    for r in RANKS:
+        for k in range(counts[r]):
+            total[(r + k) % 5] += data(r, counts[r], 3)[k]
+    return total
+
+
+def check_indexed_slices():
+    for counts in ([2] * SIZE, [1 + r for r in RANKS], [3 * (r == 0) for r in RANKS]):
+        for op, factor in ((hvd.Sum, 1), (hvd.Average, 1 / SIZE)):
+            for run in eagerly_and_as_function(
+                lambda op=op, n=counts[ME]: hvd.allreduce(slices(ME, n), op=op, device_sparse="/cpu:0")
+            ):
+                found = run()
+                assert isinstance(found, tf.IndexedSlices) and found.dense_shape.numpy().tolist() == [5, 3]
+                assert found.values.shape[0] == sum(counts)
+                near(tf.convert_to_tensor(found), dense(counts) * factor)
+    mixed = hvd.grouped_allreduce([mine(), slices(ME), mine()], op=hvd.Sum)
+    near(mixed[0], SUM)
+    near(tf.convert_to_tensor(mixed[1]), dense([2] * SIZE))
+    near(mixed[2], SUM)
+    for text, options in (
+        ("Adasum", {"op": hvd.Adasum}),
+        ("Average and Sum", {"op": hvd.Max}),
+        ("prescale_factor", {"prescale_factor": 2.0}),
+    ):
+        raises(NotImplementedError, text, lambda o=options: hvd.allreduce(slices(ME), **o))
+    raises(NotImplementedError, "IndexedSlices", lambda: hvd.reducescatter(slices(ME)))
+
+
+def share(total):
+    length, longer = divmod(len(total), SIZE)
+    start = ME * length + min(ME, longer)
+    return total[start : start + length + (longer > ME)]
+
+
+def check_reducescatter():
+    for options, wanted in (
+        ({}, SUM / SIZE),
+        ({"op": hvd.Sum}, SUM),
+        ({"op": hvd.Sum, "prescale_factor": 0.5, "postscale_factor": 3.0}, 1.5 * SUM),
+        ({"name": "scattered", "device_dense": "/cpu:0"}, SUM / SIZE),
+    ):
+        for run in eagerly_and_as_function(lambda o=options: hvd.reducescatter(mine(), **o)):
+            near(run(), share(wanted))
+    found = hvd.reducescatter(mine(), compression=hvd.Compression.fp16)
+    assert found.dtype == tf.float32
+    near(found, share(SUM / SIZE), 2e-3)
+    for found in hvd.grouped_reducescatter([mine(), tf.cast(mine(), tf.float64)], op=hvd.Sum):
+        near(found, share(SUM))
+    assert hvd.grouped_reducescatter([]) == []
+    raises(NotImplementedError, "Adasum", lambda: hvd.reducescatter(mine(), op=hvd.Adasum))
+
+
+def check_gradients():
+    def run():
+        x = mine()
+        with tf.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            reduced = tf.reduce_sum(
+                hvd.allreduce(x, op=hvd.Sum, compression=hvd.Compression.fp16) * (ME + 1.0)
+            )
+            scattered = tf.reduce_sum(hvd.reducescatter(x, op=hvd.Average)) * (ME + 1.0)
+        return tape.gradient(reduced, x), tape.gradient(scattered, x)
+
+    rows = np.concatenate([np.full((3 // SIZE + (r < 3 % SIZE), 4), r + 1.0) for r in RANKS])
+    for one in eagerly_and_as_function(run):
+        of_reduced, of_scattered = one()
+        near(of_reduced, np.full((3, 4), sum(r + 1.0 for r in RANKS)), 1e-3)
+        near(of_scattered, rows)
+
+
+def check_run_time_numbers():
+    @tf.function
+    def run():
+        return (
+            hvd.size_op(),
+            hvd.rank_op(),
+            hvd.local_size_op(),
+            hvd.local_rank_op(),
+            hvd.process_set_included_op(),
+        )
+
+    assert [n.numpy() for n in run()] == [SIZE, ME, hvd.local_size(), hvd.local_rank(), 1]
+
+
+def check_names_that_other_programs_import():
+    for name in (
+        *("_executing_eagerly", "_make_subgraph", "_cache", "vars_to_refs", "refs_to_vars", "gpu_available"),
+        *("_make_allreduce_grads_fn", "_make_cached_allreduce_grads_fn", "_allreduce_cond"),
+        *("_grouped_allreduce_cond", "_allreduce", "_grouped_allreduce", "_reducescatter"),
+        *("_grouped_reducescatter", "check_num_rank_power_of_2", "handle_average_backwards_compatibility"),
+    ):
+        assert callable(getattr(hvd, name)), name
+    missing = [name for name in hvd.__all__ if not hasattr(hvd, name)]
+    assert not missing, missing
+    variable = tf.Variable(1.0)
+    refs = hvd.vars_to_refs([variable, [variable]])
+    assert hash(refs) and hvd.refs_to_vars(refs)[1][0] is variable
+    reduce = hvd._make_allreduce_grads_fn("Mine", "", "", hvd.Compression.none, False, hvd.Sum)
+    near(reduce([tf.constant(1.0 + ME)], [variable])[0], sum(r + 1.0 for r in RANKS))
+    near(hvd._allreduce_cond(tf.constant(1.0), op=hvd.Sum), SIZE)
+    calls = []
+    remembered = hvd._cache(lambda x: calls.append(x) or x)
+    assert remembered(1) == remembered(1) == 1 and calls == [1]
+    assert hvd._make_subgraph(lambda: tf.constant(ME) + 1)().numpy() == ME + 1

@@ -1,0 +1,160 @@
+"""Checks of SyncBatchNormalization, run on every rank by rank_main.py: against one process that has all batches."""
+
+import numpy as np
+import tensorflow as tf
+
+import horovod.tensorflow as hvd
+from tf_support import KERAS_3, ME, RANKS, SIZE, data, near, raises
+
+SHAPES = {"dense": (5, 3), "image": (2, 4, 3, 5), "sequence": (3, 4, 2)}
+
+
+def plain_layer(**options):
+    if not KERAS_3:
+        options["fused"] = False
+    return tf.keras.layers.BatchNormalization(momentum=0.7, **options)
+
+
+def run(layer, inputs, weights, function=False, jit=False):
+    """Output and gradient of a sum that weighs each element, in training."""
+
+    def step():
+        with tf.GradientTape() as tape:
+            tape.watch(inputs)
+            outputs = layer(inputs, training=True)
+            loss = tf.reduce_sum(tf.cast(outputs, weights.dtype) ** 2 * weights)
+        return outputs, *tape.gradient(
+            loss, [inputs, *[getattr(v, "_value", v) for v in layer.trainable_weights]]
+        )
+
+    return (tf.function(step, jit_compile=jit or None) if function else step)()
+
+
+def compare(batches, weights, dtype, tolerance, function=False, jit=False, **options):
+    everything = tf.constant(np.concatenate(batches), dtype)
+    factors = tf.constant(np.concatenate(weights), tf.float32 if dtype != tf.float64 else dtype)
+    wanted_layer, layer = (
+        plain_layer(dtype=dtype, **options),
+        hvd.SyncBatchNormalization(momentum=0.7, dtype=dtype, **options),
+    )
+    for each in (wanted_layer, layer):
+        each.build((None, *batches[0].shape[1:]))
+    for _ in range(2):
+        wanted = run(wanted_layer, everything, factors)
+        mine = tf.constant(batches[ME], dtype)
+        found = run(layer, mine, tf.constant(weights[ME], factors.dtype), function, jit)
+    start = sum(len(b) for b in batches[:ME])
+    rows = slice(start, start + len(batches[ME]))
+    near(found[0], wanted[0][rows], tolerance)
+    near(found[1], wanted[1][rows], tolerance)
+    for part, whole in zip(found[2:], wanted[2:]):
+        near(hvd.allreduce(part, op=hvd.Sum), whole, tolerance)
+    near(layer.moving_mean, wanted_layer.moving_mean, tolerance)
+    near(layer.moving_variance, wanted_layer.moving_variance, tolerance)
+
+
+def batches_of(shape, offset=0.0, rows=None):
+    return [
+        data(r, *(shape if rows is None else (rows[r], *shape[1:])), seed=7) * (r + 1) + offset for r in RANKS
+    ]
+
+
+def weights_of(batches):
+    return [data(20 + r, *b.shape, seed=8) for r, b in enumerate(batches)]
+
+
+def check_equals_one_process_with_the_whole_batch():
+    for shape in SHAPES.values():
+        batches = batches_of(shape)
+        for function in (False, True):
+            compare(batches, weights_of(batches), tf.float32, 1e-4, function)
+
+
+def check_other_axes_and_options():
+    batches = batches_of(SHAPES["image"])
+    compare(batches, weights_of(batches), tf.float32, 1e-4, axis=1)
+    compare(batches, weights_of(batches), tf.float32, 1e-4, center=False, scale=False)
+
+
+def check_float64():
+    batches = batches_of(SHAPES["dense"])
+    compare(batches, weights_of(batches), tf.float64, 1e-10)
+
+
+def check_far_from_zero():
+    """Where the mean of squares less the square of the mean has no digits left in float32."""
+    batches = batches_of((64, 3), offset=3000.0)
+    everything = np.concatenate(batches)
+    layer = hvd.SyncBatchNormalization(momentum=0.0)
+    layer(tf.constant(batches[ME], tf.float32), training=True)
+    near(layer.moving_variance, everything.var(axis=0), 2e-3)
+
+
+def check_batches_of_different_length():
+    batches = batches_of((4, 3), rows=[4 + 3 * r for r in RANKS])
+    compare(batches, weights_of(batches), tf.float32, 1e-4)
+    if SIZE > 1:
+        batches = batches_of((4, 3), rows=[0 if r == 0 else 5 for r in RANKS])
+        compare(batches, weights_of(batches), tf.float32, 1e-4)
+
+
+def check_mixed_precision():
+    layer = hvd.SyncBatchNormalization(momentum=0.0, dtype="mixed_float16")
+    batches = batches_of(SHAPES["dense"])
+    outputs = layer(tf.constant(batches[ME], tf.float16), training=True)
+    assert outputs.dtype == tf.float16
+    everything = np.concatenate(batches)
+    wanted = (batches[ME] - everything.mean(0)) / np.sqrt(everything.var(0) + 1e-3)
+    near(outputs, wanted, 1e-2)
+
+
+def check_compiled_by_xla():
+    batches = batches_of(SHAPES["dense"])
+    compare(batches, weights_of(batches), tf.float32, 1e-4, function=True, jit=True)
+
+
+def check_masks():
+    if not KERAS_3:
+        return
+    batches = batches_of((4, 6, 3))
+    masks = [np.arange(6)[None, :] < np.array([6, 2, r + 1, 3])[:, None] for r in RANKS]
+    layer = hvd.SyncBatchNormalization(momentum=0.0)
+    layer(tf.constant(batches[ME], tf.float32), training=True, mask=tf.constant(masks[ME]))
+    counted = np.concatenate([b[m] for b, m in zip(batches, masks)])
+    near(layer.moving_mean, counted.mean(0), 1e-4)
+    near(layer.moving_variance, counted.var(0), 1e-4)
+
+
+def check_inference_sends_nothing():
+    layer = hvd.SyncBatchNormalization()
+    layer.build((None, 3))
+    if ME == 0:  # alone
+        near(layer(tf.ones([2, 3]), training=False), np.ones((2, 3)) / np.sqrt(1.001), 1e-5)
+
+
+def check_its_place_in_keras():
+    layer = hvd.SyncBatchNormalization(momentum=0.5, name="norm")
+    assert isinstance(layer, tf.keras.layers.BatchNormalization) and layer.name == "norm"
+    assert hvd.SyncBatchNormalization().name.startswith("sync_batch_normalization")
+    again = type(layer).from_config(layer.get_config())
+    assert again.momentum == 0.5 and again.name == "norm" and type(again) is hvd.SyncBatchNormalization
+    for fused in (True, None):
+        raises(ValueError, "fused", lambda f=fused: hvd.SyncBatchNormalization(fused=f))
+
+
+def check_process_sets():
+    if SIZE < 3:
+        return
+    unknown = hvd.SyncBatchNormalization(process_set=hvd.ProcessSet([0, 1]))
+    raises(ValueError, "not been registered", lambda: unknown(tf.ones([2, 3]), training=True))
+    hvd.shutdown()
+    some = hvd.ProcessSet([0, 1])
+    hvd.init(process_sets=[some])
+    try:
+        layer = hvd.SyncBatchNormalization(momentum=0.0, process_set=some)
+        batches = batches_of(SHAPES["dense"])
+        layer(tf.constant(batches[ME], tf.float32), training=True)
+        near(layer.moving_mean, np.concatenate(batches[:2] if ME < 2 else batches[2:]).mean(0), 1e-4)
+    finally:
+        hvd.shutdown()
+        hvd.init()
