@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.tensorflow._call import plain
 from horovod.tensorflow._gradients import _make_allreduce_grads_fn, takes_part
 from horovod.tensorflow._optimizer import WrappedOptimizer
 from horovod.tensorflow.compression import Compression, Compressor
@@ -40,10 +41,12 @@ class _DistributedAdasumOptimizer(WrappedOptimizer):
             name, device_dense, device_sparse, compression, False, Adasum, process_set=process_set
         )
 
+    @plain
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
         """As of the wrapped optimizer: gradients are this rank's."""
         return self._optimizer.compute_gradients(*args, **kwargs)
 
+    @plain
     def apply_gradients(self, grads_and_vars: Any, global_step: Any = None, name: str | None = None) -> Any:
         """Do a step of the wrapped optimizer, and combine the ranks' changes in each `backward_passes_per_step`-th.
 

@@ -9,6 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.tensorflow._call import ALLGATHER, ALLREDUCE, plain, poison
 from horovod.tensorflow.compression import Compression, Compressor
 from horovod.tensorflow.mpi_ops import (
     Adasum,
@@ -27,6 +28,7 @@ from horovod.tensorflow.util import decided_at_run_time, in_xla, on_device
 __all__ = ["allreduce", "grouped_allreduce", "grouped_reducescatter", "reducescatter"]
 
 
+@plain
 def allreduce(
     tensor: Any,
     average: Any = None,
@@ -66,22 +68,12 @@ def allreduce(
         tf.errors.InvalidArgumentError: arguments that make no sense, on this rank or on another.
         tf.errors.UnknownError: a rank is gone or the job has ended.
     """
-    op = handle_average_backwards_compatibility(op, average)
+    op = _resolved(op, average, name, process_set)
     if isinstance(tensor, tf.IndexedSlices):
-        if op == Adasum:
-            raise NotImplementedError(
-                "The Adasum reduction does not support tf.IndexedSlices. Pass sparse_as_dense=True to "
-                "DistributedOptimizer or DistributedGradientTape, or reduce tf.convert_to_tensor(slices)."
-            )
-        if op not in (Average, Sum):
-            raise NotImplementedError(
-                f"tf.IndexedSlices can be reduced with Average and Sum, not with op={op!r}."
-            )
-        if prescale_factor != 1.0 or postscale_factor != 1.0:
-            raise NotImplementedError(
-                "prescale_factor and postscale_factor are not supported for tf.IndexedSlices. Multiply their "
-                "values instead."
-            )
+        problem = _why_not(op, prescale_factor, postscale_factor)
+        if problem:
+            poison(ALLGATHER, None if name is None else f"{name}.values", problem, process_set)
+            raise NotImplementedError(problem)
         with on_device(device_sparse):
             return _allreduce_slices(tensor, op, name, process_set, ignore_name_scope)
     with on_device(device_dense):
@@ -96,6 +88,29 @@ def allreduce(
             process_set=process_set,
         )
         return compression.decompress(reduced, context)
+
+
+def _resolved(op: int | None, average: Any, name: str | None, process_set: ProcessSet) -> int:
+    if op is not None and average is not None:
+        poison(ALLREDUCE, name, "the arguments op and average were both given", process_set)
+    return handle_average_backwards_compatibility(op, average)
+
+
+def _why_not(op: int, prescale_factor: float, postscale_factor: float) -> str:
+    """Why tf.IndexedSlices cannot be reduced this way; empty if they can."""
+    if op == Adasum:
+        return (
+            "The Adasum reduction does not support tf.IndexedSlices. Pass sparse_as_dense=True to "
+            "DistributedOptimizer or DistributedGradientTape, or reduce tf.convert_to_tensor(slices)."
+        )
+    if op not in (Average, Sum):
+        return f"tf.IndexedSlices can be reduced with Average and Sum, not with op={op!r}."
+    if prescale_factor != 1.0 or postscale_factor != 1.0:
+        return (
+            "prescale_factor and postscale_factor are not supported for tf.IndexedSlices. Multiply their "
+            "values instead."
+        )
+    return ""
 
 
 def _allreduce_slices(
@@ -121,6 +136,7 @@ def _allreduce_slices(
     return tf.IndexedSlices(values, indices, dense_shape=slices.dense_shape)
 
 
+@plain
 def grouped_allreduce(
     tensors: Sequence[Any],
     average: Any = None,
@@ -147,7 +163,7 @@ def grouped_allreduce(
     Raises:
         What allreduce() raises; also where the ranks' groups differ.
     """
-    op = handle_average_backwards_compatibility(op, average)
+    op = _resolved(op, average, name, process_set)
     results: list = list(tensors)
     dense = [i for i, tensor in enumerate(results) if not isinstance(tensor, tf.IndexedSlices)]
     with on_device(device_dense):
@@ -178,6 +194,7 @@ def grouped_allreduce(
     return results
 
 
+@plain
 def reducescatter(
     tensor: Any,
     device_dense: str = "",
@@ -215,6 +232,7 @@ def reducescatter(
     return result
 
 
+@plain
 def grouped_reducescatter(
     tensors: Sequence[Any],
     device_dense: str = "",

@@ -14,6 +14,7 @@ import tensorflow as tf
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.util import split_list
 from horovod.tensorflow import _gradient_names
+from horovod.tensorflow._call import plain
 from horovod.tensorflow._collectives import allreduce, grouped_allreduce
 from horovod.tensorflow.compression import Compression, Compressor
 from horovod.tensorflow.mpi_ops import (
@@ -88,6 +89,7 @@ def takes_part(process_set: ProcessSet) -> bool:
     return bool(process_set.included()) and process_set.size() > 1
 
 
+@plain
 def scaled_local(gradient: Any, process_set: ProcessSet) -> Any:
     """A gradient that is not reduced, divided by the size of the set: as if the other ranks had had zeros."""
     if gradient is None or not process_set.included():
@@ -114,6 +116,8 @@ class GradientReduction:
         groups: None, a number of groups, or lists of variables whose gradients are reduced together.
     """
 
+    autograph_info__ = plain(lambda: None).autograph_info__  # of instances, as plain() of functions
+
     def __init__(
         self,
         name: str,
@@ -138,6 +142,7 @@ class GradientReduction:
         self._groups = groups
         self.process_set = process_set
 
+    @plain
     def __call__(
         self, grads: Sequence[Any], vars: Sequence[Any] | None = None, use_generic_names: bool = False
     ) -> list:
@@ -262,6 +267,7 @@ def _where_it_takes_part(process_set: ProcessSet, reduce: Callable, leave: Calla
     return reduce() if takes_part(process_set) else leave()
 
 
+@plain
 def _allreduce_cond(
     tensor: Any, *args: Any, process_set: ProcessSet = global_process_set, **options: Any
 ) -> Any:
@@ -274,6 +280,7 @@ def _allreduce_cond(
     )
 
 
+@plain
 def _grouped_allreduce_cond(
     tensors: Sequence[Any], *args: Any, process_set: ProcessSet = global_process_set, **options: Any
 ) -> list:
@@ -285,6 +292,7 @@ def _grouped_allreduce_cond(
     )
 
 
+@plain
 def _make_allreduce_grads_fn(
     name: str,
     device_dense: str,
@@ -321,6 +329,7 @@ def _made_before(
     )
 
 
+@plain
 def _make_cached_allreduce_grads_fn(
     name: str,
     device_dense: str,

@@ -6,6 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.tensorflow._call import plain
 from horovod.tensorflow._gradients import (
     _make_allreduce_grads_fn,
     check_groups,
@@ -107,6 +108,7 @@ class _DistributedOptimizer(WrappedOptimizer):
         if self._agg_helper is not None:
             self._agg_helper.register_local_var(var)
 
+    @plain
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
         """The pairs (gradient, variable) of the wrapped optimizer, the gradients reduced over all ranks.
 
@@ -131,6 +133,7 @@ class _DistributedOptimizer(WrappedOptimizer):
             grads[i] = gradient
         return list(zip(grads, variables))
 
+    @plain
     def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
         """Apply gradients by the wrapped optimizer, in each `backward_passes_per_step`-th pass.
 
@@ -157,6 +160,7 @@ def _is_keras(optimizer: Any) -> bool:
     )
 
 
+@plain
 def DistributedOptimizer(
     optimizer: Any,
     name: str | None = None,

@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.tensorflow._call import plain
 from horovod.tensorflow._gradients import (
     _make_cached_allreduce_grads_fn,
     check_groups,
@@ -26,10 +27,12 @@ class _Distributed:
 
     __slots__ = ("_hvd_local", "_hvd_reduce", "_hvd_scale_local")
 
+    @plain
     def register_local_source(self, source: Any) -> None:
         """Leave the gradient of a variable (or of a list of them) as this rank computes it."""
         self._hvd_local.update(ref(v) for v in tf.nest.flatten(source))
 
+    @plain
     def gradient(
         self,
         target: Any,
@@ -64,6 +67,7 @@ class _Distributed:
                 grads[i] = scaled_local(grads[i], self._hvd_reduce.process_set)
         return tf.nest.pack_sequence_as(sources, grads) if tf.nest.is_nested(sources) else grads[0]
 
+    @plain
     def get_local_and_global_gradients(
         self, target: Any, sources: Any, output_gradients: Any = None, use_generic_names: bool = False
     ) -> tuple[list, list]:
@@ -82,10 +86,12 @@ class _Distributed:
             p for p, is_local in zip(pairs, local) if not is_local
         ]
 
+    @plain
     def jacobian(self, *args: Any, **options: Any) -> Any:
         """As of tf.GradientTape: of this rank's `target`, nothing is reduced."""
         return self._hvd_plain().jacobian(*args, **options)
 
+    @plain
     def batch_jacobian(self, *args: Any, **options: Any) -> Any:
         """As of tf.GradientTape: of this rank's `target`, nothing is reduced."""
         return self._hvd_plain().batch_jacobian(*args, **options)
@@ -98,6 +104,7 @@ class _Distributed:
         return tape
 
 
+@plain
 def DistributedGradientTape(
     gradtape: tf.GradientTape,
     device_dense: str = "",
@@ -163,6 +170,7 @@ def _distributed_class(plain_class: type) -> type:
     return type(plain_class.__name__, (_Distributed, plain_class), {"__doc__": plain_class.__doc__})
 
 
+@plain
 def PartialDistributedGradientTape(
     gradtape: tf.GradientTape,
     device_dense: str = "",

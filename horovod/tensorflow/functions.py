@@ -10,6 +10,7 @@ import tensorflow as tf
 import hvd_core
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow import _gradient_names
+from horovod.tensorflow._call import plain
 from horovod.tensorflow.mpi_ops import broadcast_, rank
 from horovod.tensorflow.util import _executing_eagerly, flat_variables
 
@@ -30,6 +31,7 @@ __all__ = [
 _GROUP_BYTES = 128 << 20
 
 
+@plain
 def broadcast_variables(
     variables: Any, root_rank: int, process_set: ProcessSet = global_process_set, inplace: bool = False
 ) -> Any:
@@ -79,6 +81,7 @@ def _groups(variables: list) -> list[list]:
     return groups
 
 
+@plain
 def broadcast_global_variables(root_rank: int) -> Any:
     """Assign the root's values to all global variables of the graph, on all ranks.
 
@@ -99,6 +102,7 @@ def broadcast_global_variables(root_rank: int) -> Any:
     return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
 
 
+@plain
 def broadcast_object(
     obj: Any = None,
     root_rank: int = 0,
@@ -131,6 +135,7 @@ def broadcast_object(
     return obj if at_root else pickle.loads(data.data)
 
 
+@plain
 def broadcast_object_fn(
     root_rank: int = 0,
     session: Any = None,
@@ -141,6 +146,7 @@ def broadcast_object_fn(
     return lambda obj: broadcast_object(obj, root_rank, session, name, process_set)
 
 
+@plain
 def allgather_object(
     obj: Any, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:

@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.tensorflow._call import plain
 from horovod.tensorflow._gradients import scaled_local
 from horovod.tensorflow.util import ref
 
@@ -77,6 +78,7 @@ class LocalGradientAggregationHelper:
         """Do not reduce the gradient of this variable (or of a list of them)."""
         self._local_vars.update(ref(v) for v in tf.nest.flatten(var))
 
+    @plain
     def compute_gradients(self, grads: Sequence[Any], vars: Sequence[Any]) -> list:
         """Add the gradients of one pass.
 
@@ -115,6 +117,7 @@ class LocalGradientAggregationHelper:
             result[i] = gradient
         return result
 
+    @plain
     def apply_gradients(
         self, apply_grads_closure: Callable, optimizer: Any, *args: Any, **kwargs: Any
     ) -> Any:

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow import _gradient_names
+from horovod.tensorflow._call import plain
 from horovod.tensorflow._gradients import takes_part
 from horovod.tensorflow.mpi_ops import Sum, _allreduce
 
@@ -99,6 +100,7 @@ def _layer_class() -> type:
                 weights = None if mask is None else tf.expand_dims(mask, -1)
                 return self._hvd_moments(inputs, weights, self._reduction_axes, False)
 
+        @plain
         def _hvd_moments(self, inputs, weights, axes, keep_dims):
             inputs = tf.convert_to_tensor(inputs)
             narrow = inputs.dtype.size < 4

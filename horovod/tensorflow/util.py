@@ -97,3 +97,7 @@ def flat_variables(variables: Any) -> list:
 def gpu_available(*_: Any, **__: Any) -> bool:
     """Whether TensorFlow sees a GPU. Arguments of older programs are ignored."""
     return bool(tf.config.list_physical_devices("GPU"))
+
+
+def check_num_rank_power_of_2(num_rank: int) -> None:
+    """Does nothing: Adasum takes any number of ranks here. Called by programs that reduce with it themselves."""
