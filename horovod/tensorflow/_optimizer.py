@@ -85,12 +85,6 @@ class _DistributedOptimizer(WrappedOptimizer):
         )
         self._agg_helper = None
         if backward_passes_per_step > 1:
-            if _executing_eagerly():
-                raise ValueError(
-                    f"backward_passes_per_step={backward_passes_per_step} with an optimizer of tf.compat.v1 needs a "
-                    "graph, and eager execution is on. Use tf.keras.optimizers there, or call "
-                    "tf.compat.v1.disable_eager_execution()."
-                )
             self._agg_helper = LocalGradientAggregationHelper(
                 backward_passes_per_step=backward_passes_per_step,
                 allreduce_func=self._allreduce_grads,
@@ -215,6 +209,12 @@ def DistributedOptimizer(
     groups = check_groups(num_groups, groups)
 
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
+        if backward_passes_per_step > 1 and _executing_eagerly():
+            raise ValueError(
+                f"backward_passes_per_step={backward_passes_per_step} with an optimizer of tf.compat.v1 needs a graph, "
+                "and eager execution is on. Use tf.keras.optimizers there, or call "
+                "tf.compat.v1.disable_eager_execution()."
+            )
         if op == Adasum:
             from horovod.tensorflow._adasum_optimizer import _DistributedAdasumOptimizer
 
