@@ -3,8 +3,33 @@
 import tensorflow as tf
 
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.tensorflow import _xla
 from horovod.tensorflow._call import plain, prepare_devices, set_number
 from horovod.tensorflow._library import operations
+
+
+_FACTS = {
+    "HorovodRank": lambda _, name: operations.horovod_rank(name=name),
+    "HorovodLocalRank": lambda _, name: operations.horovod_local_rank(name=name),
+    "HorovodSize": lambda number, name: operations.horovod_size(process_set_id=number, name=name),
+    "HorovodLocalSize": lambda _, name: operations.horovod_local_size(name=name),
+    "HorovodProcessSetIncluded": lambda number, name: operations.horovod_process_set_included(
+        process_set_id=number, name=name
+    ),
+}
+
+
+def _compiled() -> bool:
+    return not tf.executing_eagerly() and _xla.compiles(tf.compat.v1.get_default_graph())
+
+
+def _not_compiled(what: str) -> None:
+    if _compiled():
+        raise _xla.unsupported(what)
+
+
+def _fact(kind: str, process_set_id: int, name: str | None) -> tf.Tensor:
+    return _xla.fact(kind, process_set_id) if _compiled() else _FACTS[kind](process_set_id, name)
 
 
 @plain
@@ -20,6 +45,7 @@ def join() -> tf.Tensor:
     Raises:
         tf.errors.FailedPreconditionError: Horovod is not initialized. UnknownError: a rank is gone.
     """
+    _not_compiled("hvd.join")
     prepare_devices()
     return operations.horovod_join(blocking=tf.executing_eagerly())
 
@@ -34,6 +60,7 @@ def barrier(process_set: ProcessSet = global_process_set) -> tf.Operation | None
     Raises:
         As hvd.allreduce.
     """
+    _not_compiled("hvd.barrier")
     prepare_devices()
     return operations.horovod_barrier(process_set_id=set_number(process_set), blocking=tf.executing_eagerly())
 
@@ -41,32 +68,32 @@ def barrier(process_set: ProcessSet = global_process_set) -> tf.Operation | None
 @plain
 def rank_op(name: str | None = None) -> tf.Tensor:
     """This process's rank, looked up whenever the graph runs. Scalar int32."""
-    return operations.horovod_rank(name=name)
+    return _fact("HorovodRank", 0, name)
 
 
 @plain
 def local_rank_op(name: str | None = None) -> tf.Tensor:
     """This process's index on its host, looked up whenever the graph runs. Scalar int32."""
-    return operations.horovod_local_rank(name=name)
+    return _fact("HorovodLocalRank", 0, name)
 
 
 @plain
 def size_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
     """The number of ranks of a process set, looked up whenever the graph runs. Scalar int32."""
-    return operations.horovod_size(process_set_id=process_set_id, name=name)
+    return _fact("HorovodSize", process_set_id, name)
 
 
 @plain
 def local_size_op(name: str | None = None) -> tf.Tensor:
     """The number of processes on this host, looked up whenever the graph runs. Scalar int32."""
-    return operations.horovod_local_size(name=name)
+    return _fact("HorovodLocalSize", 0, name)
 
 
 @plain
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
     """1 if this process is in the process set, 0 if not, -3 if there is no such set, -1 before init(). Scalar int32,
     looked up whenever the graph runs."""
-    return operations.horovod_process_set_included(process_set_id=process_set_id, name=name)
+    return _fact("HorovodProcessSetIncluded", process_set_id, name)
 
 
 for _fact in ("Rank", "LocalRank", "Size", "LocalSize", "ProcessSetIncluded", "Join", "Barrier"):

@@ -44,7 +44,8 @@ def _load() -> tuple[Any, ctypes.CDLL]:
         library = ctypes.CDLL(str(PATH))
     except (tf.errors.OpError, OSError) as error:
         raise ImportError(f"{PATH} cannot be loaded into TensorFlow {tf.__version__}: {error}") from error
-    library.hvd_tf_missing.restype = library.hvd_tf_problems.restype = ctypes.c_char_p
+    for answers in (library.hvd_tf_missing, library.hvd_tf_problems, library.hvd_tf_register_with_xla):
+        answers.restype = ctypes.c_char_p
     library.hvd_tf_set_engine.argtypes = [ctypes.c_void_p]
     library.hvd_tf_register_device.argtypes = [ctypes.c_char_p]
     library.hvd_tf_poison.argtypes = [

@@ -17,9 +17,14 @@ _COUNTER = re.compile(r"_\d+$")
 _USED = "_horovod_names"
 
 
+def is_part(graph: tf.Graph) -> bool:
+    """Whether it is the graph of a branch or a loop."""
+    return any(kind.__name__ in _PARTS for kind in type(graph).__mro__) and graph.outer_graph is not None
+
+
 def _root(graph: tf.Graph) -> tf.Graph:
     """The function's graph, of that of a branch or a loop."""
-    while any(kind.__name__ in _PARTS for kind in type(graph).__mro__) and graph.outer_graph is not None:
+    while is_part(graph):
         graph = graph.outer_graph
     return graph
 

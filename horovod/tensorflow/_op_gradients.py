@@ -4,16 +4,32 @@ A gradient's operation has the name of its operation with "_grad" behind it, so 
 orders; where an eager operation has no name its gradient has none either.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from horovod.common.process_sets import ProcessSet, _temp_process_set_object, global_process_set
+from horovod.tensorflow import _xla
 from horovod.tensorflow._call import OP_OF_WIRE, Average, Sum
 from horovod.tensorflow._job_ops import rank_op, size_op
 from horovod.tensorflow._move_ops import allgather, alltoall, grouped_allgather
 from horovod.tensorflow._reduce_ops import _allreduce, _grouped_allreduce
+
+
+GRADIENTS: dict[str, Callable] = {}
+
+
+def _gradient_of(kind: str) -> Callable[[Callable], Callable]:
+    def register(function: Callable) -> Callable:
+        GRADIENTS[kind] = function
+        return tf.RegisterGradient(kind)(function)
+
+    return register
+
+
+def _compiled() -> bool:
+    return not tf.executing_eagerly() and _xla.compiles(tf.compat.v1.get_default_graph())
 
 
 def _text(value: Any) -> str:
@@ -54,26 +70,26 @@ class _Made:
         ]
 
 
-@tf.RegisterGradient("HorovodAllreduce")
+@_gradient_of("HorovodAllreduce")
 def _allreduce_grad(op: Any, grad: tf.Tensor) -> tf.Tensor:
     made = _Made(op)
     return _allreduce(grad, **made.reduction(), **made.name())
 
 
-@tf.RegisterGradient("HorovodGroupedAllreduce")
+@_gradient_of("HorovodGroupedAllreduce")
 def _grouped_allreduce_grad(op: Any, *grads: tf.Tensor) -> list[tf.Tensor]:
     made = _Made(op)
     return _grouped_allreduce(made.given(grads), **made.reduction(), **made.name())
 
 
-@tf.RegisterGradient("HorovodBroadcast")
+@_gradient_of("HorovodBroadcast")
 def _broadcast_grad(op: Any, grad: tf.Tensor) -> tf.Tensor:
     made = _Made(op)
     reduced = _allreduce(grad, op=Average, process_set=made.process_set, **made.name())
     return _where_root(op, [reduced])[0]
 
 
-@tf.RegisterGradient("HorovodGroupedBroadcast")
+@_gradient_of("HorovodGroupedBroadcast")
 def _grouped_broadcast_grad(op: Any, *grads: tf.Tensor) -> list[tf.Tensor]:
     made = _Made(op)
     reduced = _grouped_allreduce(made.given(grads), op=Average, process_set=made.process_set, **made.name())
@@ -85,14 +101,14 @@ def _where_root(op: Any, grads: list[tf.Tensor]) -> list[tf.Tensor]:
     return [grad * tf.cast(is_root, grad.dtype) for grad in grads]
 
 
-@tf.RegisterGradient("HorovodAllgather")
+@_gradient_of("HorovodAllgather")
 def _allgather_grad(op: Any, grad: tf.Tensor) -> tf.Tensor:
     made = _Made(op)
     reduced = _allreduce(grad, op=Average, process_set=made.process_set, **made.name())
     return _own_rows(made, [reduced])[0]
 
 
-@tf.RegisterGradient("HorovodGroupedAllgather")
+@_gradient_of("HorovodGroupedAllgather")
 def _grouped_allgather_grad(op: Any, *grads: tf.Tensor) -> list[tf.Tensor]:
     made = _Made(op)
     reduced = _grouped_allreduce(made.given(grads), op=Average, process_set=made.process_set, **made.name())
@@ -101,6 +117,11 @@ def _grouped_allgather_grad(op: Any, *grads: tf.Tensor) -> list[tf.Tensor]:
 
 def _own_rows(made: _Made, grads: list[tf.Tensor]) -> list[tf.Tensor]:
     """Of the gradients of what an allgather has made, the rows that are this rank's."""
+    if _compiled():  # where all ranks give as many rows
+        place = made.process_set.rank()
+        return [
+            grad[place * n : (place + 1) * n] for grad, n in zip(grads, (t.shape[0] for t in made.op.inputs))
+        ]
     rows = [tf.shape(tensor, tf.int64)[0] for tensor in made.op.inputs]
     me = tf.cast(rank_op(), tf.int64)
     table = allgather(
@@ -115,9 +136,11 @@ def _own_rows(made: _Made, grads: list[tf.Tensor]) -> list[tf.Tensor]:
     return own
 
 
-@tf.RegisterGradient("HorovodAlltoall")
-def _alltoall_grad(op: Any, grad: tf.Tensor, _received: Any) -> list[Any]:
+@_gradient_of("HorovodAlltoall")
+def _alltoall_grad(op: Any, grad: tf.Tensor, _received: Any) -> Any:
     made = _Made(op)
+    if _compiled():  # where nobody gives splits
+        return alltoall(grad, process_set=made.process_set, **made.name())
     received = op.outputs[1]
     back, _ = alltoall(grad, splits=received, process_set=made.process_set, **made.name())
     tensor, *splits = op.inputs
@@ -129,14 +152,14 @@ def _alltoall_grad(op: Any, grad: tf.Tensor, _received: Any) -> list[Any]:
     return [back, *(None for _ in splits)]
 
 
-@tf.RegisterGradient("HorovodReducescatter")
+@_gradient_of("HorovodReducescatter")
 def _reducescatter_grad(op: Any, grad: tf.Tensor) -> tf.Tensor:
     made = _Made(op)
     (grad,) = _scaled_for_scatter(made, [grad])
     return _gathered_like(op, [allgather(grad, process_set=made.process_set, **made.name())])[0]
 
 
-@tf.RegisterGradient("HorovodGroupedReducescatter")
+@_gradient_of("HorovodGroupedReducescatter")
 def _grouped_reducescatter_grad(op: Any, *grads: tf.Tensor) -> list[tf.Tensor]:
     made = _Made(op)
     grads = _scaled_for_scatter(made, made.given(grads))

@@ -1,8 +1,11 @@
 // Kernels that look a number up in the engine's table. See facts.h.
 #include "facts.h"
 
+#include <utility>
+
 #include "execution.h"
 #include "registration.h"
+#include "types.h"
 
 namespace hvd_tf {
 namespace {
@@ -23,16 +26,41 @@ int32_t included(const hvd_fe_table& table, int set) {
   return place == kForeignSet ? 0 : place;
 }
 
-struct FactKernel {
-  Fact fact;
-  int process_set;
+struct Known {
+  const char* type;
+  Fact look_up;
+  bool of_set;
   bool negative_is_answer;
 };
 
-template <Fact fact>
+constexpr Known kFacts[] = {
+    {"HorovodRank", rank, false, false},
+    {"HorovodLocalRank", local_rank, false, false},
+    {"HorovodSize", size, true, false},
+    {"HorovodLocalSize", local_size, false, false},
+    {"HorovodProcessSetIncluded", included, true, true},
+};
+constexpr size_t kFactCount = sizeof(kFacts) / sizeof(kFacts[0]);
+
+struct FactKernel {
+  const Known& known;
+  int process_set;
+};
+
+int32_t answer(const Known& known, int process_set, int* code, std::string* problem) {
+  const hvd_fe_table* table = engine();
+  const int32_t value = table == nullptr ? -1 : known.look_up(*table, process_set);
+  if (value >= 0 || (known.negative_is_answer && table != nullptr)) return value;
+  *code = value == kUnknownSet ? tf::kInvalidArgument : tf::kFailedPrecondition;
+  *problem = value == kUnknownSet ? "There is no process set with id " + std::to_string(process_set) + "."
+                                  : std::string(kNotInitialized);
+  return value;
+}
+
+template <size_t index>
 void* create(TF_OpKernelConstruction* construction) {
-  auto* kernel = new FactKernel{fact, 0, fact == included};
-  if (fact == size || fact == included) {
+  auto* kernel = new FactKernel{kFacts[index], 0};
+  if (kernel->known.of_set) {
     tf::Status status;
     int64_t set = 0;
     tf::OpKernelConstruction_GetAttrInt64(construction, "process_set_id", &set, status);
@@ -44,16 +72,15 @@ void* create(TF_OpKernelConstruction* construction) {
 
 void compute(void* self, TF_OpKernelContext* context) {
   const auto& kernel = *static_cast<const FactKernel*>(self);
-  const hvd_fe_table* table = engine();
   tf::Status status;
-  int32_t value = table == nullptr ? -1 : kernel.fact(*table, kernel.process_set);
-  if (table == nullptr || (value == -1 && !kernel.negative_is_answer))
-    tf::SetStatus(status, tf::kFailedPrecondition, kNotInitialized);
-  else if (value == kUnknownSet && !kernel.negative_is_answer)
-    tf::SetStatus(status, tf::kInvalidArgument,
-                  ("There is no process set with id " + std::to_string(kernel.process_set) + ".").c_str());
+  int code = tf::kOk;
+  std::string problem;
+  const int32_t value = answer(kernel.known, kernel.process_set, &code, &problem);
   TF_Tensor* output = nullptr;
-  if (status.ok()) output = tf::AllocateOutput(context, 0, 3 /*TF_INT32*/, nullptr, 0, sizeof value, status);
+  if (code == tf::kOk)
+    output = tf::AllocateOutput(context, 0, kInt32, nullptr, 0, sizeof value, status);
+  else
+    tf::SetStatus(status, code, problem.c_str());
   if (status.ok()) {
     *static_cast<int32_t*>(tf::TensorData(output)) = value;
     tf::DeleteTensor(output);
@@ -64,19 +91,23 @@ void compute(void* self, TF_OpKernelContext* context) {
 
 void destroy(void* self) { delete static_cast<FactKernel*>(self); }
 
-template <Fact fact>
-void add(const char* type) {
-  add_kernel(type, "CPU", tf::NewKernelBuilder(type, "CPU", create<fact>, compute, destroy));
+template <size_t... index>
+void add_all(std::index_sequence<index...>) {
+  (add_kernel(kFacts[index].type, "CPU",
+              tf::NewKernelBuilder(kFacts[index].type, "CPU", create<index>, compute, destroy)),
+   ...);
 }
 
 }  // namespace
 
-void register_fact_kernels() {
-  add<rank>("HorovodRank");
-  add<size>("HorovodSize");
-  add<local_rank>("HorovodLocalRank");
-  add<local_size>("HorovodLocalSize");
-  add<included>("HorovodProcessSetIncluded");
+int32_t fact(const std::string& type, int process_set, std::string* problem) {
+  int code = tf::kOk;
+  for (const Known& known : kFacts)
+    if (type == known.type) return answer(known, process_set, &code, problem);
+  *problem = "horovod: there is no operation " + type;
+  return -1;
 }
+
+void register_fact_kernels() { add_all(std::make_index_sequence<kFactCount>()); }
 
 }  // namespace hvd_tf

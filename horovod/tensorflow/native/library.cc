@@ -4,6 +4,7 @@
 
 #include "execution.h"
 #include "registration.h"
+#include "xla.h"
 
 namespace {
 
@@ -40,6 +41,9 @@ HVD_TF_EXPORT int hvd_tf_register_device(const char* type) {
   const hvd_fe_table* table = hvd_tf::engine();
   return table == nullptr ? -2 : hvd_tf::register_device(type, *table);
 }
+
+// What is missing for programs that XLA compiles; "" when they can call us.
+HVD_TF_EXPORT const char* hvd_tf_register_with_xla() { return hvd_tf::register_with_xla().c_str(); }
 
 // A call that Python refused: lets the other ranks' matching call fail too. Nothing without an engine.
 HVD_TF_EXPORT void hvd_tf_poison(int op, int reduce_op, const char* name, int process_set, const char* text) {
