@@ -7,7 +7,6 @@ from horovod.tensorflow import _xla
 from horovod.tensorflow._call import plain, prepare_devices, set_number
 from horovod.tensorflow._library import operations
 
-
 _FACTS = {
     "HorovodRank": lambda _, name: operations.horovod_rank(name=name),
     "HorovodLocalRank": lambda _, name: operations.horovod_local_rank(name=name),
@@ -96,5 +95,5 @@ def process_set_included_op(process_set_id: int = 0, name: str | None = None) ->
     return _fact("HorovodProcessSetIncluded", process_set_id, name)
 
 
-for _fact in ("Rank", "LocalRank", "Size", "LocalSize", "ProcessSetIncluded", "Join", "Barrier"):
-    tf.no_gradient(f"Horovod{_fact}")
+for _kind in ("Rank", "LocalRank", "Size", "LocalSize", "ProcessSetIncluded", "Join", "Barrier"):
+    tf.no_gradient(f"Horovod{_kind}")

@@ -11,11 +11,10 @@ import tensorflow as tf
 
 from horovod.common.process_sets import ProcessSet, _temp_process_set_object, global_process_set
 from horovod.tensorflow import _xla
-from horovod.tensorflow._call import OP_OF_WIRE, Average, Sum
+from horovod.tensorflow._call import OP_OF_WIRE, Average, Sum, _basics
 from horovod.tensorflow._job_ops import rank_op, size_op
 from horovod.tensorflow._move_ops import allgather, alltoall, grouped_allgather
 from horovod.tensorflow._reduce_ops import _allreduce, _grouped_allreduce
-
 
 GRADIENTS: dict[str, Callable] = {}
 
@@ -118,7 +117,7 @@ def _grouped_allgather_grad(op: Any, *grads: tf.Tensor) -> list[tf.Tensor]:
 def _own_rows(made: _Made, grads: list[tf.Tensor]) -> list[tf.Tensor]:
     """Of the gradients of what an allgather has made, the rows that are this rank's."""
     if _compiled():  # where all ranks give as many rows
-        place = made.process_set.rank()
+        place = _basics._process_set_rank(made.process_set.process_set_id)
         return [
             grad[place * n : (place + 1) * n] for grad, n in zip(grads, (t.shape[0] for t in made.op.inputs))
         ]

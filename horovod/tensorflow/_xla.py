@@ -1,9 +1,9 @@
 """Operations inside of functions that XLA compiles: ``tf.function(jit_compile=True)``, and Keras where it does that.
 
-XLA knows no kernels of others. What it can do is to call a function of ours, which waits in XLA's thread until the operation
-is done. So that no two ranks wait in different calls, each call takes a token from the one before it: within a function all
-of them are made in the order of the program. Shapes are fixed before anything runs; where they depend on other ranks, these
-are expected to give as many rows as this one, and a call fails where they do not.
+XLA knows no kernels of others. What it can do is to call a function of ours, which waits in XLA's thread until the
+operation is done. So that no two ranks wait in different calls, each call takes a token from the one before it: within a
+function all of them are made in the order of the program. Shapes are fixed before anything runs; where they depend on
+other ranks, these are expected to give as many rows as this one, and a call fails where they do not.
 """
 
 from collections.abc import Sequence
