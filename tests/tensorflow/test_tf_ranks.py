@@ -1,0 +1,42 @@
+"""The checks of ranks_tf_*.py on 1, 2 and 3 ranks. One job per number of ranks, started by the first test that needs it."""
+
+import functools
+
+import pytest
+
+pytest.importorskip("tensorflow")
+
+from tf_launch import Report, checks_of
+
+OPS = ["ranks_tf_ops", "ranks_tf_errors", "ranks_tf_gradients", "ranks_tf_graphs", "ranks_tf_xla"]
+ABOVE = [
+    "ranks_tf_reductions",
+    "ranks_tf_tape",
+    "ranks_tf_optimizer",
+    "ranks_tf_functions",
+    "ranks_tf_sync_batch_norm",
+]
+JOBS = {
+    1: ["ranks_tf_ops", "ranks_tf_gradients", *ABOVE],
+    2: [*OPS, "ranks_tf_random_graphs", *ABOVE],
+    3: ["ranks_tf_ops", "ranks_tf_errors", "ranks_tf_gradients", *ABOVE],
+}
+CASES = [
+    (ranks, module, check)
+    for ranks, modules in JOBS.items()
+    for module in modules
+    for check in checks_of(module)
+]
+
+
+@functools.cache
+def report(ranks):
+    return Report(JOBS[ranks], ranks, timeout=280)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("ranks", "module", "check"), CASES, ids=["-".join(map(str, case)) for case in CASES]
+)
+def test_check(ranks, module, check):
+    report(ranks).verify(module, check)
