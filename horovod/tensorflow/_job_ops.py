@@ -53,15 +53,16 @@ def join() -> tf.Tensor:
 def barrier(process_set: ProcessSet = global_process_set) -> tf.Operation | None:
     """Wait until all ranks of a process set have called barrier().
 
-    In a graph, returns the operation. Inside tf.function it comes where it stands in the program, with regard to what
-    else has effects, but does not wait for collectives that nothing orders before it.
+    In a graph of TensorFlow 1, returns the operation. Inside tf.function it comes where it stands in the program, with
+    regard to what else has effects, but does not wait for collectives that nothing orders before it.
 
     Raises:
         As hvd.allreduce.
     """
     _not_compiled("hvd.barrier")
     prepare_devices()
-    return operations.horovod_barrier(process_set_id=set_number(process_set), blocking=tf.executing_eagerly())
+    made = operations.horovod_barrier(process_set_id=set_number(process_set), blocking=tf.executing_eagerly())
+    return None if made is None or made.graph.building_function else made
 
 
 @plain

@@ -1,8 +1,8 @@
 """The matrix: every operation with every type and shape, eagerly, in tf.function and in a graph of TensorFlow 1, on all
 ranks and on process sets, against NumPy in float64. Run on every rank by tf_rank_main.py.
 
-The cases of an operation are run as one function, and as one graph, since each costs TensorFlow some milliseconds to make:
-so many calls are also on their way at once.
+The cases of an operation are run as one function, and as one graph, since each costs TensorFlow some milliseconds to
+make: so many calls are also on their way at once.
 """
 
 import numpy as np
@@ -90,7 +90,7 @@ class Cases:
         for name, found, wanted in zip(self.names, results, self.wanted):
             assert len(found) == len(wanted), (mode, name, len(found))
             for tensor, (array, dtype) in zip(found, wanted):
-                tensor = np.asarray(tensor)
+                tensor = np.asarray(tensor.numpy() if hasattr(tensor, "numpy") else tensor)
                 assert tensor.dtype == dtype.as_numpy_dtype, (mode, name, tensor.dtype, dtype)
                 assert tensor.shape == np.shape(array), (mode, name, tensor.shape, np.shape(array))
                 got, tolerance = tensor.astype(np.float64), TOLERANCE.get(dtype, 0)

@@ -1,4 +1,4 @@
-"""The checks of ranks_tf_*.py on 1, 2 and 3 ranks. One job per number of ranks, started by the first test that needs it."""
+"""The checks of ranks_tf_*.py on 1, 2 and 3 ranks. One job each, started by the first test that needs it."""
 
 import functools
 
@@ -8,7 +8,7 @@ pytest.importorskip("tensorflow")
 
 from tf_launch import Report, checks_of
 
-OPS = ["ranks_tf_ops", "ranks_tf_errors", "ranks_tf_gradients", "ranks_tf_graphs", "ranks_tf_xla"]
+OPS = ["ranks_tf_ops"]
 ABOVE = [
     "ranks_tf_reductions",
     "ranks_tf_tape",
@@ -17,9 +17,9 @@ ABOVE = [
     "ranks_tf_sync_batch_norm",
 ]
 JOBS = {
-    1: ["ranks_tf_ops", "ranks_tf_gradients", *ABOVE],
-    2: [*OPS, "ranks_tf_random_graphs", *ABOVE],
-    3: ["ranks_tf_ops", "ranks_tf_errors", "ranks_tf_gradients", *ABOVE],
+    1: [*OPS, *ABOVE],
+    2: [*OPS, *ABOVE],
+    3: [*OPS, *ABOVE],
 }
 CASES = [
     (ranks, module, check)
