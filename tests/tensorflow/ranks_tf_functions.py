@@ -1,4 +1,4 @@
-"""Checks of broadcasts of variables and objects, and of hooks in sessions; run on every rank by rank_main.py."""
+"""Checks of broadcasts of variables and objects, and of hooks in sessions; run on every rank by tf_rank_main.py."""
 
 import os
 import tempfile
@@ -7,7 +7,18 @@ import numpy as np
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
-from tf_support import ME, RANKS, SIZE, data, eagerly_and_as_function, near, raises, same_everywhere, v1
+from tf_support import (
+    ME,
+    RANKS,
+    SIZE,
+    data,
+    eagerly_and_as_function,
+    job_with,
+    near,
+    raises,
+    same_everywhere,
+    v1,
+)
 
 ROOT = SIZE - 1
 DTYPES = [tf.float32, tf.float16, tf.bfloat16, tf.float64, tf.int32, tf.int64, tf.uint8, tf.bool]
@@ -166,10 +177,8 @@ def check_the_hook_is_made_anew_for_each_graph():
 def check_process_sets():
     if SIZE < 3:
         return
-    hvd.shutdown()
     some = hvd.ProcessSet([0, 2])
-    hvd.init(process_sets=[some])
-    try:
+    with job_with(some):
         made = tf.Variable(float(ME))
         if some.included():
             hvd.broadcast_variables([made], root_rank=2, process_set=some)
@@ -177,6 +186,3 @@ def check_process_sets():
             assert hvd.broadcast_object(ME, 2, process_set=some) == 2
             assert hvd.allgather_object(ME, process_set=some) == [0, 2]
         assert hvd.allgather_object(made.numpy().item()) == [2.0, 1.0, 2.0]
-    finally:
-        hvd.shutdown()
-        hvd.init()

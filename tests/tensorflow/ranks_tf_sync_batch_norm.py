@@ -1,10 +1,10 @@
-"""Checks of SyncBatchNormalization, run on every rank by rank_main.py: against one process that has all batches."""
+"""Checks of SyncBatchNormalization, run on every rank by tf_rank_main.py: against one process that has all batches."""
 
 import numpy as np
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
-from tf_support import KERAS_3, ME, RANKS, SIZE, data, near, raises
+from tf_support import KERAS_3, ME, RANKS, SIZE, data, job_with, near, raises
 
 SHAPES = {"dense": (5, 3), "image": (2, 4, 3, 5), "sequence": (3, 4, 2)}
 
@@ -147,14 +147,9 @@ def check_process_sets():
         return
     unknown = hvd.SyncBatchNormalization(process_set=hvd.ProcessSet([0, 1]))
     raises(ValueError, "not been registered", lambda: unknown(tf.ones([2, 3]), training=True))
-    hvd.shutdown()
     some = hvd.ProcessSet([0, 1])
-    hvd.init(process_sets=[some])
-    try:
+    with job_with(some):
         layer = hvd.SyncBatchNormalization(momentum=0.0, process_set=some)
         batches = batches_of(SHAPES["dense"])
         layer(tf.constant(batches[ME], tf.float32), training=True)
         near(layer.moving_mean, np.concatenate(batches[:2] if ME < 2 else batches[2:]).mean(0), 1e-4)
-    finally:
-        hvd.shutdown()
-        hvd.init()

@@ -1,5 +1,6 @@
 """What the checks of horovod.tensorflow have in common. Imported by ranks_tf_*.py, on every rank."""
 
+import contextlib
 import re
 
 import numpy as np
@@ -39,6 +40,17 @@ def raises(kind, text, function):
         assert re.search(text, str(error)), str(error)
         return error
     raise AssertionError(f"{kind} was not raised, but {result!r} returned")
+
+
+@contextlib.contextmanager
+def job_with(*process_sets):
+    """Horovod started anew with these process sets, and as it was afterwards."""
+    hvd.shutdown()
+    hvd.init(process_sets=list(process_sets))
+    yield
+    hvd.allgather_object(None)  # who shuts down ends the job for all
+    hvd.shutdown()
+    hvd.init()
 
 
 def same_everywhere(values, name):

@@ -1,0 +1,176 @@
+"""Checks of DistributedOptimizer around optimizers of tf.compat.v1: Adasum, process sets, local variables, old graphs.
+
+Run on every rank by tf_rank_main.py.
+"""
+
+import numpy as np
+import tensorflow as tf
+
+import horovod.tensorflow as hvd
+from tf_support import ME, RANKS, SIZE, adasum, job_with, raises, same_everywhere, v1
+from tf_training import (
+    KINDS,
+    STEPS,
+    agree,
+    alone,
+    batch,
+    loss_of,
+    make_variables,
+    together,
+    train,
+)
+
+
+def check_variables_that_are_no_resources():
+    agree(together("adam", resource=False), alone("adam"), 1e-4)
+    same_everywhere(together("sgd", resource=False, op=hvd.Adasum), "reference.adasum")
+
+
+def check_passes_with_control_flow_of_tensorflow_1():
+    def old():
+        v1.disable_control_flow_v2()
+
+    try:
+        found = train(
+            lambda _: hvd.DistributedOptimizer(KINDS["adam"](), backward_passes_per_step=2),
+            lambda step: batch(step // 2, ME),
+            resource=False,
+            prepare=old,
+        )
+        agree(found, alone("adam", steps=2, loss=lambda *a: 2 * loss_of(*a)), 1e-4)
+    finally:
+        v1.enable_control_flow_v2()
+
+
+def check_local_variables():
+    for passes in (1, 2):
+        for scaled in (True, False):
+
+            def optimizer_of(variables, passes=passes, scaled=scaled):
+                optimizer = hvd.DistributedOptimizer(
+                    KINDS["sgd"](), backward_passes_per_step=passes, scale_local_gradients=scaled
+                )
+                optimizer.register_local_var(variables[1])
+                return optimizer
+
+            found = train(optimizer_of, lambda step: batch(0, ME), steps=passes)
+            factor = passes / (SIZE if scaled else 1)
+            mine = train(
+                lambda _: KINDS["sgd"](),
+                lambda step: batch(0, ME),
+                steps=1,
+                loss=lambda *a, factor=factor: factor * loss_of(*a),
+            )
+            shared = train(
+                lambda _: KINDS["sgd"](),
+                lambda step: np.concatenate([batch(0, r) for r in RANKS]),
+                steps=1,
+                loss=lambda *a, passes=passes: passes * loss_of(*a),
+            )
+            agree(found, [shared[0], mine[1]])
+
+
+def check_unconnected_gradients():
+    def partly(weight, bias, inputs):
+        return tf.reduce_mean(tf.square(tf.matmul(inputs, weight)))
+
+    agree(together("adam", loss=partly), alone("adam", loss=partly), 1e-4)
+    agree(together("adam", loss=partly, groups=1), alone("adam", loss=partly), 1e-4)
+    found = train(
+        lambda _: hvd.DistributedOptimizer(KINDS["sgd"](), backward_passes_per_step=2),
+        lambda step: batch(step // 2, ME),
+        loss=partly,
+    )
+    agree(found, alone("sgd", steps=2, loss=lambda *a: 2 * partly(*a)), 1e-4)
+    if SIZE > 1:
+        uneven = partly if ME else loss_of
+        raises(tf.errors.FailedPreconditionError, r"shape \[0\]", lambda: together(loss=uneven))
+
+
+def adasum_by_hand(kind, passes):
+    """Weights after STEPS steps of which each `passes`-th combines the changes, from sessions of one process."""
+    values = None
+    for turn in range(0, STEPS, passes):
+        after = []
+        for r in RANKS:
+            batches = [batch(turn + k, r) for k in range(passes)]
+            after.append(_run_from(values, KINDS[kind], batches))
+        before = values if values is not None else _run_from(None, None, [])
+        changes = [[a - b for a, b in zip(each, before)] for each in after]
+        values = [b + adasum([c[i] for c in changes]) for i, b in enumerate(before)]
+    return values
+
+
+def _run_from(values, make, batches):
+    with tf.Graph().as_default():
+        variables = make_variables()
+        inputs = v1.placeholder(tf.float32, [None, 3])
+        op = make().minimize(loss_of(*variables, inputs)) if make else None
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            for v, value in zip(variables, values or []):
+                v.load(np.asarray(value, np.float32), session)
+            for each in batches:
+                session.run(op, {inputs: each})
+            return [np.asarray(v, np.float64) for v in session.run(variables)]
+
+
+def check_adasum():
+    # Of an optimizer without state, so that each turn can be computed by itself.
+    for passes in (1, 2):
+        found = together("sgd", op=hvd.Adasum, backward_passes_per_step=passes)
+        if SIZE > 1:
+            agree(found, adasum_by_hand("sgd", passes), 1e-4)
+        same_everywhere(found, f"adasum.{passes}")
+    if SIZE == 1:
+        agree(together("momentum", op=hvd.Adasum), alone("momentum"))
+    same_everywhere(together("adam", op=hvd.Adasum, compression=hvd.Compression.fp16), "adasum.adam")
+
+
+def check_adasum_keeps_the_optimizers_slots():
+    with tf.Graph().as_default():
+        variables = make_variables()
+        optimizer = hvd.DistributedOptimizer(KINDS["momentum"](), op=hvd.Adasum)
+        assert optimizer.get_name() == "DistributedDeltaMomentumOptimizer"
+        counter = v1.train.get_or_create_global_step()
+        op = optimizer.minimize(loss_of(*variables, tf.ones([2, 3])), global_step=counter)
+        assert optimizer.get_slot_names() == ["momentum"]
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            session.run([op, op])
+            assert session.run(counter) == 1
+
+
+def check_process_sets():
+    if SIZE < 3:
+        return
+    some = hvd.ProcessSet([0, 1])
+    with job_with(some):
+        found = together("adam", process_set=some)
+        if ME < 2:
+            both = alone("adam", lambda step: np.concatenate([batch(step, r) for r in (0, 1)]))
+            agree(found, both, 1e-4)
+        else:
+            agree(found, alone("adam", lambda step: batch(step, ME)), 1e-4)
+        found = together("sgd", op=hvd.Adasum, process_set=some)
+        if ME == 2:
+            agree(found, alone("sgd", lambda step: batch(step, ME)))
+
+
+def check_two_optimizers_in_one_graph():
+    with tf.Graph().as_default():
+        ours = make_variables()
+        with v1.variable_scope("theirs"):
+            theirs = make_variables()
+        inputs = v1.placeholder(tf.float32, [None, 3])
+        ops = [
+            hvd.DistributedOptimizer(KINDS["sgd"]()).minimize(k * loss_of(*some, inputs), var_list=some)
+            for k, some in ((1.0, ours), (3.0, theirs))
+        ]
+        with v1.Session() as session:
+            session.run(v1.global_variables_initializer())
+            for step in range(STEPS):
+                session.run(ops, {inputs: batch(step, ME)})
+            found = session.run([ours, theirs])
+    agree(found[0], alone("sgd"))
+    agree(found[1], alone("sgd", loss=lambda *a: 3.0 * loss_of(*a)))

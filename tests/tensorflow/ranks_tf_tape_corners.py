@@ -1,0 +1,187 @@
+"""Checks of the gradient tapes where ranks differ, and of Adasum, tf.IndexedSlices, process sets and XLA.
+
+Run on every rank by tf_rank_main.py.
+"""
+
+import os
+from unittest import mock
+
+import numpy as np
+import tensorflow as tf
+
+import horovod.tensorflow as hvd
+from tf_parts import SHAPES, agree, gradients, loss, mean_slopes, slopes, variables
+from tf_support import ME, RANKS, SIZE, adasum, data, eagerly_and_as_function, job_with, near, raises
+
+
+def check_adasum():
+    parts = variables()
+    wanted = [adasum([slopes(r)[i] for r in RANKS]) for i in range(len(SHAPES))]
+    for options in ({}, {"groups": 2}, {"compression": hvd.Compression.none}):
+        for run in eagerly_and_as_function(lambda o=options: gradients(parts, op=hvd.Adasum, **o)):
+            agree(run(), wanted)
+
+
+TABLE = tf.Variable(tf.ones([6, 2]))
+
+
+def embedding_gradient(rows, **options):
+    """The gradient of the table whose `rows` are looked up, each weighted by its place + 1."""
+    table = TABLE
+    with tf.GradientTape() as tape:
+        found = tf.nn.embedding_lookup(table, tf.constant(rows, tf.int64))
+        target = tf.reduce_sum(found * tf.reshape(tf.range(1.0, len(rows) + 1), [-1, 1]))
+    return hvd.DistributedGradientTape(tape, **options).gradient(target, table)
+
+
+def embedding_rows(rank):
+    return [rank % 6, 2, (rank + 3) % 6, 2][: 4 - rank % 2]
+
+
+def check_embeddings():
+    wanted = np.zeros((6, 2))
+    for r in RANKS:
+        for place, row in enumerate(embedding_rows(r)):
+            wanted[row] += place + 1
+    for options, factor in (
+        ({}, 1 / SIZE),
+        ({"op": hvd.Sum}, 1),
+        ({"gradient_predivide_factor": 2.0}, 1 / SIZE),
+    ):
+        for run in eagerly_and_as_function(lambda o=options: embedding_gradient(embedding_rows(ME), **o)):
+            found = run()
+            assert isinstance(found, tf.IndexedSlices), found
+            near(tf.convert_to_tensor(found), wanted * factor)
+    for options in ({}, {"groups": 1}, {"compression": hvd.Compression.none}):
+        for run in eagerly_and_as_function(
+            lambda o=options: embedding_gradient(embedding_rows(ME), sparse_as_dense=True, **o)
+        ):
+            found = run()
+            assert isinstance(found, tf.Tensor)
+            near(found, wanted / SIZE)
+    if SIZE > 1:
+        raises(
+            NotImplementedError,
+            "sparse_as_dense",
+            lambda: embedding_gradient(embedding_rows(ME), op=hvd.Adasum),
+        )
+
+
+def check_process_sets():
+    if SIZE < 3:
+        return
+    some, alone = hvd.ProcessSet([0, 1]), hvd.ProcessSet([SIZE - 1])
+    with job_with(some, alone):
+        parts = variables()
+        for options in ({}, {"groups": 2}):
+            for run in eagerly_and_as_function(lambda o=options: gradients(parts, process_set=some, **o)):
+                agree(run(), mean_slopes([0, 1]) if ME < 2 else slopes(ME))
+            for run in eagerly_and_as_function(lambda o=options: gradients(parts, process_set=alone, **o)):
+                agree(run(), slopes(ME))
+        with tf.GradientTape() as tape:
+            target = loss(parts)
+        tape = hvd.DistributedGradientTape(tape, process_set=some)
+        tape.register_local_source(parts)
+        agree(tape.gradient(target, parts), [s / 2 for s in slopes(ME)] if ME < 2 else slopes(ME))
+
+
+def check_decided_at_run_time():
+    parts = variables()
+    with mock.patch.dict(os.environ, {"HOROVOD_ELASTIC": "1"}):
+        for options in ({}, {"groups": 2}, {"compression": hvd.Compression.fp16}):
+            for run in eagerly_and_as_function(lambda o=options: gradients(parts, **o)):
+                for _ in range(2):
+                    agree(run(), mean_slopes(), 2e-3 if "compression" in options else 1e-5)
+        run = tf.function(lambda: embedding_gradient([ME, 1]))
+        wanted = np.zeros((6, 2))
+        for r in RANKS:
+            wanted[r] += 1 / SIZE
+            wanted[1] += 2 / SIZE
+        near(tf.convert_to_tensor(run()), wanted)
+
+
+def check_in_functions_compiled_by_xla():
+    parts = variables()
+    partly = [parts[0], None, parts[2], parts[3]]
+
+    @tf.function(jit_compile=True)
+    def run():
+        with tf.GradientTape() as tape:
+            target = loss(partly)
+        some = hvd.DistributedGradientTape(tape).gradient(target, parts)
+        assert some[1] is None
+        return gradients(parts), gradients(parts, groups=2, op=hvd.Sum), [g for g in some if g is not None]
+
+    for _ in range(3):
+        means, sums, some = run()
+        agree(means, mean_slopes())
+        agree(sums, [SIZE * m for m in mean_slopes()])
+        agree(some, [mean_slopes()[i] for i in (0, 2, 3)])
+
+
+def check_embeddings_in_functions_compiled_by_xla():
+    wanted = np.zeros((6, 2))
+    for r in RANKS:
+        for place, row in enumerate(embedding_rows(r)):
+            wanted[row] += place + 1
+    run = tf.function(lambda: tf.convert_to_tensor(embedding_gradient(embedding_rows(ME))), jit_compile=True)
+    near(run(), wanted / SIZE)
+
+
+def check_ranks_that_differ_in_unconnected_gradients():
+    if SIZE == 1:
+        return
+    parts = variables()
+    partly = [parts[0], None if ME == SIZE - 1 else parts[1], parts[2], parts[3]]
+
+    def run(**options):
+        with tf.GradientTape() as tape:
+            target = loss(partly)
+        found = hvd.DistributedGradientTape(tape, **options).gradient(target, parts)
+        return [g for g in found if g is not None]
+
+    for options in ({}, {"groups": 2}, {"groups": [[parts[1], parts[2]]]}):
+        for one in eagerly_and_as_function(lambda o=options: run(**o)):
+            raises(tf.errors.FailedPreconditionError, r"shape \[0\]", one)
+    partly = parts
+    agree(run(), mean_slopes())
+
+
+def check_retraced_on_one_rank():
+    """A last batch of another length makes this rank's function anew, under the same names."""
+    part = tf.Variable(tf.ones([2]))
+
+    @tf.function
+    def run(inputs):
+        with tf.GradientTape() as tape:
+            target = tf.reduce_sum(inputs * part)
+        return hvd.DistributedGradientTape(tape).gradient(target, [part])
+
+    for step in range(4):
+        rows = [3 if step != 2 or r == 0 else 2 for r in RANKS]
+        wanted = np.mean([data(r, rows[r], 2, seed=step).sum(0) for r in RANKS], axis=0)
+        near(run(tf.constant(data(ME, rows[ME], 2, seed=step), tf.float32))[0], wanted)
+
+
+def check_partial_tape_of_a_keras_model():
+    layers = [tf.keras.layers.Dense(3, kernel_initializer="ones"), tf.keras.layers.Dense(1)]
+    model = tf.keras.Sequential(layers)
+    model.build((None, 2))
+    hvd.broadcast_variables(model.variables, root_rank=0)
+    inputs = tf.constant(data(ME, 5, 2), tf.float32)
+
+    def run(local_layers):
+        with tf.GradientTape(persistent=True) as tape:
+            target = tf.reduce_sum(model(inputs))
+        tape = hvd.PartialDistributedGradientTape(
+            tape, local_layers=local_layers, scale_local_gradients=False
+        )
+        return tape.gradient(target, model.trainable_variables)
+
+    with tf.GradientTape() as tape:
+        target = tf.reduce_sum(model(inputs))
+    mine = tape.gradient(target, model.trainable_variables)
+    everybodys = [np.mean(g, axis=0) for g in zip(*hvd.allgather_object([np.array(g) for g in mine]))]
+    agree(run(None), everybodys, 1e-4)
+    agree(run(layers[1]), everybodys[:2] + mine[2:], 1e-4)
+    agree(run(layers), mine, 1e-4)
