@@ -11,14 +11,15 @@ from tf_launch import Report, checks_of
 OPS = ["ranks_tf_ops"]
 ABOVE = [
     "ranks_tf_reductions",
-    "ranks_tf_tape",
-    "ranks_tf_optimizer",
     "ranks_tf_functions",
-    "ranks_tf_sync_batch_norm",
+    "ranks_tf_tape_corners",
+    "ranks_tf_optimizer_corners",
 ]
+# What does not depend on how many ranks there are.
+ONCE = ["ranks_tf_tape", "ranks_tf_optimizer", "ranks_tf_sync_batch_norm"]
 JOBS = {
-    1: [*OPS, *ABOVE],
-    2: [*OPS, *ABOVE],
+    1: [*OPS, "ranks_tf_reductions", "ranks_tf_functions", "ranks_tf_tape"],
+    2: [*OPS, *ABOVE, *ONCE],
     3: [*OPS, *ABOVE],
 }
 CASES = [
