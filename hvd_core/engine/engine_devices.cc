@@ -59,7 +59,7 @@ std::shared_ptr<plugin::Backend> Engine::backend(const std::string& name) const 
 std::shared_ptr<plugin::Device> Engine::device_of(const queue::Tensor& tensor) const {
   if (forked_) check_usable();  // the device is the parent's, too
   const auto plan = backends_.devices.find(tensor.device_type);
-  if (plan != backends_.devices.end()) return plan->second->open(tensor.device_id);
+  if (plan != backends_.devices.end()) return plan->second->open(tensor);
   throw InvalidRequest(why_not_served(tensor.device_type));
 }
 

@@ -20,6 +20,12 @@ DevicePlan::DevicePlan(std::string type, std::shared_ptr<plugin::Backend> table,
   }
 }
 
+std::shared_ptr<plugin::Device> DevicePlan::open(const queue::Tensor& tensor) {
+  int32_t ordinal = tensor.device_id;
+  if (ordinal < 0) ordinal = tensor.data ? plugin::Device::owner(*table_, tensor.data) : -1;
+  return ordinal < 0 ? open() : open(ordinal);
+}
+
 std::shared_ptr<plugin::Device> DevicePlan::open(int32_t ordinal) {
   std::lock_guard lock(mutex_);
   if (!device_) device_ = plugin::Device::open(table_, ordinal);

@@ -12,6 +12,7 @@
 
 #include "engine/plugin/backend.h"
 #include "engine/plugin/device.h"
+#include "engine/queue/request.h"
 
 namespace hvd::data {
 
@@ -27,9 +28,9 @@ class DevicePlan {
   const Routes& routes() const { return routes_; }
   const std::shared_ptr<plugin::Backend>& table() const { return table_; }
 
-  // The one device of this type in this process. Throws queue::InvalidRequest when it is another one already,
-  // plugin::BackendError when it cannot be opened.
-  std::shared_ptr<plugin::Device> open(int32_t ordinal);
+  // The one device of this type in this process, for a tensor that is on it. Throws queue::InvalidRequest when that is
+  // on another one, plugin::BackendError when the device cannot be opened.
+  std::shared_ptr<plugin::Device> open(const queue::Tensor& tensor);
   // The same for a rank that has to take part and has no tensor.
   std::shared_ptr<plugin::Device> open();
   // Null before the first use.
@@ -38,6 +39,8 @@ class DevicePlan {
   void abandon() noexcept;
 
  private:
+  std::shared_ptr<plugin::Device> open(int32_t ordinal);
+
   const std::string type_;
   const std::shared_ptr<plugin::Backend> table_;
   const int32_t ordinal_;

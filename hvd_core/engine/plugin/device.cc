@@ -142,6 +142,14 @@ int32_t Device::count(const Backend& backend) noexcept {
   return n;
 }
 
+int32_t Device::owner(const Backend& backend, const void* data) noexcept {
+  const hvd_device_api* const api = backend.device_api();
+  hvd_error ignored = empty_error();
+  int32_t kind = HVD_MEM_HOST, ordinal = -1;
+  if (!HVD_HAS(api, hvd_device_api, mem_query) || api->mem_query(data, &kind, &ordinal, &ignored) != HVD_OK) return -1;
+  return kind == HVD_MEM_HOST ? -1 : ordinal;
+}
+
 Device::~Device() {
   if (abandoned() || !device_) return;
   hvd_error ignored = empty_error();

@@ -86,6 +86,8 @@ class Device : public std::enable_shared_from_this<Device> {
   static std::shared_ptr<Device> open(std::shared_ptr<Backend> backend, int32_t ordinal);
   // How many the backend sees; 0 where it cannot tell, which opening one explains.
   static int32_t count(const Backend& backend) noexcept;
+  // The number of the device whose memory `data` is; -1 where the backend cannot tell.
+  static int32_t owner(const Backend& backend, const void* data) noexcept;
   // Waits a moment for what is under way, then closes; what a device that goes on might still use is kept.
   ~Device();
   Device(const Device&) = delete;

@@ -27,7 +27,7 @@ struct Tensor {
   int32_t dtype = 0;  // HVD_*
   std::vector<int64_t> shape;
   std::string device_type = "cpu";
-  int32_t device_id = 0;
+  int32_t device_id = 0;  // negative: that whose memory `data` is
   // On a device: the native stream whose work so far has to be done before the data are read. Without one they are.
   bool has_stream = false;
   void* stream = nullptr;

@@ -47,7 +47,7 @@ typedef struct hvd_fe_tensor {
   int32_t ndim;
   int32_t dtype;           /* HVD_* of backend_abi.h */
   const char* device_type; /* NULL: host memory */
-  int32_t device_id;
+  int32_t device_id; /* the backend's number of it; negative where that is not known: it is asked whose memory it is */
   int32_t has_stream;
   void* stream; /* native: what it has been given so far makes the data; what it is given after done() comes after */
 } hvd_fe_tensor;
