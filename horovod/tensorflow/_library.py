@@ -123,8 +123,10 @@ def register_devices() -> None:
             if how == -1:
                 raise RuntimeError(library.hvd_tf_problems().decode())
             if how == 0:
-                _log.info(
-                    "horovod: no backend works on memory of TensorFlow's %s devices here; their tensors are copied to "
-                    "host memory for each operation.",
+                # Once for the job: all ranks have agreed on the same backends.
+                _log.log(
+                    logging.WARNING if runtime().rank() == 0 else logging.INFO,
+                    "horovod: no backend works on memory of TensorFlow's %s devices in this job; TensorFlow copies "
+                    "their tensors to host memory and back for each operation.",
                     kind,
                 )

@@ -121,7 +121,9 @@ class Execution {
     if (kernel_.slot == 0) return true;
     const Device& device = device_in(kernel_.slot);
     view.device_type = device.type.c_str();
-    view.device_id = tf::GetDeviceId(context_);
+    // TensorFlow cannot say: TF_GetDeviceId gives the vendor's number in 2.15 and the number among the visible devices
+    // in 2.21. The memory can.
+    view.device_id = -1;
     view.has_stream = 1;
     view.stream = index > 0 ? views_[0].stream : stream_of(device, context_, status_);
     return status_.ok();

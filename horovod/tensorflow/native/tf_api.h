@@ -90,7 +90,6 @@ enum Code {
   X(int, NumDims, (const TF_Tensor*))                                                                                 \
   X(int64_t, Dim, (const TF_Tensor*, int))                                                                            \
   X(void*, TensorData, (const TF_Tensor*))                                                                            \
-  X(int, GetDeviceId, (TF_OpKernelContext*))                                                                          \
   X(void*, GetStream, (TF_OpKernelContext*, TF_Status*))
 
 #define X(result, name, arguments) extern result(*name) arguments;
