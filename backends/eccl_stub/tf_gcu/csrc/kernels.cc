@@ -1,10 +1,13 @@
-// Ordinary kernels, so that something makes tensors on the device and uses them: AddV2, Sub, Mul and MatMul of floats,
-// done by "kernels" of the simulator on the stream of the context. A call returns when the work is in the queue, and
-// TF_GCU_JITTER_US makes each piece late by up to so many microseconds, so that whoever does not wait is found out.
+// Ordinary kernels, so that something makes tensors on the device and uses them: AddV2, Sub, Mul, Square and MatMul of
+// floats, done by "kernels" of the simulator on the stream of the context. A call returns when the work is in the
+// queue, and TF_GCU_JITTER_US makes each piece late by up to so many microseconds, so that whoever does not wait is
+// found out.
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdlib>
 #include <memory>
+#include <mutex>
 #include <random>
 #include <string>
 #include <thread>
@@ -19,7 +22,25 @@ namespace {
 
 std::atomic<int> g_queued{0};  // launched, and not done
 
+// Shut while a test holds the device back.
+struct Gate {
+  std::mutex mutex;
+  std::condition_variable opened;
+  bool shut = false;
+
+  void pass() {
+    std::unique_lock lock(mutex);
+    opened.wait(lock, [this] { return !shut; });
+  }
+};
+
+Gate& gate() {
+  static auto* only = new Gate;  // streams' threads outlive static objects
+  return *only;
+}
+
 void be_late() {
+  gate().pass();
   static const int most = [] {
     const char* text = std::getenv("TF_GCU_JITTER_US");
     return text == nullptr ? 0 : std::atoi(text);
@@ -163,6 +184,18 @@ struct Multiply {
   }
 };
 
+// What TensorFlow's optimizer makes of a product of a tensor with itself.
+template <class T>
+void square(void*, TF_OpKernelContext* context) {
+  Status status;
+  auto work = std::make_unique<Elementwise<T, Multiply>>();
+  work->a = work->b = input(context, 0, status);
+  if (status.ok()) work->c = output(context, type_of<T>(), sizeof(T), work->a.shape, status);
+  const Array result = work->c;
+  if (status.ok() && result.count() != 0) launch(context, result, std::move(work), status);
+  if (!status.ok()) tensorflow().TF_OpKernelContext_Failure(context, status);
+}
+
 // --------------------------------------------------------------------------------------------------- matrices
 
 struct Transposed {
@@ -237,7 +270,7 @@ template <class T>
 int add_kernels() {
   return add_kernel("AddV2", type_of<T>(), &elementwise<T, Add>) +
          add_kernel("Sub", type_of<T>(), &elementwise<T, Subtract>) +
-         add_kernel("Mul", type_of<T>(), &elementwise<T, Multiply>) +
+         add_kernel("Mul", type_of<T>(), &elementwise<T, Multiply>) + add_kernel("Square", type_of<T>(), &square<T>) +
          add_kernel("MatMul", type_of<T>(), &multiply_matrices<T>, &create_matmul,
                     [](void* flags) { delete static_cast<Transposed*>(flags); });
 }
@@ -245,6 +278,12 @@ int add_kernels() {
 }  // namespace
 
 int queued_kernels() { return g_queued; }
+
+void hold_kernels(bool hold) {
+  const std::lock_guard lock(gate().mutex);
+  gate().shut = hold;
+  gate().opened.notify_all();
+}
 
 int register_kernels() { return add_kernels<float>() + add_kernels<double>(); }
 

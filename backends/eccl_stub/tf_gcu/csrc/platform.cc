@@ -136,6 +136,8 @@ TF_GCU_EXPORT int tf_gcu_refused_kernels() { return tf_gcu::g_refused_kernels; }
 // Kernels that were launched and are not done.
 TF_GCU_EXPORT int tf_gcu_queued_kernels() { return tf_gcu::queued_kernels(); }
 
+TF_GCU_EXPORT void tf_gcu_hold_kernels(int hold) { tf_gcu::hold_kernels(hold != 0); }
+
 // calls[4] and bytes[4], by topsMemcpyKind. Nonzero: failed.
 TF_GCU_EXPORT int tf_gcu_traffic(uint64_t* calls_and_bytes) {
   topsSimTraffic_t traffic = {};

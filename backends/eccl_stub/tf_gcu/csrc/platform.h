@@ -18,4 +18,7 @@ int register_kernels();
 // How many kernels were launched and are not done.
 int queued_kernels();
 
+// While held, kernels wait where they are in their streams.
+void hold_kernels(bool hold);
+
 }  // namespace tf_gcu

@@ -5,10 +5,12 @@ in the folder ``tensorflow-plugins`` of site-packages, and ``import tensorflow``
 file that the communication backend eccl_stub uses: two instances of it would not know each other's streams.
 """
 
+import contextlib
 import ctypes
 import importlib.util
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -95,3 +97,20 @@ def queued_kernels() -> int:
     if _extension is None:
         raise RuntimeError("tf_gcu: load() was not called")
     return _extension.tf_gcu_queued_kernels()
+
+
+@contextlib.contextmanager
+def held(seconds: float = 20.0) -> Iterator[None]:
+    """Within the block kernels of ours do not run, nor what stands behind them in their streams. Who waits for them in
+    the block is released after `seconds`. RuntimeError before load()."""
+    if _extension is None:
+        raise RuntimeError("tf_gcu: load() was not called")
+    release = threading.Timer(seconds, _extension.tf_gcu_hold_kernels, [0])
+    release.daemon = True
+    _extension.tf_gcu_hold_kernels(1)
+    release.start()
+    try:
+        yield
+    finally:
+        release.cancel()
+        _extension.tf_gcu_hold_kernels(0)
