@@ -1,0 +1,287 @@
+"""Checks of horovod.tensorflow on tensors of a device, run on every rank. Who serves the device differs from job to job
+(HVD_TEST_SERVED); what the operations give does not. The device's streams are late (TOPS_SIM_DELAY_US,
+TF_GCU_JITTER_US): whoever does not wait for the right one gets other numbers."""
+
+import contextlib
+import os
+
+import numpy as np
+import tensorflow as tf
+import tf_gcu
+
+import horovod.tensorflow as hvd
+from horovod.tensorflow import mpi_ops
+from tf_device_under_test import DEVICE, NEXT_DEVICE, ORDINAL, data, on_device, same
+
+SERVED = os.environ["HVD_TEST_SERVED"]  # NATIVE, STAGED by the engine, or HOST: by TensorFlow
+ME, SIZE = hvd.rank(), hvd.size()
+RANKS = range(SIZE)
+REDUCIBLE = ["uint8", "int8", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
+MOVABLE = REDUCIBLE + ["uint16", "int16", "bool"]
+COMBINE = {
+    hvd.Sum: lambda parts: parts.sum(0),
+    hvd.Min: lambda parts: parts.min(0),
+    hvd.Max: lambda parts: parts.max(0),
+    hvd.Product: lambda parts: parts.prod(0),
+}
+
+
+@contextlib.contextmanager
+def raises(kind, *fragments):
+    try:
+        yield
+    except kind as error:
+        for fragment in fragments:
+            assert fragment in str(error), f"{fragment!r} is not in {str(error)!r}"
+    else:
+        raise AssertionError(f"no {kind.__name__} was raised")
+
+
+def everyones(shape, dtype, seed=0):
+    return np.stack([data(r, shape, dtype, seed).astype(np.float64) for r in RANKS])
+
+
+def mine(shape, dtype, seed=0):
+    return on_device(data(ME, shape, dtype, seed))
+
+
+def ways(function):
+    """The function at once and traced, on the device."""
+
+    def placed(*args):
+        with tf.device(DEVICE):
+            return function(*args)
+
+    return ("eager", placed), ("function", tf.function(placed))
+
+
+def still_works():
+    with tf.device(DEVICE):
+        total = mpi_ops._allreduce(on_device(np.ones(3, np.float32)), op=hvd.Sum)
+    same(total, [SIZE] * 3, "afterwards")
+
+
+def check_who_serves_says_so():
+    still_works()
+    from hvd_core.runtime import engine
+
+    rows = [row for row in engine().backend_info() if row.get("device_type") == "gcu"]
+    if SERVED == "HOST":
+        assert not rows
+        return
+    (row,) = rows
+    assert row["name"] == "eccl_stub" and row["ordinal"] == ORDINAL, row
+    found = {(how["collective"], how["dtype"], how["op"]): how["served"] for how in row["served"]}
+    assert found["allreduce", "float32", "Sum"] == SERVED, row["served"]
+
+
+def check_allreduce_every_type_and_op():
+    for way, reduce in ways(lambda t, op: mpi_ops._allreduce(t, op=op, name="all")):
+        for dtype in REDUCIBLE:
+            for op, combine in COMBINE.items():
+                for shape in [(), (0,), (5, 7)] if way == "eager" else [(5, 7)]:
+                    what = f"{way} {dtype} op {op} {shape}"
+                    tensor = mine(shape, dtype)
+                    same(reduce(tensor, op), combine(everyones(shape, dtype)), what)
+                    same(tensor, data(ME, shape, dtype), f"{what}: the input")
+
+
+def check_factors_and_averages():
+    def both(tensor):
+        scaled = mpi_ops._allreduce(
+            tensor, op=hvd.Sum, prescale_factor=0.5, postscale_factor=4.0, name="scaled"
+        )
+        return scaled, mpi_ops._allreduce(tensor, op=hvd.Average, name="mean")
+
+    for way, run in ways(both):
+        scaled, mean = run(mine((9,), "float32"))
+        same(scaled, 2.0 * everyones((9,), "float32").sum(0), way)
+        same(mean, everyones((9,), "float32").sum(0) / SIZE, way)
+
+
+def check_broadcast():
+    for way, run in ways(lambda t, root: hvd.broadcast(t, root, name="cast")):
+        for dtype in MOVABLE if way == "eager" else ["float32", "int64"]:
+            for root in RANKS:
+                same(run(mine((4, 3), dtype), root), data(root, (4, 3), dtype), f"{way} {dtype} from {root}")
+
+
+def check_allgather_of_different_lengths():
+    for way, run in ways(lambda t: hvd.allgather(t, name="gather")):
+        for dtype in MOVABLE if way == "eager" else ["float32", "bool"]:
+            for lengths in ([r + 1 for r in RANKS], [2 * r for r in RANKS], [0 for _ in RANKS]):
+                wanted = np.concatenate([data(r, (lengths[r], 3), dtype) for r in RANKS])
+                same(run(mine((lengths[ME], 3), dtype)), wanted, f"{way} {dtype} {lengths}")
+
+
+def check_alltoall():
+    def exchange(tensor, splits):
+        return hvd.alltoall(tensor, splits, name="exchange")
+
+    for way, run in ways(exchange):
+        for dtype in ("float32", "int64", "bool"):
+            for pattern in ([[r + 1 for r in RANKS] for _ in RANKS], [[0] * SIZE for _ in RANKS]):
+                with tf.device("/device:CPU:0"):
+                    splits = tf.constant(pattern[ME], tf.int32)
+                rows = sum(pattern[ME])
+                output, received = run(mine((rows, 3), dtype), splits)
+                wanted = []
+                for r in RANKS:
+                    start = sum(pattern[r][:ME])
+                    wanted.append(data(r, (sum(pattern[r]), 3), dtype)[start : start + pattern[r][ME]])
+                same(output, np.concatenate(wanted), f"{way} {dtype} {pattern}")
+                assert received.numpy().tolist() == [pattern[r][ME] for r in RANKS]
+
+
+def check_reducescatter():
+    rows = 2 * SIZE + 1  # rank 0 gets one more
+    begin = 2 * ME + (ME > 0)
+    own = slice(begin, begin + 2 + (ME == 0))
+    for way, run in ways(lambda t, op: mpi_ops._reducescatter(t, op=op, name="scatter")):
+        for dtype in ("float32", "float16", "int32"):
+            for op in (hvd.Sum, hvd.Max):
+                wanted = COMBINE[op](everyones((rows, 3), dtype))[own]
+                same(run(mine((rows, 3), dtype), op), wanted, f"{way} {dtype} {op}")
+
+
+def check_groups():
+    shapes, dtypes = [(3,), (0,), (2 * SIZE, 5)], ["float32", "float32", "float16"]
+
+    def together(tensors):
+        sums = mpi_ops._grouped_allreduce(tensors, op=hvd.Sum, name="group")
+        rows = hvd.grouped_allgather(tensors, name="rows")
+        parts = mpi_ops._grouped_reducescatter(tensors[2:], op=hvd.Sum, name="parts")
+        return sums, rows, parts
+
+    for way, run in ways(together):
+        sums, rows, parts = run(
+            [mine(shape, dtype, i) for i, (shape, dtype) in enumerate(zip(shapes, dtypes))]
+        )
+        for i, (shape, dtype) in enumerate(zip(shapes, dtypes)):
+            same(sums[i], everyones(shape, dtype, i).sum(0), f"{way} sum {i}")
+            same(rows[i], np.concatenate([data(r, shape, dtype, i) for r in RANKS]), f"{way} rows {i}")
+        own = everyones(shapes[2], dtypes[2], 2).sum(0)[2 * ME : 2 * ME + 2]
+        same(parts[0], own, f"{way} parts")
+
+
+def check_nothing_passes_through_host_memory():
+    shape = (2 * SIZE, 8)
+
+    def everything(tensor):
+        return [
+            mpi_ops._allreduce(tensor, op=hvd.Sum, name="h.reduce"),
+            hvd.broadcast(tensor, SIZE - 1, name="h.cast"),
+            hvd.allgather(tensor, name="h.gather"),
+            hvd.alltoall(tensor, name="h.exchange"),
+            mpi_ops._reducescatter(tensor, op=hvd.Sum, name="h.scatter"),
+            *mpi_ops._grouped_allreduce([tensor, tensor], op=hvd.Max, name="h.group"),
+        ]
+
+    parts = [data(r, shape, "float32") for r in RANKS]
+    own = slice(2 * ME, 2 * ME + 2)
+    wanted = [sum(parts), parts[-1], np.concatenate(parts), np.concatenate([p[own] for p in parts])]
+    wanted += [sum(parts)[own], np.max(parts, 0), np.max(parts, 0)]
+    for way, run in ways(everything):
+        tensor = mine(shape, "float32")
+        run(tensor)  # traced, and whatever happens once
+        before = tf_gcu.traffic()
+        results = run(tensor)
+        after = tf_gcu.traffic()
+        through_host = (after.to_host - before.to_host, after.to_device - before.to_device)
+        if SERVED == "NATIVE":
+            assert through_host == (0, 0), f"{way}: {before} -> {after}"
+        else:
+            assert sum(through_host) >= 6, f"the count sees nothing. {way}: {before} -> {after}"
+        for i, (result, values) in enumerate(zip(results, wanted)):
+            same(result, values, f"{way} result {i}")
+
+
+def check_the_host_does_not_wait_for_the_device():
+    if SERVED != "NATIVE":
+        return
+    one = on_device(np.ones(100, np.float32))
+    with tf.device(DEVICE):
+        mpi_ops._allreduce(one, op=hvd.Sum, name="ahead")
+        with tf_gcu.held():
+            made = one + one
+            total = mpi_ops._allreduce(made, op=hvd.Sum, name="ahead")
+            rows = hvd.allgather(made, name="ahead")
+            used = total - made
+            assert tf_gcu.queued_kernels() == 2, "an operation was not done before its input"
+    same(used, [2 * SIZE - 2] * 100)
+    same(rows, [2] * 100 * SIZE)
+
+
+def check_variables():
+    with tf.device(DEVICE):
+        variables = [tf.Variable(data(ME, (3, i + 1), "float32", i)) for i in range(3)]
+    hvd.broadcast_(variables, SIZE - 1, name="variables")
+    for i, variable in enumerate(variables):
+        assert variable.device.endswith(DEVICE)
+        np.testing.assert_array_equal(variable.numpy(), data(SIZE - 1, (3, i + 1), "float32", i))
+
+
+def check_gradients():
+    for name, operation, factor in (
+        ("reduce", lambda t: mpi_ops._allreduce(t, op=hvd.Sum, name="g.reduce"), SIZE),
+        ("gather", lambda t: hvd.allgather(t, name="g.gather"), 1),
+        ("cast", lambda t: hvd.broadcast(t, 0, name="g.cast"), 1 if ME == 0 else 0),
+    ):
+
+        def gradient(tensor, operation=operation):
+            with tf.GradientTape() as tape:
+                tape.watch(tensor)
+                result = operation(tensor)
+                loss = result * result
+            return result, tape.gradient(loss, tensor)
+
+        for way, run in ways(gradient):
+            tensor = on_device(np.full((3, 2), ME + 1.0, np.float32))
+            _, found = run(tensor)
+            # Each rank's loss is the sum of squares of its result. What is gathered or broadcast has a mean gradient.
+            wanted = {"reduce": 2.0 * sum(r + 1 for r in RANKS), "gather": 2.0 * (ME + 1), "cast": 2.0}[name]
+            np.testing.assert_allclose(
+                found.numpy(), np.full((3, 2), wanted * factor), err_msg=f"{way} {name}"
+            )
+
+
+def check_graphs_and_sessions():
+    with tf.Graph().as_default(), tf.device(DEVICE):
+        fed = tf.compat.v1.placeholder(tf.float32, [4])
+        held = tf.identity(fed)
+        total = mpi_ops._allreduce(held * held, op=hvd.Sum, name="session")
+        result = total + held
+        with tf.compat.v1.Session() as session:
+            for i in range(5):
+                found = session.run(result, {fed: np.full(4, ME + i, np.float32)})
+                assert (found == sum((r + i) ** 2 for r in RANKS) + ME + i).all(), found
+
+
+def check_host_and_device_side_by_side():
+    def both(here, there):
+        with tf.device("/device:CPU:0"):
+            first = mpi_ops._allreduce(there, op=hvd.Sum, name="side.host")
+        return mpi_ops._allreduce(here, op=hvd.Sum, name="side.device"), first
+
+    with tf.device("/device:CPU:0"):
+        there = tf.constant(data(ME, (10,), "float32", 1))
+    for way, run in ways(both):
+        here, first = run(mine((10,), "float32"), there)
+        same(here, everyones((10,), "float32").sum(0), way)
+        np.testing.assert_array_equal(first.numpy(), everyones((10,), "float32", 1).sum(0))
+        assert first.device.endswith("CPU:0") or way == "function", first.device
+
+
+def check_mistakes():
+    with tf.device(DEVICE), raises(tf.errors.OpError, "shape"):
+        mpi_ops._allreduce(on_device(np.ones(2 + ME, np.float32)), op=hvd.Sum, name="shapes")
+    still_works()
+    function = tf.function(lambda t: mpi_ops._allreduce(t, op=hvd.Sum, name="types"))
+    with tf.device(DEVICE), raises(tf.errors.OpError, "type"):
+        function(on_device(np.ones(2, [np.float32, np.float64][ME % 2])))
+    still_works()
+    if SERVED != "HOST":
+        with tf.device(NEXT_DEVICE), raises(tf.errors.InvalidArgumentError, f"gcu device {ORDINAL + 1}"):
+            tensor = on_device(np.ones(2, np.float32), where=NEXT_DEVICE)
+            mpi_ops._allreduce(tensor, op=hvd.Sum, name="another device")
+        still_works()

@@ -1,0 +1,119 @@
+"""Producer, collective and consumer on a device whose kernels are late, over and over, on every rank: nothing waits on
+the host in between, memory is given back at once and used again, and one wrong order is one wrong number.
+
+How often: HVD_TEST_TURNS.
+"""
+
+import os
+import random
+
+import numpy as np
+import tensorflow as tf
+
+import horovod.tensorflow as hvd
+from horovod.tensorflow import mpi_ops
+from tf_device_under_test import DEVICE, on_device, same
+
+TURNS = int(os.environ.get("HVD_TEST_TURNS", "30"))
+ME, SIZE = hvd.rank(), hvd.size()
+RANKS = range(SIZE)
+SUM_OF_RANKS = SIZE * (SIZE - 1) // 2
+COUNTS = [1, 17, 1000, 40_000]
+
+
+def number(value):
+    return on_device(np.float32(value))
+
+
+def check_at_once():
+    """Each turn's numbers are other ones, so that what an earlier one has left in the memory is wrong."""
+    chance = random.Random(7)  # the same on all ranks
+    zeros = [on_device(np.zeros(n, np.float32)) for n in COUNTS]
+    mine, size = number(ME), number(SIZE)
+    waiting = []
+    with tf.device(DEVICE):
+        for turn in range(4 * TURNS):
+            zero, now = zeros[chance.randrange(len(zeros))], number(turn % 1000)
+            made = (zero + now) * size + mine
+            total = mpi_ops._allreduce(made, op=hvd.Sum, name=f"once.{turn % 7}")
+            used = total - made * size
+            del made, total
+            rubbish = zero - number(1e9)  # wants the memory that has just become free
+            del rubbish
+            # The same number on all ranks, made of different ones: minus SIZE times this rank's own.
+            waiting.append((used, SUM_OF_RANKS - SIZE * ME))
+            if len(waiting) > 20:
+                for used, wanted in waiting:
+                    same(used, np.full(used.shape, wanted), f"turn {turn}")
+                waiting.clear()
+
+
+def chains(step, zeros, mine, size):
+    """Many operations of all kinds that depend on the step and not on each other, each between late kernels."""
+    results = []
+    for i, zero in enumerate(zeros):
+        made = (zero + step) * size + mine
+        total = mpi_ops._allreduce(made, op=hvd.Sum, name=f"chain.reduce.{i}")
+        again = mpi_ops._allreduce(total - made, op=hvd.Sum, name=f"chain.again.{i}")
+        cast = hvd.broadcast(made * made, SIZE - 1, name=f"chain.cast.{i}")
+        rows = hvd.allgather(made + size, name=f"chain.gather.{i}")
+        group = mpi_ops._grouped_allreduce([made, made + made], op=hvd.Max, name=f"chain.group.{i}")
+        results.append([again + zero, cast - made, rows * size, group[0] + group[1]])
+    return results
+
+
+def chains_wanted(step, count):
+    """What chains() gives on this rank, in float64."""
+    made = [SIZE * step + r for r in RANKS]
+    total = sum(made)
+    again = sum(total - m for m in made)
+    rows = np.repeat([SIZE * (m + SIZE) for m in made], count)
+    single = [again, made[-1] ** 2 - made[ME], 3 * max(made)]
+    first, second, third = (np.full(count, value) for value in single)
+    return [first, second, rows, third]
+
+
+def check_functions():
+    counts = [1, 17, 1000]
+    zeros = [on_device(np.zeros(n, np.float32)) for n in counts]
+    mine, size = number(ME), number(SIZE)
+
+    @tf.function
+    def run(step, zeros):
+        with tf.device(DEVICE):
+            return chains(step, zeros, mine, size)
+
+    late = []
+    for turn in range(TURNS):
+        late.append((turn % 1000, run(number(turn % 1000), zeros)))
+        if len(late) > 3 or turn == TURNS - 1:
+            for step, results in late:
+                for count, found in zip(counts, results):
+                    for i, (tensor, wanted) in enumerate(zip(found, chains_wanted(step, count))):
+                        same(tensor, wanted, f"step {step}, {count} elements, result {i}")
+            late.clear()
+
+
+def check_a_model_trains_as_in_one_process():
+    """Gradients of a product of matrices, reduced on the device, and applied to variables there."""
+    chance = np.random.default_rng(5)
+    inputs, weights = chance.standard_normal((SIZE * 8, 6)), chance.standard_normal((6, 2))
+    targets = inputs @ chance.standard_normal((6, 2))
+    own = slice(8 * ME, 8 * ME + 8)
+    with tf.device(DEVICE):
+        variable = tf.Variable(tf.identity(tf.constant(weights * (ME + 1))))
+    hvd.broadcast_([variable], 0, name="model")
+    x, y = on_device(inputs[own]), on_device(targets[own])
+    rate = on_device(np.float64(0.02))
+
+    @tf.function
+    def step(x, y):
+        with tf.device(DEVICE):
+            gradient = tf.matmul(x, tf.matmul(x, variable.read_value()) - y, transpose_a=True)
+            mean = mpi_ops._allreduce(gradient, op=hvd.Average, name="model.gradient")
+            variable.assign(variable.read_value() - mean * rate)
+
+    for _ in range(20):
+        step(x, y)
+        weights = weights - 0.02 / SIZE * inputs.T @ (inputs @ weights - targets)
+    np.testing.assert_allclose(variable.numpy(), weights, rtol=1e-9, atol=1e-12)

@@ -1,0 +1,105 @@
+"""horovod.tensorflow on tensors of a device: the simulated `GCU` of backends/eccl_stub, whose streams are late.
+
+The checks are in ranks_tf_device_*.py; one job for each way to serve the device, started when the first test needs it.
+The device itself (tf_gcu) and the backend are installed by `make test`.
+"""
+
+import functools
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tf_launch import Report, checks_of
+
+HERE = Path(__file__).resolve().parent
+PLUGIN = HERE.parents[1] / "backends" / "eccl_stub" / "tf_gcu"
+
+# Late enough that who does not wait reads what was there before; short enough for thousands of operations.
+LATE = {"TOPS_SIM_DELAY_US": "50", "TF_GCU_JITTER_US": "200"}
+OPS, STRESS = "ranks_tf_device_ops", "ranks_tf_device_stress"
+JOBS = {
+    "alone": (["ranks_tf_device_alone"], 1, {**LATE, "TOPS_SIM_DELAY_US": "2000"}),
+    "eccl_stub": ([OPS, STRESS], 2, {**LATE, "HOROVOD_BACKEND": "eccl_stub", "HVD_TEST_SERVED": "NATIVE"}),
+    # Only the backend's device table is used: the operations are those of the backend for host memory.
+    "staged": ([OPS], 2, {**LATE, "HOROVOD_BACKEND": "gcu=shm", "HVD_TEST_SERVED": "STAGED"}),
+    # A device that nobody serves: TensorFlow copies.
+    "no_backend": ([OPS], 2, {**LATE, "HOROVOD_BACKEND": "shm", "HVD_TEST_SERVED": "HOST"}),
+}
+CASES = [
+    (job, module, check)
+    for job, (modules, _, _) in JOBS.items()
+    for module in modules
+    for check in checks_of(module)
+]
+
+
+def installed(*packages):
+    missing = [name for name in packages if importlib.util.find_spec(name) is None]
+    if missing:
+        pytest.skip(
+            f"{', '.join(missing)} not installed: `make test` installs TensorFlow, the backend and its device"
+        )
+
+
+@functools.cache
+def report(job):
+    installed("tensorflow", "tf_gcu", "hvd_backend_eccl_stub")
+    modules, ranks, env = JOBS[job]
+    return Report(modules, ranks, env, timeout=200)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(("job", "module", "check"), CASES, ids=[f"{job}-{check}" for job, _, check in CASES])
+def test_check(job, module, check):
+    report(job).verify(module, check)
+
+
+def test_who_copies_says_so():
+    for job, times in (("no_backend", 1), ("staged", 0)):
+        said = report(job).outputs[OPS]
+        assert said.count("no backend works on memory of TensorFlow's GCU devices") == times, said[-2000:]
+
+
+def test_declarations_are_tensorflows():
+    installed("tensorflow")
+    include = Path(importlib.util.find_spec("tensorflow").submodule_search_locations[0]) / "include"
+    command = [
+        "c++",
+        "-std=c++17",
+        "-fsyntax-only",
+        "-I",
+        include,
+        "-I",
+        PLUGIN / "csrc",
+        HERE / "tf_abi_check.cc",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+TOO_LATE = """
+import os, sys
+import tensorflow as tf, tf_gcu
+
+def refused():
+    try:
+        tf_gcu.load()
+    except RuntimeError as error:
+        return str(error)
+    raise AssertionError("loaded")
+
+os.environ[tf_gcu.LIBRARY_VARIABLE] = "/nowhere/libeccl.so"
+assert "/nowhere/libeccl.so cannot be used" in refused()
+del os.environ[tf_gcu.LIBRARY_VARIABLE]
+tf.ones(1)
+assert "has used its devices already" in refused()
+"""
+
+
+def test_a_device_that_cannot_be_loaded_says_why():
+    installed("tensorflow", "tf_gcu", "hvd_backend_eccl_stub")
+    done = subprocess.run([sys.executable, "-c", TOO_LATE], capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stderr[-3000:]
