@@ -17,8 +17,21 @@ from hvd_core import numpy_face, runtime
 
 
 class BroadcastGlobalVariables:
-    """Gives all ranks the root's variables, once, at the end of the first batch: by then a model and its optimizer are
-    built for certain. What the first batch has changed is overwritten with what it has changed at the root."""
+    """Gives all ranks the weights of the root's model, and the variables of its optimizer, at the end of the first batch.
+
+    By then both are built for certain. What the batch has changed is overwritten with what it has changed at the root.
+
+    What is random in a model begins differently on each rank; after this all are the same. Also needed where a
+    checkpoint has been loaded on one rank only.
+
+    Args:
+        root_rank: the rank whose values are sent.
+        device: accepted for compatibility; not used.
+        local_variables: variables that each rank keeps, as register_local_var(variable) says too.
+
+    Raises:
+        ValueError: `local_variables` are no variables.
+    """
 
     _hvd_keras: ModuleType
 
@@ -49,8 +62,15 @@ class BroadcastGlobalVariables:
 
 
 class MetricAverage:
-    """Replaces the metrics in `logs` by their averages over the ranks at the end of each epoch. Stands before callbacks
-    that use metrics: checkpoints, early stopping, reduction of the learning rate."""
+    """Averages the metrics of an epoch over the ranks. Comes before callbacks that use them: checkpoints, early stopping,
+    ReduceLROnPlateau, TensorBoard.
+
+    Args:
+        device: accepted for compatibility; not used.
+
+    Raises:
+        ValueError: at the end of an epoch, on all ranks: the ranks have different metrics.
+    """
 
     # Keras 2 hands copies of `logs` to callbacks that do not say so, so that others would not see the averages.
     _supports_tf_logs = True
@@ -75,7 +95,21 @@ class MetricAverage:
 
 
 class LearningRateSchedule:
-    """Multiplies the initial learning rate by a factor from `start_epoch` on, until before `end_epoch`."""
+    """Sets the learning rate to `initial_lr` times a factor, in epochs from `start_epoch` to before `end_epoch`.
+
+    Args:
+        initial_lr: the learning rate to multiply, usually that of one process times hvd.size().
+        multiplier: a number m, for the factor m ** (epoch - start_epoch), or a function of the epoch. With
+            staircase=False the function gets fractions of epochs.
+        start_epoch, end_epoch: counted from 0; None is the end of training.
+        staircase: change at the beginning of epochs only, rather than with each batch.
+        momentum_correction: scale the velocities of SGD and RMSprop with momentum along with the learning rate.
+        steps_per_epoch: number of batches of an epoch. Needed with staircase=False where Keras does not know it.
+
+    Raises:
+        ValueError: `initial_lr` is None, or the number of steps is not known when training begins.
+        TypeError: in training: the optimizer has a LearningRateSchedule of Keras.
+    """
 
     _hvd_keras: ModuleType
 
@@ -149,9 +183,19 @@ class LearningRateSchedule:
 
 
 class LearningRateWarmup(LearningRateSchedule):
-    """Raises the learning rate from initial_lr / size() to initial_lr, batch by batch over `warmup_epochs`.
+    """Raises the learning rate with every batch from `initial_lr` / hvd.size() to `initial_lr` over some epochs.
 
-    In epoch e, as a fraction counted at the end of the batch, the factor is (1 + e * (size - 1) / warmup_epochs) / size.
+    Large batches train badly at first with the learning rate that suits them later. In epoch e, as a fraction counted at
+    the end of the batch, the factor is (1 + e * (size - 1) / warmup_epochs) / size.
+
+    Args:
+        initial_lr: the learning rate to reach, usually that of one process times hvd.size().
+        warmup_epochs: how many epochs it takes.
+        momentum_correction, steps_per_epoch: as in LearningRateScheduleCallback.
+        verbose: 1 prints the learning rate that was reached.
+
+    Raises:
+        ValueError, TypeError: as in LearningRateScheduleCallback.
     """
 
     def __init__(
@@ -185,7 +229,7 @@ class LearningRateWarmup(LearningRateSchedule):
 
 
 class BestModel:
-    """Arguments of Keras' ModelCheckpoint that saves the best model only, to a file that is named later."""
+    """Keras' ModelCheckpoint with save_best_only=True. Where it saves is set later, as attribute `filepath`."""
 
     def __init__(
         self,

@@ -53,21 +53,42 @@ class GradientReducer:
         gradients, variables = list(gradients), list(variables)
         if not self.active():
             return gradients
-        local = {id(self.backend.identity(v)) for v in self._local_variables()}
-        travelling = []
-        for index, variable in enumerate(variables):
-            if id(self.backend.identity(variable)) not in local:
-                travelling.append(index)
-            elif gradients[index] is not None and self.options.scale_local_gradients:
-                gradients[index] = self.backend.scaled(
-                    gradients[index], 1.0 / self.options.process_set.size()
-                )
+        travelling = self._travelling(variables)
+        if self.options.scale_local_gradients:
+            for index in set(range(len(variables))).difference(travelling):
+                if gradients[index] is not None:
+                    gradients[index] = self.backend.scaled(
+                        gradients[index], 1.0 / self.options.process_set.size()
+                    )
         if not travelling:
             return gradients
         reduced = self._reduce([gradients[i] for i in travelling], [variables[i] for i in travelling])
         for index, gradient in zip(travelling, reduced):
             gradients[index] = gradient
         return gradients
+
+    def introduce(self, gradients: Sequence, variables: Sequence) -> None:
+        """Compare with the other ranks what will be reduced, for optimizers that first sum up several passes: a rank that
+        reduces at once would wait for one that does not.
+
+        Raises:
+            ValueError: as reduce().
+        """
+        if self.active():
+            travelling = self._travelling(list(variables))
+            own = [self._kind(gradients[i]) for i in travelling]
+            if travelling:
+                self._plan([variables[i] for i in travelling], own)
+
+    def _travelling(self, variables: list) -> list[int]:
+        """Which of the variables' gradients are reduced."""
+        local = {id(self.backend.identity(v)) for v in self._local_variables()}
+        return [i for i, v in enumerate(variables) if id(self.backend.identity(v)) not in local]
+
+    def _kind(self, gradient: Any) -> int:
+        if gradient is None:
+            return NONE
+        return (not self.options.sparse_as_dense and self.backend.sparse_kind(gradient)) or DENSE
 
     def _local_variables(self) -> list:
         of_layers = (v for layer in self.options.local_layers for v in layer.trainable_weights)
@@ -77,7 +98,7 @@ class GradientReducer:
         backend = self.backend
         if self.options.sparse_as_dense:
             gradients = [backend.dense(g) if backend.sparse_kind(g) else g for g in gradients]
-        own = [NONE if g is None else backend.sparse_kind(g) or DENSE for g in gradients]
+        own = [self._kind(g) for g in gradients]
         plan = self._plan(variables, own)
         kinds = plan.kinds
         if not plan.complete and backend.mode() == "eager":

@@ -40,6 +40,7 @@ class Distribution:
                     "IndexedSlices are not supported when `backward_passes_per_step` > 1 and "
                     f"`sparse_as_dense` is False: {variable.name} has a sparse gradient. Pass sparse_as_dense=True."
                 )
+        self.reducer.introduce(*zip(*pairs))
         self._make_sums([variable for _, variable in pairs])
         present = [i for i, (gradient, _) in enumerate(pairs) if gradient is not None]
         added = [self.sums[i].assign_add(tf.convert_to_tensor(pairs[i][0])) for i in present]

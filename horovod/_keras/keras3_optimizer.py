@@ -28,6 +28,7 @@ class Distribution:
         self.keras, self.options, self.backend = keras, options, backend
         self.reducer = GradientReducer(options, backend)
         self.reduce = backend.untouched(self.reducer.reduce)
+        self._introduce = backend.untouched(self.reducer.introduce)
         self.reduced = False
         self.counter: Any = None
         self.sums: list = []
@@ -51,6 +52,7 @@ class Distribution:
 
     def _aggregate(self, optimizer, gradients, variables, step) -> None:
         ops, passes = self.keras.ops, self.options.backward_passes_per_step
+        self._introduce(gradients, variables)
         self._make_sums(variables)
         if self.backend.mode() != "eager":
             self._seen.clear()

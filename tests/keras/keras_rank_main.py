@@ -34,7 +34,7 @@ def main() -> int:
     folder, *modules = sys.argv[1:]
     with open(Path(folder) / f"{os.environ.get('HOROVOD_RANK', '0')}.jsonl", "w", buffering=1) as report:
         for module in modules:
-            hvd.init()  # each finds an engine that has just begun
+            hvd.init(process_sets="dynamic")  # each finds an engine that has just begun
             run(module, report)
             hvd.shutdown()
     return 0

@@ -1,0 +1,352 @@
+"""Checks of DistributedOptimizer's less common sides: parts that stay local, sets of ranks, sparse and missing gradients,
+mixed precision, training steps and loops of one's own."""
+
+import numpy as np
+
+from keras_support import (
+    KERAS3,
+    ROWS,
+    STEPS,
+    TOLERANCE,
+    TORCH,
+    agree,
+    compiled,
+    data_of,
+    hvd,
+    joined,
+    keras,
+    model_of,
+    modes,
+    numpy_of,
+    raises,
+    same_everywhere,
+    set_weights,
+    train_alone,
+    train_together,
+    weights_of,
+)
+
+optimizers = keras.optimizers
+RANKS = range(hvd.size()) if hvd.is_initialized() else range(1)
+
+
+def sgd():
+    return optimizers.SGD(0.1, momentum=0.9)
+
+
+def check_registered_variables_stay_local():
+    # The first layer's gradients are this rank's own, divided by the number of ranks if so asked.
+    size = hvd.size()
+    x, y = data_of(hvd.rank(), 1)
+    for scaled in (True, False):
+        for partial in (True, False):
+            model = model_of()
+            first = model.layers[0]
+            if partial and hasattr(hvd, "PartialDistributedOptimizer"):
+                optimizer = hvd.PartialDistributedOptimizer(
+                    optimizers.SGD(0.1), local_layers=first, scale_local_gradients=scaled
+                )
+            else:
+                optimizer = hvd.DistributedOptimizer(optimizers.SGD(0.1), scale_local_gradients=scaled)
+                for variable in first.trainable_weights:
+                    optimizer.register_local_var(variable)
+            model.compile(optimizer, "mse", **compiled())
+            model.train_on_batch(x, y)
+            alone, together, before = model_of(), model_of(), model_of()
+            for other, (inputs, targets) in ((alone, (x, y)), (together, joined(range(size), 1))):
+                other.compile(optimizers.SGD(0.1), "mse", **compiled())
+                other.train_on_batch(inputs, targets)
+            found, start = model.get_weights(), before.get_weights()
+            for i, (own, all_) in enumerate(zip(alone.get_weights(), together.get_weights())):
+                factor = 1 / size if scaled else 1.0
+                wanted = start[i] + (own - start[i]) * factor if i < 2 else all_
+                np.testing.assert_allclose(found[i], wanted, rtol=0, atol=TOLERANCE)
+    with raises(ValueError, "local_layers takes a layer"):
+        hvd.PartialDistributedOptimizer(sgd(), local_layers=["dense"])
+
+
+def check_process_sets():
+    if hvd.size() < 2:
+        return
+    # (init() of the job was asked for dynamic sets.)
+    others = hvd.add_process_set(list(range(1, hvd.size())))
+    optimizer = hvd.DistributedOptimizer(sgd(), process_set=others)
+    model = train_together(optimizer)
+    ranks = [0] if hvd.rank() == 0 else others.ranks
+    wanted = train_alone(sgd(), ranks)
+    np.testing.assert_allclose(weights_of(model), weights_of(wanted), rtol=0, atol=TOLERANCE)
+    hvd.remove_process_set(others)
+
+
+def embedding_model(seed=0):
+    model = keras.Sequential(
+        [
+            keras.Input((3,), dtype="int32"),
+            keras.layers.Embedding(7, 4),
+            keras.layers.Flatten(),
+            keras.layers.Dense(3),
+        ]
+    )
+    set_weights(model, seed)
+    return model
+
+
+def words_of(rank):
+    random = np.random.RandomState(7 + rank)
+    return random.randint(0, 5 + rank % 2, (STEPS * ROWS, 3)), random.normal(size=(STEPS * ROWS, 3))
+
+
+def check_gradients_of_embeddings():
+    parts = [words_of(r) for r in range(hvd.size())]
+    x, y = (
+        np.concatenate([p[i].reshape(STEPS, ROWS, 3) for p in parts], axis=1).reshape(-1, 3) for i in (0, 1)
+    )
+    alone = embedding_model()
+    alone.compile(sgd(), "mse", **compiled())
+    alone.fit(x, y, batch_size=ROWS * hvd.size(), shuffle=False, verbose=0)
+    for mode in modes():
+        for dense in (False, True):
+            model = embedding_model()
+            model.compile(
+                hvd.DistributedOptimizer(sgd(), sparse_as_dense=dense), "mse", **{**compiled(), **mode}
+            )
+            model.fit(*words_of(hvd.rank()), batch_size=ROWS, shuffle=False, verbose=0)
+            agree(model, alone)
+    if not TORCH:
+        model = embedding_model()
+        model.compile(hvd.DistributedOptimizer(sgd(), backward_passes_per_step=2), "mse", **compiled())
+        with raises(ValueError, "sparse_as_dense"):
+            model.fit(*words_of(hvd.rank()), batch_size=ROWS, verbose=0)
+
+
+def gradients_and_variables(model, x, y):
+    """(gradients, variables) of one batch, by the backend's own means."""
+    variables = model.trainable_weights
+    if TORCH:
+        model.zero_grad()
+        loss = keras.ops.mean(keras.ops.square(model(x) - keras.ops.convert_to_tensor(y)))
+        loss.backward()
+        return [v.value.grad for v in variables], variables
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.square(model(tf.constant(x)) - tf.constant(y)))
+    return tape.gradient(loss, variables), variables
+
+
+def check_loop_of_ones_own():
+    wanted = train_alone(sgd())
+    x, y = data_of(hvd.rank())
+
+    def loop(wrap):
+        model, optimizer = model_of(), hvd.DistributedOptimizer(sgd())
+
+        @wrap
+        def step(inputs, targets):
+            gradients, variables = gradients_and_variables(model, inputs, targets)
+            optimizer.apply_gradients(zip(gradients, variables))
+
+        for i in range(STEPS):
+            step(x[i * ROWS : (i + 1) * ROWS], y[i * ROWS : (i + 1) * ROWS])
+        return model
+
+    agree(loop(lambda function: function), wanted)
+    if not TORCH:
+        import tensorflow as tf
+
+        # Variables are made in the first call, as Keras' own loops do it.
+        compiled_step = loop(lambda function: lambda *a: tf.function(function, reduce_retracing=True)(*a))
+        agree(compiled_step, wanted)
+
+
+def check_train_step_of_ones_own():
+    class Model(keras.Sequential):
+        def train_step(self, data):
+            gradients, variables = gradients_and_variables(self, *data)
+            self.optimizer.apply_gradients(zip(gradients, variables))
+            return {}
+
+    model = Model(model_of().layers)
+    agree(train_together(hvd.DistributedOptimizer(sgd()), model), train_alone(sgd()))
+
+
+def check_minimize_and_gradients_that_are_asked_for():
+    if KERAS3:
+        return
+    import tensorflow as tf
+
+    wanted = train_alone(sgd())
+    for make in (sgd, lambda: optimizers.legacy.SGD(0.1, momentum=0.9)):
+        model, optimizer = model_of(), hvd.DistributedOptimizer(make())
+        x, y = data_of(hvd.rank())
+        for i in range(STEPS):
+            rows = slice(i * ROWS, (i + 1) * ROWS)
+
+            def loss():
+                return tf.reduce_mean(tf.square(model(tf.constant(x[rows])) - tf.constant(y[rows])))  # noqa: B023
+
+            optimizer.minimize(loss, model.trainable_variables)
+        agree(model, wanted)
+        compute = getattr(optimizer, "compute_gradients", None) or optimizer._compute_gradients
+        pairs = compute(loss, model.trainable_variables)
+        same_everywhere(np.concatenate([g.numpy().ravel() for g, _ in pairs]))
+        optimizer.apply_gradients(pairs)
+        same_everywhere(weights_of(model))
+
+
+def check_legacy_optimizers():
+    if KERAS3:
+        return
+    legacy = optimizers.legacy
+    for make in (lambda: legacy.SGD(0.1, momentum=0.9), lambda: legacy.Adam(0.01, amsgrad=True)):
+        for mode in modes():
+            agree(train_together(hvd.DistributedOptimizer(make()), **mode), train_alone(make()))
+    optimizer = hvd.DistributedOptimizer(legacy.Adam(0.01))
+    assert type(optimizer).__module__ == "horovod._keras"
+
+
+def check_missing_gradients():
+    # A variable that no rank has a gradient of is left alone; one that some rank has is reduced with zeros for the others.
+    model = model_of()
+    optimizer = hvd.DistributedOptimizer(optimizers.SGD(1.0))
+    x, y = data_of(hvd.rank(), 1)
+    start = model.get_weights()
+    last = hvd.size() - 1
+    parts = []
+    for rank in range(hvd.size()):
+        gradients, variables = gradients_and_variables(model, *data_of(rank, 1))
+        parts.append([numpy_of(g.detach() if TORCH else g) for g in gradients])
+    for step in range(2):
+        for v, value in zip(variables, start):
+            v.assign(value)
+        gradients, variables = gradients_and_variables(model, x, y)
+        gradients = list(gradients)
+        gradients[0] = None
+        who = last if step == 0 else 0
+        if hvd.rank() != who:
+            gradients[3] = None
+        optimizer.apply_gradients(zip(gradients, variables))
+        for i, (value, begun) in enumerate(zip(model.get_weights(), start)):
+            mean = sum(part[i] for part in parts) / hvd.size()
+            change = 0 if i == 0 else parts[who][3] / hvd.size() if i == 3 else mean
+            np.testing.assert_allclose(value, begun - change, rtol=0, atol=TOLERANCE)
+
+
+def check_gradients_that_come_and_go():
+    # Which variables have a gradient may change from step to step and differ between ranks, where nothing is compiled.
+    model = model_of()
+    optimizer = hvd.DistributedOptimizer(optimizers.SGD(1.0))
+    variables = model.trainable_weights
+    ops_of = keras.ops.convert_to_tensor if KERAS3 else __import__("tensorflow").constant
+    for step in range(4):
+        start = model.get_weights()
+        ones = [ops_of(np.full(v.shape, hvd.rank() + 1.0)) for v in variables]
+        present = [[(i + step + r) % 3 == 0 for i in range(len(ones))] for r in range(hvd.size())]
+        mine = [g if there else None for g, there in zip(ones, present[hvd.rank()])]
+        optimizer.apply_gradients(zip(mine, variables))
+        for i, (value, begun) in enumerate(zip(model.get_weights(), start)):
+            total = sum(r + 1.0 for r in range(hvd.size()) if present[r][i])
+            np.testing.assert_allclose(value, begun - total / hvd.size(), rtol=0, atol=TOLERANCE)
+
+
+def half_model(seed=0):
+    # In float32, or float16 would be too narrow to compare anything.
+    layers = [
+        keras.Input((6,), dtype="float32"),
+        keras.layers.Dense(8, activation="tanh", dtype="float32"),
+        keras.layers.Dense(3, dtype="float32"),
+    ]
+    model = keras.Sequential(layers)
+    set_weights(model, seed)
+    return model
+
+
+def scaler(inner):
+    name = "LossScaleOptimizer"
+    cls = getattr(optimizers, name, None) or getattr(keras.mixed_precision, name)
+    return cls(inner, **({"initial_scale": 4.0, "dynamic_growth_steps": 3}))
+
+
+def check_scaled_losses():
+    wanted = train_alone(scaler(sgd()), model=half_model())
+    for make in (
+        lambda: scaler(hvd.DistributedOptimizer(sgd())),
+        lambda: hvd.DistributedOptimizer(scaler(sgd())),
+    ):
+        for mode in modes()[:2]:
+            optimizer = make()
+            agree(train_together(optimizer, half_model(), **mode), wanted, 1e-5)
+    assert type(optimizer).__module__ == "horovod._keras"
+    assert "LossScaleOptimizer" in type(optimizer).__name__
+    scale = optimizer.dynamic_scale if KERAS3 else optimizer.loss_scale
+    assert float(numpy_of(scale)) == 8.0
+
+
+def check_an_overflow_on_one_rank_skips_the_step_on_all():
+    for make in (
+        lambda passes: scaler(hvd.DistributedOptimizer(sgd(), backward_passes_per_step=passes)),
+        lambda passes: hvd.DistributedOptimizer(scaler(sgd()), backward_passes_per_step=passes),
+    ):
+        for passes in (1, 2):
+            model = half_model()
+            optimizer = make(passes)
+            model.compile(optimizer, "mse", **compiled())
+            x, y = data_of(hvd.rank(), 1)
+            before = weights_of(model)
+            for step in range(passes):
+                bad = hvd.rank() == hvd.size() - 1 and step == 0
+                model.train_on_batch(x * (np.inf if bad else 1.0), y)
+            np.testing.assert_array_equal(weights_of(model), before)
+            scale = optimizer.dynamic_scale if KERAS3 else optimizer.loss_scale
+            assert float(numpy_of(scale)) == 2.0, "the scale was not lowered on this rank"
+            for _ in range(passes):
+                model.train_on_batch(x, y)
+            assert (weights_of(model) != before).any()
+            same_everywhere(weights_of(model))
+
+
+def check_mixed_precision():
+    policy = keras.mixed_precision
+    before = policy.global_policy() if hasattr(policy, "global_policy") else policy.dtype_policy()
+    (policy.set_global_policy if hasattr(policy, "set_global_policy") else policy.set_dtype_policy)(
+        "mixed_float16"
+    )
+    try:
+        model = model_of()
+        optimizer = hvd.DistributedOptimizer(optimizers.Adam(0.01))
+        model = train_together(optimizer, model)
+        assert "LossScaleOptimizer" in type(model.optimizer).__name__
+        assert np.isfinite(weights_of(model)).all()
+        assert (weights_of(model) != weights_of(model_of())).any()
+        same_everywhere(weights_of(model))
+    finally:
+        (policy.set_global_policy if hasattr(policy, "set_global_policy") else policy.set_dtype_policy)(
+            before
+        )
+
+
+def check_ranks_whose_models_differ():
+    if hvd.size() == 1:
+        return
+    last = hvd.rank() == hvd.size() - 1
+    x, y = data_of(hvd.rank(), 1)
+
+    def one_step(model, **options):
+        model.compile(hvd.DistributedOptimizer(sgd(), **options), "mse", **compiled())
+        model.train_on_batch(x[:, : model.input_shape[-1]], y[:, : model.output_shape[-1]])
+
+    with raises(ValueError, "models or optimizers differ", "variable 4 is", "(8, 3)", "(8, 2)"):
+        one_step(model_of(outputs=2 if last else 3))
+    model = model_of()
+    model.layers[0].trainable = not last
+    with raises(ValueError, "models or optimizers differ", "(6, 8)", "(8, 8)"):
+        one_step(model)
+    longer = model_of()
+    if last:
+        longer = keras.Sequential([*longer.layers, keras.layers.Dense(3)])
+        longer.build((None, 6))
+    with raises(ValueError, "there are 6 trainable variables on rank 0, but 8 on", "(3, 3)"):
+        one_step(longer)
+    with raises(ValueError, "backward_passes_per_step is 1 on rank 0, but 2 on"):
+        one_step(model_of(), backward_passes_per_step=2 if last else 1)
+    one_step(model_of())  # and all goes on
