@@ -115,9 +115,16 @@ def the_keras(keras: ModuleType) -> ModuleType:
     return keras if major_version(keras) < 3 else importlib.import_module("keras")
 
 
+@functools.cache
+def version(keras: ModuleType) -> str:
+    """The version of a Keras. `tf.keras` does not say it everywhere, but the package that it is of does."""
+    told = getattr(keras, "__version__", None)
+    return told or importlib.import_module(keras.Model.__module__.partition(".")[0]).__version__
+
+
 def major_version(keras: ModuleType) -> int:
     """2 or 3."""
-    return int(keras.__version__.partition(".")[0])
+    return int(version(keras).partition(".")[0])
 
 
 @functools.cache

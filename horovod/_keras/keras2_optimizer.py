@@ -11,6 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod._keras.backends import version
 from horovod._keras.distributed import Distributed
 from horovod._keras.gradients import GradientReducer
 
@@ -203,7 +204,7 @@ def methods_for(keras: ModuleType, optimizer: Any) -> type:
     if isinstance(optimizer, keras.optimizers.Optimizer):
         return Keras2Methods
     raise TypeError(
-        f"DistributedOptimizer takes an optimizer of Keras {keras.__version__} (keras.optimizers or "
+        f"DistributedOptimizer takes an optimizer of Keras {version(keras)} (keras.optimizers or "
         f"keras.optimizers.legacy), but found {type(optimizer).__module__}.{type(optimizer).__name__}."
     )
 

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from horovod._keras import keras_patches, saved_names
-from horovod._keras.backends import backend_of, major_version, the_keras
+from horovod._keras.backends import backend_of, major_version, the_keras, version
 from horovod._keras.distributed import Distributed, DistributedScaler
 from horovod._keras.options import Options, checked
 
@@ -58,7 +58,7 @@ def _keras3_methods(keras: ModuleType, optimizer: Any) -> type:
 
     if not isinstance(optimizer, keras.optimizers.Optimizer):
         raise TypeError(
-            f"DistributedOptimizer takes an optimizer of Keras {keras.__version__} (keras.optimizers), but found "
+            f"DistributedOptimizer takes an optimizer of Keras {version(keras)} (keras.optimizers), but found "
             f"{type(optimizer).__module__}.{type(optimizer).__name__}."
         )
     return Keras3Methods

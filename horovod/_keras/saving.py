@@ -31,6 +31,8 @@ def load_model(
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None or isinstance(optimizer, (Distributed, DistributedScaler)):
         return model
+    if _lacks_its_variables(keras, model, optimizer):
+        optimizer = _from_h5(optimizer, model, filepath)
     model.optimizer = create_distributed_optimizer(keras, optimizer, name=None, compression=compression)
     return model
 
@@ -42,3 +44,30 @@ def _optimizer_classes(keras: ModuleType, legacy: bool) -> list[type]:
     base = module.Optimizer
     found = [value for value in vars(module).values() if isinstance(value, type) and issubclass(value, base)]
     return [cls for cls in found if cls is not base and cls.__name__ != "LossScaleOptimizer"]
+
+
+def _lacks_its_variables(keras: ModuleType, model: Any, optimizer: Any) -> bool:
+    """Whether Keras 3 has built the optimizer for no variables, as it does with .h5 files (seen in 3.15): it would refuse
+    to train the model."""
+    if major_version(keras) < 3 or not optimizer.built:
+        return False
+    return not getattr(optimizer, "_trainable_variables", True) and bool(model.trainable_variables)
+
+
+def _from_h5(optimizer: Any, model: Any, filepath: Any) -> Any:
+    """The optimizer anew, with the state that is in the file, if it fits."""
+    result = type(optimizer).from_config(optimizer.get_config())
+    result.build(model.trainable_variables)
+    try:
+        import h5py
+        from keras.src.legacy.saving.legacy_h5_format import load_optimizer_weights_from_hdf5_group
+
+        with h5py.File(filepath, "r") as file:
+            values = [value[()] for value in load_optimizer_weights_from_hdf5_group(file)]
+    except (ImportError, KeyError, OSError):
+        return result
+    variables = list(result.variables)
+    if [tuple(v.shape) for v in variables] == [value.shape for value in values]:
+        for variable, value in zip(variables, values):
+            variable.assign(value)
+    return result

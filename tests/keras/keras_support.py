@@ -17,7 +17,7 @@ else:
 
     import horovod.keras as hvd
 
-KERAS3 = int(keras.__version__.partition(".")[0]) >= 3
+KERAS3 = hasattr(keras, "ops")
 TORCH = KIND == "torch"
 STEPS, ROWS = 4, 5
 # Keras 3.15 on PyTorch rounds the gradients of kernels to float32 on their way, whatever the types of model and data.
@@ -29,9 +29,8 @@ def modes():
     """Arguments of compile() for the ways in which a training step is run here."""
     if TORCH:
         return [{}]
-    return [{"run_eagerly": True}, {"jit_compile": False} if KERAS3 else {}, {"jit_compile": True}][
-        : 2 if os.environ.get("KNOJIT") else 3
-    ]
+    graph = {"run_eagerly": False}
+    return [{"run_eagerly": True}, {**graph, "jit_compile": False}, {**graph, "jit_compile": True}]
 
 
 def compiled():
@@ -88,7 +87,7 @@ def train_alone(optimizer, ranks=None, model=None, **options):
 def train_together(optimizer, model=None, callbacks=(), **options):
     """A model that all ranks train on their own data."""
     model = model or model_of()
-    model.compile(optimizer, "mse", **{**compiled(), **options})
+    model.compile(optimizer, **{"loss": "mse", **compiled(), **options})
     x, y = data_of(hvd.rank())
     model.fit(x, y, batch_size=ROWS, epochs=1, shuffle=False, verbose=0, callbacks=list(callbacks))
     return model

@@ -1,9 +1,12 @@
 """Checks of DistributedOptimizer: training on all ranks gives what one process gives with the joined batches."""
 
+import sys
+
 import numpy as np
 
 from keras_support import (
     KERAS3,
+    KIND,
     STEPS,
     TORCH,
     agree,
@@ -218,3 +221,10 @@ def check_compile_tolerates_what_old_scripts_pass():
         with raises(TypeError, "not_an_argument"):
             model.compile("sgd", "mse", not_an_argument=1)
     assert TORCH or model.optimizer is not None
+
+
+def check_no_other_framework_is_loaded():
+    # (Keras itself loads TensorFlow when it saves a model, so this comes before.)
+    if KIND == "torch":
+        assert "tensorflow" not in sys.modules
+    assert "jax" not in sys.modules

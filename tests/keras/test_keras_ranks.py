@@ -12,6 +12,9 @@ from keras_launch import Report, checks_of
 
 MODULES = [
     "ranks_keras_optimizer",
+    "ranks_keras_more",
+    "ranks_keras_callbacks",
+    "ranks_keras_values",
 ]
 FRAMEWORK = {"torch": "torch", "tensorflow": "tensorflow", "tf.keras": "tensorflow"}
 JOBS = {(kind, ranks): MODULES for kind in ("torch",) for ranks in (1, 2, 3)}

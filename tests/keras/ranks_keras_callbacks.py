@@ -1,0 +1,230 @@
+"""Checks of the callbacks, in real training."""
+
+import contextlib
+import io
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from keras_support import (
+    ROWS,
+    STEPS,
+    TORCH,
+    compiled,
+    data_of,
+    hvd,
+    keras,
+    model_of,
+    numpy_of,
+    raises,
+    same_everywhere,
+    weights_of,
+)
+
+callbacks, optimizers = hvd.callbacks, keras.optimizers
+
+
+class Rates(keras.callbacks.Callback):
+    """Notes the learning rate that each batch is trained with."""
+
+    def on_train_begin(self, logs=None):
+        self.rates = []
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.rates.append(float(numpy_of(self.model.optimizer.learning_rate)))
+
+
+def fit(model, epochs, *used, optimizer=None, **options):
+    """Train with callbacks; what fit() returns."""
+    optimizer = hvd.DistributedOptimizer(optimizer or optimizers.SGD(0.1, momentum=0.9))
+    model.compile(optimizer, "mse", metrics=["mae"], **compiled())
+    x, y = data_of(hvd.rank())
+    arguments = {"batch_size": ROWS, "shuffle": False, "verbose": 0, **options}
+    return model.fit(x, y, epochs=epochs, callbacks=list(used), **arguments)
+
+
+def check_variables_are_broadcast_at_the_end_of_the_first_batch():
+    root = hvd.size() - 1
+    model = model_of(seed=hvd.rank())
+    before = weights_of(model)
+    seen = []
+
+    class Look(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            seen.append(weights_of(self.model))
+
+    callback = callbacks.BroadcastGlobalVariablesCallback(root)
+    look = Look()
+    fit(model, 1, look, callback)
+    # The first batch is trained with this rank's weights; Look comes before the broadcast.
+    assert callback.broadcast_done
+    change = seen[0] - before
+    same_everywhere(weights_of(model))
+    same_everywhere(seen[1])
+    random = np.random.RandomState(100 + root)
+    of_root = np.concatenate([random.uniform(-0.7, 0.7, w.shape).ravel() for w in model.get_weights()])
+    if hvd.rank() == root:
+        np.testing.assert_array_equal(before, of_root)
+    step_after = seen[1] - of_root
+    assert np.abs(step_after).max() < 0.5 + np.abs(change).max(), "not the root's weights"
+    same_everywhere(np.concatenate([numpy_of(v).ravel() for v in list(model.optimizer.variables)]))
+
+
+def check_local_variables_are_not_broadcast():
+    model = model_of(seed=hvd.rank())
+    first = model.layers[0].trainable_weights
+    callback = callbacks.BroadcastGlobalVariablesCallback(0, local_variables=first[:1])
+    callback.register_local_var(first[1])
+    optimizer = optimizers.SGD(0.0)
+    before = model.get_weights()
+    fit(model, 1, callback, optimizer=optimizer)
+    after = model.get_weights()
+    np.testing.assert_array_equal(after[0], before[0])
+    np.testing.assert_array_equal(after[1], before[1])
+    same_everywhere(np.concatenate([w.ravel() for w in after[2:]]))
+    for wrong in (["dense"], [np.zeros(3)], [3]):
+        with raises(ValueError, "A variable of the model is required"):
+            callbacks.BroadcastGlobalVariablesCallback(0, local_variables=wrong)
+
+
+def check_state_on_one_rank_reaches_all():
+    model = model_of()
+    optimizer = hvd.DistributedOptimizer(optimizers.Adam(0.01))
+    model.compile(optimizer, "mse", **compiled())
+    x, y = data_of(hvd.rank(), 1)
+    model.train_on_batch(x, y)
+    if hvd.rank() == 0:  # as if a checkpoint had been read here
+        optimizer.iterations.assign(41)
+    callback = callbacks.BroadcastGlobalVariablesCallback(0)
+    model.fit(x, y, batch_size=ROWS, verbose=0, callbacks=[callback])
+    assert int(numpy_of(optimizer.iterations)) == 42
+
+
+def check_metrics_are_averaged_for_those_that_come_after():
+    seen, local = {}, {}
+
+    class Keep(keras.callbacks.Callback):
+        def __init__(self, where):
+            super().__init__()
+            self.where = where
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.where[epoch] = dict(logs)
+
+    model = model_of()
+    x, y = data_of(hvd.rank() + 10)
+    history = fit(
+        model, 2, Keep(local), callbacks.MetricAverageCallback(), Keep(seen), validation_data=(x, y)
+    )
+    assert set(seen[0]) == {"loss", "mae", "val_loss", "val_mae"}
+    for epoch in (0, 1):
+        for name, value in seen[epoch].items():
+            of_all = numpy_of(hvd.allgather(np.array([local[epoch][name]], np.float64)))
+            assert len(of_all) == hvd.size()
+            np.testing.assert_allclose(value, of_all.mean(), rtol=1e-12)
+            assert history.history[name][epoch] == value, "History keeps another value"
+    if hvd.size() > 1:
+        assert local[0]["val_loss"] != seen[0]["val_loss"]
+        options = {"validation_data": (x, y)} if hvd.rank() == 0 else {}
+        with raises(ValueError, "different metrics", "val_loss"):
+            fit(model_of(), 1, callbacks.MetricAverageCallback(), **options)
+
+
+def check_warm_up_batch_by_batch():
+    size, epochs, target = hvd.size(), 3, 0.2
+    for steps in (None, STEPS):
+        rates, out = Rates(), io.StringIO()
+        warmup = callbacks.LearningRateWarmupCallback(target, 2, steps_per_epoch=steps, verbose=1)
+        with contextlib.redirect_stdout(out):
+            history = fit(model_of(), epochs, warmup, rates)
+        wanted = [
+            target / size * (1 + (epoch + (batch + 1) / STEPS) * (size - 1) / 2)
+            for epoch in range(2)
+            for batch in range(STEPS)
+        ]
+        wanted += [target] * STEPS
+        np.testing.assert_allclose(rates.rates, wanted, rtol=1e-6)
+        np.testing.assert_allclose(history.history["lr"], [wanted[STEPS - 1], target, target], rtol=1e-6)
+        assert "\nEpoch 2: finished gradual learning rate warmup to 0.2." in out.getvalue()
+
+
+def check_schedules():
+    rates = Rates()
+    used = [
+        callbacks.LearningRateScheduleCallback(0.1, 1.0, end_epoch=1),
+        callbacks.LearningRateScheduleCallback(0.1, 0.5, start_epoch=1, end_epoch=3),
+        callbacks.LearningRateScheduleCallback(0.1, lambda epoch: 0.01 * epoch, start_epoch=3),
+    ]
+    history = fit(model_of(), 5, *used, rates)
+    wanted = [0.1, 0.1, 0.05, 0.003, 0.004]
+    np.testing.assert_allclose(rates.rates, np.repeat(wanted, STEPS), rtol=1e-6)
+    np.testing.assert_allclose(history.history["lr"], wanted, rtol=1e-6)
+    smooth = callbacks.LearningRateScheduleCallback(
+        0.1, lambda epoch: 1 / (1 + epoch), staircase=False, steps_per_epoch=STEPS
+    )
+    fit(model_of(), 2, smooth, rates)
+    np.testing.assert_allclose(rates.rates, [0.1 / (1 + i / STEPS) for i in range(2 * STEPS)], rtol=1e-6)
+
+
+def check_momentum_is_corrected():
+    # By hand: v = m v (rate / rate before) - rate g, as in "Accurate, Large Minibatch SGD".
+    x, y = (part[:ROWS] for part in data_of(0))
+    per_epoch = [0.1, 0.02, 0.05]
+    for corrected in (True, False):
+        # One layer, so that the gradient is simple: d mean((xw - y)^2) / dw.
+        model = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3, use_bias=False)])
+        start = np.random.RandomState(3).uniform(-0.5, 0.5, (6, 3))
+        model.set_weights([start])
+        schedule = callbacks.LearningRateScheduleCallback(
+            1.0, lambda epoch: per_epoch[int(epoch)], momentum_correction=corrected
+        )
+        optimizer = hvd.DistributedOptimizer(optimizers.SGD(0.1, momentum=0.9))
+        model.compile(optimizer, "mse", **compiled())
+        model.fit(x, y, batch_size=ROWS, epochs=3, verbose=0, callbacks=[schedule])
+        w, v, before = start, np.zeros_like(start), per_epoch[0]
+        for rate in per_epoch:
+            gradient = 2 * x.T @ (x @ w - y) / y.size
+            v = 0.9 * v * (rate / before if corrected else 1.0) - rate * gradient
+            w, before = w + v, rate
+        np.testing.assert_allclose(model.get_weights()[0], w, rtol=0, atol=1e-6 if TORCH else 1e-8)
+
+
+def check_arguments_of_schedules():
+    with raises(ValueError, "`initial_lr` is required"):
+        callbacks.LearningRateScheduleCallback(None, 0.1)
+    with raises(ValueError, "`initial_lr` is required"):
+        callbacks.LearningRateWarmupCallback(None)
+    callback = callbacks.LearningRateWarmupCallback(0.1)
+    callback.set_params({"epochs": 1, "steps": None, "verbose": 0})
+    with raises(ValueError, "number of steps per epoch", "LearningRateWarmupCallback"):
+        callback.on_train_begin()
+    schedule = optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
+    with raises(TypeError, "LearningRateSchedule"):
+        fit(
+            model_of(),
+            1,
+            callbacks.LearningRateScheduleCallback(0.1, 0.5),
+            optimizer=optimizers.SGD(schedule),
+        )
+
+
+def check_best_model_is_saved_where_it_is_told():
+    with TemporaryDirectory() as folder:
+        for weights_only, name in ((False, "best.keras"), (True, "best.weights.h5")):
+            callback = callbacks.BestModelCheckpoint(monitor="loss", save_weights_only=weights_only)
+            assert callback.filepath is None
+            assert callback.save_best_only
+            with raises(ValueError, "attribute `filepath`"):
+                fit(model_of(), 1, callback)
+            callback = callbacks.BestModelCheckpoint(monitor="loss", save_weights_only=weights_only)
+            callback.filepath = str(Path(folder) / name)
+            fit(model_of(), 2, callback)
+            assert (Path(folder) / name).exists()
+
+
+def check_names():
+    for name in callbacks.__all__:
+        assert issubclass(getattr(callbacks, name), keras.callbacks.Callback)
+        assert getattr(callbacks, name).__doc__ or getattr(callbacks, name).__mro__[1].__doc__
+    assert callbacks.MetricAverageCallback._supports_tf_logs
