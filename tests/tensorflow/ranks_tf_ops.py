@@ -312,6 +312,7 @@ def check_join_and_barrier():
     assert 0 <= int(hvd.join()) < SIZE
     function = tf.function(lambda: hvd.join())
     assert 0 <= int(function()) < SIZE
-    tf.function(lambda: hvd.barrier(SETS[-1]))()
+    for members in SETS:
+        tf.function(lambda p=members: hvd.barrier(p))()
     with tf.Graph().as_default(), v1.Session() as session:
         session.run(hvd.barrier())

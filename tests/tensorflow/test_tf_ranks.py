@@ -8,7 +8,8 @@ pytest.importorskip("tensorflow")
 
 from tf_launch import Report, checks_of
 
-OPS = ["ranks_tf_ops"]
+OPS = ["ranks_tf_ops", "ranks_tf_gradients"]
+BETWEEN = ["ranks_tf_errors", "ranks_tf_graphs"]  # for two ranks and more
 ABOVE = [
     "ranks_tf_reductions",
     "ranks_tf_functions",
@@ -17,27 +18,36 @@ ABOVE = [
 ]
 # What does not depend on how many ranks there are.
 ONCE = ["ranks_tf_tape", "ranks_tf_optimizer", "ranks_tf_sync_batch_norm"]
+RANDOM = "ranks_tf_random_graphs"
+# Without it XLA leaves alone on the CPU what is not told to be compiled.
+CLUSTERS = {"TF_XLA_FLAGS": "--tf_xla_cpu_global_jit"}
 JOBS = {
-    1: [*OPS, "ranks_tf_reductions", "ranks_tf_functions", "ranks_tf_tape"],
-    2: [*OPS, *ABOVE, *ONCE],
-    3: [*OPS, *ABOVE],
+    (1, "all"): [*OPS, "ranks_tf_reductions", "ranks_tf_functions", "ranks_tf_tape"],
+    (2, "all"): [*OPS, *BETWEEN, RANDOM, *ABOVE, *ONCE],
+    (3, "all"): [*OPS, *BETWEEN, *ABOVE],
+    (2, "synchronous"): ["ranks_tf_errors"],
+    (3, "random"): [RANDOM],
+}
+ENVIRONMENT = {
+    "all": CLUSTERS,
+    # A TensorFlow whose kernels cannot finish later, as far as we know.
+    "synchronous": {"HOROVOD_TF_SYNCHRONOUS_KERNELS": "1"},
+    "random": {**CLUSTERS, "HVD_TEST_TF_GRAPHS": "200"},
 }
 CASES = [
-    (ranks, module, check)
-    for ranks, modules in JOBS.items()
+    pytest.param(*job, module, check, marks=[pytest.mark.slow] if job[1] == "random" else [])
+    for job, modules in JOBS.items()
     for module in modules
     for check in checks_of(module)
 ]
 
 
 @functools.cache
-def report(ranks):
-    return Report(JOBS[ranks], ranks, timeout=280)
+def report(ranks, kind):
+    return Report(JOBS[ranks, kind], ranks, ENVIRONMENT[kind], timeout=400)
 
 
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    ("ranks", "module", "check"), CASES, ids=["-".join(map(str, case)) for case in CASES]
-)
-def test_check(ranks, module, check):
-    report(ranks).verify(module, check)
+@pytest.mark.timeout(420)
+@pytest.mark.parametrize(("ranks", "kind", "module", "check"), CASES)
+def test_check(ranks, kind, module, check):
+    report(ranks, kind).verify(module, check)

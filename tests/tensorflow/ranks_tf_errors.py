@@ -1,0 +1,252 @@
+"""Checks of what goes wrong: as which exception, on which ranks, and that what comes after works. Run on every rank by
+tf_rank_main.py, on two ranks or more."""
+
+import threading
+
+import numpy as np
+import tensorflow as tf
+
+import horovod.tensorflow as hvd
+from horovod.common.process_sets import _temp_process_set_object
+from horovod.tensorflow import mpi_ops
+from horovod.tensorflow._library import operations
+from tf_support import ME, SIZE, raises
+
+errors = tf.errors
+v1 = tf.compat.v1
+FAULTY = SIZE - 1
+
+
+def works(name):
+    """The engine goes on, and the name can be used again."""
+    found = mpi_ops._allreduce(tf.ones([2]), name)
+    assert np.array_equal(found.numpy(), np.full(2, SIZE)), found
+
+
+def everywhere(kind, text, name, call):
+    """Raise unless `call(name)` fails like that eagerly, in tf.function and in a graph of TensorFlow 1, on this rank."""
+    raises(kind, text, lambda: call(name))
+    works(name)
+    function = tf.function(lambda: call(name))
+    raises(kind, text, function)
+    raises(kind, text, function)
+    with tf.Graph().as_default(), v1.Session() as session:
+        fetches = call(name)
+        raises(kind, text, lambda: session.run(fetches))
+    works(name)
+
+
+def check_disagreements():
+    mine = ME == FAULTY
+    for text, name, call in (
+        (
+            r"Mismatched ALLREDUCE tensor shapes: One rank sent a tensor of shape \[",
+            "shape",
+            lambda name: mpi_ops._allreduce(tf.ones([3 if mine else 2]), name),
+        ),
+        (
+            "Mismatched data types: One rank had type",
+            "dtype",
+            lambda name: mpi_ops._allreduce(tf.ones([2], tf.float64 if mine else tf.float32), name),
+        ),
+        (
+            "Mismatched prescale and/or postscale factors",
+            "factor",
+            lambda name: mpi_ops._allreduce(tf.ones([2]), name, prescale_factor=2.0 if mine else 1.0),
+        ),
+        (
+            "Mismatched reduction operation",
+            "op",
+            lambda name: mpi_ops._allreduce(tf.ones([2]), name, hvd.Max if mine else hvd.Min),
+        ),
+        (
+            "Mismatched BROADCAST root ranks",
+            "root",
+            lambda name: hvd.broadcast(tf.ones([2]), FAULTY if mine else 0, name),
+        ),
+        (
+            "Mismatched ALLGATHER tensor shapes",
+            "rows",
+            lambda name: hvd.allgather(tf.ones([2, 3 if mine else 2]), name),
+        ),
+        ("rank-zero tensor", "scalar", lambda name: hvd.allgather(tf.constant(1.0), name)),
+        (
+            "",
+            "members",
+            lambda name: mpi_ops._grouped_allreduce([tf.ones([2])] * (3 if mine else 2), name),
+        ),
+    ):
+        everywhere(errors.FailedPreconditionError, text, name, call)
+
+
+def check_arguments_of_one_rank():
+    """One rank is refused before it asks the others. They must fail as well, and at once."""
+    mine = ME == FAULTY
+
+    def refused(kind, text, name, wrong, right):
+        if mine:
+            raises(kind, text, lambda: wrong(name))
+        else:
+            raises(errors.InvalidArgumentError, f"rank {FAULTY}", lambda: right(name))
+        works(name)
+
+    def right(name):
+        return mpi_ops._allreduce(tf.ones([2]), name)
+
+    both = (ValueError, TypeError)
+    for name in ("given", None):
+        refused(
+            ValueError,
+            "complex64 is not supported",
+            name,
+            lambda n: mpi_ops._allreduce(tf.ones([2], tf.complex64), n),
+            right,
+        )
+        refused(
+            ValueError, "Unknown reduce op", name, lambda n: mpi_ops._allreduce(tf.ones([2]), n, op=77), right
+        )
+        refused(both, "", name, lambda n: mpi_ops._allreduce(object(), n), right)
+        refused(
+            ValueError,
+            "root_rank must be",
+            name,
+            lambda n: hvd.broadcast(tf.ones([2]), "nobody", n),
+            lambda n: hvd.broadcast(tf.ones([2]), 0, n),
+        )
+        refused(
+            ValueError,
+            "32-bit integer",
+            name,
+            lambda n: hvd.alltoall(tf.ones([SIZE]), tf.ones([SIZE]), n),
+            lambda n: hvd.alltoall(tf.ones([SIZE]), None, n),
+        )
+        refused(
+            ValueError,
+            "HorovodReducescatter does not support scalar inputs",
+            name,
+            lambda n: mpi_ops._reducescatter(tf.constant(1.0), n),
+            lambda n: mpi_ops._reducescatter(tf.ones([4]), n),
+        )
+        refused(
+            ValueError,
+            "at least one tensor",
+            name,
+            lambda n: mpi_ops._grouped_allreduce([], n),
+            lambda n: mpi_ops._grouped_allreduce([tf.ones([2])], n),
+        )
+
+
+def check_arguments_that_the_engine_refuses():
+    invalid = errors.InvalidArgumentError
+    rows = np.ones(SIZE + 1, np.float32)
+    everywhere(invalid, "[Ss]plits", "sum", lambda name: hvd.alltoall(rows, [SIZE] * SIZE, name))
+    everywhere(
+        invalid,
+        "Number of entries in splits",
+        "count",
+        lambda name: hvd.alltoall(rows, [1] * (SIZE + 1), name),
+    )
+    everywhere(invalid, "1D splits", "matrix", lambda name: hvd.alltoall(rows, [[1] * SIZE], name))
+    everywhere(invalid, "even multiple", "uneven", lambda name: hvd.alltoall(rows, None, name))
+    everywhere(invalid, "root rank 99", "root", lambda name: hvd.broadcast(rows, 99, name))
+    raises(ValueError, "ProcessSet", lambda: mpi_ops._allreduce(rows, process_set=3))
+    raises(
+        ValueError, "not been registered", lambda: mpi_ops._allreduce(rows, process_set=hvd.ProcessSet([0]))
+    )
+
+
+def check_scalars_in_functions():
+    function = tf.function(lambda x: mpi_ops._reducescatter(x), input_signature=[tf.TensorSpec(None)])
+    raises(
+        errors.InvalidArgumentError,
+        "HorovodReducescatter does not support scalar inputs",
+        lambda: function(1.0),
+    )
+    with tf.Graph().as_default():
+        raises(
+            ValueError,
+            "HorovodReducescatter does not support scalar inputs",
+            lambda: operations.horovod_reducescatter(tf.constant(1.0)),
+        )
+
+
+def check_set_of_others():
+    hvd.shutdown()
+    others = hvd.ProcessSet([0])
+    hvd.init(process_sets=[others])
+    if ME == 0:
+        assert float(mpi_ops._allreduce(tf.constant(2.0), "mine", process_set=others)) == 2.0
+    else:
+        raises(
+            errors.InvalidArgumentError,
+            "not a member",
+            lambda: mpi_ops._allreduce(tf.constant(2.0), "mine", process_set=others),
+        )
+    assert int(hvd.process_set_included_op(others.process_set_id)) == (ME == 0)
+    raises(errors.InvalidArgumentError, "no process set with id 55", lambda: hvd.size_op(55))
+
+
+def check_a_set_that_is_removed():
+    if SIZE < 3:
+        return  # A set of some ranks in which one can wait for another needs three.
+    hvd.shutdown()
+    hvd.init(process_sets="dynamic")
+    members = hvd.add_process_set([0, 1])
+    if ME == 0:
+        # Nobody else asks for it; then it is gone.
+        found = []
+
+        def wait():
+            try:
+                found.append(mpi_ops._allreduce(tf.ones([1]), "never", process_set=_same(members)))
+            except Exception as error:
+                found.append(error)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+    hvd.allreduce(tf.ones([1]), name="all")
+    hvd.remove_process_set(members)
+    if ME == 0:
+        thread.join(60)
+        assert len(found) == 1 and isinstance(found[0], errors.AbortedError), found
+        assert "removed" in str(found[0]), found
+
+
+def _same(members):
+    # Removing invalidates the caller's object; the thread keeps its own.
+    return _temp_process_set_object(members.process_set_id)
+
+
+def check_before_and_after():
+    text = "Horovod has not been initialized; use hvd.init()."
+    function = tf.function(lambda x: mpi_ops._allreduce(x, "late"))
+    function(tf.ones([1]))
+    hvd.shutdown()
+    for call in (
+        lambda: mpi_ops._allreduce(tf.ones([1])),
+        lambda: function(tf.ones([1])),
+        hvd.size_op,
+        hvd.join,
+        lambda: tf.function(hvd.allgather)(tf.ones([1])),
+    ):
+        raises(errors.FailedPreconditionError, text, call)
+    assert int(hvd.process_set_included_op()) == -1
+    hvd.init()
+    assert float(function(tf.ones([1]))[0]) == SIZE
+
+
+def check_job_that_ends():
+    """A rank that leaves ends what the others wait for."""
+    if ME == 0:
+        hvd.shutdown()
+    else:
+        function = tf.function(lambda x: mpi_ops._allreduce(x, "nobody answers"))
+        raises(
+            errors.UnknownError,
+            "HorovodAllreduce: .*Horovod has been shut down",
+            lambda: function(tf.ones([1])),
+        )
+        raises(errors.UnknownError, "HorovodAllgather: .*shut down", lambda: hvd.allgather(tf.ones([1])))
+        hvd.shutdown()
+    hvd.init()
+    works("again")

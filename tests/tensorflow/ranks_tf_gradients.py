@@ -1,0 +1,176 @@
+"""Checks of gradients: eagerly, in tf.function, in graphs of TensorFlow 1 and in compiled functions, against formulas in
+float64. Run on every rank by tf_rank_main.py."""
+
+import numpy as np
+import tensorflow as tf
+
+import horovod.tensorflow as hvd
+from horovod.tensorflow import mpi_ops
+from tf_support import ME, RANKS, SIZE, data, near
+
+v1 = tf.compat.v1
+ROWS = 2 * SIZE
+
+
+def weights(rank, rows, seed):
+    """By what `rank` multiplies the result before it adds it up: the gradient that comes in."""
+    return data(rank, rows, 3, seed=seed)
+
+
+def mean_of(arrays):
+    return np.mean(list(arrays), axis=0)
+
+
+def own(rows_of, array):
+    begin = sum(rows_of(r) for r in range(ME))
+    return array[begin : begin + rows_of(ME)]
+
+
+def loss(results, seed):
+    """A scalar, and so the gradient that comes into each result is this rank's weights."""
+    parts = []
+    for i, result in enumerate(results if isinstance(results, (list, tuple)) else [results]):
+        rows = int(result.shape[0]) if result.shape[0] is not None else None
+        factor = tf.constant(weights(ME, ROWS * SIZE, seed + i))
+        factor = factor[: tf.shape(result)[0]] if rows is None else factor[:rows]
+        parts.append(tf.reduce_sum(tf.cast(result, tf.float64) * factor))
+    return tf.add_n(parts)
+
+
+def given(rank, rows=ROWS):
+    return weights(rank, ROWS * SIZE, 0)[:rows]
+
+
+def in_all_ways(call, wanted, rows=ROWS, compiled=True):
+    """Check the gradient of `loss(call(x))` with regard to x."""
+    array = data(ME, rows, 3, seed=50)
+
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            value = loss(call(x), 0)
+        return tape.gradient(value, x)
+
+    near(gradient(tf.constant(array)), wanted)
+    function = tf.function(gradient)
+    near(function(tf.constant(array)), wanted)
+    near(function(tf.constant(array)), wanted)
+    if compiled:
+        near(tf.function(gradient, jit_compile=True)(tf.constant(array)), wanted)
+    inner = tf.function(lambda x: call(x))  # its gradient is a function of its own
+    with tf.GradientTape() as tape:
+        x = tf.constant(array)
+        tape.watch(x)
+        value = loss(inner(x), 0)
+    near(tape.gradient(value, x), wanted)
+    with tf.Graph().as_default(), v1.Session() as session:
+        holder = v1.placeholder(tf.float64, [None, 3])
+        (found,) = v1.gradients(loss(call(holder), 0), [holder])
+        near(session.run(found, {holder: array}), wanted)
+
+
+def check_allreduce():
+    for op, factor in ((hvd.Sum, SIZE), (hvd.Average, 1)):
+        wanted = mean_of(given(r) for r in RANKS) * factor * 0.5 * 3.0
+        in_all_ways(lambda x, o=op: mpi_ops._allreduce(x, None, o, 0.5, 3.0), wanted)
+        in_all_ways(lambda x, o=op: mpi_ops._allreduce(x, "named", o, 0.5, 3.0), wanted)
+
+
+def check_grouped_allreduce():
+    parts = [mean_of(weights(r, ROWS * SIZE, i)[:ROWS] for r in RANKS) * SIZE for i in (0, 1)]
+    in_all_ways(lambda x: mpi_ops._grouped_allreduce([x, 2 * x]), parts[0] + 2 * parts[1])
+    # One on which nothing depends: zeros, as the group is one on all ranks.
+    in_all_ways(lambda x: mpi_ops._grouped_allreduce([x, tf.cast(x, tf.float32)])[:1], parts[0])
+
+
+def check_allgather():
+    average = mean_of(given(r, ROWS * SIZE) for r in RANKS)
+    in_all_ways(hvd.allgather, own(lambda r: ROWS, average))
+
+    def rows_of(rank):
+        return rank + 1
+
+    total = sum(rows_of(r) for r in RANKS)
+    average = mean_of(given(r, total) for r in RANKS)
+    in_all_ways(hvd.allgather, own(rows_of, average), rows=ME + 1, compiled=SIZE == 1)
+    second = mean_of(weights(r, ROWS * SIZE, 1)[:total] for r in RANKS)
+    in_all_ways(
+        lambda x: hvd.grouped_allgather([x, 3 * x]),
+        own(rows_of, average) + 3 * own(rows_of, second),
+        rows=ME + 1,
+        compiled=SIZE == 1,
+    )
+
+
+def check_broadcast():
+    root = SIZE - 1
+    wanted = mean_of(given(r) for r in RANKS) * float(root == ME)
+    in_all_ways(lambda x: hvd.broadcast(x, root), wanted)
+
+
+def check_alltoall():
+    wanted = np.concatenate([given(r)[2 * ME : 2 * ME + 2] for r in RANKS])
+    in_all_ways(hvd.alltoall, wanted)
+    # j rows to rank j, and the rest nowhere.
+    splits = list(RANKS)
+    sent = [given(j)[ME * j : ME * j + j] for j in RANKS]
+    wanted = np.concatenate([*sent, np.zeros([ROWS - sum(splits), 3])])
+    in_all_ways(lambda x: hvd.alltoall(x, splits)[0], wanted, compiled=False)
+
+
+def check_reducescatter():
+    shares = [len(part) for part in np.array_split(np.arange(ROWS - 1), SIZE)]
+    for op, factor in ((hvd.Sum, SIZE), (hvd.Average, 1)):
+        every = np.concatenate([given(r, share) for r, share in zip(RANKS, shares)]) * factor * 0.5
+        in_all_ways(
+            lambda x, o=op: mpi_ops._reducescatter(x, op=o, prescale_factor=0.5),
+            every,
+            rows=ROWS - 1,
+            compiled=(ROWS - 1) % SIZE == 0,
+        )
+        if op == hvd.Sum:
+            second = (
+                np.concatenate([weights(r, ROWS * SIZE, 1)[:share] for r, share in zip(RANKS, shares)])
+                * factor
+            )
+            in_all_ways(
+                lambda x: mpi_ops._grouped_reducescatter([x, 2 * x]),
+                every / 0.5 + 2 * second,
+                rows=ROWS - 1,
+                compiled=False,
+            )
+
+
+def check_second_order():
+    x = tf.constant(data(ME, 4))
+
+    def twice(x):
+        with tf.GradientTape() as outer:
+            outer.watch(x)
+            with tf.GradientTape() as inner:
+                inner.watch(x)
+                value = tf.reduce_sum(mpi_ops._allreduce(x * x) * x)
+            first = inner.gradient(value, x)
+        return outer.gradient(first, x)
+
+    # The inner gradient is S + 2 x T with S, T the sums of x² and of x over the ranks, as a reduction's gradient is the
+    # same reduction; the same rule once more.
+    wanted = 2 * data(ME, 4) * SIZE + 4 * sum(data(r, 4) for r in RANKS)
+    for run in (twice, tf.function(twice)):
+        near(run(x), wanted)
+
+
+def check_loops():
+    """The gradient of a loop around an operation."""
+
+    @tf.function
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = x
+            for _ in tf.range(5):
+                y = mpi_ops._allreduce(y, op=hvd.Average) * 2.0
+            value = tf.reduce_sum(y)
+        return tape.gradient(value, x)
+
+    near(gradient(tf.constant(data(ME, 4))), np.full(4, 32.0))

@@ -1,0 +1,254 @@
+"""Checks of what graphs do with operations: many at once on one thread, names, loops, branches, functions in functions,
+threads, saved models. Run on every rank by tf_rank_main.py."""
+
+import tempfile
+import threading
+
+import numpy as np
+import tensorflow as tf
+
+import horovod.tensorflow as hvd
+from horovod.tensorflow import mpi_ops
+from tf_support import ME, RANKS, SIZE, near, raises
+
+v1 = tf.compat.v1
+TOTAL = sum(r + 1 for r in RANKS)
+
+
+def check_many_at_once_on_one_thread():
+    count = 500
+    with tf.Graph().as_default():
+        holder = v1.placeholder(tf.float32, [3])
+        order = range(count) if ME % 2 else reversed(range(count))
+        results = {i: mpi_ops._allreduce(holder * (i + 1), f"many_{i}") for i in order}
+        config = v1.ConfigProto(inter_op_parallelism_threads=1, intra_op_parallelism_threads=1)
+        with v1.Session(config=config) as session:
+            for _ in range(3):
+                found = session.run([results[i] for i in range(count)], {holder: np.full(3, ME + 1.0)})
+                for i, value in enumerate(found):
+                    assert np.array_equal(value, np.full(3, TOTAL * (i + 1.0))), (i, value)
+
+
+def check_order_does_not_matter_in_functions():
+    count = 60
+
+    def body(x):
+        order = list(range(count)) if ME % 2 else list(reversed(range(count)))
+        results = {i: mpi_ops._allreduce(x * (i + 1), f"any_{i}") for i in order}
+        return [results[i] for i in range(count)]
+
+    function = tf.function(body)
+    for _ in range(3):
+        for i, value in enumerate(function(tf.constant([ME + 1.0]))):
+            assert float(value[0]) == TOTAL * (i + 1), (i, value)
+
+
+def made_in(graph):
+    """The names for the other ranks, of the operations of a graph and of the parts it has."""
+    return [
+        op.get_attr("tensor_name").decode() for op in graph.get_operations() if op.type == "HorovodAllreduce"
+    ]
+
+
+def check_names():
+    x = tf.constant([1.0])
+
+    @tf.function(input_signature=[tf.TensorSpec([None], name="x")])
+    def step(x):
+        mpi_ops._allreduce(x)
+        mpi_ops._allreduce(x)
+        with tf.name_scope("outer"), tf.name_scope("inner"):
+            mpi_ops._allreduce(x)
+            mpi_ops._allreduce(x, "given: 1")
+            mpi_ops._allreduce(x, "given: 1")
+            mpi_ops._allreduce(x, "plain", ignore_name_scope=True)
+        return mpi_ops._allreduce(tf.constant([2.0]) + 1.0, ignore_name_scope=True)
+
+    names = made_in(step.get_concrete_function().graph)
+    assert names[:6] == [
+        "step/HorovodAllreduce_x_0",
+        "step/HorovodAllreduce_x_0_1",
+        "step/outer/inner/HorovodAllreduce_x_0",
+        "step/outer/inner/given: 1",
+        "step/outer/inner/given: 1_1",
+        "plain",
+    ], names
+    assert names[6].startswith("HorovodAllreduce_"), names
+    step(x)
+    # A value from outside has a number of the process for a name; the ranks have not counted alike.
+    for _ in range(1000 * ME):
+        tf.constant(0.0)
+    outside = tf.constant([ME + 1.0])
+    function = tf.function(lambda: mpi_ops._allreduce(outside))
+    assert float(function()[0]) == TOTAL
+    with tf.Graph().as_default() as graph:
+        with v1.name_scope("scope"):
+            mpi_ops._allreduce(v1.placeholder(tf.float32, [1], name="p"))
+        assert made_in(graph) == ["scope/HorovodAllreduce_scope_p_0"], made_in(graph)
+
+
+def check_ranks_that_make_other_things_too():
+    """A rank makes more functions, loops and constants than the others, as one that writes summaries does."""
+
+    @tf.function
+    def extra(x):
+        for _ in tf.range(3):
+            x = x + 1.0 if tf.reduce_sum(x) > 0 else x - 1.0
+        return x
+
+    for size in range(1, 6 if ME == 0 else 1):
+        extra(tf.ones([size]))
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            for _ in tf.range(3):
+                x = mpi_ops._allreduce(x, op=hvd.Average) if tf.reduce_sum(x) > 0 else mpi_ops._allreduce(-x)
+            y = tf.reduce_sum(x)
+        return tape.gradient(y, x), x
+
+    near(step(tf.constant([ME + 1.0]))[1], [TOTAL / SIZE])
+
+
+def check_loops_whose_rounds_are_independent():
+    """Rounds that do not wait for each other would meet other rounds of other ranks under the one name."""
+
+    @tf.function
+    def rounds(x):
+        results = tf.TensorArray(tf.float32, 40)
+        for i in tf.range(40):
+            results = results.write(i, mpi_ops._allreduce(x * tf.cast(i, tf.float32)))
+        return results.stack()
+
+    for _ in range(3):
+        near(rounds(tf.constant(ME + 1.0)), np.arange(40.0) * TOTAL)
+    mapped = tf.function(lambda x: tf.map_fn(mpi_ops._allreduce, x, parallel_iterations=10))
+    near(mapped(tf.range(20.0) * (ME + 1)), np.arange(20.0) * TOTAL)
+
+
+def check_results_that_nobody_uses():
+    """They are carried out all the same: whether TensorFlow drops them depends on each rank's settings."""
+
+    @tf.function
+    def step(x):
+        mpi_ops._allreduce(x, "dropped")
+        return x
+
+    step(tf.constant([1.0]))
+    # Had one rank left it out, this would be its answer to the others' first call.
+    found = mpi_ops._allreduce(tf.constant([ME + 1.0, 0.0]), "step/dropped")
+    near(found, [TOTAL, 0])
+
+
+def check_functions_in_functions():
+    @tf.function
+    def inner(x):
+        return mpi_ops._allreduce(x)
+
+    @tf.function
+    def outer(x):
+        return inner(x), mpi_ops._allreduce(2 * x), inner(3 * x), mpi_ops._allreduce(x)
+
+    for _ in range(3):
+        near(tf.stack(outer(tf.constant(ME + 1.0))), np.array([1, 2, 3, 1]) * TOTAL)
+
+
+def check_threads():
+    function = tf.function(lambda x, name: mpi_ops._allreduce(x, name), autograph=False)
+    failures = []
+
+    def work(number):
+        try:
+            for i in range(20):
+                near(mpi_ops._allreduce(tf.constant([ME + 1.0]), f"eager_{number}"), [TOTAL])
+                near(function(tf.constant([(ME + 1.0) * i]), f"function_{number}"), [TOTAL * i])
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(100)
+    assert not failures and not any(t.is_alive() for t in threads), failures
+
+
+def check_a_name_twice_at_once():
+    """It is refused, and nothing hangs."""
+    with tf.Graph().as_default(), v1.Session() as session:
+        one = tf.function(lambda x: mpi_ops._allreduce(x, "once"))
+        both = [one(tf.constant([1.0])), one(tf.constant([2.0]))]
+        try:
+            session.run(both)
+        except tf.errors.OpError as error:
+            assert "same name" in str(error) or "failed" in str(error), error
+    near(mpi_ops._allreduce(tf.constant([1.0]), "afterwards"), [SIZE])
+
+
+def check_dataset_and_eager_loops():
+    dataset = tf.data.Dataset.range(5).map(lambda i: mpi_ops._allreduce(tf.cast(i, tf.float32), "mapped"))
+    near([float(value) for value in dataset], np.arange(5.0) * SIZE)
+
+
+def check_saved_model():
+    class Model(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.float32)])
+        def __call__(self, x):
+            return mpi_ops._allreduce(x, "saved") + hvd.allgather(x, "gathered")[:1]
+
+    with tempfile.TemporaryDirectory() as folder:
+        tf.saved_model.save(Model(), folder)
+        loaded = tf.saved_model.load(folder)
+        near(loaded(tf.constant([ME + 1.0, 2.0])), np.array([TOTAL, 2 * SIZE]) + 1)
+
+
+def check_memory_is_given_back():
+    function = tf.function(lambda x: mpi_ops._allreduce(x * 1.0, "large"))
+    x = tf.ones([1 << 18])
+
+    def resident():
+        with open("/proc/self/status") as status:
+            return next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
+
+    for _ in range(20):
+        function(x)
+    before = resident()
+    for _ in range(200):
+        function(x)
+        mpi_ops._allreduce(x, "large too")
+    assert resident() - before < 40_000, (before, resident())  # of 400 MB that went through
+
+
+def check_compiled_functions_end_like_others():
+    @tf.function(jit_compile=True)
+    def step(x):
+        y = mpi_ops._allreduce(x, "compiled")
+        if tf.reduce_sum(y) > 0:
+            y = mpi_ops._allreduce(y * 2.0)
+        return [y, *mpi_ops._grouped_allreduce([y, tf.cast(y, tf.float64)], op=hvd.Average)]
+
+    for _ in range(3):
+        found = step(tf.constant([ME + 1.0]))
+        for value in found:
+            near(value, [2.0 * TOTAL * SIZE])
+    shapes = tf.constant(np.ones(ME + 1, np.float32))
+    text = "Mismatched ALLREDUCE tensor shapes" if SIZE > 1 else "x"
+    if SIZE > 1:
+        function = tf.function(lambda x: mpi_ops._allreduce(x, "shape"), jit_compile=True)
+        raises(tf.errors.OpError, f"HorovodAllreduce: {text}", lambda: function(shapes))
+        gather = tf.function(lambda x: hvd.allgather(x, "rows"), jit_compile=True)
+        raises(tf.errors.OpError, "HorovodAllgather: .*equally many rows", lambda: gather(shapes))
+    unknown = tf.function(
+        lambda x: hvd.allgather(x), jit_compile=True, input_signature=[tf.TensorSpec([None], tf.float32)]
+    )
+    raises(NotImplementedError, "shapes must be known", lambda: unknown(shapes))
+    splits = tf.function(lambda x: hvd.alltoall(x, [1] * SIZE), jit_compile=True)
+    raises(NotImplementedError, "jit_compile=False", lambda: splits(tf.ones([SIZE])))
+    raises(NotImplementedError, "hvd.join cannot be used", tf.function(lambda: hvd.join(), jit_compile=True))
+
+
+def check_compiled_and_not():
+    """Ranks need not compile alike."""
+    function = tf.function(lambda x: mpi_ops._allreduce(x * 2.0), jit_compile=ME % 2 == 0)
+    near(function(tf.constant([ME + 1.0])), [2.0 * TOTAL])

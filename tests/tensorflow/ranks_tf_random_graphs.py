@@ -1,0 +1,178 @@
+"""Random graphs of our operations and ordinary ones, with constants, duplicates and unused results, while each rank
+lets TensorFlow optimize them differently. Run on every rank by tf_rank_main.py; HVD_TEST_TF_GRAPHS says how many.
+
+A graph is a list of steps that is the same on all ranks, since it comes from a seed. It is carried out twice: by
+TensorFlow, and in NumPy for all ranks side by side. Were one rank to fold, merge, drop or hold back a call of ours that
+another makes, a value would be wrong or the job would hang.
+"""
+
+import os
+import random
+
+import numpy as np
+import tensorflow as tf
+
+import horovod.tensorflow as hvd
+from horovod.tensorflow import mpi_ops
+from tf_support import ME, RANKS, SIZE, near
+
+v1 = tf.compat.v1
+
+GRAPHS = int(os.environ.get("HVD_TEST_TF_GRAPHS", "60"))
+SHAPE = (2 * SIZE, 2)
+COLLECTIVES = ("sum", "average", "max", "broadcast", "gather", "scatter", "group", "exchange")
+ORDINARY = ("constant", "add", "halve", "identity", "zero", "again", "branch", "unused")
+OPTIMIZERS = (
+    *("constant_folding", "arithmetic_optimization", "dependency_optimization", "function_optimization"),
+    *(
+        "shape_optimization",
+        "remapping",
+        "loop_optimization",
+        "common_subgraph_elimination",
+        "layout_optimizer",
+    ),
+    *("debug_stripper", "scoped_allocator_optimization", "disable_model_pruning"),
+)
+
+
+def steps_of(dice):
+    """(kind, value it takes, another one, number): a value is its place in the list of all; the first is the input."""
+    kinds = [dice.choice(COLLECTIVES) for _ in range(dice.randint(3, 7))]
+    kinds += [dice.choice(ORDINARY) for _ in range(dice.randint(3, 9))]
+    dice.shuffle(kinds)
+    count, steps = 1, []
+    for kind in kinds:
+        steps.append((kind, dice.randrange(count), dice.randrange(count), dice.randint(1, 4)))
+        count += 2 if kind == "group" else 1
+    return steps
+
+
+def in_tensorflow(steps, x):
+    values = [x]
+    for kind, first, second, number in steps:
+        a, b = values[first], values[second]
+        if kind == "constant":
+            values.append(tf.fill(SHAPE, tf.constant(float(number), tf.float64)))
+        elif kind == "add":
+            values.append((a + b) * 0.5)
+        elif kind == "halve":
+            values.append(a * 0.5)
+        elif kind == "identity":
+            values.append(tf.identity(a))
+        elif kind == "zero":
+            values.append(a * 0.0 + b)
+        elif kind == "again":  # what an optimizer would merge
+            values.append(
+                (mpi_ops._allreduce(a, op=hvd.Average) + mpi_ops._allreduce(a, op=hvd.Average)) * 0.5
+            )
+        elif kind == "branch":
+            total = mpi_ops._allreduce(tf.reduce_sum(b), op=hvd.Average)  # so that all ranks take one way
+            values.append(
+                tf.cond(total > 0, lambda a=a: mpi_ops._allreduce(a, op=hvd.Average), lambda a=a: a)
+            )
+        elif kind == "unused":
+            mpi_ops._allreduce(a)
+            values.append(b)
+        elif kind == "sum":
+            values.append(mpi_ops._allreduce(a) / SIZE)
+        elif kind == "average":
+            values.append(mpi_ops._allreduce(a, op=hvd.Average, prescale_factor=0.5, postscale_factor=2.0))
+        elif kind == "max":
+            values.append(mpi_ops._allreduce(a, op=hvd.Max))
+        elif kind == "broadcast":
+            values.append(hvd.broadcast(a, number % SIZE))
+        elif kind == "gather":
+            values.append(tf.reduce_mean(tf.reshape(hvd.allgather(a), (SIZE, *SHAPE)), 0))
+        elif kind == "scatter":
+            values.append(tf.tile(mpi_ops._reducescatter(a, op=hvd.Average), (SIZE, 1)))
+        elif kind == "group":
+            values += mpi_ops._grouped_allreduce([a, b], op=hvd.Average)
+        elif kind == "exchange":
+            values.append(hvd.alltoall(a))
+    return values[1:]
+
+
+def in_numpy(steps, inputs):
+    """The same for all ranks: a list of values, each with one array for each rank."""
+    values = [inputs]
+
+    def average(a):
+        return [np.mean(a, axis=0)] * SIZE
+
+    for kind, first, second, number in steps:
+        a, b = values[first], values[second]
+        if kind == "constant":
+            values.append([np.full(SHAPE, float(number))] * SIZE)
+        elif kind == "add":
+            values.append([(x + y) * 0.5 for x, y in zip(a, b)])
+        elif kind == "halve":
+            values.append([x * 0.5 for x in a])
+        elif kind == "identity":
+            values.append(a)
+        elif kind in ("zero", "unused"):
+            values.append(b)
+        elif kind in ("again", "sum", "average", "gather"):
+            values.append(average(a))
+        elif kind == "branch":
+            values.append(average(a) if np.mean([x.sum() for x in b]) > 0 else a)
+        elif kind == "max":
+            values.append([np.max(a, axis=0)] * SIZE)
+        elif kind == "broadcast":
+            values.append([a[number % SIZE]] * SIZE)
+        elif kind == "scatter":
+            parts = np.split(np.mean(a, axis=0), SIZE)
+            values.append([np.tile(part, (SIZE, 1)) for part in parts])
+        elif kind == "group":
+            values += [average(a), average(b)]
+        elif kind == "exchange":
+            values.append([np.concatenate([np.split(x, SIZE)[r] for x in a]) for r in RANKS])
+    return values[1:]
+
+
+def settings(dice):
+    """How this rank has TensorFlow optimize the next graph."""
+    chosen = {name: dice.random() < 0.5 for name in OPTIMIZERS}
+    return {**chosen, "min_graph_nodes": -1, "disable_meta_optimizer": dice.random() < 0.15}
+
+
+def run_as_function(steps, x, own):
+    tf.config.optimizer.set_experimental_options(settings(own))
+    tf.config.optimizer.set_jit("autoclustering" if own.random() < 0.1 else False)
+    function = tf.function(lambda x: in_tensorflow(steps, x), autograph=False)
+    return [function(tf.constant(x)) for _ in range(2)]
+
+
+def run_as_graph(steps, x, own):
+    with tf.Graph().as_default():
+        holder = v1.placeholder(tf.float64, SHAPE)
+        fetches = in_tensorflow(steps, holder)
+        config = v1.ConfigProto(inter_op_parallelism_threads=own.choice((1, 2, 4)))
+        rewrites = config.graph_options.rewrite_options
+        for name in ("constant_folding", "common_subgraph_elimination", "function_optimization", "remapping"):
+            setattr(rewrites, name, own.choice((1, 2, 3)))  # ON, OFF, AGGRESSIVE
+        rewrites.disable_meta_optimizer = own.random() < 0.3
+        with v1.Session(config=config) as session:
+            return [session.run(fetches, {holder: x}) for _ in range(2)]
+
+
+def check_random_graphs():
+    before = tf.config.optimizer.get_experimental_options()
+    different = 0
+    for seed in range(GRAPHS):
+        steps = steps_of(random.Random(seed))
+        own = random.Random(1000 * seed + ME)
+        inputs = [np.random.RandomState(97 * seed + r).uniform(-1, 1, SHAPE) for r in RANKS]
+        wanted = [value[ME] for value in in_numpy(steps, inputs)]
+        run = run_as_graph if seed % 4 == 3 else run_as_function
+        for found in run(steps, inputs[ME], own):
+            assert len(found) == len(wanted), (seed, len(found), len(wanted))
+            for place, (value, right) in enumerate(zip(found, wanted)):
+                try:
+                    near(value, right, 1e-12)
+                except AssertionError as error:
+                    raise AssertionError(f"graph {seed}, value {place} of {steps}: {error}") from error
+        options = [settings(random.Random(1000 * seed + r)) for r in RANKS]
+        different += any(option != options[0] for option in options)
+    tf.config.optimizer.set_jit(False)
+    tf.config.optimizer.set_experimental_options({name: before.get(name, True) for name in OPTIMIZERS[:6]})
+    assert different > 0.9 * GRAPHS, different
