@@ -67,6 +67,17 @@ std::vector<queue::Tensor> tensors_of(const hvd_fe_tensor* list, int32_t n) {
   return tensors;
 }
 
+// What goes wrong in `step` before the call is submitted, the other ranks hear too.
+template <typename F>
+void poisoning(Engine& engine, const Call& call, F&& step) {
+  try {
+    step();
+  } catch (const std::exception& e) {
+    engine.poison(call.process_set, call.kind, call.name, e.what());
+    throw;
+  }
+}
+
 Call call_of(Engine& engine, const hvd_fe_call& c) {
   Call call;
   call.kind = kind_of(c.op);
@@ -78,19 +89,15 @@ Call call_of(Engine& engine, const hvd_fe_call& c) {
   call.postscale = c.postscale;
   call.urgent = c.urgent != 0;
   if (call.kind == OpKind::Barrier) return call;
-  try {
+  poisoning(engine, call, [&] {
     require(c.n > 0 && c.in, control::op_name(call.kind), " needs at least one tensor");
     call.in = tensors_of(c.in, c.n);
     if (!control::sizes_vary(call.kind)) call.out = tensors_of(c.out, c.n);
-    if (call.kind == OpKind::Alltoall) {
-      require(c.n == 1, "alltoall of several tensors at once is not supported, but there are ", c.n);
-      require(c.n_splits >= 0, "a negative number of splits: ", c.n_splits);
-      if (c.splits) call.splits.emplace_back(c.splits, c.splits + c.n_splits);
-    }
-  } catch (const std::exception& e) {
-    engine.poison(call.process_set, call.kind, call.name, e.what());
-    throw;
-  }
+    if (call.kind != OpKind::Alltoall) return;
+    require(c.n == 1, "alltoall of several tensors at once is not supported, but there are ", c.n);
+    require(c.n_splits >= 0, "a negative number of splits: ", c.n_splits);
+    if (c.splits) call.splits.emplace_back(c.splits, c.splits + c.n_splits);
+  });
   return call;
 }
 
@@ -205,6 +212,11 @@ class Pending final : public queue::Listener, private Completions::Task {
   void* const arg_;
 };
 
+std::unique_ptr<Pending> pending_for(const std::shared_ptr<Frontend>& frontend, const hvd_fe_call& call) {
+  frontend->completions().start();
+  return std::make_unique<Pending>(frontend, call);
+}
+
 }  // namespace
 
 OpKind kind_of(int32_t op) {
@@ -227,12 +239,14 @@ void submit_native(std::shared_ptr<Frontend> frontend, const hvd_fe_call& call) 
   Engine& engine = frontend->engine();
   std::unique_ptr<Pending> pending;
   try {
-    frontend->completions().start();
-    pending = std::make_unique<Pending>(frontend, call);
-    if (call.op == HVD_FE_JOIN)
+    if (call.op == HVD_FE_JOIN) {
+      pending = pending_for(frontend, call);
       engine.join(pending.get());
-    else
-      calls::submit(engine, call_of(engine, call), pending.get());
+    } else {
+      Call c = call_of(engine, call);
+      poisoning(engine, c, [&] { pending = pending_for(frontend, call); });
+      calls::submit(engine, std::move(c), pending.get());
+    }
   } catch (const std::exception& e) {
     return refuse_native(call, status_of(engine, e), e.what());
   }
