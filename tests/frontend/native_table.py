@@ -124,6 +124,15 @@ class Pending:
         self.status, self.message = r.status, r.message.decode()
         self.last_joined, self.lingers = r.last_joined, r.lingers
         self.thread = threading.get_native_id()
+        self.take(pointer)
+        if r.received_splits:
+            self.received = r.received_splits[: r.n_received]
+        if self.then:
+            self.then(self)
+        self.over.set()
+
+    def take(self, pointer: Any) -> None:
+        r = pointer.contents
         for i in range(r.n_outputs):
             t = r.outputs[i]
             array = np.empty(t.shape[: t.ndim], DTYPES[t.dtype])
@@ -131,11 +140,6 @@ class Pending:
             code = r.copy(pointer, i, ctypes.byref(target))
             assert code == OK, code
             self.outputs.append(array)
-        if r.received_splits:
-            self.received = r.received_splits[: r.n_received]
-        if self.then:
-            self.then(self)
-        self.over.set()
 
     def result(self, seconds: float = 60) -> Pending:
         assert self.over.wait(seconds), "no done() came"

@@ -1,0 +1,38 @@
+"""The job that the checks of this folder run in: importing this begins it. Who this rank is, the table, and what ranks
+put in.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+import hvd_core as hvd
+import native_table as nt
+
+hvd.init(process_sets="dynamic")
+rank, size = hvd.rank(), hvd.size()
+table = nt.Table(hvd.frontend_table())
+
+
+def ways():
+    """(verb, options) of all ways to give a call to the table."""
+    return (("run", {}), ("submit", {}), ("submit", {"urgent": True}))
+
+
+def data(of: int, shape: tuple, dtype: str, seed: int = 0) -> np.ndarray:
+    """What rank `of` puts in: small whole numbers, other ones at each place."""
+    count = int(np.prod(shape, dtype=np.int64))
+    values = (np.arange(count) * 7 + of * 3 + seed) % 4 + 1
+    return values.reshape(shape).astype(dtype)
+
+
+def everyone(shape: tuple, dtype: str, seed: int = 0, ranks: list[int] | None = None) -> np.ndarray:
+    members = range(size) if ranks is None else ranks
+    return np.stack([data(r, shape, dtype, seed).astype(np.float64) for r in members])
+
+
+def close(found: np.ndarray, expected: np.ndarray) -> None:
+    assert found.shape == expected.shape, (found.shape, expected.shape)
+    np.testing.assert_allclose(
+        found.astype(np.float64), expected, rtol=2e-3 if found.dtype.itemsize < 4 else 1e-6
+    )

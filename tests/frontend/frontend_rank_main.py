@@ -1,0 +1,24 @@
+"""One rank of test_frontend_ranks.py: calls the check_* functions of the modules that it is told, and says which have
+passed. The first failure ends the job.
+"""
+
+import importlib
+import sys
+import traceback
+
+import frontend_job  # noqa: F401 (init() comes first)
+import hvd_core as hvd
+from hvd_core import runtime
+
+for module in sys.argv[1:]:
+    for name, check in list(vars(importlib.import_module(module)).items()):
+        if not name.startswith("check_"):
+            continue
+        try:
+            check()
+        except BaseException:
+            print(f"FAILED {name}\n{traceback.format_exc()}", flush=True)
+            runtime.engine().abort(f"{name} failed on rank {hvd.rank()}")
+            sys.exit(1)
+        print(f"PASSED {name}", flush=True)
+hvd.shutdown()

@@ -1,0 +1,45 @@
+"""The table for front ends without Python, on one to three ranks: every check of ranks_frontend*.py is a test here."""
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+MODULES = ("ranks_frontend", "ranks_frontend_errors")
+CHECKS = [
+    node.name
+    for module in MODULES
+    for node in ast.parse((HERE / f"{module}.py").read_text()).body
+    if isinstance(node, ast.FunctionDef) and node.name.startswith("check_")
+]
+
+
+@pytest.fixture(scope="module", params=[1, 2, 3])
+def job(request, tmp_path_factory):
+    """(number of ranks, what they printed, how the job ended)."""
+    launcher = [sys.executable, "-m", "horovod.runner.launch", "-np", str(request.param)]
+    done = subprocess.run(
+        [*launcher, sys.executable, str(HERE / "frontend_rank_main.py"), *MODULES],
+        env={**os.environ, "FRONTEND_FOLDER": str(tmp_path_factory.mktemp("frontend"))},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=110,
+    )
+    return request.param, done.stdout, done.returncode
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_frontend_on_ranks(job, check):
+    ranks, output, _ = job
+    passed = [f"[{r}]<stdout>:PASSED {check}" in output.splitlines() for r in range(ranks)]
+    assert all(passed), f"{check} has not passed on all ranks:\n{output[-6000:]}"
+
+
+def test_frontend_job_ends_well(job):
+    _, output, code = job
+    assert code == 0, output[-3000:]
