@@ -158,7 +158,7 @@ class GradientReduction:
         """
         grads = list(grads)
         elastic = decided_at_run_time() and not in_xla()
-        if not (elastic or takes_part(self.process_set)) or all(g is None for g in grads):
+        if not grads or not (elastic or takes_part(self.process_set)):
             return grads
         with tf.name_scope(f"{self.name}_Allreduce"):
             call = self.name if use_generic_names else _gradient_names.of_call(self.name)
@@ -235,9 +235,9 @@ def _nothing(vars: Sequence[Any] | None, place: int) -> tf.Tensor:
 
 def _after(absences: list[tf.Tensor], results: list) -> list:
     """`results`, of which one has to wait for `absences`: what nobody waits for is not executed in a graph."""
-    if not absences or tf.executing_eagerly():
+    place = next((i for i, result in enumerate(results) if result is not None), None)
+    if not absences or place is None or tf.executing_eagerly():
         return results
-    place = next(i for i, result in enumerate(results) if result is not None)
     with tf.control_dependencies(absences):
         results[place] = tf.nest.map_structure(tf.identity, results[place], expand_composites=True)
     return results

@@ -146,6 +146,14 @@ def check_ranks_that_differ_in_unconnected_gradients():
     partly = parts
     agree(run(), mean_slopes())
 
+    def none_at_all():
+        with tf.GradientTape() as tape:
+            target = loss(parts) if ME else tf.constant(1.0)
+        return [g for g in hvd.DistributedGradientTape(tape).gradient(target, parts) if g is not None]
+
+    for one in eagerly_and_as_function(none_at_all):
+        raises(tf.errors.FailedPreconditionError, r"shape \[0\]", one)
+
 
 def check_retraced_on_one_rank():
     """A last batch of another length makes this rank's function anew, under the same names."""
