@@ -13,7 +13,6 @@ from tf_support import (
     SIZE,
     data,
     eagerly_and_as_function,
-    job_with,
     near,
     raises,
     same_everywhere,
@@ -172,17 +171,3 @@ def check_the_hook_is_made_anew_for_each_graph():
             variable = v1.get_variable("v", initializer=tf.constant(float(ME + 10 * turn + 1)))
             with v1.train.MonitoredTrainingSession(hooks=[hook]) as session:
                 assert session.run(variable) == 10 * turn + 1
-
-
-def check_process_sets():
-    if SIZE < 3:
-        return
-    some = hvd.ProcessSet([0, 2])
-    with job_with(some):
-        made = tf.Variable(float(ME))
-        if some.included():
-            hvd.broadcast_variables([made], root_rank=2, process_set=some)
-            assert made.numpy() == 2
-            assert hvd.broadcast_object(ME, 2, process_set=some) == 2
-            assert hvd.allgather_object(ME, process_set=some) == [0, 2]
-        assert hvd.allgather_object(made.numpy().item()) == [2.0, 1.0, 2.0]

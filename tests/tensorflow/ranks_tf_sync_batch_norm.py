@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
-from tf_support import KERAS_3, ME, RANKS, SIZE, data, job_with, near, raises
+from tf_support import KERAS_3, ME, RANKS, SIZE, data, near, raises
 
 SHAPES = {"dense": (5, 3), "image": (2, 4, 3, 5), "sequence": (3, 4, 2)}
 
@@ -139,16 +139,3 @@ def check_its_place_in_keras():
     assert again.momentum == 0.5 and again.name == "norm" and type(again) is hvd.SyncBatchNormalization
     for fused in (True, None):
         raises(ValueError, "fused", lambda f=fused: hvd.SyncBatchNormalization(fused=f))
-
-
-def check_process_sets():
-    if SIZE < 3:
-        return
-    unknown = hvd.SyncBatchNormalization(process_set=hvd.ProcessSet([0, 1]))
-    raises(ValueError, "not been registered", lambda: unknown(tf.ones([2, 3]), training=True))
-    some = hvd.ProcessSet([0, 1])
-    with job_with(some):
-        layer = hvd.SyncBatchNormalization(momentum=0.0, process_set=some)
-        batches = batches_of(SHAPES["dense"])
-        layer(tf.constant(batches[ME], tf.float32), training=True)
-        near(layer.moving_mean, np.concatenate(batches[:2] if ME < 2 else batches[2:]).mean(0), 1e-4)

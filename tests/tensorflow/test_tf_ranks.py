@@ -24,7 +24,7 @@ CLUSTERS = {"TF_XLA_FLAGS": "--tf_xla_cpu_global_jit"}
 JOBS = {
     (1, "all"): [*OPS, "ranks_tf_reductions", "ranks_tf_functions", "ranks_tf_tape"],
     (2, "all"): [*OPS, *BETWEEN, RANDOM, *ABOVE, *ONCE],
-    (3, "all"): [*OPS, *BETWEEN, *ABOVE],
+    (3, "all"): [*OPS, *BETWEEN, *ABOVE, "ranks_tf_process_sets"],
     (2, "synchronous"): ["ranks_tf_errors"],
     (3, "random"): [RANDOM],
 }
