@@ -1,5 +1,5 @@
-"""Checks of TensorFlow's device `GCU` itself (backends/eccl_stub/tf_gcu), run by one process. What is not there would
-make the checks of horovod.tensorflow on it meaningless: its streams must really be late, its copies be counted."""
+"""Checks of TensorFlow's device `GCU` itself (backends/eccl_stub/tf_gcu), run first on every rank. What is not there
+would make the checks of horovod.tensorflow on it meaningless: its streams must really be late, its copies be counted."""
 
 import ctypes
 
@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 import tf_gcu
 
-from tf_device_under_test import DEVICE, on_device
+from tf_device_under_test import DEVICE, ORDINAL, on_device
 
 TYPES = [
     "uint8",
@@ -30,6 +30,18 @@ def check_the_device_is_there():
     tf_gcu.load()  # a second time: nothing
 
 
+def check_a_process_that_has_used_its_devices_is_refused():
+    loaded, tf_gcu._extension = tf_gcu._extension, None
+    try:
+        tf_gcu.load()
+    except RuntimeError as error:
+        assert "has used its devices already" in str(error)
+    else:
+        raise AssertionError("loaded")
+    finally:
+        tf_gcu._extension = loaded
+
+
 def check_memory_is_the_vendors():
     vendor = ctypes.CDLL(str(tf_gcu.vendor_library()))
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
@@ -39,9 +51,10 @@ def check_memory_is_the_vendors():
         assert vendor.topsMemGetInfo(ctypes.byref(free), ctypes.byref(total)) == 0
         return total.value - free.value
 
-    before = used(0)
+    before, elsewhere = used(ORDINAL), used(ORDINAL + 2)
     tensor = on_device(np.zeros(8 << 20, np.float32))  # more than TensorFlow has in store
-    assert tensor.device.endswith(DEVICE) and used(0) - before >= 32 << 20 and used(2) == 0
+    assert tensor.device.endswith(DEVICE) and used(ORDINAL) - before >= 32 << 20
+    assert used(ORDINAL + 2) == elsewhere
 
 
 def check_copies_keep_every_type():

@@ -109,7 +109,7 @@ using tf_gcu::TF_Status;
 
 // TensorFlow's first call. Without tf_gcu.load() before it there is no vendor's library to ask.
 TF_GCU_EXPORT void SE_InitPlugin(SE_PlatformRegistrationParams* params, TF_Status* status) {
-  if (!tf_gcu::find_tensorflow().empty()) return;  // no way to say so; open() has said it
+  if (!tf_gcu::find_tensorflow().empty()) return;  // no way to say so; Python has
   if (tf_gcu::vendor_if_open() == nullptr) {
     tf_gcu::tensorflow().TF_SetStatus(status, tf_gcu::TF_FAILED_PRECONDITION,
                                       "GCU: this plugin is loaded by tf_gcu.load(), which opens the vendor's library");
@@ -122,11 +122,16 @@ TF_GCU_EXPORT void TF_InitKernel() {
   if (tf_gcu::find_tensorflow().empty()) tf_gcu::g_refused_kernels = tf_gcu::register_kernels();
 }
 
-// "" or why there is no device. The text is valid until the next call.
-TF_GCU_EXPORT const char* tf_gcu_open(const char* vendor_library) {
+// "" or what is wrong. The text is valid until the next call.
+TF_GCU_EXPORT const char* tf_gcu_open_vendor(const char* file) {
+  static std::string said;
+  said = tf_gcu::open_vendor(file);
+  return said.c_str();
+}
+
+TF_GCU_EXPORT const char* tf_gcu_find_tensorflow() {
   static std::string said;
   said = tf_gcu::find_tensorflow();
-  if (said.empty()) said = tf_gcu::open_vendor(vendor_library);
   return said.c_str();
 }
 

@@ -54,14 +54,6 @@ def load() -> None:
     with _lock:
         if _extension is not None:
             return
-        import tensorflow as tf
-        from tensorflow.python.eager import context
-        from tensorflow.python.framework import load_library
-
-        if getattr(context.context(), "_initialized", False):
-            raise RuntimeError(
-                "tf_gcu: TensorFlow has used its devices already; call tf_gcu.load() before that"
-            )
         vendor = vendor_library()
         if vendor is None:
             raise RuntimeError(
@@ -71,10 +63,22 @@ def load() -> None:
         if not file.exists():
             raise RuntimeError(f"tf_gcu: {file} is not built; pip install backends/eccl_stub/tf_gcu")
         extension = ctypes.CDLL(str(file))
-        extension.tf_gcu_open.restype = ctypes.c_char_p
-        said = extension.tf_gcu_open(os.fsencode(vendor)).decode(errors="replace")
+        extension.tf_gcu_open_vendor.restype = extension.tf_gcu_find_tensorflow.restype = ctypes.c_char_p
+        said = extension.tf_gcu_open_vendor(os.fsencode(vendor)).decode(errors="replace")
         if said:
             raise RuntimeError(f"tf_gcu: {vendor} cannot be used: {said}")
+
+        import tensorflow as tf
+        from tensorflow.python.eager import context
+        from tensorflow.python.framework import load_library
+
+        said = extension.tf_gcu_find_tensorflow().decode(errors="replace")
+        if said:
+            raise RuntimeError(f"tf_gcu: TensorFlow {tf.__version__} cannot be used: {said}")
+        if getattr(context.context(), "_initialized", False):
+            raise RuntimeError(
+                "tf_gcu: TensorFlow has used its devices already; call tf_gcu.load() before that"
+            )
         load_library.load_pluggable_device_library(str(file))
         refused = extension.tf_gcu_refused_kernels()
         if refused:

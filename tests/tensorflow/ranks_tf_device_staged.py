@@ -1,0 +1,14 @@
+"""The checks of ranks_tf_device_ops.py once more, when only the device table of the backend is used, by an engine that
+was started anew in the same process: the operations are those of the backend for host memory."""
+
+import horovod.tensorflow as hvd
+import ranks_tf_device_ops
+from tf_launch import checks_of
+
+
+def check_all_with_operations_on_host_memory():
+    hvd.shutdown()
+    hvd.init(backend="gcu=shm")
+    ranks_tf_device_ops.SERVED = "STAGED"
+    for name in checks_of("ranks_tf_device_ops"):
+        getattr(ranks_tf_device_ops, name)()
