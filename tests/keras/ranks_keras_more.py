@@ -21,17 +21,15 @@ from keras_support import (
     raises,
     same_everywhere,
     set_weights,
+    sgd,
     train_alone,
     train_together,
+    trained_with_sgd,
     weights_of,
 )
 
 optimizers = keras.optimizers
 RANKS = range(hvd.size()) if hvd.is_initialized() else range(1)
-
-
-def sgd():
-    return optimizers.SGD(0.1, momentum=0.9)
 
 
 def check_registered_variables_stay_local():
@@ -135,7 +133,7 @@ def gradients_and_variables(model, x, y):
 
 
 def check_loop_of_ones_own():
-    wanted = train_alone(sgd())
+    wanted = trained_with_sgd()
     x, y = data_of(hvd.rank())
 
     def loop(wrap):
@@ -160,12 +158,12 @@ def check_loop_of_ones_own():
 def check_train_step_of_ones_own():
     class Model(keras.Sequential):
         def train_step(self, data):
-            gradients, variables = gradients_and_variables(self, *data)
+            gradients, variables = gradients_and_variables(self, *data[:2])
             self.optimizer.apply_gradients(zip(gradients, variables))
             return {"target": data[1][0, 0]}
 
     model = Model(model_of().layers)
-    agree(train_together(hvd.DistributedOptimizer(sgd()), model), train_alone(sgd()))
+    agree(train_together(hvd.DistributedOptimizer(sgd()), model), trained_with_sgd())
 
 
 def check_minimize_and_gradients_that_are_asked_for():
@@ -173,8 +171,8 @@ def check_minimize_and_gradients_that_are_asked_for():
         return
     import tensorflow as tf
 
-    wanted = train_alone(sgd())
     for make in (sgd, lambda: optimizers.legacy.SGD(0.1, momentum=0.9)):
+        wanted = train_alone(make())
         model, optimizer = model_of(), hvd.DistributedOptimizer(make())
         x, y = data_of(hvd.rank())
         for i in range(STEPS):
@@ -196,7 +194,7 @@ def check_legacy_optimizers():
     if KERAS3:
         return
     legacy = optimizers.legacy
-    for make in (lambda: legacy.SGD(0.1, momentum=0.9), lambda: legacy.Adam(0.01, amsgrad=True)):
+    for make in (lambda: legacy.SGD(0.1, momentum=0.9), lambda: legacy.Adam(0.01)):
         for mode in modes():
             agree(train_together(hvd.DistributedOptimizer(make()), **mode), train_alone(make()))
     optimizer = hvd.DistributedOptimizer(legacy.Adam(0.01))

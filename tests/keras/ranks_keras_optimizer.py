@@ -20,20 +20,18 @@ from keras_support import (
     numpy_of,
     raises,
     same_everywhere,
+    sgd,
     train_alone,
     train_together,
+    trained_with_sgd,
     weights_of,
 )
 
 optimizers = keras.optimizers
 
 
-def sgd():
-    return optimizers.SGD(0.1, momentum=0.9)
-
-
 def check_each_way_to_run_a_step():
-    wanted = train_alone(sgd())
+    wanted = trained_with_sgd()
     for mode in modes():
         agree(train_together(hvd.DistributedOptimizer(sgd()), **mode), wanted)
 
@@ -80,7 +78,7 @@ def check_sum_and_predivide():
 
 
 def check_compression():
-    wanted = train_alone(sgd())
+    wanted = trained_with_sgd()
     for compression in (hvd.Compression.fp16, hvd.Compression.bf16):
         model = train_together(hvd.DistributedOptimizer(sgd(), compression=compression))
         error = np.abs(weights_of(model) - weights_of(wanted)).max()
@@ -89,25 +87,31 @@ def check_compression():
 
 
 def check_groups():
-    wanted = train_alone(sgd())
+    wanted = trained_with_sgd()
     agree(train_together(hvd.DistributedOptimizer(sgd(), groups=2)), wanted)
     model = model_of()
     of_layers = [list(layer.trainable_weights) for layer in model.layers[1:]]
     agree(train_together(hvd.DistributedOptimizer(sgd(), groups=of_layers), model), wanted)
 
 
+def in_double_batches(optimizer):
+    """A model that one process trains on the joined batches, two at a time."""
+    model = model_of()
+    model.compile(optimizer, "mse", **compiled())
+    for inputs, targets in zip(*(np.split(part, STEPS // 2) for part in joined(range(hvd.size())))):
+        model.train_on_batch(inputs, targets)
+    return model
+
+
 def check_passes_are_summed_locally():
     # Two passes of equal batches, averaged, are one step with the batches of both.
-    x, y = joined(range(hvd.size()), STEPS)
     for average in (True, False):
         rate = 0.02 if average else 0.01
 
         def make():
             return optimizers.SGD(rate, momentum=0.9)  # noqa: B023 (used at once)
 
-        alone = model_of()
-        alone.compile(optimizers.SGD(0.02, momentum=0.9), "mse", **compiled())
-        alone.fit(x, y, batch_size=2 * len(x) // STEPS, shuffle=False, verbose=0)
+        alone = in_double_batches(optimizers.SGD(0.02, momentum=0.9))
         for mode in modes() if average else modes()[:1]:
             optimizer = hvd.DistributedOptimizer(
                 make(), backward_passes_per_step=2, average_aggregated_gradients=average
@@ -121,10 +125,7 @@ def check_passes_are_summed_locally():
 def check_adam_counts_steps_where_passes_are_summed():
     if not KERAS3:
         return  # counts passes, as Horovod for Keras 2 does
-    x, y = joined(range(hvd.size()), STEPS)
-    alone = model_of()
-    alone.compile(optimizers.Adam(0.02), "mse", **compiled())
-    alone.fit(x, y, batch_size=2 * len(x) // STEPS, shuffle=False, verbose=0)
+    alone = in_double_batches(optimizers.Adam(0.02))
     optimizer = hvd.DistributedOptimizer(
         optimizers.Adam(0.02), backward_passes_per_step=2, average_aggregated_gradients=True
     )
@@ -182,7 +183,7 @@ def check_a_learning_rate_schedule():
 
 def check_one_optimizer_wrapped_twice():
     plain = sgd()
-    wanted = train_alone(sgd())
+    wanted = trained_with_sgd()
     for _ in range(2):
         agree(train_together(hvd.DistributedOptimizer(plain)), wanted)
 
