@@ -1,10 +1,9 @@
 """The checks of ranks_tf_*.py on 1, 2 and 3 ranks. One job each, started by the first test that needs it."""
 
 import functools
+import importlib.util
 
 import pytest
-
-pytest.importorskip("tensorflow")
 
 from tf_launch import Report, checks_of
 
@@ -40,6 +39,13 @@ CASES = [
     for module in modules
     for check in checks_of(module)
 ]
+
+
+# Looked for, not imported: that takes seconds, and only the ranks need it.
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("tensorflow") is None,
+    reason="TensorFlow is not installed; `make test` does that",
+)
 
 
 @functools.cache

@@ -16,6 +16,10 @@ namespace {
 
 std::atomic<const hvd_fe_table*> table_{nullptr};
 
+// Of the executions that do not wait: how many have begun, and how many are under way.
+std::atomic<uint64_t> begun_{0};
+std::atomic<int> under_way_{0};
+
 class Execution {
  public:
   Execution(const Kernel& kernel, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* callback)
@@ -71,10 +75,19 @@ class Execution {
     call.out = has_outputs_ ? views_.data() + operands_.size() : nullptr;
     call.splits = has_splits_ ? splits_.data() : nullptr;
     call.n_splits = static_cast<int32_t>(splits_.size());
-    call.urgent = waits() ? 1 : 0;
+    // A graph says nothing about what else will come. The engine holds small tensors for company, up to a millisecond,
+    // which for one operation that depends on another would be lost each time; so it is as it was the last time.
+    call.urgent = waits() || kernel_.alone.load(std::memory_order_relaxed) ? 1 : 0;
     call.done = [](void* self, const hvd_fe_result* result) { static_cast<Execution*>(self)->finish(*result); };
     call.arg = this;
     return call;
+  }
+
+  void begin() {
+    if (waits()) return;
+    counted_ = true;
+    begun_alone_ = under_way_.fetch_add(1, std::memory_order_relaxed) == 0;
+    ticket_ = begun_.fetch_add(1, std::memory_order_relaxed) + 1;
   }
 
   bool waits() const { return kernel_.blocking || !done_; }
@@ -205,6 +218,10 @@ class Execution {
   }
 
   void finish(const hvd_fe_result& result) {
+    if (counted_) {
+      under_way_.fetch_sub(1, std::memory_order_relaxed);
+      kernel_.alone.store(begun_alone_ && begun_.load(std::memory_order_relaxed) == ticket_, std::memory_order_relaxed);
+    }
     lingers_ = result.lingers != 0;
     if (result.status != HVD_FE_OK) {
       fail(code_of(result.status), result.message);
@@ -292,6 +309,8 @@ class Execution {
   int64_t* scattered_dims_ = nullptr;
   std::vector<int64_t> splits_;
   int splits_type_ = kInt32;
+  uint64_t ticket_ = 0;
+  bool counted_ = false, begun_alone_ = false;
   bool has_splits_ = false, has_outputs_ = false, lingers_ = false;
 };
 
@@ -322,6 +341,7 @@ void execute(const Kernel& kernel, TF_OpKernelContext* context, TF_AsyncOpKernel
   if (table == nullptr) return execution->refuse(tf::kFailedPrecondition, kNotInitialized);
   if (!execution->take_inputs() || !execution->make_outputs()) return execution->refuse(table);
   const hvd_fe_call call = execution->call();
+  execution->begin();
   (execution->waits() ? table->run : table->submit)(&call);
 }
 

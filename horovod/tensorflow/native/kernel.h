@@ -4,6 +4,7 @@
 
 #include <hvd/frontend_abi.h>
 
+#include <atomic>
 #include <string>
 
 #include "tf_api.h"
@@ -43,6 +44,8 @@ struct Kernel {
   double prescale = 1, postscale = 1;
   // The caller waits in this thread anyway, so the engine may be driven by it.
   bool blocking = false;
+  // Nothing else was under way when it ran last, so that there is no use in waiting for company.
+  mutable std::atomic<bool> alone{false};
 };
 
 // Reads the attributes. Reports a failure to TensorFlow, which then drops the kernel; never returns null.
