@@ -1,0 +1,119 @@
+"""The examples for TensorFlow and Keras train to at least 96 % on two processes, which end with equal weights, and run on
+one without a launcher. Files are written by rank 0 only. Real launcher, real training.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("sklearn", reason="the examples' data set comes with scikit-learn")
+
+HERE = Path(__file__).resolve().parent
+EXAMPLES = HERE.parents[1] / "examples"
+HOROVODRUN = [sys.executable, "-m", "horovod.runner.launch", "-np"]
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def need(*packages):
+    for package in packages:
+        pytest.importorskip(package, reason=f"the example needs {package}")
+
+
+def keras_3():
+    keras = pytest.importorskip("keras", reason="the example needs keras")
+    if keras.__version__.startswith("2."):
+        pytest.skip(f"Keras {keras.__version__} has no backend but TensorFlow")
+
+
+def train(folder, launcher, example, *options):
+    """Run an example in `folder`; returns what it printed and the test accuracy in per cent."""
+    command = [*launcher, sys.executable, str(HERE / "run_example.py"), str(folder)]
+    command += [str(EXAMPLES / f"{example}.py"), "--output", str(folder / "out"), *options]
+    env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
+    result = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=folder, env=env)
+    assert result.returncode == 0, f"{command}\n{result.stdout[-4000:]}\n{result.stderr[-4000:]}"
+    lines = re.findall(r"test accuracy ([\d.]+) %", result.stdout)
+    assert len(lines) == 1, f"not one final line, but {len(lines)}, in:\n{result.stdout[-4000:]}"
+    return result.stdout, float(lines[0])
+
+
+def expect_equal_weights(folder, ranks=2):
+    first, *others = (np.load(folder / f"{rank}.npz") for rank in range(ranks))
+    assert len(first.files) == 8  # kernels and biases of four layers
+    for other in others:
+        for name in first.files:
+            assert np.array_equal(first[name], other[name]), f"{name} differs between ranks"
+
+
+def written(folder):
+    return sorted(path.relative_to(folder / "out").as_posix() for path in (folder / "out").rglob("*"))
+
+
+def test_tensorflow1_trains_and_goes_on_from_its_checkpoint(tmp_path):
+    need("tensorflow")
+    output, accuracy = train(tmp_path, [*HOROVODRUN, "2"], "tensorflow1_digits")
+    assert accuracy >= 96.0 and "2 process(es)" in output
+    expect_equal_weights(tmp_path)
+    steps = 30 * 1437 // 64
+    assert f"after step {steps} " in output
+    assert f"tensorflow1/model.ckpt-{steps}.index" in written(tmp_path)
+
+    # One process alone, from the checkpoint of two: the step is that of the checkpoint.
+    output, accuracy = train(tmp_path, [], "tensorflow1_digits", "--resume", "--epochs", "16")
+    assert f"after step {16 * 1437 // 32} (1 process" in output
+    assert accuracy >= 96.0
+
+
+def test_tensorflow2_trains(tmp_path):
+    need("tensorflow", "tqdm")
+    output, accuracy = train(tmp_path, [*HOROVODRUN, "2"], "tensorflow2_digits")
+    assert accuracy >= 96.0 and "2 process(es)" in output
+    expect_equal_weights(tmp_path)
+    assert "tensorflow2/checkpoint-1.index" in written(tmp_path)
+
+
+def test_tensorflow2_trains_without_a_launcher(tmp_path):
+    need("tensorflow", "tqdm")
+    output, _ = train(tmp_path, [], "tensorflow2_digits", "--epochs", "2")
+    assert "1 process(es)" in output
+
+
+def test_tensorflow2_trains_with_its_step_compiled(tmp_path):
+    need("tensorflow", "tqdm")
+    options = ["--jit", "--fp16-allreduce", "--epochs", "8"]
+    _, accuracy = train(tmp_path, [*HOROVODRUN, "2"], "tensorflow2_digits", *options)
+    assert accuracy >= 85.0
+    expect_equal_weights(tmp_path)
+
+
+def test_keras_trains_on_tensorflow(tmp_path):
+    need("tensorflow", "keras")
+    output, accuracy = train(tmp_path, [*HOROVODRUN, "2"], "keras_digits")
+    assert accuracy >= 96.0 and "2 process(es)" in output and "on tensorflow" in output
+    expect_equal_weights(tmp_path)
+    assert written(tmp_path) == ["keras", "keras/best.weights.h5"]
+    assert output.count("finished gradual learning rate warmup to 0.04") == 1
+
+
+def test_keras_trains_on_torch(tmp_path):
+    need("torch")
+    keras_3()
+    output, accuracy = train(tmp_path, [*HOROVODRUN, "2"], "keras_digits", "--backend", "torch")
+    assert accuracy >= 96.0 and "on torch" in output
+    expect_equal_weights(tmp_path)
+    assert written(tmp_path) == ["keras", "keras/best.weights.h5"]
+
+
+@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+def test_keras_trains_without_a_launcher(tmp_path, backend):
+    need(backend)
+    if backend == "torch":
+        keras_3()
+    output, _ = train(tmp_path, [], "keras_digits", "--backend", backend, "--epochs", "2")
+    assert "1 process(es)" in output

@@ -1,0 +1,142 @@
+"""The programs that Horovod's pages show for TensorFlow and Keras (programs/) train on two ranks: only their data set is
+another. Ranks begin with different weights and end with equal ones, files come from rank 0 alone.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("tensorflow", reason="the programs are for TensorFlow")
+pytest.importorskip("sklearn", reason="the programs' data set comes with scikit-learn")
+
+HERE = Path(__file__).resolve().parent
+RANKS = 2
+
+sys.path.insert(0, str(HERE / "programs"))
+from handwritten import load_data  # noqa: E402
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def run(folder, *programs, **environment):
+    """One job for several programs, as starting TensorFlow costs seconds; its output."""
+    command = [sys.executable, "-m", "horovod.runner.launch", "-np", str(RANKS), sys.executable]
+    done = subprocess.run(
+        [*command, str(HERE / "rank_tf_programs.py"), str(folder), *programs],
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 0, f"{programs}: code {done.returncode}\n{done.stdout[-6000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def eager_job(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tf2-programs")
+    return folder, run(folder, "tf2_keras_tutorial", "tf2_gradient_tape", "keras_schedule")
+
+
+def weights(folder, program):
+    """The weights that all ranks have in the end, checked to be the same, in order; and the rest of what was saved."""
+    ranks = [dict(np.load(folder / f"{program}-{rank}.npz")) for rank in range(RANKS)]
+    names = [name for name in ranks[0] if name != "step" and not name.startswith("history.")]
+    assert names
+    for name in names:
+        for rank, other in enumerate(ranks[1:], 1):
+            assert np.array_equal(ranks[0][name], other[name]), f"{program}: {name} of ranks 0 and {rank}"
+    return [ranks[0][name] for name in names], ranks[0]
+
+
+def files(folder, program, rank):
+    return sorted(path.name for path in (folder / program / str(rank)).rglob("*") if path.is_file())
+
+
+def convolution(x, kernel, bias):
+    """'valid', then relu: (N, H, W, C) float64."""
+    high, wide = x.shape[1] - kernel.shape[0] + 1, x.shape[2] - kernel.shape[1] + 1
+    total = sum(
+        x[:, i : i + high, j : j + wide] @ kernel[i, j]
+        for i in range(kernel.shape[0])
+        for j in range(kernel.shape[1])
+    )
+    return np.maximum(total + bias, 0)
+
+
+def accuracy_of_network(weights):
+    """Of the programs' network on the test set, computed here from the weights alone."""
+    _, (images, labels) = load_data()
+    x = images[..., np.newaxis] / 255.0
+    w1, b1, w2, b2, w3, b3, w4, b4 = (np.float64(value) for value in weights)
+    x = convolution(convolution(x, w1, b1), w2, b2)
+    x = x.reshape(len(x), x.shape[1] // 2, 2, x.shape[2] // 2, 2, -1).max(axis=(2, 4)).reshape(len(x), -1)
+    return (((np.maximum(x @ w3 + b3, 0) @ w4 + b4).argmax(1)) == labels).mean()
+
+
+def test_monitored_session_of_tensorflow_1(tmp_path):
+    run(tmp_path, "tf1_monitored_session")
+    found, saved = weights(tmp_path, "tf1_monitored_session")
+    assert saved["step"] == 1000 // RANKS
+    _, (images, labels) = load_data()
+    hidden_bias, hidden, out_bias, out = (
+        saved[name] for name in ("hidden/bias", "hidden/weights", "out/bias", "out/weights")
+    )
+    logits = np.maximum(images.reshape(-1, 64) / 255.0 @ hidden + hidden_bias, 0) @ out + out_bias
+    assert (logits.argmax(1) == labels).mean() >= 0.85 and len(found) == 4
+    assert "checkpoint" in files(tmp_path, "tf1_monitored_session", 0)
+    assert files(tmp_path, "tf1_monitored_session", 1) == []
+
+
+def test_keras_tutorial_of_tensorflow_2(eager_job):
+    folder, output = eager_job
+    found, saved = weights(folder, "tf2_keras_tutorial")
+    assert saved["step"] == 4 * (500 // RANKS)
+    assert accuracy_of_network(found) >= 0.9
+    assert files(folder, "tf2_keras_tutorial", 0) == [f"checkpoint-{epoch}.h5" for epoch in range(1, 5)]
+    assert files(folder, "tf2_keras_tutorial", 1) == []
+    assert "finished gradual learning rate warmup to 0.002" in output
+
+
+def test_gradient_tape_of_tensorflow_2(eager_job):
+    folder, output = eager_job
+    found, saved = weights(folder, "tf2_gradient_tape")
+    assert saved["step"] == 1000 // RANKS
+    assert accuracy_of_network(found) >= 0.9
+    assert "checkpoint" in files(folder, "tf2_gradient_tape", 0)
+    assert files(folder, "tf2_gradient_tape", 1) == []
+    assert "Step #400" in output and "Step #500" not in output
+
+
+def test_keras_with_warmup_and_schedule(eager_job):
+    folder, output = eager_job
+    found, saved = weights(folder, "keras_schedule")
+    assert accuracy_of_network(found) >= 0.9
+    # Of one process, 1, to that of two, at the end of the warm-up; then by the schedule.
+    rates = saved["history.lr" if "history.lr" in saved else "history.learning_rate"]
+    np.testing.assert_allclose(rates[1:], [2.0, 2.0, 0.2, 0.02], rtol=1e-2)
+    assert 1.0 < rates[0] < 2.0
+    assert files(folder, "keras_schedule", 0) == [f"checkpoint-{epoch}.h5" for epoch in range(1, 6)]
+    assert files(folder, "keras_schedule", 1) == []
+    assert "Test accuracy:" in output
+
+
+def test_keras_goes_on_from_a_checkpoint_of_rank_0(eager_job):
+    """Rank 0 has the files of the first run less the last two; the others know only what they are told."""
+    folder, _ = eager_job
+    before = dict(np.load(folder / "keras_schedule-0.npz"))
+    for epoch in (4, 5):
+        (folder / "keras_schedule" / "0" / f"checkpoint-{epoch}.h5").unlink()
+    output = run(folder, "keras_schedule")
+    found, saved = weights(folder, "keras_schedule")
+    assert len(saved["history.loss"]) == 2 and len(before["history.loss"]) == 5
+    assert accuracy_of_network(found) >= 0.9
+    np.testing.assert_allclose(
+        saved["history.lr" if "history.lr" in saved else "history.learning_rate"], [0.2, 0.02], rtol=1e-2
+    )
+    assert "Epoch 4/5" in output
