@@ -1,6 +1,6 @@
 """Runs an example on a rank as if it were the script, and saves the weights that its main() returns.
 
-    python run_example.py FOLDER EXAMPLE [its options]      FOLDER/<rank>.npz
+python run_example.py FOLDER EXAMPLE [its options]      FOLDER/<rank>.npz
 """
 
 import os

@@ -2,6 +2,8 @@
 one without a launcher. Files are written by rank 0 only. Real launcher, real training.
 """
 
+import importlib.metadata
+import importlib.util
 import os
 import re
 import subprocess
@@ -21,14 +23,17 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def need(*packages):
+    """Skips the test without them. Importing them here would cost seconds and the memory of the ranks."""
     for package in packages:
-        pytest.importorskip(package, reason=f"the example needs {package}")
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"the example needs {package}")
 
 
-def keras_3():
-    keras = pytest.importorskip("keras", reason="the example needs keras")
-    if keras.__version__.startswith("2."):
-        pytest.skip(f"Keras {keras.__version__} has no backend but TensorFlow")
+def need_keras_3():
+    need("keras", "torch")
+    version = importlib.metadata.version("keras")
+    if version.startswith("2."):
+        pytest.skip(f"Keras {version} has no backend but TensorFlow")
 
 
 def train(folder, launcher, example, *options):
@@ -102,8 +107,7 @@ def test_keras_trains_on_tensorflow(tmp_path):
 
 
 def test_keras_trains_on_torch(tmp_path):
-    need("torch")
-    keras_3()
+    need_keras_3()
     output, accuracy = train(tmp_path, [*HOROVODRUN, "2"], "keras_digits", "--backend", "torch")
     assert accuracy >= 96.0 and "on torch" in output
     expect_equal_weights(tmp_path)
@@ -112,8 +116,6 @@ def test_keras_trains_on_torch(tmp_path):
 
 @pytest.mark.parametrize("backend", ["tensorflow", "torch"])
 def test_keras_trains_without_a_launcher(tmp_path, backend):
-    need(backend)
-    if backend == "torch":
-        keras_3()
+    need_keras_3() if backend == "torch" else need("keras", "tensorflow")
     output, _ = train(tmp_path, [], "keras_digits", "--backend", backend, "--epochs", "2")
     assert "1 process(es)" in output

@@ -2,6 +2,7 @@
 another. Ranks begin with different weights and end with equal ones, files come from rank 0 alone.
 """
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -10,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("tensorflow", reason="the programs are for TensorFlow")
+if importlib.util.find_spec("tensorflow") is None:
+    pytest.skip("the programs are for TensorFlow", allow_module_level=True)
 pytest.importorskip("sklearn", reason="the programs' data set comes with scikit-learn")
 
 HERE = Path(__file__).resolve().parent

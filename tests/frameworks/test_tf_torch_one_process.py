@@ -1,0 +1,31 @@
+"""TensorFlow and PyTorch in one process use one engine in one job, in whichever order they are imported."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+for framework in ("tensorflow", "torch"):
+    if importlib.util.find_spec(framework) is None:
+        pytest.skip(f"{framework} is not installed", allow_module_level=True)
+
+HERE = Path(__file__).resolve().parent
+
+
+@pytest.mark.parametrize("order", ["tensorflow,torch", "torch,tensorflow"])
+def test_two_frameworks_share_an_engine(order):
+    command = [sys.executable, "-m", "horovod.runner.launch", "-np", "2"]
+    command += [sys.executable, str(HERE / "rank_tf_torch.py"), order]
+    env = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "HOROVOD_DYNAMIC_PROCESS_SETS": "1",
+    }
+    done = subprocess.run(
+        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=100
+    )
+    assert done.returncode == 0 and done.stdout.count("all well") == 2, done.stdout[-6000:]
