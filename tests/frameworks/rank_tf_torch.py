@@ -4,6 +4,7 @@ which the two are imported. Prints "all well" when every check has passed."""
 import importlib
 import os
 import sys
+import threading
 from pathlib import Path
 
 FACES = {"tensorflow": "horovod.tensorflow", "torch": "horovod.torch"}
@@ -62,7 +63,7 @@ def check_one_rank_from_torch_the_other_from_tensorflow():
 
 
 def check_interleaved():
-    """Eager operations, a compiled function and pending handles of torch, in another order on each rank."""
+    """Eager operations and a compiled function of TensorFlow while handles of torch are pending."""
 
     @tf.function
     def graph(x, y):
@@ -84,12 +85,32 @@ def check_interleaved():
         handles = [
             hvd_torch.allreduce_async(x, op=hvd_torch.Sum, name=f"torch.{k}") for k, x in enumerate(mine)
         ]
-        # The handles above are pending while these run. A blocking call waits for its peer, so the order of
-        # blocking calls is the same on all ranks; what is around them is not.
+        # These block, so that all ranks have them in one order.
         tensorflow_part(i)
         torch_part(i)
         for k in range(4) if hvd_torch.rank() == 0 else reversed(range(4)):
             same(hvd_torch.synchronize(handles[k]), total(i + k), f"torch.{k}")
+
+
+def check_threads():
+    """Each framework in a thread of its own: which operation comes first is another on each rank."""
+    errors = []
+
+    def tensorflow_thread():
+        try:
+            for i in range(ROUNDS):
+                mine = tf.constant(values(hvd_tf.rank(), i))
+                same(hvd_tf.allreduce(mine, op=hvd_tf.Sum, name="thread.tf"), total(i), "thread, TensorFlow")
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=tensorflow_thread)
+    thread.start()
+    for i in range(ROUNDS):
+        mine = torch.from_numpy(values(hvd_torch.rank(), i + 1))
+        same(hvd_torch.allreduce(mine, op=hvd_torch.Sum, name="thread.torch"), total(i + 1), "thread, torch")
+    thread.join()
+    assert not errors, errors
 
 
 def check_process_set_of_one_in_the_other():
@@ -170,6 +191,7 @@ def main():
     check_one_engine()
     check_one_rank_from_torch_the_other_from_tensorflow()
     check_interleaved()
+    check_threads()
     check_process_set_of_one_in_the_other()
     check_training_of_both()
     check_one_shutdown_ends_both()
