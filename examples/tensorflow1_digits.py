@@ -27,7 +27,7 @@ tf.logging.set_verbosity(tf.logging.INFO)  # for the hook that logs the loss
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description="CNN on handwritten digits, TensorFlow 1 with Horovod")
-    parser.add_argument("--epochs", type=int, default=30, help="passes over the training data (default 30)")
+    parser.add_argument("--epochs", type=int, default=20, help="passes over the training data (default 20)")
     parser.add_argument(
         "--batch-size", type=int, default=32, help="samples per process and step (default 32)"
     )
@@ -81,10 +81,10 @@ def dense(inputs, name, units):
 
 def digits_net(images, drop_rate):
     """Two convolutions and two dense layers: (N, 8, 8, 1) images to (N, 10) logits."""
-    x = convolution(images, "conv1", 32)
-    x = tf.nn.max_pool2d(convolution(x, "conv2", 64), ksize=2, strides=2, padding="VALID")
-    x = tf.nn.dropout(tf.reshape(x, [-1, 4 * 4 * 64]), rate=drop_rate)
-    x = tf.nn.dropout(tf.nn.relu(dense(x, "dense1", 128)), rate=drop_rate)
+    x = convolution(images, "conv1", 16)
+    x = tf.nn.max_pool2d(convolution(x, "conv2", 32), ksize=2, strides=2, padding="VALID")
+    x = tf.nn.dropout(tf.reshape(x, [-1, 4 * 4 * 32]), rate=drop_rate)
+    x = tf.nn.dropout(tf.nn.relu(dense(x, "dense1", 64)), rate=drop_rate)
     return dense(x, "dense2", 10)
 
 

@@ -25,7 +25,7 @@ import horovod.tensorflow as hvd
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description="CNN on handwritten digits, gradient tape with Horovod")
-    parser.add_argument("--epochs", type=int, default=30, help="passes over the training data (default 30)")
+    parser.add_argument("--epochs", type=int, default=20, help="passes over the training data (default 20)")
     parser.add_argument(
         "--batch-size", type=int, default=32, help="samples per process and step (default 32)"
     )
@@ -68,12 +68,12 @@ def make_model():
     return tf.keras.Sequential(
         [
             tf.keras.Input((8, 8, 1)),
+            tf.keras.layers.Conv2D(16, 3, padding="same", activation="relu"),
             tf.keras.layers.Conv2D(32, 3, padding="same", activation="relu"),
-            tf.keras.layers.Conv2D(64, 3, padding="same", activation="relu"),
             tf.keras.layers.MaxPooling2D(2),
             tf.keras.layers.Flatten(),
             tf.keras.layers.Dropout(0.3),
-            tf.keras.layers.Dense(128, activation="relu"),
+            tf.keras.layers.Dense(64, activation="relu"),
             tf.keras.layers.Dropout(0.3),
             tf.keras.layers.Dense(10),
         ]

@@ -65,13 +65,13 @@ def test_tensorflow1_trains_and_goes_on_from_its_checkpoint(tmp_path):
     output, accuracy = train(tmp_path, [*HOROVODRUN, "2"], "tensorflow1_digits")
     assert accuracy >= 96.0 and "2 process(es)" in output
     expect_equal_weights(tmp_path)
-    steps = 30 * 1437 // 64
+    steps = 20 * 1437 // 64
     assert f"after step {steps} " in output
     assert f"tensorflow1/model.ckpt-{steps}.index" in written(tmp_path)
 
     # One process alone, from the checkpoint of two: the step is that of the checkpoint.
-    output, accuracy = train(tmp_path, [], "tensorflow1_digits", "--resume", "--epochs", "16")
-    assert f"after step {16 * 1437 // 32} (1 process" in output
+    output, accuracy = train(tmp_path, [], "tensorflow1_digits", "--resume", "--epochs", "11")
+    assert f"after step {11 * 1437 // 32} (1 process" in output
     assert accuracy >= 96.0
 
 

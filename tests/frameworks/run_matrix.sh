@@ -19,7 +19,7 @@ VERSIONS=${*:-$ALL}
 mkdir -p "$OUT" && OUT=$(cd "$OUT" && pwd) || exit 2
 TORCH=$(grep '^torch==' requirements/train.txt)
 unset PYTHONPATH PYTHONHOME
-export PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONSAFEPATH=1 TF_CPP_MIN_LOG_LEVEL=2
+export PIP_DISABLE_PIP_VERSION_CHECK=1 TF_CPP_MIN_LOG_LEVEL=2
 
 if ! ls "$OUT"/hvd_core-*.whl >/dev/null 2>&1; then
   PATH=$(dirname "$PYTHON"):$PATH nice "$PYTHON" -m pip wheel -q --no-deps --no-build-isolation -w "$OUT" . || exit 2

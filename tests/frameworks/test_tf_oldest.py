@@ -1,0 +1,52 @@
+"""A part of the tests for TensorFlow and Keras under the oldest TensorFlow that is served, with the very same compiled
+modules: `make test` puts it into an environment of its own. The whole is run by run_matrix.sh.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+# What shows that the library loads, that operations are right in each mode, and that Keras 2 trains.
+SUBSET = (
+    "tests/tensorflow/test_tf_programs.py",
+    "tests/examples/test_tf_examples.py::test_keras_trains_on_tensorflow",
+)
+
+
+def oldest_python():
+    """The interpreter of that environment: HVD_TEST_TF_OLDEST, or what `make test` made. Skips without."""
+    told = os.environ.get("HVD_TEST_TF_OLDEST")
+    python = Path(told) if told else Path(sys.prefix) / "tensorflow-2.15" / "bin" / "python"
+    if not python.exists():
+        pytest.skip(f"no TensorFlow 2.15 in an environment of its own ({python}); `make test` makes it")
+    return python
+
+
+@pytest.mark.timeout(400)
+def test_oldest_tensorflow_passes_a_part_of_the_tests():
+    python = oldest_python()
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "PYTHON"))}
+    env["PYTHONPATH"] = str(ROOT)
+    env["PATH"] = f"{python.parent}{os.pathsep}{env['PATH']}"
+    command = [str(python), "-m", "pytest", *SUBSET, "-q", "-p", "no:cacheprovider", "-m", "not slow"]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=390,
+    )
+    assert done.returncode == 0 and " passed" in done.stdout, done.stdout[-6000:]
+    version = subprocess.run(
+        [str(python), "-c", "import importlib.metadata as m; print(m.version('tensorflow-cpu'))"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert version.startswith("2.15.")
