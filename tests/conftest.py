@@ -51,7 +51,7 @@ def pytest_configure(config):
 
 def pytest_report_header(config):
     versions = []
-    for distribution in ("hvd-core", "numpy", "torch"):
+    for distribution in ("hvd-core", "numpy", "torch", "tensorflow-cpu", "keras"):
         try:
             versions.append(f"{distribution} {importlib.metadata.version(distribution)}")
         except importlib.metadata.PackageNotFoundError:

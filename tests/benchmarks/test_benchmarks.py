@@ -119,6 +119,18 @@ def test_many_tensors_checks_each_form(bench):
     assert set(found["cases"]["tiny"]["forms"]) == {"ours, each", "ours, grouped", "ours, one"}
 
 
+@pytest.mark.timeout(200)
+def test_tensorflow_overhead_compares_what_computes_the_same(bench):
+    """It ends with an error where our weights and those of the other way differ."""
+    pytest.importorskip("hvd_core._core")
+    if importlib.util.find_spec("tensorflow") is None:
+        pytest.skip("tensorflow is not installed")
+    found, _ = bench("tensorflow_overhead.py", "--runs=1", "--parts=steps,fit", "--models=cnn")
+    assert set(found["steps"]) == {"cnn, function", "cnn, jit"}
+    assert set(found["steps"]["cnn, function"]) == {"ours", "ours, one group", "numpy_function", "alone"}
+    assert set(found["fit"]) == {"ours", "alone"}
+
+
 def test_sizes_and_ratios():
     assert [report.parse_size(text) for text in ("4", "64K", "1MiB", "1G")] == [4, 65536, 1 << 20, 1 << 30]
     with pytest.raises(ValueError, match="multiple of 4"):
