@@ -16,7 +16,6 @@ import numpy as np
 import tensorflow as tf
 
 import horovod.tensorflow as hvd
-import horovod.tensorflow.keras as hvd_keras
 import hvd_core
 from harness.shapes import resnet50
 from workers.tf_models import (
@@ -190,6 +189,8 @@ class Clock(tf.keras.callbacks.Callback):
 
 def fit(runs: int) -> dict:
     """{way: seconds of a batch in model.fit, for each run}, for the small network."""
+    import horovod.tensorflow.keras as hvd_keras
+
     data = tf.data.Dataset.from_tensors(pictures()).repeat()
     models = {}
     for name in ("ours", "alone"):
