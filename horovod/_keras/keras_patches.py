@@ -1,7 +1,10 @@
-"""The two places where Keras 3 itself is changed, each once per process, and nothing but what is said here.
+"""The three places where Keras 3 itself is changed, each once per process, and nothing but what is said here.
 
 - ``Model.compile`` takes, and ignores with a warning, the argument `experimental_run_tf_function`, which scripts for
   Horovod pass and Keras 3 would refuse. From the import of horovod.keras or horovod.tensorflow.keras on.
+- ``Optimizer.variables`` gives a list that can also be called, on TensorFlow: scripts for Horovod say
+  ``hvd.broadcast_variables(opt.variables(), root_rank=0)``, as it was a method in Keras 2. From the same imports on,
+  or from the first DistributedGradientTape.
 - ``LossScaleOptimizer.apply`` has gradients reduced before it asks whether they are finite, if its inner optimizer is
   distributed (see keras3_optimizer.apply_scaled). From the first DistributedOptimizer on. All others it treats as before.
 """
@@ -37,6 +40,30 @@ def tolerate_run_tf_function(keras: ModuleType) -> None:
 
     compile._hvd_original = original
     owner.compile = compile
+
+
+class _Variables(list):
+    """A list that gives itself when it is called."""
+
+    def __call__(self) -> list:
+        return self
+
+
+class _CallableVariables(property):
+    """The property of Keras, with such a list."""
+
+
+def let_variables_be_called(keras: ModuleType) -> None:
+    """Let ``optimizer.variables`` be called as well. Nothing for Keras 2, where it can be, and other backends than
+    TensorFlow, which no such script was written for."""
+    if major_version(keras) < 3 or the_keras(keras).backend.backend() != "tensorflow":
+        return
+    owner = next(cls for cls in the_keras(keras).optimizers.Optimizer.__mro__ if "variables" in vars(cls))
+    original = vars(owner)["variables"]
+    if not isinstance(original, _CallableVariables):
+        owner.variables = _CallableVariables(
+            lambda self: _Variables(original.fget(self)), doc=original.__doc__
+        )
 
 
 def reduce_before_loss_scaling(keras: ModuleType) -> None:

@@ -100,6 +100,7 @@ __all__ = [
 ]
 
 _patches.tolerate_run_tf_function(keras)
+_patches.let_variables_be_called(keras)
 
 
 def DistributedOptimizer(

@@ -1,6 +1,7 @@
 """Gradient tapes whose gradients are reduced over all ranks."""
 
 import functools
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -142,6 +143,7 @@ def DistributedGradientTape(
     Raises:
         ValueError: bad `groups`, or a factor with another op than Average.
     """
+    _prepare_keras()
     check_predivide(gradient_predivide_factor, op)
     groups = check_groups(num_groups, groups)
     plain_class = type(gradtape)
@@ -163,6 +165,15 @@ def DistributedGradientTape(
     tape._hvd_local = set()
     tape._hvd_scale_local = scale_local_gradients
     return tape
+
+
+def _prepare_keras() -> None:
+    """Programs with a tape say `opt.variables()`, which Keras 3 has to be told."""
+    keras = sys.modules.get("keras")
+    if hasattr(keras, "optimizers"):  # and is not just being imported
+        from horovod._keras import keras_patches
+
+        keras_patches.let_variables_be_called(keras)
 
 
 @functools.cache

@@ -51,7 +51,8 @@ def run(name, folder, rank):
         saved = dict(found["weights"], step=found["step"])
     else:
         saved = {f"{i:03d}": value for i, value in enumerate(left["model"].get_weights())}
-        saved["step"] = np.asarray(left.get("opt", left["model"].optimizer).iterations)
+        optimizer = left["opt"] if "opt" in left else left["model"].optimizer
+        saved["step"] = np.asarray(optimizer.iterations)
         if "history" in left:
             saved.update({f"history.{key}": value for key, value in left["history"].history.items()})
     np.savez(folder / f"{name}-{rank}.npz", **saved)
