@@ -96,7 +96,12 @@ def make_model():
 def make_callbacks(rate):
     """What Horovod adds to training; `rate` is that of all processes together."""
     warm, last = arguments.warmup_epochs, arguments.epochs
-    drops = [warm, warm + (last - warm) * 3 // 5, warm + (last - warm) * 4 // 5]
+
+    def factor(epoch):
+        """A fifth of the rate from 60 % of the way on, and again from 80 % on."""
+        progress = (epoch - warm) / (last - warm)
+        return 0.2 ** ((progress >= 0.6) + (progress >= 0.8))
+
     callbacks = [
         # The same weights everywhere, whatever each process has begun with.
         hvd.callbacks.BroadcastGlobalVariablesCallback(0),
@@ -104,13 +109,8 @@ def make_callbacks(rate):
         hvd.callbacks.MetricAverageCallback(),
         # Large steps from random weights diverge: from the rate of one process to that of all.
         hvd.callbacks.LearningRateWarmupCallback(initial_lr=rate, warmup_epochs=warm, verbose=1),
+        hvd.callbacks.LearningRateScheduleCallback(initial_lr=rate, multiplier=factor, start_epoch=warm),
     ]
-    for number, (start, end) in enumerate(zip(drops, [*drops[1:], None])):
-        callbacks.append(
-            hvd.callbacks.LearningRateScheduleCallback(
-                initial_lr=rate, multiplier=0.2**number, start_epoch=start, end_epoch=end
-            )
-        )
     if hvd.rank() == 0:  # rank 0 alone writes files
         folder = arguments.output / "keras"
         folder.mkdir(parents=True, exist_ok=True)

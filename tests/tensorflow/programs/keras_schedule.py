@@ -9,7 +9,7 @@ from handwritten import load_data
 import horovod.keras as hvd
 
 BASE_LR = 1.0
-EPOCHS, WARMUP_EPOCHS, BATCH_SIZE = 5, 2, 64
+EPOCHS, WARMUP_EPOCHS, BATCH_SIZE = 5, 2, 32
 CHECKPOINT = "./checkpoint-{epoch}.h5"
 
 hvd.init()
@@ -60,14 +60,13 @@ callbacks = [
     hvd.callbacks.LearningRateWarmupCallback(
         initial_lr=initial_lr, warmup_epochs=WARMUP_EPOCHS, verbose=verbose
     ),
-    # After the warm-up, the rate falls in steps
+    # After the warm-up: a number is a factor for each further epoch, a function says the whole factor
     hvd.callbacks.LearningRateScheduleCallback(
-        initial_lr=initial_lr, multiplier=1.0, start_epoch=WARMUP_EPOCHS, end_epoch=3
+        initial_lr=initial_lr, multiplier=1e-1, start_epoch=WARMUP_EPOCHS, end_epoch=4
     ),
     hvd.callbacks.LearningRateScheduleCallback(
-        initial_lr=initial_lr, multiplier=1e-1, start_epoch=3, end_epoch=4
+        initial_lr=initial_lr, multiplier=lambda epoch: 1e-2, start_epoch=4
     ),
-    hvd.callbacks.LearningRateScheduleCallback(initial_lr=initial_lr, multiplier=1e-2, start_epoch=4),
 ]
 if hvd.rank() == 0:
     callbacks.append(keras.callbacks.ModelCheckpoint(CHECKPOINT))
