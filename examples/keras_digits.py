@@ -108,7 +108,9 @@ def make_callbacks(rate):
         # Metrics of an epoch are those of all processes. Before callbacks that look at them.
         hvd.callbacks.MetricAverageCallback(),
         # Large steps from random weights diverge: from the rate of one process to that of all.
-        hvd.callbacks.LearningRateWarmupCallback(initial_lr=rate, warmup_epochs=warm, verbose=1),
+        hvd.callbacks.LearningRateWarmupCallback(
+            initial_lr=rate, warmup_epochs=warm, verbose=int(hvd.rank() == 0)
+        ),
         hvd.callbacks.LearningRateScheduleCallback(initial_lr=rate, multiplier=factor, start_epoch=warm),
     ]
     if hvd.rank() == 0:  # rank 0 alone writes files

@@ -19,7 +19,7 @@ HERE = Path(__file__).resolve().parent
 EXAMPLES = HERE.parents[1] / "examples"
 HOROVODRUN = [sys.executable, "-m", "horovod.runner.launch", "-np"]
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(400)
 
 
 def need(*packages):
@@ -41,7 +41,7 @@ def train(folder, launcher, example, *options):
     command = [*launcher, sys.executable, str(HERE / "run_example.py"), str(folder)]
     command += [str(EXAMPLES / f"{example}.py"), "--output", str(folder / "out"), *options]
     env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
-    result = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=folder, env=env)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=380, cwd=folder, env=env)
     assert result.returncode == 0, f"{command}\n{result.stdout[-4000:]}\n{result.stderr[-4000:]}"
     lines = re.findall(r"test accuracy ([\d.]+) %", result.stdout)
     assert len(lines) == 1, f"not one final line, but {len(lines)}, in:\n{result.stdout[-4000:]}"
@@ -83,12 +83,14 @@ def test_tensorflow2_trains(tmp_path):
     assert "tensorflow2/checkpoint-1.index" in written(tmp_path)
 
 
+@pytest.mark.slow  # keras_digits does the same, below
 def test_tensorflow2_trains_without_a_launcher(tmp_path):
     need("tensorflow", "tqdm")
     output, _ = train(tmp_path, [], "tensorflow2_digits", "--epochs", "2")
     assert "1 process(es)" in output
 
 
+@pytest.mark.slow
 def test_tensorflow2_trains_with_its_step_compiled(tmp_path):
     need("tensorflow", "tqdm")
     options = ["--jit", "--fp16-allreduce", "--epochs", "8"]
@@ -114,7 +116,7 @@ def test_keras_trains_on_torch(tmp_path):
     assert written(tmp_path) == ["keras", "keras/best.weights.h5"]
 
 
-@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
+@pytest.mark.parametrize("backend", ["tensorflow", pytest.param("torch", marks=pytest.mark.slow)])
 def test_keras_trains_without_a_launcher(tmp_path, backend):
     need_keras_3() if backend == "torch" else need("keras", "tensorflow")
     output, _ = train(tmp_path, [], "keras_digits", "--backend", backend, "--epochs", "2")
