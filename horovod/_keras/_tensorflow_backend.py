@@ -62,10 +62,13 @@ class TensorFlowBackend(Backend):
         return tf.IndexedSlices(rows, indices, tf.constant(own.shape.as_list(), indices.dtype))
 
     def scaled(self, gradient: Any, factor: Any) -> Any:
+        def times(values):
+            # (tf.cast of a Python number would make a float32 of it on the way.)
+            return values * (tf.cast(factor, values.dtype) if tf.is_tensor(factor) else factor)
+
         if isinstance(gradient, tf.IndexedSlices):
-            values = gradient.values * tf.cast(factor, gradient.values.dtype)
-            return tf.IndexedSlices(values, gradient.indices, gradient.dense_shape)
-        return gradient * tf.cast(factor, gradient.dtype)
+            return tf.IndexedSlices(times(gradient.values), gradient.indices, gradient.dense_shape)
+        return times(gradient)
 
     def batches(self, indices: list[int], gradients: list) -> list[list[int]]:
         if self.mode() == "graph":

@@ -49,7 +49,7 @@ class Distribution:
             count = self.counter.assign(self.counter % passes + 1)
         with tf.control_dependencies([count]):
             scale = 1.0 / passes if self.options.average_aggregated_gradients else 1.0
-            sums = [tf.identity(self.sums[i]) * tf.cast(scale, self.sums[i].dtype) for i in present]
+            sums = [tf.identity(self.sums[i]) * scale for i in present]
 
         def last():
             every = [None] * len(pairs)

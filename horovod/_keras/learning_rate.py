@@ -43,7 +43,7 @@ def correct_momentum(keras: ModuleType, optimizer: Any, factor: float) -> None:
     constant of compiled training steps. The outcome is the same.
     """
     optimizer = innermost(optimizer)
-    if not getattr(optimizer, "momentum", None):
+    if getattr(optimizer, "momentum", None) is None:
         return
     for velocity in _velocities(optimizer):
         if major_version(keras) >= 3:
