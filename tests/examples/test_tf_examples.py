@@ -116,7 +116,8 @@ def test_keras_trains_on_torch(tmp_path):
     assert written(tmp_path) == ["keras", "keras/best.weights.h5"]
 
 
-@pytest.mark.parametrize("backend", ["tensorflow", pytest.param("torch", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["tensorflow", "torch"])
 def test_keras_trains_without_a_launcher(tmp_path, backend):
     need_keras_3() if backend == "torch" else need("keras", "tensorflow")
     output, _ = train(tmp_path, [], "keras_digits", "--backend", backend, "--epochs", "2")

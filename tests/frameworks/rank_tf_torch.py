@@ -1,15 +1,14 @@
-"""A rank with TensorFlow and PyTorch in one process. Started by test_tf_torch_one_process.py: FIRST,SECOND, the order in
-which the two are imported. Prints "all well" when every check has passed."""
+"""A rank with TensorFlow and PyTorch in one process. Started by test_tf_torch_one_process.py. Rank 0
+imports TensorFlow first, rank 1 PyTorch. Prints "all well" when every check has passed."""
 
 import importlib
 import os
-import sys
 import threading
 from pathlib import Path
 
-FACES = {"tensorflow": "horovod.tensorflow", "torch": "horovod.torch"}
-for framework in sys.argv[1].split(","):
-    importlib.import_module(FACES[framework])
+FACES = ["horovod.tensorflow", "horovod.torch"]
+for face in FACES if os.environ["HOROVOD_RANK"] == "0" else reversed(FACES):
+    importlib.import_module(face)
 
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
