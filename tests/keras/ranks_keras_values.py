@@ -158,7 +158,7 @@ def check_a_saved_model_does_not_name_us():
                 "import numpy, keras\n"
                 f"print(float(keras.models.load_model({path!r})(numpy.ones((1, 6))).numpy().sum()))\n"
             )
-            done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+            done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
             assert done.returncode == 0, done.stderr
             wanted = numpy_of(model(np.ones((1, 6))).detach() if TORCH else model(np.ones((1, 6)))).sum()
             assert abs(float(done.stdout.split()[-1]) - wanted) < 1e-5
