@@ -180,7 +180,7 @@ RequestRef Engine::new_request(control::SetId set, std::string name) {
   return request;
 }
 
-RequestRef Engine::submit(control::SignatureFields fields, Submission what) {
+RequestRef Engine::submit(control::SignatureFields fields, Submission&& what) {
   Visit visit(*this);
   check_usable();
   const auto set = sets_.find(what.process_set, control::op_name(fields.kind));

@@ -110,7 +110,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   const queue::RequestRef& startup() const { return startup_; }
 
   // Throws InvalidRequest, EngineStopped; the listener hears nothing then.
-  queue::RequestRef submit(control::SignatureFields fields, Submission what);
+  queue::RequestRef submit(control::SignatureFields fields, Submission&& what);
   queue::RequestRef join(queue::Listener* listener = nullptr);
   // All ranks of the job add and remove the same sets in the same order. The request of an addition ends with the new
   // number in process_set. `process_set` is the user's number of a set here and below.

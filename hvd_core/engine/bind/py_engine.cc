@@ -95,7 +95,7 @@ void PyEngine::checked(const calls::Call& call, F&& take) {
   }
 }
 
-uint64_t PyEngine::submit(calls::Call call, Owners owners) {
+uint64_t PyEngine::submit(calls::Call&& call, Owners owners) {
   const bool wait = call.waits, on_device = !call.in.empty() && !call.in[0].on_host();
   std::optional<uint64_t> stream;
   if (on_device && call.in[0].has_stream) stream = reinterpret_cast<uint64_t>(call.in[0].stream);

@@ -82,7 +82,7 @@ class PyEngine {
     queue::RequestRef request;
     Owners owners;
   };
-  uint64_t submit(calls::Call call, Owners owners);
+  uint64_t submit(calls::Call&& call, Owners owners);
   void start_up();
   template <typename F>
   void checked(const calls::Call& call, F&& take);

@@ -98,7 +98,7 @@ SignatureFields fields_for(Engine& engine, Call& c) {
 
 }  // namespace
 
-queue::RequestRef submit(Engine& engine, Call c, queue::Listener* listener) {
+queue::RequestRef submit(Engine& engine, Call&& c, queue::Listener* listener) {
   SignatureFields fields;
   Submission s;
   try {

@@ -30,7 +30,7 @@ struct Call {
 
 // What is refused is reported to the other ranks, so that they fail instead of waiting. Throws InvalidRequest,
 // EngineStopped, plugin::BackendError; the listener hears nothing then.
-queue::RequestRef submit(Engine& engine, Call call, queue::Listener* listener = nullptr);
+queue::RequestRef submit(Engine& engine, Call&& call, queue::Listener* listener = nullptr);
 
 // How many of `rows` rows this rank gets from a reducescatter. Throws InvalidRequest.
 int64_t scattered_rows(Engine& engine, int64_t rows, int32_t process_set);
