@@ -48,10 +48,11 @@ def build(kind: str) -> Path:
 
 def commands(folder: Path, seconds: float, seed: int) -> list[list[str]]:
     """What is run, to take about `seconds` in all."""
-    stress = seconds * 0.7 / len(WAYS)
+    stress = seconds * 0.6 / len(WAYS)
     return [
         [str(folder / "threads_kept")],
         [str(folder / "device_stress"), "--seconds", f"{seconds * 0.15:g}", "--seed", str(seed)],
+        [str(folder / "frontend_stress"), "--seconds", f"{seconds * 0.1:g}", "--seed", str(seed)],
         [str(folder / "wire_fuzz"), "--seconds", f"{seconds * 0.15:g}", "--seed", str(seed)],
         *(
             [str(folder / "engine_stress"), "--seconds", f"{stress:g}", "--seed", str(seed), "--ways", ways]
