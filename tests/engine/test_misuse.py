@@ -156,12 +156,15 @@ def test_shutdown_while_another_thread_waits(tmp_path):
         """
         import threading
         for _ in range(10):
-            heard = []
+            heard, begun = [], threading.Event()
             def waiter():
-                heard.append(expect(hvd.HorovodInternalError, lambda: hvd.allreduce(np.ones(2), name=f"alone{rank}")))
+                handle = hvd.allreduce_async(np.ones(2), name=f"alone{rank}")
+                begun.set()
+                heard.append(expect(hvd.HorovodInternalError, lambda: hvd.synchronize(handle)))
             threads = [threading.Thread(target=waiter)]
             threads[0].start()
-            time.sleep(0.02)
+            begun.wait()
+            time.sleep(0.2)
             hvd.shutdown()
             for t in threads: t.join()
             assert "Horovod has been shut down." in heard[0]
