@@ -90,12 +90,13 @@ def importing(bare: Bare) -> None:
         bare.expect(done.returncode == 0, f"describing failed: {done.stderr.strip().splitlines()[-1:]}")
         seen = json.loads(done.stdout.splitlines()[-1])
         seconds.append(seen["seconds"])
-    # Time of the processor, and the best of three: what the machine does besides is no fault of the backend's.
-    bare.expect(
-        min(seconds) < IMPORT_SECONDS, f"describing takes {min(seconds) * 1000:.0f} ms; 100 ms are allowed"
-    )
     bare.expect(
         not seen["compiled"], f"describing imports {', '.join(seen['compiled'])}; leave that to probe or load"
+    )
+    # Last, as what was said before may be why. Time of the processor, and the best of three: what the machine does besides is no fault of
+    # the backend's.
+    bare.expect(
+        min(seconds) < IMPORT_SECONDS, f"describing takes {min(seconds) * 1000:.0f} ms; 100 ms are allowed"
     )
     bare.expect(seen["threads"] == 1, f"describing starts {seen['threads'] - 1} threads")
     bare.expect(not seen["environment"], f"describing changes the environment: {seen['environment'][:3]}")

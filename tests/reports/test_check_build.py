@@ -108,7 +108,7 @@ def test_frameworks_are_found_and_not_imported(site):
     distribution(site, "torch", "2.99.1", "torch", never)
     distribution(site, "tensorflow-cpu", "2.21.0", "tensorflow", never)
     found = checked(site)["Available Frameworks:"]
-    assert found[0] == "[ ] TensorFlow  (2.21.0 is installed; horovod.tensorflow is not part of this release)"
+    assert found[0] == "[X] TensorFlow  (2.21.0)"
     assert found[1:] == ["[X] PyTorch  (2.99.1)", "[ ] MXNet"]
 
 

@@ -184,6 +184,7 @@ def check_set_of_others():
         )
     assert int(hvd.process_set_included_op(others.process_set_id)) == (ME == 0)
     raises(errors.InvalidArgumentError, "no process set with id 55", lambda: hvd.size_op(55))
+    hvd.barrier()  # the next check begins with a shutdown, which ends the job for all
 
 
 def check_a_set_that_is_removed():
@@ -210,6 +211,7 @@ def check_a_set_that_is_removed():
         thread.join(60)
         assert len(found) == 1 and isinstance(found[0], errors.AbortedError), found
         assert "removed" in str(found[0]), found
+    hvd.barrier()
 
 
 def _same(members):
