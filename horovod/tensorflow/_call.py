@@ -12,7 +12,7 @@ from tensorflow.python.eager import context as _context
 
 from horovod.common.basics import HorovodBasics
 from horovod.common.process_sets import ProcessSet
-from horovod.tensorflow import _names, _xla
+from horovod.tensorflow import _names, _program_order, _xla
 from horovod.tensorflow._library import UNORDERED, library, operations, register_devices, run_in_parallel
 
 _basics = HorovodBasics()
@@ -64,7 +64,8 @@ def poison(operation: int, name: str | None, text: str, process_set: ProcessSet,
     """Let the other ranks' matching call fail: it failed here before the engine knew of it."""
     number = getattr(process_set, "process_set_id", None)
     if number is not None and _basics.is_initialized():
-        library.hvd_tf_poison(operation, reduce_op, (name or "").encode(), number, text.encode())
+        asked = "" if name is None else str(name)
+        library.hvd_tf_poison(operation, reduce_op, asked.encode(), number, text.encode())
 
 
 def refuse(
@@ -105,9 +106,16 @@ def wire_op(op: int, operation: int, name: str | None, process_set: ProcessSet) 
     refuse(operation, name, text, process_set)
 
 
-def factor(value: float) -> str:
-    """A scale factor as the operations take it: in text, as TensorFlow's attributes round to 32 bits."""
-    return "1" if value == 1.0 else repr(float(value))
+def factor(value: float, what: str, operation: int, name: str | None, process_set: ProcessSet) -> str:
+    """A scale factor as the operations take it: in text, as TensorFlow's attributes round to 32 bits. ValueError for
+    what is no number."""
+    if isinstance(value, float) and value == 1.0:
+        return "1"
+    try:
+        return repr(float(value))
+    except (TypeError, ValueError, OverflowError) as error:
+        text = f"{what} must be a number, but is {value!r:.80}: {error}"
+    refuse(operation, name, text, process_set)
 
 
 def tensor_of(
@@ -116,8 +124,11 @@ def tensor_of(
     """`value` as a tensor of one of the allowed types.
 
     Raises:
-        ValueError, TypeError: it cannot be one. The other ranks' matching call fails as well.
+        ValueError, TypeError: it cannot be one, or the name is no text. The other ranks' matching call fails as well.
     """
+    if name is not None and not isinstance(name, str):
+        text = f"name must be a str, but found {type(name).__name__}: {name!r:.80}."
+        refuse(operation, name, text, process_set, TypeError)
     try:
         tensor = value if isinstance(value, tf.Tensor) else tf.convert_to_tensor(value)
     except Exception as error:
@@ -173,13 +184,16 @@ def perform(
     agreed = _names.negotiated(graph, name, ignore_name_scope)
     if _xla.compiles(graph):
         return _xla.perform(kind, tensors, attributes, agreed)
-    return made(function(tensors, tensor_name=agreed, name=_names.node_name(name), **attributes))
+    with _program_order.after_fence(graph):
+        return made(function(tensors, tensor_name=agreed, name=_names.node_name(name), **attributes))
 
 
 def made(outputs: Any) -> Any:
     """What a generated function has returned for a graph, with the operation free to run."""
     first = outputs[0] if isinstance(outputs, (list, tuple)) else outputs
-    run_in_parallel(first if isinstance(first, tf.Operation) else first.op)
+    op = first if isinstance(first, tf.Operation) else first.op
+    run_in_parallel(op)
+    _program_order.note(op)
     return outputs
 
 

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.tensorflow import _xla
+from horovod.tensorflow import _program_order, _xla
 from horovod.tensorflow._call import plain, prepare_devices, set_number
 from horovod.tensorflow._library import operations
 
@@ -36,7 +36,8 @@ def join() -> tf.Tensor:
     """Say that this rank has no more data, and wait until all ranks have said so.
 
     Meanwhile this rank takes part in the operations of the others with data that do not change the result: zeros for Sum
-    and Average, which still divides by the number of all ranks.
+    and Average, which still divides by the number of all ranks. Inside tf.function it comes after the operations that are
+    before it in the program.
 
     Returns:
         The rank that joined last, the same on all ranks: a scalar int32 tensor.
@@ -46,23 +47,34 @@ def join() -> tf.Tensor:
     """
     _not_compiled("hvd.join")
     prepare_devices()
-    return operations.horovod_join(blocking=tf.executing_eagerly())
+    if tf.executing_eagerly():
+        return operations.horovod_join(blocking=True)
+    with _program_order.before_fence(tf.compat.v1.get_default_graph()):
+        last = operations.horovod_join()
+    _program_order.note_fence(last.op)
+    return last
 
 
 @plain
 def barrier(process_set: ProcessSet = global_process_set) -> tf.Operation | None:
     """Wait until all ranks of a process set have called barrier().
 
-    In a graph of TensorFlow 1, returns the operation. Inside tf.function it comes where it stands in the program, with
-    regard to what else has effects, but does not wait for collectives that nothing orders before it.
+    In a graph of TensorFlow 1, returns the operation. Inside tf.function it comes where it stands in the program: after
+    the collectives before it, and before those after it.
 
     Raises:
         As hvd.allreduce.
     """
     _not_compiled("hvd.barrier")
     prepare_devices()
-    made = operations.horovod_barrier(process_set_id=set_number(process_set), blocking=tf.executing_eagerly())
-    return None if made is None or made.graph.building_function else made
+    number = set_number(process_set)
+    if tf.executing_eagerly():
+        operations.horovod_barrier(process_set_id=number, blocking=True)
+        return None
+    with _program_order.before_fence(tf.compat.v1.get_default_graph()):
+        made = operations.horovod_barrier(process_set_id=number)
+    _program_order.note_fence(made)
+    return None if made.graph.building_function else made
 
 
 @plain

@@ -3,6 +3,7 @@
 Any thread; inside a function being traced, the one that traces.
 """
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -156,9 +157,13 @@ def alltoall(
 
 def _root(root_rank: Any, name: str | None, process_set: ProcessSet) -> int:
     try:
-        return int(root_rank)
-    except (TypeError, ValueError):
-        text = f"root_rank must be the number of a rank, but is {root_rank!r:.80}."
+        root = operator.index(root_rank)
+        # What has a wrong number of these the engine refuses; others would come there as something else.
+        if -(1 << 31) <= root < 1 << 31:
+            return root
+    except TypeError:
+        pass
+    text = f"root_rank must be the number of a rank, but is {root_rank!r:.80}."
     refuse(BROADCAST, name, text, process_set)
 
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from horovod.common.process_sets import ProcessSet, _temp_process_set_object, global_process_set
 from horovod.tensorflow import _xla
-from horovod.tensorflow._call import OP_OF_WIRE, Average, Sum, _basics
+from horovod.tensorflow._call import OP_OF_WIRE, REDUCIBLE, Average, Sum, _basics
 from horovod.tensorflow._job_ops import rank_op, size_op
 from horovod.tensorflow._move_ops import allgather, alltoall, grouped_allgather
 from horovod.tensorflow._reduce_ops import _allreduce, _grouped_allreduce
@@ -90,9 +90,26 @@ def _broadcast_grad(op: Any, grad: tf.Tensor) -> tf.Tensor:
 
 @_gradient_of("HorovodGroupedBroadcast")
 def _grouped_broadcast_grad(op: Any, *grads: tf.Tensor) -> list[tf.Tensor]:
+    return _means_of_members(op, grads, lambda _made, means, _indices: _where_root(op, means))
+
+
+def _means_of_members(op: Any, grads: Sequence[Any], of_means: Callable) -> list[tf.Tensor | None]:
+    """The gradients of a group that is moved: `of_means(made, means, indices)` for the members that have any. Others than
+    floats, and floats that cannot be reduced, have none."""
     made = _Made(op)
-    reduced = _grouped_allreduce(made.given(grads), op=Average, process_set=made.process_set, **made.name())
-    return _where_root(op, reduced)
+    indices = [
+        i for i, output in enumerate(op.outputs) if output.dtype.is_floating and output.dtype in REDUCIBLE
+    ]
+    result: list[tf.Tensor | None] = [None] * len(op.outputs)
+    if not indices:
+        return result
+    given = made.given(grads)
+    means = _grouped_allreduce(
+        [given[i] for i in indices], op=Average, process_set=made.process_set, **made.name()
+    )
+    for i, own in zip(indices, of_means(made, means, indices)):
+        result[i] = own
+    return result
 
 
 def _where_root(op: Any, grads: list[tf.Tensor]) -> list[tf.Tensor]:
@@ -104,24 +121,21 @@ def _where_root(op: Any, grads: list[tf.Tensor]) -> list[tf.Tensor]:
 def _allgather_grad(op: Any, grad: tf.Tensor) -> tf.Tensor:
     made = _Made(op)
     reduced = _allreduce(grad, op=Average, process_set=made.process_set, **made.name())
-    return _own_rows(made, [reduced])[0]
+    return _own_rows(made, [reduced], [0])[0]
 
 
 @_gradient_of("HorovodGroupedAllgather")
 def _grouped_allgather_grad(op: Any, *grads: tf.Tensor) -> list[tf.Tensor]:
-    made = _Made(op)
-    reduced = _grouped_allreduce(made.given(grads), op=Average, process_set=made.process_set, **made.name())
-    return _own_rows(made, reduced)
+    return _means_of_members(op, grads, _own_rows)
 
 
-def _own_rows(made: _Made, grads: list[tf.Tensor]) -> list[tf.Tensor]:
-    """Of the gradients of what an allgather has made, the rows that are this rank's."""
+def _own_rows(made: _Made, grads: list[tf.Tensor], indices: list[int]) -> list[tf.Tensor]:
+    """Of the gradients of what an allgather has made of the inputs `indices`, the rows that are this rank's."""
+    inputs = [made.op.inputs[i] for i in indices]
     if _compiled():  # where all ranks give as many rows
         place = _basics._process_set_rank(made.process_set.process_set_id)
-        return [
-            grad[place * n : (place + 1) * n] for grad, n in zip(grads, (t.shape[0] for t in made.op.inputs))
-        ]
-    rows = [tf.shape(tensor, tf.int64)[0] for tensor in made.op.inputs]
+        return [grad[place * n : (place + 1) * n] for grad, n in zip(grads, (t.shape[0] for t in inputs))]
+    rows = [tf.shape(tensor, tf.int64)[0] for tensor in inputs]
     me = tf.cast(rank_op(), tf.int64)
     table = allgather(
         tf.expand_dims(tf.stack([me, *rows]), 0), process_set=made.process_set, **made.name("grad_rows")
@@ -129,7 +143,7 @@ def _own_rows(made: _Made, grads: list[tf.Tensor]) -> list[tf.Tensor]:
     place = tf.argmax(tf.equal(table[:, 0], me))
     begins = tf.reduce_sum(table[:place, 1:], axis=0)
     own = [grad[begins[i] : begins[i] + rows[i]] for i, grad in enumerate(grads)]
-    for part, tensor in zip(own, made.op.inputs):
+    for part, tensor in zip(own, inputs):
         if not tf.executing_eagerly():
             part.set_shape(tensor.shape)
     return own

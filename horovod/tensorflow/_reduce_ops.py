@@ -29,8 +29,8 @@ def _attributes(operation, name, op, prescale_factor, postscale_factor, process_
     return {
         "process_set_id": set_number(process_set),
         "reduce_op": wire_op(op, operation, name, process_set),
-        "prescale_factor": factor(prescale_factor),
-        "postscale_factor": factor(postscale_factor),
+        "prescale_factor": factor(prescale_factor, "prescale_factor", operation, name, process_set),
+        "postscale_factor": factor(postscale_factor, "postscale_factor", operation, name, process_set),
     }
 
 

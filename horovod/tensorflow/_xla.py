@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.core.framework import attr_value_pb2
 from tensorflow.python.ops import control_flow_util
 
 from horovod.common.basics import HorovodBasics
@@ -18,6 +19,10 @@ from horovod.tensorflow._library import library
 
 _basics = HorovodBasics()
 _TOKEN = "_horovod_token"
+_ORDERED = "_horovod_ordered"
+_COMPILED = "_horovod_compiled"
+# Any number that TensorFlow's own managers of collectives, which count from 1, do not reach.
+_MANAGER = 0x68766400
 # Of hvd/frontend_abi.h.
 _OPS = {"Allreduce": 0, "Allgather": 1, "Broadcast": 2, "Alltoall": 4, "Reducescatter": 5}
 _ADVICE = "Move the operation out of the compiled function, or use jit_compile=False."
@@ -25,7 +30,11 @@ _ADVICE = "Move the operation out of the compiled function, or use jit_compile=F
 
 def compiles(graph: tf.Graph) -> bool:
     """Whether XLA will compile what is made in `graph` now."""
-    return control_flow_util.GraphOrParentsInXlaContext(graph)
+    if control_flow_util.GraphOrParentsInXlaContext(graph):
+        return True
+    while graph is not None and not getattr(graph, _COMPILED, False):
+        graph = getattr(graph, "outer_graph", None)
+    return graph is not None
 
 
 def require() -> Any:
@@ -85,6 +94,8 @@ def perform(kind: str, tensors: Any, attributes: dict[str, Any], name: str) -> A
         outputs = _emit(kind, inputs, attributes)
 
         def gradient(*grads: tf.Tensor) -> Any:
+            # With a tape around the function it is in a function of its own, which nothing tells to be compiled too.
+            setattr(tf.compat.v1.get_default_graph(), _COMPILED, True)
             if kind == "HorovodAlltoall":
                 grads = (*grads, None)
             return GRADIENTS[kind](_Made(inputs, outputs, attributes), *grads)
@@ -100,6 +111,7 @@ def perform(kind: str, tensors: Any, attributes: dict[str, Any], name: str) -> A
 
 def fact(kind: str, process_set_id: int) -> tf.Tensor:
     """As the generated function of an operation that gives a fact about the job."""
+    _order_calls(tf.compat.v1.get_default_graph())
     spec = tf.TensorSpec([], tf.int32)
     (value,) = require()(
         "hvd_fact", [], [spec], backend_config=f"{kind} {process_set_id}", has_side_effect=True
@@ -116,6 +128,7 @@ def _emit(kind: str, inputs: Sequence[tf.Tensor], attributes: dict[str, Any]) ->
     for tensor, shape in zip(inputs, shapes):
         words += [tensor.dtype.as_datatype_enum, tensor.shape.rank, *tensor.shape, len(shape), *shape]
     words += [kind, attributes["tensor_name"]]
+    _order_calls(tf.compat.v1.get_default_graph())
     token, holder = _token()
     specs = [tf.TensorSpec(shape, tensor.dtype) for tensor, shape in zip(inputs, shapes)]
     specs.append(tf.TensorSpec([], tf.float32))
@@ -128,6 +141,34 @@ def _emit(kind: str, inputs: Sequence[tf.Tensor], attributes: dict[str, Any]) ->
     )
     setattr(holder, _TOKEN, token)
     return outputs
+
+
+@tf.function
+def _effect() -> tf.Tensor:
+    # XLA makes nothing of it, but to TensorFlow it is something that happens.
+    tf.raw_ops.Assert(condition=tf.constant(True), data=[tf.constant(0)])
+    return tf.constant(0.0)
+
+
+def _order_calls(graph: tf.Graph) -> None:
+    """Let calls of the compiled function that is being traced run one after the other, in the program's order.
+
+    TensorFlow takes the operation that calls us for one without effects, and would run several such functions in any
+    order: each holds a thread until it is done, and ranks would wait in different ones. That the function has effects
+    is not enough, as functions that use different variables are not kept in order; members of a manager of collectives
+    are.
+    """
+    if getattr(graph, _ORDERED, False):
+        return
+    setattr(graph, _ORDERED, True)
+    with tf.init_scope():
+        effect = _effect.get_concrete_function()
+    call = effect().op
+    managers = attr_value_pb2.AttrValue(list=attr_value_pb2.AttrValue.ListValue(i=[_MANAGER]))
+    call._set_attr("_collective_manager_ids", managers)
+    # Where a function is traced, this is found out from the call; a gradient's graph is not looked through.
+    if not hasattr(graph, "collective_manager_ids_used"):
+        graph.collective_manager_ids_used = {_MANAGER: call}
 
 
 def _token() -> tuple[tf.Tensor, tf.Graph]:

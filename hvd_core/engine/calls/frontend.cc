@@ -140,10 +140,11 @@ constexpr hvd_fe_table kTable{
 
 const hvd_fe_table* frontend_table() { return &kTable; }
 
+// The one before goes with the argument, not under the mutex: with it may go an engine.
 void serve(std::shared_ptr<Frontend> frontend) {
   Slot* s = slot.load();
   std::lock_guard lock(s->mutex);
-  s->frontend = std::move(frontend);
+  s->frontend.swap(frontend);
   s->forked = false;
 }
 
