@@ -113,6 +113,22 @@ def check_arguments_of_one_rank():
             lambda n: hvd.broadcast(tf.ones([2]), "nobody", n),
             lambda n: hvd.broadcast(tf.ones([2]), 0, n),
         )
+        for root in (1 << 32, 1 << 70, 0.9, "0"):
+            refused(
+                ValueError,
+                "root_rank must be",
+                name,
+                lambda n, root=root: hvd.broadcast(tf.ones([2]), root, n),
+                lambda n: hvd.broadcast(tf.ones([2]), 0, n),
+            )
+        for number in ("abc", None):
+            refused(
+                ValueError,
+                "prescale_factor must be a number",
+                name,
+                lambda n, number=number: mpi_ops._allreduce(tf.ones([2]), n, prescale_factor=number),
+                right,
+            )
         refused(
             ValueError,
             "32-bit integer",
@@ -134,6 +150,9 @@ def check_arguments_of_one_rank():
             lambda n: mpi_ops._grouped_allreduce([], n),
             lambda n: mpi_ops._grouped_allreduce([tf.ones([2])], n),
         )
+
+    # The others ask for what the number would be as text.
+    refused(TypeError, "name must be a str", "5", lambda n: mpi_ops._allreduce(tf.ones([2]), int(n)), right)
 
 
 def check_arguments_that_the_engine_refuses():

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 import horovod.tensorflow as hvd
 from horovod.tensorflow import mpi_ops
+from horovod.tensorflow._call import perform
 from tf_support import ME, RANKS, SIZE, data, near
 
 v1 = tf.compat.v1
@@ -90,6 +91,10 @@ def check_allgather():
     def rows_of(rank):
         return rank + 1
 
+    # Members that have no gradient, and that cannot be reduced.
+    in_all_ways(
+        lambda x: hvd.grouped_allgather([x > 0, x, tf.ones([1], tf.int32)])[1:2], own(lambda r: ROWS, average)
+    )
     total = sum(rows_of(r) for r in RANKS)
     average = mean_of(given(r, total) for r in RANKS)
     in_all_ways(hvd.allgather, own(rows_of, average), rows=ME + 1, compiled=SIZE == 1)
@@ -106,6 +111,8 @@ def check_broadcast():
     root = SIZE - 1
     wanted = mean_of(given(r) for r in RANKS) * float(root == ME)
     in_all_ways(lambda x: hvd.broadcast(x, root), wanted)
+    attributes = {"process_set_id": 0, "root_rank": root}
+    in_all_ways(lambda x: perform("HorovodGroupedBroadcast", [x, x > 0], attributes, None)[:1], wanted)
 
 
 def check_alltoall():

@@ -8,7 +8,7 @@ import pytest
 from tf_launch import Report, checks_of
 
 OPS = ["ranks_tf_ops", "ranks_tf_gradients"]
-BETWEEN = ["ranks_tf_errors", "ranks_tf_graphs"]  # for two ranks and more
+BETWEEN = ["ranks_tf_errors", "ranks_tf_graphs", "ranks_tf_order"]  # for two ranks and more
 ABOVE = [
     "ranks_tf_reductions",
     "ranks_tf_functions",

@@ -1,0 +1,109 @@
+"""Checks of what must come in the program's order: calls of compiled functions, join and barrier inside of functions. Run
+on every rank by tf_rank_main.py, on two ranks or more."""
+
+import itertools
+
+import numpy as np
+import tensorflow as tf
+
+import horovod.tensorflow as hvd
+from horovod.tensorflow import mpi_ops
+from tf_support import ME, RANKS, SIZE, near
+
+TOTAL = sum(r + 1 for r in RANKS)
+
+
+def compiled(factor):
+    weight = tf.Variable(float(factor))
+
+    def function(x):
+        return mpi_ops._allreduce(x * weight, f"compiled_{factor}")
+
+    function.__name__ = f"compiled_{factor}"
+    return tf.function(function, jit_compile=True), weight
+
+
+def calls_in_order(function, *arguments):
+    """Raise AssertionError unless each call of a function in this one waits for the one before it."""
+    graph = function.get_concrete_function(*arguments).graph
+    calls = [op for op in graph.get_operations() if "PartitionedCall" in op.type]
+    assert len(calls) > 1, calls
+    for before, after in itertools.pairwise(calls):
+        waits_for = {*after.control_inputs, *(tensor.op for tensor in after.inputs)}
+        assert before in waits_for, (before.name, after.name, waits_for)
+
+
+def check_compiled_functions_with_variables_of_their_own():
+    """Each holds a thread until it is done, and ranks have their data at different times."""
+    functions = [compiled(factor) for factor in (1, 2, 3)]
+
+    @tf.function
+    def step(x, late):
+        total = 0.0
+        with tf.GradientTape() as tape:
+            for i, (function, _) in enumerate(functions):
+                y = x
+                for _ in tf.range(tf.where((i == 0) == late, 300, 1)):
+                    y = tf.tanh(y) + 1.0
+                total += tf.reduce_sum(function(y * 0.0 + x))
+        return total, tape.gradient(total, [weight for _, weight in functions])
+
+    x, late = tf.constant([ME + 1.0, 2.0]), tf.constant(ME == 0)
+    calls_in_order(step, x, late)
+    for _ in range(3):
+        total, slopes = step(x, late)
+        near(total, (TOTAL + 2 * SIZE) * 6)
+        near(slopes, [SIZE * (ME + 3.0)] * 3)
+
+
+def check_a_compiled_function_twice():
+    @tf.function(jit_compile=True)
+    def one(x):
+        return mpi_ops._allreduce(x)
+
+    @tf.function
+    def both(a, b):
+        return one(a) + 10.0 * one(b)
+
+    x = tf.constant([ME + 1.0])
+    calls_in_order(both, x, x)
+    for _ in range(5):
+        near(both(x, x * 2.0), [21.0 * TOTAL])
+
+
+def check_join_in_a_function():
+    @tf.function
+    def step(x):
+        before = mpi_ops._allreduce(x * 2.0)
+        last = hvd.join()
+        return before, last, mpi_ops._allreduce(x * 3.0)
+
+    @tf.function
+    def branch(x):
+        before = mpi_ops._allreduce(x * 2.0)
+        if tf.reduce_sum(x) > 0.0:
+            hvd.join()
+        return before
+
+    for i in range(5):
+        # Shapes are not the same from one call to the next, as those of what was overtaken must not be.
+        x = tf.fill([100 + i], ME + 1.0)
+        before, last, after = step(x)
+        near(before, np.full(100 + i, 2.0 * TOTAL))
+        near(after, np.full(100 + i, 3.0 * TOTAL))
+        assert int(last) in RANKS, last
+        near(branch(x), np.full(100 + i, 2.0 * TOTAL))
+
+
+def check_barrier_in_a_function():
+    @tf.function
+    def step(x):
+        first = mpi_ops._allreduce(x)
+        hvd.barrier()
+        return first, mpi_ops._allreduce(x * 2.0)
+
+    x = tf.constant([ME + 1.0])
+    operations = step.get_concrete_function(x).graph.get_operations()
+    first, barrier, second = [op for op in operations if op.type in ("HorovodAllreduce", "HorovodBarrier")]
+    assert first in barrier.control_inputs and barrier in second.control_inputs
+    near(tf.concat(step(x), 0), [TOTAL, 2.0 * TOTAL])
