@@ -184,6 +184,8 @@ def perform(
     agreed = _names.negotiated(graph, name, ignore_name_scope)
     if _xla.compiles(graph):
         return _xla.perform(kind, tensors, attributes, agreed)
+    if _names.is_by_round(graph):
+        attributes = {**attributes, "by_round": True}
     with _program_order.after_fence(graph):
         return made(function(tensors, tensor_name=agreed, name=_names.node_name(name), **attributes))
 

@@ -9,9 +9,11 @@ import re
 from collections.abc import Sequence
 
 import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
 
 # What is traced as a graph of its own though it is a part of the function around it.
-_PARTS = frozenset(("CondBranchFuncGraph", "WhileCondFuncGraph", "WhileBodyFuncGraph"))
+_LOOPS = frozenset(("WhileCondFuncGraph", "WhileBodyFuncGraph"))
+_PARTS = _LOOPS | {"CondBranchFuncGraph"}
 _GENERATED = re.compile(r"^__(?:forward|backward|inference)_")
 _COUNTER = re.compile(r"_\d+$")
 _USED = "_horovod_names"
@@ -19,7 +21,22 @@ _USED = "_horovod_names"
 
 def is_part(graph: tf.Graph) -> bool:
     """Whether it is the graph of a branch or a loop."""
-    return any(kind.__name__ in _PARTS for kind in type(graph).__mro__) and graph.outer_graph is not None
+    return _is_any_of(graph, _PARTS) and graph.outer_graph is not None
+
+
+def _is_any_of(graph: tf.Graph, kinds: frozenset) -> bool:
+    return any(kind.__name__ in kinds for kind in type(graph).__mro__)
+
+
+def is_by_round(graph: tf.Graph) -> bool:
+    """Whether what is made in `graph` now is in a loop of a graph of TensorFlow 1. Its rounds may run at the same time,
+    and in any order: the number of the round is part of the name. Of loops in loops it is the inner one's.
+    """
+    is_loop = control_flow_util.GetContainingWhileContext(graph._get_control_flow_context()) is not None
+    while is_part(graph):
+        is_loop = is_loop or _is_any_of(graph, _LOOPS)
+        graph = graph.outer_graph
+    return is_loop and not graph.building_function
 
 
 def _root(graph: tf.Graph) -> tf.Graph:

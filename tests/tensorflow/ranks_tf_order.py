@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import horovod.tensorflow as hvd
 from horovod.tensorflow import mpi_ops
-from tf_support import ME, RANKS, SIZE, near
+from tf_support import ME, RANKS, SIZE, near, v1
 
 TOTAL = sum(r + 1 for r in RANKS)
 
@@ -107,3 +107,25 @@ def check_barrier_in_a_function():
     first, barrier, second = [op for op in operations if op.type in ("HorovodAllreduce", "HorovodBarrier")]
     assert first in barrier.control_inputs and barrier in second.control_inputs
     near(tf.concat(step(x), 0), [TOTAL, 2.0 * TOTAL])
+
+
+def check_rounds_of_loops_in_graphs():
+    """They run at the same time where they do not need each other, and each meets the same one of the other ranks."""
+    rounds = 40
+
+    def results(x):
+        def body(i, array):
+            return i + 1, array.write(i, mpi_ops._allreduce(x * tf.cast(i, tf.float32)))
+
+        return v1.while_loop(lambda i, _: i < rounds, body, (0, tf.TensorArray(tf.float32, rounds)))[
+            1
+        ].stack()
+
+    wanted = np.arange(rounds)[:, None] * np.full(3, TOTAL)
+    for switch in (v1.disable_control_flow_v2, v1.enable_control_flow_v2):
+        switch()
+        with tf.Graph().as_default(), v1.Session() as session:
+            holder = v1.placeholder(tf.float32, [3])
+            found = results(holder)
+            for _ in range(5):
+                near(session.run(found, {holder: np.full(3, ME + 1.0)}), wanted)

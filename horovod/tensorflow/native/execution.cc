@@ -23,7 +23,9 @@ std::atomic<int> under_way_{0};
 class Execution {
  public:
   Execution(const Kernel& kernel, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* callback)
-      : kernel_(kernel), context_(context), done_(callback) {}
+      : kernel_(kernel), context_(context), done_(callback), name_(kernel.name) {
+    if (kernel.by_round) name_ += "/round_" + std::to_string(tf::GetIterId(context));
+  }
 
   // What is to be reduced or moved; false with the reason in `status_`.
   bool take_inputs() {
@@ -64,7 +66,7 @@ class Execution {
     hvd_fe_call call{};
     call.struct_size = sizeof call;
     call.op = kernel_.operation->op;
-    call.name = kernel_.name.c_str();
+    call.name = name_.c_str();
     call.process_set = kernel_.process_set;
     call.reduce_op = kernel_.reduce_op;
     call.root_rank = kernel_.root_rank;
@@ -97,7 +99,7 @@ class Execution {
     const std::string text = tf::Message(status_);
     const int code = tf::GetCode(status_);
     if (table != nullptr)
-      table->poison(kernel_.operation->op, kernel_.reduce_op, kernel_.name.c_str(), kernel_.process_set, text.c_str());
+      table->poison(kernel_.operation->op, kernel_.reduce_op, name_.c_str(), kernel_.process_set, text.c_str());
     fail(code, text.c_str());
     end();
   }
@@ -302,6 +304,7 @@ class Execution {
   const Kernel& kernel_;
   TF_OpKernelContext* context_;
   Done done_;
+  std::string name_;
   tf::Status status_;
   std::vector<Operand> operands_;
   std::vector<hvd_fe_tensor> views_;  // of the inputs, then of the outputs

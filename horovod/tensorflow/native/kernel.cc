@@ -59,7 +59,10 @@ Kernel* make_kernel(const Operation& operation, int slot, TF_OpKernelConstructio
   kernel->slot = slot;
   Attributes attributes(construction);
   if (operation.op != HVD_FE_JOIN) kernel->process_set = attributes.number("process_set_id");
-  if (operation.op != HVD_FE_JOIN && operation.op != HVD_FE_BARRIER) kernel->name = attributes.text("tensor_name");
+  if (operation.op != HVD_FE_JOIN && operation.op != HVD_FE_BARRIER) {
+    kernel->name = attributes.text("tensor_name");
+    kernel->by_round = attributes.flag("by_round");
+  }
   kernel->blocking = attributes.flag("blocking");
   if (reduces(operation.op)) {
     kernel->reduce_op = attributes.number("reduce_op");

@@ -38,6 +38,8 @@ struct Kernel {
   const Operation* operation = nullptr;
   int slot = 0;  // of the device type, see devices.h
   std::string name;
+  // It is in a loop whose rounds may run at the same time: each has a name of its own.
+  bool by_round = false;
   int process_set = 0;
   int reduce_op = 0;
   int root_rank = 0;

@@ -76,6 +76,7 @@ enum Code {
   X(void, RegisterKernelBuilder, (const char*, TF_KernelBuilder*, TF_Status*))                                        \
   X(int, NumInputs, (TF_OpKernelContext*))                                                                            \
   X(void, GetInput, (TF_OpKernelContext*, int, TF_Tensor**, TF_Status*))                                              \
+  X(int64_t, GetIterId, (TF_OpKernelContext*))                                                                        \
   X(void, OpKernelConstruction_Failure, (TF_OpKernelConstruction*, TF_Status*))                                       \
   X(void, OpKernelContext_Failure, (TF_OpKernelContext*, TF_Status*))                                                 \
   X(void, OpKernelConstruction_GetAttrSize, (TF_OpKernelConstruction*, const char*, int32_t*, int32_t*, TF_Status*))  \
