@@ -21,7 +21,7 @@ _basics = HorovodBasics()
 _TOKEN = "_horovod_token"
 _ORDERED = "_horovod_ordered"
 _COMPILED = "_horovod_compiled"
-# Any number that TensorFlow's own managers of collectives, which count from 1, do not reach.
+# Any number: managers are made by other programs, and have small ones.
 _MANAGER = 0x68766400
 # Of hvd/frontend_abi.h.
 _OPS = {"Allreduce": 0, "Allgather": 1, "Broadcast": 2, "Alltoall": 4, "Reducescatter": 5}
@@ -95,7 +95,9 @@ def perform(kind: str, tensors: Any, attributes: dict[str, Any], name: str) -> A
 
         def gradient(*grads: tf.Tensor) -> Any:
             # With a tape around the function it is in a function of its own, which nothing tells to be compiled too.
-            setattr(tf.compat.v1.get_default_graph(), _COMPILED, True)
+            graph = tf.compat.v1.get_default_graph()
+            if graph.building_function:
+                setattr(graph, _COMPILED, True)
             if kind == "HorovodAlltoall":
                 grads = (*grads, None)
             return GRADIENTS[kind](_Made(inputs, outputs, attributes), *grads)
