@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.tensorflow._call import ALLGATHER, ALLREDUCE, plain, poison
+from horovod.tensorflow._call import ALLGATHER, ALLREDUCE, REDUCESCATTER, plain, poison, refuse
 from horovod.tensorflow.compression import Compression, Compressor
 from horovod.tensorflow.mpi_ops import (
     Adasum,
@@ -19,7 +19,7 @@ from horovod.tensorflow.mpi_ops import (
     _grouped_allreduce,
     _grouped_reducescatter,
     _reducescatter,
-    allgather,
+    grouped_allgather,
     handle_average_backwards_compatibility,
     size_op,
 )
@@ -70,14 +70,13 @@ def allreduce(
     """
     op = _resolved(op, average, name, process_set)
     if isinstance(tensor, tf.IndexedSlices):
-        problem = _why_not(op, prescale_factor, postscale_factor)
+        problem = why_not_slices(op, prescale_factor, postscale_factor)
         if problem:
-            poison(ALLGATHER, None if name is None else f"{name}.values", problem, process_set)
-            raise NotImplementedError(problem)
+            refuse(ALLGATHER, name, problem, process_set, NotImplementedError)
         with on_device(device_sparse):
             return _allreduce_slices(tensor, op, name, process_set, ignore_name_scope)
     with on_device(device_dense):
-        sent, context = compression.compress(tf.convert_to_tensor(tensor))
+        sent, context = _compressed(tensor, compression, ALLREDUCE, name, process_set)
         reduced = _allreduce(
             sent,
             name=name,
@@ -90,13 +89,32 @@ def allreduce(
         return compression.decompress(reduced, context)
 
 
+def _compressed(tensor, compression, operation, name, process_set) -> tuple[tf.Tensor, Any]:
+    """What is sent for `tensor`, and what decompress() needs. Where that fails, so does the others' matching call."""
+    try:
+        return compression.compress(tf.convert_to_tensor(tensor))
+    except Exception as error:
+        poison(operation, name, f"{type(error).__name__}: {error}", process_set)
+        raise
+
+
+def _members(tensors, operation, name, process_set) -> list:
+    """`tensors` as a list. Where it is none, the others' matching call fails too."""
+    try:
+        return list(tensors)
+    except Exception as error:
+        problem = f"A grouped operation takes a list of tensors, but found {type(tensors).__name__}: {error}"
+        poison(operation, name, problem, process_set)
+        raise ValueError(problem) from error
+
+
 def _resolved(op: int | None, average: Any, name: str | None, process_set: ProcessSet) -> int:
     if op is not None and average is not None:
         poison(ALLREDUCE, name, "the arguments op and average were both given", process_set)
     return handle_average_backwards_compatibility(op, average)
 
 
-def _why_not(op: int, prescale_factor: float, postscale_factor: float) -> str:
+def why_not_slices(op: int, prescale_factor: float, postscale_factor: float) -> str:
     """Why tf.IndexedSlices cannot be reduced this way; empty if they can."""
     if op == Adasum:
         return (
@@ -121,14 +139,11 @@ def _allreduce_slices(
         return _allreduce(
             tf.convert_to_tensor(slices), name=name, op=op, ignore_name_scope=ignore_name_scope, process_set=process_set
         )  # fmt: skip
-    values, indices = (
-        allgather(
-            part,
-            name=None if name is None else f"{name}.{what}",
-            ignore_name_scope=ignore_name_scope,
-            process_set=process_set,
-        )
-        for part, what in ((slices.values, "values"), (slices.indices, "indices"))
+    values, indices = grouped_allgather(
+        [slices.values, slices.indices],
+        name=name,
+        ignore_name_scope=ignore_name_scope,
+        process_set=process_set,
     )
     if op == Average:
         ranks = size_op(process_set.process_set_id) if decided_at_run_time() else process_set.size()
@@ -154,7 +169,7 @@ def grouped_allreduce(
 
     Args:
         tensors: tensors, or what becomes one, of any dtypes; tf.IndexedSlices among them are reduced each by itself. As
-            many on all ranks, in the same order.
+            many on all ranks, in the same order. An empty list is returned at once, without a word to the other ranks.
         The others are those of allreduce().
 
     Returns:
@@ -164,10 +179,10 @@ def grouped_allreduce(
         What allreduce() raises; also where the ranks' groups differ.
     """
     op = _resolved(op, average, name, process_set)
-    results: list = list(tensors)
+    results = _members(tensors, ALLREDUCE, name, process_set)
     dense = [i for i, tensor in enumerate(results) if not isinstance(tensor, tf.IndexedSlices)]
     with on_device(device_dense):
-        packed = [compression.compress(tf.convert_to_tensor(results[i])) for i in dense]
+        packed = [_compressed(results[i], compression, ALLREDUCE, name, process_set) for i in dense]
         if packed:
             reduced = _grouped_allreduce(
                 [sent for sent, _ in packed],
@@ -221,7 +236,7 @@ def reducescatter(
         What allreduce() raises. NotImplementedError: `tensor` is tf.IndexedSlices.
     """
     (result,) = _scatter(
-        [tensor], device_dense, compression, op,
+        [tensor], device_dense, compression, op, name, process_set,
         lambda sent: [
             _reducescatter(
                 sent[0], name=name, op=op, ignore_name_scope=ignore_name_scope, process_set=process_set,
@@ -245,7 +260,8 @@ def grouped_reducescatter(
     """reducescatter() of several tensors as one operation, in one message.
 
     Args:
-        tensors: as many on all ranks, in the same order. The other arguments are those of reducescatter().
+        tensors: as many on all ranks, in the same order; an empty list is returned at once.
+        The others are those of reducescatter().
 
     Returns:
         This rank's rows of each tensor.
@@ -253,24 +269,26 @@ def grouped_reducescatter(
     Raises:
         What reducescatter() raises.
     """
+    tensors = _members(tensors, REDUCESCATTER, None, process_set)
     if not tensors:
         return []
     return _scatter(
-        tensors, device_dense, compression, op,
+        tensors, device_dense, compression, op, None, process_set,
         lambda sent: _grouped_reducescatter(
             sent, op=op, process_set=process_set, prescale_factor=prescale_factor, postscale_factor=postscale_factor
         ),
     )  # fmt: skip
 
 
-def _scatter(tensors, device_dense, compression, op, scatter) -> list[tf.Tensor]:
+def _scatter(tensors, device_dense, compression, op, name, process_set, scatter) -> list[tf.Tensor]:
+    problem = ""
     if any(isinstance(tensor, tf.IndexedSlices) for tensor in tensors):
-        raise NotImplementedError(
-            "reducescatter does not support tf.IndexedSlices. Pass tf.convert_to_tensor(slices)."
-        )
-    if op == Adasum:
-        raise NotImplementedError("The Adasum reduction cannot be scattered. Use op=Average or op=Sum.")
+        problem = "reducescatter does not support tf.IndexedSlices. Pass tf.convert_to_tensor(slices)."
+    elif op == Adasum:
+        problem = "The Adasum reduction cannot be scattered. Use op=Average or op=Sum."
+    if problem:
+        refuse(REDUCESCATTER, name, problem, process_set, NotImplementedError)
     with on_device(device_dense):
-        packed = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
+        packed = [_compressed(tensor, compression, REDUCESCATTER, name, process_set) for tensor in tensors]
         scattered = scatter([sent for sent, _ in packed])
         return [compression.decompress(t, context) for t, (_, context) in zip(scattered, packed)]

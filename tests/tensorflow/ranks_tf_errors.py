@@ -155,6 +155,69 @@ def check_arguments_of_one_rank():
     refused(TypeError, "name must be a str", "5", lambda n: mpi_ops._allreduce(tf.ones([2]), int(n)), right)
 
 
+class Breaks(hvd.Compression.none):
+    @staticmethod
+    def compress(tensor):
+        raise OSError("no room to compress")
+
+
+def check_tensors_of_one_rank():
+    """What cannot become a tensor that is sent, on one rank."""
+    slices = tf.IndexedSlices(tf.ones([2, 3]), tf.range(2))
+    rows = tf.ones([2])
+
+    def grouped(n):
+        return hvd.grouped_allreduce([rows], name=n)
+
+    def scattered(n):
+        return hvd.reducescatter(rows, name=n)
+
+    def all_scattered(n):
+        return hvd.grouped_reducescatter([rows])
+
+    for name in ("given", None):
+        for kind, text, wrong, right in (
+            (ValueError, "non-rectangular", lambda n: hvd.allreduce([[1.0, 2.0], [3.0]], name=n), None),
+            (OSError, "no room", lambda n: hvd.allreduce(rows, name=n, compression=Breaks), None),
+            (ValueError, "found int", lambda n: hvd.grouped_allreduce(5, name=n), grouped),
+            (ValueError, "non-rectangular", lambda n: hvd.grouped_allreduce([[[1.0], 2.0]], name=n), grouped),
+            (
+                NotImplementedError,
+                "Adasum",
+                lambda n: hvd.reducescatter(rows, op=hvd.Adasum, name=n),
+                scattered,
+            ),
+            (NotImplementedError, "IndexedSlices", lambda n: hvd.reducescatter(slices, name=n), scattered),
+            (OSError, "no room", lambda n: hvd.reducescatter(rows, name=n, compression=Breaks), scattered),
+            (
+                NotImplementedError,
+                "IndexedSlices",
+                lambda n: hvd.grouped_reducescatter([slices]),
+                all_scattered,
+            ),
+            (ValueError, "found NoneType", lambda n: hvd.grouped_reducescatter(None), all_scattered),
+        ):
+            if ME == FAULTY:
+                raises(kind, text, lambda w=wrong, n=name: w(n))
+            else:
+                right = right or (lambda n: hvd.allreduce(rows, name=n))
+                raises(errors.InvalidArgumentError, f"rank {FAULTY}", lambda r=right, n=name: r(n))
+            works(name)
+        if ME == FAULTY:
+            raises(
+                NotImplementedError,
+                "Average and Sum",
+                lambda n=name: hvd.allreduce(slices, op=hvd.Min, name=n),
+            )
+        else:
+            raises(
+                errors.InvalidArgumentError, f"rank {FAULTY}", lambda n=name: hvd.allreduce(slices, name=n)
+            )
+    found = hvd.grouped_reducescatter(np.ones([2, SIZE], np.float32), op=hvd.Sum)
+    assert [f.numpy().tolist() for f in found] == [[SIZE]] * 2, found
+    assert hvd.grouped_allreduce([]) == [] and hvd.grouped_reducescatter([]) == []
+
+
 def check_arguments_that_the_engine_refuses():
     invalid = errors.InvalidArgumentError
     rows = np.ones(SIZE + 1, np.float32)
