@@ -15,7 +15,8 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.util import split_list
 from horovod.tensorflow import _gradient_names
 from horovod.tensorflow._call import plain
-from horovod.tensorflow._collectives import allreduce, grouped_allreduce
+from horovod.tensorflow._collectives import allreduce, grouped_allreduce, why_not_slices
+from horovod.tensorflow._gradient_kinds import all_or_none, is_tensor, kinds, sent_for
 from horovod.tensorflow.compression import Compression, Compressor
 from horovod.tensorflow.mpi_ops import (
     Average,
@@ -149,7 +150,7 @@ class GradientReduction:
         """Reduce gradients, each with that of the other ranks for the same variable.
 
         Args:
-            grads: tensors, tf.IndexedSlices and None. The entries that are None must be the same on all ranks.
+            grads: tensors, tf.IndexedSlices and None, of one kind in each place on all ranks.
             vars: their variables, for `groups` and for names.
             use_generic_names: names say nothing but the place in `grads`.
 
@@ -169,25 +170,40 @@ class GradientReduction:
             if self._sparse_as_dense:
                 grads = [tf.convert_to_tensor(g) if isinstance(g, tf.IndexedSlices) else g for g in grads]
             together, single = self._partition(grads, vars)
+            groups = {f"{call}.group_{number}": places for number, places in enumerate(together)}
             results = list(grads)
-            absences = []
-            for number, places in enumerate(together):
-                self._reduce_group(grads, places, vars, f"{call}.group_{number}", results)
-            for i in single:
-                if grads[i] is None:
-                    absences.append(self._absence(vars, i, names[i]))
-                else:
+            absences: list = []
+            shown: list = []
+            with all_or_none([*groups, *(names[i] for i in single)], self.process_set) as begun:
+                self._check_slices(grads)
+                for name, places in groups.items():
+                    begun(name)
+                    shown += self._reduce_group(grads, places, vars, name, results)[:1]
+                tensors = [i for i in single if is_tensor(grads[i])]
+                for i in tensors:
+                    begun(names[i])
                     results[i] = self._reduce_one(grads[i], names[i])
+                # What fails ends the step here, and what it has not begun then the others would wait for. So these, which
+                # could be sent at once, come when all is there.
+                with tf.control_dependencies([grads[i] for i in tensors if tf.is_tensor(grads[i])]):
+                    for i in single:
+                        if i not in tensors:
+                            begun(names[i])
+                            stand_in = self._reduce_stand_in(sent_for(grads[i], vars, i), names[i])
+                            (absences if grads[i] is None else shown).append(stand_in)
+                # What is gathered, once all ranks have shown that they have tf.IndexedSlices there.
+                with tf.control_dependencies(shown):
+                    for i, gradient in enumerate(grads):
+                        if isinstance(gradient, tf.IndexedSlices):
+                            results[i] = self._reduce_one(gradient, f"{names[i]}.rows")
             return _after(absences, results)
 
     def _partition(self, grads: list, vars: Sequence[Any] | None) -> tuple[list[list[int]], list[int]]:
         """Places of gradients that go together, and those that go alone. The same on all ranks, also where these have
-        None in other places."""
-        # tf.IndexedSlices are gathered, which each does for itself.
-        dense = [i for i, g in enumerate(grads) if not isinstance(g, tf.IndexedSlices)]
-        alone = [i for i, g in enumerate(grads) if isinstance(g, tf.IndexedSlices)]
+        None or tf.IndexedSlices in other places."""
+        everything = list(range(len(grads)))
         if isinstance(self._groups, int):
-            return (split_list(dense, self._groups) if dense else []), alone
+            return split_list(everything, self._groups), []
         together = []
         if self._groups is not None:
             if vars is None:
@@ -197,12 +213,12 @@ class GradientReduction:
             place_of = {ref(v): i for i, v in enumerate(vars)}
             for group in self._groups:
                 places = [place_of.get(ref(v)) for v in group]
-                together.append([i for i in places if i in dense])
+                together.append([i for i in places if i is not None])
             together = [group for group in together if group]
-        rest = [i for i in dense if not any(i in group for group in together)]
+        rest = [i for i in everything if not any(i in group for group in together)]
         if tf.executing_eagerly() or in_xla():
-            return together + _chunks(rest, grads, vars), alone
-        return together, sorted(alone + rest)
+            return together + _chunks(rest, grads, vars), []
+        return together, rest
 
     def _options_of(self, gradient: Any) -> dict:
         # The mean of rows that are gathered is what it is, whatever it is divided by first.
@@ -214,23 +230,30 @@ class GradientReduction:
             gradient, compression=self._compression, name=name, **self._devices, **self._options_of(gradient)
         )
 
-    def _reduce_group(self, grads: list, places: list[int], vars: Any, name: str, results: list) -> None:
-        packed = [_nothing(vars, i) if grads[i] is None else grads[i] for i in places]
-        reduced = _grouped_allreduce_cond(
-            packed, compression=self._compression, name=name, **self._devices, **self._options_of(None)
-        )
+    def _reduce_group(self, grads: list, places: list[int], vars: Any, name: str, results: list) -> list:
+        """Put a group's tensors, reduced, into `results`. Returns all that the reduction has returned."""
+        packed = [sent_for(grads[i], vars, i) for i in places]
+        try:
+            reduced = _grouped_allreduce_cond(
+                packed, compression=self._compression, name=name, **self._devices, **self._options_of(None)
+            )
+        except tf.errors.FailedPreconditionError as error:
+            raise type(error)(None, None, f"{error.message} {kinds(grads, vars, places)}") from error
         for i, tensor in zip(places, reduced):
-            results[i] = None if grads[i] is None else tensor
+            if is_tensor(grads[i]):
+                results[i] = tensor
+        return list(reduced)
 
-    def _absence(self, vars: Any, place: int, name: str) -> tf.Tensor:
-        """Take part where there is no gradient here, so that ranks with one get an error instead of waiting."""
-        with tf.name_scope("no_gradient_here"):
-            return self._reduce_one(_nothing(vars, place), name)
+    def _reduce_stand_in(self, stand_in: tf.Tensor, name: str) -> tf.Tensor:
+        """Take part where there is no tensor here, so that ranks with one get an error instead of waiting."""
+        with tf.name_scope("no_tensor_here"):
+            return self._reduce_one(stand_in, name)
 
-
-def _nothing(vars: Sequence[Any] | None, place: int) -> tf.Tensor:
-    """Stands for a gradient that is None: a tensor of a shape that fits none."""
-    return tf.zeros([0], tf.float32 if vars is None else plain_variable(vars[place]).dtype.base_dtype)
+    def _check_slices(self, grads: list) -> None:
+        problem = why_not_slices(self._op, 1.0, 1.0)
+        # Eagerly the ranks find that one after the other, each at the operation.
+        if problem and not tf.executing_eagerly() and any(isinstance(g, tf.IndexedSlices) for g in grads):
+            raise NotImplementedError(problem)
 
 
 def _after(absences: list[tf.Tensor], results: list) -> list:

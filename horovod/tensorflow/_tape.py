@@ -49,13 +49,14 @@ class _Distributed:
             use_generic_names: see get_local_and_global_gradients().
 
         Returns:
-            In the structure of `sources`, as of tf.GradientTape. None where `target` does not depend on a source, which
-            has to be the same on all ranks. Gradients of sources that register_local_source() was told of are this
-            rank's, divided by the number of ranks if `scale_local_gradients` is set.
+            In the structure of `sources`, as of tf.GradientTape. None where `target` does not depend on a source; where
+            that is, and which are tf.IndexedSlices, has to be the same on all ranks. Gradients of sources that
+            register_local_source() was told of are this rank's, divided by the number of ranks if
+            `scale_local_gradients` is set.
 
         Raises:
-            What hvd.allreduce() raises; tf.errors.FailedPreconditionError also where only some ranks have a gradient (the
-            text then speaks of a tensor of shape [0], which is what the others have sent).
+            What hvd.allreduce() raises; tf.errors.FailedPreconditionError also where only some ranks have a gradient, or
+            have it as tf.IndexedSlices (the text then speaks of tensors of shape [0] for None, and [0, 0] for those).
         """
         flat = tf.nest.flatten(sources)
         grads = self._hvd_plain().gradient(target, flat, output_gradients, unconnected_gradients)

@@ -155,6 +155,82 @@ def check_ranks_that_differ_in_unconnected_gradients():
         raises(tf.errors.FailedPreconditionError, r"shape \[0\]", one)
 
 
+def check_ranks_that_differ_in_slices():
+    """A gradient is tf.IndexedSlices on the first rank. Nobody may wait, and the same step works afterwards."""
+    if SIZE == 1:
+        return
+    table, part = tf.Variable(tf.ones([4, 2]), name="table"), tf.Variable(tf.ones([3]), name="part")
+
+    def step(kind, with_part, **options):
+        with tf.GradientTape() as tape:
+            target = tf.reduce_sum(part * part) if with_part else tf.constant(0.0)
+            if kind == "slices":
+                target += tf.reduce_sum(tf.gather(table, [0, 2]))
+            elif kind == "tensor":
+                target += tf.reduce_sum(table * table)
+        found = hvd.DistributedGradientTape(tape, **options).gradient(target, [table, part])
+        return [tf.convert_to_tensor(g) for g in found if g is not None]
+
+    for number, (options, with_part, other) in enumerate(
+        (
+            ({}, True, "none"),
+            ({}, True, "tensor"),
+            ({}, False, "none"),
+            ({"groups": 1}, False, "tensor"),
+            ({"groups": [[table]]}, True, "none"),
+        )
+    ):
+
+        def differ(o=options, w=with_part, kind=other if ME else "slices"):
+            return step(kind, w, **o)
+
+        differ.__name__ = f"differ_{number}"
+        error = raises(tf.errors.FailedPreconditionError, r"shape \[0, 0\]", differ)
+        assert "0 (table)" in str(error), error
+        compiled = tf.function(differ)
+        for _ in range(2):
+            raises(tf.errors.FailedPreconditionError, r"shape \[0, 0\]", compiled)
+        for run in eagerly_and_as_function(lambda o=options, w=with_part: step("slices", w, **o)):
+            for _ in range(2):
+                rows, *rest = run()
+                near(rows, np.outer([1, 0, 1, 0], [1, 1]))
+                agree(rest, [np.full(3, 2.0)] if with_part else [])
+
+
+def check_a_gradient_that_one_rank_cannot_reduce():
+    """The function of that rank is not made; those of the others must not wait for the gradients that it has as well."""
+    if SIZE == 1:
+        return
+    parts = variables()
+
+    def step(sliced):
+        with tf.GradientTape() as tape:
+            target = loss(parts) + tf.reduce_sum(tf.gather(TABLE, [0, 2]) if sliced else TABLE)
+        return hvd.DistributedGradientTape(tape, op=hvd.Adasum).gradient(target, [*parts, TABLE])
+
+    if ME == 0:
+        raises(NotImplementedError, "sparse_as_dense", tf.function(lambda: step(True)))
+    else:
+        raises(tf.errors.InvalidArgumentError, "sparse_as_dense", tf.function(lambda: step(False)))
+    agree(tf.function(lambda: step(False))()[:4], [adasum([slopes(r)[i] for r in RANKS]) for i in range(4)])
+
+
+def check_unconnected_sources_that_cannot_be_reduced():
+    parts = variables()
+    others = [tf.Variable(True), tf.Variable(tf.constant(3, tf.uint32)), tf.Variable("text")]
+
+    def run(**options):
+        with tf.GradientTape() as tape:
+            target = loss(parts)
+        found = hvd.DistributedGradientTape(tape, **options).gradient(target, [*others, *parts])
+        assert found[:3] == [None] * 3
+        return found[3:]
+
+    for options in ({}, {"groups": 2}):
+        for one in eagerly_and_as_function(lambda o=options: run(**o)):
+            agree(one(), mean_slopes())
+
+
 def check_retraced_on_one_rank():
     """A last batch of another length makes this rank's function anew, under the same names."""
     part = tf.Variable(tf.ones([2]))
