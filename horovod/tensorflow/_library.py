@@ -1,14 +1,15 @@
 """Loading of TensorFlow's operations from ``lib/libhvd_tf.so``, and what it is told at run time.
 
 The library is compiled against nothing of TensorFlow; it finds what it needs in the TensorFlow of the process, and
-says what is missing. Loading registers the operations, once per process. Any thread that holds the GIL.
+says what is missing. Loading registers the operations, once per process. Where that fails, importing this works all the
+same, and what is called raises ImportError. Any thread that holds the GIL.
 """
 
 import ctypes
 import logging
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import tensorflow as tf
 
@@ -69,6 +70,19 @@ def _load() -> tuple[Any, ctypes.CDLL]:
     return operations, library
 
 
+class _Unavailable:
+    """Stands for what could not be loaded: whatever is called of it raises ImportError with the reason."""
+
+    def __init__(self, reason: ImportError) -> None:
+        self._reason = reason
+
+    def __getattr__(self, name: str) -> Any:
+        def explain(*_: Any, **__: Any) -> NoReturn:
+            raise ImportError(str(self._reason)) from self._reason
+
+        return explain
+
+
 def _let_run_unordered() -> None:
     """Tell TensorFlow that program order does not matter to our operations, as it does for its own collectives.
 
@@ -94,8 +108,13 @@ def _let_run_unordered() -> None:
         )
 
 
-operations, library = _load()
-_let_run_unordered()
+try:
+    operations, library = _load()
+except ImportError as _error:
+    # Importing must work where the compiled parts are missing (a documentation build, a driver); calls explain.
+    operations = library = _Unavailable(_error)
+else:
+    _let_run_unordered()
 
 
 def run_in_parallel(op: tf.Operation) -> None:
