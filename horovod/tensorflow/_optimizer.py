@@ -117,6 +117,7 @@ class _DistributedOptimizer(WrappedOptimizer):
             return pairs
         grads, variables = map(list, zip(*pairs))
         if self._agg_helper is not None:
+            _check_references(variables)
             return list(zip(self._agg_helper.compute_gradients(grads, variables), variables))
         shared = [i for i, v in enumerate(variables) if ref(v) not in self._local_vars]
         reduced = self._allreduce_grads([grads[i] for i in shared], [variables[i] for i in shared])
@@ -142,6 +143,17 @@ class _DistributedOptimizer(WrappedOptimizer):
             kwargs["grads_and_vars"] = list(kwargs["grads_and_vars"])
         return self._agg_helper.apply_gradients(
             lambda: self._optimizer.apply_gradients(*args, **kwargs), self, *args, **kwargs
+        )
+
+
+def _check_references(variables: list) -> None:
+    """Raises ValueError for variables that cannot be assigned to in every N-th pass only."""
+    old = [v.name for v in variables if v.dtype._is_ref_dtype]
+    if old and tf.compat.v1.control_flow_v2_enabled():
+        raise ValueError(
+            f"backward_passes_per_step > 1 cannot be used with variables that are no resources ({', '.join(old[:4])}) "
+            "while TensorFlow makes conditions as functions. Make the variables with use_resource=True, or call "
+            "tf.compat.v1.disable_control_flow_v2() before the graph is built."
         )
 
 
@@ -199,7 +211,8 @@ def DistributedOptimizer(
 
     Raises:
         ValueError: no such optimizer; contradictory arguments; `backward_passes_per_step` with an optimizer of
-            tf.compat.v1 in eager mode; tf.IndexedSlices with it, but without `sparse_as_dense`.
+            tf.compat.v1 in eager mode; tf.IndexedSlices with it, but without `sparse_as_dense`; variables with it that
+            are no resources, while tf.compat.v1.control_flow_v2_enabled().
     """
     check_predivide(gradient_predivide_factor, op)
     if backward_passes_per_step <= 0:

@@ -26,6 +26,19 @@ def check_variables_that_are_no_resources():
     same_everywhere(together("sgd", resource=False, op=hvd.Adasum), "reference.adasum")
 
 
+def check_passes_with_variables_that_are_no_resources():
+    assert v1.control_flow_v2_enabled()
+    raises(
+        ValueError,
+        "use_resource=True",
+        lambda: train(
+            lambda _: hvd.DistributedOptimizer(KINDS["sgd"](), backward_passes_per_step=2),
+            lambda step: batch(step, ME),
+            resource=False,
+        ),
+    )
+
+
 def check_passes_with_control_flow_of_tensorflow_1():
     def old():
         v1.disable_control_flow_v2()
