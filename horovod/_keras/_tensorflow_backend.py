@@ -1,20 +1,28 @@
 """Keras 2, and Keras 3 on TensorFlow: gradients and variables through ``horovod.tensorflow``. See backends.py."""
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from types import FunctionType
 from typing import Any
 
 import tensorflow as tf
 
-from horovod._keras.agreement import SPARSE32, SPARSE64
+from horovod._keras.agreement import DENSE, SPARSE32, SPARSE64
 from horovod._keras.backends import Backend
 from horovod._keras.options import Average, Options
 from horovod.common.process_sets import ProcessSet
 from horovod.tensorflow import mpi_ops
+from horovod.tensorflow._call import ALLGATHER, ALLREDUCE, BROADCAST, REDUCESCATTER, poison
+from horovod.tensorflow._gradients import _after
 
 # Of one operation where several are not under way at once: memory for that much is needed a second time.
 _BATCH_BYTES = 128 << 20
+_OPERATIONS = {
+    "allreduce": ALLREDUCE,
+    "allgather": ALLGATHER,
+    "broadcast": BROADCAST,
+    "reducescatter": REDUCESCATTER,
+}
 
 
 def _in_xla() -> bool:
@@ -45,6 +53,19 @@ class TensorFlowBackend(Backend):
         name = getattr(variable, "path", None) or own.name
         return name, own.shape.as_list(), own.dtype.base_dtype.name
 
+    def gradients(self, loss: Any, variables: list, grad_loss: Any, tape: Any) -> list:
+        own = [self.identity(v) for v in variables]
+        if callable(loss):
+            with tf.GradientTape() as tape:
+                loss = loss()
+        if tape is not None:
+            return tape.gradient(loss, own, grad_loss)
+        if tf.executing_eagerly():
+            raise ValueError(
+                "`tape` is required when a tensor is passed as loss: the tf.GradientTape that has seen it."
+            )
+        return tf.gradients(loss, own, grad_loss)
+
     def sparse_kind(self, gradient: Any) -> int:
         if not isinstance(gradient, tf.IndexedSlices):
             return 0
@@ -53,6 +74,14 @@ class TensorFlowBackend(Backend):
     def dense(self, gradient: tf.IndexedSlices) -> tf.Tensor:
         return tf.convert_to_tensor(gradient)
 
+    def sparse(self, gradient: Any, kind: int) -> tf.IndexedSlices:
+        dtype = tf.int32 if kind == SPARSE32 else tf.int64
+        if isinstance(gradient, tf.IndexedSlices):
+            values, indices = gradient.values, tf.cast(gradient.indices, dtype)
+        else:
+            values, indices = gradient, tf.range(tf.shape(gradient, dtype)[0], dtype=dtype)
+        return tf.IndexedSlices(values, indices, tf.constant(gradient.shape.as_list(), dtype))
+
     def missing(self, variable: Any, kind: int) -> Any:
         own = self.identity(variable)
         if kind not in (SPARSE32, SPARSE64):
@@ -60,6 +89,23 @@ class TensorFlowBackend(Backend):
         indices = tf.zeros([0], tf.int32 if kind == SPARSE32 else tf.int64)
         rows = tf.zeros([0, *own.shape[1:]], own.dtype.base_dtype)
         return tf.IndexedSlices(rows, indices, tf.constant(own.shape.as_list(), indices.dtype))
+
+    def absent(self, variable: Any, kind: int) -> Any:
+        own = self.identity(variable)
+        if kind == DENSE or self.mode() == "xla":
+            dtype = own.dtype.base_dtype
+            return tf.zeros([0], dtype if dtype.is_floating else tf.float32)
+        # Both parts with a dimension too many.
+        indices = tf.zeros([0, 1], tf.int32 if kind == SPARSE32 else tf.int64)
+        return tf.IndexedSlices(tf.zeros([0, *own.shape[1:], 1], own.dtype.base_dtype), indices)
+
+    def after(self, outcomes: list, gradients: list) -> list:
+        return _after(tf.nest.flatten(outcomes, expand_composites=True), gradients)
+
+    def nan_unless_finite(self, gradients: list) -> tf.Tensor:
+        values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]
+        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(v)) for v in values])
+        return tf.where(finite, tf.constant(1.0), tf.constant(float("nan")))
 
     def scaled(self, gradient: Any, factor: Any) -> Any:
         def times(values):
@@ -70,7 +116,7 @@ class TensorFlowBackend(Backend):
             return tf.IndexedSlices(times(gradient.values), gradient.indices, gradient.dense_shape)
         return times(gradient)
 
-    def batches(self, indices: list[int], gradients: list) -> list[list[int]]:
+    def batches(self, indices: list[int], gradients: list, variables: list) -> list[list[int]]:
         if self.mode() == "graph":
             return [[index] for index in indices]  # each begins as soon as its gradient is there
         # Otherwise operations run one after the other: few of them, each of one type.
@@ -78,7 +124,7 @@ class TensorFlowBackend(Backend):
         filling: dict[Any, tuple[list[int], int]] = {}
         for index in indices:
             gradient = gradients[index]
-            count = gradient.shape.num_elements() or 0
+            count = self.identity(variables[index]).shape.num_elements() or 0
             key = gradient.dtype, getattr(gradient, "device", "") or ""
             batch, size = filling.get(key, ([], 0))
             if batch and size + count * gradient.dtype.size > _BATCH_BYTES:
@@ -87,7 +133,14 @@ class TensorFlowBackend(Backend):
             filling[key] = [*batch, index], size + count * gradient.dtype.size
         return sorted([*done, *(batch for batch, _ in filling.values())])
 
-    def reduce(self, batches: list[list], names: list[str], variables: list, options: Options) -> list[list]:
+    def reduce(
+        self,
+        batches: list[list],
+        names: list[str],
+        variables: list,
+        options: Options,
+        presence: list[bool] | None,
+    ) -> tuple[list[list], Any]:
         arguments = {
             "op": options.op,
             "prescale_factor": 1.0 / options.gradient_predivide_factor,
@@ -95,23 +148,32 @@ class TensorFlowBackend(Backend):
             "ignore_name_scope": True,
             "process_set": options.process_set,
         }
-        results = []
+        results, anywhere = [], None
         for tensors, name in zip(batches, names):
-            pairs = [options.compression.compress(tensor) for tensor in tensors]
+            with self._told("allreduce", name, options.process_set):
+                pairs = [options.compression.compress(tensor) for tensor in tensors]
             sent = [pair[0] for pair in pairs]
+            if presence is not None and not results:
+                with tf.device(sent[0].device):
+                    sent.append(tf.constant([float(p) for p in presence], sent[0].dtype))
             if len(sent) == 1:
                 received = [mpi_ops._allreduce(sent[0], name=name, **arguments)]
             else:
                 received = mpi_ops._grouped_allreduce(sent, name=name, **arguments)
+            if len(sent) > len(pairs):
+                anywhere = received[-1]
             results.append(
                 [options.compression.decompress(t, context) for t, (_, context) in zip(received, pairs)]
             )
-        return results
+        return results, anywhere
+
+    def marked(self, presence: tf.Tensor) -> list[bool]:
+        return (presence.numpy() > 0).tolist()
 
     def reduce_sparse(self, gradient: tf.IndexedSlices, name: str, options: Options) -> Any:
         if self.mode() == "xla":
             # How many rows come together is not known before, as it has to be for XLA.
-            ((reduced,),) = self.reduce([[tf.convert_to_tensor(gradient)]], [name], [], options)
+            ((reduced,),), _ = self.reduce([[tf.convert_to_tensor(gradient)]], [name], [], options, None)
             return reduced
         arguments = {"ignore_name_scope": True, "process_set": options.process_set}
         values = mpi_ops.allgather(gradient.values, name=f"{name}.values", **arguments)
@@ -142,7 +204,8 @@ class TensorFlowBackend(Backend):
         self.broadcast_variables(tf.compat.v1.global_variables(), root_rank, "keras.broadcast.global")
 
     def allreduce(self, value, name, op, prescale_factor, postscale_factor, compression, process_set) -> Any:
-        sent, context = compression.compress(self._tensor(value))
+        with self._told("allreduce", name, process_set):
+            sent, context = compression.compress(self._tensor(value))
         reduced = mpi_ops._allreduce(
             sent,
             name=name,
@@ -155,23 +218,35 @@ class TensorFlowBackend(Backend):
         return _evaluated(compression.decompress(reduced, context))
 
     def allgather(self, value: Any, name: str | None, process_set: ProcessSet) -> Any:
-        return _evaluated(
-            mpi_ops.allgather(self._tensor(value), name=name, ignore_name_scope=True, process_set=process_set)
-        )
+        with self._told("allgather", name, process_set):
+            sent = self._tensor(value)
+        return _evaluated(mpi_ops.allgather(sent, name=name, ignore_name_scope=True, process_set=process_set))
 
     def broadcast(self, value: Any, root_rank: int, name: str | None, process_set: ProcessSet) -> Any:
+        with self._told("broadcast", name, process_set):
+            sent = self._tensor(value)
         return _evaluated(
-            mpi_ops.broadcast(
-                self._tensor(value), root_rank, name=name, ignore_name_scope=True, process_set=process_set
-            )
+            mpi_ops.broadcast(sent, root_rank, name=name, ignore_name_scope=True, process_set=process_set)
         )
 
     def reducescatter(self, value: Any, name: str | None, op: int, process_set: ProcessSet) -> Any:
+        with self._told("reducescatter", name, process_set):
+            sent = self._tensor(value)
         return _evaluated(
-            mpi_ops._reducescatter(
-                self._tensor(value), name=name, op=op, ignore_name_scope=True, process_set=process_set
-            )
+            mpi_ops._reducescatter(sent, name=name, op=op, ignore_name_scope=True, process_set=process_set)
         )
+
+    def poison(self, operation: str, name: str | None, text: str, process_set: ProcessSet) -> None:
+        poison(_OPERATIONS[operation], name, text, process_set)
+
+    @contextmanager
+    def _told(self, operation: str, name: str | None, process_set: ProcessSet):
+        """What fails within it fails on the other ranks as well, instead of leaving them waiting."""
+        try:
+            yield
+        except Exception as error:
+            self.poison(operation, name, f"{type(error).__name__}: {error}", process_set)
+            raise
 
     def _tensor(self, value: Any) -> tf.Tensor:
         return tf.convert_to_tensor(self.identity(value))

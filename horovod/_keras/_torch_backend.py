@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from horovod._keras.agreement import SPARSE64
 from horovod._keras.backends import Backend
 from horovod._keras.options import Average, Options
 from horovod.common.process_sets import ProcessSet
+from horovod.torch._submit import poison
 
 
 class TorchBackend(Backend):
@@ -33,11 +35,19 @@ class TorchBackend(Backend):
         name = getattr(variable, "path", None) or getattr(variable, "name", None) or "a tensor"
         return name, list(tensor.shape), str(tensor.dtype).removeprefix("torch.")
 
+    def gradients(self, loss: Any, variables: list, grad_loss: Any, tape: Any) -> list:
+        own = [self.identity(v) for v in variables]
+        loss = loss() if callable(loss) and not isinstance(loss, torch.Tensor) else loss
+        return list(torch.autograd.grad(loss, own, grad_loss, allow_unused=True))
+
     def sparse_kind(self, gradient: Any) -> int:
         return SPARSE64 if gradient is not None and gradient.is_sparse else 0
 
     def dense(self, gradient: torch.Tensor) -> torch.Tensor:
         return gradient.to_dense()
+
+    def sparse(self, gradient: torch.Tensor, kind: int) -> torch.Tensor:
+        return gradient.detach().to_sparse(1)
 
     def missing(self, variable: Any, kind: int) -> torch.Tensor:
         tensor = self.identity(variable)
@@ -50,22 +60,37 @@ class TorchBackend(Backend):
     def scaled(self, gradient: torch.Tensor, factor: float) -> torch.Tensor:
         return gradient * factor
 
-    def batches(self, indices: list[int], gradients: list) -> list[list[int]]:
+    def nan_unless_finite(self, gradients: list) -> torch.Tensor:
+        values = [g._values() if g.is_sparse else g for g in gradients]
+        finite = all(bool(torch.isfinite(v).all()) for v in values)
+        return torch.tensor(1.0 if finite else float("nan"), dtype=torch.float32)
+
+    def batches(self, indices: list[int], gradients: list, variables: list) -> list[list[int]]:
         # All of them are there when the optimizer is called, so one operation serves best; one per device.
         of_device: dict[Any, list[int]] = {}
         for index in indices:
             of_device.setdefault(gradients[index].device, []).append(index)
         return list(of_device.values())
 
-    def reduce(self, batches: list[list], names: list[str], variables: list, options: Options) -> list[list]:
+    def reduce(
+        self,
+        batches: list[list],
+        names: list[str],
+        variables: list,
+        options: Options,
+        presence: list[bool] | None,
+    ) -> tuple[list[list], Any]:
         own = {id(self.identity(v).grad) for v in variables}
         begun = []
         for tensors, name in zip(batches, names):
-            pairs = [options.compression.compress(t.detach()) for t in tensors]
+            with _told(f"grouped_allreduce.{name}", options.process_set, "allreduce"):
+                pairs = [options.compression.compress(t.detach()) for t in tensors]
             sent = [pair[0].contiguous() for pair in pairs]
             # A gradient that autograd has put into .grad is overwritten, as by horovod.torch. Others are the caller's,
             # unless what is sent is our own already.
             ours = all(id(t) in own or s.data_ptr() != t.data_ptr() for s, t in zip(sent, tensors))
+            if presence is not None and not begun:
+                sent.append(_marks(presence, sent[0]))
             submit = hvd.grouped_allreduce_async_ if ours else hvd.grouped_allreduce_async
             handle = submit(
                 sent,
@@ -76,13 +101,21 @@ class TorchBackend(Backend):
                 process_set=options.process_set,
             )
             begun.append((handle, [pair[1] for pair in pairs]))
-        return [
-            [options.compression.decompress(t, c) for t, c in zip(hvd.synchronize(handle), contexts)]
-            for handle, contexts in begun
+        received = [hvd.synchronize(handle) for handle, _ in begun]
+        results = [
+            [options.compression.decompress(t, c) for t, c in zip(tensors, contexts)]
+            for tensors, (_, contexts) in zip(received, begun)
         ]
+        return results, None if presence is None else received[0][-1]
+
+    def marked(self, presence: torch.Tensor) -> list[bool]:
+        return (presence > 0).tolist()
 
     def reduce_sparse(self, gradient: torch.Tensor, name: str, options: Options) -> torch.Tensor:
         return hvd.sparse_allreduce_async(gradient, name, options.op, process_set=options.process_set)()
+
+    def poison(self, operation: str, name: str | None, text: str, process_set: ProcessSet) -> None:
+        poison(None if name is None else f"{operation}.{name}", text, process_set, operation)
 
     def broadcast_variables(self, variables: Sequence, root_rank: int, name: str) -> None:
         tensors = [self.identity(v) for v in variables]
@@ -91,16 +124,22 @@ class TorchBackend(Backend):
     def allreduce(self, value, name, op, prescale_factor, postscale_factor, compression, process_set) -> Any:
         factors = {"prescale_factor": prescale_factor, "postscale_factor": postscale_factor}
         return hvd.allreduce(
-            _tensor(value), name=name, compression=compression, op=op, process_set=process_set, **factors
+            self._sent(value, "allreduce", name, process_set),
+            name=name,
+            compression=compression,
+            op=op,
+            process_set=process_set,
+            **factors,
         )
 
     def allgather(self, value: Any, name: str | None, process_set: ProcessSet) -> torch.Tensor:
-        return hvd.allgather(_tensor(value), name, process_set)
+        return hvd.allgather(self._sent(value, "allgather", name, process_set), name, process_set)
 
     def broadcast(
         self, value: Any, root_rank: int, name: str | None, process_set: ProcessSet
     ) -> torch.Tensor:
-        return hvd.broadcast(_tensor(value), root_rank, name, process_set)
+        sent = self._sent(value, "broadcast", name, process_set)
+        return hvd.broadcast(sent, root_rank, name, process_set)
 
     def reducescatter(
         self,
@@ -109,7 +148,12 @@ class TorchBackend(Backend):
         op: int = Average,
         process_set: ProcessSet = hvd.global_process_set,
     ) -> torch.Tensor:
-        return hvd.reducescatter(_tensor(value), name=name, op=op, process_set=process_set)
+        sent = self._sent(value, "reducescatter", name, process_set)
+        return hvd.reducescatter(sent, name=name, op=op, process_set=process_set)
+
+    def _sent(self, value: Any, operation: str, name: str | None, process_set: ProcessSet) -> torch.Tensor:
+        with _told(None if name is None else f"{operation}.{name}", process_set, operation):
+            return _tensor(value)
 
     def untouched(self, function: Callable) -> Callable:
         disabled = None
@@ -123,6 +167,22 @@ class TorchBackend(Backend):
 
         call._torchdynamo_disable = True
         return call
+
+
+@contextmanager
+def _told(name: str | None, process_set: ProcessSet, operation: str):
+    """What fails within it fails on the other ranks as well, instead of leaving them waiting."""
+    try:
+        yield
+    except Exception as error:
+        poison(name, f"{type(error).__name__}: {error}", process_set, operation)
+        raise
+
+
+def _marks(presence: list[bool], like: torch.Tensor) -> torch.Tensor:
+    if all(presence):  # made on the device, without waiting for it
+        return torch.ones(len(presence), dtype=like.dtype, device=like.device)
+    return torch.tensor(presence, dtype=like.dtype, device=like.device)
 
 
 def _tensor(value: Any) -> torch.Tensor:

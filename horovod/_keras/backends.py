@@ -42,12 +42,24 @@ class Backend(ABC):
         """Name, shape and dtype of a variable."""
 
     @abstractmethod
+    def gradients(self, loss: Any, variables: list, grad_loss: Any, tape: Any) -> list:
+        """Gradients of a loss, which may be a function; None where there is none. `tape`: what has recorded it, if any.
+
+        Raises:
+            ValueError: a tensor has come without its tape, where the framework needs one.
+        """
+
+    @abstractmethod
     def sparse_kind(self, gradient: Any) -> int:
         """agreement.SPARSE32 or SPARSE64, by the type of the indices, of a sparse gradient; 0 for others and None."""
 
     @abstractmethod
     def dense(self, gradient: Any) -> Any:
         """A sparse gradient as a dense one."""
+
+    @abstractmethod
+    def sparse(self, gradient: Any, kind: int) -> Any:
+        """A gradient as a sparse one of a kind."""
 
     @abstractmethod
     def missing(self, variable: Any, kind: int) -> Any:
@@ -58,16 +70,39 @@ class Backend(ABC):
         """A gradient, also a sparse one, times a number or a tensor without dimensions."""
 
     @abstractmethod
-    def batches(self, indices: list[int], gradients: list) -> list[list[int]]:
-        """`indices` of dense gradients, divided into those to be reduced by one operation."""
+    def nan_unless_finite(self, gradients: list) -> Any:
+        """A number: 1 if all that is in the gradients is finite, else NaN."""
 
     @abstractmethod
-    def reduce(self, batches: list[list], names: list[str], variables: list, options: Options) -> list[list]:
-        """Reduce batches of dense gradients, each under its name. Those that are the `variables`' own may be changed."""
+    def batches(self, indices: list[int], gradients: list, variables: list) -> list[list[int]]:
+        """`indices` of dense gradients, divided into those to be reduced by one operation. Sizes are the variables'."""
+
+    @abstractmethod
+    def reduce(
+        self,
+        batches: list[list],
+        names: list[str],
+        variables: list,
+        options: Options,
+        presence: list[bool] | None,
+    ) -> tuple[list[list], Any]:
+        """Reduce batches of dense gradients, each under its name. Those that are the `variables`' own may be changed.
+
+        `presence` travels with the first batch as ones and zeros, reduced as gradients are; what comes of it is the
+        second result, for marked().
+        """
+
+    @abstractmethod
+    def marked(self, presence: Any) -> list[bool]:
+        """For each of the reduced marks, whether any rank has set it. Waits for it."""
 
     @abstractmethod
     def reduce_sparse(self, gradient: Any, name: str, options: Options) -> Any:
         """Reduce a sparse gradient: rows of all ranks one after the other, divided if it is to be an average."""
+
+    @abstractmethod
+    def poison(self, operation: str, name: str | None, text: str, process_set: ProcessSet) -> None:
+        """A call of "allreduce", "allgather", "broadcast" or "reducescatter" has failed here: others' fail as well."""
 
     @abstractmethod
     def broadcast_variables(self, variables: Sequence, root_rank: int, name: str) -> None:
@@ -88,6 +123,14 @@ class Backend(ABC):
     @abstractmethod
     def reducescatter(self, value: Any, name: str | None, op: int, process_set: ProcessSet) -> Any:
         """This rank's rows of the reduced value."""
+
+    def absent(self, variable: Any, kind: int) -> Any:
+        """What a graph sends in place of a gradient that this rank has not: of a shape that fits no gradient."""
+        raise NotImplementedError("there are no graphs")
+
+    def after(self, outcomes: list, gradients: list) -> list:
+        """`gradients`, which a graph does not have before `outcomes` either."""
+        raise NotImplementedError("there are no graphs")
 
     def has_global_variables(self) -> bool:
         """Whether there is a graph with a collection of variables, as in TensorFlow 1."""

@@ -62,14 +62,15 @@ class BroadcastGlobalVariables:
 
 
 class MetricAverage:
-    """Averages the metrics of an epoch over the ranks. Comes before callbacks that use them: checkpoints, early stopping,
-    ReduceLROnPlateau, TensorBoard.
+    """Averages the metrics of an epoch, numbers and arrays, over the ranks. Comes before callbacks that use them:
+    checkpoints, early stopping, ReduceLROnPlateau, TensorBoard.
 
     Args:
         device: accepted for compatibility; not used.
 
     Raises:
-        ValueError: at the end of an epoch, on all ranks: the ranks have different metrics.
+        ValueError: at the end of an epoch, on all ranks: the ranks have different metrics, or of different shapes, or
+            what is no number.
     """
 
     # Keras 2 hands copies of `logs` to callbacks that do not say so, so that others would not see the averages.
@@ -80,18 +81,43 @@ class MetricAverage:
         self.device = device
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        names = sorted(logs or {})
+        found = {name: _number(value) for name, value in (logs or {}).items()}
+        names = sorted(found)
         same_everywhere(
-            names,
+            [_told(name, found[name]) for name in names],
             "keras.metrics",
             "MetricAverageCallback: the ranks have different metrics in epoch "
             f"{epoch + 1}. Give validation data to all ranks or to none, and compile with the same metrics",
         )
         if not names:
             return
-        values = np.array([float(logs[name]) for name in names], dtype=np.float64)
+        wrong = [name for name in names if found[name] is None]
+        if wrong:
+            raise ValueError(
+                f"MetricAverageCallback averages numbers and arrays, but {wrong[0]} is {logs[wrong[0]]!r:.80}."
+            )
+        values = np.concatenate([found[name].ravel() for name in names])
         averages = numpy_face.allreduce(values, name="keras.metrics.average", op=numpy_face.Average)
-        logs.update(zip(names, averages.tolist()))
+        for name, part in zip(
+            names, np.split(averages, np.cumsum([found[name].size for name in names])[:-1])
+        ):
+            shape = found[name].shape
+            logs[name] = part.reshape(shape) if shape else float(part[0])
+
+
+def _number(value: Any) -> np.ndarray | None:
+    """A metric in float64: a number, or an array or tensor of any shape. None for anything else."""
+    value = value.detach().cpu() if hasattr(value, "detach") else value
+    try:
+        return np.asarray(value.numpy() if hasattr(value, "numpy") else value, dtype=np.float64)
+    except (TypeError, ValueError):
+        return None
+
+
+def _told(name: str, value: np.ndarray | None) -> str:
+    if value is None:
+        return f"{name} (not a number)"
+    return f"{name} {value.shape}" if value.shape else name
 
 
 class LearningRateSchedule:

@@ -22,7 +22,9 @@ class GradientReducer:
         self.options = options
         self.backend = backend
         self._registered: list[Any] = []
-        self._plans: dict[tuple, tuple[Plan, list]] = {}
+        self._plans: dict[tuple, tuple[Plan, list[int], list]] = {}
+        # Whether an optimizer that scales losses asks if gradients are finite: those that stay here count for all then.
+        self.spread_overflow = False
 
     def register_local(self, variable: Any) -> None:
         """Leave the gradient of a variable to this rank."""
@@ -43,8 +45,10 @@ class GradientReducer:
             variables: the same on all ranks, in the same order.
 
         Returns:
-            None where no rank has a gradient. Where another rank has one, a missing one counts as zero. Gradients of
-            local variables are not reduced, but divided by the number of ranks if so asked.
+            None where no rank has a gradient. Where another rank has one, a missing one counts as zero. In a graph that
+            is so for the gradients that there are when it is first traced; traced again with other ones, None stays
+            None, and if another rank has a gradient there the step fails on both. Gradients of local variables are
+            not reduced, but divided by the number of ranks if so asked.
 
         Raises:
             ValueError: the ranks' variables or settings differ. HorovodInternalError or the framework's own error: the
@@ -62,6 +66,8 @@ class GradientReducer:
                     )
         if not travelling:
             return gradients
+        if self.spread_overflow:
+            self._spread_overflow(gradients, set(travelling))
         reduced = self._reduce([gradients[i] for i in travelling], [variables[i] for i in travelling])
         for index, gradient in zip(travelling, reduced):
             gradients[index] = gradient
@@ -85,6 +91,15 @@ class GradientReducer:
         local = {id(self.backend.identity(v)) for v in self._local_variables()}
         return [i for i, v in enumerate(variables) if id(self.backend.identity(v)) not in local]
 
+    def _spread_overflow(self, gradients: list, travelling: set[int]) -> None:
+        """Let all ranks see that a gradient which stays here is not finite: in one that travels."""
+        here = [g for i, g in enumerate(gradients) if g is not None and i not in travelling]
+        carriers = [i for i in sorted(travelling) if gradients[i] is not None]
+        if here and carriers:
+            carrier = min(carriers, key=lambda i: bool(self.backend.sparse_kind(gradients[i])))
+            factor = self.backend.nan_unless_finite(here)
+            gradients[carrier] = self.backend.scaled(gradients[carrier], factor)
+
     def _kind(self, gradient: Any) -> int:
         if gradient is None:
             return NONE
@@ -95,60 +110,109 @@ class GradientReducer:
         return [*self._registered, *of_layers]
 
     def _reduce(self, gradients: list, variables: list) -> list:
-        backend = self.backend
-        if self.options.sparse_as_dense:
-            gradients = [backend.dense(g) if backend.sparse_kind(g) else g for g in gradients]
         own = [self._kind(g) for g in gradients]
-        plan = self._plan(variables, own)
+        plan, first = self._plan(variables, own)
+        if self.backend.mode() == "eager":
+            return self._reduce_now(gradients, variables, own, plan)
+        return self._reduce_in_graph(gradients, variables, own, plan, own == first)
+
+    def _reduce_now(self, gradients: list, variables: list, own: list[int], plan: Plan) -> list:
+        """Which variables have a gradient may change with every step, and differ between ranks."""
         kinds = plan.kinds
-        if not plan.complete and backend.mode() == "eager":
-            kinds = agreement.agree_on_presence(own, plan, self.options.process_set)
-        self._check_kinds(own, kinds, variables)
-        gradients = [
-            backend.missing(variable, kind) if gradient is None and kind != NONE else gradient
+        told = plan.complete and DENSE in kinds  # who has what rides with the gradients
+        if not told:
+            here = [NONE if mine == NONE else agreed or mine for mine, agreed in zip(own, kinds)]
+            kinds = agreement.agree_on_presence(here, plan, self.options.process_set)
+        sent = [
+            None if kind == NONE else self._fitting(gradient, variable, kind)
             for gradient, variable, kind in zip(gradients, variables, kinds)
         ]
-        prefix = f"keras.{plan.number}"
-        dense = [i for i, kind in enumerate(kinds) if kind == DENSE]
-        result: list = [None] * len(gradients)
-        batches = self._batches(dense, gradients, variables)
-        names = [f"{prefix}.gradient.{'.'.join(map(str, sorted({b[0], b[-1]})))}" for b in batches]
-        outcomes = backend.reduce(
-            [[gradients[i] for i in b] for b in batches], names, variables, self.options
+        presence = [mine != NONE for mine in own] if told else None
+        result, anywhere = self._exchange(sent, variables, kinds, plan, presence)
+        if told and NONE in own:
+            for index, there in enumerate(self.backend.marked(anywhere)):
+                if not there:
+                    result[index] = None
+        return result
+
+    def _reduce_in_graph(
+        self, gradients: list, variables: list, own: list[int], plan: Plan, as_agreed: bool
+    ) -> list:
+        """What is traced is fixed, and a rank may trace anew alone. So each variable has an operation, also where no
+        rank had a gradient of it: one that has it now meets what does not fit, and all get an error, not a wait."""
+        backend = self.backend
+        wanted = plan.kinds if as_agreed else own
+        kinds = [agreed or DENSE for agreed in plan.kinds]
+        sent = [
+            backend.absent(variable, kind) if want == NONE else self._fitting(gradient, variable, kind)
+            for gradient, variable, kind, want in zip(gradients, variables, kinds, wanted)
+        ]
+        absent = [index for index, want in enumerate(wanted) if want == NONE]
+        if len(absent) == len(wanted):
+            if not as_agreed:  # nothing will wait for our part
+                for name in self._names(self._batches_of(sent, variables, kinds), plan):
+                    backend.poison("allreduce", name, "no gradients here", self.options.process_set)
+            return gradients
+        result, _ = self._exchange(sent, variables, kinds, plan, None)
+        outcomes = [result[index] for index in absent]
+        for index in absent:
+            result[index] = None
+        return backend.after(outcomes, result)
+
+    def _fitting(self, gradient: Any, variable: Any, kind: int) -> Any:
+        """A gradient, or zeros for none, of the kind that was agreed on."""
+        if gradient is None:
+            return self.backend.missing(variable, kind)
+        if (self.backend.sparse_kind(gradient) or DENSE) == kind:
+            return gradient
+        return self.backend.dense(gradient) if kind == DENSE else self.backend.sparse(gradient, kind)
+
+    def _exchange(
+        self, sent: list, variables: list, kinds: list[int], plan: Plan, presence: list[bool] | None
+    ) -> tuple[list, Any]:
+        """What comes of gradients of these kinds; and of `presence`, marks that are above 0 then where any rank's is."""
+        backend = self.backend
+        result: list = [None] * len(sent)
+        batches = self._batches_of(sent, variables, kinds)
+        outcomes, anywhere = backend.reduce(
+            [[sent[i] for i in b] for b in batches],
+            self._names(batches, plan),
+            variables,
+            self.options,
+            presence,
         )
         for batch, tensors in zip(batches, outcomes):
             for index, tensor in zip(batch, tensors):
                 result[index] = tensor
         for index, kind in enumerate(kinds):
             if kind not in (NONE, DENSE):
-                name = f"{prefix}.sparse.{index}"
-                result[index] = backend.reduce_sparse(gradients[index], name, self.options)
-        return result
+                name = f"keras.{plan.number}.sparse.{index}"
+                result[index] = backend.reduce_sparse(sent[index], name, self.options)
+        return result, anywhere
 
-    def _plan(self, variables: list, own: list[int]) -> Plan:
+    def _names(self, batches: list[list[int]], plan: Plan) -> list[str]:
+        return [f"keras.{plan.number}.gradient.{'.'.join(map(str, sorted({b[0], b[-1]})))}" for b in batches]
+
+    def _plan(self, variables: list, own: list[int]) -> tuple[Plan, list[int]]:
+        """What was agreed on, and the kinds that this rank had then."""
         # The variables are kept, so that their addresses stay theirs.
-        key = tuple(id(self.backend.identity(v)) for v in variables)
+        mode = self.backend.mode()
+        key = mode, *(id(self.backend.identity(v)) for v in variables)
         if key not in self._plans:
-            settings = {**self.options.settings(), "mode": self.backend.mode()}
+            settings = {**self.options.settings(), "mode": mode}
             described = [(*self.backend.described(v), kind) for v, kind in zip(variables, own)]
             plan = agreement.agree(Description(settings, described), self.options.process_set)
-            self._plans[key] = plan, variables
-        return self._plans[key][0]
+            self._plans[key] = plan, own, variables
+        return self._plans[key][:2]
 
-    def _check_kinds(self, own: list[int], kinds: list[int], variables: list) -> None:
-        for mine, agreed, variable in zip(own, kinds, variables):
-            if mine not in (NONE, agreed):
-                raise ValueError(
-                    f"The gradient of {self.backend.described(variable)[0]} is of another kind than when ranks agreed "
-                    "on what they reduce: there was none then, or it has become dense or sparse. Make a new "
-                    "DistributedOptimizer (and compile the model with it), on all ranks."
-                )
+    def _batches_of(self, sent: list, variables: list, kinds: list[int]) -> list[list[int]]:
+        return self._batches([i for i, kind in enumerate(kinds) if kind == DENSE], sent, variables)
 
     def _batches(self, indices: list[int], gradients: list, variables: list) -> list[list[int]]:
         """Which gradients are reduced in one operation."""
         groups = self.options.groups
         if groups is None:
-            return self.backend.batches(indices, gradients)
+            return self.backend.batches(indices, gradients, variables)
         if isinstance(groups, int):
             return [part for part in split_list(indices, groups) if part] if indices else []
         number = {id(self.backend.identity(v)): n for n, group in enumerate(groups) for v in group}

@@ -87,9 +87,14 @@ class _Methods(Distributed):
     @property
     def _hvd(self) -> Distribution:
         # By class, as optimizers that have been wrapped when they had state already share that with the original.
-        states = vars(self).setdefault("_hvd_states", {})
+        states = vars(self).get("_hvd_states", {})
         if type(self) not in states:
-            states[type(self)] = Distribution(self._hvd_options, self._hvd_backend)
+            return self._hvd_begin(self._hvd_options)
+        return states[type(self)]
+
+    def _hvd_begin(self, options: Any) -> Distribution:
+        states = vars(self).setdefault("_hvd_states", {})
+        states[type(self)] = Distribution(options, self._hvd_backend)
         return states[type(self)]
 
     @property
@@ -167,6 +172,23 @@ class Keras2Methods(_Methods):
 
         return self._hvd_apply(self.build, apply, grads_and_vars, aggregate)
 
+    # The names that optimizers of keras.optimizers.legacy have for these.
+
+    def _compute_gradients(self, loss, var_list, grad_loss=None, tape=None):
+        if grad_loss is not None:
+            raise ValueError(
+                "grad_loss is for optimizers of keras.optimizers.legacy. Multiply the loss by it."
+            )
+        return self.compute_gradients(loss, var_list, tape)
+
+    def get_gradients(self, loss, params):
+        """Gradients of a loss in a graph, reduced over all ranks."""
+        params = tf.nest.flatten(params)
+        return [gradient for gradient, _ in self._hvd_computed(zip(tf.gradients(loss, params), params))]
+
+    def _aggregate_gradients(self, grads_and_vars):
+        return self.aggregate_gradients(grads_and_vars)
+
 
 class LegacyMethods(_Methods):
     """In front of the methods of an optimizer of keras.optimizers.legacy."""
@@ -180,6 +202,16 @@ class LegacyMethods(_Methods):
         return [
             gradient for gradient, _ in self._hvd_computed(zip(super().get_gradients(loss, params), params))
         ]
+
+    # The names that other optimizers have for these.
+
+    def compute_gradients(self, loss, var_list, tape=None):
+        """Compute gradients, reduced over all ranks."""
+        return self._compute_gradients(loss, var_list, tape=tape)
+
+    def aggregate_gradients(self, grads_and_vars):
+        """Reduce gradients over all ranks, unless that has been done."""
+        return self._aggregate_gradients(grads_and_vars)
 
     def _aggregate_gradients(self, grads_and_vars):
         return self._hvd_aggregated(super()._aggregate_gradients(list(grads_and_vars)))

@@ -30,6 +30,7 @@ class Distribution:
         self.reduce = backend.untouched(self.reducer.reduce)
         self._introduce = backend.untouched(self.reducer.introduce)
         self.reduced = False
+        self.aggregated = False  # the next gradients to be applied have been reduced when they were computed
         self.counter: Any = None
         self.sums: list = []
         self._seen: set[int] = set()
@@ -117,9 +118,14 @@ class Keras3Methods(Distributed):
     def _hvd(self) -> Distribution:
         # Not an attribute that Keras sees: what is in there belongs into no checkpoint. By class, as optimizers that have
         # been wrapped when they had state already share that with the original.
-        states = vars(self).setdefault("_hvd_states", {})
+        states = vars(self).get("_hvd_states", {})
         if type(self) not in states:
-            states[type(self)] = Distribution(self._hvd_keras, self._hvd_options, self._hvd_backend)
+            return self._hvd_begin(self._hvd_options)
+        return states[type(self)]
+
+    def _hvd_begin(self, options: Options) -> Distribution:
+        states = vars(self).setdefault("_hvd_states", {})
+        states[type(self)] = Distribution(self._hvd_keras, options, self._hvd_backend)
         return states[type(self)]
 
     def register_local_var(self, var: Any) -> None:
@@ -130,6 +136,10 @@ class Keras3Methods(Distributed):
         """Reduce the gradients over all ranks, then do what the wrapped optimizer does with them."""
         grads = list(grads)
         distribution = self._hvd
+        aggregated, distribution.aggregated = distribution.aggregated and not distribution.reduced, False
+        if aggregated:
+            with distribution.already_reduced():
+                return super().apply(grads, trainable_variables)
         if distribution.reduced or not grads:
             return super().apply(grads, trainable_variables)
         variables = self._hvd_built(grads, trainable_variables)
@@ -155,6 +165,41 @@ class Keras3Methods(Distributed):
                 self.build(variables)
             self.built = True
         return variables
+
+    # What optimizers of Keras 2 have, under its names: gradients, reduced once, for apply_gradients().
+
+    @property
+    def _aggregated_gradients(self) -> bool:
+        return self._hvd.aggregated
+
+    def _compute_gradients(self, loss, var_list, grad_loss=None, tape=None):
+        variables = list(var_list() if callable(var_list) else var_list)
+        return self._aggregate_gradients(
+            zip(self._hvd_backend.gradients(loss, variables, grad_loss, tape), variables)
+        )
+
+    def compute_gradients(self, loss, var_list, tape=None):
+        """Compute gradients, reduced over all ranks: pairs with their variables, for apply_gradients().
+
+        Args:
+            loss: a function of no arguments; or a tensor, with `tape` on TensorFlow.
+            var_list: the variables.
+        """
+        return self._compute_gradients(loss, var_list, tape=tape)
+
+    def get_gradients(self, loss, params):
+        """Gradients of a loss for variables, reduced over all ranks."""
+        return [gradient for gradient, _ in self._compute_gradients(loss, params)]
+
+    def _aggregate_gradients(self, grads_and_vars):
+        pairs = list(grads_and_vars)
+        distribution = self._hvd
+        if not pairs or distribution.aggregated or self._hvd_options.backward_passes_per_step > 1:
+            return pairs  # of several passes they are summed where they are applied
+        gradients, variables = zip(*pairs)
+        reduced = distribution.reduce(list(gradients), list(variables))
+        distribution.aggregated = True
+        return list(zip(reduced, variables))
 
     def _allreduce_grads(self, grads: Sequence, variables: Sequence | None = None) -> list:
         return self._hvd.reduce(
@@ -183,6 +228,7 @@ def apply_scaled(keep: Callable, scaler: Any, grads: Sequence, trainable_variabl
     """
     inner = scaler.inner_optimizer
     distribution = inner._hvd
+    distribution.reducer.spread_overflow = True
     grads = list(grads)
     variables = list(scaler._trainable_variables if trainable_variables is None else trainable_variables)
     if not scaler.built:

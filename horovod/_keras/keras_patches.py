@@ -1,4 +1,4 @@
-"""The three places where Keras 3 itself is changed, each once per process, and nothing but what is said here.
+"""The places where Keras itself is changed, each once per process, and nothing but what is said here. In Keras 3:
 
 - ``Model.compile`` takes, and ignores with a warning, the argument `experimental_run_tf_function`, which scripts for
   Horovod pass and Keras 3 would refuse. From the import of horovod.keras or horovod.tensorflow.keras on.
@@ -7,11 +7,16 @@
   or from the first DistributedGradientTape.
 - ``LossScaleOptimizer.apply`` has gradients reduced before it asks whether they are finite, if its inner optimizer is
   distributed (see keras3_optimizer.apply_scaled). From the first DistributedOptimizer on. All others it treats as before.
+
+In Keras 2:
+
+- ``LossScaleOptimizer`` tells a distributed inner optimizer that it is one. From the first DistributedOptimizer on.
 """
 
 import functools
 import warnings
 from types import ModuleType
+from typing import Any
 
 from horovod._keras.backends import major_version, the_keras
 from horovod._keras.distributed import Distributed
@@ -84,3 +89,23 @@ def reduce_before_loss_scaling(keras: ModuleType) -> None:
 
     apply._hvd_original = original
     scaler.apply = apply
+
+
+def tell_inner_of_loss_scaling(keras: ModuleType) -> None:
+    """Let a distributed optimizer know that a ``LossScaleOptimizer`` is around it (see gradients.py). For Keras 2."""
+    public = keras.mixed_precision.LossScaleOptimizer
+    for cls in {public, *public.__subclasses__()}:
+        original = vars(cls).get("__init__")
+        if original is not None and not hasattr(original, "_hvd_original"):
+            cls.__init__ = _telling(original)
+
+
+def _telling(original: Any) -> Any:
+    @functools.wraps(original)
+    def __init__(self, inner_optimizer, *args, **kwargs):
+        original(self, inner_optimizer, *args, **kwargs)
+        if isinstance(inner_optimizer, Distributed):
+            inner_optimizer._hvd.reducer.spread_overflow = True
+
+    __init__._hvd_original = original
+    return __init__

@@ -4,6 +4,7 @@ Which methods the class has in addition depends on the version of Keras: ``keras
 """
 
 import logging
+from dataclasses import fields
 from types import ModuleType
 from typing import Any
 
@@ -12,6 +13,7 @@ from horovod._keras.backends import backend_of, major_version, the_keras, versio
 from horovod._keras.distributed import Distributed, DistributedScaler
 from horovod._keras.options import Options, checked
 
+_FRAMEWORKS = frozenset(("keras", "tf_keras", "tensorflow", "torch"))
 _log = logging.getLogger("horovod")
 
 
@@ -22,7 +24,7 @@ def create_distributed_optimizer(keras: ModuleType, optimizer: Any, **arguments:
         keras: the Keras that the optimizer is of, or `tf.keras`.
         optimizer: one of Keras' optimizers. If it has been used already (it has slot variables, or has counted steps) the
             result shares its state and the original should not be used any more; else the result is an optimizer of its
-            own, made from the configuration.
+            own, made from the configuration and with what has been set on the original besides.
         arguments: those of options.checked().
 
     Raises:
@@ -41,6 +43,8 @@ def create_distributed_optimizer(keras: ModuleType, optimizer: Any, **arguments:
         )
     if major_version(keras) < 3:
         from horovod._keras.keras2_optimizer import methods_for
+
+        keras_patches.tell_inner_of_loss_scaling(keras)
     else:
         keras_patches.reduce_before_loss_scaling(keras)
         methods_for = _keras3_methods
@@ -48,7 +52,9 @@ def create_distributed_optimizer(keras: ModuleType, optimizer: Any, **arguments:
     scaled = hasattr(optimizer, "inner_optimizer")
     cls = _class_of(keras, optimizer, DistributedScaler if scaled else methods, options)
     if not scaled:
-        return _same_or_alike(optimizer, cls)
+        result = _same_or_alike(optimizer, cls)
+        result._hvd_begin(options)
+        return result
     inner = create_distributed_optimizer(keras, optimizer.inner_optimizer, **arguments)
     return _around(optimizer, cls, inner)
 
@@ -65,7 +71,17 @@ def _keras3_methods(keras: ModuleType, optimizer: Any) -> type:
 
 
 def _class_of(keras: ModuleType, optimizer: Any, methods: type, options: Options) -> type:
+    """The class of a distributed optimizer: the same for all of one base that were asked for the same.
+
+    Keras 3 keeps every class it has a name for, so it does not hold on to variables and layers: instances know these."""
     base = type(optimizer)
+    options = options.without_variables()
+    if "_hvd_classes" not in vars(base):
+        base._hvd_classes = {}
+    # By identity, as anything may be a compressor; the class keeps them all alive.
+    key = keras, methods, *((f.name, _key(getattr(options, f.name))) for f in fields(options))
+    if key in base._hvd_classes:
+        return base._hvd_classes[key]
     backend = backend_of(keras)
     namespace = {
         "__module__": "horovod._keras",
@@ -77,7 +93,12 @@ def _class_of(keras: ModuleType, optimizer: Any, methods: type, options: Options
     namespace |= backend.methods(methods)
     cls = type(base)(base.__name__, (methods, base), namespace)
     saved_names.save_as(keras, cls, base)
+    base._hvd_classes[key] = cls
     return cls
+
+
+def _key(value: Any) -> Any:
+    return value if isinstance(value, (int, float, str, type(None), tuple)) else id(value)
 
 
 def _used(optimizer: Any) -> bool:
@@ -100,7 +121,9 @@ def _counted(iterations: Any) -> bool:
 def _same_or_alike(optimizer: Any, cls: type) -> Any:
     if not _used(optimizer):
         try:
-            return _alike(optimizer, cls)
+            result = _alike(optimizer, cls)
+            _carry_over(optimizer, result)
+            return result
         except Exception as error:
             _log.debug("horovod: no %s from its configuration: %s; its state is shared", cls.__name__, error)
     return _sharing(optimizer, cls)
@@ -121,6 +144,38 @@ def _alike(optimizer: Any, cls: type) -> Any:
     result = cls.from_config(config)
     result.learning_rate = rate
     return result
+
+
+def _carry_over(optimizer: Any, result: Any) -> None:
+    """Give `result` what has been set on `optimizer` besides its configuration."""
+    there = vars(result)
+    for name, value in vars(optimizer).items():
+        if name.startswith(("_self_", "_hvd")) or not _of_the_user(value):
+            continue
+        if name not in there or not _same(there[name], value):
+            setattr(result, name, _copied(value))
+
+
+def _of_the_user(value: Any) -> bool:
+    """Whether it is a plain value or no object of a framework: variables and what counts them stay where they are."""
+    if isinstance(value, dict):
+        return all(_of_the_user(part) for pair in value.items() for part in pair)
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return all(_of_the_user(part) for part in value)
+    module = getattr(value, "__module__", None) or type(value).__module__
+    return module.partition(".")[0] not in _FRAMEWORKS
+
+
+def _same(a: Any, b: Any) -> bool:
+    try:
+        return bool(a == b)
+    except (TypeError, ValueError):  # arrays
+        return False
+
+
+def _copied(value: Any) -> Any:
+    kinds = (dict, list, set)  # also of what Keras makes of them to keep track of variables
+    return next((kind(value) for kind in kinds if isinstance(value, kind)), value)
 
 
 def _sharing(optimizer: Any, cls: type) -> Any:

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from horovod.common.basics import HorovodBasics
@@ -26,6 +26,11 @@ class Options:
     process_set: ProcessSet
     scale_local_gradients: bool
     local_layers: tuple
+
+    def without_variables(self) -> "Options":
+        """Without what is of a certain model."""
+        groups = self.groups if isinstance(self.groups, int) else None
+        return replace(self, groups=groups, local_layers=())
 
     def settings(self) -> dict:
         """What must be the same on all ranks, for a comparison that can be sent."""
@@ -57,13 +62,15 @@ def checked(
     """The arguments as Options.
 
     Raises:
-        ValueError: an op other than Average and Sum, a factor without Average, no positive number of passes, groups that
-            are none, a process set that is not registered.
+        ValueError: an op other than Average and Sum, a factor without Average or not above 0, no positive number of
+            passes, groups that are none, a process set that is not registered.
     """
     if op not in (Average, Sum) or isinstance(op, bool):
         raise ValueError("op currently only supports Average and Sum")
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor not supported with op != Average")
+    if gradient_predivide_factor <= 0:
+        raise ValueError(f"gradient_predivide_factor must be > 0, but is {gradient_predivide_factor!r}.")
     if backward_passes_per_step <= 0:
         raise ValueError(f"backward_passes_per_step must be > 0, but is {backward_passes_per_step!r}.")
     if num_groups:

@@ -108,6 +108,29 @@ def _train(optimizer, model, data, rows, options):
     return model
 
 
+def mean_square(model, x, y):
+    """The loss of a batch, as a tensor of the backend."""
+    if TORCH:
+        return keras.ops.mean(keras.ops.square(model(x) - keras.ops.convert_to_tensor(y)))
+    import tensorflow as tf
+
+    return tf.reduce_mean(tf.square(model(tf.convert_to_tensor(x)) - tf.convert_to_tensor(y)))
+
+
+def gradients_and_variables(model, x, y):
+    """(gradients, variables) of one batch, by the backend's own means."""
+    variables = model.trainable_weights
+    if TORCH:
+        model.zero_grad()
+        mean_square(model, x, y).backward()
+        return [v.value.grad for v in variables], variables
+    import tensorflow as tf
+
+    with tf.GradientTape() as tape:
+        loss = mean_square(model, x, y)
+    return tape.gradient(loss, variables), variables
+
+
 def numpy_of(variable):
     return np.array(variable.numpy() if hasattr(variable, "numpy") else variable)
 

@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from keras_support import (
+    KIND,
     ROWS,
     STEPS,
     TORCH,
@@ -131,6 +132,22 @@ def check_metrics_are_averaged_for_those_that_come_after():
             fit(model_of(), 1, callbacks.MetricAverageCallback(), **options)
 
 
+def check_metrics_that_are_arrays_are_averaged():
+    rank, size = hvd.rank(), hvd.size()
+    logs = {"b": np.arange(6.0).reshape(2, 3) * (rank + 1), "a": float(rank), "c": np.array([rank])}
+    callback = callbacks.MetricAverageCallback()
+    callback.on_epoch_end(0, logs)
+    np.testing.assert_allclose(logs["b"], np.arange(6.0).reshape(2, 3) * (size + 1) / 2)
+    np.testing.assert_allclose(logs["c"], [(size - 1) / 2])
+    assert logs["a"] == (size - 1) / 2 and isinstance(logs["a"], float)
+    if size > 1:
+        for wrong in (np.zeros(2), "text", None):
+            with raises(ValueError, "different metrics", "per_class"):
+                callback.on_epoch_end(0, {"per_class": wrong if rank == 0 else np.zeros(3)})
+    with raises(ValueError, "averages numbers and arrays", "a text"):
+        callback.on_epoch_end(0, {"said": "a text"})
+
+
 def check_warm_up_batch_by_batch():
     size, target = hvd.size(), 0.2
     for steps, epochs in ((None, 3), (STEPS, 2)):
@@ -223,6 +240,19 @@ def check_best_model_is_saved_where_it_is_told():
             callback.filepath = str(Path(folder) / name)
             fit(model_of(), 2, callback)
             assert (Path(folder) / name).exists()
+
+
+def check_arguments_of_the_best_model_by_place():
+    # As in Horovod: save_weights_only is the third of tf.keras' only.
+    if KIND == "tf.keras":
+        callback = callbacks.BestModelCheckpoint("loss", 1, True, "max", 5)
+    else:
+        callback = callbacks.BestModelCheckpoint("loss", 1, "max", 5, save_weights_only=True)
+    assert (callback.monitor, callback.verbose, callback.save_weights_only, callback.save_freq) == (
+        *("loss", 1),
+        *(True, 5),
+    )
+    assert callback.monitor_op is np.greater
 
 
 def check_names():

@@ -12,9 +12,11 @@ from keras_support import (
     agree,
     compiled,
     data_of,
+    gradients_and_variables,
     hvd,
     joined,
     keras,
+    mean_square,
     model_of,
     modes,
     numpy_of,
@@ -115,21 +117,6 @@ def check_gradients_of_embeddings():
             model.fit(*words_of(hvd.rank()), batch_size=ROWS, verbose=0)
 
 
-def gradients_and_variables(model, x, y):
-    """(gradients, variables) of one batch, by the backend's own means."""
-    variables = model.trainable_weights
-    if TORCH:
-        model.zero_grad()
-        loss = keras.ops.mean(keras.ops.square(model(x) - keras.ops.convert_to_tensor(y)))
-        loss.backward()
-        return [v.value.grad for v in variables], variables
-    import tensorflow as tf
-
-    with tf.GradientTape() as tape:
-        loss = tf.reduce_mean(tf.square(model(tf.convert_to_tensor(x)) - tf.convert_to_tensor(y)))
-    return tape.gradient(loss, variables), variables
-
-
 def check_loop_of_ones_own():
     wanted = trained_with_sgd()
     x, y = data_of(hvd.rank())
@@ -164,28 +151,47 @@ def check_train_step_of_ones_own():
     agree(train_together(hvd.DistributedOptimizer(sgd()), model), trained_with_sgd())
 
 
-def check_minimize_and_gradients_that_are_asked_for():
-    if KERAS3:
-        return
-    import tensorflow as tf
-
-    for make in (sgd, lambda: optimizers.legacy.SGD(0.1, momentum=0.9)):
+def check_gradients_that_are_asked_for():
+    # By each of the names that optimizers have for it; what comes of it is not reduced again.
+    legacy = () if KERAS3 else (lambda: optimizers.legacy.SGD(0.1, momentum=0.9),)
+    for make in (sgd, *legacy):
         wanted = train_alone(make())
-        model, optimizer = model_of(), hvd.DistributedOptimizer(make())
-        x, y = data_of(hvd.rank())
-        for i in range(STEPS):
-            rows = slice(i * ROWS, (i + 1) * ROWS)
+        for ask in ("compute_gradients", "_compute_gradients", "_aggregate_gradients"):
+            model = model_of()
+            optimizer = hvd.DistributedOptimizer(make(), op=hvd.Sum)
+            x, y = data_of(hvd.rank())
+            for i in range(STEPS):
+                rows = slice(i * ROWS, (i + 1) * ROWS)
+                if ask == "_aggregate_gradients":
+                    gradients, variables = gradients_and_variables(model, x[rows], y[rows])
+                    pairs = [(g / hvd.size(), v) for g, v in zip(gradients, variables)]
+                    pairs = optimizer._aggregate_gradients(pairs)
+                else:
 
-            def loss():
-                return tf.reduce_mean(tf.square(model(tf.constant(x[rows])) - tf.constant(y[rows])))  # noqa: B023
+                    def loss():
+                        return mean_square(model, x[rows], y[rows]) / hvd.size()  # noqa: B023
 
-            optimizer.minimize(loss, model.trainable_variables)
-        agree(model, wanted)
-        compute = getattr(optimizer, "compute_gradients", None) or optimizer._compute_gradients
-        pairs = compute(loss, model.trainable_variables)
-        same_everywhere(np.concatenate([g.numpy().ravel() for g, _ in pairs]))
-        optimizer.apply_gradients(pairs)
-        same_everywhere(weights_of(model))
+                    pairs = getattr(optimizer, ask)(loss, model.trainable_weights)
+                same_everywhere(np.concatenate([numpy_of(g).ravel() for g, _ in pairs]))
+                applied = (
+                    {} if KERAS3 or ask != "_aggregate_gradients" else {NOT_AGAIN[make is sgd]: make is sgd}
+                )
+                optimizer.apply_gradients(pairs, **applied)
+                assert not optimizer._aggregated_gradients
+            agree(model, wanted)
+        if not KERAS3:
+            minimized = model_of()
+            optimizer = hvd.DistributedOptimizer(make())
+            for i in range(STEPS):
+                rows = slice(i * ROWS, (i + 1) * ROWS)
+                optimizer.minimize(
+                    lambda: mean_square(minimized, x[rows], y[rows]),  # noqa: B023 (used at once)
+                    minimized.trainable_variables,
+                )
+            agree(minimized, wanted)
+
+
+NOT_AGAIN = {True: "skip_gradients_aggregation", False: "experimental_aggregate_gradients"}
 
 
 def check_legacy_optimizers():
@@ -197,50 +203,6 @@ def check_legacy_optimizers():
             agree(train_together(hvd.DistributedOptimizer(make()), **mode), train_alone(make()))
     optimizer = hvd.DistributedOptimizer(legacy.Adam(0.01))
     assert type(optimizer).__module__ == "horovod._keras"
-
-
-def check_missing_gradients():
-    # A variable that no rank has a gradient of is left alone; zeros are taken where another rank has one.
-    model = model_of()
-    optimizer = hvd.DistributedOptimizer(optimizers.SGD(1.0))
-    x, y = data_of(hvd.rank(), 1)
-    start = model.get_weights()
-    last = hvd.size() - 1
-    parts = []
-    for rank in range(hvd.size()):
-        gradients, variables = gradients_and_variables(model, *data_of(rank, 1))
-        parts.append([numpy_of(g.detach() if TORCH else g) for g in gradients])
-    for step in range(2):
-        for v, value in zip(variables, start):
-            v.assign(value)
-        gradients, variables = gradients_and_variables(model, x, y)
-        gradients = list(gradients)
-        gradients[0] = None
-        who = last if step == 0 else 0
-        if hvd.rank() != who:
-            gradients[3] = None
-        optimizer.apply_gradients(zip(gradients, variables))
-        for i, (value, begun) in enumerate(zip(model.get_weights(), start)):
-            mean = sum(part[i] for part in parts) / hvd.size()
-            change = 0 if i == 0 else parts[who][3] / hvd.size() if i == 3 else mean
-            np.testing.assert_allclose(value, begun - change, rtol=0, atol=TOLERANCE)
-
-
-def check_gradients_that_come_and_go():
-    # Which variables have a gradient may change from step to step and differ between ranks, where nothing is compiled.
-    model = model_of()
-    optimizer = hvd.DistributedOptimizer(optimizers.SGD(1.0))
-    variables = model.trainable_weights
-    ops_of = keras.ops.convert_to_tensor if KERAS3 else __import__("tensorflow").constant
-    for step in range(4):
-        start = model.get_weights()
-        ones = [ops_of(np.full(v.shape, hvd.rank() + 1.0)) for v in variables]
-        present = [[(i + step + r) % 3 == 0 for i in range(len(ones))] for r in range(hvd.size())]
-        mine = [g if there else None for g, there in zip(ones, present[hvd.rank()])]
-        optimizer.apply_gradients(zip(mine, variables))
-        for i, (value, begun) in enumerate(zip(model.get_weights(), start)):
-            total = sum(r + 1.0 for r in range(hvd.size()) if present[r][i])
-            np.testing.assert_allclose(value, begun - total / hvd.size(), rtol=0, atol=TOLERANCE)
 
 
 def half_model(seed=0):

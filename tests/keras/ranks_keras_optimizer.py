@@ -45,6 +45,9 @@ def check_class_and_attributes():
     assert type(optimizer) is not type(plain)
     assert optimizer._HAS_AGGREGATE_GRAD
     assert callable(optimizer.register_local_var)
+    assert optimizer._agg_helper is None
+    assert hvd.DistributedOptimizer(sgd(), backward_passes_per_step=2)._agg_helper is not None
+    assert not optimizer._aggregated_gradients
     assert list(optimizer.variables()) == list(optimizer.variables)
     assert optimizer.get_config() == plain.get_config()
     again = type(optimizer).from_config(optimizer.get_config())
@@ -196,6 +199,9 @@ def check_arguments_are_looked_at():
             hvd.DistributedOptimizer(sgd(), op=op)
     with raises(ValueError, "gradient_predivide_factor not supported with op != Average"):
         hvd.DistributedOptimizer(sgd(), op=hvd.Sum, gradient_predivide_factor=2.0)
+    for factor in (0.0, -2.0):
+        with raises(ValueError, "gradient_predivide_factor must be > 0"):
+            hvd.DistributedOptimizer(sgd(), gradient_predivide_factor=factor)
     with raises(ValueError, "backward_passes_per_step must be > 0"):
         hvd.DistributedOptimizer(sgd(), backward_passes_per_step=0)
     for groups in (0, -1, True, 1.5, "all", [1]):
@@ -207,6 +213,47 @@ def check_arguments_are_looked_at():
         hvd.DistributedOptimizer(sgd(), process_set=hvd.ProcessSet([0]))
     with raises(TypeError, "takes an optimizer of Keras"):
         hvd.DistributedOptimizer(object())
+
+
+class WithMore(optimizers.SGD):
+    """Takes something that its configuration does not tell of."""
+
+    def __init__(self, learning_rate=0.01, more=1, **options):
+        super().__init__(learning_rate, **options)
+        self.more, self.listed, self.helper = more, [more], WithMore
+
+
+def check_what_was_set_besides_the_configuration():
+    optimizer = hvd.DistributedOptimizer(WithMore(0.1, more=7, momentum=0.5))
+    assert (optimizer.more, list(optimizer.listed), optimizer.momentum) == (7, [7], 0.5)
+    assert optimizer.helper is WithMore
+    plain = optimizers.AdamW(0.01, weight_decay=0.1)
+    plain.exclude_from_weight_decay(var_names=["bias"])
+    distributed = hvd.DistributedOptimizer(plain)
+    names = [n for n in vars(plain) if n.startswith("_exclude_from_weight_decay")]
+    assert names and all(getattr(distributed, n) == getattr(plain, n) for n in names)
+    wanted = train_alone(plain)
+    again = optimizers.AdamW(0.01, weight_decay=0.1)
+    again.exclude_from_weight_decay(var_names=["bias"])
+    agree(train_together(hvd.DistributedOptimizer(again)), wanted)
+
+
+def check_nothing_is_kept_of_optimizers_that_are_gone():
+    import gc
+    import weakref
+
+    left = []
+    for _ in range(2):
+        model = model_of()
+        groups = [list(layer.trainable_weights) for layer in model.layers[1:]]
+        train_together(hvd.DistributedOptimizer(sgd(), groups=groups), model)
+        left += [weakref.ref(model.optimizer), weakref.ref(groups[0][0])]
+        del model, groups
+    keras.backend.clear_session() if hasattr(keras.backend, "clear_session") else keras.utils.clear_session()
+    gc.collect()
+    assert [r() is None for r in left] == [True] * 4, left
+    assert type(hvd.DistributedOptimizer(sgd())) is type(hvd.DistributedOptimizer(sgd()))
+    assert type(hvd.DistributedOptimizer(sgd(), op=hvd.Sum)) is not type(hvd.DistributedOptimizer(sgd()))
 
 
 def check_compile_tolerates_what_old_scripts_pass():

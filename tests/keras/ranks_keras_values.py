@@ -72,6 +72,23 @@ def check_the_other_operations():
     np.testing.assert_allclose(part, np.arange(size * 2.0)[2 * rank : 2 * rank + 2] * size)
 
 
+def check_a_value_that_cannot_be_sent():
+    # The rank that fails says so to the others, which would wait for it.
+    if hvd.size() == 1:
+        return
+    last = hvd.rank() == hvd.size() - 1
+    for name in ("mistake", None):
+        for operation in (
+            lambda value: hvd.allreduce(value, name),  # noqa: B023 (used at once)
+            lambda value: hvd.allgather(value, name),  # noqa: B023
+            lambda value: hvd.broadcast(value, 0, name),  # noqa: B023
+            lambda value: hvd.reducescatter(value, name),  # noqa: B023
+        ):
+            with raises(Exception, "object"):
+                operation(object() if last else np.ones(3))
+    same_everywhere(hvd.allreduce(np.ones(3)))
+
+
 def check_global_variables_belong_to_graphs():
     with raises(RuntimeError, "BroadcastGlobalVariablesCallback"):
         hvd.broadcast_global_variables(0)
