@@ -63,6 +63,7 @@ class Device:
         self.api.device_hold.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
         self.stream = self.api.device_stream()
         self.held: list[Any] = []
+        self.dead: list[int] = []  # memory of arrays that are gone
 
     def sync(self) -> None:
         self.api.device_sync(self.stream)
@@ -73,6 +74,14 @@ class Device:
         self.held.append(go)
         self.api.device_hold(self.stream, ctypes.byref(go))
         return go
+
+    def free(self, address: int) -> None:
+        """Arrays may go, with a cycle that holds them, while the stream is held: it is not waited for then."""
+        self.dead.append(address)
+        if all(go.value for go in self.held):
+            self.sync()
+            while self.dead:
+                self.api.device_free(self.dead.pop())
 
 
 class DeviceArray:
@@ -92,8 +101,7 @@ class DeviceArray:
                 device.sync()
 
     def __del__(self) -> None:
-        self.device.sync()
-        self.device.api.device_free(self.address)
+        self.device.free(self.address)
 
     @property
     def ref(self) -> Any:
