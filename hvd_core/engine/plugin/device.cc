@@ -13,7 +13,6 @@ namespace hvd::plugin {
 namespace {
 
 constexpr int64_t kLastWaitNs = 2'000'000'000;
-constexpr uint64_t kSmallestPiece = 4096;
 // This much is kept for later, or this part of the device's memory: to free some may mean to wait for the device.
 constexpr uint64_t kPoolBytes = uint64_t{512} << 20, kPoolPart = 16;
 
@@ -78,21 +77,6 @@ bool Mark::wait(int64_t deadline_ns) {
     pause_ns = std::min<int64_t>(pause_ns * 2, 1'000'000);
   }
   return true;
-}
-
-Memory::~Memory() {
-  if (device_->abandoned()) return;
-  std::lock_guard lock(device_->mutex_);
-  const Device::Piece piece{kind_, mem_, all_};
-  if (uses_.empty())
-    device_->give_back(piece);
-  else
-    device_->kept_.push_back({std::move(uses_), piece});
-}
-
-void Memory::used_by(hvd_stream stream) {
-  std::lock_guard lock(device_->mutex_);
-  uses_.push_back(device_->record(stream));
 }
 
 // ---------------------------------------------------------------------------------------------------- open and close
@@ -313,98 +297,6 @@ void Device::copy_scaled(hvd_stream stream, const std::vector<ScaledCopy>& list)
     if (c.count) items.push_back(item_of(c.dst, c.src, c.count, c.dtype, c.scale));
   std::lock_guard lock(mutex_);
   batched(stream, items);
-}
-
-// ----------------------------------------------------------------------------------------------------------- memory
-
-MemoryRef Device::allocate(int32_t kind, uint64_t bytes, uint64_t alignment) {
-  alignment = std::max(alignment, alignment_);
-  // Pieces of few sizes, so that the next step finds what this one leaves.
-  const uint64_t room = bytes + alignment;
-  const uint64_t step = std::bit_floor(std::max(room, kSmallestPiece)) / 4;
-  const uint64_t wanted = (std::max(room, kSmallestPiece) + step - 1) / step * step;
-  Piece piece{kind, nullptr, {}};
-  std::unique_lock lock(mutex_);
-  sweep();
-  if (const auto at = free_.find({kind, wanted}); at != free_.end()) {
-    piece = at->second;
-    free_.erase(at);
-    free_bytes_ -= wanted;
-  } else {
-    hvd_error error = empty_error();
-    hvd_rc rc = api_->mem_alloc(device_, kind, wanted, &piece.mem, &piece.all, &error);
-    if (rc != HVD_OK && !free_.empty()) {  // perhaps what is kept for later is in the way
-      free_pieces();
-      error = empty_error();
-      rc = api_->mem_alloc(device_, kind, wanted, &piece.mem, &piece.all, &error);
-    }
-    if (rc != HVD_OK) fail(kind == HVD_MEM_PINNED ? "mem_alloc of pinned memory" : "mem_alloc", rc, error);
-    piece.all.bytes = wanted;
-  }
-  lock.unlock();
-  auto memory = std::make_shared<Memory>(shared_from_this(), kind, piece.mem, piece.all);
-  // What a handle stands for begins where the device wants it to.
-  const bool handle = handles_ && kind == HVD_MEM_DEVICE;
-  const auto at = (handle ? 0 : reinterpret_cast<uintptr_t>(piece.all.base)) + piece.all.offset;
-  memory->buf = {piece.all.base, piece.all.offset + (alignment - at % alignment) % alignment, bytes};
-  return memory;
-}
-
-void Device::give_back(Piece piece) noexcept {
-  if (piece.all.bytes > pool_bytes_) {
-    hvd_error ignored = empty_error();
-    api_->mem_free(piece.mem, &ignored);
-    return;
-  }
-  // The old pieces go, not the new one: sizes that nobody asks for any more must not keep those out that are in use
-  // now.
-  while (free_bytes_ + piece.all.bytes > pool_bytes_) free_oldest();
-  piece.since = ++given_back_;
-  free_bytes_ += piece.all.bytes;
-  free_.emplace(std::pair{piece.kind, piece.all.bytes}, piece);
-}
-
-void Device::sweep() noexcept {
-  for (size_t i = 0; i < kept_.size();) {
-    Kept& k = kept_[i];
-    while (!k.uses.empty() && is_over(k.uses.back())) {
-      events_.push_back(k.uses.back());
-      k.uses.pop_back();
-    }
-    if (!k.uses.empty()) {
-      ++i;
-      continue;
-    }
-    give_back(k.piece);
-    std::swap(k, kept_.back());
-    kept_.pop_back();
-  }
-}
-
-// Whether a stream still has to come to a mark or to the last use of a piece of memory.
-bool Device::in_use() noexcept {
-  sweep();
-  while (!doubtful_.empty() && is_over(doubtful_.front())) {
-    events_.push_back(doubtful_.front());
-    doubtful_.pop_front();
-  }
-  return !kept_.empty() || !doubtful_.empty();
-}
-
-void Device::free_oldest() noexcept {
-  const auto oldest =
-      std::min_element(free_.begin(), free_.end(), [](auto& a, auto& b) { return a.second.since < b.second.since; });
-  hvd_error ignored = empty_error();
-  api_->mem_free(oldest->second.mem, &ignored);
-  free_bytes_ -= oldest->second.all.bytes;
-  free_.erase(oldest);
-}
-
-void Device::free_pieces() noexcept {
-  hvd_error ignored = empty_error();
-  for (auto& [key, piece] : free_) api_->mem_free(piece.mem, &ignored);
-  free_.clear();
-  free_bytes_ = 0;
 }
 
 }  // namespace hvd::plugin

@@ -1,0 +1,87 @@
+// The memory of a made-up device, each piece of it with two mappings; see far_device.h.
+#pragma once
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <utility>
+
+#include "hvd/backend.hpp"
+
+namespace {
+
+struct Memory {
+  char* host = nullptr;    // what the host has for an address
+  char* device = nullptr;  // where the bytes are
+  uint64_t bytes = 0, mapped = 0;
+  int32_t kind = 0;
+};
+
+// All memory of the device, by the host's address.
+class Pool {
+ public:
+  Memory* add(int32_t kind, uint64_t bytes) {
+    auto made = std::make_unique<Memory>();
+    made->bytes = bytes;
+    made->kind = kind;
+    const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+    made->mapped = (bytes + page) / page * page;
+    const int fd = memfd_create("far", MFD_CLOEXEC);
+    if (fd < 0 || ftruncate(fd, static_cast<off_t>(made->mapped)) != 0) throw std::bad_alloc();
+    const int seen = kind == HVD_MEM_DEVICE ? PROT_NONE : PROT_READ | PROT_WRITE;
+    void* device = mmap(nullptr, made->mapped, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    void* host = mmap(nullptr, made->mapped, seen, MAP_SHARED, fd, 0);
+    close(fd);
+    if (device == MAP_FAILED || host == MAP_FAILED) throw std::bad_alloc();
+    made->device = static_cast<char*>(device);
+    made->host = static_cast<char*>(host);
+    std::lock_guard<std::mutex> lock(mutex_);
+    return (all_[made->host] = std::move(made)).get();
+  }
+
+  void remove(Memory* gone) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    munmap(gone->device, gone->mapped);
+    munmap(gone->host, gone->mapped);
+    all_.erase(gone->host);
+  }
+
+  void remove(void* host) {
+    Memory* gone;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      gone = all_.at(static_cast<char*>(host)).get();
+    }
+    remove(gone);
+  }
+
+  // Where the device finds a buffer; host memory that is not ours is taken as it is.
+  char* find(const hvd_buf& b, uint64_t bytes, int32_t* kind = nullptr) {
+    char* at = static_cast<char*>(b.base) + b.offset;
+    std::lock_guard<std::mutex> lock(mutex_);
+    auto it = all_.upper_bound(at);
+    if (it == all_.begin()) return at;
+    const Memory& m = *(--it)->second;
+    const auto skip = static_cast<uint64_t>(at - m.host);
+    if (skip >= m.mapped) return at;
+    if (skip + bytes > m.bytes) throw hvd::Error(HVD_E_INVALID, "a buffer reaches beyond the end of its memory");
+    if (kind) *kind = m.kind;
+    return m.device + skip;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<char*, std::unique_ptr<Memory>> all_;
+};
+
+Pool& pool() {
+  static Pool all;
+  return all;
+}
+
+}  // namespace
