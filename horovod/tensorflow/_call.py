@@ -5,7 +5,7 @@ Used by the modules of this package only. Any thread; inside a function being tr
 
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import tensorflow as tf
 from tensorflow.python.eager import context as _context
@@ -60,19 +60,35 @@ def _snake(kind: str) -> str:
 _FUNCTIONS = {kind: getattr(operations, _snake(kind)) for kind in UNORDERED}
 
 
-def poison(operation: int, name: str | None, text: str, process_set: ProcessSet, reduce_op: int = 0) -> None:
-    """Let the other ranks' matching call fail: it failed here before the engine knew of it."""
-    number = getattr(process_set, "process_set_id", None)
-    if number is not None and _basics.is_initialized():
-        asked = "" if name is None else str(name)
-        library.hvd_tf_poison(operation, reduce_op, asked.encode(), number, text.encode())
+class Asked(NamedTuple):
+    """What a program asked for, by which the other ranks are told should it fail here."""
+
+    operation: int
+    name: Any
+    process_set: ProcessSet
+    ignore_name_scope: bool = False
 
 
-def refuse(
-    operation: int, name: str | None, text: str, process_set: ProcessSet, error: type[Exception] = ValueError
-) -> NoReturn:
+def poison(asked: Asked, text: str) -> None:
+    """Let the other ranks' matching call fail: it failed here before the engine knew of it.
+
+    In a graph names are made of tensors where none is given, which may not be there: the others hear nothing then but
+    that this rank has ended.
+    """
+    number = getattr(asked.process_set, "process_set_id", None)
+    if number is None or not _basics.is_initialized():
+        return
+    name = "" if asked.name is None else str(asked.name)
+    if not _context.executing_eagerly():
+        if not name:
+            return
+        name = _names.negotiated(tf.compat.v1.get_default_graph(), name, asked.ignore_name_scope)
+    library.hvd_tf_poison(asked.operation, 0, name.encode(), number, text.encode())
+
+
+def refuse(asked: Asked, text: str, error: type[Exception] = ValueError) -> NoReturn:
     """Raise `error(text)` here, and let the matching call fail on the other ranks."""
-    poison(operation, name, text, process_set)
+    poison(asked, text)
     raise error(text)
 
 
@@ -97,16 +113,16 @@ def set_number(process_set: ProcessSet) -> int:
     raise ValueError(f"Process set provided does not exist, or has not been registered: {process_set}.")
 
 
-def wire_op(op: int, operation: int, name: str | None, process_set: ProcessSet) -> int:
+def wire_op(op: int, asked: Asked) -> int:
     """The engine's number of a reduce op. ValueError for what is none."""
     try:
         return WIRE_OPS[op]
     except (KeyError, TypeError):
         text = f"Unknown reduce op {op!r}. Use hvd.Average, Sum, Min, Max, Product or Adasum."
-    refuse(operation, name, text, process_set)
+    refuse(asked, text)
 
 
-def factor(value: float, what: str, operation: int, name: str | None, process_set: ProcessSet) -> str:
+def factor(value: float, what: str, asked: Asked) -> str:
     """A scale factor as the operations take it: in text, as TensorFlow's attributes round to 32 bits. ValueError for
     what is no number."""
     if isinstance(value, float) and value == 1.0:
@@ -115,64 +131,53 @@ def factor(value: float, what: str, operation: int, name: str | None, process_se
         return repr(float(value))
     except (TypeError, ValueError, OverflowError) as error:
         text = f"{what} must be a number, but is {value!r:.80}: {error}"
-    refuse(operation, name, text, process_set)
+    refuse(asked, text)
 
 
-def tensor_of(
-    value: Any, allowed: frozenset, operation: int, name: str | None, process_set: ProcessSet
-) -> tf.Tensor:
+def tensor_of(value: Any, allowed: frozenset, asked: Asked) -> tf.Tensor:
     """`value` as a tensor of one of the allowed types.
 
     Raises:
         ValueError, TypeError: it cannot be one, or the name is no text. The other ranks' matching call fails as well.
     """
+    name = asked.name
     if name is not None and not isinstance(name, str):
-        text = f"name must be a str, but found {type(name).__name__}: {name!r:.80}."
-        refuse(operation, name, text, process_set, TypeError)
+        refuse(asked, f"name must be a str, but found {type(name).__name__}: {name!r:.80}.", TypeError)
     try:
         tensor = value if isinstance(value, tf.Tensor) else tf.convert_to_tensor(value)
     except Exception as error:
-        poison(operation, name, f"{type(error).__name__}: {error}", process_set)
+        poison(asked, f"{type(error).__name__}: {error}")
         raise
     if tensor.dtype not in allowed:
         text = f"Tensor type {tensor.dtype.name} is not supported."
         if tensor.dtype in MOVABLE:
             text += " Reductions take integers of up to 64 bits but uint32 and uint64, and floats of 16 bits and more."
-        refuse(operation, name, text, process_set)
+        refuse(asked, text)
     return tensor
 
 
-def tensors_of(
-    values: Any, allowed: frozenset, operation: int, name: str | None, process_set: ProcessSet
-) -> list[tf.Tensor]:
+def tensors_of(values: Any, allowed: frozenset, asked: Asked) -> list[tf.Tensor]:
     """The members of a group as tensors. At least one; ValueError otherwise."""
     if isinstance(values, tf.Tensor) or not isinstance(values, Iterable):
-        text = f"A grouped operation takes a list of tensors, but found {type(values).__name__}."
-        refuse(operation, name, text, process_set)
+        refuse(asked, f"A grouped operation takes a list of tensors, but found {type(values).__name__}.")
     values = list(values)
     if not values:
-        refuse(operation, name, "A grouped operation needs at least one tensor.", process_set)
-    return [tensor_of(value, allowed, operation, name, process_set) for value in values]
+        refuse(asked, "A grouped operation needs at least one tensor.")
+    return [tensor_of(value, allowed, asked) for value in values]
 
 
-def perform(
-    kind: str,
-    tensors: Any,
-    attributes: dict[str, Any],
-    name: str | None,
-    ignore_name_scope: bool = False,
-) -> Any:
+def perform(kind: str, tensors: Any, attributes: dict[str, Any], asked: Asked) -> Any:
     """Make the operation `kind`, or run it where operations run at once.
 
     Args:
         tensors: what its generated function takes first, a tensor or a list of them.
         attributes: the others of its arguments.
-        name: in a graph None stands for one made of the tensors' names.
+        asked: in a graph no name stands for one made of the tensors' names.
 
     Returns:
         What the generated function returns.
     """
-    function = _FUNCTIONS[kind]
+    function, name = _FUNCTIONS[kind], asked.name
     if _context.executing_eagerly():
         if not _devices_known:
             prepare_devices()
@@ -181,7 +186,7 @@ def perform(
     prepare_devices()
     graph = tf.compat.v1.get_default_graph()
     name = name or _names.default_name(kind, tensors if isinstance(tensors, list) else [tensors])
-    agreed = _names.negotiated(graph, name, ignore_name_scope)
+    agreed = _names.negotiated(graph, name, asked.ignore_name_scope)
     if _xla.compiles(graph):
         return _xla.perform(kind, tensors, attributes, agreed)
     if _names.is_by_round(graph):
@@ -199,7 +204,7 @@ def made(outputs: Any) -> Any:
     return outputs
 
 
-def require_rows(tensors: list[tf.Tensor], kind: str, name: str | None, process_set: ProcessSet) -> None:
+def require_rows(tensors: list[tf.Tensor], kind: str, asked: Asked) -> None:
     """ValueError if one is known to be a scalar."""
     if any(tensor.shape.rank == 0 for tensor in tensors):
-        refuse(REDUCESCATTER, name, f"{kind} does not support scalar inputs.", process_set)
+        refuse(asked, f"{kind} does not support scalar inputs.")

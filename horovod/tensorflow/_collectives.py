@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.tensorflow._call import ALLGATHER, ALLREDUCE, REDUCESCATTER, plain, poison, refuse
+from horovod.tensorflow._call import ALLGATHER, ALLREDUCE, REDUCESCATTER, Asked, plain, poison, refuse
 from horovod.tensorflow.compression import Compression, Compressor
 from horovod.tensorflow.mpi_ops import (
     Adasum,
@@ -68,15 +68,16 @@ def allreduce(
         tf.errors.InvalidArgumentError: arguments that make no sense, on this rank or on another.
         tf.errors.UnknownError: a rank is gone or the job has ended.
     """
-    op = _resolved(op, average, name, process_set)
+    asked = Asked(ALLREDUCE, name, process_set, ignore_name_scope)
+    op = _resolved(op, average, asked)
     if isinstance(tensor, tf.IndexedSlices):
         problem = why_not_slices(op, prescale_factor, postscale_factor)
         if problem:
-            refuse(ALLGATHER, name, problem, process_set, NotImplementedError)
+            refuse(asked._replace(operation=ALLGATHER), problem, NotImplementedError)
         with on_device(device_sparse):
             return _allreduce_slices(tensor, op, name, process_set, ignore_name_scope)
     with on_device(device_dense):
-        sent, context = _compressed(tensor, compression, ALLREDUCE, name, process_set)
+        sent, context = _compressed(tensor, compression, asked)
         reduced = _allreduce(
             sent,
             name=name,
@@ -89,28 +90,28 @@ def allreduce(
         return compression.decompress(reduced, context)
 
 
-def _compressed(tensor, compression, operation, name, process_set) -> tuple[tf.Tensor, Any]:
+def _compressed(tensor, compression, asked) -> tuple[tf.Tensor, Any]:
     """What is sent for `tensor`, and what decompress() needs. Where that fails, so does the others' matching call."""
     try:
         return compression.compress(tf.convert_to_tensor(tensor))
     except Exception as error:
-        poison(operation, name, f"{type(error).__name__}: {error}", process_set)
+        poison(asked, f"{type(error).__name__}: {error}")
         raise
 
 
-def _members(tensors, operation, name, process_set) -> list:
+def _members(tensors, asked) -> list:
     """`tensors` as a list. Where it is none, the others' matching call fails too."""
     try:
         return list(tensors)
     except Exception as error:
         problem = f"A grouped operation takes a list of tensors, but found {type(tensors).__name__}: {error}"
-        poison(operation, name, problem, process_set)
+        poison(asked, problem)
         raise ValueError(problem) from error
 
 
-def _resolved(op: int | None, average: Any, name: str | None, process_set: ProcessSet) -> int:
+def _resolved(op: int | None, average: Any, asked: Asked) -> int:
     if op is not None and average is not None:
-        poison(ALLREDUCE, name, "the arguments op and average were both given", process_set)
+        poison(asked, "the arguments op and average were both given")
     return handle_average_backwards_compatibility(op, average)
 
 
@@ -178,11 +179,12 @@ def grouped_allreduce(
     Raises:
         What allreduce() raises; also where the ranks' groups differ.
     """
-    op = _resolved(op, average, name, process_set)
-    results = _members(tensors, ALLREDUCE, name, process_set)
+    asked = Asked(ALLREDUCE, name, process_set, ignore_name_scope)
+    op = _resolved(op, average, asked)
+    results = _members(tensors, asked)
     dense = [i for i, tensor in enumerate(results) if not isinstance(tensor, tf.IndexedSlices)]
     with on_device(device_dense):
-        packed = [_compressed(results[i], compression, ALLREDUCE, name, process_set) for i in dense]
+        packed = [_compressed(results[i], compression, asked) for i in dense]
         if packed:
             reduced = _grouped_allreduce(
                 [sent for sent, _ in packed],
@@ -236,7 +238,7 @@ def reducescatter(
         What allreduce() raises. NotImplementedError: `tensor` is tf.IndexedSlices.
     """
     (result,) = _scatter(
-        [tensor], device_dense, compression, op, name, process_set,
+        [tensor], device_dense, compression, op, Asked(REDUCESCATTER, name, process_set, ignore_name_scope),
         lambda sent: [
             _reducescatter(
                 sent[0], name=name, op=op, ignore_name_scope=ignore_name_scope, process_set=process_set,
@@ -269,26 +271,27 @@ def grouped_reducescatter(
     Raises:
         What reducescatter() raises.
     """
-    tensors = _members(tensors, REDUCESCATTER, None, process_set)
+    asked = Asked(REDUCESCATTER, None, process_set)
+    tensors = _members(tensors, asked)
     if not tensors:
         return []
     return _scatter(
-        tensors, device_dense, compression, op, None, process_set,
+        tensors, device_dense, compression, op, asked,
         lambda sent: _grouped_reducescatter(
             sent, op=op, process_set=process_set, prescale_factor=prescale_factor, postscale_factor=postscale_factor
         ),
     )  # fmt: skip
 
 
-def _scatter(tensors, device_dense, compression, op, name, process_set, scatter) -> list[tf.Tensor]:
+def _scatter(tensors, device_dense, compression, op, asked, scatter) -> list[tf.Tensor]:
     problem = ""
     if any(isinstance(tensor, tf.IndexedSlices) for tensor in tensors):
         problem = "reducescatter does not support tf.IndexedSlices. Pass tf.convert_to_tensor(slices)."
     elif op == Adasum:
         problem = "The Adasum reduction cannot be scattered. Use op=Average or op=Sum."
     if problem:
-        refuse(REDUCESCATTER, name, problem, process_set, NotImplementedError)
+        refuse(asked, problem, NotImplementedError)
     with on_device(device_dense):
-        packed = [_compressed(tensor, compression, REDUCESCATTER, name, process_set) for tensor in tensors]
+        packed = [_compressed(tensor, compression, asked) for tensor in tensors]
         scattered = scatter([sent for sent, _ in packed])
         return [compression.decompress(t, context) for t, (_, context) in zip(scattered, packed)]

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from horovod.common.process_sets import ProcessSet
 from horovod.tensorflow import _gradient_names
-from horovod.tensorflow._call import ALLREDUCE, REDUCIBLE, poison
+from horovod.tensorflow._call import ALLREDUCE, REDUCIBLE, Asked, poison
 from horovod.tensorflow.util import plain_variable
 
 
@@ -28,7 +28,7 @@ def all_or_none(names: list[str], process_set: ProcessSet) -> Iterator[Callable]
         if not tf.executing_eagerly():
             for name in names:
                 if name not in latest[-1:]:
-                    poison(ALLREDUCE, name, f"{type(error).__name__}: {error}", process_set)
+                    poison(Asked(ALLREDUCE, name, process_set, True), f"{type(error).__name__}: {error}")
         raise
 
 

@@ -167,18 +167,18 @@ class GradientReduction:
             if vars is not None and not use_generic_names:
                 labels = [_gradient_names.of_variable(v) for v in vars]
                 names = [f"{name}.{label}" if label else name for name, label in zip(names, labels)]
-            if self._sparse_as_dense:
+            if self._sparse_as_dense or in_xla():  # XLA has to know how many rows there are
                 grads = [tf.convert_to_tensor(g) if isinstance(g, tf.IndexedSlices) else g for g in grads]
             together, single = self._partition(grads, vars)
             groups = {f"{call}.group_{number}": places for number, places in enumerate(together)}
             results = list(grads)
             absences: list = []
-            shown: list = []
+            shown: dict[int, tf.Tensor] = {}  # by place: that other ranks have tf.IndexedSlices there too
             with all_or_none([*groups, *(names[i] for i in single)], self.process_set) as begun:
                 self._check_slices(grads)
                 for name, places in groups.items():
                     begun(name)
-                    shown += self._reduce_group(grads, places, vars, name, results)[:1]
+                    shown |= dict.fromkeys(places, self._reduce_group(grads, places, vars, name, results)[0])
                 tensors = [i for i in single if is_tensor(grads[i])]
                 for i in tensors:
                     begun(names[i])
@@ -190,11 +190,14 @@ class GradientReduction:
                         if i not in tensors:
                             begun(names[i])
                             stand_in = self._reduce_stand_in(sent_for(grads[i], vars, i), names[i])
-                            (absences if grads[i] is None else shown).append(stand_in)
-                # What is gathered, once all ranks have shown that they have tf.IndexedSlices there.
-                with tf.control_dependencies(shown):
-                    for i, gradient in enumerate(grads):
-                        if isinstance(gradient, tf.IndexedSlices):
+                            if grads[i] is None:
+                                absences.append(stand_in)
+                            else:
+                                shown[i] = stand_in
+                for i, gradient in enumerate(grads):
+                    if isinstance(gradient, tf.IndexedSlices):
+                        begun(f"{names[i]}.rows")
+                        with tf.control_dependencies([shown[i]]):
                             results[i] = self._reduce_one(gradient, f"{names[i]}.rows")
             return _after(absences, results)
 

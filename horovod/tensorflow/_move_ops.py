@@ -15,6 +15,7 @@ from horovod.tensorflow._call import (
     ALLTOALL,
     BROADCAST,
     MOVABLE,
+    Asked,
     perform,
     plain,
     refuse,
@@ -44,9 +45,10 @@ def allgather(
     Raises:
         As hvd.allreduce.
     """
+    asked = Asked(ALLGATHER, name, process_set, ignore_name_scope)
     attributes = {"process_set_id": set_number(process_set)}
-    tensor = tensor_of(tensor, MOVABLE, ALLGATHER, name, process_set)
-    return perform("HorovodAllgather", tensor, attributes, name, ignore_name_scope)
+    tensor = tensor_of(tensor, MOVABLE, asked)
+    return perform("HorovodAllgather", tensor, attributes, asked)
 
 
 @plain
@@ -57,9 +59,10 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
     """Gather several tensors as one operation. As `allgather`; their types may differ. Returns a list."""
+    asked = Asked(ALLGATHER, name, process_set, ignore_name_scope)
     attributes = {"process_set_id": set_number(process_set)}
-    tensors = tensors_of(tensors, MOVABLE, ALLGATHER, name, process_set)
-    return perform("HorovodGroupedAllgather", tensors, attributes, name, ignore_name_scope)
+    tensors = tensors_of(tensors, MOVABLE, asked)
+    return perform("HorovodGroupedAllgather", tensors, attributes, asked)
 
 
 @plain
@@ -83,9 +86,10 @@ def broadcast(
     Raises:
         As hvd.allreduce.
     """
-    attributes = {"process_set_id": set_number(process_set), "root_rank": _root(root_rank, name, process_set)}
-    tensor = tensor_of(tensor, MOVABLE, BROADCAST, name, process_set)
-    return perform("HorovodBroadcast", tensor, attributes, name, ignore_name_scope)
+    asked = Asked(BROADCAST, name, process_set, ignore_name_scope)
+    attributes = {"process_set_id": set_number(process_set), "root_rank": _root(root_rank, asked)}
+    tensor = tensor_of(tensor, MOVABLE, asked)
+    return perform("HorovodBroadcast", tensor, attributes, asked)
 
 
 @plain
@@ -108,13 +112,14 @@ def broadcast_(
     Raises:
         As hvd.allreduce.
     """
-    attributes = {"process_set_id": set_number(process_set), "root_rank": _root(root_rank, name, process_set)}
+    asked = Asked(BROADCAST, name, process_set)
+    attributes = {"process_set_id": set_number(process_set), "root_rank": _root(root_rank, asked)}
     variables = list(variables)
     if not variables:
         return []
     # A copy: the operation must not see an assignment that comes after it.
-    values = tensors_of([_value(v) for v in variables], MOVABLE, BROADCAST, name, process_set)
-    results = perform("HorovodGroupedBroadcast", values, attributes, name)
+    values = tensors_of([_value(v) for v in variables], MOVABLE, asked)
+    results = perform("HorovodGroupedBroadcast", values, attributes, asked)
     assigned = [_assign(variable, value) for variable, value in zip(variables, results)]
     if tf.executing_eagerly():
         return list(results)
@@ -144,18 +149,19 @@ def alltoall(
     Raises:
         As hvd.allreduce; wrong splits are a tf.errors.InvalidArgumentError, on all ranks.
     """
+    asked = Asked(ALLTOALL, name, process_set, ignore_name_scope)
     attributes: dict[str, Any] = {"process_set_id": set_number(process_set)}
-    tensor = tensor_of(tensor, MOVABLE, ALLTOALL, name, process_set)
+    tensor = tensor_of(tensor, MOVABLE, asked)
     if splits is None:
         attributes["splits"] = []
     else:
-        attributes["splits"] = [_splits(splits, name, process_set)]
+        attributes["splits"] = [_splits(splits, asked)]
         attributes["Treceived"] = attributes["splits"][0].dtype
-    output, received = perform("HorovodAlltoall", tensor, attributes, name, ignore_name_scope)
+    output, received = perform("HorovodAlltoall", tensor, attributes, asked)
     return output if splits is None else (output, received)
 
 
-def _root(root_rank: Any, name: str | None, process_set: ProcessSet) -> int:
+def _root(root_rank: Any, asked: Asked) -> int:
     try:
         root = operator.index(root_rank)
         # What has a wrong number of these the engine refuses; others would come there as something else.
@@ -164,19 +170,19 @@ def _root(root_rank: Any, name: str | None, process_set: ProcessSet) -> int:
     except TypeError:
         pass
     text = f"root_rank must be the number of a rank, but is {root_rank!r:.80}."
-    refuse(BROADCAST, name, text, process_set)
+    refuse(asked, text)
 
 
-def _splits(splits: Any, name: str | None, process_set: ProcessSet) -> tf.Tensor:
+def _splits(splits: Any, asked: Asked) -> tf.Tensor:
     is_typed = hasattr(splits, "dtype")
     try:
         tensor = tf.convert_to_tensor(splits, dtype=None if is_typed else tf.int32)
     except (TypeError, ValueError, tf.errors.OpError) as error:
         text = f"alltoall expects splits to contain 32-bit integer elements: {error}"
-        refuse(ALLTOALL, name, text, process_set)
+        refuse(asked, text)
     if tensor.dtype not in (tf.int32, tf.int64):
         text = f"alltoall expects splits to contain 32-bit integer elements, but found {tensor.dtype.name}."
-        refuse(ALLTOALL, name, text, process_set)
+        refuse(asked, text)
     return tensor
 
 

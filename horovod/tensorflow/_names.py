@@ -32,11 +32,13 @@ def is_by_round(graph: tf.Graph) -> bool:
     """Whether what is made in `graph` now is in a loop of a graph of TensorFlow 1. Its rounds may run at the same time,
     and in any order: the number of the round is part of the name. Of loops in loops it is the inner one's.
     """
+    if _root(graph).building_function:
+        return False
     is_loop = control_flow_util.GetContainingWhileContext(graph._get_control_flow_context()) is not None
     while is_part(graph):
         is_loop = is_loop or _is_any_of(graph, _LOOPS)
         graph = graph.outer_graph
-    return is_loop and not graph.building_function
+    return is_loop
 
 
 def _root(graph: tf.Graph) -> tf.Graph:

@@ -13,6 +13,7 @@ from horovod.tensorflow._call import (
     ALLREDUCE,
     REDUCESCATTER,
     REDUCIBLE,
+    Asked,
     Sum,
     factor,
     perform,
@@ -25,12 +26,12 @@ from horovod.tensorflow._call import (
 )
 
 
-def _attributes(operation, name, op, prescale_factor, postscale_factor, process_set) -> dict[str, Any]:
+def _attributes(asked, op, prescale_factor, postscale_factor) -> dict[str, Any]:
     return {
-        "process_set_id": set_number(process_set),
-        "reduce_op": wire_op(op, operation, name, process_set),
-        "prescale_factor": factor(prescale_factor, "prescale_factor", operation, name, process_set),
-        "postscale_factor": factor(postscale_factor, "postscale_factor", operation, name, process_set),
+        "process_set_id": set_number(asked.process_set),
+        "reduce_op": wire_op(op, asked),
+        "prescale_factor": factor(prescale_factor, "prescale_factor", asked),
+        "postscale_factor": factor(postscale_factor, "postscale_factor", asked),
     }
 
 
@@ -64,9 +65,10 @@ def _allreduce(
             is not initialized. AbortedError: the process set has been removed. UnknownError: the job has ended, or a rank
             is gone. From whatever runs the operation, on every rank.
     """
-    attributes = _attributes(ALLREDUCE, name, op, prescale_factor, postscale_factor, process_set)
-    tensor = tensor_of(tensor, REDUCIBLE, ALLREDUCE, name, process_set)
-    return perform("HorovodAllreduce", tensor, attributes, name, ignore_name_scope)
+    asked = Asked(ALLREDUCE, name, process_set, ignore_name_scope)
+    attributes = _attributes(asked, op, prescale_factor, postscale_factor)
+    tensor = tensor_of(tensor, REDUCIBLE, asked)
+    return perform("HorovodAllreduce", tensor, attributes, asked)
 
 
 @plain
@@ -80,9 +82,10 @@ def _grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
     """Reduce several tensors as one operation. As `_allreduce`; their types may differ. Returns a list."""
-    attributes = _attributes(ALLREDUCE, name, op, prescale_factor, postscale_factor, process_set)
-    tensors = tensors_of(tensors, REDUCIBLE, ALLREDUCE, name, process_set)
-    return perform("HorovodGroupedAllreduce", tensors, attributes, name, ignore_name_scope)
+    asked = Asked(ALLREDUCE, name, process_set, ignore_name_scope)
+    attributes = _attributes(asked, op, prescale_factor, postscale_factor)
+    tensors = tensors_of(tensors, REDUCIBLE, asked)
+    return perform("HorovodGroupedAllreduce", tensors, attributes, asked)
 
 
 @plain
@@ -107,10 +110,11 @@ def _reducescatter(
     Raises:
         ValueError: also for a scalar. Others as `_allreduce`.
     """
-    attributes = _attributes(REDUCESCATTER, name, op, prescale_factor, postscale_factor, process_set)
-    tensor = tensor_of(tensor, REDUCIBLE, REDUCESCATTER, name, process_set)
-    require_rows([tensor], "HorovodReducescatter", name, process_set)
-    return perform("HorovodReducescatter", tensor, attributes, name, ignore_name_scope)
+    asked = Asked(REDUCESCATTER, name, process_set, ignore_name_scope)
+    attributes = _attributes(asked, op, prescale_factor, postscale_factor)
+    tensor = tensor_of(tensor, REDUCIBLE, asked)
+    require_rows([tensor], "HorovodReducescatter", asked)
+    return perform("HorovodReducescatter", tensor, attributes, asked)
 
 
 @plain
@@ -124,7 +128,8 @@ def _grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[tf.Tensor]:
     """Reduce and scatter several tensors as one operation. As `_reducescatter`. Returns a list."""
-    attributes = _attributes(REDUCESCATTER, name, op, prescale_factor, postscale_factor, process_set)
-    tensors = tensors_of(tensors, REDUCIBLE, REDUCESCATTER, name, process_set)
-    require_rows(tensors, "HorovodGroupedReducescatter", name, process_set)
-    return perform("HorovodGroupedReducescatter", tensors, attributes, name, ignore_name_scope)
+    asked = Asked(REDUCESCATTER, name, process_set, ignore_name_scope)
+    attributes = _attributes(asked, op, prescale_factor, postscale_factor)
+    tensors = tensors_of(tensors, REDUCIBLE, asked)
+    require_rows(tensors, "HorovodGroupedReducescatter", asked)
+    return perform("HorovodGroupedReducescatter", tensors, attributes, asked)

@@ -1,6 +1,7 @@
 """Checks of what goes wrong: as which exception, on which ranks, and that what comes after works. Run on every rank by
 tf_rank_main.py, on two ranks or more."""
 
+import functools
 import threading
 
 import numpy as np
@@ -153,6 +154,35 @@ def check_arguments_of_one_rank():
 
     # The others ask for what the number would be as text.
     refused(TypeError, "name must be a str", "5", lambda n: mpi_ops._allreduce(tf.ones([2]), int(n)), right)
+
+
+def check_arguments_of_one_rank_in_functions():
+    """Found while a function or a graph is made: the others' operation of that name fails."""
+    mine = ME == FAULTY
+
+    def wrong_op():
+        return mpi_ops._allreduce(tf.ones([2]), "op", 77 if mine else hvd.Sum)
+
+    def wrong_root():
+        return hvd.broadcast(tf.ones([2]), "0" if mine else 0, "root")
+
+    def wrong_tensor():
+        with tf.name_scope("scope"):
+            return hvd.allreduce(object() if mine else tf.ones([2]), name="tensor", ignore_name_scope=True)
+
+    for made in (wrong_op, wrong_root, wrong_tensor):
+        function = tf.function(made)
+        if mine:
+            raises((ValueError, TypeError), "", function)
+        else:
+            raises(errors.InvalidArgumentError, f"rank {FAULTY}", function)
+        works("after a function")
+        with tf.Graph().as_default(), v1.Session() as session:
+            if mine:
+                raises((ValueError, TypeError), "", made)
+            else:
+                raises(errors.InvalidArgumentError, f"rank {FAULTY}", functools.partial(session.run, made()))
+        works("after a graph")
 
 
 class Breaks(hvd.Compression.none):

@@ -128,6 +128,20 @@ def check_embeddings_in_functions_compiled_by_xla():
     near(run(), wanted / SIZE)
 
 
+def check_slices_are_tensors_in_functions_compiled_by_xla():
+    table = tf.Variable(tf.ones([4, 2]))
+    others = (SIZE - 1) / SIZE
+    for op, wanted in ((hvd.Average, [1, others, 1, others]), (hvd.Max, [1, bool(others), 1, bool(others)])):
+
+        @tf.function(jit_compile=True)
+        def run(op=op):
+            with tf.GradientTape() as tape:
+                target = tf.reduce_sum(table if ME else tf.gather(table, [0, 2]))
+            return tf.convert_to_tensor(hvd.DistributedGradientTape(tape, op=op).gradient(target, [table])[0])
+
+        near(run(), np.outer(wanted, [1, 1]))
+
+
 def check_ranks_that_differ_in_unconnected_gradients():
     if SIZE == 1:
         return
