@@ -15,6 +15,16 @@ from horovod._keras.options import Options
 from horovod.common.util import split_list
 
 
+def same_variables(before: Sequence, now: Sequence, backend: Backend) -> None:
+    """Raises ValueError where the gradients of several passes are to be summed, but not of the same variables."""
+    if [id(backend.identity(v)) for v in before] != [id(backend.identity(v)) for v in now]:
+        raise ValueError(
+            "With backward_passes_per_step > 1 an optimizer takes the gradients of the same variables each time, but "
+            f"there were {len(before)} and are {len(now)} now, or others. Make a new optimizer where other layers are to "
+            "be trained."
+        )
+
+
 class GradientReducer:
     """Reduces lists of gradients for one optimizer."""
 
@@ -67,38 +77,52 @@ class GradientReducer:
         if not travelling:
             return gradients
         if self.spread_overflow:
-            self._spread_overflow(gradients, set(travelling))
+            self._spread_overflow(gradients, variables, set(travelling))
         reduced = self._reduce([gradients[i] for i in travelling], [variables[i] for i in travelling])
         for index, gradient in zip(travelling, reduced):
             gradients[index] = gradient
         return gradients
 
-    def introduce(self, gradients: Sequence, variables: Sequence) -> None:
+    def introduce(self, gradients: Sequence, variables: Sequence) -> list[int]:
         """Compare with the other ranks what will be reduced, for optimizers that first sum up several passes: a rank that
         reduces at once would wait for one that does not.
+
+        Returns:
+            Of which variables reduce() gives a gradient in a graph although this rank has none.
 
         Raises:
             ValueError: as reduce().
         """
-        if self.active():
-            travelling = self._travelling(list(variables))
-            own = [self._kind(gradients[i]) for i in travelling]
-            if travelling:
-                self._plan([variables[i] for i in travelling], own)
+        if not self.active():
+            return []
+        travelling = self._travelling(list(variables))
+        own = [self._kind(gradients[i]) for i in travelling]
+        if not travelling:
+            return []
+        plan, first = self._plan([variables[i] for i in travelling], own)
+        if self.backend.mode() == "eager" or own != first:
+            return []
+        return [i for i, kind in zip(travelling, plan.kinds) if kind != NONE]
 
     def _travelling(self, variables: list) -> list[int]:
         """Which of the variables' gradients are reduced."""
         local = {id(self.backend.identity(v)) for v in self._local_variables()}
         return [i for i, v in enumerate(variables) if id(self.backend.identity(v)) not in local]
 
-    def _spread_overflow(self, gradients: list, travelling: set[int]) -> None:
+    def _spread_overflow(self, gradients: list, variables: list, travelling: set[int]) -> None:
         """Let all ranks see that a gradient which stays here is not finite: in one that travels."""
         here = [g for i, g in enumerate(gradients) if g is not None and i not in travelling]
         carriers = [i for i in sorted(travelling) if gradients[i] is not None]
-        if here and carriers:
-            carrier = min(carriers, key=lambda i: bool(self.backend.sparse_kind(gradients[i])))
-            factor = self.backend.nan_unless_finite(here)
-            gradients[carrier] = self.backend.scaled(gradients[carrier], factor)
+        if not here:
+            return
+        factor = self.backend.nan_unless_finite(here)
+        if not carriers:
+            if self.backend.mode() != "eager" or float(factor) == 1.0:
+                return
+            carriers = [min(travelling)]
+            gradients[carriers[0]] = self.backend.missing(variables[carriers[0]], DENSE)
+        carrier = min(carriers, key=lambda i: bool(self.backend.sparse_kind(gradients[i])))
+        gradients[carrier] = self.backend.scaled(gradients[carrier], factor)
 
     def _kind(self, gradient: Any) -> int:
         if gradient is None:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from horovod._keras.backends import version
 from horovod._keras.distributed import Distributed
-from horovod._keras.gradients import GradientReducer
+from horovod._keras.gradients import GradientReducer, same_variables
 
 
 class Distribution:
@@ -25,6 +25,8 @@ class Distribution:
         self.aggregated = False
         self.counter: Any = None
         self.sums: list = []
+        self._summed: list = []  # the variables
+        self._seen: set[int] = set()
 
     def reduced(self, pairs: list) -> list:
         """(gradient, variable) pairs with reduced gradients."""
@@ -41,28 +43,34 @@ class Distribution:
                     "IndexedSlices are not supported when `backward_passes_per_step` > 1 and "
                     f"`sparse_as_dense` is False: {variable.name} has a sparse gradient. Pass sparse_as_dense=True."
                 )
-        self.reducer.introduce(*zip(*pairs))
+        there = self.reducer.introduce(*zip(*pairs))
         self._make_sums([variable for _, variable in pairs])
         present = [i for i, (gradient, _) in enumerate(pairs) if gradient is not None]
+        summed = present
+        if (
+            backend.mode() == "eager"
+        ):  # which ones there are may change from pass to pass, and differ between ranks
+            self._seen.update(present)
+            summed, there = sorted(self._seen), range(len(pairs))
+        there = sorted({*there, *summed})
         added = [self.sums[i].assign_add(tf.convert_to_tensor(pairs[i][0])) for i in present]
         with tf.control_dependencies(added):
             count = self.counter.assign(self.counter % passes + 1)
         with tf.control_dependencies([count]):
             scale = 1.0 / passes if self.options.average_aggregated_gradients else 1.0
-            sums = [tf.identity(self.sums[i]) * scale for i in present]
+            sums = {i: tf.identity(self.sums[i]) * scale for i in summed}
 
         def last():
-            every = [None] * len(pairs)
-            for i, value in zip(present, sums):
-                every[i] = value
+            every = [sums.get(i) for i in range(len(pairs))]
             reduced = self.reducer.reduce(every, [variable for _, variable in pairs])
-            emptied = [self.sums[i].assign(tf.zeros_like(self.sums[i])) for i in present]
+            emptied = [self.sums[i].assign(tf.zeros_like(self.sums[i])) for i in summed]
+            self._seen.clear()
             with tf.control_dependencies(emptied):
-                return [tf.convert_to_tensor(reduced[i]) for i in present]
+                return [None if reduced[i] is None else tf.convert_to_tensor(reduced[i]) for i in there]
 
-        values = tf.cond(self.last_pass(), last, lambda: [tf.zeros_like(value) for value in sums])
+        values = tf.cond(self.last_pass(), last, lambda: [tf.zeros_like(self.sums[i]) for i in there])
         result = [None] * len(pairs)
-        for i, value in zip(present, values if isinstance(values, (list, tuple)) else [values]):
+        for i, value in zip(there, values if isinstance(values, (list, tuple)) else [values]):
             result[i] = value
         return [(value, variable) for value, (_, variable) in zip(result, pairs)]
 
@@ -74,11 +82,8 @@ class Distribution:
             with tf.init_scope():
                 self.counter = tf.Variable(0, dtype=tf.int32, trainable=False, name="aggregated_passes")
                 self.sums = [tf.Variable(tf.zeros(v.shape, v.dtype), trainable=False) for v in variables]
-        if len(variables) != len(self.sums):
-            raise ValueError(
-                "With backward_passes_per_step > 1 an optimizer takes the gradients of the same variables each time, but "
-                f"there were {len(self.sums)} and are {len(variables)} now."
-            )
+            self._summed = list(variables)
+        same_variables(self._summed, variables, self.reducer.backend)
 
 
 class _Methods(Distributed):
@@ -116,9 +121,13 @@ class _Methods(Distributed):
         self._hvd.aggregated = True
         return self._hvd.reduced(pairs)
 
-    def _hvd_aggregated(self, pairs: Any) -> list:
+    def _hvd_aggregated(self, pairs: Any, over_replicas: Callable) -> list:
         """What a method that sums gradients over replicas returns."""
         pairs = list(pairs)
+        if any(
+            gradient is not None for gradient, _ in pairs
+        ):  # without any Keras raises, though others may have some
+            pairs = list(over_replicas(pairs))
         distribution = self._hvd
         if not pairs or distribution.aggregated:
             return pairs
@@ -159,7 +168,7 @@ class Keras2Methods(_Methods):
 
     def aggregate_gradients(self, grads_and_vars):
         """Reduce gradients over all ranks, unless that has been done."""
-        return self._hvd_aggregated(super().aggregate_gradients(list(grads_and_vars)))
+        return self._hvd_aggregated(grads_and_vars, super().aggregate_gradients)
 
     def apply_gradients(self, grads_and_vars, name=None, skip_gradients_aggregation=False, **kwargs):
         """Reduce gradients over all ranks, unless that has been done, and apply them."""
@@ -214,7 +223,7 @@ class LegacyMethods(_Methods):
         return self._aggregate_gradients(grads_and_vars)
 
     def _aggregate_gradients(self, grads_and_vars):
-        return self._hvd_aggregated(super()._aggregate_gradients(list(grads_and_vars)))
+        return self._hvd_aggregated(grads_and_vars, super()._aggregate_gradients)
 
     def apply_gradients(self, grads_and_vars, name=None, experimental_aggregate_gradients=True):
         """Reduce gradients over all ranks, unless that has been done, and apply them."""
@@ -243,10 +252,16 @@ def methods_for(keras: ModuleType, optimizer: Any) -> type:
 
 def scaler_around(scaler: Any, cls: type, inner: Any) -> Any:
     """A LossScaleOptimizer like `scaler`, of `cls`, around `inner`."""
+    result = object.__new__(cls)
+    if vars(inner) is vars(scaler.inner_optimizer):  # has state: so has the scale
+        object.__setattr__(result, "__dict__", vars(scaler))
+        vars(result)["_optimizer"] = inner
+        inner._hvd.reducer.spread_overflow = True
+        return result
+    inner._is_wrapped_by_loss_scale_optimizer = False  # but by `scaler`, and only if that was copied
     config = dict(scaler.get_config())
     config.pop("inner_optimizer", None)
     if isinstance(config.get("dynamic"), bool) and not config["dynamic"]:
         config.pop("dynamic_growth_steps", None)
-    result = object.__new__(cls)
     result.__init__(inner, **config)
     return result

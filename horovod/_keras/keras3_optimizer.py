@@ -10,7 +10,7 @@ from typing import Any
 
 from horovod._keras.backends import Backend
 from horovod._keras.distributed import Distributed
-from horovod._keras.gradients import GradientReducer
+from horovod._keras.gradients import GradientReducer, same_variables
 from horovod._keras.options import Options
 
 
@@ -33,6 +33,7 @@ class Distribution:
         self.aggregated = False  # the next gradients to be applied have been reduced when they were computed
         self.counter: Any = None
         self.sums: list = []
+        self._summed: list = []  # the variables
         self._seen: set[int] = set()
 
     @contextmanager
@@ -91,12 +92,9 @@ class Distribution:
 
     def _make_sums(self, variables: Sequence) -> None:
         if self.counter is not None:
-            if len(variables) != len(self.sums):
-                raise ValueError(
-                    "With backward_passes_per_step > 1 an optimizer takes the gradients of the same variables each time, "
-                    f"but there were {len(self.sums)} and are {len(variables)} now."
-                )
+            same_variables(self._summed, variables, self.backend)
             return
+        self._summed = list(variables)
         with self.backend.lifted():
             self.counter = self.keras.Variable(0, dtype="int32", trainable=False, name="aggregated_passes")
             self.sums = [

@@ -10,7 +10,8 @@
 
 In Keras 2:
 
-- ``LossScaleOptimizer`` tells a distributed inner optimizer that it is one. From the first DistributedOptimizer on.
+- ``LossScaleOptimizer`` tells a distributed inner optimizer that it is one, and has all gradients reduced before it
+  looks at them. From the first DistributedOptimizer on.
 """
 
 import functools
@@ -92,12 +93,14 @@ def reduce_before_loss_scaling(keras: ModuleType) -> None:
 
 
 def tell_inner_of_loss_scaling(keras: ModuleType) -> None:
-    """Let a distributed optimizer know that a ``LossScaleOptimizer`` is around it (see gradients.py). For Keras 2."""
+    """Let a distributed optimizer know that a ``LossScaleOptimizer`` is around it (see gradients.py), and give it all
+    gradients: those that are None are taken out there. For Keras 2."""
     public = keras.mixed_precision.LossScaleOptimizer
     for cls in {public, *public.__subclasses__()}:
-        original = vars(cls).get("__init__")
-        if original is not None and not hasattr(original, "_hvd_original"):
-            cls.__init__ = _telling(original)
+        for name, wrapper in (("__init__", _telling), ("apply_gradients", _reducing)):
+            original = vars(cls).get(name)
+            if original is not None and not hasattr(original, "_hvd_original"):
+                setattr(cls, name, wrapper(original))
 
 
 def _telling(original: Any) -> Any:
@@ -109,3 +112,22 @@ def _telling(original: Any) -> Any:
 
     __init__._hvd_original = original
     return __init__
+
+
+def _reducing(original: Any) -> Any:
+    @functools.wraps(original)
+    def apply_gradients(self, grads_and_vars, *args, **kwargs):
+        inner = self.inner_optimizer
+        if not isinstance(inner, Distributed):
+            return original(self, grads_and_vars, *args, **kwargs)
+        pairs, options = list(grads_and_vars), {"experimental_aggregate_gradients": True, **kwargs}
+        try:
+            if options["experimental_aggregate_gradients"] and not options.get("skip_gradients_aggregation"):
+                pairs = inner._hvd_aggregated(pairs, list)
+                inner._hvd.aggregated = True
+            return original(self, pairs, *args, **kwargs)
+        finally:
+            inner._hvd.aggregated = False  # also after a step that was left out
+
+    apply_gradients._hvd_original = original
+    return apply_gradients

@@ -43,7 +43,12 @@ def _optimizer_classes(keras: ModuleType, legacy: bool) -> list[type]:
         module = getattr(module, "legacy", module)
     base = module.Optimizer
     found = [value for value in vars(module).values() if isinstance(value, type) and issubclass(value, base)]
-    return [cls for cls in found if cls is not base and cls.__name__ != "LossScaleOptimizer"]
+    found = [cls for cls in found if cls is not base and cls.__name__ != "LossScaleOptimizer"]
+    if (
+        major_version(keras) < 3
+    ):  # files of distributed ones name `horovod._keras`, as these have no public names
+        found += keras.mixed_precision.LossScaleOptimizer.__subclasses__()
+    return found
 
 
 def _lacks_its_variables(keras: ModuleType, model: Any, optimizer: Any) -> bool:

@@ -133,7 +133,7 @@ def check_a_sparse_gradient_where_there_was_a_dense_one():
     import tensorflow as tf
 
     size, rank = hvd.size(), hvd.rank()
-    rows = tf.IndexedSlices(tf.fill([1, 2], rank + 1.0), [1], tf.constant([3, 2]))
+    rows = tf.IndexedSlices(tf.fill([1, 2], rank + 1.0), tf.constant([1]), tf.constant([3, 2]))
     dense = tf.convert_to_tensor(rows)
     mean = (size + 1) / 2
     for first, then in ((dense, rows), (rows, dense)):
@@ -166,3 +166,74 @@ def check_an_overflow_of_a_local_variable_is_everybodys():
         assert scale == 2.0, scale
         assert numpy_of(shared)[0] < 1.0
         same_everywhere([scale, numpy_of(shared)[0]])
+
+
+def passes_with(patterns, compiled=False, passes=2):
+    """Values of two variables after passes of which `passes` are a step, with gradients of 1 where a pattern says so."""
+    p, q = Variable(np.array([1.0])), Variable(np.array([1.0]))
+    optimizer = hvd.DistributedOptimizer(optimizers.SGD(1.0), backward_passes_per_step=passes)
+
+    def step(first, second):
+        optimizer.apply_gradients(
+            [(tensor([1.0]) if first else None, p), (tensor([1.0]) if second else None, q)]
+        )
+
+    if compiled:
+        step = __import__("tensorflow").function(step, jit_compile=compiled == "xla")
+    for pattern in patterns:
+        step(*pattern)
+    found = [numpy_of(p)[0], numpy_of(q)[0]]
+    same_everywhere(found)
+    return found
+
+
+def check_passes_in_which_one_rank_has_a_gradient():
+    share = 1 / hvd.size()
+    for compiled in (False,) if TORCH else (False, True, "xla"):
+        found = passes_with([(True, hvd.rank() == 0)] * 4, compiled)
+        np.testing.assert_allclose(found, [-3.0, 1 - 4 * share], rtol=0, atol=1e-12, err_msg=str(compiled))
+
+
+def check_passes_in_which_gradients_come_and_go():
+    for first in (True, False):
+        found = passes_with([(True, first), (True, not first)] * 2)
+        np.testing.assert_allclose(found, [-3.0, -1.0], rtol=0, atol=1e-12)
+
+
+def check_passes_take_the_same_variables():
+    optimizer = hvd.DistributedOptimizer(optimizers.SGD(1.0), backward_passes_per_step=2)
+    p, q = Variable(np.array([1.0])), Variable(np.array([1.0]))
+    optimizer.apply_gradients([(tensor([1.0]), p), (tensor([1.0]), q)])
+    with raises(ValueError, "the same variables each time"):
+        optimizer.apply_gradients([(tensor([1.0]), q), (tensor([1.0]), p)])
+
+
+def check_a_rank_without_any_gradient():
+    if hvd.size() == 1:
+        return
+    p, q = Variable(np.array([1.0])), Variable(np.array([1.0]))
+    optimizer = hvd.DistributedOptimizer(optimizers.SGD(1.0))
+    for _ in range(2):
+        optimizer.apply_gradients([(tensor([1.0]) if hvd.rank() == 0 else None, p), (None, q)])
+    found = [numpy_of(p)[0], numpy_of(q)[0]]
+    np.testing.assert_allclose(found, [1 - 2 / hvd.size(), 1.0], rtol=0, atol=1e-12)
+
+
+def check_scaled_losses_of_ranks_without_shared_gradients():
+    # One rank has none that travels, and what stays there overflows.
+    if hvd.size() == 1:
+        return
+    cls = getattr(optimizers, "LossScaleOptimizer", None) or keras.mixed_precision.LossScaleOptimizer
+    for bad in (True, False):
+        distributed = hvd.DistributedOptimizer(optimizers.SGD(1.0))
+        optimizer = cls(distributed, initial_scale=4.0)
+        shared, own = Variable(np.array([1.0])), Variable(np.array([1.0]))
+        distributed.register_local_var(own)
+        infinite = bad and hvd.rank() == hvd.size() - 1
+        gradients = [tensor([4.0]) if hvd.rank() == 0 else None, tensor([np.inf if infinite else 4.0])]
+        if not KERAS3:
+            gradients = optimizer.get_unscaled_gradients(gradients)
+        optimizer.apply_gradients(zip(gradients, [shared, own]))
+        scale = float(numpy_of(optimizer.dynamic_scale if KERAS3 else optimizer.loss_scale))
+        wanted = [2.0, 1.0] if bad else [4.0, 1 - 1 / hvd.size()]
+        assert [scale, numpy_of(shared)[0]] == wanted, (scale, shared, wanted)
