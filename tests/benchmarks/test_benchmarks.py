@@ -120,6 +120,7 @@ def test_many_tensors_checks_each_form(bench):
 
 
 @pytest.mark.timeout(200)
+@pytest.mark.slow
 def test_tensorflow_overhead_compares_what_computes_the_same(bench):
     """It ends with an error where our weights and those of the other way differ."""
     pytest.importorskip("hvd_core._core")

@@ -3,6 +3,7 @@ tf_rank_main.py, on two ranks or more."""
 
 import functools
 import threading
+import time
 
 import numpy as np
 import tensorflow as tf
@@ -307,16 +308,20 @@ def check_a_set_that_is_removed():
     members = hvd.add_process_set([0, 1])
     if ME == 0:
         # Nobody else asks for it; then it is gone.
-        found = []
+        found, begun = [], threading.Event()
 
         def wait():
+            ones = tf.ones([1])
+            begun.set()
             try:
-                found.append(mpi_ops._allreduce(tf.ones([1]), "never", process_set=_same(members)))
+                found.append(mpi_ops._allreduce(ones, "never", process_set=_same(members)))
             except Exception as error:
                 found.append(error)
 
         thread = threading.Thread(target=wait)
         thread.start()
+        begun.wait(60)
+        time.sleep(1)  # nothing tells that the call waits by now
     hvd.allreduce(tf.ones([1]), name="all")
     hvd.remove_process_set(members)
     if ME == 0:

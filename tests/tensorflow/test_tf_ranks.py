@@ -23,18 +23,21 @@ CLUSTERS = {"TF_XLA_FLAGS": "--tf_xla_cpu_global_jit"}
 JOBS = {
     (1, "all"): [*OPS, "ranks_tf_reductions", "ranks_tf_functions", "ranks_tf_tape"],
     (2, "all"): [*OPS, *BETWEEN, RANDOM, *ABOVE, *ONCE],
-    (3, "all"): [*OPS, *BETWEEN, *ABOVE, "ranks_tf_process_sets"],
+    (3, "all"): [*BETWEEN, "ranks_tf_tape_corners", "ranks_tf_process_sets"],
     (2, "synchronous"): ["ranks_tf_errors"],
+    (3, "more"): [*OPS, *(module for module in ABOVE if module != "ranks_tf_tape_corners")],
     (3, "random"): [RANDOM],
 }
+SLOW = ("more", "random")
 ENVIRONMENT = {
     "all": CLUSTERS,
+    "more": CLUSTERS,
     # A TensorFlow whose kernels cannot finish later, as far as we know.
     "synchronous": {"HOROVOD_TF_SYNCHRONOUS_KERNELS": "1"},
     "random": {**CLUSTERS, "HVD_TEST_TF_GRAPHS": "200"},
 }
 CASES = [
-    pytest.param(*job, module, check, marks=[pytest.mark.slow] if job[1] == "random" else [])
+    pytest.param(*job, module, check, marks=[pytest.mark.slow] if job[1] in SLOW else [])
     for job, modules in JOBS.items()
     for module in modules
     for check in checks_of(module)
