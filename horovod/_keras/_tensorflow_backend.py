@@ -12,7 +12,7 @@ from horovod._keras.backends import Backend
 from horovod._keras.options import Average, Options
 from horovod.common.process_sets import ProcessSet
 from horovod.tensorflow import mpi_ops
-from horovod.tensorflow._call import ALLGATHER, ALLREDUCE, BROADCAST, REDUCESCATTER, poison
+from horovod.tensorflow._call import ALLGATHER, ALLREDUCE, BROADCAST, REDUCESCATTER, Asked, poison
 from horovod.tensorflow._gradients import _after
 
 # Of one operation where several are not under way at once: memory for that much is needed a second time.
@@ -237,7 +237,7 @@ class TensorFlowBackend(Backend):
         )
 
     def poison(self, operation: str, name: str | None, text: str, process_set: ProcessSet) -> None:
-        poison(_OPERATIONS[operation], name, text, process_set)
+        poison(Asked(_OPERATIONS[operation], name, process_set, True), text)
 
     @contextmanager
     def _told(self, operation: str, name: str | None, process_set: ProcessSet):
