@@ -51,7 +51,7 @@ from horovod.common.process_sets import (
     global_process_set,
     remove_process_set,
 )
-from horovod.keras import callbacks
+from horovod.keras import callbacks, elastic
 
 __all__ = [
     "Adasum",
@@ -76,6 +76,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",

@@ -256,8 +256,38 @@ def check_arguments_of_the_best_model_by_place():
     assert callback.mode == "max" if KERAS3 else callback.monitor_op is np.greater
 
 
+class State:
+    """What a commit has found."""
+
+    def __init__(self):
+        self.batch, self.epoch, self.commits = 0, 0, []
+
+    def commit(self):
+        self.commits.append((self.epoch, self.batch))
+
+
+def check_a_state_is_told_how_far_training_is():
+    assert STEPS == 4
+    elastic, state = hvd.elastic, State()
+    told = [
+        elastic.UpdateBatchStateCallback(state),
+        elastic.UpdateEpochStateCallback(state),
+        elastic.CommitStateCallback(state, 3),
+    ]
+    fit(model_of(), 2, *told)
+    assert state.commits == [(0, 2), (1, 0), (1, 2), (2, 0)], state.commits
+    fit(model_of(), 1, *told)  # goes on, as after a reset
+    assert state.commits[4:] == [(2, 2), (3, 0)], state.commits
+    for wrong in (0, 2.5, None):
+        with raises(ValueError, "batches_per_commit"):
+            elastic.CommitStateCallback(state, wrong)
+    assert elastic.CommitStateCallback(state).batches_per_commit == 1
+
+
 def check_names():
-    for name in callbacks.__all__:
-        assert issubclass(getattr(callbacks, name), keras.callbacks.Callback)
-        assert getattr(callbacks, name).__doc__ or getattr(callbacks, name).__mro__[1].__doc__
+    for module in (callbacks, hvd.elastic):
+        for name in module.__all__:
+            cls = getattr(module, name)
+            assert issubclass(cls, keras.callbacks.Callback)
+            assert cls.__doc__ or cls.__mro__[1].__doc__
     assert callbacks.MetricAverageCallback._supports_tf_logs

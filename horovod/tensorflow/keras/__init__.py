@@ -50,7 +50,7 @@ from horovod.common.process_sets import (
     global_process_set,
     remove_process_set,
 )
-from horovod.tensorflow.keras import callbacks
+from horovod.tensorflow.keras import callbacks, elastic
 
 __all__ = [
     "Adasum",
@@ -75,6 +75,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "global_process_set",
     "gloo_built",
     "gloo_enabled",

@@ -1,0 +1,92 @@
+"""What the callbacks of ``horovod.keras.elastic`` and ``horovod.tensorflow.keras.elastic`` do: they tell a state object
+how far ``model.fit`` has come, and when to keep that. As in callbacks.py each is half a class, for any Keras.
+
+A state is any object with `commit()` and the attributes `batch` and `epoch`.
+"""
+
+from typing import Any
+
+
+class CommitState:
+    """Calls `state.commit()` after every so many batches, and at the end of each epoch.
+
+    A commit costs a copy of the model and the optimizer; what a failure loses is what came after the last one.
+
+    Args:
+        state: what is committed.
+        batches_per_commit: batches between two commits, at least 1.
+
+    Raises:
+        ValueError: `batches_per_commit` is no number of batches.
+    """
+
+    def __init__(self, state: Any, batches_per_commit: int = 1):
+        super().__init__()
+        if not isinstance(batches_per_commit, int) or batches_per_commit < 1:
+            raise ValueError(
+                f"batches_per_commit must be an int of at least 1, but is {batches_per_commit!r}."
+            )
+        self.state = state
+        self.batches_per_commit = batches_per_commit
+        self.batches_remaining = batches_per_commit
+
+    def on_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.batches_remaining -= 1
+        if self.batches_remaining == 0:
+            self.commit()
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.commit()
+
+    def commit(self) -> None:
+        """Commit now; the batches until the next commit are counted from here."""
+        self.batches_remaining = self.batches_per_commit
+        self.state.commit()
+
+
+class UpdateBatchState:
+    """Keeps the number of the batch that has ended in `state.batch`, and 0 there after each epoch.
+
+    Comes before CommitStateCallback, as what is committed should be true. After a reset other callbacks see
+    `params["steps"]` without the batches that are done; how many there really are is for the program to say, since Keras
+    asks no callback for it: ``model.fit(steps_per_epoch=steps - state.batch)``.
+    """
+
+    def __init__(self, state: Any):
+        super().__init__()
+        self.state = state
+        self.steps_per_epoch: int | None = None
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.steps_per_epoch = None
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        steps = self.params.get("steps")
+        if steps:
+            if self.steps_per_epoch is None:
+                self.steps_per_epoch = steps
+            self.params["steps"] = self.steps_per_epoch - self.state.batch
+
+    def on_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.state.batch = batch
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.state.batch = 0
+
+
+class UpdateEpochState:
+    """Keeps in `state.epoch` how many epochs are over: those before this training, and those of it.
+
+    Comes before CommitStateCallback. Train on with ``model.fit(epochs=epochs - state.epoch)``, without `initial_epoch`.
+    """
+
+    def __init__(self, state: Any):
+        super().__init__()
+        self.state = state
+        self.initial_epoch = 0
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.initial_epoch = self.state.epoch
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.state.epoch = self.initial_epoch + epoch + 1
