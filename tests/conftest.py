@@ -1,5 +1,5 @@
 """What all tests share: a clean environment, the reasons for which marked tests are skipped, and a header
-that says what was tested. Time limits are pytest-timeout's (120 s unless a test says otherwise); the markers
+that says what was tested. Time limits are pytest-timeout's (300 s unless a test says otherwise); the markers
 are listed in pyproject.toml.
 """
 
@@ -127,7 +127,7 @@ def _find_mpirun(kind):
     for name in (f"mpirun.{kind}", "mpirun"):
         path = shutil.which(name)
         if path:
-            said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20).stdout
+            said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=100).stdout
             if {"openmpi": "Open MPI", "mpich": "HYDRA"}[kind] in said:
                 return path
     return None

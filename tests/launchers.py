@@ -4,6 +4,7 @@ Each job carries a mark in its environment, which all its descendants inherit: w
 afterwards was left behind.
 """
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -28,7 +29,7 @@ def first_by(kind):
     return pytest.mark.parametrize("mpirun", kinds, indirect=True)
 
 
-def left_in_shared_memory(before, seconds=5):
+def left_in_shared_memory(before, seconds=30):
     """Names in /dev/shm that were not there `before` (a set of names) and that nobody alive has mapped.
 
     Programs beside the test use the folder too. What they have made and not yet mapped is waited for.
@@ -90,7 +91,7 @@ class Launcher:
         self.started.append(process)
         return process
 
-    def run(self, *words, env=None, timeout=60, **options):
+    def run(self, *words, env=None, timeout=150, **options):
         """A finished horovodrun, with text in stdout and stderr."""
         process = self.start(*words, env=env, **options)
         out, err = process.communicate(timeout=timeout)
@@ -117,14 +118,14 @@ class Launcher:
                     pass
         return found
 
-    def wait_for_none(self, seconds):
-        """Waits until nobody carries the mark; returns those who still do."""
+    def wait_for_none(self, seconds=60):
+        """Waits until nobody carries the mark; returns those who still do. On a busy machine that may take long."""
         deadline = time.monotonic() + seconds
         while (left := self.processes()) and time.monotonic() < deadline:
             time.sleep(0.05)
         return left
 
-    def wait_for(self, count, name, seconds=20):
+    def wait_for(self, count, name, seconds=90):
         """Waits until `count` files named `name`* exist in the folder; returns their texts."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -135,7 +136,7 @@ class Launcher:
             time.sleep(0.02)
         raise AssertionError(f"only {len(files)} of {count} files {name}* appeared")
 
-    def wait_for_process(self, words, seconds=20):
+    def wait_for_process(self, words, seconds=90):
         """The process id of the one whose command line holds `words`, apart from horovodrun's own."""
         deadline = time.monotonic() + seconds
         ours = {process.pid for process in self.started}
@@ -149,15 +150,22 @@ class Launcher:
             time.sleep(0.02)
         raise AssertionError(f"no process with {words!r} appeared")
 
-    def wait_until_asleep(self, pid, seconds=30):
-        """Waits until the process has used no processor time for half a second."""
-        deadline, used = time.monotonic() + seconds, None
-        while time.monotonic() < deadline:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            if (now := fields[11:13]) == used:
+    def wait_until_asleep(self, pid, seconds=90, quiet=0.5):
+        """Waits until the process has ended, or slept for `quiet` seconds, and so handled each signal sent before.
+
+        One that only waits for a processor uses no time either, but does not sleep.
+        """
+        deadline = time.monotonic() + seconds
+        used, since = None, time.monotonic()
+        while (now := time.monotonic()) < deadline:
+            state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            if state in "ZX":
                 return
-            used = now
-            time.sleep(0.5)
+            if state != "S" or fields[10:12] != used:
+                used, since = fields[10:12], now
+            elif now - since >= quiet:
+                return
+            time.sleep(0.02)
         raise AssertionError(f"process {pid} goes on working")
 
     def clean_up(self):
@@ -169,7 +177,8 @@ class Launcher:
                 if stream is not None:
                     stream.close()
         for pid in self.wait_for_none(5):
-            os.kill(pid, 9)
+            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                os.kill(pid, 9)
 
 
 def finish(job: subprocess.Popen, timeout: float, code: int = 0) -> str:
@@ -178,7 +187,7 @@ def finish(job: subprocess.Popen, timeout: float, code: int = 0) -> str:
         output, _ = job.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
         job.terminate()
-        output, _ = job.communicate(timeout=20)
+        output, _ = job.communicate(timeout=60)
         raise AssertionError(f"not finished after {timeout} s; it printed:\n{output}") from None
     assert job.returncode == code, f"exit code {job.returncode}, expected {code}; it printed:\n{output}"
     return output

@@ -22,7 +22,7 @@ _made = 0
 
 
 def _ip(*words, check=True):
-    done = subprocess.run(["ip", *map(str, words)], capture_output=True, text=True, timeout=20)
+    done = subprocess.run(["ip", *map(str, words)], capture_output=True, text=True, timeout=100)
     if check and done.returncode != 0:
         raise RuntimeError(f"ip {' '.join(map(str, words))}: {done.stderr.strip()}")
     return done.stdout
@@ -35,7 +35,7 @@ class Host:
         self.name, self.address = name, address
         self.enter = ("ip", "netns", "exec", name)
 
-    def run(self, *words, timeout=60, **options):
+    def run(self, *words, timeout=150, **options):
         """A finished command inside; raises CalledProcessError if it fails."""
         options = {"check": True, "capture_output": True, "text": True, **options}
         return subprocess.run([*self.enter, *map(str, words)], timeout=timeout, **options)

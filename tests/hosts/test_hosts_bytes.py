@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-pytestmark = [pytest.mark.netns, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.netns, pytest.mark.timeout(400)]
 
 COUNT, ROUNDS = 1 << 20, 12
 PROGRAM = f"""

@@ -6,7 +6,7 @@ from importlib.metadata import entry_points
 import pytest
 
 pytest.importorskip("hvd_core._core", reason="the engine is not built")
-pytestmark = [pytest.mark.netns, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.netns, pytest.mark.timeout(300)]
 
 PROGRAM = """
 import numpy as np
@@ -45,7 +45,7 @@ def installed():
 )
 def test_hosts_are_joined_by_gloo(cluster, chosen, slots):
     done = cluster(*slots).run(
-        "-np", sum(slots), sys.executable, "-c", PROGRAM, env={"HOROVOD_BACKEND": chosen}, timeout=110
+        "-np", sum(slots), sys.executable, "-c", PROGRAM, env={"HOROVOD_BACKEND": chosen}, timeout=250
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     assert done.stdout.count("right") == sum(slots)

@@ -11,7 +11,7 @@ import pytest
 from namespaces import Network
 
 pytest.importorskip("hvd_core._core", reason="the engine is not built")
-pytestmark = [pytest.mark.netns, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.netns, pytest.mark.timeout(300)]
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "pytorch_digits.py"
 LAYOUTS = [(2, 2), (2, 1), (1, 2), (1, 1, 1)]
@@ -66,10 +66,12 @@ print("right", hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_s
 
 # Reduces until something happens; then says what, how long after the last success, and whether the engine starts again.
 LOOP = """
-import os, sys, time
+import os, signal, sys, time
 import numpy as np
 import hvd_core as hvd
 hvd.init()
+# The first to end leaves the others a second before their SIGTERM; on a busy machine they need more to say what they saw.
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
 data, steps = np.full(50_000, hvd.rank(), np.float32), 0
 try:
     while True:
@@ -127,9 +129,9 @@ def test_training_on_two_hosts(cluster):
 
 def lose(made, process, count, cut):
     """Cuts the last host off once all ranks work; returns (exit code, {rank: (seconds, error)})."""
-    made.wait_for(count, "ready.", seconds=60)
+    made.wait_for(count, "ready.", seconds=90)
     cut(made.network, len(made.network) - 1)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=100)
     assert b"Traceback" not in err, err
     said = re.findall(r"\[(\d+)\]<stdout>:after ([0-9.]+) s: (.*)", out.decode())
     return process.returncode, {int(rank): (float(seconds), text) for rank, seconds, text in said}
@@ -138,7 +140,7 @@ def lose(made, process, count, cut):
 @pytest.mark.parametrize("cut", [Network.link_down, Network.unplug])
 @pytest.mark.parametrize("slots", [(2, 2), (1, 1, 1)], ids=str)
 def test_a_lost_host_is_reported_by_everybody_in_time(cluster, slots, cut):
-    timeout_s, margin_s = 3, 4
+    timeout_s, margin_s = 3, 25  # as for a busy machine
     made = cluster(*slots)
     count = sum(slots)
     lost = range(count - slots[-1], count)
@@ -151,18 +153,18 @@ def test_a_lost_host_is_reported_by_everybody_in_time(cluster, slots, cut):
         # Each side names a rank of the other.
         others = [other for other in range(count) if (other in lost) != (rank in lost)]
         assert any(re.search(rf"\brank {other}\b", text) for other in others), (rank, text)
-    assert made.wait_for_none(10) == []
+    assert made.wait_for_none() == []
 
 
 def test_a_killed_rank_on_another_host_is_named_at_once(cluster):
     made = cluster(2, 1)
     process = made.start_python(3, LOOP)
-    pids = made.wait_for(3, "ready.", seconds=60)
+    pids = made.wait_for(3, "ready.", seconds=90)
     os.kill(int(pids[2]), signal.SIGKILL)
     before = time.monotonic()
-    out, err = process.communicate(timeout=60)
-    assert time.monotonic() - before < 10
+    out, err = process.communicate(timeout=100)
+    assert time.monotonic() - before < 25  # and not after HOROVOD_GLOO_TIMEOUT_SECONDS, 30
     assert process.returncode == 128 + 9, err
     said = dict(re.findall(r"\[(\d+)\]<stdout>:after [0-9.]+ s: (.*)", out.decode()))
     assert said.keys() == {"0", "1"} and all("rank 2" in text for text in said.values()), said
-    assert made.wait_for_none(5) == []
+    assert made.wait_for_none() == []

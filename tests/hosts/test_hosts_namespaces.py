@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from namespaces import Network
 
-pytestmark = [pytest.mark.netns, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.netns, pytest.mark.timeout(200)]
 
 # Receives `count` bytes on any address; says first that it is ready.
 LISTEN = """
@@ -64,7 +64,7 @@ def test_abstract_sockets_are_apart(hosts):
         for host in network
     ]
     for holder in holders:
-        said, _ = holder.communicate(timeout=20)
+        said, _ = holder.communicate(timeout=60)
         assert said == "bound\n"
 
 
@@ -82,6 +82,6 @@ def test_nothing_stays(hosts):
     inside = network[1].start("sleep", "600")
     assert network[0].name in subprocess.check_output(["ip", "netns", "list"], text=True)
     network.remove()
-    assert inside.wait(5) == -9
+    assert inside.wait(60) == -9
     assert network[0].name not in subprocess.check_output(["ip", "netns", "list"], text=True)
     assert not Path("/etc/netns", network[0].name).exists()

@@ -6,10 +6,10 @@ import time
 import pytest
 from namespaces import Network
 
-pytestmark = [pytest.mark.netns, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.netns, pytest.mark.timeout(300)]
 
 TIMEOUT_S = 3
-MARGIN_S = 3  # for a busy machine
+MARGIN_S = 20  # for a busy machine
 # Connects; once a host has been cut off, waits for what a link between hosts says first. With "talk", something is
 # under way when it happens.
 WATCH = """
@@ -49,7 +49,7 @@ def test_a_host_that_is_cut_off_is_noticed_on_both_sides(cluster, cut, talk):
         peer, error, seconds = said.split()
         lost[int(rank[1:]), int(peer)] = error, float(seconds)
     process.terminate()
-    process.communicate(timeout=30)
+    process.communicate(timeout=100)
     assert lost.keys() == {(0, 2), (2, 0)}
     for error, seconds in lost.values():
         assert error in ("ETIMEDOUT", "EHOSTUNREACH", "ENETUNREACH")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.netns, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.netns, pytest.mark.timeout(300)]
 
 RELAY = f"{sys.executable} {Path(__file__).with_name('relay.py')} {{host}}"
 SLEEP = """
@@ -24,7 +24,7 @@ def fails(made, *words, env=None, options=None):
     assert done.returncode == 1
     assert not (made.folder / "ran").exists()
     assert "Traceback" not in done.stderr
-    assert made.wait_for_none(5) == []
+    assert made.wait_for_none() == []
     return done.stderr
 
 
@@ -42,7 +42,7 @@ def test_a_host_that_does_not_answer(cluster):
     made = cluster(1, 1, shell="sh -c 'echo trying {host} >&2; echo welcome; exec sleep 600'")
     before = time.monotonic()
     said = fails(made, "--start-timeout", 2)
-    assert 2 <= time.monotonic() - before < 20
+    assert 2 <= time.monotonic() - before < 60
     assert said == (
         "horovodrun: not all hosts could be reached within 2 s (--start-timeout):\n"
         f"host '{made.network[1].name}': no answer\n    welcome\n    trying {made.network[1].name}\n"
@@ -135,5 +135,5 @@ def test_the_secret_is_on_no_command_line(cluster):
                 continue
     assert holders == 2
     process.terminate()
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=100)
     assert secret not in out + err and b"HOROVOD_STORE=tcp://" in err

@@ -95,7 +95,7 @@ def test_the_secret_is_nowhere_but_in_the_ranks_environment(launcher):
             continue
     assert len(ranks) == 2
     process.terminate()
-    out, _ = process.communicate(timeout=20)
+    out, _ = process.communicate(timeout=100)
     assert b"HOROVOD_STORE=tcp://" in out
     assert b"HOROVOD_CONTROLLER=gloo" in out
     assert secret not in out
@@ -108,7 +108,7 @@ from hvd_core.bootstrap.store import StoreClient
 rank = os.environ["HOROVOD_RANK"]
 client = StoreClient(os.environ["HOROVOD_STORE"], bytes.fromhex(os.environ["HOROVOD_SECRET_KEY"]), int(rank))
 client.set("from." + rank, ("hello " + rank).encode())
-print(*(client.get(f"from.{peer}", 10).decode() for peer in range(4)))
+print(*(client.get(f"from.{peer}", 90).decode() for peer in range(4)))
 client.close()
 """
     done = launcher.run("-np", 4, sys.executable, "-c", body)

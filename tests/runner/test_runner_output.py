@@ -19,6 +19,15 @@ for i in range(300):
 """
 
 
+def read_until(process, shown, end):
+    """What the job has shown, `shown` and more, when it ends with `end`."""
+    while not shown.endswith(end):
+        more = os.read(process.stdout.fileno(), 1000)
+        assert more, shown
+        shown += more
+    return shown
+
+
 def test_lines_of_four_ranks_do_not_mix(launcher):
     done = launcher.python(4, CHATTER)
     assert done.returncode == 0
@@ -62,11 +71,9 @@ while not pathlib.Path("seen").exists(): time.sleep(0.02)
 sys.stdout.write(" done\nlast"); sys.stdout.flush()
 """
     process = launcher.start_python(1, code)
-    shown = b""
-    while not shown.endswith(b"wait"):
-        shown += os.read(process.stdout.fileno(), 100)
+    shown = read_until(process, b"", b"wait")
     (launcher.folder / "seen").touch()
-    rest, _ = process.communicate(timeout=20)
+    rest, _ = process.communicate(timeout=100)
     # What does not end in a line is ended, so that the next message has a line of its own.
     assert (shown + rest).decode() == "[0]<stdout>:wait done\n[0]<stdout>:last\n"
 
@@ -78,12 +85,17 @@ def wait(name):
     while not pathlib.Path(name).exists(): time.sleep(0.02)
 if os.environ["HOROVOD_RANK"] == "0":
     sys.stdout.write("epoch 1 ..."); sys.stdout.flush()
-    time.sleep(0.5); pathlib.Path("half").touch(); wait("other"); time.sleep(0.3)
-    print(" ok")
+    wait("other"); print(" ok")
 else:
-    wait("half"); print("hello"); pathlib.Path("other").touch()
+    wait("half"); print("hello")
 """
-    lines = launcher.python(2, code).stdout.splitlines()
+    process = launcher.start_python(2, code)
+    shown = read_until(process, b"", b"epoch 1 ...")
+    (launcher.folder / "half").touch()
+    shown = read_until(process, shown, b"hello\n")
+    (launcher.folder / "other").touch()
+    rest, _ = process.communicate(timeout=100)
+    lines = (shown + rest).decode().splitlines()
     assert lines == ["[0]<stdout>:epoch 1 ...", "[1]<stdout>:hello", "[0]<stdout>: ok"]
 
 
@@ -101,7 +113,7 @@ os.write(1, b"\n\xff\xfe bad\n")
     seen = []
     while chunk := os.read(process.stdout.fileno(), 1000):
         seen.append(chunk)
-    process.wait(timeout=20)
+    process.wait(timeout=100)
     whole = b"".join(seen)
     assert whole == "[0]<stdout>:grüße 🎉 日本\n[0]<stdout>:".encode() + b"\xff\xfe bad\n"
     for chunk in seen[:-1]:
@@ -117,7 +129,7 @@ while data:
 os.write(1, b"\n")
 """
     process = launcher.start_python(1, code)
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=100)
     assert out == b"[0]<stdout>:" + bytes(b for b in range(256) if b not in (10, 13)) * 4000 + b"\n"
 
 
@@ -153,7 +165,7 @@ def test_folder_that_cannot_be_made(launcher):
     done = launcher.run("-np", 2, "--output-filename", "file/logs", "true")
     assert done.returncode == 2
     assert "Not a directory" in done.stderr
-    assert launcher.wait_for_none(3) == []
+    assert launcher.wait_for_none() == []
 
 
 def test_progress_bar_between_other_lines(launcher):
@@ -179,8 +191,8 @@ def test_nobody_reads_the_output(launcher):
     os.close(write_end)
     assert os.read(read_end, 10).startswith(b"[")
     os.close(read_end)
-    assert process.wait(timeout=10) == 128 + 13
-    assert launcher.wait_for_none(3) == []
+    assert process.wait(timeout=100) == 128 + 13
+    assert launcher.wait_for_none() == []
 
 
 def test_slow_reader_does_not_deadlock(launcher):
@@ -191,19 +203,26 @@ def test_slow_reader_does_not_deadlock(launcher):
     reader = threading.Thread(target=lambda: errors.append(process.stderr.read()))
     reader.start()
     out = process.stdout.read()
-    reader.join(timeout=30)
-    assert process.wait(timeout=20) == 0
+    reader.join(timeout=100)
+    assert process.wait(timeout=100) == 0
     assert out.count(b"\n") == errors[0].count(b"\n") == 40000
 
 
 def test_output_to_one_terminal_keeps_lines_apart(launcher):
     """stdout and stderr in the same pipe: an unfinished line of one must not run into the other."""
     code = r"""
-import sys, time
-sys.stderr.write("50%"); sys.stderr.flush(); time.sleep(0.5)
-print("message"); sys.stdout.flush(); time.sleep(0.5)
+import pathlib, sys, time
+def wait(name):
+    while not pathlib.Path(name).exists(): time.sleep(0.02)
+sys.stderr.write("50%"); sys.stderr.flush(); wait("part")
+print("message"); sys.stdout.flush(); wait("line")
 sys.stderr.write("\n")
 """
     process = launcher.start("-np", 1, sys.executable, "-c", code, stderr=subprocess.STDOUT)
-    out, _ = process.communicate(timeout=20)
+    shown = read_until(process, b"", b"50%")
+    (launcher.folder / "part").touch()
+    shown = read_until(process, shown, b"message\n")
+    (launcher.folder / "line").touch()
+    rest, _ = process.communicate(timeout=100)
+    out = shown + rest
     assert out.decode() == "[0]<stderr>:50%\n[0]<stdout>:message\n"

@@ -1,4 +1,8 @@
-"""Exit codes, and that nothing outlives the job, however it ends. Real processes only."""
+"""Exit codes, and that nothing outlives the job, however it ends. Real processes only.
+
+The keeper's own times are what a job takes to end (END_S); what a test measures has BUSY_S on top, for machines with
+other work.
+"""
 
 import os
 import re
@@ -9,6 +13,9 @@ import time
 
 import pytest
 
+from horovod.runner import keeper
+
+END_S, BUSY_S = 5, 20
 # Ranks that would run for ever; each leaves a file with its process id once it is ready.
 SLEEP = """
 import os, time
@@ -33,7 +40,12 @@ os.wait()
 """
 
 
-def seconds_until_end(process, limit=20):
+def test_the_keepers_times_leave_room_for_its_work():
+    assert keeper.REPORT_S + keeper.FAILURE_GRACE_S < END_S
+    assert keeper.LEFTOVER_WAIT_S + keeper.LEFTOVER_GRACE_S < END_S
+
+
+def seconds_until_end(process, limit=100):
     start = time.monotonic()
     process.communicate(timeout=limit)
     return time.monotonic() - start
@@ -50,7 +62,7 @@ def test_exit_code_of_the_failing_rank(launcher, code):
     body = f"import os, sys, time\nif os.environ['HOROVOD_RANK'] == '1': sys.exit({code})\ntime.sleep(600)"
     start = time.monotonic()
     done = launcher.python(4, body)
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < END_S + BUSY_S
     assert done.returncode == code
     assert f"Process 1 exit with status code {code}." in done.stderr
     assert done.stderr.count("Terminating remaining workers after failure of Process 1.") == 1
@@ -75,10 +87,19 @@ def test_last_words_come_before_the_message(launcher):
 
 
 def test_others_get_a_moment_to_say_what_they_saw(launcher):
+    # The moment begins when rank 1 has ended, and not before rank 0 has come so far.
     body = """
 import os, sys, time
-if os.environ["HOROVOD_RANK"] == "1": os.kill(os.getpid(), 9)
-time.sleep(0.5); sys.exit("rank 1 died")
+def wait(there, path):
+    while os.path.exists(path) != there: time.sleep(0.01)
+if os.environ["HOROVOD_RANK"] == "1":
+    os.symlink(f"/proc/{os.getpid()}", "rank 1")
+    wait(True, "ready")
+    os.kill(os.getpid(), 9)
+while not os.path.islink("rank 1"): time.sleep(0.01)
+open("ready", "w").close()
+wait(False, "rank 1/stat")
+time.sleep(0.2); sys.exit("rank 1 died")
 """
     done = launcher.python(2, body)
     assert done.returncode == 128 + 9
@@ -92,7 +113,7 @@ def test_kill_9_of_one_rank_ends_the_job_within_5_seconds(launcher, body):
     pids = launcher.wait_for(4, "ready.")
     launcher.wait_for(4, "orphan.")
     os.kill(int(pids[2]), signal.SIGKILL)
-    assert seconds_until_end(process) < 5
+    assert seconds_until_end(process) < END_S + BUSY_S
     assert process.returncode == 128 + 9
     assert launcher.processes() == []
 
@@ -103,7 +124,7 @@ def test_all_ranks_killed(launcher):
     launcher.wait_for(4, "orphan.")
     for pid in pids:
         os.kill(int(pid), signal.SIGKILL)
-    assert seconds_until_end(process) < 5
+    assert seconds_until_end(process) < END_S + BUSY_S
     assert process.returncode == 128 + 9
     assert launcher.processes() == []
 
@@ -113,20 +134,20 @@ def test_kill_9_of_the_launcher_leaves_nothing(launcher):
     launcher.wait_for(4, "ready.")
     launcher.wait_for(4, "orphan.")
     process.kill()
-    assert launcher.wait_for_none(5) == []
+    assert launcher.wait_for_none() == []
 
 
 def test_kill_9_of_the_keeper_ends_the_ranks(launcher):
     process = launcher.start_python(4, SLEEP)
     pids = launcher.wait_for(4, "ready.")
     with open(f"/proc/{pids[0]}/stat") as stat:
-        keeper = int(stat.read().rpartition(")")[2].split()[1])
-    assert keeper != process.pid
-    os.kill(keeper, signal.SIGKILL)
-    _, err = process.communicate(timeout=10)
+        parent = int(stat.read().rpartition(")")[2].split()[1])
+    assert parent != process.pid
+    os.kill(parent, signal.SIGKILL)
+    _, err = process.communicate(timeout=100)
     assert process.returncode == 1
     assert b"ended with status -9 while ranks [0, 1, 2, 3] were running" in err
-    assert launcher.wait_for_none(3) == []
+    assert launcher.wait_for_none() == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -135,7 +156,7 @@ def test_signal_to_the_launcher_leaves_nothing(launcher, number):
     launcher.wait_for(4, "ready.")
     launcher.wait_for(4, "orphan.")
     process.send_signal(number)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=100)
     assert process.returncode == 128 + number
     assert b"stopping all processes" in err
     assert b"Traceback" not in err
@@ -146,17 +167,18 @@ def test_ctrl_c_is_quick_when_the_ranks_obey(launcher):
     process = launcher.start_python(2, SLEEP)
     launcher.wait_for(2, "ready.")
     process.send_signal(signal.SIGINT)
-    assert seconds_until_end(process) < 3
+    assert seconds_until_end(process) < keeper.STOP_GRACE_S
 
 
 def test_second_ctrl_c_kills(launcher):
     process = launcher.start_python(2, DEAF)
     launcher.wait_for(2, "ready.")
     process.send_signal(signal.SIGINT)
-    time.sleep(0.3)
+    # Two signals before the first is handled would be one.
+    launcher.wait_until_asleep(process.pid, quiet=0.2)
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    assert seconds_until_end(process) < 3
+    assert seconds_until_end(process) < keeper.STOP_GRACE_S - 1
     assert launcher.processes() == []
 
 
@@ -172,7 +194,7 @@ time.sleep(600)
     process = launcher.start_python(2, body)
     launcher.wait_for(2, "ready.")
     process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=20)
+    out, _ = process.communicate(timeout=100)
     assert process.returncode == 130
     assert out.count(b"saved") == 2
 
@@ -182,7 +204,7 @@ def test_ctrl_c_in_a_terminal(launcher):
     process = launcher.start_python(2, SLEEP, start_new_session=True)
     launcher.wait_for(2, "ready.")
     os.killpg(process.pid, signal.SIGINT)
-    assert seconds_until_end(process) < 5
+    assert seconds_until_end(process) < keeper.STOP_GRACE_S
     assert process.returncode == 130
     assert launcher.processes() == []
 
@@ -193,16 +215,16 @@ def test_signal_while_starting(launcher):
         process = launcher.start_python(2, SLEEP)
         time.sleep(delay)
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=20)
+        process.communicate(timeout=100)
         assert process.returncode in (-15, 143)
-        assert launcher.wait_for_none(5) == []
+        assert launcher.wait_for_none() == []
 
 
 def test_what_ranks_leave_running_is_ended(launcher):
     start = time.monotonic()
     done = launcher.python(2, FAMILY)
     assert done.returncode == 0
-    assert time.monotonic() - start < 6
+    assert time.monotonic() - start < END_S + BUSY_S
     assert launcher.processes() == []
 
 
@@ -251,7 +273,7 @@ def test_odd_arguments_and_variables_arrive_unchanged(launcher):
     process = launcher.start(
         "-np", 1, sys.executable, "-c", code, *odd, env={"ODD": b"\xff\n=".decode("latin-1")}
     )
-    out, _ = process.communicate(timeout=20)
+    out, _ = process.communicate(timeout=100)
     value = os.fsencode(b"\xff\n=".decode("latin-1"))
     assert out.decode() == f"[0]<stdout>:{[os.fsencode(word) for word in odd]} {value}\n"
     raw = subprocess.run(
@@ -268,7 +290,7 @@ def test_odd_arguments_and_variables_arrive_unchanged(launcher):
         env=launcher.environment(),
         cwd=launcher.folder,
         capture_output=True,
-        timeout=20,
+        timeout=100,
     )
     assert raw.stdout == b"[0]<stdout>:\xfe\xff\n"
 
@@ -277,13 +299,14 @@ def test_an_idle_job_sleeps(launcher):
     """Neither launcher nor keeper may poll."""
     process = launcher.start_python(2, SLEEP)
     (pid, _) = launcher.wait_for(2, "ready.")
-    time.sleep(0.5)
+    with open(f"/proc/{pid}/stat") as stat:
+        watched = process.pid, stat.read().rpartition(")")[2].split()[1]
+    for one in watched:
+        launcher.wait_until_asleep(one)
 
     def ticks():
         used = 0
-        with open(f"/proc/{pid}/stat") as stat:
-            keeper = stat.read().rpartition(")")[2].split()[1]
-        for one in (process.pid, keeper):
+        for one in watched:
             with open(f"/proc/{one}/stat") as stat:
                 fields = stat.read().rpartition(")")[2].split()
             used += int(fields[11]) + int(fields[12])
@@ -293,4 +316,4 @@ def test_an_idle_job_sleeps(launcher):
     time.sleep(3)
     assert ticks() - before <= 1
     process.terminate()
-    process.communicate(timeout=10)
+    process.communicate(timeout=100)
