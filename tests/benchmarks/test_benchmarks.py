@@ -38,7 +38,7 @@ def bench(cache, tmp_path):
         done = subprocess.run(
             [sys.executable, str(BENCHMARKS / script), *arguments, "--json", str(out)],
             env=dict(os.environ, HVD_BENCH_CACHE=str(cache), TMPDIR=str(scratch), PYTHONPATH=path, **env),
-            capture_output=True, text=True, timeout=110,
+            capture_output=True, text=True, timeout=280,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         assert not list(scratch.iterdir()), "scratch files left behind"
@@ -91,7 +91,7 @@ def test_a_terminated_run_takes_its_ranks_along(cache, tmp_path):
     with subprocess.Popen(
         command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as conductor:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         ranks = []
         while len(ranks) < 2 and time.monotonic() < deadline:
             time.sleep(0.2)
@@ -99,7 +99,7 @@ def test_a_terminated_run_takes_its_ranks_along(cache, tmp_path):
             ranks = [pid for pid in children if b"native.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
         time.sleep(1)
         conductor.terminate()
-        assert conductor.wait(30) == 143
+        assert conductor.wait(100) == 143
     assert len(ranks) == 2
     assert not any(Path(f"/proc/{pid}").exists() for pid in ranks)
     assert not list(tmp_path.iterdir()), "scratch files left behind"
@@ -119,7 +119,7 @@ def test_many_tensors_checks_each_form(bench):
     assert set(found["cases"]["tiny"]["forms"]) == {"ours, each", "ours, grouped", "ours, one"}
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(300)
 @pytest.mark.slow
 def test_tensorflow_overhead_compares_what_computes_the_same(bench):
     """It ends with an error where our weights and those of the other way differ."""

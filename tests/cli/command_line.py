@@ -39,7 +39,7 @@ class CommandLine:
             "PYTHONSAFEPATH": "1",
         }
         result = subprocess.run([sys.executable, *program, *arguments], env=environment, cwd=cwd or self.site,
-                                capture_output=True, text=True, timeout=100)  # fmt: skip
+                                capture_output=True, text=True, timeout=200)  # fmt: skip
         assert result.returncode == code, f"{result.returncode}: {result.stdout}\n{result.stderr}"
         self.errors = result.stderr
         return result.stdout

@@ -13,7 +13,7 @@ def steps(hvd, *arguments, code):
 def compiled(folder, source):
     library = folder / "libwidget_backend.so"
     (folder / "widget.c").write_text(source)
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, folder / "widget.c"], check=True, timeout=60)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, folder / "widget.c"], check=True, timeout=200)
     return library
 
 

@@ -92,7 +92,7 @@ def test_output_that_nobody_reads_is_no_error(hvd, form):
     command = [sys.executable, "-m", "hvd_core.cli", "plugin", "list", *form]
     with os.fdopen(writer, "wb") as pipe:
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        ended = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, env=environment, timeout=100)
+        ended = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, env=environment, timeout=200)
     assert (ended.returncode, ended.stderr) == (0, b"")
 
 

@@ -171,7 +171,7 @@ def test_questions_are_asked_on_a_terminal(tmp_path):
         command, stdin=inner, stdout=inner, stderr=inner, cwd=tmp_path, env=environment
     )
     os.close(inner)
-    said, deadline = "", time.monotonic() + 60
+    said, deadline = "", time.monotonic() + 150
     while time.monotonic() < deadline:
         if not select.select([outer], [], [], 1)[0]:
             continue

@@ -21,7 +21,7 @@ pytest.importorskip("matplotlib", reason="the example draws with matplotlib")
 
 EXAMPLE = str(Path(__file__).resolve().parents[2] / "examples" / "pytorch_digits.py")
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(400)
 
 
 def family(launcher):
@@ -57,10 +57,10 @@ def job(tmp_path):
     launcher = subprocess.Popen([*command, *options], stdout=log, stderr=subprocess.STDOUT, cwd=tmp_path)
     launcher.log, launcher.shared_before = tmp_path / "log", shared_before
     try:
-        until = time.monotonic() + 90
+        until = time.monotonic() + 240
         while not re.search(r" [1-9]\d*/100000 ", launcher.log.read_text()):
             assert launcher.poll() is None, f"the job ended by itself:\n{launcher.log.read_text()}"
-            assert time.monotonic() < until, f"no epoch was finished in 90 s:\n{launcher.log.read_text()}"
+            assert time.monotonic() < until, f"no epoch was finished in 240 s:\n{launcher.log.read_text()}"
             time.sleep(0.2)
         yield launcher
     finally:
@@ -74,7 +74,10 @@ def job(tmp_path):
 
 
 def kill_ranks(job, ranks):
-    """SIGKILL the given ranks and wait for the launcher. Returns (seconds it took, what the job had printed)."""
+    """SIGKILL the given ranks and wait for the launcher. Returns (seconds it took, what the job had printed).
+
+    On a machine without other work it takes less than 5 s (tests/runner); tests leave room for a busy one.
+    """
     members = family(job)
     by_rank = {rank_of(process): process for process in members}
     assert {0, 1} <= by_rank.keys(), f"ranks not found among {members}"
@@ -83,16 +86,16 @@ def kill_ranks(job, ranks):
     started = time.monotonic()
     for rank in ranks:
         os.kill(by_rank[rank].pid, signal.SIGKILL)
-    job.wait(timeout=30)
+    job.wait(timeout=100)
     seconds = time.monotonic() - started
-    _, alive = psutil.wait_procs(members, timeout=2)
+    _, alive = psutil.wait_procs(members, timeout=30)
     assert not alive, f"left behind: {alive}\n{job.log.read_text()}"
     return seconds, job.log.read_text()
 
 
 def test_kill_9_of_one_rank_ends_the_job_and_names_the_rank(job):
     seconds, output = kill_ranks(job, [1])
-    assert seconds < 5, f"took {seconds:.1f} s\n{output}"
+    assert seconds < 25, f"took {seconds:.1f} s\n{output}"
     assert job.returncode not in (0, None)
     failure = re.search(r"HorovodInternalError.*", output)
     assert failure, output
@@ -102,6 +105,6 @@ def test_kill_9_of_one_rank_ends_the_job_and_names_the_rank(job):
 
 def test_kill_9_of_all_ranks_leaves_nothing(job):
     seconds, output = kill_ranks(job, [0, 1])
-    assert seconds < 5, f"took {seconds:.1f} s\n{output}"
+    assert seconds < 25, f"took {seconds:.1f} s\n{output}"
     assert job.returncode not in (0, None)
     assert left_in_shared_memory(job.shared_before) == []

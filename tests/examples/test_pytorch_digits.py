@@ -18,13 +18,13 @@ pytest.importorskip("matplotlib", reason="the example draws with matplotlib")
 EXAMPLE = str(Path(__file__).resolve().parents[2] / "examples" / "pytorch_digits.py")
 HOROVODRUN = [sys.executable, "-m", "horovod.runner.launch", "-np"]
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 def train(launcher, folder, *options):
     """Run the example in `folder`; returns what it printed and the test accuracy in per cent."""
     command = [*launcher, EXAMPLE, "--output", str(folder / "out"), *options]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=280, cwd=folder)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=290, cwd=folder)
     assert result.returncode == 0, f"{command}\n{result.stdout[-4000:]}\n{result.stderr[-4000:]}"
     lines = re.findall(r"test accuracy ([\d.]+) %, \d+ samples/s", result.stdout)
     assert len(lines) == 1, f"not one final line, but {len(lines)}, in:\n{result.stdout[-4000:]}"

@@ -19,7 +19,7 @@ HERE = Path(__file__).resolve().parent
 EXAMPLES = HERE.parents[1] / "examples"
 HOROVODRUN = [sys.executable, "-m", "horovod.runner.launch", "-np"]
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(900)
 
 
 def need(*packages):
@@ -41,7 +41,7 @@ def train(folder, launcher, example, *options):
     command = [*launcher, sys.executable, str(HERE / "run_example.py"), str(folder)]
     command += [str(EXAMPLES / f"{example}.py"), "--output", str(folder / "out"), *options]
     env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
-    result = subprocess.run(command, capture_output=True, text=True, timeout=380, cwd=folder, env=env)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=430, cwd=folder, env=env)
     assert result.returncode == 0, f"{command}\n{result.stdout[-4000:]}\n{result.stderr[-4000:]}"
     lines = re.findall(r"test accuracy ([\d.]+) %", result.stdout)
     assert len(lines) == 1, f"not one final line, but {len(lines)}, in:\n{result.stdout[-4000:]}"

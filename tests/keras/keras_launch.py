@@ -27,6 +27,7 @@ def environment(kind: str) -> dict[str, str]:
     return {
         **os.environ,
         "OMP_NUM_THREADS": "1",
+        "HOROVOD_START_TIMEOUT": "200",  # one rank may import Keras long before another
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "TF_NUM_INTRAOP_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "",

@@ -8,8 +8,15 @@ import time
 import traceback
 from pathlib import Path
 
+import hvd_core
 from keras_launch import checks_of
 from keras_support import hvd
+
+
+def meet() -> None:
+    """The ranks end a check together: the next one may begin with a shutdown(), which ends the job for all."""
+    if hvd_core.is_initialized():
+        hvd_core.barrier()
 
 
 def run(module: str, report) -> None:
@@ -26,6 +33,7 @@ def run(module: str, report) -> None:
             sys.stderr.flush()
             os._exit(1)  # the others may wait for this rank: no use in a friendly goodbye
         report.write(json.dumps([f"{module}.{name}", "ok"]) + "\n")
+        meet()
         if os.environ.get("HVD_TEST_KERAS_TIMES") and os.environ["HOROVOD_RANK"] == "0":
             print(f"{time.perf_counter() - begun:6.2f} s {module}.{name}", flush=True)
 

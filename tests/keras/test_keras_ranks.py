@@ -42,10 +42,10 @@ CASES = [
 
 @functools.cache
 def report(kind, ranks):
-    return Report({**JOBS, **SLOW}[kind, ranks], ranks, kind, timeout=500)
+    return Report({**JOBS, **SLOW}[kind, ranks], ranks, kind, timeout=880)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(("kind", "ranks", "module", "check"), CASES)
 def test_check(kind, ranks, module, check):
     if importlib.util.find_spec(FRAMEWORK[kind]) is None:

@@ -3,7 +3,7 @@
 import pytest
 from launchers import first_by
 
-pytestmark = [pytest.mark.mpi, pytest.mark.netns, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.mpi, pytest.mark.netns, pytest.mark.timeout(400)]
 
 # What ssh would do: HOST and a command for its shell. Namespaces share the machine's name unless they are given one.
 SHELL = """#!/bin/sh

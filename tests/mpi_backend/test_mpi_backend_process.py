@@ -145,7 +145,7 @@ def test_processes_that_mpi_sees_alone(mpi_job, tmp_path):
     done = subprocess.run(
         [*(sys.executable, "-m", "horovod.runner.launch", "--gloo", "-np", "2", sys.executable, "-c", text)],
         env=mpi_job.environment(HOROVOD_BACKEND="", HOROVOD_BACKEND_MPI_LIBRARY=mpi_job.library),
-        capture_output=True, text=True, timeout=100, cwd=tmp_path,
+        capture_output=True, text=True, timeout=200, cwd=tmp_path,
     )  # fmt: skip
     said = " ".join((done.stdout + done.stderr).split())
     assert done.returncode != 0

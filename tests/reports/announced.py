@@ -101,7 +101,7 @@ def run(words, site, **variables):
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=200,
     )
 
 

@@ -130,12 +130,14 @@ heavy = {"torch", "tensorflow", "numpy", "yaml", "hvd_core", "cloudpickle"} & se
 print(seconds, *heavy)
 """
     best = 1.0
-    for _ in range(3):
+    for _ in range(10):
         words = subprocess.check_output(
             [sys.executable, "-c", code], text=True, env=launcher.environment()
         ).split()
         assert words[1:] == []
         best = min(best, float(words[0]))
+        if best < 0.1:
+            break
     assert best < 0.1
 
 

@@ -98,7 +98,7 @@ class Job:
         )
         words = ("-np", 2, sys.executable, HERE / "choosing_rank.py", self.folder / "cases.json")
         env = self.environment()
-        done = self.launcher.run(*words, env=env, timeout=100)
+        done = self.launcher.run(*words, env=env, timeout=250)
         assert done.returncode == 0, done.stdout + done.stderr
         ranks = [json.loads((self.folder / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
         self.results = {name: [rank[name] for rank in ranks] for name in cases}

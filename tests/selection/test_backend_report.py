@@ -87,7 +87,7 @@ def test_what_init_would_raise_is_raised():
         env={"HOROVOD_BACKEND": "smh", "PYTHONPATH": str(Path(hvd_core.__file__).parents[1])},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
     assert "BackendNotInstalled: horovod: backend 'smh' (from HOROVOD_BACKEND)" in done.stderr
 

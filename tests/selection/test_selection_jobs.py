@@ -189,7 +189,7 @@ def test_mpirun_that_does_not_hand_on_the_variable(mpirun, tmp_path):
             env={**os.environ, "PYTHONPATH": packages, "HOME": str(tmp_path)},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=140,
             cwd=tmp_path,
         )
         return done.stdout + done.stderr

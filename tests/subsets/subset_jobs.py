@@ -30,7 +30,7 @@ def any_library():
     return next((library_of([path]) for path in mpiruns if path.exists()), {})
 
 
-def run(launcher, size, scenario, timeout=90, code=0, **env):
+def run(launcher, size, scenario, timeout=250, code=0, **env):
     """What the ranks reported, a dict each, by the launcher's rank."""
     paths = os.pathsep.join(filter(None, (ROOT, os.environ.get("PYTHONPATH"))))
     job = subprocess.Popen(

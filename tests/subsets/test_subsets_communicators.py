@@ -7,7 +7,7 @@ import subset_jobs
 from test_subsets_lists import expected
 
 pytest.importorskip("mpi4py", reason="mpi4py is not installed")
-pytestmark = [pytest.mark.mpi, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(320)]
 
 
 def test_jobs_of_communicators(mpirun):

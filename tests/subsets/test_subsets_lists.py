@@ -8,7 +8,7 @@ from launchers import first_by
 
 import subset_jobs
 
-pytestmark = pytest.mark.timeout(150)
+pytestmark = pytest.mark.timeout(320)
 
 
 def expected(members, me):

@@ -38,7 +38,7 @@ def said(before):
     """What the calls raise after the statements `before`."""
     env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
     code = textwrap.dedent(before) + textwrap.dedent(CALLS)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, env=env)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=280, env=env)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 

@@ -21,7 +21,7 @@ RANKS = 2
 sys.path.insert(0, str(HERE / "programs"))
 from handwritten import load_data  # noqa: E402
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = pytest.mark.timeout(800)
 
 
 def run(folder, *programs, **environment):
@@ -29,11 +29,17 @@ def run(folder, *programs, **environment):
     command = [sys.executable, "-m", "horovod.runner.launch", "-np", str(RANKS), sys.executable]
     done = subprocess.run(
         [*command, str(HERE / "rank_tf_programs.py"), str(folder), *programs],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2", **environment},
+        env={
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "TF_CPP_MIN_LOG_LEVEL": "2",
+            "HOROVOD_START_TIMEOUT": "200",
+            **environment,
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=380,
+        timeout=780,
     )
     assert done.returncode == 0, f"{programs}: code {done.returncode}\n{done.stdout[-6000:]}"
     return done.stdout

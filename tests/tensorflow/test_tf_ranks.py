@@ -53,10 +53,10 @@ pytestmark = pytest.mark.skipif(
 
 @functools.cache
 def report(ranks, kind):
-    return Report(JOBS[ranks, kind], ranks, ENVIRONMENT[kind], timeout=400)
+    return Report(JOBS[ranks, kind], ranks, ENVIRONMENT[kind], timeout=880)
 
 
-@pytest.mark.timeout(420)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(("ranks", "kind", "module", "check"), CASES)
 def test_check(ranks, kind, module, check):
     report(ranks, kind).verify(module, check)

@@ -37,12 +37,13 @@ def launch(
     ranks: int,
     command: list[str],
     env: dict | None = None,
-    timeout: float = 100,
+    timeout: float = 280,
     launcher: list | None = None,
 ) -> str:
     """Run `command` on so many ranks, by horovodrun unless told otherwise; returns the output of all. Raises
     CalledProcessError, TimeoutExpired."""
-    full_env = {**os.environ, **QUIET, **(env or {})}
+    # One rank may import TensorFlow long before another.
+    full_env = {**os.environ, **QUIET, "HOROVOD_START_TIMEOUT": "200", **(env or {})}
     launcher = launcher or [PYTHON, "-m", "horovod.runner.launch", "-np", str(ranks)]
     done = subprocess.run(
         launcher + command,
@@ -65,7 +66,7 @@ class Report:
     """
 
     def __init__(
-        self, modules: list[str], ranks: int, env: dict | None = None, timeout: float = 200,
+        self, modules: list[str], ranks: int, env: dict | None = None, timeout: float = 480,
         launcher: list[str] | None = None, wrap: Path | None = None,
     ):  # fmt: skip
         self.ranks, self.launcher = ranks, launcher

@@ -101,17 +101,20 @@ def check_data_made_on_a_late_stream_and_read_on_another():
 
 
 def check_poll_is_true_only_when_the_device_is_done():
-    tensor = torch.zeros(4096, device=DEVICE)
-    hold()
-    tensor += ME + 1.0
-    handle = hvd.allreduce_async_(tensor, op=hvd.Sum, name="polled")
-    polls = 1
-    while not hvd.poll(handle):
-        polls += 1
-    with MODULE.stream(MODULE.Stream()):  # waits for nothing
-        assert tensor.cpu().unique().tolist() == [float(sum(r + 1 for r in RANKS))]
-    hvd.synchronize(handle)
-    assert polls > 1
+    most = 0
+    for _ in range(10):  # a host that has to wait for a processor may come later than the device
+        tensor = torch.zeros(4096, device=DEVICE)
+        hold()
+        tensor += ME + 1.0
+        handle = hvd.allreduce_async_(tensor, op=hvd.Sum, name="polled")
+        polls = 1
+        while not hvd.poll(handle):
+            polls += 1
+        with MODULE.stream(MODULE.Stream()):  # waits for nothing
+            assert tensor.cpu().unique().tolist() == [float(sum(r + 1 for r in RANKS))]
+        hvd.synchronize(handle)
+        most = max(most, polls)
+    assert most > 1
 
 
 def check_broadcast():

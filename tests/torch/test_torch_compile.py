@@ -17,10 +17,10 @@ def report(module, timeout):
     return Report([module], 2, DYNAMIC, timeout)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("check", checks_of("ranks_compile"))
 def test_compiled(check):
-    report("ranks_compile", 280).verify("ranks_compile", check)
+    report("ranks_compile", 580).verify("ranks_compile", check)
 
 
 @pytest.mark.slow

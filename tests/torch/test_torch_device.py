@@ -36,7 +36,7 @@ def _device():
         [sys.executable, "-c", "import torch; print(torch.gcu.why_unavailable())"],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
     )
     if said.returncode or said.stdout.strip():
         pytest.skip(
@@ -48,9 +48,10 @@ def _device():
 @functools.cache
 def report(job):
     modules, ranks, env = JOBS[job]
-    return Report(modules, ranks, env, timeout=100)
+    return Report(modules, ranks, env, timeout=480)
 
 
+@pytest.mark.timeout(500)
 @pytest.mark.parametrize(("job", "module", "check"), CASES, ids=[f"{job}-{check}" for job, _, check in CASES])
 def test_check(job, module, check):
     report(job).verify(module, check)

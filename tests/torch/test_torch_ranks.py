@@ -40,10 +40,10 @@ CASES = [
 
 @functools.cache
 def report(ranks, path):
-    return Report(JOBS[ranks, path], ranks, BY_ADDRESS if path == "address" else None, timeout=280)
+    return Report(JOBS[ranks, path], ranks, BY_ADDRESS if path == "address" else None, timeout=580)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("module", "ranks", "path", "check"), CASES, ids=[f"{m}-{n}-{p}-{c}" for m, n, p, c in CASES]
 )
