@@ -84,7 +84,7 @@ def test_the_package_says_what_it_is(gloo_library):
         [sys.executable, "-m", "hvd_core.cli", "plugin", "show", "gloo"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
     assert shown.returncode == 0, shown.stderr
     assert "libgloo 0." in shown.stdout and "HOROVOD_GLOO_IFACE" in shown.stdout

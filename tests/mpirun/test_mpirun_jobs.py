@@ -22,9 +22,10 @@ print(*line, os.environ.get("HOROVOD_FUSION_THRESHOLD"), os.getuid(), sep=" ", f
 
 # Rank 1 ends in the middle of the others' work.
 END = """
-import ctypes, os, sys
+import ctypes, os, signal, sys
 how = sys.argv[1]
 hvd.init()
+signal.signal(signal.SIGTERM, signal.SIG_IGN)  # mpirun sends it to the others at once, and they have something to say
 for step in range(400):
     if hvd.rank() == 1 and step == 20:
         if how == "kill":

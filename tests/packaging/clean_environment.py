@@ -21,7 +21,7 @@ class CleanEnvironment:
     """``python`` and the commands of installed wheels, in ``folder``."""
 
     def __init__(self, folder: Path) -> None:
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=120)
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=400)
         self.folder, self.python = folder, folder / "bin" / "python"
         (self.site,) = folder.glob("lib/python3*/site-packages")
         self._present: set[tuple[str, tuple[str, ...]]] = set()
@@ -67,7 +67,7 @@ class CleanEnvironment:
             self.borrow(further, ("", *extras))
 
     def run(
-        self, *command: str, code: int = 0, timeout: float = 120, cwd: Path | None = None, **variables: str
+        self, *command: str, code: int = 0, timeout: float = 400, cwd: Path | None = None, **variables: str
     ) -> str:
         """Both outputs of a command of this environment, started away from the checkout; it must end with ``code``."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(_DROPPED)}

@@ -9,7 +9,7 @@ def run_init(path=None):
     code = "from horovod.common.basics import HorovodBasics as B; b = B(); b.init(); b.shutdown(); b.init()"
     env = {**os.environ, **({"PYTHONPATH": str(path)} if path else {})}
     return subprocess.run(
-        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True, timeout=200
     )
 
 

@@ -4,6 +4,7 @@ tf_rank_main.py, on two ranks or more."""
 import functools
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
@@ -321,7 +322,7 @@ def check_a_set_that_is_removed():
         thread = threading.Thread(target=wait)
         thread.start()
         begun.wait(60)
-        time.sleep(1)  # nothing tells that the call waits by now
+        sleeps(thread)  # nothing else tells that the call waits by now
     hvd.allreduce(tf.ones([1]), name="all")
     hvd.remove_process_set(members)
     if ME == 0:
@@ -329,6 +330,19 @@ def check_a_set_that_is_removed():
         assert len(found) == 1 and isinstance(found[0], errors.AbortedError), found
         assert "removed" in str(found[0]), found
     hvd.barrier()
+
+
+def sleeps(thread):
+    """Returns when the thread has slept for a second, or ended. Waiting for a processor is no sleep."""
+    deadline = time.monotonic() + 60
+    used, since = None, time.monotonic()
+    while (now := time.monotonic()) - since < 1 and thread.is_alive():
+        assert now < deadline
+        stat = Path(f"/proc/self/task/{thread.native_id}/stat").read_text()
+        state, *fields = stat.rpartition(")")[2].split()
+        if state != "S" or fields[10:12] != used:
+            used, since = fields[10:12], now
+        time.sleep(0.02)
 
 
 def _same(members):
