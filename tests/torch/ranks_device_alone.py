@@ -117,6 +117,7 @@ def check_copies_that_do_not_block():
 
 
 def check_memory_is_used_again_in_stream_order():
+    third = None
     for _ in range(100):  # a host that has to wait for a processor comes later than the other stream
         torch.gcu.empty_cache()
         before = torch.gcu.memory_allocated()
@@ -136,7 +137,7 @@ def check_memory_is_used_again_in_stream_order():
         third = torch.zeros(1 << 16, device=GCU)
         if kept:
             break
-        del late, second, third
+        third = None
     assert kept, "the other stream still reads it"
     assert third.data_ptr() == address
     assert torch.gcu.max_memory_allocated() >= torch.gcu.memory_allocated() > 0
