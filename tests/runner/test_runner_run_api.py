@@ -1,5 +1,6 @@
 """horovod.run: a function in several processes, called as programs call it."""
 
+import gc
 import inspect
 import os
 import signal
@@ -133,10 +134,12 @@ def test_output_goes_to_replaced_streams(capsys):
 
 def test_no_descriptor_is_left_open():
     horovod.run(rank)
+    gc.collect()  # what tests before have left must not be closed meanwhile
     before = sorted(os.listdir("/proc/self/fd"))
     horovod.run(rank, num_proc=2)
     with pytest.raises(RuntimeError):
         horovod.run(lambda: sys.exit(1))
+    gc.collect()
     assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
