@@ -211,6 +211,16 @@ class Comm:
         finally:
             self.free()
 
+    def tell(self, what):
+        """For tests where another rank must not go on before this one has come so far; once per name and store."""
+        (self.backend.store / f"told.{what}").touch()
+
+    def await_told(self, what, seconds=40):
+        end = time.monotonic() + seconds
+        while not (self.backend.store / f"told.{what}").exists():
+            assert time.monotonic() < end, f"nobody has told {what}"
+            time.sleep(0.002)
+
     def abort(self):
         self.backend.call(self.api, "abort", self.handle)
 

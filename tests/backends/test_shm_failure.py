@@ -32,7 +32,8 @@ def lonely(comm, count, poll):
     error = failure(comm.run, ALLREDUCE, [a], [a], seconds=0.4, poll=poll)
     took = time.monotonic() - started
     assert error.code in (TIMEOUT, REMOTE) and error.flags & COMM_DEAD, str(error)
-    assert 0.2 < took < 2, took
+    # The other survivor's timeout may come before this rank has begun.
+    assert took < 20 and (took > 0.2 or error.code == REMOTE), took
     again = failure(comm.run, ALLREDUCE, [a], [a])
     assert again.code in (TIMEOUT, REMOTE) and again.flags & COMM_DEAD
     assert failure(comm.backend.call, comm.api, "async_error", comm.handle).code == again.code
@@ -54,28 +55,38 @@ def test_the_other_survivors_learn_of_a_timeout(ranks):
 def aborted(comm, count, aborter):
     a = np.ones(count, np.float32)
     comm.run(ALLREDUCE, [a], [a])
+
+    def abort():
+        for r in {0, 2} - {aborter if aborter != 0 else None}:
+            comm.await_told(f"in the operation.{r}")
+        time.sleep(0.2)
+        comm.abort()
+
     if comm.rank == aborter:
         # Not in the operation at all, or from another thread while this one sleeps in it.
-        timer = threading.Timer(0.2, comm.abort)
-        timer.start()
+        thread = threading.Thread(target=abort)
+        thread.start()
         if aborter != 0:
-            timer.join()
+            thread.join()
             return ABORTED
     if comm.rank == 1:
-        time.sleep(3.0 if aborter == 0 else 0)
+        if aborter == 0:
+            comm.await_told("aborted")
         return ABORTED
     started = time.monotonic()
+    comm.tell(f"in the operation.{comm.rank}")
     error = failure(comm.run, ALLREDUCE, [a], [a])
-    assert 0.1 < time.monotonic() - started < 1.5
+    assert 0.1 < time.monotonic() - started < 20
+    comm.tell("aborted")
     assert f"by rank {aborter}" in error.text and error.flags & COMM_DEAD
     comm.abort()
     assert failure(comm.run, BARRIER).code == ABORTED
     assert failure(comm.finalize).code == ABORTED
     if comm.rank == aborter:
-        timer.join()  # it may still be inside abort, waking the others
+        thread.join()  # it may still be inside abort, waking the others
     started = time.monotonic()
     comm.destroy()
-    assert time.monotonic() - started < 0.5
+    assert time.monotonic() - started < 10
     return error.code
 
 

@@ -120,8 +120,8 @@ def test_a_rank_may_be_operations_ahead(ranks, size, lanes):
 def barriers_behind_data(comm):
     a = np.zeros(300_000, np.float32)
     for _ in range(100):
-        comm.run(ALLREDUCE, [a], [a], seconds=10)
-        comm.run(BARRIER, seconds=10)
+        comm.run(ALLREDUCE, [a], [a], seconds=30)
+        comm.run(BARRIER, seconds=30)
 
 
 @pytest.mark.parametrize("size", [3, 4])

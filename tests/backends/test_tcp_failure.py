@@ -46,7 +46,7 @@ def bereaved(comm, count, poll):
             comm.run(ALLREDUCE, [a], [a], poll=poll)
 
     error = failure(until_it_fails)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 20
     assert error.code == REMOTE and error.flags & COMM_DEAD, str(error)
     kept = a.copy()
     time.sleep(0.05)
@@ -70,7 +70,7 @@ def late(comm, count):
     a = np.ones(count, np.float32)
     comm.run(ALLREDUCE, [a], [a])
     if comm.rank == 1:
-        time.sleep(1.0)
+        comm.await_told("gave up")
 
         def until_it_fails():
             # All that a small operation needs may have been sent before the other's deadline passed.
@@ -82,7 +82,8 @@ def late(comm, count):
     else:
         started = time.monotonic()
         error = failure(comm.run, ALLREDUCE, [a], [a], seconds=0.3)
-        assert 0.25 < time.monotonic() - started < 5
+        comm.tell("gave up")
+        assert 0.25 < time.monotonic() - started < 20
         assert error.code == TIMEOUT and "waited for rank 1 (" in error.text
     assert error.flags & COMM_DEAD
     return error.text
@@ -101,7 +102,7 @@ def aborted(comm, count, aborter):
     a = np.ones(count, np.float32)
     comm.run(ALLREDUCE, [a], [a])
     if comm.rank == 1:
-        time.sleep(1.5)  # keeps the operation from completing
+        comm.await_told("aborted")  # keeps the operation from completing
     timer = threading.Timer(0.2, comm.abort)
     if comm.rank == aborter:
         timer.start()
@@ -111,6 +112,7 @@ def aborted(comm, count, aborter):
     assert error.code == (ABORTED if comm.rank == aborter else REMOTE) and error.flags & COMM_DEAD, str(error)
     if comm.rank == aborter:
         timer.join()
+        comm.tell("aborted")
         assert "aborted" in error.text
     else:
         assert "rank" in error.text
@@ -119,7 +121,7 @@ def aborted(comm, count, aborter):
     assert failure(comm.finalize).code == error.code
     started = time.monotonic()
     comm.destroy()
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 10
     return error.code
 
 

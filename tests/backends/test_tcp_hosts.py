@@ -66,7 +66,7 @@ def cut_off(comm, network, count, poll):
 
     error = failure(until_it_fails)
     assert error.code == REMOTE and error.flags & COMM_DEAD, str(error)
-    assert 1 < time.monotonic() - started < 20
+    assert 1 < time.monotonic() - started < 40
     return error.text
 
 
@@ -100,7 +100,8 @@ def test_waiting_for_a_lost_host(between_hosts):
 def names_who_is_missing(comm, network):
     if comm.rank == 0:
         network.unplug(1)
-    time.sleep(0.5)
+        comm.tell("unplugged")
+    comm.await_told("unplugged")
     error = failure(Comm, comm.backend, comm.rank, comm.size, number=2, seconds=4)
     return error.text
 

@@ -155,7 +155,7 @@ def test_a_rank_that_is_only_one_of_the_machine_is_not_believed(library, tmp_pat
         s.sendall(mac(b"caller"))
         assert s.recv(1) == b"\1"
         s.sendall(garbage)
-        thread.join(20)
+        thread.join(40)
         error = told_to["error"]
         assert error.code in (REMOTE, INVALID) and told in error.text and "rank 1 (" in error.text, str(error)
         s.close()
@@ -242,7 +242,7 @@ def test_create_says_whom_it_could_not_reach(library, tmp_path):
     (tmp_path / "1.tcp_table").write_bytes(head + card * 2)
     started = time.monotonic()
     error = failure(Comm, backend, 1, 2, seconds=1)
-    assert error.code == TIMEOUT and time.monotonic() - started < 5
+    assert error.code == TIMEOUT and time.monotonic() - started < 20
     assert f"127.0.0.1:{port}: Connection refused" in error.text, error.text
 
 

@@ -1,6 +1,8 @@
 """Starts small programs on several ranks through the real launcher, for the engine's tests.
 
 A program is Python text; it runs with ``hvd`` (the NumPy face), ``np``, ``rank`` and ``size`` at hand, after init().
+Where one rank must not go on before another has come so far, and the engine is not to be asked: ``tell("x")`` and
+``await_told("x")``, or ``meet("x")`` on all ranks. They use the program's folder, once per name and job.
 """
 
 import os
@@ -28,6 +30,23 @@ def expect(kind, call, *parts):
         return str(error)
     raise AssertionError(f"{kind.__name__} was expected, nothing was raised")
 
+def tell(what):
+    open(os.path.join(os.path.dirname(os.path.abspath(__file__)), f"told.{what}"), "w").close()
+
+def is_told(what):
+    return os.path.exists(os.path.join(os.path.dirname(os.path.abspath(__file__)), f"told.{what}"))
+
+def await_told(what, seconds=40):
+    end = time.monotonic() + seconds
+    while not is_told(what):
+        assert time.monotonic() < end, f"nobody has told {what}"
+        time.sleep(0.005)
+
+def meet(what):
+    tell(f"{what}.{rank}")
+    for r in range(size):
+        await_told(f"{what}.{r}")
+
 hvd.init()
 rank, size = hvd.rank(), hvd.size()
 """
@@ -39,6 +58,8 @@ def has_backend(name: str) -> bool:
 
 
 def write_program(folder: Path, text: str) -> Path:
+    for left in Path(folder).glob("told.*"):  # by an earlier job of the same test
+        left.unlink()
     path = Path(folder) / "program.py"
     path.write_text(PRELUDE + textwrap.dedent(text))
     return path

@@ -69,6 +69,10 @@ class ChaosCommunicator(StarCommunicator):
     done = 0
     began = threading.Event()  # a bad day
 
+    def __init__(self, *args):
+        self.stuck = threading.Event()  # until the abort, which may come before the call that hangs
+        super().__init__(*args)
+
     def at_hub(self, mine, combine, call):
         self.done += 1
         if self.rank == int(os.environ.get("CHAOS_RANK", 1)) and self.done > int(
@@ -82,8 +86,7 @@ class ChaosCommunicator(StarCommunicator):
                 raise BackendCallError("DEVICE", "the card fell out")
             if what == "sleep":
                 time.sleep(0.3)
-            if what == "hang":  # until the abort
-                self.stuck = threading.Event()
+            if what == "hang":
                 self.stuck.wait()
                 raise ConnectionError("woken by the abort")
             if what == "forever":
@@ -92,8 +95,7 @@ class ChaosCommunicator(StarCommunicator):
 
     def abort(self):
         super().abort()
-        if hasattr(self, "stuck"):
-            self.stuck.set()
+        self.stuck.set()
 
 
 class ChaosBackend(PythonBackend):

@@ -59,6 +59,8 @@ def test_join_and_process_sets(tmp_path):
                     live = [r for r in ps.ranks if r != 1 and step < 5 + r]
                     assert hvd.allreduce(np.array([1.0]), op=hvd.Sum, process_set=ps) == len(live), (step, ps)
                     assert hvd.allgather(np.array([rank]), process_set=ps).tolist() == live
+        if rank == 3:  # done when all others have joined, also rank 0, which meets this one in none of the sets
+            assert hvd.allreduce(np.array([1.0]), op=hvd.Sum) == 1
         last = hvd.join()
         assert last == 3
         for ps in sets:

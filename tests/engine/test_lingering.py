@@ -3,33 +3,35 @@
 The handle fails at once; the tensor stays, whoever forgets it, so that nobody else's memory is written to.
 """
 
+import pytest
+
 import jobs
 
 PROGRAM = """
-import gc, os, sys, time, weakref
+import gc, os, sys, threading, time, weakref
 import numpy as np
 import hvd_core as hvd
 from hvd_core import _core, runtime
 from hvd_core.backends import PythonBackend, PythonCommunicator
 
-LATE = 1.5
-over = []
+over, begun, let_go = [], threading.Event(), threading.Event()
 
 class Stubborn(PythonCommunicator):
     def __init__(self, key, store, ranks, hosts, rank, size, deadline):
-        self.aborted = False
+        self.aborted = threading.Event()
 
     def allreduce(self, inputs, outputs, op, prescale, postscale, call):
-        until = time.monotonic() + LATE
-        while time.monotonic() < until and not (self.aborted and len(inputs[0]) < 100):
-            time.sleep(0.01)
+        begun.set()
+        (self.aborted if len(inputs[0]) < 100 else let_go).wait(60)
         outputs[0][:] = 77  # also after the abort, where the tensor is a large one
         over.append(1)
+        if len(inputs[0]) < 100:
+            raise ConnectionError("woken by the abort")  # else the operation may count as done before it has failed
 
     broadcast = allgather = allreduce
 
     def abort(self):
-        self.aborted = True
+        self.aborted.set()
 
     def destroy(self):
         pass
@@ -48,8 +50,17 @@ def fails(call):
         return str(error)
     raise AssertionError("it did not fail")
 
+def on_both_ranks(what):
+    folder = os.path.dirname(os.path.abspath(__file__))
+    open(os.path.join(folder, f"{what}.{hvd.rank()}"), "w").close()
+    end = time.monotonic() + 60
+    while not all(os.path.exists(os.path.join(folder, f"{what}.{r}")) for r in (0, 1)):
+        assert time.monotonic() < end, what
+        time.sleep(0.01)
+
 def job(count, way):
-    over.clear()
+    for thing in (over, begun, let_go):
+        thing.clear()
     hvd.init(backend=StubbornBackend)
     engine = runtime.engine()
     x = np.zeros(count, np.float32)
@@ -70,15 +81,16 @@ def job(count, way):
     else:
         handle = engine.allreduce(x, x, "x", 0)
     del x
-    while not (hvd.rank() == 1 or engine.poll(handle)):
-        time.sleep(0.2)  # until the operation is under way
-        if not engine.poll(handle):
-            engine.abort("enough")
+    assert begun.wait(60)
+    on_both_ranks(f"{count} {way}")
+    if hvd.rank() == 0:
+        engine.abort("enough")
     assert "enough" in fails(lambda: engine.wait(handle))
     lingers = not over
     engine.release(handle)
-    hvd.shutdown()
     gc.collect()
+    let_go.set()
+    hvd.shutdown()
     while not over:
         time.sleep(0.05)
     return watch(), lingers
@@ -95,6 +107,7 @@ print("through", flush=True)
 """
 
 
+@pytest.mark.timeout(180)
 def test_tensors_stay_that_a_backend_still_writes_to(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)

@@ -10,14 +10,21 @@ def test_array_dies_after_ctrl_c(tmp_path):
         """
         import threading
         if rank == 0:
-            threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+            begun = threading.Event()
+            def interrupt():
+                begun.wait()
+                time.sleep(0.3)
+                os.kill(os.getpid(), signal.SIGINT)
+            threading.Thread(target=interrupt).start()
             x = np.ones(4_000_000)
-            expect(KeyboardInterrupt, lambda: hvd.allreduce_(x, name="x"))
+            expect(KeyboardInterrupt, lambda: (begun.set(), hvd.allreduce_(x, name="x")))
             del x
-            time.sleep(1.5)  # the peer joins in now; the engine still has the memory
+            tell("the array is gone")  # the peer joins in now; the engine still has the memory
+            await_told("the peer is through")
         else:
-            time.sleep(1)
+            await_told("the array is gone")
             hvd.allreduce_(np.ones(4_000_000), name="x")
+            tell("the peer is through")
         hvd.barrier()
         """,
     )
@@ -134,15 +141,20 @@ def test_submitting_after_join(tmp_path):
         """
         import threading
         if rank == 0:
+            heard, engine = [], runtime.engine()
             def late():
-                time.sleep(0.3)
-                expect(hvd.HorovodInternalError, lambda: hvd.allreduce(np.ones(2), name="x"), "this rank has joined")
+                call = lambda: hvd.allreduce(np.ones(2), name="x")
+                heard.append(expect(hvd.HorovodInternalError, call, "this rank has joined"))
+                tell("refused")
             thread = threading.Thread(target=late)
+            handle = engine.join()  # from here on this rank has joined, while the other thread has yet to begin
             thread.start()
-            hvd.join()
+            engine.wait(handle)
+            engine.release(handle)
             thread.join()
+            assert heard
         else:
-            time.sleep(1)
+            await_told("refused")
             hvd.join()
         assert hvd.allreduce(np.ones(2), name="x", op=hvd.Sum).tolist() == [2, 2]
         """,
@@ -164,7 +176,8 @@ def test_shutdown_while_another_thread_waits(tmp_path):
             threads = [threading.Thread(target=waiter)]
             threads[0].start()
             begun.wait()
-            time.sleep(0.2)
+            hvd.barrier()  # or this rank may end the job before the other's thread has submitted anything
+            time.sleep(0.3)
             hvd.shutdown()
             for t in threads: t.join()
             assert "Horovod has been shut down." in heard[0]

@@ -32,7 +32,7 @@ def test_submissions_that_cross_the_end_of_their_set_end(tmp_path):
             hvd.remove_process_set(ps)
             if rank == 0:
                 thread.join()
-                end = time.monotonic() + 10
+                end = time.monotonic() + 40
                 for handle in handles:
                     while not engine.poll(handle):
                         assert time.monotonic() < end, "a submission neither completes nor fails"
@@ -120,15 +120,25 @@ def test_a_member_that_dies_after_the_end_was_agreed_is_not_waited_for(tmp_path)
         tmp_path,
         """
         import subprocess
+        folder = os.path.dirname(os.path.abspath(__file__))
         if rank == 1:
             runtime.engine().add_process_set([0, 1])
-            time.sleep(0.3)
-            subprocess.Popen(["sh", "-c", f"sleep 3; kill -CONT {os.getpid()}"])
+            time.sleep(1)  # the request goes its way
+            go = os.path.join(folder, "told.the set is there")
+            subprocess.Popen(["sh", "-c", f"while [ ! -e '{go}' ]; do sleep 0.1; done; sleep 2; kill -CONT {os.getpid()}"])
+            with open(os.path.join(folder, "pid"), "w") as file:
+                file.write(str(os.getpid()))
+            tell("pid")
             os.kill(os.getpid(), signal.SIGSTOP)
             os._exit(0)
-        time.sleep(1)
+        await_told("pid")
+        with open(os.path.join(folder, "pid")) as file:
+            stopped = f"/proc/{file.read()}/stat"
+        while open(stopped).read().rpartition(")")[2].split()[0] != "T":
+            time.sleep(0.01)
         if rank == 2:
             hvd.add_process_set([0, 1])
+            tell("the set is there")
             hvd.shutdown()
         else:
             try:

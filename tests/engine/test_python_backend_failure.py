@@ -48,9 +48,10 @@ def short_of_time(comm):
     if comm.rank == 0:
         began = time.monotonic()
         error = failure(comm.run, abi.ALLREDUCE, [data], [data], seconds=0.3)
+        comm.tell("over")
         assert error.code == abi.TIMEOUT and time.monotonic() - began < 20, error
     else:
-        time.sleep(2)
+        comm.await_told("over")
 
 
 def test_deadline_of_a_collective():
@@ -64,11 +65,13 @@ def waits_and_tests(comm):
         assert not comm.start(abi.ALLREDUCE, [data], [data])
         assert not comm.test()
         assert not comm.wait(deadline(0.05)), "the wait's deadline is not the operation's"
+        comm.tell("not yet")
         assert comm.wait(abi.NO_DEADLINE) and comm.test()
         comm.free()
         assert time.monotonic() - began >= 0.29
     else:
-        comm.run(abi.ALLREDUCE, [data], [data])
+        comm.await_told("not yet")
+        comm.run(abi.ALLREDUCE, [data], [data])  # with a pause of 0.3 s
     assert (data == 1).all()
 
 
@@ -99,7 +102,7 @@ def test_abort_makes_a_hanging_method_return(monkeypatch):
 def left_behind(comm):
     data = np.ones(4, np.float32)
     if comm.rank == 0:
-        assert failure(comm.run, abi.ALLREDUCE, [data], [data], seconds=10).code == abi.REMOTE
+        assert failure(comm.run, abi.ALLREDUCE, [data], [data], seconds=40).code == abi.REMOTE
         return
     assert not comm.start(abi.ALLREDUCE, [data], [data])
     assert ChaosBackend.communicator.began.wait(20)
@@ -154,11 +157,11 @@ def test_creation_that_fails(tmp_path):
 
 class Sleepy(PythonBackend):
     name = "sleepy"
-    woke = threading.Event()
+    go_on, woke = threading.Event(), threading.Event()
 
     class communicator(PythonCommunicator):
         def __init__(self, *_):
-            time.sleep(4)
+            Sleepy.go_on.wait(40)
 
         def destroy(self):
             Sleepy.woke.set()
@@ -168,6 +171,7 @@ def test_creation_that_comes_too_late_is_taken_back(tmp_path):
     backend = Backend(register_python_backend(Sleepy).path, tmp_path)
     error = failure(Comm, backend, 0, 1, seconds=0.1)
     assert error.code == abi.TIMEOUT and "create() did not return" in error.text
+    Sleepy.go_on.set()
     assert Sleepy.woke.wait(20), "what came too late was not destroyed"
 
 

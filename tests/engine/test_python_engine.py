@@ -147,12 +147,16 @@ def test_an_exception_reaches_every_rank(tmp_path):
 
 def test_a_hanging_method_and_a_dead_peer(tmp_path):
     text = """
+        # The launcher ends who has not said within a second that it has heard; that may be too short here.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if rank == 1:
             handle = hvd.allreduce_async(np.ones(2), name="stuck")
+            assert ChaosBackend.communicator.began.wait(40)
+            tell("it hangs")
             print("heard", expect(hvd.HorovodInternalError, lambda: hvd.synchronize(handle)), flush=True)
             os._exit(0)
         hvd.allreduce_async(np.ones(2), name="stuck")
-        time.sleep(0.5)
+        await_told("it hangs")
         os.kill(os.getpid(), signal.SIGKILL)
     """
     path = tmp_path / "ranks.py"
@@ -173,7 +177,7 @@ def test_a_hanging_method_and_a_dead_peer(tmp_path):
         "late()",
         "late(); time.sleep(0.1); sys.exit(0)",
         "import threading; threading.Thread(target=lambda: [hvd.barrier() for _ in range(2)], daemon=True).start()",
-        "time.sleep(1); runtime.engine().abort('enough')",
+        "meet('first'); time.sleep(1); runtime.engine().abort('enough')",
     ],
 )
 def test_the_interpreter_ends_well(tmp_path, ending):
