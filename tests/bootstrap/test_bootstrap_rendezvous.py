@@ -104,7 +104,7 @@ def test_only_those_who_wait_for_the_same_ranks_are_told_where_the_store_is(poin
 
 def test_a_list_that_contradicts_is_told_on_either_side(point, open_desk):
     desk = open_desk(part(0, [0, 1]))
-    early = Deadline(5)
+    early = Deadline(60)
     assert ask(point, part(1, [1, 0])) == {"members": (0, 1)}
     assert isinstance(desk.trouble, MembersDisagree)
     assert "rank 0: [0, 1]; rank 1: [1, 0]" in str(desk.trouble)
@@ -137,7 +137,7 @@ def test_another_user_learns_nothing(point, open_desk):
             print(0)
     """
     thief = as_nobody(script, point[1:])
-    out, err = thief.communicate(timeout=20)
+    out, err = thief.communicate(timeout=60)
     assert out.strip() == "0", (out, err)
     assert ask(point)["store"] == STORE
 
@@ -155,7 +155,7 @@ def test_another_user_at_the_meeting_point_gets_nothing(point):
     assert squatter.stdout.readline().strip() == "ready", squatter.stderr.read()
     with pytest.raises(BootstrapError, match=f"a process of user {NOBODY} holds this job"):
         ask(point)
-    assert squatter.communicate(timeout=20)[0].strip() == "0"
+    assert squatter.communicate(timeout=60)[0].strip() == "0"
 
 
 def test_store_address_over_mpi_is_on_the_interface_towards_the_other_hosts():

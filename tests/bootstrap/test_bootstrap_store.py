@@ -41,8 +41,8 @@ def client(server):
 
 
 def answer_of(sock):
-    (count,) = struct.unpack("<I", recv_exact(sock, 4, Deadline(5)))
-    data = recv_exact(sock, count, Deadline(5))
+    (count,) = struct.unpack("<I", recv_exact(sock, 4, Deadline(30)))
+    data = recv_exact(sock, count, Deadline(30))
     return data[0], data[1:]
 
 
@@ -64,14 +64,14 @@ def test_store_operations(client):
 
 def test_store_get_waits_until_the_key_is_there(server, client):
     other = StoreClient(server.address, SECRET)
-    threading.Timer(0.2, other.set, ("late", b"x" * (5 << 20))).start()
     started = time.monotonic()
-    assert client.get("late", 10) == b"x" * (5 << 20)
-    assert 0.15 < time.monotonic() - started < 5
+    threading.Timer(0.2, other.set, ("late", b"x" * (5 << 20))).start()
+    assert client.get("late", 60) == b"x" * (5 << 20)
+    assert 0.15 < time.monotonic() - started < 40
     started = time.monotonic()
     with pytest.raises(BootstrapTimeout):
         client.get("never", 0.3)
-    assert 0.25 < time.monotonic() - started < 3
+    assert 0.25 < time.monotonic() - started < 20
     other.close()
 
 
@@ -116,7 +116,7 @@ def test_store_wire_format_answers_pipelined_requests_in_order(server, client):
 def test_store_cuts_off_who_breaks_the_format(server, client, garbage):
     sock = open_store_connection(server.address, SECRET)
     sock.sendall(garbage)
-    sock.settimeout(5)
+    sock.settimeout(30)
     assert sock.recv(1) == b""
     sock.close()
     client.set("alive", b"1")
@@ -137,7 +137,7 @@ def test_store_client_refuses_a_server_that_does_not_know_the_secret():
             peer, _ = fake.accept()
             with peer:
                 peer.sendall(MAGIC + bytes(32))
-                answer = recv_exact(peer, ANSWER_BYTES, Deadline(5))
+                answer = recv_exact(peer, ANSWER_BYTES, Deadline(30))
                 # Reflecting the client's own proof is the cheapest forgery.
                 peer.sendall(answer[-32:])
 
@@ -160,8 +160,8 @@ def test_store_ignores_garbage_and_silence_at_its_port(server, client):
         bytes(1 << 16),
     ):
         sock = socket.create_connection(address)
-        sock.settimeout(5)
-        assert recv_exact(sock, CHALLENGE_BYTES, Deadline(5)).startswith(MAGIC)
+        sock.settimeout(30)
+        assert recv_exact(sock, CHALLENGE_BYTES, Deadline(30)).startswith(MAGIC)
         try:
             sock.sendall(greeting)
         except OSError:
@@ -187,14 +187,14 @@ def test_store_survives_more_strangers_than_it_keeps(server, client):
 
 
 def test_store_drops_who_stays_silent(monkeypatch):
-    monkeypatch.setattr(store_server, "HANDSHAKE_SECONDS", 0.3)
+    monkeypatch.setattr(store_server, "HANDSHAKE_SECONDS", 1.5)  # the client must make it
     with StoreServer("127.0.0.1", SECRET) as server:
         client = StoreClient(server.address, SECRET)
         with socket.create_connection(split_address(server.address)) as silent:
-            silent.settimeout(5)
-            recv_exact(silent, CHALLENGE_BYTES, Deadline(5))
+            silent.settimeout(30)
+            recv_exact(silent, CHALLENGE_BYTES, Deadline(30))
             started = time.monotonic()
-            assert silent.recv(1) == b"" and time.monotonic() - started < 3
+            assert silent.recv(1) == b"" and time.monotonic() - started < 20
         assert client.add("n", 1) == 1, "who has proved the secret stays"
         client.close()
 
@@ -209,10 +209,14 @@ def test_store_recovers_when_it_runs_out_of_descriptors():
     server.stdin.flush()
     address = server.stdout.readline().strip()
     strangers = [socket.create_connection(split_address(address)) for _ in range(40)]
-    time.sleep(0.5)
-    spent = psutil.Process(server.pid).cpu_times().user
-    time.sleep(0.5)
-    assert psutil.Process(server.pid).cpu_times().user - spent < 0.1, "it spins"
+
+    def spent(seconds):
+        before = psutil.Process(server.pid).cpu_times().user
+        time.sleep(seconds)
+        return psutil.Process(server.pid).cpu_times().user - before
+
+    # Until it has seen to them all, which may take a while.
+    assert any(spent(0.5) < 0.1 for _ in range(10)), "it spins"
     for sock in strangers:
         sock.close()
     client = StoreClient(address, SECRET)
@@ -277,8 +281,13 @@ def test_store_server_sleeps_when_idle_and_leaves_nothing_open():
     with StoreServer("127.0.0.1", SECRET) as server:
         client = StoreClient(server.address, SECRET)
         client.set("a", b"1")
-        spent = time.process_time()
-        time.sleep(1)
-        assert time.process_time() - spent < 0.01
+
+        def spent(seconds):
+            before = time.process_time()
+            time.sleep(seconds)
+            return time.process_time() - before
+
+        # This process has other threads, and a busy machine counts more; a server that spins does it always.
+        assert any(spent(1) < 0.01 for _ in range(5))
         client.close()
     assert set(os.listdir("/proc/self/fd")) <= before

@@ -252,7 +252,7 @@ def test_a_hanging_probe_is_told_and_stops_nobody(tmp_path):
     site = tmp_path / "site"
     announce(site, "hanging", HANGING)
     settings = tmp_path / "plugins.toml"
-    settings.write_text("[probe]\ntimeout_s = 0.2\n")
+    settings.write_text("[probe]\ntimeout_s = 1\n")
     settings.chmod(0o644)
     variables = {"HOROVOD_PLUGINS_TOML": str(settings)}
     done = python("import hvd_core; hvd_core.init(); print('up')", site, cwd=tmp_path, env=variables)

@@ -30,6 +30,9 @@ device.api.device_set(device.ordinal)
 device.stream = device.api.device_stream()
 face = device_face.DeviceFace(device)
 allreduce("first")
+if what == "kill":
+    # The launcher ends who has not said within a second that it has heard; that may be too short on a busy machine.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if what == "kill" and hvd.rank() == 1:
     # Submitted, so that the others' library waits for it, and held up on the device.
     device.api.device_hold.argtypes = [ctypes.c_void_p]

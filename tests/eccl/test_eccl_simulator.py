@@ -5,6 +5,7 @@ import faulthandler
 import os
 import signal
 import subprocess
+import threading
 
 import numpy as np
 import pytest
@@ -158,8 +159,11 @@ def test_nothing_is_ordered_but_by_events(simulator):
         start, stop = v.out("topsEventCreate"), v.out("topsEventCreate")
         assert v.call("topsEventQuery", stop) == 0  # never recorded
         back = np.zeros(8)
+        go = threading.Event()
+        held = KERNEL(lambda _: go.wait(40) and None)
+        v.topsLaunchHostFunc(r.stream, held, None)  # what comes behind it is late
         v.topsEventRecord(start, r.stream)
-        v.topsMemsetAsync(ones + 32, 0, 32, r.stream)  # makes the copy late
+        v.topsMemsetAsync(ones + 32, 0, 32, r.stream)
         v.topsMemcpyAsync(result, ones, 64, ON_DEVICE, r.stream)
         v.topsEventRecord(stop, r.stream)
         assert v.call("topsEventQuery", stop) == NOT_READY
@@ -170,6 +174,7 @@ def test_nothing_is_ordered_but_by_events(simulator):
         v.topsStreamWaitEvent(other, stop, 0)
         v.topsMemcpyAsync(late.ctypes.data, result, 64, TO_HOST, other)
         assert late[0] == 0  # nothing is done at the call
+        go.set()
         v.topsStreamSynchronize(other)
         assert back[0] == 0 and late.tolist() == [1] * 4 + [0] * 4
         elapsed = v.out("topsEventElapsedTime", start, stop, type=c.c_float)
@@ -363,7 +368,9 @@ def test_a_meeting_that_fails_is_said(simulator, mistake):
     UniqueId.hex = lambda self: bytes(self).hex()
     here = os.path.dirname(__file__)
     paths = os.pathsep.join([here, os.path.dirname(here)])
-    code, text = alone(simulator, body, ECCL_SIM_TIMEOUT_S="2", PYTHONPATH=paths)
+    # Whoever does come has first to start an interpreter.
+    seconds = "2" if mistake in ("missing", "used") else "40"
+    code, text = alone(simulator, body, ECCL_SIM_TIMEOUT_S=seconds, PYTHONPATH=paths)
     if mistake == "missing":
         assert code == REMOTE_ERROR and "missing" in text
     elif mistake == "used":

@@ -5,6 +5,7 @@ Functions named check_* are called on every rank in the order of the file by fro
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import random
@@ -35,11 +36,19 @@ REDUCED = (
 )
 
 
+def names_of_threads():
+    found = set()
+    for path in Path("/proc/self/task").glob("*/comm"):
+        with contextlib.suppress(OSError):  # it may have ended meanwhile
+            found.add(path.read_text().strip())
+    return found
+
+
 def check_no_thread_before_the_first_submit():
-    names = {path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")}
+    names = names_of_threads()
     assert "hvd-engine" in names and "hvd-done" not in names, names
     table.run(nt.BARRIER).ok()
-    assert "hvd-done" not in {path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")}
+    assert "hvd-done" not in names_of_threads()
 
 
 def check_who_am_i():

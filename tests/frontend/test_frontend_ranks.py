@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
+pytestmark = pytest.mark.timeout(300)
 MODULES = ("ranks_frontend", "ranks_frontend_errors")
 CHECKS = [
     node.name
@@ -28,7 +29,7 @@ def job(request, tmp_path_factory):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=110,
+        timeout=280,
     )
     return request.param, done.stdout, done.returncode
 

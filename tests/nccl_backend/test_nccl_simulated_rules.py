@@ -199,7 +199,7 @@ def communicators(sim, rank, unique):
 
 def test_communicators_under_way():
     # Long enough to be seen on a busy machine.
-    assert on_ranks(2, communicators, SIM_NCCL_CONNECT_MS="300") == [0, 0]
+    assert on_ranks(2, communicators, SIM_NCCL_CONNECT_MS="1500") == [0, 0]
 
 
 def crowded(sim, _rank, unique):
