@@ -30,6 +30,9 @@ _MOSTLY_WAITING = (
     *("mpirun", "gloo_backend", "packaging", "hosts"),
 )
 
+# Whichever of these tests comes first waits for a compiler, which takes its time beside a busy lane.
+_WITH_A_COMPILER = ("engine", "frontend", "abi", "eccl", "conformance", "nccl_backend")
+
 
 def pytest_configure(config):
     for name in list(os.environ):
@@ -108,6 +111,9 @@ def pytest_xdist_make_scheduler(config, log):
 
 def pytest_collection_modifyitems(config, items):
     items.sort(key=lambda item: _place(_folder(item.nodeid)))
+    for item in items:
+        if _folder(item.nodeid) in _WITH_A_COMPILER and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(400))
     marked = [item for item in items if item.get_closest_marker("netns")]
     reason = _why_no_namespaces() if marked else None
     if reason:

@@ -161,7 +161,7 @@ def test_one_process_is_cheap_and_opens_nothing():
         took.append(time.perf_counter() - started)
     assert (world.rank, world.size, world.launcher, world.links, world.store) == (0, 1, "single", [], None)
     assert min(took) < 0.020
-    assert opened() <= before and threading.active_count() == threads
+    assert opened() <= before and threading.active_count() <= threads
     world.close()
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from hvd_core.conformance import CommonCases
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(400)
 STUB = (
     Path(__file__).parents[2] / "backends/eccl_stub/src/hvd_backend_eccl_stub/lib/libhvd_backend_eccl_stub.so"
 )

@@ -10,14 +10,14 @@ from xml.etree import ElementTree
 
 import pytest
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(400)
 HERE = Path(__file__).parent
 
 
 def run(command, **environment):
     paths = [str(HERE.parents[1]), str(HERE), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **environment}
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=280, env=environment, check=False)
 
 
 def kit(*arguments, **environment):

@@ -10,7 +10,7 @@ from hvd_core.conformance.session import Session
 from hvd_core.conformance.verdicts import EMULATED, FAIL, PASS
 from mutant_table import FAST, SLOW, rows
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(400)
 ALL = rows(FAST) + rows(SLOW)
 # What the spoiled backends lack and a case is about, added without a fault.
 HARMLESS = {"L4.split": "split_is_create", "L2.registered": "register_is_nothing"}

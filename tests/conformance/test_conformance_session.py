@@ -6,7 +6,7 @@ from hvd_core.conformance.resolve import Target, resolve
 from hvd_core.conformance.session import Session
 from hvd_core.conformance.verdicts import FAIL, PASS, SKIPPED
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(400)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(400)
 ROOT = Path(__file__).parents[2]
 
 MODULE = """
@@ -32,7 +32,7 @@ def lint(tmp_path, library, **changes):
     paths = [str(tmp_path), str(ROOT), os.environ.get("PYTHONPATH", "")]
     command = [sys.executable, "-m", "hvd_core.conformance", "far", "--level", "L0"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, env=environment, check=False)
     return {
         line.split()[1]: " ".join(line.split()[:1] + line.split()[4:])
         for line in done.stdout.splitlines()

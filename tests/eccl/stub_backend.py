@@ -61,7 +61,7 @@ def python(text, *args, **environment):
         [sys.executable, "-c", text, *map(str, args)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         env={**os.environ, **environment},
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -75,7 +75,7 @@ def conformance(*args, ranks=2, **environment):
         [*command, "-np", str(ranks), "--quick", *args],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
         env={**os.environ, **environment},
     )
     return done.returncode, done.stdout + done.stderr

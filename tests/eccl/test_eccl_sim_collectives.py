@@ -118,7 +118,7 @@ def test_every_operation(simulator, memory, size):
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 4, 5])
 def test_every_operation_and_type(simulator, size):
-    run(simulator, size, every_operation, list(DTYPES), [0, 1, 17, 1023, 5000, 70001], timeout=110)
+    run(simulator, size, every_operation, list(DTYPES), [0, 1, 17, 1023, 5000, 70001], timeout=300)
 
 
 def test_half_precision_is_rounded_once(simulator):

@@ -57,6 +57,6 @@ def start(
     return jobs.start(ranks, path, env)
 
 
-def run(ranks, folder, text, *args, timeout=90, code=0, **options) -> str:
+def run(ranks, folder, text, *args, timeout=150, code=0, **options) -> str:
     """Run the program to its end; what it printed."""
     return jobs.finish(start(ranks, folder, text, *args, **options), timeout, code)

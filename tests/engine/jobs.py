@@ -78,6 +78,6 @@ def start(ranks: int, program: Path, env=None, arguments=(), **popen) -> subproc
     )
 
 
-def run(ranks: int, folder: Path, text: str, env=None, timeout=60, code=0) -> str:
+def run(ranks: int, folder: Path, text: str, env=None, timeout=100, code=0) -> str:
     """Run a program given as text to its end and return what it printed; asserts on the exit code."""
     return finish(start(ranks, write_program(folder, text), env), timeout, code)

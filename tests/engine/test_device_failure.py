@@ -23,7 +23,7 @@ STEPS = """
 
 
 def heard(folder, before, *parts, **options):
-    output = jobs.finish(device_jobs.start(2, folder, before + STEPS, **options), 60, 3)
+    output = jobs.finish(device_jobs.start(2, folder, before + STEPS, **options), 100, 3)
     lines = [line for line in output.splitlines() if "heard:" in line]
     assert len(lines) == 2, output
     for line in lines:
@@ -111,7 +111,7 @@ def test_a_device_that_stands_still_is_told_and_then_ends_the_job(tmp_path):
         """,
         env={"HOROVOD_STALL_CHECK_TIME_SECONDS": "1", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "4"},
     )
-    output = jobs.finish(job, 60, 3)
+    output = jobs.finish(job, 100, 3)
     # How long it has been, or a little more where the engine looked late.
     assert re.search(
         r"allreduce 'x' of backend 'wave' on wave:0, agreed by .* is not done [1-9]\d* seconds", output

@@ -31,6 +31,6 @@ def test_matrix(job: str) -> None:
     if "shm" not in job and not has_backend("tcp"):
         pytest.skip("the tcp backend is not built")
     program = Path(__file__).with_name("matrix_ranks.py")
-    output = finish(start(ranks, program, env, ["--subset", subset]), timeout=100)
+    output = finish(start(ranks, program, env, ["--subset", subset]), timeout=280)
     assert output.count("matrix done") == ranks, output
     print(output)

@@ -40,7 +40,7 @@ def test_submissions_that_cross_the_end_of_their_set_end(tmp_path):
         hvd.barrier()
         """,
         env=DYNAMIC,
-        timeout=90,
+        timeout=200,
     )
 
 
@@ -92,7 +92,7 @@ def test_init_with_different_sets_fails_everywhere_and_can_be_called_again(tmp_p
         assert [s.process_set_id for s in both] == [1, 2]
         hvd.barrier()
         """,
-        timeout=90,
+        timeout=200,
     )
 
 
@@ -149,5 +149,5 @@ def test_a_member_that_dies_after_the_end_was_agreed_is_not_waited_for(tmp_path)
                 raise AssertionError("a set with a dead member was made")
         """,
         env={**DYNAMIC, "HOROVOD_START_TIMEOUT": "300"},
-        timeout=60,
+        timeout=120,
     )

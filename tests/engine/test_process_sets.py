@@ -149,7 +149,7 @@ def test_overlapping_sets_in_different_orders(tmp_path):
                 assert (hvd.synchronize(handle) == sum(r + step for r in s.ranks)).all(), (step, s, i)
         """,
         env=DYNAMIC,
-        timeout=90,
+        timeout=200,
     )
 
 

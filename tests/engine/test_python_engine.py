@@ -25,7 +25,7 @@ def run_on(backend, ranks, folder, text, **options):
     return run_file(ranks, path, **options)
 
 
-def run_file(ranks, path, env=None, timeout=60, code=0):
+def run_file(ranks, path, env=None, timeout=100, code=0):
     job = start(ranks, path, env)
     try:
         output, _ = job.communicate(timeout=timeout)

@@ -28,7 +28,7 @@ def refused(how, text):
 """
 
 
-def run(ranks, folder, text, timeout=60, code=0, **options):
+def run(ranks, folder, text, timeout=100, code=0, **options):
     program = jobs.write_program(folder, text)
     program.write_text(program.read_text().replace(jobs.PRELUDE, jobs.PRELUDE + TABLE))
     job = jobs.start(ranks, program, **options)

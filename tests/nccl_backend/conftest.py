@@ -46,7 +46,7 @@ def run_python(nccl_site):
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=280,
         )
 
     return run

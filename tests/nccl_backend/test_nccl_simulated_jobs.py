@@ -20,7 +20,7 @@ SHORT = {"counts": [0, 1023], "large": 50001, "dtypes": ["int64", "float32", "bf
 FULL = {"counts": [0, 1, 17, 1023], "large": 1_000_001, "dtypes": []}
 
 
-def run(ranks, program, *arguments, code=0, timeout=110, launcher=None, **environment):
+def run(ranks, program, *arguments, code=0, timeout=180, launcher=None, **environment):
     """What the ranks printed."""
     launcher = launcher or [sys.executable, "-m", "horovod.runner.launch"]
     job = subprocess.Popen(
@@ -76,7 +76,7 @@ def test_a_rank_without_a_tensor_that_sees_one_device():
     run(2, HERE / "nccl_job_ranks.py", "join")
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(400)
 def test_the_engines_matrix():
     said = matrix(2, "1", SHORT)
     for line in (

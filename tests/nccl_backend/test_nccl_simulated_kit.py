@@ -13,7 +13,7 @@ import simulated_cuda
 EMULATED = ["L2.average", "L2.barrier"]
 
 
-def kit(*arguments, ranks=2, timeout=110, code=0, **environment):
+def kit(*arguments, ranks=2, timeout=280, code=0, **environment):
     """What the kit printed; it must not have left out anything, nor found a fault unless `code` is 1."""
     done = subprocess.run(
         [sys.executable, "-m", "hvd_core.conformance", "nccl", "-np", str(ranks), *arguments],
