@@ -1,5 +1,6 @@
 """How the tcp backend's ranks find each other: interfaces, strangers on the port, descriptors, foreign bytes."""
 
+import gc
 import hashlib
 import hmac
 import os
@@ -201,6 +202,7 @@ def test_named_interface_is_the_only_one_bound(library, tmp_path, iface, variabl
 
 
 def recreate(comm):
+    gc.collect()  # what earlier tests have left would be closed in between
     descriptors, keys = len(os.listdir("/proc/self/fd")), set(os.listdir(comm.backend.store))
     for number in range(100, 150):
         again = Comm(comm.backend, comm.rank, comm.size, number=number)
