@@ -10,13 +10,14 @@ import pytest
 
 from abi_ctypes import ALLREDUCE, SUM
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(900)
 
 
 def kit(library, report, *words):
     """The kit's verdict on each case."""
     command = [sys.executable, "-m", "hvd_core.conformance", "gloo", "--library", library, "--json", report]
-    done = subprocess.run([*map(str, command), *words], capture_output=True, text=True, timeout=580)
+    command += ["--patience", "3"]  # the machine has other work
+    done = subprocess.run([*map(str, command), *words], capture_output=True, text=True, timeout=880)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
     return {case["case"]: case["verdict"] for case in json.loads(report.read_text())["cases"]}
 

@@ -98,13 +98,12 @@ def test_a_talkative_login_is_no_problem(cluster):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_what_the_remote_shell_says_later_is_shown(cluster):
-    made = cluster(
-        1,
-        1,
-        shell="sh -c '(sleep 1; echo network is slow >&2; printf still >&2) & exec ip netns exec {host} \"$@\"' sh",
-    )
-    done = made.run("-np", 2, "sleep", 2)
+def test_what_the_remote_shell_says_later_is_shown(cluster, tmp_path):
+    says = "echo network is slow >&2; printf still >&2; touch said"
+    later = f"(cd {tmp_path}; while [ ! -e ready.1 ]; do sleep 0.05; done; {says}) &"
+    made = cluster(1, 1, shell=f"sh -c '{later} exec ip netns exec {{host}} \"$@\"' sh")
+    rank = "touch ready.$HOROVOD_RANK; while [ ! -e said ]; do sleep 0.05; done"
+    done = made.run("-np", 2, "sh", "-c", rank)
     assert done.returncode == 0
     name = made.network[1].name
     assert done.stderr == f"horovodrun: {name}: network is slow\nhorovodrun: {name}: still\n"

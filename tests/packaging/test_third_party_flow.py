@@ -18,7 +18,14 @@ from clean_environment import CleanEnvironment, build_wheel
 
 ROOT = Path(__file__).resolve().parents[2]
 # All levels but L5, whose ratios of speed are for quiet machines.
-_KIT = ["-np", "2", "--quick", *(part for level in range(5) for part in ("--level", f"L{level}"))]
+_KIT = [
+    "-np",
+    "2",
+    "--quick",
+    "--patience",
+    "3",
+    *(part for level in range(5) for part in ("--level", f"L{level}")),
+]
 
 pytestmark = pytest.mark.timeout(900)
 
