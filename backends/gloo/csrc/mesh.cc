@@ -152,6 +152,7 @@ std::shared_ptr<Mesh> Mesh::connect(const CommInit& init, Settings* settings) {
   } catch (...) {
     failure_of(std::current_exception(), "a rank was lost while the communicator was made").raise();
   }
+  mesh->transport_->post_sentinels();
   exchange.forget();
   return mesh;
 }

@@ -1,8 +1,12 @@
-// Gloo's TCP transport with two things added: every wait ends at the operation's deadline, and all of them can be
-// interrupted from another thread.
+// Gloo's TCP transport with three things added: every wait ends at the operation's deadline, all of them can be
+// interrupted from another thread, and none waits for a peer that has closed its connection.
+//
+// The last is for messages of which a part has been written or read: when the connection ends, Gloo tells those that
+// wait for one that has not begun, and forgets those.
 //
 // A wrapper around the transport's own context, by its public interface: Gloo's collectives create their buffers here
-// and wait on them. interrupt() is for any thread; the rest is for the thread that runs the collectives.
+// and wait on them. interrupt() is for any thread, look_after_peers() for one; the rest is for the thread that runs the
+// collectives.
 #pragma once
 
 #include <gloo/transport/context.h>
@@ -13,6 +17,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <vector>
 
 namespace hvd::gloo_backend {
 
@@ -29,6 +34,10 @@ class Transport : public ::gloo::transport::Context {
   }
   // All waits end with an exception, those that have begun and all to come. Never blocks.
   void interrupt();
+  // Posts what look_after_peers() looks at. Once, when all pairs are connected.
+  void post_sentinels();
+  // Lets waits for messages from and to peers that have closed their connections end. Never blocks.
+  void look_after_peers();
 
   std::unique_ptr<::gloo::transport::Pair>& getPair(int rank) override { return real_->getPair(rank); }
   std::unique_ptr<::gloo::transport::Pair>& createPair(int rank) override { return real_->createPair(rank); }
@@ -43,6 +52,10 @@ class Transport : public ::gloo::transport::Context {
   std::atomic<bool> interrupted_{false};
   std::mutex mutex_;
   std::set<Buffer*> buffers_;
+  // By rank: receives a message that no peer sends, and so hears of the end of the connection. None for this rank.
+  std::vector<std::unique_ptr<::gloo::transport::UnboundBuffer>> sentinels_;
+  char nothing_ = 0;        // what they receive
+  std::vector<bool> lost_;  // written under the mutex, by look_after_peers()
 };
 
 }  // namespace hvd::gloo_backend

@@ -10,6 +10,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kForever = std::chrono::hours(100);
+// A job that takes longer has its peers looked after.
+constexpr std::chrono::milliseconds kLong{100};
 
 int64_t now_ns() { return std::chrono::nanoseconds(Clock::now().time_since_epoch()).count(); }
 Clock::time_point at(int64_t deadline_ns) { return Clock::time_point(std::chrono::nanoseconds(deadline_ns)); }
@@ -29,6 +31,12 @@ Worker::Worker(std::shared_ptr<Mesh> mesh, int32_t timeout_s, void* notify_token
       notify_token_(notify_token) {
   const SignalsBlocked blocked;
   thread_ = std::thread([this] { main(); });
+  try {
+    watcher_ = std::thread([this] { watch(); });
+  } catch (...) {
+    stop();
+    throw;
+  }
 }
 
 std::shared_ptr<Worker::Job> Worker::post(const char* what, int64_t deadline_ns, Body body) {
@@ -87,8 +95,30 @@ void Worker::stop() {
     stopping_ = true;
   }
   posted_.notify_one();
+  watch_.notify_one();
   mesh_->interrupt();
   thread_.join();
+  if (watcher_.joinable()) watcher_.join();
+}
+
+// Busy jobs do not have to wake it: it looks whether one has come each time, and sleeps on only when none has.
+void Worker::watch() {
+  thread_enter("gloo watch");
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!stopping_) {
+    watch_sleeps_ = true;
+    watch_.wait(lock, [&] { return stopping_ || begun_ != ended_; });
+    watch_sleeps_ = false;
+    uint64_t seen;
+    do {
+      seen = begun_;
+      if (watch_.wait_for(lock, kLong, [&] { return stopping_; })) return;
+      if (begun_ != seen || ended_ == begun_ || failure_) continue;
+      lock.unlock();
+      mesh_->look_after_peers();
+      lock.lock();
+    } while (begun_ != seen || ended_ != begun_);
+  }
 }
 
 void Worker::run(Job& job) {
@@ -131,9 +161,12 @@ void Worker::main() {
     if (failure_) {
       job->failure = failure_;
     } else {
+      ++begun_;
+      if (watch_sleeps_) watch_.notify_one();
       lock.unlock();
       run(*job);
       lock.lock();
+      ++ended_;
     }
     job->body = nullptr;
     job->done = true;

@@ -1,4 +1,5 @@
-// The thread of a communicator on which Gloo's collectives block, one after the other; asleep when there are none.
+// The thread of a communicator on which Gloo's collectives block, one after the other; asleep when there are none. And
+// one that looks after the peers of those that take long, asleep when there are none.
 //
 // post, test and wait come from the host's threads, one at a time; abort and failure from any. An operation that fails
 // ends the communicator: all that are behind it, and all later ones, fail with what it failed with.
@@ -47,6 +48,7 @@ class Worker {
  private:
   void main();
   void run(Job& job);
+  void watch();
   bool ended(Job& job);
 
   const std::shared_ptr<Mesh> mesh_;
@@ -57,7 +59,10 @@ class Worker {
   std::deque<std::shared_ptr<Job>> queue_;
   Failure failure_;  // of the communicator
   bool stopping_ = false;
-  std::thread thread_;
+  uint64_t begun_ = 0, ended_ = 0;  // jobs
+  bool watch_sleeps_ = false;
+  std::condition_variable watch_;
+  std::thread thread_, watcher_;
 };
 
 }  // namespace hvd::gloo_backend
