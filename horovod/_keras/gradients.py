@@ -113,11 +113,11 @@ class GradientReducer:
         """Let all ranks see that a gradient which stays here is not finite: in one that travels."""
         here = [g for i, g in enumerate(gradients) if g is not None and i not in travelling]
         carriers = [i for i in sorted(travelling) if gradients[i] is not None]
-        if not here:
+        if not here or (not carriers and self.backend.mode() != "eager"):
             return
         factor = self.backend.nan_unless_finite(here)
         if not carriers:
-            if self.backend.mode() != "eager" or float(factor) == 1.0:
+            if float(factor) == 1.0:
                 return
             carriers = [min(travelling)]
             gradients[carriers[0]] = self.backend.missing(variables[carriers[0]], DENSE)

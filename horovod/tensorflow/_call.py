@@ -4,7 +4,7 @@ Used by the modules of this package only. Any thread; inside a function being tr
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
 import tensorflow as tf
@@ -156,11 +156,21 @@ def tensor_of(value: Any, allowed: frozenset, asked: Asked) -> tf.Tensor:
     return tensor
 
 
+def members_of(values: Any, asked: Asked) -> list:
+    """The members of a group. ValueError for what is no list; the other ranks' matching call fails as well."""
+    try:
+        return list(values)
+    except Exception as error:
+        text = f"A grouped operation takes a list of tensors, but found {type(values).__name__}: {error}"
+        poison(asked, text)
+        raise ValueError(text) from error
+
+
 def tensors_of(values: Any, allowed: frozenset, asked: Asked) -> list[tf.Tensor]:
     """The members of a group as tensors. At least one; ValueError otherwise."""
-    if isinstance(values, tf.Tensor) or not isinstance(values, Iterable):
+    if isinstance(values, tf.Tensor):
         refuse(asked, f"A grouped operation takes a list of tensors, but found {type(values).__name__}.")
-    values = list(values)
+    values = members_of(values, asked)
     if not values:
         refuse(asked, "A grouped operation needs at least one tensor.")
     return [tensor_of(value, allowed, asked) for value in values]

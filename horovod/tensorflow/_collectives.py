@@ -9,7 +9,16 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.tensorflow._call import ALLGATHER, ALLREDUCE, REDUCESCATTER, Asked, plain, poison, refuse
+from horovod.tensorflow._call import (
+    ALLGATHER,
+    ALLREDUCE,
+    REDUCESCATTER,
+    Asked,
+    members_of,
+    plain,
+    poison,
+    refuse,
+)
 from horovod.tensorflow.compression import Compression, Compressor
 from horovod.tensorflow.mpi_ops import (
     Adasum,
@@ -99,16 +108,6 @@ def _compressed(tensor, compression, asked) -> tuple[tf.Tensor, Any]:
         raise
 
 
-def _members(tensors, asked) -> list:
-    """`tensors` as a list. Where it is none, the others' matching call fails too."""
-    try:
-        return list(tensors)
-    except Exception as error:
-        problem = f"A grouped operation takes a list of tensors, but found {type(tensors).__name__}: {error}"
-        poison(asked, problem)
-        raise ValueError(problem) from error
-
-
 def _resolved(op: int | None, average: Any, asked: Asked) -> int:
     if op is not None and average is not None:
         poison(asked, "the arguments op and average were both given")
@@ -181,7 +180,7 @@ def grouped_allreduce(
     """
     asked = Asked(ALLREDUCE, name, process_set, ignore_name_scope)
     op = _resolved(op, average, asked)
-    results = _members(tensors, asked)
+    results = members_of(tensors, asked)
     dense = [i for i, tensor in enumerate(results) if not isinstance(tensor, tf.IndexedSlices)]
     with on_device(device_dense):
         packed = [_compressed(results[i], compression, asked) for i in dense]
@@ -272,7 +271,7 @@ def grouped_reducescatter(
         What reducescatter() raises.
     """
     asked = Asked(REDUCESCATTER, None, process_set)
-    tensors = _members(tensors, asked)
+    tensors = members_of(tensors, asked)
     if not tensors:
         return []
     return _scatter(
