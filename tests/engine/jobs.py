@@ -16,7 +16,7 @@ from launchers import finish
 import hvd_core
 
 PRELUDE = """
-import os, signal, sys, time
+import os, signal, sys, threading, time
 import numpy as np
 import hvd_core as hvd
 from hvd_core import runtime
@@ -29,6 +29,16 @@ def expect(kind, call, *parts):
             assert part in str(error), (part, str(error))
         return str(error)
     raise AssertionError(f"{kind.__name__} was expected, nothing was raised")
+
+def expect_ctrl_c(call, seconds):
+    '''Ctrl-C comes so long after the call has begun.'''
+    begun = threading.Event()
+    def interrupt():
+        begun.wait()
+        time.sleep(seconds)
+        os.kill(os.getpid(), signal.SIGINT)
+    threading.Thread(target=interrupt).start()
+    expect(KeyboardInterrupt, lambda: (begun.set(), call()))
 
 def tell(what):
     open(os.path.join(os.path.dirname(os.path.abspath(__file__)), f"told.{what}"), "w").close()
