@@ -1,0 +1,89 @@
+"""What each public module exports, compared with the lists beside this file: programs import these names.
+
+A list changes only on purpose. This command writes the lists anew: python tests/exports/test_exports.py
+"""
+
+import difflib
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from list_exports import text_of
+
+HERE = Path(__file__).parent
+
+# Modules by the list that has them, and what must be installed.
+WITHOUT_FRAMEWORK = [
+    *("hvd_core", "hvd_core.errors", "hvd_core.process_sets", "hvd_core.runtime", "hvd_core.numpy_face"),
+    *("hvd_core.backends", "hvd_core.conformance"),
+    *("horovod", "horovod.runner", "horovod.common.basics", "horovod.common.exceptions"),
+    *("horovod.common.process_sets", "horovod.common.util"),
+]
+TORCH = [
+    "horovod.torch",
+    *(
+        f"horovod.torch.{name}"
+        for name in ("mpi_ops", "compression", "functions", "optimizer", "sync_batch_norm")
+    ),
+]
+TENSORFLOW = [
+    "horovod.tensorflow",
+    *(
+        f"horovod.tensorflow.{name}"
+        for name in ("mpi_ops", "compression", "functions", "util", "sync_batch_norm")
+    ),
+    *("horovod.tensorflow.gradient_aggregation", "horovod.tensorflow.gradient_aggregation_eager"),
+]
+KERAS = [
+    *("horovod.tensorflow.keras", "horovod.tensorflow.keras.callbacks", "horovod.tensorflow.keras.elastic"),
+    *("horovod.keras", "horovod.keras.callbacks", "horovod.keras.elastic"),
+    *("horovod._keras", "horovod._keras.compression"),
+]
+
+
+def listed_by_a_process(modules: list[str]) -> str:
+    """The text of these modules. A process of its own, since frameworks are not loaded into the tests' process."""
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"}
+    program = subprocess.run(
+        [sys.executable, str(HERE / "list_exports.py"), *modules],
+        capture_output=True,
+        text=True,
+        env=os.environ | quiet,
+        timeout=200,
+    )
+    assert program.returncode == 0, program.stderr
+    return program.stdout
+
+
+def compare(file: str, now: str) -> None:
+    before = (HERE / file).read_text(encoding="utf-8")
+    changes = difflib.unified_diff(before.splitlines(), now.splitlines(), file, "now", lineterm="", n=1)
+    assert now == before, "exports have changed:\n" + "\n".join(changes)
+
+
+def test_modules_without_a_framework():
+    compare("without_framework.txt", text_of(WITHOUT_FRAMEWORK))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
+def test_torch():
+    compare("torch.txt", listed_by_a_process(TORCH))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed")
+def test_tensorflow_and_keras():
+    text = listed_by_a_process(TENSORFLOW + KERAS)
+    start = text.index(f"[{KERAS[0]}]")
+    compare("tensorflow.txt", text[:start].rstrip("\n") + "\n")
+    compare("keras.txt", text[start:])
+
+
+if __name__ == "__main__":
+    (HERE / "without_framework.txt").write_text(text_of(WITHOUT_FRAMEWORK), encoding="utf-8")
+    (HERE / "torch.txt").write_text(listed_by_a_process(TORCH), encoding="utf-8")
+    (HERE / "tensorflow.txt").write_text(listed_by_a_process(TENSORFLOW), encoding="utf-8")
+    (HERE / "keras.txt").write_text(listed_by_a_process(KERAS), encoding="utf-8")
