@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from namespaces import hosts  # noqa: F401 (a fixture)
 
+from harness import pool
+
 # Variables by which a rank learns who it is. Left over from an outer launcher they would turn every test
 # process into a rank of that job.
 _IDENTITY_PREFIXES = ("HOROVOD_", "OMPI_", "PMIX_", "PMI_", "MPI_LOCAL", "SLURM_", "TORCHELASTIC_")
@@ -50,6 +52,11 @@ def pytest_configure(config):
         if signal.getsignal(number) is signal.SIG_IGN:
             usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
             signal.signal(number, usual)
+    pool.remember_environment()
+
+
+def pytest_unconfigure(config):
+    pool.close_all()
 
 
 def pytest_report_header(config):

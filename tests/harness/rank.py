@@ -1,0 +1,65 @@
+"""For checks that run on ranks: errors that are expected, and waiting for each other outside of the engine.
+
+tell("x") and await_told("x"), or meet("x") on all ranks, are for a rank that must not go on before another has come so
+far, when the engine is not to be asked. Their marks are files in the folder of the call.
+"""
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+# Set by rank_main.py for each call.
+folder = Path()
+
+
+def expect(kind, call, *parts):
+    """The text of the error of class `kind` that call() raises; each of `parts` must be in it."""
+    try:
+        call()
+    except kind as error:
+        text = str(error)
+        for part in parts:
+            assert part in text, f"{part!r} is not in {text!r}"
+        return text
+    raise AssertionError(f"{kind.__name__} was expected, nothing was raised")
+
+
+def expect_ctrl_c(call, seconds):
+    """Sends Ctrl-C to this process so many seconds after call() has begun, and expects that call() ends by it."""
+    begun = threading.Event()
+
+    def interrupt():
+        begun.wait()
+        time.sleep(seconds)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    expect(KeyboardInterrupt, lambda: (begun.set(), call()))
+    thread.join()
+
+
+def tell(mark):
+    (folder / f"told.{mark}").touch()
+
+
+def is_told(mark):
+    return (folder / f"told.{mark}").exists()
+
+
+def await_told(mark, seconds=40):
+    end = time.monotonic() + seconds
+    while not is_told(mark):
+        assert time.monotonic() < end, f"no rank has told {mark!r} within {seconds} s"
+        time.sleep(0.005)
+
+
+def meet(mark):
+    """Waits until all ranks have called meet(mark)."""
+    import hvd_core
+
+    tell(f"{mark}.{hvd_core.rank()}")
+    for rank in range(hvd_core.size()):
+        await_told(f"{mark}.{rank}")

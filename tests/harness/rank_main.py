@@ -1,0 +1,153 @@
+"""What each rank of a living job runs: takes calls from the test process until the connection ends. See job.py.
+
+    python rank_main.py SOCKET
+
+A call names a function by its file. What it prints, by Python or by the engine, goes to a file of the call. A call that
+raises ends the process, as the other ranks may wait for this one.
+"""
+
+import contextlib
+import ctypes
+import faulthandler
+import importlib
+import os
+import signal
+import socket
+import sys
+import traceback
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+_TESTS = Path(__file__).resolve().parents[1]
+# Each launcher has another name for it.
+_RANK_VARIABLES = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+
+
+def _function(path, name):
+    path = Path(path)
+    # As pytest does it: a test's folder comes first, so that the modules beside it are found.
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    module = importlib.import_module(path.stem)
+    function = getattr(module, name)
+    return getattr(function, "on_ranks_body", function)
+
+
+@contextlib.contextmanager
+def _output_to(path):
+    """Standard output and error of this process go to a file."""
+    own = [os.dup(1), os.dup(2)]
+    target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(target, 1)
+    os.dup2(target, 2)
+    os.close(target)
+    try:
+        yield
+    finally:
+        _flush()
+        for number, saved in enumerate(own, 1):
+            os.dup2(saved, number)
+            os.close(saved)
+
+
+def _flush():
+    sys.stdout.flush()
+    sys.stderr.flush()
+    ctypes.CDLL(None).fflush(None)
+
+
+@contextlib.contextmanager
+def _state_restored():
+    """Variables, working folder and the handlers of signals are afterwards what they were."""
+    variables, folder = dict(os.environ), os.getcwd()
+    handlers = {
+        number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    }
+    try:
+        yield
+    finally:
+        os.chdir(folder)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        os.environ.clear()
+        os.environ.update(variables)
+
+
+def _set_variables(env):
+    for name, value in env.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
+def _execute(function, arguments, options):
+    """(kind, value) of one call, as job.py wants it."""
+    import harness.rank
+
+    harness.rank.folder = Path(options["folder"])
+    os.chdir(options["folder"])
+    _set_variables(options["env"])
+    try:
+        body = _function(*function)
+        if options["init"] is not None:
+            importlib.import_module(options["init"]).init(**options["init_options"])
+        value = body(*arguments)
+        _shut_down()
+        return "returned", value
+    except BaseException as error:
+        if type(error).__name__ == "Skipped":  # pytest.skip(); only checks that call it import pytest
+            _shut_down()
+            return "skipped", str(error)
+        return "raised", _described(error)
+
+
+def _shut_down():
+    engine = sys.modules.get("hvd_core")
+    if engine is not None and engine.is_initialized():
+        engine.shutdown()
+
+
+def _described(error):
+    """The traceback with the variables of the innermost function."""
+    lines = traceback.format_exception(type(error), error, error.__traceback__)
+    frame = list(traceback.walk_tb(error.__traceback__))[-1][0]
+    shown = [f"    {name} = {_short(value)}" for name, value in frame.f_locals.items() if name[:2] != "__"]
+    return "".join(lines) + "\n".join(["variables there:", *shown[:30]])
+
+
+def _short(value):
+    try:
+        text = repr(value)
+    except Exception as error:
+        text = f"repr() raises {type(error).__name__}"
+    return text if len(text) < 500 else text[:500] + "..."
+
+
+def main():
+    own = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    own.connect(sys.argv[1])
+    connection = Connection(own.detach())
+    rank = int(next((os.environ[name] for name in _RANK_VARIABLES if name in os.environ), "0"))
+    sys.path[0] = str(_TESTS)
+    stacks = open(Path(sys.argv[1]).parent / f"stacks.{rank}", "w")  # noqa: SIM115 (until the end)
+    faulthandler.register(signal.SIGUSR2, file=stacks, all_threads=True)
+    connection.send((rank, os.getpid()))
+    while True:
+        try:
+            function, arguments, options = connection.recv()
+        except (EOFError, OSError):
+            return
+        with _state_restored(), _output_to(os.path.join(options["folder"], f"output.{rank}")):
+            kind, value = _execute(function, arguments, options)
+        try:
+            connection.send((kind, value))
+        except (TypeError, AttributeError, ValueError) as error:
+            kind, value = "raised", f"the result cannot be sent to the test: {error}"
+            connection.send((kind, value))
+        if kind == "raised":
+            os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

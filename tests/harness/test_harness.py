@@ -1,0 +1,115 @@
+"""The harness itself: one job for many checks, and what a failed check says."""
+
+import os
+import signal
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import hvd_core as hvd
+from harness import RanksFailed, on_ranks, run_on_ranks
+from harness.rank import expect, meet
+
+
+@on_ranks(1, 2, 3)
+def test_a_check_runs_on_every_rank():
+    assert hvd.allgather(np.array([hvd.rank()])).tolist() == list(range(hvd.size()))
+
+
+@on_ranks(2, env={"HOROVOD_FUSION_THRESHOLD": "4096"})
+@pytest.mark.parametrize("n", [1, 5])
+def test_pytest_parameters_and_variables_reach_the_ranks(n):
+    assert n in (1, 5) and os.environ["HOROVOD_FUSION_THRESHOLD"] == "4096"
+
+
+def _pid(*values):
+    meet("together")
+    print("rank", hvd.rank(), "has", *values)
+    print("and an error", file=sys.stderr)
+    os.environ["LEFT"] = "behind"
+    return os.getpid(), hvd.rank()
+
+
+def test_the_same_processes_run_the_next_check():
+    first = run_on_ranks(2, _pid, "a", 1)
+    assert [rank for _, rank in first.results] == [0, 1]
+    assert first.outputs == [f"rank {rank} has a 1\nand an error\n" for rank in range(2)]
+    assert first.output == "".join(first.outputs)
+    assert run_on_ranks(2, _pid).results == first.results
+
+
+@on_ranks(2)
+def test_variables_do_not_outlive_a_check():
+    assert "LEFT" not in os.environ
+
+
+def _not_initialized():
+    return expect(ValueError, hvd.rank, "Horovod has not been initialized")
+
+
+def test_without_init():
+    assert len(run_on_ranks(2, _not_initialized, init=None).results) == 2
+
+
+def _one_fails(message):
+    if hvd.rank() == 1:
+        value = 41
+        raise KeyError(message, value)
+    hvd.barrier()
+
+
+def test_a_failure_names_the_rank_the_error_and_the_variables():
+    before = run_on_ranks(2, _pid).results
+    with pytest.raises(RanksFailed) as failure:
+        run_on_ranks(2, _one_fails, "a mistake")
+    text = str(failure.value)
+    assert text.startswith("_one_fails on 2 ranks\n--- rank 0 raised: ")
+    assert "--- rank 1 raised: Traceback" in text and "KeyError: ('a mistake', 41)" in text
+    assert "    value = 41" in text and "died" in text
+    after = run_on_ranks(2, _pid).results
+    assert not {pid for pid, _ in before} & {pid for pid, _ in after}, "a job that failed is not used again"
+
+
+def _one_dies():
+    if hvd.rank() == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    hvd.barrier()
+
+
+def test_a_rank_that_dies_is_named():
+    with pytest.raises(RanksFailed, match="rank 0 died"):
+        run_on_ranks(2, _one_dies)
+
+
+def _one_sleeps_in_a_function():
+    if hvd.rank() == 1:
+        time.sleep(1000)
+
+
+def test_ranks_without_an_answer_in_time_show_their_stacks():
+    run_on_ranks(2, _pid)  # the first call of a job takes longer
+    with pytest.raises(RanksFailed) as failure:
+        run_on_ranks(2, _one_sleeps_in_a_function, timeout=4)
+    text = str(failure.value)
+    assert "rank 1 gave no answer within 4 s" in text and "in _one_sleeps_in_a_function" in text
+
+
+def _skips():
+    pytest.skip("there is no such device")
+
+
+def test_ranks_can_skip():
+    with pytest.raises(pytest.skip.Exception, match="there is no such device"):
+        run_on_ranks(2, _skips)
+
+
+def test_a_function_the_ranks_cannot_find_is_refused():
+    with pytest.raises(ValueError, match="not a function of a module"):
+        run_on_ranks(2, lambda: None)
+
+
+def test_a_launcher_that_ends_at_once_is_shown():
+    with pytest.raises(RanksFailed, match=r"0 of 1 ranks started.*exit code 3"):
+        run_on_ranks(1, _pid, command=["sh", "-c", "echo no such launcher; exit 3"])
