@@ -31,8 +31,8 @@ RULES = (
         "a statement begins with a noun: 'A rank that ...'",
     ),
     (
-        rf"\b(?:for|of|from|with|by|to|than|as|is|are|on|after|before|behind|and) what (?:{_VERB}|they|it|one|the|a|we|no)\b"
-        r"(?![^.;:]*\?)",
+        r"\b(?:for|of|from|with|by|to|than|as|is|are|on|after|before|behind|and) "
+        rf"what (?:{_VERB}|they|it|one|the|a|we|no)\b(?![^.;:]*\?)",
         "'what' is no noun: name the value, tensor, message, ...",
     ),
     (rf"(?:^|[.:;(] )What {_VERB}\b(?![^.;:]*\?)", "a statement begins with a noun, not with 'What'"),
