@@ -4,7 +4,7 @@
     python benchmarks/allreduce.py                     # everything that can run here, 4 B to 256 MiB
     python benchmarks/allreduce.py --quick             # a few sizes, two rounds
     python benchmarks/allreduce.py --only torch,gloo,loop --sizes 4,1M,16M --rounds 9 --json result.json
-    python benchmarks/allreduce.py -np 4 --only tcp,levels,gloo        # what is for several hosts, over loopback
+    python benchmarks/allreduce.py -np 4 --only tcp,levels,gloo        # the alternatives for several hosts, over loopback
 
 Alternatives (--only, --skip):
     torch      hvd.allreduce_(tensor, op=hvd.Sum) of horovod.torch, ranks started by horovodrun
@@ -47,13 +47,13 @@ from harness.alternatives import DEFAULT, NAMES, spec_of
 from harness.fleet import Fleet
 
 FULL = ["4", "16", "64", "256", "1K", "4K", "16K", "64K", "256K", "1M", "4M", "16M", "64M", "256M"]
-# Whose times the others are divided by.
+# The alternatives by whose times the other times are divided.
 MINE = ("torch", "numpy", "tcp", "over-gloo", "levels", "table", "loop")
 QUICK = ["4", "4K", "64K", "1M", "16M"]
 
 
 def memory_figures(fleet: Fleet) -> dict:
-    """GB/s: STREAM beyond the caches, all ranks together; and what a core gets from another."""
+    """GB/s: STREAM beyond the caches, all ranks together; and the rate from one core to another."""
     team, found = fleet.teams["memory"], {}
     nbytes = 256 << 20
     for kind, name, traffic in ((0, "copy", 2), (1, "triad", 3)):
@@ -68,7 +68,7 @@ def memory_figures(fleet: Fleet) -> dict:
 
 
 def run(options: argparse.Namespace, sizes: list[int], names: list[str]) -> dict:
-    """The whole measurement; returns what --json writes."""
+    """The whole measurement; returns the data for --json."""
     with Fleet(options.np, options.patience) as fleet:
         for name in names:
             fleet.start(name, lambda name=name: spec_of(name, options.np))
@@ -163,7 +163,7 @@ GOALS = [  # size, other, mine, least time ratio, words
 
 
 def goals(result: dict) -> list[dict]:
-    """The project's goals this run can judge, each with what was found."""
+    """The project's goals this run can judge, each with the measured ratio."""
     found = []
     for nbytes, other, mine, least, words in GOALS:
         value = result["sizes"].get(nbytes, {}).get("time_ratios", {}).get(f"{other}/{mine}")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What hvd-core costs on GPUs: beside raw NCCL, beside device-to-device copies, and in training steps.
+"""The cost of hvd-core on GPUs: beside raw NCCL, beside device-to-device copies, and in training steps.
 
     python benchmarks/gpu.py [-np 1] [--rounds 7] [--parts overhead,packing,step] [--json result.json]
 
@@ -36,7 +36,7 @@ WORKERS = {"overhead": "gpu_overhead.py", "packing": "gpu_packing.py", "step": "
 
 
 def run_part(part: str, options: argparse.Namespace) -> dict:
-    """What rank 0 of the part's job has measured, or {"failed": why}."""
+    """The figures that rank 0 of the part's job has measured, or {"failed": why}."""
     ranks = 1 if part == "packing" else options.np
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "part.json"
@@ -121,7 +121,9 @@ def main() -> None:
     parser.add_argument(
         "--device", default="cuda", choices=["cuda", "gcu"], help="type of device (default cuda)"
     )
-    parser.add_argument("--backend", help="who carries the device's data (default nccl; eccl_stub on gcu)")
+    parser.add_argument(
+        "--backend", help="the backend of the device's tensors (default nccl; eccl_stub on gcu)"
+    )
     parser.add_argument("--quick", action="store_true", help="few repetitions and small tensors")
     parser.add_argument("--timeout", type=float, default=280, metavar="S", help="seconds for each part (280)")
     parser.add_argument("--json", metavar="FILE", help="write everything measured to FILE")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What an idle engine costs: CPU time of each rank in the seconds after its last allreduce.
+"""The cost of an idle engine: CPU time of each rank in the seconds after its last allreduce.
 
     python benchmarks/idle.py [--seconds 10] [--only torch] [--limit-ms 10]
 
@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument(
         "--limit-ms", type=float, default=10, help="most CPU time of a rank of ours (default 10)"
     )
-    parser.add_argument("--json", metavar="FILE", help="write what was found to FILE")
+    parser.add_argument("--json", metavar="FILE", help="write the figures to FILE")
     options = parser.parse_args()
     with Fleet(options.np) as fleet:
         for name in options.only.split(","):

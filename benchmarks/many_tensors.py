@@ -39,7 +39,7 @@ def spec_of(name: str, size: int) -> Spec:
 
 
 def run(options: argparse.Namespace, names: list[str]) -> dict:
-    """All rounds; returns what --json writes."""
+    """All rounds; returns the data for --json."""
     with Fleet(options.np, options.patience) as fleet:
         for name in names:
             fleet.start(name, lambda name=name: spec_of(name, options.np))

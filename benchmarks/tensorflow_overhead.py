@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What we add to TensorFlow: an operation, a group of them, a training step.
+"""The cost of hvd-core in TensorFlow: one operation, a group of operations, a training step.
 
     python benchmarks/tensorflow_overhead.py [--runs 7] [--parts ops,groups,steps,fit] [--models cnn] [--json result.json]
 
 Two ranks, one thread of computation each, not pinned. All ways are in the same processes and take turns; ratios are
 formed within a turn. "ops": one allreduce, eagerly and in a tf.function (of a chain of 20), beside the same allreduce of
-our NumPy face through tf.numpy_function and tf.py_function. "groups": many tensors in one function, one by one, as a
+our NumPy API through tf.numpy_function and tf.py_function. "groups": many tensors in one function, one by one, as a
 group, and concatenated. "steps": SGD with DistributedGradientTape in a tf.function, without and with XLA, beside the
 same step without communication ("alone") and with tf.numpy_function. "fit": Keras. Models as in torch_overhead.py.
 """

@@ -7,7 +7,7 @@ nothing to overlap with. Three forms of the same model are measured in turns: no
 compiled block by block, so that there is a graph per block. For each, medians of: the backward, the wait for
 reductions after it, both together, and the overlap that is left, which is the part of the backward that comes after
 its first gradient. With as many ranks as cores communication takes the cores from computation, so that more overlap
-need not make a step shorter; the last column is what a network or a device would have to work with.
+need not make a step shorter. The last column shows how much time a network or a device would have.
 """
 
 import argparse
@@ -33,7 +33,7 @@ class Block(torch.nn.Module):
 
 
 def form(kind: str, width: int, depth: int, backend: str) -> tuple[torch.nn.Module, torch.nn.Module]:
-    """The model, and what is called instead of it."""
+    """The model, and the module to call in its place."""
     torch.manual_seed(0)
     model = torch.nn.Sequential(*[Block(width) for _ in range(depth)])
     if kind == "whole":
@@ -45,7 +45,7 @@ def form(kind: str, width: int, depth: int, backend: str) -> tuple[torch.nn.Modu
 
 
 class Form:
-    """One form of the model and its optimizer, and what its steps have taken."""
+    """One form of the model with its optimizer, and the times of its steps."""
 
     def __init__(self, kind: str, options: argparse.Namespace):
         self.kind = kind
@@ -59,7 +59,7 @@ class Form:
         self.seconds: dict[str, list[float]] = {"backward": [], "reduction": [], "spread": [], "step": []}
 
     def step(self) -> None:
-        """One step; keeps how long the backward took, and what was left to wait for after it."""
+        """One step; keeps the time of the backward and of the wait after it."""
         self.reducing.zero_grad()
         loss = self.forward(self.batch).square().mean()
         self.arrivals.clear()
@@ -74,7 +74,7 @@ class Form:
         seconds["backward"].append(middle - begin)
         seconds["reduction"].append(end - middle)
         seconds["step"].append(end - begin)
-        # The part of the backward that comes after the first gradient: what there is to overlap with.
+        # The part of the backward that comes after the first gradient: the time that communication can overlap with.
         seconds["spread"].append((middle - self.arrivals[0]) / (middle - begin))
 
     def median(self, what: str) -> float:

@@ -94,7 +94,7 @@ def make_model():
 
 
 def make_callbacks(rate):
-    """What Horovod adds to training; `rate` is that of all processes together."""
+    """The callbacks that Horovod adds to training; `rate` is the learning rate of all processes together."""
     warm, last = arguments.warmup_epochs, arguments.epochs
 
     def factor(epoch):
@@ -103,7 +103,7 @@ def make_callbacks(rate):
         return 0.2 ** ((progress >= 0.6) + (progress >= 0.8))
 
     callbacks = [
-        # The same weights everywhere, whatever each process has begun with.
+        # All processes begin with the weights of rank 0.
         hvd.callbacks.BroadcastGlobalVariablesCallback(0),
         # Metrics of an epoch are those of all processes. Before callbacks that look at them.
         hvd.callbacks.MetricAverageCallback(),

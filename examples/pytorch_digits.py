@@ -100,7 +100,7 @@ def choose_device(kind):
 
 
 def backend_of(device):
-    """Who carries the gradients of this device, as hvd-core says; the original Horovod has no such report."""
+    """The backend that reduces this device's gradients; the original Horovod has no report of it."""
     report = hvd.backend_report() if hasattr(hvd, "backend_report") else ()
     return "".join(row.backend for row in report if (row.operation, row.device) == ("allreduce", device.type))
 
@@ -212,7 +212,7 @@ def main():
         model.parameters(), lr=arguments.lr * hvd.size(), momentum=arguments.momentum, weight_decay=5e-4
     )
 
-    # Rank 0 alone reads and writes files; the others get what it read.
+    # Rank 0 alone reads and writes files; the others receive the data from it.
     checkpoint = arguments.output / "checkpoint.pt"
     start_epoch, history = 0, []
     if hvd.rank() == 0:

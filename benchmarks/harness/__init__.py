@@ -1,1 +1,1 @@
-"""What the benchmarks share: compiling helpers, starting ranks, taking turns, timing, tables."""
+"""Shared by the benchmarks: compiling helpers, starting ranks, taking turns, timing, tables."""

@@ -27,21 +27,21 @@ def horovodrun(size: int) -> list[str]:
     return [sys.executable, "-m", "horovod.runner.launch", "-np", str(size)]
 
 
-def torch_face(size: int) -> Spec:
+def ours_torch(size: int) -> Spec:
     need("torch", "pip install torch")
     need("horovod.torch", "install this project into the environment (make train does)")
     return Spec("torch", "hvd.allreduce_, horovod.torch", ["ours.py", "torch"], horovodrun(size))
 
 
-def numpy_face(size: int) -> Spec:
+def ours_numpy(size: int) -> Spec:
     need("hvd_core._core", "install this project into the environment (make train does)")
     return Spec("numpy", "hvd_core.allreduce_, NumPy", ["ours.py", "numpy"], horovodrun(size))
 
 
-def tcp_face(size: int) -> Spec:
+def tcp_numpy(size: int) -> Spec:
     need("hvd_core._core", "install this project into the environment (make train does)")
     env = {"HOROVOD_BACKEND": "tcp"}
-    return Spec("tcp", "NumPy face over the tcp backend", ["ours.py", "numpy"], horovodrun(size), env=env)
+    return Spec("tcp", "NumPy API over the tcp backend", ["ours.py", "numpy"], horovodrun(size), env=env)
 
 
 def ours_over_gloo(size: int) -> Spec:
@@ -49,15 +49,15 @@ def ours_over_gloo(size: int) -> Spec:
     need("hvd_backend_gloo", "install backends/gloo into the environment (make test does)")
     env = {"HOROVOD_BACKEND": "gloo"}
     return Spec(
-        "over-gloo", "NumPy face over the gloo backend", ["ours.py", "numpy"], horovodrun(size), env=env
+        "over-gloo", "NumPy API over the gloo backend", ["ours.py", "numpy"], horovodrun(size), env=env
     )
 
 
-def levels_face(size: int) -> Spec:
+def levels_numpy(size: int) -> Spec:
     """As between two hosts, all on this machine: the lower half of the ranks is one of them."""
     need("hvd_core._core", "install this project into the environment (make train does)")
     env = {"HOROVOD_SIMULATED_HOSTS": ",".join(str(2 * rank // size) for rank in range(size))}
-    return Spec("levels", "NumPy face, shm x tcp", ["ours.py", "numpy"], horovodrun(size), env=env)
+    return Spec("levels", "NumPy API, shm x tcp", ["ours.py", "numpy"], horovodrun(size), env=env)
 
 
 def table(size: int) -> Spec:
@@ -125,11 +125,11 @@ def memory(size: int) -> Spec:
 
 
 MAKERS = {
-    "torch": torch_face,
-    "numpy": numpy_face,
-    "tcp": tcp_face,
+    "torch": ours_torch,
+    "numpy": ours_numpy,
+    "tcp": tcp_numpy,
     "over-gloo": ours_over_gloo,
-    "levels": levels_face,
+    "levels": levels_numpy,
     "table": table,
     "gloo": gloo,
     "gloo-free": gloo_free,
@@ -139,7 +139,7 @@ MAKERS = {
     "memory": memory,
 }
 NAMES = list(MAKERS)
-# What is measured when nothing is named: the alternatives within a host.
+# The alternatives within a host, which run by default.
 DEFAULT = [name for name in NAMES if name not in ("tcp", "over-gloo", "levels")]
 
 

@@ -1,4 +1,4 @@
-"""Makes what the benchmarks need and the product does not ship: native helpers and environments with an MPI.
+"""Makes the parts that only benchmarks need: native helpers, and environments with an MPI.
 
 Everything lands in one cache folder and is made once; a changed source or compiler makes it anew. Called by
 the conductor before any rank starts, never by a rank.

@@ -1,4 +1,4 @@
-"""What the workers of benchmarks/gpu.py share: the device by its type's name, and clocks that see it. On ranks only."""
+"""Shared by the workers of benchmarks/gpu.py: the device by its type's name, and clocks that see it. On ranks only."""
 
 from __future__ import annotations
 
@@ -50,5 +50,5 @@ def share_a_gpu(rank: int) -> None:
 
 
 def write(path: str, found: dict) -> None:
-    """What the conductor reads."""
+    """Write the file that the conductor reads."""
     Path(path).write_text(json.dumps(found) + "\n")

@@ -1,8 +1,8 @@
 """The conductor's side: start an alternative's ranks, let one alternative at a time measure, end them all.
 
-Used by the benchmark scripts from one thread. Ranks connect to a Unix socket (harness/rank.py); whatever
-launcher they need (none, mpirun, horovodrun) is a command prefix here. Shared mappings are memfds of the
-conductor, opened through /proc by the ranks, so that nothing named is left behind.
+Used by the benchmark scripts from one thread. Ranks connect to a Unix socket (harness/rank.py). The
+launcher of an alternative, if it needs one (mpirun, horovodrun), is a command prefix here. Shared mappings are
+memfds of the conductor, opened through /proc by the ranks, so that nothing named is left behind.
 """
 
 from __future__ import annotations

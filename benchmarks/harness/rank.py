@@ -29,7 +29,7 @@ def pin(index: int) -> None:
 
 
 def env_rank() -> tuple[int, int]:
-    """(rank, size) from whatever started this process."""
+    """(rank, size) as the launcher of this process has set them in the environment."""
     for rank, size in (
         ("HVD_BENCH_RANK", "HVD_BENCH_SIZE"),
         ("HOROVOD_RANK", "HOROVOD_SIZE"),
@@ -42,7 +42,7 @@ def env_rank() -> tuple[int, int]:
 
 
 class Shared:
-    """What the ranks of an alternative share: a barrier in the first page, then whatever it needs."""
+    """Memory that the ranks of an alternative share: a barrier in the first page, then the alternative's own data."""
 
     def __init__(self) -> None:
         with open(os.environ["HVD_BENCH_SHARED"], "r+b") as file:

@@ -19,7 +19,7 @@ class UniqueId(C.Structure):
 
 
 def loaded() -> str:
-    """Path of the NCCL in this process. Raises LookupError when there is none."""
+    """Path of the NCCL in this process. Raises LookupError if the process has not loaded one."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         name = line.split()[-1]
         if "libnccl.so" in name.rpartition("/")[2]:

@@ -67,7 +67,7 @@ def number(value: float | None) -> str:
 
 
 def machine() -> dict:
-    """What the figures were measured on."""
+    """The machine that the figures were measured on."""
     model = ""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):

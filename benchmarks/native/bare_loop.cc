@@ -1,9 +1,9 @@
 // The limit the engine is measured against: an allreduce (float32, sum, in place) between pinned processes that does
 // nothing but copy, add and spin on flags in shared memory. No names, no types, no errors, no sleeping, no checks:
-// whatever a real engine adds costs time on top of this. Loaded by benchmarks/workers/native.py; one thread per rank.
+// each of these costs a real engine time on top of this. Loaded by benchmarks/workers/native.py; one thread per rank.
 //
 // Two schemes. One hop: every rank publishes its whole buffer and adds all of them up itself. Sliced: the buffer goes
-// through the slots in chunks; rank r hands out the slices that others own, reduces slice r of everybody into its own
+// through the slots in chunks; rank r hands out the slices that others own, reduces slice r of all ranks into its own
 // buffer and into a slot, and copies the other slices back. The benchmark tries chunk sizes and keeps the best.
 #include <cstring>
 

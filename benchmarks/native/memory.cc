@@ -1,4 +1,4 @@
-// What the machine's memory can do, measured beside the allreduces: the limit of the limit. Loaded by
+// The speed of the machine's memory, measured beside the allreduces: the limit of the limit. Loaded by
 // benchmarks/workers/native.py; every rank runs the same pass at the same time on its own pinned core.
 #include <cstring>
 

@@ -1,4 +1,4 @@
-// What the native alternatives of the benchmarks share: counters on cache lines of their own, a spinning wait, a
+// Shared by the native alternatives of the benchmarks: counters on cache lines of their own, a spinning wait, a
 // barrier and the timed loop. Used by the benchmark's worker processes only, one thread each, over one shared mapping
 // whose first bytes are a Barrier. Nothing here is part of the product.
 #ifndef HVD_BENCHMARKS_NATIVE_SPIN_H_
@@ -13,7 +13,7 @@
 namespace hvd::bench {
 
 inline constexpr int kMaxRanks = 16;
-inline constexpr uint64_t kBarrierBytes = 4096;  // the front of the mapping; what follows belongs to the alternative
+inline constexpr uint64_t kBarrierBytes = 4096;  // the front of the mapping; the rest belongs to the alternative
 
 struct alignas(128) Line {  // 128: adjacent lines are prefetched in pairs
   std::atomic<uint64_t> value;

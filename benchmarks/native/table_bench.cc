@@ -1,5 +1,5 @@
 // Times a communication backend through its C table alone: no engine, no agreement between ranks, no Python in the
-// timed part. What remains of the difference to the bare loop is the backend's; what hvd.allreduce_ costs beyond this
+// timed part. The rest of the difference to the bare loop is the backend's; the cost of hvd.allreduce_ beyond this
 // is the engine's. Compiled on the fly against hvd_core/include only; loaded by benchmarks/workers/native.py, one
 // thread per rank. The host side it gives the backend is the least that works: a key-value store in shared memory.
 #include <dlfcn.h>
@@ -87,7 +87,7 @@ hvd_rc store_get(void* store, const char* key, void* p, uint64_t* n, int64_t dea
         return HVD_OK;
       }
     }
-    if (now_ns() > deadline) return fail(err, HVD_E_TIMEOUT, std::string("nobody set the key ") + key);
+    if (now_ns() > deadline) return fail(err, HVD_E_TIMEOUT, std::string("no rank has set the key ") + key);
     timespec nap{0, 1000000};
     nanosleep(&nap, nullptr);
   }

@@ -65,7 +65,7 @@ class Packer:
         return call
 
     def loop(self) -> None:
-        """What hvd-core does where a table has no batched copy."""
+        """The copies that hvd-core makes where a table has no batched copy."""
         at = 0
         for count, offset in zip(self.counts, self.offsets):
             apart = Buf(self.apart.base, self.apart.offset + offset, 4 * count)
@@ -118,7 +118,7 @@ def main() -> None:
     moved = {way: width * packer.total for way, (_, width) in ways.items()}
     name = packer.name if kind == "cuda" else f"simulated device '{kind}'"
     write(out, {"device_name": name, "times": times, "moved": moved, "items": len(packer.counts)})
-    os._exit(0)  # the library's threads have nobody to say goodbye to
+    os._exit(0)  # without waiting for the library's threads
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """A rank that sums many tensors at once, with our engine ("ours") or torch Gloo ("gloo"), in several forms.
 
 Forms: "each": start one asynchronous allreduce per tensor, then wait for all. "grouped" (ours): the list as
-one request. "buckets" (gloo): what DistributedDataParallel does, copy into 25 MiB buckets, reduce those,
+one request. "buckets" (gloo): as DistributedDataParallel does, copy into 25 MiB buckets, reduce those,
 copy back. "one": a single buffer of the same total size, the yardstick.
 """
 

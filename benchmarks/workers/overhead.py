@@ -139,7 +139,7 @@ class Ddp(Trainer):
 
 
 class Alone(Trainer):
-    """Without communication: what the model and the optimizer cost."""
+    """Without communication: the cost of the model and the optimizer."""
 
     def __init__(self, model: str, setting: str) -> None:
         super().__init__(model, setting)
@@ -168,7 +168,7 @@ def time_of(trainer: Trainer, steps: int) -> tuple[float, float]:
 
 
 def compare(model: str, setting: str, runs: int) -> dict[str, list[tuple[float, float]]]:
-    """{way: what time_of() says, for each run}. The ways take turns; who begins changes."""
+    """{way: what time_of() says, for each run}. The alternatives take turns, and each begins in turn."""
     steps = max(4, MODELS[model][2] // (PASSES if setting == "passes" else 1))
     ways = {
         "ours": Ours(model, setting),

@@ -83,7 +83,7 @@ MODELS = {
 
 
 def through_numpy(gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-    """What one writes without an op of one's own: all gradients through Python, as one group."""
+    """A program without operations in C++: all gradients pass through Python, as one group."""
 
     def reduce(*arrays):
         return hvd_core.grouped_allreduce(list(arrays), op=hvd_core.Average, name="through_numpy")
@@ -139,7 +139,7 @@ class ThroughNumpy(Trainer):
 
 
 class Alone(Trainer):
-    """Without communication: what the model and the optimizer cost."""
+    """Without communication: the cost of the model and the optimizer."""
 
     def gradients(self, tape, loss):
         return tape.gradient(loss, self.model.variables)

@@ -44,7 +44,7 @@ def timed(call: Callable[[], object], repeat: int) -> float:
 
 
 def in_turns(ways: dict[str, Callable[[], float]], runs: int) -> dict[str, list[float]]:
-    """{way: figure of each run}. Who begins changes."""
+    """{way: figure of each run}. The alternative that begins changes from run to run."""
     figures: dict[str, list[float]] = {name: [] for name in ways}
     order = list(ways)
     for run in range(runs):
@@ -80,7 +80,7 @@ def operations(runs: int) -> dict:
         tensor = tf.ones([count])
         array = np.ones(count, np.float32)
         repeat = 100 if count < 1 << 20 else 10
-        ways = {"NumPy face": lambda a=array, n=repeat: timed(lambda: reduce_array(a), n)}
+        ways = {"NumPy API": lambda a=array, n=repeat: timed(lambda: reduce_array(a), n)}
         for name, op in OPS.items():
 
             @tf.function
