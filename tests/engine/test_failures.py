@@ -6,10 +6,13 @@ import signal
 import time
 
 import launchers
+import numpy as np
 import psutil
 import pytest
 from launchers import left_in_shared_memory
 
+import hvd_core as hvd
+from harness import on_ranks
 from jobs import run, start, write_program
 
 
@@ -140,23 +143,19 @@ def test_a_rank_that_finishes_early(tmp_path):
     assert "heard: Horovod has been shut down. This was caused by an exception on one of the ranks" in output
 
 
-def test_what_was_agreed_is_finished_before_the_end(tmp_path):
-    run(
-        2,
-        tmp_path,
-        """
-        x = [np.full(3_000_000, rank + 1.0) for _ in range(3)]
-        handles = [hvd.allreduce_async_(a, name=f"x{i}", op=hvd.Sum) for i, a in enumerate(x)]
-        hvd.allreduce(np.ones(1))  # decided after the others
-        if rank == 0:
-            hvd.shutdown()
-        else:
-            for h in handles:
-                hvd.synchronize(h)
-        for a in x:
-            assert (a == 3).all()
-        """,
-    )
+@on_ranks(2)
+def test_what_was_agreed_is_finished_before_the_end():
+    rank = hvd.rank()
+    x = [np.full(3_000_000, rank + 1.0) for _ in range(3)]
+    handles = [hvd.allreduce_async_(a, name=f"x{i}", op=hvd.Sum) for i, a in enumerate(x)]
+    hvd.allreduce(np.ones(1))  # decided after the others
+    if rank == 0:
+        hvd.shutdown()
+    else:
+        for h in handles:
+            hvd.synchronize(h)
+    for a in x:
+        assert (a == 3).all()
 
 
 def test_a_forked_child_keeps_its_hands_off(tmp_path):

@@ -44,7 +44,7 @@ def run_on_ranks(
     if ranks < 1:
         raise ValueError(f"ranks is {ranks}; a job has at least one")
     options = {"env": env or {}, "init": init, "init_options": init_options or {}}
-    where = _place_of(function)
+    where = place_of(function)
     return pool.call((ranks, kind), command, process_env or {}, where, arguments, options, timeout)
 
 
@@ -82,7 +82,7 @@ def check_names(module: str) -> list[str]:
     return [n.name for n in tree.body if isinstance(n, ast.FunctionDef) and n.name.startswith("check_")]
 
 
-def _place_of(function: Callable | str) -> tuple[str, str]:
+def place_of(function: Callable | str) -> tuple[str, str]:
     """(file, name) by which the ranks find the function."""
     if isinstance(function, str):
         path, _, name = function.partition("::")

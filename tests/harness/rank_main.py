@@ -18,12 +18,13 @@ import traceback
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+_PROCESS = os.getpid()
 _TESTS = Path(__file__).resolve().parents[1]
 # Each launcher has another name for it.
 _RANK_VARIABLES = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 
 
-def _function(path, name):
+def find_function(path, name):
     path = Path(path)
     # As pytest does it: a test's folder comes first, so that the modules beside it are found.
     if str(path.parent) not in sys.path:
@@ -89,13 +90,15 @@ def _execute(function, arguments, options):
     os.chdir(options["folder"])
     _set_variables(options["env"])
     try:
-        body = _function(*function)
+        body = find_function(*function)
         if options["init"] is not None:
             importlib.import_module(options["init"]).init(**options["init_options"])
         value = body(*arguments)
         _shut_down()
         return "returned", value
     except BaseException as error:
+        if os.getpid() != _PROCESS:  # a child that the check has forked ends in its own way
+            raise
         if type(error).__name__ == "Skipped":  # pytest.skip(); only checks that call it import pytest
             _shut_down()
             return "skipped", str(error)

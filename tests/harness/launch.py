@@ -1,0 +1,60 @@
+"""A launch of its own for a check whose ranks die, are killed, or must be seen to end: nothing is kept alive.
+
+The ranks run rank_once.py: they import the function, initialise the engine, call the function and end as a program does.
+"""
+
+import os
+import pickle
+import subprocess
+import tempfile
+from pathlib import Path
+
+from .checks import place_of
+from .job import horovodrun
+
+RANK_ONCE = Path(__file__).with_name("rank_once.py")
+
+
+def launch(
+    ranks: int, function, *arguments, folder: Path | None = None, env: dict[str, str] | None = None,
+    init: str | None = "hvd_core", init_options: dict | None = None, command: list[str] | None = None, **popen,
+) -> subprocess.Popen:  # fmt: skip
+    """A running launcher whose ranks call `function` with `arguments`; its output is one stream of text.
+
+    folder: where the marks of harness.rank.tell() are, a test's tmp_path, say. The rest is as for run_on_ranks();
+    `popen` goes to subprocess.Popen.
+    """
+    folder = Path(folder) if folder else Path(tempfile.mkdtemp(prefix="hvd-ranks-"))
+    folder.mkdir(exist_ok=True)
+    for left in folder.glob("told.*"):  # by an earlier job of the same test
+        left.unlink()
+    call = folder / "call.pickle"
+    call.write_bytes(pickle.dumps((place_of(function), arguments, str(folder), init, init_options or {})))
+    return subprocess.Popen(
+        [*(command or horovodrun(ranks)), str(RANK_ONCE), str(call)],
+        env={**os.environ, **(env or {})},
+        **{
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.STDOUT,
+            "stdin": subprocess.DEVNULL,
+            "text": True,
+            **popen,
+        },
+    )
+
+
+def run_to_the_end(ranks: int, function, *arguments, timeout: float = 100, code: int = 0, **options) -> str:
+    """What such a job printed until its end; AssertionError if that does not come in time or with another exit code."""
+    return finish(launch(ranks, function, *arguments, **options), timeout, code)
+
+
+def finish(job: subprocess.Popen, timeout: float, code: int = 0) -> str:
+    """What the job printed until its end; asserts that this comes in time, and on the exit code."""
+    try:
+        output, _ = job.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        job.terminate()
+        output, _ = job.communicate(timeout=60)
+        raise AssertionError(f"not finished after {timeout} s; it printed:\n{output}") from None
+    assert job.returncode == code, f"exit code {job.returncode}, expected {code}; it printed:\n{output}"
+    return output
