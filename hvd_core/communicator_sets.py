@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from hvd_core.frontend.host_arrays import gathered_integers
 from hvd_core.process_sets import ProcessSet
 
 NEEDS_COMMUNICATOR = (
@@ -76,12 +77,8 @@ def _sets_of(said: Sequence[list[int]], entry: int) -> list[list[int]]:
 
 
 def _exchanged(own: Sequence[list[int]], size: int) -> list[list[list[int]]]:
-    """What every rank gave as ``own``, by rank: as many lists as this rank gave."""
-    import numpy as np
-
-    from hvd_core.numpy_face import allgather
-
+    """The lists ``own`` of every rank, by rank: as many lists as this rank has."""
     # Each list behind its length.
     row = [number for ranks in own for number in (len(ranks), *ranks)]
-    numbers = iter(allgather(np.array(row, dtype=np.int64), name="horovod.process_sets").tolist())
+    numbers = iter(gathered_integers(row, "allgather.horovod.process_sets"))
     return [[[next(numbers) for _ in range(next(numbers))] for _ in own] for _ in range(size)]

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from hvd_core import current_job
 from hvd_core.errors import HorovodInternalError
+from hvd_core.frontend.refusals import reported
 
 __all__ = ["ProcessSet", "add_process_set", "global_process_set", "remove_process_set"]
 
@@ -66,7 +67,7 @@ class ProcessSet:
         if self.process_set_id is None:
             return None
         if self.process_set_id == 0:
-            return _runtime().size()
+            return current_job.size()
         return None if self.ranks is None else len(self.ranks)
 
     def rank(self) -> int | None:
@@ -78,8 +79,8 @@ class ProcessSet:
         if self.process_set_id is None:
             return None
         if self.process_set_id == 0:
-            return _runtime().rank()
-        me = _runtime().rank()
+            return current_job.rank()
+        me = current_job.rank()
         if self.ranks is None or me not in self.ranks:
             raise ValueError("Process is not part of provided process set.")
         return self.ranks.index(me)
@@ -90,7 +91,7 @@ class ProcessSet:
             return True
         if self.ranks is None:
             return None
-        return _runtime().rank() in self.ranks
+        return current_job.rank() in self.ranks
 
     def _invalidate(self) -> None:
         """Forget the registration. Called when the engine has removed the set."""
@@ -132,14 +133,6 @@ _changes = threading.Lock()
 _registered: list[ProcessSet] = []
 
 
-def _runtime():
-    # Imported late: process sets can be made where the engine cannot be loaded, on a Spark driver for
-    # instance.
-    from hvd_core import runtime
-
-    return runtime
-
-
 def temporary(process_set_id: int | None) -> ProcessSet:
     """A bare object that carries `process_set_id` and nothing else."""
     bare = ProcessSet.__new__(ProcessSet)
@@ -153,18 +146,33 @@ def _of_ranks(ranks: tuple[int, ...]) -> ProcessSet:
 
 
 def number_of(process_set: ProcessSet) -> int:
-    """The engine's number of a set. Raises ValueError for one that is not registered."""
-    if process_set.process_set_id is None:
-        raise ValueError(
+    """The engine's number of a process set.
+
+    Raises:
+        ValueError: `process_set` is not a ProcessSet, or is not registered.
+    """
+    number = getattr(process_set, "process_set_id", None)
+    if number is None:
+        raise ValueError(why_no_number(process_set))
+    return number
+
+
+def why_no_number(process_set: Any) -> str:
+    """The text of the ValueError for a value that has no number of a process set."""
+    if isinstance(process_set, ProcessSet):
+        return (
             f"Process set provided does not exist, or has not been registered: {process_set}. "
             "Give it to init(process_sets=[...]) or to add_process_set() first."
         )
-    return process_set.process_set_id
+    return (
+        f"process_set must be an hvd.ProcessSet, but found {type(process_set).__name__}: {process_set!r:.80}. "
+        "Leave it out for all ranks."
+    )
 
 
 def ids_and_ranks() -> dict[int, list[int]]:
     """Ranks of all registered sets by id, the global one included. Raises ValueError before init()."""
-    return _runtime().engine().process_sets()
+    return current_job.engine().process_sets()
 
 
 def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
@@ -178,8 +186,8 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
         NotImplementedError: the set is defined by an MPI communicator; those go to init(process_sets=[...]).
         HorovodInternalError: the ranks disagree about the set, the call failed on another rank, or the job breaks.
     """
-    engine = _runtime().engine()  # the error of a program that has not called init() comes first
-    with _refusals_told(engine, "add_process_set"):
+    engine = current_job.engine()  # the error of a program that has not called init() comes first
+    with reported("add_process_set", None, None):
         _require_dynamic()
         process_set = _ready(process_set)
     return _add(engine, process_set)
@@ -193,8 +201,8 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     """
     if process_set.process_set_id in (None, 0):
         return False
-    engine = _runtime().engine()
-    with _refusals_told(engine, "remove_process_set"):
+    engine = current_job.engine()
+    with reported("remove_process_set", None, None):
         _require_dynamic()
     number = process_set.process_set_id
     process_set._invalidate()
@@ -205,17 +213,6 @@ def remove_process_set(process_set: ProcessSet) -> bool:
             ended._invalidate()
             _registered.remove(ended)
     return True
-
-
-@contextmanager
-def _refusals_told(engine: Any, operation: str) -> Iterator[None]:
-    """What this rank refuses before the engine sees it fails on the others too: they wait for this rank."""
-    try:
-        yield
-    except Exception as error:
-        with suppress(HorovodInternalError):  # the job has ended
-            engine.poison(None, str(error), 0, operation)
-        raise
 
 
 def _require_dynamic() -> None:
@@ -287,7 +284,7 @@ def begin(size: int, sets: Sequence[ProcessSet], entries: Sequence[int]) -> None
     for process_set in sets:
         number = known.get(tuple(process_set.ranks))
         if number is None:
-            _add(_runtime().engine(), _checked(process_set))
+            _add(current_job.engine(), _checked(process_set))
         else:
             process_set.process_set_id = number
             _registered.append(process_set)

@@ -13,18 +13,17 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from hvd_core import communicator_sets, uncaught
+from hvd_core import communicator_sets, current_job, uncaught
 from hvd_core import process_sets as _process_sets
 from hvd_core.backends.errors import BackendError
+from hvd_core.current_job import Job, engine, is_initialized, rank, size, world
 from hvd_core.errors import HorovodInternalError
 
 if TYPE_CHECKING:
-    from hvd_core._core import Engine
     from hvd_core.backends.plan import Plan
     from hvd_core.backends.report import BackendReport
     from hvd_core.bootstrap import World
 
-NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 SHUT_DOWN = (
     "Horovod has been shut down. This was caused by an exception on one of the ranks or an attempt to allreduce, "
     "allgather or broadcast a tensor after one of the ranks finished execution. If the shutdown was caused by an "
@@ -34,16 +33,7 @@ _SHUTDOWN_SECONDS = 60.0
 _log = logging.getLogger("horovod")
 
 
-class _State:
-    """What one init() made. ``pid`` tells a forked child that none of it is its own."""
-
-    def __init__(self, world: World, engine: Engine, plan: Plan) -> None:
-        self.world, self.engine, self.plan = world, engine, plan
-        self.pid = os.getpid()
-
-
 _lock = threading.RLock()
-_state: _State | None = None
 _registered = False
 _engines = 0
 
@@ -69,31 +59,32 @@ def init(
     hvd_core.backends.errors.BackendError when no backend can be used, NotImplementedError for process sets that
     communicators define where ``comm`` is none.
     """
-    global _state, _registered
+    global _registered
     with _lock:
-        if _state is not None:
-            _check_same_job(comm, _state.world)
-            if _state.engine.stopped or _state.pid != os.getpid():
-                return  # the job has ended, or this is a fork: operations will say so
+        job = current_job.current()
+        if job is not None:
+            _check_same_job(comm, job.world)
+            if job.engine.stopped or job.is_parents():
+                return  # the job has ended, or this is a forked child: operations will say so
             static = _static_sets(process_sets)
         else:
-            _drop()
             try:
-                _state, static = _start(comm, backend, process_sets)
+                job, static = _start(comm, backend, process_sets)
             except (BackendError, ValueError) as error:
                 if str(error).startswith("horovod: "):
-                    # The text says it all. Every rank prints it, and what led to it would bury it.
+                    # The text says it all. Every rank prints it, and a traceback in front of it would bury it.
                     error.with_traceback(None)
                 raise error
+            current_job.set_current(job)
             if not _registered:
                 atexit.register(_at_exit)
                 _registered = True
             uncaught.watch(_leave)
-            if _state.world.comm is not None:
+            if job.world.comm is not None:
                 _process_sets.global_process_set.mpi_comm = comm
         # The engine stays up when these are refused: a second init() with a clean list succeeds.
-        world = _state.world
-        _process_sets.begin(world.size, *communicator_sets.resolved(static, world.comm, world.size))
+        sets, entries = communicator_sets.resolved(static, job.world.comm, job.world.size)
+        _process_sets.begin(job.world.size, sets, entries)
 
 
 def _static_sets(process_sets: Any) -> list[_process_sets.ProcessSet]:
@@ -130,7 +121,7 @@ def _check_same_job(comm: Sequence[int] | Any, world: World) -> None:
 
 def _start(
     comm: Sequence[int] | Any, backend: str | type | Sequence[str | type] | None, process_sets: Any
-) -> tuple[_State, list[_process_sets.ProcessSet]]:
+) -> tuple[Job, list[_process_sets.ProcessSet]]:
     global _engines
     from hvd_core import bootstrap
     from hvd_core._core import Engine
@@ -195,7 +186,7 @@ def _start(
         world.close()
         raise
     at_init.say(plan, settings, world.rank, engine)
-    return _State(world, engine, plan), static
+    return Job(world, engine, plan), static
 
 
 def _followed(thread_affinity: str, mode: Any, speaks: bool) -> str:
@@ -252,19 +243,20 @@ def shutdown() -> None:
     Does nothing before init(), the second time, and in a forked child. init() may be called again afterwards.
     """
     with _lock:
-        if _state is None:
+        job = current_job.current()
+        if job is None:
             return
         _leave()
-        if _state.pid == os.getpid():
-            _state.world.linger()
+        if not job.is_parents():
+            job.world.linger()
         _drop()
 
 
 def _leave() -> None:
-    state = _state
-    if state is not None and state.pid == os.getpid() and not state.engine.stopped:
-        text = uncaught.closing_text(SHUT_DOWN, state.world.rank)
-        state.engine.shutdown(text, _SHUTDOWN_SECONDS)
+    job = current_job.current()
+    if job is not None and not job.is_parents() and not job.engine.stopped:
+        text = uncaught.closing_text(SHUT_DOWN, job.world.rank)
+        job.engine.shutdown(text, _SHUTDOWN_SECONDS)
 
 
 def _at_exit() -> None:
@@ -274,90 +266,57 @@ def _at_exit() -> None:
 
 def _drop() -> None:
     """Let go of the engine, then of the descriptors it borrows."""
-    global _state
-    state, _state = _state, None
-    if state is None:
+    job = current_job.current()
+    current_job.set_current(None)
+    if job is None:
         return
     _process_sets.end()
     uncaught.unwatch()
-    if state.pid != os.getpid():
+    if job.is_parents():
         return
-    state.engine.close()
-    state.world.close()
-
-
-def is_initialized() -> bool:
-    """Whether init() has been called, and shutdown() has not."""
-    return _state is not None
-
-
-def _current() -> _State:
-    state = _state
-    if state is None:
-        raise ValueError(NOT_INITIALIZED)
-    return state
-
-
-def engine() -> Engine:
-    """The engine. Raises ValueError before init()."""
-    state = _state
-    if state is None:
-        raise ValueError(NOT_INITIALIZED)
-    return state.engine
-
-
-def world() -> World:
-    """The job as the bootstrap found it. Raises ValueError before init()."""
-    return _current().world
+    job.engine.close()
+    job.world.close()
 
 
 def plan() -> Plan:
     """The backends that all ranks have chosen. Raises ValueError before init()."""
-    return _current().plan
+    return current_job.get().plan
 
 
 def backend_fact(backend: str, key: str) -> str | None:
-    """What a backend of this job tells of its library as it runs here; None where it does not know, or not yet, and in a
-    forked child. Raises ValueError before init()."""
-    state = _current()
-    return state.engine.backend_fact(backend, key) if state.pid == os.getpid() else None
+    """A fact about a backend's library in this job, such as "threads" of the backend mpi.
 
-
-def rank() -> int:
-    """Number of this process in the job, from 0. Raises ValueError before init()."""
-    return _current().world.rank
-
-
-def size() -> int:
-    """Number of processes in the job. Raises ValueError before init()."""
-    return _current().world.size
+    None where the backend does not know it, or not yet, and in a forked child. Raises ValueError before init().
+    """
+    job = current_job.get()
+    return None if job.is_parents() else job.engine.backend_fact(backend, key)
 
 
 def local_rank() -> int:
     """Number of this process on its host, from 0. Raises ValueError before init()."""
-    return _current().world.local_rank
+    return current_job.get().world.local_rank
 
 
 def local_size() -> int:
     """Number of processes of the job on this host. Raises ValueError before init()."""
-    return _current().world.local_size
+    return current_job.get().world.local_size
 
 
 def cross_rank() -> int:
     """Index of this host among those that have a process with this local rank. Raises ValueError before init()."""
-    return _current().world.cross_rank
+    return current_job.get().world.cross_rank
 
 
 def cross_size() -> int:
     """Number of hosts that have a process with this local rank. Raises ValueError before init()."""
-    return _current().world.cross_size
+    return current_job.get().world.cross_size
 
 
 def is_homogeneous() -> bool:
     """Whether all hosts have the same number of processes. Raises ValueError before init()."""
     from hvd_core.backends.ways import homogeneous
 
-    return homogeneous(_current().world)
+    return homogeneous(current_job.get().world)
 
 
 def backend_report() -> BackendReport:
@@ -369,11 +328,10 @@ def backend_report() -> BackendReport:
     """
     from hvd_core.backends.at_init import report_now
 
-    state = _state
-    if state is None:
+    job = current_job.current()
+    if job is None:
         return report_now(None)
-    # A forked child's copy of the engine is not to be touched.
-    return report_now(state.plan, state.engine if state.pid == os.getpid() else None)
+    return report_now(job.plan, None if job.is_parents() else job.engine)
 
 
 __all__ = [

@@ -1,23 +1,31 @@
-"""HorovodBasics: what every framework module of Horovod exports alike (init, rank, size, what is built in,
-...).
+"""HorovodBasics: the functions that every framework module of Horovod exports alike (init, rank, size, what is built in).
 
-A thin layer over ``hvd_core.runtime``. All frameworks of one process share one engine, so every call may be
-made through any of them. Any thread; init() and shutdown() by one thread at a time.
+A thin layer over ``hvd_core.runtime``. All frameworks of one process share one engine, so a program may make each call
+through any of them. Any thread; init() and shutdown() by one thread at a time.
 """
+
+from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from horovod.common import built
 from horovod.common.coexistence import report_original
-from horovod.common.process_sets import ProcessSet
+from horovod.common.process_sets import (
+    ProcessSet,
+    _temp_process_set_object,
+    add_process_set,
+    remove_process_set,
+)
 from hvd_core.backends.report import BackendReport
+from hvd_core.frontend import reductions
 
 try:
     import hvd_core._core  # noqa: F401 (to learn now whether it can be loaded)
     from hvd_core import runtime as _runtime
+    from hvd_core.current_job import engine
 
     UNAVAILABLE: ImportError | None = None
 except ImportError as error:
@@ -25,12 +33,18 @@ except ImportError as error:
     _runtime = None
     UNAVAILABLE = error
 
-__all__ = ["HorovodBasics"]
+    def engine() -> Any:
+        """Raises ImportError with the reason why the engine cannot be loaded."""
+        return runtime().engine()
+
+
+__all__ = ["UNAVAILABLE", "HorovodBasics", "call_after_the_job", "engine", "runtime"]
 
 _log = logging.getLogger("horovod")
+_called_after_the_job: list[Callable[[], None]] = []
 
 
-def runtime():
+def runtime() -> Any:
     """The module ``hvd_core.runtime``.
 
     Raises:
@@ -44,15 +58,26 @@ def runtime():
     return _runtime
 
 
+def call_after_the_job(forget: Callable[[], None]) -> None:
+    """Have ``forget`` called when a job has ended, at shutdown() or at the next init() at the latest. For front ends that
+    keep something for each handle: handles of an ended job mean nothing to the next one."""
+    _called_after_the_job.append(forget)
+
+
+def _after_the_job() -> None:
+    for forget in _called_after_the_job:
+        forget()
+
+
 class HorovodBasics:
     """The basics as methods of one object, reachable by programs as ``hvd.mpi_ops._basics``."""
 
-    Average = 0
-    Sum = 1
-    Adasum = 2
-    Min = 3
-    Max = 4
-    Product = 5
+    Average = reductions.Average
+    Sum = reductions.Sum
+    Adasum = reductions.Adasum
+    Min = reductions.Min
+    Max = reductions.Max
+    Product = reductions.Product
 
     HOROVOD_PROCESS_SET_ERROR_INIT = -1
     HOROVOD_PROCESS_SET_ERROR_DYNAMIC = -2
@@ -67,32 +92,43 @@ class HorovodBasics:
         process_sets: Sequence[ProcessSet] | str | None = None,
         backend: str | type | Sequence[str | type] | None = None,
     ) -> None:
-        """Start the engine. A second call while it runs changes nothing; a call after shutdown() starts it
-        anew.
+        """Start Horovod, together with all other ranks of the job. Once per process, before anything else of Horovod. A
+        second call while it runs changes nothing; a call after shutdown() starts it anew.
+
+        It touches no device: choose one by local_rank() afterwards. Without a launcher the process is a job of its own.
 
         Args:
-            comm: None for all ranks; a list of the launcher's ranks, which make a job of their own with ranks in the
-                order of the list (only they call init(), all with the same list); or an ``mpi4py.MPI.Comm`` of the
-                job's processes, which is duplicated.
-            process_sets: None, a list of ProcessSet, or the string "dynamic", which allows sets to be added and
-                removed later. Sets that communicators define need a communicator as `comm`.
-            backend: name of the communication backend, a list of names in order of preference, a text such as
-                "cuda=nccl,cpu=mpi", or a subclass of hvd_core.backends.PythonBackend; before HOROVOD_BACKEND.
+            comm: None for all ranks that the launcher has started; a list of some of these ranks, which make a job of
+                their own with ranks in the order of the list (only they call init(), all with the same list); or an
+                ``mpi4py.MPI.Comm`` of the job's processes, which is duplicated.
+            process_sets: None; a list of hvd.ProcessSet, the same on all ranks; or "dynamic", which allows the program to
+                add and remove sets later. Sets that communicators define need a communicator as `comm`.
+            backend: the backend that moves the data; it has precedence over HOROVOD_BACKEND. A name, names in order of
+                preference, a text such as "cuda=nccl,cpu=mpi", or a subclass of hvd_core.backends.PythonBackend.
 
         Raises:
-            ValueError: contradictory arguments or environment, or the engine refused to start; the text says
-                which. The engine is up after a ValueError about process sets: init() may be called again.
-            NotImplementedError: a process set is defined by a communicator, and `comm` is none.
+            ValueError: arguments or environment variables that make no sense, or that differ between ranks; the text
+                says which. After a ValueError about process sets Horovod runs, and the program may call init() again.
+            NotImplementedError: a communicator defines a process set, but `comm` is not a communicator.
+            hvd_core.backends.BackendError: no backend can be used; the text says why each of them cannot.
+            hvd_core.bootstrap.BootstrapError: the ranks do not come together within HOROVOD_START_TIMEOUT seconds.
         """
         engine_runtime = runtime()
         report_original()
+        if not engine_runtime.is_initialized():
+            _after_the_job()
         engine_runtime.init(comm=comm, process_sets=process_sets, backend=backend)
         built.warn_about_controller(os.environ, engine_runtime.world(), engine_runtime.plan())
 
     def shutdown(self) -> None:
-        """Stop the engine. Operations that are still pending fail. Harmless when it does not run."""
+        """Stop Horovod, on all ranks. Operations that the ranks had agreed on are finished, other pending ones fail.
+
+        Happens by itself when the program ends. Does nothing when Horovod does not run. A program may call init() again
+        afterwards.
+        """
         if _runtime is not None:
             _runtime.shutdown()
+            _after_the_job()
 
     def is_initialized(self) -> bool:
         """True between init() and shutdown()."""
@@ -216,16 +252,12 @@ class HorovodBasics:
 
     def _add_process_set_impl(self, ranks: Sequence[int]) -> int:
         """Number of the new set, or of the one that has these ranks already. Programs use add_process_set()."""
-        from horovod.common.process_sets import add_process_set
-
         known = {tuple(members): number for number, members in self._get_process_set_ids_and_ranks().items()}
         number = known.get(tuple(sorted(ranks)))
         return add_process_set(ranks).process_set_id if number is None else number
 
     def _remove_process_set_impl(self, process_set_id: int) -> int:
         """The number again, or HOROVOD_PROCESS_SET_ERROR_UNKNOWN_SET. Programs use remove_process_set()."""
-        from horovod.common.process_sets import _temp_process_set_object, remove_process_set
-
         if process_set_id not in self._get_process_set_ids_and_ranks():
             return self.HOROVOD_PROCESS_SET_ERROR_UNKNOWN_SET
         remove_process_set(_temp_process_set_object(process_set_id))

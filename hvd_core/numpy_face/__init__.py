@@ -1,11 +1,12 @@
-"""Horovod's verbs on NumPy arrays and on anything in host memory that speaks DLPack.
+"""The NumPy API: Horovod's operations on NumPy arrays and on anything in host memory that speaks DLPack.
 
-Results are NumPy arrays. Handles are ints, as in Horovod: ``synchronize(handle)`` waits, gives the result, and forgets
+Results are NumPy arrays. Handles are ints, as in Horovod: ``synchronize(handle)`` waits, returns the result, and forgets
 the handle. Errors: ValueError for arguments that make no sense (and before ``init()``), HorovodInternalError when ranks
-disagree or the job breaks. ``process_set``: the ranks that take part, None for all; only its members may call. Any
-thread may call.
+disagree or the job ends. ``process_set``: the ranks that take part, None for all; only its members may call. Any thread
+may call. It is also the smallest front end, and an example of one: docs/write-a-front-end.md.
 """
 
+from hvd_core.frontend.reductions import Adasum, Average, Max, Min, Product, Sum
 from hvd_core.numpy_face._handles import barrier, join, poll, synchronize
 from hvd_core.numpy_face._move import (
     allgather,
@@ -24,12 +25,6 @@ from hvd_core.numpy_face._move import (
     grouped_broadcast_async_,
 )
 from hvd_core.numpy_face._reduce import (
-    Adasum,
-    Average,
-    Max,
-    Min,
-    Product,
-    Sum,
     allreduce,
     allreduce_,
     allreduce_async,

@@ -1,33 +1,34 @@
-"""The verbs that move data without computing: allgather, broadcast, alltoall. Any thread may call."""
+"""The functions that move data without computing: allgather, broadcast, alltoall. Any thread may call."""
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from hvd_core import runtime
-from hvd_core.numpy_face._handles import arrays_of, as_it_is, keep, number_of, prefixed, synchronize
+from hvd_core.current_job import engine
+from hvd_core.frontend.operations import request_name
+from hvd_core.frontend.rows import row_counts
+from hvd_core.numpy_face._handles import checked, contiguous_array_of, keep, number_of, synchronize
 from hvd_core.process_sets import ProcessSet
 
 
-def _movable(array: np.ndarray) -> np.ndarray:
-    """The array as a type that NumPy can take back over DLPack: what is only moved may travel as plain bits."""
+def _as_bits(array: np.ndarray) -> np.ndarray:
+    """The array in a type that NumPy takes back over DLPack: operations that only move data can send plain bits."""
     return array if array.dtype.kind in "biuf" else array.view(f"u{array.dtype.itemsize}")
 
 
 def _arrays(tensors, operation, name, process_set) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """The tensors as contiguous arrays, and as what travels."""
-    arrays = arrays_of(tensors, operation, name, process_set)
-    return arrays, arrays_of(arrays, operation, name, process_set, _movable)
+    """The tensors as contiguous arrays, and the arrays that are sent for them."""
+    arrays = checked(tensors, operation, name, process_set, contiguous_array_of)
+    return arrays, checked(arrays, operation, name, process_set, _as_bits)
 
 
 def _allgather_async(tensors, prefix, name, process_set, single) -> int:
-    name = prefixed(prefix, name)
+    name = request_name(prefix, name)
     arrays, plain = _arrays(tensors, "allgather", name, process_set)
-    handle = runtime.engine().allgather(plain, name, number_of(process_set))
+    handle = engine().allgather(plain, name, number_of(process_set))
     return keep(handle, "gathered", ([a.dtype for a in arrays], single), plain)
 
 
@@ -59,8 +60,8 @@ def grouped_allgather(
 
 
 def _broadcast(inputs, outputs, root_rank, prefix, name, process_set, result) -> int:
-    handle = runtime.engine().broadcast(
-        inputs, outputs, root_rank, prefixed(prefix, name), number_of(process_set)
+    handle = engine().broadcast(
+        inputs, outputs, root_rank, request_name(prefix, name), number_of(process_set)
     )
     return keep(handle, "ready", result, inputs)
 
@@ -86,7 +87,8 @@ def broadcast_async(
     tensor: Any, root_rank: int, name: str | None = None, process_set: ProcessSet | None = None
 ) -> int:
     """Start a broadcast into a new array. Returns a handle."""
-    (array,) = arrays_of([tensor], "broadcast", prefixed("broadcast", name), process_set)
+    full_name = request_name("broadcast", name)
+    (array,) = checked([tensor], "broadcast", full_name, process_set, contiguous_array_of)
     output = np.empty_like(array)
     return _broadcast(array, output, root_rank, "broadcast", name, process_set, output)
 
@@ -106,7 +108,7 @@ def grouped_broadcast_async_(
 ) -> int:
     """Start the broadcast of a group in place: all members, or none. Returns one handle."""
     prefix = "grouped_broadcast"
-    arrays = arrays_of(tensors, "broadcast", prefixed(prefix, name), process_set, as_it_is)
+    arrays = checked(tensors, "broadcast", request_name(prefix, name), process_set, lambda tensor: tensor)
     return _broadcast(arrays, arrays, root_rank, prefix, name, process_set, arrays)
 
 
@@ -120,24 +122,11 @@ def grouped_broadcast_(
     return synchronize(grouped_broadcast_async_(tensors, root_rank, name, process_set))
 
 
-def _rows(splits: Any) -> list[int]:
-    try:
-        splits = list(splits)
-    except TypeError:
-        raise ValueError(f"alltoall expects a 1D splits tensor, not {splits!r}.") from None
-    try:
-        return [operator.index(rows) for rows in splits]
-    except TypeError:
-        raise ValueError(
-            f"alltoall expects splits to contain 32-bit integer elements, not {splits!r}."
-        ) from None
-
-
 def _alltoall_async(tensors, splits, prefix, name, process_set, single) -> int:
-    name = prefixed(prefix, name)
+    name = request_name(prefix, name)
     arrays, plain = _arrays(tensors, "alltoall", name, process_set)
-    rows = arrays_of(splits, "alltoall", name, process_set, _rows)
-    handle = runtime.engine().alltoall(plain, rows, name, number_of(process_set))
+    rows = checked(splits, "alltoall", name, process_set, row_counts)
+    handle = engine().alltoall(plain, rows, name, number_of(process_set))
     return keep(handle, "exchanged", ([a.dtype for a in arrays], single), plain)
 
 

@@ -1,4 +1,4 @@
-"""The verbs that compute: allreduce and reducescatter. Any thread may call."""
+"""The functions that compute: allreduce and reducescatter. Any thread may call."""
 
 from __future__ import annotations
 
@@ -7,47 +7,44 @@ from typing import Any
 
 import numpy as np
 
-from hvd_core import runtime
+from hvd_core.current_job import engine
 from hvd_core.errors import HorovodInternalError
+from hvd_core.frontend.operations import request_name
+from hvd_core.frontend.reductions import ENGINE_NUMBERS, Average, engine_number
+from hvd_core.frontend.refusals import report
 from hvd_core.numpy_face._handles import (
-    abandoned,
-    arrays_of,
-    as_it_is,
-    contiguous,
+    checked,
+    contiguous_array_of,
+    interrupted,
     keep,
     number_of,
-    prefixed,
-    refused,
     synchronize,
 )
 from hvd_core.process_sets import ProcessSet
 
-Average, Sum, Adasum, Min, Max, Product = range(6)
 
-# Horovod's numbers for users -> the backend interface's.
-_REDUCE_OPS = {Sum: 0, Product: 1, Min: 2, Max: 3, Average: 4, Adasum: 100}
-
-
-def _reduce_op(op: int, operation: str, name: str | None, process_set: ProcessSet | None) -> int:
+def _engine_number(op: int, operation: str, name: str | None, process_set: ProcessSet | None) -> int:
     try:
-        return _REDUCE_OPS[op]
-    except (KeyError, TypeError):
-        error = ValueError(f"op {op!r} is not one of Average, Sum, Adasum, Min, Max, Product.")
-    refused(operation, name, process_set, error)
-    raise error
+        return engine_number(op)
+    except ValueError as error:
+        report(operation, name, process_set, error)
+        raise
 
 
 def _allreduce(
     tensors, in_place, single, prefix, name, op, prescale_factor, postscale_factor, process_set
 ) -> int:
-    name = prefixed(prefix, name)
-    inputs = arrays_of(tensors, "allreduce", name, process_set, as_it_is if in_place else contiguous)
-    outputs = inputs if in_place else [np.empty_like(a) for a in inputs]
-    handle = runtime.engine().allreduce(
+    name = request_name(prefix, name)
+    if in_place:  # the engine says what is wrong with the caller's arrays
+        inputs = outputs = checked(tensors, "allreduce", name, process_set, lambda tensor: tensor)
+    else:
+        inputs = checked(tensors, "allreduce", name, process_set, contiguous_array_of)
+        outputs = [np.empty_like(a) for a in inputs]
+    handle = engine().allreduce(
         inputs,
         outputs,
         name,
-        _reduce_op(op, "allreduce", name, process_set),
+        _engine_number(op, "allreduce", name, process_set),
         prescale_factor,
         postscale_factor,
         number_of(process_set),
@@ -80,8 +77,7 @@ def allreduce(
     """Reduce an array over all ranks and return the result, of the same shape and dtype, on every rank.
 
     ``op``: Average, Sum, Adasum (floating types only), Min, Max or Product. The input is multiplied by
-    ``prescale_factor``, the result by
-    ``postscale_factor``. Averages of integers truncate toward zero.
+    ``prescale_factor``, the result by ``postscale_factor``. Averages of integers truncate toward zero.
     """
     return synchronize(allreduce_async(tensor, name, op, prescale_factor, postscale_factor, process_set))
 
@@ -109,22 +105,20 @@ def allreduce_(
     process_set: ProcessSet | None = None,
 ) -> np.ndarray:
     """Reduce an array in place over all ranks; see allreduce()."""
-    name = prefixed("allreduce", name)
+    if name is not None:
+        name = f"allreduce.{name}"
     try:
-        runtime.engine().allreduce(
-            tensor,
-            tensor,
-            name,
-            _reduce_op(op, "allreduce", name, process_set),
-            prescale_factor,
-            postscale_factor,
-            number_of(process_set),
-            True,
+        number = ENGINE_NUMBERS[op]
+    except (KeyError, TypeError):
+        number = _engine_number(op, "allreduce", name, process_set)
+    try:
+        engine().allreduce(
+            tensor, tensor, name, number, prescale_factor, postscale_factor, number_of(process_set), True
         )
     except (HorovodInternalError, ValueError, TypeError):
         raise
-    except BaseException:  # Ctrl-C: the operation still runs, and writes to the array when the others join in
-        abandoned.append(tensor)
+    except BaseException:  # Ctrl-C: the operation is still pending, and will write to the array
+        interrupted.append(tensor)
         raise
     return tensor
 
@@ -170,16 +164,16 @@ def grouped_allreduce_(tensors: Sequence[np.ndarray], name: str | None = None, o
 
 
 def _reducescatter(tensors, prefix, name, op, prescale_factor, postscale_factor, process_set, single) -> int:
-    engine = runtime.engine()
+    core = engine()
     number = number_of(process_set)
-    name = prefixed(prefix, name)
-    arrays = arrays_of(tensors, "reducescatter", name, process_set)
-    op = _reduce_op(op, "reducescatter", name, process_set)
+    name = request_name(prefix, name)
+    arrays = checked(tensors, "reducescatter", name, process_set, contiguous_array_of)
+    op = _engine_number(op, "reducescatter", name, process_set)
     outputs = [
-        np.empty((engine.scattered_rows(a.shape[0], number), *a.shape[1:]) if a.ndim else (), a.dtype)
+        np.empty((core.scattered_rows(a.shape[0], number), *a.shape[1:]) if a.ndim else (), a.dtype)
         for a in arrays
     ]
-    handle = engine.reducescatter(arrays, outputs, name, op, prescale_factor, postscale_factor, number)
+    handle = core.reducescatter(arrays, outputs, name, op, prescale_factor, postscale_factor, number)
     return keep(handle, "ready", outputs[0] if single else outputs, (arrays, outputs))
 
 

@@ -1,0 +1,103 @@
+"""Checks of the arguments that DistributedOptimizer, gradient tapes and the like have in common. Pure functions.
+
+The texts are the same in all front ends; some are Horovod's, which programs compare.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from horovod.common.process_sets import ProcessSet
+from horovod.common.reduce_ops import Average
+
+__all__ = [
+    "check_backward_passes",
+    "check_groups",
+    "check_predivide_factor",
+    "check_registered",
+    "groups_from",
+    "predivide_factors",
+]
+
+
+def check_backward_passes(passes: int) -> None:
+    """Raises ValueError unless ``backward_passes_per_step`` is above 0."""
+    if passes <= 0:
+        raise ValueError(f"backward_passes_per_step must be > 0, but is {passes!r}.")
+
+
+def check_predivide_factor(gradient_predivide_factor: float, op: int) -> None:
+    """Raises ValueError for a factor that is not above 0, or that is given with an ``op`` other than Average."""
+    if gradient_predivide_factor != 1.0 and op != Average:
+        raise ValueError("gradient_predivide_factor not supported with op != Average")
+    if gradient_predivide_factor <= 0:
+        raise ValueError(f"gradient_predivide_factor must be > 0, but is {gradient_predivide_factor!r}.")
+
+
+def predivide_factors(gradient_predivide_factor: float) -> tuple[float, float]:
+    """(prescale_factor, postscale_factor) that divide by the factor before the sum and multiply by it afterwards."""
+    return 1.0 / gradient_predivide_factor, float(gradient_predivide_factor)
+
+
+def check_registered(process_set: ProcessSet, caller: str) -> None:
+    """Raises ValueError for a process set that is not registered. ``caller``: for the text, "DistributedOptimizer"."""
+    if process_set.process_set_id is None:
+        raise ValueError(
+            f"{caller} got a process set that does not exist, or has not been registered: {process_set}. "
+            "Pass it to hvd.init(process_sets=...) or hvd.add_process_set() first."
+        )
+
+
+def groups_from(num_groups: int, groups: Any, stacklevel: int = 3) -> Any:
+    """The argument ``groups``, or the deprecated ``num_groups`` in its place. Warns about the latter; 3 is the caller of
+    the function that calls this."""
+    if not num_groups:
+        return groups
+    warnings.warn(
+        "Parameter `num_groups` has been replaced by `groups`.", DeprecationWarning, stacklevel=stacklevel
+    )
+    return num_groups if groups is None else groups
+
+
+def check_groups(
+    groups: Any, member: str, is_member: Callable[[Any], bool], identity: Callable[[Any], Any] = id
+) -> None:
+    """Check the argument ``groups``.
+
+    Args:
+        groups: None, a positive number of groups, or a list of lists of parameters or variables.
+        member: what the lists hold, for the texts: "parameters".
+        is_member: whether a value is one of these.
+        identity: a key that is equal for two objects that stand for the same parameter.
+
+    Raises:
+        ValueError: `groups` is something else, or two of its members are the same.
+    """
+    if groups is None or (isinstance(groups, int) and not isinstance(groups, bool) and groups > 0):
+        return
+    if not isinstance(groups, (list, tuple)):
+        raise ValueError(
+            f"groups should be a positive integer or a list of lists of {member}, not {groups!r:.200}."
+        )
+    members: list[Any] = []
+    for group in groups:
+        if not isinstance(group, (list, tuple)) or not all(is_member(value) for value in group):
+            raise ValueError(f"groups must consist of lists of {member}.")
+        members.extend(identity(value) for value in group)
+    if len(set(members)) != len(members):
+        raise ValueError("A parameter or variable can only appear once in groups.")
+
+
+def chunks_of(sizes: Sequence[int], most_bytes: int) -> list[list[int]]:
+    """Runs of indices of ``sizes`` (in bytes) of at most ``most_bytes`` each, or of one index. In order."""
+    chunks: list[list[int]] = []
+    filled = 0
+    for index, size in enumerate(sizes):
+        if not chunks or filled + size > most_bytes:
+            chunks.append([])
+            filled = 0
+        chunks[-1].append(index)
+        filled += size
+    return chunks

@@ -1,0 +1,79 @@
+"""The job that this process is in, and its one engine. runtime.init() sets it, shutdown() clears it.
+
+Process sets, front ends and the NumPy API look the engine up here. It imports nothing of the package, so that a program
+can make process sets where the engine cannot be loaded (on a Spark driver, for instance). Any thread may read it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hvd_core._core import Engine
+    from hvd_core.bootstrap import World
+
+NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
+
+
+class Job:
+    """What one init() made: the job as the bootstrap found it, the engine, the backend plan."""
+
+    def __init__(self, world: World, engine: Engine, plan: Any) -> None:
+        self.world, self.engine, self.plan = world, engine, plan
+        self.pid = os.getpid()
+
+    def is_parents(self) -> bool:
+        """Whether this process is a forked child, which must not touch the engine."""
+        return self.pid != os.getpid()
+
+
+_job: Job | None = None
+
+
+def set_current(job: Job | None) -> None:
+    """Called by runtime.init() and shutdown() only, which take turns."""
+    global _job
+    _job = job
+
+
+def current() -> Job | None:
+    """The job; None before init() and after shutdown()."""
+    return _job
+
+
+def get() -> Job:
+    """The job. Raises ValueError before init()."""
+    job = _job
+    if job is None:
+        raise ValueError(NOT_INITIALIZED)
+    return job
+
+
+def is_initialized() -> bool:
+    """Whether init() has been called, and shutdown() has not."""
+    return _job is not None
+
+
+def engine() -> Engine:
+    """The engine. Raises ValueError before init()."""
+    # Every operation calls this, so it does not call get().
+    job = _job
+    if job is None:
+        raise ValueError(NOT_INITIALIZED)
+    return job.engine
+
+
+def world() -> World:
+    """The job as the bootstrap found it. Raises ValueError before init()."""
+    return get().world
+
+
+def rank() -> int:
+    """Number of this process in the job, from 0. Raises ValueError before init()."""
+    return get().world.rank
+
+
+def size() -> int:
+    """Number of processes in the job. Raises ValueError before init()."""
+    return get().world.size

@@ -1,0 +1,37 @@
+"""Which element types can be moved, and which can be reduced. One rule for all frameworks; data only.
+
+A front end maps these names to its framework's types, leaving out those that its framework does not have:
+``frozenset(getattr(torch, name) for name in REDUCIBLE if hasattr(torch, name))``.
+"""
+
+from __future__ import annotations
+
+from hvd_core.backends.abi_numbers import DTYPE
+
+NUMBERS = dict(DTYPE)
+"""The engine's number of each element type, by its name in NumPy ("float32")."""
+
+MOVABLE = frozenset(NUMBERS)
+"""Types that allgather, broadcast and alltoall take."""
+
+REDUCIBLE = frozenset(
+    (
+        *("uint8", "int8", "uint16", "int16", "int32", "int64"),
+        *("float16", "bfloat16", "float32", "float64"),
+    )
+)
+"""Types that allreduce and reducescatter take in the frameworks' front ends: the original Horovod's, and 16 bits. The
+engine reduces more of them (uint32, uint64, and bool but for averages), and the NumPy API leaves that to the engine."""
+
+
+def unsupported_text(name: str, reduces: bool) -> str:
+    """The text of the ValueError for a type that an operation does not take.
+
+    Args:
+        name: of the type, as the framework writes it.
+        reduces: whether the operation is a reduction and only moves would take the type.
+    """
+    text = f"Tensor type {name} is not supported."
+    if reduces:
+        text += " Reductions take integers of up to 64 bits but uint32 and uint64, and floats of 16 bits and more."
+    return text
