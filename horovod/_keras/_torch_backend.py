@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,8 @@ from horovod._keras.agreement import SPARSE64
 from horovod._keras.backends import Backend
 from horovod._keras.options import Average, Options
 from horovod.common.process_sets import ProcessSet
-from horovod.torch._submit import poison
+from hvd_core.frontend.operations import request_name
+from hvd_core.frontend.refusals import report, reported
 
 
 class TorchBackend(Backend):
@@ -83,7 +83,7 @@ class TorchBackend(Backend):
         own = {id(self.identity(v).grad) for v in variables}
         begun = []
         for tensors, name in zip(batches, names):
-            with _told(f"grouped_allreduce.{name}", options.process_set, "allreduce"):
+            with reported("allreduce", f"grouped_allreduce.{name}", options.process_set):
                 pairs = [options.compression.compress(t.detach()) for t in tensors]
             sent = [pair[0].contiguous() for pair in pairs]
             # A gradient that autograd has put into .grad is overwritten, as by horovod.torch. Others are the caller's,
@@ -115,7 +115,7 @@ class TorchBackend(Backend):
         return hvd.sparse_allreduce_async(gradient, name, options.op, process_set=options.process_set)()
 
     def poison(self, operation: str, name: str | None, text: str, process_set: ProcessSet) -> None:
-        poison(None if name is None else f"{operation}.{name}", text, process_set, operation)
+        report(operation, request_name(operation, name), process_set, text)
 
     def broadcast_variables(self, variables: Sequence, root_rank: int, name: str) -> None:
         tensors = [self.identity(v) for v in variables]
@@ -152,7 +152,7 @@ class TorchBackend(Backend):
         return hvd.reducescatter(sent, name=name, op=op, process_set=process_set)
 
     def _sent(self, value: Any, operation: str, name: str | None, process_set: ProcessSet) -> torch.Tensor:
-        with _told(None if name is None else f"{operation}.{name}", process_set, operation):
+        with reported(operation, request_name(operation, name), process_set):
             return _tensor(value)
 
     def untouched(self, function: Callable) -> Callable:
@@ -167,16 +167,6 @@ class TorchBackend(Backend):
 
         call._torchdynamo_disable = True
         return call
-
-
-@contextmanager
-def _told(name: str | None, process_set: ProcessSet, operation: str):
-    """What fails within it fails on the other ranks as well, instead of leaving them waiting."""
-    try:
-        yield
-    except Exception as error:
-        poison(name, f"{type(error).__name__}: {error}", process_set, operation)
-        raise
 
 
 def _marks(presence: list[bool], like: torch.Tensor) -> torch.Tensor:

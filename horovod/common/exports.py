@@ -1,7 +1,8 @@
 """The reduce ops and basics under the names that every framework module of Horovod exports.
 
     from horovod.common.exports import *  # noqa: F403
-    __all__ = [*exports.__all__, "allreduce", ...]
+    __all__ = ["allreduce", ...]
+    __all__ += exports.__all__
 
 The functions are methods of one HorovodBasics, whose docstrings describe them. A name that every front end must export
 is added to the list here and nowhere else.

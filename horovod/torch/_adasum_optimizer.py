@@ -10,10 +10,12 @@ from typing import Any
 
 import torch
 
+from horovod.common.gradient_arguments import check_backward_passes
 from horovod.common.process_sets import ProcessSet
+from horovod.common.reduce_ops import Adasum
 from horovod.torch._async_ops import allreduce_async_
-from horovod.torch._optimizer_arguments import find_duplicates, require_positive_passes
-from horovod.torch._submit import Adasum, forget_finished, synchronize
+from horovod.torch._optimizer_arguments import find_duplicates
+from horovod.torch._submit import forget_finished, synchronize
 from horovod.torch.compression import Compressor
 
 
@@ -43,7 +45,7 @@ class DeltaOptimizer(torch.optim.Optimizer):
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Change the number of backward passes per step()."""
-        require_positive_passes(passes)
+        check_backward_passes(passes)
         self.backward_passes_per_step = passes
 
     def add_param_group(self, param_group: dict) -> None:

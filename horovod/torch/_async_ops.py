@@ -11,25 +11,25 @@ from typing import Any
 import torch
 
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.reduce_ops import Average
 from horovod.torch._devices import Submitted
 from horovod.torch._dtypes import MOVABLE, REDUCIBLE, gives, travelling, viewed, viewed_all
 from horovod.torch._submit import (
-    _WIRE_OPS,
     BY_ADDRESS,
-    Average,
     _handle_map,
     check,
     check_all,
     engine,
     fetch_many,
     fetch_one,
-    keep_for_ever,
-    listed,
+    keep_after_interrupt,
     operands,
     reference,
     resolve_op,
+    some_members_of,
     wire_op,
 )
+from hvd_core.frontend.reductions import ENGINE_NUMBERS
 
 
 def empty_like(tensor):
@@ -53,10 +53,11 @@ def reduce_into(
     """
     if name is not None:
         name = f"allreduce.{name}"
-    on_device = check(tensor, REDUCIBLE, name, process_set, "allreduce")
-    number = _WIRE_OPS.get(op)
-    if number is None:
-        number = wire_op(op, name, process_set, "allreduce")
+    on_device = check(tensor, REDUCIBLE, "allreduce", name, process_set)
+    try:
+        number = ENGINE_NUMBERS[op]
+    except (KeyError, TypeError):
+        number = wire_op("allreduce", name, process_set, op)
     source, target, fetch = tensor, output, None
     if on_device:
         source, target, fetch = _on_device(tensor, output)
@@ -69,7 +70,7 @@ def reduce_into(
                 source, target, name, number, prescale_factor, postscale_factor, set_id, True
             )
         except KeyboardInterrupt:
-            keep_for_ever((tensor, output))
+            keep_after_interrupt((tensor, output))
             raise
     handle = engine().allreduce(source, target, name, number, prescale_factor, postscale_factor, set_id)
     _handle_map[handle] = (tensor, output, fetch)
@@ -79,7 +80,7 @@ def reduce_into(
 def reduce_group(tensors, in_place, name, op, prescale_factor, postscale_factor, process_set) -> int:
     """Submit one all-or-nothing allreduce of a caller's list of tensors. Returns the handle."""
     full_name = None if name is None else f"grouped_allreduce.{name}"
-    tensors = listed(tensors, full_name, process_set, "allreduce")
+    tensors = some_members_of(tensors, "allreduce", full_name, process_set)
     outputs = tensors if in_place else [empty_like(t) for t in tensors]
     return reduce_group_into(tensors, outputs, name, op, prescale_factor, postscale_factor, process_set)
 
@@ -88,9 +89,9 @@ def reduce_group_into(tensors, outputs, name, op, prescale_factor, postscale_fac
     """Submit one all-or-nothing allreduce of a list of tensors, not empty. Returns the handle."""
     if name is not None:
         name = f"grouped_allreduce.{name}"
-    on_device = check_all(tensors, REDUCIBLE, name, process_set, "allreduce")
+    on_device = check_all(tensors, REDUCIBLE, "allreduce", name, process_set)
     core = engine()
-    number = wire_op(op, name, process_set, "allreduce")
+    number = wire_op("allreduce", name, process_set, op)
     set_id = process_set.process_set_id
     fetch = None
     if on_device:
@@ -113,7 +114,7 @@ def broadcast_into(tensor, output, root_rank, name, process_set, wait: bool = Fa
         name = f"broadcast.{name}"
     source, fetch = travelling(tensor), None
     target = source if output is tensor else travelling(output)
-    if check(source, MOVABLE, name, process_set, "broadcast"):
+    if check(source, MOVABLE, "broadcast", name, process_set):
         source, target, fetch = _on_device(source, target)
         fetch = gives(output, fetch)
     elif BY_ADDRESS:
@@ -122,7 +123,7 @@ def broadcast_into(tensor, output, root_rank, name, process_set, wait: bool = Fa
         try:
             return engine().broadcast(source, target, root_rank, name, process_set.process_set_id, True)
         except KeyboardInterrupt:
-            keep_for_ever((tensor, output))
+            keep_after_interrupt((tensor, output))
             raise
     handle = engine().broadcast(source, target, root_rank, name, process_set.process_set_id)
     _handle_map[handle] = (tensor, output, fetch)
@@ -273,7 +274,7 @@ def allgather_async(
         name = f"allgather.{name}"
     source, fetch = travelling(tensor), fetch_one
     as_bytes = source is not tensor
-    if check(source, MOVABLE, name, process_set, "allgather"):
+    if check(source, MOVABLE, "allgather", name, process_set):
         submitted = Submitted([source], None)
         source, fetch = submitted.sources[0], submitted.first
     elif BY_ADDRESS:
@@ -302,10 +303,10 @@ def grouped_allgather_async(
     """
     if name is not None:
         name = f"grouped_allgather.{name}"
-    tensors = listed(tensors, name, process_set, "allgather")
+    tensors = some_members_of(tensors, "allgather", name, process_set)
     sources = [travelling(tensor) for tensor in tensors]
     as_bytes = any(source is not tensor for source, tensor in zip(sources, tensors))
-    if check_all(sources, MOVABLE, name, process_set, "allgather"):
+    if check_all(sources, MOVABLE, "allgather", name, process_set):
         submitted = Submitted(sources, None)
         sources, fetch = submitted.sources, submitted.all
     else:

@@ -4,30 +4,29 @@ As in `_async_ops`: each hands a request to the engine and returns a handle for 
 that holds the GIL.
 """
 
-import operator
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.reduce_ops import Adasum, Average
 from horovod.torch._devices import Submitted
 from horovod.torch._dtypes import MOVABLE, REDUCIBLE, travelling, viewed
 from horovod.torch._submit import (
     BY_ADDRESS,
-    Adasum,
-    Average,
     _handle_map,
     check,
     check_all,
     engine,
     fetch_one,
-    listed,
     operands,
     reference,
-    refuse,
+    some_members_of,
     wire_op,
 )
+from hvd_core.frontend.refusals import refuse, reported
+from hvd_core.frontend.rows import row_counts
 
 Splits: TypeAlias = Sequence[int] | torch.Tensor
 
@@ -60,8 +59,11 @@ def alltoall_async(
         name = f"alltoall.{name}"
     source, fetch = travelling(tensor), fetch_one
     as_bytes = source is not tensor
-    on_device = check(source, MOVABLE, name, process_set, "alltoall")
-    rows = [] if splits is None else [_row_counts(splits, name, process_set)]
+    on_device = check(source, MOVABLE, "alltoall", name, process_set)
+    rows = []
+    if splits is not None:
+        with reported("alltoall", name, process_set):
+            rows = [_row_counts(splits)]
     if on_device:
         submitted = Submitted([source], None)
         source, fetch = submitted.sources[0], submitted.first
@@ -74,28 +76,15 @@ def alltoall_async(
     return handle
 
 
-def _row_counts(splits: Any, name: str | None, process_set: ProcessSet) -> list[int]:
-    if isinstance(splits, torch.Tensor):
-        if splits.dim() != 1:
-            text = f"alltoall expects a 1D splits tensor, not one of shape {tuple(splits.shape)}."
-            _refuse_splits(text, name, process_set)
-        if splits.is_floating_point() or splits.is_complex() or splits.dtype is torch.bool:
-            text = f"alltoall expects splits to contain 32-bit integer elements, not {splits.dtype}."
-            _refuse_splits(text, name, process_set)
-        return splits.tolist()
-    try:
-        entries = list(splits)
-    except TypeError:
-        _refuse_splits(f"alltoall expects a 1D splits tensor, not {splits!r:.80}.", name, process_set)
-    try:
-        return [operator.index(entry) for entry in entries]
-    except TypeError:
-        text = f"alltoall expects splits to contain 32-bit integer elements, not {splits!r:.80}."
-    _refuse_splits(text, name, process_set)
-
-
-def _refuse_splits(text: str, name: str | None, process_set: ProcessSet) -> NoReturn:
-    refuse(text, name, process_set, "alltoall")
+def _row_counts(splits: Any) -> list[int]:
+    """The splits as a list of ints. Raises ValueError unless they are a sequence or a 1-D tensor of integers."""
+    if not isinstance(splits, torch.Tensor):
+        return row_counts(splits)
+    if splits.dim() != 1:
+        raise ValueError(f"alltoall expects a 1D splits tensor, not one of shape {tuple(splits.shape)}.")
+    if splits.is_floating_point() or splits.is_complex() or splits.dtype is torch.bool:
+        raise ValueError(f"alltoall expects splits to contain 32-bit integer elements, not {splits.dtype}.")
+    return splits.tolist()
 
 
 def _with_splits(fetch: Callable, splits: Splits | None) -> Callable:
@@ -124,14 +113,14 @@ def _reducescatter(
     postscale_factor: float,
     process_set: ProcessSet,
 ) -> int:
-    on_device = check_all(tensors, REDUCIBLE, name, process_set, "reducescatter")
+    on_device = check_all(tensors, REDUCIBLE, "reducescatter", name, process_set)
     core = engine()
-    number = wire_op(op, name, process_set, "reducescatter")
+    number = wire_op("reducescatter", name, process_set, op)
     if op == Adasum:
         text = "Reducescatter has no op Adasum. Use hvd.Average, Sum, Min, Max or Product."
-        refuse(text, name, process_set, "reducescatter")
+        refuse("reducescatter", name, process_set, text)
     if not all(t.dim() for t in tensors):
-        refuse("Reducescatter does not support scalar inputs", name, process_set, "reducescatter")
+        refuse("reducescatter", name, process_set, "Reducescatter does not support scalar inputs")
     set_id = process_set.process_set_id
     outputs = _outputs(tensors, set_id, core)
     fetch = None
@@ -197,5 +186,5 @@ def grouped_reducescatter_async(
     """
     if name is not None:
         name = f"grouped_reducescatter.{name}"
-    tensors = listed(tensors, name, process_set, "reducescatter")
+    tensors = some_members_of(tensors, "reducescatter", name, process_set)
     return _reducescatter(tensors, False, name, op, prescale_factor, postscale_factor, process_set)

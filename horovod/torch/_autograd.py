@@ -6,9 +6,11 @@ ranks must run the backwards of unnamed operations in the same order. Called on 
 
 import torch
 
+from horovod.common.reduce_ops import Average, Sum, op_from
 from horovod.torch import _async_ops as ops
 from horovod.torch import _async_scatter as scatter
-from horovod.torch._submit import Average, Sum, _basics, resolve_op, synchronize
+from horovod.torch._submit import _basics, synchronize
+from hvd_core.frontend.operations import gradient_name
 
 __all__ = [
     "HorovodAllgather",
@@ -20,10 +22,6 @@ __all__ = [
     "HorovodGroupedReducescatter",
     "HorovodReducescatter",
 ]
-
-
-def _grad_name(name: str | None, suffix: str = "grad") -> str | None:
-    return None if name is None else f"{name}.{suffix}"
 
 
 def _average(grad: torch.Tensor, name: str | None, process_set) -> torch.Tensor:
@@ -43,7 +41,7 @@ class HorovodAllreduce(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, tensor, average, name, op, prescale_factor, postscale_factor, process_set):
-        op = resolve_op(op, average)
+        op = op_from(op, average)
         ctx.arguments = (op, prescale_factor, postscale_factor, process_set)
         ctx.name = name
         handle = ops.allreduce_async(tensor, None, name, op, prescale_factor, postscale_factor, process_set)
@@ -51,7 +49,9 @@ class HorovodAllreduce(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_output):
-        reduced = HorovodAllreduce.apply(grad_output.contiguous(), None, _grad_name(ctx.name), *ctx.arguments)
+        reduced = HorovodAllreduce.apply(
+            grad_output.contiguous(), None, gradient_name(ctx.name), *ctx.arguments
+        )
         return reduced, None, None, None, None, None, None
 
 
@@ -60,7 +60,7 @@ class HorovodGroupedAllreduce(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, average, name, op, prescale_factor, postscale_factor, process_set, *tensors):
-        op = resolve_op(op, average)
+        op = op_from(op, average)
         ctx.arguments = (op, prescale_factor, postscale_factor, process_set)
         ctx.name = name
         handle = ops.grouped_allreduce_async(
@@ -71,7 +71,7 @@ class HorovodGroupedAllreduce(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *grad_outputs):
         grads = [grad.contiguous() for grad in grad_outputs]
-        reduced = HorovodGroupedAllreduce.apply(None, _grad_name(ctx.name), *ctx.arguments, *grads)
+        reduced = HorovodGroupedAllreduce.apply(None, gradient_name(ctx.name), *ctx.arguments, *grads)
         return (None, None, None, None, None, None, *reduced)
 
 
@@ -88,8 +88,8 @@ class HorovodAllgather(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_output):
         rows = torch.tensor([ctx.rows], dtype=torch.int64)
-        sizes = ops.allgather_async(rows, _grad_name(ctx.name, "grad.sizes"), ctx.process_set)
-        averaged = _average(grad_output, _grad_name(ctx.name), ctx.process_set)
+        sizes = ops.allgather_async(rows, gradient_name(ctx.name, "grad.sizes"), ctx.process_set)
+        averaged = _average(grad_output, gradient_name(ctx.name), ctx.process_set)
         return _own_rows(averaged, synchronize(sizes), ctx.process_set), None, None
 
 
@@ -106,10 +106,10 @@ class HorovodGroupedAllgather(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *grad_outputs):
         rows = torch.tensor([ctx.rows], dtype=torch.int64)
-        handle = ops.allgather_async(rows, _grad_name(ctx.name, "grad.sizes"), ctx.process_set)
+        handle = ops.allgather_async(rows, gradient_name(ctx.name, "grad.sizes"), ctx.process_set)
         grads = [grad.contiguous() for grad in grad_outputs]
         arguments = (Average, 1.0, 1.0, ctx.process_set)
-        averaged = HorovodGroupedAllreduce.apply(None, _grad_name(ctx.name), *arguments, *grads)
+        averaged = HorovodGroupedAllreduce.apply(None, gradient_name(ctx.name), *arguments, *grads)
         sizes = synchronize(handle)
         own = [_own_rows(grad, sizes[:, i], ctx.process_set) for i, grad in enumerate(averaged)]
         return (None, None, *own)
@@ -127,7 +127,7 @@ class HorovodBroadcast(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_output):
-        averaged = _average(grad_output, _grad_name(ctx.name), ctx.process_set)
+        averaged = _average(grad_output, gradient_name(ctx.name), ctx.process_set)
         if _basics.rank() != ctx.root_rank:
             averaged = averaged * 0
         return averaged, None, None, None
@@ -152,7 +152,7 @@ class HorovodAlltoall(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_output, *_):
-        name = _grad_name(ctx.name)
+        name = gradient_name(ctx.name)
         grad, _ = HorovodAlltoall.apply(grad_output.contiguous(), ctx.received, name, ctx.process_set)
         unsent = ctx.rows - grad.shape[0]
         if unsent:
@@ -189,7 +189,7 @@ class HorovodReducescatter(torch.autograd.Function):
     def backward(ctx, grad_output):
         scale = ctx.made.scale()
         gathered = HorovodAllgather.apply(
-            grad_output.contiguous(), _grad_name(ctx.made.name), ctx.made.process_set
+            grad_output.contiguous(), gradient_name(ctx.made.name), ctx.made.process_set
         )
         return gathered if scale == 1 else gathered * scale, None, None, None, None, None
 
@@ -207,7 +207,7 @@ class HorovodGroupedReducescatter(torch.autograd.Function):
     def backward(ctx, *grad_outputs):
         scale = ctx.made.scale()
         grads = [grad.contiguous() for grad in grad_outputs]
-        gathered = HorovodGroupedAllgather.apply(_grad_name(ctx.made.name), ctx.made.process_set, *grads)
+        gathered = HorovodGroupedAllgather.apply(gradient_name(ctx.made.name), ctx.made.process_set, *grads)
         if scale != 1:
             gathered = [grad * scale for grad in gathered]
         return (None, None, None, None, None, *gathered)

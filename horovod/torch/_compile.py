@@ -10,9 +10,11 @@ from collections.abc import Callable, Sequence
 import torch
 
 from horovod.common.process_sets import ProcessSet
+from horovod.common.reduce_ops import Average
 from horovod.torch import _library
-from horovod.torch._submit import Average, resolve_op
+from horovod.torch._submit import resolve_op
 from horovod.torch.compression import Compression
+from hvd_core.frontend.rows import scattered_rows
 
 
 def _never() -> bool:
@@ -123,8 +125,7 @@ def _own_rows(tensor: torch.Tensor, process_set: ProcessSet) -> int:
     size = process_set.size()
     if not size or not process_set.included() or not tensor.dim():
         return 0
-    rows = tensor.shape[0]
-    return rows // size + (1 if process_set.rank() < rows % size else 0)
+    return scattered_rows(tensor.shape[0], size, process_set.rank())
 
 
 def reducescatter(tensor, name, compression, op, process_set, prescale_factor, postscale_factor):

@@ -10,17 +10,14 @@ from typing import Any
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from hvd_core.backends.abi_numbers import DTYPE, DTYPES
+from hvd_core.frontend import element_types
 
 # The engine's numbers of PyTorch's types.
-DTYPE_NUMBERS = {getattr(torch, name): DTYPE[name] for name in DTYPES if hasattr(torch, name)}
+DTYPE_NUMBERS = {
+    getattr(torch, name): number for name, number in element_types.NUMBERS.items() if hasattr(torch, name)
+}
 
-REDUCIBLE = frozenset(
-    (
-        *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
-        *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
-    )
-)
+REDUCIBLE = frozenset(getattr(torch, name) for name in element_types.REDUCIBLE if hasattr(torch, name))
 
 _FLOAT8 = frozenset(
     getattr(torch, name)

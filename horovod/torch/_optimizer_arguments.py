@@ -1,22 +1,14 @@
 """Checks of what DistributedOptimizer is given, and the names of its parameters. Pure functions; any thread."""
 
 from collections.abc import Iterable
-from typing import Any
 
 import torch
-
-from horovod.common.process_sets import ProcessSet
 
 
 def find_duplicates(values: Iterable) -> set:
     """The elements that occur in `values` more than once."""
     seen: set = set()
     return {value for value in values if value in seen or seen.add(value)}
-
-
-def require_positive_passes(passes: int) -> None:
-    if passes <= 0:
-        raise ValueError(f"backward_passes_per_step must be > 0, but is {passes!r}.")
 
 
 def name_parameters(param_groups: list, named_parameters: Iterable | None) -> dict[torch.Tensor, str]:
@@ -72,27 +64,3 @@ def require_same_names(of_all: list[list[str]], ranks: list[int] | None) -> None
             "groups=n divides the parameters that require grad, which must be the same on all ranks, but "
             f"{'; '.join(differences[:8])}. Freeze the same parameters everywhere, or give `groups` as lists."
         )
-
-
-def require_registered(process_set: ProcessSet) -> None:
-    if process_set.process_set_id is None:
-        raise ValueError(
-            f"DistributedOptimizer got a process set that does not exist, or has not been registered: {process_set}. "
-            "Pass it to hvd.init(process_sets=...) or hvd.add_process_set() first."
-        )
-
-
-def check_groups(groups: Any) -> None:
-    if isinstance(groups, bool) or not (isinstance(groups, list) or (isinstance(groups, int) and groups > 0)):
-        raise ValueError(
-            f"groups should be a positive integer or a list of lists of parameters, not {groups!r}."
-        )
-    if isinstance(groups, int):
-        return
-    members = []
-    for group in groups:
-        if not isinstance(group, (list, tuple)) or not all(isinstance(p, torch.Tensor) for p in group):
-            raise ValueError("groups must consist of lists of torch.Tensor.")
-        members.extend(group)
-    if len({id(param) for param in members}) != len(members):
-        raise ValueError("A parameter can only appear once in groups.")

@@ -22,8 +22,10 @@ from horovod.torch._given_up import LEFT, give_up, sweep, wait_for
 from horovod.torch._gradients import gradient_of, is_quick, store, wire_form
 from horovod.torch._slots import Group, Slot
 from horovod.torch._sparse import sparse_allreduce_async
-from horovod.torch._submit import _WIRE_OPS, BY_ADDRESS, _handle_map, engine, forget, poison, settle
+from horovod.torch._submit import BY_ADDRESS, _handle_map, engine, forget, settle
 from horovod.torch.compression import BF16Compressor, Compression, FP16Compressor
+from hvd_core.frontend.reductions import ENGINE_NUMBERS
+from hvd_core.frontend.refusals import report
 
 # torch < 2.1 has no hook that runs after the gradient is stored; there the accumulator node of the graph is
 # hooked.
@@ -168,7 +170,7 @@ class GradientReducer:
         if not arrived:
             return
         active, handles = self.active, self._handles
-        set_id, number = self.process_set.process_set_id, _WIRE_OPS.get(self.op)
+        set_id, number = self.process_set.process_set_id, ENGINE_NUMBERS.get(self.op)
         plain = self._quick and set_id is not None and number is not None
         if plain and self._wire_dtype is not None:
             self._make_wires(arrived)
@@ -248,9 +250,9 @@ class GradientReducer:
             self._failed([slot], error)
             if not told and slot.sparse_dim and not self.sparse_as_dense:
                 for part in ("indices", "values"):
-                    poison(f"allgather.{slot.name}.{part}", str(error), self.process_set, "allgather")
+                    report("allgather", f"allgather.{slot.name}.{part}", self.process_set, error)
             elif not told:
-                poison(slot.wire_name, str(error), self.process_set, "allreduce")
+                report("allreduce", slot.wire_name, self.process_set, error)
 
     def _submit_group(self, group: Group) -> None:
         told = False
@@ -273,7 +275,7 @@ class GradientReducer:
         except Exception as error:
             self._failed(group.slots, error)
             if not told:
-                poison(f"grouped_allreduce.{group.name}", str(error), self.process_set, "allreduce")
+                report("allreduce", f"grouped_allreduce.{group.name}", self.process_set, error)
             return
         self._handles.append(handle)
         for slot in group.slots:

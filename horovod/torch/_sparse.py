@@ -8,17 +8,12 @@ from collections.abc import Callable
 import torch
 
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.reduce_ops import Average, Sum
 from horovod.torch._async_ops import allgather_async
 from horovod.torch._dtypes import REDUCIBLE
-from horovod.torch._submit import (
-    Average,
-    HorovodInternalError,
-    Sum,
-    check,
-    engine,
-    poison,
-    synchronize,
-)
+from horovod.torch._submit import HorovodInternalError, check, engine, synchronize
+from hvd_core.frontend.operations import request_name
+from hvd_core.frontend.refusals import report
 
 
 def sparse_allreduce_async(
@@ -44,20 +39,20 @@ def sparse_allreduce_async(
     names = [None if name is None else f"{name}.{part}" for part in ("indices", "values")]
     if op not in (Average, Sum):
         text = "Sparse tensors can be reduced with hvd.Average and hvd.Sum only."
-        _refused_sparse(text, names, process_set)
+        _report(names, process_set, text)
         raise NotImplementedError(text)
     if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.sparse_coo:
         text = f"A sparse COO tensor is required, but found {getattr(tensor, 'layout', type(tensor))}."
-        _refused_sparse(text, names, process_set)
+        _report(names, process_set, text)
         raise ValueError(text)
     shape = tensor.shape
     tensor = tensor.detach().coalesce()
     indices = tensor.indices().transpose(0, 1).contiguous()
     values = tensor.values().contiguous()
     try:
-        check(values, REDUCIBLE, None if name is None else f"allgather.{names[1]}", process_set, "allgather")
+        check(values, REDUCIBLE, "allgather", request_name("allgather", names[1]), process_set)
     except ValueError as error:
-        _refused_sparse(str(error), names[:1], process_set)
+        _report(names[:1], process_set, error)
         raise
     handles = (
         allgather_async(indices, names[0], process_set),
@@ -66,9 +61,9 @@ def sparse_allreduce_async(
     return SparseReduction(handles, shape, process_set.size() if op == Average else 1)
 
 
-def _refused_sparse(text: str, names: list, process_set: ProcessSet) -> None:
+def _report(names: list, process_set: ProcessSet, error: Exception | str) -> None:
     for name in names:
-        poison(None if name is None else f"allgather.{name}", text, process_set, "allgather")
+        report("allgather", request_name("allgather", name), process_set, error)
 
 
 class SparseReduction:

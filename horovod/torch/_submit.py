@@ -8,46 +8,34 @@ HOROVOD_TORCH_NO_DLPACK_API=1). Tensors on devices: `_devices`.
 
 import os
 from collections.abc import Callable, Iterable
-from contextlib import suppress
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from horovod.common.basics import UNAVAILABLE, HorovodBasics, runtime
+from horovod.common.basics import call_after_the_job, engine
 from horovod.common.exceptions import HorovodInternalError
+from horovod.common.exports import _basics
 from horovod.common.process_sets import ProcessSet
+from horovod.common.reduce_ops import BOTH_GIVEN, op_from
 from horovod.torch import _devices
 from horovod.torch._devices import reference
 from horovod.torch._dtypes import REDUCIBLE, why_not
-
-if UNAVAILABLE is None:
-    from hvd_core.runtime import engine
-else:
-
-    def engine():
-        """Stands in where the engine cannot be loaded: raises ImportError with the reason."""
-        return runtime().engine()
-
-
-_basics = HorovodBasics()
-
-Average = _basics.Average
-Sum = _basics.Sum
-Adasum = _basics.Adasum
-Min = _basics.Min
-Max = _basics.Max
-Product = _basics.Product
+from hvd_core.frontend import groups
+from hvd_core.frontend.operations import request_name
+from hvd_core.frontend.reductions import engine_number
+from hvd_core.frontend.refusals import refuse, report, reported
+from hvd_core.process_sets import why_no_number
 
 # handle -> (inputs, outputs, fetch). It keeps the tensors alive while the engine reads and writes their
 # memory. `fetch(engine, handle)` makes the outputs where the engine allocates them, or orders the caller's
 # stream behind them where they are on a device; None where they are there already.
 _handle_map: dict[int, tuple[Any, Any, Callable | None]] = {}
 
-_abandoned: list[tuple] = []
+call_after_the_job(_handle_map.clear)
 
-# The numbers of hvd/backend_abi.h; Adasum is the engine's own.
-_WIRE_OPS = {Average: 4, Sum: 0, Min: 2, Max: 3, Product: 1, Adasum: 100}
+# Tensors of operations whose callers were interrupted by Ctrl-C: the engine may still write to them.
+_interrupted: list[tuple] = []
 
 # Read once: asking per call would cost more than the answer saves.
 BY_ADDRESS = (
@@ -56,86 +44,39 @@ BY_ADDRESS = (
 )
 
 
-def resolve_op(
-    op: int | None,
-    average: Any,
-    operation: str = "allreduce",
-    name: str | None = None,
-    process_set: ProcessSet | None = None,
-) -> int:
-    """The reduce op that the arguments `op` and `average` mean together.
-
-    `average` is deprecated but programs also pass a name in its place: anything truthy means Average. `operation`,
-    `name` and `process_set`: the call that fails for the others as well if it fails here.
+def resolve_op(op: int | None, average: Any, prefix: str, name: str | None, process_set: ProcessSet) -> int:
+    """The reduce op that the arguments `op` and `average` of an operation mean together.
 
     Raises:
-        ValueError: both are given.
+        ValueError: both are given. The matching call of the other ranks fails too. `prefix` and `name` identify it.
     """
-    if average is None:
-        return Average if op is None else op
-    if op is not None:
-        text = "The op parameter supersedes average. Please provide only one of them."
-        if process_set is not None:
-            poison(None if name is None else f"{operation}.{name}", text, process_set, "allreduce")
-        raise ValueError(text)
-    import warnings
-
-    warnings.warn(
-        "Parameter `average` has been replaced with `op`; use op=hvd.Average or op=hvd.Sum.",
-        DeprecationWarning,
-        stacklevel=3,
-    )
-    return Average if average else Sum
+    if op is not None and average is not None:
+        refuse("allreduce", request_name(prefix, name), process_set, BOTH_GIVEN)
+    return op_from(op, average, stacklevel=4)
 
 
-def wire_op(op: int, name: str | None, process_set: ProcessSet, operation: str) -> int:
-    """The engine's number of a reduce op, for values that are not in the table of the fast path.
-
-    Raises:
-        ValueError: no reduce op.
-    """
+def wire_op(operation: str, name: str | None, process_set: ProcessSet, op: Any) -> int:
+    """The engine's number of a reduce op. Raises ValueError if `op` is not a reduce op, here and for the other ranks."""
     try:
-        return _WIRE_OPS[op]
-    except (KeyError, TypeError):
-        text = f"Unknown reduce op {op!r}. Use hvd.Average, Sum, Min, Max, Product or Adasum."
-    refuse(text, name, process_set, operation)
-
-
-def poison(name: str | None, text: str, process_set: ProcessSet, operation: str) -> None:
-    """Report that a call of `operation` failed here, so that the others' matching call fails instead of stalling.
-
-    Without a name it is the next unnamed call of that operation.
-    """
-    set_id = getattr(process_set, "process_set_id", None)
-    if set_id is not None and _basics.is_initialized():
-        with suppress(HorovodInternalError):  # the job has ended: nobody waits
-            engine().poison(name, text, set_id, operation)
-
-
-def refuse(text: str, name: str | None, process_set: ProcessSet, operation: str) -> NoReturn:
-    """Raise ValueError(text) here, and let the matching call fail on the other ranks.
-
-    Raises ValueError about the missing init() instead before init().
-    """
-    poison(name, text, process_set, operation)
-    raise ValueError(text)
+        return engine_number(op)
+    except ValueError as error:
+        report(operation, name, process_set, error)
+        raise
 
 
 def reject(
-    tensor: Any, allowed: frozenset, name: str | None, process_set: ProcessSet, operation: str
+    tensor: Any, allowed: frozenset, operation: str, name: str | None, process_set: ProcessSet
 ) -> bool:
-    """Explain why `tensor` cannot be communicated. Called once a check has failed; as `check` if all is well.
+    """Raise the error that says why `tensor` cannot be communicated. Called when a check has failed; returns the result
+    of `check` if nothing is wrong.
 
     Raises:
-        ValueError: not a tensor, a type or layout that is not supported, not contiguous, or on a device that
-            no backend serves; no process set.
+        ValueError: not a tensor, a type or layout that is not supported, not contiguous, on a device that no backend
+            serves, or the process set is not registered.
     """
     engine()  # Before init() the missing init() is the better message.
     if not isinstance(process_set, ProcessSet):
-        raise ValueError(
-            f"process_set must be an hvd.ProcessSet, but found {type(process_set).__name__}: {process_set!r:.80}. "
-            "Leave it out for all ranks."
-        )
+        raise ValueError(why_no_number(process_set))
     if not isinstance(tensor, torch.Tensor):
         text = f"A torch.Tensor is required, but found {type(tensor).__name__}: {tensor!r:.80}."
     elif tensor.layout is not torch.strided or tensor.dtype not in allowed:
@@ -151,16 +92,16 @@ def reject(
             "Pass tensor.resolve_neg()."
         )
     elif process_set.process_set_id is None:
-        text = f"Process set provided does not exist, or has not been registered: {process_set}."
+        text = why_no_number(process_set)
     else:
         return not tensor.is_cpu
-    refuse(text, name, process_set, operation)
+    refuse(operation, name, process_set, text)
 
 
-def check(tensor: Any, allowed: frozenset, name: str | None, process_set: ProcessSet, operation: str) -> bool:
+def check(tensor: Any, allowed: frozenset, operation: str, name: str | None, process_set: ProcessSet) -> bool:
     """Whether `tensor` is on a device, rather than in host memory.
 
-    Raises ValueError unless it is contiguous, of an allowed type, on a device that is served, and the set known.
+    Raises ValueError unless it is contiguous, of an allowed type, on a device that is served, and the set registered.
     """
     try:
         if (
@@ -173,70 +114,59 @@ def check(tensor: Any, allowed: frozenset, name: str | None, process_set: Proces
             return False
     except (AttributeError, RuntimeError):
         pass  # no tensor, or a layout without strides
-    return reject(tensor, allowed, name, process_set, operation)
+    return reject(tensor, allowed, operation, name, process_set)
 
 
 def check_all(
-    tensors: list, allowed: frozenset, name: str | None, process_set: ProcessSet, operation: str
+    tensors: list, allowed: frozenset, operation: str, name: str | None, process_set: ProcessSet
 ) -> bool:
     """Whether the tensors of a group are on a device: `check` for each, all on the same one."""
-    on_device = [check(tensor, allowed, name, process_set, operation) for tensor in tensors]
+    on_device = [check(tensor, allowed, operation, name, process_set) for tensor in tensors]
     if any(on_device):
         text = _devices.several_devices(tensors)
         if text:
-            refuse(text, name, process_set, operation)
+            refuse(operation, name, process_set, text)
         return True
     return False
 
 
-def listed(tensors: Any, name: str | None, process_set: ProcessSet, operation: str) -> list:
-    """The tensors of a group as a list of our own.
-
-    Raises:
-        ValueError: there are none, or `tensors` is a tensor or nothing to iterate over.
-    """
-    members = listed_if_any(tensors, name, process_set, operation)
-    if members:
-        return members
-    engine()
-    refuse(
-        "A grouped operation needs at least one tensor, but the list is empty.", name, process_set, operation
-    )
-
-
-def listed_if_any(tensors: Any, name: str | None, process_set: ProcessSet, operation: str) -> list:
-    """As `listed`, of what may be empty. An iterator is used up by it."""
-    if isinstance(tensors, torch.Tensor) or not isinstance(tensors, Iterable):
-        engine()
-        text = f"A grouped operation takes a list of tensors, but found {type(tensors).__name__}."
-        refuse(text, name, process_set, operation)
+def some_members_of(tensors: Any, operation: str, name: str | None, process_set: ProcessSet) -> list:
+    """The tensors of a group as a new list. Raises ValueError for an empty list, a tensor, or no list at all."""
     try:
-        return list(tensors)
-    except Exception as error:  # of a generator
-        poison(name, f"{type(error).__name__}: {error}", process_set, operation)
+        return groups.some_members_of(tensors, torch.Tensor)
+    except Exception as error:
+        engine()  # Before init() the missing init() is the better message.
+        report(operation, name, process_set, error)
+        raise
+
+
+def members_of(tensors: Any, operation: str, name: str | None, process_set: ProcessSet) -> list:
+    """As some_members_of(), for a list that may be empty."""
+    try:
+        return groups.members_of(tensors, torch.Tensor)
+    except Exception as error:
+        engine()
+        report(operation, name, process_set, error)
         raise
 
 
 def compress_all(
-    compression: Any, tensors: list, name: str | None, process_set: ProcessSet, operation: str
+    compression: Any, tensors: list, operation: str, name: str | None, process_set: ProcessSet
 ) -> list[tuple]:
-    """What is sent for the tensors, with what undoes it; a failure fails the others' matching call as well.
+    """(tensor to send, context for `decompress`) of each tensor. A failure fails the other ranks' matching call as well.
 
     Raises:
-        ValueError: one is no tensor. Whatever the compressor raises.
+        ValueError: a value in `tensors` is not a tensor. Whatever the compressor raises.
     """
     for tensor in tensors:
         if not isinstance(tensor, torch.Tensor):
-            reject(tensor, REDUCIBLE, name, process_set, operation)
-    try:
+            reject(tensor, REDUCIBLE, operation, name, process_set)
+    with reported(operation, name, process_set):
         return [compression.compress(tensor) for tensor in tensors]
-    except Exception as error:
-        poison(name, f"{type(error).__name__}: {error}", process_set, operation)
-        raise
 
 
 def operands(tensors: list[torch.Tensor]) -> list:
-    """What the engine is given for a list of tensors."""
+    """The form in which the engine takes a list of tensors in host memory."""
     return [reference(t) for t in tensors] if BY_ADDRESS else tensors
 
 
@@ -303,9 +233,9 @@ def settle(core, handle: int) -> None:
         fetch(core, handle)
 
 
-def keep_for_ever(tensors: tuple) -> None:
-    """Keep tensors alive whose operation was left by Ctrl-C: the engine may still write to their memory."""
-    _abandoned.append(tensors)
+def keep_after_interrupt(tensors: tuple) -> None:
+    """Keep the tensors of an operation whose caller was interrupted by Ctrl-C: the engine may still write to them."""
+    _interrupted.append(tensors)
 
 
 def forget(core, handle: int) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.reduce_ops import Average
 from horovod.torch import _compile
 from horovod.torch._async_ops import (
     allgather_async,
@@ -28,7 +29,7 @@ from horovod.torch._autograd import (
     HorovodGroupedAllreduce,
 )
 from horovod.torch._compile import tracing
-from horovod.torch._submit import Average, compress_all, listed_if_any, resolve_op, synchronize
+from horovod.torch._submit import compress_all, members_of, resolve_op, synchronize
 from horovod.torch.compression import Compression, Compressor
 
 
@@ -90,7 +91,7 @@ def allreduce(
         reduce_into(tensor, output, name, op, prescale_factor, postscale_factor, process_set, True)
         return output
     full_name = None if name is None else f"allreduce.{name}"
-    ((compressed, context),) = compress_all(compression, [tensor], full_name, process_set, "allreduce")
+    ((compressed, context),) = compress_all(compression, [tensor], "allreduce", full_name, process_set)
     reduced = HorovodAllreduce.apply(
         compressed, None, name, op, prescale_factor, postscale_factor, process_set
     )
@@ -160,13 +161,13 @@ def grouped_allreduce(
     elif op is None:
         op = Average
     full_name = None if name is None else f"grouped_allreduce.{name}"
-    tensors = listed_if_any(tensors, full_name, process_set, "allreduce")
+    tensors = members_of(tensors, "allreduce", full_name, process_set)
     if not tensors:
         return []
     arguments = (None, name, op, prescale_factor, postscale_factor, process_set)
     if compression is Compression.none and not needs_grad(tensors):
         return synchronize(grouped_allreduce_async(tensors, *arguments))
-    pairs = compress_all(compression, tensors, full_name, process_set, "allreduce")
+    pairs = compress_all(compression, tensors, "allreduce", full_name, process_set)
     compressed, contexts = zip(*pairs)
     reduced = HorovodGroupedAllreduce.apply(*arguments, *compressed)
     return [compression.decompress(tensor, context) for tensor, context in zip(reduced, contexts)]
@@ -202,7 +203,7 @@ def grouped_allreduce_(
     elif op is None:
         op = Average
     full_name = None if name is None else f"grouped_allreduce.{name}"
-    tensors = listed_if_any(tensors, full_name, process_set, "allreduce")
+    tensors = members_of(tensors, "allreduce", full_name, process_set)
     if not tensors:
         return []
     return synchronize(
@@ -254,7 +255,7 @@ def grouped_allgather(
     if tracing():
         return _compile.grouped_allgather(tensors, name, process_set)
     full_name = None if name is None else f"grouped_allgather.{name}"
-    tensors = listed_if_any(tensors, full_name, process_set, "allgather")
+    tensors = members_of(tensors, "allgather", full_name, process_set)
     if not tensors:
         return []
     if needs_grad(tensors):

@@ -6,6 +6,7 @@ from typing import overload
 import torch
 
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.reduce_ops import Average
 from horovod.torch import _compile
 from horovod.torch._async_scatter import (
     Splits,
@@ -15,7 +16,7 @@ from horovod.torch._async_scatter import (
 )
 from horovod.torch._autograd import HorovodAlltoall, HorovodGroupedReducescatter, HorovodReducescatter
 from horovod.torch._compile import tracing
-from horovod.torch._submit import Average, compress_all, listed_if_any, synchronize
+from horovod.torch._submit import compress_all, members_of, synchronize
 from horovod.torch._sync_ops import needs_grad
 from horovod.torch.compression import Compression, Compressor
 
@@ -110,7 +111,7 @@ def reducescatter(
     if compression is Compression.none and not needs_grad((tensor,)):
         return synchronize(reducescatter_async(tensor, *arguments))
     full_name = None if name is None else f"reducescatter.{name}"
-    ((compressed, context),) = compress_all(compression, [tensor], full_name, process_set, "reducescatter")
+    ((compressed, context),) = compress_all(compression, [tensor], "reducescatter", full_name, process_set)
     return compression.decompress(HorovodReducescatter.apply(compressed, *arguments), context)
 
 
@@ -141,13 +142,13 @@ def grouped_reducescatter(
             tensors, name, compression, op, process_set, prescale_factor, postscale_factor
         )
     full_name = None if name is None else f"grouped_reducescatter.{name}"
-    tensors = listed_if_any(tensors, full_name, process_set, "reducescatter")
+    tensors = members_of(tensors, "reducescatter", full_name, process_set)
     if not tensors:
         return []
     arguments = (name, op, process_set, prescale_factor, postscale_factor)
     if compression is Compression.none and not needs_grad(tensors):
         return synchronize(grouped_reducescatter_async(tensors, *arguments))
-    pairs = compress_all(compression, tensors, full_name, process_set, "reducescatter")
+    pairs = compress_all(compression, tensors, "reducescatter", full_name, process_set)
     compressed, contexts = zip(*pairs)
     reduced = HorovodGroupedReducescatter.apply(*arguments, *compressed)
     return [compression.decompress(tensor, context) for tensor, context in zip(reduced, contexts)]

@@ -1,21 +1,17 @@
 """Broadcasting models, optimizer state and Python objects. All ranks call them, one thread each."""
 
-import pickle
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 
-from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.torch._async_ops import allgather_async, broadcast_async_, broadcast_into
+from horovod.common.exports import rank
+from horovod.common.objects import allgather_object, broadcast_object
+from horovod.common.process_sets import global_process_set
+from horovod.torch._async_ops import broadcast_async_
 from horovod.torch._slots import empty_sparse
-from horovod.torch._submit import _basics, poison, synchronize
-from horovod.torch.mpi_ops import allgather, broadcast_
-
-try:
-    from cloudpickle import dumps as _dumps  # also takes lambdas and classes of __main__
-except ImportError:
-    _dumps = pickle.dumps
+from horovod.torch._submit import synchronize
+from hvd_core.frontend.refusals import report
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
 
@@ -49,7 +45,7 @@ def broadcast_parameters(params: Mapping[str, Any] | Iterable[Any], root_rank: i
         if text:
             text = f"broadcast_parameters(): entry {name!r} {text}"
             for other, _ in named:
-                poison(f"broadcast.{other}", text, global_process_set, "broadcast")
+                report("broadcast", f"broadcast.{other}", global_process_set, text)
             raise ValueError(text)
     pending = []
     with torch.no_grad():
@@ -130,7 +126,7 @@ def broadcast_optimizer_state(
         raise ValueError("cannot broadcast torch.optim.LBFGS state")
     groups = optimizer.param_groups
     description = None
-    if _basics.rank() == root_rank:
+    if rank() == root_rank:
         description = {
             "options": [{k: v for k, v in group.items() if k != "params"} for group in groups],
             "state": [[_describe(optimizer.state.get(p), p) for p in group["params"]] for group in groups],
@@ -204,61 +200,3 @@ def _zero_missing_grads(optimizer: torch.optim.Optimizer, model: torch.nn.Module
                     param.grad = empty_sparse(param, 1)
                 else:
                     param.grad = torch.zeros_like(param, requires_grad=False)
-
-
-def broadcast_object(
-    obj: Any = None,
-    root_rank: int = 0,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> Any:
-    """Send a Python object of the root to all ranks.
-
-    Args:
-        obj: what the root sends (anything cloudpickle takes); ignored on the other ranks.
-        root_rank: the GLOBAL rank that sends.
-        name: identifies the operation across ranks; the default is the same for all objects.
-        process_set: the ranks that take part.
-
-    Returns:
-        At the root `obj` itself, elsewhere a copy of the root's.
-
-    Raises:
-        ValueError: Horovod is not initialized, or bad root. HorovodInternalError: a rank is gone.
-    """
-    # The reference names it after the object's type, which stalls where the others pass None.
-    name = "broadcast_object" if name is None else name
-    at_root = _basics.rank() == root_rank
-    if at_root:
-        data = torch.frombuffer(bytearray(_dumps(obj)), dtype=torch.uint8)
-        length = torch.tensor([data.numel()], dtype=torch.int64)
-    else:
-        length = torch.zeros(1, dtype=torch.int64)
-    broadcast_(length, root_rank, f"{name}.sz", process_set)
-    if not at_root:
-        data = torch.empty(int(length), dtype=torch.uint8)
-    synchronize(broadcast_into(data, data, root_rank, f"{name}.t", process_set))
-    return obj if at_root else pickle.loads(data.numpy().data)
-
-
-def allgather_object(
-    obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> list[Any]:
-    """Gather one Python object of every rank.
-
-    Args:
-        obj: anything cloudpickle takes.
-        name: identifies the operation across ranks; the default is the same for all objects.
-        process_set: the ranks that take part.
-
-    Returns:
-        The objects in rank order, the same list on all ranks.
-
-    Raises:
-        ValueError: Horovod is not initialized. HorovodInternalError: a rank is gone.
-    """
-    name = "allgather_object" if name is None else name
-    data = torch.frombuffer(bytearray(_dumps(obj)), dtype=torch.uint8)
-    lengths = allgather_async(torch.tensor([data.numel()], dtype=torch.int64), f"{name}.sz", process_set)
-    everything = allgather(data, f"{name}.t", process_set)
-    return [pickle.loads(part.numpy().data) for part in everything.split(synchronize(lengths).tolist())]

@@ -14,23 +14,29 @@ from typing import Any
 
 import torch
 
+from horovod.common.gradient_arguments import (
+    check_backward_passes,
+    check_groups,
+    check_predivide_factor,
+    check_registered,
+    groups_from,
+    predivide_factors,
+)
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.reduce_ops import Adasum, Average
 from horovod.common.util import split_list
 from horovod.torch._adasum_optimizer import DeltaOptimizer
 from horovod.torch._compilers import leave_alone
 from horovod.torch._given_up import give_up
 from horovod.torch._optimizer_arguments import (
-    check_groups,
     find_duplicates,
     name_parameters,
-    require_positive_passes,
-    require_registered,
     require_same_names,
 )
 from horovod.torch._reducer import GradientReducer
 from horovod.torch.compression import Compression, Compressor
 from horovod.torch.functions import allgather_object
-from horovod.torch.mpi_ops import Adasum, Average, allreduce
+from horovod.torch.mpi_ops import allreduce
 
 __all__ = ["DistributedOptimizer"]
 
@@ -138,7 +144,7 @@ class _DistributedOptimizer(_Wrapper):
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Change the number of backward passes per step(). Call it between steps, on all ranks."""
-        require_positive_passes(passes)
+        check_backward_passes(passes)
         self._reducer.set_passes(passes)
 
     def load_state_dict(self, state_dict: dict) -> None:
@@ -330,21 +336,15 @@ def DistributedOptimizer(
             is a number and the ranks have frozen different parameters; the process set is not registered;
             `optimizer` is a DistributedOptimizer already.
     """
-    if gradient_predivide_factor != 1.0 and op != Average:
-        raise ValueError("gradient_predivide_factor not supported with op != Average")
-    require_positive_passes(backward_passes_per_step)
+    check_predivide_factor(gradient_predivide_factor, op)
+    check_backward_passes(backward_passes_per_step)
     if isinstance(optimizer, _Wrapper):
         raise ValueError(
             f"This {type(optimizer).__name__} is a DistributedOptimizer already. Wrap the original optimizer, once."
         )
-    if num_groups:
-        warnings.warn(
-            "Parameter `num_groups` has been replaced by `groups`.", DeprecationWarning, stacklevel=2
-        )
-        groups = num_groups if groups is None else groups
-    if groups is not None:
-        check_groups(groups)
-    require_registered(process_set)
+    groups = groups_from(num_groups, groups)
+    check_groups(groups, "torch.Tensor", lambda value: isinstance(value, torch.Tensor))
+    check_registered(process_set, "DistributedOptimizer")
     if op == Adasum and _world_size() > 1:
         wrapped = _wrap(optimizer, _DistributedAdasumOptimizer)
         names = name_parameters(optimizer.param_groups, named_parameters)
@@ -354,8 +354,7 @@ def DistributedOptimizer(
     reducer = GradientReducer(
         compression,
         op,
-        1.0 / gradient_predivide_factor,
-        float(gradient_predivide_factor),
+        *predivide_factors(gradient_predivide_factor),
         backward_passes_per_step,
         sparse_as_dense,
         process_set,

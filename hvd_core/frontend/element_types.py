@@ -1,7 +1,7 @@
 """Which element types can be moved, and which can be reduced. One rule for all frameworks; data only.
 
 A front end maps these names to its framework's types, leaving out those that its framework does not have:
-``frozenset(getattr(torch, name) for name in REDUCIBLE if hasattr(torch, name))``.
+``frozenset(getattr(framework, name) for name in REDUCIBLE if hasattr(framework, name))``.
 """
 
 from __future__ import annotations

@@ -84,7 +84,8 @@ def _lines_of(name: str, value: Any) -> Iterator[str]:
         for member in sorted(members):
             if not member.startswith("_"):
                 found = inspect.getattr_static(value, member)
-                function = getattr(found, "__func__", found)
+                is_class_method = isinstance(found, classmethod)
+                function = getattr(value, member) if is_class_method else getattr(found, "__func__", found)
                 yield f"  .{member}{_parameters(function) if callable(function) else ''}"
     elif callable(value):
         yield f"{name}{_parameters(value)}"
