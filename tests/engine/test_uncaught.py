@@ -3,70 +3,79 @@
 import subprocess
 import sys
 import textwrap
+import threading
+import time
+
+import numpy as np
 
 import horovod
-from jobs import run
+import hvd_core as hvd
+from harness import run_to_the_end
+from harness.rank import expect, ignore_the_launcher, is_told, tell
+from hvd_core import runtime
 
 HEARD = "Horovod has been shut down. This was caused by an exception on rank 1: "
 
-# Rank 0 waits for rank 1, which never comes. When rank 1 has failed the launcher asks it to end a second later, which
-# may be before it has said why.
-RANK_0_WAITS = """
-if rank == 0:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    text = expect(hvd.HorovodInternalError, lambda: hvd.allreduce(np.ones(3), name="alone"), "rank 1")
-    print("heard:", text, flush=True)
-    print("after the traceback:", is_told("the traceback"), flush=True)
-    raise SystemExit(0)
+
+def _rank_0_waits():
+    """Rank 0 waits for rank 1, which never comes."""
+    if hvd.rank() == 0:
+        ignore_the_launcher()
+        text = expect(hvd.HorovodInternalError, lambda: hvd.allreduce(np.ones(3), name="alone"), "rank 1")
+        print("heard:", text, flush=True)
+        print("after the traceback:", is_told("the traceback"), flush=True)
+        raise SystemExit(0)
+
+
 def step():
-    raise ValueError("bad batch\\nof two lines")
-"""
+    raise ValueError("bad batch\nof two lines")
+
+
+def _fails_under_a_hook_of_its_own():
+    def hook(kind, error, trace):
+        print("own hook saw", kind.__name__, flush=True)
+        before(kind, error, trace)
+        tell("the traceback")
+
+    before, sys.excepthook = sys.excepthook, hook
+    runtime.shutdown()
+    runtime.init()  # the hook is there already
+    assert sys.excepthook is not hook
+    _rank_0_waits()
+    # A thread that goes on holds up the interpreter's exit: the other rank hears of the exception before.
+    threading.Thread(target=time.sleep, args=(1.5,)).start()
+    step()
 
 
 def test_an_exception_is_the_cause_on_the_others(tmp_path):
-    # A thread that goes on holds up the interpreter's exit: the others hear of it before.
-    text = (
-        """
-import threading
-def hook(kind, error, trace):
-    print("own hook saw", kind.__name__, flush=True)
-    before(kind, error, trace)
-    tell("the traceback")
-before, sys.excepthook = sys.excepthook, hook
-runtime.shutdown(); runtime.init()  # the hook is there already
-assert sys.excepthook is not hook
-"""
-        + RANK_0_WAITS
-        + """
-threading.Thread(target=time.sleep, args=(1.5,)).start()
-step()
-"""
-    )
-    output = run(2, tmp_path, text, code=1)
+    output = run_to_the_end(2, _fails_under_a_hook_of_its_own, folder=tmp_path, code=1)
     assert output.count("own hook saw ValueError") == 1 and output.count("Traceback") == 1
-    assert f"heard: {HEARD}ValueError: bad batch of two lines (program.py, line" in output
+    assert f"heard: {HEARD}ValueError: bad batch of two lines (test_uncaught.py, line" in output
     assert ", in step) rank 1 (host " in output and "was the first to leave" in output
     # Not the order of the lines: they come from two processes.
     assert "after the traceback: True" in output
 
 
+def _replaces_the_hook():
+    sys.excepthook = lambda *what: print("own hook", flush=True)
+    _rank_0_waits()
+    step()
+
+
 def test_a_program_that_replaces_the_hook(tmp_path):
-    text = "sys.excepthook = lambda *what: print('own hook', flush=True)\n" + RANK_0_WAITS + "step()\n"
-    output = run(2, tmp_path, text, code=1)
+    output = run_to_the_end(2, _replaces_the_hook, folder=tmp_path, code=1)
     assert "own hook" in output and f"heard: {HEARD}ValueError: bad batch" in output
 
 
+def _fails_in_a_thread():
+    _rank_0_waits()
+    thread = threading.Thread(target=step, name="trainer")
+    thread.start()
+    thread.join()
+
+
 def test_an_exception_in_a_thread(tmp_path):
-    text = (
-        "import threading\n"
-        + RANK_0_WAITS
-        + """
-thread = threading.Thread(target=step, name="trainer")
-thread.start()
-thread.join()
-"""
-    )
-    output = run(2, tmp_path, text)
+    output = run_to_the_end(2, _fails_in_a_thread, folder=tmp_path)
     assert f"heard: {HEARD}in thread 'trainer': ValueError: bad batch" in output
     assert "Exception in thread trainer" in output
 
