@@ -1,50 +1,49 @@
 """Backends written in Python under the engine: hvd.init(backend=MyBackend) on real ranks, good days, bad days, endings."""
 
-import textwrap
-from pathlib import Path
+import os
+import signal
+import sys
+import threading
+import time
 
+import numpy as np
 import pytest
 
-from jobs import PRELUDE, start
-
-HERE = str(Path(__file__).resolve().parent)
-
-
-def program(backend, text):
-    """A program whose ranks use that backend of star_backend.py."""
-    head = PRELUDE.replace(
-        "hvd.init()",
-        f"sys.path.insert(0, {HERE!r})\nfrom star_backend import {backend}\nhvd.init(backend={backend})",
-    )
-    return head + textwrap.dedent(text)
+import hvd_core as hvd
+import star_backend
+from harness import finish, launch, on_ranks, run_on_ranks, run_to_the_end
+from harness.rank import await_told, expect, ignore_the_launcher, meet, tell
+from hvd_core import runtime
+from hvd_core.backends import BackendNotInstalled, register_python_backend
+from star_backend import ChaosBackend, StarBackend
 
 
-def run_on(backend, ranks, folder, text, **options):
-    path = Path(folder) / "ranks.py"
-    path.write_text(program(backend, text))
-    return run_file(ranks, path, **options)
-
-
-def run_file(ranks, path, env=None, timeout=100, code=0):
-    job = start(ranks, path, env)
-    try:
-        output, _ = job.communicate(timeout=timeout)
-    finally:
-        if job.returncode is None:
-            job.terminate()
-            job.communicate(timeout=15)
-    assert job.returncode == code, f"exit code {job.returncode}, expected {code}; it printed:\n{output}"
-    for sign in ("terminate called", "Fatal Python error", "Segmentation"):
-        assert sign not in output, output
-    return output
-
-
-EVERYTHING = """
-    names = "uint8 int8 uint16 int16 int32 int64 float16 float32 float64 bool uint32 uint64".split()
+def _everything(backend):
+    """Every operation, type and reduction; returns the name of the backend that served them."""
+    hvd.init(backend=getattr(star_backend, backend))
+    rank, size = hvd.rank(), hvd.size()
+    names = [
+        "uint8",
+        "int8",
+        "uint16",
+        "int16",
+        "int32",
+        "int64",
+        "float16",
+        "float32",
+        "float64",
+        "bool",
+        "uint32",
+        "uint64",
+    ]
     for name in names:
         mine = (np.arange(6).reshape(3, 2) % 3 + rank).astype(name)
         all_ = [(np.arange(6).reshape(3, 2) % 3 + r).astype(name) for r in range(size)]
-        ops = {hvd.Sum: sum(all_[1:], all_[0]), hvd.Min: np.minimum.reduce(all_), hvd.Max: np.maximum.reduce(all_)}
+        ops = {
+            hvd.Sum: sum(all_[1:], all_[0]),
+            hvd.Min: np.minimum.reduce(all_),
+            hvd.Max: np.maximum.reduce(all_),
+        }
         ops[hvd.Product] = np.multiply.reduce(all_).astype(name)
         if name != "bool":
             total = sum(a.astype(np.float64) for a in all_) / size
@@ -59,7 +58,7 @@ EVERYTHING = """
         gathered = hvd.allgather(mine[: rank % 2 + 1])
         assert np.array_equal(gathered, np.concatenate([a[: r % 2 + 1] for r, a in enumerate(all_)])), name
         assert np.array_equal(hvd.broadcast(mine, size - 1), all_[-1]), name
-        out, received = hvd.alltoall(np.repeat(mine[:1], size, 0), splits=[1] * size)
+        out, _ = hvd.alltoall(np.repeat(mine[:1], size, 0), splits=[1] * size)
         assert np.array_equal(out, np.concatenate([a[:1] for a in all_])), name
     hvd.barrier()
     grouped = hvd.grouped_allreduce([np.full(n, rank + 1.0, np.float32) for n in (1, 0, 500)], op=hvd.Sum)
@@ -71,142 +70,156 @@ EVERYTHING = """
     assert (big == size).all()
     half = hvd.allreduce(np.array([1.0, 0.0, 2.0]) if rank else np.array([0.0, 1.0, 2.0]), op=hvd.Adasum)
     assert half[2] <= 2.0 * size
-    print("served by", runtime.engine().backend_info()[-1]["name"])
-"""
+    return runtime.engine().backend_info()[-1]["name"]
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_everything_on_a_complete_backend(tmp_path, ranks):
-    assert run_on("StarBackend", ranks, tmp_path, EVERYTHING).count("served by star") == ranks
+def test_everything_on_a_complete_backend(ranks):
+    assert run_on_ranks(ranks, _everything, "StarBackend", init=None).results == ["star"] * ranks
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
-def test_everything_on_the_least_backend(tmp_path, ranks):
+def test_everything_on_the_least_backend(ranks):
     """Sums, broadcasts and gatherings of float32 only; the engine composes the rest."""
-    assert run_on("PoorBackend", ranks, tmp_path, EVERYTHING).count("served by poor-star") == ranks
+    assert run_on_ranks(ranks, _everything, "PoorBackend", init=None).results == ["poor-star"] * ranks
 
 
+def _registers_and_names_it():
+    expect(BackendNotInstalled, lambda: hvd.init(backend="star"), "'star'")
+    register_python_backend(StarBackend)
+    for _ in range(3):
+        hvd.init()
+        assert hvd.allreduce(np.ones(2), op=hvd.Sum).tolist() == [2.0, 2.0]
+        hvd.shutdown()
+
+
+# What is registered stays in its process, so these two have processes of their own.
 def test_a_registered_class_has_a_name(tmp_path):
-    path = tmp_path / "named.py"
-    path.write_text(
-        textwrap.dedent(
-            f"""
-            import os, sys
-            sys.path.insert(0, {HERE!r})
-            import numpy as np
-            import hvd_core as hvd
-            from hvd_core.backends import BackendNotInstalled, register_python_backend
-            from star_backend import StarBackend
-            try:
-                hvd.init(backend="star")
-            except BackendNotInstalled as error:
-                assert "'star'" in str(error)
-            else:
-                raise AssertionError("it was not registered yet")
-            register_python_backend(StarBackend)
-            for again in range(3):
-                hvd.init()
-                assert hvd.allreduce(np.ones(2), op=hvd.Sum).tolist() == [2.0, 2.0]
-                hvd.shutdown()
-            """
-        )
-    )
-    run_file(2, path, {"HOROVOD_BACKEND": "star"})
+    run_to_the_end(2, _registers_and_names_it, folder=tmp_path, env={"HOROVOD_BACKEND": "star"}, init=None)
+
+
+def _registers_and_names_nothing():
+    register_python_backend(StarBackend)
+    hvd.init()
+    assert all(b["name"] != "star" for b in runtime.engine().backend_info())
 
 
 def test_never_chosen_automatically(tmp_path):
-    path = tmp_path / "automatic.py"
-    path.write_text(
-        textwrap.dedent(
-            f"""
-            import sys
-            sys.path.insert(0, {HERE!r})
-            import hvd_core as hvd
-            from hvd_core import runtime
-            from hvd_core.backends import register_python_backend
-            from star_backend import StarBackend
-            register_python_backend(StarBackend)
-            hvd.init()
-            assert all(b["name"] != "star" for b in runtime.engine().backend_info())
-            """
-        )
-    )
-    run_file(2, path)
+    run_to_the_end(2, _registers_and_names_nothing, folder=tmp_path, init=None)
+
+
+def _repeats_an_operation_that_fails():
+    hvd.init(backend=ChaosBackend)
+    hvd.allreduce(np.ones(2), name="good")
+    call = lambda: [hvd.allreduce(np.ones(2), name="bad") for _ in range(50)]  # noqa: E731
+    print("heard", hvd.rank(), expect(hvd.HorovodInternalError, call))
 
 
 def test_an_exception_reaches_every_rank(tmp_path):
-    text = """
-        hvd.allreduce(np.ones(2), name="good")
-        said = expect(hvd.HorovodInternalError, lambda: [hvd.allreduce(np.ones(2), name="bad") for _ in range(50)])
-        print("heard", rank, said)
-    """
-    output = run_on("ChaosBackend", 3, tmp_path, text, env={"CHAOS": "raise", "CHAOS_AT": "5"})
-    assert output.count("heard") == 3
+    env = {"CHAOS": "raise", "CHAOS_AT": "5"}
+    output = run_to_the_end(3, _repeats_an_operation_that_fails, folder=tmp_path, env=env, init=None)
+    assert no_crash(output).count("heard") == 3
     assert "a bug on purpose" in output.split("heard 1")[1].splitlines()[0], "on the rank that it happened to"
 
 
+def no_crash(output):
+    """The output, in which the interpreter reports no crash."""
+    for sign in ("terminate called", "Fatal Python error", "Segmentation"):
+        assert sign not in output, output
+    return output
+
+
+def _rank_0_dies_while_both_hang():
+    hvd.init(backend=ChaosBackend)
+    ignore_the_launcher()
+    if hvd.rank() == 1:
+        handle = hvd.allreduce_async(np.ones(2), name="stuck")
+        assert ChaosBackend.communicator.began.wait(40)
+        tell("it hangs")
+        print("heard", expect(hvd.HorovodInternalError, lambda: hvd.synchronize(handle)), flush=True)
+        os._exit(0)
+    hvd.allreduce_async(np.ones(2), name="stuck")
+    await_told("it hangs")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def test_a_hanging_method_and_a_dead_peer(tmp_path):
-    text = """
-        # The launcher ends who has not said within a second that it has heard; that may be too short here.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if rank == 1:
-            handle = hvd.allreduce_async(np.ones(2), name="stuck")
-            assert ChaosBackend.communicator.began.wait(40)
-            tell("it hangs")
-            print("heard", expect(hvd.HorovodInternalError, lambda: hvd.synchronize(handle)), flush=True)
-            os._exit(0)
-        hvd.allreduce_async(np.ones(2), name="stuck")
-        await_told("it hangs")
-        os.kill(os.getpid(), signal.SIGKILL)
-    """
-    path = tmp_path / "ranks.py"
-    path.write_text(program("ChaosBackend", text))
-    job = start(2, path, {"CHAOS": "hang"})
+    job = launch(2, _rank_0_dies_while_both_hang, folder=tmp_path, env={"CHAOS": "hang"}, init=None)
     output, _ = job.communicate(timeout=60)
     assert "heard" in output, output
     assert job.returncode != 0
 
 
-@pytest.mark.parametrize(
-    "ending",
-    [
-        "pass",
-        "sys.exit(0)",
-        "hvd.shutdown()",
-        "hvd.shutdown(); hvd.init(backend=ChaosBackend); hvd.barrier()",
-        "late()",
-        "late(); time.sleep(0.1); sys.exit(0)",
-        "import threading; threading.Thread(target=lambda: [hvd.barrier() for _ in range(2)], daemon=True).start()",
-        "meet('first'); time.sleep(1); runtime.engine().abort('enough')",
-    ],
-)
+def _late():
+    try:
+        hvd.allreduce_async(np.ones(9), name="late")
+    except hvd.HorovodInternalError:
+        pass  # the other rank has ended the job
+
+
+def _late_and_exits():
+    _late()
+    time.sleep(0.1)
+    sys.exit(0)
+
+
+def _begins_anew():
+    hvd.shutdown()
+    hvd.init(backend=ChaosBackend)
+    hvd.barrier()
+
+
+def _leaves_a_thread():
+    threading.Thread(target=lambda: [hvd.barrier() for _ in range(2)], daemon=True).start()
+
+
+def _aborts():
+    meet("first")
+    time.sleep(1)
+    runtime.engine().abort("enough")
+
+
+ENDINGS = {
+    "nothing more": lambda: None,
+    "exit": lambda: sys.exit(0),
+    "shutdown": lambda: hvd.shutdown(),
+    "shutdown and init": _begins_anew,
+    "an operation under way": _late,
+    "an operation under way and exit": _late_and_exits,
+    "a thread that waits": _leaves_a_thread,
+    "abort": _aborts,
+}
+
+
+def _ends_with(ending):
+    hvd.init(backend=ChaosBackend)
+    hvd.allreduce(np.ones(3), name="first")
+    ENDINGS[ending]()
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
 def test_the_interpreter_ends_well(tmp_path, ending):
     """With work under way in Python, with and without shutdown()."""
-    text = f"""
-        def late():
-            try:
-                hvd.allreduce_async(np.ones(9), name="late")
-            except hvd.HorovodInternalError:
-                pass  # the other rank has ended the job
-
-        hvd.allreduce(np.ones(3), name="first")
-        {ending}
-    """
-    run_on("ChaosBackend", 2, tmp_path, text, env={"CHAOS": "sleep"})
+    job = launch(2, _ends_with, ending, folder=tmp_path, env={"CHAOS": "sleep"}, init=None)
+    no_crash(finish(job, 100))
 
 
-def test_waiting_threads_do_not_hold_what_the_backend_needs(tmp_path):
+@on_ranks(2, init=None)
+def test_waiting_threads_do_not_hold_what_the_backend_needs():
     """Many threads that compute in Python and wait in the engine, while the backend computes in Python too."""
-    text = """
-        import threading
-        def work(k):
-            for i in range(20):
-                got = hvd.allreduce(np.full(4, k + i), name=f"{k}.{i}", op=hvd.Sum)
-                assert got.tolist() == [size * (k + i)] * 4
-                sum(range(2000))
-        threads = [threading.Thread(target=work, args=(k,)) for k in range(6)]
-        [t.start() for t in threads]
-        [t.join() for t in threads]
-        print("done", rank)
-    """
-    assert run_on("StarBackend", 2, tmp_path, text).count("done") == 2
+    hvd.init(backend=StarBackend)
+    size, wrong = hvd.size(), []
+
+    def work(k):
+        for i in range(20):
+            got = hvd.allreduce(np.full(4, k + i), name=f"{k}.{i}", op=hvd.Sum)
+            if got.tolist() != [size * (k + i)] * 4:
+                wrong.append((k, i, got))
+            sum(range(2000))
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong, wrong
