@@ -16,9 +16,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 WITH_VENV := PATH="$(CURDIR)/$(BIN):$$PATH"
 
 CXX_FILES := $(shell find hvd_core horovod backends tests benchmarks \( -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.c' \) -not -path '*/build/*' 2>/dev/null)
-# Backends that are distributions of their own; that of the template has devices of PyTorch and TensorFlow, which are for
-# tests only.
+# Backends that are distributions of their own, and the devices of PyTorch and TensorFlow that the tests use: they run on
+# the simulator of the template backend (eccl_stub).
 STUB := backends/eccl_stub
+DEVICES := tests/devices
 MPI := backends/mpi
 GLOO := backends/gloo
 NCCL := backends/nccl
@@ -29,9 +30,9 @@ BUILD_INPUTS := CMakeLists.txt pyproject.toml hvd_core/version.py \
 wheel_inputs = $(shell find $(1) -name build -prune -o -type f \
     \( -name '*.cc' -o -name '*.h' -o -name '*.inc' -o -name 'CMakeLists.txt' -o -name 'pyproject.toml' \) -print 2>/dev/null)
 MPI_INPUTS := $(call wheel_inputs,$(MPI))
-NCCL_INPUTS := $(call wheel_inputs,$(NCCL)) $(wildcard $(NCCL)/csrc/kernels/*)
+NCCL_INPUTS := $(call wheel_inputs,$(NCCL)) $(wildcard $(NCCL)/csrc/kernels/* $(NCCL)/csrc/kernels/generated/*)
 GLOO_INPUTS := $(call wheel_inputs,$(GLOO)) hvd_core/include/hvd/backend_reduce.hpp
-STUB_INPUTS := $(call wheel_inputs,$(STUB)) $(wildcard $(STUB)/*_gcu/src/*/*.py)
+STUB_INPUTS := $(call wheel_inputs,$(STUB)) $(call wheel_inputs,$(DEVICES)) $(wildcard $(DEVICES)/*/src/*/*.py)
 
 .PHONY: help train install test test-all sanitize lint format wheel clean
 .DELETE_ON_ERROR:
@@ -76,7 +77,7 @@ wheel: $(VENV)/.tools
 	$(WITH_VENV) python -m pip wheel --no-build-isolation --no-deps -w dist .
 
 clean:
-	rm -rf $(VENV) build dist hvd_core/lib hvd_core/_core*.so horovod/tensorflow/lib backends/*/build backends/*/src/*/lib $(STUB)/*_gcu/build
+	rm -rf $(VENV) build dist hvd_core/lib hvd_core/_core*.so horovod/tensorflow/lib backends/*/build backends/*/src/*/lib $(DEVICES)/*/build
 
 $(VENV)/.created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
@@ -100,8 +101,8 @@ $(VENV)/.train: $(VENV)/.built requirements/train.txt
 
 $(VENV)/.stub: $(VENV)/.train $(STUB_INPUTS)
 	$(WITH_VENV) python -m pip --disable-pip-version-check install -q --no-build-isolation --no-deps -e $(STUB)
-	$(WITH_VENV) python -m pip --disable-pip-version-check install -q --no-build-isolation --no-deps $(STUB)/torch_gcu
-	$(WITH_VENV) python -m pip --disable-pip-version-check install -q --no-build-isolation --no-deps $(STUB)/tf_gcu
+	$(WITH_VENV) python -m pip --disable-pip-version-check install -q --no-build-isolation --no-deps $(DEVICES)/torch_gcu
+	$(WITH_VENV) python -m pip --disable-pip-version-check install -q --no-build-isolation --no-deps $(DEVICES)/tf_gcu
 	touch $@
 
 $(VENV)/.mpi: $(VENV)/.train $(MPI_INPUTS)

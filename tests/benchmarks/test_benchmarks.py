@@ -165,7 +165,7 @@ def test_resnet50_has_its_161_parameters():
 @pytest.mark.slow
 def test_gpu_script_runs_on_the_simulated_device(bench):
     """Its figures say that they are simulated; on a GPU, tests/gpu/run.sh runs it."""
-    pytest.importorskip("torch_gcu", reason="`make test` installs backends/eccl_stub/torch_gcu")
+    pytest.importorskip("torch_gcu", reason="`make test` installs tests/devices/torch_gcu")
     found, done = bench("gpu.py", "--device=gcu", "--quick", "--rounds=1", "-np=2")
     assert found["simulated"] and "SIMULATED" in done.stdout
     assert set(found["parts"]) == {"overhead", "packing", "step"}

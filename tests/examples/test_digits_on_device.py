@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-pytest.importorskip("torch_gcu", reason="`make test` installs backends/eccl_stub/torch_gcu")
+pytest.importorskip("torch_gcu", reason="`make test` installs tests/devices/torch_gcu")
 
 from test_pytorch_digits import HOROVODRUN, train
 

@@ -2,12 +2,16 @@
 
 import os
 import re
+from pathlib import Path
 
 import pytest
 
 from clean_environment import build_wheel
 from hvd_core.cli import template
 from hvd_core.cli.template import Names, Template
+
+# The sources of a PyTorch device, which this test gives the names of the new project.
+TORCH_GCU = Path(__file__).resolve().parents[1] / "devices" / "torch_gcu"
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -20,7 +24,7 @@ def with_torch(installed, project):
     names = Names("acme", "acme", "npu", "acmert")
     # What an installation in the checkout has left there is not a source.
     built = ("build", "dist", "*.so", "*.egg-info")
-    template.write(Template(ours.root / "torch_gcu", ours.names, built, ()), names, device, {}, {})
+    template.write(Template(TORCH_GCU, ours.names, built, ()), names, device, {}, {})
     build_wheel(
         device,
         "--no-isolation",

@@ -1,4 +1,4 @@
-"""Checks of TensorFlow's device `GCU` itself (backends/eccl_stub/tf_gcu), run first on every rank. What is not there
+"""Checks of TensorFlow's device `GCU` itself (tests/devices/tf_gcu), run first on every rank. What is not there
 would make the checks of horovod.tensorflow on it meaningless: its streams must really be late, its copies be counted."""
 
 import ctypes

@@ -1,4 +1,4 @@
-"""horovod.tensorflow on tensors of a device: the simulated `GCU` of backends/eccl_stub, whose streams are late.
+"""horovod.tensorflow on tensors of a device: the simulated `GCU` of tests/devices/tf_gcu, whose streams are late.
 
 The checks are in ranks_tf_device_*.py; one job for each way to serve the device, started when the first test needs it.
 The device itself (tf_gcu) and the backend are installed by `make test`.
@@ -16,7 +16,7 @@ import pytest
 from tf_launch import Report, checks_of
 
 HERE = Path(__file__).resolve().parent
-PLUGIN = HERE.parents[1] / "backends" / "eccl_stub" / "tf_gcu"
+PLUGIN = HERE.parent / "devices" / "tf_gcu"
 
 # Late enough that who does not wait reads what was there before; short enough for thousands of operations.
 LATE = {"TOPS_SIM_DELAY_US": "50", "TF_GCU_JITTER_US": "200"}

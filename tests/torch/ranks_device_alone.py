@@ -1,4 +1,4 @@
-"""Checks of torch's device `gcu` itself (backends/eccl_stub/torch_gcu), run by one process. What is not there would
+"""Checks of torch's device `gcu` itself (tests/devices/torch_gcu), run by one process. What is not there would
 make the checks of horovod.torch on it meaningless: its streams must really be late, its memory out of reach."""
 
 import copy

@@ -40,7 +40,7 @@ def _device():
     )
     if said.returncode or said.stdout.strip():
         pytest.skip(
-            "torch has no device 'gcu': `make test` installs backends/eccl_stub and backends/eccl_stub/torch_gcu. "
+            "torch has no device 'gcu': `make test` installs backends/eccl_stub and tests/devices/torch_gcu. "
             + (said.stdout + said.stderr).strip()[-300:]
         )
 

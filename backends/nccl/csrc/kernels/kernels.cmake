@@ -2,7 +2,7 @@
 # which has made the target hvd_backend_nccl and knows HVD_INCLUDE_DIR.
 #
 # Where nvcc is found it compiles the kernels to machine code for each architecture below that it knows; devices of other
-# architectures, and builds without nvcc, have kernels.ptx, which the driver compiles when the device is opened. No CUDA
+# architectures, and builds without nvcc, have generated/kernels.ptx, which the driver compiles when the device is opened. No CUDA
 # library and no CUDA header is needed either way.
 set(architectures 75 80 86 89 90 100 120)
 if(SKBUILD_STATE STREQUAL "editable" OR HVD_IN_PLACE)
@@ -44,7 +44,7 @@ string(CONCAT code "// Written by kernels.cmake.\n#include \"binaries.h\"\n\n"
        "  __asm__(\".section .rodata\\n.balign 64\\n\" #NAME \":\\n.incbin \\\"\" FILE \"\\\"\\n\"  \\\n"
        "          #NAME \"_end:\\n.quad 0\\n.previous\\n\");                                        \\\n"
        "  extern \"C\" __attribute__((visibility(\"hidden\"))) const char NAME[], NAME##_end[];\n\n"
-       "HVD_BINARY(hvd_kernels_ptx, \"${kernels}/kernels.ptx\")\n")
+       "HVD_BINARY(hvd_kernels_ptx, \"${kernels}/generated/kernels.ptx\")\n")
 set(table "")
 set(binaries "")
 foreach(arch IN LISTS architectures)
@@ -59,7 +59,7 @@ endforeach()
 string(APPEND code "\nnamespace hvd_kernels {\n\nconst Binary* binaries() {\n  static const Binary all[] = {\n${table}"
        "      {0, nullptr, 0}};\n  return all;\n}\n\nconst char* ptx() { return hvd_kernels_ptx; }\n\n}  // namespace hvd_kernels\n")
 file(CONFIGURE OUTPUT "${made}/binaries.cc" CONTENT "${code}" @ONLY)
-set_source_files_properties("${made}/binaries.cc" PROPERTIES OBJECT_DEPENDS "${binaries};${kernels}/kernels.ptx")
+set_source_files_properties("${made}/binaries.cc" PROPERTIES OBJECT_DEPENDS "${binaries};${kernels}/generated/kernels.ptx")
 
 target_sources(hvd_backend_nccl PRIVATE
   csrc/cuda_api.cc

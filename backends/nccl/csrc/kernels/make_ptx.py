@@ -1,4 +1,4 @@
-"""Writes kernels.ptx: the kernels as text in an old version of NVIDIA's virtual machine language (PTX), which the driver
+"""Writes generated/kernels.ptx: the kernels as text in an old version of NVIDIA's virtual machine language (PTX), which the driver
 compiles for devices that there is no machine code for, and for machines that built the wheel without nvcc.
 
     python make_ptx.py --include ../../../../hvd_core/include      # after each change to the kernels; needs nvcc
@@ -56,7 +56,7 @@ def main():
     options = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     options.add_argument("--nvcc", default="nvcc")
     options.add_argument("--include", required=True, help="where hvd/backend_abi.h lies")
-    options.add_argument("--output", default=HERE / "kernels.ptx", type=Path)
+    options.add_argument("--output", default=HERE / "generated" / "kernels.ptx", type=Path)
     options.add_argument("--ptxas", action="append", default=[], help="an old assembler to try the text with")
     chosen = options.parse_args()
     chosen.output.write_text(make(chosen.nvcc, chosen.include))
