@@ -17,12 +17,14 @@ struct DtypeInfo {
   const char* name;
 };
 constexpr DtypeInfo kDtypes[HVD_DTYPE_COUNT] = {
-    {1, "uint8"},    {1, "int8"},          {2, "uint16"},      {2, "int16"},   {4, "int32"},
-    {8, "int64"},    {2, "float16"},       {4, "float32"},     {8, "float64"}, {1, "bool"},
-    {2, "bfloat16"}, {1, "float8_e4m3fn"}, {1, "float8_e5m2"}, {4, "uint32"},  {8, "uint64"}};
+#define HVD_DTYPE(ID, number, name, bytes, kind, reductions) {bytes, #name},
+#include <hvd/types.inc>
+};
 constexpr const char* kOps[HVD_REDOP_COUNT] = {"sum", "product", "min", "max", "average"};
-constexpr const char* kColls[HVD_COLL_COUNT] = {"allreduce", "reduce", "broadcast", "allgather", "reducescatter",
-                                                "alltoall",  "send",   "recv",      "barrier"};
+constexpr const char* kColls[HVD_COLL_COUNT] = {
+#define HVD_COLLECTIVE(ID, number, name, what, root) #name,
+#include <hvd/types.inc>
+};
 
 }  // namespace
 

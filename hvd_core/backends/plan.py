@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from hvd_core.backends.abi_numbers import COLLECTIVE
 from hvd_core.backends.rules import HOST, OPERATIONS
+from hvd_core.types import COLLECTIVES
 
 DEVICE_OPERATIONS = tuple(o for o in OPERATIONS if o != "barrier")
 """What is done with tensors; a barrier goes over host memory."""
@@ -178,7 +178,7 @@ class Plan:
             "local_backend": within and within.backend.library,
             "global_backend": between and between.backend.library,
             "local_alone": self.ways.within_alone,
-            "hierarchical": [COLLECTIVE[name] for name in self.ways.hierarchical],
+            "hierarchical": [COLLECTIVES[name].number for name in self.ways.hierarchical],
             "host_routes": _numbered({o: s.backend.library for o, s in self.host_routes.items()}),
             "devices": [
                 {
@@ -196,7 +196,7 @@ class Plan:
 
 
 def _numbered(routes: dict[str, Any]) -> dict[int, Any]:
-    numbered = {COLLECTIVE[operation]: route for operation, route in routes.items()}
+    numbered = {COLLECTIVES[operation].number: route for operation, route in routes.items()}
     if "allreduce" in routes:
-        numbered[COLLECTIVE["reduce"]] = routes["allreduce"]
+        numbered[COLLECTIVES["reduce"].number] = routes["allreduce"]
     return numbered

@@ -16,10 +16,10 @@ import traceback
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from hvd_core.backends.abi_numbers import COLLECTIVES, DTYPES, REDUCTIONS
 from hvd_core.backends.candidate import NAME
 from hvd_core.backends.python_calls import dispatch, failure, seconds
 from hvd_core.backends.python_options import Option, read_option
+from hvd_core.types import COLLECTIVE_NAMES, DTYPE_NAMES, REDUCTION_NAMES
 
 _REDUCING = ("allreduce", "reduce", "reducescatter")
 _VECTORED, _ONE_HOST = 1 << 2, 1 << 6  # HVD_CAP_*
@@ -64,7 +64,8 @@ class PythonCommunicator:
 
     Buffers are lists (of one array, unless the backend is vectored) of one-dimensional NumPy arrays on the tensors' own
     memory: not to be used after the method returns. Types that NumPy lacks come as bits (``call.dtype`` has the name).
-    ``op`` is one of REDUCTIONS. Factors are never 0. All ranks call the same collectives in the same order.
+    ``op`` is the name of a reduction (``hvd_core.types.REDUCTIONS``). Factors are never 0. All ranks call the same
+    collectives in the same order.
     """
 
     def abort(self) -> None:
@@ -130,7 +131,7 @@ class RegisteredBackend:
             caps=_VECTORED * bool(backend.vectored) | _ONE_HOST * bool(backend.one_host),
             max_count=backend.max_count,
             serves=lambda coll, dtype, op: bool(
-                backend.serves(COLLECTIVES[coll], DTYPES[dtype], REDUCTIONS[op])
+                backend.serves(COLLECTIVE_NAMES[coll], DTYPE_NAMES[dtype], REDUCTION_NAMES[op])
             ),
             options=[o.texts() for o in backend.options],
         )

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from hvd_core.backends.abi_numbers import COLLECTIVES, DTYPES, REDUCTIONS
 from hvd_core.backends.errors import BackendCallError, BackendUnavailable
+from hvd_core.types import COLLECTIVE_NAMES, DTYPE_NAMES, REDUCTION_NAMES
 
 _AS_BITS = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
 _COMM_DEAD = 2  # HVD_EF_*
@@ -41,7 +41,7 @@ def seconds(deadline_ns: int) -> float | None:
 
 
 def dispatch(target: Any, call: Any, comm: Any) -> None:
-    coll, dtype, op = COLLECTIVES[call.coll], DTYPES[call.dtype], REDUCTIONS[call.op]
+    coll, dtype, op = COLLECTIVE_NAMES[call.coll], DTYPE_NAMES[call.dtype], REDUCTION_NAMES[call.op]
     method = getattr(target, coll)
     info = Call(coll, dtype, call.seq, seconds(call.deadline_ns))
     if coll == "barrier":

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from hvd_core.backends.abi_numbers import COLLECTIVE, DTYPE, DTYPES, NATIVE, REDUCING, REDUCTION
 from hvd_core.backends.errors import BackendError
 from hvd_core.backends.plan import Cell, Plan, Usable
+from hvd_core.types import COLLECTIVES, DTYPES, NATIVE, REDUCTIONS
 
 Query = Callable[[Usable, str, str], "dict[str, int]"]
 Fact = Callable[[str, str], "str | None"]
@@ -109,7 +109,7 @@ def report(
             operation=done["collective"],
             device=backend["device_type"],
             dtype=done["dtype"],
-            reduction=done["op"].lower() if done["collective"] in REDUCING else "",
+            reduction=done["op"].lower() if COLLECTIVES[done["collective"]].reduces else "",
             backend=done["backend"],
             support=done["served"],
             how=done["how"],
@@ -148,15 +148,21 @@ def _row(cell: Cell, query: Query) -> BackendRow:
 def _lacking(backend: Usable, operation: str, query: Query) -> list[str]:
     # A barrier has no element type, and eight bits of float are moved but never reduced.
     types = DTYPES if operation != "barrier" else ("float32",)
-    if operation in REDUCING:
-        types = tuple(t for t in types if not t.startswith("float8"))
+    if COLLECTIVES[operation].reduces:
+        types = tuple(t for t in types if DTYPES[t].reductions)
     return [t for t in types if query(backend, operation, t)["support"] != NATIVE]
 
 
 def _ask(backend: Usable, operation: str, dtype: str) -> dict[str, int]:
     from hvd_core._core import query_backend
 
-    return query_backend(backend.name, backend.path, COLLECTIVE[operation], DTYPE[dtype], REDUCTION["sum"])
+    return query_backend(
+        backend.name,
+        backend.path,
+        COLLECTIVES[operation].number,
+        DTYPES[dtype].number,
+        REDUCTIONS["sum"].number,
+    )
 
 
 def _joined(texts: Iterable[str]) -> str:

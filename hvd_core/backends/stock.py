@@ -10,7 +10,6 @@ import logging
 from collections.abc import MutableMapping
 
 from hvd_core.backends import discovery, loading, messages, options, registry
-from hvd_core.backends.abi_numbers import COLLECTIVE, DTYPE, REDUCTION
 from hvd_core.backends.candidate import WHEEL
 from hvd_core.backends.describing import ProbeFailed
 from hvd_core.backends.descriptor import Unavailable
@@ -26,6 +25,7 @@ from hvd_core.backends.messages import reason
 from hvd_core.backends.plan import AUTOMATIC, Usable
 from hvd_core.backends.rules import HOST, VARIABLE
 from hvd_core.config.plugins_toml import PluginsConfig
+from hvd_core.types import COLLECTIVES, DTYPES, REDUCTIONS
 
 _log = logging.getLogger("horovod")
 
@@ -201,5 +201,5 @@ def _score(backend: Usable) -> int:
 
     if not backend.serves:
         return 0
-    question = COLLECTIVE["allreduce"], DTYPE["float32"], REDUCTION["sum"]
+    question = COLLECTIVES["allreduce"].number, DTYPES["float32"].number, REDUCTIONS["sum"].number
     return int(query_backend(*backend.library, *question)["score"])

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hvd_core.backends.abi_numbers import COLLECTIVES
 from hvd_core.backends.errors import BackendUnavailable
 from hvd_core.backends.plan import AUTOMATIC, Selection, Usable, Ways
+from hvd_core.types import COLLECTIVES
 
 
 class OneHostOnly(BackendUnavailable):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hvd_core.backends.abi_numbers import COLLECTIVE, DTYPES, REDUCING, REDUCTIONS, UNSERVED
+from hvd_core.types import COLLECTIVES, DTYPES, REDUCTIONS, UNSERVED
 
 SHOWN = ("allreduce", "reduce", "reducescatter", "broadcast", "allgather", "alltoall", "barrier")
 NATIVE, EMULATED, NONE = "NATIVE", "EMULATED", "-"
@@ -20,12 +20,12 @@ def served(query: Callable[[int, int, int], dict[str, Any]]) -> list[dict[str, A
     """
     rows = []
     for name in SHOWN:
-        coll = COLLECTIVE[name]
-        for dtype, type_name in enumerate(DTYPES):
-            if name == "barrier" and dtype:
+        coll = COLLECTIVES[name]
+        for type_name, dtype in DTYPES.items():
+            if name == "barrier" and dtype.number:
                 continue
-            for op, op_name in enumerate(REDUCTIONS if name in REDUCING else ("",)):
-                answer = query(coll, dtype, op)
+            for op, op_name in enumerate(REDUCTIONS if coll.reduces else ("",)):
+                answer = query(coll.number, dtype.number, op)
                 native = answer["support"] != UNSERVED
                 rows.append(
                     {
@@ -44,7 +44,7 @@ def served(query: Callable[[int, int, int], dict[str, Any]]) -> list[dict[str, A
 def _composed(name: str, dtype: str, op: str) -> str:
     """What the engine makes of an operation that the backend lacks: 8-bit floats are moved and not reduced, and there is
     no average of truth values."""
-    impossible = name in REDUCING and (dtype.startswith("float8") or (dtype == "bool" and op == "avg"))
+    impossible = COLLECTIVES[name].reduces and op not in DTYPES[dtype].reductions
     return NONE if impossible else EMULATED
 
 

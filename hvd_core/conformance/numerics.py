@@ -10,10 +10,11 @@ import functools
 
 import numpy as np
 
-from hvd_core.backends.abi_numbers import DTYPE, REDUCTION
 from hvd_core.conformance.abi import AVG, MAX, MIN, PROD, SUM
+from hvd_core.types import DTYPES, REDUCTIONS
 
-OPS, NUMBERS = REDUCTION, DTYPE
+OPS = {name: op.number for name, op in REDUCTIONS.items()}
+NUMBERS = {name: dtype.number for name, dtype in DTYPES.items()}
 _STORED = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
 # Unit roundoff and the smallest positive number: what one rounding may cost.
 ROUNDING = {

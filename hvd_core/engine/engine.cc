@@ -15,6 +15,7 @@
 #include "engine/control/channels.h"
 #include "engine/observe/affinity.h"
 #include "engine/observe/log.h"
+#include "engine/types/operations.h"
 
 namespace hvd {
 
@@ -183,9 +184,9 @@ RequestRef Engine::new_request(control::SetId set, std::string name) {
 RequestRef Engine::submit(control::SignatureFields fields, Submission&& what) {
   Visit visit(*this);
   check_usable();
-  const auto set = sets_.find(what.process_set, control::op_name(fields.kind));
+  const auto set = sets_.find(what.process_set, types::op_name(fields.kind));
   if (!set->includes_me())
-    throw InvalidRequest(std::string(control::op_name(fields.kind)) + ": Rank " + std::to_string(config_.rank) +
+    throw InvalidRequest(std::string(types::op_name(fields.kind)) + ": Rank " + std::to_string(config_.rank) +
                          " is not a member of the provided process set.");
   if (!what.name) {
     fields.repeats = false;
@@ -215,19 +216,19 @@ RequestRef Engine::join(queue::Listener* listener) {
 
 RequestRef Engine::add_process_set(std::vector<int32_t> ranks) {
   control::SignatureFields f;
-  f.kind = control::OpKind::AddProcessSet;
+  f.kind = types::OpKind::AddProcessSet;
   f.ranks = std::move(ranks);
   return submit(std::move(f), {.name = control::kSetsName});
 }
 
 RequestRef Engine::remove_process_set(int32_t process_set) {
   control::SignatureFields f;
-  f.kind = control::OpKind::RemoveProcessSet;
+  f.kind = types::OpKind::RemoveProcessSet;
   f.root = static_cast<int32_t>(sets_.find(process_set, "remove_process_set")->id);
   return submit(std::move(f), {.name = control::kSetsName});
 }
 
-void Engine::poison(int32_t process_set, control::OpKind kind, const std::optional<std::string>& name,
+void Engine::poison(int32_t process_set, types::OpKind kind, const std::optional<std::string>& name,
                     const std::string& text) {
   Visit visit(*this);
   check_usable();

@@ -26,6 +26,7 @@
 #include "engine/data/executor.h"
 #include "engine/queue/process_sets.h"
 #include "engine/queue/request.h"
+#include "engine/types/operations.h"
 
 namespace hvd {
 
@@ -119,8 +120,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   queue::ProcessSets& process_sets() { return sets_; }
   // A call with this name failed on this rank before it came here: the matching calls of the others shall fail too.
   // Without a name it takes the number that the call would have had.
-  void poison(int32_t process_set, control::OpKind kind, const std::optional<std::string>& name,
-              const std::string& text);
+  void poison(int32_t process_set, types::OpKind kind, const std::optional<std::string>& name, const std::string& text);
 
   bool poll(queue::Request& request);
   // Waits until the request is settled (true) or about `slice_ns` have passed (false).

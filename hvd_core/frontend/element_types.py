@@ -6,9 +6,9 @@ A front end maps these names to its framework's types, leaving out those that it
 
 from __future__ import annotations
 
-from hvd_core.backends.abi_numbers import DTYPE
+from hvd_core.types import DTYPES
 
-NUMBERS = dict(DTYPE)
+NUMBERS = {name: dtype.number for name, dtype in DTYPES.items()}
 """The engine's number of each element type, by its name in NumPy ("float32")."""
 
 MOVABLE = frozenset(NUMBERS)

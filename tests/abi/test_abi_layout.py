@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from abi_toolchain import HERE, PACKAGE
-from hvd_core.backends.abi_numbers import COLLECTIVES, DTYPES, NATIVE, REDUCTIONS, UNSERVED
+from hvd_core.types import COLLECTIVES, DTYPES, NATIVE, REDUCTIONS, UNSERVED
 
 HEADER = PACKAGE / "include" / "hvd" / "backend_abi.h"
 HOW = "\n\nThe backend ABI only grows at the end: hvd_core/include/hvd/CHANGELOG-ABI.md says how to add a minor."

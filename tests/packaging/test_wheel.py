@@ -30,6 +30,7 @@ def test_wheel_holds_engine_backend_contract_and_api(wheel):
         "hvd_core/lib/libhvd_backend_tcp.so",
         "hvd_core/include/hvd/backend_abi.h",
         "hvd_core/include/hvd/backend_slots.inc",
+        "hvd_core/include/hvd/types.inc",
         "hvd_core/include/hvd/backend.hpp",
         "hvd_core/runtime.py",
         "hvd_core/conformance/command.py",

@@ -7,9 +7,9 @@ import pytest
 
 from golden_texts import golden
 from hvd_core.backends import BackendError, BackendNotInstalled, BackendUnavailable, selection
-from hvd_core.backends.abi_numbers import COLLECTIVE
 from hvd_core.backends.rules import Level, Rule
 from hvd_core.backends.ways import OneHostOnly
+from hvd_core.types import COLLECTIVES
 from listed_stock import (
     ECCL,
     FAR,
@@ -129,9 +129,9 @@ def test_select_operations_of_host_memory_by_themselves():
     assert {o: s.name for o, s in made.host_routes.items()} == {"allreduce": "tcp", "barrier": "mpi"}
     config = made.engine_config(0)
     assert config["host_routes"] == {
-        COLLECTIVE["allreduce"]: TCP.library,
-        COLLECTIVE["reduce"]: TCP.library,
-        COLLECTIVE["barrier"]: MPI.library,
+        COLLECTIVES["allreduce"].number: TCP.library,
+        COLLECTIVES["reduce"].number: TCP.library,
+        COLLECTIVES["barrier"].number: MPI.library,
     }
     assert config["local_backend"] == SHM.library and config["global_backend"] is None
     assert plan(value="tcp,cpu.allgather=tcp").host_routes == {}
@@ -192,13 +192,14 @@ def test_devices_by_operation():
     }
     (device,) = made.engine_config(3)["devices"]
     routes = {
-        COLLECTIVE[o]: NCCL.library for o in ("allreduce", "reduce", "broadcast", "alltoall", "reducescatter")
+        COLLECTIVES[o].number: NCCL.library
+        for o in ("allreduce", "reduce", "broadcast", "alltoall", "reducescatter")
     }
     assert device == {
         "type": "cuda",
         "table": NCCL.library,
         "ordinal": 3,
-        "routes": {**routes, COLLECTIVE["allgather"]: MPI.library},
+        "routes": {**routes, COLLECTIVES["allgather"].number: MPI.library},
     }
 
 

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from hvd_core.backends.abi_numbers import COLLECTIVES
 from hvd_core.backends.errors import BackendUnavailable
+from hvd_core.types import COLLECTIVES
 from listed_stock import (
     ECCL,
     MPI,

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from hvd_core.backends import BackendError, BackendUnavailable
-from hvd_core.backends.abi_numbers import COLLECTIVES
 from hvd_core.backends.plan import AUTOMATIC, DEVICE_OPERATIONS
 from hvd_core.backends.rules import HOST, OPERATIONS, Level, Rule, legacy_variables
+from hvd_core.types import COLLECTIVES
 from listed_stock import (
     ECCL,
     FAR,

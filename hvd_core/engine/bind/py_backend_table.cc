@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/types/collectives.h"
+
 namespace hvd::bind {
 
 namespace {
-
-bool reduces(int32_t coll) { return coll == HVD_ALLREDUCE || coll == HVD_REDUCE || coll == HVD_REDUCESCATTER; }
 
 using CommRef = std::shared_ptr<PyComm>;
 struct Handle {  // what an hvd_comm points to
@@ -25,7 +25,7 @@ Pending& pending_of(hvd_req r) { return *reinterpret_cast<Pending*>(r); }
 
 int32_t PySpec::place(int32_t coll, int32_t dtype, int32_t op) {
   if (coll == HVD_BARRIER) dtype = 0;
-  if (!reduces(coll)) op = 0;
+  if (!types::has_reduction(coll)) op = 0;
   if (coll < 0 || coll >= HVD_COLL_COUNT || dtype < 0 || dtype >= HVD_DTYPE_COUNT || op < 0 || op >= HVD_REDOP_COUNT)
     return -1;
   return (coll * HVD_DTYPE_COUNT + dtype) * HVD_REDOP_COUNT + op;

@@ -11,13 +11,14 @@
 #include "engine/bind/tensor_view.h"
 #include "engine/calls/checks.h"
 #include "engine/observe/log.h"
+#include "engine/types/operations.h"
 
 namespace py = pybind11;
 
 namespace hvd::bind {
 
 using calls::require;
-using control::OpKind;
+using types::OpKind;
 
 namespace {
 
@@ -196,10 +197,10 @@ uint64_t PyEngine::join() { return keep(engine_->join()); }
 
 void PyEngine::poison(const std::optional<std::string>& name, const std::string& text, int process_set,
                       const std::string& operation) {
-  for (size_t k = 0; k < control::kOpKinds; ++k) {
-    const auto kind = static_cast<control::OpKind>(k);
-    if (operation != control::op_name(kind)) continue;
-    if (control::changes_sets(kind)) return engine_->poison(0, kind, control::kSetsName, text);
+  for (size_t k = 0; k < types::kOpKinds; ++k) {
+    const auto kind = static_cast<types::OpKind>(k);
+    if (kind == OpKind::Join || operation != types::op_name(kind)) continue;
+    if (types::changes_sets(kind)) return engine_->poison(0, kind, control::kSetsName, text);
     return engine_->poison(process_set, kind, name, text);
   }
   throw InvalidRequest("unknown operation '" + operation + "'");

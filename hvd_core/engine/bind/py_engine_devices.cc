@@ -6,6 +6,9 @@
 #include "engine/bind/tensor_view.h"
 #include "engine/calls/checks.h"
 #include "engine/observe/log.h"
+#include "engine/types/collectives.h"
+#include "engine/types/dtypes.h"
+#include "engine/types/reductions.h"
 
 namespace py = pybind11;
 
@@ -99,9 +102,9 @@ py::list PyEngine::served(const std::string& type) const {
   for (const auto& [key, note] : engine_->backends().notes->all()) {
     if (key.device != type) continue;
     py::dict d;
-    d["collective"] = plugin::coll_name(key.coll);
-    d["dtype"] = control::dtype_name(key.dtype);
-    d["op"] = control::reduce_op_name(key.op);
+    d["collective"] = types::collective_name(key.coll);
+    d["dtype"] = types::dtype_name(key.dtype);
+    d["op"] = types::reduce_op_name(key.op);
     d["backend"] = note.backend;
     d["served"] = note.served;
     d["how"] = note.how;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/control/node.h"
+#include "engine/types/operations.h"
 
 namespace py = pybind11;
 
@@ -120,13 +121,13 @@ class Sim {
   }
   bool add_set(Rank r, const std::vector<int32_t>& ranks, uint64_t token) {
     SignatureFields f;
-    f.kind = OpKind::AddProcessSet;
+    f.kind = types::OpKind::AddProcessSet;
     f.ranks = ranks;
     return change_sets(r, std::move(f), token);
   }
   bool remove_set(Rank r, SetId set, uint64_t token) {
     SignatureFields f;
-    f.kind = OpKind::RemoveProcessSet;
+    f.kind = types::OpKind::RemoveProcessSet;
     f.root = static_cast<int32_t>(set);
     return change_sets(r, std::move(f), token);
   }

@@ -7,11 +7,13 @@
 #include <utility>
 
 #include "engine/calls/checks.h"
+#include "engine/types/operations.h"
+#include "engine/types/reductions.h"
 
 namespace hvd::calls {
 
-using control::OpKind;
 using control::SignatureFields;
+using types::OpKind;
 
 namespace {
 
@@ -34,7 +36,7 @@ SignatureFields sizes_unsaid(const Call& c) {
 
 SignatureFields allreduce(const Call& c) {
   same_layout(c.in, c.out);
-  if (c.reduce_op == kAdasum) {
+  if (c.reduce_op == types::kAdasum) {
     check_floating(c.in);
     return reduction(OpKind::Adasum, c);
   }
@@ -123,7 +125,7 @@ int64_t scattered_rows(Engine& engine, int64_t rows, int32_t process_set) {
   const auto set = engine.process_sets().find(process_set, "reducescatter");
   require(set->includes_me(), "reducescatter: Rank ", engine.config().rank,
           " is not a member of the provided process set.");
-  return control::scattered_rows(rows, set->my_rank, static_cast<int32_t>(set->ranks.size()));
+  return types::scattered_rows(rows, set->my_rank, static_cast<int32_t>(set->ranks.size()));
 }
 
 plugin::MarkRef copy_output(Engine& engine, queue::Request& request, size_t index, const queue::Tensor& to) {

@@ -9,18 +9,17 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/types/operations.h"
+#include "engine/types/reductions.h"
 
 namespace hvd::calls {
 
-// The reduction that is an operation of its own for the engine, beside the HVD_* reduce ops.
-constexpr int32_t kAdasum = 100;
-
 struct Call {
-  control::OpKind kind = control::OpKind::Allreduce;  // never Adasum: that is an allreduce with reduce_op kAdasum
-  std::optional<std::string> name = {};               // none: the process set counts
-  int32_t process_set = 0;                            // the user's number of a set
-  int32_t reduce_op = 0;                              // HVD_* or kAdasum
-  int32_t root = -1;                                  // broadcast: rank in the job
+  types::OpKind kind = types::OpKind::Allreduce;  // never Adasum: that is an allreduce with reduce_op kAdasum
+  std::optional<std::string> name = {};           // none: the process set counts
+  int32_t process_set = 0;                        // the user's number of a set
+  int32_t reduce_op = 0;                          // HVD_* or types::kAdasum
+  int32_t root = -1;                              // broadcast: rank in the job
   double prescale = 1.0, postscale = 1.0;
   // out: empty for allgather, alltoall and barrier; may be empty for reducescatter.
   std::vector<queue::Tensor> in = {}, out = {};

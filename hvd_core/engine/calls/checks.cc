@@ -1,9 +1,11 @@
 // See checks.h.
 #include "engine/calls/checks.h"
 
-#include <hvd/backend_abi.h>
-
 #include <utility>
+
+#include "engine/types/dtypes.h"
+#include "engine/types/operations.h"
+#include "engine/types/reductions.h"
 
 namespace hvd::calls {
 
@@ -22,8 +24,8 @@ void same_device(const std::vector<queue::Tensor>& in, const std::vector<queue::
             "an output must be on the device of its input");
 }
 
-control::SignatureFields fields_of(control::OpKind kind, const std::vector<queue::Tensor>& in) {
-  require(!in.empty(), control::op_name(kind), " needs at least one tensor");
+control::SignatureFields fields_of(types::OpKind kind, const std::vector<queue::Tensor>& in) {
+  require(!in.empty(), types::op_name(kind), " needs at least one tensor");
   control::SignatureFields f;
   f.kind = kind;
   f.device_type = in[0].device_type;
@@ -37,8 +39,8 @@ control::SignatureFields fields_of(control::OpKind kind, const std::vector<queue
 
 void check_floating(const std::vector<queue::Tensor>& in) {
   for (const auto& t : in)
-    require(t.dtype == HVD_FLOAT16 || t.dtype == HVD_BFLOAT16 || t.dtype == HVD_FLOAT32 || t.dtype == HVD_FLOAT64,
-            "Adasum works on floating-point tensors; tensor type ", control::dtype_name(t.dtype), " is not supported.");
+    require(types::is_floating(t.dtype) && types::is_reducible(t.dtype),
+            "Adasum works on floating-point tensors; tensor type ", types::dtype_name(t.dtype), " is not supported.");
 }
 
 std::vector<int64_t> splits_of(const queue::Tensor& t, std::vector<int64_t> splits, size_t ranks) {
@@ -64,11 +66,11 @@ std::vector<int64_t> splits_of(const queue::Tensor& t, std::vector<int64_t> spli
 }
 
 void check_reducible(const std::vector<queue::Tensor>& in, int op) {
-  require(op >= 0 && op < HVD_REDOP_COUNT, "unknown reduce op ", op);
+  require(types::is_reduce_op(op), "unknown reduce op ", op);
   for (const auto& t : in) {
-    const bool eight_bits = t.dtype == HVD_FLOAT8_E4M3FN || t.dtype == HVD_FLOAT8_E5M2;
-    require(!eight_bits, "Tensor type ", control::dtype_name(t.dtype), " is not supported.");
-    require(t.dtype != HVD_BOOL || op != HVD_AVG, "Average of bool tensors is not defined; use Sum, Min or Max.");
+    require(types::is_reducible(t.dtype), "Tensor type ", types::dtype_name(t.dtype), " is not supported.");
+    require(types::is_reducible(t.dtype, op), types::reduce_op_name(op), " of ", types::dtype_name(t.dtype),
+            " tensors is not defined; use Sum, Min or Max.");
   }
 }
 

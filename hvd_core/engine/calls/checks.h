@@ -10,6 +10,7 @@
 #include "engine/control/signature.h"
 #include "engine/queue/process_sets.h"
 #include "engine/queue/request.h"
+#include "engine/types/operations.h"
 
 namespace hvd::calls {
 
@@ -32,7 +33,7 @@ inline void check_factor(double factor, const char* name) {
 void same_layout(const std::vector<queue::Tensor>& in, const std::vector<queue::Tensor>& out);
 // As many outputs as inputs, or none.
 void same_device(const std::vector<queue::Tensor>& in, const std::vector<queue::Tensor>& out);
-control::SignatureFields fields_of(control::OpKind kind, const std::vector<queue::Tensor>& in);
+control::SignatureFields fields_of(types::OpKind kind, const std::vector<queue::Tensor>& in);
 void check_floating(const std::vector<queue::Tensor>& in);
 void check_reducible(const std::vector<queue::Tensor>& in, int op);
 // Rows of `t` for each of `ranks` ranks. Horovod's rules: no entries is an equal split; rows that no entry covers are

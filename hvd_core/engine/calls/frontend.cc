@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "engine/calls/native_call.h"
+#include "engine/types/operations.h"
 
 namespace hvd::calls {
 namespace {
@@ -121,7 +122,7 @@ int64_t scattered_rows(int64_t rows, int32_t process_set) {
   const auto set = find_set(frontend->engine(), process_set);
   if (!set) return kUnknownSet;
   if (!set->includes_me()) return kNotMember;
-  return control::scattered_rows(rows, set->my_rank, static_cast<int32_t>(set->ranks.size()));
+  return types::scattered_rows(rows, set->my_rank, static_cast<int32_t>(set->ranks.size()));
 }
 
 int32_t serves(const char* device_type) {

@@ -9,16 +9,16 @@
 #include "engine/calls/call.h"
 #include "engine/calls/checks.h"
 #include "engine/observe/log.h"
+#include "engine/types/operations.h"
 
 namespace hvd::calls {
 
 using control::Failure;
-using control::OpKind;
+using types::OpKind;
 
 namespace {
 
 constexpr int64_t kSliceNs = 100'000'000;
-static_assert(kAdasum == HVD_FE_ADASUM);
 
 hvd_fe_status status_of(Failure failure) {
   switch (failure) {
@@ -90,9 +90,9 @@ Call call_of(Engine& engine, const hvd_fe_call& c) {
   call.urgent = c.urgent != 0;
   if (call.kind == OpKind::Barrier) return call;
   poisoning(engine, call, [&] {
-    require(c.n > 0 && c.in, control::op_name(call.kind), " needs at least one tensor");
+    require(c.n > 0 && c.in, types::op_name(call.kind), " needs at least one tensor");
     call.in = tensors_of(c.in, c.n);
-    if (!control::sizes_vary(call.kind)) call.out = tensors_of(c.out, c.n);
+    if (!types::sizes_vary(call.kind)) call.out = tensors_of(c.out, c.n);
     if (call.kind != OpKind::Alltoall) return;
     require(c.n == 1, "alltoall of several tensors at once is not supported, but there are ", c.n);
     require(c.n_splits >= 0, "a negative number of splits: ", c.n_splits);
@@ -220,14 +220,13 @@ std::unique_ptr<Pending> pending_for(const std::shared_ptr<Frontend>& frontend, 
 }  // namespace
 
 OpKind kind_of(int32_t op) {
-  static_assert(static_cast<int>(OpKind::Reducescatter) == HVD_FE_REDUCESCATTER);
   require(op >= HVD_FE_ALLREDUCE && op <= HVD_FE_REDUCESCATTER, "unknown operation ", op);
   return static_cast<OpKind>(op);
 }
 
 std::optional<std::string> name_of(OpKind kind, const char* name) {
   if (!name || !*name) return std::nullopt;
-  return std::string(control::op_name(kind)) + "." + name;
+  return std::string(types::op_name(kind)) + "." + name;
 }
 
 void refuse_native(const hvd_fe_call& call, hvd_fe_status status, const std::string& text) {

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "engine/calls/frontend.h"
+#include "engine/types/operations.h"
 
 namespace hvd::calls {
 
@@ -18,8 +19,8 @@ void run_native(Frontend& frontend, const hvd_fe_call& call);
 void refuse_native(const hvd_fe_call& call, hvd_fe_status status, const std::string& text);
 
 // Throws InvalidRequest for a number that is none of hvd_fe_op's.
-control::OpKind kind_of(int32_t op);
+types::OpKind kind_of(int32_t op);
 // The name that is agreed on; none for NULL and "".
-std::optional<std::string> name_of(control::OpKind kind, const char* name);
+std::optional<std::string> name_of(types::OpKind kind, const char* name);
 
 }  // namespace hvd::calls

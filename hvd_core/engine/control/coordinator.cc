@@ -8,7 +8,13 @@
 #include <limits>
 #include <stdexcept>
 
+#include "engine/types/operations.h"
+#include "engine/types/rank_list.h"
+#include "engine/types/reductions.h"
+
 namespace hvd::control {
+
+using types::OpKind;
 
 Coordinator::Coordinator(CoordinatorConfig config, Log& log) : config_(config), log_(log) {
   sets_.resize(1);
@@ -124,7 +130,7 @@ void Coordinator::decide_while_complete(SetId set, const std::string& name, int6
       fail(set, round);
     } else if (std::string text = refusal(s, round); !text.empty()) {
       fail(set, round, text);
-    } else if (changes_sets(round.sig->fields().kind)) {
+    } else if (types::changes_sets(round.sig->fields().kind)) {
       change_sets(round, now);
       it = s.rounds.find(name);  // cutting what was decided may have changed the table
     } else {
@@ -157,8 +163,8 @@ std::string Coordinator::refusal(const SetState& s, const Round& round) {
   if ((f.kind == OpKind::Allreduce || f.kind == OpKind::Reducescatter) && others && f.prescale != 1.0 &&
       round.said.size() < s.members.size())
     return std::string(op_label(f.kind)) + " of '" + *round.name + "': a prescale factor with reduction " +
-           reduce_op_name(f.reduce_op) + " is not supported while ranks have joined.";
-  if (sizes_vary(f.kind))
+           types::reduce_op_name(f.reduce_op) + " is not supported while ranks have joined.";
+  if (types::sizes_vary(f.kind))
     for (const auto& t : f.tensors)
       if (t.shape.empty())
         return std::string("Process-set rank zero tried to ") + op_label(f.kind) + " a rank-zero tensor. Tensor '" +
@@ -181,7 +187,7 @@ std::string Coordinator::refuse_new_set(const std::vector<Rank>& ranks) const {
   }
   for (const SetState& s : sets_)
     if (s.exists && s.members == ranks)
-      return "Attempted to add a duplicate process set: there is one of ranks " + rank_list(ranks) + " already.";
+      return "Attempted to add a duplicate process set: there is one of ranks " + types::rank_list(ranks) + " already.";
   return {};
 }
 

@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "engine/types/operations.h"
+
 namespace hvd::control {
 
 Merger::Merger(std::vector<Rank> subtree, int64_t hold_ns, std::function<void(const UpMessage&)> forward)
@@ -28,7 +30,7 @@ void Merger::receive(UpMessage m, int64_t now) {
   switch (m.type) {
     case UpMessage::Ready:
       // The end of a set must not overtake what was submitted in it before.
-      if (!changes_sets(m.item.sig->fields().kind)) return hold_ready(std::move(m), now);
+      if (!types::changes_sets(m.item.sig->fields().kind)) return hold_ready(std::move(m), now);
       flush();
       return forward_(m);
     case UpMessage::Arrive:

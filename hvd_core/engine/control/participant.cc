@@ -5,7 +5,11 @@
 #include <stdexcept>
 #include <utility>
 
+#include "engine/types/operations.h"
+
 namespace hvd::control {
+
+using types::OpKind;
 
 namespace {
 const char* const kSetRemoved = "Process set has been removed";

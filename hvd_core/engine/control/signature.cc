@@ -1,52 +1,28 @@
 // Canonical bytes of a request's signature and the text of a disagreement. See signature.h.
 #include "engine/control/signature.h"
 
-#include <hvd/backend_abi.h>
-
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <map>
 
 #include "engine/control/wire.h"
+#include "engine/types/dtypes.h"
+#include "engine/types/operations.h"
+#include "engine/types/rank_list.h"
+#include "engine/types/reductions.h"
 
 namespace hvd::control {
 
-const char* op_name(OpKind kind) {
-  constexpr std::array<const char*, kOpKinds> names{"allreduce", "allgather",       "broadcast",
-                                                    "barrier",   "alltoall",        "reducescatter",
-                                                    "adasum",    "add_process_set", "remove_process_set"};
-  return names[static_cast<size_t>(kind)];
-}
-
-const char* op_label(OpKind kind) {
-  constexpr std::array<const char*, kOpKinds> names{"ALLREDUCE", "ALLGATHER",       "BROADCAST",
-                                                    "BARRIER",   "ALLTOALL",        "REDUCESCATTER",
-                                                    "ADASUM",    "ADD_PROCESS_SET", "REMOVE_PROCESS_SET"};
-  return names[static_cast<size_t>(kind)];
-}
+using types::dtype_name;
+using types::has_reduce_op;
+using types::op_label;
+using types::op_name;
+using types::OpKind;
+using types::rank_list;
+using types::reduce_op_name;
+using types::sizes_vary;
 
 namespace {
-
-struct DtypeInfo {
-  const char* name;
-  uint64_t bytes;
-};
-constexpr std::array<DtypeInfo, HVD_DTYPE_COUNT> kDtypes{{{"uint8", 1},
-                                                          {"int8", 1},
-                                                          {"uint16", 2},
-                                                          {"int16", 2},
-                                                          {"int32", 4},
-                                                          {"int64", 8},
-                                                          {"float16", 2},
-                                                          {"float32", 4},
-                                                          {"float64", 8},
-                                                          {"bool", 1},
-                                                          {"bfloat16", 2},
-                                                          {"float8_e4m3fn", 1},
-                                                          {"float8_e5m2", 1},
-                                                          {"uint32", 4},
-                                                          {"uint64", 8}}};
 
 std::string shape_text(const std::vector<int64_t>& shape) {
   std::string s = "[";
@@ -61,13 +37,11 @@ std::string number(double v) {
 }
 
 // One rank's request in a few words, for the list that follows the sentence.
-bool reduces(OpKind k) { return k == OpKind::Allreduce || k == OpKind::Reducescatter; }
-
 std::string summary(const SignatureFields& f) {
   std::string s = op_name(f.kind);
   if (f.kind == OpKind::AddProcessSet) return s + " of ranks " + rank_list(f.ranks);
   if (f.kind == OpKind::RemoveProcessSet) return s + " number " + std::to_string(f.root);
-  if (reduces(f.kind)) s += std::string(" ") + reduce_op_name(f.reduce_op);
+  if (has_reduce_op(f.kind)) s += std::string(" ") + reduce_op_name(f.reduce_op);
   if (f.kind == OpKind::Broadcast) s += " root " + std::to_string(f.root);
   if (f.kind == OpKind::Barrier) return s;
   if (f.tensors.size() != 1) s += " of " + std::to_string(f.tensors.size()) + " tensors";
@@ -116,7 +90,7 @@ std::string sentence(const SignatureFields& a, const SignatureFields& b) {
     return "Mismatched prescale and/or postscale factors: One rank sent factors (" + number(a.prescale) + ", " +
            number(a.postscale) + "), but another rank sent factors (" + number(b.prescale) + ", " +
            number(b.postscale) + ").";
-  if (reduces(a.kind) && a.reduce_op != b.reduce_op)
+  if (has_reduce_op(a.kind) && a.reduce_op != b.reduce_op)
     return std::string("Mismatched reduction operation: One rank sent reduction op ") + reduce_op_name(a.reduce_op) +
            ", but another rank sent reduction op " + reduce_op_name(b.reduce_op) + ".";
   if (a.root != b.root)
@@ -129,19 +103,6 @@ std::string sentence(const SignatureFields& a, const SignatureFields& b) {
 }
 
 }  // namespace
-
-const char* dtype_name(int32_t dtype) {
-  return dtype >= 0 && dtype < HVD_DTYPE_COUNT ? kDtypes[static_cast<size_t>(dtype)].name : "unknown";
-}
-
-uint64_t dtype_bytes(int32_t dtype) {
-  return dtype >= 0 && dtype < HVD_DTYPE_COUNT ? kDtypes[static_cast<size_t>(dtype)].bytes : 0;
-}
-
-const char* reduce_op_name(int32_t op) {
-  constexpr std::array names{"Sum", "Product", "Min", "Max", "Average"};
-  return op >= 0 && op < HVD_REDOP_COUNT ? names[static_cast<size_t>(op)] : "unknown";
-}
 
 Signature::Signature(SignatureFields fields) : fields_(std::move(fields)) {
   Writer w(bytes_);
@@ -166,7 +127,7 @@ Signature::Signature(SignatureFields fields) : fields_(std::move(fields)) {
       w.svarint(d);
       count *= d < 0 ? 1 : static_cast<uint64_t>(d);
     }
-    payload_bytes_ += count * dtype_bytes(t.dtype);
+    payload_bytes_ += count * types::dtype_bytes(t.dtype);
     one_dtype = one_dtype && t.dtype == fields_.tensors[0].dtype;
   }
   if (one_dtype)
@@ -179,7 +140,8 @@ std::shared_ptr<const Signature> Signature::parse(std::string_view bytes) {
   Reader r(bytes);
   SignatureFields f;
   uint8_t kind = r.u8();
-  if (kind >= kOpKinds) throw WireError("control message: unknown operation");
+  if (kind >= types::kOpKinds || static_cast<OpKind>(kind) == OpKind::Join)
+    throw WireError("control message: unknown operation");
   f.kind = static_cast<OpKind>(kind);
   f.repeats = r.u8() != 0;
   f.reduce_op = static_cast<int32_t>(r.svarint());
@@ -196,19 +158,6 @@ std::shared_ptr<const Signature> Signature::parse(std::string_view bytes) {
     for (auto& d : t.shape) d = r.svarint();
   }
   return std::make_shared<const Signature>(std::move(f));
-}
-
-std::string rank_list(std::vector<int32_t> ranks) {
-  std::sort(ranks.begin(), ranks.end());
-  std::string s;
-  for (size_t i = 0; i < ranks.size();) {
-    size_t j = i;
-    while (j + 1 < ranks.size() && ranks[j + 1] == ranks[j] + 1) ++j;
-    s += (s.empty() ? "" : ", ") + std::to_string(ranks[i]);
-    if (j > i) s += (j == i + 1 ? ", " : "-") + std::to_string(ranks[j]);
-    i = j + 1;
-  }
-  return s;
 }
 
 std::string mismatch(const std::string& name, const std::vector<std::pair<int32_t, SigRef>>& said) {

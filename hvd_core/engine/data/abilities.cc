@@ -4,17 +4,18 @@
 #include <bit>
 
 #include "engine/data/parts.h"
+#include "engine/types/collectives.h"
 
 namespace hvd::data {
 
 uint32_t Abilities::factors_of(const plugin::Collective& c) {
-  if (!reduces(c.coll)) return kNone;
+  if (!types::has_reduction(c.coll)) return kNone;
   const auto is_one = [](double factor) { return factor == 1.0 || factor == 0.0; };
   return (is_one(c.prescale) ? kNone : kPrescale) | (is_one(c.postscale) ? kNone : kPostscale);
 }
 
 const Ability& Abilities::ask(int32_t coll, int32_t dtype, int32_t op, bool varying, uint32_t factors) {
-  if (!reduces(coll)) {
+  if (!types::has_reduction(coll)) {
     op = HVD_SUM;
     factors = kNone;
   }

@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "engine/control/signature.h"
 #include "engine/data/adasum_math.h"
 #include "engine/data/parts.h"
+#include "engine/types/dtypes.h"
 
 namespace hvd::data {
 
@@ -44,7 +44,7 @@ class Adasum {
         me_(static_cast<uint32_t>(transport.rank())) {
     paired_ = std::bit_floor(ranks_);
     levels_ = static_cast<uint32_t>(std::countr_zero(paired_));
-    width_ = control::dtype_bytes(c.dtype);
+    width_ = types::dtype_bytes(c.dtype);
     starts_.push_back(0);
     for (uint64_t n : c.counts) starts_.push_back(starts_.back() + n);
   }
@@ -322,7 +322,7 @@ void plan_adasum(Program& program, Transport& transport, const HostMath& math, c
                  uint64_t local_bytes) {
   if (!adasum_serves(c.dtype))
     throw plugin::BackendError(HVD_E_UNSUPPORTED, 0, 0,
-                               std::string("Adasum of ") + control::dtype_name(c.dtype) +
+                               std::string("Adasum of ") + types::dtype_name(c.dtype) +
                                    " is not supported: it works on float16, bfloat16, float32 and float64. Convert the "
                                    "tensor, or use Sum or Average (UNSUPPORTED)");
   const auto self = std::make_shared<Adasum>(transport, math, c);

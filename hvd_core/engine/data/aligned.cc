@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "engine/control/signature.h"
 #include "engine/data/parts.h"
+#include "engine/types/dtypes.h"
 
 namespace hvd::data {
 
@@ -35,7 +35,7 @@ void plan_aligned(Program& program, const plugin::Collective& c, uint32_t alignm
     uint64_t bytes;
   };
   std::vector<Copy> before, after;
-  const uint64_t width = control::dtype_bytes(c.dtype);
+  const uint64_t width = types::dtype_bytes(c.dtype);
   for (size_t i = 0; i < c.counts.size(); ++i) {
     const uint64_t in = in_elements(c, i, rank) * width, out = out_elements(c, i, rank, size) * width;
     const bool in_place = address(c.in[i]) == address(c.out[i]);

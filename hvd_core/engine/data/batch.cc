@@ -6,32 +6,13 @@
 
 #include "engine/data/adasum.h"
 #include "engine/data/neutral.h"
+#include "engine/types/dtypes.h"
+#include "engine/types/operations.h"
 
 namespace hvd::data {
 
-using control::OpKind;
 using queue::Output;
-
-namespace {
-
-int32_t coll_of(OpKind kind) {
-  switch (kind) {
-    case OpKind::Allgather:
-      return HVD_ALLGATHER;
-    case OpKind::Broadcast:
-      return HVD_BROADCAST;
-    case OpKind::Barrier:
-      return HVD_BARRIER;
-    case OpKind::Alltoall:
-      return HVD_ALLTOALL;
-    case OpKind::Reducescatter:
-      return HVD_REDUCESCATTER;
-    default:
-      return HVD_ALLREDUCE;
-  }
-}
-
-}  // namespace
+using types::OpKind;
 
 void Batch::plan(Program& program, SetComms& set, SetDevice* device, const HostMath& math, std::vector<Work>& work,
                  uint64_t seq) {
@@ -72,7 +53,7 @@ void Batch::collect(Program& program) {
         p.in.base = r->in[i].data;
         p.count = r->in[i].count();
         if (!r->out.empty()) p.out.base = r->out[i].data;
-      } else if (!control::sizes_vary(f.kind)) {  // to the others a rank that has joined adds no rows
+      } else if (!types::sizes_vary(f.kind)) {  // to the others a rank that has joined adds no rows
         p.count = p.row * (shape.empty() ? 1 : static_cast<uint64_t>(shape[0]));
         add_neutral(program, p, f.reduce_op, f.kind == OpKind::Reducescatter);
       }
@@ -83,7 +64,7 @@ void Batch::collect(Program& program) {
 
 // What a rank that has joined puts in; `apart`: the result goes elsewhere.
 void Batch::add_neutral(Program& program, Piece& p, int32_t op, bool apart) {
-  const uint64_t bytes = p.count * control::dtype_bytes(p.dtype);
+  const uint64_t bytes = p.count * types::dtype_bytes(p.dtype);
   const hvd_buf host = program.scratch_buf(bytes);
   fill_neutral(host.base, bytes, p.dtype, op);
   p.in = p.out = device_ ? device_scratch(program, bytes) : host;
@@ -109,7 +90,7 @@ void Batch::plan_by_dtype(Program& program) {
     by_dtype_[k].push_back(i);
   }
   for (const auto& pieces : by_dtype_)
-    if (!pieces.empty()) emit(program, coll_of(kind), pieces);
+    if (!pieces.empty()) emit(program, types::collective_of(kind), pieces);
 }
 
 plugin::Collective& Batch::begin(int32_t coll, int32_t dtype) {
@@ -130,7 +111,7 @@ plugin::Collective& Batch::begin(int32_t coll, int32_t dtype) {
 }
 
 void Batch::add(const Piece& p, uint64_t out_count) {
-  const uint64_t width = control::dtype_bytes(p.dtype);
+  const uint64_t width = types::dtype_bytes(p.dtype);
   collective_.in.push_back({p.in.base, p.in.offset, p.count * width});
   collective_.out.push_back({p.out.base, p.out.offset, out_count * width});
   collective_.counts.push_back(p.count);
@@ -145,7 +126,7 @@ void Batch::emit(Program& program, int32_t coll, const std::vector<size_t>& piec
     if (coll == HVD_REDUCESCATTER) {
       const int64_t rows = fields(p).tensors[p.index].shape[0];
       for (int32_t r = 0; r < set_->size(); ++r)
-        c.out_counts.push_back(static_cast<uint64_t>(control::scattered_rows(rows, r, set_->size())) * p.row);
+        c.out_counts.push_back(static_cast<uint64_t>(types::scattered_rows(rows, r, set_->size())) * p.row);
       out_count = c.out_counts[c.out_counts.size() - ranks + static_cast<size_t>(set_->rank())];
     } else if (coll == HVD_ALLGATHER || coll == HVD_ALLTOALL) {
       out_count = 0;
@@ -172,7 +153,7 @@ void Batch::plan_reducescatter(Program& program) {
   for (size_t i = 0; i < pieces_.size(); ++i) {
     const queue::Request* r = request(pieces_[i]);
     if (!r || !r->out.empty()) continue;
-    allocate_output(program, i, control::scattered_rows(r->in[pieces_[i].index].shape[0], set_->rank(), set_->size()));
+    allocate_output(program, i, types::scattered_rows(r->in[pieces_[i].index].shape[0], set_->rank(), set_->size()));
   }
   plan_by_dtype(program);
 }
@@ -239,7 +220,7 @@ void Batch::plan_alltoall(Program& program) {
 
 void Batch::allocate_output(Program& program, size_t piece, int64_t rows) {
   Piece& p = pieces_[piece];
-  const uint64_t bytes = static_cast<uint64_t>(rows) * p.row * control::dtype_bytes(p.dtype);
+  const uint64_t bytes = static_cast<uint64_t>(rows) * p.row * types::dtype_bytes(p.dtype);
   queue::Request* r = request(p);
   if (!r) {
     p.out = device_ ? device_scratch(program, bytes) : program.scratch_buf(bytes);

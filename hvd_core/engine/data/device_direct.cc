@@ -6,10 +6,11 @@
 #include <bit>
 #include <utility>
 
-#include "engine/control/signature.h"
 #include "engine/data/parts.h"
 #include "engine/data/relocated.h"
 #include "engine/data/staged.h"
+#include "engine/types/collectives.h"
+#include "engine/types/dtypes.h"
 
 namespace hvd::data {
 
@@ -35,14 +36,14 @@ bool all_aligned(const plugin::Collective& c, uint32_t alignment) {
 
 // Whether a list has two buffers that are better one. Sizes only, which all ranks share.
 bool worth_packing(const plugin::Collective& c, uint64_t below) {
-  const uint64_t width = control::dtype_bytes(c.dtype);
+  const uint64_t width = types::dtype_bytes(c.dtype);
   return std::count_if(c.counts.begin(), c.counts.end(), [&](uint64_t n) { return n && n * width < below; }) > 1;
 }
 
 // Elements of `from` as elements of `to`, whose width divides theirs.
 plugin::Collective relabelled(const plugin::Collective& c, int32_t to) {
   plugin::Collective r = c;
-  const uint64_t k = control::dtype_bytes(c.dtype) / control::dtype_bytes(to);
+  const uint64_t k = types::dtype_bytes(c.dtype) / types::dtype_bytes(to);
   r.dtype = to;
   for (auto* list : {&r.counts, &r.in_counts, &r.out_counts})
     for (uint64_t& n : *list) n *= k;
@@ -66,15 +67,15 @@ bool DeviceTransport::scalable(const plugin::Collective& c, uint32_t* left) {
 
 // The widest type that is served and divides this one; -1 without one.
 int32_t DeviceTransport::carrier(const plugin::Collective& c) {
-  const uint64_t width = control::dtype_bytes(c.dtype);
+  const uint64_t width = types::dtype_bytes(c.dtype);
   const bool varying = !c.out_counts.empty() || !c.in_counts.empty();
   int32_t best = -1;
   // BOOL is no carrier: a backend may normalise it. Floats come last: one may canonicalise them.
   constexpr std::array kCarriers{HVD_UINT64, HVD_INT64, HVD_UINT32, HVD_INT32,  HVD_UINT16,
                                  HVD_INT16,  HVD_UINT8, HVD_INT8,   HVD_FLOAT32};
   for (int32_t t : kCarriers) {
-    const uint64_t w = control::dtype_bytes(t);
-    if (width % w != 0 || (best >= 0 && control::dtype_bytes(best) >= w)) continue;
+    const uint64_t w = types::dtype_bytes(t);
+    if (width % w != 0 || (best >= 0 && types::dtype_bytes(best) >= w)) continue;
     if (abilities_.serves(c.coll, t, HVD_SUM, varying)) best = t;
   }
   return best;
@@ -90,9 +91,7 @@ DeviceTransport::Way DeviceTransport::way(const plugin::Collective& c) {
     const int32_t t = carrier(c);
     if (t >= 0 && (c.coll != HVD_ALLTOALL || ask(relabelled(c, t), 0).max_count == UINT64_MAX)) return Way::Bytes;
   }
-  const bool floating =
-      c.dtype == HVD_FLOAT32 || c.dtype == HVD_FLOAT64 || c.dtype == HVD_FLOAT16 || c.dtype == HVD_BFLOAT16;
-  if (reduces(c.coll) && c.op == HVD_AVG && floating) {
+  if (types::has_reduction(c.coll) && c.op == HVD_AVG && types::is_floating(c.dtype)) {
     plugin::Collective sum = c;
     sum.op = HVD_SUM;
     sum.postscale = 0.5;
@@ -141,7 +140,7 @@ void DeviceTransport::plan(Program& program, const plugin::Collective& given) {
 // Buffers of fewer than `below` bytes in one, in place; the others behind it.
 void DeviceTransport::packed(Program& program, const plugin::Collective& c, const Ability& ability, uint64_t below,
                              double pre, double post) {
-  const uint64_t width = control::dtype_bytes(c.dtype);
+  const uint64_t width = types::dtype_bytes(c.dtype);
   plugin::Collective one;
   copy_settings(one, c);
   one.counts = {0};
@@ -206,7 +205,7 @@ void DeviceTransport::run(Program& program, std::vector<plugin::Collective> memb
 }
 
 void DeviceTransport::split(Program& program, const plugin::Collective& c, const Ability& ability) {
-  const uint64_t width = control::dtype_bytes(c.dtype);
+  const uint64_t width = types::dtype_bytes(c.dtype);
   // So that every part is as aligned as the whole.
   const uint64_t unit = std::max<uint64_t>(1, ability.alignment / width);
   const uint64_t most = std::max<uint64_t>(1, ability.max_count / unit * unit);
@@ -222,7 +221,7 @@ void DeviceTransport::split(Program& program, const plugin::Collective& c, const
 
 // ALLGATHER, REDUCESCATTER: a slice of every rank's part at a time, through scratch memory on both sides.
 void DeviceTransport::slices(Program& program, const plugin::Collective& c, const Ability& ability) {
-  const uint64_t width = control::dtype_bytes(c.dtype);
+  const uint64_t width = types::dtype_bytes(c.dtype);
   const auto ranks = static_cast<size_t>(size()), me = static_cast<size_t>(rank());
   const bool gathers = c.coll == HVD_ALLGATHER, in_place = same_place(c.in[0], c.out[0]);
   const uint64_t slice = std::max<uint64_t>(1, ability.max_count / ranks);
@@ -275,7 +274,7 @@ void DeviceTransport::copy(Program& program, Copies list, int32_t dtype, double 
   program.compute([device = device_, list = std::move(list), dtype, scale](Program&) {
     if (is_one(scale)) return device->copy(device->stream(), list);
     std::vector<plugin::Device::ScaledCopy> scaled;
-    const uint64_t width = control::dtype_bytes(dtype);
+    const uint64_t width = types::dtype_bytes(dtype);
     for (const auto& c : list) scaled.push_back({c.dst, c.src, c.bytes / width, dtype, scale});
     device->copy_scaled(device->stream(), scaled);
   });
@@ -325,7 +324,7 @@ void BounceTransport::plan(Program& program, const plugin::Collective& c) {
         if (counts[i]) math_.convert(address(to[i]), dtype, address(from[i]), dtype, counts[i], by);
     };
   };
-  const uint64_t width = control::dtype_bytes(c.dtype);
+  const uint64_t width = types::dtype_bytes(c.dtype);
   if (!is_one(c.prescale)) {
     for (size_t i = 0; i < c.counts.size(); ++i) one.in[i] = program.scratch_buf(c.counts[i] * width);
     program.compute(scaled(one.in, c.in, c.counts, c.dtype, c.prescale));

@@ -6,9 +6,9 @@
 #include <memory>
 #include <utility>
 
-#include "engine/control/signature.h"
 #include "engine/data/aligned.h"
 #include "engine/data/parts.h"
+#include "engine/types/dtypes.h"
 
 namespace hvd::data {
 
@@ -25,7 +25,7 @@ void DirectTransport::plan(Program& program, const plugin::Collective& c) {
 
 // The small ones as one, then each of those for which the copy would cost more than the call.
 void DirectTransport::plan_list(Program& program, const plugin::Collective& c) {
-  const uint64_t width = control::dtype_bytes(c.dtype), below = abilities_.ask(c).pack_below;
+  const uint64_t width = types::dtype_bytes(c.dtype), below = abilities_.ask(c).pack_below;
   plugin::Collective small;
   copy_settings(small, c);
   std::vector<size_t> large;
@@ -46,7 +46,7 @@ void DirectTransport::plan_list(Program& program, const plugin::Collective& c) {
 }
 
 void DirectTransport::plan_packed(Program& program, const plugin::Collective& c) {
-  const uint64_t width = control::dtype_bytes(c.dtype);
+  const uint64_t width = types::dtype_bytes(c.dtype);
   const Ability& ability = abilities_.ask(c);
   uint64_t total = 0;
   for (uint64_t n : c.counts) total += n;
@@ -130,7 +130,7 @@ bool DirectTransport::oversized(const plugin::Collective& c, uint64_t max_count)
 
 // Buffer i in as many calls as it takes.
 void DirectTransport::split(Program& program, const plugin::Collective& c, size_t i, const Ability& ability) {
-  const uint64_t width = control::dtype_bytes(c.dtype);
+  const uint64_t width = types::dtype_bytes(c.dtype);
   const auto ranks = static_cast<uint64_t>(size());
   plugin::Collective one = single_buffer(c, i, static_cast<size_t>(size()));
   if (c.coll != HVD_ALLGATHER && c.coll != HVD_REDUCESCATTER) {

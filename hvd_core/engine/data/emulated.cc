@@ -3,9 +3,11 @@
 
 #include <utility>
 
-#include "engine/control/signature.h"
 #include "engine/data/parts.h"
 #include "engine/observe/log.h"
+#include "engine/types/collectives.h"
+#include "engine/types/dtypes.h"
+#include "engine/types/reductions.h"
 
 namespace hvd::data {
 
@@ -15,10 +17,10 @@ EmulatedTransport::EmulatedTransport(Transport& inner, plugin::Communicator& com
 
 namespace {
 std::string what_of(int32_t coll, int32_t dtype, int32_t op, const std::string& device) {
-  std::string text = coll_name(coll);
+  std::string text = types::collective_name(coll);
   if (coll == HVD_BARRIER) return text + " on " + device;
-  if (reduces(coll) && op != HVD_SUM) text += std::string(" (") + control::reduce_op_name(op) + ")";
-  return text + " of " + control::dtype_name(dtype) + " on " + device;
+  if (types::has_reduction(coll) && op != HVD_SUM) text += std::string(" (") + types::reduce_op_name(op) + ")";
+  return text + " of " + types::dtype_name(dtype) + " on " + device;
 }
 }  // namespace
 
@@ -26,13 +28,13 @@ void EmulatedTransport::refuse(const plugin::Collective& c, Route route) const {
   std::string text = "horovod: " + what_of(c.coll, c.dtype, c.op, policy_.device_type) +
                      " is not supported by backend '" + comm_.backend().name() + "' and ";
   if (route != Route::None) {
-    const std::string here = policy_.device_type + "." + coll_name(c.coll);
+    const std::string here = policy_.device_type + "." + types::collective_name(c.coll);
     text += "emulation is off (HOROVOD_EMULATION=0).\n  fix: ";
     text += policy_.device_type == "cpu"
                 ? "HOROVOD_EMULATION=1, HOROVOD_BACKEND=" + here + "=<another backend>, or cast."
                 : "HOROVOD_BACKEND=" + here + "=tcp, or cast.";  // one that serves host memory: staged
-  } else if (reduces(c.coll) && !HostMath::reduces(c.dtype, c.op)) {
-    text += "cannot be emulated: this reduction of " + std::string(control::dtype_name(c.dtype)) +
+  } else if (types::has_reduction(c.coll) && !types::is_reducible(c.dtype, c.op)) {
+    text += "cannot be emulated: this reduction of " + std::string(types::dtype_name(c.dtype)) +
             " does not exist on host memory either.\n  fix: cast.";
   } else if (!policy_.completes && !(comm_.caps() & HVD_CAP_REQUEST)) {
     text += "cannot be emulated: the backend works on streams, which host memory does not have.\n  fix: " +
@@ -75,8 +77,8 @@ plugin::Collective EmulatedTransport::settings(const plugin::Collective& c, int3
 
 Route EmulatedTransport::choose(const plugin::Collective& c) {
   uint64_t bytes = 0;
-  if (reduces(c.coll))
-    for (uint64_t n : c.counts) bytes += n * control::dtype_bytes(c.dtype);
+  if (types::has_reduction(c.coll))
+    for (uint64_t n : c.counts) bytes += n * types::dtype_bytes(c.dtype);
   const bool varying = !c.out_counts.empty() || !c.in_counts.empty();
   const Route route = routes_.choose(c.coll, c.dtype, c.op, varying, bytes);
   if (route == Route::Native) return route;

@@ -3,10 +3,10 @@
 #include <cstring>
 #include <utility>
 
-#include "engine/control/signature.h"
 #include "engine/data/aligned.h"
 #include "engine/data/emulated.h"
 #include "engine/data/parts.h"
+#include "engine/types/dtypes.h"
 
 namespace hvd::data {
 
@@ -113,7 +113,7 @@ EmulatedTransport::Blocks EmulatedTransport::exchange(Program& program, const pl
 // Whole carrier elements from where they lie; what is left at the ends of the buffers travels as one more buffer.
 void EmulatedTransport::broadcast_bytes(Program& program, const plugin::Collective& c) {
   const Carrier carrier = routes_.carrier(HVD_BROADCAST, c.dtype);
-  const uint64_t width = control::dtype_bytes(c.dtype), w = carrier.width;
+  const uint64_t width = types::dtype_bytes(c.dtype), w = carrier.width;
   plugin::Collective s = settings(c, HVD_BROADCAST, carrier.dtype);
   ByteList in_tails, out_tails;
   for (size_t i = 0; i < c.counts.size(); ++i) {
@@ -145,7 +145,7 @@ void EmulatedTransport::broadcast_bytes(Program& program, const plugin::Collecti
 
 // An allgather to which only the root adds anything.
 void EmulatedTransport::broadcast_gathered(Program& program, const plugin::Collective& c) {
-  const uint64_t width = control::dtype_bytes(c.dtype);
+  const uint64_t width = types::dtype_bytes(c.dtype);
   auto in = std::make_shared<ByteList>(), out = std::make_shared<ByteList>();
   for (size_t i = 0; i < c.counts.size(); ++i) {
     if (c.root == rank()) in->add(address(c.in[i]), c.counts[i] * width);
@@ -169,7 +169,7 @@ void EmulatedTransport::broadcast_gathered(Program& program, const plugin::Colle
 
 void EmulatedTransport::allgather(Program& program, const plugin::Collective& c) {
   const Carrier carrier = routes_.carrier(HVD_ALLGATHER, c.dtype);
-  const uint64_t width = control::dtype_bytes(c.dtype), w = carrier.width;
+  const uint64_t width = types::dtype_bytes(c.dtype), w = carrier.width;
   const auto ranks = static_cast<size_t>(size());
   // By rank: where its parts of all buffers belong.
   std::vector<ByteList> parts(ranks);
@@ -211,7 +211,7 @@ void EmulatedTransport::allgather(Program& program, const plugin::Collective& c)
 }
 
 void EmulatedTransport::alltoall(Program& program, const plugin::Collective& c, bool gathered) {
-  const uint64_t width = control::dtype_bytes(c.dtype);
+  const uint64_t width = types::dtype_bytes(c.dtype);
   const auto ranks = static_cast<size_t>(size());
   std::vector<std::shared_ptr<ByteList>> to, from;
   for (size_t r = 0; r < ranks; ++r) {

@@ -3,9 +3,9 @@
 #include <cstring>
 #include <utility>
 
-#include "engine/control/signature.h"
 #include "engine/data/emulated.h"
 #include "engine/data/parts.h"
+#include "engine/types/dtypes.h"
 
 namespace hvd::data {
 
@@ -37,14 +37,14 @@ void EmulatedTransport::native(Program& program, const plugin::Collective& c) {
   const uint32_t factors = Abilities::factors_of(c);
   const bool varying = !c.out_counts.empty();
   if (factors == Abilities::kNone || routes_.abilities().ask(c.coll, c.dtype, c.op, varying, factors).served ||
-      !HostMath::reduces(c.dtype, c.op)) {
+      !types::is_reducible(c.dtype, c.op)) {
     return inner_.plan(program, c);
   }
   plugin::Collective s = c;
   s.prescale = s.postscale = 1.0;
   if (factors & Abilities::kPrescale) {
     for (size_t i = 0; i < c.counts.size(); ++i)
-      s.in[i] = c.coll == HVD_ALLREDUCE ? c.out[i] : program.scratch_buf(c.counts[i] * control::dtype_bytes(c.dtype));
+      s.in[i] = c.coll == HVD_ALLREDUCE ? c.out[i] : program.scratch_buf(c.counts[i] * types::dtype_bytes(c.dtype));
     program.compute([this, from = c.in, to = s.in, counts = c.counts, dtype = c.dtype, pre = c.prescale](Program&) {
       for (size_t i = 0; i < counts.size(); ++i)
         math_.convert(address(to[i]), dtype, address(from[i]), dtype, counts[i], pre);
@@ -76,7 +76,7 @@ void EmulatedTransport::sum_and_divide(Program& program, const plugin::Collectiv
 
 void EmulatedTransport::widened(Program& program, const plugin::Collective& c) {
   const Widening wide = routes_.widening(c.dtype, c.op);
-  const uint64_t width = control::dtype_bytes(c.dtype), w = control::dtype_bytes(wide.dtype);
+  const uint64_t width = types::dtype_bytes(c.dtype), w = types::dtype_bytes(wide.dtype);
   const auto in = list_of(c.in, c.counts, width), out = list_of(c.out, c.counts, width);
   const uint64_t round = round_bytes(policy_.scratch_bytes / w * width, width);
   Room room;
@@ -108,7 +108,7 @@ void EmulatedTransport::widened(Program& program, const plugin::Collective& c) {
 
 // ALLREDUCE and REDUCESCATTER: every rank has all the data of a round for a moment, and reduces what it wants of it.
 void EmulatedTransport::gather_reduce(Program& program, const plugin::Collective& c) {
-  const uint64_t width = control::dtype_bytes(c.dtype);
+  const uint64_t width = types::dtype_bytes(c.dtype);
   const auto in = list_of(c.in, c.counts, width);
   auto targets = std::make_shared<std::vector<Target>>();
   uint64_t begin = 0;
@@ -144,7 +144,7 @@ void EmulatedTransport::gather_reduce(Program& program, const plugin::Collective
 
 // Every rank reduces one slice of each round and gives the result to all.
 void EmulatedTransport::exchange_reduce(Program& program, const plugin::Collective& c) {
-  const uint64_t width = control::dtype_bytes(c.dtype);
+  const uint64_t width = types::dtype_bytes(c.dtype);
   const auto ranks = static_cast<uint64_t>(size()), me = static_cast<uint64_t>(rank());
   const auto in = list_of(c.in, c.counts, width), out = list_of(c.out, c.counts, width);
   const Carrier carrier = routes_.carrier(HVD_ALLTOALL, c.dtype);
@@ -185,7 +185,7 @@ void EmulatedTransport::exchange_reduce(Program& program, const plugin::Collecti
 }
 
 void EmulatedTransport::exchange_reduce_scatter(Program& program, const plugin::Collective& c) {
-  const uint64_t width = control::dtype_bytes(c.dtype);
+  const uint64_t width = types::dtype_bytes(c.dtype);
   const auto ranks = static_cast<size_t>(size());
   std::vector<std::shared_ptr<ByteList>> to;
   for (size_t r = 0; r < ranks; ++r) to.push_back(std::make_shared<ByteList>());
@@ -231,17 +231,17 @@ void EmulatedTransport::reduce_through_allreduce(Program& program, const plugin:
   s.counts = c.counts;
   if (c.root != rank()) {
     uint64_t bytes = 0;
-    for (uint64_t n : c.counts) bytes += n * control::dtype_bytes(c.dtype);
+    for (uint64_t n : c.counts) bytes += n * types::dtype_bytes(c.dtype);
     const Route below = routes_.choose(HVD_ALLREDUCE, c.dtype, c.op, false, bytes);
     const bool writes = below == Route::Native || below == Route::SumAndDivide;  // others can leave it out
     for (size_t i = 0; i < c.counts.size(); ++i)
-      s.out[i] = writes ? program.scratch_buf(c.counts[i] * control::dtype_bytes(c.dtype)) : hvd_buf{};
+      s.out[i] = writes ? program.scratch_buf(c.counts[i] * types::dtype_bytes(c.dtype)) : hvd_buf{};
   }
   plan(program, s);
 }
 
 void EmulatedTransport::scatter_through_allreduce(Program& program, const plugin::Collective& c) {
-  const uint64_t width = control::dtype_bytes(c.dtype);
+  const uint64_t width = types::dtype_bytes(c.dtype);
   plugin::Collective s = settings(c, HVD_ALLREDUCE, c.dtype);
   s.in = c.in;
   s.counts = c.counts;
@@ -267,7 +267,7 @@ void EmulatedTransport::barrier(Program& program, const plugin::Collective& c) {
   const int32_t dtype = routes_.summed_dtype();
   if (dtype >= 0) {
     plugin::Collective s = settings(c, HVD_ALLREDUCE, dtype);
-    const hvd_buf word = program.scratch_buf(control::dtype_bytes(dtype));
+    const hvd_buf word = program.scratch_buf(types::dtype_bytes(dtype));
     std::memset(word.base, 0, word.bytes);
     s.op = HVD_SUM;
     s.prescale = s.postscale = 1.0;

@@ -4,9 +4,10 @@
 #include <array>
 #include <vector>
 
-#include "engine/control/signature.h"
 #include "engine/data/host_math.h"
 #include "engine/data/parts.h"
+#include "engine/types/collectives.h"
+#include "engine/types/dtypes.h"
 
 namespace hvd::data {
 
@@ -20,12 +21,9 @@ constexpr uint64_t kLeastSlice = 1024;  // carrier elements that one rank must b
 constexpr std::array kCarriers{HVD_UINT8,  HVD_INT8,  HVD_UINT16,  HVD_INT16,   HVD_UINT32,  HVD_INT32,
                                HVD_UINT64, HVD_INT64, HVD_FLOAT32, HVD_FLOAT64, HVD_FLOAT16, HVD_BFLOAT16};
 
-bool is_half(int32_t t) { return t == HVD_FLOAT16 || t == HVD_BFLOAT16; }
-bool is_unsigned(int32_t t) { return t == HVD_UINT8 || t == HVD_UINT16 || t == HVD_UINT32 || t == HVD_UINT64; }
-
 // Whether an allreduce of `from` (an integer) by `op` over `ranks` ranks may be done in the float type `to`.
 bool fits_float(int32_t from, int32_t to, int32_t op, uint64_t ranks) {
-  const uint64_t bits = control::dtype_bytes(from) * 8, mantissa = to == HVD_FLOAT32 ? 24 : 53;
+  const uint64_t bits = types::dtype_bytes(from) * 8, mantissa = to == HVD_FLOAT32 ? 24 : 53;
   if (op == HVD_PROD || bits >= mantissa) return false;
   if (op == HVD_MIN || op == HVD_MAX) return true;
   return ranks <= uint64_t{1} << (mantissa - bits);
@@ -34,8 +32,8 @@ bool fits_float(int32_t from, int32_t to, int32_t op, uint64_t ranks) {
 // The same in a wider integer type. Sums and products of fewer bits are those of more bits, cut off; an average needs
 // the whole sum.
 bool fits_integer(int32_t from, int32_t to, int32_t op, uint64_t ranks) {
-  const uint64_t bits = control::dtype_bytes(from) * 8, room = control::dtype_bytes(to) * 8;
-  if (room <= bits || (is_unsigned(to) && !is_unsigned(from))) return false;
+  const uint64_t bits = types::dtype_bytes(from) * 8, room = types::dtype_bytes(to) * 8;
+  if (room <= bits || (types::is_unsigned(to) && !types::is_unsigned(from))) return false;
   return op != HVD_AVG || (room - bits > 1 && ranks < uint64_t{1} << (room - bits - 1));
 }
 
@@ -45,11 +43,11 @@ Routes::Routes(plugin::Communicator& comm, bool completes)
     : comm_(comm), completes_(completes || (comm.caps() & HVD_CAP_REQUEST)), abilities_(comm) {}
 
 Carrier Routes::same_form(int32_t coll, int32_t dtype, bool varying) {
-  const uint64_t width = control::dtype_bytes(dtype);
+  const uint64_t width = types::dtype_bytes(dtype);
   Carrier best;
   int best_score = 0;
   for (int32_t t : kCarriers) {
-    const uint64_t w = control::dtype_bytes(t);
+    const uint64_t w = types::dtype_bytes(t);
     // An own element is best left whole, then cut into as few as possible; a wider carrier needs padding.
     const int score = w == width ? 100 : width % w == 0 ? 50 + static_cast<int>(w) : 20 - static_cast<int>(w);
     if (score > best_score && abilities_.serves(coll, t, HVD_SUM, varying)) {
@@ -61,7 +59,7 @@ Carrier Routes::same_form(int32_t coll, int32_t dtype, bool varying) {
 }
 
 Carrier Routes::carrier(int32_t coll, int32_t dtype) {
-  const uint64_t width = control::dtype_bytes(dtype);
+  const uint64_t width = types::dtype_bytes(dtype);
   const bool varying = coll != HVD_BROADCAST;
   if (abilities_.serves(coll, dtype, HVD_SUM, varying)) return {dtype, width, true};
   if (Carrier c = same_form(coll, dtype, varying)) {
@@ -77,14 +75,14 @@ Widening Routes::widening(int32_t dtype, int32_t op) {
   const auto ranks = static_cast<uint64_t>(comm_.size());
   const int32_t sum_op = op == HVD_AVG ? int32_t{HVD_SUM} : op;
   const auto serves = [&](int32_t t, int32_t o) { return abilities_.serves(HVD_ALLREDUCE, t, o); };
-  if (is_half(dtype)) return serves(HVD_FLOAT32, sum_op) ? Widening{HVD_FLOAT32, sum_op} : Widening{};
+  if (types::is_half(dtype)) return serves(HVD_FLOAT32, sum_op) ? Widening{HVD_FLOAT32, sum_op} : Widening{};
   if (dtype == HVD_BOOL) {
     // "Or" of zeros and ones is their maximum, or whether their sum is zero; "and" is their minimum or product.
     const bool either = op == HVD_SUM || op == HVD_MAX;
     for (int32_t t : {HVD_UINT8, HVD_INT8, HVD_INT32, HVD_FLOAT32, HVD_INT64, HVD_FLOAT64}) {
       if (serves(t, either ? HVD_MAX : HVD_MIN)) return {t, either ? HVD_MAX : HVD_MIN};
       if (!either && serves(t, HVD_PROD)) return {t, HVD_PROD};
-      if (either && control::dtype_bytes(t) >= 4 && ranks < (1u << 24) && serves(t, HVD_SUM)) return {t, HVD_SUM};
+      if (either && types::dtype_bytes(t) >= 4 && ranks < (1u << 24) && serves(t, HVD_SUM)) return {t, HVD_SUM};
     }
     return {};
   }
@@ -105,7 +103,7 @@ bool Routes::exchanges_slices(int32_t dtype) {
 }
 
 Route Routes::reduction(int32_t coll, int32_t dtype, int32_t op, uint64_t bytes) {
-  if (!HostMath::reduces(dtype, op)) return Route::None;
+  if (!types::is_reducible(dtype, op)) return Route::None;
   const bool allreduce = coll == HVD_ALLREDUCE;
   const bool native = !allreduce && abilities_.serves(HVD_ALLREDUCE, dtype, op);
   if (allreduce && op == HVD_AVG && (dtype == HVD_FLOAT32 || dtype == HVD_FLOAT64) &&
@@ -126,7 +124,7 @@ Route Routes::reduction(int32_t coll, int32_t dtype, int32_t op, uint64_t bytes)
   if (const Widening w = widening(dtype, op)) {
     // An allreduce moves about twice its bytes, an allgather the bytes of all ranks; where these are equal, the
     // allgather keeps the rank order.
-    const bool cheaper = ranks * control::dtype_bytes(dtype) > 2 * control::dtype_bytes(w.dtype);
+    const bool cheaper = ranks * types::dtype_bytes(dtype) > 2 * types::dtype_bytes(w.dtype);
     if (allreduce && (cheaper || !gathers)) return Route::Widened;
     if (!allreduce && cheaper) return Route::ThroughAllreduce;
   }
@@ -174,14 +172,14 @@ std::string Routes::describe(Route route, int32_t coll, int32_t dtype, int32_t o
     case Route::Bytes: {
       const Carrier c = carrier(coll, dtype);
       if (c.dtype == dtype) return c.varying ? std::string("calls with explicit sizes") : "parts padded to one size";
-      return std::string("moving its bytes as ") + control::dtype_name(c.dtype);
+      return std::string("moving its bytes as ") + types::dtype_name(c.dtype);
     }
     case Route::GatheredMove:
       return "allgather";
     case Route::SumAndDivide:
       return "sum + local division";
     case Route::Widened:
-      return std::string("allreduce of ") + control::dtype_name(widening(dtype, op).dtype);
+      return std::string("allreduce of ") + types::dtype_name(widening(dtype, op).dtype);
     case Route::ExchangeReduce:
       return coll == HVD_REDUCESCATTER ? "alltoall + local reduction" : "alltoall + local reduction + allgather";
     case Route::GatherReduce:
@@ -197,18 +195,19 @@ std::string Routes::describe(Route route, int32_t coll, int32_t dtype, int32_t o
 }
 
 std::string Routes::shortage(int32_t coll, int32_t dtype, int32_t op) {
-  const std::string name = control::dtype_name(dtype);
+  const std::string name = types::dtype_name(dtype);
   if (coll == HVD_BARRIER) return "has no barrier";
-  if (reduces(coll) && op != HVD_SUM && abilities_.serves(coll, dtype, HVD_SUM)) {
+  if (types::has_reduction(coll) && op != HVD_SUM && abilities_.serves(coll, dtype, HVD_SUM)) {
     return "reduces " + name + ", but not by this operation";
   }
   std::vector<std::string> has;
   for (int32_t other : {HVD_ALLREDUCE, HVD_REDUCE, HVD_BROADCAST, HVD_ALLGATHER, HVD_REDUCESCATTER, HVD_ALLTOALL}) {
     bool any = abilities_.serves(other, dtype, HVD_SUM, true) || abilities_.serves(other, dtype);
     if (other == coll) any = false;
-    if (any) has.emplace_back(coll_name(other));
+    if (any) has.emplace_back(types::collective_name(other));
   }
-  if (abilities_.serves(coll, dtype, op)) return std::string("has limits for ") + coll_name(coll) + " of " + name;
+  if (abilities_.serves(coll, dtype, op))
+    return std::string("has limits for ") + types::collective_name(coll) + " of " + name;
   if (has.empty()) return "has no " + name;
   std::string text = "has " + name + " for " + has[0];
   for (size_t i = 1; i < has.size(); ++i) text += (i + 1 == has.size() ? " and " : ", ") + has[i];

@@ -5,6 +5,7 @@
 
 #include "engine/data/executor.h"
 #include "engine/observe/log.h"
+#include "engine/types/operations.h"
 
 namespace hvd::data {
 
@@ -139,7 +140,7 @@ void Executor::check_age(Outstanding& o, int64_t now) {
   const plugin::Device& d = *o.device->device();
   std::string what = "an operation";
   for (const Work& w : o.work) {
-    what = std::string(control::op_name(w.item.sig->fields().kind)) + " '" + *w.item.name + "'";
+    what = std::string(types::op_name(w.item.sig->fields().kind)) + " '" + *w.item.name + "'";
     if (o.work.size() > 1) what += " and " + std::to_string(o.work.size() - 1) + " more";
     break;
   }

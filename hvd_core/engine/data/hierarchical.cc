@@ -5,9 +5,11 @@
 #include <string>
 #include <utility>
 
-#include "engine/control/signature.h"
 #include "engine/data/parts.h"
 #include "engine/plugin/errors.h"
+#include "engine/types/collectives.h"
+#include "engine/types/dtypes.h"
+#include "engine/types/reductions.h"
 
 namespace hvd::data {
 
@@ -90,11 +92,11 @@ void HierarchicalTransport::plan(Program& program, const plugin::Collective& c) 
 
 // A set of one rank: every collective is a copy, scaled if it reduces.
 void HierarchicalTransport::alone(Program& program, const plugin::Collective& c) {
-  const bool reduction = reduces(c.coll);
-  if (reduction && !HostMath::reduces(c.dtype, c.op))
+  const bool reduction = types::has_reduction(c.coll);
+  if (reduction && !types::is_reducible(c.dtype, c.op))
     throw plugin::BackendError(
         HVD_E_UNSUPPORTED, 0, 0,
-        std::string(control::reduce_op_name(c.op)) + " of " + control::dtype_name(c.dtype) + " does not exist");
+        std::string(types::reduce_op_name(c.op)) + " of " + types::dtype_name(c.dtype) + " does not exist");
   if (c.counts.empty()) return;
   program.compute([this, reduction, in = c.in, out = c.out, counts = c.counts, dtype = c.dtype, op = c.op,
                    pre = c.prescale, post = c.postscale](Program&) {
@@ -104,7 +106,7 @@ void HierarchicalTransport::alone(Program& program, const plugin::Collective& c)
       if (reduction)
         math_.reduce_all(address(out[i]), &from, 1, counts[i], dtype, op, pre, post);
       else if (!same_place(in[i], out[i]) && out[i].base)
-        std::memcpy(address(out[i]), from, counts[i] * control::dtype_bytes(dtype));
+        std::memcpy(address(out[i]), from, counts[i] * types::dtype_bytes(dtype));
     }
   });
 }

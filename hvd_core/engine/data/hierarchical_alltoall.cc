@@ -10,9 +10,9 @@
 #include <cstring>
 #include <utility>
 
-#include "engine/control/signature.h"
 #include "engine/data/hierarchical.h"
 #include "engine/data/parts.h"
+#include "engine/types/dtypes.h"
 
 namespace hvd::data {
 
@@ -39,7 +39,7 @@ void HierarchicalTransport::alltoall(Program& program, const plugin::Collective&
   if (c.counts.empty()) return;
   auto x = std::make_shared<Exchange>();
   x->c = c;
-  x->width = control::dtype_bytes(c.dtype);
+  x->width = types::dtype_bytes(c.dtype);
   x->equal = c.in_counts.empty();
   if (x->equal) return exchange_data(program, x);
   exchange_counts(program, x);

@@ -5,17 +5,14 @@
 #include <bit>
 #include <cstring>
 
-#include "engine/control/signature.h"
 #include "engine/plugin/errors.h"
+#include "engine/types/dtypes.h"
 
 namespace hvd::data {
 
 namespace {
 
 constexpr uint64_t kTile = 1024;  // elements worked on at a time, so that they stay in the first-level cache
-
-bool is_half(int32_t t) { return t == HVD_FLOAT16 || t == HVD_BFLOAT16; }
-bool is_float(int32_t t) { return is_half(t) || t == HVD_FLOAT32 || t == HVD_FLOAT64; }
 
 // memcpy, because a tensor need not be aligned.
 template <class T>
@@ -50,37 +47,37 @@ TwoLevels::TwoLevels(const HostMath& math, const plugin::Collective& c, uint32_t
   first_pre = pre;
   last_post = post;
   if (op == HVD_AVG) {
-    if (!HostMath::reduces(dtype_, op))
+    if (!types::is_reducible(dtype_, op))
       throw plugin::BackendError(
           HVD_E_INVALID, 0, 0,
-          std::string("there is no average of ") + control::dtype_name(dtype_) + "; reduce by sum, min or max");
+          std::string("there is no average of ") + types::dtype_name(dtype_) + "; reduce by sum, min or max");
     op = HVD_SUM;
-    if (is_half(dtype_)) {
+    if (types::is_half(dtype_)) {
       const double power = static_cast<double>(std::bit_ceil(ranks));
       first_post = 1.0 / power;
       last_post = power / ranks * post;
-    } else if (is_float(dtype_) && std::has_single_bit(ranks)) {
+    } else if (types::is_floating(dtype_) && std::has_single_bit(ranks)) {
       last_post = post / ranks;
     } else {
       finishes = true;
       last_post = 1.0;
       post_ = post;
-      if (!is_float(dtype_)) {
+      if (!types::is_floating(dtype_)) {
         expands = true;
         first_pre = 1.0;  // expand() does it, in the tensor's own type
         wire = HostMath::partial_dtype(dtype_, HVD_AVG);
-        if (control::dtype_bytes(dtype_) == 8) per = 2;
+        if (types::dtype_bytes(dtype_) == 8) per = 2;
       }
     }
   }
-  wire_bytes = per * control::dtype_bytes(wire);
+  wire_bytes = per * types::dtype_bytes(wire);
   prescale_ = pre;
 }
 
-uint64_t TwoLevels::bytes() const { return control::dtype_bytes(dtype_); }
+uint64_t TwoLevels::bytes() const { return types::dtype_bytes(dtype_); }
 
 void TwoLevels::expand(const void* in, uint64_t n, void* to) const {
-  const uint64_t width = control::dtype_bytes(dtype_);
+  const uint64_t width = types::dtype_bytes(dtype_);
   alignas(64) char scaled[kTile * 8];
   for (uint64_t done = 0; done < n; done += kTile) {
     const uint64_t m = std::min(kTile, n - done);

@@ -4,14 +4,14 @@
 // together are several buffers of one step, also when only one rank puts something into each.
 #include <utility>
 
-#include "engine/control/signature.h"
 #include "engine/data/hierarchical.h"
 #include "engine/data/parts.h"
+#include "engine/types/dtypes.h"
 
 namespace hvd::data {
 
 void HierarchicalTransport::broadcast(Program& program, const plugin::Collective& c) {
-  const uint64_t width = control::dtype_bytes(c.dtype);
+  const uint64_t width = types::dtype_bytes(c.dtype);
   uint64_t total = 0;
   for (uint64_t m : c.counts) total += m;
   if (total == 0) return;
@@ -68,7 +68,7 @@ void HierarchicalTransport::broadcast(Program& program, const plugin::Collective
 // Within the host, everybody's part to everybody; between hosts, the lanes share each host's parts among them; within
 // the host, what came from the others.
 void HierarchicalTransport::allgather(Program& program, const plugin::Collective& c) {
-  const uint64_t width = control::dtype_bytes(c.dtype);
+  const uint64_t width = types::dtype_bytes(c.dtype);
   const size_t n = c.counts.size();
   const auto me = static_cast<size_t>(layout_.me);
   // Where each rank's part of buffer i begins, and at [ranks_] where the last one ends.

@@ -5,9 +5,9 @@
 #include <cstring>
 #include <utility>
 
-#include "engine/control/signature.h"
 #include "engine/data/hierarchical.h"
 #include "engine/data/parts.h"
+#include "engine/types/dtypes.h"
 
 namespace hvd::data {
 
@@ -16,7 +16,7 @@ namespace {
 uint64_t total_bytes(const plugin::Collective& c) {
   uint64_t n = 0;
   for (uint64_t count : c.counts) n += count;
-  return n * control::dtype_bytes(c.dtype);
+  return n * types::dtype_bytes(c.dtype);
 }
 
 }  // namespace
@@ -124,7 +124,7 @@ void HierarchicalTransport::allreduce(Program& program, const plugin::Collective
 // From the lanes, whose slices are complete, to all ranks of the host.
 void HierarchicalTransport::spread(Program& program, const plugin::Collective& c, const Slices& slices,
                                    hvd_buf result) {
-  const uint64_t width = control::dtype_bytes(c.dtype);
+  const uint64_t width = types::dtype_bytes(c.dtype);
   const bool mine = in_lane(slices.lanes());
   if (!local_) {
     if (c.counts.size() == 1 && same_place(result, c.out[0])) return;
@@ -160,7 +160,7 @@ void HierarchicalTransport::reduce(Program& program, const plugin::Collective& c
   const auto root = static_cast<size_t>(c.root);
   const auto root_host = static_cast<size_t>(layout_.host_of[root]);
   const auto root_local = static_cast<size_t>(layout_.local_of[root]);
-  const uint64_t width = control::dtype_bytes(c.dtype);
+  const uint64_t width = types::dtype_bytes(c.dtype);
   const bool mine = in_lane(slices.lanes()), here = root_host == my_host_;
   const uint64_t n = mine ? slices.size(my_local_) : 0;
 

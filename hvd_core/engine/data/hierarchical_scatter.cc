@@ -5,9 +5,9 @@
 // more members than there are lanes, the parts are handed out last.
 #include <utility>
 
-#include "engine/control/signature.h"
 #include "engine/data/hierarchical.h"
 #include "engine/data/parts.h"
+#include "engine/types/dtypes.h"
 
 namespace hvd::data {
 
@@ -104,7 +104,7 @@ void HierarchicalTransport::scatter_first(Program& program, const plugin::Collec
     for (size_t i = 0; i < n; ++i)
       for (size_t r = 0; r < ranks_; ++r) counts.push_back(count(i, r));
     program.compute([this, levels, at, kept, width, counts = std::move(counts), in = c.in,
-                     bytes = control::dtype_bytes(c.dtype)](Program&) {
+                     bytes = types::dtype_bytes(c.dtype)](Program&) {
       for (size_t i = 0; i < in.size(); ++i) {
         const char* from = address(in[i]);
         for (size_t r = 0; r < ranks_; ++r) {

@@ -6,8 +6,9 @@
 #include <string>
 #include <utility>
 
-#include "engine/control/signature.h"
 #include "engine/plugin/errors.h"
+#include "engine/types/dtypes.h"
+#include "engine/types/reductions.h"
 
 namespace hvd::data {
 
@@ -17,14 +18,11 @@ namespace {
 constexpr uint64_t kTileBytes = 16384;
 constexpr uint64_t tile_of(uint64_t width) { return kTileBytes / width; }  // elements
 
-bool is_integer(int32_t t) { return (t >= HVD_UINT8 && t <= HVD_INT64) || t == HVD_UINT32 || t == HVD_UINT64; }
-bool is_half(int32_t t) { return t == HVD_FLOAT16 || t == HVD_BFLOAT16; }
-
 hvd_buf whole(const void* p, uint64_t bytes) { return {const_cast<void*>(p), 0, bytes}; }
 
 [[noreturn]] void refuse(const std::string& what, int32_t dtype) {
   throw plugin::BackendError(HVD_E_UNSUPPORTED, 0, 0,
-                             what + " of " + control::dtype_name(dtype) + " on host memory does not exist");
+                             what + " of " + types::dtype_name(dtype) + " on host memory does not exist");
 }
 
 // memcpy, because a tensor need not be aligned; it compiles to a plain load or store.
@@ -82,14 +80,8 @@ HostMath::~HostMath() {
   cpu_->device_api()->close(device_, &ignored);
 }
 
-bool HostMath::reduces(int32_t dtype, int32_t op) {
-  if (dtype < 0 || dtype >= HVD_DTYPE_COUNT || op < 0 || op >= HVD_REDOP_COUNT) return false;
-  if (dtype == HVD_FLOAT8_E4M3FN || dtype == HVD_FLOAT8_E5M2) return false;
-  return dtype != HVD_BOOL || op != HVD_AVG;
-}
-
 void HostMath::reduce(void* inout, const void* in, uint64_t n, int32_t dtype, int32_t op) const {
-  const uint64_t bytes = n * control::dtype_bytes(dtype);
+  const uint64_t bytes = n * types::dtype_bytes(dtype);
   hvd_error error = plugin::empty_error();
   const hvd_rc rc =
       cpu_->device_api()->reduce_local(stream_, whole(inout, bytes), whole(in, bytes), n, dtype, op, &error);
@@ -101,8 +93,8 @@ void HostMath::convert(void* dst, int32_t dst_dtype, const void* src, int32_t sr
   hvd_copy_item item;
   std::memset(&item, 0, sizeof item);
   item.hdr = {sizeof item, HVD_ABI_MAJOR, HVD_ABI_MINOR, nullptr};
-  item.src = whole(src, n * control::dtype_bytes(src_dtype));
-  item.dst = whole(dst, n * control::dtype_bytes(dst_dtype));
+  item.src = whole(src, n * types::dtype_bytes(src_dtype));
+  item.dst = whole(dst, n * types::dtype_bytes(dst_dtype));
   item.scale = scale;
   item.count = n;
   item.src_dtype = src_dtype;
@@ -154,8 +146,8 @@ void HostMath::divide(void* data, uint64_t n, int32_t dtype, uint32_t divisor) c
 }
 
 int32_t HostMath::partial_dtype(int32_t dtype, int32_t op) {
-  if (is_half(dtype)) return HVD_FLOAT32;
-  if (op == HVD_AVG && is_integer(dtype)) return dtype == HVD_UINT64 ? HVD_UINT64 : HVD_INT64;
+  if (types::is_half(dtype)) return HVD_FLOAT32;
+  if (op == HVD_AVG && types::is_integer(dtype)) return dtype == HVD_UINT64 ? HVD_UINT64 : HVD_INT64;
   return dtype;
 }
 
@@ -164,11 +156,11 @@ void HostMath::load_partial(void* dst, int32_t partial, const void* src, int32_t
   const bool scales = prescale != 0 && prescale != 1 && dtype != HVD_BOOL;
   if (!scales) return convert(dst, partial, src, dtype, n);
   if (partial == dtype) return convert(dst, dtype, src, dtype, n, prescale);
-  if (is_half(dtype)) {
+  if (types::is_half(dtype)) {
     convert(dst, partial, src, dtype, n);
     return convert(dst, partial, dst, partial, n, prescale);
   }
-  const uint64_t width = control::dtype_bytes(dtype), wide = control::dtype_bytes(partial), step = tile_of(width);
+  const uint64_t width = types::dtype_bytes(dtype), wide = types::dtype_bytes(partial), step = tile_of(width);
   alignas(64) char tile[kTileBytes];
   for (uint64_t done = 0; done < n; done += step) {
     const uint64_t m = std::min(step, n - done);
@@ -181,36 +173,36 @@ void HostMath::store_result(void* dst, int32_t dtype, const void* sums, int32_t 
                             double postscale) const {
   double post = postscale != 0 && dtype != HVD_BOOL ? postscale : 1.0;
   // Exact for a power of two, and one rounding less than a division and a factor.
-  if (!is_integer(dtype) && (divisor & (divisor - 1)) == 0) post /= divisor, divisor = 1;
-  const uint64_t width = control::dtype_bytes(dtype), wide = control::dtype_bytes(partial);
+  if (!types::is_integer(dtype) && (divisor & (divisor - 1)) == 0) post /= divisor, divisor = 1;
+  const uint64_t width = types::dtype_bytes(dtype), wide = types::dtype_bytes(partial);
   // An integer that was summed in floating point goes through int64, which wraps where a float would saturate.
-  const int32_t middle = is_integer(dtype) && !is_integer(partial) ? int32_t{HVD_INT64} : partial;
-  const uint64_t step = tile_of(control::dtype_bytes(middle));
+  const int32_t middle = types::is_integer(dtype) && !types::is_integer(partial) ? int32_t{HVD_INT64} : partial;
+  const uint64_t step = tile_of(types::dtype_bytes(middle));
   alignas(64) char tile[kTileBytes];
   for (uint64_t done = 0; done < n; done += step) {
     const uint64_t m = std::min(step, n - done);
     char* const to = static_cast<char*>(dst) + done * width;
     const char* from = static_cast<const char*>(sums) + done * wide;
-    if (divisor > 1 || middle != partial || (is_half(dtype) && post != 1.0)) {
+    if (divisor > 1 || middle != partial || (types::is_half(dtype) && post != 1.0)) {
       convert(tile, middle, from, partial, m);
       divide(tile, m, middle, divisor);
-      if (is_half(dtype) && post != 1.0) convert(tile, middle, tile, middle, m, post);
+      if (types::is_half(dtype) && post != 1.0) convert(tile, middle, tile, middle, m, post);
       from = tile;
     }
     convert(to, dtype, from, middle, m);
-    if (!is_half(dtype) && post != 1.0) convert(to, dtype, to, dtype, m, post);
+    if (!types::is_half(dtype) && post != 1.0) convert(to, dtype, to, dtype, m, post);
   }
 }
 
 void HostMath::reduce_all(void* dst, const void* const* sources, uint32_t n_sources, uint64_t n, int32_t dtype,
                           int32_t op, double prescale, double postscale) const {
-  if (!reduces(dtype, op)) refuse(std::string("a reduction by ") + control::reduce_op_name(op), dtype);
-  const uint64_t width = control::dtype_bytes(dtype);
-  const bool wide = op == HVD_AVG && is_integer(dtype) && width == 8;
+  if (!types::is_reducible(dtype, op)) refuse(std::string("a reduction by ") + types::reduce_op_name(op), dtype);
+  const uint64_t width = types::dtype_bytes(dtype);
+  const bool wide = op == HVD_AVG && types::is_integer(dtype) && width == 8;
   const int32_t partial = partial_dtype(dtype, op);
   const bool as_it_is = partial == dtype && (prescale == 0 || prescale == 1);
   const uint32_t divisor = op == HVD_AVG ? n_sources : 1;
-  const uint64_t step = tile_of(control::dtype_bytes(partial));
+  const uint64_t step = tile_of(types::dtype_bytes(partial));
   alignas(64) char acc[kTileBytes], other[kTileBytes];
   alignas(64) __int128 sum[tile_of(sizeof(int64_t))];
   for (uint64_t done = 0; done < n; done += step) {

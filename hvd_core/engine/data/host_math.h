@@ -34,8 +34,6 @@ class HostMath {
   // dst = partial sums / divisor * postscale, as `dtype`; integers wrap as a sum in their own type would.
   void store_result(void* dst, int32_t dtype, const void* sums, int32_t partial, uint64_t n, uint32_t divisor,
                     double postscale) const;
-  // Whether reduce() and reduce_all() can do this (the rules of hvd_coll_args: no float8, no average of booleans).
-  static bool reduces(int32_t dtype, int32_t op);
   // The last step of AVG: data[i] / divisor, exactly (not times a rounded reciprocal); integers truncate toward zero.
   void divide(void* data, uint64_t n, int32_t dtype, uint32_t divisor) const;
 

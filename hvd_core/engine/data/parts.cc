@@ -38,9 +38,6 @@ plugin::Collective single_buffer(const plugin::Collective& c, size_t i, size_t r
   return one;
 }
 
-bool reduces(int32_t coll) { return coll == HVD_ALLREDUCE || coll == HVD_REDUCE || coll == HVD_REDUCESCATTER; }
-bool rooted(int32_t coll) { return coll == HVD_REDUCE || coll == HVD_BROADCAST; }
-
 uint64_t out_part(const plugin::Collective& c, size_t i, int32_t r, int32_t size) {
   if (!c.out_counts.empty()) return from_table(c.out_counts, i, r, size);
   return c.coll == HVD_ALLGATHER ? c.counts[i] : c.counts[i] / static_cast<uint64_t>(size);

@@ -20,10 +20,6 @@ void copy_settings(plugin::Collective& to, const plugin::Collective& from);
 // Buffer i of `c` by itself; `ranks`: the communicator's size.
 plugin::Collective single_buffer(const plugin::Collective& c, size_t i, size_t ranks);
 
-bool reduces(int32_t coll);  // ALLREDUCE, REDUCE, REDUCESCATTER
-bool rooted(int32_t coll);   // REDUCE, BROADCAST
-using plugin::coll_name;
-
 // ALLGATHER, REDUCESCATTER, ALLTOALL: elements of buffer i that rank r sends here (ALLGATHER, ALLTOALL), or receives
 // (REDUCESCATTER).
 uint64_t out_part(const plugin::Collective& c, size_t i, int32_t r, int32_t size);

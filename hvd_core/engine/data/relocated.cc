@@ -3,15 +3,15 @@
 
 #include <algorithm>
 
-#include "engine/control/signature.h"
 #include "engine/data/parts.h"
+#include "engine/types/dtypes.h"
 
 namespace hvd::data {
 
 Relocated relocate(const plugin::Collective& c, int32_t rank, int32_t size,
                    const std::function<hvd_buf(uint64_t bytes)>& place) {
   Relocated r{c, {}, {}};
-  const uint64_t width = control::dtype_bytes(c.dtype);
+  const uint64_t width = types::dtype_bytes(c.dtype);
   const bool whole = c.coll == HVD_ALLREDUCE || c.coll == HVD_REDUCE || c.coll == HVD_BROADCAST;
   for (size_t i = 0; i < c.counts.size(); ++i) {
     const uint64_t in = in_elements(c, i, rank) * width, out = out_elements(c, i, rank, size) * width;

@@ -4,11 +4,11 @@
 #include <string_view>
 #include <utility>
 
-#include "engine/control/signature.h"
 #include "engine/data/adasum.h"
 #include "engine/data/direct.h"
 #include "engine/data/parts.h"
 #include "engine/observe/log.h"
+#include "engine/types/collectives.h"
 
 namespace hvd::data {
 
@@ -179,15 +179,16 @@ void SetDevice::plan_adasum(Program& program, const plugin::Collective& c) {
 
 void SetDevice::note(const plugin::Collective& c, const plugin::Backend* backend, const char* served,
                      const std::string& how) {
-  ServiceNotes::Key key{plan_->type(), c.coll, c.dtype, reduces(c.coll) ? c.op : 0};
+  ServiceNotes::Key key{plan_->type(), c.coll, c.dtype, types::has_reduction(c.coll) ? c.op : 0};
   if (notes_->has(key)) return;
   if (!notes_->add(std::move(key), {backend ? backend->name() : host_name_, served, how})) return;
   if (rank() != 0 || std::string_view(served) != "STAGED") return;  // what is composed is said where that is done
   // Not for each type of element.
   if (!said_->insert("staged/" + plan_->type() + "/" + std::to_string(c.coll)).second) return;
   // A backend that somebody has named for this memory, perhaps for its speed.
-  observe::log(backend ? observe::Level::Warning : observe::Level::Info,
-               std::string(coll_name(c.coll)) + " on " + plan_->type() + ": STAGED " + how + " (said once).");
+  observe::log(
+      backend ? observe::Level::Warning : observe::Level::Info,
+      std::string(types::collective_name(c.coll)) + " on " + plan_->type() + ": STAGED " + how + " (said once).");
 }
 
 void SetDevice::check() {

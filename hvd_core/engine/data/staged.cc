@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "engine/control/signature.h"
 #include "engine/data/parts.h"
 #include "engine/data/relocated.h"
+#include "engine/types/dtypes.h"
 
 namespace hvd::data {
 
@@ -76,7 +76,7 @@ void StagedTransport::plan(Program& program, const plugin::Collective& c) {
 // Chunk k uses slot k % 2. Its slot is free, and its data are there, when the mark of that slot has been reached: it is
 // made when chunk k - 2 has been sent back and chunk k has been asked for.
 void StagedTransport::plan_chunks(Program& program, const plugin::Collective& c) {
-  const uint64_t width = control::dtype_bytes(c.dtype);
+  const uint64_t width = types::dtype_bytes(c.dtype);
   auto all = std::make_shared<Pipeline>();
   all->c = c;
   for (uint64_t n : c.counts) all->total += all->sizes.emplace_back(n * width);

@@ -6,6 +6,7 @@
 
 #include "engine/plugin/backend.h"
 #include "engine/plugin/host_api.h"
+#include "engine/types/collectives.h"
 
 namespace hvd::plugin {
 namespace {
@@ -16,12 +17,6 @@ const T* pointer(const std::vector<T>& v) {
 }
 
 }  // namespace
-
-const char* coll_name(int32_t coll) {
-  static constexpr const char* kNames[HVD_COLL_COUNT] = {
-      "allreduce", "reduce", "broadcast", "allgather", "reducescatter", "alltoall", "send", "recv", "barrier"};
-  return coll >= 0 && coll < HVD_COLL_COUNT ? kNames[coll] : "collective";
-}
 
 void Collective::reset() {
   coll = dtype = op = root = peer = 0;
@@ -101,7 +96,7 @@ bool Communicator::settle(const char* what, hvd_rc rc, const hvd_error& error) {
 }
 
 void Communicator::check(const Collective& c) const {
-  const char* what = coll_name(c.coll);
+  const char* what = types::collective_name(c.coll);
   check_alive(what);
   const size_t n = c.counts.size();
   const size_t per_rank = n * static_cast<size_t>(size_);
@@ -137,7 +132,7 @@ bool Communicator::start(const Collective& c) {
   hvd_req request = nullptr;
   const hvd_rc rc = submit(c, &request, &error);
   request_ = request;
-  return settle(coll_name(c.coll), rc, error);
+  return settle(types::collective_name(c.coll), rc, error);
 }
 
 bool Communicator::start_group(const std::vector<Collective>& members) {
@@ -155,7 +150,7 @@ bool Communicator::start_group(const std::vector<Collective>& members) {
   hvd_rc rc = api_->group_begin(handle_, &error);
   const bool begun = rc == HVD_OK;
   for (size_t i = 0; i < members.size() && (rc == HVD_OK || rc == HVD_INPROGRESS); ++i) {
-    what = coll_name(members[i].coll);
+    what = types::collective_name(members[i].coll);
     hvd_req request = nullptr;
     rc = submit(members[i], &request, &error);
     if (request != nullptr) group_.push_back(request);
@@ -198,20 +193,20 @@ bool Communicator::settle_group(int64_t deadline_ns) {
 
 bool Communicator::test() {
   if (!in_flight()) return true;
-  check_alive(coll_name(coll_));
+  check_alive(types::collective_name(coll_));
   if (!group_.empty()) return settle_group(0);
   hvd_error error = empty_error();
   const hvd_rc rc = api_->req_test(request_, &error);
-  return settle(coll_name(coll_), rc, error);
+  return settle(types::collective_name(coll_), rc, error);
 }
 
 bool Communicator::wait(int64_t deadline_ns) {
   if (!in_flight()) return true;
-  check_alive(coll_name(coll_));
+  check_alive(types::collective_name(coll_));
   if (!group_.empty()) return settle_group(deadline_ns);
   hvd_error error = empty_error();
   const hvd_rc rc = api_->req_wait(request_, deadline_ns, &error);
-  return settle(coll_name(coll_), rc, error);
+  return settle(types::collective_name(coll_), rc, error);
 }
 
 void Communicator::abort() noexcept {

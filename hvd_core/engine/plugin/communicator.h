@@ -18,8 +18,6 @@ namespace hvd::plugin {
 
 class Backend;
 
-const char* coll_name(int32_t coll);  // "allreduce"; "collective" for an unknown number
-
 // One collective, in the words of hvd_coll_args. `in`, `out` and `counts` have one element per buffer (none for a
 // barrier); in_counts and out_counts are empty, or hold size() elements per buffer. root and peer are ranks within the
 // communicator. The vectors may die as soon as start() returns; the memory they point to may not.

@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/types/operations.h"
+
 namespace hvd::queue {
 
-std::string ProcessSet::next_unnamed(control::OpKind kind) {
+std::string ProcessSet::next_unnamed(types::OpKind kind) {
   // Both are calls of allreduce; ranks that disagree about the reduction shall meet under one name and hear it.
-  if (kind == control::OpKind::Adasum) kind = control::OpKind::Allreduce;
-  return std::string(control::op_name(kind)) + ".noname." +
+  if (kind == types::OpKind::Adasum) kind = types::OpKind::Allreduce;
+  return std::string(types::op_name(kind)) + ".noname." +
          std::to_string(unnamed[static_cast<size_t>(kind)].fetch_add(1, std::memory_order_relaxed));
 }
 

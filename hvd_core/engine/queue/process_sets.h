@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "engine/control/messages.h"
+#include "engine/types/operations.h"
 
 namespace hvd::queue {
 
@@ -31,10 +32,10 @@ struct ProcessSet {
   int32_t my_rank = -1;  // of this process within the set
   // Operations without a name so far, by OpKind: they get a number that is equal on all ranks of the set which make
   // their calls in the same order.
-  std::array<std::atomic<uint64_t>, control::kOpKinds> unnamed{};
+  std::array<std::atomic<uint64_t>, types::kOpKinds> unnamed{};
 
   bool includes_me() const { return my_rank >= 0; }
-  std::string next_unnamed(control::OpKind kind);
+  std::string next_unnamed(types::OpKind kind);
 };
 using ProcessSetRef = std::shared_ptr<ProcessSet>;
 

@@ -16,8 +16,8 @@
 
 #include "engine/control/failure.h"
 #include "engine/control/messages.h"
-#include "engine/control/signature.h"
 #include "engine/plugin/device.h"
+#include "engine/types/dtypes.h"
 
 namespace hvd::queue {
 
@@ -38,7 +38,7 @@ struct Tensor {
     for (int64_t d : shape) n *= static_cast<uint64_t>(d);
     return n;
   }
-  uint64_t bytes() const { return count() * control::dtype_bytes(dtype); }
+  uint64_t bytes() const { return count() * types::dtype_bytes(dtype); }
 };
 
 struct FreeDeleter {

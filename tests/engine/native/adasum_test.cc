@@ -18,8 +18,8 @@
 #include <thread>
 #include <vector>
 
-#include "engine/control/signature.h"
 #include "engine/data/direct.h"
+#include "engine/types/dtypes.h"
 
 namespace {
 
@@ -93,7 +93,7 @@ void run_rank(Job& job, int32_t rank) try {
   c.counts = job.counts;
   uint64_t at = 0;
   for (uint64_t n : job.counts) {
-    const uint64_t bytes = n * control::dtype_bytes(job.dtype);
+    const uint64_t bytes = n * types::dtype_bytes(job.dtype);
     c.in.push_back({in.data() + at, 0, bytes});
     // The base of a buffer is not always where it begins.
     c.out.push_back({job.inplace ? in.data() : out.data(), at, bytes});

@@ -10,6 +10,8 @@
 #include "collective_cases.h"
 #include "engine/data/direct.h"
 #include "engine/observe/log.h"
+#include "engine/types/collectives.h"
+#include "engine/types/dtypes.h"
 #include "masked_backend.h"
 
 using namespace hvd;
@@ -58,7 +60,7 @@ void run_setup(const Setup& setup, int size, uint64_t seed, bool thorough) {
         refused = e.what();
       }
       program.clear();
-      const bool exists = !data::reduces(x.coll) || data::HostMath::reduces(x.dtype, x.op);
+      const bool exists = !types::has_reduction(x.coll) || types::is_reducible(x.dtype, x.op);
       if (!exists || !setup.complete) {
         const auto service = emulated.service(x.coll, x.dtype, x.op, x.varying);
         const bool said = service.served == data::Served::Unsupported;

@@ -18,6 +18,7 @@
 #include "engine/data/direct.h"
 #include "engine/data/emulated.h"
 #include "engine/data/hierarchical.h"
+#include "engine/types/dtypes.h"
 #include "reduction_reference.h"
 
 namespace hierarchical {
@@ -209,7 +210,7 @@ class Rank {
   bool same_for_all() const {
     return case_->coll == HVD_ALLREDUCE || case_->coll == HVD_BROADCAST || case_->coll == HVD_ALLGATHER;
   }
-  uint64_t width() const { return control::dtype_bytes(case_->dtype); }
+  uint64_t width() const { return types::dtype_bytes(case_->dtype); }
   // Elements of buffer i: of rank r (allgather: from; reducescatter: to), or from s to r (alltoall).
   uint64_t part(size_t i, size_t r) const { return case_->table ? case_->counts[i * size_ + r] : case_->counts[i]; }
   uint64_t part(size_t i, size_t s, size_t r) const {

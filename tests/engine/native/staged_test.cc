@@ -12,6 +12,8 @@
 #include "engine/data/direct.h"
 #include "engine/data/emulated.h"
 #include "engine/observe/log.h"
+#include "engine/types/collectives.h"
+#include "engine/types/dtypes.h"
 
 using namespace hvd;
 using plugin::Collective;
@@ -106,7 +108,7 @@ void compare(const std::string& name, plugin::Backend& backend, int size, uint64
     Program program;
     for (size_t k = 0; k < list.size(); ++k) {
       Case x = list[k];
-      if (data::reduces(x.coll) && !data::HostMath::reduces(x.dtype, x.op)) continue;
+      if (types::has_reduction(x.coll) && !types::is_reducible(x.dtype, x.op)) continue;
       Buffers expected = make(x, rank, size, math, seed + k), got = make(x, rank, size, math, seed + k);
       FarBuffers there(device, got);
       // With the producer's stream nothing is waited for before the program runs; without results it need not wait

@@ -5,13 +5,15 @@
 #include <cstring>
 
 #include "check.h"
+#include "engine/types/dtypes.h"
+#include "engine/types/operations.h"
 #include "hvd/backend_abi.h"
 #include "plan.h"
 
 namespace hvd::native {
 namespace {
 
-using control::OpKind;
+using types::OpKind;
 
 int64_t value(int rank, int64_t salt, uint64_t at) {
   return (rank + 1) * (1 + (salt + static_cast<int64_t>(at % 3)) % 3);
@@ -93,7 +95,7 @@ Buffers::Buffers(const Op& op, int rank, const Members& members) : op_(op), rank
     t.data = memory_.back().data();
     fill(t.data, t.dtype, t.count(), rank, op.salt);
     in_.push_back(t);
-    if (control::sizes_vary(op.kind)) continue;  // the engine allocates the results
+    if (types::sizes_vary(op.kind)) continue;  // the engine allocates the results
     if (op.kind == OpKind::Reducescatter) t.shape[0] = share(t.shape[0], members, rank);
     if (!op.in_place || op.kind == OpKind::Reducescatter) {
       memory_.emplace_back(t.bytes(), 'x');
@@ -110,21 +112,20 @@ control::SignatureFields Buffers::fields() const {
   if (op_.kind == OpKind::Broadcast) f.root = op_.root;
   for (const auto& t : in_) {
     f.tensors.push_back({t.dtype, t.shape});
-    if (control::sizes_vary(op_.kind)) f.tensors.back().shape[0] = -1;
+    if (types::sizes_vary(op_.kind)) f.tensors.back().shape[0] = -1;
   }
   return f;
 }
 
 void Buffers::check(const queue::Request& request, const Members& joined) const {
-  const std::string what =
-      "rank " + std::to_string(rank_) + ", " + control::op_name(op_.kind) + " " + *request.item.name;
+  const std::string what = "rank " + std::to_string(rank_) + ", " + types::op_name(op_.kind) + " " + *request.item.name;
   for (size_t i = 0; i < op_.counts.size(); ++i) {
-    if (control::sizes_vary(op_.kind)) {
+    if (types::sizes_vary(op_.kind)) {
       check_gathered(request, i, joined, what);
     } else {
       check_reduced(i, joined, what);
     }
-    if (op_.in_place && op_.kind != OpKind::Reducescatter && !control::sizes_vary(op_.kind)) continue;
+    if (op_.in_place && op_.kind != OpKind::Reducescatter && !types::sizes_vary(op_.kind)) continue;
     const int64_t mine[3] = {value(rank_, op_.salt, 0), value(rank_, op_.salt, 1), value(rank_, op_.salt, 2)};
     compare(in_[i].data, op_.dtype, in_[i].count(), 0, mine, what + ", input");
   }
@@ -146,7 +147,7 @@ void Buffers::check_gathered(const queue::Request& request, size_t i, const Memb
     const auto elements = static_cast<uint64_t>(n * op_.counts[i]);
     compare(at, op_.dtype, elements, before * static_cast<uint64_t>(op_.counts[i]), expected,
             what + ", rows of rank " + std::to_string(r));
-    at += elements * control::dtype_bytes(op_.dtype);
+    at += elements * types::dtype_bytes(op_.dtype);
     total += n;
     if (to_all) require(request.received_splits.at(i).at(m) == n, what + ": a received split is wrong");
   }

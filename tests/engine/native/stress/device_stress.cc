@@ -12,6 +12,7 @@
 
 #include "check.h"
 #include "engine/observe/log.h"
+#include "engine/types/operations.h"
 #include "rng.h"
 #include "world.h"
 
@@ -95,7 +96,7 @@ struct Worker {
     device.copy(stream, p, host.data(), n * width);
     const auto t = tensor(p, wide ? HVD_INT64 : HVD_FLOAT32, n);
     control::SignatureFields f;
-    f.kind = gathers ? control::OpKind::Allgather : control::OpKind::Allreduce;
+    f.kind = gathers ? types::OpKind::Allgather : types::OpKind::Allreduce;
     f.device_type = "wave";
     f.tensors = {{t.dtype, gathers ? std::vector<int64_t>{-1} : t.shape}};
     const std::string name = std::to_string(thread) + "." + std::to_string(step % 5);

@@ -3,12 +3,13 @@
 
 #include <algorithm>
 
+#include "engine/types/operations.h"
 #include "hvd/backend_abi.h"
 
 namespace hvd::native {
 namespace {
 
-using control::OpKind;
+using types::OpKind;
 
 int64_t draw_count(Rng& rng) {
   switch (rng.below(12)) {

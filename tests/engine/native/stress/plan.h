@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/types/operations.h"
 #include "rng.h"
 
 namespace hvd::native {
@@ -17,7 +18,7 @@ namespace hvd::native {
 using Members = std::vector<int32_t>;  // world ranks, ascending
 
 struct Op {
-  control::OpKind kind = control::OpKind::Allreduce;
+  types::OpKind kind = types::OpKind::Allreduce;
   int32_t dtype = 0, reduce_op = 0, root = 0;
   std::optional<std::string> name;
   // Of each tensor: its elements, or the elements of a row where the rows differ or are shared out.

@@ -9,6 +9,7 @@
 
 #include "check.h"
 #include "engine/control/node.h"
+#include "engine/types/operations.h"
 #include "hvd/backend_abi.h"
 #include "rng.h"
 #include "spoiled_pipe.h"
@@ -137,10 +138,10 @@ class Grove {
     } else if (what == 32) {
       f.tensors.clear();
       f.repeats = false;
-      f.kind = OpKind::AddProcessSet;
+      f.kind = types::OpKind::AddProcessSet;
       f.ranks = {0, 1};
       if (!hosts_[r].sets.empty() && rng_.one_in(2)) {
-        f.kind = OpKind::RemoveProcessSet;
+        f.kind = types::OpKind::RemoveProcessSet;
         f.root = static_cast<int32_t>(*hosts_[r].sets.begin());
         f.ranks.clear();
       }

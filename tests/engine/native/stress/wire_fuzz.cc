@@ -9,6 +9,7 @@
 #include "engine/control/link.h"
 #include "engine/control/messages.h"
 #include "engine/observe/log.h"
+#include "engine/types/operations.h"
 #include "hvd/backend_abi.h"
 #include "rng.h"
 #include "spoiled_pipe.h"
@@ -28,7 +29,9 @@ struct Tally {
 
 SigRef draw_signature(Rng& rng) {
   SignatureFields f;
-  f.kind = static_cast<OpKind>(rng.below(kOpKinds));
+  do {
+    f.kind = static_cast<types::OpKind>(rng.below(types::kOpKinds));
+  } while (f.kind == types::OpKind::Join);  // a join has no signature
   f.reduce_op = static_cast<int32_t>(rng.below(HVD_REDOP_COUNT));
   f.root = static_cast<int32_t>(rng.between(-1, 5));
   f.prescale = rng.one_in(3) ? 0.5 : 1.0;

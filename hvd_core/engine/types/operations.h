@@ -1,0 +1,75 @@
+// Operations, which callers ask for: names, and the collective that carries out each. Made from the table
+// hvd/types.inc, with the operations that only the engine knows added at the end.
+#pragma once
+
+#include <hvd/backend_abi.h>
+#include <hvd/frontend_abi.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace hvd::types {
+
+inline constexpr int32_t kNoCollective = -1;
+
+// X(id, number, name, LABEL, collective) for each operation of the engine's own. Adasum is an allreduce by another
+// rule; the last two change the process sets and move no data.
+#define HVD_ENGINE_OPERATIONS(X)                                       \
+  X(Adasum, 7, adasum, ADASUM, HVD_ALLREDUCE)                          \
+  X(AddProcessSet, 8, add_process_set, ADD_PROCESS_SET, kNoCollective) \
+  X(RemoveProcessSet, 9, remove_process_set, REMOVE_PROCESS_SET, kNoCollective)
+
+// The first numbers are hvd_fe_op's. A join has no signature, so that the coordinator never sees it as an operation.
+enum class OpKind : uint8_t {
+#define HVD_OPERATION(id, number, name, LABEL, COLLECTIVE) id = number,
+#include <hvd/types.inc>
+#define X(id, number, name, LABEL, collective) id = number,
+  HVD_ENGINE_OPERATIONS(X)
+#undef X
+};
+
+struct Operation {
+  OpKind kind;
+  const char* name;   // "allreduce", as in request names
+  const char* label;  // "ALLREDUCE", as in Horovod's messages
+  int32_t collective;
+};
+
+namespace detail {
+inline constexpr int32_t HVD_NONE = kNoCollective;
+inline constexpr std::array kOperations{
+#define HVD_OPERATION(id, number, name, LABEL, COLLECTIVE) Operation{OpKind::id, #name, #LABEL, HVD_##COLLECTIVE},
+#include <hvd/types.inc>
+#define X(id, number, name, LABEL, collective) Operation{OpKind::id, #name, #LABEL, collective},
+    HVD_ENGINE_OPERATIONS(X)
+#undef X
+};
+}  // namespace detail
+
+inline constexpr auto kOperations = detail::kOperations;
+inline constexpr size_t kOpKinds = kOperations.size();
+
+#define HVD_OPERATION(id, number, name, LABEL, COLLECTIVE) \
+  static_assert(HVD_FE_##LABEL == number && kOperations[number].kind == OpKind::id);
+#include <hvd/types.inc>
+#define X(id, number, name, LABEL, collective) static_assert(kOperations[number].kind == OpKind::id);
+HVD_ENGINE_OPERATIONS(X)
+#undef X
+#undef HVD_ENGINE_OPERATIONS
+
+constexpr const char* op_name(OpKind kind) { return kOperations[static_cast<size_t>(kind)].name; }
+constexpr const char* op_label(OpKind kind) { return kOperations[static_cast<size_t>(kind)].label; }
+// HVD_* of backend_abi.h, or kNoCollective. The one place where operations become collectives.
+constexpr int32_t collective_of(OpKind kind) { return kOperations[static_cast<size_t>(kind)].collective; }
+
+constexpr bool sizes_vary(OpKind kind) { return kind == OpKind::Allgather || kind == OpKind::Alltoall; }
+constexpr bool has_reduce_op(OpKind kind) { return kind == OpKind::Allreduce || kind == OpKind::Reducescatter; }
+constexpr bool changes_sets(OpKind kind) { return kind == OpKind::AddProcessSet || kind == OpKind::RemoveProcessSet; }
+
+// Rows that rank `rank` of `size` gets of `rows` rows in a reducescatter: the first ranks get one more.
+constexpr int64_t scattered_rows(int64_t rows, int32_t rank, int32_t size) {
+  return rows / size + (rank < rows % size ? 1 : 0);
+}
+
+}  // namespace hvd::types
