@@ -15,8 +15,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import horovod
-
 _GUARD = Path(__file__).with_name("shell_guard.py")
 # These join the words of a command by spaces and let a shell split them again.
 _QUOTING = ("ssh", "rsh", "remsh")
@@ -104,7 +102,7 @@ class RemoteShell:
 
 def agent_words(python: str) -> list[str]:
     """The command of the agent. Our own folder goes along: where the hosts share it, it need not be installed."""
-    packages = str(Path(horovod.__file__).resolve().parents[1])
+    packages = str(Path(__file__).resolve().parents[2])
     # Safe path: a file in the user's folder must not be taken for a module of ours.
     variables = [f"PYTHONPATH={packages}", "PYTHONSAFEPATH=1"]
     return ["env", *variables, python, "-m", "horovod.runner.agent"]

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 FRAMEWORKS = ("torch", "tensorflow", "keras", "mxnet", "jax", "spark", "ray")
-# Also the framework's own packages, which another framework's folder has no business importing.
+# Also the frameworks' own packages, which another framework's folder must not import.
 FRAMEWORK_PACKAGES = (*FRAMEWORKS, "pyspark", "jaxlib", "torchvision", "pytorch_lightning", "lightning")
 
-# Names that hvd_core must not know. Launchers (mpirun, srun, torchrun) are no frameworks: who starts a
-# process is the bootstrap's business.
+# Names that hvd_core must not know. Launchers (mpirun, srun, torchrun) are not frameworks: the bootstrap deals with the
+# program that starts the ranks.
 FOREIGN_WORDS = (
     *("torch", "pytorch", "tensorflow", "keras", "mxnet", "jax", "paddle", "pyspark"),
     *(
@@ -65,7 +65,7 @@ def foreign_words(folder: Path, allowed: dict[str, set[str]]) -> list[str]:
 
 
 def includes(path: Path) -> Iterator[tuple[int, bool, str]]:
-    """(line number, is it in quotes, what) of every #include of a file."""
+    """(line number, is it in quotes, name) of every #include of a file."""
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         match = _INCLUDE.match(line)
         if match:
@@ -131,13 +131,20 @@ def forbidden_imports(
     root: Path, folder: str, forbidden: tuple[str, ...], top_level_only: bool = False
 ) -> list[str]:
     """Imports below root/folder (such as "horovod/torch") that reach one of the modules `forbidden`."""
-    found = []
-    for path in sources(root / folder, ".py"):
-        package = path.relative_to(root).parent.parts
-        for number, name in imports(path, package, top_level_only):
-            if _reaches(name, forbidden):
-                found.append(f"{path}:{number}: imports {name}, which {folder} must not know")
-    return found
+    paths = sources(root / folder, ".py")
+    return [fault for path in paths for fault in forbidden_imports_of(path, root, forbidden, top_level_only)]
+
+
+def forbidden_imports_of(
+    path: Path, root: Path, forbidden: tuple[str, ...], top_level_only: bool = False
+) -> list[str]:
+    """The same for one file below root."""
+    package = path.relative_to(root).parent.parts
+    return [
+        f"{path}:{number}: imports {name}, which {path.relative_to(root)} must not know"
+        for number, name in imports(path, package, top_level_only)
+        if _reaches(name, forbidden)
+    ]
 
 
 def lengths(folders: list[Path]) -> tuple[list[str], list[str]]:
@@ -152,7 +159,7 @@ def lengths(folders: list[Path]) -> tuple[list[str], list[str]]:
 
 
 def without_purpose(folders: list[Path]) -> list[str]:
-    """Files that do not open by saying what they are for."""
+    """Files that do not open with a statement of their purpose."""
     found = []
     for folder in folders:
         for path in sources(folder, ".py", *CXX_SUFFIXES):
@@ -161,12 +168,12 @@ def without_purpose(folders: list[Path]) -> list[str]:
                 text = text.partition("\n")[2].lstrip()
             opening = ("//", "/*") if path.suffix in CXX_SUFFIXES else ("#", '"""', "'''", 'r"""')
             if text and not text.startswith(opening):
-                found.append(f"{path}: does not open with what it is for")
+                found.append(f"{path}: does not open with its purpose")
     return found
 
 
 def leftovers(folders: list[Path]) -> list[str]:
-    """Notes to oneself that were to be gone before the work was called done."""
+    """Notes of authors to themselves, which must not be left in finished work."""
     pattern = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X)\b")
     found = []
     for folder in folders:

@@ -9,14 +9,46 @@ from pathlib import Path
 import pytest
 
 import architecture_rules as rules
+import import_circles as circles
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = [ROOT / name for name in ("hvd_core", "horovod", "backends", "examples", "benchmarks", "tests")]
+
+# The API of each framework.
+LAYERS = [f"horovod.{name}" for name in rules.FRAMEWORKS]
 
 # The contract's comments give examples of the strings a plugin may pass; real names say it best.
 WORDS_IN_CONTRACT = {"include/hvd/backend_abi.h": {"cuda", "gcu", "eccl"}}
 # Horovod's variable HOROVOD_GLOO_TIMEOUT_SECONDS keeps its name, which was never about that library alone.
 WORDS_IN_SETTINGS = {"bootstrap/world.py": {"gloo"}}
+
+# The folders of the engine from the bottom to the top: {folder: folders whose headers it may include}.
+ENGINE_ORDER = {
+    "types": set(),
+    "observe": {"types"},
+    "plugin": {"types"},
+    "control": {"types", "observe", "plugin"},
+    "queue": {"types", "control", "plugin"},
+    "data": {"types", "observe", "plugin", "control", "queue"},
+    "engine": {"types", "observe", "plugin", "control", "queue", "data"},
+    "calls": {"types", "observe", "plugin", "control", "queue", "engine"},
+    "bind": {"types", "observe", "plugin", "control", "queue", "engine", "calls"},
+}
+# The stall report prints the coordinator's list of what is missing.
+ENGINE_EXCEPTIONS = {"observe/stall.h": {"control"}}
+
+# Modules and folders that import each other. Empty is the aim.
+KNOWN_MODULE_CIRCLES = [
+    {f"horovod.tensorflow.{name}" for name in ("_adasum_optimizer", "_optimizer")},
+    {
+        f"horovod.tensorflow.{name}"
+        for name in ("_call", "_job_ops", "_move_ops", "_op_gradients", "_reduce_ops", "_xla")
+    },
+]
+KNOWN_FOLDER_CIRCLES = [
+    {"hvd_core.backends", "hvd_core.config"},
+    {"horovod._keras", "horovod.tensorflow", "horovod.tensorflow.keras"},
+]
 
 
 def check(violations):
@@ -56,6 +88,37 @@ def test_framework_knows_no_other_framework(framework):
     packages = [name for name in rules.FRAMEWORK_PACKAGES if name != framework]
     forbidden = (*packages, *(f"horovod.{name}" for name in others))
     check(rules.forbidden_imports(ROOT, f"horovod/{framework}", forbidden))
+
+
+def test_folders_of_the_engine_keep_their_order():
+    check(circles.wrong_arrows(ROOT / "hvd_core" / "engine", ENGINE_ORDER, ENGINE_EXCEPTIONS))
+
+
+def _new_ones(found, known):
+    return [circle for circle in found if not any(set(circle) <= allowed for allowed in known)]
+
+
+def test_no_module_imports_itself_through_others():
+    found = circles.circles(circles.module_arrows(ROOT, ["hvd_core", "horovod"]))
+    assert _new_ones(found, KNOWN_MODULE_CIRCLES) == []
+
+
+def test_no_folder_imports_itself_through_others():
+    found = circles.circles(circles.folder_arrows(ROOT, ["hvd_core", "horovod"]))
+    assert _new_ones(found, KNOWN_FOLDER_CIRCLES) == []
+
+
+def test_keras_names_each_framework_in_one_file_only():
+    # horovod/_keras serves several frameworks: each in a file of its own, which only backends.py loads, by name.
+    allowed = {
+        "_torch_backend.py": ("torch", "horovod.torch"),
+        "_tensorflow_backend.py": ("tensorflow", "horovod.tensorflow"),
+        "keras2_optimizer.py": ("tensorflow",),  # Keras 2 runs on nothing else
+    }
+    of_frameworks = [name for name in (*rules.FRAMEWORK_PACKAGES, *LAYERS) if name != "keras"]
+    for path in rules.sources(ROOT / "horovod" / "_keras", ".py"):
+        forbidden = [name for name in of_frameworks if name not in allowed.get(path.name, ())]
+        check(rules.forbidden_imports_of(path, ROOT, tuple(forbidden), top_level_only=True))
 
 
 @pytest.mark.parametrize("folder", ["horovod/common", "horovod/runner"])
@@ -144,6 +207,43 @@ class TestTheRulesThemselves:
         found = rules.forbidden_imports(tmp_path, "horovod/torch", forbidden)
         assert [entry.split(":")[1] for entry in found] == ["3", "4", "6"]
         assert len(rules.forbidden_imports(tmp_path, "horovod/torch", forbidden, top_level_only=True)) == 2
+
+    def test_module_circles(self, tmp_path):
+        for package in ("a", "b"):
+            (tmp_path / package).mkdir()
+        (tmp_path / "a" / "__init__.py").write_text("from a import one\n")
+        (tmp_path / "a" / "one.py").write_text("def f():\n    from b.two import g\n")
+        (tmp_path / "b" / "two.py").write_text("from a import one as first\nimport a.three\n")
+        (tmp_path / "a" / "three.py").write_text(
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from b import two\nfrom a.missing import x\n"
+        )
+        arrows = circles.module_arrows(tmp_path, ["a", "b"])
+        assert arrows == {"a": {"a.one"}, "a.one": {"b.two"}, "b.two": {"a.one", "a.three"}, "a.three": set()}
+        assert circles.circles(arrows) == [["a.one", "b.two"]]
+
+    def test_folder_circles(self, tmp_path):
+        for folder in ("a/x", "a/y"):
+            (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / "a" / "x" / "one.py").write_text("from a.y import two\nimport a.top\n")
+        (tmp_path / "a" / "y" / "two.py").write_text("def f():\n    from a.x import other\n")
+        (tmp_path / "a" / "x" / "other.py").write_text("")
+        (tmp_path / "a" / "top.py").write_text("from a.x import other\n")
+        arrows = circles.folder_arrows(tmp_path, ["a"])
+        assert arrows == {"a.x": {"a.y"}, "a.y": {"a.x"}}
+        assert circles.circles(arrows) == [["a.x", "a.y"]]
+
+    def test_arrows_inside_the_engine(self, tmp_path):
+        for folder in ("low", "high", "new"):
+            (tmp_path / folder).mkdir()
+            (tmp_path / folder / "a.h").write_text("#include <vector>\n")
+        (tmp_path / "low" / "b.cc").write_text('#include "engine/low/a.h"\n#include "engine/high/a.h"\n')
+        (tmp_path / "high" / "b.cc").write_text('#include "engine/low/a.h"\n#include "a.h"\n')
+        (tmp_path / "top.cc").write_text('#include "engine/high/a.h"\n')
+        order = {"low": set(), "high": {"low"}, "engine": {"low", "high"}}
+        found = circles.wrong_arrows(tmp_path, order, {})
+        assert [entry.split(":")[1] for entry in found] == ["2", "1"]
+        assert "no place" in found[1]
+        assert len(circles.wrong_arrows(tmp_path, order, {"low/b.cc": {"high"}})) == 1
 
     def test_lengths(self, tmp_path):
         for name, count in (("a.py", 400), ("b.py", 401), ("c.cc", 701)):
