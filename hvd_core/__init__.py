@@ -100,9 +100,9 @@ def frontend_table() -> int:
 
     It is the same as long as the process lives, before init() and after shutdown() too.
     """
-    from hvd_core._core import frontend_table as address
+    from hvd_core import compiled_part
 
-    return address()
+    return compiled_part.load().frontend_table()
 
 
 def __getattr__(name):

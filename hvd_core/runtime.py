@@ -13,7 +13,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from hvd_core import communicator_sets, current_job, uncaught
+from hvd_core import communicator_sets, compiled_part, current_job, uncaught
 from hvd_core import process_sets as _process_sets
 from hvd_core.backends.errors import BackendError
 from hvd_core.current_job import Job, engine, is_initialized, rank, size, world
@@ -124,12 +124,12 @@ def _start(
 ) -> tuple[Job, list[_process_sets.ProcessSet]]:
     global _engines
     from hvd_core import bootstrap
-    from hvd_core._core import Engine
     from hvd_core.backends import at_init
     from hvd_core.backends.registry import host_math
     from hvd_core.bootstrap import affinity
     from hvd_core.config import read_environment
 
+    engine_type = compiled_part.load().Engine
     settings = read_environment()
     world = bootstrap.connect(deadline_s=settings.start_timeout_s, comm=comm)
     try:
@@ -178,7 +178,7 @@ def _start(
             },
         }
         try:
-            engine = Engine(config)
+            engine = engine_type(config)
         except BackendError as error:
             raise at_init.with_way_out(error, plan) from None
         _engines += 1

@@ -19,11 +19,12 @@ from horovod.common.process_sets import (
     add_process_set,
     remove_process_set,
 )
+from hvd_core import compiled_part
 from hvd_core.backends.report import BackendReport
 from hvd_core.frontend import reductions
 
 try:
-    import hvd_core._core  # noqa: F401 (to learn now whether it can be loaded)
+    compiled_part.load()  # to learn now whether it can be loaded
     from hvd_core import runtime as _runtime
     from hvd_core.current_job import engine
 
@@ -52,8 +53,7 @@ def runtime() -> Any:
     """
     if _runtime is None:
         raise ImportError(
-            f"Horovod cannot run here because its engine could not be loaded: {UNAVAILABLE}. "
-            "Reinstall hvd-core for this Python and platform."
+            f"Horovod cannot run here because its engine could not be loaded: {UNAVAILABLE}"
         ) from UNAVAILABLE
     return _runtime
 
