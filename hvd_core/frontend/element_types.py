@@ -14,14 +14,11 @@ NUMBERS = {name: dtype.number for name, dtype in DTYPES.items()}
 MOVABLE = frozenset(NUMBERS)
 """Types that allgather, broadcast and alltoall take."""
 
-REDUCIBLE = frozenset(
-    (
-        *("uint8", "int8", "uint16", "int16", "int32", "int64"),
-        *("float16", "bfloat16", "float32", "float64"),
-    )
-)
-"""Types that allreduce and reducescatter take in the frameworks' front ends: the original Horovod's, and 16 bits. The
-engine reduces more of them (uint32, uint64, and bool but for averages), and the NumPy API leaves that to the engine."""
+REDUCIBLE = frozenset(name for name, dtype in DTYPES.items() if dtype.reducible) - {"uint32", "uint64"}
+"""Types that allreduce and reducescatter take in the frameworks' front ends: integers, and floats of 16 bits and more.
+The
+original Horovod reduces neither uint32 nor uint64. The engine does, and bool but for averages; the NumPy API leaves the
+choice to the engine."""
 
 
 def unsupported_text(name: str, reduces: bool) -> str:

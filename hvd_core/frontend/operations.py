@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-# By their numbers in the native front-end table (hvd/frontend_abi.h).
-OPERATIONS = ("allreduce", "allgather", "broadcast", "barrier", "alltoall", "reducescatter", "join")
+from hvd_core.types import OPERATIONS
 
-NUMBERS = {name: number for number, name in enumerate(OPERATIONS)}
-"""The number of each operation in the native front-end table."""
+NUMBERS = {name: operation.number for name, operation in OPERATIONS.items()}
+"""The number of each operation in the native front-end table (hvd/frontend_abi.h)."""
 
 
 def request_name(prefix: str, name: str | None) -> str | None:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-NAMES = ("Average", "Sum", "Adasum", "Min", "Max", "Product")
-Average, Sum, Adasum, Min, Max, Product = range(6)
+from hvd_core.types import USER_REDUCTIONS
 
-# As hvd/backend_abi.h and hvd/frontend_abi.h number them.
-ENGINE_NUMBERS = {Average: 4, Sum: 0, Adasum: 100, Min: 2, Max: 3, Product: 1}
+_NUMBER_OF = {reduction.label: number for number, reduction in USER_REDUCTIONS.items()}
+
+Average = _NUMBER_OF["Average"]
+Sum = _NUMBER_OF["Sum"]
+Adasum = _NUMBER_OF["Adasum"]
+Min = _NUMBER_OF["Min"]
+Max = _NUMBER_OF["Max"]
+Product = _NUMBER_OF["Product"]
+
+ENGINE_NUMBERS = {number: reduction.number for number, reduction in USER_REDUCTIONS.items()}
 """The engine's number of each reduce op. Hot paths look ops up here, and call engine_number() for what is missing."""
 
 OF_ENGINE_NUMBER = {number: op for op, number in ENGINE_NUMBERS.items()}

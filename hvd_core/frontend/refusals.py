@@ -12,7 +12,7 @@ this rank's reason. A front end uses one of three forms of the same thing:
         report("allreduce", name, process_set, error)
         raise
 
-``operation`` is a name of `operations.OPERATIONS`. ``name`` is the name of the request, with its prefix
+``operation`` is a name of `hvd_core.types.OPERATIONS`. ``name`` is the name of the request, with its prefix
 ("allreduce.loss"); None stands for the next unnamed call of the operation. Any thread.
 """
 
