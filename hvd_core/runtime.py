@@ -20,8 +20,8 @@ from hvd_core.current_job import Job, engine, is_initialized, rank, size, world
 from hvd_core.errors import HorovodInternalError
 
 if TYPE_CHECKING:
-    from hvd_core.backends.plan import Plan
-    from hvd_core.backends.report import BackendReport
+    from hvd_core.backends.selection.backend_plan import BackendPlan
+    from hvd_core.backends.selection.backend_report import BackendReport
     from hvd_core.bootstrap import World
 
 SHUT_DOWN = (
@@ -124,8 +124,8 @@ def _start(
 ) -> tuple[Job, list[_process_sets.ProcessSet]]:
     global _engines
     from hvd_core import bootstrap
-    from hvd_core.backends import at_init
-    from hvd_core.backends.registry import host_math
+    from hvd_core.backends.discovery.registry import host_math
+    from hvd_core.backends.selection import at_init
     from hvd_core.bootstrap import affinity
     from hvd_core.config import read_environment
 
@@ -180,12 +180,12 @@ def _start(
         try:
             engine = engine_type(config)
         except BackendError as error:
-            raise at_init.with_way_out(error, plan) from None
+            raise at_init.with_alternative(error, plan) from None
         _engines += 1
     except BaseException:
         world.close()
         raise
-    at_init.say(plan, settings, world.rank, engine)
+    at_init.log_report(plan, settings, world.rank, engine)
     return Job(world, engine, plan), static
 
 
@@ -278,7 +278,7 @@ def _drop() -> None:
     job.world.close()
 
 
-def plan() -> Plan:
+def plan() -> BackendPlan:
     """The backends that all ranks have chosen. Raises ValueError before init()."""
     return current_job.get().plan
 
@@ -314,7 +314,7 @@ def cross_size() -> int:
 
 def is_homogeneous() -> bool:
     """Whether all hosts have the same number of processes. Raises ValueError before init()."""
-    from hvd_core.backends.ways import homogeneous
+    from hvd_core.backends.selection.host_route import homogeneous
 
     return homogeneous(current_job.get().world)
 
@@ -326,7 +326,7 @@ def backend_report() -> BackendReport:
     Before init(): what a job of one process would choose now, which imports and asks the plugins that this takes. Raises
     what init() would raise, hvd_core.backends.BackendError or ValueError.
     """
-    from hvd_core.backends.at_init import report_now
+    from hvd_core.backends.selection.at_init import report_now
 
     job = current_job.current()
     if job is None:

@@ -20,7 +20,7 @@ from horovod.common.process_sets import (
     remove_process_set,
 )
 from hvd_core import compiled_part
-from hvd_core.backends.report import BackendReport
+from hvd_core.backends.selection.backend_report import BackendReport
 from hvd_core.frontend import reductions
 
 try:

@@ -13,12 +13,13 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from hvd_core.backends import discovery, registry
+from hvd_core.backends import discovery
 from hvd_core.backends.candidate import PATH, WHEEL
-from hvd_core.backends.describing import describe
 from hvd_core.backends.descriptor import BackendDescriptor
+from hvd_core.backends.discovery import registry
+from hvd_core.backends.discovery.describe_and_probe import describe
+from hvd_core.backends.discovery.installed_backend import InstalledBackend
 from hvd_core.backends.errors import BackendError
-from hvd_core.backends.installed_backend import InstalledBackend
 
 _log = logging.getLogger("horovod")
 _said: set[str] = set()

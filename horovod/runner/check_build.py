@@ -81,8 +81,8 @@ def _version(distribution: str) -> str:
 
 def _backends() -> tuple[list[Row], str]:
     """Every backend but those for tests, asked whether it works here; and what keeps us from asking."""
+    from hvd_core.backends.discovery.registry import embedded
     from hvd_core.backends.errors import BackendError
-    from hvd_core.backends.registry import embedded
     from hvd_core.cli import survey
 
     try:
@@ -156,7 +156,7 @@ def _mpirun() -> tuple[str, str]:
 
 
 def _versions(launcher: str) -> list[str]:
-    from hvd_core.backends.installed_backend import ABI
+    from hvd_core.backends.discovery.installed_backend import ABI
     from hvd_core.version import __version__
 
     known = [

@@ -71,7 +71,7 @@ def backend_environment(env: Mapping[str, str]) -> dict[str, str]:
     """Which backends are installed here, so that the ranks need not look: a scan reads a file per installed distribution,
     times the ranks of a job. Nothing when HOROVOD_BACKEND names embedded ones for everything, which need no looking."""
     from hvd_core.backends import discovery
-    from hvd_core.backends.spec import VARIABLE
+    from hvd_core.backends.discovery.backend_spec import VARIABLE
 
     rules = [rule for rule in env.get("HOROVOD_BACKEND", "").split(",") if rule.strip()]
     # DEVICE=NAME leaves the other device types to the automatic choice.

@@ -65,8 +65,8 @@ def backend_asked_for(environ: Mapping[str, str]) -> str | None:
     None when it does not. What is wrong with variables or files is for the ranks to say. The older variables do not
     count: images have them baked in, and where there is no mpirun that must not end the job; a rank says that they are
     ignored."""
-    from hvd_core.backends.rules import ladder
     from hvd_core.config import plugins_toml
+    from hvd_core.config.selection_rules import ladder
 
     try:
         levels = ladder(environ, None, plugins_toml.load(environ).levels())
@@ -79,7 +79,8 @@ def backend_asked_for(environ: Mapping[str, str]) -> str | None:
 
 
 def _installed(environ: Mapping[str, str]) -> bool:
-    from hvd_core.backends import discovery, registry
+    from hvd_core.backends import discovery
+    from hvd_core.backends.discovery import registry
 
     if environ.get(f"HOROVOD_BACKEND_PATH_{BACKEND.upper()}"):
         return True

@@ -1,8 +1,14 @@
-"""Which communication backends there are, and which one a job uses.
+"""The communication backends: finding the installed ones, and selecting those that a job uses.
 
-Nothing here loads a library or imports a framework: the result is a name and a path, which the engine's C++
-loader opens. A plugin's module imports ``BackendDescriptor`` and its companions from here, which costs next to nothing:
-every name below comes from its module when it is asked for.
+| folder | holds |
+|---|---|
+| discovery | from a name to a loaded library: the phases discover, describe, probe, load |
+| selection | which backend serves each operation on each device type; the agreement of all ranks |
+| python | backends written in Python |
+| chaos | a backend in Python for tests, which fails on request |
+
+``descriptor`` and ``errors`` are what plugins import. Importing this package is cheap: each name below is imported from
+its module at its first use, and neither NumPy nor the compiled engine is loaded before that.
 """
 
 from typing import TYPE_CHECKING
@@ -11,6 +17,8 @@ if TYPE_CHECKING:
     from hvd_core.backends.candidate import Candidate
     from hvd_core.backends.descriptor import Available, BackendDescriptor, Unavailable, always
     from hvd_core.backends.discovery import installed
+    from hvd_core.backends.discovery.installed_backend import InstalledBackend
+    from hvd_core.backends.discovery.registering import register_python_backend
     from hvd_core.backends.errors import (
         BackendCallError,
         BackendDescribeError,
@@ -23,17 +31,18 @@ if TYPE_CHECKING:
         BackendUnavailable,
         BackendVersionMismatch,
     )
-    from hvd_core.backends.installed_backend import InstalledBackend
-    from hvd_core.backends.plan import Plan, Usable
-    from hvd_core.backends.python_backend import PythonBackend, PythonCommunicator
-    from hvd_core.backends.python_options import Option
-    from hvd_core.backends.registering import register_python_backend
-    from hvd_core.backends.selection import choose
-    from hvd_core.backends.stock import BackendVetoed
+    from hvd_core.backends.python.backend import PythonBackend, PythonCommunicator
+    from hvd_core.backends.python.options import Option
+    from hvd_core.backends.selection.backend_plan import BackendPlan, Plan, Usable
+    from hvd_core.backends.selection.choice import choose
+    from hvd_core.backends.selection.usable_backends import BackendVetoed
 
 _HOMES = {
-    "candidate": ("Candidate",),
     "descriptor": ("Available", "BackendDescriptor", "Unavailable", "always"),
+    "candidate": ("Candidate",),
+    "discovery": ("installed",),
+    "discovery.installed_backend": ("InstalledBackend",),
+    "discovery.registering": ("register_python_backend",),
     "errors": (
         "BackendCallError",
         "BackendDescribeError",
@@ -46,14 +55,11 @@ _HOMES = {
         "BackendUnavailable",
         "BackendVersionMismatch",
     ),
-    "python_options": ("Option",),
-    "python_backend": ("PythonBackend", "PythonCommunicator"),
-    "registering": ("register_python_backend",),
-    "discovery": ("installed",),
-    "installed_backend": ("InstalledBackend",),
-    "plan": ("Plan", "Usable"),
-    "selection": ("choose",),
-    "stock": ("BackendVetoed",),
+    "python.backend": ("PythonBackend", "PythonCommunicator"),
+    "python.options": ("Option",),
+    "selection.backend_plan": ("BackendPlan", "Plan", "Usable"),
+    "selection.choice": ("choose",),
+    "selection.usable_backends": ("BackendVetoed",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -77,6 +83,7 @@ __all__ = [
     "BackendLoadError",
     "BackendNotInstalled",
     "BackendOpenError",
+    "BackendPlan",
     "BackendUnavailable",
     "BackendVersionMismatch",
     "BackendVetoed",

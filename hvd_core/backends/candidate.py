@@ -1,4 +1,4 @@
-"""What is known of a backend before anything of it is imported: its name, and where it comes from."""
+"""A backend's name and origin, known before any of its code is imported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EMBEDDED, WHEEL, PATH, PYTHON = "embedded", "wheel", "path", "python"
 
 @dataclass(frozen=True)
 class Candidate:
-    """A backend that could be asked for.
+    """A backend that can be selected by its name.
 
     ``origin``: "embedded"; "wheel", an entry point of an installed distribution; "path", a library that
     HOROVOD_BACKEND_PATH_<NAME> names; "python", a class registered in this process.
@@ -28,11 +28,11 @@ class Candidate:
     location: str | None = None
     """The folder in which the distribution's metadata lie; for a path, the library."""
     metadata: str | None = None
-    """Name of the folder with the distribution's metadata, such as ``x-1.0.dist-info``."""
+    """Name of the folder with the distribution's metadata, for instance ``x-1.0.dist-info``."""
     for_tests: bool = False
-    """Whether it is there to try out what runs above it, and not worth a user's thought."""
+    """Whether the backend exists for tests only; messages do not list it."""
     from_spec: bool = False
-    """Whether the launcher found it, on a host that may not be this one."""
+    """Whether the launcher found it, perhaps on another host."""
 
     def describe_origin(self) -> str:
         """``embedded``, ``hvd-backend-x 0.3.0``, ``HOROVOD_BACKEND_PATH_X`` or ``registered in Python``."""
@@ -43,16 +43,16 @@ class Candidate:
         return "registered in Python" if self.origin == PYTHON else self.origin
 
     def describe_place(self) -> str:
-        """``hvd-backend-x 0.3.0 in /usr/lib/python3/dist-packages``: for two that must be told apart."""
+        """``hvd-backend-x 0.3.0 in /usr/lib/python3/dist-packages``: tells two distributions of one name apart."""
         return self.describe_origin() + (f" in {self.location}" if self.location else "")
 
 
 @dataclass(frozen=True)
 class Problem:
-    """An entry point of the group that is not used, or a name that cannot be. Never an error by itself.
+    """An entry point of the group that is not used, with the reason. It does not stop a job by itself.
 
-    ``kind``: "duplicate", "current-directory", "reserved" (an embedded backend has the name), "name", "metadata",
-    "broken" (it cannot be described or loaded).
+    ``kind``: "duplicate", "current-directory", "reserved" (an embedded backend has the name), "name" (not a valid name),
+    "metadata" (unreadable), "broken" (the backend cannot be described or loaded).
     """
 
     name: str

@@ -1,6 +1,6 @@
-"""What a backend's package says about itself: the value that its entry point's function returns.
+"""The descriptor of a backend: the value that the function of its entry point returns.
 
-A plugin's module imports this and nothing heavier, so it stays free of NumPy and of the compiled engine. Immutable.
+A plugin's module imports only this file of hvd-core, so it needs neither NumPy nor the compiled engine. Immutable.
 """
 
 from __future__ import annotations
@@ -12,32 +12,36 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Available:
-    """A probe's yes. ``detail`` is for people: ``libx.so 3.1.0, 2 devices``."""
+    """The probe's answer if the backend works on this machine. ``detail`` is for people: ``libx.so 3.1.0, 2 devices``."""
 
     detail: str = ""
 
 
 @dataclass(frozen=True)
 class Unavailable:
-    """A probe's no: what is missing on this machine, and what its user can do about it."""
+    """The probe's answer if the backend does not work on this machine. ``reason``: what is missing; ``fix``: what the
+    user can do about it."""
 
     reason: str
     fix: str = ""
 
 
 def always() -> Available:
-    """The probe of a backend that needs nothing but itself."""
+    """The probe of a backend that has no requirements."""
     return Available()
 
 
 @dataclass(frozen=True)
 class BackendDescriptor:
-    """One backend of a package. Entry point: group ``hvd_core.backends``, named as the backend, a function without
-    arguments that returns this. Making it loads no library and asks no device; that is the probe's part.
+    """One backend of a package.
+
+    The entry point in group ``hvd_core.backends`` has the backend's name, and is a function without arguments that
+    returns a descriptor. Making a descriptor must not load a library or look for a device; the probe does that.
     """
 
     name: str
-    """1 to 32 characters of a-z, 0-9, '_', '-'; the same as the entry point's and the library's own."""
+    """1 to 32 characters of a-z, 0-9, '_', '-'. Equal to the entry point's name and to the name in the library's
+    table."""
     abi: tuple[int, int]
     """(major, minor) of the backend ABI that the library was built against."""
     devices: tuple[str, ...]
@@ -49,16 +53,18 @@ class BackendDescriptor:
     priority: int = 50
     """For the automatic choice only; the higher one goes first."""
     requires: tuple[str, ...] = ()
-    """For people, in messages: ``libx.so >= 3.1``."""
+    """The libraries that it needs, for messages: ``libx.so >= 3.1``."""
     probe: Callable[[], Available | Unavailable] = always
-    """Can it work on this machine? Below a second, opens no device; may open the vendor's library. Called by a thread."""
+    """Returns whether the backend works on this machine. Must take less than a second and open no device; may open the
+    vendor's library. Called on a thread of its own."""
     spans_hosts: bool = True
     """Whether one communicator can reach ranks on several hosts."""
     python: str | None = None
     """``package.module:Class``, a subclass of PythonBackend, in place of a library. Never chosen automatically."""
     launchers: tuple[str, ...] = ()
-    """Those whose jobs it belongs to, by the names of ``World.launcher`` ("openmpi", "mpich", ...): its library finds
-    the other ranks only there. Then it is chosen automatically between the hosts of such a job, and nowhere else."""
+    """The launchers in whose jobs alone the backend's library finds the other ranks, by the names of ``World.launcher``
+    ("openmpi", "mpich", ...). The automatic choice then uses it between the hosts of jobs of these launchers only."""
     launch: Callable[[int], list[str]] | None = None
-    """For such a backend: the words of a command that starts so many processes of one job on this machine, to be followed
-    by a program. LookupError, with what to do, where there is no launcher. Tools use it, such as the conformance kit."""
+    """For a backend with ``launchers``: returns the words of a command that starts the given number of processes as one
+    job on this machine; a program and its arguments are appended. Raises LookupError, with the fix, if no launcher is
+    installed. The conformance kit uses it."""

@@ -1,11 +1,11 @@
-"""One exception class per phase of bringing up a backend, so that a program can tell them apart.
+"""One exception class per phase of starting a backend, so that a program can tell the phases apart.
 
-Every text starts with ``horovod: backend``, says what was found and what to do.
+Every text starts with ``horovod: backend``, and tells what was found and what to do.
 """
 
 
 class BackendError(RuntimeError):
-    """A backend was asked for and cannot be used. Never retried automatically."""
+    """A backend that was selected cannot be used. Never retried automatically."""
 
 
 class BackendNotInstalled(BackendError):
@@ -13,7 +13,8 @@ class BackendNotInstalled(BackendError):
 
 
 class BackendDuplicate(BackendNotInstalled):
-    """Discovery: two installed distributions have a backend of this name, and nothing says which is meant."""
+    """Discovery: two installed distributions have a backend of this name, and plugins.toml does not decide between
+    them."""
 
 
 class BackendVersionMismatch(BackendNotInstalled):
@@ -21,7 +22,7 @@ class BackendVersionMismatch(BackendNotInstalled):
 
 
 class BackendDescribeError(BackendError):
-    """Description: what the backend says about itself is broken, or cannot be had."""
+    """Description: the backend's descriptor has faults, or its module or function raised."""
 
 
 class BackendUnavailable(BackendError):
@@ -29,21 +30,21 @@ class BackendUnavailable(BackendError):
 
 
 class BackendLoadError(BackendError):
-    """Load: its shared object is missing, does not open, or fails the handshake."""
+    """Load: the backend's library is missing, does not open, or fails the handshake."""
 
 
 class BackendDisagreement(BackendError):
-    """Agreement: the ranks of the job have chosen different backends, or some have none."""
+    """Agreement: the ranks of the job have chosen different backends, or the choice failed on some ranks."""
 
 
 class BackendOpenError(BackendError):
-    """Open: its devices or communicators cannot be made."""
+    """Open: the backend's devices or communicators cannot be made."""
 
 
 class BackendCallError(BackendError):
-    """Run: a call into a backend failed. What a backend written in Python raises to choose the code that others see.
+    """Run: a call into a backend failed. A backend written in Python raises this to choose the error code.
 
-    ``code`` is the ABI's number (HVD_E_*), ``name`` its name; either makes one.
+    ``code`` is the ABI's number (HVD_E_*), ``name`` its name. The constructor takes either.
     """
 
     NAMES = (

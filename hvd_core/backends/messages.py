@@ -1,21 +1,15 @@
-"""What is said about backends that cannot be had, word for word, for whoever finds that out. Pure functions."""
+"""The texts of errors about backends that cannot be used. Pure functions."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 
 from hvd_core.backends.candidate import EMBEDDED, Candidate, Problem
-
-
-def did_you_mean(word: str, words: Iterable[str]) -> str:
-    """`` Did you mean 'x'?``, or nothing when no word is near."""
-    close = difflib.get_close_matches(word, list(words), n=1)
-    return f" Did you mean '{close[0]}'?" if close else ""
+from hvd_core.config.suggestions import did_you_mean
 
 
 def list_installed(candidates: Iterable[Candidate]) -> str:
-    """``shm, tcp (embedded), other (its-wheel 0.3.0)``: names with where they come from."""
+    """``shm, tcp (embedded), other (its-wheel 0.3.0)``: each name with its origin."""
     found = [c for c in candidates if not c.for_tests]
     names = [c.name for c in found if c.origin == EMBEDDED]
     parts = [f"{', '.join(names)} (embedded)"] if names else []
@@ -31,9 +25,11 @@ def not_installed(
     wheel: str | None = None,
     problems: Sequence[Problem] = (),
 ) -> str:
-    """No backend has the name. ``policy``: a line about the site's allow and deny. ``wheel``: the distribution that is
-    known to have it, from the curated list; other names get no pip line, as it would invite strangers to publish under
-    them. ``problems``: why one that has the name is not used.
+    """The text if no backend has the name.
+
+    ``policy``: a line about the site's allow and deny. ``wheel``: the distribution that has this backend according to the
+    curated list. Other names get no pip line, because it would invite strangers to publish under them. ``problems``: why
+    an entry point of that name is not used.
     """
     asked = f" (from {source})" if source else ""
     near = did_you_mean(name, [c.name for c in candidates if not c.for_tests])
@@ -49,7 +45,7 @@ def not_installed(
 
 
 def pinned_away(name: str, source: str, pin: str, found: Sequence[Candidate]) -> str:
-    """Something has the name, and it is not what plugins.toml asks for."""
+    """The text if wheels have the name, but none of them is the distribution that plugins.toml asks for."""
     asked = f" (from {source})" if source else ""
     return (
         f"horovod: backend '{name}'{asked} is pinned to '{pin}' in plugins.toml, and that is not installed.\n"
@@ -64,19 +60,19 @@ def option_variable(name: str, option: str) -> str:
     return f"HOROVOD_BACKEND_{text.upper()}"
 
 
-def ways_to_point(name: str) -> str:
-    """Where a user can say where libraries are."""
+def library_settings(name: str) -> str:
+    """The settings by which a user names the folder of a library, joined for a message."""
     return f"LD_LIBRARY_PATH, {option_variable(name, 'library')} or plugins.toml [backend.{name}].library"
 
 
 def sentence(text: str) -> str:
-    """With a full stop, where nothing ends it yet."""
+    """``text`` with a full stop, unless it ends with a question mark or an exclamation mark."""
     return text if text.endswith(("?", "!")) else f"{text.rstrip('.')}."
 
 
 def unavailable(name: str, reason: str, fix: str = "", alone: bool = False, alternative: str = "") -> str:
-    """A probe, or the library itself, says that it cannot work here. ``alone``: it was named, and nothing else was;
-    ``alternative``: a backend that a list could go on with."""
+    """The text if a probe, or the library itself, reports that the backend cannot work here. ``alone``: whether it was
+    the only name given; ``alternative``: a backend that a list could add as the second name."""
     text = f"horovod: backend '{name}' is installed but unavailable here: {sentence(reason)}"
     if fix:
         text += f"\n  fix: {fix}"
@@ -88,7 +84,7 @@ def unavailable(name: str, reason: str, fix: str = "", alone: bool = False, alte
 
 
 def reason(error: BaseException) -> str:
-    """An error in one line: what happened and, where that is told apart, why."""
+    """An error in one line: its first line and, if the text has one, its cause."""
     first, *rest = str(error).splitlines() or [type(error).__name__]
     cause = next((line.removeprefix("  cause: ") for line in rest if line.startswith("  cause: ")), "")
     first = first.removeprefix("horovod: ").rstrip(".")

@@ -18,7 +18,7 @@ from hvd_core.cli.survey import config, export, pinned
 
 if TYPE_CHECKING:
     from hvd_core.backends.candidate import Problem
-    from hvd_core.backends.installed_backend import InstalledBackend
+    from hvd_core.backends.discovery.installed_backend import InstalledBackend
 
 _STYLES = {BAD: "red", NOTE: "yellow", SKIPPED: "dim"}
 _SOURCE = "hvd plugin doctor"
@@ -166,7 +166,7 @@ def _probed(backend: InstalledBackend, timeout_s: float) -> Step:
 
 
 def _loaded(backend: InstalledBackend) -> Step:
-    from hvd_core.backends import loading
+    from hvd_core.backends.discovery import loading
 
     try:
         facts = loading.load(backend)
@@ -183,11 +183,12 @@ def _loaded(backend: InstalledBackend) -> Step:
 
 def _option_faults(name: str, schema: list[dict[str, Any]]) -> str:
     """What is wrong with the options that are set for this backend, as init() would say it."""
-    from hvd_core.backends import discovery, options
-    from hvd_core.backends.plan import Usable
+    from hvd_core.backends import discovery
+    from hvd_core.backends.selection import backend_options
+    from hvd_core.backends.selection.backend_plan import Usable
 
     try:
-        options.check(
+        backend_options.check(
             [Usable(name, "", options=tuple(schema))],
             os.environ,
             lambda: [candidate.name for candidate in discovery.candidates()],
@@ -199,7 +200,7 @@ def _option_faults(name: str, schema: list[dict[str, Any]]) -> str:
 
 def _diagnosed(backend: InstalledBackend) -> list[str]:
     """What opening the library in a child process tells beyond the loader's words."""
-    from hvd_core.backends.diagnosis import load_diagnosis
+    from hvd_core.backends.discovery.diagnosis import load_diagnosis
 
     try:
         found = load_diagnosis(backend.path())

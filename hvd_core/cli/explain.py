@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
 
 def choices(settings: PluginsConfig) -> Iterator[Row]:
     """Which backends are named, the strongest level first; what a stronger level overrules is not among them."""
-    from hvd_core.backends.rules import ladder
+    from hvd_core.config.selection_rules import ladder
 
     named = False
     for level in ladder(os.environ, None, settings.levels()):
@@ -111,7 +111,7 @@ def of_engine() -> Iterator[Row]:
 
 def _choice() -> tuple[tuple[Any, ...], str, str]:
     """What a job of one process would use, (rows, note, fault)."""
-    from hvd_core.backends.at_init import report_now
+    from hvd_core.backends.selection.at_init import report_now
 
     try:
         report = report_now(None)

@@ -39,10 +39,11 @@ def run(options: argparse.Namespace) -> int:
 
 def gather(name: str) -> Shown:
     """Collect it all. Raises BackendNotInstalled, BackendDescribeError."""
-    from hvd_core.backends import discovery, loading
+    from hvd_core.backends import discovery
     from hvd_core.backends.descriptor import Available
-    from hvd_core.backends.installed_backend import ABI
-    from hvd_core.backends.options import LIBRARY
+    from hvd_core.backends.discovery import loading
+    from hvd_core.backends.discovery.installed_backend import ABI
+    from hvd_core.backends.selection.backend_options import LIBRARY
 
     settings = config()
     backend = discovery.lookup(name, _SOURCE, pinned(name.lower(), settings))
@@ -98,7 +99,7 @@ def served_by(name: str, path: str, facts: dict[str, Any]) -> list[dict[str, Any
 
 def _value(name: str, option: dict[str, Any]) -> dict[str, str]:
     """The option's value in this environment, plugins.toml's exported into it, and who set it."""
-    from hvd_core.backends.options import origin
+    from hvd_core.backends.selection.backend_options import origin
 
     variable = option_variable(name, option["name"])
     if variable not in os.environ:

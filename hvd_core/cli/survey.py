@@ -10,7 +10,7 @@ from hvd_core.backends.candidate import WHEEL, Candidate, Problem
 from hvd_core.backends.errors import BackendDuplicate, BackendError, BackendNotInstalled
 
 if TYPE_CHECKING:
-    from hvd_core.backends.installed_backend import InstalledBackend
+    from hvd_core.backends.discovery.installed_backend import InstalledBackend
     from hvd_core.config.plugins_toml import PluginsConfig
 
 AVAILABLE, UNAVAILABLE, BROKEN = "available", "unavailable", "broken"
@@ -48,9 +48,9 @@ def config() -> PluginsConfig:
 
 def export(settings: PluginsConfig, name: str) -> None:
     """What plugins.toml says about the backend becomes this process's environment, as hvd.init() does it."""
-    from hvd_core.backends import options
+    from hvd_core.backends.selection import backend_options
 
-    options.export(name, settings.backend(name), os.environ)
+    backend_options.export(name, settings.backend(name), os.environ)
 
 
 def pinned(name: str, settings: PluginsConfig) -> str | None:
@@ -61,7 +61,8 @@ def pinned(name: str, settings: PluginsConfig) -> str | None:
 
 def survey(settings: PluginsConfig, probing: bool = True) -> tuple[list[Row], list[Problem]]:
     """All backends in the order in which they are found, and what was found and is not used."""
-    from hvd_core.backends import discovery, registry
+    from hvd_core.backends import discovery
+    from hvd_core.backends.discovery import registry
 
     rows = [_row(backend, settings, probing) for backend in registry.local()]
     taken = {row.name for row in rows}
@@ -77,7 +78,7 @@ def survey(settings: PluginsConfig, probing: bool = True) -> tuple[list[Row], li
 
 def _wheel(candidate: Candidate, settings: PluginsConfig, probing: bool) -> Row:
     from hvd_core.backends import discovery
-    from hvd_core.backends.installed_backend import WheelBackend
+    from hvd_core.backends.discovery.wheel_backend import WheelBackend
 
     row = _known(candidate)
     try:

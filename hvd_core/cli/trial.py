@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from hvd_core.cli.steps import BAD, GOOD, Step
 
 if TYPE_CHECKING:
-    from hvd_core.backends.installed_backend import InstalledBackend
+    from hvd_core.backends.discovery.installed_backend import InstalledBackend
 
 _SECONDS = 60.0
 # A rank of an outer job would look for its peers.

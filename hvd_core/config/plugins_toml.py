@@ -1,7 +1,7 @@
-"""plugins.toml: the user's file, the site's and the packaged one as one configuration.
+"""Merges the user's, the site's and the packaged plugins.toml into one configuration.
 
-Files are taken from fixed places only, never from the current folder. The site's ``allow`` and ``deny`` are a veto over
-everything that may be chosen by other means. Read once per ``init()``, by the thread that runs it.
+Files are read from fixed places only, never from the current folder. The site's ``allow`` and ``deny`` are a veto over
+every other choice. Read once per ``init()``, on the thread that runs it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hvd_core.backends.rules import Level
-from hvd_core.config.plugins_model import BackendSettings, PluginsFile, PluginsTomlError, Value, read
+from hvd_core.config.plugins_file import BackendSettings, PluginsFile, PluginsTomlError, Value, read
+from hvd_core.config.selection_rules import Level
 
 SITE_FILE = Path("/etc/hvd/plugins.toml")
 FILE_VARIABLE = "HOROVOD_PLUGINS_TOML"
@@ -24,16 +24,16 @@ _log = logging.getLogger("horovod")
 
 @dataclass(frozen=True)
 class PluginsConfig:
-    """All files, the strongest first. Missing files are no files."""
+    """All files that exist, the strongest first."""
 
     files: tuple[PluginsFile, ...]
 
     def levels(self) -> tuple[Level, ...]:
-        """What the files choose, as levels of the ladder."""
+        """The files' rules, as levels for selection_rules.ladder()."""
         return tuple(Level(str(f.path), tuple(f.rules)) for f in self.files)
 
     def vetoed_by(self, name: str) -> str | None:
-        """Why the site forbids a backend, with file and line; None when it does not."""
+        """Why the site forbids a backend, with file and line; None if it does not."""
         for file in self.files:
             if file.deny is not None and name in file.deny.value:
                 return f"{file.deny.source} denies it (deny = {', '.join(file.deny.value)})"
@@ -42,7 +42,7 @@ class PluginsConfig:
         return None
 
     def policy(self) -> str:
-        """``/etc/hvd/plugins.toml (allow = a, b)`` for messages; "" without a policy."""
+        """The site's policy for messages: ``/etc/hvd/plugins.toml (allow = a, b)``; "" if there is none."""
         for file in self.files:
             parts = [
                 f"{key} = {', '.join(value.value) or 'none'}"
@@ -54,7 +54,7 @@ class PluginsConfig:
         return ""
 
     def backend(self, name: str) -> BackendSettings:
-        """[backend.NAME] of all files together; of a setting in several, the strongest file's."""
+        """The tables [backend.NAME] of all files, merged. For each setting the strongest file wins."""
         merged = BackendSettings()
         for file in reversed(self.files):
             found = file.backends.get(name)
@@ -68,7 +68,7 @@ class PluginsConfig:
 
     @property
     def probe_timeout_s(self) -> float:
-        """[probe] timeout_s: how long a backend may take to say whether it can run here."""
+        """[probe] timeout_s: the time limit of a backend's probe, in seconds."""
         return float(next((f.probe_timeout_s.value for f in self.files if f.probe_timeout_s), 5.0))
 
     @property
@@ -78,15 +78,15 @@ class PluginsConfig:
 
     @property
     def wheels(self) -> dict[str, str]:
-        """Names of backends whose wheels are known to this distribution."""
+        """Backend name -> wheel, for the backends that this distribution knows."""
         return {name: wheel for f in self.files for name, wheel in f.wheels.items()}
 
 
 def load(environ: Mapping[str, str], site: Path = SITE_FILE) -> PluginsConfig:
     """Read the files.
 
-    Raises PluginsTomlError for a file that HOROVOD_PLUGINS_TOML names and that is not there or is named by a relative
-    path, for one that any user may write to, and for anything in one that is no setting.
+    Raises PluginsTomlError if the file that HOROVOD_PLUGINS_TOML names does not exist or is named by a relative path,
+    if any user may write to a file, and if a file has faults.
     """
     files = []
     user = _user_file(environ)
@@ -101,13 +101,13 @@ def load(environ: Mapping[str, str], site: Path = SITE_FILE) -> PluginsConfig:
 
 
 def packaged_file() -> Path:
-    """The file that came with this distribution. Raises PluginsTomlError when it is not there."""
+    """The path of the packaged file. Raises PluginsTomlError if it is missing."""
     package = Path(__file__).resolve().parent.parent
     places = [Path(p) for p in getattr(sys.modules.get("hvd_core"), "__path__", ())] + [package]
     for place in dict.fromkeys(places):
         if (place / "plugins.toml").is_file():
             return place / "plugins.toml"
-        # A source tree has it at its root.
+        # A source tree has the file at its root.
         if (place.parent / "plugins.toml").is_file() and (place.parent / "CMakeLists.txt").is_file():
             return place.parent / "plugins.toml"
     raise PluginsTomlError(
@@ -142,7 +142,7 @@ def _user_file(environ: Mapping[str, str]) -> Path | None:
 
 
 def _exists(path: Path) -> bool:
-    # A file that may not be looked at is there all the same: reading it says why it cannot be read.
+    # A file without permission to stat it counts as existing; reading it then raises the reason.
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -152,15 +152,15 @@ def _exists(path: Path) -> bool:
     return True
 
 
-_said: set[str] = set()
+_warned: set[str] = set()
 
 
 def _check_owner(path: Path, kind: str) -> None:
-    # These files name libraries to load, so whoever may write to one runs code in the job.
+    # These files name libraries to load, so a user with write access to one can run code in the job.
     try:
         found = path.stat()
     except OSError:
-        return  # reading says it
+        return  # reading the file raises the reason
     if found.st_mode & stat.S_IWOTH:
         raise PluginsTomlError(
             f"horovod: {path} may be written to by any user, and it names libraries to load; it is not read.\n"
@@ -168,7 +168,7 @@ def _check_owner(path: Path, kind: str) -> None:
         )
     if found.st_uid not in (0, os.geteuid()) and kind != "named":
         owner = "root" if kind == "site" else "you or root"
-        text = f"horovod: {path} belongs to user {found.st_uid}, not to {owner}; it is read all the same."
-        if text not in _said:
-            _said.add(text)
+        text = f"horovod: {path} belongs to user {found.st_uid}, not to {owner}; it is read nevertheless."
+        if text not in _warned:
+            _warned.add(text)
             _log.warning(text)

@@ -1,6 +1,6 @@
-"""On which line each key of a TOML text stands, for messages: the standard library's parser does not say.
+"""The line number of each key in a TOML text, for messages; the standard library's parser does not tell it.
 
-Only for a text that it has accepted; then a few rules are enough to walk over it.
+Works only on a text that the parser has accepted, so a few rules are enough to find the keys.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ Path = tuple[str, ...]
 
 
 def lines_of(text: str) -> dict[Path, int]:
-    """The line, from 1, where each table and key is first named; keys are full paths such as ("probe", "timeout_s")."""
+    """Full path of a table or key, for instance ("probe", "timeout_s") -> the line, from 1, on which it first occurs."""
     return _Walk(text).statements()
 
 
@@ -31,7 +31,7 @@ class _Walk:
         return self.lines
 
     def _skip(self, blanks: str) -> bool:
-        """Go over blanks and, where line ends are blanks, comments; False at the end of the text."""
+        """Skip blanks and, if line ends are blanks, comments. Returns False at the end of the text."""
         while self.at < len(self.text):
             if self.text[self.at] in blanks:
                 self.at += 1
@@ -43,7 +43,7 @@ class _Walk:
         return False
 
     def _key(self, prefix: Path) -> Path:
-        """A dotted key; each of its parts counts as named here. Ends behind the blanks that follow it."""
+        """Read a dotted key and record the line of each of its parts. Ends behind the blanks that follow it."""
         path = prefix
         while True:
             self._skip(" \t")

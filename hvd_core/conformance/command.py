@@ -140,10 +140,10 @@ def _restart_as_a_job(options: argparse.Namespace, arguments: Sequence[str]) -> 
 
 def _export_options(name: str) -> None:
     """What plugins.toml says about the backend becomes the ranks' environment, as hvd.init() does it."""
-    from hvd_core.backends import options
+    from hvd_core.backends.selection import backend_options
     from hvd_core.config import plugins_toml
 
-    options.export(name, plugins_toml.load(os.environ).backend(name), os.environ)
+    backend_options.export(name, plugins_toml.load(os.environ).backend(name), os.environ)
 
 
 def run(options: argparse.Namespace, chosen: list, ranks=None) -> int:

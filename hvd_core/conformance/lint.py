@@ -21,7 +21,7 @@ OPTION_TYPES = ("int", "size", "float", "bool", "enum", "str", "text", "path")
 
 @case("L0.symbol", "the library opens with RTLD_NOW, alone, and exports its entry function", ranks=0)
 def symbol(bare: Bare) -> None:
-    from hvd_core.backends.elf import read
+    from hvd_core.backends.discovery.elf import read
 
     if not bare.target.path:
         bare.skip("a backend written in Python has no library")

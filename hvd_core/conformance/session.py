@@ -187,8 +187,8 @@ class Session:
     def unavailable(self) -> str:
         """Why the backend says itself that it cannot work on this machine; "" when it does not say that."""
         if self._missing is None:
-            from hvd_core.backends.describing import ProbeFailed, probe
             from hvd_core.backends.descriptor import Unavailable
+            from hvd_core.backends.discovery.describe_and_probe import ProbeFailed, probe
 
             descriptor = self.target.descriptor
             answer = probe(descriptor, 5.0) if descriptor is not None else None

@@ -46,7 +46,6 @@ KNOWN_MODULE_CIRCLES = [
     },
 ]
 KNOWN_FOLDER_CIRCLES = [
-    {"hvd_core.backends", "hvd_core.config"},
     {"horovod._keras", "horovod.tensorflow", "horovod.tensorflow.keras"},
 ]
 

@@ -10,7 +10,7 @@ from launchers import Launcher
 from hvd_core.backends import installed
 from hvd_core.backends.chaos.backend import OPTIONS
 from hvd_core.backends.discovery import lookup
-from hvd_core.backends.loading import load
+from hvd_core.backends.discovery.loading import load
 
 VALUES = """
 import numpy as np
@@ -90,7 +90,7 @@ def test_it_computes_between_hosts(hosts, tmp_path):
 
 def test_a_rank_fails_at_an_operation(launcher):
     done = launcher.python(2, TWICE, env=chaos(fail_rank=1, fail_at_op=2))
-    text = "rank 1: chaos: allreduce: rank 1 fails at operation 2 (allreduce), as it was told (REMOTE)"
+    text = "rank 1: chaos: allreduce: rank 1 fails at operation 2 (allreduce), as requested (REMOTE)"
     assert lines(done, 2) == [f"2 {text}"] * 2, done.stderr
 
 

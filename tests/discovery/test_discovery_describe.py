@@ -19,7 +19,7 @@ from hvd_core.backends import (
     installed,
 )
 from hvd_core.backends.discovery import lookup
-from hvd_core.backends.installed_backend import ABI
+from hvd_core.backends.discovery.installed_backend import ABI
 from hvd_core.version import __version__
 from plugin_sites import announce
 

@@ -10,8 +10,9 @@ import sys
 import pytest
 
 from horovod.runner.env import backend_environment
-from hvd_core.backends import BackendVersionMismatch, discovery, spec
+from hvd_core.backends import BackendVersionMismatch, discovery
 from hvd_core.backends.candidate import WHEEL, Candidate, Problem
+from hvd_core.backends.discovery import backend_spec
 from plugin_sites import PACKAGES, announce, install, python, wheel
 
 # Reports what a rank reads of others' metadata, and which modules come with init().
@@ -114,7 +115,7 @@ class Backend(PythonBackend):
     options = (Option("depth", "int", "4", "1..64", "How deep."),)
     def create(self, key, store, ranks, hosts, rank, size, deadline):
         assert self.option("depth") == 7
-        return Star(store, ranks, hosts, rank, size, deadline, patience=None)
+        return Star(store, ranks, hosts, rank, size, deadline, message_timeout_s=None)
 
 def describe():
     return BackendDescriptor(
@@ -164,21 +165,25 @@ FOUND = Candidate(
 
 
 def test_the_text_and_back():
-    text = spec.encode([FOUND, Candidate("shm", "embedded")], [Problem("b", "duplicate", "two of them")])
+    text = backend_spec.encode(
+        [FOUND, Candidate("shm", "embedded")], [Problem("b", "duplicate", "two of them")]
+    )
     assert "\n" not in text and ": " not in text and "shm" not in text
-    wheels, problems = spec.decode({"HOROVOD_BACKEND_SPEC": text})
+    wheels, problems = backend_spec.decode({"HOROVOD_BACKEND_SPEC": text})
     assert [w.describe_place() for w in wheels] == ["hvd-backend-alpha 0.3.0 in /site"] and wheels[
         0
     ].from_spec
     assert problems == (Problem("b", "duplicate", "two of them"),)
-    assert spec.decode({}) is None
-    assert spec.decode({"HOROVOD_BACKEND_SPEC": ""}) is None
+    assert backend_spec.decode({}) is None
+    assert backend_spec.decode({"HOROVOD_BACKEND_SPEC": ""}) is None
 
 
 def test_another_python_does_not_believe_it():
-    found = json.loads(spec.encode([FOUND]))
-    assert spec.decode({"HOROVOD_BACKEND_SPEC": json.dumps(found | {"prefix": "/another/venv"})}) is None
-    assert spec.decode({"HOROVOD_BACKEND_SPEC": json.dumps(found | {"format": 99})}) is None
+    found = json.loads(backend_spec.encode([FOUND]))
+    assert (
+        backend_spec.decode({"HOROVOD_BACKEND_SPEC": json.dumps(found | {"prefix": "/another/venv"})}) is None
+    )
+    assert backend_spec.decode({"HOROVOD_BACKEND_SPEC": json.dumps(found | {"format": 99})}) is None
 
 
 @pytest.mark.parametrize(
@@ -187,12 +192,12 @@ def test_another_python_does_not_believe_it():
 def test_a_text_that_is_none(monkeypatch, text):
     text = text.replace('"prefix":0', f'"prefix":{json.dumps(sys.prefix)}')
     with pytest.raises(ValueError, match=r"^horovod: HOROVOD_BACKEND_SPEC cannot be read"):
-        spec.decode({"HOROVOD_BACKEND_SPEC": text})
+        backend_spec.decode({"HOROVOD_BACKEND_SPEC": text})
 
 
 def test_another_version_on_this_host(site, monkeypatch):
     announce(site, "alpha", version="0.3.1")
-    handed = json.loads(spec.encode([FOUND])) | {"host": "node01"}
+    handed = json.loads(backend_spec.encode([FOUND])) | {"host": "node01"}
     monkeypatch.setenv("HOROVOD_BACKEND_SPEC", json.dumps(handed))
     monkeypatch.setattr("socket.gethostname", lambda: "node04")
     found = discovery.find("alpha", "x")
@@ -204,7 +209,7 @@ def test_another_version_on_this_host(site, monkeypatch):
         "  fix: install one version on all hosts: pip install hvd-backend-alpha==0.3.0"
     )
     announce(site, "alpha", version="0.3.0")
-    spec.check_version(found)  # nothing to say
+    backend_spec.check_version(found)  # nothing to say
 
 
 def test_ranks_that_see_another_version_stop_the_job(launcher, tmp_path):
@@ -220,7 +225,7 @@ def test_ranks_that_see_another_version_stop_the_job(launcher, tmp_path):
 
 
 def test_no_such_distribution_on_this_host(site, monkeypatch):
-    monkeypatch.setenv("HOROVOD_BACKEND_SPEC", spec.encode([FOUND]))
+    monkeypatch.setenv("HOROVOD_BACKEND_SPEC", backend_spec.encode([FOUND]))
     with pytest.raises(
         BackendVersionMismatch, match=r"host .* does not have hvd-backend-alpha, but the launcher found"
     ):

@@ -13,12 +13,12 @@ import pytest
 
 import hvd_core
 from hvd_core import _core
-from hvd_core.backends import BackendLoadError, BackendUnavailable, discovery, elf
-from hvd_core.backends.diagnosis import load_diagnosis
-from hvd_core.backends.discovery import lookup
-from hvd_core.backends.installed_backend import ABI
-from hvd_core.backends.loading import load
-from hvd_core.backends.registry import embedded
+from hvd_core.backends import BackendLoadError, BackendUnavailable, discovery
+from hvd_core.backends.discovery import elf, lookup
+from hvd_core.backends.discovery.diagnosis import load_diagnosis
+from hvd_core.backends.discovery.installed_backend import ABI
+from hvd_core.backends.discovery.loading import load
+from hvd_core.backends.discovery.registry import embedded
 from hvd_core.backends.slots import slots
 from plugin_sites import announce
 

@@ -7,15 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hvd_core.backends import (
-    BackendDuplicate,
-    BackendNotInstalled,
-    describing,
-    discovery,
-    embedded,
-    installed,
-    registry,
-)
+from hvd_core.backends import BackendDuplicate, BackendNotInstalled, discovery, installed
+from hvd_core.backends.discovery import describe_and_probe, embedded, registry
 from plugin_sites import announce, python
 
 
@@ -114,11 +107,11 @@ def test_the_embedded_ones_are_announced_as_they_are():
     # For tools that read entry points: they see what the static table says.
     text = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text()
     for backend in registry.embedded():
-        assert f'{backend.name} = "hvd_core.backends.embedded:{backend.name}"' in text
+        assert f'{backend.name} = "hvd_core.backends.discovery.embedded:{backend.name}"' in text
         told = getattr(embedded, backend.name)()
         assert (told.name, told.devices, told.provides) == (backend.name, backend.devices, backend.provides)
         assert (told.library is None) == (told.python is not None) == (backend.name == "chaos")
-        assert not describing._faults(backend.name, told)
+        assert not describe_and_probe._faults(backend.name, told)
 
 
 def test_names_and_metadata_that_cannot_be(site):

@@ -13,7 +13,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "backends"))
 
 import abi_ctypes as abi
 import reference
-from hvd_core.backends import register_python_backend, registry
+from hvd_core.backends import register_python_backend
+from hvd_core.backends.discovery import registry
 from ranks import in_processes, in_threads
 from table_driver import BackendFailure
 

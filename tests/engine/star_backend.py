@@ -16,7 +16,7 @@ class StarCommunicator(Star):
     """Everything but send and recv; waits as long as the collective's deadline says."""
 
     def __init__(self, key, store, ranks, hosts, rank, size, deadline):
-        super().__init__(store, ranks, hosts, rank, size, deadline, patience=None)
+        super().__init__(store, ranks, hosts, rank, size, deadline, message_timeout_s=None)
 
 
 class PoorCommunicator(PythonCommunicator):

@@ -114,7 +114,7 @@ def version_in(python: Path, library: str) -> str:
     code = (
         "import os\n"
         f"if {path}: os.environ['HOROVOD_BACKEND_MPI_LIBRARY'] = {path}\n"
-        "from hvd_core.backends import discovery, loading\n"
+        "from hvd_core.backends import discovery\nfrom hvd_core.backends.discovery import loading\n"
         "print(loading.load(discovery.lookup('mpi', ''), True, 'tcp')['vendor_lib'].split(',')[0])"
     )
     done = subprocess.run([str(python), "-c", code], capture_output=True, text=True, env=clean())

@@ -87,7 +87,7 @@ def test_an_mpi_that_cannot_be_opened_says_how_to_do_without(mpirun, with_mpi):
                LD_LIBRARY_PATH=str(library))  # fmt: skip
     assert done.returncode != 0
     assert "has called MPI_Finalize" in done.stderr
-    assert "mpi was chosen between hosts because of who started this job" in done.stderr
+    assert "mpi was chosen between hosts because its launcher started this job" in done.stderr
     assert "HOROVOD_BACKEND=shm,tcp" in done.stderr
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 import hvd_core as hvd
 from hvd_core import _core, runtime
-from hvd_core.backends import options, selection
+from hvd_core.backends.selection import backend_options, choice
 
 RANK = os.environ["HOROVOD_RANK"]
 
@@ -54,8 +54,8 @@ def outcome(case):
     logging.getLogger("horovod").removeHandler(handler)
     os.environ.clear()
     os.environ.update(before)
-    selection._said.clear()
-    options._handed_on.clear()
+    choice._warned.clear()
+    backend_options._handed_on.clear()
     return found
 
 

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from golden_texts import golden
-from hvd_core.backends.agreement import compare, failure, statement, warnings
-from listed_stock import ECCL, MPI, SHM, TCP, TWO_HOSTS, TWO_HOSTS_BY_MPI, Stock, plan
+from hvd_core.backends.selection.agreement import compare, failure, statement, warnings
+from listed_backends import ECCL, MPI, SHM, TCP, TWO_HOSTS, TWO_HOSTS_BY_MPI, ListedBackends, plan
 
 HOSTS = ("node01", "node01", "node02", "node02", "node03", "node03", "node04", "node04")
 NAMED = {"HOROVOD_BACKEND": "eccl"}
@@ -110,8 +110,10 @@ def test_another_value_of_the_same_variable():
 
 def test_what_belongs_to_the_launcher_is_there_on_some_hosts_only():
     usual = said(plan(SHM, TCP, MPI, world=TWO_HOSTS_BY_MPI), {})
-    stock = Stock(SHM, TCP)
-    stock.unused_between = (
+    installed = ListedBackends(SHM, TCP)
+    installed.unused_between = (
         "openmpi started this job, but backend 'mpi' is installed but unavailable here: no libmpi"
     )
-    golden("disagree_launcher", last_differs(usual, said(plan(stock=stock, world=TWO_HOSTS_BY_MPI), {})))
+    golden(
+        "disagree_launcher", last_differs(usual, said(plan(installed=installed, world=TWO_HOSTS_BY_MPI), {}))
+    )

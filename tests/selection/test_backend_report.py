@@ -10,12 +10,12 @@ from launchers import Launcher
 
 import hvd_core
 from golden_texts import golden
-from hvd_core.backends.report import BackendReport, BackendRow, report
-from listed_stock import ECCL, MPI, SHM, TCP, TWO_HOSTS, TWO_HOSTS_BY_MPI, Stock, plan
+from hvd_core.backends.selection.backend_report import BackendReport, BackendRow, report
+from listed_backends import ECCL, MPI, SHM, TCP, TWO_HOSTS, TWO_HOSTS_BY_MPI, ListedBackends, plan
 
 
 def answers(backend, operation, dtype):
-    """What the tables of listed_stock would answer: eccl has 64-bit types for movement only, mpi lacks alltoall."""
+    """What the tables of listed_backends would answer: eccl has 64-bit types for movement only, mpi lacks alltoall."""
     wide = "64" in dtype and operation in ("allreduce", "reducescatter")
     lacks = (backend.name == "eccl" and wide) or (backend.name == "mpi" and operation == "alltoall")
     return {"support": 0 if lacks else 1, "score": {"eccl": 80, "mpi": 50}.get(backend.name, 100)}
@@ -43,12 +43,12 @@ def test_the_table_of_everything():
 
 
 def test_a_backend_of_the_launchers_that_is_not_used():
-    stock = Stock(SHM, TCP)
-    stock.unused_between = (
+    installed = ListedBackends(SHM, TCP)
+    installed.unused_between = (
         "openmpi started this job, but backend 'mpi' is installed but unavailable here: no libmpi"
     )
-    made = report(plan(stock=stock, world=TWO_HOSTS_BY_MPI), answers)
-    assert made.unused_between == stock.unused_between
+    made = report(plan(installed=installed, world=TWO_HOSTS_BY_MPI), answers)
+    assert made.unused_between == installed.unused_between
     golden("report_unused_between", str(made))
 
 

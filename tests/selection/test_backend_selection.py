@@ -6,11 +6,12 @@ from types import SimpleNamespace
 import pytest
 
 from golden_texts import golden
-from hvd_core.backends import BackendError, BackendNotInstalled, BackendUnavailable, selection
-from hvd_core.backends.rules import Level, Rule
-from hvd_core.backends.ways import OneHostOnly
+from hvd_core.backends import BackendError, BackendNotInstalled, BackendUnavailable
+from hvd_core.backends.selection import choice
+from hvd_core.backends.selection.host_route import OneHostOnly
+from hvd_core.config.selection_rules import Level, Rule
 from hvd_core.types import COLLECTIVES
-from listed_stock import (
+from listed_backends import (
     ECCL,
     FAR,
     MPI,
@@ -22,7 +23,7 @@ from listed_stock import (
     TCP,
     TWO_HOSTS,
     TWO_HOSTS_BY_MPI,
-    Stock,
+    ListedBackends,
     chosen,
     plan,
     table,
@@ -33,7 +34,7 @@ ENV = "HOROVOD_BACKEND"
 
 @pytest.fixture(autouse=True)
 def _fresh_warnings():
-    selection._said.clear()
+    choice._warned.clear()
 
 
 def raised(kind, *backends, **how):
@@ -103,11 +104,11 @@ def test_select_list_goes_on_after_probe_and_load(caplog):
     down = BackendUnavailable(
         "horovod: backend 'nccl' is installed but unavailable here: no device.\n  fix: x"
     )
-    stock = Stock(SHM, TCP, MPI, failed={"nccl": down})
-    assert of(plan(stock=stock, value="nccl,mpi")) == ("mpi", ENV)
+    installed = ListedBackends(SHM, TCP, MPI, failed={"nccl": down})
+    assert of(plan(installed=installed, value="nccl,mpi")) == ("mpi", ENV)
     golden("list_goes_on_after_probe", "\n".join(r.getMessage() for r in caplog.records))
-    assert raised(BackendUnavailable, stock=stock, value="nccl,xyz") == str(down)
-    assert raised(BackendUnavailable, stock=stock, value="nccl") == str(down)
+    assert raised(BackendUnavailable, installed=installed, value="nccl,xyz") == str(down)
+    assert raised(BackendUnavailable, installed=installed, value="nccl") == str(down)
 
 
 def test_select_named_never_falls_back():
@@ -126,7 +127,7 @@ def test_select_unknown_name():
 
 def test_select_operations_of_host_memory_by_themselves():
     made = plan(value="cpu.allreduce=tcp,cpu.barrier=mpi")
-    assert {o: s.name for o, s in made.host_routes.items()} == {"allreduce": "tcp", "barrier": "mpi"}
+    assert {o: s.name for o, s in made.host_overrides.items()} == {"allreduce": "tcp", "barrier": "mpi"}
     config = made.engine_config(0)
     assert config["host_routes"] == {
         COLLECTIVES["allreduce"].number: TCP.library,
@@ -134,7 +135,7 @@ def test_select_operations_of_host_memory_by_themselves():
         COLLECTIVES["barrier"].number: MPI.library,
     }
     assert config["local_backend"] == SHM.library and config["global_backend"] is None
-    assert plan(value="tcp,cpu.allgather=tcp").host_routes == {}
+    assert plan(value="tcp,cpu.allgather=tcp").host_overrides == {}
     # On several hosts the same name means flat where the rest goes over two levels.
     made = plan(value="cpu.allgather=tcp", world=TWO_HOSTS)
     assert table(made)["cpu"]["allgather"] == ("tcp", ENV)
@@ -259,15 +260,15 @@ def test_devices_within_one_host_only():
 
 
 def test_devices_are_not_looked_for_when_embedded_backends_are_named():
-    stock = Stock(SHM, TCP, ECCL)
-    made = plan(stock=stock, value="shm")
-    assert made.devices == () and not stock.looked
+    installed = ListedBackends(SHM, TCP, ECCL)
+    made = plan(installed=installed, value="shm")
+    assert made.devices == () and not installed.looked
     golden("note_embedded_named", made.note)
     golden("note_nothing_installed", plan(SHM, TCP).note)
-    stock.unusable = {
+    installed.unusable = {
         "xccl": BackendUnavailable("horovod: backend 'xccl' is installed but unavailable here: no.\n")
     }
-    golden("note_unavailable", plan(stock=stock).note)
+    golden("note_unavailable", plan(installed=installed).note)
 
 
 def test_levels_below_a_broad_one_count_for_named_devices_only():
@@ -300,7 +301,7 @@ def test_legacy_leftovers_warn_once_and_are_skipped(caplog):
         "horovod: backend 'nccl' is installed but unavailable here: no device is visible.\n  fix: x"
     )
     for _ in range(3):
-        made = plan(stock=Stock(SHM, TCP, ECCL, failed={"nccl": down}), **leftovers)
+        made = plan(installed=ListedBackends(SHM, TCP, ECCL, failed={"nccl": down}), **leftovers)
         assert chosen(made) == {"cpu": ("shm", "automatic"), "gcu": ("eccl", "automatic")}
     assert {r.levelno for r in caplog.records} == {logging.WARNING}
     golden("legacy_leftovers", "\n".join(r.getMessage() for r in caplog.records))

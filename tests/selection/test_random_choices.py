@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import pytest
 
 from hvd_core.backends import BackendError, BackendUnavailable
-from hvd_core.backends.plan import AUTOMATIC, DEVICE_OPERATIONS
-from hvd_core.backends.rules import HOST, OPERATIONS, Level, Rule, legacy_variables
+from hvd_core.backends.selection.backend_plan import AUTOMATIC, DEVICE_OPERATIONS
+from hvd_core.config.selection_rules import HOST, OPERATIONS, Level, Rule, legacy_variables
 from hvd_core.types import COLLECTIVES
-from listed_stock import (
+from listed_backends import (
     ECCL,
     FAR,
     MPI,
@@ -21,7 +21,7 @@ from listed_stock import (
     TCP,
     TWO_HOSTS,
     TWO_HOSTS_BY_MPI,
-    Stock,
+    ListedBackends,
     plan,
 )
 
@@ -87,7 +87,7 @@ def test_random_choices(seed):
     for _ in range(200):
         installed = [SHM, TCP, *dice.sample(WHEELS, dice.randint(0, len(WHEELS)))]
         down = {b.name: BackendUnavailable(f"horovod: backend '{b.name}' is down.") for b in installed[2:]}
-        stock = Stock(*installed, failed={n: e for n, e in down.items() if dice.random() < 0.2})
+        installed = ListedBackends(*installed, failed={n: e for n, e in down.items() if dice.random() < 0.2})
         environ = {v: dice.choice(NAMES) for v in legacy_variables() if dice.random() < 0.05}
         how = {
             "value": ",".join(wish(dice) for _ in range(dice.randint(1, 3))) if dice.random() < 0.7 else None,
@@ -98,7 +98,7 @@ def test_random_choices(seed):
         }
         world = SimpleNamespace(**{**vars(how.pop("world")), "rank": 1})
         try:
-            made = plan(stock=stock, world=world, **how, **environ)
+            made = plan(installed=installed, world=world, **how, **environ)
         except BackendError as error:
             refused += 1
             assert str(error).startswith("horovod: "), error

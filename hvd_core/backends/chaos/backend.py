@@ -1,7 +1,7 @@
-"""What goes wrong, when, and on whom: the options of ``chaos``, and the communicator that obeys them.
+"""The options of ``chaos``, which choose the fault, the operation and the rank; and the communicator that follows them.
 
-Operations are counted per process over all communicators, from 1, and the engine's own count too (an allgather exchanges
-sizes first). A failure happens once: after a new init() the same process goes on.
+Collectives are counted per process over all communicators, from 1, those that the engine adds included (an allgather
+exchanges sizes first). A fault happens once: after a new init() the count goes on in the same process.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 
 from hvd_core.backends.chaos.star import Star
 from hvd_core.backends.errors import BackendCallError
-from hvd_core.backends.python_backend import PythonBackend
-from hvd_core.backends.python_options import Option
+from hvd_core.backends.python.backend import PythonBackend
+from hvd_core.backends.python.options import Option
 from hvd_core.version import __version__
 
 _RANK = "-1..1000000"
@@ -40,41 +40,45 @@ OPTIONS = (
         "float",
         "0",
         "0..",
-        "Most milliseconds that a message is waited for; 0: no limit of its own.",
+        "Most milliseconds that a rank waits for a message; 0: no limit of its own.",
     ),
-    Option("seed", "int", "0", _COUNT, "Of what is left to chance; the same seed, the same losses."),
+    Option("seed", "int", "0", _COUNT, "Seed of the random losses; the same seed gives the same losses."),
 )
 
 _operations = itertools.count(1)  # of this process
 
 
 class ChaosCommunicator(Star):
-    """A star whose every collective first asks what is to go wrong with it."""
+    """A star that injects the requested fault before or in each collective."""
 
-    def __init__(self, plan: dict[str, Any], key: str, *job: Any) -> None:
-        self.plan = plan
-        self.stuck = threading.Event()
-        super().__init__(*job, patience=plan["timeout_ms"] / 1e3 or None)
-        self.me = self.world_ranks[self.rank]
-        self.chance = random.Random(f"{plan['seed']}/{self.me}/{key}")
-        self.lost = False
+    def __init__(self, faults: dict[str, Any], key: str, *job: Any) -> None:
+        self.faults = faults
+        self.aborted = threading.Event()
+        super().__init__(*job, message_timeout_s=faults["timeout_ms"] / 1e3 or None)
+        self.global_rank = self.world_ranks[self.rank]
+        self.random = random.Random(f"{faults['seed']}/{self.global_rank}/{key}")
+        self.drops_message = False
 
     def begin(self, coll: str) -> None:
-        """What goes wrong before the operation; decides what goes wrong in it."""
-        number, plan = next(_operations), self.plan
-        if plan["delay_ms"] and self._concerns("delay_rank") and self.stuck.wait(plan["delay_ms"] / 1e3):
-            raise BackendCallError("ABORTED", "aborted while it was being slow")
-        self.lost = self._concerns("drop_rank") and (
-            number == plan["drop_at_op"] or self.chance.random() < plan["drop"]
+        """Inject the faults that come before the collective, and decide whether its messages are lost."""
+        number, faults = next(_operations), self.faults
+        if (
+            faults["delay_ms"]
+            and self._concerns("delay_rank")
+            and self.aborted.wait(faults["delay_ms"] / 1e3)
+        ):
+            raise BackendCallError("ABORTED", "aborted during the requested delay")
+        self.drops_message = self._concerns("drop_rank") and (
+            number == faults["drop_at_op"] or self.random.random() < faults["drop"]
         )
-        if self.me == plan["fail_rank"] and number == plan["fail_at_op"]:
+        if self.global_rank == faults["fail_rank"] and number == faults["fail_at_op"]:
             self._fail(
-                plan["fail_how"],
-                f"rank {self.me} fails at operation {number} ({coll}), as it was told",
+                faults["fail_how"],
+                f"rank {self.global_rank} fails at operation {number} ({coll}), as requested",
             )
 
     def _concerns(self, option: str) -> bool:
-        return self.plan[option] in (-1, self.me)
+        return self.faults[option] in (-1, self.global_rank)
 
     def _fail(self, how: str, text: str) -> None:
         if how == "exit":
@@ -83,20 +87,20 @@ class ChaosCommunicator(Star):
             os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(60)
         if how == "hang":
-            self.stuck.wait()
+            self.aborted.wait()
             raise BackendCallError("ABORTED", text)
         raise BackendCallError("DEVICE" if how == "device" else "REMOTE", text)
 
-    def give(self, to: int, data: bytes, call: Any) -> None:
-        if not self.lost:
-            super().give(to, data, call)
+    def send_message(self, to: int, data: bytes, call: Any) -> None:
+        if not self.drops_message:
+            super().send_message(to, data, call)
 
     def abort(self) -> None:
-        self.stuck.set()
+        self.aborted.set()
         super().abort()
 
 
-def _unruly(coll: str) -> Callable[..., None]:
+def _with_faults(coll: str) -> Callable[..., None]:
     method = getattr(Star, coll)
 
     def run(self: ChaosCommunicator, *arguments: Any) -> None:
@@ -107,11 +111,11 @@ def _unruly(coll: str) -> Callable[..., None]:
 
 
 for _coll in ("allreduce", "reduce", "broadcast", "allgather", "reducescatter", "alltoall", "barrier"):
-    setattr(ChaosCommunicator, _coll, _unruly(_coll))
+    setattr(ChaosCommunicator, _coll, _with_faults(_coll))
 
 
 class ChaosBackend(PythonBackend):
-    """See the package."""
+    """The backend ``chaos``; see the package."""
 
     name = "chaos"
     version = __version__
@@ -121,13 +125,13 @@ class ChaosBackend(PythonBackend):
 
     def create(self, key, store, ranks, hosts, rank, size, deadline):
         try:
-            plan = {option.name: self.option(option.name) for option in OPTIONS}
+            faults = {option.name: self.option(option.name) for option in OPTIONS}
         except ValueError as error:
             raise BackendCallError("INVALID", str(error)) from None
-        return ChaosCommunicator(plan, key, store, ranks, hosts, rank, size, deadline)
+        return ChaosCommunicator(faults, key, store, ranks, hosts, rank, size, deadline)
 
     def serves(self, coll: str, dtype: str, op: str) -> bool:
-        # NumPy cannot calculate with these; the engine composes what is missing.
+        # NumPy cannot calculate with these types; the engine composes their reductions.
         bits = dtype == "bfloat16" or dtype.startswith("float8")
         reduces = coll in ("allreduce", "reduce", "reducescatter")
         return super().serves(coll, dtype, op) and not (

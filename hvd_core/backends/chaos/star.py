@@ -1,7 +1,7 @@
-"""Collectives in plain Python over TCP: the ranks of a communicator are a star with rank 0 in the middle.
+"""Collectives in plain Python over TCP: rank 0 is the hub of a star, and every other rank is connected to it.
 
-Meant to be read, and to be right: reductions go in rank order, in float32 for 16-bit floats and exactly for integers.
-Called by the communicator's own thread, but for abort().
+Written to be readable and correct: reductions go in rank order, in float32 for 16-bit floats and exactly for integers.
+Called on the communicator's own thread, except abort().
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from hvd_core.backends.errors import BackendCallError
-from hvd_core.backends.python_backend import PythonCommunicator, Store
+from hvd_core.backends.python.backend import PythonCommunicator, Store
 
 _COMBINE = {"sum": np.add, "avg": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
 _TOKEN = 32
@@ -27,9 +27,9 @@ _LENGTH = struct.Struct("<q")
 
 
 class Star(PythonCommunicator):
-    """One connection from every rank to rank 0, of peers that have shown the token from the job's store.
+    """One connection from every rank to rank 0. Both ends prove that they know the token from the job's store.
 
-    ``patience``: most seconds that a message is waited for; None: as long as the collective's deadline says.
+    ``message_timeout_s``: most seconds to wait for a message; None: only the collective's deadline limits the wait.
     """
 
     def __init__(
@@ -40,9 +40,14 @@ class Star(PythonCommunicator):
         rank: int,
         size: int,
         deadline: float,
-        patience: float | None,
+        message_timeout_s: float | None,
     ) -> None:
-        self.world_ranks, self.rank, self.size, self.patience = list(ranks), rank, size, patience
+        self.world_ranks, self.rank, self.size, self.message_timeout_s = (
+            list(ranks),
+            rank,
+            size,
+            message_timeout_s,
+        )
         self.peers: dict[int, socket.socket] = {}
         if size == 1:
             return
@@ -59,10 +64,10 @@ class Star(PythonCommunicator):
             while len(self.peers) < self.size - 1:
                 server.settimeout(_left(deadline))
                 peer, _ = server.accept()
-                # Nobody is believed, or kept waiting for, who does not know what only the job's store has.
+                # Only a peer that sends the token within a second is accepted; the token is in the job's store alone.
                 peer.settimeout(min(1.0, _left(deadline)))
                 try:
-                    hello = _exactly(peer, _TOKEN + _LENGTH.size, "a newcomer")
+                    hello = _exactly(peer, _TOKEN + _LENGTH.size, "a new connection")
                 except (OSError, BackendCallError):
                     peer.close()
                     continue
@@ -74,7 +79,7 @@ class Star(PythonCommunicator):
                 self.peers[number] = peer
         store.delete("star")
         for peer in self.peers.values():
-            peer.sendall(token)  # who hears this knows that all have come
+            peer.sendall(token)  # tells the peer that all ranks are connected
             _no_delay(peer)
 
     def _join(self, store: Store, deadline: float) -> None:
@@ -85,41 +90,44 @@ class Star(PythonCommunicator):
         hub.settimeout(_left(deadline))
         if not hmac.compare_digest(_exactly(hub, _TOKEN, "rank 0"), token):
             raise BackendCallError(
-                "REMOTE", "whoever answers in rank 0's place does not know the job's token"
+                "REMOTE", "the process that answers at rank 0's address does not know the job's token"
             )
         _no_delay(hub)
         self.peers[0] = hub
 
     # ------------------------------------------------------------------------------------------------ messages
 
-    def give(self, to: int, data: bytes, call: Any) -> None:
+    def send_message(self, to: int, data: bytes, call: Any) -> None:
         """Send a message to a rank."""
         peer = self._ready(to, call)
         peer.sendall(_LENGTH.pack(len(data)) + data)
 
-    def take(self, source: int, call: Any) -> bytes:
+    def receive_message(self, source: int, call: Any) -> bytes:
         """The next message of a rank. TIMEOUT names the rank that was silent."""
         peer = self._ready(source, call)
-        who = f"rank {self.world_ranks[source]}"
+        sender = f"rank {self.world_ranks[source]}"
         try:
-            return _exactly(peer, _LENGTH.unpack(_exactly(peer, _LENGTH.size, who))[0], who)
+            return _exactly(peer, _LENGTH.unpack(_exactly(peer, _LENGTH.size, sender))[0], sender)
         except TimeoutError:
-            raise BackendCallError("TIMEOUT", f"{who} has sent nothing for {peer.gettimeout():g} s") from None
+            raise BackendCallError(
+                "TIMEOUT", f"{sender} has sent nothing for {peer.gettimeout():g} s"
+            ) from None
 
     def _ready(self, other: int, call: Any) -> socket.socket:
-        limits = [t for t in (call.timeout(), self.patience) if t is not None]
+        limits = [t for t in (call.timeout(), self.message_timeout_s) if t is not None]
         peer = self.peers[other]
         peer.settimeout(max(0.001, min(limits)) if limits else None)
         return peer
 
     def at_hub(self, mine: bytes, combine: Callable[[list[bytes]], list[bytes]], call: Any) -> bytes:
-        """combine(everybody's bytes, in rank order) -> bytes for each rank; what comes back to this one."""
+        """Send ``mine`` to the hub, which calls ``combine(bytes of all ranks, in rank order) -> bytes for each rank``.
+        Returns the bytes for this rank."""
         if self.rank:
-            self.give(0, mine, call)
-            return self.take(0, call)
-        results = combine([mine, *(self.take(r, call) for r in range(1, self.size))])
+            self.send_message(0, mine, call)
+            return self.receive_message(0, call)
+        results = combine([mine, *(self.receive_message(r, call) for r in range(1, self.size))])
         for r in range(1, self.size):
-            self.give(r, results[r], call)
+            self.send_message(r, results[r], call)
         return results[0]
 
     # -------------------------------------------------------------------------------------------- collectives
@@ -143,23 +151,23 @@ class Star(PythonCommunicator):
     def broadcast(self, buffers, root, call) -> None:
         for array in buffers:
             mine = array.tobytes() if self.rank == root else b""
-            data = self.at_hub(mine, lambda everybody: [everybody[root]] * self.size, call)
+            data = self.at_hub(mine, lambda parts: [parts[root]] * self.size, call)
             if self.rank != root:
                 array[:] = np.frombuffer(data, array.dtype)
 
     def allgather(self, inputs, outputs, counts, call) -> None:
         for given, wanted in zip(inputs, outputs):
-            data = self.at_hub(given.tobytes(), lambda everybody: [b"".join(everybody)] * self.size, call)
+            data = self.at_hub(given.tobytes(), lambda parts: [b"".join(parts)] * self.size, call)
             wanted[:] = np.frombuffer(data, wanted.dtype)
 
     def alltoall(self, inputs, outputs, in_counts, out_counts, call) -> None:
         for given, wanted, to in zip(inputs, outputs, in_counts):
             table = struct.pack(f"<{self.size}q", *to)
-            cut = partial(self._sorted, given.itemsize)
-            wanted[:] = np.frombuffer(self.at_hub(table + given.tobytes(), cut, call), wanted.dtype)
+            regroup = partial(self._by_receiver, given.itemsize)
+            wanted[:] = np.frombuffer(self.at_hub(table + given.tobytes(), regroup, call), wanted.dtype)
 
     def barrier(self, call) -> None:
-        self.at_hub(b"", lambda everybody: everybody, call)
+        self.at_hub(b"", lambda parts: parts, call)
 
     def _all_reduced(
         self, given: np.ndarray, op: str, prescale: float, postscale: float, call: Any
@@ -167,9 +175,9 @@ class Star(PythonCommunicator):
         combine = partial(self._reduced, given.dtype, op, prescale, postscale)
         return np.frombuffer(self.at_hub(given.tobytes(), combine, call), given.dtype)
 
-    def _reduced(self, dtype: np.dtype, op: str, prescale: float, postscale: float, everybody: list[bytes]):
+    def _reduced(self, dtype: np.dtype, op: str, prescale: float, postscale: float, inputs: list[bytes]):
         wide = np.dtype(np.float32) if dtype == np.float16 else dtype
-        parts = [np.frombuffer(data, dtype).astype(wide) for data in everybody]
+        parts = [np.frombuffer(data, dtype).astype(wide) for data in inputs]
         if prescale != 1.0:
             parts = [(part * prescale).astype(wide) for part in parts]
         if op == "avg" and dtype.kind in "iu":
@@ -184,14 +192,14 @@ class Star(PythonCommunicator):
             total = total * postscale
         return [total.astype(dtype).tobytes()] * self.size
 
-    def _sorted(self, width: int, everybody: list[bytes]) -> list[bytes]:
-        boxes = [bytearray() for _ in range(self.size)]
-        for data in everybody:
+    def _by_receiver(self, width: int, parts: list[bytes]) -> list[bytes]:
+        results = [bytearray() for _ in range(self.size)]
+        for data in parts:
             at = 8 * self.size
-            for box, count in zip(boxes, struct.unpack(f"<{self.size}q", data[:at])):
-                box += data[at : at + count * width]
+            for result, count in zip(results, struct.unpack(f"<{self.size}q", data[:at])):
+                result += data[at : at + count * width]
                 at += count * width
-        return [bytes(box) for box in boxes]
+        return [bytes(result) for result in results]
 
     # ---------------------------------------------------------------------------------------------------- ends
 
@@ -200,7 +208,7 @@ class Star(PythonCommunicator):
             try:
                 peer.shutdown(socket.SHUT_RDWR)
             except OSError:
-                pass  # it has gone already
+                pass  # the connection is closed already
 
     def destroy(self) -> None:
         for peer in self.peers.values():
@@ -208,19 +216,19 @@ class Star(PythonCommunicator):
 
 
 def _exact_mean(parts: list[np.ndarray], dtype: np.dtype) -> np.ndarray:
-    """The sum without overflow, divided, cut towards zero."""
+    """The mean, computed without overflow and rounded towards zero."""
     exact = sum(part.astype(object) for part in parts)
     size = len(parts)
     return np.array([abs(v) // size * (1 if v >= 0 else -1) for v in exact], dtype)
 
 
-def _exactly(peer: socket.socket, count: int, who: str) -> bytes:
+def _exactly(peer: socket.socket, count: int, sender: str) -> bytes:
     data = bytearray()
     while len(data) < count:
-        piece = peer.recv(min(count - len(data), 1 << 20))
-        if not piece:
-            raise BackendCallError("REMOTE", f"{who} hung up")
-        data += piece
+        received = peer.recv(min(count - len(data), 1 << 20))
+        if not received:
+            raise BackendCallError("REMOTE", f"{sender} closed the connection")
+        data += received
     return bytes(data)
 
 
@@ -233,7 +241,7 @@ def _no_delay(peer: socket.socket) -> None:
 
 
 def _own_address() -> str:
-    """The address of the interface over which this process reaches the job's store; peers can come that way too."""
+    """The address of the interface over which this process reaches the job's store; peers can reach it there too."""
     store, _, port = os.environ.get("HOROVOD_STORE", "").removeprefix("tcp://").rpartition(":")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:

@@ -1,4 +1,4 @@
-// hvd_core._core.PythonBackendTable: what hvd_core/backends/python_backend.py runs a backend class with.
+// hvd_core._core.PythonBackendTable: what hvd_core/backends/python/backend.py runs a backend class with.
 //
 // Its functions are called by that module's own threads, with Python's lock, which those that sleep let go.
 #pragma once

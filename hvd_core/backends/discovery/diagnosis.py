@@ -1,0 +1,134 @@
+"""Finds out why a library does not open, in more detail than the dynamic loader tells. For ``hvd plugin doctor``; no job
+runs this code.
+
+A child process opens the library, so that crashes and side effects stay there. Only here is a library opened with lazy
+binding: a library with missing functions then still opens, and can be searched for them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hvd_core.backends.discovery import elf
+
+# The program of the child, which imports nothing of hvd-core. Its argument is the library; its input is a line of JSON
+# with the symbols, libraries and folders to look for.
+_CHILD = r"""
+import ctypes, json, os, sys
+path, (undefined, needed, folders) = sys.argv[1], json.loads(sys.stdin.read())
+def opens(name, mode):
+    try:
+        return ctypes.CDLL(name, mode=mode), ""
+    except OSError as error:
+        return None, str(error)
+out = {}
+library, out["error"] = opens(path, os.RTLD_NOW | os.RTLD_LOCAL)
+out["lazy"] = False
+if library is None:
+    library, _ = opens(path, os.RTLD_LAZY | os.RTLD_LOCAL)
+    out["lazy"] = library is not None
+process = ctypes.CDLL(None)
+out["missing"] = [s for s in undefined if not (hasattr(library, s) or hasattr(process, s))] if library else []
+out["needed"] = {}
+for name in needed:
+    near = [p for p in (os.path.join(f, name) for f in folders) if os.path.exists(p)]
+    found, why = opens((near + [name])[0], os.RTLD_LAZY | os.RTLD_LOCAL)
+    where = ""
+    if found is not None:
+        with open("/proc/self/maps") as maps:
+            files = [line.split(None, 5)[5].strip() for line in maps if "/" in line]
+        # The mapped file has its real name, which starts with the soname: libx.so.6.0.30 for libx.so.6.
+        where = (near + [f for f in files if os.path.basename(f).startswith(name)] + ["loaded"])[0]
+    out["needed"][name] = [where, why]
+print(json.dumps(out))
+"""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The requirements of a library, and which of them are met.
+
+    ``error``: the dynamic loader's message, "" if the library opens. ``lazy``: whether the library opens only with lazy
+    binding; ``missing`` then lists the symbols that no library defines. ``needed``: soname -> (the place where it was
+    found, or "", and the reason why it does not open). ``searched``: the folders in the order of the loader. ``majors``:
+    the major versions of the backend ABI that the library supports.
+    """
+
+    path: str
+    error: str = ""
+    lazy: bool = False
+    missing: tuple[str, ...] = ()
+    needed: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    searched: tuple[str, ...] = ()
+    majors: tuple[int, ...] = ()
+
+    @property
+    def opens(self) -> bool:
+        """Whether the engine could open it."""
+        return not self.error
+
+    @property
+    def absent(self) -> tuple[str, ...]:
+        """The needed libraries that do not open; with the reason if the file exists."""
+        return tuple(
+            name if not os.path.isfile(place) else f"{name} ({why})"
+            for name, (place, why) in self.needed.items()
+            if why
+        )
+
+
+def searched(library: Path) -> tuple[str, ...]:
+    """The folders in which the dynamic loader searches the needed libraries. The system's folders are one entry, the
+    last."""
+    try:
+        own = elf.read(library).runpath
+    except (ValueError, OSError):
+        own = ()
+    named = tuple(f for f in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if f)
+    return (*own, *named, "system folders (ld.so.cache)")
+
+
+def load_diagnosis(path: str | Path, timeout_s: float = 30.0) -> Diagnosis:
+    """Open the library in a child process and find out what is missing. Does not raise if the library has faults."""
+    path = Path(path)
+    try:
+        found = elf.read(path)
+    except (ValueError, OSError) as error:
+        return Diagnosis(str(path), error=str(error))
+    entry = re.compile(r"hvd_backend_entry_v(\d+)")
+    majors = tuple(sorted(int(m[1]) for m in map(entry.fullmatch, found.defined) if m))
+    question = json.dumps([found.undefined, found.needed, found.runpath])
+    common = {"path": str(path), "searched": searched(path), "majors": majors}
+    try:
+        child = subprocess.run(
+            [sys.executable, "-I", "-c", _CHILD, str(path)],
+            input=question,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+        )
+    except subprocess.TimeoutExpired:
+        return Diagnosis(error=f"opening it takes longer than {timeout_s:g} s", **common)
+    if child.returncode < 0:
+        ended = signal.Signals(-child.returncode).name
+        return Diagnosis(error=f"opening it ends the process with {ended}", **common)
+    try:
+        answer = json.loads(child.stdout.splitlines()[-1])
+    except (ValueError, IndexError):
+        return Diagnosis(error=f"opening it ends the process: {child.stderr.strip()[-500:]}", **common)
+    needed = {name: tuple(outcome) for name, outcome in answer["needed"].items()}
+    return Diagnosis(
+        error=answer["error"],
+        lazy=answer["lazy"],
+        missing=tuple(answer["missing"]),
+        needed=needed,
+        **common,
+    )

@@ -1,0 +1,161 @@
+"""Reads which backends the installed distributions announce as entry points. Imports none of them.
+
+stevedore's own list is not used for this: it has no distribution or version in it, merges two wheels with equal entry
+points, and comes from a cache that detects changes of a folder by times of 128 s resolution. Loading does use stevedore
+(describe_and_probe.py). A scan reads a file per installed distribution, so a job's launcher scans once and hands on the
+result (backend_spec.py).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import site
+import sys
+import sysconfig
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from hvd_core.backends.candidate import GROUP, NAME, WHEEL, Candidate, Problem
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
+
+OWN_DISTRIBUTION = "hvd-core"
+
+
+def scan(reserved: Sequence[str]) -> tuple[tuple[Candidate, ...], tuple[Problem, ...]]:
+    """All backends of installed distributions, duplicates included, and their problems. ``reserved``: names of the
+    embedded backends, which no distribution can take.
+
+    Distributions that are found only through the current directory do not count: the folder in which a program is started
+    must not decide which code runs in it.
+    """
+    here = [entry for entry in sys.path if _only_current_directory(entry)]
+    path = [entry for entry in sys.path if entry not in here]
+    found: list[Candidate] = []
+    problems: list[Problem] = []
+    for candidate in _announced(path, problems):
+        if NAME.fullmatch(candidate.name) is None:
+            problems.append(_bad_name(candidate))
+        elif candidate.name in reserved:
+            problems.append(_reserved(candidate))
+        else:
+            found.append(candidate)
+    known = {(c.distribution, c.entry) for c in found}
+    for candidate in _announced(list(dict.fromkeys(os.path.abspath(entry) for entry in here)), []):
+        if (candidate.distribution, candidate.entry) not in known:
+            problems.append(_current_directory(candidate))
+    for name in dict.fromkeys(c.name for c in found):
+        same = [c for c in found if c.name == name]
+        if len(same) > 1:
+            problems.append(Problem(name, "duplicate", duplicate_text(name, "", same)))
+    return tuple(sorted(found, key=lambda c: (c.name, c.distribution or ""))), tuple(problems)
+
+
+def duplicate_text(name: str, source: str, same: Sequence[Candidate]) -> str:
+    """The message for a name that several distributions offer. ``source``: where the name was given, "" if nowhere."""
+    asked = f" (from {source})" if source else ""
+    places = "; ".join(c.describe_place() for c in same)
+    return (
+        f"horovod: backend '{name}'{asked} is offered by {len(same)} wheels, and nothing says which is meant.\n"
+        f"  found: {places}\n"
+        f"  fix: uninstall all but one, or pin one in plugins.toml: [backend.{name}] distribution = "
+        f'"{same[0].distribution}"\n'
+        "  list: hvd plugin list"
+    )
+
+
+def canonical(distribution: str) -> str:
+    """A distribution's name as it is compared: lower case, ``-`` for every run of ``-_.``."""
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+def _announced(path: list[str], problems: list[Problem]) -> Iterator[Candidate]:
+    from importlib.metadata import distributions
+
+    if not path:
+        return
+    for distribution in distributions(path=path):
+        try:
+            text = distribution.read_text("entry_points.txt") or ""
+            if GROUP not in text:
+                continue
+            name, version = distribution.metadata["Name"], distribution.version
+            if not name or canonical(name) == OWN_DISTRIBUTION or _shadowed(distribution, name, path):
+                continue
+            entries = [e for e in distribution.entry_points if e.group == GROUP]
+        except Exception as error:  # one distribution's broken metadata must not hide the others
+            problems.append(_unreadable(distribution, error))
+            continue
+        location, metadata = _place(distribution)
+        for entry in entries:
+            yield Candidate(entry.name, WHEEL, name, version, entry.value, location, metadata)
+
+
+def _place(distribution: Distribution) -> tuple[str | None, str | None]:
+    """(folder, name) of the metadata; (None, None) if an unusual finder does not tell them."""
+    folder = getattr(distribution, "_path", None)
+    return (str(folder.parent), str(folder.name)) if folder is not None else (None, None)
+
+
+def _shadowed(distribution: Distribution, name: str, path: list[str]) -> bool:
+    """Whether the same distribution comes earlier on the path, where an import finds it first."""
+    from importlib.metadata import distributions
+
+    first = next(iter(distributions(name=name, path=path)), None)
+    return first is not None and _place(first) != _place(distribution)
+
+
+def _only_current_directory(entry: str) -> bool:
+    """Whether the interpreter added this entry to sys.path only because it was started in that folder."""
+    if entry in ("", "."):
+        return True
+    try:
+        if not os.path.samefile(entry, os.curdir):
+            return False
+    except OSError:
+        return False
+    # A folder that PYTHONPATH names, or that is an installation's, counts even if it is the current directory.
+    explicit = [p for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if os.path.isabs(p)]
+    explicit += [*sysconfig.get_paths().values(), *getattr(site, "PREFIXES", ())]
+    explicit += [site.getusersitepackages(), *site.getsitepackages()]
+    return not any(os.path.realpath(p) == os.path.realpath(entry) for p in explicit)
+
+
+def _bad_name(candidate: Candidate) -> Problem:
+    return Problem(
+        candidate.name,
+        "name",
+        f"horovod: backend '{candidate.name}' ({candidate.describe_origin()}) is ignored: a backend's name is 1 to 32 "
+        "characters of a-z, 0-9, '_', '-'.\n  fix: its author renames the entry point",
+    )
+
+
+def _reserved(candidate: Candidate) -> Problem:
+    return Problem(
+        candidate.name,
+        "reserved",
+        f"horovod: backend '{candidate.name}' ({candidate.describe_origin()}) is ignored: an embedded backend has this "
+        "name, and nothing can replace it.\n  fix: its author renames it, or pip uninstall "
+        f"{candidate.distribution}",
+    )
+
+
+def _current_directory(candidate: Candidate) -> Problem:
+    return Problem(
+        candidate.name,
+        "current-directory",
+        f"horovod: backend '{candidate.name}' ({candidate.describe_origin()}) is ignored: it was found only through the "
+        f"current directory ({candidate.location}).\n  fix: install it (pip install), or name its folder in PYTHONPATH",
+    )
+
+
+def _unreadable(distribution: Distribution, error: Exception) -> Problem:
+    location, metadata = _place(distribution)
+    return Problem(
+        "?",
+        "metadata",
+        f"horovod: the metadata in {os.path.join(location or '?', metadata or '?')} cannot be read: "
+        f"{type(error).__name__}: {error}\n  fix: reinstall that distribution",
+    )

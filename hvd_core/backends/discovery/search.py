@@ -1,0 +1,165 @@
+"""The list of all backends, and the one backend of a name: the phase discover.
+
+Discovery imports no plugin: the embedded backends are in a table (registry.py), and wheels announce their backends
+through the entry-point group ``hvd_core.backends``. The ranks of a job use the list that their launcher made
+(HOROVOD_BACKEND_SPEC). Any thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable
+
+from hvd_core.backends import messages
+from hvd_core.backends.candidate import WHEEL, Candidate, Problem
+from hvd_core.backends.discovery import backend_spec, registry
+from hvd_core.backends.discovery.entry_points import canonical, duplicate_text, scan
+from hvd_core.backends.discovery.installed_backend import InstalledBackend
+from hvd_core.backends.discovery.wheel_backend import WheelBackend
+from hvd_core.backends.errors import BackendDuplicate, BackendError, BackendNotInstalled
+
+_log = logging.getLogger("horovod")
+_lock = threading.Lock()
+_scanned: tuple[object, tuple[Candidate, ...], tuple[Problem, ...]] | None = None
+_warned: set[str] = set()
+_passed_over: dict[str, Problem] = {}
+
+
+def candidates() -> tuple[Candidate, ...]:
+    """Every backend that can be selected, the embedded ones first. A name that several wheels offer is listed for each.
+
+    Reads metadata only; reads none if the launcher handed on its list. Raises ValueError if HOROVOD_BACKEND_SPEC cannot
+    be read.
+    """
+    return (*(b.candidate for b in registry.local()), *wheels())
+
+
+def wheels() -> tuple[Candidate, ...]:
+    """The candidates that are entry points of installed distributions."""
+    return (backend_spec.decode(os.environ) or _scan())[0]
+
+
+def problems() -> tuple[Problem, ...]:
+    """The entry points that were found and are not used, and the names that several wheels offer."""
+    return (backend_spec.decode(os.environ) or _scan())[1]
+
+
+def find(name: str, source: str, pin: str | None = None) -> Candidate:
+    """The one candidate of this name.
+
+    ``source``: where the name was given, for messages (``HOROVOD_BACKEND``). ``pin``: the distribution to use, as
+    plugins.toml writes it: ``hvd-backend-x`` or ``hvd-backend-x>=0.3``.
+
+    Raises BackendNotInstalled; BackendDuplicate if several distributions have the name and no pin decides.
+    """
+    name = name.strip().lower()
+    for backend in registry.local():
+        if backend.name == name:
+            return backend.candidate
+    same = [c for c in wheels() if c.name == name]
+    if not same and backend_spec.decode(os.environ) is not None:
+        # The launcher did not find it, but this process may have more folders on its path.
+        same = [c for c in _scan()[0] if c.name == name]
+    if not same:
+        known = [p for p in problems() if p.name == name]
+        raise BackendNotInstalled(messages.not_installed(name, source, candidates(), problems=known))
+    kept = [c for c in same if _meets(c, pin)] if pin else same
+    if not kept:
+        raise BackendNotInstalled(messages.pinned_away(name, source, str(pin), same))
+    if len(kept) > 1:
+        raise BackendDuplicate(duplicate_text(name, source, kept))
+    return kept[0]
+
+
+def installed() -> tuple[InstalledBackend, ...]:
+    """All backends, the local ones first, then one per wheel and name. Imports no plugin; reads metadata unless the
+    launcher handed on its list. A name that two wheels offer is listed twice; find() decides between them, or raises.
+    """
+    near = registry.local()
+    taken = {b.name for b in near}
+    return (*near, *(WheelBackend(c) for c in wheels() if c.name not in taken))
+
+
+def lookup(name: str, source: str, pin: str | None = None) -> InstalledBackend:
+    """The one backend of this name. Wheels are searched only if no local backend has the name.
+
+    ``source``, ``pin`` and the exceptions are those of find().
+    """
+    found = find(name, source, pin)
+    if found.origin == WHEEL:
+        return WheelBackend(found)
+    return next(b for b in registry.local() if b.name == found.name)
+
+
+def launcher_spec(names: Iterable[str] | None) -> str | None:
+    """The value of HOROVOD_BACKEND_SPEC that a launcher gives to its ranks, from a search on this host; the list of an
+    outer job is ignored.
+
+    ``names``: the backends that the job will use, if known. The result is None if none of them needs a search.
+    """
+    named = {name.strip().lower() for name in names or ()}
+    if named and named <= {b.name for b in registry.local()}:
+        return None
+    return backend_spec.encode(*_scan())
+
+
+def warn_once(pinned: Callable[[str], bool] = lambda name: False) -> None:
+    """Log the problems of installed plugins, each once per process. ``pinned(name)``: whether plugins.toml decides
+    between several wheels of that name, so that a duplicate is no problem. Does not search by itself. Called by one
+    rank of a job.
+    """
+    try:
+        handed = backend_spec.decode(os.environ)
+    except ValueError:
+        return
+    found = handed or (_scanned or (None, (), ()))[1:]
+    for problem in (*found[1], *_passed_over.values()):
+        if problem.text in _warned or (problem.kind == "duplicate" and pinned(problem.name)):
+            continue
+        _warned.add(problem.text)
+        # The content of the current directory depends on where a job is started, not on the installation.
+        _log.log(logging.INFO if problem.kind == "current-directory" else logging.WARNING, "%s", problem.text)
+
+
+def passed_over(name: str, error: BackendError) -> None:
+    """Record for warn_once() that the automatic choice skipped a broken plugin."""
+    _passed_over[name] = Problem(name, "broken", str(error))
+
+
+def _scan() -> tuple[tuple[Candidate, ...], tuple[Problem, ...]]:
+    """The wheels of this installation and their problems. Searches again only after ``sys.path`` has changed."""
+    global _scanned
+    key = (tuple(sys.path), os.environ.get("PYTHONPATH"))
+    with _lock:
+        if _scanned is None or _scanned[0] != key:
+            _scanned = (key, *scan([b.name for b in registry.embedded()]))
+        return _scanned[1:]
+
+
+def forget() -> None:
+    """Search again at the next call, because a package was installed while this process runs."""
+    global _scanned
+    with _lock:
+        _scanned = None
+
+
+def _meets(candidate: Candidate, pin: str) -> bool:
+    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.version import InvalidVersion
+
+    try:
+        wanted = Requirement(pin)
+    except InvalidRequirement as error:
+        raise ValueError(
+            f"horovod: [backend.{candidate.name}].distribution = '{pin}' cannot be read: {str(error).splitlines()[0]}\n"
+            '  fix: a distribution\'s name, with or without versions: "hvd-backend-x>=0.3"'
+        ) from None
+    if canonical(wanted.name) != canonical(candidate.distribution or ""):
+        return False
+    try:
+        return wanted.specifier.contains(candidate.version or "", prereleases=True)
+    except InvalidVersion:
+        return False

@@ -1,0 +1,262 @@
+"""Checks that all ranks chose the same backends and the same first process sets. If not, every rank names the difference.
+
+Called on the thread that runs ``hvd.init()``, after the choice and before any backend is opened. A rank whose choice
+failed takes part too, so that the others do not wait for it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from hvd_core.backends.errors import BackendDisagreement
+from hvd_core.backends.selection import agreed_variables
+from hvd_core.backends.selection.backend_plan import BackendPlan, Cell
+from hvd_core.config.plugins_toml import FILE_VARIABLE
+from hvd_core.config.selection_rules import HOST, VARIABLE, legacy_variables
+from hvd_core.version import __version__
+
+SETS = "init(process_sets=...)"
+_VERDICT_READ_SECONDS = 5.0
+Statement = dict[str, Any]
+_log = logging.getLogger("horovod")
+
+
+def statement(plan: BackendPlan, environ: Mapping[str, str], sets: str = "") -> Statement:
+    """The statement of a rank about its choice: all values that must be equal on all ranks, and the sources of the
+    choice. ``sets``: the process sets that init() makes, as a text."""
+    choice: dict[str, list[Cell]] = {}
+    for cell in plan.cells():
+        choice.setdefault(cell.device, []).append(cell)
+    return {
+        "choice": {
+            "hvd-core": __version__,
+            **{d: _device_text(plan, d, cells) for d, cells in choice.items()},
+        },
+        "exact": {b.name: [b.version, b.vendor_lib, *b.abi] for b in plan.backends()},
+        "sources": {d: list(dict.fromkeys(c.source for c in cells)) for d, cells in choice.items()},
+        "set": variables_set(environ),
+        "asked": environ.get(VARIABLE, ""),
+        "sets": sets,
+        "note": plan.note,
+        "unused": plan.unused_between,
+        "switches": agreed_variables.switches(environ),
+        "tuning": agreed_variables.tuning(environ),
+    }
+
+
+def failure(reason: str, topic: str, environ: Mapping[str, str]) -> Statement:
+    """The statement of a rank whose choice failed. ``topic``: "error", or SETS if the process sets caused it."""
+    return {"failed": reason, "topic": topic, "set": variables_set(environ)}
+
+
+def variables_set(environ: Mapping[str, str]) -> list[str]:
+    """The variables of the selection that are set on this rank."""
+    named = (VARIABLE, FILE_VARIABLE, *legacy_variables(), *agreed_variables.CHOICE)
+    paths = sorted(v for v in environ if v.startswith("HOROVOD_BACKEND_PATH_"))
+    return [v for v in (*named, *paths) if environ.get(v)]
+
+
+def _device_text(plan: BackendPlan, device: str, cells: Sequence[Cell]) -> str:
+    """``x 0.3.1 (libx 3.1.0)``: the backend of most operations first, then the operations that differ."""
+    texts = {cell.operation: _cell_text(cell) for cell in cells}
+    counts = {text: list(texts.values()).count(text) for text in texts.values()}
+    usual = max(counts, key=lambda text: counts[text])
+    others = [f"{operation}: {text}" for operation, text in texts.items() if text != usual]
+    table = next((d.table for d in plan.devices if d.type == device), None)
+    opened = f", devices by {table.describe()}" if table is not None and table.describe() not in usual else ""
+    return "; ".join([usual + opened, *others])
+
+
+def _cell_text(cell: Cell) -> str:
+    over = " x ".join(b.describe() for b in cell.backends)
+    return f"staged over {over}" if cell.staged else over
+
+
+def agree(world: Any, own: Statement, timeout_s: float) -> None:
+    """Compare the statements of all ranks of ``world``. ``own``: this rank's statement() or failure().
+
+    Raises BackendDisagreement that lists the ranks by statement, also if the only difference is another rank's failure;
+    ValueError if the difference is in the process sets; BootstrapTimeout if a rank makes no statement in time. Returns
+    on a rank that failed itself, because its caller raises the original error.
+    """
+    if world.size == 1:
+        return
+    key = f"backend/{world.epoch}"
+    deadline = time.monotonic() + timeout_s
+    world.store.set(f"{key}/{world.rank}", json.dumps(own).encode())
+    verdict = "" if "failed" in own else _verdict(world, key, deadline)
+    if verdict or "failed" in own:
+        _wait_for_readers(world, key, deadline)
+    if verdict.startswith(_about(SETS)):
+        raise ValueError(verdict)
+    if verdict:
+        raise BackendDisagreement(verdict)
+
+
+def _verdict(world: Any, key: str, deadline: float) -> str:
+    def read(name: object) -> bytes:
+        return world.store.get(f"{key}/{name}", max(0.0, deadline - time.monotonic()))
+
+    if world.rank == 0:
+        answers = [json.loads(read(rank)) for rank in range(world.size)]
+        verdict = compare(answers, world.host_names, world.launcher)
+        if not verdict:
+            for text in warnings(answers, world.host_names, world.launcher):
+                _log.warning("%s", text)
+        world.store.set(f"{key}/verdict", verdict.encode())
+        return verdict
+    # Rank 0 writes the verdict unless its own choice failed, which its statement tells.
+    first = json.loads(read(0))
+    if "failed" in first:
+        return compare([first], world.host_names, world.launcher)
+    return read("verdict").decode()
+
+
+def _wait_for_readers(world: Any, key: str, deadline: float) -> None:
+    """The job ends here. If the store is in this process, wait until the other ranks have read the verdict."""
+    if not world.holds_store:
+        with suppress(Exception):  # the store may close as soon as this message has arrived
+            world.store.set(f"{key}/heard/{world.rank}", b"")
+        return
+    until = min(deadline, time.monotonic() + _VERDICT_READ_SECONDS)
+    for rank in range(world.size):
+        if rank != world.rank:
+            with suppress(Exception):  # that rank has ended or never came; this rank raises an error anyway
+                world.store.get(f"{key}/heard/{rank}", max(0.0, until - time.monotonic()))
+
+
+def compare(answers: Sequence[Statement], host_names: Sequence[str], launcher: str = "") -> str:
+    """The message about the differences and failures in the statements of ranks 0, 1, ...; "" if there are none."""
+    good = [a for a in answers if "failed" not in a]
+    devices = list(dict.fromkeys(d for a in good for d in a["choice"]))
+    differing = [d for d in devices if len({a["choice"].get(d) for a in good}) > 1]
+    exact = any(a["exact"] != good[0]["exact"] for a in good)
+    if len(good) == len(answers) and not differing and not exact:
+        sets = _compare_sets([answer["sets"] for answer in answers])
+        return sets or _compare_switches([answer["switches"] for answer in answers], host_names, launcher)
+    topic = SETS if any(a.get("topic") == SETS for a in answers) else "backends"
+    # Of a successful choice, show the differing device types; if the only difference is a failure, show all.
+    shown = differing or ([] if len(good) == len(answers) else [d for d in devices if d != "hvd-core"])
+    names = [] if differing else _differing_versions(good)
+    groups: dict[str, list[int]] = {}
+    for rank, answer in enumerate(answers):
+        text = answer["sets"] or "none" if topic == SETS and "sets" in answer else _text(answer, shown, names)
+        groups.setdefault(text, []).append(rank)
+    parts = [f"{_rank_names(ranks, host_names)}: {text}" for text, ranks in groups.items()]
+    lines = [_about(topic) + "; ".join(parts)]
+    if topic != SETS:
+        lines += _unset(answers, host_names, launcher)
+        if len(lines) == 1 and len(good) == len(answers):
+            lines.append(_fix(answers, shown))
+    return "\n  ".join(lines)
+
+
+def _differing_versions(good: Sequence[Statement]) -> list[str]:
+    """The backends whose versions differ between ranks in a way that their description does not show."""
+    names = dict.fromkeys(name for a in good for name in a["exact"])
+    return [n for n in names if any(a["exact"].get(n) != good[0]["exact"].get(n) for a in good)]
+
+
+def _text(answer: Statement, shown: Sequence[str], names: Sequence[str]) -> str:
+    if "failed" in answer:
+        return f"failed: {answer['failed']}"
+    texts = []
+    for device in shown:
+        label = f"{device}: " if len(shown) > 1 or device == "hvd-core" else ""
+        sources = answer["sources"].get(device)
+        source = f" [{', '.join(sources)}]" if sources else ""
+        # Other ranks have a backend for this device type; tell why this rank has none.
+        none = f"none ({answer['note']})" if answer["note"] else "none"
+        unused = f" ({answer['unused']})" if answer["unused"] and device == HOST else ""
+        texts.append(f"{label}{answer['choice'].get(device) or none}{source}{unused}")
+    for name in names:
+        version, library, major, minor = answer["exact"].get(name, ["none", "", 0, 0])
+        texts.append(f"{name} {version} ({library + ', ' if library else ''}ABI {major}.{minor})")
+    return ", ".join(texts)
+
+
+def _unset(answers: Sequence[Statement], host_names: Sequence[str], launcher: str) -> list[str]:
+    """A line for each variable that is set on some ranks only: the launcher does not pass it to all hosts."""
+    lines = []
+    for name in dict.fromkeys(v for a in answers for v in a["set"]):
+        without = [rank for rank, a in enumerate(answers) if name not in a["set"]]
+        if without:
+            hosts = ", ".join(dict.fromkeys(host_names[rank] for rank in without[:100]))
+            lines.append(
+                f"{name} is unset on {_ranks(without)} ({hosts}) and set on the others.  "
+                f"fix: {agreed_variables.remedy(name, launcher)}"
+            )
+    return lines
+
+
+def _fix(answers: Sequence[Statement], shown: Sequence[str]) -> str:
+    def names(answer: Statement) -> list[str]:
+        return sorted(answer["exact"])
+
+    if all(names(a) == names(answers[0]) for a in answers):
+        return "fix: install the same versions on all hosts"
+    device = next((d for d in shown if d != "hvd-core"), "cpu")
+    if len({a.get("asked") for a in answers}) > 1:
+        return f"fix: give all ranks the same {VARIABLE}"
+    return f"fix: make the hosts alike, or name what all of them have: HOROVOD_BACKEND={device}=NAME"
+
+
+def _compare_sets(all_sets: Sequence[str]) -> str:
+    groups: dict[str, list[int]] = {}
+    for rank, sets in enumerate(all_sets):
+        groups.setdefault(sets, []).append(rank)
+    if len(groups) == 1:
+        return ""
+    parts = [f"{_ranks(r)}: {sets or 'none'}" for sets, r in groups.items()]
+    return _about(SETS) + "; ".join(parts)
+
+
+def _compare_switches(values: Sequence[dict[str, str]], host_names: Sequence[str], launcher: str) -> str:
+    lines = [
+        f"{_about(name)}{_by_value(values, name, host_names)}\n  fix: {agreed_variables.remedy(name, launcher)}"
+        for name in agreed_variables.differing(values)
+    ]
+    return "\n".join(lines)
+
+
+def warnings(answers: Sequence[Statement], host_names: Sequence[str], launcher: str) -> list[str]:
+    """The warnings about differences that do not stop the job."""
+    values = [answer["tuning"] for answer in answers]
+    return [
+        agreed_variables.warning(name, _by_value(values, name, host_names), launcher)
+        for name in agreed_variables.differing(values)
+    ]
+
+
+def _by_value(values: Sequence[dict[str, str]], name: str, host_names: Sequence[str]) -> str:
+    groups: dict[str, list[int]] = {}
+    for rank, one in enumerate(values):
+        groups.setdefault(one[name], []).append(rank)
+    return "; ".join(
+        f"{_rank_names(ranks, host_names)}: {value or 'unset'}" for value, ranks in groups.items()
+    )
+
+
+def _about(topic: str) -> str:
+    return f"horovod: ranks do not agree on {topic}.  "
+
+
+def _rank_names(ranks: Sequence[int], host_names: Sequence[str]) -> str:
+    return _ranks(ranks) if len(ranks) > 1 else f"rank {ranks[0]} ({host_names[ranks[0]]})"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    spans: list[list[int]] = []
+    for rank in ranks:
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    return ("ranks " if len(ranks) > 1 else "rank ") + ", ".join(
+        str(a) if a == b else f"{a}-{b}" for a, b in spans
+    )

@@ -1,0 +1,181 @@
+"""Options of backends: sets those of plugins.toml as environment variables, and checks all set options against the
+schema.
+
+Option ``opt`` of backend ``x`` is the variable HOROVOD_BACKEND_X_OPT, for users and for the backend. A variable that is
+set already wins over the files. Called on the thread that chooses, before the backend is described.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from typing import Any
+
+from hvd_core.backends.messages import option_variable
+from hvd_core.backends.selection.backend_plan import Usable
+from hvd_core.config.plugins_file import BackendSettings, Value
+from hvd_core.config.suggestions import did_you_mean
+
+LIBRARY = {
+    "name": "library",
+    "type": "str",
+    "fallback": "",
+    "range": "name or path",
+    "doc": "The vendor's library, where the backend would not find it.",
+}
+"""The option that every backend has."""
+_SIZE = re.compile(r"(\d+)\s*([kmgt]?)(i?b)?", re.IGNORECASE)
+_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+
+# Variable -> (text, file and line), for the variables that this process has set from a file.
+_handed_on: dict[str, tuple[str, str]] = {}
+
+
+def export(name: str, settings: BackendSettings, environ: MutableMapping[str, str]) -> None:
+    """Set the files' settings of a backend as variables in ``environ``, unless a variable is set already."""
+    values = {option_variable(name, key): value for key, value in settings.options.items()}
+    if settings.library is not None:
+        values[option_variable(name, "library")] = settings.library
+    for key, value in {**values, **settings.env}.items():
+        text = _text(value.value)
+        ours = key in _handed_on and _handed_on[key][0] == environ.get(key)
+        if key not in environ or ours:
+            environ[key] = text
+            _handed_on[key] = (text, value.source)
+
+
+def origin(key: str, environ: Mapping[str, str]) -> str:
+    """The source of a variable's value: file and line if export() has set it, else the variable's name."""
+    text, source = _handed_on.get(key, (None, ""))
+    return source if text is not None and environ.get(key) == text else key
+
+
+def check(
+    backends: Iterable[Usable],
+    environ: Mapping[str, str],
+    names: Callable[[], Iterable[str]] = tuple,
+    config: Any = None,
+) -> None:
+    """Check the options that are set for the chosen ``backends`` against their schemas.
+
+    ``names``: returns the names of all known backends, because HOROVOD_BACKEND_A_B_C may be an option of backend a or of
+    backend a_b; called only if that matters. ``config``: the PluginsConfig, whose options are checked too.
+
+    Raises ValueError that lists all faults, with the nearest valid name for each.
+    """
+    problems: list[str] = []
+    for backend in backends:
+        if not backend.options and backend.origin.startswith("HOROVOD_BACKEND_PATH_"):
+            continue  # a library under development may read options that it does not declare yet
+        own = option_variable(backend.name, "")
+        schema = {option_variable(backend.name, o["name"]): o for o in (*backend.options, LIBRARY)}
+        mine = sorted(key for key in environ if key.startswith(own))
+        if any(key not in schema for key in mine):
+            longer = tuple(
+                p for p in (option_variable(n, "") for n in names()) if p.startswith(own) and p != own
+            )
+            mine = [key for key in mine if not key.startswith(longer)]
+        for key in mine:
+            problems += _problem(backend, schema, key, environ[key], origin(key, environ))
+        settings: BackendSettings | None = config.backend(backend.name) if config is not None else None
+        for option, value in (settings.options if settings else {}).items():
+            key = option_variable(backend.name, option)
+            if origin(key, environ) != value.source:  # the environment wins, but the file must be valid too
+                problems += _problem(backend, schema, key, _text(value.value), value.source)
+    if problems:
+        raise ValueError("\n".join(problems))
+
+
+def _problem(
+    backend: Usable, schema: Mapping[str, dict[str, Any]], key: str, text: str, source: str
+) -> list[str]:
+    option = key.removeprefix(option_variable(backend.name, "")).lower()
+    from_file = source != key
+    where = f"{source}: option '{option}'" if from_file else key
+    if key not in schema:
+        names = [o["name"] for o in schema.values()]
+        near = did_you_mean(option, names)
+        if near and not from_file:
+            near = did_you_mean(key, list(schema))
+        return [
+            f"horovod: {where}: backend '{backend.name}' ({backend.origin}) has no option '{option}'.{near}\n"
+            f"  options: {', '.join(names)}        show: hvd plugin show {backend.name}"
+        ]
+    rule = schema[key]
+    wanted = fault(rule, text)
+    if wanted is None:
+        return []
+    return [
+        f"horovod: {where} of backend '{backend.name}' must be {wanted}, but is '{text}'.\n"
+        f"  meaning: {rule['doc']}        default: {rule['fallback'] or 'empty'}"
+    ]
+
+
+def fault(rule: Mapping[str, Any], text: str) -> str | None:
+    """The range or type that an option's text violates, for a message; None if the text is valid. ``rule``: one dict of
+    a schema."""
+    kind, limits, text = rule["type"], rule["range"], text.strip()
+    if not text:
+        return None  # the same as unset
+    if kind == "bool":
+        return None if text.lower() in _TRUE + _FALSE else "0 or 1"
+    if kind == "enum":
+        words = [w.strip() for w in re.split(r"[,|]", limits) if w.strip()]
+        return (
+            None if not words or text.lower() in [w.lower() for w in words] else f"one of {', '.join(words)}"
+        )
+    if kind not in ("int", "size", "float"):
+        return None
+    number = _number(kind, text)
+    low, high = _limits(limits)
+    if number is not None and (low is None or number >= low) and (high is None or number <= high):
+        return None
+    what = {"int": "a whole number", "size": "a size such as 4096 or 64KiB", "float": "a number"}[kind]
+    if low is not None and high is not None:
+        return f"{what} from {_plain(low)} to {_plain(high)}"
+    return what + (f" of at least {_plain(low)}" if low is not None else "")
+
+
+def _number(kind: str, text: str) -> float | None:
+    try:
+        if kind == "float":
+            return float(text)
+        if kind == "int":
+            return int(text, 10)
+    except ValueError:
+        return None
+    found = _SIZE.fullmatch(text)
+    if found is None:
+        return None
+    # Every spelling means a power of 1024, as usual for memory.
+    return int(found[1]) * 1024 ** "kmgt".index(found[2].lower()) * 1024 if found[2] else int(found[1])
+
+
+def _limits(text: str) -> tuple[float | None, float | None]:
+    low, dots, high = text.partition("..")
+    if not dots:
+        return None, None
+    return _bound(low), _bound(high)
+
+
+def _bound(text: str) -> float | None:
+    number = _number("size", text.strip())
+    if number is not None:
+        return number
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _plain(number: float) -> str:
+    return f"{number:g}" if number != int(number) else str(int(number))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    return str(value)
+
+
+__all__ = ["LIBRARY", "Value", "check", "export", "fault", "origin"]

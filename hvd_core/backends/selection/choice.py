@@ -1,0 +1,399 @@
+"""Chooses the backend for each operation on each device type of a job, and records the source of each choice.
+
+The first source with a usable answer wins: the argument of ``init()``, ``HOROVOD_BACKEND``, older variables, the user's
+plugins.toml, the site's, the packaged one, automatic. A named backend is used, or the job stops. Only a list falls back
+to its next member. A named backend decides nothing for device types that it does not serve.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from typing import Any
+
+from hvd_core.backends.errors import BackendError, BackendNotInstalled, BackendUnavailable
+from hvd_core.backends.messages import reason
+from hvd_core.backends.selection import backend_options
+from hvd_core.backends.selection.backend_plan import (
+    AUTOMATIC,
+    DEVICE_OPERATIONS,
+    BackendPlan,
+    DeviceRoutes,
+    HostRoute,
+    Selection,
+    Usable,
+)
+from hvd_core.backends.selection.host_route import (
+    OneHostOnly,
+    choose_host_route,
+    one_host_only,
+    several_hosts,
+)
+from hvd_core.backends.selection.usable_backends import UsableBackends
+from hvd_core.config.plugins_toml import PluginsConfig
+from hvd_core.config.selection_rules import ACCELERATORS, HOST, OPERATIONS, VARIABLE, Level, Rule, ladder
+
+_log = logging.getLogger("horovod")
+_warned: set[str] = set()
+
+Argument = str | type | Sequence[str | type] | None
+
+
+def choose(
+    environ: MutableMapping[str, str],
+    config: PluginsConfig,
+    world: Any = None,
+    argument: Argument = None,
+    allreduce: bool | None = None,
+    allgather: bool | None = None,
+) -> BackendPlan:
+    """Choose for a whole job.
+
+    ``world``: the job's World (``hosts``: host index of each rank, ``host_names``: one per rank, ``rank``), or None for a
+    job of one process. ``argument``: the argument of ``init(backend=...)``: a name, a text in the syntax of
+    HOROVOD_BACKEND, or a list of names; a subclass of PythonBackend stands for its name. ``allreduce``, ``allgather``:
+    HOROVOD_HIERARCHICAL_ALLREDUCE and _ALLGATHER. The files' settings of a backend are written to ``environ`` before the
+    backend is used, unless the variable is set already.
+
+    Raises ValueError for texts and options that cannot be read, and the BackendError of the first named backend that
+    cannot be used.
+    """
+    levels = ladder(environ, with_names(argument), config.levels())
+    backends = UsableBackends(environ, config)
+    plan = Choice(levels, backends, world, allreduce, allgather).plan()
+    backend_options.check(plan.backends(), environ, backends.names, config)
+    return plan
+
+
+def with_names(argument: Argument) -> str | Sequence[str] | None:
+    """The argument of ``init(backend=...)`` with names in place of classes. Registers the classes."""
+    if argument is None or isinstance(argument, str):
+        return argument
+    from hvd_core.backends.discovery.registering import register_python_backend  # imports NumPy
+
+    if isinstance(argument, type):
+        return register_python_backend(argument).name
+    return [register_python_backend(a).name if isinstance(a, type) else a for a in argument]
+
+
+class Choice:
+    """Makes one choice. ``backends``: finds backends by name; a UsableBackends, or an object with its methods."""
+
+    def __init__(
+        self,
+        levels: Sequence[Level],
+        backends: Any,
+        world: Any = None,
+        allreduce: bool | None = None,
+        allgather: bool | None = None,
+    ) -> None:
+        self.levels, self.backends, self.world = levels, backends, world
+        self.hierarchical = (allreduce, allgather)
+        # After a rule for everything, only the backends that it names are considered.
+        self.open = not any(rule.device is None for level in levels for rule in level.rules)
+
+    def plan(self) -> BackendPlan:
+        """The plan of the whole job."""
+        listed, source = self._host_list()
+        embedded = self.backends.embedded() if self._needs_embedded(listed) else []
+        if not listed:
+            embedded = self._with_launcher_backends(embedded)
+        if not listed and not embedded:
+            raise BackendUnavailable(
+                "horovod: backend selection: no backend was named for host memory, and the backends of hvd-core itself "
+                f"may not be used here: {self.backends.policy()}.\n"
+                "  fix: name an allowed backend, in HOROVOD_BACKEND for instance, or ask the administrator of that file\n"
+                f"  installed: {self.backends.describe_installed()}"
+            )
+        host_route = choose_host_route(
+            listed,
+            source,
+            self.world,
+            embedded,
+            self.backends.describe_installed,
+            *self.hierarchical,
+        )
+        overrides = self._host_overrides(host_route)
+        devices = self._devices(BackendPlan(host_route, overrides))
+        self._warn_of_unused_legacy([d.type for d in devices])
+        return BackendPlan(host_route, overrides, devices, self._note(), self.backends.unused_between)
+
+    # Host memory.
+
+    def _needs_embedded(self, listed: Sequence[Usable]) -> bool:
+        return not listed or (several_hosts(self.world) and any(self.hierarchical))
+
+    def _with_launcher_backends(self, embedded: list[Usable]) -> list[Usable]:
+        """``embedded``, with the backends that belong to the jobs of this job's launcher in front of the embedded backend
+        that reaches across hosts. On one host they are not searched."""
+        if not several_hosts(self.world):
+            return embedded
+        within_hosts = [b for b in embedded if not b.spans_hosts]
+        of_launcher = [
+            b for b in self.backends.of_launcher(self.world.launcher) if HOST in b.serves and b.spans_hosts
+        ]
+        return [*within_hosts, *of_launcher, *(b for b in embedded if b.spans_hosts)]
+
+    def _host_list(self) -> tuple[list[Usable], str]:
+        """(the backends that were named for all of host memory, in order of preference; the source). The list may be
+        empty."""
+        for level, rule in self._rules(HOST, None):
+            found = [b for b in self._of(rule, level, HOST) if HOST in b.serves]
+            if found:
+                return found, rule.source
+            if rule.device == HOST and not level.soft:
+                raise self._does_not_serve(rule, HOST)
+        return [], AUTOMATIC
+
+    def _host_overrides(self, host_route: HostRoute) -> dict[str, Selection]:
+        """The operations on host memory for which a backend of their own was named."""
+        routes = {}
+        for operation in OPERATIONS:
+            for level, rule in self._rules(HOST, operation):
+                found = [b for b in self._of(rule, level, HOST) if HOST in b.serves]
+                if rule.operation is None:
+                    if found:
+                        break  # the same rule decides for the other operations
+                    continue
+                if not found and level.soft:
+                    continue
+                if not found:
+                    raise self._does_not_serve(rule, HOST)
+                reaching = [b for b in found if b.spans_hosts or not several_hosts(self.world)]
+                if not reaching:
+                    raise self._one_host(found[0], rule)
+                routes[operation] = Selection(reaching[0], rule.source)
+                break
+        main = host_route.backends("")
+        flat = len(main) == 1 and not host_route.hierarchical
+        return {o: s for o, s in routes.items() if not (flat and s.name == main[0].name)}
+
+    # Device memory.
+
+    def _devices(self, host: BackendPlan) -> tuple[DeviceRoutes, ...]:
+        """``host``: a plan that has the routes of host memory only."""
+        all_routes = []
+        for device in self._types():
+            table = self._table(device, ())
+            if table is None:
+                self._refuse_if_named(device)
+                continue
+            routes: dict[str, Usable] = {}
+            sources: dict[str, str] = {}
+            for operation in DEVICE_OPERATIONS:
+                route, sources[operation] = self._route(device, operation, host)
+                if route is not None:
+                    routes[operation] = route
+            # The backend that moves the data also opens the device, if it can.
+            table = self._table(device, routes.values()) or table
+            all_routes.append(DeviceRoutes(device, table, routes, sources))
+        return tuple(all_routes)
+
+    def _types(self) -> list[str]:
+        """The device types that rules name and that named backends serve; if no rule is for everything, also the device
+        types that installed backends serve."""
+        types: dict[str, None] = {}
+        for level in self.levels:
+            for rule in level.rules:
+                if not rule.broad and rule.device != HOST:
+                    types[str(rule.device)] = None
+                elif rule.broad:
+                    for backend in self._of(rule, level, None):
+                        types |= dict.fromkeys(_device_types(backend))
+        if self.open:
+            for backend in self.backends.for_devices():
+                types |= dict.fromkeys(_device_types(backend))
+        return list(types)
+
+    def _route(self, device: str, operation: str, host: BackendPlan) -> tuple[Usable | None, str]:
+        """(the backend whose communicator reads the device's memory, None for staging; the source of the choice)."""
+        for level, rule in self._rules(device, operation):
+            found = self._of(rule, level, device)
+            direct = [b for b in found if device in b.serves]
+            reaching = [b for b in direct if b.spans_hosts or not several_hosts(self.world)]
+            if reaching:
+                return reaching[0], rule.source
+            if direct and not level.soft:
+                raise self._one_host(direct[0], rule)
+            if any(b.table == device for b in found):
+                return None, rule.source
+            if rule.device == device:
+                return self._staged_over(found, rule, operation, host), rule.source
+        if self.open:
+            for backend in self.backends.for_devices():
+                if device in backend.serves and (backend.spans_hosts or not several_hosts(self.world)):
+                    return backend, AUTOMATIC
+        return None, AUTOMATIC
+
+    def _staged_over(
+        self, found: list[Usable], rule: Rule, operation: str, host: BackendPlan
+    ) -> Usable | None:
+        """The backend of host memory that a rule names for a device type: the data are copied through host memory, and
+        that backend moves them. None if it is already the backend of host memory, on one level or two."""
+        used = {b.name for b in host.host_cell(operation).backends}
+        if any(b.name in used for b in found):
+            return None
+        named = [b for b in found if HOST in b.serves]
+        if not named:
+            raise self._does_not_serve(rule, str(rule.device))
+        reaching = [b for b in named if b.spans_hosts or not several_hosts(self.world)]
+        if not reaching:
+            raise self._one_host(named[0], rule)
+        return reaching[0]
+
+    def _table(self, device: str, routes: Iterable[Usable]) -> Usable | None:
+        """The backend that opens the devices: one of ``routes``, else a named one, else any installed one; or None."""
+        for backend in (*routes, *self._named()):
+            if backend.table == device:
+                return backend
+        return next((b for b in self.backends.for_devices() if b.table == device), None)
+
+    def _refuse_if_named(self, device: str) -> None:
+        for level in self.levels:
+            for rule in level.rules:
+                if rule.device == device and not level.soft:
+                    raise BackendUnavailable(
+                        f"horovod: {rule.source} names a backend for device type '{device}', and no backend that may be "
+                        f"used opens such devices.\n"
+                        f"  installed: {self.backends.describe_installed()}\n"
+                        f"  fix: install the backend that has '{device}' devices, or correct the name      "
+                        "list: hvd plugin list"
+                    )
+
+    def _note(self) -> str:
+        """Why other device types are not served, and what to do: the engine's message for a tensor of such a type."""
+        if not self.open:
+            rule = next(r for level in self.levels for r in level.rules if r.device is None)
+            names = ", ".join(rule.names)
+            fix = "name a backend for the device type as well"
+            if rule.source == VARIABLE:
+                fix += f": HOROVOD_BACKEND={','.join(rule.names)},DEVICE=NAME"
+            return (
+                f"{rule.source} names {names} for everything, so no other backend was searched for; "
+                f"to change that, {fix}"
+            )
+        unusable = [reason(error) for error in self.backends.unusable.values()]
+        if unusable:
+            return "; ".join(unusable)
+        return f"no other backend that is installed serves device memory; installed: {self.backends.describe_installed()}"
+
+    # Names.
+
+    def _rules(self, device: str, operation: str | None) -> Iterator[tuple[Level, Rule]]:
+        """The rules for an operation on a device type: level by level, and the most specific rule of a level first."""
+        for level in self.levels:
+            for rule in level.rules_for(device, operation):
+                yield level, rule
+
+    def _named(self) -> list[Usable]:
+        return [b for level in self.levels for rule in level.rules for b in self._of(rule, level, None)]
+
+    def _of(self, rule: Rule, level: Level, device: str | None) -> list[Usable]:
+        """The usable backends of a rule, in order.
+
+        If the rule has one name and it cannot be used, that is an error; on a soft level, a warning. If it has a list,
+        the call fails only if no backend can be used; otherwise it warns of the unusable names before the first backend
+        that serves ``device``."""
+        found: list[Usable] = []
+        failed: list[tuple[int, BackendError]] = []
+        for position, name in enumerate(rule.names):
+            try:
+                backend = self.backends.usable(name, rule.source, len(rule.names) == 1)
+                if level.soft:
+                    self._check_launcher(backend)
+                found.append(backend)
+            except BackendError as error:
+                failed.append((position, error))
+        if level.soft:
+            for _, error in failed:
+                self._warn_once(_skipped(rule, error, self.backends))
+            return self._of_legacy(rule, found)
+        if not found:
+            raise failed[0][1]
+        serving = [b for b in found if device is not None and (device in b.serves or b.table == device)]
+        if serving:
+            place = rule.names.index(serving[0].name)
+            for position, error in failed:
+                if position < place:
+                    self._warn_once(
+                        f"horovod: {reason(error)}. Using '{serving[0].name}', the next backend in {rule.source}."
+                    )
+        return found
+
+    def _check_launcher(self, backend: Usable) -> None:
+        """Raise BackendUnavailable if the backend does not work in jobs of this job's launcher. A variable that an image
+        exports must not end a job for this reason; only soft levels call this."""
+        world = self.world
+        if world is None or len(world.hosts) == 1 or not backend.launchers:
+            return
+        if world.launcher not in backend.launchers:
+            raise BackendUnavailable(
+                f"horovod: backend '{backend.name}' ({backend.origin}) works in jobs that are started by "
+                f"{_either(backend.launchers)}, and this one was started by {world.launcher}"
+            )
+
+    def _of_legacy(self, rule: Rule, found: list[Usable]) -> list[Usable]:
+        """The backends of ``found`` that a rule of an older variable may use: for HOROVOD_GPU_*, those that serve a
+        device type other than host memory. Warns of the others."""
+        if rule.device != ACCELERATORS:
+            return found
+        for backend in found:
+            if not _device_types(backend):
+                self._warn_once(
+                    f"horovod: {rule.source}={backend.name} is ignored: the backend serves "
+                    f"{', '.join(sorted(backend.serves)) or 'nothing'} only, no other device type. "
+                    "Unset the variable, or name a backend for the device type in HOROVOD_BACKEND."
+                )
+        return [b for b in found if _device_types(b)]
+
+    def _warn_of_unused_legacy(self, types: Sequence[str]) -> None:
+        """Warn if HOROVOD_GPU_* names a backend for other accelerators than this job's device types ``types``."""
+        for level in self.levels:
+            for rule in level.rules if level.soft and types else ():
+                found = self._of(rule, level, None) if rule.device == ACCELERATORS else []
+                if found and not any(set(_device_types(b)) & set(types) for b in found):
+                    self._warn_once(
+                        f"horovod: {rule.source}={found[0].name} is ignored: the backend serves "
+                        f"{', '.join(_device_types(found[0]))}, and the devices here are {', '.join(types)}."
+                    )
+
+    def _does_not_serve(self, rule: Rule, device: str) -> BackendError:
+        backend = self._of(rule, Level("", (rule,)), None)[0]
+        serves = ", ".join(sorted(backend.serves | {backend.table or HOST} - {HOST})) or "nothing"
+        what = "host memory (cpu)" if device == HOST else f"memory of '{device}'"
+        return BackendError(
+            f"horovod: backend '{backend.name}' (from {rule.source}) does not serve {what}; it serves: {serves}.\n"
+            "  Not falling back, because it was named for that explicitly.\n"
+            f"  fix: name another backend for {device}, or leave {device} out      show: hvd plugin show {backend.name}"
+        )
+
+    def _one_host(self, backend: Usable, rule: Rule) -> OneHostOnly:
+        alone = len(rule.names) == 1
+        return one_host_only(backend, rule.source, self.world, self.backends.describe_installed(), alone)
+
+    def _warn_once(self, text: str) -> None:
+        # Every rank comes to the same conclusion; rank 0 reports it.
+        if text not in _warned and (self.world is None or self.world.rank == 0):
+            _warned.add(text)
+            _log.warning("%s", text)
+
+
+def _either(names: Sequence[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def _device_types(backend: Usable) -> list[str]:
+    return sorted((backend.serves | {backend.table or HOST}) - {HOST})
+
+
+def _skipped(rule: Rule, error: BackendError, backends: Any) -> str:
+    """The warning that an older variable names a backend that cannot be used."""
+    if type(error) is BackendNotInstalled:
+        why = f"no backend of that name is installed. installed: {backends.describe_installed()}"
+    else:
+        why = f"{reason(error)}."
+    return f"horovod: {rule.source}={rule.names[0]} is ignored: {why}"
+
+
+__all__ = ["BackendPlan", "Choice", "Selection", "choose", "with_names"]

@@ -1,0 +1,208 @@
+"""Takes a backend through its phases - find, describe, probe, load - when the choice asks for it.
+
+One object per choice; it keeps the result for each backend. A backend is imported, probed and loaded only if a rule names
+it, or if the automatic choice considers it. Called on the thread that chooses.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import MutableMapping
+
+from hvd_core.backends import discovery, messages
+from hvd_core.backends.candidate import WHEEL
+from hvd_core.backends.descriptor import Unavailable
+from hvd_core.backends.discovery import loading, registry
+from hvd_core.backends.discovery.describe_and_probe import ProbeFailed
+from hvd_core.backends.discovery.installed_backend import InstalledBackend
+from hvd_core.backends.errors import (
+    BackendDescribeError,
+    BackendError,
+    BackendLoadError,
+    BackendNotInstalled,
+    BackendUnavailable,
+)
+from hvd_core.backends.messages import reason
+from hvd_core.backends.selection import backend_options
+from hvd_core.backends.selection.backend_plan import AUTOMATIC, Usable
+from hvd_core.config.plugins_toml import PluginsConfig
+from hvd_core.config.selection_rules import HOST, VARIABLE
+from hvd_core.types import COLLECTIVES, DTYPES, REDUCTIONS
+
+_log = logging.getLogger("horovod")
+
+
+class BackendVetoed(BackendUnavailable):
+    """The ``allow`` or ``deny`` list of the site's configuration file forbids the backend."""
+
+
+class UsableBackends:
+    """The backends of this installation that the site's policy allows."""
+
+    def __init__(self, environ: MutableMapping[str, str], config: PluginsConfig) -> None:
+        self.environ, self.config = environ, config
+        self.unusable: dict[str, BackendError] = {}
+        """Name -> error of the backends that the automatic choice skipped."""
+        self.unused_between = ""
+        """Why of_launcher() skipped a backend; "" if it did not."""
+        self._known: dict[str, Usable | BackendError] = {}
+        self._automatic: list[Usable] | None = None
+
+    def usable(self, name: str, source: str, alone: bool = False) -> Usable:
+        """The backend that ``source`` names, ready to be opened. ``alone``: whether ``source`` names no other backend.
+
+        Raises the BackendError of the phase that fails; BackendVetoed if the site forbids the backend.
+        """
+        if name not in self._known:
+            try:
+                self._known[name] = self._load(self._find(name, source), source, alone)
+            except BackendError as error:
+                self._known[name] = error
+        found = self._known[name]
+        if isinstance(found, BackendError):
+            raise found
+        return found
+
+    def embedded(self) -> list[Usable]:
+        """The allowed backends of hvd-core itself, in the order of the automatic choice."""
+        allowed = [b for b in registry.embedded() if b.automatic and self.config.vetoed_by(b.name) is None]
+        return [self.usable(b.name, AUTOMATIC) for b in allowed]
+
+    def for_devices(self) -> list[Usable]:
+        """The backends that may be chosen automatically for device memory, the best first. Describes every wheel;
+        probes and loads those that serve a device type."""
+        if self._automatic is None:
+            self._automatic = []
+            scores: dict[str, int] = {}
+            for name in self._wheels():
+                try:
+                    backend = self._described(name)
+                    if (
+                        backend.automatic
+                        and not backend.launchers
+                        and any(d != HOST for d in backend.devices)
+                    ):
+                        usable = self.usable(name, AUTOMATIC)
+                        scores[name] = _score(usable)  # calls into the backend, which may fail
+                        self._automatic.append(usable)
+                except BackendError as error:
+                    self.unusable[name] = error
+                    _tell_if_broken(name, error)
+            self._automatic.sort(key=lambda b: (-b.priority, -scores[b.name], b.name))
+        return self._automatic
+
+    def of_launcher(self, launcher: str) -> list[Usable]:
+        """The backends that may be chosen automatically between hosts because they belong to the jobs of ``launcher``,
+        the best first. Describes every wheel; probes and loads those whose descriptor names the launcher."""
+        found = []
+        for name in self._wheels():
+            try:
+                backend = self._described(name)
+                if not backend.automatic or launcher not in backend.launchers:
+                    continue
+            except BackendError:
+                continue  # for_devices() reports this error
+            try:
+                found.append(self.usable(name, AUTOMATIC))
+            except BackendError as error:
+                _tell_if_broken(name, error)
+                self.unused_between = f"{launcher} started this job, but {reason(error)}"
+        return sorted(found, key=lambda b: (-b.priority, b.name))
+
+    def names(self) -> list[str]:
+        """The names of all installed backends."""
+        return [b.name for b in discovery.installed()]
+
+    def policy(self) -> str:
+        """The site's file with its allow and deny lists, for messages; "" if it has none."""
+        return self.config.policy()
+
+    def describe_installed(self) -> str:
+        """``shm, tcp (embedded), x (hvd-backend-x 0.3.0)``, for messages."""
+        return messages.list_installed(b.candidate for b in discovery.installed())
+
+    def _wheels(self) -> list[str]:
+        """The backend names that wheels offer, each once."""
+        wheels = (b.name for b in discovery.installed() if b.candidate.origin == WHEEL)
+        return list(dict.fromkeys(wheels))
+
+    def _described(self, name: str) -> InstalledBackend:
+        """A wheel's backend, for the automatic choice. Raises BackendVetoed before any of its code is imported."""
+        self._check_policy(name, AUTOMATIC)
+        return discovery.lookup(name, "", self._pin(name))
+
+    def _pin(self, name: str) -> str | None:
+        pin = self.config.backend(name).distribution
+        return pin.value if pin else None
+
+    def _find(self, name: str, source: str) -> InstalledBackend:
+        near = next((b for b in registry.local() if b.name == name), None)
+        try:
+            # A local backend needs no search.
+            backend = near or discovery.lookup(name, source, self._pin(name))
+        except BackendNotInstalled as error:
+            if type(error) is not BackendNotInstalled or self._pin(name):
+                raise
+            known = self.config.wheels.get(name)
+            ignored = [p for p in discovery.problems() if p.name == name]
+            text = messages.not_installed(
+                name, source, discovery.candidates(), self.config.policy(), known, ignored
+            )
+            raise BackendNotInstalled(text) from None
+        self._check_policy(name, source)
+        return backend
+
+    def _check_policy(self, name: str, source: str) -> None:
+        veto = self.config.vetoed_by(name)
+        if veto is not None:
+            asked = "" if source == AUTOMATIC else f" (from {source})"
+            raise BackendVetoed(
+                f"horovod: backend '{name}'{asked} may not be used here: {veto}.\n"
+                "  fix: name an allowed backend, or ask the administrator of that file; no other setting lifts it\n"
+                f"  installed: {self.describe_installed()}"
+            )
+
+    def _load(self, backend: InstalledBackend, source: str, alone: bool) -> Usable:
+        settings = self.config.backend(backend.name)
+        backend_options.export(backend.name, settings, self.environ)
+        answer = backend.probe(self.config.probe_timeout_s)
+        other = registry.embedded()[0].name
+        if isinstance(answer, Unavailable):
+            text = messages.unavailable(backend.name, answer.reason, answer.fix, alone, other)
+            # A user knows the variable they have set; a file or an argument may come from another person.
+            known = source in (VARIABLE, AUTOMATIC)
+            error = BackendUnavailable(text if known else f"{text}\n  named by: {source}")
+            if source == AUTOMATIC and isinstance(answer, ProbeFailed):
+                discovery.passed_over(backend.name, error)  # a probe that answers "no device" is not logged
+            raise error
+        facts = loading.load(backend, alone, other)
+        return Usable(
+            name=backend.name,
+            path=str(backend.path()),
+            origin=backend.origin,
+            version=facts["version"],
+            vendor_lib=facts["vendor_lib"],
+            abi=tuple(facts["abi"]),
+            serves=frozenset(facts["device_types"]),
+            table=facts["device_type"] or None,
+            spans_hosts=backend.spans_hosts and "ONE_HOST" not in facts["caps"],
+            automatic=backend.automatic,
+            priority=backend.priority,
+            launchers=backend.launchers,
+            options=tuple(facts["options"]),
+        )
+
+
+def _tell_if_broken(name: str, error: BackendError) -> None:
+    if isinstance(error, (BackendDescribeError, BackendLoadError)):
+        discovery.passed_over(name, error)
+
+
+def _score(backend: Usable) -> int:
+    """The backend's own score for its most common operation, which decides between backends of equal priority."""
+    from hvd_core._core import query_backend
+
+    if not backend.serves:
+        return 0
+    question = COLLECTIVES["allreduce"].number, DTYPES["float32"].number, REDUCTIONS["sum"].number
+    return int(query_backend(*backend.library, *question)["score"])
