@@ -99,22 +99,22 @@ def _static_sets(process_sets: Any) -> list[_process_sets.ProcessSet]:
 
 def _check_same_job(comm: Sequence[int] | Any, world: World) -> None:
     """A second init() may name the ranks again, but not others."""
-    from hvd_core.bootstrap import membership
+    from hvd_core.bootstrap import job_members
 
     running = world.members or tuple(range(world.size))
-    if membership.is_communicator(comm):
+    if job_members.is_communicator(comm):
         from hvd_core.bootstrap.mpi_comm import members_of
 
         if members_of(comm) == running:
             return
         asked = "an MPI communicator of other processes"
     else:
-        members = () if comm is None else membership.checked(comm)
+        members = () if comm is None else job_members.checked(comm)
         if members in ((), running):
             return
-        asked = membership.shorten(members)
+        asked = job_members.shorten(members)
     raise ValueError(
-        f"horovod: init(comm=...) names {asked}, but this process is in a job of ranks {membership.shorten(running)} "
+        f"horovod: init(comm=...) names {asked}, but this process is in a job of ranks {job_members.shorten(running)} "
         "already. Call shutdown() first."
     )
 

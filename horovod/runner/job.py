@@ -120,8 +120,8 @@ def run_job(
     place = store_place(list(remote), named, shell.resolve if shell else str)
     output = Output(len(placement.slots), args.output_filename, bool(args.prefix_output_with_timestamp))
     # Imported late: the parser, --version and wrong arguments need no engine.
+    from hvd_core.bootstrap.socket_io import join_address
     from hvd_core.bootstrap.store import StoreServer
-    from hvd_core.bootstrap.wire import join_address
 
     secret = secrets.token_bytes(32)
     server = StoreServer(host=place.listen, secret=secret)

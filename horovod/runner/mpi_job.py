@@ -82,8 +82,8 @@ def run_mpi_job(
         )
     output = Output(len(placement.slots), timestamp=bool(args.prefix_output_with_timestamp))
     # Imported late: wrong arguments need no engine.
+    from hvd_core.bootstrap.socket_io import join_address
     from hvd_core.bootstrap.store import StoreServer
-    from hvd_core.bootstrap.wire import join_address
 
     secret = secrets.token_bytes(32)
     server = StoreServer(host=place.listen, secret=secret)
@@ -159,7 +159,7 @@ def _client(server, secret: bytes):
 
 def _collect(client, function: FunctionMemory, outcome: MpiOutcome) -> None:
     """Moves what the ranks have left in the store to where horovod.run looks for it."""
-    from hvd_core.bootstrap.wire import BootstrapTimeout
+    from hvd_core.bootstrap.socket_io import BootstrapTimeout
 
     for rank, descriptor in function.results.items():
         # A rank that ended before its function returned has left nothing.

@@ -1,10 +1,9 @@
-"""Bootstrap: who am I, who are the others, and the descriptors the engine talks to them through.
+"""Bootstrap: finds this process's rank and the other ranks, and connects them. The engine uses the resulting descriptors.
 
-connect() is all the engine needs; StoreServer is for launchers. Both may be used from any thread, one call at
-a time.
+The engine needs connect() only; StoreServer is for launchers. Both may be used from any thread, one call at a time.
 """
 
-from .wire import AuthenticationError, BootstrapError, BootstrapTimeout
+from .socket_io import AuthenticationError, BootstrapError, BootstrapTimeout
 from .world import World, connect
 
 __all__ = [
@@ -19,11 +18,11 @@ __all__ = [
     "connect",
 ]
 
-_LAZY = {"StoreClient": "store", "StoreServer": "store", "ShmLink": "wiring", "TcpLink": "wiring"}
+_LAZY = {"StoreClient": "store", "StoreServer": "store", "ShmLink": "links", "TcpLink": "links"}
 
 
 def __getattr__(name):
-    # A process alone should not pay for importing the network parts.
+    # A job of one process does not need the network modules.
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

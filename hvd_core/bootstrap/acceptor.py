@@ -1,7 +1,7 @@
-"""Accepts the connections of known ranks and sorts out everything else.
+"""Accepts the connections of known ranks and refuses all others.
 
-One short-lived thread per listener, so that a connection that says nothing, or nonsense, delays nobody.
-wait_for() may be called from any thread; close() ends the thread.
+One short-lived thread per listener, so that a silent or invalid connection delays no rank. wait_for() may be called
+from any thread; close() ends the thread.
 """
 
 import logging
@@ -12,7 +12,7 @@ import time
 
 from .auth import HANDSHAKE_SECONDS, ServerHandshake
 from .descriptors import DescriptorSet
-from .wire import AuthenticationError, Deadline, send_exact
+from .socket_io import AuthenticationError, Deadline, send_exact
 
 _log = logging.getLogger(__name__)
 _MAX_UNPROVEN = 256
@@ -21,7 +21,7 @@ _MAX_UNPROVEN = 256
 class Acceptor:
     """Takes over ``listener`` and accepts each rank of ``ranks`` once.
 
-    A connection counts when its peer has proved ``secret`` for ``purpose`` and said ``epoch``;
+    A connection is accepted when its peer has proved that it knows ``secret`` for ``purpose`` and has sent ``epoch``.
     ``allow(sock)``, if given, may refuse it before that.
     """
 
@@ -38,13 +38,13 @@ class Acceptor:
         self._selector = self._descriptors.own(selectors.EpollSelector())
         self._selector.register(listener, selectors.EVENT_READ)
         self._selector.register(self._wake, selectors.EVENT_READ)
-        self._unproven = {}  # socket -> (handshake, when its time is up), oldest first
+        self._unproven = {}  # socket -> (handshake, its deadline), oldest first
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="hvd-accept", daemon=True)
         self._thread.start()
 
     def wait_for(self, rank, seconds):
-        """The socket of ``rank``, now the caller's, or None when it has not come in time."""
+        """The socket of ``rank``, or None if it did not connect in time. The caller owns the socket then."""
         deadline = Deadline(seconds)
         with self._changed:
             while rank not in self._accepted and not deadline.passed():
@@ -52,7 +52,7 @@ class Acceptor:
             return self._descriptors.disown(self._accepted.pop(rank)) if rank in self._accepted else None
 
     def close(self):
-        """Stops accepting and closes all that nobody took."""
+        """Stops accepting, and closes the sockets that wait_for() has not returned."""
         self._closing = True
         os.eventfd_write(self._wake, 1)
         self._thread.join()

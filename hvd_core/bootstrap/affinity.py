@@ -1,7 +1,7 @@
-"""Cores: which ones the ranks of a host were given, where the engine's thread belongs, and whether there are enough.
+"""Cores: the cores that each rank of a host may use, the core of the engine's thread, and whether each rank can have one.
 
-What a process was given (taskset, ``mpirun --bind-to``, a cpuset) is law: nothing here ever asks for a core outside of
-it. Pure functions of masks, one set of cores per local rank; called by the thread that runs init().
+The cores that a process was given (taskset, ``mpirun --bind-to``, a cpuset) are a limit that no function here exceeds.
+Pure functions of masks, one set of cores per local rank; called on the thread that runs init().
 """
 
 import os
@@ -10,12 +10,12 @@ SETTING = "HOROVOD_THREAD_AFFINITY"
 
 
 def inherited():
-    """The cores that the calling thread, and what it starts, may use: ascending numbers."""
+    """The cores that the calling thread and its children may use, ascending."""
     return sorted(os.sched_getaffinity(0))
 
 
 def to_text(cores):
-    """[0, 1, 2, 5] as "0-2,5", the way the kernel writes it."""
+    """[0, 1, 2, 5] as "0-2,5", the notation of the kernel."""
     runs = []
     for core in sorted(cores):
         if runs and core == runs[-1][1] + 1:
@@ -35,10 +35,10 @@ def from_text(text):
 
 
 def engine_core(setting, masks, local_rank):
-    """(core that this rank's engine thread is pinned to or None, what is wrong with the setting or None).
+    """(core for this rank's engine thread or None, message about a fault of the setting or None).
 
-    ``setting``: one core per local rank, or a single one N, which stands for N, N + 1, ... on a host with several ranks.
-    A host's ranks are pinned all or not at all, so every one of them finds the same fault.
+    ``setting``: one core per local rank, or a single core N, which stands for N, N + 1, ... on a host with several ranks.
+    The ranks of a host are pinned all or not at all, so each of them finds the same fault.
     """
     if not setting.strip():
         return None, None
@@ -51,12 +51,12 @@ def engine_core(setting, masks, local_rank):
         ]
         if outside:
             shown = "; ".join(outside[:4]) + ("; ..." if len(outside) > 4 else "")
-            fault = f"it asks for cores outside of those that the ranks were given ({shown})"
+            fault = f"it names cores that the ranks may not use ({shown})"
     if fault is None:
         return cores[local_rank], None
     return None, (
         f"{SETTING}={setting!r}: {fault}. No engine thread is pinned on this host (local ranks 0 to "
-        f"{len(masks) - 1}). Give a comma-separated list with one of its cores for each local rank, or nothing."
+        f"{len(masks) - 1}). Set a comma-separated list with one allowed core for each local rank, or unset it."
     )
 
 
@@ -75,7 +75,7 @@ def _parse(setting, local_size):
 
 
 def enough_cores(masks, local_rank):
-    """Whether this rank and all that share cores with it can each have a core of their own at the same time."""
+    """Whether this rank and all ranks that share cores with it can each have a core of their own at the same time."""
     rivals = _rivals(masks, local_rank)
     if len(rivals) > len(frozenset().union(*(masks[rank] for rank in rivals))):
         return False
@@ -96,7 +96,7 @@ def _rivals(masks, local_rank):
 
 
 def _seat(rank, masks, owner, seen):
-    """Finds a core for `rank`, moving others that have a choice: an augmenting path of a bipartite matching."""
+    """Finds a core for ``rank``, if necessary by moving other ranks: an augmenting path of a bipartite matching."""
     free = next((core for core in masks[rank] if core not in owner), None)
     if free is not None:
         owner[free] = rank

@@ -1,4 +1,4 @@
-"""Mutual proof of the job's secret, before anything a peer says is parsed.
+"""Mutual proof of the job's secret, before any other data of a peer is parsed.
 
 Messages have fixed sizes; m1 and m2 are HMAC-SHA256 over the role, the purpose of the connection, both
 nonces and the client's identity, so that no message can be reflected or used on another kind of connection:
@@ -7,8 +7,8 @@ nonces and the client's identity, so that no message can be reflected or used on
     client -> server   'hvdauth1' | nonce_c (32) | u64 epoch | u32 rank | u32 0 | m1 (32)
     server -> client   m2 (32)
 
-ServerHandshake does no I/O (event loops feed it); client_handshake blocks. What follows on the
-connection is neither encrypted nor signed.
+ServerHandshake does no I/O (event loops feed it); client_handshake blocks. Later data on the connection is neither
+encrypted nor signed.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ import hmac
 import secrets
 import struct
 
-from .wire import AuthenticationError, BootstrapTimeout, recv_exact, send_exact
+from .socket_io import AuthenticationError, BootstrapTimeout, recv_exact, send_exact
 
 MAGIC = b"hvdauth1"
 NO_RANK = 0xFFFFFFFF
@@ -35,7 +35,7 @@ def new_secret():
 
 
 def check_secret(secret):
-    """Returns ``secret`` as bytes; ValueError when it is too short to protect anything."""
+    """Returns ``secret`` as bytes. Raises ValueError if it has fewer than 16 bytes."""
     if not isinstance(secret, (bytes, bytearray)) or len(secret) < MIN_SECRET_BYTES:
         raise ValueError(f"the job's secret must be at least {MIN_SECRET_BYTES} bytes")
     return bytes(secret)
@@ -47,7 +47,7 @@ def _mac(secret, role, purpose, nonces, identity):
 
 
 class ServerHandshake:
-    """The accepting side: send ``challenge``, feed what arrives, send ``confirm`` once ``done``."""
+    """The accepting side: send ``challenge``, feed() the received bytes, send ``confirm`` when ``done`` is true."""
 
     def __init__(self, secret, purpose):
         self._secret = secret
@@ -62,7 +62,7 @@ class ServerHandshake:
         self.rest = b""
 
     def feed(self, data):
-        """Takes received bytes. Raises AuthenticationError as soon as they cannot be right."""
+        """Takes received bytes. Raises AuthenticationError as soon as they are wrong."""
         self._data += data
         head = bytes(self._data[: len(MAGIC)])
         if head != MAGIC[: len(head)]:

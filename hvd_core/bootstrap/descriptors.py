@@ -1,8 +1,8 @@
-"""Who owns which descriptor, so that a forked child can drop its copies.
+"""Sets of descriptors with an owner, so that a forked child can close its copies.
 
-A forked DataLoader worker would otherwise keep the job's sockets open and hide its parent's death from
-the peers. Every object of the bootstrap that holds sockets owns one DescriptorSet. Any thread may
-call; the fork hook runs in the child's only thread.
+Otherwise a forked DataLoader worker would keep the job's sockets open, and the peers would not notice its parent's death.
+Every object of the bootstrap that holds sockets owns one DescriptorSet. Any thread may call; the fork hook runs in the
+child's only thread.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ class DescriptorSet:
         return item
 
     def disown(self, item):
-        """The caller is responsible again; returns ``item``."""
+        """Gives ``item`` back to the caller, who must close it; returns ``item``."""
         self._items = [other for other in self._items if other is not item]
         return item
 
@@ -42,7 +42,7 @@ class DescriptorSet:
 
 
 def _close(item):
-    # An error here (a peer that is gone, a descriptor closed by somebody else) must not keep the others open.
+    # An error for one item (its peer is gone, or it is closed already) must not keep the others open.
     with contextlib.suppress(OSError):
         if isinstance(item, int):
             os.close(item)

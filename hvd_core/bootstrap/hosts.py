@@ -1,8 +1,8 @@
-"""Which ranks share a host: found by trying, not by comparing host names.
+"""Finds the ranks that share a host, by connecting and not by comparing host names.
 
-Ranks with equal hints (boot, network namespace, user) try to reach the lowest of them over an abstract Unix
-socket; who gets through shares its host, the others try among themselves. All ranks end with the same
-table. Called by the thread that runs init().
+Ranks with equal hints (boot, network namespace, user) try to reach the lowest of them over an abstract Unix socket. A
+rank that succeeds shares its host; the other ranks repeat this among themselves. All ranks end with the same table.
+Called on the thread that runs init().
 """
 
 import os
@@ -13,27 +13,27 @@ from dataclasses import dataclass, field
 from . import affinity
 from .acceptor import Acceptor
 from .auth import client_handshake
-from .desk import peer_uid
-from .membership import init_text
+from .job_members import init_text
+from .rendezvous_listener import peer_uid
 from .session import name_ranks
-from .wire import BootstrapError, BootstrapTimeout, Deadline
+from .socket_io import BootstrapError, BootstrapTimeout, Deadline
 
 PURPOSE = b"local"
-# The version of what processes say to each other below this folder.
+# The version of the messages that the modules of this folder exchange.
 VERSION = 2
 
 
 @dataclass
 class Neighbours:
-    """``leader`` of each rank (lowest rank of its host); ``sockets`` to the local peers: a leader has one per
-    other rank of its host, everybody else one to the leader."""
+    """``leader`` of each rank (the lowest rank of its host). ``sockets`` to the local peers: a leader has one per other
+    rank of its host, any other rank has one to its leader."""
 
     leader: list
     sockets: dict = field(default_factory=dict)
 
 
 def hints():
-    """What ranks of one host have in common, as far as one can tell without talking."""
+    """Values that are equal on all ranks of a host (but perhaps on other ranks too)."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             boot = file.read().strip()
@@ -44,7 +44,7 @@ def hints():
 
 
 def host_name(environ):
-    """This host as messages call it: by the name that the user gave to the launcher, else by its own."""
+    """This host's name in messages: the name that the user gave to the launcher, else its own."""
     told = environ.get("HOROVOD_HOSTNAME", "").strip()
     return socket.gethostname() if told in ("", "localhost", "127.0.0.1") else told
 
@@ -53,8 +53,8 @@ def simulated_host(environ, rank, size):
     """[host number] of this rank from HOROVOD_SIMULATED_HOSTS, one number per rank ("0,0,1,1"); [] when unset. Ranks
     are those of the launcher's job, also where init() was given a part of them.
 
-    Ranks of one machine with different numbers count as ranks of different hosts: for trying jobs of several
-    hosts on one. Raises ValueError for a list that does not fit.
+    Ranks of one machine with different numbers count as ranks of different hosts, to try jobs of several hosts on one
+    machine. Raises ValueError if the list does not have one number per rank.
     """
     text = environ.get("HOROVOD_SIMULATED_HOSTS", "").strip()
     if not text:
@@ -69,12 +69,13 @@ def simulated_host(environ, rank, size):
 
 
 def gather_roster(session, transport, members=None, launched=None):
-    """Everybody's record, by rank: dicts with host, pid, hints, size, version, transport, cores.
+    """The records of all ranks, by rank: dicts with host, pid, hints, size, version, transport, cores.
 
-    ``members``: the launcher's ranks that make up the job, None for all; ``launched``: (rank, size) in its job.
+    ``members``: the launcher's ranks that make up the job, None for all; ``launched``: (rank, size) in the launcher's
+    job.
 
-    Raises BootstrapTimeout that names the ranks which have not shown up, BootstrapError when two processes
-    claim one rank or the processes disagree about the job.
+    Raises BootstrapTimeout that names the ranks that are missing, BootstrapError if two processes claim one rank or the
+    processes disagree about the job.
     """
     rank, size = session.rank, session.size
     if session.count(f"claim/{rank}") != 1:
@@ -107,12 +108,12 @@ def gather_roster(session, transport, members=None, launched=None):
     if rank != 0:
         return session.wait("roster", missing)
     roster = [session.wait(f"hello/{other}", missing) for other in range(size)]
-    for what in ("size", "version"):
-        odd = [other for other in range(size) if roster[other][what] != record[what]]
+    for field_name in ("size", "version"):
+        odd = [other for other in range(size) if roster[other][field_name] != record[field_name]]
         if odd:
             raise BootstrapError(
-                f"the processes disagree about the job's {what}: rank 0 says {record[what]}, "
-                f"{name_ranks(odd)} said {roster[odd[0]][what]}"
+                f"the processes disagree about the job's {field_name}: rank 0 says {record[field_name]}, "
+                f"{name_ranks(odd)} said {roster[odd[0]][field_name]}"
             )
     session.put("roster", roster)
     return roster
@@ -140,14 +141,16 @@ def find_neighbours(session, roster, descriptors):
             descriptors.discard(sock)
         group = [other for other in group if other not in members]
     if rank != 0:
-        return Neighbours(session.wait("table", lambda: "rank 0 did not publish who shares a host"), sockets)
+        return Neighbours(
+            session.wait("table", lambda: "rank 0 did not publish which ranks share a host"), sockets
+        )
     leader = _table(session, roster)
     session.put("table", leader)
     return Neighbours(leader, sockets)
 
 
 def _table(session, roster):
-    # Follows the same rule as the ranks themselves, so it knows whose word to wait for.
+    # Follows the same rule as the ranks themselves, so rank 0 knows which leader's list to wait for.
     leader = [None] * session.size
     for rank in range(session.size):
         if leader[rank] is not None:
@@ -197,7 +200,7 @@ def _try(session, leader, descriptors):
     name = session.wait(f"door/{leader}", lambda: f"rank {leader} did not open its local socket")
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # Local: it answers at once or never.
+        # A local peer answers at once or never.
         deadline = Deadline(min(10.0, session.deadline.left()))
         sock.settimeout(deadline.left())
         sock.connect("\0" + name)

@@ -1,16 +1,16 @@
-"""Who am I: rank and size from what the launcher left in the environment.
+"""This process's rank and size, from the variables of its launcher.
 
-Only reads the mapping it is given (and /proc for the launcher's process); opens nothing. The first launcher
-whose variables are there is the one; half of a pair, a contradiction or something that is no number is an
-error, never a silent guess: a job that falls apart into single processes would train wrongly.
+Only reads the given mapping (and /proc for the launcher's process). The first launcher whose variables are set is used. A
+missing half of a pair, a contradiction or a value that is not a number is an error and never a guess, because a job that
+falls apart into single processes would train wrongly.
 """
 
 import os
 import re
 from dataclasses import dataclass
 
-# Processes that start ranks. A rank started inside another rank inherits that one's variables, and so does
-# its launcher: the name tells the launcher from a wrapper script, which carries them too.
+# Names of processes that start ranks. A wrapper script has the same variables as a launcher, so the name is needed to
+# tell them apart.
 LAUNCHER_NAMES = frozenset(
     ("mpirun", "mpiexec", "mpiexec.hydra", "mpiexec.gforker", "hydra_pmi_proxy", "prterun", "prte", "prted")
     + ("orterun", "orted", "slurmstepd", "torchrun")
@@ -39,14 +39,14 @@ _JOB_VARIABLES = {
 
 @dataclass(frozen=True)
 class Identity:
-    """What the launcher says about this process.
+    """This process's place in the job, according to the launcher.
 
-    ``local_rank`` and ``local_size`` are None where it says nothing, ``size`` is None where only MPI knows
-    it. ``store`` and ``secret`` (bytes) are None where the job has to make its own. ``job`` are strings equal
-    on all processes of the job; ``variable`` is the environment variable that gave the rank.
+    ``local_rank`` and ``local_size`` are None if the launcher does not tell them, ``size`` is None if only MPI knows it.
+    ``store`` and ``secret`` (bytes) are None if the job has to make its own. ``job``: strings that are equal on all
+    processes of the job. ``variable``: the environment variable that gave the rank.
 
-    Where init() was given a part of the launcher's ranks, ``rank`` and ``size`` are those inside of that part,
-    ``members`` are the launcher's ranks by rank, and ``launched`` is what the launcher said.
+    If init() was given a part of the launcher's ranks, ``rank`` and ``size`` are those within that part, ``members`` are
+    the launcher's ranks by rank, and ``launched`` is the Identity in the launcher's job.
     """
 
     rank: int
@@ -73,7 +73,7 @@ class Identity:
 
 
 def identify(environ):
-    """The Identity in ``environ``; ValueError that names the variable when it makes no sense."""
+    """The Identity from ``environ``. Raises ValueError that names the variable if a value is not valid."""
     launcher, variable, rank, size = _rank_and_size(environ)
     if launcher == "single":
         return Identity(0, 1)
@@ -135,7 +135,7 @@ def _local(environ, launcher, size):
     local_rank, local_size = _pair(environ, rank_name, size_name)
     if local_size > size:
         raise ValueError(f"{size_name}={local_size} is more than the whole job of {size}")
-    # A local rank above the rank is no contradiction: an oversubscribed mpirun hands them out of order.
+    # A local rank above the rank is possible: an oversubscribed mpirun assigns local ranks out of order.
     return local_rank, local_size
 
 
@@ -172,7 +172,7 @@ def _store(environ, launcher, size):
                 "Start the job with horovodrun, or unset HOROVOD_RANK and HOROVOD_SIZE."
             )
         return None, None
-    from .wire import split_address
+    from .socket_io import split_address
 
     try:
         split_address(address)

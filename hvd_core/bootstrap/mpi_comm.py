@@ -1,17 +1,17 @@
-"""The communicator that a job was given: init(comm=<mpi4py communicator>).
+"""Jobs of an MPI communicator: init(comm=<mpi4py communicator>).
 
-The job uses a duplicate, so that nothing of the program's own traffic meets it. MPI is used by the thread that runs
-init(), add_process_set() or shutdown(), never by the engine.
+The job uses a duplicate of the communicator, separate from the program's own messages. Only the thread that runs init(),
+add_process_set() or shutdown() calls MPI, never the engine.
 """
 
 import contextlib
 import sys
 
 from .identity import Identity, identify
-from .membership import shorten
+from .job_members import shorten
 from .mpi_rendezvous import OTHER_MPI, finish, hand_over, start_mpi
-from .rendezvous import Meeting
-from .wire import BootstrapError
+from .rendezvous import Rendezvous
+from .socket_io import BootstrapError
 
 
 def members_of(comm):
@@ -23,7 +23,7 @@ def members_of(comm):
 
 
 class JobComm:
-    """The job's own communicator. ``given`` is the one that init() was called with."""
+    """The job's own communicator. ``given`` is the communicator that init() was called with."""
 
     def __init__(self, MPI, given, own):
         self._MPI, self.given, self._own = MPI, given, own
@@ -31,7 +31,7 @@ class JobComm:
     def ranks_of(self, comm):
         """The job's ranks in ``comm``, in its order; [] for MPI.COMM_NULL.
 
-        Raises ValueError for a communicator that is none, or has processes that are not in the job.
+        Raises ValueError for an intercommunicator, or if a process of ``comm`` is not in the job.
         """
         if not comm:
             return []
@@ -39,18 +39,18 @@ class JobComm:
         return _translated(self._MPI, comm, self._own, "this job")
 
     def close(self):
-        """Frees the duplicate, where MPI is still there."""
+        """Frees the duplicate, unless MPI is finalized already."""
         own, self._own = self._own, None
         if own is not None and not self._MPI.Is_finalized():
             with contextlib.suppress(self._MPI.Exception):
                 own.Free()
 
 
-def meet(comm, environ, deadline):
-    """(Identity, Meeting, JobComm) of the job of ``comm``'s processes.
+def find_store(comm, environ, deadline):
+    """(Identity, Rendezvous, JobComm) of the job of ``comm``'s processes.
 
-    Raises ValueError for a communicator that no job can be made of, BootstrapError when its processes do not come
-    together or MPI is not the launcher's.
+    Raises ValueError for a communicator that cannot form a job, BootstrapError if its processes do not connect or MPI is
+    not the launcher's.
     """
     if not comm:
         raise ValueError(
@@ -76,16 +76,16 @@ def meet(comm, environ, deadline):
         identity = Identity(*place, launcher=whole.launcher, members=members, launched=whole)
     own, request = comm.Idup()
     finish(request, deadline, "duplicate the communicator that init() was given")
-    # Where this fails, the duplicate is left alone: the others may be anywhere.
+    # If this fails, the duplicate is not freed: freeing is collective, and the other ranks may not take part.
     address, secret, server = hand_over(MPI, own, deadline)
-    return identity, Meeting(identity, address, secret, 1, server=server), JobComm(MPI, comm, own)
+    return identity, Rendezvous(identity, address, secret, 1, server=server), JobComm(MPI, comm, own)
 
 
 def _launched(environ):
     try:
         return identify(environ)
     except ValueError:
-        return Identity(0, 1)  # variables of something else: MPI knows
+        return Identity(0, 1)  # the variables belong to another program; MPI knows rank and size
 
 
 def _started_otherwise(launched):
@@ -103,7 +103,7 @@ def _refuse_inter(comm, what):
 
 
 def _translated(MPI, comm, among, name):
-    """``among``'s ranks of the processes of ``comm``."""
+    """The ranks in ``among`` of the processes of ``comm``. Raises ValueError if one is not in ``among``."""
     theirs, ours = comm.Get_group(), among.Get_group()
     try:
         ranks = MPI.Group.Translate_ranks(theirs, list(range(theirs.Get_size())), ours)

@@ -1,8 +1,8 @@
-"""Which MPI library mpi4py is to use: the one of the launcher that started this process.
+"""Finds the MPI library that mpi4py should load: the library of the launcher that started this process.
 
-A wheel of mpi4py serves several MPIs and takes the first that it finds, which makes each rank a job of its own where that
-is not the launcher's. Searched in the order in which the backend that speaks MPI searches, so that one process ends up
-with one library. Reads /proc and the environment; loads nothing.
+A wheel of mpi4py supports several MPIs and loads the first that it finds. If that is not the launcher's, each rank
+becomes a job of its own. The search order is that of the backend for MPI, so that a process uses one library. Reads
+/proc and the environment; loads no library.
 """
 
 import os
@@ -11,7 +11,7 @@ import sys
 
 from .identity import LAUNCHER_NAMES, process_status
 
-# By launcher; None where the launcher starts ranks of any MPI.
+# By launcher. A launcher that is not listed starts ranks of any MPI.
 _NAMES = {"openmpi": ("libmpi.so.40",), "mpich": ("libmpi.so.12", "libmpich.so.12")}
 _ALL = ("libmpi.so.40", "libmpi.so.12", "libmpich.so.12")
 _LOADED = ("libmpi.so", "libmpich.so", "libmpi_abi.so")
@@ -19,9 +19,9 @@ FAMILIES = frozenset(_NAMES)
 
 
 def settings(launcher, environ):
-    """Environment variables by which mpi4py, when it is imported, takes the right library; {} when the user has said.
+    """Environment variables that make mpi4py load the right library when it is imported; {} if the user has set them.
 
-    Raises nothing: where nothing is found, the system's search path decides.
+    Raises nothing. If no library is found, the system's search path decides.
     """
     if {"MPI4PY_MPIABI", "MPI4PY_LIBMPI"} & environ.keys():
         return {}
@@ -49,8 +49,8 @@ def _loaded():
 
 
 def _folders(environ):
-    """Where libraries of the launcher would be: beside the processes that started this one, beside the mpirun of the
-    PATH, and where a wheel would install them."""
+    """The folders to search: beside the processes that started this one, beside the mpirun of the PATH, and where a wheel
+    installs libraries."""
     prefixes = [*_ancestors(), *_on_path(environ.get("PATH", "")), sys.prefix, site.getuserbase()]
     return dict.fromkeys(os.path.join(prefix, lib) for prefix in prefixes for lib in ("lib", "lib64"))
 
@@ -74,7 +74,7 @@ def _on_path(path):
         for command in ("mpirun", "mpiexec"):
             candidate = os.path.join(folder, command)
             if folder and os.access(candidate, os.X_OK):
-                # As it is named, and where its links lead: either may have the library beside it.
+                # The path as it is, and the target of its links: either may have the library beside it.
                 for place in (candidate, os.path.realpath(candidate)):
                     yield os.path.dirname(os.path.dirname(place))
                 return

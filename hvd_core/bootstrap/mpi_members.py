@@ -1,19 +1,20 @@
-"""Brings the ranks of a list together over MPI, where the launcher gives no store and the ranks span hosts.
+"""Makes a communicator of the ranks of a list over MPI, for ranks on several hosts without a launcher's store.
 
-MPI's own call for that would wait for ever for ranks that gave another list. So the first of the list hears from all, and
-tells all to go on. Called on the thread that runs init(); deadlines apply up to that word.
+MPI's own call would wait forever for ranks that gave another list. So all members first send a message to the first
+rank of the list, which then tells all of them to continue. Called on the thread that runs init(); the deadline applies
+up to that message.
 """
 
 import json
 import time
 
-from .membership import MembersDisagree, contradict, disagreement, init_text
+from .job_members import MembersDisagree, contradict, disagreement, init_text
 from .session import name_ranks
-from .wire import BootstrapTimeout, Deadline
+from .socket_io import BootstrapTimeout, Deadline
 
-# Of messages on MPI.COMM_WORLD; no program is likely to use it.
+# The tag of our messages on MPI.COMM_WORLD; programs are unlikely to use it.
 _TAG = 18550
-_LAST_WORDS_SECONDS = 1.0
+_FAREWELL_SECONDS = 1.0
 _unfinished = []
 _tries = {}
 
@@ -21,54 +22,55 @@ _tries = {}
 def gathered(MPI, identity, deadline):
     """A communicator of ``identity.members``, in that order.
 
-    Raises MembersDisagree when others gave lists that contradict, BootstrapTimeout that names who has not come.
+    Raises MembersDisagree if other ranks gave lists that contradict this one, BootstrapTimeout that names the missing
+    ranks.
     """
     members, world = identity.members, MPI.COMM_WORLD
     tries = _tries[members] = _tries.get(members, 0) + 1
-    mail = _Mail(MPI, identity, tries)
+    messages = _MemberMessages(MPI, identity, tries)
     try:
         if identity.rank == 0:
-            _lead(mail, identity, deadline)
+            _wait_for_all_members(messages, identity, deadline)
         else:
-            _follow(mail, identity, deadline)
+            _wait_for_first_member(messages, identity, deadline)
     except MembersDisagree:
-        mail.clear()
+        messages.clear()
         raise
     finally:
-        mail.close()
-    everybody = world.Get_group()
-    group = everybody.Incl(list(members))
+        messages.close()
+    world_group = world.Get_group()
+    group = world_group.Incl(list(members))
     try:
         return world.Create_group(group, tag=_TAG)
     finally:
         group.Free()
-        everybody.Free()
+        world_group.Free()
 
 
-def _lead(mail, identity, deadline):
+def _wait_for_all_members(messages, identity, deadline):
     others = identity.members[1:]
-    mail.send(others, "here")
+    messages.send(others, "here")
     missing = set(others)
     while missing:
-        source, kind = _receive(mail, identity, deadline, lambda: name_ranks(sorted(missing)))
+        source, kind = _receive(messages, identity, deadline, lambda: name_ranks(sorted(missing)))
         if kind == "here":
             missing.discard(source)
-    mail.send(others, "go")
+    messages.send(others, "go")
 
 
-def _follow(mail, identity, deadline):
+def _wait_for_first_member(messages, identity, deadline):
     first = identity.members[0]
-    mail.send([first], "here")
-    while _receive(mail, identity, deadline, lambda: f"rank {first}, the first,") != (first, "go"):
+    messages.send([first], "here")
+    while _receive(messages, identity, deadline, lambda: f"rank {first}, the first,") != (first, "go"):
         pass
 
 
-def _receive(mail, identity, deadline, missing):
+def _receive(messages, identity, deadline, missing):
     """(sender, kind) of the next message that belongs to this attempt."""
     members, me = identity.members, identity.launcher_rank
     partners = members[1:] if identity.rank == 0 else members[:1]
     while True:
-        message = mail.receive(deadline)
+        message = messages.receive(deadline)
         if message is None:
             raise BootstrapTimeout(
                 f"{missing()} has not called {init_text(members)} within {deadline.seconds:g} s "
@@ -77,19 +79,19 @@ def _receive(mail, identity, deadline, missing):
         source, kind, theirs, tries, text = message
         if kind == "no":
             if theirs == members:
-                mail.send([rank for rank in partners if rank != source], "no", text)
+                messages.send([rank for rank in partners if rank != source], "no", text)
                 raise MembersDisagree(text)
         elif theirs == members:
-            if kind == "here" or tries == mail.tries:
+            if kind == "here" or tries == messages.tries:
                 return source, kind
         elif contradict(members, me, theirs, source):
             error = disagreement(members, me, theirs, source)
-            mail.send([rank for rank in partners if rank != source], "no", str(error))
-            mail.send([source], "no", str(error), theirs)
+            messages.send([rank for rank in partners if rank != source], "no", str(error))
+            messages.send([source], "no", str(error), theirs)
             raise error
 
 
-class _Mail:
+class _MemberMessages:
     def __init__(self, MPI, identity, tries):
         self._MPI, self._world = MPI, MPI.COMM_WORLD
         self._members, self.tries = identity.members, tries
@@ -113,11 +115,12 @@ class _Mail:
         return status.Get_source(), kind, tuple(members), tries, text
 
     def clear(self):
-        """Takes what still arrives for an attempt that is over: an MPI may mind messages that nobody has received."""
-        deadline = Deadline(_LAST_WORDS_SECONDS)
+        """Receives the remaining messages of a failed attempt: some MPIs complain about messages that were never
+        received."""
+        deadline = Deadline(_FAREWELL_SECONDS)
         while self.receive(deadline) is not None:
             pass
 
     def close(self):
-        # Nobody may ever receive what went to ranks that failed; MPI reads these bytes until somebody does.
+        # Messages to ranks that failed may never be received, and MPI reads their bytes until they are.
         _unfinished[:] = [pair for pair in (*_unfinished, *self._sent) if not pair[0].Test()]

@@ -1,7 +1,7 @@
-"""Hands the store's address and the secret over MPI (mpi4py): where ranks span hosts, or were given a communicator.
+"""Sends the store's address and the secret over MPI (mpi4py), for ranks on several hosts or a given communicator.
 
-Nothing but these few bytes travels over MPI; the process may go on using MPI for itself. Called on the thread
-that runs init(). MPI is started here if the program has not done so, and is left running.
+Only these few bytes are sent over MPI; the program may use MPI for itself. Called on the thread that runs init().
+Starts MPI if the program has not done so, and leaves it running.
 """
 
 import importlib.util
@@ -14,9 +14,9 @@ from dataclasses import replace
 
 from . import mpi_library
 from .auth import new_secret
-from .membership import check_range
+from .job_members import check_range
+from .socket_io import BootstrapError, BootstrapTimeout
 from .store_server import StoreServer
-from .wire import BootstrapError, BootstrapTimeout
 
 _BYTES = 1024
 OTHER_MPI = (
@@ -30,7 +30,7 @@ def available():
     return importlib.util.find_spec("mpi4py") is not None
 
 
-def meet(identity, deadline):
+def find_store(identity, deadline):
     """(the identity with its size, store address, secret, server or None). Raises BootstrapError."""
     MPI = start_mpi(identity.launcher)
     world = MPI.COMM_WORLD
@@ -57,7 +57,7 @@ def meet(identity, deadline):
 
 
 def hand_over(MPI, comm, deadline):
-    """(store address, secret, server or None): from rank 0 of ``comm``, which starts the server, to all of it."""
+    """(store address, secret, server or None) on every rank of ``comm``; rank 0 starts the server."""
     size = comm.Get_size()
     names = _exchange_names(comm, size, deadline)
     message = bytearray(_BYTES)
@@ -75,12 +75,12 @@ def hand_over(MPI, comm, deadline):
         raise
     if size == 1:
         return None, b"", None
-    told = json.loads(message.rstrip(b"\0"))
-    return told["store"], bytes.fromhex(told["secret"]), server
+    message = json.loads(message.rstrip(b"\0"))
+    return message["store"], bytes.fromhex(message["secret"]), server
 
 
 def start_mpi(launcher):
-    """The mpi4py.MPI module, initialised, of the MPI that launched this process."""
+    """The initialised module mpi4py.MPI, on the MPI of the launcher. Raises BootstrapError."""
     fresh = "mpi4py.MPI" not in sys.modules
     hints = mpi_library.settings(launcher, os.environ) if fresh else {}
     os.environ.update(hints)
@@ -88,7 +88,7 @@ def start_mpi(launcher):
         import mpi4py
 
         if fresh:
-            # The wrong MPI does not fail in its initialisation, it ends the process: look at it first.
+            # The initialisation of a wrong MPI ends the process, so check which MPI it is first.
             mpi4py.rc.initialize = False
             mpi4py.rc.finalize = True
         from mpi4py import MPI
@@ -115,15 +115,15 @@ def start_mpi(launcher):
 
 def _exchange_names(comm, size, deadline):
     own = socket.gethostname().encode()[:256].ljust(256, b"\0")
-    everybody = bytearray(256 * size)
-    finish(comm.Iallgather(own, everybody), deadline, "exchange host names")
+    all_names = bytearray(256 * size)
+    finish(comm.Iallgather(own, all_names), deadline, "exchange host names")
     return [
-        bytes(everybody[256 * i : 256 * (i + 1)]).rstrip(b"\0").decode(errors="replace") for i in range(size)
+        bytes(all_names[256 * i : 256 * (i + 1)]).rstrip(b"\0").decode(errors="replace") for i in range(size)
     ]
 
 
 def finish(request, deadline, what):
-    """Waits for an MPI request, which knows no deadline of its own. Raises BootstrapTimeout."""
+    """Waits for an MPI request until the deadline. Raises BootstrapTimeout that says "MPI did not ``what``"."""
     while not request.Test():
         if deadline.passed():
             raise BootstrapTimeout(
@@ -133,14 +133,14 @@ def finish(request, deadline, what):
 
 
 def _address_towards(names):
-    """The address of the interface that leads to the other hosts; loopback when there are none."""
+    """The address of the interface that leads to the other hosts; loopback if there are no other hosts."""
     own = socket.gethostname()
     for name in names:
         if name == own:
             continue
         try:
             family, kind, protocol, _, target = socket.getaddrinfo(name, 9, type=socket.SOCK_DGRAM)[0]
-            # Connecting a datagram socket sends nothing; it asks the routing table.
+            # Connecting a datagram socket sends no packet; it only looks up the route.
             with socket.socket(family, kind, protocol) as sock:
                 sock.connect(target)
                 return sock.getsockname()[0]

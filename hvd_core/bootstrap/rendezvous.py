@@ -1,83 +1,88 @@
-"""Brings a process to the job's store: the launcher's, or one that the job's rank 0 starts.
+"""The rendezvous: tells a process where the job's store is, the launcher's or one that the job's rank 0 starts.
 
-Without a launcher's store rank 0 makes the secret. On one host it hands both over at its desk (desk.py); over several
-hosts they travel over MPI. Called once per init() on the thread that runs it.
+Without a launcher's store, rank 0 starts a store and makes the secret. On one host the other ranks get both from its
+listener (rendezvous_listener.py); on several hosts, over MPI. Called once per init(), on the thread that runs it.
 """
 
 import contextlib
 import json
 import time
 
-from . import desk as desks
+from . import rendezvous_listener as listeners
 from .auth import new_secret
-from .membership import Lookout, MembersDisagree, contradict, disagreement, init_text, number
+from .job_members import MembersDisagree, MemberWatch, contradict, disagreement, init_text, number
 from .session import Session
+from .socket_io import BootstrapError, BootstrapTimeout, Deadline
 from .store_server import StoreServer
-from .wire import BootstrapError, BootstrapTimeout, Deadline
 
-# How often a rank that waits looks whether others wait for something else.
+# How often a waiting rank checks whether another member waits in a different job.
 _LOOK_SECONDS = 0.5
-_LAST_WORDS_SECONDS = 1.0
+_FAREWELL_SECONDS = 1.0
 
 _counts = {}
 
 
-class Meeting:
-    """Where the store is and the secret that opens it; rank 0 also holds what serves the others."""
+class Rendezvous:
+    """The address of the store and its secret. On rank 0 also the store's server, if the job made its own."""
 
-    def __init__(self, identity, address, secret, epoch, server=None, desk=None):
+    def __init__(self, identity, address, secret, epoch, server=None, listener=None):
         self.launched = (identity.whole.rank, identity.whole.size)
         self.address, self.secret, self.epoch = address, secret, epoch
         self.dies_with_rank_zero = identity.store is None
         self.server = server
         self._identity = identity
-        self._desk = desk
-        self._notice = None
+        self._listener = listener
+        self._published = None
 
     def open(self, session):
-        """Lets the others see which job this rank waits for, and this rank see theirs while ``session`` waits."""
-        if self._desk is not None:
-            named = desks.names(self._identity)
+        """Publishes the job that this rank waits for, and lets ``session`` check those of the other members while it
+        waits."""
+        if self._listener is not None:
+            named = listeners.address_of(self._identity)
             deadline = session.deadline
-            lookout = Lookout(self._identity, lambda rank: _at_desk(named(rank), self._identity, deadline))
+            watch = MemberWatch(
+                self._identity, lambda rank: _members_at(named(rank), self._identity, deadline)
+            )
 
             def look():
-                if self._desk.trouble is not None:
-                    raise self._desk.trouble
-                lookout.look()
+                if self._listener.failure is not None:
+                    raise self._listener.failure
+                watch.look()
 
             session.look = look
         elif not self.dies_with_rank_zero:
-            self._notice = _Notice(session.store, self._identity, _counts[self._identity.members])
-            session.look = Lookout(self._identity, self._notice.read, self._notice.tell).look
+            self._published = _PublishedAttempt(
+                session.store, self._identity, _counts[self._identity.members]
+            )
+            session.look = MemberWatch(self._identity, self._published.read, self._published.tell).look
 
     def give_up(self, error):
-        """Leaves the others the time to read why, where what they read ends with this process."""
+        """Gives the other ranks time to read the failure, if the store or the listener ends with this process."""
         for members, count in getattr(error, "attempts", ()):
             _counts[members] = max(count, _counts.get(members, 0))
-        if self._desk is not None and isinstance(error, MembersDisagree):
-            self._desk.give_up(error)
+        if self._listener is not None and isinstance(error, MembersDisagree):
+            self._listener.give_up(error)
         elif self.server is not None:
-            time.sleep(_LAST_WORDS_SECONDS)
+            time.sleep(_FAREWELL_SECONDS)
 
-    def close_desk(self):
-        """Stops handing the secret out. The next init() must not meet this one's store."""
-        if self._desk is not None:
-            self._desk.close()
-            self._desk = None
-        if self._notice is not None:
-            self._notice.close()
-            self._notice = None
+    def close_listener(self):
+        """Stops offering the secret, so that the next init() does not find this one's store."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+        if self._published is not None:
+            self._published.close()
+            self._published = None
 
     def close(self):
         """Stops everything; calling it again does nothing."""
-        self.close_desk()
+        self.close_listener()
         if self.server is not None:
             self.server.close()
 
 
-class _Notice:
-    """What this rank is waiting for, for all to read in the launcher's store."""
+class _PublishedAttempt:
+    """This rank's entry in the launcher's store: the job that it waits for."""
 
     def __init__(self, store, identity, count):
         self._store, self._rank = store, identity.launcher_rank
@@ -93,7 +98,7 @@ class _Notice:
         return (None if members is None else tuple(members)), count
 
     def tell(self, theirs, error):
-        """Ends the init() of the other rank's job as well."""
+        """Makes the init() of the other rank's job fail too."""
         error.attempts = (self._attempt, theirs)
         members = theirs[0]
         rank = self._rank if members is None else members.index(self._rank)
@@ -104,32 +109,32 @@ class _Notice:
             self._store.delete(self._key)
 
 
-def meet(identity, environ, deadline):
-    """(the identity, with its size; the Meeting of its job). Raises BootstrapError that says what is missing."""
+def find_store(identity, environ, deadline):
+    """(the identity, with its size; the Rendezvous of its job). Raises BootstrapError that tells what is missing."""
     count = _counts[identity.members] = _counts.get(identity.members, 0) + 1
     if identity.store is not None:
         # The launcher's store outlives an init(); all members of a job count its inits alike.
         epoch = number(identity.members, count)
-        return identity, Meeting(identity, identity.store, identity.secret, epoch)
+        return identity, Rendezvous(identity, identity.store, identity.secret, epoch)
     how = environ.get("HOROVOD_RENDEZVOUS", "auto")
     if how not in ("auto", "unix", "mpi4py"):
         raise ValueError(f"HOROVOD_RENDEZVOUS={how!r} is not one of 'auto', 'unix', 'mpi4py'")
     whole = identity.whole
     one_host = whole.size is not None and whole.local_size == whole.size
     if how == "unix" or (how == "auto" and one_host):
-        return identity, _meet_on_this_host(identity, deadline)
+        return identity, _rendezvous_on_host(identity, deadline)
     from . import mpi_rendezvous
 
     if how == "mpi4py" or mpi_rendezvous.available():
-        identity, address, secret, server = mpi_rendezvous.meet(identity, deadline)
-        return identity, Meeting(identity, address, secret, 1, server=server)
+        identity, address, secret, server = mpi_rendezvous.find_store(identity, deadline)
+        return identity, Rendezvous(identity, address, secret, 1, server=server)
     if whole.size is not None and whole.local_size is None:
-        # The launcher does not say how the ranks are spread: they may well all be here.
-        return identity, _meet_on_this_host(identity, deadline)
-    raise BootstrapError(_what_is_missing(whole))
+        # The launcher does not tell how many ranks this host has; all of them may be here.
+        return identity, _rendezvous_on_host(identity, deadline)
+    raise BootstrapError(_missing_launcher_facts(whole))
 
 
-def _what_is_missing(identity):
+def _missing_launcher_facts(identity):
     if identity.size is None:
         what = (
             f"{identity.variable} is set, but nothing in the environment says how many processes the job has"
@@ -145,42 +150,44 @@ def _what_is_missing(identity):
     )
 
 
-def _meet_on_this_host(identity, deadline):
-    named = desks.names(identity)
+def _rendezvous_on_host(identity, deadline):
+    named = listeners.address_of(identity)
     if identity.rank != 0:
-        return _come_to_the_first(identity, named, deadline)
+        return _join_first_member(identity, named, deadline)
     secret = new_secret()
     server = StoreServer("127.0.0.1", secret)
     try:
-        desk = desks.Desk(named(identity.launcher_rank), identity, (server.address, secret))
+        listener = listeners.RendezvousListener(
+            named(identity.launcher_rank), identity, (server.address, secret)
+        )
     except BaseException:
         server.close()
         raise
-    return Meeting(identity, server.address, secret, 1, server=server, desk=desk)
+    return Rendezvous(identity, server.address, secret, 1, server=server, listener=listener)
 
 
-def _come_to_the_first(identity, named, deadline):
-    desk = desks.Desk(named(identity.launcher_rank), identity)
+def _join_first_member(identity, named, deadline):
+    listener = listeners.RendezvousListener(named(identity.launcher_rank), identity)
     try:
-        address, secret = _ask_the_first(identity, named, desk, deadline)
+        address, secret = _ask_first_member(identity, named, listener, deadline)
     except BaseException as error:
         if isinstance(error, MembersDisagree):
-            desk.give_up(error)
-        desk.close()
+            listener.give_up(error)
+        listener.close()
         raise
-    return Meeting(identity, address, secret, 1, desk=desk)
+    return Rendezvous(identity, address, secret, 1, listener=listener)
 
 
-def _ask_the_first(identity, named, desk, deadline):
+def _ask_first_member(identity, named, listener, deadline):
     first = 0 if identity.members is None else identity.members[0]
-    lookout = Lookout(identity, lambda rank: _at_desk(named(rank), identity, deadline))
+    watch = MemberWatch(identity, lambda rank: _members_at(named(rank), identity, deadline))
     pause, look_at = 0.005, time.monotonic() + _LOOK_SECONDS
     while True:
-        answer = desks.ask(named(first), identity, deadline)
-        if desk.trouble is not None:
-            raise desk.trouble
+        answer = listeners.ask(named(first), identity, deadline)
+        if listener.failure is not None:
+            raise listener.failure
         if answer is not None and "error" in answer:
-            raise BootstrapError(f"rank {first} turned this process away: {answer['error']}")
+            raise BootstrapError(f"rank {first} refused this process: {answer['error']}")
         if answer is not None and "store" in answer:
             return answer["store"], bytes.fromhex(answer["secret"])
         if answer is not None and contradict(
@@ -188,15 +195,15 @@ def _ask_the_first(identity, named, desk, deadline):
         ):
             raise disagreement(identity.members, identity.launcher_rank, answer["members"], first)
         if time.monotonic() >= look_at:
-            lookout.look()
+            watch.look()
             look_at = time.monotonic() + _LOOK_SECONDS
         if deadline.left() <= pause:
-            raise BootstrapTimeout(_first_is_missing(identity, first, answer, deadline))
+            raise BootstrapTimeout(_first_member_missing(identity, first, answer, deadline))
         time.sleep(pause)
         pause = min(0.05, pause * 2)
 
 
-def _first_is_missing(identity, first, answer, deadline):
+def _first_member_missing(identity, first, answer, deadline):
     what = f"rank {first} has not shown up on this host within {deadline.seconds:g} s"
     if identity.members is not None:
         what += f" for {init_text(identity.members)}"
@@ -211,6 +218,6 @@ def _first_is_missing(identity, first, answer, deadline):
     )
 
 
-def _at_desk(name, identity, deadline):
-    answer = desks.ask(name, identity, deadline)
+def _members_at(name, identity, deadline):
+    answer = listeners.ask(name, identity, deadline)
     return None if answer is None or "error" in answer else (answer["members"], None)

@@ -1,23 +1,23 @@
-"""One init()'s view of the store: keys of its own, waits that notice a failure elsewhere.
+"""The store as one init() uses it: keys with a prefix of their own, and waits that end if another rank fails.
 
-Used by the thread that runs init(). Every wait ends at the session's deadline.
+Used on the thread that runs init(). Every wait ends at the session's deadline.
 """
 
 import contextlib
 import json
 import secrets
 
-from .membership import MembersDisagree
-from .wire import BootstrapError, BootstrapTimeout
+from .job_members import MembersDisagree
+from .socket_io import BootstrapError, BootstrapTimeout
 
-# How often a wait looks whether another rank has given up.
+# How often a wait checks whether another rank has failed.
 _LOOK_SECONDS = 0.5
 
 
 class Session:
     """The store under a prefix that belongs to this init() (``epoch``) alone.
 
-    ``silence_s``: after so many seconds without a sign of life the host at the other end of a link counts as lost.
+    ``silence_s``: seconds without any message after which the host at the other end of a link counts as lost.
     """
 
     def __init__(self, store, secret, rank, size, epoch, deadline, silence_s=30.0):
@@ -26,12 +26,12 @@ class Session:
         self.silence_s = silence_s
         self._prefix = f"hvd/{epoch}/"
         self._written = []
-        # Not the rank: two processes may claim the same one, and each has to hear the other.
-        self._who = secrets.token_hex(8)
-        self.look = None  # called from time to time while this rank waits; raises what it finds wrong
+        # Not the rank: two processes may claim the same rank, and each must see the other's failure.
+        self._process = secrets.token_hex(8)
+        self.look = None  # called from time to time while this rank waits; raises to end the wait
 
     def put(self, key, value, keep=False):
-        """Publishes ``value`` (anything JSON can hold); ``keep`` takes it out of forget()."""
+        """Publishes ``value`` (any JSON value). With ``keep``, forget() does not delete it."""
         self.store.set(self._prefix + key, json.dumps(value).encode())
         if not keep:
             self._written.append(self._prefix + key)
@@ -44,17 +44,17 @@ class Session:
         return total
 
     def peek(self, key):
-        """The value of ``key``, or None when it is not there."""
+        """The value of ``key``, or None if it does not exist."""
         try:
             return json.loads(self.store.get(self._prefix + key, 0))
         except BootstrapTimeout:
             return None
 
     def wait(self, key, on_timeout=None):
-        """The value of ``key`` once somebody has put it.
+        """Waits until ``key`` exists and returns its value.
 
-        Raises BootstrapError when another rank gives up first, BootstrapTimeout with the text that
-        ``on_timeout()`` returns when the deadline passes.
+        Raises BootstrapError if another rank fails first, BootstrapTimeout with the text that ``on_timeout()`` returns if
+        the deadline passes.
         """
         while True:
             try:
@@ -65,13 +65,13 @@ class Session:
                 pass
             self.check()
             if self.deadline.passed():
-                text = on_timeout() if on_timeout else f"nobody published {key!r}"
+                text = on_timeout() if on_timeout else f"no rank published {key!r}"
                 raise BootstrapTimeout(f"{text} within {self.deadline.seconds:g} s")
 
     def check(self):
-        """Raises BootstrapError when another rank has given up, or look() finds a reason to."""
+        """Raises BootstrapError if another rank has failed, or what look() raises."""
         failure = self.peek("failure")
-        if failure is not None and failure["who"] != self._who:
+        if failure is not None and failure["process"] != self._process:
             if failure["attempts"] is not None:
                 attempts = [(None if m is None else tuple(m), count) for m, count in failure["attempts"]]
                 raise MembersDisagree(failure["text"], attempts)
@@ -80,19 +80,19 @@ class Session:
             self.look()
 
     def fail(self, error):
-        """Tells the others why this rank gives up. The first one to say so is the one they hear."""
+        """Publishes the failure of this rank. The other ranks see the first failure only."""
         with contextlib.suppress(OSError, RuntimeError):
             if self.count("failures") == 1:
-                said = {"rank": self.rank, "who": self._who, "text": str(error)}
-                said["attempts"] = error.attempts if isinstance(error, MembersDisagree) else None
-                self.put("failure", said)
+                failure = {"rank": self.rank, "process": self._process, "text": str(error)}
+                failure["attempts"] = error.attempts if isinstance(error, MembersDisagree) else None
+                self.put("failure", failure)
 
     def absent(self, key):
-        """Ranks that have not put ``key``/rank yet."""
+        """The ranks that have not published ``key``/rank yet."""
         return [rank for rank in range(self.size) if self.peek(f"{key}/{rank}") is None]
 
     def forget(self):
-        """Takes this rank's keys out of the store. Only after everybody has read them."""
+        """Deletes this rank's keys from the store. Call it only after all ranks have read them."""
         for key in self._written:
             self.store.delete(key)
         self._written.clear()

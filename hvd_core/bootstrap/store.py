@@ -23,6 +23,7 @@ import threading
 
 from .auth import NO_RANK, check_secret, client_handshake
 from .descriptors import DescriptorSet
+from .socket_io import BootstrapError, BootstrapTimeout, Deadline, connect_tcp, recv_exact, send_exact
 from .store_server import (
     ADD,
     DEL,
@@ -35,11 +36,10 @@ from .store_server import (
     SET,
     StoreServer,
 )
-from .wire import BootstrapError, BootstrapTimeout, Deadline, connect_tcp, recv_exact, send_exact
 
 __all__ = ["StoreClient", "StoreServer", "open_store_connection"]
 
-# Beyond the time a GET may wait at the server: the way there and back.
+# The time for the request and the answer to travel, added to the time that a GET may wait at the server.
 _ANSWER_SECONDS = 30.0
 
 
@@ -64,7 +64,7 @@ class StoreClient:
         address: 'tcp://host:port'.
         secret: the job's secret, at least 16 bytes.
         rank: shown in the server's log messages only.
-        deadline: a wire.Deadline for connecting; 30 s by default.
+        deadline: a socket_io.Deadline for connecting; 30 s by default.
 
     Raises AuthenticationError or BootstrapTimeout.
     """
@@ -91,11 +91,11 @@ class StoreClient:
         return struct.unpack("<q", self._call(ADD, key, struct.pack("<q", delta)))[0]
 
     def delete(self, key):
-        """Forgets ``key``; nothing happens when it is not there."""
+        """Deletes ``key``, if it exists."""
         self._call(DEL, key, b"")
 
     def local_host(self):
-        """The numeric address of this process's end: the interface that leads to the store."""
+        """The numeric address of this process's end of the connection, on the interface that leads to the store."""
         return self._sock.getsockname()[0]
 
     def close(self):
@@ -115,7 +115,7 @@ class StoreClient:
                 (count,) = struct.unpack("<I", recv_exact(self._sock, 4, deadline))
                 answer = recv_exact(self._sock, count, deadline)
             except OSError as error:
-                # A late answer would be taken for that of the next request.
+                # The connection cannot be used again: a late answer would be taken for the next request's.
                 self.close()
                 raise BootstrapError(
                     f"lost the connection to the store at {self.address}: {error}. "
@@ -128,4 +128,4 @@ class StoreClient:
             raise BootstrapError(
                 f"the store at {self.address} refused {key!r}: {value.decode(errors='replace')}"
             )
-        raise BootstrapTimeout(f"nobody set {key!r} in the store at {self.address} within {wait_s:g} s")
+        raise BootstrapTimeout(f"no process set {key!r} in the store at {self.address} within {wait_s:g} s")

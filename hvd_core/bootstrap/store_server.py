@@ -16,14 +16,14 @@ import time
 
 from .auth import HANDSHAKE_SECONDS, ServerHandshake, check_secret
 from .descriptors import DescriptorSet
-from .wire import AuthenticationError, join_address
+from .socket_io import AuthenticationError, join_address
 
 PURPOSE = b"store"
 SET, GET, ADD, DEL = 1, 2, 3, 4
 OK, TIMEOUT, ERROR = 0, 1, 2
 MAX_KEY_BYTES = 1024
 MAX_REQUEST_BYTES = 16 << 20
-# More strangers than this at once: the oldest is dropped.
+# If more connections than this have not proved the secret, the oldest is dropped.
 MAX_UNPROVEN = 256
 
 _log = logging.getLogger(__name__)
@@ -48,10 +48,10 @@ class StoreServer:
     """Serves the store at ``address`` ('tcp://host:port') until close().
 
     Args:
-        host: the address to listen on; give the one of the job's interface, not '0.0.0.0'.
+        host: the address to listen on: that of the job's interface, not '0.0.0.0'.
         secret: the job's secret (bytes, at least 16).
 
-    Raises OSError when the address cannot be bound, ValueError for a short secret.
+    Raises OSError if the address cannot be bound, ValueError for a short secret.
     """
 
     def __init__(self, host="127.0.0.1", secret=b""):
@@ -77,7 +77,7 @@ class StoreServer:
         self._thread.start()
 
     def clients(self):
-        """How many connections there are whose peer has proved the secret. From any thread."""
+        """The number of connections whose peer has proved the secret. Any thread may call."""
         return self._proven
 
     def close(self):

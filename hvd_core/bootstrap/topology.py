@@ -1,7 +1,7 @@
-"""The shape of the job, computed from who leads whom: local and cross ranks, and the tree of links.
+"""The shape of the job, computed from each rank's leader: local and cross ranks, and the tree of links.
 
-Pure functions of the table that all ranks share; no I/O. The tree: ranks of a host under its leader (lowest
-rank), leaders under each other with bounded fan-out, rank 0 on top.
+Pure functions of the table that all ranks share; no I/O. In the tree, the ranks of a host are children of their leader
+(the lowest rank), leaders are children of other leaders with a bounded fan-out, and rank 0 is the root.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ FAN_OUT = 8
 
 @dataclass(frozen=True)
 class Topology:
-    """``hosts``: host index of each rank, numbered by first rank. The rest is about one rank."""
+    """``hosts``: host index of each rank, numbered by first rank. The other fields describe one rank."""
 
     hosts: tuple
     local_rank: int

@@ -1,8 +1,7 @@
-"""connect(): from an environment to a World, the links and descriptors the engine is built on.
+"""connect(): turns a launcher's environment into a World, which holds the links and descriptors for the engine.
 
-Called once per init() by the thread that runs it. A World owns every descriptor it names: the engine borrows
-them and must have let go before close(). In a forked child all are closed, and only the plain numbers stay
-readable.
+Called once per init(), on the thread that runs it. A World owns all its descriptors: the engine borrows them, and must
+have ended before close(). In a forked child all are closed, and only the plain numbers remain readable.
 """
 
 import logging
@@ -12,18 +11,18 @@ from contextlib import suppress
 
 from . import affinity
 from .identity import identify
-from .membership import is_communicator, select
-from .wire import BootstrapError, BootstrapTimeout, Deadline
+from .job_members import is_communicator, select
+from .socket_io import BootstrapError, BootstrapTimeout, Deadline
 
 _log = logging.getLogger(__name__)
 
 DEFAULT_DEADLINE_SECONDS = 30.0
 DEFAULT_SILENCE_SECONDS = 30.0
-LONGEST_FAREWELL_SECONDS = 10.0
+LONGEST_LINGER_SECONDS = 10.0
 
 
 class World:
-    """What this process knows about the job.
+    """The job as this process sees it.
 
     rank, size              of this process, of the job
     hosts                   host index of each rank; hosts are numbered by their lowest rank
@@ -37,10 +36,10 @@ class World:
     epoch                   number of this init() in the store, equal on all ranks; prefix keys with it
     secret                  the job's secret (bytes); empty for one process
     links                   ShmLink and TcpLink, the parent's first, then the children's by rank
-    segment_fd              this host's control segment, -1 where there is none
-    segment_bytes           its size, 0 where there is none
-    comm                    JobComm where init() was given an MPI communicator; else None
-    members                 the launcher's rank of each rank, where init() was given a part of the job; else None
+    segment_fd              this host's control segment; -1 if the host has none
+    segment_bytes           its size; 0 if the host has none
+    comm                    JobComm if init() was given an MPI communicator; else None
+    members                 the launcher's rank of each rank, if init() was given a part of the job; else None
     """
 
     def __init__(self, rank=0, size=1, launcher="single", members=None):
@@ -51,41 +50,41 @@ class World:
         self.store, self.store_fd, self.secret, self.epoch = None, -1, b"", 0
         self.links, self.segment_fd, self.segment_bytes = [], -1, 0
         self.comm = None
-        self._meeting = None
+        self._rendezvous = None
         self._descriptors = None
 
     @property
     def holds_store(self):
-        """Whether the store ends with this process, so that others must have read what is in it before."""
-        return self._meeting is not None and self._meeting.server is not None
+        """Whether the store ends with this process. The other ranks must then have read it before."""
+        return self._rendezvous is not None and self._rendezvous.server is not None
 
-    def linger(self, seconds=LONGEST_FAREWELL_SECONDS):
-        """After the engine has ended: where the store ends with this process, and the job has ended in good order, waits
-        until the engines of all ranks are through with what was agreed on, which may take the store. Processes that have
-        gone need nothing.
+    def linger(self, seconds=LONGEST_LINGER_SECONDS):
+        """Waits until the other ranks need the store no more, if the store ends with this process. Called after the
+        engine has ended. Returns when the engines of all ranks have carried out the agreed operations, when only this
+        process is still connected to the store, or after ``seconds``.
         """
         if not self.holds_store:
             return
         deadline = Deadline(seconds)
         with suppress(BootstrapError):
-            # This process's own engine has said so, unless it was aborted.
+            # Each engine increments this counter at its orderly end; after an abort it stays 0.
             while 0 < self.store.add(f"engine/{self.epoch}/through", 0) < self.size:
                 # Two connections are this process's own.
-                if self._meeting.server.clients() <= 2 or deadline.passed():
+                if self._rendezvous.server.clients() <= 2 or deadline.passed():
                     return
                 time.sleep(0.001)
 
     def close(self):
-        """Closes every descriptor, and the store where this process holds it. Safe to call again."""
+        """Closes every descriptor, and the store if this process serves it. Calling it again does nothing."""
         self.links, self.segment_fd, self.store_fd = [], -1, -1
-        if self._meeting is not None:
-            self._meeting.close_desk()  # takes back what it has put into the store
+        if self._rendezvous is not None:
+            self._rendezvous.close_listener()  # deletes this rank's entry in the store
         if self._descriptors is not None:
             self._descriptors.close()
         if self.store is not None:
             self.store.close()
-        if self._meeting is not None:
-            self._meeting.close()
+        if self._rendezvous is not None:
+            self._rendezvous.close()
         if self.comm is not None:
             self.comm.close()
             self.comm = None
@@ -101,9 +100,8 @@ def connect(environ=None, deadline_s=None, comm=None):
         comm: the launcher's ranks that make up the job, in the order of their ranks in it; None or [] for all; or an
         mpi4py communicator of the job's processes.
 
-    Raises ValueError for an environment or a ``comm`` that makes no sense, BootstrapTimeout that names the
-    ranks which have not shown up, BootstrapError for everything else that keeps the job apart. A process alone
-    opens no descriptor.
+    Raises ValueError if a variable or ``comm`` is not valid, BootstrapTimeout that names the missing ranks, and
+    BootstrapError if the job cannot be connected for another reason. A job of one process opens no descriptor.
     """
     environ = os.environ if environ is None else environ
     transport = environ.get("HOROVOD_CONTROL_TRANSPORT", "auto")
@@ -113,11 +111,11 @@ def connect(environ=None, deadline_s=None, comm=None):
     if deadline_s is None:
         deadline_s = _seconds(environ, "HOROVOD_START_TIMEOUT", DEFAULT_DEADLINE_SECONDS)
     deadline = Deadline(deadline_s)
-    identity, meeting, job_comm = _meet(environ, comm, deadline)
+    identity, found, job_comm = _find_store(environ, comm, deadline)
     if identity.size == 1:
         return _alone(identity, job_comm)
     world = World(identity.rank, identity.size, identity.launcher, identity.members)
-    world._meeting, world.comm = meeting, job_comm
+    world._rendezvous, world.comm = found, job_comm
     try:
         _connect(world, identity, transport, deadline, silence_s)
     except BaseException:
@@ -126,18 +124,18 @@ def connect(environ=None, deadline_s=None, comm=None):
     return world
 
 
-def _meet(environ, comm, deadline):
-    """(Identity, Meeting, JobComm or None); no meeting for a process alone."""
+def _find_store(environ, comm, deadline):
+    """(Identity, Rendezvous, JobComm or None). Rendezvous is None for a job of one process."""
     if is_communicator(comm):
         from . import mpi_comm
 
-        return mpi_comm.meet(comm, environ, deadline)
+        return mpi_comm.find_store(comm, environ, deadline)
     identity = select(identify(environ), comm)
     if identity.size == 1:
         return identity, None, None
     from . import rendezvous
 
-    return *rendezvous.meet(identity, environ, deadline), None
+    return *rendezvous.find_store(identity, environ, deadline), None
 
 
 def _seconds(environ, name, default):
@@ -167,29 +165,29 @@ def _connect(world, identity, transport, deadline, silence_s):
     from .session import Session
     from .store import StoreClient, open_store_connection
 
-    meeting = world._meeting
-    world.secret, world.epoch = meeting.secret, meeting.epoch
+    found = world._rendezvous
+    world.secret, world.epoch = found.secret, found.epoch
     world._descriptors = DescriptorSet()
-    at = (meeting.address, meeting.secret, world.rank, meeting.epoch, deadline)
+    at = (found.address, found.secret, world.rank, found.epoch, deadline)
     world.store = StoreClient(*at)
-    session = Session(world.store, meeting.secret, world.rank, world.size, meeting.epoch, deadline, silence_s)
+    session = Session(world.store, found.secret, world.rank, world.size, found.epoch, deadline, silence_s)
     try:
-        meeting.open(session)
+        found.open(session)
         world.store_fd = world._descriptors.own(open_store_connection(*at)).fileno()
         _build(world, session, identity, transport)
-        _finish(session, meeting)
+        _finish(session, found)
     except Exception as error:
         session.fail(error)
-        meeting.give_up(error)
+        found.give_up(error)
         raise
 
 
 def _build(world, session, identity, transport):
-    from . import hosts, topology, wiring
+    from . import hosts, links, topology
 
-    launched = world._meeting.launched
+    launched = world._rendezvous.launched
     roster = hosts.gather_roster(session, transport, world.members, launched)
-    # One rank's wish is enough: both ends of a link must be of one kind.
+    # One rank that asks for TCP is enough, because both ends of a link must be of one kind.
     transport = "tcp" if any(record["transport"] == "tcp" for record in roster) else "auto"
     neighbours = hosts.find_neighbours(session, roster, world._descriptors)
     shape = topology.describe(world.rank, neighbours.leader)
@@ -199,7 +197,7 @@ def _build(world, session, identity, transport):
     world.local_rank, world.local_size = shape.local_rank, shape.local_size
     world.cross_rank, world.cross_size = shape.cross_rank, shape.cross_size
     world.local_cores = tuple(affinity.from_text(roster[other]["cores"]) for other in shape.local_ranks)
-    # Only the count is compared: an oversubscribed mpirun hands out local ranks in an order of its own.
+    # Only the count is compared: an oversubscribed mpirun assigns local ranks in an order of its own.
     if identity.local_size not in (None, shape.local_size):
         _log.warning(
             "%s started %d processes on this host, of which %d can reach each other here: local_size() is %d",
@@ -208,9 +206,9 @@ def _build(world, session, identity, transport):
             shape.local_size,
             shape.local_size,
         )
-    world.links, segment = wiring.wire(session, shape, neighbours, transport, world._descriptors)
+    world.links, segment = links.make_links(session, shape, neighbours, transport, world._descriptors)
     if segment is not None:
-        world.segment_fd, world.segment_bytes = segment, wiring.segment_bytes(shape.local_size)
+        world.segment_fd, world.segment_bytes = segment, links.segment_bytes(shape.local_size)
     _all_up(session)
 
 
@@ -224,22 +222,22 @@ def _all_up(session):
         from .session import name_ranks
 
         absent = session.absent("up")
-        who = name_ranks(absent) if absent else "the last rank"
-        return f"{who} did not get connected to all neighbours"
+        late = name_ranks(absent) if absent else "the last rank"
+        return f"{late} did not get connected to all neighbours"
 
     session.wait("go", missing)
 
 
-def _finish(session, meeting):
-    """The last words over the store, so that shutdown() may follow at once."""
-    session.look = None  # all members are here
-    meeting.close_desk()
-    if not meeting.dies_with_rank_zero:
+def _finish(session, found):
+    """Makes sure that no rank needs the store for init() any more, so that shutdown() may follow at once."""
+    session.look = None  # all members are connected
+    found.close_listener()
+    if not found.dies_with_rank_zero:
         session.forget()
     elif session.rank != 0:
         session.count("left")
     else:
-        # Rank 0 takes the store with it when it shuts down: the others must be through with it.
+        # The store ends with rank 0, so the other ranks must have finished with it.
         while session.peek("left") != session.size - 1:
             session.check()
             if session.deadline.passed():

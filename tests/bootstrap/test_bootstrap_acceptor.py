@@ -8,7 +8,7 @@ import pytest
 from hvd_core.bootstrap import AuthenticationError
 from hvd_core.bootstrap.acceptor import Acceptor
 from hvd_core.bootstrap.auth import client_handshake
-from hvd_core.bootstrap.wire import Deadline
+from hvd_core.bootstrap.socket_io import Deadline
 
 SECRET = bytes(range(32))
 

@@ -1,4 +1,4 @@
-"""The meeting point on one host, with real sockets: who is let in, and what the others are told."""
+"""The rendezvous address on one host, with real sockets: who is let in, and what the others are told."""
 
 import os
 import secrets
@@ -7,12 +7,11 @@ import subprocess
 
 import pytest
 
-from hvd_core.bootstrap import BootstrapError, mpi_rendezvous
-from hvd_core.bootstrap import desk as desk_module
-from hvd_core.bootstrap.desk import Desk
+from hvd_core.bootstrap import BootstrapError, mpi_rendezvous, rendezvous_listener
 from hvd_core.bootstrap.identity import Identity
-from hvd_core.bootstrap.membership import MembersDisagree, select
-from hvd_core.bootstrap.wire import Deadline
+from hvd_core.bootstrap.job_members import MembersDisagree, select
+from hvd_core.bootstrap.rendezvous_listener import RendezvousListener
+from hvd_core.bootstrap.socket_io import Deadline
 
 SECRET = bytes(range(32))
 STORE = "tcp://127.0.0.1:1234"
@@ -30,20 +29,20 @@ def part(rank, members, size=4):
 
 
 @pytest.fixture
-def open_desk(point):
-    desks = []
+def open_listener(point):
+    listeners = []
 
     def open_one(identity=Identity(0, 3), offer=(STORE, SECRET)):
-        desks.append(Desk(point, identity, offer))
-        return desks[-1]
+        listeners.append(RendezvousListener(point, identity, offer))
+        return listeners[-1]
 
     yield open_one
-    for desk in desks:
-        desk.close()
+    for listener in listeners:
+        listener.close()
 
 
 def ask(point, identity=Identity(1, 3), seconds=5):
-    return desk_module.ask(point, identity, Deadline(seconds))
+    return rendezvous_listener.ask(point, identity, Deadline(seconds))
 
 
 def as_nobody(script, *arguments):
@@ -63,8 +62,8 @@ def as_nobody(script, *arguments):
     )
 
 
-def test_each_rank_is_told_where_the_store_is(point, open_desk):
-    open_desk()
+def test_each_rank_is_told_where_the_store_is(point, open_listener):
+    open_listener()
     for rank in (1, 2):
         answer = ask(point, Identity(rank, 3))
         assert (answer["store"], answer["secret"]) == (STORE, SECRET.hex())
@@ -74,19 +73,19 @@ def test_nobody_there_is_no_answer(point):
     assert ask(point) is None
 
 
-def test_a_job_of_another_size_is_turned_away(point, open_desk):
-    open_desk()
+def test_a_job_of_another_size_is_turned_away(point, open_listener):
+    open_listener()
     assert "says it is rank 1 of 4, but rank 0 belongs to a job of 3" in ask(point, Identity(1, 4))["error"]
 
 
-def test_a_rank_cannot_be_there_twice(point, open_desk):
-    open_desk()
-    with pytest.raises(BootstrapError, match=r"meeting point of rank 0 .*: was rank 0 started twice"):
-        open_desk()
+def test_a_rank_cannot_be_there_twice(point, open_listener):
+    open_listener()
+    with pytest.raises(BootstrapError, match=r"rendezvous address of rank 0 .*: was rank 0 started twice"):
+        open_listener()
 
 
-def test_a_second_process_with_the_same_rank_is_turned_away(point, open_desk):
-    open_desk()
+def test_a_second_process_with_the_same_rank_is_turned_away(point, open_listener):
+    open_listener()
     assert ask(point)["store"] == STORE
     child = os.fork()
     if child == 0:
@@ -95,28 +94,28 @@ def test_a_second_process_with_the_same_rank_is_turned_away(point, open_desk):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
-def test_only_those_who_wait_for_the_same_ranks_are_told_where_the_store_is(point, open_desk):
-    desk = open_desk(part(0, [0, 1]))
+def test_only_those_who_wait_for_the_same_ranks_are_told_where_the_store_is(point, open_listener):
+    listener = open_listener(part(0, [0, 1]))
     assert ask(point, part(1, [0, 1])) == {"members": (0, 1), "store": STORE, "secret": SECRET.hex()}
     # These do not wait for each other: one of the two may yet come.
-    assert ask(point, part(2, [2, 0])) == {"members": (0, 1)} and desk.trouble is None
+    assert ask(point, part(2, [2, 0])) == {"members": (0, 1)} and listener.failure is None
 
 
-def test_a_list_that_contradicts_is_told_on_either_side(point, open_desk):
-    desk = open_desk(part(0, [0, 1]))
+def test_a_list_that_contradicts_is_told_on_either_side(point, open_listener):
+    listener = open_listener(part(0, [0, 1]))
     early = Deadline(60)
     assert ask(point, part(1, [1, 0])) == {"members": (0, 1)}
-    assert isinstance(desk.trouble, MembersDisagree)
-    assert "rank 0: [0, 1]; rank 1: [1, 0]" in str(desk.trouble)
+    assert isinstance(listener.failure, MembersDisagree)
+    assert "rank 0: [0, 1]; rank 1: [1, 0]" in str(listener.failure)
     # From now on whoever has been waiting is told why in vain, and whoever comes later, for another attempt, nothing.
     with pytest.raises(MembersDisagree, match=r"rank 0: \[0, 1\]; rank 1: \[1, 0\]"):
-        desk_module.ask(point, part(1, [0, 1]), early)
+        rendezvous_listener.ask(point, part(1, [0, 1]), early)
     assert ask(point, part(1, [0, 1])) is None
     assert ask(point, part(1, None)) is None
 
 
-def test_garbage_at_the_meeting_point_is_ignored(point, open_desk):
-    open_desk()
+def test_garbage_at_the_rendezvous_address_is_ignored(point, open_listener):
+    open_listener()
     for greeting in (b"", b"x" * 16, b"x" * 32, os.urandom(64), b"hvdmeet2" + b"\xff" * 24):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.connect(point)
@@ -124,8 +123,8 @@ def test_garbage_at_the_meeting_point_is_ignored(point, open_desk):
     assert ask(point)["store"] == STORE
 
 
-def test_another_user_learns_nothing(point, open_desk):
-    open_desk()
+def test_another_user_learns_nothing(point, open_listener):
+    open_listener()
     script = """if True:
         import socket, struct, sys
         sock = socket.socket(socket.AF_UNIX)
@@ -142,7 +141,7 @@ def test_another_user_learns_nothing(point, open_desk):
     assert ask(point)["store"] == STORE
 
 
-def test_another_user_at_the_meeting_point_gets_nothing(point):
+def test_another_user_at_the_rendezvous_address_gets_nothing(point):
     script = """if True:
         import socket, sys
         sock = socket.socket(socket.AF_UNIX)
@@ -153,7 +152,7 @@ def test_another_user_at_the_meeting_point_gets_nothing(point):
     """
     squatter = as_nobody(script, point[1:])
     assert squatter.stdout.readline().strip() == "ready", squatter.stderr.read()
-    with pytest.raises(BootstrapError, match=f"a process of user {NOBODY} holds this job"):
+    with pytest.raises(BootstrapError, match=f"a process of user {NOBODY} listens at this job"):
         ask(point)
     assert squatter.communicate(timeout=60)[0].strip() == "0"
 

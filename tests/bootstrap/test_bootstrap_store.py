@@ -21,8 +21,8 @@ from hvd_core.bootstrap import (
     store_server,
 )
 from hvd_core.bootstrap.auth import ANSWER_BYTES, CHALLENGE_BYTES, MAGIC
+from hvd_core.bootstrap.socket_io import Deadline, recv_exact, split_address
 from hvd_core.bootstrap.store import open_store_connection
-from hvd_core.bootstrap.wire import Deadline, recv_exact, split_address
 
 SECRET = bytes(range(32))
 
@@ -58,7 +58,7 @@ def test_store_operations(client):
     assert [client.add("n", 3), client.add("n", -5), client.get("n", 0)] == [3, -2, b"-2"]
     client.delete("a")
     client.delete("a")
-    with pytest.raises(BootstrapTimeout, match="nobody set 'a' in the store at tcp://"):
+    with pytest.raises(BootstrapTimeout, match="no process set 'a' in the store at tcp://"):
         client.get("a", 0)
 
 

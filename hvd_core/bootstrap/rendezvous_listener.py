@@ -1,8 +1,8 @@
-"""The meeting point on one host: an abstract Unix socket of each rank that is in init().
+"""The rendezvous on one host: each rank that is in init() listens at an abstract Unix socket.
 
-The name follows from the launcher's job and the rank. Whoever comes says which ranks it waits for, and is told which ones
-this rank waits for and, by the first of the same ranks, where the store is. Only processes of the same user get an answer
-(checked by the kernel, both ways).
+The socket's name follows from the launcher's job and the rank. A rank that connects sends the list of ranks it waits for.
+It receives the list that this rank waits for; from the first rank of an equal list it also receives the store's address
+and the secret. Only processes of the same user get an answer (both sides ask the kernel).
 """
 
 import contextlib
@@ -17,35 +17,35 @@ import time
 
 from .descriptors import DescriptorSet
 from .identity import launcher_process
-from .membership import MembersDisagree, contradict, disagreement
-from .wire import BootstrapError, Deadline, recv_exact, send_exact
+from .job_members import MembersDisagree, contradict, disagreement
+from .socket_io import BootstrapError, Deadline, recv_exact, send_exact
 
 _log = logging.getLogger(__name__)
-# magic, since when the caller has been in this init() (monotonic clock, s), its rank in the launcher's job and in its
-# own, size of its own, how many u32 follow: the launcher's ranks that make up its job, none for all of them.
+# Magic, the time when the sender entered this init() (monotonic clock, s), its rank in the launcher's job, its rank and
+# size in its own job, and the number of u32 that follow: the launcher's ranks of its own job, none if these are all.
 _ASK = struct.Struct("<8sd4I")
 _ASK_MAGIC = b"hvdmeet2"
 _CREDENTIALS = struct.Struct("3i")
 _MOST_MEMBERS = 1 << 20
 _ANSWER_SECONDS = 5.0
-_LAST_WORDS_SECONDS = 1.0
+_FAREWELL_SECONDS = 1.0
 
 
 def peer_uid(sock):
-    """User id of the process at the other end of a Unix socket, as the kernel saw it connect or listen."""
+    """The user id of the process at the other end of a Unix socket, at the time of connect() or listen()."""
     return peer_credentials(sock)[1]
 
 
 def peer_credentials(sock):
-    """(pid, uid) of the other end; pid is 0 when it lives in a pid namespace this one cannot see."""
+    """(pid, uid) of the other end. pid is 0 if it runs in a pid namespace that is not visible here."""
     pid, uid, _ = _CREDENTIALS.unpack(
         sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     )
     return pid, uid
 
 
-def names(identity):
-    """A function from the launcher's rank to the name of its desk."""
+def address_of(identity):
+    """A function that maps a launcher's rank to the address of its listener."""
     whole = identity.whole
     parts = (
         whole.launcher,
@@ -58,29 +58,31 @@ def names(identity):
     return lambda rank: f"\0hvd-{job}-{rank}"
 
 
-class Desk:
-    """A thread that answers whoever comes. ``offer``: (address of the store, secret) where this rank serves it.
+class RendezvousListener:
+    """A thread that answers the ranks that connect. ``offer``: (address of the store, secret) if this rank serves the
+    store.
 
-    ``trouble`` is the reason to give up that somebody who came has brought with it, or None.
+    ``failure``: the exception with which this rank must end its init(), because a rank that connected contradicts it; or
+    None.
     """
 
-    def __init__(self, name, identity, offer=None):
+    def __init__(self, address, identity, offer=None):
         self._identity = identity
         self._answer = {"members": identity.members}
         if offer is not None:
             self._answer |= {"store": offer[0], "secret": offer[1].hex()}
-        self._told = {}
-        self.trouble = None
+        self._pids = {}
+        self.failure = None
         self._descriptors = DescriptorSet()
         self._listener = self._descriptors.own(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         try:
-            self._listener.bind(name)
+            self._listener.bind(address)
         except OSError as error:
             self._descriptors.close()
             rank = identity.launcher_rank
             raise BootstrapError(
-                f"another process already holds the meeting point of rank {rank} ({error}): was rank {rank} started "
-                "twice?"
+                f"another process already listens at the rendezvous address of rank {rank} ({error}): was rank {rank} "
+                "started twice?"
             ) from error
         self._listener.listen(128)
         self._closing = False
@@ -88,17 +90,17 @@ class Desk:
         self._thread.start()
 
     def give_up(self, error):
-        """Tells those who wait for this rank why it gives up, for as long as they need to hear it."""
-        self._trouble_is(error)
-        time.sleep(_LAST_WORDS_SECONDS)
+        """Answers the ranks that wait for this one with the failure ``error``, for one second."""
+        self._set_failure(error)
+        time.sleep(_FAREWELL_SECONDS)
 
-    def _trouble_is(self, error):
-        if self.trouble is None:
-            self._given_up = time.monotonic()
-            self.trouble = error
+    def _set_failure(self, error):
+        if self.failure is None:
+            self._failed_at = time.monotonic()
+            self.failure = error
 
     def close(self):
-        """Leaves; nobody gets an answer any more."""
+        """Ends the thread and closes the socket."""
         self._closing = True
         # Unlike close(), shutdown() wakes the thread that is in accept().
         with contextlib.suppress(OSError):
@@ -117,13 +119,13 @@ class Desk:
                 continue
             self._descriptors.own(peer)
             try:
-                self._tell(peer)
+                self._serve(peer)
             except OSError as error:
-                _log.info("rendezvous: a connection came to nothing: %s", error)
+                _log.info("rendezvous: a connection failed: %s", error)
             finally:
                 self._descriptors.discard(peer)
 
-    def _tell(self, peer):
+    def _serve(self, peer):
         pid, uid = peer_credentials(peer)
         if uid != os.geteuid():
             _log.warning(
@@ -141,39 +143,40 @@ class Desk:
 
     def _answer_to(self, pid, since, caller, rank, size, members):
         own = self._identity
-        if self.trouble is not None:
-            # Who has come later is in another init(), which this rank may yet come to.
-            waited = members == own.members and since < self._given_up
-            return {"failed": str(self.trouble)} if waited else {"gone": True}
+        if self.failure is not None:
+            # A rank that entered init() later waits for the next init() of this rank.
+            waited = members == own.members and since < self._failed_at
+            return {"failed": str(self.failure)} if waited else {"gone": True}
         if members != own.members:
             if contradict(own.members, own.launcher_rank, members, caller):
-                self._trouble_is(disagreement(own.members, own.launcher_rank, members, caller))
+                self._set_failure(disagreement(own.members, own.launcher_rank, members, caller))
             return {"members": own.members}
         if size != own.size or not 0 <= rank < size or rank == own.rank:
             return {
                 "error": f"it says it is rank {rank} of {size}, but rank {own.rank} belongs to a job of {own.size}"
             }
-        if self._told.setdefault(rank, pid) != pid:
-            return {"error": f"rank {rank} is already taken by process {self._told[rank]}"}
+        if self._pids.setdefault(rank, pid) != pid:
+            return {"error": f"rank {rank} is already taken by process {self._pids[rank]}"}
         return self._answer
 
 
-def ask(name, identity, deadline):
-    """The answer (dict) of the desk called ``name``; None when nobody is there, or it went away. ``deadline`` is that of
-    this init().
+def ask(address, identity, deadline):
+    """The answer (dict) of the listener at ``address``; None if there is no listener, or it closed the connection.
+    ``deadline``: the deadline of this init().
 
-    Raises BootstrapError when another user's process sits there, or has given up what this rank waits for.
+    Raises BootstrapError if another user's process listens there, MembersDisagree if that rank failed because the lists
+    of ranks contradict each other.
     """
     members = identity.members or ()
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         try:
             limit = Deadline(min(_ANSWER_SECONDS, deadline.left()))
             sock.settimeout(max(0.001, limit.left()))
-            sock.connect(name)
+            sock.connect(address)
             if peer_uid(sock) != os.geteuid():
                 raise BootstrapError(
-                    f"a process of user {peer_uid(sock)} holds this job's meeting point on this host; the job "
-                    f"runs as user {os.geteuid()}. Start with horovodrun, which needs no meeting point."
+                    f"a process of user {peer_uid(sock)} listens at this job's rendezvous address on this host; the job "
+                    f"runs as user {os.geteuid()}. Start with horovodrun, which needs no such address."
                 )
             head = _ASK.pack(
                 _ASK_MAGIC, deadline.since, identity.launcher_rank, identity.rank, identity.size, len(members)

@@ -1,7 +1,7 @@
-"""Deadlines, exact reads and the error types shared by the bootstrap modules.
+"""Deadlines, sockets that send and receive exact counts, store addresses, and the errors of the bootstrap modules.
 
-Nothing here knows a protocol. Everything is blocking and may be called from any thread; sockets
-handed in must not be used by another thread at the same time.
+This module knows no protocol. All functions block and may be called from any thread; another thread must not use the same
+socket at the same time.
 """
 
 import socket
@@ -9,11 +9,11 @@ import time
 
 
 class BootstrapError(RuntimeError):
-    """The processes of the job could not be brought together; the text says who and why."""
+    """The processes of the job could not connect to each other. The text names the ranks and the reason."""
 
 
 class BootstrapTimeout(BootstrapError, TimeoutError):
-    """A peer did not show up or did not answer before the deadline."""
+    """A peer did not connect or did not answer before the deadline."""
 
 
 class AuthenticationError(BootstrapError):
@@ -39,7 +39,7 @@ class Deadline:
 def recv_exact(sock, count, deadline):
     """Reads exactly ``count`` bytes.
 
-    Raises ConnectionError when the peer closes first, BootstrapTimeout when the deadline passes.
+    Raises ConnectionError if the peer closes first, BootstrapTimeout if the deadline passes.
     """
     data = bytearray()
     while len(data) < count:
@@ -55,7 +55,7 @@ def recv_exact(sock, count, deadline):
 
 
 def send_exact(sock, data, deadline):
-    """Sends all of ``data``; raises like recv_exact."""
+    """Sends all of ``data``. Raises the errors of recv_exact."""
     view = memoryview(data)
     while view:
         _arm(sock, deadline)
@@ -95,7 +95,7 @@ def connect_tcp(address, deadline):
 
 
 def split_address(address):
-    """('host', port) of 'tcp://host:port' or 'tcp://[v6]:port'; ValueError for anything else."""
+    """('host', port) of 'tcp://host:port' or 'tcp://[v6]:port'. Raises ValueError for other texts."""
     scheme, _, rest = str(address).partition("://")
     host, _, port = rest.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")

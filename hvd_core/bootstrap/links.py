@@ -1,7 +1,6 @@
 """Makes the links of the tree: shared memory and doorbells within a host, TCP between hosts.
 
-Called by the thread that runs init(). All descriptors made here belong to the DescriptorSet handed in; the
-engine borrows them.
+Called on the thread that runs init(). All descriptors belong to the DescriptorSet of the caller; the engine borrows them.
 """
 
 import fcntl
@@ -12,8 +11,8 @@ from dataclasses import dataclass
 
 from .acceptor import Acceptor
 from .auth import client_handshake
-from .desk import peer_credentials
-from .wire import BootstrapError, BootstrapTimeout, connect_tcp, join_address
+from .rendezvous_listener import peer_credentials
+from .socket_io import BootstrapError, BootstrapTimeout, connect_tcp, join_address
 
 PURPOSE = b"link"
 HEADER_BYTES = 64 << 10
@@ -35,8 +34,7 @@ class ShmLink:
     ``subtree``: the world ranks reached through a child, () for the parent. ``slot``: index of the child's
     part of the segment (its local rank, from 1), the same at both ends. ``my_bells`` are this process's two
     eventfds, the same in all its links; ``peer_bells`` wake the peer. ``guard_fd``: a non-blocking Unix
-    stream socket to the peer that carries nothing. ``peer_pid`` is 0 when the peer's pid namespace cannot be
-    seen.
+    stream socket to the peer that carries no data. ``peer_pid`` is 0 if the peer's pid namespace is not visible here.
     """
 
     peer: int
@@ -69,10 +67,10 @@ def segment_bytes(local_size):
     return HEADER_BYTES + SLOT_BYTES * local_size
 
 
-def wire(session, topology, neighbours, transport, descriptors):
+def make_links(session, topology, neighbours, transport, descriptors):
     """(links, segment_fd or None): the parent's link first, then the children's by rank.
 
-    ``transport`` 'tcp' uses TCP within the host as well. Raises BootstrapTimeout that names the missing peer.
+    With ``transport`` 'tcp', links within the host use TCP too. Raises BootstrapTimeout that names the missing peer.
     """
     sockets = neighbours.sockets
     tcp_children = dict(topology.leader_children)
@@ -81,7 +79,7 @@ def wire(session, topology, neighbours, transport, descriptors):
         tcp_children.update({rank: (rank,) for rank in topology.local_children})
         for sock in sockets.values():
             descriptors.discard(sock)
-    # Open for the children before turning to the parent, who may be waiting for nothing but this.
+    # Listen for the children before connecting to the parent, because the parent may wait for this port.
     acceptor = _listen(session, tcp_children) if tcp_children else None
     try:
         links, segment = [], None
@@ -99,8 +97,7 @@ def wire(session, topology, neighbours, transport, descriptors):
 
 
 def _listen(session, children):
-    # The address that leads to the store is on an interface of the job; all interfaces would be an
-    # invitation.
+    # Listens only on the interface that leads to the store, so that the port is unreachable from other networks.
     host = session.store.local_host()
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.create_server((host, 0), family=family, backlog=len(children) + 64)
@@ -128,14 +125,14 @@ def _tcp_parent(session, parent, descriptors):
 
 
 def _tcp_child(session, acceptor, child, subtree, descriptors):
-    sock = _patiently(
+    sock = _in_slices(
         session, lambda seconds: acceptor.wait_for(child, seconds), f"rank {child} did not connect"
     )
     return TcpLink(child, subtree, _prepare_tcp(descriptors.own(sock), session.silence_s), False)
 
 
-def _patiently(session, attempt, what):
-    """attempt(seconds) in slices, so that a failure elsewhere is heard before the deadline."""
+def _in_slices(session, attempt, what):
+    """Repeats attempt(seconds) in short slices, so that another rank's failure is noticed before the deadline."""
     while True:
         result = attempt(min(0.5, session.deadline.left()))
         if result is not None:
@@ -146,7 +143,7 @@ def _patiently(session, attempt, what):
 
 
 def _prepare_tcp(sock, silence_s):
-    """Sets the socket up to fail within ``silence_s`` seconds of the other host's last sign of life."""
+    """Configures the socket to fail ``silence_s`` seconds after the last packet of the other host."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     pause = max(1, round(silence_s / 6))
@@ -154,8 +151,8 @@ def _prepare_tcp(sock, silence_s):
         socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, min(_LONGEST_KEEPALIVE, max(1, round(silence_s / 3)))
     )
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, min(_LONGEST_KEEPALIVE, pause))
-    # Ends both the wait for answers to probes and that for acknowledgements. The kernel looks when the next probe is
-    # due, so that the time up to that has to be left.
+    # Limits the wait for answers to probes and for acknowledgements. The kernel checks it when the next probe is due, so
+    # one pause between probes is subtracted.
     limit_ms = max(500, int(silence_s * 1000) - pause * 1000)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, min(limit_ms, 2**31 - 1))
     sock.setblocking(False)
@@ -169,7 +166,7 @@ def _wire_host(session, topology, sockets, descriptors):
     size = segment_bytes(topology.local_size)
     segment = descriptors.own(os.memfd_create("hvd-control", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
     os.ftruncate(segment, size)
-    # Nobody can shrink it any more: a short file under a mapping is a SIGBUS for everyone.
+    # Sealed, because shrinking the file would send SIGBUS to every rank that has mapped it.
     fcntl.fcntl(segment, fcntl.F_ADD_SEALS, _SEALS)
     for slot, child in enumerate(topology.local_ranks[1:], 1):
         offer = _OFFER.pack(_OFFER_MAGIC, slot, topology.local_size, size)
@@ -207,8 +204,7 @@ def _shm_link(peer, subtree, slot, segment, size, bells, peer_bells, sock, is_pa
 
 def _receive_fds(session, sock, count, fd_count, peer, descriptors):
     def attempt(seconds):
-        # The descriptors come with the first byte, and the peer sent all in one message far below the
-        # buffer's size.
+        # The descriptors come with the first byte. The peer sends all in one message, far below the buffer's size.
         sock.settimeout(max(0.001, seconds))
         try:
             # Not socket.recv_fds: it drops the flags, and the descriptors would survive an exec.
@@ -216,7 +212,7 @@ def _receive_fds(session, sock, count, fd_count, peer, descriptors):
         except (TimeoutError, BlockingIOError):
             return None
 
-    data, ancillary, flags, _ = _patiently(session, attempt, f"rank {peer} did not hand its descriptors")
+    data, ancillary, flags, _ = _in_slices(session, attempt, f"rank {peer} did not send its descriptors")
     fds = []
     for level, kind, content in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):

@@ -1,23 +1,23 @@
-"""Which of the launcher's ranks make up this job: the list that init(comm=[...]) was given, and whether others gave one
-that cannot be true at the same time.
+"""The members of a job: the launcher's ranks that init(comm=[...]) lists, and the check that no other rank gave a list
+that contradicts it.
 
-Pure functions, and the Lookout that a waiting rank asks from time to time. Ranks in here are the launcher's.
+Pure functions, and MemberWatch, which a waiting rank calls from time to time. Ranks in this module are the launcher's.
 """
 
 import hashlib
 import sys
 from dataclasses import replace
 
-from .wire import BootstrapError
+from .socket_io import BootstrapError
 
-# So many of the other members are looked at in turn, each time: all of them in a small job, few in a large one.
-_GLANCES = 8
+# How many other members one check reads. Checks take turns: a small job reads all of them, a large job a few.
+_MEMBERS_PER_CHECK = 8
 
 
 class MembersDisagree(BootstrapError, ValueError):
     """Two ranks of the launcher gave lists that name both of them and differ: neither job can ever be complete.
 
-    ``attempts`` are the (members, count) of the two where inits are counted; nobody is to wait for them any more.
+    ``attempts``: (members, count) of the two init() calls, if init() calls are counted; no rank waits for these any more.
     """
 
     def __init__(self, text, attempts=()):
@@ -26,15 +26,15 @@ class MembersDisagree(BootstrapError, ValueError):
 
 
 def is_communicator(thing):
-    """Whether ``thing`` is an mpi4py communicator. mpi4py is not imported for that: who has one, has imported it."""
+    """Whether ``thing`` is an mpi4py communicator. Does not import mpi4py: a program with a communicator has done so."""
     MPI = sys.modules.get("mpi4py.MPI")
     return MPI is not None and isinstance(thing, MPI.Comm)
 
 
 def select(identity, ranks):
-    """``identity`` as seen inside of the job that ``ranks`` (a sequence of the launcher's ranks, None or []) make up.
+    """``identity`` within the job of ``ranks``: a sequence of the launcher's ranks; None or [] for all.
 
-    The order of the list gives the ranks of the job. Raises ValueError for a list that makes no sense here.
+    The order of the list gives the ranks of the job. Raises ValueError if the list is not valid here.
     """
     if ranks is None:
         return identity
@@ -66,7 +66,7 @@ def select(identity, ranks):
 
 
 def check_range(members, identity):
-    """Raises ValueError when ``members`` holds a rank that the launcher's job cannot have."""
+    """Raises ValueError if ``members`` holds a rank that the launcher's job does not have."""
     size = identity.size
     outside = [member for member in members if member < 0 or (size is not None and member >= size)]
     if outside:
@@ -78,10 +78,10 @@ def check_range(members, identity):
 
 
 def checked(ranks):
-    """``ranks`` as a tuple of ints; ValueError when it is something else."""
+    """``ranks`` as a tuple of ints. Raises ValueError if it is not a sequence of integers."""
     try:
         if isinstance(ranks, (str, bytes)):
-            raise TypeError  # or else init(comm="world") would speak of 'w', 'o', 'r'
+            raise TypeError  # otherwise init(comm="world") would complain about ranks 'w', 'o', 'r'
         found = list(ranks)
     except TypeError:
         raise ValueError(
@@ -104,7 +104,7 @@ def _starter(identity):
 
 
 def shorten(members):
-    """The list as messages show it; None stands for all ranks."""
+    """The list of members for messages; None stands for all ranks."""
     if members is None:
         return "all ranks"
     shown = ", ".join(str(member) for member in members[:16])
@@ -112,12 +112,12 @@ def shorten(members):
 
 
 def init_text(members):
-    """The call as messages show it."""
+    """The call of init() for messages."""
     return "init()" if members is None else f"init(comm={shorten(members)})"
 
 
 def number(members, count):
-    """The number of the ``count``-th init() with these members; no other list has it. Below 2**62."""
+    """The number of the ``count``-th init() with these members, different for every list of members. Below 2**62."""
     if members is None:
         return count
     digest = hashlib.sha256(",".join(map(str, members)).encode()).digest()
@@ -125,12 +125,13 @@ def number(members, count):
 
 
 def contradict(mine, me, theirs, them):
-    """Whether two ranks that are in init() now wait for each other in different jobs, for ever. None: all ranks."""
+    """Whether rank ``me`` with the list ``mine`` and rank ``them`` with ``theirs``, both in init() now, wait for each
+    other in different jobs, so that neither can complete. A list of None: all ranks."""
     return mine != theirs and (mine is None or them in mine) and (theirs is None or me in theirs)
 
 
 def disagreement(mine, me, theirs, them):
-    """The error for two that contradict, with the same words on either side."""
+    """The error for two ranks that contradict each other, with the same text on both."""
     (a, first), (b, second) = sorted(((me, mine), (them, theirs)), key=lambda pair: pair[0])
     return MembersDisagree(
         f"horovod: ranks do not agree on init(comm=...).  rank {a}: {shorten(first)}; rank {b}: {shorten(second)} "
@@ -138,32 +139,32 @@ def disagreement(mine, me, theirs, them):
     )
 
 
-class Lookout:
-    """Looks what the other members have called meanwhile.
+class MemberWatch:
+    """Checks whether another member waits in a different job.
 
-    ``read(rank)``: (members, what belongs to it) of a rank that is in init() now, or None; ``told(theirs, error)`` is
-    called before a contradiction is raised, with what read() gave. One thread at a time.
+    ``read(rank)``: returns (members, further data) of a rank that is in init() now, or None. ``on_conflict(theirs,
+    error)``: called before a contradiction is raised, with the result of read(). One thread at a time.
     """
 
-    def __init__(self, identity, read, told=lambda theirs, error: None):
+    def __init__(self, identity, read, on_conflict=lambda theirs, error: None):
         self._members, self._me = identity.members, identity.launcher_rank
-        self._read, self._told = read, told
+        self._read, self._on_conflict = read, on_conflict
         others = range(identity.size) if self._members is None else self._members
         self._others = [rank for rank in others if rank != self._me]
         self._next = 0
 
     def look(self):
-        """Raises MembersDisagree when another member waits for this rank in a different job."""
-        count = min(_GLANCES, len(self._others))
-        # The first is the one whom the others wait for.
-        glances = {
+        """Raises MembersDisagree if another member waits for this rank in a different job."""
+        count = min(_MEMBERS_PER_CHECK, len(self._others))
+        # The first member is read every time, because all others wait for it.
+        chosen = {
             self._others[0],
             *(self._others[(self._next + i) % len(self._others)] for i in range(count)),
         }
         self._next = (self._next + count) % len(self._others)
-        for rank in sorted(glances):
+        for rank in sorted(chosen):
             theirs = self._read(rank)
             if theirs is not None and contradict(self._members, self._me, theirs[0], rank):
                 error = disagreement(self._members, self._me, theirs[0], rank)
-                self._told(theirs, error)
+                self._on_conflict(theirs, error)
                 raise error
