@@ -1,7 +1,7 @@
 """Horovod's API on the hvd_core engine: `import horovod.torch as hvd`, `horovod.run`, `horovodrun`.
 
-This package imports no framework and not the engine: Spark drivers and launchers import it on machines that
-have neither. The framework modules are imported by name; the version is looked up at its first use.
+This package imports neither a framework nor the engine: Spark drivers and launchers import it on machines that have
+neither. Programs import the framework modules by name; the version is looked up at its first use.
 """
 
 from horovod.runner import run
@@ -10,7 +10,7 @@ __all__ = ["__version__", "run"]
 
 
 def __getattr__(name: str) -> str:
-    # Importing hvd_core loads the engine, which most programs that only ask for horovod.run do not need yet.
+    # A program that only asks for horovod.run does not need hvd_core yet.
     if name == "__version__":
         from hvd_core.version import __version__
 

@@ -1,11 +1,11 @@
-"""hvd-core: Horovod's engine on pluggable communication backends, with a face for NumPy arrays.
+"""hvd-core: Horovod's engine on pluggable communication backends, with an API for NumPy arrays.
 
     import hvd_core as hvd
     hvd.init()
     mean = hvd.allreduce(array)
 
-The verbs are Horovod's, on NumPy arrays and on anything else in host memory that speaks DLPack. Frameworks have modules
-of their own over the same engine. Importing this package needs no framework and no compiled part.
+The functions are Horovod's, on NumPy arrays and on anything else in host memory that speaks DLPack. Frameworks have
+modules of their own over the same engine. Importing this package needs no framework and no compiled part.
 """
 
 from hvd_core.errors import HorovodInternalError
@@ -25,7 +25,7 @@ from hvd_core.runtime import (
 )
 from hvd_core.version import __version__
 
-_NUMPY_FACE = (
+_NUMPY_API = (
     "Adasum",
     "Average",
     "Max",
@@ -84,7 +84,7 @@ __all__ = [
     "remove_process_set",
     "shutdown",
     "size",
-    *_NUMPY_FACE,
+    *_NUMPY_API,
 ]
 
 
@@ -98,7 +98,7 @@ def get_include() -> str:
 def frontend_table() -> int:
     """The address of the table in ``hvd/frontend_abi.h``, by which code without Python submits operations.
 
-    It is the same as long as the process lives, before init() and after shutdown() too.
+    It stays the same as long as the process lives, before init() and after shutdown() too.
     """
     from hvd_core import compiled_part
 
@@ -106,11 +106,11 @@ def frontend_table() -> int:
 
 
 def __getattr__(name):
-    # NumPy is loaded when an operation is first used, not by whoever only asks for the version.
-    if name in _NUMPY_FACE:
+    # NumPy is loaded when an operation is first used: a program that only asks for the version does not need it.
+    if name in _NUMPY_API:
         from hvd_core import numpy_face
 
         # Kept here, since asking this function again costs as much as a small operation.
-        globals().update({verb: getattr(numpy_face, verb) for verb in _NUMPY_FACE})
+        globals().update({function: getattr(numpy_face, function) for function in _NUMPY_API})
         return globals()[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

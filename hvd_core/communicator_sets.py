@@ -1,7 +1,8 @@
-"""Process sets that MPI communicators define, in init(process_sets=[...]) of a job that itself was given a communicator.
+"""Process sets that MPI communicators define, in init(process_sets=[...]) of a job that was itself given a communicator.
 
-Programs split a communicator, and every rank names its part: one entry of the list may stand for several sets. All ranks
-exchange whom their communicators hold, and register all sets in the same order. Called by the thread that runs init().
+A program splits a communicator, and every rank names its part: one entry of the list may stand for several sets. All
+ranks exchange the members of their communicators, and register all sets in the same order. Called by the thread that
+runs init().
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ NEEDS_COMMUNICATOR = (
 def describe(process_sets: Sequence[ProcessSet], job_comm: Any) -> str:
     """A text by which the ranks compare their lists.
 
-    Raises NotImplementedError for a communicator where the job has none, ValueError for one that is not of the job.
+    Raises NotImplementedError for a communicator in a job that was not given one, ValueError for a communicator with
+    processes that are not in the job.
     """
     for process_set in process_sets:
         if process_set.mpi_comm is not None:
@@ -34,25 +36,25 @@ def describe(process_sets: Sequence[ProcessSet], job_comm: Any) -> str:
 def resolved(
     process_sets: Sequence[ProcessSet], job_comm: Any, size: int
 ) -> tuple[list[ProcessSet], list[int]]:
-    """The sets to register, and the index in ``process_sets`` that each stands for. The caller's own objects have their
-    ranks afterwards; sets of other ranks get objects of their own.
+    """The sets to register, and for each its index in ``process_sets``. The caller's own objects know their ranks
+    afterwards; sets that this rank is not in get new objects.
 
-    A collective call of all ranks where ``process_sets`` has communicators. Raises ValueError, on all ranks, when the
-    members of a communicator did not all name it.
+    A collective call of all ranks where ``process_sets`` has communicators. Raises ValueError, on all ranks, when some
+    members of a communicator have named another one, or none, in the same place.
     """
     by_comm = [i for i, process_set in enumerate(process_sets) if process_set.mpi_comm is not None]
     if not by_comm:
         return list(process_sets), list(range(len(process_sets)))
-    describe(process_sets, job_comm)  # in a second init() nobody has looked yet
+    describe(process_sets, job_comm)  # a second init() has not checked them yet
     own = {i: sorted(job_comm.ranks_of(process_sets[i].mpi_comm)) for i in by_comm}
-    said = _exchanged([own[i] for i in by_comm], size)
+    of_all = _exchanged([own[i] for i in by_comm], size)
     made, entries = [], []
     for i, process_set in enumerate(process_sets):
         if i not in own:
             made.append(process_set)
             entries.append(i)
             continue
-        members = _sets_of([answer[by_comm.index(i)] for answer in said], i)
+        members = _sets_of([lists[by_comm.index(i)] for lists in of_all], i)
         mine = own[i] or (members[0] if len(members) == 1 else None)
         process_set.ranks = mine
         for ranks in members:
@@ -61,16 +63,16 @@ def resolved(
     return made, entries
 
 
-def _sets_of(said: Sequence[list[int]], entry: int) -> list[list[int]]:
-    """The distinct sets among what each rank said of one entry, by their lowest rank."""
-    distinct = sorted({tuple(ranks) for ranks in said if ranks})
+def _sets_of(of_all: Sequence[list[int]], entry: int) -> list[list[int]]:
+    """The distinct sets among the lists of all ranks for one entry, ordered by their lowest rank."""
+    distinct = sorted({tuple(ranks) for ranks in of_all if ranks})
     for ranks in distinct:
-        odd = next((rank for rank in ranks if tuple(said[rank]) != ranks), None)
+        odd = next((rank for rank in ranks if tuple(of_all[rank]) != ranks), None)
         if odd is not None:
-            namer = next(rank for rank, theirs in enumerate(said) if tuple(theirs) == ranks)
+            namer = next(rank for rank, theirs in enumerate(of_all) if tuple(theirs) == ranks)
             raise ValueError(
                 f"horovod: init(process_sets=...): entry {entry} is a communicator of ranks {list(ranks)} on rank "
-                f"{namer}, but rank {odd} gave one of ranks {said[odd]} there. All members of a communicator must give "
+                f"{namer}, but rank {odd} gave one of ranks {of_all[odd]} there. All members of a communicator must give "
                 "it in the same place."
             )
     return [list(ranks) for ranks in distinct]

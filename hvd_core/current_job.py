@@ -17,7 +17,7 @@ NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
 
 class Job:
-    """What one init() made: the job as the bootstrap found it, the engine, the backend plan."""
+    """The results of one init(): the job as the bootstrap found it, the engine, the backend plan."""
 
     def __init__(self, world: World, engine: Engine, plan: Any) -> None:
         self.world, self.engine, self.plan = world, engine, plan

@@ -36,7 +36,7 @@ class ProcessSet:
         mpi_comm: the MPI communicator that defines the set, if one does.
 
     Raises:
-        ValueError: `ranks_or_comm` holds something that is no int, or is neither iterable nor a communicator.
+        ValueError: `ranks_or_comm` holds a value that is not an int, or is neither iterable nor a communicator.
     """
 
     process_set_id: int | None = None
@@ -97,7 +97,8 @@ class ProcessSet:
         """Forget the registration. Called when the engine has removed the set."""
         self.process_set_id = None
 
-    # A set is what the job has agreed on, compared by identity: a copy of what holds one holds the same.
+    # The job has agreed on a set, and sets are compared by identity: the copy of an object that holds a set holds the
+    # same set.
 
     def __copy__(self) -> ProcessSet:
         return self
@@ -106,7 +107,7 @@ class ProcessSet:
         return self
 
     def __reduce__(self) -> str | tuple:
-        # Numbers mean nothing to another job, nor after shutdown(): the ranks are what lasts.
+        # Numbers mean nothing to another job, nor after shutdown(). The ranks last.
         if self is global_process_set:
             return "global_process_set"
         if self.ranks is not None:
@@ -141,7 +142,7 @@ def temporary(process_set_id: int | None) -> ProcessSet:
 
 
 def _of_ranks(ranks: tuple[int, ...]) -> ProcessSet:
-    """What a pickled set becomes: the set of these ranks that is registered here, else one that is not."""
+    """The set that a pickled set becomes: the registered one of these ranks, or else a new one."""
     return next((s for s in list(_registered) if s.ranks == list(ranks)), None) or ProcessSet(ranks)
 
 
@@ -182,7 +183,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 
     Raises:
         ValueError: process sets are not dynamic (HOROVOD_DYNAMIC_PROCESS_SETS), a set of these ranks exists, a rank is
-            none of the job's, or the engine is shutting down.
+            not one of the job's, or the engine is shutting down.
         NotImplementedError: the set is defined by an MPI communicator; those go to init(process_sets=[...]).
         HorovodInternalError: the ranks disagree about the set, the call failed on another rank, or the job breaks.
     """
@@ -194,7 +195,7 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """End a process set. All ranks of the job call it. What is pending in the set fails.
+    """End a process set. All ranks of the job call it. Operations that are pending in the set fail.
 
     Returns False, and does nothing, for a set that is not registered and for the global one. Raises as
     add_process_set() does.
@@ -248,7 +249,8 @@ def _add(engine: Any, process_set: ProcessSet) -> ProcessSet:
 
 
 def _change(engine: Any, submit: Callable[[], int]) -> int:
-    """Change the sets and wait for it. What all ranks asked for alike and cannot be done is their common mistake."""
+    """Change the sets and wait for the change. A change that all ranks asked for alike, and that cannot be made, is their
+    common mistake: a ValueError."""
     handle = None
     try:
         handle = submit()
@@ -291,7 +293,7 @@ def begin(size: int, sets: Sequence[ProcessSet], entries: Sequence[int]) -> None
 
 
 def end() -> None:
-    """After shutdown(): no set is registered any more."""
+    """After shutdown(): forget all sets."""
     for process_set in _registered:
         process_set._invalidate()
     _registered.clear()

@@ -1,6 +1,6 @@
-"""The one engine of this process, shared by all frameworks: init, shutdown, and who am I.
+"""init() and shutdown() of the one engine of this process, and facts about the job: ranks, sizes, backends.
 
-All framework modules and the NumPy face go through here, so that ``hvd.init()`` of two of them in one process means one
+All framework modules and the NumPy API go through here, so that ``hvd.init()`` of two of them in one process means one
 engine. Any thread may call; init and shutdown take turns.
 """
 
@@ -43,21 +43,22 @@ def init(
     process_sets: Any = None,
     backend: str | type | Sequence[str | type] | None = None,
 ) -> None:
-    """Bring up the engine, together with all ranks of the job. A second call before shutdown() starts nothing, also when
-    the job has ended meanwhile.
+    """Start the engine, together with all ranks of the job. A second call before shutdown() starts nothing, also when the
+    job has ended meanwhile.
 
-    ``comm``: None for all ranks that the launcher started, or a list of some of them, which make a job of their own: its
-    ranks are in the order of the list. Only the members call init(), all with the same list; others may be in another job
-    at the same time. Or an mpi4py communicator, whose processes are the job: it is duplicated for the time of the job.
+    ``comm``: None for all ranks that the launcher started; or a list of some of them, which make a job of their own with
+    ranks in the order of the list: only the members call init(), all with the same list, and other ranks may be in
+    another job at the same time; or an mpi4py communicator, whose processes are the job: it is duplicated for the time
+    of the job.
 
     ``process_sets``: a list of ProcessSet or of lists of ranks, the same on all ranks, or "dynamic" for sets that are
     added later (HOROVOD_DYNAMIC_PROCESS_SETS=1). ``backend``: a name, a subclass of hvd_core.backends.PythonBackend, or
-    an ordered list of these, instead of HOROVOD_BACKEND.
+    an ordered list of these, in place of HOROVOD_BACKEND.
 
-    Raises ValueError for arguments or environment variables that make no sense, also for lists of ranks that differ
-    between their members, hvd_core.bootstrap.BootstrapError when the ranks do not come together,
-    hvd_core.backends.errors.BackendError when no backend can be used, NotImplementedError for process sets that
-    communicators define where ``comm`` is none.
+    Raises ValueError for arguments or environment variables that make no sense, and for lists of ranks that differ
+    between their members; hvd_core.bootstrap.BootstrapError when the ranks do not come together;
+    hvd_core.backends.errors.BackendError when no backend can be used; NotImplementedError when a communicator defines a
+    process set, but ``comm`` is not a communicator.
     """
     global _registered
     with _lock:
@@ -98,7 +99,7 @@ def _static_sets(process_sets: Any) -> list[_process_sets.ProcessSet]:
 
 
 def _check_same_job(comm: Sequence[int] | Any, world: World) -> None:
-    """A second init() may name the ranks again, but not others."""
+    """Raise ValueError if a second init() names other ranks than the first."""
     from hvd_core.bootstrap import job_members
 
     running = world.members or tuple(range(world.size))
@@ -138,7 +139,7 @@ def _start(
         )
         spin = settings.spin_us
         if spin is None:
-            # With more ranks than cores, whoever looks keeps the others from working.
+            # With more ranks than cores, a rank that spins keeps the others from working.
             spin = 50.0 if affinity.enough_cores(world.local_cores, world.local_rank) else 2.0
         pinned = _followed(settings.thread_affinity, plugins.affinity_mode, world.local_rank == 0)
         core, fault = affinity.engine_core(pinned, world.local_cores, world.local_rank)
@@ -190,7 +191,7 @@ def _start(
 
 
 def _followed(thread_affinity: str, mode: Any, speaks: bool) -> str:
-    """HOROVOD_THREAD_AFFINITY as far as [affinity] mode of plugins.toml follows it; said where it does not."""
+    """HOROVOD_THREAD_AFFINITY, or "" where affinity.mode of plugins.toml turns it off; logs a warning if ``speaks``."""
     if mode.value == "near-device" and speaks:
         _log.warning(
             "horovod: %s: affinity.mode near-device is not there yet; threads run as with inherit.",
@@ -320,11 +321,11 @@ def is_homogeneous() -> bool:
 
 
 def backend_report() -> BackendReport:
-    """Which backend serves each operation on each device type, and who chose it: rows, and as a text a table; with what
-    was done on devices so far, and how.
+    """Which backend serves each operation on each device type, and which setting chose it. A tuple of rows, whose text is
+    a table; with the operations that ran on devices so far, and how each was served.
 
-    Before init(): what a job of one process would choose now, which imports and asks the plugins that this takes. Raises
-    what init() would raise, hvd_core.backends.BackendError or ValueError.
+    Before init(): the choice of a job of one process, which imports the plugins and asks them. Raises the errors of
+    init(): hvd_core.backends.BackendError or ValueError.
     """
     from hvd_core.backends.selection.at_init import report_now
 

@@ -1,9 +1,9 @@
-"""An exception that nobody catches on this rank is what the other ranks report as the cause of the job's end.
+"""An uncaught exception on this rank is the cause of the job's end that the other ranks report.
 
-While an engine runs, sys.excepthook and threading.excepthook are ours and call those that were there before. The
-exception that ends the program ends the job as well, at once and not when the interpreter has come to its exit
-functions. One in another thread does not end the program: it is remembered, and told if the job ends before its time.
-Used by the runtime and by launchers that catch what a program raises; any thread.
+While an engine runs, sys.excepthook and threading.excepthook are ours; they call the hooks that were set before. An
+exception that ends the program ends the job too, at once: before the interpreter calls its exit functions. An exception
+in another thread does not end the program: it is remembered, and reported if the job ends too early. Used by the runtime
+and by launchers that catch the exceptions of a program; any thread.
 """
 
 from __future__ import annotations
@@ -16,44 +16,44 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-_LONGEST = 500  # characters of an exception's text that are told
+_LONGEST = 500  # characters of an exception's text that are reported
 
 _cause = ""
 _watched: _Watch | None = None
 
 
 def closing_text(usual: str, rank: int) -> str:
-    """What pending operations fail with on the other ranks when this one leaves: ``usual``, or what is known to have gone
-    wrong here."""
+    """The text with which pending operations fail on the other ranks when this rank leaves: ``usual``, or the exception
+    that is known as the cause."""
     if not _cause:
         return usual
     return f"Horovod has been shut down. This was caused by an exception on rank {rank}: {_cause}"
 
 
 def note(error: BaseException, where: str = "") -> None:
-    """Remember an exception that ends the work of this rank; the first one counts. ``where``: words put before it."""
+    """Remember an exception that ends the work of this rank; the first one counts. ``where``: words in front of it."""
     global _cause
     if not _cause:
-        _cause = where + _told(error)
+        _cause = where + _one_line(error)
 
 
 def note_last() -> None:
-    """At the interpreter's exit: remember the exception that ended the program, where the hook was not asked because the
-    program has put its own in its place."""
+    """At the interpreter's exit: remember the exception that ended the program, in case the program has replaced our hook
+    by its own."""
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     if error is not None and not _at_a_prompt():
         note(error)
 
 
 def watch(leave: Callable[[], None]) -> None:
-    """``leave`` is called, in the main thread, when an exception has ended the program. Until unwatch()."""
+    """Call ``leave``, in the main thread, when an exception has ended the program. Until unwatch()."""
     global _watched
     unwatch()
     _watched = _Watch(leave)
 
 
 def unwatch() -> None:
-    """Put the hooks back that were there before, and forget what was remembered."""
+    """Restore the hooks that were set before, and forget the exception that was remembered."""
     global _watched, _cause
     watched, _watched, _cause = _watched, None, ""
     if watched is not None:
@@ -61,7 +61,7 @@ def unwatch() -> None:
 
 
 class _Watch:
-    """The two hooks, and the ones before."""
+    """Our two hooks, and the two that were set before."""
 
     def __init__(self, leave: Callable[[], None]) -> None:
         self._leave, self._pid, self._on = leave, os.getpid(), True
@@ -70,7 +70,7 @@ class _Watch:
         sys.excepthook, threading.excepthook = self._hook, self._thread_hook
 
     def end(self) -> None:
-        self._on = False  # a later hook may call ours: it passes on what comes
+        self._on = False  # a later hook may still call ours, which then only calls the earlier one
         if sys.excepthook is self._hook:
             sys.excepthook = self._before
         if threading.excepthook is self._thread_hook:
@@ -81,7 +81,7 @@ class _Watch:
 
     def _program_ended(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
         try:
-            # First, so that the traceback is in the log before what the other ranks say of it.
+            # First, so that the traceback is in the log before the reports of the other ranks.
             self._before(kind, error, trace)
         finally:
             if self._mine() and not _at_a_prompt():
@@ -89,22 +89,22 @@ class _Watch:
                 with suppress(KeyboardInterrupt):
                     self._leave()
 
-    def _thread_ended(self, what: Any) -> None:
+    def _thread_ended(self, args: Any) -> None:
         try:
-            self._thread_before(what)
+            self._thread_before(args)
         finally:
-            if self._mine() and what.exc_value is not None and what.exc_type is not SystemExit:
-                name = what.thread.name if what.thread is not None else "unknown"
-                note(what.exc_value, f"in thread {name!r}: ")
+            if self._mine() and args.exc_value is not None and args.exc_type is not SystemExit:
+                name = args.thread.name if args.thread is not None else "unknown"
+                note(args.exc_value, f"in thread {name!r}: ")
 
 
 def _at_a_prompt() -> bool:
-    """Whether somebody types the program: an exception ends a line of it and not the program."""
+    """Whether the interpreter is interactive: an exception ends one input and not the program."""
     return hasattr(sys, "ps1") or bool(sys.flags.interactive)
 
 
-def _told(error: BaseException) -> str:
-    """One line: type, text, and where it was raised."""
+def _one_line(error: BaseException) -> str:
+    """Type, text, and place of an exception in one line."""
     words = traceback.format_exception_only(type(error), error)
     text = " ".join("".join(words).split())
     if len(text) > _LONGEST:

@@ -1,1 +1,1 @@
-"""What the framework faces of Horovod share: basics, process sets, exceptions. Knows no framework."""
+"""The parts of Horovod's API that all frameworks share. Knows no framework. docs/write-a-front-end.md lists them."""

@@ -1,4 +1,4 @@
-"""HorovodBasics: the functions that every framework module of Horovod exports alike (init, rank, size, what is built in).
+"""HorovodBasics: the functions that every framework module of Horovod exports alike (init, rank, size, nccl_built, ...).
 
 A thin layer over ``hvd_core.runtime``. All frameworks of one process share one engine, so a program may make each call
 through any of them. Any thread; init() and shutdown() by one thread at a time.
@@ -163,19 +163,21 @@ class HorovodBasics:
         return runtime().is_homogeneous()
 
     def backend_report(self) -> BackendReport:
-        """Which backend serves each operation on each device type, and who chose it: a tuple of rows (operation, device,
-        backend, version, origin, support, score, source); as a text, a table. Before init(): what would be chosen now.
+        """Which backend serves each operation on each device type, and which setting chose it.
+
+        A tuple of rows (operation, device, backend, version, origin, support, score, source), whose text is a table.
+        Before init(): the backends that a job of one process would choose now.
 
         Raises:
-            hvd_core.backends.BackendError, ValueError: what init() would raise.
+            hvd_core.backends.BackendError, ValueError: the errors of init().
         """
         return runtime().backend_report()
 
     def start_timeline(self, file_path: str, mark_cycles: bool = False) -> None:
-        """Not there yet: writes nothing, and rank 0 logs a warning that says so, so that programs go on.
+        """Not implemented: writes nothing, and rank 0 logs a warning, so that programs go on.
 
         Args:
-            file_path, mark_cycles: where the timeline would be written, and whether with marks for cycles.
+            file_path, mark_cycles: accepted for compatibility.
 
         Raises:
             ValueError: Horovod is not initialized.
@@ -183,12 +185,12 @@ class HorovodBasics:
         if self.rank() == 0:
             _log.warning(
                 "horovod: start_timeline(%r): the timeline is not part of this release of hvd-core; nothing is written. "
-                "HOROVOD_LOG_LEVEL=debug shows some of what the engine does.",
+                "HOROVOD_LOG_LEVEL=debug logs some of the engine's work.",
                 file_path,
             )
 
     def stop_timeline(self) -> None:
-        """Not there yet: does nothing, as no timeline runs.
+        """Not implemented: does nothing, as no timeline runs.
 
         Raises:
             ValueError: Horovod is not initialized.
@@ -196,8 +198,8 @@ class HorovodBasics:
         self.rank()
 
     def mpi_threads_supported(self) -> bool:
-        """Whether the MPI that this job uses was initialised with MPI_THREAD_MULTIPLE, by whomever. False also as long as
-        nobody has initialised it: in a job that has it for device memory only, before the first such operation.
+        """Whether MPI was initialised with MPI_THREAD_MULTIPLE, by this job or by the program. False also before MPI is
+        initialised: in a job that uses MPI for device memory only, that is before the first operation on device memory.
 
         Raises:
             ValueError: the job does not use MPI, or has not been initialised.
@@ -218,8 +220,8 @@ class HorovodBasics:
         return built.backend("mpi")
 
     def gloo_enabled(self) -> bool:
-        """Whether this job uses the backend gloo, or works without MPI, which is what programs want to know when they ask
-        this: after init(), gloo_enabled() or mpi_enabled() is true. False before init()."""
+        """Whether this job uses the backend gloo, or works without MPI. Programs expect that gloo_enabled() or
+        mpi_enabled() is true after init(). False before init()."""
         return self.is_initialized() and (built.uses(runtime().plan(), "gloo") or not self.mpi_enabled())
 
     def gloo_built(self) -> bool:
@@ -227,12 +229,12 @@ class HorovodBasics:
         return built.backend("gloo")
 
     def nccl_built(self) -> int:
-        """NCCL_VERSION_CODE (an int, such as 21903) of the library that the backend nccl finds; 0 without the backend or
-        without a library."""
+        """NCCL_VERSION_CODE (an int, 21903 for 2.19.3) of the library that the backend nccl finds; 0 without the backend
+        or the library."""
         return built.nccl_version_code()
 
     def ddl_built(self) -> bool:
-        """Whether a backend named ddl is installed. hvd-core has none."""
+        """Whether a backend named ddl is installed. hvd-core brings no backend of that name."""
         return built.backend("ddl")
 
     def ccl_built(self) -> bool:

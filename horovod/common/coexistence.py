@@ -1,5 +1,5 @@
-"""Notices the original ``horovod`` distribution beside this one: both own the package name, and files of one may have
-replaced files of the other. Used by init(), once per process.
+"""Looks for the original ``horovod`` distribution beside this one. Both own the package name, and files of one may have
+replaced files of the other. init() calls it, once per process.
 """
 
 import logging

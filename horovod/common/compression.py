@@ -1,4 +1,4 @@
-"""Gradient compression: a smaller tensor is sent in place of the caller's. What does not depend on the framework.
+"""Gradient compression: a smaller tensor is sent in place of the caller's. The part that all frameworks share.
 
 A compressor is a class with two static methods, so that programs can bring their own:
 ``compress(tensor) -> (tensor, context)`` and ``decompress(tensor, context) -> tensor``. A front end derives

@@ -73,7 +73,7 @@ def allgather_object(
         ValueError: Horovod is not initialized. HorovodInternalError: a rank is gone.
     """
     name = "allgather_object" if name is None else name
-    runtime().rank()  # before init() the missing init() is the error, and not what cannot be pickled
+    runtime().rank()  # before init() the missing init() is the better message
     data = _bytes_of(obj)
     handle = hvd_core.allgather_async(np.array([data.size], np.int64), f"{name}.sz", process_set)
     everything = hvd_core.allgather(data, f"{name}.t", process_set)

@@ -12,7 +12,7 @@ def num_rank_is_power_2(num_rank: int) -> bool:
 
 
 def split_list(items: Sequence[Any], num_parts: int) -> list[list[Any]]:
-    """Cut `items` into `num_parts` runs whose lengths differ by at most one, the longer ones first.
+    """Split `items` into `num_parts` runs whose lengths differ by at most one, the longer ones first.
 
     There are never more parts than items, and always at least one part.
     """

@@ -1,7 +1,7 @@
 """Horovod for PyTorch: ``import horovod.torch as hvd``.
 
-Importing prints nothing and never fails for want of the engine; then ``_MPI_LIB_AVAILABLE`` is False and the
-calls raise ImportError with the reason.
+Importing prints nothing, and does not fail where the engine cannot be loaded: then ``_MPI_LIB_AVAILABLE`` is False and
+the functions raise ImportError with the reason.
 """
 
 from horovod.common import exports

@@ -1,7 +1,7 @@
-"""DistributedOptimizer with op=Adasum: each rank does its own step, and Adasum combines what the steps changed.
+"""DistributedOptimizer with op=Adasum: each rank does its own step, and Adasum combines the changes of the weights.
 
-Adasum is for changes of the weights rather than for gradients: what a step changes has the learning rate and the
-optimizer's own arithmetic in it. Belongs to one thread, like any optimizer; there are no hooks.
+Adasum is for changes of the weights rather than for gradients: a change contains the learning rate and the optimizer's
+own arithmetic. Belongs to one thread, like any optimizer; there are no hooks.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from horovod.torch.compression import Compressor
 
 
 class DeltaOptimizer(torch.optim.Optimizer):
-    """The methods that go in front of those of the wrapped optimizer's class."""
+    """The methods that precede those of the wrapped optimizer's class."""
 
     op = Adasum
 
@@ -35,13 +35,13 @@ class DeltaOptimizer(torch.optim.Optimizer):
         self._compression = compression
         self.backward_passes_per_step = passes
         self.process_set = process_set
-        self._starts: dict[torch.Tensor, torch.Tensor] = {}  # room for the weights before the step
+        self._starts: dict[torch.Tensor, torch.Tensor] = {}  # the weights before the step
 
     find_duplicates = staticmethod(find_duplicates)
 
     @property
     def _handles(self) -> dict:
-        return {}  # nothing is under way between steps
+        return {}  # nothing is pending between steps
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Change the number of backward passes per step()."""
@@ -63,21 +63,22 @@ class DeltaOptimizer(torch.optim.Optimizer):
         """Not possible with Adasum. Raises AssertionError."""
         raise AssertionError(
             "Skipping synchronization is not supported when using Adasum optimizer: step() does a step with this rank's "
-            "gradients and combines what it changed. Change gradients before step(), without skip_synchronize()."
+            "gradients and combines the changes of the weights. Change gradients before step(), without "
+            "skip_synchronize()."
         )
         yield
 
     def step(self, closure: Callable | None = None) -> Any:
-        """Do a step of the wrapped optimizer with this rank's gradients, and combine what the ranks' steps changed.
+        """Do a step of the wrapped optimizer with this rank's gradients, and combine the changes of all ranks' steps.
 
         Args:
             closure: as in the wrapped optimizer.
 
         Returns:
-            What the wrapped optimizer returns.
+            The result of the wrapped optimizer's step().
 
         Raises:
-            HorovodInternalError: the ranks could not combine their steps. The parameters are as before then.
+            HorovodInternalError: the ranks could not combine their steps. The parameters are as before the call then.
         """
         if not self.process_set.included():
             return super().step() if closure is None else super().step(closure)
@@ -103,7 +104,7 @@ class DeltaOptimizer(torch.optim.Optimizer):
     step.hooked = True
 
     def _combine(self, params: list[torch.Tensor]) -> None:
-        """Replace what the step added to the parameters by what Adasum makes of all ranks' changes."""
+        """Replace the change that the step made to each parameter by the Adasum of all ranks' changes."""
         pending = []
         try:
             for param in params:

@@ -13,7 +13,7 @@ import torch
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reduce_ops import Average
 from horovod.torch._devices import Submitted
-from horovod.torch._dtypes import MOVABLE, REDUCIBLE, gives, travelling, viewed, viewed_all
+from horovod.torch._dtypes import MOVABLE, REDUCIBLE, as_sent, returning, viewed, viewed_all
 from horovod.torch._submit import (
     BY_ADDRESS,
     _handle_map,
@@ -33,12 +33,12 @@ from hvd_core.frontend.reductions import ENGINE_NUMBERS
 
 
 def empty_like(tensor):
-    """Room for the result; what is no tensor is returned as it is, for the checks to refuse."""
+    """A new tensor for the result. A value that is not a tensor is returned unchanged, for the checks to refuse."""
     return torch.empty_like(tensor, requires_grad=False) if isinstance(tensor, torch.Tensor) else tensor
 
 
 def _on_device(tensor, output) -> tuple[Any, Any, Callable]:
-    """What the engine is given for tensors on a device, and what synchronize() does with the handle."""
+    """(input and output in the form that the engine takes, function that synchronize() calls) for tensors on a device."""
     inputs = [tensor]
     submitted = Submitted(inputs, inputs if output is tensor else [output])
     return submitted.sources[0], submitted.targets[0], submitted.first
@@ -106,17 +106,17 @@ def reduce_group_into(tensors, outputs, name, op, prescale_factor, postscale_fac
 
 
 def broadcast_into(tensor, output, root_rank, name, process_set, wait: bool = False) -> int:
-    """Submit a broadcast of the root's `tensor` into everybody's `output`. Returns the handle.
+    """Submit a broadcast of the root's `tensor` into the `output` of each rank. Returns the handle.
 
     With `wait` there is no handle: the call returns when the output is there.
     """
     if name is not None:
         name = f"broadcast.{name}"
-    source, fetch = travelling(tensor), None
-    target = source if output is tensor else travelling(output)
+    source, fetch = as_sent(tensor), None
+    target = source if output is tensor else as_sent(output)
     if check(source, MOVABLE, "broadcast", name, process_set):
         source, target, fetch = _on_device(source, target)
-        fetch = gives(output, fetch)
+        fetch = returning(output, fetch)
     elif BY_ADDRESS:
         source, target = reference(source), reference(target)
     if wait:
@@ -142,7 +142,7 @@ def allreduce_async(
     """Start reducing a tensor over all ranks into a new tensor.
 
     Args:
-        tensor: any shape, contiguous, on the CPU or a device that is served; uint8, int8, int16, int32, int64,
+        tensor: any shape, contiguous, on the CPU or a device that is served; uint8, int8, uint16, int16, int32, int64,
             float16, bfloat16, float32 or float64. Shape and dtype must be the same on all ranks. It must not
             change before the operation is done.
         average: deprecated, use `op`.
@@ -158,7 +158,7 @@ def allreduce_async(
 
     Raises:
         ValueError: Horovod is not initialized, unsupported or non-contiguous tensor, `op` together with
-            `average`, or an operation of this name is still in flight. Disagreements between ranks surface in
+            `average`, or an operation of this name is still pending. Disagreements between ranks surface in
             synchronize().
     """
     if average is not None:
@@ -181,7 +181,7 @@ def allreduce_async_(
     """Start reducing a tensor over all ranks in place.
 
     Args:
-        tensor: as in allreduce_async; it is overwritten, and must not be looked at before the operation is done.
+        tensor: as in allreduce_async; it is overwritten, and must not be read before the operation is done.
         average, name, op, prescale_factor, postscale_factor, process_set: as in allreduce_async.
 
     Returns:
@@ -260,19 +260,19 @@ def allgather_async(
 
     Args:
         tensor: one dimension or more, contiguous, on the CPU or a device that is served; a type of allreduce_async,
-            bool, uint16, uint32, uint64 or an 8-bit float. Dimension 0 may differ between ranks and may be 0; the
+            bool, uint32, uint64 or an 8-bit float. Dimension 0 may differ between ranks and may be 0; the
             other dimensions and the dtype must agree.
         name, process_set: as in allreduce_async.
 
     Returns:
-        A handle; synchronize() returns a tensor whose dimension 0 is the sum of the ranks' ones.
+        A handle; synchronize() returns a tensor whose dimension 0 is the sum of those of all ranks.
 
     Raises:
         ValueError: as in allreduce_async. A 0-dim tensor fails in synchronize(), on all ranks.
     """
     if name is not None:
         name = f"allgather.{name}"
-    source, fetch = travelling(tensor), fetch_one
+    source, fetch = as_sent(tensor), fetch_one
     as_bytes = source is not tensor
     if check(source, MOVABLE, "allgather", name, process_set):
         submitted = Submitted([source], None)
@@ -304,7 +304,7 @@ def grouped_allgather_async(
     if name is not None:
         name = f"grouped_allgather.{name}"
     tensors = some_members_of(tensors, "allgather", name, process_set)
-    sources = [travelling(tensor) for tensor in tensors]
+    sources = [as_sent(tensor) for tensor in tensors]
     as_bytes = any(source is not tensor for source, tensor in zip(sources, tensors))
     if check_all(sources, MOVABLE, "allgather", name, process_set):
         submitted = Submitted(sources, None)

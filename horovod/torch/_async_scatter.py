@@ -12,7 +12,7 @@ import torch
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reduce_ops import Adasum, Average
 from horovod.torch._devices import Submitted
-from horovod.torch._dtypes import MOVABLE, REDUCIBLE, travelling, viewed
+from horovod.torch._dtypes import MOVABLE, REDUCIBLE, as_sent, viewed
 from horovod.torch._submit import (
     BY_ADDRESS,
     _handle_map,
@@ -37,13 +37,13 @@ def alltoall_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Start sending some rows of a tensor to each rank, and receiving the rows that the others send here.
+    """Start sending rows of a tensor to each rank, and receiving the rows that the other ranks send here.
 
     Args:
         tensor: one dimension or more, contiguous, on the CPU or a device that is served; a type of allgather_async.
             Dimension 0 may differ between ranks and may be 0; the other dimensions and the dtype must agree.
         splits: how many rows go to each rank of the process set, in rank order: integers, or a 1-D tensor of
-            integers (read by the host). Rows behind their sum are not sent. None: equal shares, dimension 0 must be a
+            integers (read by the host). Rows beyond their sum are not sent. None: equal shares, dimension 0 must be a
             multiple of the number of ranks.
         name, process_set: as in allreduce_async.
 
@@ -57,7 +57,7 @@ def alltoall_async(
     """
     if name is not None:
         name = f"alltoall.{name}"
-    source, fetch = travelling(tensor), fetch_one
+    source, fetch = as_sent(tensor), fetch_one
     as_bytes = source is not tensor
     on_device = check(source, MOVABLE, "alltoall", name, process_set)
     rows = []
@@ -100,7 +100,7 @@ def _with_splits(fetch: Callable, splits: Splits | None) -> Callable:
 
 
 def _outputs(tensors: list, set_id: int, core) -> list[torch.Tensor]:
-    """Room for this rank's rows of each tensor."""
+    """New tensors for this rank's rows of each tensor."""
     return [t.new_empty((core.scattered_rows(t.shape[0], set_id), *t.shape[1:])) for t in tensors]
 
 
@@ -143,7 +143,7 @@ def reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> int:
-    """Start reducing a tensor over all ranks and giving each rank its share of the rows of the result.
+    """Start reducing a tensor over all ranks and giving each rank its rows of the result.
 
     Args:
         tensor: one dimension or more, otherwise as in allreduce_async. Shape and dtype must agree across ranks.
@@ -153,7 +153,7 @@ def reducescatter_async(
         prescale_factor, postscale_factor: as in allreduce_async.
 
     Returns:
-        A handle; synchronize() returns the rows of this rank. Rows are shared out in rank order; if dimension 0 is not a
+        A handle; synchronize() returns the rows of this rank. Rows are distributed in rank order; if dimension 0 is not a
         multiple of the number of ranks, the first ranks get one more. A rank may get none.
 
     Raises:

@@ -1,6 +1,6 @@
 """Gradients of the synchronous operations, as torch.autograd.Functions.
 
-The gradient of a named operation is communicated as ``NAME.grad``, of an unnamed one without a name. Then all
+The gradient of a named operation is communicated under ``NAME.grad``, that of an unnamed operation without a name. All
 ranks must run the backwards of unnamed operations in the same order. Called on autograd's threads.
 """
 
@@ -32,7 +32,7 @@ def _own_rows(gathered: torch.Tensor, sizes: torch.Tensor, process_set) -> torch
     """The rows of `gathered` that this rank has contributed; `sizes` holds dimension 0 of every rank."""
     me = process_set.rank()
     rows = gathered.narrow(0, int(sizes[:me].sum()), int(sizes[me]))
-    # A view would keep everybody's rows alive. Where somebody differentiates again the graph keeps them anyway.
+    # A view would keep the rows of all ranks alive. If the program differentiates again, the graph keeps them anyway.
     return rows if torch.is_grad_enabled() else rows.clone()
 
 
@@ -134,9 +134,9 @@ class HorovodBroadcast(torch.autograd.Function):
 
 
 class HorovodAlltoall(torch.autograd.Function):
-    """Alltoall; its gradient is the alltoall that sends each row of the incoming gradient back to where it came from.
+    """Alltoall; its gradient is the alltoall that sends each row of the incoming gradient back to the rank it came from.
 
-    Gives the output without `splits`, else the pair (output, received splits), as the public function does.
+    Returns the output without `splits`, else the pair (output, received splits), as the public function does.
     """
 
     @staticmethod
@@ -161,7 +161,7 @@ class HorovodAlltoall(torch.autograd.Function):
 
 
 class _Scattered:
-    """What the gradients of reducescatters are made from."""
+    """The arguments of a reducescatter that its gradient depends on."""
 
     def __init__(self, name, op, process_set, prescale_factor, postscale_factor):
         self.name = name
@@ -170,7 +170,7 @@ class _Scattered:
         self.factor = prescale_factor * postscale_factor
 
     def scale(self) -> float:
-        """By what the gathered gradients are multiplied."""
+        """The factor of the gathered gradients."""
         if self.op not in (Average, Sum):
             raise NotImplementedError("Reducescatter is differentiable with hvd.Average and hvd.Sum only.")
         return self.factor * (self.process_set.size() if self.op == Sum else 1)

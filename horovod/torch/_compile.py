@@ -1,8 +1,8 @@
-"""What torch.compile makes of the operations: the calls that it traces in place of those that talk to the engine.
+"""The operations under torch.compile: the functions that it traces in place of those that call the engine.
 
-The synchronous operations ask `tracing()` first; Dynamo answers it while it compiles, at no cost in the graph. The
-functions here are traced, never run, and take the arguments of their namesakes in ``mpi_ops``: they leave one custom op
-(`_library`) in the graph per operation. Operations in place become one that is not, and a copy.
+The synchronous operations ask `tracing()` first; Dynamo knows the answer while it compiles, so that it costs nothing in
+the graph. The functions here are traced, never run, and take the arguments of their namesakes in ``mpi_ops``: each leaves
+one custom op (`_library`) in the graph. An operation in place becomes one that returns a new tensor, and a copy.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ if _library.SUPPORTED:
 
 
 def _number(process_set: ProcessSet) -> int:
-    # A set that is not registered is refused when the graph runs, with the words of the eager operation.
+    # A set that is not registered is refused when the graph runs, with the text of the eager operation.
     return -1 if process_set.process_set_id is None else process_set.process_set_id
 
 
@@ -92,7 +92,7 @@ def allgather(tensor, name, process_set):
 
 
 def allgather_known(tensor, rows, name, process_set):
-    """An allgather whose result is known to have so many rows; it has no gradient."""
+    """An allgather whose result has `rows` rows; it has no gradient."""
     return torch.ops.horovod.allgather_known(tensor, rows, name, _number(process_set))
 
 
@@ -120,8 +120,8 @@ def alltoall(tensor, splits, name, process_set):
 
 
 def _own_rows(tensor: torch.Tensor, process_set: ProcessSet) -> int:
-    """How many rows of a reducescatter this rank gets; 0 also where the call will be refused. It becomes part of the
-    graph, and Dynamo compiles again when rank or size have changed."""
+    """How many rows of a reducescatter this rank gets; 0 also where the call will be refused. The number becomes part of
+    the graph, and Dynamo compiles again when rank or size have changed."""
     size = process_set.size()
     if not size or not process_set.included() or not tensor.dim():
         return 0

@@ -1,5 +1,5 @@
-"""What PyTorch's compilers are told about us, each once it is loaded: loading them takes seconds, which programs that
-compile nothing need not spend. Both calls are cheap when there is nothing to tell. Any thread that holds the GIL.
+"""Settings that we make in PyTorch's compilers, once a program has loaded them. Loading a compiler takes seconds, so we
+never load one. Both functions are cheap when there is nothing to set. Any thread that holds the GIL.
 """
 
 import sys
@@ -8,24 +8,26 @@ from types import CodeType, ModuleType
 from typing import Any
 
 # Modules with functions that programs may give to torch.compile.
-_COMPILED = {
+_COMPILED = {"horovod.common.compression"} | {
     f"horovod.torch.{name}" for name in ("_sync_ops", "_sync_scatter", "compression", "sync_batch_norm")
 }
+# Modules that run while an operation is submitted.
+_OURS = ("horovod.torch.", "horovod.common.", "hvd_core.frontend.", "hvd_core.current_job")
 _left_alone: set[str] = set()
 _ordered = False
 
 
 def leave_alone() -> None:
-    """Ask Dynamo not to compile what we do outside of graphs.
+    """Ask Dynamo not to compile our functions that run outside of graphs.
 
-    A graph ends where the engine is called, and at a backward, whose hooks are ours. Dynamo would go on compiling inside
-    of what is called there: to no use, and once more for each parameter. What it meets while it traces a caller is
-    traced as ever.
+    A graph ends where the engine is called, and at a backward, whose hooks are ours. Dynamo would go on compiling the
+    functions that are called there: to no use, and once more for each parameter. A function of ours that Dynamo meets
+    while it traces a caller is traced nevertheless.
     """
     skip = getattr(sys.modules.get("torch._dynamo.eval_frame"), "skip_code", None)
     if skip is None:
         return
-    ours = {name for name in sys.modules if name.startswith("horovod.torch.") or name == "hvd_core.runtime"}
+    ours = {name for name in sys.modules if name.startswith(_OURS)}
     for name in ours - _COMPILED - _left_alone:
         _left_alone.add(name)
         for code in _codes_of(sys.modules[name]):
@@ -51,11 +53,11 @@ def _nested(code: Any) -> Iterator[CodeType]:
 def keep_order(ops: Iterable[Any]) -> None:
     """Have inductor call `ops` (OpOverloads, marked effectful) in the order of the program.
 
-    Every part of torch.compile honours the mark but one: inductor (seen in PyTorch 2.13) notes which operation is to
-    follow which under the names of buffers, looks the notes up under the names of operations, finds none, and moves
-    calls to save memory. Ranks whose graphs are the same still agree; a rank that has compiled another one, for other
-    shapes say, may not. So the notes are made once more, under the other names. Where inductor is different nothing is
-    done, or nothing changes.
+    Every part of torch.compile honours the mark but one: inductor (seen in PyTorch 2.13) records which operation must
+    follow which under the names of buffers, looks the records up under the names of operations, does not find them, and
+    moves calls to save memory. Ranks with equal graphs still agree; a rank that has compiled another graph, for other
+    shapes say, may not. So we make the records once more, under the other names. With another inductor this does
+    nothing, or changes nothing.
     """
     global _ordered
     lowering = sys.modules.get("torch._inductor.lowering")
@@ -76,11 +78,11 @@ def _in_order(make_call: Callable) -> Callable:
         graph = V.graph
         begin = len(graph.operations)
         result = make_call(*args, **kwargs)
-        notes = getattr(graph, "additional_star_deps", None)
+        records = getattr(graph, "additional_star_deps", None)
         last = list(getattr(graph, "effectful_ops", {}).values())
-        if notes is not None and last:
+        if records is not None and last:
             for operation in graph.operations[begin:]:
-                notes[operation.get_operation_name()].add(last[-1].get_name())
+                records[operation.get_operation_name()].add(last[-1].get_name())
         return result
 
     return lower

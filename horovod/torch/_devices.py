@@ -1,10 +1,10 @@
-"""Tensors that do not lie in host memory: how the engine is told of them, and when their results may be read.
+"""Tensors that do not lie in host memory: how the engine takes them, and when their results may be read.
 
-On a device a call returns before its work is done. The engine is given a tensor's address and the *native stream*
-whose work so far has to be done first: the stream that is current where the operation is submitted (hooks run on
-autograd's threads, which have streams of their own). A result is ready for what is submitted to the current stream
-of the thread that calls synchronize(), from then on; nothing waits on the host. No name of a device or vendor stands
-here: how to find a current stream is a convention, and `register_stream_provider` for who does not follow it.
+On a device a call returns before its work is done. The engine takes a tensor's address and the *native stream* whose
+work so far must be done first: the stream that is current for the thread that submits the operation (hooks run on
+autograd's threads, which have streams of their own). The result is ready for work that is submitted later to the current
+stream of the thread that calls synchronize(); the host does not wait. This file names no device and no vendor: a
+convention says how to find a current stream, and `register_stream_provider` serves devices that do not follow it.
 Used by the modules of this package, from any thread that holds the GIL.
 """
 
@@ -27,7 +27,7 @@ _DTYPES = {number: dtype for dtype, number in DTYPE_NUMBERS.items()}
 _registered: dict[str, StreamProvider] = {}
 _found: dict[str, StreamProvider] = {}
 
-# The engine that was asked last, and the device types that it serves. Weak: what is shut down must be able to go.
+# The engine that was asked last, and the device types that it serves. Weak, so that an ended engine can be deleted.
 _served: tuple[Callable[[], Any], frozenset[str]] = (lambda: None, frozenset())
 
 
@@ -36,14 +36,14 @@ def register_stream_provider(device_type: str, provider: StreamProvider) -> None
 
     Without a provider the module ``torch.<device_type>`` is asked: ``current_stream(index)`` is expected to have an
     attribute ``<device_type>_stream``, ``sycl_queue`` or ``native_handle`` with the address of the vendor's stream.
-    Where there is nothing of the kind the device is synchronized before each operation. A function that synchronizes
-    and returns None also helps with a backend that cannot use the framework's streams.
+    Without such an attribute the device is synchronized before each operation. A provider that synchronizes the device
+    and returns None also serves a backend that cannot use the framework's streams.
 
     Args:
         device_type: as in ``torch.device(device_type)``.
         provider: called with the index of a device, by the thread that submits; returns the address of the native
-            stream that is current for that thread (0 is a valid one), or None: it has waited for the device, the data
-            are ready.
+            stream that is current for that thread (0 is a valid address), or None if it has waited for the device, so
+            that the data are ready.
     """
     _registered[device_type] = provider
     _found.pop(device_type, None)
@@ -64,7 +64,7 @@ def _find(kind: str, index: int) -> StreamProvider:
     if current is not None:
         stream = current(index)
         for attribute in (f"{kind}_stream", "sycl_queue", "native_handle"):
-            # An address that is null is the default stream; torch gives it as None in one of the three.
+            # A null address is the default stream; one of the three attributes has None for it.
             if isinstance(getattr(stream, attribute, ""), int | None):
                 return lambda index: getattr(current(index), attribute) or 0
     synchronize = getattr(module, "synchronize", None)
@@ -81,7 +81,7 @@ def _find(kind: str, index: int) -> StreamProvider:
 
 
 def is_served(tensor: torch.Tensor, core: Any) -> bool:
-    """Whether the engine `core` takes tensors of this one's device type."""
+    """Whether the engine `core` takes tensors of the device type of `tensor`."""
     global _served
     if _served[0]() is not core:
         _served = (weakref.ref(core), frozenset(core.device_types()))
@@ -100,7 +100,8 @@ def several_devices(tensors: Sequence[torch.Tensor]) -> str:
 
 
 def reference(tensor: torch.Tensor, stream: int | None = None) -> Any:
-    """The engine's view of `tensor` as address, shape and type; on a device the data are ready when `stream` is."""
+    """The form in which the engine takes `tensor`: address, shape, type. On a device the data are ready when the work
+    that is now in `stream` is done."""
     number = DTYPE_NUMBERS[tensor.dtype]
     if tensor.is_cpu:
         return TensorRef(tensor.data_ptr(), tuple(tensor.shape), number, "cpu", 0, owner=tensor)
@@ -111,7 +112,7 @@ def reference(tensor: torch.Tensor, stream: int | None = None) -> Any:
 
 
 class Submitted:
-    """An operation on device tensors: the engine's view of them, and what is to be done when it is waited for.
+    """An operation on device tensors: the form in which the engine takes them, and the steps of synchronize().
 
     Args:
         inputs: tensors on one device.
@@ -124,7 +125,7 @@ class Submitted:
     def __init__(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor] | None):
         self.inputs, self.outputs = inputs, outputs
         self.device = inputs[0].device
-        # Asked once: the tensors of one call share what the device has to wait for.
+        # Asked once: the tensors of one call are ready at the same point of the stream.
         self.stream = current_stream(self.device)
         self.sources = [reference(tensor, self.stream) for tensor in inputs]
         self.targets = self.sources
@@ -132,23 +133,23 @@ class Submitted:
             self.targets = [reference(tensor, self.stream) for tensor in outputs]
 
     def settle(self, core: Any, handle: int) -> int | None:
-        """Let the calling thread's current stream wait for the operation, which `core` has enqueued. That stream."""
+        """Let the calling thread's current stream wait for the operation that `core` has enqueued. Returns the stream."""
         now = current_stream(self.device)
         core.order_after(handle, now)
         if now != self.stream and now is not None:
-            # The memory goes back to the stream that it was allocated for, which does not wait: the framework has to
-            # know that another one does.
+            # When the tensors are freed, their memory returns to the stream that it was allocated for, which does not
+            # wait for the operation. So the framework must know that another stream uses it.
             _record(self.inputs, self.device)
             if self.outputs is not None and self.outputs is not self.inputs:
                 _record(self.outputs, self.device)
         return now
 
     def first(self, core: Any, handle: int) -> torch.Tensor:
-        """Settle; the output of an operation with one tensor."""
+        """Settle, and return the output of an operation with one tensor."""
         return self.all(core, handle)[0]
 
     def all(self, core: Any, handle: int) -> list[torch.Tensor]:
-        """Settle; the outputs. What the engine has allocated is copied to tensors of torch's, on the device."""
+        """Settle, and return the outputs. Outputs that the engine allocated are copied to new tensors on the device."""
         now = self.settle(core, handle)
         if self.outputs is not None:
             return self.outputs
@@ -162,7 +163,8 @@ class Submitted:
 
 
 def stream_of(device: torch.device) -> Any:
-    """The calling thread's current stream of a device, as torch's object; None for a device whose module has none."""
+    """The calling thread's current stream of a device, as an object of torch; None if torch's module for the device has
+    no streams."""
     current = getattr(getattr(torch, device.type, None), "current_stream", None)
     return None if current is None else current(device.index)
 
@@ -181,4 +183,4 @@ def _record(tensors: Sequence[torch.Tensor], device: torch.device) -> None:
         try:
             tensor.record_stream(stream)
         except (NotImplementedError, RuntimeError):
-            return  # this framework's memory knows no streams
+            return  # memory of this device does not belong to streams

@@ -1,7 +1,7 @@
-"""Which of PyTorch's types can be communicated, and as what. Tables made once, and pure functions; any thread.
+"""PyTorch's types that can be communicated, and the types in which they are sent. Tables and pure functions; any thread.
 
-Every type that the engine knows can be moved; integers and floats of 16 bits and more can be reduced. 8-bit floats
-are moved as what they are where the engine has a name for them, else as the bytes that they are.
+Every type that the engine knows can be moved; hvd_core.frontend.element_types says which can be reduced. An 8-bit float
+is sent in its own type if the engine knows that type, else as bytes.
 """
 
 from collections.abc import Callable
@@ -27,20 +27,21 @@ _FLOAT8 = frozenset(
 
 
 def _comes_back(dtype: torch.dtype) -> bool:
-    """Whether this PyTorch takes tensors of a type over DLPack, as results of the engine come."""
+    """Whether this PyTorch imports tensors of a type over DLPack, which is how the engine returns its results."""
     try:
         return from_dlpack(torch.empty(1, dtype=dtype).__dlpack__()).dtype is dtype
     except (RuntimeError, BufferError, TypeError):
         return False
 
 
-# Types that travel as bytes.
+# Types that are sent as bytes.
 _AS_BYTES = frozenset(t for t in _FLOAT8 if t not in DTYPE_NUMBERS or not _comes_back(t))
 MOVABLE = frozenset(DTYPE_NUMBERS) - _AS_BYTES
 
 
-def travelling(tensor: Any) -> Any:
-    """`tensor` as what the engine is given: itself, or its bytes. What is no tensor is left to the checks."""
+def as_sent(tensor: Any) -> Any:
+    """The tensor that the engine takes for `tensor`: itself, or its bytes. A value that is not a tensor is returned
+    unchanged, for the checks to refuse."""
     try:
         if tensor.dtype in _AS_BYTES and tensor.layout is torch.strided:
             return tensor.view(torch.uint8)
@@ -50,27 +51,27 @@ def travelling(tensor: Any) -> Any:
 
 
 def viewed(fetch: Callable, dtype: torch.dtype) -> Callable:
-    """`fetch`, whose result arrives as bytes, with the result in its own type again."""
+    """A function like `fetch`, whose result is bytes, that returns the result in the type `dtype`."""
     return lambda core, handle: fetch(core, handle).view(dtype)
 
 
 def viewed_all(fetch: Callable, dtypes: list[torch.dtype]) -> Callable:
-    """The same for a group."""
+    """As viewed(), for a group."""
     return lambda core, handle: [t.view(dtype) for t, dtype in zip(fetch(core, handle), dtypes)]
 
 
-def gives(output: torch.Tensor, fetch: Callable) -> Callable:
-    """`fetch`, with the caller's own tensor as the result."""
+def returning(output: torch.Tensor, fetch: Callable) -> Callable:
+    """A function like `fetch` that returns `output`, the caller's own tensor."""
 
-    def given(core, handle):
+    def fetch_output(core, handle):
         fetch(core, handle)
         return output
 
-    return given
+    return fetch_output
 
 
 def why_not(tensor: torch.Tensor, reduces: bool) -> str:
-    """The text of the error for a type or layout that is not taken."""
+    """The text of the error for a type or layout that is not supported."""
     text = f"Tensor type {tensor.type()} is not supported."
     if reduces and tensor.dtype in _FLOAT8:
         text += (

@@ -1,8 +1,8 @@
-"""Reductions that were begun and that nobody will wait for: their optimizer was dropped, or told to forget them.
+"""Reductions that have begun but are no longer wanted: their optimizer was deleted, or told to forget them.
 
-They run on, and the engine uses their tensors until they end; until then their names are taken. So they are kept here,
-dropped when they have ended, and waited for by whoever begins another reduction of that name. Any thread that holds
-the GIL, finalizers included.
+They stay pending, and the engine uses their tensors until they end; until then their names are taken. So they are kept
+here and deleted when they have ended. A new reduction of the same name waits for them. Any thread that holds the GIL,
+finalizers included.
 """
 
 from collections.abc import Iterable
@@ -12,12 +12,12 @@ from horovod.torch._slots import Slot
 from horovod.torch._sparse import SparseReduction
 from horovod.torch._submit import HorovodInternalError, _basics, _handle_map, engine, forget
 
-# (process set, name) -> handles. Truth is all that a submission asks of it as a rule.
+# (process set, name) -> handles. Usually empty, which is all that a submission checks.
 LEFT: dict[tuple[int | None, str], tuple[int, ...]] = {}
 
 
 def give_up(slots: Iterable[Slot], set_id: int | None) -> None:
-    """Keep what is under way of these parameters until it ends."""
+    """Keep the pending reductions of these parameters until they end."""
     for slot in slots:
         handles = slot.handle.handles if isinstance(slot.handle, SparseReduction) else (slot.handle,)
         key = set_id, slot.wire_name if slot.group is None else slot.group.name
@@ -29,7 +29,7 @@ def give_up(slots: Iterable[Slot], set_id: int | None) -> None:
 
 
 def sweep() -> None:
-    """Drop what has ended."""
+    """Delete the reductions that have ended."""
     if not LEFT or not _basics.is_initialized():
         return
     core = engine()
@@ -45,14 +45,14 @@ def _ended(core, handle: int) -> bool:
     try:
         if handle in _handle_map and not core.poll(handle):
             return False
-    except ValueError:  # another engine's, or another thread was quicker
+    except ValueError:  # a handle of an earlier engine, or another thread was quicker
         _handle_map.pop(handle, None)
     forget(core, handle)
     return True
 
 
 def wait_for(set_id: int | None, name: str) -> None:
-    """Wait until a name is free. How its earlier reduction ends is nobody's business any more."""
+    """Wait until a name is free. The outcome of its earlier reduction is ignored."""
     handles = LEFT.pop((set_id, name), ())
     core = engine()
     for handle in handles:

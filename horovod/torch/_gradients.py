@@ -1,4 +1,4 @@
-"""What is sent for a gradient, and how the result gets to where the optimizer looks for it.
+"""The tensor that is sent for a gradient, and the way of the result into ``param.grad``.
 
 Used by _reducer.py only, on the thread that submits or synchronizes.
 """
@@ -12,7 +12,7 @@ from horovod.torch.compression import Compression, Compressor
 
 
 def is_quick(grad: torch.Tensor | None) -> bool:
-    """Whether a gradient can be handed to the engine as it is."""
+    """Whether the engine takes a gradient unchanged."""
     return (
         grad is not None
         and grad.layout is torch.strided
@@ -25,7 +25,7 @@ def is_quick(grad: torch.Tensor | None) -> bool:
 
 
 def gradient_of(slot: Slot, sparse_as_dense: bool) -> torch.Tensor:
-    """The gradient of a parameter, zero if this rank did not compute one: the other ranks may have.
+    """The gradient of a parameter; zeros if this rank did not compute one, since other ranks may have one.
 
     Raises AssertionError if it has a graph of its own.
     """
@@ -49,7 +49,7 @@ def gradient_of(slot: Slot, sparse_as_dense: bool) -> torch.Tensor:
 
 
 def wire_form(slot: Slot, grad: torch.Tensor, compression: type[Compressor]) -> torch.Tensor:
-    """What is sent for `grad`: itself if possible, so that it is reduced in place."""
+    """The tensor that is sent for `grad`: itself if possible, so that it is reduced in place."""
     if slot.sparse_dim:
         grad = grad.to_dense()
     if grad.is_complex():
@@ -62,13 +62,13 @@ def wire_form(slot: Slot, grad: torch.Tensor, compression: type[Compressor]) -> 
 
 
 def store(slot: Slot, compression: type[Compressor]) -> None:
-    """Put the result where the optimizer looks for it, if that is not where it has been reduced."""
+    """Put the result into ``param.grad``, if it was not reduced there."""
     param = slot.param
     if isinstance(slot.handle, SparseReduction):
         param.grad = slot.handle()
         return
     grad = param.grad
-    if grad is None:  # frozen, or somebody has set it to None since the backward
+    if grad is None:  # the parameter is frozen, or the program has set it to None since the backward
         if not param.requires_grad:
             return
         grad = param.grad = torch.zeros_like(param, requires_grad=False)

@@ -1,13 +1,13 @@
-"""The operations as custom ops of PyTorch, ``torch.ops.horovod.*``: what stands for a call in a compiled graph.
+"""The operations as custom ops of PyTorch, ``torch.ops.horovod.*``: they stand for the calls in a compiled graph.
 
-Registered from Python; nothing is compiled against PyTorch. A graph holds what the caller said (name or None, reduce op,
-number of the process set) and nothing that differs between ranks or that the engine decides: unnamed operations are
+Registered from Python; nothing is compiled against PyTorch. A graph holds the caller's arguments (name or None, reduce
+op, number of the process set) and nothing that differs between ranks or that the engine decides: unnamed operations are
 numbered, and members and sizes looked up, when the graph runs. So a rank that compiles again, or not at all, still
-meets the others, and ranks may share a cache of compiled graphs. Where a result's size depends on other ranks, the graph
-has an unknown size; where it depends on this one (reducescatter), the caller says it.
+meets the others, and ranks may share a cache of compiled graphs. If the size of a result depends on other ranks, the
+graph has an unknown size; if it depends on this rank (reducescatter), the caller passes it.
 
-All are marked effectful: compilers neither remove, merge nor reorder them. Used by `_compile`. The functions run on
-whatever thread runs the graph, those of gradients on autograd's.
+All ops are marked effectful: compilers neither remove, merge nor reorder them. Used by `_compile`. The functions run on
+the thread that runs the graph, those of gradients on autograd's threads.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ from horovod.torch import _autograd as eager
 from horovod.torch import _compilers
 from horovod.torch._submit import _basics, synchronize
 
-# Before PyTorch 2.4 gradients and shapes cannot be registered this way; there calls end a graph.
+# Before PyTorch 2.4 gradients and shapes cannot be registered this way. There a call ends the graph.
 SUPPORTED = hasattr(getattr(torch, "library", None), "register_autograd")
 
 _library: Any = None
@@ -31,7 +31,7 @@ _overloads: list[Any] = []
 
 
 def process_set_of(number: int) -> ProcessSet:
-    """What stands for the process set of this number; -1 is one that is not registered."""
+    """A process set with this number; -1 stands for a set that is not registered."""
     if number == 0:
         return global_process_set
     process_set = _temp_process_set_object(None if number < 0 else number)
@@ -41,7 +41,7 @@ def process_set_of(number: int) -> ProcessSet:
 
 
 def _contiguous(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    # A compiler chooses the strides of what it computes, so the caller is not to blame for them.
+    # A compiler chooses the strides of the tensors that it computes, so the caller cannot answer for them.
     return [tensor.contiguous() for tensor in tensors]
 
 
@@ -50,15 +50,15 @@ def _rows(tensor: torch.Tensor) -> Any:
 
 
 def _gradients(function: type, grads: Sequence[torch.Tensor], count: int, **context: Any) -> list:
-    """What the backward of an eager operation returns for its `count` tensors. These end its list of gradients, or, for
-    a single one, begin it."""
+    """The gradients that the backward of an eager operation returns for its `count` tensors. They are the last ones that
+    it returns, or, for a single tensor, the first one."""
     with torch.no_grad():
         found = function.backward(SimpleNamespace(**context), *grads)
-    # Copies: what a graph computes must not be a view of something that it does not know.
+    # Copies: the result of an op must not be a view of memory that the graph does not know.
     return [grad.clone() for grad in (found[:1] if count == 1 else found[-count:])]
 
 
-# --------------------------------------------------------------------------------------------- what the ops do
+# --------------------------------------------------------------------------------------------- the ops
 
 
 def _allreduce(tensor, op, prescale_factor, postscale_factor, name, process_set):
@@ -79,7 +79,7 @@ def _allgather(tensor, name, process_set):
 
 
 def _allgather_known(tensor, rows, name, process_set):
-    # Of layers whose ranks contribute equally: that the result has so many `rows` spares the graph an unknown size.
+    # For layers whose ranks contribute equal shares: the known number of `rows` spares the graph an unknown size.
     return _allgather(tensor, name, process_set)
 
 
@@ -142,11 +142,11 @@ def _grouped_reducescatter_grad(grads, rows, op, prescale_factor, postscale_fact
     return _gradients(eager.HorovodGroupedReducescatter, grads, len(grads), made=made)
 
 
-# ---------------------------------------------------------------------------------- the shapes of what they return
+# ---------------------------------------------------------------------------------- the shapes of their results
 
 
 def _seen() -> None:
-    """A compiler works on our ops."""
+    """A compiler is at work on our ops: make our settings in it."""
     _compilers.leave_alone()
     _compilers.keep_order(_overloads)
 
@@ -189,7 +189,7 @@ def _given_rows_each(grads, rows, *_):
 # ------------------------------------------------------------------------------------------------------ gradients
 
 
-# The names of gradients are made by the eager functions where these run inside.
+# Ops that run an eager backward inside leave the name of the gradient to it.
 
 
 def _save_allreduce(ctx, inputs, output):
@@ -218,7 +218,7 @@ def _save_shares(ctx, inputs, output):
 def _shares_backward(op: str) -> Callable:
     def backward(ctx, grad):
         gradient, *others = _rows_backward(op)(ctx, grad)
-        # One more for the rows of the result.
+        # One None more, for the argument `rows`.
         return gradient, None, *others
 
     return backward
@@ -267,8 +267,8 @@ def _mark_effectful(name: str) -> None:
 
         register(f"horovod::{name}", EffectType.ORDERED, lib=_library)
     else:
-        # Effects in backward graphs did not work yet. So it is not removed at least; what is merged, and the order,
-        # follow from the graph, and ranks whose graphs are the same agree.
+        # Effects in backward graphs did not work yet. This mark at least keeps the op from being removed. Merging and
+        # order follow from the graph, and ranks with equal graphs agree.
         torch.fx.node.has_side_effect(getattr(torch.ops.horovod, name).default)
 
 
@@ -280,7 +280,7 @@ def _define(
     backward: Callable | None = None,
     save: Callable | None = None,
 ) -> None:
-    # An operation talks to other processes whenever it runs: it cannot be recorded once and played again.
+    # An operation communicates whenever it runs: it cannot be recorded once and replayed.
     tag = getattr(torch.Tag, "cudagraph_unsafe", None)
     _library.define(name + schema, tags=() if tag is None else (tag,))
     _library.impl(name, run, "CompositeExplicitAutograd")

@@ -1,4 +1,4 @@
-"""Checks of what DistributedOptimizer is given, and the names of its parameters. Pure functions; any thread."""
+"""The names of the parameters of a DistributedOptimizer, and checks of them. Pure functions; any thread."""
 
 from collections.abc import Iterable
 

@@ -2,11 +2,11 @@
 of them.
 
 Used by DistributedOptimizer. Hooks run on autograd's threads during backward;
-everything else on the thread that calls the optimizer. A reducer does not know its optimizer, so that dropping the
-optimizer removes the hooks.
+everything else on the thread that calls the optimizer. A reducer does not know its optimizer, so that the hooks are
+removed when the optimizer is deleted.
 
-There is a hook call per parameter and step, so hooks do next to nothing: gradients are put on a list, which is handed
-to the engine when it has some length, and at the end of the backward at the latest.
+Each step calls one hook per parameter, so hooks do very little: they append gradients to a list, which is submitted to
+the engine when it is long enough, and at the end of the backward at the latest.
 """
 
 from collections import deque
@@ -31,8 +31,8 @@ from hvd_core.frontend.refusals import report
 # hooked.
 HAS_POST_ACCUMULATE_HOOK = hasattr(torch.Tensor, "register_post_accumulate_grad_hook")
 
-# Gradients wait for each other until there are so many bytes, or so many of them. Larger ones never wait, and a few
-# hundred KiB take longer to reduce than to collect: communication begins as early as if none waited.
+# Gradients are collected up to this many bytes, or this many gradients. Larger ones are never held back, and a few
+# hundred KiB take longer to reduce than to collect: communication begins as early as without collecting.
 _COLLECT_BYTES = 256 << 10
 _COLLECT_COUNT = 32
 
@@ -73,26 +73,26 @@ class GradientReducer:
         self.process_set: ProcessSet = process_set
         self.slots: dict[torch.Tensor, Slot] = {}
         self.hooks: list = []
-        self.busy = False  # a backward has begun what synchronize() has to finish
-        self.core: Any = None  # the engine that has begun it; another one after shutdown() and init()
-        self.reduced: dict[
-            torch.Tensor, torch.Tensor | None
-        ] = {}  # the gradients that synchronize() has left
-        self.on_device = False  # something was sent that is not in host memory
-        # Slots whose gradients are complete and not submitted. Hooks of several threads add and take: each operation
-        # of a deque is whole.
+        self.busy = False  # a backward has begun reductions that synchronize() must finish
+        self.core: Any = None  # the engine of these reductions; another one runs after shutdown() and init()
+        self.reduced: dict[torch.Tensor, torch.Tensor | None] = {}  # the gradients as synchronize() left them
+        self.on_device = False  # a tensor was sent that is not in host memory
+        # Slots whose gradients are complete and not submitted. Hooks of several threads add and take: operations of a
+        # deque are atomic.
         self._arrived: deque[Slot] = deque()
         self._arrived_bytes = 0
         self._backward_ends = False  # a callback waits for the end of the backward
-        self.active: list[Slot] = []  # what is under way; always this list, which a finalizer has, too
+        self.active: list[
+            Slot
+        ] = []  # pending reductions; always this list object, which a finalizer holds too
         self._handles: list[int] = []
-        self._failures: list[Exception] = []  # of reductions that could not be begun
+        self._failures: list[Exception] = []  # of reductions that could not begin
 
     # ---------------------------------------------------------------------------------------- registration
 
     def watch(self, param: torch.Tensor, name: str) -> None:
         """Reduce the gradient of `param` from now on, under `name`."""
-        if param in self.slots:  # torch lets a list of parameters have one twice
+        if param in self.slots:  # torch accepts a list that has one parameter twice
             return
         slot = Slot(param, name, self.passes)
         self.slots[param] = slot
@@ -143,12 +143,12 @@ class GradientReducer:
                 self._submit_arrived()
                 self._raise_failure()
 
-        # Compiled autograd would trace it, as a part of the backward's graph; so it ends the graph.
+        # Compiled autograd would trace the hook as a part of the backward's graph; this makes it end the graph.
         gradient_is_complete._torchdynamo_disable = True
         return gradient_is_complete
 
     def _watch_for_the_end(self) -> bool:
-        """Have what has arrived submitted when this backward ends; False where torch cannot tell of that."""
+        """Have the collected gradients submitted when this backward ends. False if torch cannot call us then."""
 
         def backward_ends() -> None:
             self._backward_ends = False
@@ -165,7 +165,7 @@ class GradientReducer:
     # ------------------------------------------------------------------------------------------ submission
 
     def _submit_arrived(self) -> None:
-        """Start the reductions of the gradients that have been collected, those after one that fails as well."""
+        """Start the reductions of the collected gradients; after a failure, those of the others."""
         arrived = self._take_arrived()
         if not arrived:
             return
@@ -181,7 +181,7 @@ class GradientReducer:
         for slot in arrived:
             grad = slot.param.grad if self._wire_dtype is None else slot.sent
             if plain and is_quick(grad):
-                # What reduce_into() does, without asking again for each what is the same for all.
+                # As reduce_into(), without the checks whose result is the same for all gradients.
                 try:
                     if LEFT:
                         wait_for(set_id, slot.wire_name)
@@ -197,7 +197,7 @@ class GradientReducer:
                 self._submit(slot)
 
     def _take_arrived(self) -> list[Slot]:
-        """What has been collected. From here on it is this thread's: no other converts or submits it."""
+        """Take the collected gradients. From here on no other thread converts or submits them."""
         arrived, mine = self._arrived, []
         self._arrived_bytes = 0
         while arrived:
@@ -208,7 +208,7 @@ class GradientReducer:
         return mine
 
     def _make_wires(self, arrived: list[Slot]) -> None:
-        """Convert what has arrived to the type that is sent, all at once; what that is not for stays as it is."""
+        """Convert the collected float32 and float64 gradients to the type that is sent, all at once."""
         grads, wires = [], []
         for slot in arrived:
             grad = slot.param.grad
@@ -223,13 +223,13 @@ class GradientReducer:
             torch._foreach_copy_(wires, grads)
 
     def _come_after(self, slot: Slot) -> None:
-        """Let the current stream wait for the one that completes a gradient: hooks on other streams submit it, too."""
+        """Let the current stream wait for the stream that completes a gradient: hooks submit on any stream."""
         made_on, slot.made_on = slot.made_on, None
         if made_on is not None and slot.param.grad is not None:
             come_after(made_on, slot.param.grad)
 
     def _submit(self, slot: Slot) -> None:
-        told = False  # what fails to be begun tells the other ranks itself
+        reported = False  # a submission that fails is reported to the other ranks by itself
         try:
             self._come_after(slot)
             grad = gradient_of(slot, self.sparse_as_dense)
@@ -237,7 +237,7 @@ class GradientReducer:
             sent = None if sparse else wire_form(slot, grad, self.compression)
             if LEFT:
                 wait_for(self.process_set.process_set_id, slot.wire_name)
-            told = True
+            reported = True
             if sparse:
                 slot.handle = sparse_allreduce_async(grad, slot.name, self.op, self.process_set)
             else:
@@ -248,14 +248,14 @@ class GradientReducer:
             self.active.append(slot)
         except Exception as error:
             self._failed([slot], error)
-            if not told and slot.sparse_dim and not self.sparse_as_dense:
+            if not reported and slot.sparse_dim and not self.sparse_as_dense:
                 for part in ("indices", "values"):
                     report("allgather", f"allgather.{slot.name}.{part}", self.process_set, error)
-            elif not told:
+            elif not reported:
                 report("allreduce", slot.wire_name, self.process_set, error)
 
     def _submit_group(self, group: Group) -> None:
-        told = False
+        reported = False
         try:
             for slot in group.slots:
                 self._come_after(slot)
@@ -270,11 +270,11 @@ class GradientReducer:
                 wait_for(self.process_set.process_set_id, group.name)
             sent = [slot.sent for slot in group.slots]
             self.on_device = self.on_device or not sent[0].is_cpu
-            told = True
+            reported = True
             handle = reduce_group_into(sent, sent, group.name, self.op, *self.factors, self.process_set)
         except Exception as error:
             self._failed(group.slots, error)
-            if not told:
+            if not reported:
                 report("allreduce", f"grouped_allreduce.{group.name}", self.process_set, error)
             return
         self._handles.append(handle)
@@ -283,18 +283,19 @@ class GradientReducer:
             self.active.append(slot)
 
     def _failed(self, slots: list[Slot], error: Exception) -> None:
-        """A reduction could not be begun. It is not tried again in this round: that would count for the next."""
+        """Note reductions that could not begin. They are not tried again in this round: a new try would belong to the
+        next one."""
         self._failures.append(error)
         for slot in slots:
             slot.failed = True
 
     def _raise_failure(self) -> None:
-        """Raise what has kept a reduction from being begun in this round."""
+        """Raise the first exception that kept a reduction of this round from beginning."""
         if self._failures:
             raise self._failures[0]
 
     def _submit_missing(self) -> None:
-        """Start what no hook has started: each rank may have used other parameters."""
+        """Start the reductions that no hook has started: each rank may have used other parameters."""
         if len(self.active) == len(self.slots):
             return
         for slot in self.slots.values():
@@ -321,7 +322,7 @@ class GradientReducer:
 
         Raises:
             HorovodInternalError: a reduction failed; nothing is pending afterwards.
-            AssertionError, ValueError: one could not be begun on this rank, so that it has failed on the others.
+            AssertionError, ValueError: a reduction could not begin on this rank, so that it has failed on the others.
         """
         core = engine()
         if self.busy and self.core is not core:
@@ -356,11 +357,11 @@ class GradientReducer:
         self._clear()
 
     def remember_reduced(self) -> None:
-        """Take down which gradients synchronize() has left, for still_reduced()."""
+        """Note the gradients that synchronize() has left, for still_reduced()."""
         self.reduced = {param: param.grad for param in self.slots}
 
     def still_reduced(self) -> bool:
-        """Whether the gradients are those that were taken down last: not cleared and made anew since then."""
+        """Whether the gradients are those that were noted last: not cleared and computed anew since then."""
         return all(param.grad is grad for param, grad in self.reduced.items())
 
     def _clear(self) -> None:
@@ -380,11 +381,11 @@ class GradientReducer:
             group.renew()
 
     def abandon(self) -> None:
-        """Forget what is under way, without waiting for it.
+        """Forget the pending reductions, without waiting for them.
 
-        The engine writes to the memory of operations that still run.
+        The engine still writes to their memory.
         """
         give_up(self.active, self.process_set.process_set_id)
         for slot in self.active:
-            slot.wire = None  # perhaps it is still written to
+            slot.wire = None  # the engine may still write to it
         self._clear()

@@ -1,4 +1,4 @@
-"""What a GradientReducer knows of each parameter and each group of parameters. Data, for _reducer.py only."""
+"""The records of a GradientReducer: one for each parameter and each group. Data, for _reducer.py only."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from horovod.torch._sparse import SparseReduction
 
 
 class Slot:
-    """One parameter: how often its gradient is still to be computed, and the reduction that is under way."""
+    """One parameter: how many backward passes its gradient still needs, and its pending reduction."""
 
     __slots__ = (
         "anchor", "context", "delay", "failed", "group", "handle", "made_on", "name", "nbytes", "param", "sent",
@@ -23,13 +23,15 @@ class Slot:
         self.delay = delay
         self.handle: int | SparseReduction | None = None
         self.sent: torch.Tensor | None = None
-        self.made_on: torch.Stream | None = None  # of a device: whose work completes the gradient
-        self.wire: torch.Tensor | None = None  # room for it in the type that is sent, if that is another
+        self.made_on: torch.Stream | None = None  # stream of a device whose work completes the gradient
+        self.wire: torch.Tensor | None = (
+            None  # the gradient in the type that is sent, if that is another type
+        )
         self.context: Any = None
-        self.failed = False  # its reduction could not be begun
+        self.failed = False  # its reduction could not begin
         self.group: Group | None = None
         self.sparse_dim = 0  # of the last gradient; 0 for a dense one
-        self.anchor: Any = None  # keeps the accumulator node alive, whose hook dies with it
+        self.anchor: Any = None  # keeps the accumulator node alive: the hook is deleted with it
 
 
 class Group:
@@ -49,9 +51,9 @@ class Group:
         self.missing = list(range(len(self.slots) - 1))
 
     def arrived(self) -> bool:
-        """Count one more member whose gradient is complete; whether it was the last.
+        """Count one more member whose gradient is complete. Returns whether it was the last one.
 
-        True for one of them only, also when several threads arrive at once.
+        True for one member only, also when several threads call at once.
         """
         try:
             self.missing.pop()

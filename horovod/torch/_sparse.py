@@ -24,8 +24,7 @@ def sparse_allreduce_async(
     Args:
         tensor: sparse COO tensor; the shape must agree across ranks, the number of values may
             differ.
-        name, process_set: as in allreduce_async; two operations, ``NAME.indices`` and ``NAME.values``, are
-            made of it.
+        name, process_set: as in allreduce_async. There are two operations, ``NAME.indices`` and ``NAME.values``.
         op: hvd.Average or hvd.Sum.
 
     Returns:
@@ -67,7 +66,7 @@ def _report(names: list, process_set: ProcessSet, error: Exception | str) -> Non
 
 
 class SparseReduction:
-    """A sparse allreduce that is under way; calling it waits and returns the sparse tensor."""
+    """A pending sparse allreduce; calling it waits and returns the sparse tensor."""
 
     def __init__(self, handles: tuple[int, int], shape: torch.Size, divisor: int):
         self.handles = handles
@@ -75,7 +74,7 @@ class SparseReduction:
         self._divisor = divisor
 
     def __call__(self) -> torch.Tensor:
-        # Both are waited for, also when the first has failed: whoever has submitted or failed one has the other as well.
+        # Wait for both, also when the first has failed: every rank submits both or fails both.
         gathered, failure = [], None
         for handle in self.handles:
             try:

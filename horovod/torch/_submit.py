@@ -1,8 +1,8 @@
 """From torch tensors to requests of the engine: checks, handles, waiting.
 
 Every operation of ``horovod.torch`` goes through here. Used by the modules of this package only, from any
-thread that holds the GIL (backward hooks run on autograd's threads). A tensor in host memory goes to
-the engine as it is where its type has DLPack's C exchange API, and as an address otherwise (older torch, or
+thread that holds the GIL (backward hooks run on autograd's threads). The engine takes a tensor in host memory
+unchanged if its type has DLPack's C exchange API, and as an address otherwise (older torch, or
 HOROVOD_TORCH_NO_DLPACK_API=1). Tensors on devices: `_devices`.
 """
 
@@ -28,8 +28,8 @@ from hvd_core.frontend.refusals import refuse, report, reported
 from hvd_core.process_sets import why_no_number
 
 # handle -> (inputs, outputs, fetch). It keeps the tensors alive while the engine reads and writes their
-# memory. `fetch(engine, handle)` makes the outputs where the engine allocates them, or orders the caller's
-# stream behind them where they are on a device; None where they are there already.
+# memory. `fetch(engine, handle)` returns the outputs that the engine has allocated, or makes the caller's stream
+# wait for outputs on a device. None: the outputs are complete.
 _handle_map: dict[int, tuple[Any, Any, Callable | None]] = {}
 
 call_after_the_job(_handle_map.clear)
@@ -156,7 +156,7 @@ def compress_all(
     """(tensor to send, context for `decompress`) of each tensor. A failure fails the other ranks' matching call as well.
 
     Raises:
-        ValueError: a value in `tensors` is not a tensor. Whatever the compressor raises.
+        ValueError: a value in `tensors` is not a tensor. The compressor may raise other exceptions.
     """
     for tensor in tensors:
         if not isinstance(tensor, torch.Tensor):
@@ -184,7 +184,7 @@ def poll(handle: int) -> bool:
     """Whether an asynchronous operation is complete, so that `synchronize` would not block.
 
     Args:
-        handle: what an ``..._async`` function returned.
+        handle: the result of an ``..._async`` function.
 
     Raises:
         ValueError: there is no such operation, or it has been synchronized already.
@@ -197,11 +197,11 @@ def poll(handle: int) -> bool:
 def synchronize(handle: int) -> Any:
     """Wait for an asynchronous operation and return its output. A handle can be synchronized once.
 
-    The GIL is released while waiting, and Ctrl-C works. On a device the output is ready for what is given to the
-    current stream from now on; whether the work itself is done, poll() says.
+    The GIL is released while waiting, and Ctrl-C works. On a device the output is ready for work that is given to the
+    current stream from now on; poll() says whether the work itself is done.
 
     Args:
-        handle: what an ``..._async`` function returned (the callable of sparse_allreduce_async included).
+        handle: the result of an ``..._async`` function, sparse_allreduce_async included.
 
     Returns:
         The output tensor, a list of tensors for a grouped operation, None for an unknown handle.
@@ -220,14 +220,14 @@ def synchronize(handle: int) -> Any:
     except HorovodInternalError:
         forget(core, handle)
         raise
-    # Not in a finally clause: after Ctrl-C the operation still runs and its tensors must stay alive.
+    # Not in a finally clause: after Ctrl-C the operation is still pending and its tensors must stay alive.
     _handle_map.pop(handle, None)
     core.release(handle)
     return output
 
 
 def settle(core, handle: int) -> None:
-    """Let the current stream come after an operation on a device that `core` has enqueued. Otherwise nothing."""
+    """Let the current stream wait for an operation on a device that `core` has enqueued. In host memory, do nothing."""
     fetch = _handle_map[handle][2]
     if fetch is not None:
         fetch(core, handle)
@@ -239,18 +239,18 @@ def keep_after_interrupt(tensors: tuple) -> None:
 
 
 def forget(core, handle: int) -> None:
-    """Drop a finished handle and the references to its tensors."""
+    """Delete a finished handle and the references to its tensors."""
     if _handle_map.pop(handle, None) is not None:
         core.release(handle)
 
 
 def is_current(core) -> bool:
-    """Whether `core` is the engine that runs now. Handles of an earlier one mean nothing to it."""
+    """Whether `core` is the engine that runs now. It does not know the handles of an earlier engine."""
     return _basics.is_initialized() and engine() is core
 
 
 def forget_finished(handles: Iterable[int]) -> None:
-    """Drop those of the handles that are finished. The engine still uses the tensors of the others."""
+    """Delete those of the handles that are finished. The engine still uses the tensors of the others."""
     core = engine()
     for handle in handles:
         if handle in _handle_map and core.poll(handle):

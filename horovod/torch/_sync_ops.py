@@ -1,6 +1,6 @@
 """The synchronous operations of ``horovod.torch``, which are differentiable, and those in place, which are not.
 
-Where no gradient is asked for they go straight to the engine; otherwise through the autograd Functions. Re-exported by
+Without a gradient to compute they call the engine directly, otherwise the autograd Functions. Re-exported by
 ``mpi_ops``. Any thread that holds the GIL; it is released while waiting.
 """
 
@@ -57,11 +57,11 @@ def allreduce(
         count = hvd.allreduce(torch.tensor(n), op=hvd.Sum)
 
     Args:
-        tensor: any shape, also 0-dim or empty, contiguous, on the CPU or a device that is served; uint8, int8, int16,
-            int32, int64, float16, bfloat16, float32 or float64. Shape and dtype must be the same on all ranks.
+        tensor: any shape, also 0-dim or empty, contiguous, on the CPU or a device that is served; uint8, int8, uint16,
+            int16, int32, int64, float16, bfloat16, float32 or float64. Shape and dtype must be the same on all ranks.
         average: deprecated, use `op`.
         name: identifies the operation across ranks; None numbers it in the order of submission.
-        compression: what is sent instead of a floating point tensor, such as hvd.Compression.fp16.
+        compression: makes a smaller tensor that is sent for `tensor`, such as hvd.Compression.fp16.
         op: hvd.Average (default), Sum, Min, Max, Product or, for floats, Adasum. Averages of integers truncate toward
             zero. 16-bit floats are added up in 32 bits and rounded once.
         prescale_factor: multiplies `tensor` before the reduction.
@@ -69,14 +69,14 @@ def allreduce(
         process_set: the ranks that take part.
 
     Returns:
-        A tensor of the shape and dtype of `tensor`, bit by bit the same on all ranks where our own backends move it.
+        A tensor of the shape and dtype of `tensor`; our own backends return the same bits on all ranks.
 
     Raises:
         ValueError: Horovod is not initialized, unsupported or non-contiguous tensor, `op` together with `average`, this
-            rank is not in `process_set`, or an operation of this name is still in flight. The other ranks' matching call
+            rank is not in `process_set`, or an operation of this name is still pending. The other ranks' matching call
             raises HorovodInternalError with the reason.
-        HorovodInternalError: ranks disagree about shape, dtype, op or factors, a rank has made a mistake or is gone.
-            After a disagreement Horovod goes on, and the name may be used again.
+        HorovodInternalError: ranks disagree about shape, dtype, op or factors, a rank has made a mistake, or a rank is
+            gone. After a disagreement Horovod goes on, and the name may be used again.
     """
     if tracing():
         return _compile.allreduce(
@@ -220,12 +220,12 @@ def allgather(
 
     Args:
         tensor: one dimension or more, contiguous, on the CPU or a device that is served; a type of allreduce, bool,
-            uint16, uint32, uint64 or an 8-bit float. Dimension 0 may differ between ranks and may be 0; the other
+            uint32, uint64 or an 8-bit float. Dimension 0 may differ between ranks and may be 0; the other
             dimensions and the dtype must agree.
         name, process_set: as in allreduce.
 
     Returns:
-        A tensor whose dimension 0 is the sum of the ranks' ones, the same on all ranks.
+        A tensor whose dimension 0 is the sum of those of all ranks; the same on all ranks.
 
     Raises:
         ValueError, HorovodInternalError: as in allreduce; a 0-dim tensor is a HorovodInternalError.

@@ -45,15 +45,15 @@ def alltoall(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """Send some rows of a tensor to each rank, and receive the rows that the others send here. Differentiable.
+    """Send rows of a tensor to each rank, and receive the rows that the other ranks send here. Differentiable.
 
-    The gradient of a row travels back to the rank that sent it; that of rows that were not sent is zero.
+    The gradient of a row is sent back to the rank that sent the row; that of rows that were not sent is zero.
 
     Args:
         tensor: one dimension or more, contiguous, on the CPU or a device that is served; a type of allgather.
             Dimension 0 may differ between ranks and may be 0; the other dimensions and the dtype must agree.
         splits: how many rows go to each rank of the process set, in rank order: integers, or a 1-D tensor of
-            integers (read by the host). Rows behind their sum are not sent. None: equal shares, dimension 0 must be a
+            integers (read by the host). Rows beyond their sum are not sent. None: equal shares, dimension 0 must be a
             multiple of the number of ranks.
         name, process_set: as in allreduce.
 

@@ -34,7 +34,7 @@ class BF16Compressor(_TorchCastCompressor):
 
 
 class Compression:
-    """The compressors on offer, for the `compression` argument of operations and of DistributedOptimizer."""
+    """The compressors that exist, for the `compression` argument of operations and of DistributedOptimizer."""
 
     none = NoneCompressor
     fp16 = FP16Compressor

@@ -21,13 +21,13 @@ def broadcast_parameters(params: Mapping[str, Any] | Iterable[Any], root_rank: i
 
     Args:
         params: ``model.state_dict()``, another dict of tensors, a list of (name, tensor), or a list of
-            tensors. All ranks must pass the same names, shapes and dtypes. None entries are skipped; tensors
-            that are not contiguous (channels_last), complex, conjugated or negated are handled.
+            tensors. All ranks must pass the same names, shapes and dtypes. None entries are skipped. Tensors may be
+            not contiguous (channels_last), complex, conjugated or negated.
         root_rank: the rank whose values are sent.
 
     Raises:
-        ValueError: `params` is none of these (a generator such as ``model.named_parameters()`` must be made a
-            list or dict first), or holds something that is no tensor, or a tensor several of whose elements are one
+        ValueError: `params` is of another type (a generator such as ``model.named_parameters()`` must be made a
+            list or dict first), or holds a value that is not a tensor, or a tensor several of whose elements are one
             place in memory (``expand()``). Nothing has been sent then, and the other ranks' calls fail.
         HorovodInternalError: ranks disagree, a rank has made a mistake, or a rank is gone.
     """
@@ -62,11 +62,11 @@ def broadcast_parameters(params: Mapping[str, Any] | Iterable[Any], root_rank: i
 
 
 def _why_not_received(param: Any) -> str:
-    """Why broadcast_parameters() cannot write to an entry; empty if it can."""
+    """The reason why broadcast_parameters() cannot write to an entry; empty if it can."""
     if param is None:
         return ""
     if not isinstance(param, torch.Tensor):
-        return f"is no tensor but {type(param).__name__}. Send such values with hvd.broadcast_object()."
+        return f"is not a tensor but {type(param).__name__}. Send it with hvd.broadcast_object()."
     if param.layout is not torch.strided:
         return f"is a tensor of layout {param.layout}, which cannot be written in place. Pass a dense one."
     if any(n > 1 and not s for n, s in zip(param.shape, param.stride())):
@@ -78,7 +78,7 @@ def _why_not_received(param: Any) -> str:
 
 
 def _as_real(tensor: torch.Tensor) -> torch.Tensor:
-    """The memory of a plain tensor as one of a type that can be communicated."""
+    """The same memory as a tensor of a type that can be communicated: a complex tensor as pairs of floats."""
     return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
@@ -109,14 +109,14 @@ def broadcast_optimizer_state(
 ) -> None:
     """Copy the root's optimizer state and options (learning rate, ...) to all ranks.
 
-    The root describes its state, the other ranks make theirs alike, and the tensors are broadcast. No
-    optimizer step is taken for it, so a fresh optimizer stays fresh. Where nobody has state yet, parameters
-    without a gradient get a gradient of zeros, a sparse one if the optimizer or `model` says so.
+    The root describes its state, the other ranks allocate state of the same form, and the tensors are broadcast. This
+    takes no optimizer step, so a fresh optimizer stays fresh. If no rank has state yet, parameters without a gradient
+    get a gradient of zeros, a sparse one where the optimizer or `model` needs it.
 
     Args:
         optimizer: the parameters and their groups must be in the same order on all ranks.
         root_rank: the rank whose state is sent.
-        model: where embeddings with sparse gradients are looked for.
+        model: searched for embeddings with sparse gradients.
 
     Raises:
         ValueError: `optimizer` is LBFGS, whose state cannot be sent, or the ranks' parameter groups differ.
@@ -166,7 +166,7 @@ def _describe(state: Mapping | None, param: torch.Tensor) -> dict | None:
 
 
 def _shape_like(own: Mapping, description: Mapping, param: torch.Tensor) -> dict:
-    """State as described: own tensors where they fit, new ones elsewhere, other values as sent."""
+    """The state that is described: this rank's tensors where they match, new ones elsewhere, other values as sent."""
     state = {}
     for key, value in description.items():
         if not isinstance(value, _SentTensor):

@@ -44,26 +44,26 @@ _CLASSES: dict[tuple[type, type], type] = {}
 
 
 def _world_size() -> int:
-    # Looked up in the package at each call, so that a test that patches horovod.torch.size is obeyed.
+    # Looked up in the package at each call: a test may patch horovod.torch.size.
     return sys.modules["horovod.torch"].size()
 
 
 class _Wrapper(torch.optim.Optimizer):
-    """What both kinds of distributed optimizers have."""
+    """The base of both kinds of distributed optimizers."""
 
     def __reduce_ex__(self, protocol):
         raise TypeError(
             f"horovod: a DistributedOptimizer ({type(self).__name__}) cannot be copied or pickled, as it belongs to this "
-            "process's part in the job. Copy or save its state_dict(), or copy the optimizer before it is wrapped."
+            "process in the job. Copy or save its state_dict(), or copy the optimizer before it is wrapped."
         )
 
 
 class _DistributedAdasumOptimizer(DeltaOptimizer, _Wrapper):
-    """The methods that DistributedOptimizer puts in front of those of the wrapped optimizer's class for op=Adasum."""
+    """The methods that precede those of the wrapped optimizer's class for op=Adasum."""
 
 
 class _DistributedOptimizer(_Wrapper):
-    """The methods that DistributedOptimizer puts in front of those of the wrapped optimizer's class."""
+    """The methods that precede those of the wrapped optimizer's class."""
 
     def _distribute(self, named_parameters, groups, reducer: GradientReducer) -> None:
         self._reducer = reducer
@@ -90,7 +90,7 @@ class _DistributedOptimizer(_Wrapper):
             self._frozen.append((param, self._parameter_names[param]))
 
     def _watch_unfrozen(self) -> None:
-        """Take in parameters that did not require grad when the optimizer was wrapped but do now."""
+        """Watch parameters that did not require grad when the optimizer was wrapped but do now."""
         still_frozen = []
         for param, name in self._frozen:
             if param.requires_grad:
@@ -100,13 +100,13 @@ class _DistributedOptimizer(_Wrapper):
         self._frozen = still_frozen
 
     def _form_groups(self, groups: int | Sequence[Sequence[torch.Tensor]]) -> None:
-        # Names may also have been given for parameters of other optimizers, which must not name our groups.
+        # Names may include parameters of other optimizers, which must not name our groups.
         slots = self._reducer.slots
         if isinstance(groups, int):
             by_name = {name: param for param, name in self._parameter_names.items() if param in slots}
             names = list(by_name)
             if self._active:
-                # The order of one rank counts, so that a group has the same members everywhere.
+                # All ranks use the order of the first rank, so that a group has the same members everywhere.
                 process_set = self._reducer.process_set
                 of_all = allgather_object(names, "optimizer_groups", process_set)
                 try:
@@ -148,7 +148,7 @@ class _DistributedOptimizer(_Wrapper):
         self._reducer.set_passes(passes)
 
     def load_state_dict(self, state_dict: dict) -> None:
-        """Load a state made by state_dict(). Reductions that are under way are given up."""
+        """Load a state of state_dict(). Pending reductions are abandoned."""
         self._reducer.abandon()
         self._synchronized = False
         self._should_synchronize = True
@@ -194,11 +194,11 @@ class _DistributedOptimizer(_Wrapper):
         """Reduce the gradients and do one step of the wrapped optimizer.
 
         Args:
-            closure: as in the wrapped optimizer. The gradients that it computes are reduced when it returns. LBFGS also
-                gets the loss reduced like them, as it steers by it; all ranks evaluate the closure equally often.
+            closure: as in the wrapped optimizer. The gradients that it computes are reduced when it returns. For LBFGS
+                the loss is reduced too, as LBFGS decides by it; all ranks evaluate the closure equally often.
 
         Returns:
-            What the wrapped optimizer returns.
+            The result of the wrapped optimizer's step().
 
         Raises:
             HorovodInternalError: a reduction failed, here or on another rank.
@@ -221,28 +221,28 @@ class _DistributedOptimizer(_Wrapper):
             if not done:
                 self._reduce()
             return super().step()
-        # The gradients of a closure do not exist yet. What a backward before step() has begun is finished
+        # The gradients of a closure do not exist yet. Reductions that a backward before step() has begun are finished
         # first.
         if self._reducer.busy:
             self._reduce()
             done = True
 
-        steers = self._active and isinstance(self, torch.optim.LBFGS)
+        decides_by_loss = self._active and isinstance(self, torch.optim.LBFGS)
 
         def reducing_closure():
             nonlocal done
             loss = closure()
             if self._reducer.busy or not done:
                 self._reduce()
-            return self._loss_of_all(loss) if steers else loss
+            return self._loss_of_all(loss) if decides_by_loss else loss
 
         return super().step(reducing_closure)
 
     def _loss_of_all(self, loss: Any) -> torch.Tensor:
-        """The loss, reduced like the gradients, for optimizers that look at it.
+        """The loss, reduced like the gradients, for optimizers that decide by it.
 
-        By its own one each rank would choose another step, evaluate the closure another number of times, and wait for
-        the others for ever.
+        With its own loss each rank would choose another step, evaluate the closure another number of times, and wait for
+        the other ranks forever.
         """
         value = torch.as_tensor(loss).detach().clone().contiguous()
         name = self._parameter_names[self.param_groups[0]["params"][0]]
@@ -263,13 +263,13 @@ class _DistributedOptimizer(_Wrapper):
                 "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or "
                 "optimizer.synchronize(). The gradients are being reduced, so this would be a race."
             )
-        self._synchronized = False  # also where a GradScaler has left out the step
+        self._synchronized = False  # also if a GradScaler has skipped the step
         self._reducer.reduced = {}
-        super().zero_grad(*args, **kwargs)  # an optimizer of the user's may take none
+        super().zero_grad(*args, **kwargs)  # a user's optimizer may take no arguments
 
 
 def _let_go(hooks: list, active: list, process_set: ProcessSet) -> None:
-    """An optimizer has gone: its hooks go, too, and what it has begun is looked after until it ends."""
+    """Clean up after an optimizer that was deleted: remove its hooks, and keep its pending reductions until they end."""
     for hook in hooks:
         hook.remove()
     give_up(active, process_set.process_set_id)
@@ -277,14 +277,13 @@ def _let_go(hooks: list, active: list, process_set: ProcessSet) -> None:
 
 
 def _wrap(optimizer: torch.optim.Optimizer, methods: type) -> Any:
-    """`optimizer` as an instance of a class with `methods` in front of those of its own."""
+    """`optimizer` as an instance of a class whose `methods` precede those of its own class."""
     base = type(optimizer)
     cls = _CLASSES.get((methods, base))
     if cls is None:
         cls = _CLASSES[methods, base] = type(base.__name__, (methods, base), {"__module__": __name__})
     # Not through __init__, which differs between optimizers: the wrapper takes over options, state and hooks
-    # as they are. An instance attribute `step` is a scheduler's wrapper around the step() of the optimizer
-    # without us.
+    # unchanged. An instance attribute `step` is a scheduler's wrapper around the step() of the original optimizer.
     wrapped = cls.__new__(cls)
     wrapped.__dict__.update({key: value for key, value in vars(optimizer).items() if key != "step"})
     return wrapped
@@ -313,11 +312,11 @@ def DistributedOptimizer(
         named_parameters: (name, parameter) pairs, usually ``model.named_parameters()``; all parameters of the
             optimizer must be named. Names identify gradients across ranks. Needed when several optimizers are
             in use at the same time.
-        compression: what is sent instead of a gradient, such as hvd.Compression.fp16.
+        compression: makes a smaller tensor that is sent for a gradient, such as hvd.Compression.fp16.
         backward_passes_per_step: gradients of this many backward passes are summed locally, then reduced.
         op: hvd.Average (default), Sum, Min, Max or Product. With hvd.Adasum each rank does a step of the wrapped
-            optimizer with its own gradients, and what the steps changed is combined by Adasum: synchronize() does
-            nothing then, skip_synchronize() is refused, `groups` and `sparse_as_dense` do not matter.
+            optimizer with its own gradients, and Adasum combines the changes of the weights: synchronize() does
+            nothing then, skip_synchronize() raises AssertionError, `groups` and `sparse_as_dense` do not matter.
         gradient_predivide_factor: f splits the averaging: gradients are divided by f before the sum, and
             multiplied by f / size after it. Only with op=Average.
         num_groups: deprecated, use `groups`.
@@ -332,7 +331,7 @@ def DistributedOptimizer(
 
     Raises:
         ValueError: Horovod is not initialized; backward_passes_per_step <= 0; gradient_predivide_factor
-            without Average; named_parameters are no pairs, not unique or incomplete; bad groups; `groups`
+            without Average; named_parameters are not pairs, not unique or incomplete; wrong groups; `groups`
             is a number and the ranks have frozen different parameters; the process set is not registered;
             `optimizer` is a DistributedOptimizer already.
     """

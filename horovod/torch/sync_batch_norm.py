@@ -29,7 +29,7 @@ class SyncBatchNorm(_BatchNorm):
     empty one. Statistics of float16 and bfloat16 are computed and sent in float32.
 
     All ranks must call the layers of a model in the same order. In evaluation nothing is sent, unless
-    `track_running_stats` is False: then the batches' statistics are used there too, and all ranks have to evaluate.
+    `track_running_stats` is False: then evaluation uses the batches' statistics too, and all ranks must evaluate.
 
     Args:
         num_features: channels, which are dimension 1 of the input.
@@ -62,7 +62,7 @@ class SyncBatchNorm(_BatchNorm):
         self.process_set = process_set
 
     def __getstate__(self) -> dict:
-        # Models are pickled and copied; which ranks take part belongs to the job.
+        # Models are pickled and copied; the global process set belongs to the job, and not to the model.
         state = self.__dict__.copy()
         if self.process_set is global_process_set:
             del state["process_set"]
@@ -88,7 +88,7 @@ class SyncBatchNorm(_BatchNorm):
         self._check_input_dim(input)
         of_batch = self.training or (self.running_mean is None and self.running_var is None)
         if of_batch and self.process_set.process_set_id is None:
-            # Also where this rank is no member, so that all ranks stop.
+            # Also on ranks that are not members, so that all ranks stop.
             raise ValueError(
                 f"SyncBatchNorm: its process set does not exist, or has not been registered: {self.process_set}. "
                 "Give it to hvd.init(process_sets=[...]) or to hvd.add_process_set() before training."
@@ -109,9 +109,9 @@ class SyncBatchNorm(_BatchNorm):
 
 def _mean_and_variance(input: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     try:
-        # Also what torch's own batch normalisation begins with: three times as fast as var_mean.
+        # The first step of torch's own batch normalisation: three times as fast as var_mean.
         return torch.batch_norm_update_stats(input, None, None, 0.0)
-    except NotImplementedError:  # not on every device
+    except NotImplementedError:  # some devices do not have it
         dims = [d for d in range(input.dim()) if d != 1]
         variance, mean = torch.var_mean(input, dims, correction=0)
         return mean, variance
@@ -147,7 +147,7 @@ class _SyncBatchNorm(torch.autograd.Function):
     def forward(ctx, input, weight, bias, running_mean, running_var, eps, factor, process_set):
         dtype = torch.promote_types(input.dtype, torch.float32)
         channels = input.size(1)
-        # With the size in the name a name keeps its signature, which the engine has to agree on only once.
+        # With the size in the name, a name keeps its signature, and the ranks agree on it once.
         name = f"sync_batch_norm.forward.{channels}"
         mine = _statistics(input, dtype)
         if _compile.tracing():
@@ -155,14 +155,14 @@ class _SyncBatchNorm(torch.autograd.Function):
         else:
             rows = allgather(mine, name=name, process_set=process_set)
         total, mean, variance = _combine(rows)
-        # The total is looked at only where it may be too small: on a device that waits, in a compiled graph it ends it.
-        everybodys = 2 if input.numel() >= 2 * channels > 0 else float(total)
-        if everybodys == 1:
+        # The total is read only if it may be too small: reading makes a device wait and ends a compiled graph.
+        values = 2 if input.numel() >= 2 * channels > 0 else float(total)
+        if values == 1:
             raise ValueError(
                 "SyncBatchNorm expects more than 1 value per channel when training, but all ranks together have one "
                 f"(input of shape {tuple(input.shape)})."
             )
-        if running_mean is not None and everybodys:
+        if running_mean is not None and values:
             running_mean.lerp_(mean.to(running_mean.dtype), factor)
             running_var.lerp_((variance * (total / (total - 1))).to(running_var.dtype), factor)
         ctx.eps, ctx.process_set = eps, process_set
@@ -178,7 +178,7 @@ class _SyncBatchNorm(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, grad_output):
-        # Read once: what a checkpoint has computed anew for it is given out a single time.
+        # Read once: a checkpoint returns the tensors that it has computed anew a single time.
         saved = input, weight, mean, variance, _ = ctx.saved_tensors
         dtype, channels = mean.dtype, input.size(1)
         sums = torch.zeros(2, channels, dtype=dtype, device=input.device)  # of grads, of grads * normalised
@@ -196,8 +196,8 @@ class _SyncBatchNorm(torch.autograd.Function):
             grad_bias = sums[0].to(weight.dtype)
         if ctx.needs_input_grad[0]:
             name = f"sync_batch_norm.backward.{channels}"
-            everybodys = allreduce(sums, name=name, op=Sum, process_set=ctx.process_set)
-            grad_input = _grad_input(ctx, grad_output, everybodys, *saved)
+            summed = allreduce(sums, name=name, op=Sum, process_set=ctx.process_set)
+            grad_input = _grad_input(ctx, grad_output, summed, *saved)
         return grad_input, grad_weight, grad_bias, None, None, None, None, None
 
 

@@ -14,7 +14,7 @@ def members_of(tensors: Any, tensor_type: type | tuple[type, ...]) -> list:
         tensor_type: the framework's tensors. One tensor can be iterated over too, but it is not a group.
 
     Raises:
-        ValueError: ``tensors`` is one tensor, or cannot be iterated over. Whatever a generator raises.
+        ValueError: ``tensors`` is one tensor, or cannot be iterated over. A generator may raise other exceptions.
     """
     if isinstance(tensors, tensor_type) or not isinstance(tensors, Iterable):
         raise ValueError(f"A grouped operation takes a list of tensors, but found {type(tensors).__name__}.")

@@ -16,7 +16,7 @@ Max = _NUMBER_OF["Max"]
 Product = _NUMBER_OF["Product"]
 
 ENGINE_NUMBERS = {number: reduction.number for number, reduction in USER_REDUCTIONS.items()}
-"""The engine's number of each reduce op. Hot paths look ops up here, and call engine_number() for what is missing."""
+"""The engine's number of each reduce op. Hot paths look an op up here, and call engine_number() if it is missing."""
 
 OF_ENGINE_NUMBER = {number: op for op, number in ENGINE_NUMBERS.items()}
 

@@ -77,7 +77,7 @@ def checked(
 
 
 def keep(handle: int, kind: str, result: Any, alive: Any) -> int:
-    """Remember the result of ``synchronize(handle)``, and what must stay alive until then. Returns the handle.
+    """Remember the result of ``synchronize(handle)``, and the arrays that must stay alive until then. Returns the handle.
 
     ``kind``: "ready" (``result`` is returned), "gathered" or "exchanged" (the engine allocates the outputs; ``result``
     is the pair of their dtypes and of whether one array is returned and not a list).

@@ -147,8 +147,8 @@ def alltoall(
     name: str | None = None,
     process_set: ProcessSet | None = None,
 ) -> Any:
-    """Send ``splits[i]`` rows of the array, in order, to rank i of the set, and return what all ranks sent here, in rank
-    order.
+    """Send ``splits[i]`` rows of the array, in order, to rank i of the set, and return the rows that all ranks sent here,
+    in rank order.
 
     ``splits``: one entry per rank of the set; their sum may be smaller than dimension 0, then the rows at the end are not
     sent. None: equal shares, dimension 0 must be a multiple of the number of ranks. With splits the result is the pair
@@ -164,7 +164,7 @@ def grouped_alltoall_async(
     name: str | None = None,
     process_set: ProcessSet | None = None,
 ) -> int:
-    """Start the alltoall of a group, with splits for each member or for none. Returns one handle."""
+    """Start the alltoall of a group, with splits for each member or for no member. Returns one handle."""
     given = [] if splits is None else splits
     return _alltoall_async(tensors, given, "grouped_alltoall", name, process_set, False)
 

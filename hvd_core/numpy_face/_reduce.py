@@ -35,7 +35,7 @@ def _allreduce(
     tensors, in_place, single, prefix, name, op, prescale_factor, postscale_factor, process_set
 ) -> int:
     name = request_name(prefix, name)
-    if in_place:  # the engine says what is wrong with the caller's arrays
+    if in_place:  # the engine checks the caller's arrays
         inputs = outputs = checked(tensors, "allreduce", name, process_set, lambda tensor: tensor)
     else:
         inputs = checked(tensors, "allreduce", name, process_set, contiguous_array_of)
