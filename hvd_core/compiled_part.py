@@ -21,7 +21,7 @@ def load() -> ModuleType:
 def why_not(error: ImportError) -> str:
     """What an ImportError of the compiled module means, and what to do."""
     package = Path(__file__).resolve().parent
-    if error.name != _NAME or not (package / "engine").is_dir():
+    if error.name != _NAME or not (package / "engine").is_dir() or any(package.glob("_core.*")):
         return f"{error}. Reinstall hvd-core for this Python and platform."
     # Wheels do not contain the sources of the engine, so this is a checkout.
     text = f"the package hvd_core was imported from a source checkout, {package.parent}, whose engine is not compiled"

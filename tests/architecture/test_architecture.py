@@ -34,7 +34,7 @@ ENGINE_ORDER = {
     "calls": {"types", "observe", "plugin", "control", "queue", "engine"},
     "bind": {"types", "observe", "plugin", "control", "queue", "engine", "calls"},
 }
-# The stall report prints the coordinator's list of what is missing.
+# The stall report prints the coordinator's list of missing ranks.
 ENGINE_EXCEPTIONS = {"observe/stall.h": {"control"}}
 
 # Modules and folders that import each other. Empty is the aim.

@@ -16,7 +16,7 @@ from list_exports import text_of
 
 HERE = Path(__file__).parent
 
-# Modules by the list that has them, and what must be installed.
+# The modules of each list.
 WITHOUT_FRAMEWORK = [
     *("hvd_core", "hvd_core.errors", "hvd_core.process_sets", "hvd_core.runtime", "hvd_core.numpy_face"),
     *("hvd_core.backends", "hvd_core.conformance"),

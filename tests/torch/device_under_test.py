@@ -14,14 +14,14 @@ MODULE = getattr(torch, KIND)
 COUNT = MODULE.device_count()
 ORDINAL = hvd.local_rank() % COUNT
 DEVICE = torch.device(KIND, ORDINAL)
-# Whose table opens it, whoever moves the data.
+# The backend whose table opens the device; another backend may move the data.
 TABLE = {"gcu": "eccl_stub", "cuda": "nccl"}[KIND]
 
 MODULE.set_device(ORDINAL)
 
 
 def hold(milliseconds=10):
-    """Keep the current stream busy, so that who does not wait for it comes too early.
+    """Keep the current stream busy, so that work which does not wait for it comes too early.
 
     The simulated device needs no such thing: all its streams are late (TOPS_SIM_DELAY_US).
     """

@@ -31,7 +31,7 @@ def launch(
     timeout: float = 280,
     launcher: list | None = None,
 ) -> str:
-    """Run `command` on so many ranks, by horovodrun unless told otherwise; returns the output of all. Raises
+    """Run `command` on several ranks, by default with horovodrun; returns the output of all. Raises
     CalledProcessError, TimeoutExpired."""
     # One rank may import torch long before another.
     full_env = {**os.environ, "OMP_NUM_THREADS": "1", "HOROVOD_START_TIMEOUT": "200", **(env or {})}
@@ -51,7 +51,7 @@ def launch(
 
 
 class Report:
-    """What came of some modules on some ranks: the outcome of each check on each rank, and the jobs' output.
+    """The results of some modules on some ranks: the outcome of each check on each rank, and the jobs' output.
 
     `timeout`: seconds that a job may take. `launcher`: as in launch(). `wrap`: a program that starts the ranks' own.
     """
@@ -71,7 +71,7 @@ class Report:
             left = left[begun:]
 
     def _run(self, modules: list[str], env: dict | None, timeout: float) -> tuple[str, int]:
-        """One job: what it printed, and how many of the modules are through with, at least one."""
+        """Run one job. Returns its output, and how many of the modules are finished: at least one."""
         with tempfile.TemporaryDirectory() as folder:
             try:
                 output = launch(self.ranks, [*self.command, folder, *modules], env, timeout, self.launcher)
@@ -93,7 +93,7 @@ class Report:
         return output, begun
 
     def verify(self, module: str, check: str) -> None:
-        """Raise AssertionError with what the ranks said unless `check` passed on all of them."""
+        """Raise AssertionError, with the ranks' output, unless `check` passed on all ranks."""
         said = [outcome.get(f"{module}.{check}", "not run") for outcome in self.outcomes]
         if any(text != "ok" for text in said):
             lines = [f"{module}.{check} on {self.ranks} ranks"]

@@ -1,4 +1,4 @@
-"""A rank that dies while the others have work on their devices: what they are told. Run by test_torch_device.py."""
+"""A rank dies while the others have work on their devices: the errors that these get. Run by test_torch_device.py."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ import torch
 
 import horovod.torch as hvd
 
-# Who has not said within a second what it was told gets a SIGTERM; on a busy machine that is early.
+# By default a rank that has not printed its error within a second gets a SIGTERM; on a busy machine that is early.
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 hvd.init()
 from device_under_test import DEVICE  # noqa: E402 (after init)
@@ -33,5 +33,5 @@ for step in range(1000):
     except ValueError:
         break
 print("told:", failures[-1], file=sys.stderr, flush=True)
-# The device is still there, and so are the tensors that the operations left behind.
+# The device still works, and the tensors of the operations still exist.
 assert tensors[0].cpu().numel() == 1000

@@ -1,4 +1,4 @@
-"""What each rank of a test job runs: the checks of some modules, one after the other. Started by launch.py."""
+"""The program of each rank of a test job: the checks of some modules, one after the other. Started by launch.py."""
 
 import importlib
 import json
@@ -31,7 +31,7 @@ def run(module: str, report) -> None:
             report.write(json.dumps([f"{module}.{name}", traceback.format_exc()]) + "\n")
             traceback.print_exc()
             sys.stderr.flush()
-            # The others may wait for this rank: no use in a friendly goodbye.
+            # The other ranks may wait for this one, so the process ends without shutdown().
             os._exit(1)
         report.write(json.dumps([f"{module}.{name}", "ok"]) + "\n")
         meet()
@@ -41,12 +41,12 @@ def main() -> int:
     folder, *modules = sys.argv[1:]
     torch.set_num_threads(1)
     environment = dict(os.environ)
-    # mpirun has other names for it than horovodrun.
+    # mpirun and horovodrun use different variables for the rank.
     names = ("HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
     number = next((os.environ[name] for name in names if name in os.environ), "0")
     with open(Path(folder) / f"{number}.jsonl", "w", buffering=1) as report:
         for module in modules:
-            # Each finds an engine that has just begun, and the environment as it was.
+            # Each module finds a new engine, and the environment unchanged.
             hvd.init()
             run(module, report)
             hvd.shutdown()

@@ -12,7 +12,7 @@ SIZE = hvd.size()
 
 
 def weights(rank, shape, seed=0):
-    """The gradient that comes in from above, different on each rank."""
+    """The incoming gradient, different on each rank."""
     return torch.from_numpy(
         np.random.RandomState(1000 * seed + rank).randint(-4, 5, shape).astype(np.float64)
     )
@@ -122,7 +122,7 @@ def check_broadcast():
 
 
 def check_alltoall():
-    # Row by row the gradient goes back to the sender.
+    # The gradient of each row is sent back to the rank that sent the row.
     for name, named_splits in (("alltoall.grad", True), (None, True), (None, False)):
         splits = [to + 1 for to in RANKS] if named_splits else [2] * SIZE
         kept = 1 if named_splits else 0

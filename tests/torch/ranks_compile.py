@@ -22,7 +22,7 @@ SIZE = hvd.size()
 
 
 def compiled(function, backend="aot_eager", whole=True, **options):
-    """`function`, compiled; in one graph, or it fails, if `whole`."""
+    """`function`, compiled. `whole`: in one graph, or compiling fails."""
     dynamo.reset()
     dynamo.utils.counters.clear()
     return torch.compile(function, backend=backend, fullgraph=whole, **options)
@@ -95,7 +95,7 @@ def check_operations_that_reduce():
 def check_operations_that_move():
     wanted = outcome(movements)
     same(outcome(compiled(movements)), wanted)
-    # Outside of whole graphs, sizes that only the other ranks know end a graph until that is switched off.
+    # Without fullgraph, sizes that only the other ranks know end a graph unless a setting of Dynamo prevents it.
     same(outcome(compiled(movements, "eager", whole=False)), wanted)
     with dynamo.config.patch(capture_dynamic_output_shape_ops=True):
         same(outcome(compiled(movements, "eager", whole=False)), wanted)
@@ -114,8 +114,8 @@ def check_types_of_splits():
 def in_turns(x):
     a = hvd.allreduce(x)
     b = hvd.allreduce(x)  # the same once more
-    hvd.allreduce(x[:5])  # nobody wants it
-    c = hvd.allreduce(x[:2].detach() + 1)  # could be anywhere
+    hvd.allreduce(x[:5])  # the result is not used
+    c = hvd.allreduce(x[:2].detach() + 1)  # depends on no other operation
     d = hvd.grouped_allreduce([a[:3] + b[:3], x[:4]])[0]
     e = hvd.allgather(x[: ME + 1])
     return d.sum() + c.sum() + (e * e).sum()
@@ -276,7 +276,7 @@ def check_sync_batch_norm():
         model.eval()
         found[-1].append(run(x).detach())
     same(found[1], found[0])
-    # Where one rank compiles and the others do not, they meet.
+    # A rank that compiles and ranks that do not take part in the same operations.
     layer = hvd.SyncBatchNorm(4).double()
     run = compiled(layer) if ME == 0 else layer
     run(torch.full((2, 4), float(ME), dtype=torch.float64))
@@ -346,7 +346,7 @@ def check_compiled_autograd():
 
 
 def check_mixed_precision():
-    # The ceremony of the documentation, with a gradient that overflows on one rank in the second step.
+    # The sequence of the documentation, with a gradient that overflows on one rank in the second step.
     torch.manual_seed(1)
     model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))
     optimizer = hvd.DistributedOptimizer(

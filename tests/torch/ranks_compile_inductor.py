@@ -1,4 +1,4 @@
-"""Checks with PyTorch's code generator, run on every rank by rank_main.py: what ranks_compile.py checks without it."""
+"""Checks with PyTorch's code generator, run on every rank by rank_main.py. ranks_compile.py has the checks without it."""
 
 import torch
 
@@ -7,7 +7,7 @@ from training import agree, loss_of, sgd, train_alone
 
 
 def check_order_where_one_rank_compiles():
-    # Without being told (_compilers.keep_order) inductor moves the third reduction to the front.
+    # Without _compilers.keep_order() inductor moves the third reduction to the front.
     function = compiled(in_turns, "inductor") if ME == 0 else in_turns
     x = torch.arange(8.0).requires_grad_()
     function(x).backward()

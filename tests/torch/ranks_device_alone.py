@@ -1,5 +1,5 @@
-"""Checks of torch's device `gcu` itself (tests/devices/torch_gcu), run by one process. What is not there would
-make the checks of horovod.torch on it meaningless: its streams must really be late, its memory out of reach."""
+"""Checks of torch's device `gcu` itself (tests/devices/torch_gcu), run by one process. The checks of horovod.torch rely
+on these properties: its streams are late, its memory is out of the host's reach."""
 
 import copy
 import io
@@ -16,7 +16,7 @@ GCU = torch.device("gcu:0")
 
 
 def on_another_stream(read):
-    """What `read()` gives on a stream that waits for nothing."""
+    """The result of `read()` on a stream that waits for nothing."""
     with torch.gcu.stream(torch.gcu.Stream()):
         return read()
 
@@ -50,7 +50,7 @@ def check_streams_are_late_and_events_order_them():
     with torch.gcu.stream(late):
         assert torch.gcu.current_stream().gcu_stream == late.gcu_stream != 0
         result = torch.empty(1 << 16, device=GCU)
-        for _ in range(100):  # a host that has to wait for a processor comes later than the stream
+        for _ in range(100):  # if the host waits for a processor, the stream is done first
             torch.gcu.synchronize()
             result.fill_(1.0)
             if not late.query():
@@ -70,7 +70,7 @@ def check_streams_are_late_and_events_order_them():
 
 def check_without_an_event_another_stream_reads_what_was_there_before():
     tensor = torch.zeros(1 << 16, device=GCU)
-    for _ in range(100):  # a host that has to wait for a processor comes later than the stream
+    for _ in range(100):  # if the host waits for a processor, the stream is done first
         tensor.zero_()
         torch.gcu.synchronize()
         for i in range(20):
@@ -118,7 +118,7 @@ def check_copies_that_do_not_block():
 
 def check_memory_is_used_again_in_stream_order():
     third = None
-    for _ in range(100):  # a host that has to wait for a processor comes later than the other stream
+    for _ in range(100):  # if the host waits for a processor, the other stream is done first
         torch.gcu.empty_cache()
         before = torch.gcu.memory_allocated()
         first = torch.ones(1 << 16, device=GCU)

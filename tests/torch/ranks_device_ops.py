@@ -1,5 +1,5 @@
 """Checks of horovod.torch on tensors of a device, run on every rank by rank_main.py. The device's streams are late
-(TOPS_SIM_DELAY_US, hold()): whoever does not wait for the right one gets other numbers."""
+(TOPS_SIM_DELAY_US, hold()): work that does not wait for the right stream gets wrong numbers."""
 
 import gc
 import os
@@ -90,9 +90,9 @@ def check_data_made_on_a_late_stream_and_read_on_another():
         with MODULE.stream(reader):
             result = hvd.synchronize(handle)
             hold()
-            copies = result.clone()  # in the stream, not yet done
+            copies = result.clone()  # enqueued, not yet done
             del result
-            # Memory of the maker's stream may be used again now, and must not be before the reader is done.
+            # The memory may be allocated again now, but must not be written to before the reading stream is done.
             with MODULE.stream(maker):
                 torch.full((4096,), -1.0, device=DEVICE)
                 torch.full((4096,), -1.0, device=DEVICE)
@@ -102,7 +102,7 @@ def check_data_made_on_a_late_stream_and_read_on_another():
 
 def check_poll_is_true_only_when_the_device_is_done():
     most = 0
-    for _ in range(10):  # a host that has to wait for a processor may come later than the device
+    for _ in range(10):  # if the host waits for a processor, the device may be done first
         tensor = torch.zeros(4096, device=DEVICE)
         hold()
         tensor += ME + 1.0

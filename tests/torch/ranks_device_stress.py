@@ -22,15 +22,15 @@ def streams(count):
 
 
 def wrong(results, wanted):
-    """Where the numbers are others than wanted, the first ten."""
+    """The first ten places whose numbers are wrong."""
     found = results.cpu()
     at = (found != wanted).nonzero().flatten().tolist()[:10]
     return [(i, found[i].item(), wanted[i].item()) for i in at]
 
 
 def check_producer_collective_consumer():
-    chance, mine = random.Random(7), random.Random(ME)  # the same on all ranks, and this one's own
-    # A name comes again with the same shape, as a training step's do.
+    chance, mine = random.Random(7), random.Random(ME)  # the same on all ranks; different on each rank
+    # A name is used again with the same shape, as in the steps of a training.
     counts = [
         chance.choice([1, 17, 1000, 40_000, 300_000] if KIND == "cuda" else [1, 17, 1000]) for _ in range(64)
     ]
@@ -44,7 +44,7 @@ def check_producer_collective_consumer():
         with MODULE.stream(reader):
             total = hvd.synchronize(handle)
             results[turn] = total[-1] * 2 + total[0]
-            # Freed here, while the reader may not have come to it: whoever gets the memory must wait for the reader.
+            # Freed here, perhaps before the reading stream is done: the next owner of the memory must wait for it.
 
     for turn in range(TURNS):
         count, in_place, late = counts[turn % 64], turn % 3 == 0, turn % 50 == 0
@@ -57,10 +57,10 @@ def check_producer_collective_consumer():
             waiting.append((turn, readers[turn % 2], call(made, op=hvd.Sum, name=f"stress.{turn % 64}")))
             del made
         wanted[turn] = 3.0 * (SIZE * (turn % 1000) + SUM_OF_RANKS)
-        # Up to six under way, waited for in another order on each rank; none for so long that its name comes again.
+        # Up to six are pending, each rank waits in another order, and each ends before its name is used again.
         while len(waiting) > 5:
             consume(*waiting.pop(0 if waiting[0][0] < turn - 40 else mine.randrange(len(waiting))))
-        # Memory is taken and given back all the time, on the streams whose memory is in use elsewhere.
+        # Memory is allocated and freed all the time, on the streams whose memory other streams use.
         with MODULE.stream(makers[(turn + 1) % 3]):
             torch.full((count,), -1e9, device=DEVICE)
     for entry in waiting:
@@ -111,7 +111,7 @@ def check_gathers_of_changing_lengths():
 
 
 def check_backward_on_another_stream_than_the_optimizer():
-    """Hooks run where autograd runs; step() is called on a stream of its own, behind it."""
+    """Hooks run on autograd's stream; step() is called on another stream, which waits for it."""
     torch.manual_seed(3)
     model = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(6))).to(DEVICE)
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
@@ -162,7 +162,7 @@ class _Late(torch.autograd.Function):
 
 
 def check_gradients_that_are_complete_on_two_streams():
-    """Two branches of a model on a stream each: what is submitted together was not made on one stream.
+    """Two branches of a model on a stream each: gradients that are submitted together were computed on two streams.
 
     Backward enqueues all of the late branch first; the hooks of the other one submit for both.
     """

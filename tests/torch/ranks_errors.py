@@ -20,7 +20,7 @@ def still_works():
 
 
 def fails_everywhere(call, *fragments):
-    """A disagreement between ranks: HorovodInternalError on all of them, none when there is only one."""
+    """A disagreement between ranks: HorovodInternalError on all of them. A single rank succeeds."""
     for _ in range(2):  # the name is free again afterwards
         if ALONE:
             call()
@@ -160,7 +160,7 @@ def check_no_device_backend():
 
 
 def check_a_local_error_fails_the_name_on_all_ranks():
-    # Rank 0 cannot submit; the others must not wait for ever.
+    # Rank 0 cannot submit; the others must not wait forever.
     if ME == 0:
         with raises(ValueError, "contiguous"):
             hvd.allreduce(torch.ones(4, 6).t(), name="poisoned")
@@ -236,7 +236,7 @@ def check_duplicate_names():
     except ValueError as error:
         assert "twice" in str(error) or "same name" in str(error), error
     else:
-        # Here the first was done already; where it was not, the second failed, and fails here with it.
+        # On this rank the first was done already. On a rank where it was not, the second failed, so it fails here too.
         try:
             hvd.synchronize(second)
         except HorovodInternalError as error:

@@ -58,7 +58,7 @@ def check_broadcast_parameters_of_every_kind():
     lazy = {name: t.data_ptr() for name, t in state.items() if name[:3] in ("con", "neg")}
     hvd.broadcast_parameters(state, 0)
     for name, address in lazy.items():
-        # Seen as before, the root's values, in the same memory.
+        # The same view, with the root's values, in the same memory.
         assert (state[name] == (-1 if name == "negated" else -1j)).all(), (name, state[name])
         assert state[name].data_ptr() == address and (state[name].is_conj() or state[name].is_neg()), name
     assert strided.sum() == 0 and not strided.is_contiguous()
@@ -98,7 +98,7 @@ OPTIMIZERS = {
 
 
 def state_digest(optimizer):
-    """Everything state_dict() holds, with tensors as lists, in an order that does not depend on the rank."""
+    """The contents of state_dict(), with tensors as lists, in an order that does not depend on the rank."""
 
     def plain(value):
         return value.tolist() if isinstance(value, torch.Tensor) else value
@@ -109,7 +109,7 @@ def state_digest(optimizer):
 
 
 def check_broadcast_optimizer_state():
-    # Who has trained before: everybody, the root only, the others only, nobody.
+    # The ranks that have trained before: all, the root only, the others only, none.
     for kind, make in OPTIMIZERS.items():
         for trained in (lambda: True, lambda: ME == 0, lambda: ME != 0, lambda: False):
             model = model_of(ME)
@@ -127,7 +127,7 @@ def check_broadcast_optimizer_state():
                 f"{kind}: parameters changed"
             )
             hvd.broadcast_parameters(model.state_dict(), 0)
-            train(model, optimizer, 2, seed=7)  # the same data everywhere: stays the same everywhere
+            train(model, optimizer, 2, seed=7)  # the same data on all ranks, so their states stay equal
             for name, param in model.named_parameters():
                 same_everywhere(param, f"{kind}.{name}")
 

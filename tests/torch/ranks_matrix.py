@@ -32,7 +32,7 @@ FLOAT8 = [
 ]
 WIDE = [getattr(torch, name) for name in ("uint16", "uint32", "uint64") if hasattr(torch, name)]
 MOVABLE = REDUCIBLE + [torch.bool] + WIDE + FLOAT8
-if BY_ADDRESS:  # another way for tensors to the engine, and the same engine: a few types are enough
+if BY_ADDRESS:  # tensors reach the same engine by another path: a few types are enough
     REDUCIBLE = [torch.int32, torch.bfloat16]
     MOVABLE = [torch.bool, torch.float32, *FLOAT8[:2]]
 SHAPES = [(), (0,), (1,), (3, 0, 2), (5, 7), (2, 3, 4, 5), (1031,)]
@@ -43,7 +43,7 @@ counted = {"cases": 0}
 
 
 def sets():
-    """The process sets of this job that this rank is in; started anew, as sets are given to init()."""
+    """The process sets of this job that this rank is in. Calls init() again, since it takes the sets."""
     hvd.shutdown()
     some = [[0], [hvd_size - 1, 0], list(range(1, hvd_size))] if (hvd_size := len(RANKS)) > 1 else []
     distinct = {tuple(sorted(set(ranks))) for ranks in some} - {tuple(RANKS)}
@@ -56,7 +56,7 @@ SETS = sets()
 
 
 class Case:
-    """One combination: its name, and whether the operation is called by it."""
+    """One combination: its name, and whether the name is passed to the operation."""
 
     def __init__(self, *words):
         self.text = " ".join(str(word).replace("torch.", "") for word in words)
@@ -94,7 +94,7 @@ def close(found, wanted, dtype):
 
 @cache
 def data(rank, shape, dtype, seed=0):
-    """What `rank` contributes. Not to be written to."""
+    """The contribution of `rank`. Read only."""
     if dtype in FLOAT8:
         return data_of(rank, shape, torch.float32, seed).to(dtype)
     if dtype in WIDE:
@@ -130,7 +130,7 @@ def wanted_reduction(op, members, shape, dtype, prescale=1.0, postscale=1.0, see
     return tree([p.ravel() for p in parts]).reshape(shape) if parts[0].size else parts[0]
 
 
-# How each form of an allreduce is called with two tensors, and gives both results.
+# The call of each form of an allreduce with two tensors; it returns both results.
 def each(call, wait=lambda result: result):
     def form(tensors, name, **how):
         return [wait(call(t, name=name and f"{name} {i}", **how)) for i, t in enumerate(tensors)]
@@ -143,7 +143,7 @@ def both(call, wait=lambda result: result):
 
 
 def all_at_once(call):
-    """Asynchronous: both are under way before the first is waited for, the last first."""
+    """Asynchronous: both are pending before the wait, which is for the last one first."""
 
     def form(tensors, name, **how):
         handles = [call(t, name=name and f"{name} {i}", **how) for i, t in enumerate(tensors)]
@@ -171,7 +171,7 @@ def check_allreduce():
         members = tuple(process_set.ranks)
         cases = [(s, f) for s in some_of(process_set, SHAPES) for f in factors(process_set, op, s)]
         for shape, (prescale, postscale) in cases:
-            # A second tensor of another shape goes along.
+            # A second tensor has another shape.
             shapes = (shape, (3,))
             wanted = [
                 wanted_reduction(op, members, s, dtype, prescale, postscale, seed=i)
@@ -199,7 +199,7 @@ SCATTERS = {
 
 
 def own_rows(process_set, rows):
-    """Which of so many rows a reducescatter gives to this rank: the first ranks get one more."""
+    """The rows that a reducescatter gives to this rank: the first ranks get one more."""
     share, more = divmod(rows, process_set.size())
     me = process_set.rank()
     start = me * share + min(me, more)
@@ -274,7 +274,7 @@ def check_broadcast():
                     assert (result is mine[i]) if in_place else np.array_equal(bits(mine[i]), before[i])
 
 
-# Rows from rank a to rank b of a set of n, and rows that are sent to nobody.
+# Rows from rank a to rank b of a set of n, and rows that are not sent.
 SPLITS = {
     "none": (lambda a, b, n: 0, 0),
     "one each": (lambda a, b, n: 1, 0),
@@ -297,7 +297,7 @@ def check_alltoall():
         n, me = process_set.size(), process_set.rank()
 
         def sent(position):
-            """What a member contributes, and its splits."""
+            """The contribution of a member, and its splits."""
             splits = [rows(position, to, n) for to in range(n)]  # noqa: B023
             return data(process_set.ranks[position], (sum(splits) + kept, *tail), dtype), splits  # noqa: B023
 
@@ -330,7 +330,7 @@ def check_alltoall():
 
 
 def check_that_these_were_thousands():
-    hvd.barrier()  # whoever is through with its sets waits for the others: its end is the job's
+    hvd.barrier()  # a rank that is finished waits for the others: its end is the end of the job
     assert counted["cases"] > 1500 and not hvd.mpi_ops._handle_map, counted
     if os.environ.get("SAY_HOW_MANY"):
         print(f"rank {ME}: {counted['cases']} cases")

@@ -104,9 +104,8 @@ def check_async_in_another_order_on_each_rank():
 
 
 def check_a_rank_may_wait_for_one_before_it_submits_the_other():
-    # Odd ranks submit B first and then A; even ranks wait for A before they submit B. Several rounds, so
-    # that the
-    # pair has every reason to be batched.
+    # Odd ranks submit B first and then A; even ranks wait for A before they submit B. Several rounds, so that the pair
+    # would become a known batch.
     for step in range(30):
         a, b = torch.full((2,), float(ME)), torch.full((2,), float(10 * ME + step))
         if ME % 2:
@@ -242,7 +241,7 @@ def check_barrier_and_join():
 
 
 def check_join_with_uneven_data():
-    # Rank r has r + 1 batches; who is done adds nothing to the sums of the others.
+    # Rank r has r + 1 batches; a rank that is finished adds nothing to the sums of the others.
     for batch in range(ME + 1):
         total = hvd.allreduce(torch.ones(3), op=hvd.Sum, name=f"batch.{batch}")
         assert total.tolist() == [float(sum(1 for r in RANKS if r >= batch))] * 3

@@ -14,7 +14,7 @@ SIZE = hvd.size()
 ALONE = SIZE == 1
 FLOAT8 = torch.float8_e5m2 if hasattr(torch, "float8_e5m2") else torch.bool
 
-# Each operation with a tensor, and a name or none.
+# Each operation with a tensor, with a name and without.
 OPERATIONS = {
     "allreduce": lambda t, name=None, **how: hvd.allreduce(t, name=name, **how),
     "allreduce_": lambda t, name=None, **how: hvd.allreduce_(t, name=name, **how),
@@ -47,7 +47,7 @@ def fails_everywhere(operation, tensor, *fragments, **how):
 
 
 def refused_on_rank_0(operation, bad, *fragments, kind=ValueError, **how):
-    """Rank 0 makes a mistake, the others do not: all fail, with the reason; named and unnamed."""
+    """Rank 0 makes a mistake, the others do not: the call fails on all ranks, with the reason; named and unnamed."""
     for name in ("mistaken", None):
         if ME == 0:
             with raises(kind, *fragments):
@@ -139,7 +139,7 @@ def check_a_group_that_is_no_list():
             grouped([], name="no.list")
         with raises(ValueError, "list of tensors", "NoneType"):
             grouped(None, name="no.list")
-        # Any iterable will do.
+        # Any iterable is accepted.
         assert len(hvd.synchronize(grouped((torch.ones(SIZE) for _ in range(2)), name="a.generator"))) == 2
     assert hvd.grouped_reducescatter([]) == [] and hvd.grouped_allgather([]) == []
     still_works()
@@ -166,7 +166,7 @@ def check_a_sparse_mistake_of_one_rank():
 
 def check_sparse_reductions_of_every_type():
     for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.int64):
-        # Entry 0 twice on each rank, not coalesced; one rank has nothing.
+        # Entry 0 twice on each rank, not coalesced; one rank has no entries.
         count = 0 if ME == 1 else 2
         mine = torch.sparse_coo_tensor(
             torch.zeros(1, count, dtype=torch.int64), torch.full((count,), 3.0).to(dtype), (4,)
@@ -238,7 +238,7 @@ def check_compressed_reducescatter():
 
 
 def check_adasum():
-    # Orthogonal vectors are added up, parallel ones averaged; factors around it.
+    # Orthogonal vectors are added up, parallel ones averaged; with factors.
     mine = torch.zeros(4, dtype=torch.float64)
     mine[ME] = ME + 1.0
     wanted = np.array([r + 1.0 if r < SIZE else 0.0 for r in range(4)])

@@ -1,4 +1,4 @@
-"""Checks of process sets that come and go, and of join(). Run on every rank by rank_main.py."""
+"""Checks of process sets that are added and removed, and of join(). Run on every rank by rank_main.py."""
 
 import numpy as np
 import torch
@@ -79,7 +79,7 @@ def check_who_is_no_member():
         assert hvd.broadcast_object({"from": ME}, 0, process_set=some) == {"from": 0}
         assert hvd.allgather_object(ME, process_set=some) == some.ranks
     hvd.barrier()
-    # What is pending in a set fails when the set is removed.
+    # Operations that are pending in a set fail when the set is removed.
     handle = None
     if ME == 0 and len(some.ranks) > 1:
         handle = hvd.alltoall_async(torch.ones(len(some.ranks)), name="pending", process_set=some)
@@ -118,7 +118,7 @@ def check_gradients_within_a_set():
 
 
 def check_join_with_every_operation():
-    """Rank 0 has no more data: it adds what changes nothing, or no rows, and what it receives is dropped."""
+    """Rank 0 has no more data: it contributes neutral data, or no rows, and the results are dropped there."""
     if ME == 0:
         assert hvd.join() == SIZE - 1
         return

@@ -95,7 +95,7 @@ def check_without_post_accumulate_hooks():
 
 
 def check_unused_parameters():
-    # Each rank uses its own branch and one that all use: what a rank did not compute counts as zero.
+    # Each rank uses its own branch and one that all use: a gradient that a rank did not compute counts as zero.
     model = torch.nn.ModuleList([torch.nn.Linear(2, 2, bias=False) for _ in range(SIZE + 2)]).double()
     for p in model.parameters():
         torch.nn.init.ones_(p)

@@ -1,4 +1,4 @@
-"""Checks of DistributedOptimizer where threads, failures and oddities meet; run on every rank by rank_main.py."""
+"""Checks of DistributedOptimizer with threads, failures and rare cases together; run on every rank by rank_main.py."""
 
 import gc
 import threading
@@ -14,7 +14,7 @@ from training import ME, RANKS, SIZE
 
 
 def check_backwards_of_several_threads():
-    # Each converts and sends what it has taken itself; large ones and many, so that threads meet.
+    # Each thread converts and sends the gradients that it has taken; many large ones, so that threads meet.
     mean = sum(r + 1 for r in RANKS) / SIZE
     parts = [[torch.nn.Parameter(torch.ones(6000)) for _ in range(40)] for _ in range(3)]
     params = [param for part in parts for param in part]
@@ -36,7 +36,7 @@ def check_backwards_of_several_threads():
 
 
 def check_lbfgs_with_a_line_search():
-    # The ranks' losses differ much: by its own each would evaluate the closure another number of times.
+    # The ranks' losses differ much: with its own loss each rank would evaluate the closure another number of times.
     data = []
     for rank in RANKS:
         generator = torch.Generator().manual_seed(rank)
@@ -72,7 +72,7 @@ def check_lbfgs_with_a_line_search():
 
 
 def check_a_step_that_was_left_out_after_synchronize():
-    # As a GradScaler leaves it out. Gradients of the next step are other ones, however they come and whoever clears.
+    # As a GradScaler skips a step. The gradients of the next step are new, however the program computes and clears them.
     mean = sum(r + 1 for r in RANKS) / SIZE
     for clear in ("optimizer", "model", "state"):
         for by_hand in (True, False):
@@ -88,7 +88,7 @@ def check_a_step_that_was_left_out_after_synchronize():
             if by_hand:
                 for param in model.parameters():
                     param.grad = torch.full_like(param, ME + 1.0)
-            elif ME == 0:  # the others have none, and take part nevertheless
+            elif ME == 0:  # the others have no gradient, and take part nevertheless
                 (model(torch.ones(1, 2)) * SIZE * mean).sum().backward()
             with warnings.catch_warnings():
                 warnings.simplefilter("error" if SIZE > 1 else "ignore")  # alone all is reduced
@@ -150,7 +150,7 @@ def check_what_one_rank_cannot_begin_fails_on_all():
                 with raises(kind, text):
                     backward(model, True)
                     optimizer.step()
-                if optimizer._reducer.busy:  # a program that catches it, and does the step after all
+                if optimizer._reducer.busy:  # a program may catch the exception, and do the step nevertheless
                     with raises(kind, text):
                         optimizer.step()
             else:
@@ -158,7 +158,7 @@ def check_what_one_rank_cannot_begin_fails_on_all():
                 with raises(hvd.HorovodInternalError, text):
                     optimizer.step()
             model.zero_grad()
-            if goes_on:  # and this has not spoiled the next
+            if goes_on:  # and the next step is right
                 backward(model, False)
                 optimizer.step()
                 optimizer.zero_grad()

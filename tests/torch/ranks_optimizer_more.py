@@ -19,7 +19,7 @@ def wrapped(model, make=sgd, **options):
 
 
 def adasum_by_hand(make, passes=1):
-    """Each rank's own step, whose changes are combined one by one."""
+    """The step of each rank, whose changes are combined one by one."""
     model = model_of()
     optimizer = make(model.parameters())
     for step in range(STEPS):
@@ -145,7 +145,7 @@ def check_process_sets():
 
 
 def check_join_at_uneven_ends():
-    # Rank r has 2 + r batches. What a rank that has joined would send counts as zero, and averages divide by all.
+    # Rank r has 2 + r batches. A rank that has joined contributes zeros, and averages divide by the number of all ranks.
     for options in (
         {},
         {"groups": 2},
@@ -182,7 +182,7 @@ def check_join_with_sparse_gradients():
 
 
 def check_scalers_and_overflow_on_one_rank():
-    # With unscale_() and without; the fused one skips the step by itself.
+    # With unscale_() and without; the fused optimizer skips the step by itself.
     makers = [sgd, lambda params: torch.optim.Adam(params, lr=0.01, fused=True)]
     for make in makers:
         for unscale in (True, False):
@@ -239,7 +239,7 @@ def check_a_parameter_twice_in_the_list():
 
 
 def check_another_operation_between_backward_and_step():
-    # On each rank in another place: what a backward has computed is on its way when it returns.
+    # In another place on each rank: the gradients of a backward are submitted when it returns.
     model = model_of()
     optimizer = wrapped(model)
     for step in range(STEPS):
@@ -284,7 +284,7 @@ def check_a_backward_that_fails_can_be_repeated():
     inputs, labels = batch_of(0, ME)
     with raises(ArithmeticError, "in the middle"):
         F.cross_entropy(model[2:](Fails.apply(model[:2](inputs))), labels).backward()
-    optimizer.synchronize()  # what was begun comes to its end, the rest counts as zero
+    optimizer.synchronize()  # reductions that have begun end, the other gradients count as zero
     optimizer.load_state_dict(saved)
     for step in range(STEPS):
         optimizer.zero_grad()
@@ -309,7 +309,7 @@ def check_every_optimizer_of_torch():
         assert isinstance(optimizer, kind)
         hvd.broadcast_parameters(model.state_dict(), 0)
         for step in range(3):
-            if step < 2:  # fresh, and with a state
+            if step < 2:  # without a state, and with one
                 hvd.broadcast_optimizer_state(optimizer, 0)
             optimizer.zero_grad()
             model(torch.tensor([ME, SIZE]) if sparse else torch.randn(2, 3)).square().sum().backward()
@@ -325,4 +325,4 @@ def check_copies_are_refused():
         for way in (copy.deepcopy, copy.copy, pickle.dumps):
             with raises(TypeError, "horovod: a DistributedOptimizer (SGD) cannot be copied"):
                 way(optimizer)
-    copy.deepcopy(model)  # hooks are no part of a copy
+    copy.deepcopy(model)  # a copy has no hooks

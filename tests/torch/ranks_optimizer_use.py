@@ -196,7 +196,7 @@ def check_wrong_use():
     loss_of(model, 0, ME).backward()
     loss_of(model, 1, ME).backward()
     optimizer.step()
-    # A window that ends early: what is there is reduced.
+    # A window that ends early: its gradients are reduced.
     optimizer.zero_grad()
     loss_of(model, 0, ME).backward()
     optimizer.step()
@@ -281,7 +281,7 @@ def check_a_failed_reduction_leaves_the_optimizer_usable():
 
 
 def check_gradient_scaling():
-    # The documented ceremony. One rank overflows in step 1: then all skip that step, and the scale goes down.
+    # The documented sequence. One rank overflows in step 1: then all skip that step, and the scale goes down.
     model = model_of().float()
     optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters())
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)

@@ -18,7 +18,7 @@ TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 1e-2, tor
 
 
 def parts_of(dims, dtype, seed=0, empty=1):
-    """Every rank's batch, of other lengths; that of rank `empty` has no rows."""
+    """The batch of each rank, of different lengths; that of rank `empty` has no rows."""
     generator = torch.Generator().manual_seed(seed)
     trailing = (CHANNELS, *[3] * (dims - 2))
     lengths = [0 if rank == empty else 4 + rank for rank in range(SIZE)]
@@ -66,7 +66,7 @@ def check_equals_one_process_with_the_whole_batch():
                 close(grad, param.grad, 1e-3 if stats is torch.float32 else 1e-10, f"{name}, {case}")
         ours.eval()
         plain.eval()
-        # Nothing is sent: the ranks' inputs, and what they do, may differ.
+        # Nothing is sent: the ranks' inputs and steps may differ.
         for _ in range(ME):
             close(ours(mine), plain(mine.double()), 2 * TOLERANCE[dtype], f"evaluation, {case}")
 
@@ -145,7 +145,7 @@ def check_copies():
     assert pickle.loads(pickle.dumps(hvd.global_process_set)) is hvd.global_process_set
     other = pickle.loads(pickle.dumps(module)).process_set
     assert other is not own and other.ranks == [0] and other.process_set_id is None
-    # Members or not, the set has to be registered where statistics are made.
+    # The set must be registered wherever statistics are computed, also on ranks that are not members.
     for each in (module, copy.deepcopy(module)):
         with raises(ValueError, "SyncBatchNorm", "has not been registered"):
             each(torch.ones(4, CHANNELS))

@@ -1,4 +1,4 @@
-"""Data and comparisons for the checks: values depend on rank and index, and are judged against NumPy in
+"""Data and comparisons for the checks: values depend on rank and index, and are compared with NumPy in
 float64."""
 
 import contextlib
@@ -14,7 +14,7 @@ REDUCIBLE = INTEGERS + FLOATS
 MOVABLE = REDUCIBLE + [torch.bool]
 SHAPES = [(), (0,), (1,), (17,), (3, 0, 2), (5, 7), (2, 3, 4, 5)]
 
-# Relative to the largest value in play: one rounding of the result, and of each factor.
+# Relative to the largest value: one rounding of the result, and one of each factor.
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 2e-2, torch.float32: 1e-6, torch.float64: 1e-14}
 
 
@@ -36,7 +36,7 @@ def as_float64(tensor):
 
 
 def reduced(op, ranks, shape, dtype, prescale=1.0, postscale=1.0, seed=0):
-    """What an allreduce must give, in float64; integers truncate after each factor and after the average."""
+    """The right result of an allreduce, in float64; integers truncate after each factor and after the average."""
     parts = np.stack([as_float64(data_of(r, shape, dtype, seed)) for r in ranks])
     keep = np.trunc if not dtype.is_floating_point else (lambda x: x)
     parts = keep(parts * prescale)

@@ -1,5 +1,5 @@
-"""Operations and training under torch.compile, on two ranks: without PyTorch's code generator (inductor), whose code
-takes minutes to compile where nothing is cached, and with it."""
+"""Operations and training under torch.compile, on two ranks: without PyTorch's code generator (inductor), which takes
+minutes to compile without a cache, and with it."""
 
 import functools
 

@@ -14,7 +14,7 @@ pytest.importorskip("torch")
 
 from launch import HERE, Report, checks_of, launch
 
-# Late enough that an operation which does not wait reads what was there before; small enough for thousands of copies.
+# Late enough that an operation which does not wait reads the old values; small enough for thousands of copies.
 LATE = {"TOPS_SIM_DELAY_US": "200"}
 JOBS = {
     "alone": (["ranks_device_alone"], 1, {"TOPS_SIM_DELAY_US": "2000"}),

@@ -1,4 +1,4 @@
-"""How the current stream of a device is found: by what vendors' torch modules have in common, or by who says so."""
+"""How the current stream of a device is found: by the convention of vendors' torch modules, or by a provider."""
 
 from types import SimpleNamespace
 

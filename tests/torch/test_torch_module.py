@@ -1,5 +1,5 @@
-"""What needs no second rank: imports, signatures, calls before init(), arguments. Each in a process of its
-own where the state of the module matters."""
+"""Checks of one process: imports, signatures, calls before init(), arguments. In a process of its own if the state of
+the module matters."""
 
 import inspect
 import json
@@ -102,7 +102,7 @@ def test_answers_that_need_no_init():
         hvd.mpi_threads_supported()
 
 
-# Names and order of arguments are what programs rely on.
+# Programs rely on names and order of arguments.
 SIGNATURES = {
     hvd.allreduce: "tensor average name compression op prescale_factor postscale_factor process_set",
     hvd.allreduce_: "tensor average name op prescale_factor postscale_factor process_set",
@@ -163,14 +163,14 @@ def test_public_names():
         assert hasattr(hvd, name), name
     for name in mpi_ops.__all__:
         assert hasattr(mpi_ops, name), name
-    # What comes with later releases is absent, not a stub.
+    # Functions of later releases are absent; there are no stubs.
     assert not hasattr(hvd, "elastic")
     assert optimizer._DistributedOptimizer and functions.broadcast_object is hvd.broadcast_object
     assert hvd.mpi_ops._basics.size and hvd.mpi_ops._handle_map == {}
 
 
 def test_names_that_programs_import():
-    """Private and forgotten ones, found in programs that use Horovod."""
+    """Private and undocumented names that programs written for Horovod use."""
     from unittest import mock
 
     import horovod

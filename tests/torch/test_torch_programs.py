@@ -32,7 +32,7 @@ def float64():
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
-    """The folder in which rank 0 saves what the programs have computed, and the job's output."""
+    """The folder in which rank 0 saves the results of the programs, and the job's output."""
     folder = tmp_path_factory.mktemp("programs")
     command = [sys.executable, str(HERE / "rank_programs.py"), str(folder), *PROGRAMS]
     try:
@@ -42,7 +42,7 @@ def job(tmp_path_factory):
 
 
 def results(job, name):
-    """The program's module, and what rank 0 has saved."""
+    """The program's module, and the results that rank 0 has saved."""
     folder, output = job
     out = folder / f"{name}.pt"
     assert out.exists(), f"{name}.py has not come to its end: {output}"
@@ -53,7 +53,7 @@ def results(job, name):
 
 
 def batches_of_all(dataset, epoch, batch_size):
-    """For each step the batches of the ranks, as the program's samplers and loaders give them."""
+    """For each step the batches of the ranks, as the program's samplers and loaders return them."""
     loaders = []
     for rank in RANKS:
         sampler = DistributedSampler(dataset, num_replicas=len(RANKS), rank=rank)

@@ -1,4 +1,4 @@
-"""Types and documentation of the public functions: complete for each, and right for a program that is checked by mypy."""
+"""Types and documentation of the public functions: complete for each, and right for a program that mypy checks."""
 
 import inspect
 import subprocess

@@ -1,4 +1,4 @@
-"""A small model, its data, and training it alone and together: the yardstick of the optimizer checks.
+"""A small model, its data, and training it on one rank and on all: the optimizer checks compare with it.
 
 The yardstick is one process that trains on the whole batch in float64: the same parameters must come out.
 """

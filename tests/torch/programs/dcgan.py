@@ -99,7 +99,7 @@ def main():
     for epoch in range(opt.epochs):
         sampler.set_epoch(epoch)
         for i, (real,) in enumerate(loader):
-            # Discriminator: one backward for the real pictures, one for the others.
+            # Discriminator: one backward for the real pictures, one for the generated ones.
             netD.zero_grad()
             output = netD(real)
             errD_real = criterion(output, torch.ones_like(output))
@@ -110,7 +110,7 @@ def main():
             errD_fake.backward()
             optimizerD.step()
 
-            # Generator, with the discriminator out of the way.
+            # Generator, with the discriminator frozen.
             for param in netD.parameters():
                 param.requires_grad_(False)
             netG.zero_grad()

@@ -1,4 +1,4 @@
-"""Ranks with different amounts of data: who is through joins, and the last one's model is everybody's."""
+"""Ranks with different amounts of data: a rank that is finished joins, and all ranks take the model of the last one."""
 
 import argparse
 
@@ -13,7 +13,7 @@ def make_model():
 
 
 def batches(rank, epoch):
-    """What the rank's files hold: another number of batches on each rank, and each epoch."""
+    """The data of a rank: another number of batches on each rank, and in each epoch."""
     seed = torch.Generator().manual_seed(100 * epoch + rank)
     for _ in range(3 + (2 * rank + epoch) % 4):
         inputs = torch.randn(8, 6, generator=seed)
