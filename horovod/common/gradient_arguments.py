@@ -6,7 +6,7 @@ The texts are the same in all front ends; some are Horovod's, which programs com
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from horovod.common.process_sets import ProcessSet
@@ -88,16 +88,3 @@ def check_groups(
         members.extend(identity(value) for value in group)
     if len(set(members)) != len(members):
         raise ValueError("A parameter or variable can only appear once in groups.")
-
-
-def chunks_of(sizes: Sequence[int], most_bytes: int) -> list[list[int]]:
-    """Runs of indices of ``sizes`` (in bytes) of at most ``most_bytes`` each, or of one index. In order."""
-    chunks: list[list[int]] = []
-    filled = 0
-    for index, size in enumerate(sizes):
-        if not chunks or filled + size > most_bytes:
-            chunks.append([])
-            filled = 0
-        chunks[-1].append(index)
-        filled += size
-    return chunks
