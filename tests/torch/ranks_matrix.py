@@ -239,7 +239,7 @@ GATHERS = {
 def check_allgather():
     some = ((s, d, t, r) for s in SETS for d in MOVABLE for t in some_of(s, TAILS, 1) for r in ROWS.items())
     for process_set, dtype, tail, (rows_name, rows) in some:
-        shapes = (lambda r: (rows(r), *tail), lambda r: (2,))  # noqa: B023 (used at once)
+        shapes = (lambda r: (rows(r), *tail), lambda r: (2,))
         wanted = [
             np.concatenate([bits(data(r, shape(r), dtype, seed=i)) for r in process_set.ranks])
             for i, shape in enumerate(shapes)
@@ -298,8 +298,8 @@ def check_alltoall():
 
         def sent(position):
             """The contribution of a member, and its splits."""
-            splits = [rows(position, to, n) for to in range(n)]  # noqa: B023
-            return data(process_set.ranks[position], (sum(splits) + kept, *tail), dtype), splits  # noqa: B023
+            splits = [rows(position, to, n) for to in range(n)]
+            return data(process_set.ranks[position], (sum(splits) + kept, *tail), dtype), splits
 
         parts, received = [], []
         for position in range(n):
