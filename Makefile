@@ -34,7 +34,7 @@ NCCL_INPUTS := $(call wheel_inputs,$(NCCL)) $(wildcard $(NCCL)/csrc/kernels/* $(
 GLOO_INPUTS := $(call wheel_inputs,$(GLOO)) hvd_core/include/hvd/backend_reduce.hpp
 STUB_INPUTS := $(call wheel_inputs,$(STUB)) $(call wheel_inputs,$(DEVICES)) $(wildcard $(DEVICES)/*/src/*/*.py)
 
-.PHONY: help train install test test-all sanitize lint format wheel clean
+.PHONY: help train install programs test test-all sanitize lint format wheel clean
 .DELETE_ON_ERROR:
 .SECONDARY:
 
@@ -53,11 +53,15 @@ train: $(VENV)/.train
 
 install: $(VENV)/.built
 
-test: $(VENV)/.test lint
+test: programs lint
 	$(WITH_VENV) python -m pytest -m "not slow" $(LANES) $(PYTEST_ARGS)
 
-test-all: $(VENV)/.test lint
+test-all: programs lint
 	$(WITH_VENV) python -m pytest $(PYTEST_ARGS)
+
+# What the tests compile, before they run; quick when it is there.
+programs: $(VENV)/.test
+	$(WITH_VENV) python tests/build_programs.py
 
 sanitize: $(VENV)/.tools
 	$(WITH_VENV) python tests/engine/native/stress/sanitize.py $(SANITIZE_ARGS)

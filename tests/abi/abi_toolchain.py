@@ -5,33 +5,32 @@ The programs stand on the plugin layer's own sources: no other part of the engin
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from compiled import ROOT, cc, compiled, cxx
+
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
 PACKAGE = ROOT / "hvd_core"
 SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
 COMMON = ["-O0", "-g1", "-Wall", "-Wextra", "-Werror"]
 PLUGIN = ["-std=c++17", *COMMON, "-Wpedantic", "-fPIC", "-shared", "-fvisibility=hidden"]
 # A newer header leaves the engine's tables partly unset, which is what the old/new matrix is about.
-HOST = ["-std=c++20", *COMMON, "-Wno-missing-field-initializers", f"-I{PACKAGE}", "-c"]
+HOST = ["-std=c++20", *COMMON, "-Wno-missing-field-initializers", "-c"]
 
 
 class Toolchain:
-    """A C++ compiler with a folder for what it makes; ``include`` stands in for hvd_core/include."""
+    """A C++ compiler; ``include`` stands in for hvd_core/include."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.cxx = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++") or "c++"
-        self.cc = os.environ.get("CC") or shutil.which("gcc") or shutil.which("cc") or "cc"
-        probe = folder / "probe.cc"
-        probe.write_text("int main() { return 0; }\n")
-        test = subprocess.run([self.cxx, *SANITIZE, probe, "-o", folder / "probe"], capture_output=True)
-        self.sanitize = SANITIZE if test.returncode == 0 else []
+    def __init__(self) -> None:
+        self.cxx, self.cc = cxx(), cc()
+        self.sanitize = SANITIZE
+        try:
+            compiled("probe", [self.cxx, *SANITIZE], [HERE / "sanitizer_probe.cc"])
+        except AssertionError:
+            self.sanitize = []
 
     def run(self, *command: object) -> subprocess.CompletedProcess[str]:
         return subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=300)
@@ -43,30 +42,61 @@ class Toolchain:
 
     def library(self, source: Path, name: str, *flags: str, include: Path | None = None) -> Path:
         """A shared object from one C++17 source, as a plugin's author would build it."""
-        out = self.folder / f"lib{name}.so"
-        headers = f"-I{include or PACKAGE / 'include'}"
-        self.must(self.cxx, *PLUGIN, *self.sanitize, *flags, headers, source, "-o", out)
-        return out
-
-    def engine(self, include: Path | None = None) -> list[Path]:
-        """Object files of the plugin layer, compiled against one version of the headers."""
-        place = self.folder / f"engine-{(include or Path('this')).name}"
-        if not place.is_dir():
-            place.mkdir()
-            sources = sorted((PACKAGE / "engine" / "plugin").glob("*.cc"))
-            with ThreadPoolExecutor(2) as pool:
-                list(pool.map(lambda s: self._object(s, place / f"{s.stem}.o", include), sources))
-        return sorted(place.glob("*.o"))
+        words = [self.cxx, *PLUGIN, *self.sanitize, *flags]
+        return compiled(f"lib{name}.so", words, [source], [include or PACKAGE / "include"])
 
     def program(self, source: Path, include: Path | None = None) -> Path:
-        """A test program linked with the plugin layer."""
-        objects = self.engine(include)
-        out = self.folder / f"{source.stem}-{(include or Path('this')).name}"
-        main = out.with_suffix(".main.o")
-        self._object(source, main, include)
-        self.must(self.cxx, *self.sanitize, main, *objects, "-ldl", "-lpthread", "-o", out)
-        return out
+        """A test program linked with the plugin layer, both compiled against one version of the headers."""
+        sources = [source, *sorted((PACKAGE / "engine" / "plugin").glob("*.cc"))]
+        with ThreadPoolExecutor(2) as pool:
+            objects = list(pool.map(lambda s: self._object(s, include), sources))
+        words = [self.cxx, *self.sanitize]
+        return compiled(source.stem, words, [], after=[*objects, "-ldl", "-lpthread"])
 
-    def _object(self, source: Path, out: Path, include: Path | None) -> None:
-        headers = f"-I{include or PACKAGE / 'include'}"
-        self.must(self.cxx, *HOST, headers, *self.sanitize, source, "-o", out)
+    def _object(self, source: Path, include: Path | None) -> Path:
+        words = [self.cxx, *HOST, *self.sanitize]
+        # The version of the headers comes before the package's own.
+        return compiled(f"{source.stem}.o", words, [source], [include or PACKAGE / "include", PACKAGE])
+
+
+# (what ends a struct today, what a future minor would put behind it)
+APPENDED = [
+    ("  hvd_rc (*mem_deregister)(hvd_comm, void* handle, hvd_error*);\n",
+     "  hvd_rc (*echo)(hvd_comm, int64_t, int64_t*, hvd_error*);\n"),
+    ("  uint64_t seq; /* for host->activity */\n", "  uint64_t hint;\n"),
+    ("  uint64_t pack_below;\n", "  uint64_t latency_ns;\n"),
+    ("  char text[992];\n", "  int64_t retry_after_ns;\n"),
+    ("  const char *name, *type, *fallback, *range, *doc;\n", "  const char* since;\n"),
+    ("  int32_t src_dtype, dst_dtype;\n", "  uint64_t spread;\n"),
+    ("  void (*notify)(void* token);\n", "  int64_t (*now)(void);\n"),
+]  # fmt: skip
+
+
+def newer_headers(include: Path) -> Path:
+    """Makes `include` an include folder with the headers of a would-be ABI 1.1, by appending as a future minor would."""
+    shutil.copytree(PACKAGE / "include", include)
+    header = include / "hvd" / "backend_abi.h"
+    text = header.read_text()
+    for anchor, addition in [*APPENDED, ("#define HVD_ABI_MINOR 0\n", None)]:
+        assert text.count(anchor) == 1, f"the header no longer has exactly one {anchor!r}"
+        text = text.replace(anchor, anchor + addition if addition else "#define HVD_ABI_MINOR 1\n")
+    header.write_text(text)
+    slots = include / "hvd" / "backend_slots.inc"
+    rows = "HVD_SLOT(comm, echo, 1, OPTIONAL)\nHVD_SLOT(host, now, 1, OPTIONAL)\n"
+    slots.write_text(slots.read_text().replace("#undef HVD_SLOT", rows + "#undef HVD_SLOT"))
+    return include
+
+
+def matrix_hosts(toolchain: Toolchain, newer: Path) -> dict[str, Path]:
+    """The program that uses matrix_plugin.cc, by the headers it is compiled with."""
+    source = HERE / "matrix_driver.cc"
+    return {"old": toolchain.program(source), "new": toolchain.program(source, newer)}
+
+
+def matrix_plugins(toolchain: Toolchain, newer: Path) -> dict[str, tuple[Path, int]]:
+    """The plugin and its minor version, by the headers it is compiled with."""
+    source = HERE / "matrix_plugin.cc"
+    return {
+        "old": (toolchain.library(source, "matrix0"), 0),
+        "new": (toolchain.library(source, "matrix1", include=newer), 1),
+    }

@@ -1,4 +1,4 @@
-"""The compiler that this folder's tests share, with what it has built in this session."""
+"""The compiler that this folder's tests share, for what is built once."""
 
 import pytest
 
@@ -6,5 +6,5 @@ from abi_toolchain import Toolchain
 
 
 @pytest.fixture(scope="session")
-def toolchain(tmp_path_factory: pytest.TempPathFactory) -> Toolchain:
-    return Toolchain(tmp_path_factory.mktemp("abi"))
+def toolchain() -> Toolchain:
+    return Toolchain()

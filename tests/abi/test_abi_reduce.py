@@ -6,6 +6,7 @@ import ctypes
 import ml_dtypes
 import numpy as np
 import pytest
+from compiled import compiled, cxx
 
 from abi_toolchain import PACKAGE
 
@@ -59,13 +60,12 @@ UNSUPPORTED = 3
 
 
 @pytest.fixture(scope="module", params=FLAVOURS)
-def arithmetic(request, toolchain):
-    source = toolchain.folder / "arithmetic.cc"
+def arithmetic(request, toolchain, tmp_path_factory):
+    source = tmp_path_factory.mktemp("arithmetic") / "arithmetic.cc"
     source.write_text(SOURCE)
-    out = toolchain.folder / f"libarithmetic-{request.param}.so"
     flags = ["-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fPIC", "-shared"]
-    headers = f"-I{PACKAGE / 'include'}"
-    toolchain.must(toolchain.cxx, *flags, *FLAVOURS[request.param], headers, source, "-o", out)
+    words = [cxx(), *flags, *FLAVOURS[request.param]]
+    out = compiled(f"libarithmetic-{request.param}.so", words, [source], [PACKAGE / "include"])
     library = ctypes.CDLL(str(out))
     where = ctypes.c_void_p
     library.combine.argtypes = [ctypes.c_int32, ctypes.c_int32, where, where, where, ctypes.c_uint64]

@@ -4,16 +4,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parents[2]
+from compiled import ROOT, compiled, cxx
 
 
 @pytest.mark.timeout(120)
-def test_published_vectors(tmp_path):
-    program = tmp_path / "sha256_vectors"
+def test_published_vectors():
     source = ROOT / "backends" / "tcp"
+    words = [cxx(), "-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror"]
     vectors = Path(__file__).with_name("sha256_vectors.cc")
-    compile_ = ["c++", "-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{source}"]
-    subprocess.run([*compile_, vectors, source / "sha256.cc", "-o", program], check=True, timeout=100)
+    program = compiled("sha256_vectors", words, [vectors, source / "sha256.cc"], [source])
     done = subprocess.run([program], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and done.stdout == "passed\n", done.stderr

@@ -2,10 +2,10 @@
 
 import ctypes as c
 import os
-import subprocess
 from pathlib import Path
 
 import numpy as np
+from compiled import cmake_library
 from forked import ForkedRanks
 
 ROOT = Path(__file__).parents[2]
@@ -21,13 +21,8 @@ KERNEL = c.CFUNCTYPE(None, c.c_void_p)
 
 
 def build():
-    """The library, made from its sources alone (once; build/ keeps it)."""
-    folder = ROOT / "build" / "eccl_sim"
-    configure = ["cmake", "-S", SOURCE, "-B", folder, "-DCMAKE_BUILD_TYPE=Release"]
-    for command in (configure, ["cmake", "--build", folder, "-j2"]):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stdout + done.stderr
-    return folder / "libeccl_sim.so"
+    """The library, made from its sources alone (build/ keeps it)."""
+    return cmake_library(SOURCE, "libeccl_sim.so")
 
 
 class UniqueId(c.Structure):

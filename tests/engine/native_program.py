@@ -1,17 +1,14 @@
-"""Compiles a C++ program of tests/engine/native with the parts of the engine that it stands on.
+"""Compiles a C++ program of tests/engine/native with the parts of the engine that it stands on, and test backends.
 
-Without flags of its own a program takes the engine's library as it was built, where nothing of it is newer. Otherwise
-object files are kept in build/native, by the compiler's flags, and made again when a source or a header is newer.
+Without flags of its own a program takes the engine's library as it was built, where no source of it is newer. Otherwise
+the parts are compiled with the flags. Everything is kept; see compiled.py.
 """
 
-import hashlib
-import os
-import shutil
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from compiled import ROOT, compiled, cxx
+
 PACKAGE = ROOT / "hvd_core"
 NATIVE = Path(__file__).with_name("native")
 PLUGIN = sorted(str(p.relative_to(PACKAGE / "engine")) for p in (PACKAGE / "engine" / "plugin").glob("*.cc"))
@@ -20,39 +17,50 @@ COMMON = [*(f"data/{p}.cc" for p in ("abilities", "aligned", "direct", "host_mat
 COMMON += ["control/signature.cc", "observe/log.cc"]
 
 
-def build(name: str, engine: list[str], flags: list[str] | None = None) -> Path:
-    """The program native/NAME.cc, linked with COMMON, the plugin layer and `engine`: sources such as "data/layout.cc"."""
+# The further parts of the engine that each program needs.
+_EMULATED = [*(f"data/{p}.cc" for p in ("emulated", "emulated_move", "emulated_reduce", "emulated_routes"))]
+PROGRAMS = {
+    "adasum_test": ["data/adasum.cc", "data/adasum_math.cc"],
+    "emulated_test": _EMULATED,
+    "staged_test": [*_EMULATED, "data/relocated.cc", "data/staged.cc"],
+    "hierarchical_test": [
+        *(
+            f"data/hierarchical{part}.cc"
+            for part in ("", "_alltoall", "_levels", "_move", "_reduce", "_scatter")
+        ),
+        *_EMULATED,
+        "data/layout.cc",
+    ],
+}
+
+
+def build(name: str, flags: list[str] | None = None) -> Path:
+    """The program native/NAME.cc, one of PROGRAMS, linked with the engine or, with flags of its own, with its parts."""
+    engine = PROGRAMS[name]
     library = None if flags else _engine_library()
     flags = flags or ["-O1", "-g1"]
-    folder = ROOT / "build" / "native" / hashlib.sha256(" ".join(flags).encode()).hexdigest()[:8]
-    folder.mkdir(parents=True, exist_ok=True)
     parts = () if library else dict.fromkeys([*PLUGIN, *COMMON, *engine])
     sources = [NATIVE / f"{name}.cc", *(PACKAGE / "engine" / s for s in parts)]
-    headers = [p for folder in (PACKAGE, NATIVE) for p in folder.rglob("*")]
-    newest_header = max(p.stat().st_mtime for p in headers if p.suffix in (".h", ".inc", ".hpp"))
     with ThreadPoolExecutor(2) as pool:
-        objects = list(pool.map(lambda s: _object(s, folder, flags, newest_header), sources))
-    program = folder / name
-    partial = program.with_suffix(f".{os.getpid()}")
-    _run([_cxx(), *flags, *objects, *filter(None, [library]), "-ldl", "-pthread", "-o", partial])
-    partial.rename(program)
-    return program
+        objects = list(pool.map(lambda source: _object(source, flags), sources))
+    linked = [*objects, *filter(None, [library])]
+    return compiled(name, [cxx(), *flags], [], after=[*linked, "-ldl", "-pthread"])
 
 
 def backend(source: Path, flags: list[str] | None = None) -> Path:
     """A test backend of one source, as a plugin's author would build it."""
-    flags = flags or ["-O1", "-g1"]
-    folder = ROOT / "build" / "native" / hashlib.sha256(" ".join(flags).encode()).hexdigest()[:8]
-    folder.mkdir(parents=True, exist_ok=True)
-    out = folder / f"libhvd_backend_{source.stem}.so"
-    headers = (PACKAGE / "include" / "hvd").iterdir()
-    if out.exists() and out.stat().st_mtime > max(p.stat().st_mtime for p in (source, *headers)):
-        return out
-    partial = out.with_suffix(f".{os.getpid()}.so")
-    style = ["-std=c++17", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden"]
-    _run([_cxx(), *style, *flags, f"-I{PACKAGE / 'include'}", "-pthread", source, "-o", partial])
-    partial.rename(out)
-    return out
+    style = [
+        "-std=c++17",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-fPIC",
+        "-shared",
+        "-fvisibility=hidden",
+        "-pthread",
+    ]
+    words = [cxx(), *style, *(flags or ["-O1", "-g1"])]
+    return compiled(f"libhvd_backend_{source.stem}.so", words, [source], [PACKAGE / "include"], ["-ldl"])
 
 
 def shm_library() -> Path:
@@ -73,23 +81,6 @@ def _engine_library() -> Path | None:
     return library if when > max(p.stat().st_mtime for p in sources) else None
 
 
-def _cxx() -> str:
-    return os.environ.get("CXX") or shutil.which("g++") or "c++"
-
-
-def _object(source: Path, folder: Path, flags: list[str], newest_header: float) -> Path:
-    out = folder / f"{source.parent.name}-{source.stem}.o"
-    if out.exists() and out.stat().st_mtime > max(source.stat().st_mtime, newest_header):
-        return out
-    cache = [shutil.which("ccache")] if shutil.which("ccache") else []
-    warnings = ["-std=c++20", "-Wall", "-Wextra", "-Werror"]
-    includes = [f"-I{PACKAGE}", f"-I{PACKAGE / 'include'}"]
-    partial = out.with_suffix(f".{os.getpid()}.o")
-    _run([*cache, _cxx(), *warnings, *flags, *includes, "-pthread", "-c", source, "-o", partial])
-    partial.rename(out)
-    return out
-
-
-def _run(command: list) -> None:
-    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, f"{' '.join(map(str, command))}\n{done.stderr[-4000:]}"
+def _object(source: Path, flags: list[str]) -> Path:
+    words = [cxx(), "-std=c++20", "-Wall", "-Wextra", "-Werror", *flags, "-pthread", "-c"]
+    return compiled(f"{source.parent.name}-{source.stem}.o", words, [source], [PACKAGE, PACKAGE / "include"])

@@ -25,8 +25,7 @@ SIZES = (1, 2, 3, 4, 5, 8)
 
 @pytest.fixture(scope="module")
 def program():
-    parts = ["adasum", "adasum_math", "direct", "host_math", "program"]
-    return native_program.build("adasum_test", [*(f"data/{p}.cc" for p in parts), "control/signature.cc"])
+    return native_program.build("adasum_test")
 
 
 def to_bits(values, dtype):

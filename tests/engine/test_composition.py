@@ -15,8 +15,6 @@ import native_program
 
 BACKENDS = native_program.ROOT / "tests" / "backends"
 POOR, FAR = BACKENDS / "poor" / "poor.cc", BACKENDS / "far_device" / "far.cc"
-EMULATED = ["emulated", "emulated_move", "emulated_reduce", "emulated_routes"]
-SOURCES = [*(f"data/{p}.cc" for p in EMULATED), "observe/log.cc"]
 SANITIZERS = ["address,undefined", "thread"]
 
 
@@ -38,12 +36,12 @@ def check(command, env=None):
 
 
 def run_emulated(flags=None, seed=1, most_ranks=4):
-    program = native_program.build("emulated_test", SOURCES, flags)
+    program = native_program.build("emulated_test", flags)
     check([program, native_program.shm_library(), native_program.backend(POOR, flags), seed, most_ranks])
 
 
 def run_staged(flags=None):
-    program = native_program.build("staged_test", [*SOURCES, "data/relocated.cc", "data/staged.cc"], flags)
+    program = native_program.build("staged_test", flags)
     libraries = [native_program.backend(source, flags) for source in (POOR, FAR)]
     command = [program, native_program.shm_library(), *libraries]
     check(command, {"HOROVOD_BACKEND_FAR_DELAY_US": "100"})

@@ -26,13 +26,6 @@ LAYOUTS = {
     "mixed_2+2+3": "2 0 0 1 2 1 2",
 }
 QUICK = ("2x2", "2+1", "three_hosts", "round_robin", "one_rank", "round_robin_3+2")
-NAMES = ("", "_alltoall", "_levels", "_move", "_reduce", "_scatter")
-SOURCES = [f"data/hierarchical{name}.cc" for name in NAMES]
-SOURCES += [
-    f"data/{name}.cc"
-    for name in ("emulated", "emulated_move", "emulated_reduce", "emulated_routes", "layout")
-]
-SOURCES += ["observe/log.cc"]
 POOR = native_program.ROOT / "tests" / "backends" / "poor" / "poor.cc"
 
 
@@ -43,7 +36,7 @@ def library(name):
 
 
 def run(layout, within="shm", between="shm", extent="all", flags=None):
-    program = native_program.build("hierarchical_test", SOURCES, flags)
+    program = native_program.build("hierarchical_test", flags)
     libraries = [library(name) for name in ("shm", within, between)]
     command = [program, *libraries, extent, *LAYOUTS[layout].split()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)

@@ -1,19 +1,22 @@
 """Libraries with NCCL's and the driver's names in them and little behind: enough to be found, looked at and refused."""
 
 import re
-import subprocess
+import shutil
 from pathlib import Path
+
+from compiled import cc, compiled
 
 import hvd_core
 
 FUNCTIONS = Path(hvd_core.__file__).resolve().parents[1] / "backends" / "nccl" / "csrc" / "nccl_functions.inc"
 
 
-def compiled(path, code, *words):
-    """A shared object of C code."""
+def _library(path, code, *words):
+    """A shared object of C code, at `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    command = ["cc", "-shared", "-fPIC", "-w", "-x", "c", "-", "-o", str(path), *words]
-    subprocess.run(command, input=code, text=True, check=True)
+    source = path.with_suffix(".c")
+    source.write_text(code)
+    shutil.copy(compiled("stand_in.so", [cc(), "-shared", "-fPIC", "-w"], [source], after=words), path)
     return path
 
 
@@ -23,13 +26,13 @@ def nccl(path, version, without=(), soname="libnccl.so.2"):
     assert "ncclAllReduce" in names
     code = f"int ncclGetVersion(int* v) {{ *v = {version}; return 0; }}\n"
     code += "".join(f"int {n}() {{ return 3; }}\n" for n in names if n not in ("ncclGetVersion", *without))
-    return compiled(path, code, f"-Wl,-soname,{soname}")
+    return _library(path, code, f"-Wl,-soname,{soname}")
 
 
 def cuda(path, version):
     """A driver that serves that CUDA. Whoever initialises it is gone."""
     code = f"int cuDriverGetVersion(int* v) {{ *v = {version}; return 0; }} int cuInit(unsigned f) {{ _exit(99); }}"
-    return compiled(path, code)
+    return _library(path, code)
 
 
 def wheel(site, version, code, cuda_major):

@@ -1,9 +1,9 @@
 """The simulated CUDA and NCCL (tests/nccl_backend/simulator): building it, calling it, environments that choose it."""
 
 import ctypes as c
-import functools
-import subprocess
 from pathlib import Path
+
+from compiled import cmake_library
 
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(__file__).with_name("simulator")
@@ -14,15 +14,9 @@ GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2
 IN_PROGRESS = 7
 
 
-@functools.cache
 def build():
     """The library, made from its sources alone (build/ keeps it)."""
-    folder = ROOT / "build" / "cuda_nccl_sim"
-    configure = ["cmake", "-S", SOURCE, "-B", folder, "-DCMAKE_BUILD_TYPE=Release"]
-    for command in (configure, ["cmake", "--build", folder, "-j2"]):
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stdout + done.stderr
-    return folder / "libcuda_nccl_sim.so"
+    return cmake_library(SOURCE, "libcuda_nccl_sim.so")
 
 
 def environment(**more):

@@ -1,11 +1,9 @@
 """What backends tell of their libraries as they run: NCCL's version, MPI's threads, a line in the report."""
 
-import os
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
+from compiled import compiled, cxx
 
 import hvd_core
 from announced import backend, python
@@ -14,20 +12,13 @@ HERE = Path(__file__).parent
 INCLUDE = Path(hvd_core.__file__).parent / "include"
 
 
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory):
+@pytest.fixture(scope="module", name="compiled")
+def compiled_backend():
     """compiled(name): telling.cc as the library of a backend of that name."""
-    folder = tmp_path_factory.mktemp("compiled")
-    cxx = os.environ.get("CXX") or shutil.which("c++") or "c++"
 
     def make(name):
-        library = folder / f"lib{name}.so"
-        if not library.exists():
-            flags = ["-std=c++17", "-O0", "-fPIC", "-shared", "-fvisibility=hidden", f"-DNAME={name}"]
-            words = [cxx, *flags, f"-I{INCLUDE}", HERE / "telling.cc", "-o", library]
-            done = subprocess.run(words, capture_output=True, text=True, timeout=100)
-            assert done.returncode == 0, done.stderr
-        return library
+        flags = ["-std=c++17", "-O0", "-fPIC", "-shared", "-fvisibility=hidden", f"-DNAME={name}"]
+        return compiled(f"lib{name}.so", [cxx(), *flags], [HERE / "telling.cc"], [INCLUDE])
 
     return make
 
