@@ -6,17 +6,20 @@ The key covers the words of the command, the sources, and every header of the fo
 renamed into its place when it is whole, so two processes that make the same one do not disturb each other.
 """
 
+import collections
 import functools
 import hashlib
 import os
 import shutil
 import subprocess
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 STORE = ROOT / "build" / "compiled"
 _HEADERS = (".h", ".hpp", ".inc")
+_locks = collections.defaultdict(threading.Lock)
 
 
 def cxx() -> str:
@@ -50,15 +53,19 @@ def compiled(
     for word in after:
         key.update(Path(word).read_bytes() if Path(word).is_file() else str(word).encode())
     target = STORE / key.hexdigest()[:24] / name
-    if target.exists():
-        return target
+    with _locks[target]:  # threads of build_programs.py may want the same object file
+        if not target.exists():
+            _make(target, command, sources, include, after)
+    return target
+
+
+def _make(target, command, sources, include, after):
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
     words = [*command, *sources, *(f"-I{folder}" for folder in include), *after, "-o", partial]
     done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, f"{' '.join(map(str, words))}\n{done.stdout}\n{done.stderr[-4000:]}"
     partial.rename(target)
-    return target
 
 
 @functools.cache

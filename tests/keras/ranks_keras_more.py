@@ -169,7 +169,7 @@ def check_gradients_that_are_asked_for():
                 else:
 
                     def loss():
-                        return mean_square(model, x[rows], y[rows]) / hvd.size()  # noqa: B023
+                        return mean_square(model, x[rows], y[rows]) / hvd.size()
 
                     pairs = getattr(optimizer, ask)(loss, model.trainable_weights)
                 same_everywhere(np.concatenate([numpy_of(g).ravel() for g, _ in pairs]))
@@ -185,7 +185,7 @@ def check_gradients_that_are_asked_for():
             for i in range(STEPS):
                 rows = slice(i * ROWS, (i + 1) * ROWS)
                 optimizer.minimize(
-                    lambda: mean_square(minimized, x[rows], y[rows]),  # noqa: B023 (used at once)
+                    lambda: mean_square(minimized, x[rows], y[rows]),
                     minimized.trainable_variables,
                 )
             agree(minimized, wanted)

@@ -114,7 +114,7 @@ def check_passes_are_summed_locally():
         rate = 0.02 if average else 0.01
 
         def make():
-            return optimizers.SGD(rate, momentum=0.9)  # noqa: B023 (used at once)
+            return optimizers.SGD(rate, momentum=0.9)
 
         alone = in_double_batches(optimizers.SGD(0.02, momentum=0.9))
         for mode in modes() if average else modes()[:1]:

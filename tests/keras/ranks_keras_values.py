@@ -79,10 +79,10 @@ def check_a_value_that_cannot_be_sent():
     last = hvd.rank() == hvd.size() - 1
     for name in ("mistake", None):
         for operation in (
-            lambda value: hvd.allreduce(value, name),  # noqa: B023 (used at once)
-            lambda value: hvd.allgather(value, name),  # noqa: B023
-            lambda value: hvd.broadcast(value, 0, name),  # noqa: B023
-            lambda value: hvd.reducescatter(value, name),  # noqa: B023
+            lambda value: hvd.allreduce(value, name),
+            lambda value: hvd.allgather(value, name),
+            lambda value: hvd.broadcast(value, 0, name),
+            lambda value: hvd.reducescatter(value, name),
         ):
             with raises(Exception, "object"):
                 operation(object() if last else np.ones(3))

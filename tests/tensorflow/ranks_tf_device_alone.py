@@ -5,8 +5,8 @@ import ctypes
 
 import numpy as np
 import tensorflow as tf
-import tf_gcu
 
+import tf_gcu
 from tf_device_under_test import DEVICE, ORDINAL, on_device
 
 TYPES = [

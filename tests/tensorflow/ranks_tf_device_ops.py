@@ -7,9 +7,9 @@ import os
 
 import numpy as np
 import tensorflow as tf
-import tf_gcu
 
 import horovod.tensorflow as hvd
+import tf_gcu
 from horovod.tensorflow import mpi_ops
 from tf_device_under_test import DEVICE, NEXT_DEVICE, ORDINAL, data, on_device, same
 

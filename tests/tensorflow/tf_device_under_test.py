@@ -5,6 +5,7 @@ import os
 
 import numpy as np
 import tensorflow as tf
+
 import tf_gcu
 
 DEVICE = "/device:GCU:0"
