@@ -17,14 +17,6 @@ if TYPE_CHECKING:
     from hvd_core.config.plugins_toml import PluginsConfig
 
 _DEFAULT = "default"
-# The engine's settings and the variables that set them, where the one does not follow from the other.
-_VARIABLES = {
-    "cycle_time_ms": "HOROVOD_CYCLE_TIME",
-    "stall_warn_s": "HOROVOD_STALL_CHECK_TIME_SECONDS",
-    "stall_abort_s": "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
-    "log_with_time": "HOROVOD_LOG_HIDE_TIME",
-    "start_timeout_s": "HOROVOD_START_TIMEOUT",
-}
 Row = tuple[str, str, str]  # key, value, source
 
 
@@ -95,13 +87,12 @@ def of_files(settings: PluginsConfig) -> Iterator[Row]:
 
 def of_engine() -> Iterator[Row]:
     """The engine's own settings, all from the environment. Raises ValueError for one that makes no sense."""
-    from hvd_core.config import read_environment
-    from hvd_core.config.environment import LOG_LEVELS
+    from hvd_core.config.environment import LOG_LEVELS, read_environment, variable_of
 
     for key, value in asdict(read_environment()).items():
         if key == "log_level":
             value = LOG_LEVELS[value]
-        variable = _VARIABLES.get(key, f"HOROVOD_{key.upper()}")
+        variable = variable_of(key)
         yield (
             key,
             "unset" if value is None or value == "" else str(value),

@@ -1,55 +1,21 @@
-"""The engine's environment variables, with Horovod's names and defaults.
+"""The table of the engine's environment variables, with Horovod's names and defaults.
 
 Read once per ``init()``. A value that cannot be understood is an error that names the variable, because a typo in a job
-script should not silently become a default.
+script must not silently become a default. ``python -m hvd_core.config`` writes the table into docs/environment.md.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
+BEGIN, END = "<!-- engine settings: begin (generated) -->", "<!-- engine settings: end -->"
 
 
-@dataclass(frozen=True)
-class EngineSettings:
-    """What the engine is told at its start. Times as the suffix says, sizes in bytes."""
-
-    fusion_threshold: int = 128 << 20
-    """HOROVOD_FUSION_THRESHOLD: most bytes in one batch; 0: no fusion."""
-    cycle_time_ms: float = 1.0
-    """HOROVOD_CYCLE_TIME: there are no cycles here; it bounds how long a tensor may be held back so that the others of
-    its usual batch can join it (0: not at all)."""
-    cache_capacity: int = 1024
-    """HOROVOD_CACHE_CAPACITY: how many names and signatures each link remembers; 0: none."""
-    stall_warn_s: float = 60.0
-    """HOROVOD_STALL_CHECK_TIME_SECONDS; 0 when HOROVOD_STALL_CHECK_DISABLE is set."""
-    stall_abort_s: float = 0.0
-    """HOROVOD_STALL_SHUTDOWN_TIME_SECONDS; 0: never."""
-    log_level: int = 3
-    """HOROVOD_LOG_LEVEL as an index of LOG_LEVELS."""
-    log_with_time: bool = True
-    """HOROVOD_LOG_HIDE_TIME."""
-    start_timeout_s: float = 30.0
-    """HOROVOD_START_TIMEOUT."""
-    spin_us: float | None = None
-    """HOROVOD_SPIN_US: how long a waiting caller looks before it sleeps; unset: by the number of cores."""
-    hierarchical_allreduce: bool | None = None
-    """HOROVOD_HIERARCHICAL_ALLREDUCE; None (unset): where a backend within hosts and one between them make it natural."""
-    hierarchical_allgather: bool | None = None
-    """HOROVOD_HIERARCHICAL_ALLGATHER, likewise."""
-    emulation: bool = True
-    """HOROVOD_EMULATION: whether operations and types that a backend lacks are composed from those it has."""
-    thread_affinity: str = ""
-    """HOROVOD_THREAD_AFFINITY, as it stands: what is wrong with it can only be said once the host's ranks are known."""
-
-
-def _number(environ: Mapping[str, str], name: str, default: float, whole: bool = False) -> float:
-    text = environ.get(name, "").strip()
-    if not text:
-        return default
+def _parse_number(text: str, name: str, whole: bool = False) -> float:
     try:
         value = int(text) if whole else float(text)
     except ValueError:
@@ -60,49 +26,164 @@ def _number(environ: Mapping[str, str], name: str, default: float, whole: bool =
     return value
 
 
-def _flag(environ: Mapping[str, str], name: str) -> bool:
-    text = environ.get(name, "").strip().lower()
-    if text in ("", "0", "false", "no", "off"):
+def _whole(text: str, name: str) -> int:
+    return int(_parse_number(text, name, whole=True))
+
+
+def _positive(text: str, name: str) -> float | None:
+    return _parse_number(text, name) or None
+
+
+def _flag(text: str, name: str) -> bool:
+    if text.lower() in ("0", "false", "no", "off"):
         return False
-    if text in ("1", "true", "yes", "on") or text.isdigit():
+    if text.lower() in ("1", "true", "yes", "on") or text.isdigit():
         return True
     raise ValueError(f"{name}={text!r} is neither 0 nor 1.")
 
 
-def _choice(environ: Mapping[str, str], name: str) -> bool | None:
-    return _flag(environ, name) if environ.get(name, "").strip() else None
+def _inverse(text: str, name: str) -> bool:
+    return not _flag(text, name)
 
 
-def _level(environ: Mapping[str, str]) -> int:
-    text = environ.get("HOROVOD_LOG_LEVEL", "").strip().lower() or "warning"
-    text = {"warn": "warning"}.get(text, text)
-    if text not in LOG_LEVELS:
-        raise ValueError(f"HOROVOD_LOG_LEVEL={text!r} is not one of {', '.join(LOG_LEVELS)}.")
-    return LOG_LEVELS.index(text)
+def _level(text: str, name: str) -> int:
+    level = {"warn": "warning"}.get(text.lower(), text.lower())
+    if level not in LOG_LEVELS:
+        raise ValueError(f"{name}={text!r} is not one of {', '.join(LOG_LEVELS)}.")
+    return LOG_LEVELS.index(level)
+
+
+def _as_text(text: str, name: str) -> str:
+    return text
+
+
+def _setting(default: Any, variable: str, parse: Callable[[str, str], Any], meaning: str, shown: str) -> Any:
+    """A field of EngineSettings. ``parse(text, variable)`` returns None for "use the default". ``shown``: the default in
+    the documentation."""
+    return field(
+        default=default, metadata={"variable": variable, "parse": parse, "meaning": meaning, "shown": shown}
+    )
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """The settings that the engine gets at its start. A suffix names the unit of a time; sizes are in bytes."""
+
+    fusion_threshold: int = _setting(
+        128 << 20, "HOROVOD_FUSION_THRESHOLD", _whole, "most bytes in one batch; 0: no fusion", "134217728"
+    )
+    cycle_time_ms: float = _setting(
+        1.0,
+        "HOROVOD_CYCLE_TIME",
+        _parse_number,
+        "milliseconds. There are no cycles: this is the coalescing delay of small tensors that no caller waits for, and "
+        "the dissolve delay of known batches; 0: no delay",
+        "1",
+    )
+    cache_capacity: int = _setting(
+        1024,
+        "HOROVOD_CACHE_CAPACITY",
+        _whole,
+        "how many names and signatures each link remembers; 0: none",
+        "1024",
+    )
+    stall_warn_s: float = _setting(
+        60.0,
+        "HOROVOD_STALL_CHECK_TIME_SECONDS",
+        _parse_number,
+        "seconds until rank 0 warns of a name that only some ranks have submitted",
+        "60",
+    )
+    stall_abort_s: float = _setting(
+        0.0,
+        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
+        _parse_number,
+        "seconds until this ends the job; 0: never. A value below the time of the warning counts as 0",
+        "0",
+    )
+    log_level: int = _setting(
+        3,
+        "HOROVOD_LOG_LEVEL",
+        _level,
+        f"least severity of the engine's log: {', '.join(LOG_LEVELS)}",
+        "warning",
+    )
+    """Index of LOG_LEVELS."""
+    log_with_time: bool = _setting(
+        True, "HOROVOD_LOG_HIDE_TIME", _inverse, "1: no time in the lines of the log", "0"
+    )
+    start_timeout_s: float = _setting(
+        30.0, "HOROVOD_START_TIMEOUT", _positive, "seconds until all ranks must have called `init()`", "30"
+    )
+    spin_us: float | None = _setting(
+        None,
+        "HOROVOD_SPIN_US",
+        _parse_number,
+        "microseconds for which a waiting caller polls before it sleeps",
+        "50; 2 with more ranks than cores",
+    )
+    hierarchical_allreduce: bool | None = _setting(
+        None,
+        "HOROVOD_HIERARCHICAL_ALLREDUCE",
+        _flag,
+        "on several hosts: 1: over two levels, 0: flat",
+        "1 if a backend within hosts and one between them were chosen",
+    )
+    hierarchical_allgather: bool | None = _setting(
+        None, "HOROVOD_HIERARCHICAL_ALLGATHER", _flag, "likewise, for allgather", "likewise"
+    )
+    emulation: bool = _setting(
+        True,
+        "HOROVOD_EMULATION",
+        _flag,
+        "0: refuse operations and element types that a backend lacks, in place of composing them",
+        "1",
+    )
+    thread_affinity: str = _setting(
+        "",
+        "HOROVOD_THREAD_AFFINITY",
+        _as_text,
+        "core of the engine's thread: one per local rank, or a single number that counts up",
+        "unset",
+    )
+    """The text itself: it can be checked only when the ranks of the host are known."""
+
+
+def variable_of(name: str) -> str:
+    """The environment variable of a field of EngineSettings."""
+    return next(f.metadata["variable"] for f in fields(EngineSettings) if f.name == name)
 
 
 def read_environment(environ: Mapping[str, str] | None = None) -> EngineSettings:
-    """Read all settings. Raises ValueError that names the variable for a value that makes no sense."""
+    """Read all settings from ``environ`` (os.environ by default). Raises ValueError that names the variable if a value is
+    not valid."""
     environ = os.environ if environ is None else environ
-    warn = _number(environ, "HOROVOD_STALL_CHECK_TIME_SECONDS", 60.0)
-    abort = _number(environ, "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", 0.0)
-    if _flag(environ, "HOROVOD_STALL_CHECK_DISABLE"):
-        warn = 0.0
-    if 0 < abort < warn:
-        abort = 0.0
-    spin = environ.get("HOROVOD_SPIN_US", "").strip()
-    return EngineSettings(
-        fusion_threshold=int(_number(environ, "HOROVOD_FUSION_THRESHOLD", 128 << 20, whole=True)),
-        cycle_time_ms=_number(environ, "HOROVOD_CYCLE_TIME", 1.0),
-        cache_capacity=int(_number(environ, "HOROVOD_CACHE_CAPACITY", 1024, whole=True)),
-        stall_warn_s=warn,
-        stall_abort_s=abort,
-        log_level=_level(environ),
-        log_with_time=not _flag(environ, "HOROVOD_LOG_HIDE_TIME"),
-        start_timeout_s=_number(environ, "HOROVOD_START_TIMEOUT", 30.0) or 30.0,
-        spin_us=_number(environ, "HOROVOD_SPIN_US", 0.0) if spin else None,
-        hierarchical_allreduce=_choice(environ, "HOROVOD_HIERARCHICAL_ALLREDUCE"),
-        hierarchical_allgather=_choice(environ, "HOROVOD_HIERARCHICAL_ALLGATHER"),
-        emulation=_choice(environ, "HOROVOD_EMULATION") is not False,
-        thread_affinity=environ.get("HOROVOD_THREAD_AFFINITY", "").strip(),
-    )
+    values: dict[str, Any] = {}
+    for setting in fields(EngineSettings):
+        variable = setting.metadata["variable"]
+        text = environ.get(variable, "").strip()
+        value = setting.metadata["parse"](text, variable) if text else None
+        values[setting.name] = setting.default if value is None else value
+    disabled = environ.get("HOROVOD_STALL_CHECK_DISABLE", "").strip()
+    if disabled and _flag(disabled, "HOROVOD_STALL_CHECK_DISABLE"):
+        values["stall_warn_s"] = 0.0
+    if 0 < values["stall_abort_s"] < values["stall_warn_s"]:
+        values["stall_abort_s"] = 0.0
+    return EngineSettings(**values)
+
+
+def markdown() -> str:
+    """The table of the engine's settings in docs/environment.md."""
+    lines = ["| variable | default | meaning |", "|---|---|---|"]
+    for setting in fields(EngineSettings):
+        data = setting.metadata
+        lines.append(f"| `{data['variable']}` | {data['shown']} | {data['meaning']} |")
+    return "\n".join(lines) + "\n"
+
+
+def with_table(page: str) -> str:
+    """``page`` with the table between the markers written anew. Raises ValueError if the page has no markers."""
+    if BEGIN not in page or END not in page:
+        raise ValueError(f"the page lacks the lines '{BEGIN}' and '{END}'")
+    head, rest = page.split(BEGIN, 1)
+    return f"{head}{BEGIN}\n{markdown()}{END}{rest.split(END, 1)[1]}"

@@ -33,7 +33,8 @@ SAID = {
 def fake(folder, text, code=0):
     folder.mkdir(exist_ok=True)
     path = folder / "mpirun"
-    path.write_text(f"#!/bin/sh\ncat <<'END'\n{text}\nEND\nexit {code}\n")
+    # Uses no program of the PATH, so that the tests can leave the machine's own folders, and its MPI, out of it.
+    path.write_text(f"#!/bin/sh\nprintf '%s\\n' '{text}'\nexit {code}\n")
     path.chmod(0o755)
     return str(path)
 
@@ -50,16 +51,16 @@ def test_no_mpirun_or_an_unknown_one(tmp_path, monkeypatch):
         find_mpirun({"PATH": str(tmp_path)})
     fake(tmp_path / "bin", "LAM 7.1", 3)
     with pytest.raises(ValueError, match=r"says 'LAM 7.1' \(status 3\), which is no MPI known here"):
-        find_mpirun({"PATH": f"{tmp_path / 'bin'}:/bin:/usr/bin"})
+        find_mpirun({"PATH": f"{tmp_path / 'bin'}:/nowhere"})
 
 
 def test_the_path_comes_before_the_interpreter(tmp_path, monkeypatch):
     (tmp_path / "python").mkdir()
     monkeypatch.setattr("sys.prefix", str(tmp_path / "python"))
     beside = fake(tmp_path / "python" / "bin", "mpirun (Open MPI) 5.0.11")
-    assert find_mpirun({"PATH": "/bin:/usr/bin:/nowhere"}).path == beside
+    assert find_mpirun({"PATH": "/nowhere"}).path == beside
     first = fake(tmp_path / "bin", "HYDRA build details:")
-    assert find_mpirun({"PATH": f"{tmp_path / 'bin'}:/bin:/usr/bin"}).path == first
+    assert find_mpirun({"PATH": f"{tmp_path / 'bin'}:/nowhere"}).path == first
 
 
 def words(kind, version, **wish):
@@ -146,6 +147,8 @@ def test_what_an_mpi_cannot_do():
 
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
+    # A plugins.toml of the user who runs the tests must not take part.
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("HOROVOD_BACKEND_PATH_MPI", str(tmp_path / "libhvd_backend_mpi.so"))
     return tmp_path
 

@@ -49,10 +49,26 @@ def test_old_spellings():
 
 
 def test_signature():
-    names = list(inspect.signature(horovod.run).parameters)
-    assert names[:4] == ["func", "args", "kwargs", "num_proc"]
-    assert names[-3:] == ["np", "min_np", "max_np"]
-    assert len(names) == 27
+    parameters = inspect.signature(horovod.run).parameters.values()
+    empty = inspect.Parameter.empty
+    # Horovod 0.28.1's, in its order. Programs pass some of them by position.
+    assert [p.name for p in parameters] == [
+        *("func", "args", "kwargs", "num_proc", "min_num_proc", "max_num_proc", "slots", "reset_limit"),
+        *("cooldown_range", "hosts", "hostfile", "host_discovery_script", "start_timeout", "ssh_port"),
+        *(
+            "ssh_identity_file",
+            "disable_cache",
+            "output_filename",
+            "verbose",
+            "use_gloo",
+            "use_mpi",
+            "mpi_args",
+        ),
+        *("network_interface", "network_interfaces", "executable", "np", "min_np", "max_np"),
+    ]
+    others = {"func": empty, "args": (), "num_proc": 1}
+    assert {p.name: p.default for p in parameters} == {p.name: others.get(p.name) for p in parameters}
+    assert {p.kind for p in parameters} == {inspect.Parameter.POSITIONAL_OR_KEYWORD}
 
 
 def test_failure_tells_the_first_process_and_its_traceback(capfd):
