@@ -19,7 +19,7 @@ def load() -> ModuleType:
 
 
 def why_not(error: ImportError) -> str:
-    """What an ImportError of the compiled module means, and what to do."""
+    """The cause of an ImportError of the compiled module, and the remedy."""
     package = Path(__file__).resolve().parent
     if error.name != _NAME or not (package / "engine").is_dir() or any(package.glob("_core.*")):
         return f"{error}. Reinstall hvd-core for this Python and platform."

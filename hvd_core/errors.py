@@ -1,4 +1,4 @@
-"""Exceptions of the public API. ``horovod.common.exceptions`` gives them to users under their familiar path."""
+"""Exceptions of the public API. Programs import them from ``horovod.common.exceptions``."""
 
 
 class HorovodInternalError(RuntimeError):
@@ -14,7 +14,7 @@ class HostsUpdatedInterrupt(RuntimeError):
 
 
 class HorovodVersionMismatchError(ImportError):
-    """The framework in use is not the one something was built for."""
+    """A part of Horovod was built for another version of the framework."""
 
     def __init__(self, name, version, installed_version):
         super().__init__(get_version_mismatch_message(name, version, installed_version))

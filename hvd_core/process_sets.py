@@ -223,7 +223,7 @@ def _require_dynamic() -> None:
 
 
 def _ready(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
-    """The set as an object that the engine can be asked for."""
+    """The set as a ProcessSet of ranks. Raises NotImplementedError for one that a communicator defines."""
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)
     if process_set.mpi_comm is not None:

@@ -1,7 +1,7 @@
 """The answers to mpi_built(), nccl_built(), mpi_enabled(), ... in a system whose backends are plugins.
 
 In the original a compiler decided what is built in. Here a backend counts as built when it is installed and describes
-itself, whether or not this machine has the libraries and devices that it needs (`hvd plugin list` tells that). A
+itself, whether or not this machine has the libraries and devices that it needs (`hvd plugin list` shows that). A
 question reads metadata and imports the small module of one plugin; it opens no device and needs no init(). Answers are
 kept. Any thread.
 """

@@ -68,7 +68,7 @@ def check_groups(
 
     Args:
         groups: None, a positive number of groups, or a list of lists of parameters or variables.
-        member: what the lists hold, for the texts: "parameters".
+        member: the kind of the lists' members, for the texts: "parameters".
         is_member: whether a value is one of these.
         identity: a key that is equal for two objects that stand for the same parameter.
 

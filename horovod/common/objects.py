@@ -32,7 +32,7 @@ def broadcast_object(
     """Send a Python object of the root to all ranks.
 
     Args:
-        obj: what the root sends (anything cloudpickle takes); ignored on the other ranks.
+        obj: the object that the root sends, of any type that cloudpickle takes; ignored on the other ranks.
         root_rank: the GLOBAL rank that sends, also within a process set.
         name: identifies the operation across ranks; the default is the same for all objects.
         process_set: the ranks that take part.
@@ -62,7 +62,7 @@ def allgather_object(
     """Gather one Python object of every rank.
 
     Args:
-        obj: anything cloudpickle takes.
+        obj: an object of any type that cloudpickle takes.
         name: identifies the operation across ranks; the default is the same for all objects.
         process_set: the ranks that take part.
 

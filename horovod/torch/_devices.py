@@ -27,14 +27,14 @@ _DTYPES = {number: dtype for dtype, number in DTYPE_NUMBERS.items()}
 _registered: dict[str, StreamProvider] = {}
 _found: dict[str, StreamProvider] = {}
 
-# The engine that was asked last, and the device types that it serves. Weak, so that an ended engine can be deleted.
+# The last engine, and the device types that it serves. Weak, so that an ended engine can be deleted.
 _served: tuple[Callable[[], Any], frozenset[str]] = (lambda: None, frozenset())
 
 
 def register_stream_provider(device_type: str, provider: StreamProvider) -> None:
     """Say how to find the current stream of a type of device. For vendors of devices; most need not call it.
 
-    Without a provider the module ``torch.<device_type>`` is asked: ``current_stream(index)`` is expected to have an
+    Without a provider the module ``torch.<device_type>`` is used: the result of ``current_stream(index)`` must have an
     attribute ``<device_type>_stream``, ``sycl_queue`` or ``native_handle`` with the address of the vendor's stream.
     Without such an attribute the device is synchronized before each operation. A provider that synchronizes the device
     and returns None also serves a backend that cannot use the framework's streams.

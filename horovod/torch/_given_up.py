@@ -1,4 +1,4 @@
-"""Reductions that have begun but are no longer wanted: their optimizer was deleted, or told to forget them.
+"""Reductions that have begun but are no longer wanted: their optimizer was deleted, or has abandoned them.
 
 They stay pending, and the engine uses their tensors until they end; until then their names are taken. So they are kept
 here and deleted when they have ended. A new reduction of the same name waits for them. Any thread that holds the GIL,

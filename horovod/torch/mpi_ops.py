@@ -100,10 +100,10 @@ def handle_average_backwards_compatibility(op: int | None, average: Any) -> int:
 def join(device: int = -1) -> int:
     """Say that this rank has no more data, and wait until all ranks have said so.
 
-    Meanwhile this rank takes part in the operations of the others, on all its process sets, with data that do not change
+    Until then this rank takes part in the operations of the others, on all its process sets, with data that do not change
     the result: to a reduction it gives the operation's identity (0 for Sum, Average and Adasum; an average still divides
-    by the number of ALL ranks), to allgather and alltoall no rows. What it receives is dropped. A broadcast from a rank
-    that has joined fails.
+    by the number of ALL ranks), to allgather and alltoall no rows. The results are dropped on this rank. A broadcast from
+    a rank that has joined fails.
 
         for batch in my_batches:  # not as many on each rank
             train(batch)

@@ -1,4 +1,4 @@
-"""What all front ends share: the NumPy API here, and those of the frameworks in ``horovod``.
+"""The component that all front ends share: the NumPy API here, and those of the frameworks in ``horovod``.
 
 - ``operations``: names of operations and of requests, and their numbers in the native front-end table
 - ``reductions``: reduce ops as callers number them, and as the engine does

@@ -10,7 +10,7 @@ def members_of(tensors: Any, tensor_type: type | tuple[type, ...]) -> list:
     """The tensors of a group as a new list, which may be empty. An iterator is used up by it.
 
     Args:
-        tensors: what the caller gave.
+        tensors: the caller's argument.
         tensor_type: the framework's tensors. One tensor can be iterated over too, but it is not a group.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Arrays in, handles out: what the functions of the NumPy API share, and the functions that take a handle.
+"""The parts that all functions of the NumPy API share, and the functions that take a handle.
 
 The arrays of a handle are kept here until ``synchronize()``. Any thread may call.
 """

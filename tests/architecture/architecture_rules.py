@@ -1,4 +1,4 @@
-"""The rules between the rooms of the house, as functions that return violations: `path:line: what is wrong`.
+"""The rules between the components, as functions that return violations: `path:line: the fault`.
 
 Pure text and syntax-tree checks: nothing is imported or compiled. test_architecture.py runs them on the
 project, and on made-up files that break each rule, so that a rule that catches nothing is noticed.
@@ -44,7 +44,7 @@ SOFT_LINES, HARD_LINES = 400, 700
 
 
 def sources(folder: Path, *suffixes: str) -> Iterator[Path]:
-    """Files below `folder` that end in one of `suffixes` (all text files of ours when none is given); nothing built."""
+    """Files below `folder` that end in one of `suffixes` (without suffixes: all text files of ours). No build outputs."""
     suffixes = suffixes or (".py", *CXX_SUFFIXES, ".txt", ".toml")
     for path in sorted(folder.rglob("*")):
         inside = path.relative_to(folder).parts

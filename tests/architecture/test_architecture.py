@@ -165,7 +165,7 @@ def test_test_modules_do_not_hide_each_other_or_a_framework():
 
 
 class TestTheRulesThemselves:
-    """Each rule finds what it was made for."""
+    """Each rule finds the fault that it was made for."""
 
     def test_foreign_words(self, tmp_path):
         (tmp_path / "a.cc").write_text(
