@@ -1,0 +1,173 @@
+"""The component that all front ends share (hvd_core/frontend, horovod/common), one piece after the other."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+import hvd_core as hvd
+from harness import on_ranks
+from harness.rank import expect
+from horovod.common import gradient_arguments, reduce_ops
+from horovod.common.compression import CastCompressor, NoneCompressor
+from hvd_core import types
+from hvd_core.frontend import element_types, groups, operations, reductions, refusals, rows
+
+
+def test_reduce_ops_are_those_of_the_table():
+    assert {
+        label: getattr(reductions, label) for label in ("Average", "Sum", "Adasum", "Min", "Max", "Product")
+    } == {
+        "Average": 0,
+        "Sum": 1,
+        "Adasum": 2,
+        "Min": 3,
+        "Max": 4,
+        "Product": 5,
+    }
+    assert [reductions.engine_number(op) for op in range(6)] == [4, 0, 100, 2, 3, 1]
+    for wrong in (6, -1, None, "Sum", [], 1.5):
+        with pytest.raises(ValueError, match="Unknown reduce op"):
+            reductions.engine_number(wrong)
+
+
+def test_element_types():
+    assert {name: number for name, number in element_types.NUMBERS.items() if number < 3} == {
+        "uint8": 0,
+        "int8": 1,
+        "uint16": 2,
+    }
+    assert element_types.REDUCIBLE < element_types.MOVABLE == set(types.DTYPES)
+    assert {
+        *("bool", "uint32", "uint64", "float8_e4m3fn", "float8_e5m2"),
+    } == element_types.MOVABLE - element_types.REDUCIBLE
+
+
+def test_names():
+    assert operations.request_name("grouped_allreduce", "a") == "grouped_allreduce.a"
+    assert operations.request_name("allreduce", None) is None
+    assert operations.gradient_name("a") == "a.grad"
+    assert operations.gradient_name("a", "sizes") == "a.sizes"
+    assert operations.gradient_name(None) is None
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 7])
+@pytest.mark.parametrize("count", [0, 1, 6, 7, 20])
+def test_scattered_rows(count, ranks):
+    each = [rows.scattered_rows(count, ranks, rank) for rank in range(ranks)]
+    assert sum(each) == count
+    assert each == sorted(each, reverse=True)
+    assert each[0] - each[-1] <= 1
+
+
+def test_row_counts():
+    assert rows.row_counts(np.array([1, 2])) == [1, 2]
+    assert rows.row_counts(iter([3])) == [3]
+    for wrong, text in ((5, "1D splits"), ([1.0], "integer elements"), (["1"], "integer elements")):
+        with pytest.raises(ValueError, match=text):
+            rows.row_counts(wrong)
+
+
+def test_members_of_groups():
+    assert groups.members_of((x for x in "ab"), np.ndarray) == ["a", "b"]
+    assert groups.members_of([], np.ndarray) == []
+    for wrong in (np.ones(2), 5, None):
+        with pytest.raises(ValueError, match="takes a list of tensors, but found"):
+            groups.members_of(wrong, np.ndarray)
+    with pytest.raises(ValueError, match="at least one tensor"):
+        groups.some_members_of([], np.ndarray)
+
+
+def test_op_and_average_together():
+    assert [reduce_ops.op_from(op, None) for op in (None, reduce_ops.Max)] == [
+        reduce_ops.Average,
+        reduce_ops.Max,
+    ]
+    with pytest.warns(DeprecationWarning, match="has been replaced with `op`"):
+        assert reduce_ops.op_from(None, "a name") == reduce_ops.Average
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert reduce_ops.op_from(None, False, deprecated=False) == reduce_ops.Sum
+    with pytest.raises(ValueError, match="supersedes average"):
+        reduce_ops.op_from(reduce_ops.Sum, False)
+
+
+def test_arguments_of_optimizers():
+    for passes in (0, -1):
+        with pytest.raises(ValueError, match="backward_passes_per_step must be > 0"):
+            gradient_arguments.check_backward_passes(passes)
+    for factor, op in ((2.0, reduce_ops.Sum), (0.0, reduce_ops.Average)):
+        with pytest.raises(ValueError, match="gradient_predivide_factor"):
+            gradient_arguments.check_predivide_factor(factor, op)
+    assert gradient_arguments.predivide_factors(4) == (0.25, 4.0)
+    with pytest.warns(DeprecationWarning, match="num_groups"):
+        assert gradient_arguments.groups_from(2, None) == 2
+    assert gradient_arguments.groups_from(0, 3) == 3
+    with pytest.raises(ValueError, match="has not been registered"):
+        gradient_arguments.check_registered(hvd.ProcessSet([0]), "A tape")
+
+    def check(value):
+        gradient_arguments.check_groups(
+            value, "strings", lambda member: isinstance(member, str), lambda member: member
+        )
+
+    for right in (None, 1, [["a"], ("b", "c")]):
+        check(right)
+    for wrong, text in (
+        (0, "positive integer"),
+        (True, "positive integer"),
+        ("a", "positive integer"),
+        ([1], "lists of strings"),
+        ([["a", 1]], "lists of strings"),
+        ([["a"], ["a"]], "only appear once"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            check(wrong)
+
+
+def test_cast_compression():
+    class Cast(CastCompressor):
+        wire_dtype = np.dtype("float16")
+
+        @staticmethod
+        def _is_wider(tensor, dtype):
+            return tensor.dtype.kind == "f" and tensor.dtype.itemsize > dtype.itemsize
+
+        @staticmethod
+        def _cast(tensor, dtype):
+            return tensor.astype(dtype)
+
+    sent, context = Cast.compress(np.ones(2))
+    assert sent.dtype == np.float16
+    assert Cast.decompress(sent, context).dtype == np.float64
+    for unchanged in (np.ones(2, np.int64), np.ones(2, np.float16)):
+        assert Cast.compress(unchanged) == (unchanged, None)
+        assert Cast.decompress(*Cast.compress(unchanged)) is unchanged
+    assert NoneCompressor.compress("x") == ("x", None)
+
+
+def test_reports_are_quiet_where_no_rank_waits():
+    refusals.report("allreduce", "x", None, "before init()")
+    refusals.report("allreduce", "x", hvd.ProcessSet([0]), "not registered")
+    with pytest.raises(KeyError), refusals.reported("allreduce", "x", None):
+        raise KeyError("passes through")
+    with pytest.raises(TypeError, match="text"):
+        refusals.refuse("allreduce", "x", None, "text", TypeError)
+
+
+@on_ranks(2)
+def test_the_other_ranks_read_the_reason():
+    def mistake(error):
+        with refusals.reported("allreduce", "allreduce.x", None):
+            raise error
+
+    ones = np.ones(2)
+    for error, reason in (
+        (ValueError("our own text"), "on rank 0: our own text"),
+        (ZeroDivisionError("a user's"), "on rank 0: ZeroDivisionError: a user's"),
+    ):
+        if hvd.rank() == 0:
+            expect(type(error), lambda error=error: mistake(error))
+        else:
+            expect(hvd.HorovodInternalError, lambda: hvd.allreduce(ones, name="x"), reason)
+        assert hvd.allreduce(ones, name="x").tolist() == [1, 1]
