@@ -1,6 +1,6 @@
-"""The launcher: `horovodrun` (launch.py) and its twin for functions, `horovod.run` (run_api.py).
+"""The launcher: `horovodrun` (launch.py) for commands, and `horovod.run` (run_api.py) for functions.
 
-Only the signature lives here, so that `import horovod` stays cheap; the work is imported when it is called.
+This file has the signature only, so that `import horovod` stays cheap; the implementation is imported at the call.
 """
 
 from __future__ import annotations
@@ -40,21 +40,19 @@ def run(
 ) -> list[Any]:
     """Calls `func(*args, **kwargs)` in `num_proc` new processes; returns the results in rank order.
 
-    Each process calls `hvd.init()` itself. `func`, its arguments and its result travel by cloudpickle through
-    unnamed memory that only the processes of this job hold, and to other hosts through the remote shell.
+    Each process calls `hvd.init()` itself. `func`, its arguments and its result are pickled by cloudpickle, and passed in
+    unnamed memory that only the processes of this job hold; to other hosts, over the remote shell.
 
-    Parameters: `hosts` ("localhost:4", "h1:2,h2:2") or `hostfile` say where how many slots are (default: `num_proc`
-    here); `start_timeout` is in seconds and bounds reaching the hosts, and the meeting of the processes in
-    `init()`; `output_filename` is a folder that gets `rank.<n>/stdout` and `/stderr`; `executable` is the Python
-    to run (default: this one); `ssh_port` and `ssh_identity_file` are for other hosts, which the environment
-    variable HOROVOD_REMOTE_SHELL may reach in another way than by ssh; `use_mpi` has mpirun start the processes, with
-    `mpi_args` among its arguments; `disable_cache` has no effect.
-    `np`, `min_np`, `max_np`, `network_interface` are the older spellings (DeprecationWarning).
+    Parameters: `hosts` ("localhost:4", "h1:2,h2:2") or `hostfile`: the hosts and their slots (default: `num_proc` slots
+    here). `start_timeout`: seconds, both to reach the hosts and for all processes to call `init()`. `output_filename`: a
+    folder for `rank.<n>/stdout` and `rank.<n>/stderr`. `executable`: the Python to run (default: this one). `ssh_port`,
+    `ssh_identity_file`: for other hosts; the environment variable HOROVOD_REMOTE_SHELL names another command than ssh.
+    `use_mpi`: mpirun starts the processes, with `mpi_args` added to its arguments. `disable_cache` has no effect. `np`,
+    `min_np`, `max_np`, `network_interface` are older spellings (DeprecationWarning).
 
-    Raises ValueError for contradictory or impossible arguments, NotImplementedError for what this version
-    cannot do yet (elastic jobs), RuntimeError when a host cannot be reached or a process fails: the text
-    names the first one, its exit code and its traceback, and the exception it raised is the `__cause__` where it can
-    be pickled.
+    Raises ValueError for contradictory or invalid arguments, NotImplementedError for elastic jobs, and RuntimeError if a
+    host cannot be reached or a process fails. The RuntimeError names the first process, its exit code and its traceback;
+    its `__cause__` is the exception of that process, if it can be pickled.
     """
     arguments = dict(locals())
     from horovod.runner import run_api

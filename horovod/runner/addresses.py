@@ -1,7 +1,7 @@
-"""Where the store listens, and under which address each host finds it.
+"""The addresses of the store: the one it listens on, and the one that each host uses.
 
-One address, that of the interface which leads to the other hosts; loopback when there are none; all interfaces only
-where different hosts lie behind different ones. Asks the kernel and the resolver, sends nothing. For the
+The store listens on the interface that leads to the other hosts, on loopback if there are no other hosts, and on all
+interfaces only if different hosts are behind different ones. Asks the kernel and the resolver; sends no packet. For the
 launcher; any thread.
 """
 
@@ -29,7 +29,7 @@ class StorePlace:
 
 
 def named_address(text: str) -> str | None:
-    """This machine's address that an interface's name, a network (10.0.0.0/8) or an address stands for."""
+    """This machine's address for the name of an interface, a network (10.0.0.0/8) or an address; None if it has none."""
     try:
         network = ipaddress.ip_network(text, strict=False)
     except ValueError:
@@ -58,7 +58,7 @@ def interface_address(name: str) -> str | None:
 
 
 def source_address(host: str) -> str | None:
-    """This machine's address on the way to `host`, None if the name or the way is unknown."""
+    """This machine's address on the route to `host`; None if the name or the route is unknown."""
     try:
         found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
     except (OSError, UnicodeError):
@@ -78,17 +78,17 @@ def store_place(
     interfaces: Iterable[str] = (),
     resolve: Callable[[str], str] = lambda host: host,
 ) -> StorePlace:
-    """Where the store of a job with these other hosts belongs.
+    """The addresses of the store for a job with these other hosts.
 
-    `interfaces` are the job's, if named, also as networks or addresses; those that this machine has not are passed
-    over. `resolve` may know names that the resolver does not. Raises ValueError where no address can be found.
+    `interfaces`: names, networks or addresses that the user gave; those that this machine does not have are ignored.
+    `resolve` may know names that the resolver does not. Raises ValueError if no address can be found.
     """
     if not hosts:
         return StorePlace(LOOPBACK, LOOPBACK)
     named = [address for name in interfaces if (address := named_address(name)) is not None]
     sources = {host: source_address(host) or source_address(resolve(host)) for host in hosts}
     if named:
-        # Several may be named: the one that leads there, if it is among them.
+        # If several are given, use the one that leads to the host.
         remote = {host: source if source in named else named[0] for host, source in sources.items()}
     else:
         guess = None if all(sources.values()) else _only_address(sources)
@@ -98,14 +98,14 @@ def store_place(
         return StorePlace(used[0], used[0], remote)
     if any(":" in address for address in used):
         raise ValueError(
-            f"The other hosts lie behind several addresses of this machine ({', '.join(used)}), not all of IPv4. "
+            f"The other hosts are behind several addresses of this machine ({', '.join(used)}), not all of IPv4. "
             "Name one interface that leads to all of them with --network-interfaces."
         )
     return StorePlace("0.0.0.0", used[0], remote)
 
 
 def _only_address(sources: dict[str, str | None]) -> str:
-    """This machine's address when there is but one, for hosts that only the remote shell can find."""
+    """This machine's address if it has only one, for hosts that only the remote shell can find. Raises ValueError."""
     present = {}
     for _, name in socket.if_nameindex():
         address = interface_address(name)

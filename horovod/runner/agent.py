@@ -1,8 +1,8 @@
 """The agent: runs the ranks of one host for a launcher on another, as `python -m horovod.runner.agent`.
 
-Its standard input brings the job (frames.py), its standard output takes what the ranks print and how they end. The
-ranks belong to a keeper, as in the launcher. They are ended when the standard input closes, when the agent is told to
-end, and when it is killed. One thread; not to be imported.
+It reads the job from its standard input (frames.py), and writes the ranks' output and exit codes to its standard
+output. A keeper owns the ranks, as in the launcher. They are ended when the standard input closes, when the launcher
+asks, and when the agent is killed. One thread; not to be imported.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from horovod.runner.frames import (
 from horovod.runner.function_memory import FunctionMemory, append
 from horovod.runner.local_ranks import LocalRanks, RankSpec
 
-# More than this not yet taken by the launcher: the ranks have to wait with their printing.
+# If the launcher has not read more than this, the agent stops reading the ranks' output.
 _MOST_HELD = 1 << 20
-# A message now and then: a connection that carries none does not notice that it is dead.
+# Regular messages, because a silent connection does not notice that it is dead.
 _BEAT_S = 15.0
 _STORE_CHECK_S = 10.0
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-# Made by the launcher for the agent alone; the ranks get the launcher's own, if it has them.
+# The launcher sets these for the agent alone; the ranks get the launcher's own values.
 _FOR_AGENT = ("PYTHONPATH", "PYTHONSAFEPATH")
 
 
 class Refused(Exception):
-    """The ranks cannot run here; the text is for the user."""
+    """The ranks cannot run on this host; the text is for the user."""
 
 
 def _check_store(address: str, host: str) -> None:
@@ -117,7 +117,7 @@ class Agent:
     def _prepare(self, job: dict) -> None:
         if job["protocol"] != PROTOCOL:
             raise Refused(
-                f"its horovod speaks version {PROTOCOL} of the agents' protocol and the launcher's version "
+                f"its horovod has version {PROTOCOL} of the agents' protocol, the launcher has version "
                 f"{job['protocol']}. Install the same version on all hosts."
             )
         (directory,) = decode_words([job["directory"]])
@@ -145,7 +145,8 @@ class Agent:
         self._ranks = LocalRanks(specs, {**own, **decode_env(job["env"]), "PWD": directory})
 
     def _wait_for(self, wanted: Kind) -> bytes | None:
-        """The next frame, before anything runs; None if the launcher ended or wants the end instead."""
+        """The payload of the next frame, before the ranks start; None if the launcher ended or the frame has another
+        kind."""
         while not self._arrived:
             data = os.read(self._source, 1 << 18)
             if not data:
@@ -160,7 +161,7 @@ class Agent:
             view = view[os.write(self._target, view) :]
 
     def _follow(self) -> None:
-        """Passes everything on until no process of the ranks is left."""
+        """Passes on output and events until no process of the ranks is left."""
         told, told_in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(told_in, warn_on_full_buffer=False)
         for number in _ENDING:
@@ -228,7 +229,7 @@ class Agent:
         self._arrived.clear()
 
     def _lose_launcher(self) -> None:
-        """The ranks are ended; what they still print is for nobody."""
+        """The launcher is gone: ends the ranks and discards their output."""
         if self._launcher_gone:
             return
         self._launcher_gone = True
@@ -250,7 +251,7 @@ class Agent:
 
 
 def main() -> int:
-    # What anything prints by mistake must not get between the frames.
+    # Other output of this process must not get between the frames.
     source, target = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)

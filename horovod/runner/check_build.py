@@ -1,7 +1,8 @@
-"""`horovodrun --check-build`: what this installation can do, in the layout that scripts look for, and in which versions.
+"""`horovodrun --check-build`: the frameworks, backends and versions of this installation, in the layout that scripts
+expect.
 
-Imports no framework and starts no MPI: asking must not take seconds. The first lines are those of the original, with
-remarks behind; docs/compatibility.md says what `[X]` means in each.
+Imports no framework and starts no MPI, because that would take seconds. The first lines are those of Horovod, with
+remarks behind; docs/compatibility.md explains `[X]` for each section.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hvd_core.cli.survey import Row
 
-# What it is called, its module, and the distributions that bring it.
+# (name, module, distributions that contain it).
 _FRAMEWORKS = (
     (
         "TensorFlow",
@@ -34,7 +35,7 @@ def check_build() -> str:
     """The text of --check-build."""
     from hvd_core.version import __version__
 
-    with redirect_stdout(sys.stderr):  # what plugins print is not part of it
+    with redirect_stdout(sys.stderr):  # the output of plugins is not part of the text
         rows, fault = _backends()
     launcher, no_launcher = _mpirun()
     lines = [f"Horovod v{__version__}:", "", "Available Frameworks:"]
@@ -56,7 +57,8 @@ def _line(present: bool, name: str, remark: str = "") -> str:
 
 
 def _framework(name: str, module: str, distributions: tuple[str, ...]) -> str:
-    """Whether the framework is installed and we have a face for it; its version from metadata, where there are some."""
+    """The line of a framework: [X] if it is installed and horovod has a front end for it; its version, if metadata tell
+    it."""
     if not _exists(module):
         return _line(False, name)
     found = next(filter(None, map(_version, distributions)), "")
@@ -80,7 +82,7 @@ def _version(distribution: str) -> str:
 
 
 def _backends() -> tuple[list[Row], str]:
-    """Every backend but those for tests, asked whether it works here; and what keeps us from asking."""
+    """(all backends except those for tests, after their probes; the error that prevented the search, or "")."""
     from hvd_core.backends.discovery.registry import embedded
     from hvd_core.backends.errors import BackendError
     from hvd_core.cli import survey
@@ -109,7 +111,7 @@ def _usable(row: Row) -> bool:
 
 
 def _said(row: Row) -> str:
-    """Where a backend comes from, and what it says of itself or what is wrong with it."""
+    """The distribution of a backend, with its probe's detail or the reason why it cannot be used."""
     if _usable(row):
         return ": ".join(filter(None, (row.distribution, row.detail)))
     reason = " ".join(row.detail.split()).rstrip(".")
@@ -118,7 +120,7 @@ def _said(row: Row) -> str:
 
 
 def _operations(rows: list[Row], name: str) -> str:
-    """Whether the library that once was built in is there: its backend is installed and says that it works here."""
+    """The line of a library that Horovod was built with: [X] if its backend is installed and its probe succeeds."""
     found = [row for row in rows if row.name == name.lower()]
     working = [row for row in found if _usable(row)]
     if working:
@@ -134,7 +136,7 @@ def _operations(rows: list[Row], name: str) -> str:
 
 
 def _mpi_controller(rows: list[Row], launcher: str, no_launcher: str) -> str:
-    """Whether jobs can be started by MPI and communicate over it."""
+    """The line of the MPI controller: [X] if MPI can start jobs and the backend mpi works here."""
     working = any(row.name == "mpi" and _usable(row) for row in rows)
     if launcher and working:
         return _line(True, "MPI", f"started by {launcher}")
@@ -146,7 +148,7 @@ def _mpi_controller(rows: list[Row], launcher: str, no_launcher: str) -> str:
 
 
 def _mpirun() -> tuple[str, str]:
-    """The mpirun that --mpi would take, or why there is none."""
+    """(description of the mpirun that --mpi would use, ""), or ("", the reason why there is none)."""
     from horovod.runner.mpi_flavours import find_mpirun
 
     try:

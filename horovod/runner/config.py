@@ -1,7 +1,7 @@
 """The tuning options of horovodrun as one table: flag, type, environment variable, key in --config-file.
 
-A value comes from the command line, else from the file, else it stays None and the environment of the
-caller is left as it is. Pure functions, for the launcher; any thread.
+A value comes from the command line, else from the file; otherwise it stays None, and the caller's environment is not
+changed. Pure functions, for the launcher; any thread.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ OPTIONS: tuple[Option, ...] = (
            "params.fusion_threshold_mb", "largest batch of tensors executed as one, in MiB; 0: no batching",
            to_text=_megabytes),
     Option(_TUNING, "cycle_time_ms", ("--cycle-time-ms",), float, "HOROVOD_CYCLE_TIME",
-           "params.cycle_time_ms", "how long tensors may be collected for a batch, in ms"),
+           "params.cycle_time_ms", "coalescing delay of small tensors, in ms"),
     Option(_TUNING, "cache_capacity", ("--cache-capacity",), int, "HOROVOD_CACHE_CAPACITY",
            "params.cache_capacity", "how many tensors the engine remembers; 0: none"),
     _switch(_TUNING, "hierarchical-allreduce", "HOROVOD_HIERARCHICAL_ALLREDUCE",
@@ -96,7 +96,7 @@ OPTIONS: tuple[Option, ...] = (
             "reduce along local and cross ranks"),
     _switch(_AUTOTUNE, "autotune", "HOROVOD_AUTOTUNE", "autotune.enabled",
             "tune the parameters while running"),
-    _autotune("log-file", str, "CSV file for what the tuner tried", low=None),
+    _autotune("log-file", str, "CSV file for the tried parameters", low=None),
     _autotune("warmup-samples", int, "samples thrown away first (3)"),
     _autotune("steps-per-sample", int, "steps per sample (10)"),
     _autotune("bayes-opt-max-samples", int, "samples at most (20)"),
@@ -106,7 +106,7 @@ OPTIONS: tuple[Option, ...] = (
     _switch(_TIMELINE, "timeline-mark-cycles", "HOROVOD_TIMELINE_MARK_CYCLES", "timeline.mark_cycles",
             "mark cycles in the timeline", only_with="timeline_filename"),
     Option(_STALL, "no_stall_check", ("--no-stall-check",), bool, "HOROVOD_STALL_CHECK_DISABLE",
-           "stall_check.enabled", "do not report tensors that some ranks wait for", ("--stall-check",),
+           "stall_check.enabled", "do not report tensors that only some ranks have submitted", ("--stall-check",),
            to_text=_flag, low=None, inverted=True),
     Option(_STALL, "stall_check_warning_time_seconds", ("--stall-check-warning-time-seconds",), int,
            "HOROVOD_STALL_CHECK_TIME_SECONDS", "stall_check.warning_time_seconds",
@@ -150,7 +150,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def load_config_file(path: str) -> dict:
-    """The YAML file as a dictionary. Raises ValueError if it is none, OSError if it cannot be read."""
+    """The YAML file as a dictionary. Raises ValueError if it is not a mapping in YAML, OSError if it cannot be read."""
     import yaml
 
     with open(path) as text:
@@ -168,7 +168,7 @@ def load_config_file(path: str) -> dict:
 
 
 def set_args_from_config(args: argparse.Namespace, config: dict) -> list[str]:
-    """Fills what the command line left open; returns unknown keys. Raises ValueError for wrong values."""
+    """Sets the options that the command line did not set; returns unknown keys. Raises ValueError for wrong values."""
     known = {option.key for option in OPTIONS} | {"controller", "verbose"}
     unknown = []
     for section, content in config.items():
@@ -181,7 +181,7 @@ def set_args_from_config(args: argparse.Namespace, config: dict) -> list[str]:
             continue
         value = content.get(key)
         if value is None and key == "enabled":
-            # A section that does not say is on for the stall check and off for autotuning.
+            # Without the key, the stall check is on and autotuning is off.
             value = section == "stall_check"
         if value is not None:
             setattr(args, option.dest, _convert(option, value))

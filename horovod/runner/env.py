@@ -1,7 +1,6 @@
-"""The environment of the ranks: the caller's own, the options', and who each rank is.
+"""The environment of the ranks: the caller's variables, those of the options, and each rank's place in the job.
 
-For the launcher; any thread. The secret travels here and nowhere else: never on a command
-line, never in what --verbose prints.
+For the launcher; any thread. The secret is passed only here: never on a command line, never in the output of --verbose.
 """
 
 from __future__ import annotations
@@ -13,14 +12,13 @@ from collections.abc import Mapping
 from horovod.runner.config import set_env_from_args
 from horovod.runner.hosts import SlotInfo
 
-# An outer job's rank, store and secret must not leak into the ranks of this one, nor what it found installed, nor shell
-# functions.
+# An outer job's secret, function and list of backends must not reach the ranks of this job, nor shell functions.
 _NOT_PASSED = re.compile(
     r"BASH_FUNC_.*|OLDPWD|_HOROVOD_SECRET_KEY|HOROVOD_RUN_(FUNC|RESULT)_FD|HOROVOD_BACKEND_SPEC"
 )
 
-# What belongs to this machine, to the login here, or to its devices means nothing on another host: there the
-# host's own values stay. (PWD is the job's folder; who wants a certain HOME or TMPDIR sets it in the command.)
+# Variables that describe this machine, this login or its devices are not passed to other hosts, which keep their own
+# values. (PWD is the job's folder. A user who needs another HOME or TMPDIR can set it in the command.)
 _HERE = re.compile(
     r"HOSTNAME|HOST|PWD|SHLVL|_|HOME|USER|LOGNAME|MAIL|SHELL|TMPDIR|TMP|TEMP|TTY|TMUX.*|STY|DISPLAY|XAUTHORITY"
     r"|WAYLAND_.*|WINDOWID|SSH_.*|XDG_.*|DBUS_.*|.*VISIBLE_DEVICES"
@@ -30,7 +28,7 @@ SECRET = "HOROVOD_SECRET_KEY"
 
 
 def job_environment(base: Mapping[str, str], args: argparse.Namespace) -> dict[str, str]:
-    """What all ranks have in common: `base` (os.environ) and what the options set.
+    """The variables of all ranks: `base` (os.environ) and those that the options set.
 
     Deliberately not set: OMP_NUM_THREADS and CPU binding (the caller's choice), HOROVOD_CPU_OPERATIONS (it
     would choose a backend), HOROVOD_GLOO_IFACE and NCCL_SOCKET_IFNAME unless interfaces were named.
@@ -46,18 +44,18 @@ def job_environment(base: Mapping[str, str], args: argparse.Namespace) -> dict[s
         env["HOROVOD_GLOO_IFACE"] = nics[0]
         env["NCCL_SOCKET_IFNAME"] = ",".join(nics)
     env["HOROVOD_CONTROLLER"] = "gloo"
-    # Progress must be seen when it is made, not when 8 KiB of it have come together.
+    # Output must appear at once, not when a buffer of 8 KiB is full.
     env["PYTHONUNBUFFERED"] = "1"
     return env
 
 
 def remote_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """The part of job_environment() that other hosts get, on top of what the remote shell gives there."""
+    """The part of job_environment() that other hosts get, in addition to the remote shell's environment there."""
     return {name: value for name, value in env.items() if _HERE.fullmatch(name) is None}
 
 
 def store_environment(address: str, secret: bytes) -> dict[str, str]:
-    """Where the ranks meet: `address` is "tcp://host:port". Keep the result out of logs."""
+    """The store's variables; `address` is "tcp://host:port". The result holds the secret: keep it out of logs."""
     host, _, port = address.removeprefix("tcp://").rpartition(":")
     return {
         "HOROVOD_STORE": address,
@@ -68,8 +66,9 @@ def store_environment(address: str, secret: bytes) -> dict[str, str]:
 
 
 def backend_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Which backends are installed here, so that the ranks need not look: a scan reads a file per installed distribution,
-    times the ranks of a job. Nothing when HOROVOD_BACKEND names embedded ones for everything, which need no looking."""
+    """The list of installed backends, so that the ranks need not search: a search reads a file per installed
+    distribution, on every rank. Empty if HOROVOD_BACKEND names embedded backends for everything, which need no
+    search."""
     from hvd_core.backends import discovery
     from hvd_core.backends.discovery.backend_spec import VARIABLE
 
@@ -81,7 +80,7 @@ def backend_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def rank_environment(slot: SlotInfo) -> dict[str, str]:
-    """Who a rank is."""
+    """The variables with a rank's place in the job."""
     return {
         "HOROVOD_HOSTNAME": slot.hostname,
         "HOROVOD_RANK": str(slot.rank),

@@ -1,8 +1,8 @@
-"""What the launcher and its agents on other hosts say to each other, over the agent's standard input and output.
+"""The messages between the launcher and its agents on other hosts, over the agent's standard input and output.
 
-A frame is a length (u32, of what follows the kind), a kind (u8) and a payload, little endian. The agent begins with
-MAGIC, so that what a login script prints before it is told apart. Standard library only; used by one thread,
-but for Outgoing.add() and flush(), which a signal handler of that thread may call.
+A frame is a length (u32, of the payload), a kind (u8) and a payload, little endian. The agent first sends MAGIC, so
+that the output of a login script before it can be told apart. Standard library only. Used by one thread; a signal
+handler of that thread may call Outgoing.add() and flush().
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 PROTOCOL = 1
 MAGIC = b"\0hvd-agent %d\n" % PROTOCOL
-# Longer ones are nonsense: something else is talking, or bytes were lost.
+# A longer frame means that another program is writing, or that bytes were lost.
 LONGEST = 256 << 20
 CHUNK = 1 << 20
 
@@ -34,17 +34,17 @@ class Kind(enum.IntEnum):
     STOP = 4  # empty: as Ctrl-C
     FAIL = 5  # empty: a rank elsewhere has failed
     # to the launcher
-    READY = 16  # who the agent is
+    READY = 16  # the agent's host, process and Python
     REFUSED = 17  # text: why the ranks cannot run there
-    OUTPUT = 18  # rank (u32), stream (u8), bytes; no bytes: the end of the stream
-    EVENT = 19  # what the keeper reports
-    RESULT = 20  # rank (u32), a part of what the function returned there
-    END = 21  # empty: nothing of the job is left on that host
-    BEAT = 22  # empty: makes a dead connection show
+    OUTPUT = 18  # rank (u32), stream (u8), bytes; zero bytes: the end of the stream
+    EVENT = 19  # an event that the keeper reports
+    RESULT = 20  # rank (u32), a part of the function's result
+    END = 21  # empty: no process of the job is left on that host
+    BEAT = 22  # empty: makes a dead connection fail
 
 
 class ProtocolError(Exception):
-    """The other side does not keep to this protocol."""
+    """The other side sent something that this protocol does not allow."""
 
 
 def frame(kind: Kind, payload: bytes = b"") -> bytes:
@@ -98,9 +98,10 @@ class Incoming:
 
 
 class Outgoing:
-    """Frames on their way into a descriptor that does not block.
+    """A queue of frames that are written to a non-blocking descriptor.
 
-    Those of `first` are made only when there is room for them; what is added meanwhile overtakes the rest of them.
+    The frames of `first` are made only when there is room for them; frames that are added meanwhile go before the rest of
+    them.
     """
 
     def __init__(self, descriptor: int, first: Iterable[bytes] = ()):
@@ -115,9 +116,9 @@ class Outgoing:
         self._parts.append(memoryview(data))
 
     def flush(self) -> bool:
-        """Writes what can be written now; true when nothing is left. Raises OSError if nobody reads."""
+        """Writes as much as possible now; returns True if the queue is empty. Raises OSError if the reader is gone."""
         if self._flushing:
-            return False  # a signal handler has come in between; the loop it interrupted goes on
+            return False  # called by a signal handler; the interrupted loop continues
         self._flushing = True
         try:
             while True:
@@ -125,7 +126,7 @@ class Outgoing:
                     part = next(self._first, None)
                     if part is None:
                         return True
-                    # In front of what a signal handler may have added meanwhile.
+                    # In front of frames that a signal handler may have added meanwhile.
                     self._parts.appendleft(memoryview(part))
                     self.size += len(part)
                 try:
@@ -143,7 +144,7 @@ class Outgoing:
 
 
 def encode_words(words: Sequence[str]) -> list[str]:
-    """Any bytes a command or a variable may hold, as text that JSON keeps."""
+    """Words of any bytes, as text that JSON can hold."""
     return [os.fsencode(word).decode("latin-1") for word in words]
 
 

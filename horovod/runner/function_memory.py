@@ -1,7 +1,7 @@
-"""The function of `horovod.run` and what it returned, as unnamed memory files: only processes of the job hold them.
+"""The function of `horovod.run` and its results, in unnamed memory files that only processes of the job hold.
 
-Made by the launcher, and once more by the agent of each other host; the ranks inherit the descriptors and find
-their numbers in two variables. Any thread.
+The launcher makes them, and so does the agent of each other host. The ranks inherit the descriptors; two variables hold
+their numbers. Any thread.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ RESULT_FD = "HOROVOD_RUN_RESULT_FD"
 
 
 def read_all(descriptor: int) -> bytes:
-    """The whole memory file, without moving the position its other holders share."""
+    """The content of the memory file. Does not move its position, which other processes share."""
     size, parts, done = os.fstat(descriptor).st_size, [], 0
     while done < size:
         parts.append(os.pread(descriptor, min(size - done, 1 << 30), done))
@@ -25,21 +25,21 @@ def read_all(descriptor: int) -> bytes:
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Puts `data` at the beginning of the memory file."""
+    """Writes `data` at the beginning of the memory file."""
     view, done = memoryview(data), 0
     while done < len(view):
         done += os.pwrite(descriptor, view[done : done + (1 << 30)], done)
 
 
 def append(descriptor: int, data: bytes) -> None:
-    """Puts `data` behind what was appended before."""
+    """Appends `data` to the memory file."""
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
 
 
 class FunctionMemory:
-    """`function` is a descriptor, `results` one per rank. Raises OSError when out of descriptors."""
+    """`function`: a descriptor; `results`: rank -> descriptor. Raises OSError if the process has no descriptors left."""
 
     def __init__(self, ranks: Iterable[int]):
         self.function = -1
@@ -53,7 +53,7 @@ class FunctionMemory:
             raise
 
     def variables(self, rank: int) -> dict[str, str]:
-        """What tells a rank where its memory is."""
+        """The variables that tell a rank the numbers of its descriptors."""
         return {FUNC_FD: str(self.function), RESULT_FD: str(self.results[rank])}
 
     def descriptors(self, rank: int) -> tuple[int, int]:

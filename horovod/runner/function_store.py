@@ -1,7 +1,7 @@
-"""The function of `horovod.run` and what it returned, by way of the job's store: for ranks that inherit nothing.
+"""The function of `horovod.run` and its results, in the job's store, for ranks that inherit no descriptors.
 
-Whoever reads or writes there has proved that it knows the job's secret, so unpickling trusts this job's processes
-only. Any thread.
+A process that reads or writes there has proved that it knows the job's secret, so unpickling trusts only processes of
+this job. Any thread.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _PART = 8 << 20
 
 
 def put(client, key: str, data: bytes) -> None:
-    """Stores `data` under `key`; readers see all of it or nothing."""
+    """Stores `data` under `key`; readers see all of it or none."""
     parts = range(0, len(data), _PART)
     for number, start in enumerate(parts):
         client.set(f"{key}/{number}", data[start : start + _PART])
@@ -23,7 +23,7 @@ def put(client, key: str, data: bytes) -> None:
 
 
 def get(client, key: str, timeout_s: float) -> bytes:
-    """The reverse; raises BootstrapTimeout when it is not there in time."""
+    """The data that put() has stored. Raises BootstrapTimeout if it is not there in time."""
     count = int(client.get(f"{key}/parts", timeout_s))
     return b"".join(client.get(f"{key}/{number}", timeout_s) for number in range(count))
 
@@ -33,7 +33,7 @@ def result_key(rank: int) -> str:
 
 
 def note_failure(client, rank: int) -> None:
-    """Remembers the order in which ranks have failed."""
+    """Records the failure of a rank; the store keeps the order of the failures."""
     client.set(f"run/failure/{client.add('run/failures', 1)}", str(rank).encode())
 
 

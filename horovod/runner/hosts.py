@@ -1,4 +1,4 @@
-"""Hosts and slots: parses -H and hostfiles, gives ranks to slots, tells this machine from others.
+"""Hosts and slots: parses -H and hostfiles, assigns ranks to slots, finds the names of this machine.
 
 Pure functions, for the launcher; any thread.
 """
@@ -52,7 +52,7 @@ class SlotInfo:
 
 
 def parse_hosts(text: str) -> list[HostInfo]:
-    """ "h1:2,h2:4" as a list. Raises ValueError naming the part that is wrong."""
+    """ "h1:2,h2:4" as a list. Raises ValueError that names the wrong part."""
     return [HostInfo.from_string(part.strip()) for part in text.split(",")]
 
 
@@ -79,7 +79,7 @@ def parse_host_files(path: str | os.PathLike) -> str:
 def get_host_assignments(
     hosts: Iterable[HostInfo], min_num_proc: int, max_num_proc: int | None = None
 ) -> list[SlotInfo]:
-    """Gives ranks to slots, host after host, and returns one SlotInfo per rank.
+    """Assigns ranks to slots, host after host, and returns one SlotInfo per rank.
 
     At least `min_num_proc` ranks, at most `max_num_proc` (default: as many as `min_num_proc`). Raises
     ValueError if there are fewer slots.
@@ -134,10 +134,10 @@ def is_local(name: str) -> bool:
 
 
 def merge_hosts(hosts: Iterable[HostInfo]) -> tuple[list[HostInfo], str | None]:
-    """The same slots with each host only once, and the name that stands for this machine, None if it has no part.
+    """(the slots with each host only once, the name of this machine among them or None).
 
-    Two names of this machine are one host: local ranks choose devices, so they must not occur twice. A host
-    stands where it was named first.
+    Two names of this machine are one host: local ranks select devices, so a local rank must not occur twice. A host keeps
+    the place of its first name.
     """
     slots: dict[str, int] = {}
     here = None

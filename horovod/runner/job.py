@@ -1,7 +1,7 @@
-"""One job whose ranks horovodrun starts itself, from checked arguments to its end (mpi_job.py: by mpirun).
+"""Runs one job whose ranks horovodrun starts itself, from checked arguments to its end (mpi_job.py: ranks of mpirun).
 
-Finds out which hosts are this machine, opens the store where the ranks meet, gives each rank its environment, and runs
-the processes. Blocks its thread.
+Finds the host that is this machine, starts the store of the rendezvous, gives each rank its environment, and runs the
+processes. Blocks its thread.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from horovod.runner.processes import Job, Outcome
 from horovod.runner.remote_ranks import RemoteRanks
 from horovod.runner.remote_shell import RemoteShell, agent_words
 
-# What the parser knows and a later version will do: dest -> (how it is called, what it belongs to).
+# Options that the parser accepts and a later version will support: dest -> (option, feature).
 _LATER = {
     "min_num_proc": ("--min-num-proc", "elastic jobs"),
     "max_num_proc": ("--max-num-proc", "elastic jobs"),
@@ -52,7 +52,7 @@ _LATER = {
 
 
 def check_supported(args: argparse.Namespace) -> None:
-    """Raises NotImplementedError for what this version cannot do, naming the option."""
+    """Raises NotImplementedError that names the option if this version does not support it."""
     for dest, (name, feature) in _LATER.items():
         if getattr(args, dest, None) not in (None, False):
             raise NotImplementedError(f"{name} is not supported yet by this version ({feature}).")
@@ -60,7 +60,7 @@ def check_supported(args: argparse.Namespace) -> None:
 
 @dataclass(frozen=True)
 class Placement:
-    """Which rank runs where. `here`: the host name of the slots on this machine, None if there are none."""
+    """The host of each rank. `here`: the host name of the slots on this machine, None if it has no slots."""
 
     slots: list[SlotInfo]
     here: str | None
@@ -77,7 +77,7 @@ class Placement:
 
 
 def assign_slots(args: argparse.Namespace) -> Placement:
-    """The place of each rank. Raises ValueError for impossible hosts or counts, OSError for the hostfile."""
+    """The host of each rank. Raises ValueError for wrong hosts or counts, OSError for the hostfile."""
     if args.num_proc < 1:
         raise ValueError(f"The number of processes must be at least 1, found -np {args.num_proc}.")
     if args.hosts and args.hostfile:
@@ -94,10 +94,10 @@ def run_job(
     extra_env: dict[str, str] | None = None,
     function: FunctionMemory | None = None,
 ) -> Outcome:
-    """Runs `command` once per rank and returns when nothing of it is left.
+    """Runs `command` once per rank and returns when no process of it is left.
 
-    `started` gets the Job before any process exists, for signal handlers. With `function` the ranks find it there,
-    and leave their results there. Raises ValueError, OSError.
+    `started` is called with the Job before any process exists, for signal handlers. `function`: the memory from which the
+    ranks read a function, and to which they write their results. Raises ValueError, OSError.
     """
     placement = assign_slots(args)
     if args.nics:
@@ -119,7 +119,7 @@ def run_job(
     named = sorted(args.nics) if args.nics else name_list(env.get("HOROVOD_GLOO_IFACE"))
     place = store_place(list(remote), named, shell.resolve if shell else str)
     output = Output(len(placement.slots), args.output_filename, bool(args.prefix_output_with_timestamp))
-    # Imported late: the parser, --version and wrong arguments need no engine.
+    # Imported late, because the parser, --version and wrong arguments need no engine.
     from hvd_core.bootstrap.socket_io import join_address
     from hvd_core.bootstrap.store import StoreServer
 
@@ -156,7 +156,8 @@ def _spec(slot: SlotInfo, command: Sequence[str], function: FunctionMemory | Non
 
 
 def check_command(command: Sequence[str]) -> None:
-    """One message instead of one per rank: raises ValueError for a command that cannot be executed here."""
+    """Raises ValueError if the command cannot be executed here, so that the user sees one message and not one per
+    rank."""
     if shutil.which(command[0]) is not None:
         return
     hint = ""
@@ -166,7 +167,7 @@ def check_command(command: Sequence[str]) -> None:
 
 
 def seconds(name: str, value: str | int | None, default: int = 30) -> int:
-    """A time of the user's, `name` being what it is called. Raises ValueError."""
+    """A number of seconds that the user gave as `name`, or the default. Raises ValueError that names it."""
     if value is None:
         return default
     if not (str(value).isdecimal() and int(value) > 0):

@@ -1,12 +1,11 @@
-"""The keeper: a small process between the launcher and the ranks; it makes sure nothing outlives the job.
+"""The keeper: a small process between the launcher and the ranks. It makes sure that no process outlives the job.
 
 The launcher, on other hosts the agent (local_ranks.py), starts this file with the plain interpreter, without site
-packages, and talks to it in lines of JSON over one socket whose descriptor is argv[1]. The keeper forks the ranks,
-reports their ends, and ends all of them when one fails, here or elsewhere, when the launcher asks, and when the
-launcher disappears. Grandchildren that lose their parent are handed to it by the kernel, so that they are found as well.
-If it is killed itself, the kernel kills the ranks. One thread only: that makes fork() safe here, and the kernel's
-parent-death signal follows threads. Not to be imported; it must not import anything outside the standard
-library, nor anything slow.
+packages, and exchanges lines of JSON with it over one socket whose descriptor is argv[1]. The keeper forks the ranks,
+reports their ends, and ends all of them when a rank fails on any host, when the launcher asks, and when the launcher
+disappears. The kernel makes orphaned grandchildren its children, so that it finds them too. If the keeper itself is
+killed, the kernel kills the ranks. It has one thread only: that makes fork() safe, and the kernel's parent-death signal
+follows threads. Not to be imported; it may import only fast modules of the standard library.
 """
 
 import ctypes
@@ -17,14 +16,14 @@ import signal
 import sys
 import time
 
-# After the first failure the others get a moment to notice it themselves: their error message says more than
-# our signal would. The sum of the first two stays below 5 s, within which the whole job must be over.
+# After the first failure the other ranks get a moment to notice it, because their error messages tell more than a signal.
+# The sum of the first two stays below 5 s, within which the whole job must be over.
 REPORT_S = 1.0
 FAILURE_GRACE_S = 3.0
-# Asked to stop by the user: time to write a checkpoint, as in Horovod's own launcher.
+# After a request by the user: time to write a checkpoint, as in Horovod's own launcher.
 STOP_GRACE_S = 5.0
 ORPHANED_GRACE_S = 2.0
-# Helpers such as multiprocessing's resource tracker end by themselves, and clean up when they are let.
+# Helpers such as multiprocessing's resource tracker clean up and end by themselves if they get time.
 LEFTOVER_WAIT_S = 0.5
 LEFTOVER_GRACE_S = 2.0
 GIVE_UP_KILLING_S = 10.0
@@ -35,7 +34,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def prctl(option, value):
-    """Linux' prctl(2); where it is forbidden the other safeguards remain."""
+    """Linux' prctl(2). If it is forbidden, the other safeguards remain."""
     return ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
@@ -65,7 +64,7 @@ def send_signal(pids, number):
         try:
             os.kill(pid, number)
         except OSError:
-            pass  # it ended meanwhile, or belongs to another user by now
+            pass  # the process has ended, or belongs to another user now
 
 
 def start_rank(rank, environment, directory):
@@ -116,7 +115,7 @@ def start_rank(rank, environment, directory):
 
 
 class Keeper:
-    """The state of one job on this host: which ranks run, and how far the ending has got."""
+    """The state of one job on this host: the running ranks, and the stage of its end."""
 
     def __init__(self, control):
         self.control = control
@@ -128,7 +127,7 @@ class Keeper:
         self.kill_until = None
 
     def receive(self):
-        """Reads what the launcher sent; false at the end of the stream."""
+        """Reads data from the launcher; returns False at the end of the stream."""
         try:
             chunk = os.read(self.control, 1 << 16)
         except ConnectionError:
@@ -158,12 +157,12 @@ class Keeper:
         self.stage, self.deadline = stage, time.monotonic() + seconds
 
     def terminate(self, grace):
-        """SIGTERM to everything; what is still there after the grace is killed."""
+        """Sends SIGTERM to all processes; those that still run after `grace` seconds are killed."""
         self.begin("terminating", grace)
         send_signal(descendants(), signal.SIGTERM)
 
     def fail(self):
-        """A rank failed: the others get a moment before they are ended."""
+        """A rank failed: the other ranks get a moment before they are ended."""
         if self.stage == "running":
             self.begin("reporting", REPORT_S)
 
@@ -177,7 +176,7 @@ class Keeper:
             self.terminate(ORPHANED_GRACE_S)
 
     def reap(self):
-        """Collects every ended child: ranks, and orphans the kernel gave us."""
+        """Collects every ended child: ranks, and orphans."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -195,7 +194,7 @@ class Keeper:
                 self.fail()
 
     def advance(self):
-        """Takes the next step of the ending when its time has come; true when nothing is left to wait for."""
+        """Takes the next step of the end when it is due; returns True when no process is left."""
         if not self.ranks and self.stage in ("running", "reporting"):
             self.begin("leftover", LEFTOVER_WAIT_S)
         if not self.ranks and not descendants():
@@ -215,16 +214,16 @@ class Keeper:
             if now > self.kill_until:
                 self.tell(event="unkillable", pids=left)
                 return True
-            # Again and again: what is being forked while the list is made is caught in the next round.
+            # Repeated, because a process that is forked while the list is made is found in the next round only.
             send_signal(left, signal.SIGKILL)
             self.deadline = now + KILL_INTERVAL_S
         return False
 
     def wait_s(self):
         if self.deadline is None:
-            return None  # asleep until a signal, a message, or the launcher's end
+            return None  # sleep until a signal, a message, or the launcher's end
         pause = max(0.0, self.deadline - time.monotonic())
-        # Grandchildren that are not ours to wait for send no signal when they end.
+        # The end of a grandchild sends no signal.
         return pause if self.ranks else min(pause, KILL_INTERVAL_S)
 
     def run(self):
@@ -245,7 +244,7 @@ class Keeper:
         poller.register(self.control, select.POLLIN)
         launcher = -1
         try:
-            # A forked child of the launcher may hold its end of the socket open; this handle cannot lie.
+            # A forked child of the launcher may hold its end of the socket open; a pidfd is reliable.
             launcher = os.pidfd_open(job["launcher"])
             poller.register(launcher, select.POLLIN)
         except OSError:
@@ -278,12 +277,12 @@ class Keeper:
                     self.lose_launcher()
             while b"\n" in self.unread:
                 if self.read_line() == "fail":
-                    self.fail()  # on another host
+                    self.fail()  # a rank failed on another host
                 else:
                     stop.append(True)
             for _ in range(len(stop)):
                 stop.pop()
-                # Asked twice means: do not be gentle any more.
+                # A second request kills at once.
                 if self.stage in ("terminating", "killing"):
                     self.kill()
                 else:

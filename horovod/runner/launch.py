@@ -48,16 +48,16 @@ def make_parser() -> argparse.ArgumentParser:
     add, switch = parser.add_argument, {"action": "store_const", "const": True}
     add("-v", "--version", **switch, help="print the version and exit")
     add("-np", "--num-proc", dest="num_proc", type=int, help="number of processes")
-    add("-cb", "--check-build", **switch, help="print what this installation can do and exit")
+    add("-cb", "--check-build", **switch, help="print frameworks, backends and versions, and exit")
     add("--disable-cache", **switch, help="accepted; nothing is cached")
     add("--start-timeout", type=int, help="seconds the processes may take to find each other (30)")
     names = ("--network-interfaces", "--network-interface")
     add(*names, dest="nics", type=_interfaces, help="comma-separated interfaces to use")
     add("--output-filename", help="folder that gets rank.<n>/stdout and rank.<n>/stderr as well")
     add("-prefix-timestamp", "--prefix-output-with-timestamp", **switch, help="the time before each line")
-    add("--verbose", **switch, help="say what is being done")
+    add("--verbose", **switch, help="print the commands and processes of the job")
     add("--config-file", help="YAML file with values for the options below")
-    add("command", nargs=argparse.REMAINDER, help="what to run, with its arguments")
+    add("command", nargs=argparse.REMAINDER, help="the command to run, with its arguments")
 
     where = parser.add_argument_group("hosts").add_mutually_exclusive_group()
     where.add_argument("-H", "--hosts", help="hosts and their slots: localhost:4, or h1:2,h2:2")
@@ -76,7 +76,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     mpi = parser.add_argument_group("MPI (with --mpi)")
     mpi.add_argument(
-        "--tcp", dest="tcp_flag", **switch, help="no InfiniBand, also without MPI [NCCL_IB_DISABLE]"
+        "--tcp", dest="tcp_flag", **switch, help="do not use InfiniBand; also without MPI [NCCL_IB_DISABLE]"
     )
     mpi.add_argument(
         "--mpi-args", help="more arguments of mpirun, as one text: --mpi-args='-x NAME --map-by numa'"
@@ -93,7 +93,7 @@ def make_parser() -> argparse.ArgumentParser:
     elastic.add_argument("--blacklist-cooldown-range", dest="cooldown_range", type=int, nargs=2)
 
     how = parser.add_argument_group("how the processes are started").add_mutually_exclusive_group()
-    text = "by horovodrun itself (the default, unless the backend mpi is asked for)"
+    text = "by horovodrun itself (the default, unless the backend mpi is named)"
     how.add_argument("--gloo", dest="use_gloo", **switch, help=text)
     how.add_argument("--mpi", dest="use_mpi", **switch, help="by mpirun")
     how.add_argument("--jsrun", dest="use_jsrun", **switch, help="not supported yet")
@@ -102,10 +102,10 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """The arguments of horovodrun, with the values of --config-file where the command line says nothing.
+    """The arguments of horovodrun, with values of --config-file for options that the command line does not set.
 
-    Exits with 2 for what argparse rejects. Raises ValueError for values out of range and wrong configuration
-    files, NotImplementedError for what this version cannot do, OSError if the file cannot be read.
+    Exits with 2 if argparse rejects the arguments. Raises ValueError for values out of range and wrong configuration
+    files, NotImplementedError for options that this version does not support, OSError if the file cannot be read.
     """
     parser = make_parser()
     args = parser.parse_args(argv)
@@ -126,7 +126,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 class _Signals:
-    """Turns the signals that end programs into a request to end the job."""
+    """Turns signals that end programs into a request to end the job."""
 
     NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -141,7 +141,7 @@ class _Signals:
 
     def install(self) -> None:
         for number in self.NUMBERS:
-            # nohup: a signal that is ignored stays ignored.
+            # A signal that is ignored (nohup) stays ignored.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._handle)
 
@@ -187,7 +187,7 @@ def run_commandline(argv: Sequence[str] | None = None) -> None:
         print(f"horovodrun: error: {error}", file=sys.stderr)
         code = 2
     except RuntimeError as error:
-        # What is wrong with backends or their settings here is told as the ranks would tell it.
+        # Errors about backends or their settings have the same text as on the ranks.
         if not str(error).startswith("horovod: "):
             raise
         print(error, file=sys.stderr)

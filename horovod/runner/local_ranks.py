@@ -27,13 +27,13 @@ from horovod.runner.frames import encode_env, encode_words
 STREAMS = ("stdout", "stderr")
 _KEEPER = Path(__file__).with_name("keeper.py")
 _CHUNK = 1 << 16
-# Once everything has ended the pipes hold only what is left in them.
+# After all processes have ended, the rest of the output is read from the pipes for this time.
 _DRAIN_S = 2.0
 
 
 @dataclass
 class RankSpec:
-    """One process to be: its command, its variables on top of the job's, descriptors it may keep."""
+    """A process to start: its command, its variables in addition to the job's, the descriptors that it inherits."""
 
     rank: int
     command: Sequence[str]
@@ -42,20 +42,20 @@ class RankSpec:
 
 
 class Listener(Protocol):
-    """Who is told what happens."""
+    """Receives the output and the events of a site."""
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
-        """Something was printed; `stream` is an index into STREAMS. No bytes: the end of the stream."""
+        """A rank printed `data`; `stream` is an index into STREAMS. Empty data means the end of the stream."""
 
     def event(self, site, event: dict) -> None:
-        """What the keeper reports, or {"event": "lost", "ranks": [...], "text": ...}."""
+        """An event from the keeper, or {"event": "lost", "ranks": [...], "text": ...}."""
 
     def said(self, site, data: bytes) -> None:
-        """The remote shell itself printed something. No bytes: the end of it."""
+        """The remote shell itself printed `data`. Empty data means its end."""
 
 
 class LocalRanks:
-    """The ranks of one job here. `selector` calls back: the `data` of each key is a function."""
+    """The ranks of one job on this host. The `data` of each selector key is a function to call."""
 
     def __init__(self, ranks: Sequence[RankSpec], env: Mapping[str, str]):
         self.ranks = [spec.rank for spec in ranks]
@@ -83,7 +83,7 @@ class LocalRanks:
         self._selector, self._listener = selector, listener
 
     def begin(self) -> None:
-        """Starts the ranks. Raises OSError when processes cannot be made."""
+        """Starts the ranks. Raises OSError if processes cannot be made."""
         self.begun = True
         try:
             self._begin()
@@ -133,14 +133,15 @@ class LocalRanks:
         try:
             ours.sendall(json.dumps(message).encode() + b"\n", socket.MSG_NOSIGNAL)
         except (BrokenPipeError, ConnectionError):
-            pass  # the keeper could not start; the end of the stream says so
+            pass  # the keeper could not start; the end of the stream is handled elsewhere
         self._describing = False
         while self._wanted:
             self.request(self._wanted.pop(0))
         self._selector.register(ours, selectors.EVENT_READ, self._read_events)
 
     def request(self, word: str) -> None:
-        """ "stop": SIGTERM, and SIGKILL after a while; the second time SIGKILL. "fail": a rank elsewhere failed."""
+        """Sends a request to the keeper. "stop": SIGTERM, and SIGKILL after a while; the second time SIGKILL at once.
+        "fail": a rank on another host failed."""
         if self._describing:
             # A signal handler must not write into the middle of the description.
             self._wanted.append(word)
@@ -150,7 +151,7 @@ class LocalRanks:
                     json.dumps(word).encode() + b"\n", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
                 )
             except OSError:
-                pass  # the keeper has ended, so there is nothing to stop
+                pass  # the keeper has ended, and with it the ranks
 
     def hang_up(self) -> None:
         """Leaves the ranks to the keeper, which ends them as if this process had died."""
@@ -161,7 +162,7 @@ class LocalRanks:
                 pass
 
     def pause(self, paused: bool) -> None:
-        """Leaves what the ranks print in their pipes for now, or reads it again."""
+        """Stops reading the ranks' output, or reads it again."""
         if paused == self._paused:
             return
         self._paused = paused
@@ -177,7 +178,7 @@ class LocalRanks:
         self._selector.register(self._readers[key], selectors.EVENT_READ, functools.partial(self._read, key))
 
     def _read(self, key: tuple[int, int]) -> bool:
-        """Passes on one chunk; false when there is none now, or none any more."""
+        """Passes on one chunk of output; returns False if there is none now, or at the end of the stream."""
         reader = self._readers.get(key)
         if reader is None:
             return False
@@ -216,7 +217,7 @@ class LocalRanks:
         if event["event"] == "start":
             self._pids[event["rank"]] = event["pid"]
         elif event["event"] == "exit":
-            # Its last words first. What its children go on writing has to wait for its turn.
+            # Pass on the rank's own output first. Output of its children is limited here and read later.
             for index in range(len(STREAMS)):
                 for _ in range(64):
                     if not self._read((event["rank"], index)):
@@ -229,7 +230,7 @@ class LocalRanks:
         return self._give_up
 
     def advance(self, now: float) -> None:
-        """Notices the end: `over` is true when no process is left and everything was passed on."""
+        """Sets `over` when no process is left and all output was passed on."""
         if self.over or not self._ended:
             return
         if self._readers and (self._give_up is None or now < self._give_up):
@@ -238,7 +239,7 @@ class LocalRanks:
         status = self._keeper.wait()
         if not self._running:
             return
-        # Its death took the ranks with it; their children may still be there, in the ranks' groups.
+        # The ranks died with the keeper; their children may still run, in the ranks' process groups.
         for rank in self._running:
             if rank in self._pids:
                 _kill_group(self._pids[rank])
@@ -249,7 +250,7 @@ class LocalRanks:
         self._listener.event(self, {"event": "lost", "ranks": sorted(self._running), "text": text})
 
     def close(self) -> None:
-        """Lets go of everything; after begin() only once `over` is true, or after hang_up()."""
+        """Releases all resources. After begin(): only if `over` is true, or after hang_up()."""
         self.over = True
         for key in list(self._readers):
             reader = self._readers.pop(key)

@@ -1,7 +1,7 @@
-"""The MPIs that can start ranks: which mpirun there is, whose it is, and how it is told what to do.
+"""The MPIs that can start ranks: finds mpirun, identifies its MPI, and builds its command line.
 
-Only what each implementation's own documentation has: where an MPI chooses well by itself (transports, number of
-connections), it is left alone, so that what a site has tuned goes on working. For the launcher; any thread.
+Uses documented options only. Choices that an MPI makes well by itself (transports, number of connections) are left to
+it, so that a site's tuning keeps working. For the launcher; any thread.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SIGNS = (
     ("HYDRA", MPICH),
     ("MPICH", MPICH),
 )
-# Options of the MPIs after which what the ranks print looks different, or goes elsewhere.
+# Options of the MPIs that change the form of the ranks' output, or where it goes.
 _LABELLING = frozenset(
     ("l", "prepend-rank", "prepend-pattern", "outfile-pattern", "errfile-pattern")  # Hydra
     + ("timestamp-output", "xml", "output")  # Open MPI
@@ -41,7 +41,7 @@ _INSTALL = (
 
 @dataclass(frozen=True)
 class Mpi:
-    """One mpirun: `path`, whose it is (`kind`, one of the names above) and its version, () if it does not say."""
+    """One mpirun: `path`, its MPI (`kind`, one of the names above) and its version, () if it does not tell."""
 
     path: str
     kind: str
@@ -60,9 +60,9 @@ class Mpi:
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What the options of horovodrun ask of mpirun. `export`: names of variables that other hosts must get; empty
-    where all ranks are here, since they inherit everything."""
+class LaunchOptions:
+    """The options of horovodrun that concern mpirun. `export`: names of variables that other hosts must get; empty if all
+    ranks are on this host, because they inherit all variables."""
 
     hosts: Sequence[HostInfo]
     export: Sequence[str] = ()
@@ -79,9 +79,9 @@ class Wish:
 
 
 @dataclass
-class Start:
-    """What starts the job: words of a command, and variables that its environment needs besides. `labels`: what stands in
-    front of the ranks' output, None where that is not known or nothing."""
+class LaunchPlan:
+    """The command that starts the job, and additional variables for its environment. `labels`: the labels in front of the
+    ranks' output, None if there are none or they are unknown."""
 
     words: list[str]
     env: dict[str, str] = field(default_factory=dict)
@@ -89,7 +89,7 @@ class Start:
 
 
 def find_mpirun(environ: Mapping[str, str]) -> Mpi:
-    """The mpirun on the PATH, else the one beside this Python. Raises ValueError where there is none that is known."""
+    """The mpirun on the PATH, else the one beside this Python. Raises ValueError if neither is a known MPI's."""
     places = [shutil.which("mpirun", path=environ.get("PATH")), os.path.join(sys.prefix, "bin", "mpirun")]
     faults = []
     for path in dict.fromkeys(place for place in places if place and os.access(place, os.X_OK)):
@@ -103,7 +103,7 @@ def find_mpirun(environ: Mapping[str, str]) -> Mpi:
 
 
 def identify(path: str, environ: Mapping[str, str]) -> Mpi:
-    """Whose mpirun this is, by what it says about itself. Raises ValueError for one that is not known."""
+    """The MPI of the mpirun at `path`, from the output of --version. Raises ValueError if it is unknown."""
     try:
         done = subprocess.run(
             [path, "--version"],
@@ -128,85 +128,85 @@ def identify(path: str, environ: Mapping[str, str]) -> Mpi:
     )
 
 
-def start(mpi: Mpi, wish: Wish, command: Sequence[str]) -> Start:
-    """The command that starts `command` as `wish` says. Raises ValueError for what this MPI cannot do."""
-    made = _hydra(mpi, wish) if mpi.hydra else _open_mpi(mpi, wish)
-    made.words += [*wish.more, *command]
-    return made
+def start(mpi: Mpi, options: LaunchOptions, command: Sequence[str]) -> LaunchPlan:
+    """The command line that starts `command` with these options. Raises ValueError if this MPI does not support one."""
+    plan = _hydra(mpi, options) if mpi.hydra else _open_mpi(mpi, options)
+    plan.words += [*options.more, *command]
+    return plan
 
 
-def _relabelled(wish: Wish) -> bool:
-    """Whether the user's own options change what mpirun puts in front of the ranks' output."""
-    options = (word.lstrip("-").partition("=")[0] for word in wish.more if word.startswith("-"))
-    return not _LABELLING.isdisjoint(options)
+def _relabelled(options: LaunchOptions) -> bool:
+    """Whether the user's own options change the labels in front of the ranks' output."""
+    names = (word.lstrip("-").partition("=")[0] for word in options.more if word.startswith("-"))
+    return not _LABELLING.isdisjoint(names)
 
 
-def _open_mpi(mpi: Mpi, wish: Wish) -> Start:
+def _open_mpi(mpi: Mpi, options: LaunchOptions) -> LaunchPlan:
     words = [mpi.path]
     if os.geteuid() == 0:
         words.append("--allow-run-as-root")
-    hosts = ",".join(f"{host.hostname}:{host.slots}" for host in wish.hosts)
-    words += ["--tag-output", "-np", str(wish.num_proc), "-H", hosts]
-    if wish.binding is not None:
-        words += wish.binding
+    hosts = ",".join(f"{host.hostname}:{host.slots}" for host in options.hosts)
+    words += ["--tag-output", "-np", str(options.num_proc), "-H", hosts]
+    if options.binding is not None:
+        words += options.binding
     elif mpi.kind == SPECTRUM:
         words += ["-bind-to", "socket", "-map-by", "socket", "-rank-by", "core"]
     else:
         words += ["--bind-to", "none", "--map-by", "slot"]
     if mpi.kind == SPECTRUM:
-        words += ["-tcp"] if wish.tcp else []
-    elif wish.tcp:
+        words += ["-tcp"] if options.tcp else []
+    elif options.tcp:
         memory = "vader" if mpi.version[:1] <= (4,) else "sm"
         words += ["--mca", "pml", "ob1", "--mca", "btl", f"self,{memory},tcp"]
-    if wish.interfaces:
-        words += ["--mca", "btl_tcp_if_include", ",".join(wish.interfaces)]
-    if wish.ssh:
-        words += ["--mca", "plm_rsh_args", " ".join(wish.ssh)]
-    if wish.folder is not None:
-        # Version 5 has renamed it, and warns of the old name.
+    if options.interfaces:
+        words += ["--mca", "btl_tcp_if_include", ",".join(options.interfaces)]
+    if options.ssh:
+        words += ["--mca", "plm_rsh_args", " ".join(options.ssh)]
+    if options.folder is not None:
+        # Version 5 renamed the option, and warns of the old name.
         words += (
-            ["--output-filename", wish.folder]
+            ["--output-filename", options.folder]
             if mpi.version[:1] <= (4,)
-            else ["--output", f"dir={wish.folder}"]
+            else ["--output", f"dir={options.folder}"]
         )
-    for name in wish.export:
+    for name in options.export:
         words += ["-x", name]
-    return Start(words, labels=None if _relabelled(wish) else mpi_output.of_open_mpi(mpi.version))
+    return LaunchPlan(words, labels=None if _relabelled(options) else mpi_output.of_open_mpi(mpi.version))
 
 
-def _hydra(mpi: Mpi, wish: Wish) -> Start:
+def _hydra(mpi: Mpi, options: LaunchOptions) -> LaunchPlan:
     words, env, labels = [mpi.path], {}, None
     # No labels in files of their own, and Hydra takes one option of this kind only.
-    if wish.folder is None and not _relabelled(wish):
+    if options.folder is None and not _relabelled(options):
         pattern, labels = mpi_output.of_hydra()
         words += ["-prepend-pattern", pattern]
     if mpi.kind == INTEL:
-        counts = {host.slots for host in wish.hosts}
+        counts = {host.slots for host in options.hosts}
         if len(counts) > 1:
             raise ValueError(
                 "Intel MPI needs the same number of processes on each host; found "
-                + ", ".join(f"{host.hostname}:{host.slots}" for host in wish.hosts)
+                + ", ".join(f"{host.hostname}:{host.slots}" for host in options.hosts)
             )
-        names = ",".join(host.hostname for host in wish.hosts)
-        words += ["-n", str(wish.num_proc), "-ppn", str(counts.pop()), "-hosts", names]
+        names = ",".join(host.hostname for host in options.hosts)
+        words += ["-n", str(options.num_proc), "-ppn", str(counts.pop()), "-hosts", names]
     else:
-        names = ",".join(f"{host.hostname}:{host.slots}" for host in wish.hosts)
-        words += ["-np", str(wish.num_proc), "-hosts", names]
+        names = ",".join(f"{host.hostname}:{host.slots}" for host in options.hosts)
+        words += ["-np", str(options.num_proc), "-hosts", names]
     # Hydra binds nothing unless told.
-    words += wish.binding or []
-    if len(wish.interfaces) > 1:
+    words += options.binding or []
+    if len(options.interfaces) > 1:
         raise ValueError(
-            f"{mpi.kind} takes one network interface; --network-interfaces names {', '.join(wish.interfaces)}"
+            f"{mpi.kind} takes one network interface; --network-interfaces names {', '.join(options.interfaces)}"
         )
-    if wish.interfaces:
-        words += ["-iface", wish.interfaces[0]]
-    if wish.ssh and mpi.kind == INTEL:
-        words += ["-bootstrap=ssh", "-bootstrap-exec-args", " ".join(wish.ssh)]
-    elif wish.ssh:
-        env["HYDRA_LAUNCHER_EXTRA_ARGS"] = " ".join(wish.ssh)
-    if wish.folder is not None:
+    if options.interfaces:
+        words += ["-iface", options.interfaces[0]]
+    if options.ssh and mpi.kind == INTEL:
+        words += ["-bootstrap=ssh", "-bootstrap-exec-args", " ".join(options.ssh)]
+    elif options.ssh:
+        env["HYDRA_LAUNCHER_EXTRA_ARGS"] = " ".join(options.ssh)
+    if options.folder is not None:
         for stream, flag in (("stdout", "-outfile-pattern"), ("stderr", "-errfile-pattern")):
-            words += [flag, os.path.join(wish.folder, "rank.%r", stream)]
-    if wish.export:
-        words += ["-genvlist", ",".join(wish.export)]
-    return Start(words, env, labels)
+            words += [flag, os.path.join(options.folder, "rank.%r", stream)]
+    if options.export:
+        words += ["-genvlist", ",".join(options.export)]
+    return LaunchPlan(words, env, labels)

@@ -1,8 +1,8 @@
-"""One job whose ranks mpirun starts, from checked arguments to its end: the other way besides job.py.
+"""Runs one job whose ranks mpirun starts, from checked arguments to its end (job.py: ranks of horovodrun itself).
 
-mpirun says who each rank is, on which host, and ends the others when one fails. What is left to do here: the store where
-the ranks meet, whose address and secret travel in the environment, and making sure that nothing outlives
-the job: mpirun runs under a keeper (keeper.py), as ranks do otherwise. Blocks its thread.
+mpirun assigns ranks and hosts, and ends the other ranks when one fails. This module starts the store of the rendezvous,
+whose address and secret are passed in the environment, and runs mpirun under a keeper (keeper.py), so that no process
+outlives the job. Blocks its thread.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from horovod.runner.mpi_output import LabelledStream
 from horovod.runner.output import Output, RankStream
 from horovod.runner.processes import Job, Outcome
 
-# Who a rank is comes from MPI alone. An outer job's variables, which this process may have, would contradict it.
+# Rank and size come from MPI alone. Variables of an outer job in this process's environment would contradict them.
 _OUTER = re.compile(r"HOROVOD_((LOCAL_|CROSS_)?(RANK|SIZE)|HOSTNAME|STORE|SECRET_KEY|GLOO_RENDEZVOUS_\w+)")
-# These too, where this process is itself a rank of an MPI's job; otherwise they are the user's.
+# If one of these is set, this process is a rank of an MPI job, and its MPI variables are removed too.
 _OUTER_RANK = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 _OUTER_MPI = re.compile(
     r"OMPI_(COMM_WORLD|UNIVERSE|APP_CTX|FIRST|ARGV|COMMAND|FILE|NUM)_?\w*|PMIX_(?!MCA_)\w+|PMI_\w+|MPI_LOCAL\w+"
 )
-# These reach other hosts by MPI's own means, or mean something else there.
+# MPI passes these to other hosts itself, or they have another meaning there.
 _MPI_OWN = re.compile(r"(OMPI|PMIX|PRTE|OPAL|HYDRA|MPIR|I_MPI)_\w+")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -52,17 +52,17 @@ def run_mpi_job(
     extra_env: Mapping[str, str] | None = None,
     function: FunctionMemory | None = None,
 ) -> MpiOutcome:
-    """Has mpirun run `command` once per rank and returns when nothing of it is left here.
+    """Runs `command` once per rank with mpirun, and returns when no process of it is left here.
 
-    `started` gets the MpiJob before any process exists, for signal handlers. With `function` the ranks find it in the
-    store, and their results are put back there. Raises ValueError, OSError.
+    `started` is called with the MpiJob before any process exists, for signal handlers. `function`: a function that the
+    ranks read from the store, and the memory that gets their results. Raises ValueError, OSError.
     """
     placement = assign_slots(args)
     if args.nics:
         check_interfaces(args.nics)
     if args.remote_shell:
         raise ValueError(
-            "--remote-shell belongs to horovodrun's own way of starting processes. mpirun has its own: "
+            "--remote-shell works only if horovodrun itself starts the processes. mpirun has an option of its own: "
             "--mpi-args='--mca plm_rsh_agent COMMAND' for Open MPI, --mpi-args='-launcher-exec COMMAND' for MPICH."
         )
     env = mpi_environment({**job_environment(os.environ, args), **(extra_env or {})}, placement)
@@ -74,14 +74,14 @@ def run_mpi_job(
     named = sorted(args.nics) if args.nics else name_list(env.get("HOROVOD_GLOO_IFACE"))
     place = store_place(list(placement.remote()), named)
     if len(set(place.remote.values())) > 1:
-        # mpirun gives all ranks one environment, so there can be one address only.
-        ways = ", ".join(f"{host} by {address}" for host, address in place.remote.items())
+        # mpirun gives all ranks one environment, so there can be only one address.
+        addresses = ", ".join(f"{host} by {address}" for host, address in place.remote.items())
         raise ValueError(
-            f"The other hosts lie behind different addresses of this machine ({ways}), and mpirun tells all processes "
-            "the same one. Name the interface that all of them reach with --network-interfaces."
+            f"The other hosts are behind different addresses of this machine ({addresses}), and mpirun gives all "
+            "processes the same one. Name an interface that all hosts reach with --network-interfaces."
         )
     output = Output(len(placement.slots), timestamp=bool(args.prefix_output_with_timestamp))
-    # Imported late: wrong arguments need no engine.
+    # Imported late, because wrong arguments need no engine.
     from hvd_core.bootstrap.socket_io import join_address
     from hvd_core.bootstrap.store import StoreServer
 
@@ -93,7 +93,7 @@ def run_mpi_job(
             env[function_store.FROM_STORE] = "1"
             with _client(server, secret) as client:
                 function_store.put(client, function_store.FUNCTION, read_all(function.function))
-        made = mpi_flavours.start(mpi, _wish(args, mpi, placement, env), command)
+        made = mpi_flavours.start(mpi, _launch_options(args, mpi, placement, env), command)
         env |= made.env
         if args.verbose:
             output.stderr.note(f"horovodrun: {mpi.describe()}, store {server.address}")
@@ -117,14 +117,14 @@ def mpi_environment(env: Mapping[str, str], placement: Placement) -> dict[str, s
     made["HOROVOD_CONTROLLER"] = "mpi"
     here = len(placement.local())
     if here > len(os.sched_getaffinity(0)):
-        # More ranks than cores: Open MPI sees enough slots and would have all of them spin.
+        # More ranks than cores: Open MPI sees enough slots, so by default all ranks would spin.
         made.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
     return made
 
 
-def _wish(
+def _launch_options(
     args: argparse.Namespace, mpi: mpi_flavours.Mpi, placement: Placement, env: Mapping[str, str]
-) -> mpi_flavours.Wish:
+) -> mpi_flavours.LaunchOptions:
     counts: dict[str, int] = {}
     for slot in placement.slots:
         counts[slot.hostname] = counts.get(slot.hostname, 0) + 1
@@ -139,7 +139,7 @@ def _wish(
         for rank in range(len(placement.slots)):
             Path(args.output_filename, f"rank.{rank}").mkdir(parents=True, exist_ok=True)
     port, identity = args.ssh_port, args.ssh_identity_file
-    return mpi_flavours.Wish(
+    return mpi_flavours.LaunchOptions(
         hosts=[HostInfo(host, count) for host, count in counts.items()],
         export=export,
         binding=None if args.binding_args is None else _words("--binding-args", args.binding_args),
@@ -158,11 +158,11 @@ def _client(server, secret: bytes):
 
 
 def _collect(client, function: FunctionMemory, outcome: MpiOutcome) -> None:
-    """Moves what the ranks have left in the store to where horovod.run looks for it."""
+    """Copies the ranks' results from the store to the memory in which horovod.run reads them."""
     from hvd_core.bootstrap.socket_io import BootstrapTimeout
 
     for rank, descriptor in function.results.items():
-        # A rank that ended before its function returned has left nothing.
+        # A rank that ended before its function returned has no result.
         with contextlib.suppress(BootstrapTimeout):
             write_all(descriptor, function_store.get(client, function_store.result_key(rank), 0))
     outcome.raised_by = function_store.first_failure(client)
@@ -193,10 +193,10 @@ class MpiOutcome(Outcome):
 
 
 class MpiJob(Job):
-    """mpirun under a keeper as the only process of a job. What it prints is taken apart by rank where its labels are
-    known, otherwise passed on as it comes."""
+    """mpirun under a keeper, as the only process of a job. Its output is split by rank if the labels are known, otherwise
+    passed on unchanged."""
 
-    def __init__(self, start: mpi_flavours.Start, env: Mapping[str, str], output: Output):
+    def __init__(self, start: mpi_flavours.LaunchPlan, env: Mapping[str, str], output: Output):
         super().__init__([LocalRanks([RankSpec(0, start.words, {})], env)], output, outcome=MpiOutcome())
         self._labels = start.labels
 

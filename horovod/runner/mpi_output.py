@@ -1,8 +1,8 @@
-"""What mpirun prints, taken apart by rank, so that its jobs look like horovodrun's own.
+"""Splits the output of mpirun by rank, so that its jobs look like horovodrun's own.
 
-An mpirun writes a label in front of each piece that it has read from a rank. A piece ends with a line, but also where
-the rank's write or the MPI's buffer ended, and the next one may be another rank's: lines of programs that write them in
-pieces (Python unbuffered, C's standard error) or that are long would arrive mixed. Runs on the thread of Job.run().
+mpirun writes a label in front of each part that it reads from a rank. A part ends at a line's end, but also where the
+rank's write or the MPI's buffer ended, and the next part may be another rank's. So long lines, and lines that a program
+writes in several calls (Python unbuffered, C's standard error), would be mixed. Runs on the thread of Job.run().
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _LONGEST_LABEL = 64
 
 @dataclass(frozen=True)
 class Labels:
-    """What a label looks like: `parts` are regular expressions whose beginnings a read may have cut off. Group 1 is the
-    rank; group 2, if there is one, is the name of the stream."""
+    """The form of a label. `parts`: regular expressions; a read may end after any of them. Group 1 is the rank; group
+    2, if it exists, is the name of the stream."""
 
     parts: tuple[bytes, ...]
     whole: re.Pattern[bytes] = field(init=False)
@@ -52,13 +52,13 @@ def of_hydra() -> tuple[str, Labels]:
 
 
 class LabelledStream:
-    """Standard output or error of mpirun (`name`). Has the face of a RankStream, and one of them for each rank."""
+    """Standard output or error of mpirun (`name`). Has the interface of a RankStream, and owns one for each rank."""
 
     def __init__(self, labels: Labels, output: Output, name: str):
         self._labels = labels
         self._output = output
         self._name = name
-        # What no label stands in front of is mpirun's own.
+        # Text without a label is mpirun's own.
         self._own = self._stream("")
         self._ranks: dict[tuple[int, str], RankStream] = {}
         self._current = self._own
@@ -73,11 +73,11 @@ class LabelledStream:
         yield self._own
 
     def feed(self, data: bytes) -> None:
-        """Takes what was read from the pipe."""
+        """Takes data that was read from the pipe."""
         data = self._held + data
         at = 0
         for label in self._labels.whole.finditer(data):
-            # A program that prints labels itself (an mpirun in it) has one behind mpirun's.
+            # A program that prints labels itself (it runs an mpirun) has its label behind mpirun's.
             if label.start() > at or not self._behind_label:
                 self._give(data[at : label.start()])
                 rank, *name = label.groups()
@@ -94,7 +94,7 @@ class LabelledStream:
         return self._ranks[rank, name]
 
     def _give(self, data: bytes) -> None:
-        """Passes on what stands between two labels: the rest of a rank's line, then mpirun's own lines."""
+        """Passes on the text between two labels: the rest of a rank's line, then mpirun's own lines."""
         if not data:
             return
         self._behind_label = False
@@ -108,7 +108,7 @@ class LabelledStream:
             self._own.feed(data[line_end:])
 
     def _release(self) -> None:
-        """What looked like the beginning of a label was text."""
+        """Passes on text that looked like the beginning of a label."""
         held, self._held = self._held, b""
         self._give(held)
 
@@ -118,7 +118,7 @@ class LabelledStream:
         return min([*moments, *([self._held_since + PARTIAL_LINE_S] if self._held else [])], default=None)
 
     def show_partial(self) -> None:
-        """Shows the beginnings of unfinished lines for which it is time."""
+        """Shows the beginnings of unfinished lines that are due."""
         now = time.monotonic()
         if self._held and self._held_since + PARTIAL_LINE_S <= now:
             self._release()

@@ -1,8 +1,7 @@
-"""What the ranks print: to the launcher's own streams with the rank in front, and to files if asked.
+"""Writes the output of the ranks to the launcher's own streams, with the rank in front of each line, and to files.
 
-Bytes are passed on as they are; CR and LF both end a line, so that progress bars keep working. A line that
-stays incomplete for a moment is shown too, and continued later. Everything here runs on the thread of
-Job.run().
+Bytes are passed on unchanged. CR and LF both end a line, so that progress bars keep working. A line that stays
+incomplete for a moment is shown too, and continued later. Runs on the thread of Job.run().
 """
 
 from __future__ import annotations
@@ -16,25 +15,25 @@ import sys
 import time
 from pathlib import Path
 
-# How long an unfinished line is held back, waiting for its end, before it is shown as it is.
+# How long an unfinished line is held before it is shown without its end.
 PARTIAL_LINE_S = 0.2
-# More than this is not a line any more: it is passed on in pieces rather than collected.
+# Longer text without a line end is passed on in parts.
 LONGEST_HELD = 1 << 16
 
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 
 
 def rank_label(rank: int, name: str) -> str:
-    """What stands in front of a line from stream `name` of a rank."""
+    """The label in front of a line from stream `name` of a rank."""
     return f"[{rank}]<{name}>:"
 
 
 class OutputClosedError(Exception):
-    """Nobody reads the launcher's standard output or error any more (`horovodrun ... | head`)."""
+    """The reader of the launcher's standard output or error has gone (`horovodrun ... | head`)."""
 
 
 class Sink:
-    """One destination on the launcher's side, shared by all ranks; knows who left its last line open."""
+    """One destination on the launcher's side, shared by all ranks. `owner`: the stream whose unfinished line is last."""
 
     def __init__(self, stream):
         self.stream = stream
@@ -66,11 +65,11 @@ class Sink:
             try:
                 view = view[os.write(self.descriptor, view) :]
             except BlockingIOError:
-                # Somebody made the shared terminal non-blocking.
+                # Another process made the shared terminal non-blocking.
                 select.select([], [self.descriptor], [])
 
     def note(self, text: str) -> None:
-        """One line of the launcher's own."""
+        """Writes one line of the launcher itself."""
         start = b"" if self.owner is None else b"\n"
         self.owner = None
         self.write(start + text.encode("utf-8", "surrogateescape") + b"\n")
@@ -119,10 +118,10 @@ class RankStream:
             self.show_partial()
 
     def _start_line(self) -> list[bytes]:
-        """What has to stand before the next bytes of this stream."""
+        """The bytes to write before the next bytes of this stream."""
         if self._line_open and self.sink.owner is self:
             return []
-        # Another stream's unfinished line is ended first, else two ranks share a line.
+        # An unfinished line of another stream is ended first; otherwise two ranks would share a line.
         return ([] if self.sink.owner is None else [b"\n"]) + [self._prefix()]
 
     def show_partial(self) -> None:

@@ -1,7 +1,7 @@
-"""Runs a job to its end: its ranks here and on other hosts, their output, and one exit code made of theirs.
+"""Runs a job to its end: starts the ranks on all hosts, passes on their output, and forms the exit code of the job.
 
 Job.run() blocks its thread; Job.stop() may be called from a signal handler of the same thread. The ranks of one host
-are a "site": LocalRanks or RemoteRanks, which have the same face.
+are a "site": LocalRanks or RemoteRanks, which have the same interface.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from horovod.runner.local_ranks import STREAMS, LocalRanks
 from horovod.runner.output import Output, OutputClosedError, RankStream
 from horovod.runner.remote_ranks import RemoteRanks
 
-# Once one host is known not to work, the others may say what is wrong with them as well.
+# After one host has failed, the other hosts get this time to report their failures too.
 _OTHER_FAILURES_S = 1.0
 
 
@@ -40,7 +40,7 @@ class Outcome:
         return 0 if self.problem is None else 1
 
     def error_text(self) -> str | None:
-        """Horovod's text about the first failure, or what else went wrong; None after success."""
+        """Horovod's text about the first failure, or about another problem; None after success."""
         if self.first_failed is None:
             return self.problem
         rank, code = self.first_failed
@@ -68,8 +68,8 @@ class Job:
         self._start_timeout_s = start_timeout_s
         self._outcome = outcome or Outcome()
         self._streams: dict[tuple[int, int], RankStream] = {}
-        self._terminating_said = False
-        self._unfinished_said: dict[str, bytes] = {}
+        self._termination_reported = False
+        self._unfinished_lines: dict[str, bytes] = {}
         self._selector = selectors.DefaultSelector()
         self._stops = 0
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -78,14 +78,14 @@ class Job:
     def run(self) -> Outcome:
         """Starts the ranks and returns when no process of the job is left.
 
-        Raises OSError when processes or output files cannot be made. Any other exception (KeyboardInterrupt)
-        ends the job first and is raised then. OutputClosedError: nobody reads our output, the job was ended.
+        Raises OSError if processes or output files cannot be made, and OutputClosedError if the reader of the output has
+        gone. Any other exception (KeyboardInterrupt) ends the job first and is raised then.
         """
         try:
             for rank in sorted(rank for site in self._sites for rank in site.ranks):
                 for index, name in enumerate(STREAMS):
                     self._streams[rank, index] = self._stream(rank, name)
-            if self._meet():
+            if self._wait_for_hosts():
                 for site in self._sites:
                     site.begin()
                 self._follow()
@@ -104,15 +104,16 @@ class Job:
         return self._output.stream(rank, name)
 
     def stop(self) -> None:
-        """Asks for the end of all ranks: SIGTERM, and SIGKILL after a while. The second call: SIGKILL now."""
+        """Ends all ranks: sends SIGTERM, and SIGKILL after a while. The second call sends SIGKILL at once."""
         self._stops += 1
         for site in self._sites:
             site.request("stop")
         if self._wake >= 0:
             os.eventfd_write(self._wake, 1)
 
-    def _meet(self) -> bool:
-        """Whether all hosts are ready; no rank is started before. If not, the outcome says why."""
+    def _wait_for_hosts(self) -> bool:
+        """Waits until all hosts are ready; no rank is started before. Returns False, with the reason in the outcome, if
+        a host fails or the time is over."""
         for site in self._sites:
             site.open(self._selector, self)
         deadline, settled = time.monotonic() + self._start_timeout_s, None
@@ -143,7 +144,7 @@ class Job:
         return not missing
 
     def _follow(self) -> None:
-        """Passes on output and events until nothing of the job is left on any host."""
+        """Passes on output and events until no process of the job is left on any host."""
         while not all(site.over for site in self._sites):
             self._turn()
 
@@ -171,9 +172,9 @@ class Job:
 
     def said(self, site, data: bytes) -> None:
         """Called by a site; see Listener."""
-        *lines, rest = (self._unfinished_said.pop(site.host, b"") + data).split(b"\n")
+        *lines, rest = (self._unfinished_lines.pop(site.host, b"") + data).split(b"\n")
         if rest and data:
-            self._unfinished_said[site.host] = rest
+            self._unfinished_lines[site.host] = rest
         elif rest:
             lines.append(rest)
         for line in lines:
@@ -190,15 +191,15 @@ class Job:
         elif kind == "exit":
             self._handle_exit(site, event["rank"], event["code"], event["asked"])
         elif kind == "terminating":
-            if not self._terminating_said and self._outcome.first_failed is not None:
+            if not self._termination_reported and self._outcome.first_failed is not None:
                 note(
                     f"Terminating remaining workers after failure of Process {self._outcome.first_failed[0]}."
                 )
-            self._terminating_said = True
+            self._termination_reported = True
         elif kind == "stopping":
-            if not self._terminating_said:
+            if not self._termination_reported:
                 note("horovodrun: stopping all processes")
-            self._terminating_said = True
+            self._termination_reported = True
         elif kind == "unkillable":
             note(
                 f"horovodrun: processes {event['pids']}{on_host} do not end, although they were sent SIGKILL"
@@ -228,7 +229,7 @@ class Job:
                 site.request("fail")
 
     def _end(self) -> None:
-        """Ends whatever runs, while an exception is on its way to the caller."""
+        """Ends all processes before an exception is raised to the caller."""
         for site in self._sites:
             if not site.begun:
                 site.close()
@@ -239,7 +240,7 @@ class Job:
             except OutputClosedError:
                 self._output.mute()
             except KeyboardInterrupt:
-                continue  # impatient: the second request kills
+                continue  # the second request kills
 
     def _close(self) -> None:
         for site in self._sites:

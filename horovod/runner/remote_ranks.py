@@ -1,8 +1,7 @@
-"""The ranks of another host, seen from the launcher: a remote shell with an agent (agent.py) at its end.
+"""The ranks of another host, on the launcher's side: a remote shell with an agent (agent.py) at its end.
 
-The same face as LocalRanks. Everything travels over the remote shell's standard input and output, the job's secret
-included. Everything runs on the thread that turns the selector, except request(), which a signal handler
-of that thread may call.
+Has the interface of LocalRanks. All data, the job's secret included, is sent over the remote shell's standard input and
+output. Runs on the thread that runs the selector, except request(), which a signal handler of that thread may call.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ from horovod.runner.local_ranks import Listener
 from horovod.runner.remote_shell import guarded
 
 _CHUNK = 1 << 18
-# What the remote shell says is kept for error messages.
+# The last output of the remote shell is kept for error messages.
 _LONGEST_SAID = 4096
-# A login script may be talkative, but not endlessly.
+# The limit for the output of a login script.
 _LONGEST_NOISE = 1 << 20
-# The remote shell's own end, after that of its output, and the other way round.
+# The time between the end of the remote shell and the end of its output, in either order.
 _SHELL_END_S = 3.0
-# How long a host may take to end its ranks after a request. Its keeper gives up after some 15 s itself.
+# How long a host may take to end its ranks after a request. Its keeper gives up after some 15 s.
 _ANSWER_S = (20.0, 12.0, 0.0)
 
 
@@ -63,7 +62,7 @@ class RemoteRanks:
         self.begun = False
         self.over = False
         self.failure: str | None = None  # why the ranks cannot run there
-        self.agent = ""  # who answered, for --verbose
+        self.agent = ""  # the agent's process, host and Python, for --verbose
         self._shell = list(shell)
         self._function = function
         self._running = set(self.ranks)
@@ -103,7 +102,7 @@ class RemoteRanks:
                 stdin=stdin,
                 stdout=stdout,
                 stderr=stderr,
-                # Ctrl-C in the terminal is for the launcher, which has an orderly end for the other hosts.
+                # Ctrl-C in the terminal is for the launcher, which then ends the other hosts in order.
                 start_new_session=True,
             )
         finally:
@@ -129,7 +128,7 @@ class RemoteRanks:
         self._flush()
 
     def request(self, word: str) -> None:
-        """As LocalRanks.request(). From the third "stop" on the host is not waited for any more."""
+        """As LocalRanks.request(). After the third "stop" the launcher no longer waits for the host."""
         if self.over or self._outgoing is None:
             return
         answer_s = _ANSWER_S[min(self._requests, len(_ANSWER_S) - 1)]
@@ -143,13 +142,13 @@ class RemoteRanks:
         try:
             self._outgoing.flush()
         except OSError:
-            pass  # the remote shell has ended, and its output will say so
+            pass  # the remote shell has ended; the end of its output is handled elsewhere
 
     def due(self) -> float | None:
         return self._give_up
 
     def advance(self, now: float) -> None:
-        """Writes what there is room for, and notices the end."""
+        """Writes as much as fits into the pipe, and notices the end."""
         if self.over or self._process is None:
             return
         self._watch_room()
@@ -157,7 +156,7 @@ class RemoteRanks:
             self._finish()
 
     def _watch_room(self) -> None:
-        """Asks for a call when the pipe has room again, while there is something to write."""
+        """Registers for a call when the pipe has room again, while there are frames to write."""
         if self._outgoing is None:
             return
         try:
@@ -187,7 +186,7 @@ class RemoteRanks:
             for kind, payload in self._incoming.feed(data):
                 self._take(kind, payload)
         except (ProtocolError, ValueError, KeyError) as error:
-            self._refuse(f"what it sent makes no sense ({error})")
+            self._refuse(f"the agent sent invalid data ({error})")
 
     def _take(self, kind: int, payload: bytes) -> None:
         if kind == Kind.OUTPUT:
@@ -228,7 +227,7 @@ class RemoteRanks:
             self._listener.said(self, data)
 
     def _receive(self, name: str) -> bytes | None:
-        """What arrived on one stream, None when there is nothing; at the end the stream is closed."""
+        """The data that arrived on one stream, None if there is none. Closes the stream at its end."""
         descriptor = self._readers.get(name)
         if descriptor is None:
             return None
@@ -248,7 +247,7 @@ class RemoteRanks:
         descriptor = self._readers.pop(name)
         self._selector.unregister(descriptor)
         os.close(descriptor)
-        # A helper that a remote shell leaves behind may hold its output open for as long as it likes.
+        # A helper process that the remote shell leaves behind may hold its output open for any time.
         due = time.monotonic() + _SHELL_END_S
         if name != "stderr":
             self._give_up = due if self._give_up is None else min(due, self._give_up)
@@ -259,26 +258,26 @@ class RemoteRanks:
         self.over = True
         if self._ended:
             return
-        what = "did not answer" if status is None else f"ended with status {status}"
+        shell_end = "did not answer" if status is None else f"ended with status {status}"
         if self.begun:
-            text = f"lost the host {self.host!r} with ranks {sorted(self._running)}: the remote shell {what}"
+            text = f"lost the host {self.host!r} with ranks {sorted(self._running)}: the remote shell {shell_end}"
             if self.failure is not None:
                 text = f"lost the host {self.host!r}: {self.failure}"
             ranks = sorted(self._running)
             self._listener.event(self, {"event": "lost", "ranks": ranks, "text": text + self.said()})
             return
         self.ready = False
-        self.failure = self.failure or f"the remote shell {what} before the agent answered"
+        self.failure = self.failure or f"the remote shell {shell_end} before the agent answered"
 
     def said(self) -> str:
-        """What the remote shell printed, for an error message."""
+        """The output of the remote shell, for an error message."""
         # The agent's part of standard output is not text.
         noise = self._noise[-_LONGEST_SAID:]
         lines = (noise + b"\n" + self._said).decode(errors="replace").split("\n")
         return "".join(f"\n    {line.rstrip()}" for line in lines if line.strip())
 
     def describe_failure(self) -> str:
-        """Why the ranks did not start there."""
+        """The reason why the ranks did not start on this host."""
         return f"host {self.host!r}: {self.failure or 'no answer'}{self.said()}"
 
     def hang_up(self) -> None:
@@ -291,7 +290,7 @@ class RemoteRanks:
             self._outgoing = None
 
     def close(self) -> None:
-        """Lets go of everything; what still runs of the remote shell is ended."""
+        """Releases all resources, and ends the remote shell if it still runs."""
         self.hang_up()
         self.over = True
         for name in list(self._readers):

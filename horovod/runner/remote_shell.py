@@ -1,9 +1,9 @@
-"""How a command gets to another host: ssh, or what --remote-shell says.
+"""Builds the command that runs another command on a host: ssh, or the template of --remote-shell.
 
-A template is a command with {host} in it; the words of the remote command follow as arguments. Where a shell
-on the other side reads them, as with ssh, {command} stands for all of them as one quoted word. What travels on
-this command line can be seen by everybody on both machines, so it holds no secret: the job itself goes over standard
-input. Pure functions, for the launcher; any thread.
+A template is a command with {host} in it; the words of the remote command follow as arguments. If a shell on the other
+host reads them, as with ssh, {command} stands for all of them as one quoted word. All users of both machines can see
+this command line, so it holds no secret: the job itself is sent over standard input. Pure functions, for the launcher;
+any thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _QUOTING = ("ssh", "rsh", "remsh")
 
 
 class RemoteShell:
-    """How hosts are reached. Raises ValueError for a template without {host}, and for -p or -i besides one."""
+    """The command template for other hosts. Raises ValueError for a template without {host}, or a template together
+    with -p or -i."""
 
     def __init__(
         self,
@@ -46,11 +47,11 @@ class RemoteShell:
                 ) from None
             if not any("{host}" in word for word in self._words):
                 raise ValueError(
-                    f"The remote shell {template!r} does not say where the name of the host belongs: put {{host}} "
-                    "there, as in 'ssh -J gateway {host}'."
+                    f"The remote shell {template!r} has no {{host}}: put it in the place of the host's name, as in "
+                    "'ssh -J gateway {host}'."
                 )
         else:
-            # As Horovod's, and: no questions asked, no chatter, and an end when the other host falls silent.
+            # Horovod's options, and: no questions, no messages, and an end when the other host is silent.
             options = {
                 "PasswordAuthentication": "no",
                 "StrictHostKeyChecking": "no",
@@ -70,7 +71,8 @@ class RemoteShell:
             self._words.append("{command}")
 
     def command(self, host: str, words: Sequence[str]) -> list[str]:
-        """What to execute here so that `words` are executed there. Raises ValueError for a dangerous name."""
+        """The command to execute here so that `words` are executed on `host`. Raises ValueError if the host name starts
+        with '-'."""
         if host.startswith("-"):
             raise ValueError(f"The host name {host!r} would be taken for an option of the remote shell.")
         made, placed = [], False
@@ -101,13 +103,13 @@ class RemoteShell:
 
 
 def agent_words(python: str) -> list[str]:
-    """The command of the agent. Our own folder goes along: where the hosts share it, it need not be installed."""
+    """The command of the agent. Its PYTHONPATH is this installation's folder, so hosts that share it need no other."""
     packages = str(Path(__file__).resolve().parents[2])
-    # Safe path: a file in the user's folder must not be taken for a module of ours.
+    # Safe path: a file in the user's folder must not hide a module of ours.
     variables = [f"PYTHONPATH={packages}", "PYTHONSAFEPATH=1"]
     return ["env", *variables, python, "-m", "horovod.runner.agent"]
 
 
 def guarded(command: Sequence[str]) -> list[str]:
-    """The same command, ended by the kernel when the thread that starts it here ends."""
+    """The same command, which the kernel ends when the thread that starts it ends."""
     return [sys.executable or "python3", "-I", "-S", str(_GUARD), str(os.getpid()), *command]

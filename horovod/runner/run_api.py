@@ -1,7 +1,6 @@
-"""The work behind `horovod.run`: a function instead of a command, and its results instead of an exit code.
+"""The implementation of `horovod.run`: runs a function in place of a command, and returns its results.
 
-Blocks its thread until the job is over. May be used from any thread; Ctrl-C ends the job if it is the main
-one.
+Blocks its thread until the job is over. Any thread may call; Ctrl-C ends the job if it is the main thread.
 """
 
 from __future__ import annotations
@@ -76,12 +75,12 @@ def _settings(arguments: dict[str, Any]) -> argparse.Namespace:
 
 
 def _python_path() -> str:
-    """What this process can import the new ones must find: functions are pickled by their module's name."""
+    """The import path of this process, for the new ones: functions are pickled by the name of their module."""
     return os.pathsep.join(os.path.abspath(place) for place in sys.path)
 
 
 def run_from_arguments(arguments: dict[str, Any]) -> list[Any]:
-    """horovod.run; see there. `arguments` are its parameters by name."""
+    """Implements horovod.run. `arguments`: its parameters by name."""
     import cloudpickle
 
     func, args, kwargs = (arguments.pop(name) for name in ("func", "args", "kwargs"))

@@ -1,7 +1,7 @@
-"""What each process of `horovod.run` executes: fetches the function, calls it, leaves the result.
+"""The program of each process of `horovod.run`: reads the function, calls it, and writes the result.
 
-Function and result are unnamed memory files that it inherits (function_memory.py), or, where mpirun starts it, lie in
-the job's store (function_store.py). Only this job's processes can write to either, so unpickling trusts nobody else.
+Function and result are unnamed memory files that the process inherits (function_memory.py); if mpirun starts it, they
+are in the job's store (function_store.py). Only processes of this job can write to either, so unpickling them is safe.
 Started as `python -m horovod.runner.run_task`; not to be imported.
 """
 
@@ -58,7 +58,7 @@ def main() -> int:
         text = traceback.format_exc()
         try:
             result = cloudpickle.dumps((False, text, error))
-            pickle.loads(result)  # an exception with a special constructor may be impossible to make again
+            pickle.loads(result)  # an exception with a special constructor may fail to unpickle
         except Exception:
             result = cloudpickle.dumps((False, text, None))
         place.leave(result, failed=True)

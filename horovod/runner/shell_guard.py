@@ -1,8 +1,8 @@
-"""Turns itself into a remote shell that ends when the launcher does, even by SIGKILL.
+"""Executes a remote shell so that it ends with the launcher, even if the launcher is killed by SIGKILL.
 
-Started by remote_ranks.py with the plain interpreter: argv is the launcher's process id and the command. Without it a
-process that the launcher's program has forked could keep the remote shell's standard input open, and
-the job on the other host would run on. Not to be imported.
+Started by remote_ranks.py with the plain interpreter; the arguments are the launcher's process id and the command.
+Without this, a process that the launcher's program has forked could keep the remote shell's standard input open, and
+the job on the other host would continue. Not to be imported.
 """
 
 import ctypes
@@ -15,11 +15,11 @@ PR_SET_PDEATHSIG = 1
 
 def main():
     launcher, command = int(sys.argv[1]), sys.argv[2:]
-    # Where prctl(2) is forbidden the end of standard input remains.
+    # If prctl(2) is forbidden, the end of standard input still ends the job.
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != launcher:
         return 1  # it ended before the line above took effect
-    # Python ignores it, and what it starts would go on doing so.
+    # Python ignores SIGPIPE, and the executed program would inherit that.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         os.execvp(command[0], command)

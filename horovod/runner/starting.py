@@ -1,7 +1,7 @@
-"""Who starts the ranks: horovodrun itself (job.py), or MPI's mpirun (mpi_job.py). Commands and functions come by here.
+"""Decides whether horovodrun itself (job.py) or mpirun (mpi_job.py) starts the ranks of a command or a function.
 
-A rank of the backend "mpi" that mpirun has not started is alone in its MPI_COMM_WORLD. So a job that asks for that
-backend is started by mpirun, also when nobody said --mpi. For the launcher; blocks its thread.
+A rank of the backend "mpi" that mpirun has not started is alone in its MPI_COMM_WORLD. So mpirun starts a job that
+names that backend, even without --mpi. For the launcher; blocks its thread.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Stoppable(Protocol):
     """A job that runs."""
 
     def stop(self) -> None:
-        """Asks for its end; may be called from a signal handler, and again."""
+        """Ends the job. May be called from a signal handler, and repeatedly."""
 
 
 def run_job(
@@ -32,7 +32,8 @@ def run_job(
     extra_env: dict[str, str] | None = None,
     function: FunctionMemory | None = None,
 ) -> Outcome:
-    """Runs `command` once per rank and returns when nothing of it is left; see job.run_job and mpi_job.run_mpi_job."""
+    """Runs `command` once per rank and returns when no process of it is left. Arguments and exceptions: job.run_job and
+    mpi_job.run_mpi_job."""
     asked = None if args.use_mpi else backend_asked_for(os.environ)
     if args.use_gloo and asked is not None and (args.num_proc or 0) > 1:
         raise ValueError(
@@ -61,10 +62,11 @@ def run_job(
 
 
 def backend_asked_for(environ: Mapping[str, str]) -> str | None:
-    """The variable, or line of a plugins.toml, by which the job asks for the backend mpi, if that is installed here;
-    None when it does not. What is wrong with variables or files is for the ranks to say. The older variables do not
-    count: images have them baked in, and where there is no mpirun that must not end the job; a rank says that they are
-    ignored."""
+    """The variable, or the line of a plugins.toml, that names the backend mpi, if that backend is installed here; else
+    None.
+
+    Faults of variables or files are ignored here, because the ranks report them. The older variables do not count: images
+    set them, and without an mpirun that must not end the job; a rank warns that they are ignored."""
     from hvd_core.config import plugins_toml
     from hvd_core.config.selection_rules import ladder
 

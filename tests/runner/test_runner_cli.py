@@ -50,7 +50,7 @@ def test_check_build_has_the_familiar_layout(launcher):
             r"Requested more processes (4) than there are available slots (2)",
         ),
         (["-np", "1", "-H", "localhost", "ls"], "Invalid host input"),
-        (["-np", "1", "-H", "192.0.2.1:1", "--remote-shell", "rsh", "ls"], "does not say where the name"),
+        (["-np", "1", "-H", "192.0.2.1:1", "--remote-shell", "rsh", "ls"], "has no {host}: put it"),
         (
             ["-np", "1", "-H", "192.0.2.1:1", "--remote-shell", "x '{host}", "ls"],
             "cannot be split into words",

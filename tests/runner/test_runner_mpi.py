@@ -11,8 +11,8 @@ from horovod.runner.mpi_flavours import (
     MPICH,
     OPEN_MPI,
     SPECTRUM,
+    LaunchOptions,
     Mpi,
-    Wish,
     find_mpirun,
     identify,
     start,
@@ -65,7 +65,9 @@ def test_the_path_comes_before_the_interpreter(tmp_path, monkeypatch):
 
 def words(kind, version, **wish):
     hosts = wish.pop("hosts", [HostInfo("h1", 2), HostInfo("h2", 2)])
-    made = start(Mpi("/mpi/bin/mpirun", kind, version), Wish(hosts=hosts, **wish), ["python", "train.py"])
+    made = start(
+        Mpi("/mpi/bin/mpirun", kind, version), LaunchOptions(hosts=hosts, **wish), ["python", "train.py"]
+    )
     return [word for word in made.words if word != "--allow-run-as-root"], made.env
 
 

@@ -64,7 +64,7 @@ def test_templates(template, expected):
 
 @pytest.mark.parametrize("template", ["ssh", "ssh {hosts}", "ssh {command}"])
 def test_templates_without_host(template):
-    with pytest.raises(ValueError, match="does not say where the name of the host belongs"):
+    with pytest.raises(ValueError, match=r"has no \{host\}: put it in the place of the host's name"):
         RemoteShell(template)
 
 
