@@ -1,6 +1,7 @@
-"""What ``horovod.keras`` and ``horovod.tensorflow.keras`` have in common: Horovod for Keras 2 and Keras 3.
+"""Horovod for Keras 2 and Keras 3: the code behind ``horovod.keras`` and ``horovod.tensorflow.keras``.
 
-Importing it loads neither Keras nor a framework. Classes of distributed optimizers say that they are from here.
+Importing it loads neither Keras nor a framework. Distributed optimizers have ``horovod._keras`` as the module of their
+classes. This package uses ``horovod.tensorflow`` and ``horovod.torch`` (through ``backends``); these do not use it.
 """
 
 from horovod._keras.optimizer import create_distributed_optimizer

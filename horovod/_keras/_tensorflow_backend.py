@@ -12,10 +12,11 @@ from horovod._keras.backends import Backend
 from horovod._keras.options import Average, Options
 from horovod.common.process_sets import ProcessSet
 from horovod.tensorflow import mpi_ops
-from horovod.tensorflow._call import ALLGATHER, ALLREDUCE, BROADCAST, REDUCESCATTER, Asked, poison
-from horovod.tensorflow._gradients import _after
+from horovod.tensorflow._call import ALLGATHER, ALLREDUCE, BROADCAST, REDUCESCATTER, CallIdentity, poison
+from horovod.tensorflow._gradients import _depending_on
+from horovod.tensorflow.util import in_xla
 
-# Of one operation where several are not under way at once: memory for that much is needed a second time.
+# The most bytes that one operation reduces in eager mode and in XLA. Meanwhile their memory is needed a second time.
 _BATCH_BYTES = 128 << 20
 _OPERATIONS = {
     "allreduce": ALLREDUCE,
@@ -25,30 +26,23 @@ _OPERATIONS = {
 }
 
 
-def _in_xla() -> bool:
-    from tensorflow.python.framework import ops
-    from tensorflow.python.ops import control_flow_util
-
-    return bool(control_flow_util.GraphOrParentsInXlaContext(ops.get_default_graph()))
-
-
 class TensorFlowBackend(Backend):
     """tf.Tensor, tf.IndexedSlices, tf.Variable and keras.Variable."""
 
     def mode(self) -> str:
         if tf.executing_eagerly():
             return "eager"
-        return "xla" if _in_xla() else "graph"
+        return "xla" if in_xla() else "graph"
 
     def identity(self, variable: Any) -> Any:
-        # A keras.Variable holds a tf.Variable; the `value` of that one is a method.
+        # The `value` of a keras.Variable is a tf.Variable; the `value` of a tf.Variable is a method.
         value = getattr(variable, "value", None)
         return variable if value is None or callable(value) else value
 
     def is_variable(self, value: Any) -> bool:
         return isinstance(self.identity(value), tf.Variable)
 
-    def described(self, variable: Any) -> tuple[str, list[int], str]:
+    def description_of(self, variable: Any) -> tuple[str, list[int], str]:
         own = self.identity(variable)
         name = getattr(variable, "path", None) or own.name
         return name, own.shape.as_list(), own.dtype.base_dtype.name
@@ -62,7 +56,7 @@ class TensorFlowBackend(Backend):
             return tape.gradient(loss, own, grad_loss)
         if tf.executing_eagerly():
             raise ValueError(
-                "`tape` is required when a tensor is passed as loss: the tf.GradientTape that has seen it."
+                "`tape` is required when a tensor is passed as loss: the tf.GradientTape that has recorded it."
             )
         return tf.gradients(loss, own, grad_loss)
 
@@ -82,7 +76,7 @@ class TensorFlowBackend(Backend):
             values, indices = gradient, tf.range(tf.shape(gradient, dtype)[0], dtype=dtype)
         return tf.IndexedSlices(values, indices, tf.constant(gradient.shape.as_list(), dtype))
 
-    def missing(self, variable: Any, kind: int) -> Any:
+    def zeros_for(self, variable: Any, kind: int) -> Any:
         own = self.identity(variable)
         if kind not in (SPARSE32, SPARSE64):
             return tf.zeros(own.shape, own.dtype.base_dtype)
@@ -90,17 +84,17 @@ class TensorFlowBackend(Backend):
         rows = tf.zeros([0, *own.shape[1:]], own.dtype.base_dtype)
         return tf.IndexedSlices(rows, indices, tf.constant(own.shape.as_list(), indices.dtype))
 
-    def absent(self, variable: Any, kind: int) -> Any:
+    def misfit_for(self, variable: Any, kind: int) -> Any:
         own = self.identity(variable)
         if kind == DENSE or self.mode() == "xla":
             dtype = own.dtype.base_dtype
             return tf.zeros([0], dtype if dtype.is_floating else tf.float32)
-        # Both parts with a dimension too many.
+        # Both parts have a dimension too many.
         indices = tf.zeros([0, 1], tf.int32 if kind == SPARSE32 else tf.int64)
         return tf.IndexedSlices(tf.zeros([0, *own.shape[1:], 1], own.dtype.base_dtype), indices)
 
-    def after(self, outcomes: list, gradients: list) -> list:
-        return _after(tf.nest.flatten(outcomes, expand_composites=True), gradients)
+    def depending_on(self, outcomes: list, gradients: list) -> list:
+        return _depending_on(tf.nest.flatten(outcomes, expand_composites=True), gradients)
 
     def nan_unless_finite(self, gradients: list) -> tf.Tensor:
         values = [g.values if isinstance(g, tf.IndexedSlices) else g for g in gradients]
@@ -109,7 +103,7 @@ class TensorFlowBackend(Backend):
 
     def scaled(self, gradient: Any, factor: Any) -> Any:
         def times(values):
-            # (tf.cast of a Python number would make a float32 of it on the way.)
+            # (tf.cast would convert a Python number to float32 first.)
             return values * (tf.cast(factor, values.dtype) if tf.is_tensor(factor) else factor)
 
         if isinstance(gradient, tf.IndexedSlices):
@@ -118,8 +112,8 @@ class TensorFlowBackend(Backend):
 
     def batches(self, indices: list[int], gradients: list, variables: list) -> list[list[int]]:
         if self.mode() == "graph":
-            return [[index] for index in indices]  # each begins as soon as its gradient is there
-        # Otherwise operations run one after the other: few of them, each of one type.
+            return [[index] for index in indices]  # each begins as soon as its gradient has been computed
+        # In the other modes operations run one after the other: so few operations, each of one dtype.
         done: list[list[int]] = []
         filling: dict[Any, tuple[list[int], int]] = {}
         for index in indices:
@@ -148,9 +142,9 @@ class TensorFlowBackend(Backend):
             "ignore_name_scope": True,
             "process_set": options.process_set,
         }
-        results, anywhere = [], None
+        results, reduced_presence = [], None
         for tensors, name in zip(batches, names):
-            with self._told("allreduce", name, options.process_set):
+            with self._poisoning("allreduce", name, options.process_set):
                 pairs = [options.compression.compress(tensor) for tensor in tensors]
             sent = [pair[0] for pair in pairs]
             if presence is not None and not results:
@@ -161,18 +155,18 @@ class TensorFlowBackend(Backend):
             else:
                 received = mpi_ops._grouped_allreduce(sent, name=name, **arguments)
             if len(sent) > len(pairs):
-                anywhere = received[-1]
+                reduced_presence = received[-1]
             results.append(
                 [options.compression.decompress(t, context) for t, (_, context) in zip(received, pairs)]
             )
-        return results, anywhere
+        return results, reduced_presence
 
-    def marked(self, presence: tf.Tensor) -> list[bool]:
+    def any_rank_has(self, presence: tf.Tensor) -> list[bool]:
         return (presence.numpy() > 0).tolist()
 
     def reduce_sparse(self, gradient: tf.IndexedSlices, name: str, options: Options) -> Any:
         if self.mode() == "xla":
-            # How many rows come together is not known before, as it has to be for XLA.
+            # XLA has to know the number of gathered rows when it compiles, and nothing tells it.
             ((reduced,),), _ = self.reduce([[tf.convert_to_tensor(gradient)]], [name], [], options, None)
             return reduced
         arguments = {"ignore_name_scope": True, "process_set": options.process_set}
@@ -185,10 +179,10 @@ class TensorFlowBackend(Backend):
     def broadcast_variables(self, variables: Sequence, root_rank: int, name: str) -> None:
         own = [self.identity(v) for v in variables]
         if tf.executing_eagerly():
-            for batch, part in enumerate(_alike(own)):
+            for batch, part in enumerate(_by_dtype_and_device(own)):
                 mpi_ops.broadcast_(part, root_rank, name=f"{name}.{batch}")
             return
-        # A graph of TensorFlow 1, whose variables Keras keeps in its session.
+        # A graph of TensorFlow 1: the values of its variables are in the session of Keras.
         session = tf.compat.v1.keras.backend.get_session()
         with session.graph.as_default():
             made = [
@@ -204,7 +198,7 @@ class TensorFlowBackend(Backend):
         self.broadcast_variables(tf.compat.v1.global_variables(), root_rank, "keras.broadcast.global")
 
     def allreduce(self, value, name, op, prescale_factor, postscale_factor, compression, process_set) -> Any:
-        with self._told("allreduce", name, process_set):
+        with self._poisoning("allreduce", name, process_set):
             sent, context = compression.compress(self._tensor(value))
         reduced = mpi_ops._allreduce(
             sent,
@@ -218,30 +212,30 @@ class TensorFlowBackend(Backend):
         return _evaluated(compression.decompress(reduced, context))
 
     def allgather(self, value: Any, name: str | None, process_set: ProcessSet) -> Any:
-        with self._told("allgather", name, process_set):
+        with self._poisoning("allgather", name, process_set):
             sent = self._tensor(value)
         return _evaluated(mpi_ops.allgather(sent, name=name, ignore_name_scope=True, process_set=process_set))
 
     def broadcast(self, value: Any, root_rank: int, name: str | None, process_set: ProcessSet) -> Any:
-        with self._told("broadcast", name, process_set):
+        with self._poisoning("broadcast", name, process_set):
             sent = self._tensor(value)
         return _evaluated(
             mpi_ops.broadcast(sent, root_rank, name=name, ignore_name_scope=True, process_set=process_set)
         )
 
     def reducescatter(self, value: Any, name: str | None, op: int, process_set: ProcessSet) -> Any:
-        with self._told("reducescatter", name, process_set):
+        with self._poisoning("reducescatter", name, process_set):
             sent = self._tensor(value)
         return _evaluated(
             mpi_ops._reducescatter(sent, name=name, op=op, ignore_name_scope=True, process_set=process_set)
         )
 
     def poison(self, operation: str, name: str | None, text: str, process_set: ProcessSet) -> None:
-        poison(Asked(_OPERATIONS[operation], name, process_set, True), text)
+        poison(CallIdentity(_OPERATIONS[operation], name, process_set, True), text)
 
     @contextmanager
-    def _told(self, operation: str, name: str | None, process_set: ProcessSet):
-        """What fails within it fails on the other ranks as well, instead of leaving them waiting."""
+    def _poisoning(self, operation: str, name: str | None, process_set: ProcessSet):
+        """A context: an exception in it lets the other ranks' matching call fail as well, instead of waiting."""
         try:
             yield
         except Exception as error:
@@ -251,23 +245,23 @@ class TensorFlowBackend(Backend):
     def _tensor(self, value: Any) -> tf.Tensor:
         return tf.convert_to_tensor(self.identity(value))
 
-    def lifted(self) -> AbstractContextManager:
+    def outside_of_graphs(self) -> AbstractContextManager:
         return tf.init_scope()
 
-    def untouched(self, function: Callable) -> Callable:
+    def not_rewritten(self, function: Callable) -> Callable:
         return tf.autograph.experimental.do_not_convert(function)
 
-    def methods(self, methods: type) -> dict[str, Callable]:
+    def methods_not_rewritten(self, methods: type) -> dict[str, Callable]:
         return {
-            name: self.untouched(method)
+            name: self.not_rewritten(method)
             for cls in reversed(methods.__mro__[:-1])
             for name, method in vars(cls).items()
             if isinstance(method, FunctionType)
         }
 
 
-def _alike(variables: Sequence) -> list[list]:
-    """The variables in parts of one dtype and device."""
+def _by_dtype_and_device(variables: Sequence) -> list[list]:
+    """The variables in lists, each of one dtype and device."""
     parts: dict[tuple, list] = {}
     for variable in variables:
         parts.setdefault((variable.dtype.base_dtype.name, variable.device), []).append(variable)
@@ -275,7 +269,7 @@ def _alike(variables: Sequence) -> list[list]:
 
 
 def _evaluated(tensor: Any) -> Any:
-    """In a graph of TensorFlow 1 the value of a tensor, where it is not being traced."""
+    """The tensor; in a graph of TensorFlow 1 that is not a function being traced, its value in the session of Keras."""
     if tf.executing_eagerly() or tf.compat.v1.get_default_graph().building_function:
         return tensor
     return tf.compat.v1.keras.backend.get_session().run(tensor)

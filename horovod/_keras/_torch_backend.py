@@ -20,7 +20,7 @@ class TorchBackend(Backend):
     """torch.Tensor and keras.Variable."""
 
     def mode(self) -> str:
-        return "eager"  # also under torch.compile, where we are outside of graphs
+        return "eager"  # also under torch.compile, which does not trace our functions
 
     def identity(self, variable: Any) -> torch.Tensor:
         return variable if isinstance(variable, torch.Tensor) else variable.value
@@ -30,7 +30,7 @@ class TorchBackend(Backend):
 
         return isinstance(value, (keras.Variable, torch.nn.Parameter))
 
-    def described(self, variable: Any) -> tuple[str, list[int], str]:
+    def description_of(self, variable: Any) -> tuple[str, list[int], str]:
         tensor = self.identity(variable)
         name = getattr(variable, "path", None) or getattr(variable, "name", None) or "a tensor"
         return name, list(tensor.shape), str(tensor.dtype).removeprefix("torch.")
@@ -49,7 +49,7 @@ class TorchBackend(Backend):
     def sparse(self, gradient: torch.Tensor, kind: int) -> torch.Tensor:
         return gradient.detach().to_sparse(1)
 
-    def missing(self, variable: Any, kind: int) -> torch.Tensor:
+    def zeros_for(self, variable: Any, kind: int) -> torch.Tensor:
         tensor = self.identity(variable)
         if kind != SPARSE64:
             return torch.zeros_like(tensor, requires_grad=False)
@@ -66,7 +66,7 @@ class TorchBackend(Backend):
         return torch.tensor(1.0 if finite else float("nan"), dtype=torch.float32)
 
     def batches(self, indices: list[int], gradients: list, variables: list) -> list[list[int]]:
-        # All of them are there when the optimizer is called, so one operation serves best; one per device.
+        # All gradients have been computed when the optimizer is called: one operation for each device is fastest.
         of_device: dict[Any, list[int]] = {}
         for index in indices:
             of_device.setdefault(gradients[index].device, []).append(index)
@@ -81,17 +81,17 @@ class TorchBackend(Backend):
         presence: list[bool] | None,
     ) -> tuple[list[list], Any]:
         own = {id(self.identity(v).grad) for v in variables}
-        begun = []
+        submitted = []
         for tensors, name in zip(batches, names):
             with reported("allreduce", f"grouped_allreduce.{name}", options.process_set):
                 pairs = [options.compression.compress(t.detach()) for t in tensors]
             sent = [pair[0].contiguous() for pair in pairs]
-            # A gradient that autograd has put into .grad is overwritten, as by horovod.torch. Others are the caller's,
-            # unless what is sent is our own already.
-            ours = all(id(t) in own or s.data_ptr() != t.data_ptr() for s, t in zip(sent, tensors))
-            if presence is not None and not begun:
-                sent.append(_marks(presence, sent[0]))
-            submit = hvd.grouped_allreduce_async_ if ours else hvd.grouped_allreduce_async
+            # A gradient that autograd has put into .grad is overwritten, as horovod.torch does. Other gradients belong to
+            # the caller, and are not, unless the compressed tensor has memory of its own.
+            may_overwrite = all(id(t) in own or s.data_ptr() != t.data_ptr() for s, t in zip(sent, tensors))
+            if presence is not None and not submitted:
+                sent.append(_presence_tensor(presence, sent[0]))
+            submit = hvd.grouped_allreduce_async_ if may_overwrite else hvd.grouped_allreduce_async
             handle = submit(
                 sent,
                 name=name,
@@ -100,15 +100,15 @@ class TorchBackend(Backend):
                 postscale_factor=options.gradient_predivide_factor,
                 process_set=options.process_set,
             )
-            begun.append((handle, [pair[1] for pair in pairs]))
-        received = [hvd.synchronize(handle) for handle, _ in begun]
+            submitted.append((handle, [pair[1] for pair in pairs]))
+        received = [hvd.synchronize(handle) for handle, _ in submitted]
         results = [
             [options.compression.decompress(t, c) for t, c in zip(tensors, contexts)]
-            for tensors, (_, contexts) in zip(received, begun)
+            for tensors, (_, contexts) in zip(received, submitted)
         ]
         return results, None if presence is None else received[0][-1]
 
-    def marked(self, presence: torch.Tensor) -> list[bool]:
+    def any_rank_has(self, presence: torch.Tensor) -> list[bool]:
         return (presence > 0).tolist()
 
     def reduce_sparse(self, gradient: torch.Tensor, name: str, options: Options) -> torch.Tensor:
@@ -155,12 +155,12 @@ class TorchBackend(Backend):
         with reported(operation, request_name(operation, name), process_set):
             return _tensor(value)
 
-    def untouched(self, function: Callable) -> Callable:
+    def not_rewritten(self, function: Callable) -> Callable:
         disabled = None
 
         def call(*args):
             nonlocal disabled
-            # torch.compiler.disable() loads Dynamo, which takes seconds that programs need not spend who compile nothing.
+            # torch.compiler.disable() loads Dynamo, which takes seconds, also for programs that compile nothing.
             if disabled is None and "torch._dynamo" in sys.modules:
                 disabled = torch.compiler.disable(function)
             return (disabled or function)(*args)
@@ -169,8 +169,8 @@ class TorchBackend(Backend):
         return call
 
 
-def _marks(presence: list[bool], like: torch.Tensor) -> torch.Tensor:
-    if all(presence):  # made on the device, without waiting for it
+def _presence_tensor(presence: list[bool], like: torch.Tensor) -> torch.Tensor:
+    if all(presence):  # made on the device, so the host does not wait
         return torch.ones(len(presence), dtype=like.dtype, device=like.device)
     return torch.tensor(presence, dtype=like.dtype, device=like.device)
 
@@ -182,6 +182,6 @@ def _tensor(value: Any) -> torch.Tensor:
     if not isinstance(value, torch.Tensor):
         array = np.asarray(value)
         if array.dtype == np.float64 and not isinstance(value, (np.ndarray, np.generic)):
-            array = array.astype(np.float32)  # Python's numbers are what the framework makes of them
+            array = array.astype(np.float32)  # the framework makes float32 of Python's floats
         value = torch.from_numpy(np.array(array, order="C", copy=True))
     return value.detach().contiguous()

@@ -1,8 +1,8 @@
-"""Do the ranks reduce the same gradients? Asked once for each list of variables, before the first reduction.
+"""Compares the gradients that the ranks are about to reduce, once for each list of variables, before the first reduction.
 
-Without it a rank whose model has another layer would wait for gradients that nobody sends. Every rank learns what all
-have, so all raise the same error. Goes past Keras and its backend, by the engine's NumPy face: it works while a graph is
-being traced. One thread per process set.
+Without the comparison a rank whose model has another layer would wait for gradients that no other rank sends. Each rank
+gets the descriptions of all ranks, so all raise the same error. It uses the NumPy API instead of Keras' backend, so it
+works while a graph is being traced. One thread per process set.
 """
 
 import json
@@ -18,49 +18,55 @@ _KINDS = ("no gradient", "a dense gradient", "a sparse gradient", "a sparse grad
 
 
 @dataclass(frozen=True)
-class Description:
-    """What one rank is about to reduce: of each variable its name, shape, dtype and kind of gradient."""
+class RankDescription:
+    """The gradients that one rank is about to reduce: the name, shape and dtype of each variable, and the kind of its
+    gradient."""
 
     settings: dict
     variables: list[tuple[str, list, str, int]]
 
 
 @dataclass
-class Plan:
-    """What the ranks agreed on. `number`: of this list of variables, the same on all ranks, for names on the wire."""
+class StepAgreement:
+    """The outcome of the comparison for one list of variables, the same on all ranks.
+
+    `number`: counts the lists of variables; a part of the operations' names. `kinds`: the kind of each gradient.
+    """
 
     number: int
     kinds: list[int]
 
     @property
     def complete(self) -> bool:
-        """Whether there is a gradient of every variable, on some rank at least."""
+        """Whether each variable has a gradient on at least one rank."""
         return NONE not in self.kinds
 
 
 _engine = None
-_made: dict[int, int] = {}
+_latest_number: dict[int, int] = {}  # by process set
 
 
 def _next_number(process_set_id: int) -> int:
-    global _engine, _made
-    if _engine is not runtime.engine():  # another job: ranks may be new, so all count from 0
-        _engine, _made = runtime.engine(), {}
-    _made[process_set_id] = _made.get(process_set_id, -1) + 1
-    return _made[process_set_id]
+    global _engine, _latest_number
+    if _engine is not runtime.engine():  # another job: some ranks may be new, so all ranks count from 0
+        _engine, _latest_number = runtime.engine(), {}
+    _latest_number[process_set_id] = _latest_number.get(process_set_id, -1) + 1
+    return _latest_number[process_set_id]
 
 
-def agree(own: Description, process_set: ProcessSet) -> Plan:
-    """Compare with the other ranks of the set, which all call this.
+def agree(own: RankDescription, process_set: ProcessSet) -> StepAgreement:
+    """Compare this rank's description with those of the other ranks of the set, which all call agree().
 
     Raises:
-        ValueError: settings, or the number, shapes or dtypes of variables, differ. On all ranks, with what differs.
-        HorovodInternalError: a rank is gone.
+        ValueError: on all ranks: settings, or the number, shapes or dtypes of variables, differ; the text names the
+            difference. HorovodInternalError: a rank is gone.
     """
     number = _next_number(process_set.process_set_id)
     of_all = [
-        Description(*described)
-        for described in gathered([own.settings, own.variables], f"keras.{number}.agree", process_set)
+        RankDescription(*described)
+        for described in values_of_all_ranks(
+            [own.settings, own.variables], f"keras.{number}.agree", process_set
+        )
     ]
     ranks = process_set.ranks or list(range(len(of_all)))
     for rank, other in zip(ranks, of_all):
@@ -71,28 +77,31 @@ def agree(own: Description, process_set: ProcessSet) -> Plan:
                 "DistributedOptimizer on all ranks, and make the same variables trainable."
             )
     kinds = [max(kinds) for kinds in zip(*([v[3] for v in d.variables] for d in of_all))]
-    return Plan(number, kinds)
+    return StepAgreement(number, kinds)
 
 
-def agree_on_presence(kinds: list[int], plan: Plan, process_set: ProcessSet) -> list[int]:
-    """The kinds of gradients that there are in this step, on any rank. For eager steps of models some of whose variables
-    have no gradient: which ones may change from step to step, and differ."""
+def kinds_on_any_rank(kinds: list[int], agreement: StepAgreement, process_set: ProcessSet) -> list[int]:
+    """For each variable the kind of its gradient in this step on any rank, or NONE.
+
+    For eager steps in which some variables have no gradient: which ones may differ between steps and between ranks.
+    """
     found = numpy_face.allreduce(
         np.asarray(kinds, dtype=np.uint8),
-        name=f"keras.{plan.number}.presence",
+        name=f"keras.{agreement.number}.presence",
         op=numpy_face.Max,
         process_set=process_set,
     )
     return found.tolist()
 
 
-def _difference(first: Description, other: Description, first_rank: int, rank: int) -> str:
+def _difference(first: RankDescription, other: RankDescription, first_rank: int, rank: int) -> str:
+    """The first difference between two ranks' descriptions; empty if there is none."""
     for key, value in first.settings.items():
         if other.settings[key] != value:
             return f"{key} is {value!r} on rank {first_rank}, but {other.settings[key]!r} on rank {rank}"
     for index, (a, b) in enumerate(zip(first.variables, other.variables)):
         if a[1:3] != b[1:3]:
-            return f"variable {index} is {_told(a)} on rank {first_rank}, but {_told(b)} on rank {rank}"
+            return f"variable {index} is {_text_of(a)} on rank {first_rank}, but {_text_of(b)} on rank {rank}"
         kinds = {a[3], b[3]} - {NONE}
         if len(kinds) > 1:
             return f"variable {index} ({a[0]}) has {_KINDS[a[3]]} on rank {first_rank}, but {_KINDS[b[3]]} on rank {rank}"
@@ -101,31 +110,31 @@ def _difference(first: Description, other: Description, first_rank: int, rank: i
         extra = longer[min(len(first.variables), len(other.variables))]
         return (
             f"there are {len(first.variables)} trainable variables on rank {first_rank}, but {len(other.variables)} on "
-            f"rank {rank}; the first that the other lacks is {_told(extra)}"
+            f"rank {rank}; the first that the other lacks is {_text_of(extra)}"
         )
     return ""
 
 
-def _told(variable: tuple) -> str:
+def _text_of(variable: tuple) -> str:
     name, shape, dtype, _ = variable
     return f"{name} of shape {tuple(shape)}, {dtype}"
 
 
-def same_everywhere(value: list, name: str, complaint: str) -> None:
-    """All ranks call this with something that JSON can write.
+def require_same_everywhere(value: list, name: str, complaint: str) -> None:
+    """Compare a value that JSON can represent with the other ranks' values. All ranks call this.
 
     Raises:
-        ValueError: the values differ. On all ranks, with `complaint` and what two of them have.
+        ValueError: on all ranks: the values differ; the text is `complaint` and the values of two ranks.
     """
-    for rank, other in enumerate(gathered(value, name, None)):
+    for rank, other in enumerate(values_of_all_ranks(value, name, None)):
         if rank == 0:
             first = other
         elif other != first:
             raise ValueError(f"{complaint}: rank 0 has {first}, but rank {rank} has {other}.")
 
 
-def gathered(value: object, name: str, process_set: ProcessSet | None) -> list:
-    """What each rank has given, in rank order."""
+def values_of_all_ranks(value: object, name: str, process_set: ProcessSet | None) -> list:
+    """The `value` of each rank, in rank order. It must be a value that JSON can represent."""
     text = json.dumps(value).encode()
     framed = np.frombuffer(len(text).to_bytes(8, "little") + text, dtype=np.uint8)
     everything = numpy_face.allgather(framed, name=name, process_set=process_set).tobytes()

@@ -1,8 +1,8 @@
-"""What DistributedOptimizer, callbacks and the value functions need of a backend of Keras, and the choice of one.
+"""The interface to a backend of Keras (TensorFlow, PyTorch), and the function that chooses one.
 
-A backend is a class beside this file: ``_torch_backend``, ``_tensorflow_backend``. One for another backend of Keras has
-to bring the methods of ``Backend``, and a line in ``_CLASSES``. Choosing one imports its framework, importing this
-file none.
+DistributedOptimizer, callbacks and the value functions use it. The classes are in ``_torch_backend`` and
+``_tensorflow_backend``. Support for another backend of Keras is a class with the methods of ``Backend``, and a line in
+``_CLASSES``. Choosing a backend imports its framework; importing this file imports no framework.
 """
 
 import functools
@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from horovod._keras.options import Options
+from horovod._keras_module import major_version
 from horovod.common.process_sets import ProcessSet
 
 _CLASSES = {
@@ -23,35 +24,39 @@ _CLASSES = {
 
 
 class Backend(ABC):
-    """The tensors of one framework. Methods that communicate raise what that framework's Horovod raises."""
+    """Operations on the tensors of one framework. Methods that communicate raise the errors of its Horovod front end."""
 
     @abstractmethod
     def mode(self) -> str:
-        """How the calling code is run: "eager", "graph" (being traced), "xla" (being traced for XLA)."""
+        """How the calling code runs: "eager", "graph" (it is being traced) or "xla" (it is being traced for XLA)."""
 
     @abstractmethod
     def identity(self, variable: Any) -> Any:
-        """The object that a variable is, whichever of its wrappers is given."""
+        """The framework's own object inside a variable, which is the same for all wrappers of the variable."""
 
     @abstractmethod
     def is_variable(self, value: Any) -> bool:
-        """Whether this is a variable of Keras or of the framework."""
+        """Whether `value` is a variable of Keras or of the framework."""
 
     @abstractmethod
-    def described(self, variable: Any) -> tuple[str, list[int], str]:
+    def description_of(self, variable: Any) -> tuple[str, list[int], str]:
         """Name, shape and dtype of a variable."""
 
     @abstractmethod
     def gradients(self, loss: Any, variables: list, grad_loss: Any, tape: Any) -> list:
-        """Gradients of a loss, which may be a function; None where there is none. `tape`: what has recorded it, if any.
+        """The gradients of a loss, None for a variable that has no gradient.
+
+        Args:
+            loss: a tensor, or a function that returns it.
+            tape: the tape that has recorded the loss, or None.
 
         Raises:
-            ValueError: a tensor has come without its tape, where the framework needs one.
+            ValueError: `loss` is a tensor without its tape, and the framework needs one.
         """
 
     @abstractmethod
     def sparse_kind(self, gradient: Any) -> int:
-        """agreement.SPARSE32 or SPARSE64, by the type of the indices, of a sparse gradient; 0 for others and None."""
+        """agreement.SPARSE32 or SPARSE64 (by the dtype of the indices) for a sparse gradient; 0 for others and None."""
 
     @abstractmethod
     def dense(self, gradient: Any) -> Any:
@@ -59,23 +64,23 @@ class Backend(ABC):
 
     @abstractmethod
     def sparse(self, gradient: Any, kind: int) -> Any:
-        """A gradient as a sparse one of a kind."""
+        """A gradient as a sparse one. `kind`: agreement.SPARSE32 or SPARSE64."""
 
     @abstractmethod
-    def missing(self, variable: Any, kind: int) -> Any:
-        """A gradient of zeros for a variable; of no rows if `kind` is a sparse one."""
+    def zeros_for(self, variable: Any, kind: int) -> Any:
+        """A gradient of zeros for a variable; a sparse gradient without rows if `kind` is a sparse kind."""
 
     @abstractmethod
     def scaled(self, gradient: Any, factor: Any) -> Any:
-        """A gradient, also a sparse one, times a number or a tensor without dimensions."""
+        """A gradient (dense or sparse) times a number or a scalar tensor."""
 
     @abstractmethod
     def nan_unless_finite(self, gradients: list) -> Any:
-        """A number: 1 if all that is in the gradients is finite, else NaN."""
+        """A scalar: 1 if all values in the gradients are finite, else NaN."""
 
     @abstractmethod
     def batches(self, indices: list[int], gradients: list, variables: list) -> list[list[int]]:
-        """`indices` of dense gradients, divided into those to be reduced by one operation. Sizes are the variables'."""
+        """`indices` of dense gradients in lists, each of which one operation reduces. Uses the variables' sizes."""
 
     @abstractmethod
     def reduce(
@@ -86,88 +91,76 @@ class Backend(ABC):
         options: Options,
         presence: list[bool] | None,
     ) -> tuple[list[list], Any]:
-        """Reduce batches of dense gradients, each under its name. Those that are the `variables`' own may be changed.
+        """Reduce batches of dense gradients, each under its name. May change gradients that belong to the `variables`.
 
-        `presence` travels with the first batch as ones and zeros, reduced as gradients are; what comes of it is the
-        second result, for marked().
+        Args:
+            presence: for each gradient, whether this rank has it; None not to send it. It is sent with the first batch
+                as ones and zeros, and reduced as gradients are.
+
+        Returns:
+            The reduced batches, and the reduced `presence`, for any_rank_has().
         """
 
     @abstractmethod
-    def marked(self, presence: Any) -> list[bool]:
-        """For each of the reduced marks, whether any rank has set it. Waits for it."""
+    def any_rank_has(self, presence: Any) -> list[bool]:
+        """For each element of the reduced `presence`, whether any rank has that gradient. Waits for the reduction."""
 
     @abstractmethod
     def reduce_sparse(self, gradient: Any, name: str, options: Options) -> Any:
-        """Reduce a sparse gradient: rows of all ranks one after the other, divided if it is to be an average."""
+        """A sparse gradient with the rows of all ranks, divided by their number for op=Average."""
 
     @abstractmethod
     def poison(self, operation: str, name: str | None, text: str, process_set: ProcessSet) -> None:
-        """A call of "allreduce", "allgather", "broadcast" or "reducescatter" has failed here: others' fail as well."""
+        """Let the other ranks' matching call of "allreduce", "allgather", "broadcast" or "reducescatter" fail, after this
+        rank's call has failed."""
 
     @abstractmethod
     def broadcast_variables(self, variables: Sequence, root_rank: int, name: str) -> None:
-        """Give variables the values of the root's, under names that begin with `name`."""
+        """Assign the root's values to variables. The operations' names begin with `name`."""
 
     @abstractmethod
     def allreduce(self, value, name, op, prescale_factor, postscale_factor, compression, process_set) -> Any:
-        """A value, of whatever the framework makes a tensor, reduced to a tensor."""
+        """The reduced value as a tensor. `value`: anything that the framework makes a tensor of."""
 
     @abstractmethod
     def allgather(self, value: Any, name: str | None, process_set: ProcessSet) -> Any:
-        """Values of the ranks, one after the other along dimension 0."""
+        """The values of all ranks in one tensor, one after the other along dimension 0."""
 
     @abstractmethod
     def broadcast(self, value: Any, root_rank: int, name: str | None, process_set: ProcessSet) -> Any:
-        """The root's value."""
+        """The root's value as a tensor."""
 
     @abstractmethod
     def reducescatter(self, value: Any, name: str | None, op: int, process_set: ProcessSet) -> Any:
-        """This rank's rows of the reduced value."""
+        """This rank's rows of the reduced value, as a tensor."""
 
-    def absent(self, variable: Any, kind: int) -> Any:
-        """What a graph sends in place of a gradient that this rank has not: of a shape that fits no gradient."""
+    def misfit_for(self, variable: Any, kind: int) -> Any:
+        """A tensor whose shape fits no gradient: a graph sends it in place of a gradient that this rank does not have."""
         raise NotImplementedError("there are no graphs")
 
-    def after(self, outcomes: list, gradients: list) -> list:
-        """`gradients`, which a graph does not have before `outcomes` either."""
+    def depending_on(self, outcomes: list, gradients: list) -> list:
+        """`gradients`, one of which depends in the graph on `outcomes`."""
         raise NotImplementedError("there are no graphs")
 
     def has_global_variables(self) -> bool:
-        """Whether there is a graph with a collection of variables, as in TensorFlow 1."""
+        """Whether the calling code builds a graph with a collection of variables, as in TensorFlow 1."""
         return False
 
     def broadcast_global_variables(self, root_rank: int) -> None:
-        """Give the variables of that graph the root's values."""
+        """Assign the root's values to the variables of that graph."""
         raise NotImplementedError("there are no global variables")
 
-    def lifted(self) -> AbstractContextManager:
-        """Within it variables are made outside of the graph that is being traced."""
+    def outside_of_graphs(self) -> AbstractContextManager:
+        """A context in which variables are made outside of the graph that is being traced."""
         return nullcontext()
 
-    def untouched(self, function: Callable) -> Callable:
-        """`function`, left alone by compilers that rewrite Python."""
+    def not_rewritten(self, function: Callable) -> Callable:
+        """`function`, marked so that compilers that rewrite Python leave it as it is."""
         return function
 
-    def methods(self, methods: type) -> dict[str, Callable]:
-        """Methods that stand in a distributed optimizer's class in place of those of `methods`."""
+    def methods_not_rewritten(self, methods: type) -> dict[str, Callable]:
+        """The methods of the class `methods` that need such a mark, with it, by name."""
         return {}
-
-
-def the_keras(keras: ModuleType) -> ModuleType:
-    """The module to work with, for one that programs use: `tf.keras` is only another name of Keras 3."""
-    return keras if major_version(keras) < 3 else importlib.import_module("keras")
-
-
-@functools.cache
-def version(keras: ModuleType) -> str:
-    """The version of a Keras. `tf.keras` does not say it everywhere, but the package that it is of does."""
-    told = getattr(keras, "__version__", None)
-    return told or importlib.import_module(keras.Model.__module__.partition(".")[0]).__version__
-
-
-def major_version(keras: ModuleType) -> int:
-    """2 or 3."""
-    return int(version(keras).partition(".")[0])
 
 
 @functools.cache
@@ -183,10 +176,10 @@ def _instance(name: str) -> Backend:
 
 
 def backend_of(keras: ModuleType) -> Backend:
-    """The backend on which a Keras (`keras`, `tf.keras`, `tf_keras`) runs.
+    """The backend on which a Keras module (`keras`, `tf.keras`, `tf_keras`) runs.
 
     Raises:
-        ValueError: not one that Horovod serves.
+        ValueError: Horovod does not support this backend.
     """
     if major_version(keras) < 3:
         return _instance("tensorflow")

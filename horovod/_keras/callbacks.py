@@ -1,7 +1,7 @@
-"""What the callbacks of ``horovod.keras.callbacks`` and ``horovod.tensorflow.keras.callbacks`` do.
+"""The callbacks of ``horovod.keras.callbacks`` and ``horovod.tensorflow.keras.callbacks``, as mixins.
 
-Each is half a class: a module that has a Keras puts that Keras' ``Callback`` behind it and says which one it is in
-``_hvd_keras``. They work with Keras 2 and 3 and on every backend. Keras calls them, on the thread that trains.
+front_end.callback_classes() puts the ``Callback`` of a Keras behind each mixin, and that Keras into ``_hvd_keras``. They
+work with Keras 2 and 3 and on all backends. Keras calls them, on the thread that trains.
 """
 
 from types import ModuleType
@@ -10,27 +10,27 @@ from typing import Any
 import numpy as np
 
 from horovod._keras import learning_rate
-from horovod._keras.agreement import same_everywhere
-from horovod._keras.backends import backend_of, the_keras
+from horovod._keras.agreement import require_same_everywhere
+from horovod._keras.backends import backend_of
 from horovod._keras.values import broadcast_model
+from horovod._keras_module import keras_package
 from hvd_core import numpy_face, runtime
 
 
 class BroadcastGlobalVariables:
     """Gives all ranks the weights of the root's model, and the variables of its optimizer, at the end of the first batch.
 
-    By then both are built for certain. What the batch has changed is overwritten with what it has changed at the root.
-
-    What is random in a model begins differently on each rank; after this all are the same. Also needed where a
-    checkpoint has been loaded on one rank only.
+    By then model and optimizer are built. The changes that the batch made on other ranks are overwritten. Random initial
+    weights differ between ranks; after the callback they are the same. It is also needed if only one rank has loaded a
+    checkpoint.
 
     Args:
         root_rank: the rank whose values are sent.
         device: accepted for compatibility; not used.
-        local_variables: variables that each rank keeps, as register_local_var(variable) says too.
+        local_variables: variables that are not broadcast; register_local_var(variable) adds one.
 
     Raises:
-        ValueError: `local_variables` are no variables.
+        ValueError: an element of `local_variables` is not a variable.
     """
 
     _hvd_keras: ModuleType
@@ -45,8 +45,8 @@ class BroadcastGlobalVariables:
             self.register_local_var(variable)
 
     def register_local_var(self, var: Any) -> None:
-        """Leave a variable to each rank. ValueError for what is no variable."""
-        keras = the_keras(self._hvd_keras)
+        """Do not broadcast a variable. Raises ValueError if `var` is not a variable."""
+        keras = keras_package(self._hvd_keras)
         if not backend_of(keras).is_variable(var):
             raise ValueError(
                 f"A variable of the model is required, but found {type(var).__name__}: {var!r:.80}. "
@@ -62,18 +62,18 @@ class BroadcastGlobalVariables:
 
 
 class MetricAverage:
-    """Averages the metrics of an epoch, numbers and arrays, over the ranks. Comes before callbacks that use them:
+    """Averages the metrics of an epoch (numbers and arrays) over the ranks. Put it before the callbacks that use metrics:
     checkpoints, early stopping, ReduceLROnPlateau, TensorBoard.
 
     Args:
         device: accepted for compatibility; not used.
 
     Raises:
-        ValueError: at the end of an epoch, on all ranks: the ranks have different metrics, or of different shapes, or
-            what is no number.
+        ValueError: at the end of an epoch, on all ranks: the ranks' metrics differ in name or shape, or a metric is not a
+            number.
     """
 
-    # Keras 2 hands copies of `logs` to callbacks that do not say so, so that others would not see the averages.
+    # Without it Keras 2 gives this callback a copy of `logs`, and other callbacks would not see the averages.
     _supports_tf_logs = True
 
     def __init__(self, device: str = ""):
@@ -83,18 +83,19 @@ class MetricAverage:
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         found = {name: _number(value) for name, value in (logs or {}).items()}
         names = sorted(found)
-        same_everywhere(
-            [_told(name, found[name]) for name in names],
+        require_same_everywhere(
+            [_text_of(name, found[name]) for name in names],
             "keras.metrics",
             "MetricAverageCallback: the ranks have different metrics in epoch "
             f"{epoch + 1}. Give validation data to all ranks or to none, and compile with the same metrics",
         )
         if not names:
             return
-        wrong = [name for name in names if found[name] is None]
-        if wrong:
+        not_numbers = [name for name in names if found[name] is None]
+        if not_numbers:
             raise ValueError(
-                f"MetricAverageCallback averages numbers and arrays, but {wrong[0]} is {logs[wrong[0]]!r:.80}."
+                f"MetricAverageCallback averages numbers and arrays, but {not_numbers[0]} is "
+                f"{logs[not_numbers[0]]!r:.80}."
             )
         values = np.concatenate([found[name].ravel() for name in names])
         averages = numpy_face.allreduce(values, name="keras.metrics.average", op=numpy_face.Average)
@@ -114,26 +115,26 @@ def _number(value: Any) -> np.ndarray | None:
         return None
 
 
-def _told(name: str, value: np.ndarray | None) -> str:
+def _text_of(name: str, value: np.ndarray | None) -> str:
     if value is None:
         return f"{name} (not a number)"
     return f"{name} {value.shape}" if value.shape else name
 
 
 class LearningRateSchedule:
-    """Sets the learning rate to `initial_lr` times a factor, in epochs from `start_epoch` to before `end_epoch`.
+    """Sets the learning rate to `initial_lr` times a factor, from the epoch `start_epoch` until before `end_epoch`.
 
     Args:
         initial_lr: the learning rate to multiply, usually that of one process times hvd.size().
         multiplier: a number m, for the factor m ** (epoch - start_epoch), or a function of the epoch. With
-            staircase=False the function gets fractions of epochs.
+            staircase=False the epoch is a fraction.
         start_epoch, end_epoch: counted from 0; None is the end of training.
         staircase: change at the beginning of epochs only, rather than with each batch.
         momentum_correction: scale the velocities of SGD and RMSprop with momentum along with the learning rate.
-        steps_per_epoch: number of batches of an epoch. Needed with staircase=False where Keras does not know it.
+        steps_per_epoch: number of batches of an epoch. Needed with staircase=False if Keras does not know it.
 
     Raises:
-        ValueError: `initial_lr` is None, or the number of steps is not known when training begins.
+        ValueError: `initial_lr` is None; when training begins: the number of steps is not known.
         TypeError: in training: the optimizer has a LearningRateSchedule of Keras.
     """
 
@@ -196,7 +197,7 @@ class LearningRateSchedule:
             self._adjust(epoch)
 
     def _adjust(self, epoch: float) -> None:
-        keras, optimizer = the_keras(self._hvd_keras), self.model.optimizer
+        keras, optimizer = keras_package(self._hvd_keras), self.model.optimizer
         before = learning_rate.get(keras, optimizer)
         after = self.initial_lr * self.multiplier(epoch)
         learning_rate.set(keras, optimizer, after)
@@ -205,20 +206,20 @@ class LearningRateSchedule:
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         if logs is not None:
-            logs["lr"] = learning_rate.get(the_keras(self._hvd_keras), self.model.optimizer)
+            logs["lr"] = learning_rate.get(keras_package(self._hvd_keras), self.model.optimizer)
 
 
 class LearningRateWarmup(LearningRateSchedule):
     """Raises the learning rate with every batch from `initial_lr` / hvd.size() to `initial_lr` over some epochs.
 
-    Large batches train badly at first with the learning rate that suits them later. In epoch e, as a fraction counted at
-    the end of the batch, the factor is (1 + e * (size - 1) / warmup_epochs) / size.
+    At the beginning of training the learning rate for large batches is too high. In epoch e (a fraction, counted at the
+    end of the batch) the factor is (1 + e * (size - 1) / warmup_epochs) / size.
 
     Args:
         initial_lr: the learning rate to reach, usually that of one process times hvd.size().
         warmup_epochs: how many epochs it takes.
         momentum_correction, steps_per_epoch: as in LearningRateScheduleCallback.
-        verbose: 1 prints the learning rate that was reached.
+        verbose: 1 prints the final learning rate.
 
     Raises:
         ValueError, TypeError: as in LearningRateScheduleCallback.
@@ -250,12 +251,14 @@ class LearningRateWarmup(LearningRateSchedule):
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         super().on_epoch_end(epoch, logs)
         if epoch == self.end_epoch - 1 and self.verbose > 0:
-            rate = learning_rate.get(the_keras(self._hvd_keras), self.model.optimizer)
+            rate = learning_rate.get(keras_package(self._hvd_keras), self.model.optimizer)
             print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {rate:g}.")
 
 
 class BestModel:
-    """Keras' ModelCheckpoint with save_best_only=True. Where it saves is set later, as attribute `filepath`."""
+    """Keras' ModelCheckpoint with save_best_only=True. Set its attribute `filepath` before training."""
+
+    _hvd_base = "ModelCheckpoint"
 
     def __init__(
         self,
@@ -265,7 +268,7 @@ class BestModel:
         mode: str = "auto",
         save_freq: Any = "epoch",
     ):
-        # Keras looks at the ending; nothing is written under this name.
+        # Keras checks the suffix; no file of this name is written.
         name = "unnamed.weights.h5" if save_weights_only else "unnamed.keras"
         super().__init__(
             filepath=name,
@@ -284,3 +287,28 @@ class BestModel:
                 "BestModelCheckpoint does not know where to save the model: set its attribute `filepath` before training."
             )
         return super()._save_model(*args, **kwargs)
+
+
+class BestModelWeightsLast(BestModel):
+    # horovod.keras has Horovod's order of parameters, with save_weights_only at the end.
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        verbose: int = 0,
+        mode: str = "auto",
+        save_freq: Any = "epoch",
+        save_weights_only: bool = False,
+    ):
+        super().__init__(monitor, verbose, save_weights_only, mode, save_freq)
+
+
+BestModelWeightsLast.__doc__ = BestModel.__doc__
+
+# By the names of the public classes.
+CALLBACKS = {
+    "BestModelCheckpoint": BestModel,
+    "BroadcastGlobalVariablesCallback": BroadcastGlobalVariables,
+    "LearningRateScheduleCallback": LearningRateSchedule,
+    "LearningRateWarmupCallback": LearningRateWarmup,
+    "MetricAverageCallback": MetricAverage,
+}

@@ -1,4 +1,4 @@
-"""Gradient compression for Keras on whichever backend: what is sent instead of a tensor. Any thread.
+"""Gradient compression for Keras on all backends: tensors are sent in another form. Any thread.
 
 A compressor is a class with two static methods, so that programs can bring their own:
 ``compress(tensor) -> (tensor, context)`` and ``decompress(tensor, context) -> tensor``.
@@ -15,7 +15,7 @@ class Compressor:
 
     @staticmethod
     def compress(tensor: Any) -> tuple[Any, Any]:
-        """Returns what is to be sent, and whatever `decompress` needs to undo it."""
+        """Returns the tensor to send, and the context that `decompress` needs."""
         raise NotImplementedError("A Compressor must define compress(tensor).")
 
     @staticmethod
@@ -46,7 +46,7 @@ def _cast(tensor: Any, dtype: str | Any) -> Any:
 
 
 class _CastCompressor(Compressor):
-    """Sends float32 and float64 tensors in a narrower type; other tensors are left alone."""
+    """Sends float32 and float64 tensors in a narrower dtype, and other tensors as they are."""
 
     wire_dtype: str
 
@@ -77,7 +77,7 @@ class BF16Compressor(_CastCompressor):
 
 
 class Compression:
-    """The compressors on offer, for the `compression` argument of operations and of DistributedOptimizer."""
+    """The compressors for the `compression` argument of operations and of DistributedOptimizer."""
 
     none = NoneCompressor
     fp16 = FP16Compressor

@@ -1,4 +1,4 @@
-"""What optimizers of both Keras 2 and Keras 3 are once they are distributed, and how they are known as such."""
+"""The base classes of distributed optimizers of Keras 2 and Keras 3, by which other code recognizes them."""
 
 from types import ModuleType
 from typing import Any
@@ -8,8 +8,8 @@ from horovod._keras.options import Options
 
 
 class Distributed:
-    """Mark of a distributed optimizer. The class of each one says what it was asked for, so that what its
-    ``from_config`` makes is distributed alike; but for groups of variables and local layers, which are of one model."""
+    """Base class of distributed optimizers. The class of an optimizer has its options, so that ``from_config`` makes
+    optimizers with the same options; except for groups of variables and local layers, which belong to one model."""
 
     _hvd_keras: ModuleType
     _hvd_options: Options
@@ -18,15 +18,15 @@ class Distributed:
 
     @property
     def _agg_helper(self) -> Any:
-        """What sums gradients of several passes, where there are several."""
+        """The object that sums the gradients of several passes; None for one pass per step."""
         return self._hvd if self._hvd_options.backward_passes_per_step > 1 else None
 
 
 class DistributedScaler:
-    """Mark of an optimizer that scales losses, whose inner optimizer is a Distributed one."""
+    """Base class of optimizers that scale losses and whose inner optimizer is a Distributed one."""
 
     _HAS_AGGREGATE_GRAD = True
 
     def register_local_var(self, var) -> None:
-        """Leave a variable to each rank: its gradient is not reduced."""
+        """Do not reduce the gradient of a variable."""
         self.inner_optimizer.register_local_var(var)

@@ -1,23 +1,23 @@
-"""What the callbacks of ``horovod.keras.elastic`` and ``horovod.tensorflow.keras.elastic`` do: they tell a state object
-how far ``model.fit`` has come, and when to keep that. As in callbacks.py each is half a class, for any Keras.
+"""The callbacks of ``horovod.keras.elastic`` and ``horovod.tensorflow.keras.elastic``, as mixins (see callbacks.py).
 
-A state is any object with `commit()` and the attributes `batch` and `epoch`.
+They tell a state object how far ``model.fit`` has come, and when to commit. A state is any object with `commit()` and the
+attributes `batch` and `epoch`.
 """
 
 from typing import Any
 
 
 class CommitState:
-    """Calls `state.commit()` after every so many batches, and at the end of each epoch.
+    """Calls `state.commit()` after every `batches_per_commit` batches, and at the end of each epoch.
 
-    A commit costs a copy of the model and the optimizer; what a failure loses is what came after the last one.
+    A commit costs a copy of the model and the optimizer. A failure loses the training since the last commit.
 
     Args:
-        state: what is committed.
+        state: the state object.
         batches_per_commit: batches between two commits, at least 1.
 
     Raises:
-        ValueError: `batches_per_commit` is no number of batches.
+        ValueError: `batches_per_commit` is not an int of at least 1.
     """
 
     def __init__(self, state: Any, batches_per_commit: int = 1):
@@ -39,17 +39,17 @@ class CommitState:
         self.commit()
 
     def commit(self) -> None:
-        """Commit now; the batches until the next commit are counted from here."""
+        """Commit now. The next commit comes `batches_per_commit` batches later."""
         self.batches_remaining = self.batches_per_commit
         self.state.commit()
 
 
 class UpdateBatchState:
-    """Keeps the number of the batch that has ended in `state.batch`, and 0 there after each epoch.
+    """Sets `state.batch` to the number of the batch that has ended, and to 0 after each epoch.
 
-    Comes before CommitStateCallback, as what is committed should be true. After a reset other callbacks see
-    `params["steps"]` without the batches that are done; how many there really are is for the program to say, since Keras
-    asks no callback for it: ``model.fit(steps_per_epoch=steps - state.batch)``.
+    Put it before CommitStateCallback, so that the committed number is the current one. After a reset `params["steps"]`,
+    which other callbacks read, does not count the batches that are done. Keras takes the real number of steps from the
+    program alone: ``model.fit(steps_per_epoch=steps - state.batch)``.
     """
 
     def __init__(self, state: Any):
@@ -75,9 +75,10 @@ class UpdateBatchState:
 
 
 class UpdateEpochState:
-    """Keeps in `state.epoch` how many epochs are over: those before this training, and those of it.
+    """Sets `state.epoch` to the number of epochs that have ended, before this training and in it.
 
-    Comes before CommitStateCallback. Train on with ``model.fit(epochs=epochs - state.epoch)``, without `initial_epoch`.
+    Put it before CommitStateCallback. Continue training with ``model.fit(epochs=epochs - state.epoch)``, without
+    `initial_epoch`.
     """
 
     def __init__(self, state: Any):
@@ -90,3 +91,11 @@ class UpdateEpochState:
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         self.state.epoch = self.initial_epoch + epoch + 1
+
+
+# By the names of the public classes.
+CALLBACKS = {
+    "CommitStateCallback": CommitState,
+    "UpdateBatchStateCallback": UpdateBatchState,
+    "UpdateEpochStateCallback": UpdateEpochState,
+}

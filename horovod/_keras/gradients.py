@@ -1,27 +1,33 @@
-"""From the gradients of this rank to those of all: which ones travel, under which names, in which groups.
+"""Reduces the gradients of an optimizer: decides which gradients are reduced, under which names, in which groups.
 
-The same for every version of Keras and every backend; what touches tensors is done by the backend (``backends``).
-One thread per optimizer.
+The same for all versions of Keras and all backends; the backend (``backends``) works on the tensors. One thread per
+optimizer.
 """
 
 import os
 from collections.abc import Sequence
 from typing import Any
 
-from horovod._keras import agreement
-from horovod._keras.agreement import DENSE, NONE, Description, Plan
+from horovod._keras.agreement import (
+    DENSE,
+    NONE,
+    RankDescription,
+    StepAgreement,
+    agree,
+    kinds_on_any_rank,
+)
 from horovod._keras.backends import Backend
 from horovod._keras.options import Options
 from horovod.common.util import split_list
 
 
-def same_variables(before: Sequence, now: Sequence, backend: Backend) -> None:
-    """Raises ValueError where the gradients of several passes are to be summed, but not of the same variables."""
+def require_same_variables(before: Sequence, now: Sequence, backend: Backend) -> None:
+    """Raise ValueError if a pass has gradients of other variables than the pass before, with which they are summed."""
     if [id(backend.identity(v)) for v in before] != [id(backend.identity(v)) for v in now]:
         raise ValueError(
-            "With backward_passes_per_step > 1 an optimizer takes the gradients of the same variables each time, but "
-            f"there were {len(before)} and are {len(now)} now, or others. Make a new optimizer where other layers are to "
-            "be trained."
+            "With backward_passes_per_step > 1 an optimizer takes the gradients of the same variables in each pass, but "
+            f"there were {len(before)} variables and now there are {len(now)}, or other ones. Make a new optimizer to "
+            "train other layers."
         )
 
 
@@ -32,16 +38,16 @@ class GradientReducer:
         self.options = options
         self.backend = backend
         self._registered: list[Any] = []
-        self._plans: dict[tuple, tuple[Plan, list[int], list]] = {}
-        # Whether an optimizer that scales losses asks if gradients are finite: those that stay here count for all then.
+        self._agreements: dict[tuple, tuple[StepAgreement, list[int], list]] = {}
+        # Set by an optimizer that scales losses: if a gradient that is not reduced overflows, all ranks must see it.
         self.spread_overflow = False
 
     def register_local(self, variable: Any) -> None:
-        """Leave the gradient of a variable to this rank."""
+        """Do not reduce the gradient of a variable."""
         self._registered.append(variable)
 
     def active(self) -> bool:
-        """Whether there is anybody to reduce with."""
+        """Whether this rank reduces gradients with other ranks."""
         process_set = self.options.process_set
         if not process_set.included():
             return False
@@ -55,72 +61,75 @@ class GradientReducer:
             variables: the same on all ranks, in the same order.
 
         Returns:
-            None where no rank has a gradient. Where another rank has one, a missing one counts as zero. In a graph that
-            is so for the gradients that there are when it is first traced; traced again with other ones, None stays
-            None, and if another rank has a gradient there the step fails on both. Gradients of local variables are
-            not reduced, but divided by the number of ranks if so asked.
+            The reduced gradient of each variable. None if no rank has a gradient of the variable. If another rank has
+            one, a missing gradient counts as zero. For a graph the ranks compare their gradients when it is first
+            traced. If it is traced again with other gradients, None stays None, and if another rank has a gradient
+            there, the step fails on both ranks. Gradients of local variables are not reduced, but divided by the number
+            of ranks with `scale_local_gradients`.
 
         Raises:
             ValueError: the ranks' variables or settings differ. HorovodInternalError or the framework's own error: the
-                reduction failed, here or elsewhere.
+                reduction failed, on this rank or on another.
         """
         gradients, variables = list(gradients), list(variables)
         if not self.active():
             return gradients
-        travelling = self._travelling(variables)
+        reduced_indices = self._reduced_indices(variables)
         if self.options.scale_local_gradients:
-            for index in set(range(len(variables))).difference(travelling):
+            for index in set(range(len(variables))).difference(reduced_indices):
                 if gradients[index] is not None:
                     gradients[index] = self.backend.scaled(
                         gradients[index], 1.0 / self.options.process_set.size()
                     )
-        if not travelling:
+        if not reduced_indices:
             return gradients
         if self.spread_overflow:
-            self._spread_overflow(gradients, variables, set(travelling))
-        reduced = self._reduce([gradients[i] for i in travelling], [variables[i] for i in travelling])
-        for index, gradient in zip(travelling, reduced):
+            self._spread_overflow(gradients, variables, set(reduced_indices))
+        reduced = self._reduce(
+            [gradients[i] for i in reduced_indices], [variables[i] for i in reduced_indices]
+        )
+        for index, gradient in zip(reduced_indices, reduced):
             gradients[index] = gradient
         return gradients
 
-    def introduce(self, gradients: Sequence, variables: Sequence) -> list[int]:
-        """Compare with the other ranks what will be reduced, for optimizers that first sum up several passes: a rank that
-        reduces at once would wait for one that does not.
+    def agree_first(self, gradients: Sequence, variables: Sequence) -> list[int]:
+        """Compare this rank's gradients with those of the other ranks before the first of several passes: a rank that
+        reduces in each pass would wait for a rank that first sums several passes.
 
         Returns:
-            Of which variables reduce() gives a gradient in a graph although this rank has none.
+            Indices of variables for which reduce() returns a gradient in a graph, although this rank may have none.
 
         Raises:
             ValueError: as reduce().
         """
         if not self.active():
             return []
-        travelling = self._travelling(list(variables))
-        own = [self._kind(gradients[i]) for i in travelling]
-        if not travelling:
+        reduced_indices = self._reduced_indices(list(variables))
+        own = [self._kind(gradients[i]) for i in reduced_indices]
+        if not reduced_indices:
             return []
-        plan, first = self._plan([variables[i] for i in travelling], own)
+        agreement, first = self._agreement_on([variables[i] for i in reduced_indices], own)
         if self.backend.mode() == "eager" or own != first:
             return []
-        return [i for i, kind in zip(travelling, plan.kinds) if kind != NONE]
+        return [i for i, kind in zip(reduced_indices, agreement.kinds) if kind != NONE]
 
-    def _travelling(self, variables: list) -> list[int]:
-        """Which of the variables' gradients are reduced."""
+    def _reduced_indices(self, variables: list) -> list[int]:
+        """Indices of the variables whose gradients are reduced."""
         local = {id(self.backend.identity(v)) for v in self._local_variables()}
         return [i for i, v in enumerate(variables) if id(self.backend.identity(v)) not in local]
 
-    def _spread_overflow(self, gradients: list, variables: list, travelling: set[int]) -> None:
-        """Let all ranks see that a gradient which stays here is not finite: in one that travels."""
-        here = [g for i, g in enumerate(gradients) if g is not None and i not in travelling]
-        carriers = [i for i in sorted(travelling) if gradients[i] is not None]
-        if not here or (not carriers and self.backend.mode() != "eager"):
+    def _spread_overflow(self, gradients: list, variables: list, reduced_indices: set[int]) -> None:
+        """Let all ranks see that a gradient which is not reduced is not finite: make a reduced gradient NaN."""
+        local = [g for i, g in enumerate(gradients) if g is not None and i not in reduced_indices]
+        carriers = [i for i in sorted(reduced_indices) if gradients[i] is not None]
+        if not local or (not carriers and self.backend.mode() != "eager"):
             return
-        factor = self.backend.nan_unless_finite(here)
+        factor = self.backend.nan_unless_finite(local)
         if not carriers:
             if float(factor) == 1.0:
                 return
-            carriers = [min(travelling)]
-            gradients[carriers[0]] = self.backend.missing(variables[carriers[0]], DENSE)
+            carriers = [min(reduced_indices)]
+            gradients[carriers[0]] = self.backend.zeros_for(variables[carriers[0]], DENSE)
         carrier = min(carriers, key=lambda i: bool(self.backend.sparse_kind(gradients[i])))
         gradients[carrier] = self.backend.scaled(gradients[carrier], factor)
 
@@ -135,72 +144,87 @@ class GradientReducer:
 
     def _reduce(self, gradients: list, variables: list) -> list:
         own = [self._kind(g) for g in gradients]
-        plan, first = self._plan(variables, own)
+        agreement, first = self._agreement_on(variables, own)
         if self.backend.mode() == "eager":
-            return self._reduce_now(gradients, variables, own, plan)
-        return self._reduce_in_graph(gradients, variables, own, plan, own == first)
+            return self._reduce_eagerly(gradients, variables, own, agreement)
+        return self._reduce_in_graph(gradients, variables, own, agreement, own == first)
 
-    def _reduce_now(self, gradients: list, variables: list, own: list[int], plan: Plan) -> list:
-        """Which variables have a gradient may change with every step, and differ between ranks."""
-        kinds = plan.kinds
-        told = plan.complete and DENSE in kinds  # who has what rides with the gradients
-        if not told:
-            here = [NONE if mine == NONE else agreed or mine for mine, agreed in zip(own, kinds)]
-            kinds = agreement.agree_on_presence(here, plan, self.options.process_set)
+    def _reduce_eagerly(
+        self, gradients: list, variables: list, own: list[int], agreement: StepAgreement
+    ) -> list:
+        """Reduce gradients, where the variables that have one may differ between steps and between ranks."""
+        kinds = agreement.kinds
+        presence_is_sent = agreement.complete and DENSE in kinds  # with the first dense gradients
+        if not presence_is_sent:
+            present = [NONE if mine == NONE else agreed or mine for mine, agreed in zip(own, kinds)]
+            kinds = kinds_on_any_rank(present, agreement, self.options.process_set)
         sent = [
-            None if kind == NONE else self._fitting(gradient, variable, kind)
+            None if kind == NONE else self._of_kind(gradient, variable, kind)
             for gradient, variable, kind in zip(gradients, variables, kinds)
         ]
-        presence = [mine != NONE for mine in own] if told else None
-        result, anywhere = self._exchange(sent, variables, kinds, plan, presence)
-        if told and NONE in own:
-            for index, there in enumerate(self.backend.marked(anywhere)):
-                if not there:
+        presence = [mine != NONE for mine in own] if presence_is_sent else None
+        result, reduced_presence = self._reduce_kinds(sent, variables, kinds, agreement, presence)
+        if presence_is_sent and NONE in own:
+            for index, is_present in enumerate(self.backend.any_rank_has(reduced_presence)):
+                if not is_present:
                     result[index] = None
         return result
 
     def _reduce_in_graph(
-        self, gradients: list, variables: list, own: list[int], plan: Plan, as_agreed: bool
+        self, gradients: list, variables: list, own: list[int], agreement: StepAgreement, as_agreed: bool
     ) -> list:
-        """What is traced is fixed, and a rank may trace anew alone. So each variable has an operation, also where no
-        rank had a gradient of it: one that has it now meets what does not fit, and all get an error, not a wait."""
+        """Make the operations that reduce gradients in a graph.
+
+        A traced graph is fixed, and one rank alone may trace it again. So each variable has an operation, also if no rank
+        had a gradient of it: a rank that has one now meets tensors that do not fit, and all ranks get an error instead
+        of waiting.
+        """
         backend = self.backend
-        wanted = plan.kinds if as_agreed else own
-        kinds = [agreed or DENSE for agreed in plan.kinds]
+        wanted = agreement.kinds if as_agreed else own
+        kinds = [agreed or DENSE for agreed in agreement.kinds]
         sent = [
-            backend.absent(variable, kind) if want == NONE else self._fitting(gradient, variable, kind)
+            backend.misfit_for(variable, kind) if want == NONE else self._of_kind(gradient, variable, kind)
             for gradient, variable, kind, want in zip(gradients, variables, kinds, wanted)
         ]
         absent = [index for index, want in enumerate(wanted) if want == NONE]
         if len(absent) == len(wanted):
-            if not as_agreed:  # nothing will wait for our part
-                for name in self._names(self._batches_of(sent, variables, kinds), plan):
+            if not as_agreed:  # no operation of this graph would tell the other ranks
+                for name in self._names(self._batches(sent, variables, kinds), agreement):
                     backend.poison("allreduce", name, "no gradients here", self.options.process_set)
             return gradients
-        result, _ = self._exchange(sent, variables, kinds, plan, None)
+        result, _ = self._reduce_kinds(sent, variables, kinds, agreement, None)
         outcomes = [result[index] for index in absent]
         for index in absent:
             result[index] = None
-        return backend.after(outcomes, result)
+        return backend.depending_on(outcomes, result)
 
-    def _fitting(self, gradient: Any, variable: Any, kind: int) -> Any:
-        """A gradient, or zeros for none, of the kind that was agreed on."""
+    def _of_kind(self, gradient: Any, variable: Any, kind: int) -> Any:
+        """The gradient as one of this kind; zeros for None."""
         if gradient is None:
-            return self.backend.missing(variable, kind)
+            return self.backend.zeros_for(variable, kind)
         if (self.backend.sparse_kind(gradient) or DENSE) == kind:
             return gradient
         return self.backend.dense(gradient) if kind == DENSE else self.backend.sparse(gradient, kind)
 
-    def _exchange(
-        self, sent: list, variables: list, kinds: list[int], plan: Plan, presence: list[bool] | None
+    def _reduce_kinds(
+        self,
+        sent: list,
+        variables: list,
+        kinds: list[int],
+        agreement: StepAgreement,
+        presence: list[bool] | None,
     ) -> tuple[list, Any]:
-        """What comes of gradients of these kinds; and of `presence`, marks that are above 0 then where any rank's is."""
+        """The reduced gradients, and the reduced `presence` (see Backend.reduce()).
+
+        Args:
+            sent: the gradients to reduce, of these kinds; elements of the kind NONE are left out.
+        """
         backend = self.backend
         result: list = [None] * len(sent)
-        batches = self._batches_of(sent, variables, kinds)
-        outcomes, anywhere = backend.reduce(
+        batches = self._batches(sent, variables, kinds)
+        outcomes, reduced_presence = backend.reduce(
             [[sent[i] for i in b] for b in batches],
-            self._names(batches, plan),
+            self._names(batches, agreement),
             variables,
             self.options,
             presence,
@@ -210,30 +234,31 @@ class GradientReducer:
                 result[index] = tensor
         for index, kind in enumerate(kinds):
             if kind not in (NONE, DENSE):
-                name = f"keras.{plan.number}.sparse.{index}"
+                name = f"keras.{agreement.number}.sparse.{index}"
                 result[index] = backend.reduce_sparse(sent[index], name, self.options)
-        return result, anywhere
+        return result, reduced_presence
 
-    def _names(self, batches: list[list[int]], plan: Plan) -> list[str]:
-        return [f"keras.{plan.number}.gradient.{'.'.join(map(str, sorted({b[0], b[-1]})))}" for b in batches]
+    def _names(self, batches: list[list[int]], agreement: StepAgreement) -> list[str]:
+        """The names of the operations that reduce the batches."""
+        return [
+            f"keras.{agreement.number}.gradient.{'.'.join(map(str, sorted({b[0], b[-1]})))}" for b in batches
+        ]
 
-    def _plan(self, variables: list, own: list[int]) -> tuple[Plan, list[int]]:
-        """What was agreed on, and the kinds that this rank had then."""
-        # The variables are kept, so that their addresses stay theirs.
+    def _agreement_on(self, variables: list, own: list[int]) -> tuple[StepAgreement, list[int]]:
+        """The ranks' agreement on these variables, and the kinds that this rank had when it was made."""
+        # The variables are kept, so that no other object gets their ids.
         mode = self.backend.mode()
         key = mode, *(id(self.backend.identity(v)) for v in variables)
-        if key not in self._plans:
+        if key not in self._agreements:
             settings = {**self.options.settings(), "mode": mode}
-            described = [(*self.backend.described(v), kind) for v, kind in zip(variables, own)]
-            plan = agreement.agree(Description(settings, described), self.options.process_set)
-            self._plans[key] = plan, own, variables
-        return self._plans[key][:2]
+            described = [(*self.backend.description_of(v), kind) for v, kind in zip(variables, own)]
+            agreement = agree(RankDescription(settings, described), self.options.process_set)
+            self._agreements[key] = agreement, own, variables
+        return self._agreements[key][:2]
 
-    def _batches_of(self, sent: list, variables: list, kinds: list[int]) -> list[list[int]]:
-        return self._batches([i for i, kind in enumerate(kinds) if kind == DENSE], sent, variables)
-
-    def _batches(self, indices: list[int], gradients: list, variables: list) -> list[list[int]]:
-        """Which gradients are reduced in one operation."""
+    def _batches(self, gradients: list, variables: list, kinds: list[int]) -> list[list[int]]:
+        """The indices of the dense gradients, in lists each of which one operation reduces."""
+        indices = [i for i, kind in enumerate(kinds) if kind == DENSE]
         groups = self.options.groups
         if groups is None:
             return self.backend.batches(indices, gradients, variables)

@@ -1,8 +1,9 @@
-"""DistributedOptimizer for Keras 2, whose optimizers compute gradients too, by two sets of methods: those of its
-optimizers from TensorFlow 2.11 on, and those of keras.optimizers.legacy.
+"""DistributedOptimizer for Keras 2, whose optimizers also compute gradients.
 
-Gradients are reduced once, by whichever comes first: the method that computes them (minimize(), model.fit) or the
-one that applies them (tf.GradientTape). One optimizer belongs to one thread.
+Optimizers have one of two sets of methods: those of TensorFlow 2.11 and later, and those of keras.optimizers.legacy.
+
+Gradients are reduced once: by the method that computes them (minimize(), model.fit), or else by the method that applies
+them (tf.GradientTape). One optimizer belongs to one thread.
 """
 
 from collections.abc import Callable
@@ -11,13 +12,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod._keras.backends import version
 from horovod._keras.distributed import Distributed
-from horovod._keras.gradients import GradientReducer, same_variables
+from horovod._keras.gradients import GradientReducer, require_same_variables
+from horovod._keras_module import version
 
 
-class Distribution:
-    """What a distributed optimizer has besides what Keras knows of."""
+class DistributedState:
+    """The state of a distributed optimizer that Keras does not know of."""
 
     def __init__(self, options: Any, backend: Any):
         self.options = options
@@ -34,7 +35,7 @@ class Distribution:
         return list(zip(self.reducer.reduce(gradients, variables), variables))
 
     def summed(self, pairs: list) -> list:
-        """The pairs with sums of the last passes, reduced, after the last of several passes, and with zeros before."""
+        """(gradient, variable) pairs: the reduced sums of several passes in the last of them, zeros in the others."""
         passes = self.options.backward_passes_per_step
         backend = self.reducer.backend
         for gradient, variable in pairs:
@@ -43,16 +44,15 @@ class Distribution:
                     "IndexedSlices are not supported when `backward_passes_per_step` > 1 and "
                     f"`sparse_as_dense` is False: {variable.name} has a sparse gradient. Pass sparse_as_dense=True."
                 )
-        there = self.reducer.introduce(*zip(*pairs))
+        # Indices of the variables that get a gradient.
+        results_at = self.reducer.agree_first(*zip(*pairs))
         self._make_sums([variable for _, variable in pairs])
         present = [i for i, (gradient, _) in enumerate(pairs) if gradient is not None]
         summed = present
-        if (
-            backend.mode() == "eager"
-        ):  # which ones there are may change from pass to pass, and differ between ranks
+        if backend.mode() == "eager":  # which gradients are None may differ between passes and between ranks
             self._seen.update(present)
-            summed, there = sorted(self._seen), range(len(pairs))
-        there = sorted({*there, *summed})
+            summed, results_at = sorted(self._seen), range(len(pairs))
+        results_at = sorted({*results_at, *summed})
         added = [self.sums[i].assign_add(tf.convert_to_tensor(pairs[i][0])) for i in present]
         with tf.control_dependencies(added):
             count = self.counter.assign(self.counter % passes + 1)
@@ -60,21 +60,23 @@ class Distribution:
             scale = 1.0 / passes if self.options.average_aggregated_gradients else 1.0
             sums = {i: tf.identity(self.sums[i]) * scale for i in summed}
 
-        def last():
-            every = [sums.get(i) for i in range(len(pairs))]
-            reduced = self.reducer.reduce(every, [variable for _, variable in pairs])
+        def reduce_sums():
+            gradients = [sums.get(i) for i in range(len(pairs))]
+            reduced = self.reducer.reduce(gradients, [variable for _, variable in pairs])
             emptied = [self.sums[i].assign(tf.zeros_like(self.sums[i])) for i in summed]
             self._seen.clear()
             with tf.control_dependencies(emptied):
-                return [None if reduced[i] is None else tf.convert_to_tensor(reduced[i]) for i in there]
+                return [None if reduced[i] is None else tf.convert_to_tensor(reduced[i]) for i in results_at]
 
-        values = tf.cond(self.last_pass(), last, lambda: [tf.zeros_like(self.sums[i]) for i in there])
+        values = tf.cond(
+            self.is_last_pass(), reduce_sums, lambda: [tf.zeros_like(self.sums[i]) for i in results_at]
+        )
         result = [None] * len(pairs)
-        for i, value in zip(there, values if isinstance(values, (list, tuple)) else [values]):
+        for i, value in zip(results_at, values if isinstance(values, (list, tuple)) else [values]):
             result[i] = value
         return [(value, variable) for value, (_, variable) in zip(result, pairs)]
 
-    def last_pass(self) -> tf.Tensor:
+    def is_last_pass(self) -> tf.Tensor:
         return tf.equal(self.counter, self.options.backward_passes_per_step)
 
     def _make_sums(self, variables: list) -> None:
@@ -83,23 +85,23 @@ class Distribution:
                 self.counter = tf.Variable(0, dtype=tf.int32, trainable=False, name="aggregated_passes")
                 self.sums = [tf.Variable(tf.zeros(v.shape, v.dtype), trainable=False) for v in variables]
             self._summed = list(variables)
-        same_variables(self._summed, variables, self.reducer.backend)
+        require_same_variables(self._summed, variables, self.reducer.backend)
 
 
 class _Methods(Distributed):
-    """What both sets of methods have."""
+    """The methods that both sets have in common."""
 
     @property
-    def _hvd(self) -> Distribution:
-        # By class, as optimizers that have been wrapped when they had state already share that with the original.
+    def _hvd(self) -> DistributedState:
+        # By class: an optimizer that had state when it was wrapped shares its attributes with the original.
         states = vars(self).get("_hvd_states", {})
         if type(self) not in states:
             return self._hvd_begin(self._hvd_options)
         return states[type(self)]
 
-    def _hvd_begin(self, options: Any) -> Distribution:
+    def _hvd_begin(self, options: Any) -> DistributedState:
         states = vars(self).setdefault("_hvd_states", {})
-        states[type(self)] = Distribution(options, self._hvd_backend)
+        states[type(self)] = DistributedState(options, self._hvd_backend)
         return states[type(self)]
 
     @property
@@ -107,56 +109,55 @@ class _Methods(Distributed):
         return self._hvd.aggregated
 
     def register_local_var(self, var: Any) -> None:
-        """Leave a variable to each rank: its gradient is not reduced."""
+        """Do not reduce the gradient of a variable."""
         self._hvd.reducer.register_local(var)
 
     def _allreduce_grads(self, grads: Any, variables: Any) -> list:
         return self._hvd.reducer.reduce(list(grads), list(variables))
 
     def _hvd_computed(self, pairs: Any) -> list:
-        """What a method that computes gradients returns."""
+        """The pairs for a method that computes gradients to return: reduced, unless several passes are summed."""
         pairs = list(pairs)
         if self._hvd_options.backward_passes_per_step > 1 or not pairs:
-            return pairs  # summed where they are applied
+            return pairs  # summed when they are applied
         self._hvd.aggregated = True
         return self._hvd.reduced(pairs)
 
     def _hvd_aggregated(self, pairs: Any, over_replicas: Callable) -> list:
-        """What a method that sums gradients over replicas returns."""
+        """The pairs for a method that sums gradients over replicas to return: reduced, if they are not yet."""
         pairs = list(pairs)
-        if any(
-            gradient is not None for gradient, _ in pairs
-        ):  # without any Keras raises, though others may have some
+        # If all are None Keras raises, but other ranks may have gradients.
+        if any(gradient is not None for gradient, _ in pairs):
             pairs = list(over_replicas(pairs))
-        distribution = self._hvd
-        if not pairs or distribution.aggregated:
+        state = self._hvd
+        if not pairs or state.aggregated:
             return pairs
         if self._hvd_options.backward_passes_per_step > 1:
-            return distribution.summed(pairs)
-        return distribution.reduced(pairs)
+            return state.summed(pairs)
+        return state.reduced(pairs)
 
     def _hvd_apply(self, build: Callable, apply: Callable, pairs: Any, aggregate: bool) -> Any:
-        """Apply gradients, after the last of several passes. Before it only the iteration is counted."""
-        distribution = self._hvd
+        """Apply gradients in the last of several passes. In the other passes count the iteration."""
+        state = self._hvd
         try:
             if self._hvd_options.backward_passes_per_step == 1:
                 return apply(pairs, aggregate)
             pairs = list(pairs)
-            with tf.init_scope():  # a branch of a graph may make no variables
+            with tf.init_scope():  # a branch of a graph must not make variables
                 build([variable for _, variable in pairs])
             if aggregate:
-                pairs = distribution.summed(pairs)
+                pairs = state.summed(pairs)
 
-            def last():
+            def apply_sums():
                 apply(pairs, False)
                 return tf.identity(self.iterations)
 
-            def another():
+            def count_pass():
                 return tf.identity(self.iterations.assign_add(1))
 
-            return tf.cond(distribution.last_pass(), last, another)
+            return tf.cond(state.is_last_pass(), apply_sums, count_pass)
         finally:
-            distribution.aggregated = False
+            state.aggregated = False
 
 
 class Keras2Methods(_Methods):
@@ -167,11 +168,11 @@ class Keras2Methods(_Methods):
         return self._hvd_computed(super().compute_gradients(loss, var_list, tape))
 
     def aggregate_gradients(self, grads_and_vars):
-        """Reduce gradients over all ranks, unless that has been done."""
+        """Reduce gradients over all ranks, unless they have been reduced."""
         return self._hvd_aggregated(grads_and_vars, super().aggregate_gradients)
 
     def apply_gradients(self, grads_and_vars, name=None, skip_gradients_aggregation=False, **kwargs):
-        """Reduce gradients over all ranks, unless that has been done, and apply them."""
+        """Reduce gradients over all ranks, unless they have been reduced, and apply them."""
         aggregate = not skip_gradients_aggregation and kwargs.pop("experimental_aggregate_gradients", True)
 
         def apply(pairs, aggregate):
@@ -181,7 +182,7 @@ class Keras2Methods(_Methods):
 
         return self._hvd_apply(self.build, apply, grads_and_vars, aggregate)
 
-    # The names that optimizers of keras.optimizers.legacy have for these.
+    # The same methods under the names of keras.optimizers.legacy.
 
     def _compute_gradients(self, loss, var_list, grad_loss=None, tape=None):
         if grad_loss is not None:
@@ -212,21 +213,21 @@ class LegacyMethods(_Methods):
             gradient for gradient, _ in self._hvd_computed(zip(super().get_gradients(loss, params), params))
         ]
 
-    # The names that other optimizers have for these.
+    # The same methods under the names of other optimizers.
 
     def compute_gradients(self, loss, var_list, tape=None):
         """Compute gradients, reduced over all ranks."""
         return self._compute_gradients(loss, var_list, tape=tape)
 
     def aggregate_gradients(self, grads_and_vars):
-        """Reduce gradients over all ranks, unless that has been done."""
+        """Reduce gradients over all ranks, unless they have been reduced."""
         return self._aggregate_gradients(grads_and_vars)
 
     def _aggregate_gradients(self, grads_and_vars):
         return self._hvd_aggregated(grads_and_vars, super()._aggregate_gradients)
 
     def apply_gradients(self, grads_and_vars, name=None, experimental_aggregate_gradients=True):
-        """Reduce gradients over all ranks, unless that has been done, and apply them."""
+        """Reduce gradients over all ranks, unless they have been reduced, and apply them."""
 
         def apply(pairs, aggregate):
             return super(LegacyMethods, self).apply_gradients(
@@ -239,7 +240,7 @@ class LegacyMethods(_Methods):
 
 
 def methods_for(keras: ModuleType, optimizer: Any) -> type:
-    """The class of methods for an optimizer. TypeError for what is none of Keras 2."""
+    """The class of methods for an optimizer. Raises TypeError if `optimizer` is not an optimizer of Keras 2."""
     if isinstance(optimizer, keras.optimizers.legacy.Optimizer):
         return LegacyMethods
     if isinstance(optimizer, keras.optimizers.Optimizer):
@@ -253,12 +254,12 @@ def methods_for(keras: ModuleType, optimizer: Any) -> type:
 def scaler_around(scaler: Any, cls: type, inner: Any) -> Any:
     """A LossScaleOptimizer like `scaler`, of `cls`, around `inner`."""
     result = object.__new__(cls)
-    if vars(inner) is vars(scaler.inner_optimizer):  # has state: so has the scale
+    if vars(inner) is vars(scaler.inner_optimizer):  # the optimizer has state, and so has the scale
         object.__setattr__(result, "__dict__", vars(scaler))
         vars(result)["_optimizer"] = inner
         inner._hvd.reducer.spread_overflow = True
         return result
-    inner._is_wrapped_by_loss_scale_optimizer = False  # but by `scaler`, and only if that was copied
+    inner._is_wrapped_by_loss_scale_optimizer = False  # the copy has the attribute of the original
     config = dict(scaler.get_config())
     config.pop("inner_optimizer", None)
     if isinstance(config.get("dynamic"), bool) and not config["dynamic"]:

@@ -1,6 +1,6 @@
-"""DistributedOptimizer for Keras 3: `apply` is what all its training loops call, whichever the backend.
+"""DistributedOptimizer for Keras 3, whose training loops all call `apply`, on each backend.
 
-Gradients are reduced first; clipping, weight decay, moving averages and accumulation of Keras' own see reduced ones. One
+Gradients are reduced first; Keras' clipping, weight decay, moving averages and accumulation see reduced gradients. One
 optimizer belongs to one thread.
 """
 
@@ -10,25 +10,19 @@ from typing import Any
 
 from horovod._keras.backends import Backend
 from horovod._keras.distributed import Distributed
-from horovod._keras.gradients import GradientReducer, same_variables
+from horovod._keras.gradients import GradientReducer, require_same_variables
 from horovod._keras.options import Options
+from horovod._keras_module import CallableList
 
 
-class CallableList(list):
-    """A list that is also called: `optimizer.variables` and `optimizer.variables()` are both in use."""
-
-    def __call__(self) -> "CallableList":
-        return self
-
-
-class Distribution:
-    """What a distributed optimizer has besides what Keras knows of."""
+class DistributedState:
+    """The state of a distributed optimizer that Keras does not know of."""
 
     def __init__(self, keras: Any, options: Options, backend: Backend):
         self.keras, self.options, self.backend = keras, options, backend
         self.reducer = GradientReducer(options, backend)
-        self.reduce = backend.untouched(self.reducer.reduce)
-        self._introduce = backend.untouched(self.reducer.introduce)
+        self.reduce = backend.not_rewritten(self.reducer.reduce)
+        self._agree_first = backend.not_rewritten(self.reducer.agree_first)
         self.reduced = False
         self.aggregated = False  # the next gradients to be applied have been reduced when they were computed
         self.counter: Any = None
@@ -38,7 +32,7 @@ class Distribution:
 
     @contextmanager
     def already_reduced(self):
-        """Within it the optimizer takes gradients as they are."""
+        """A context in which the optimizer does not reduce gradients."""
         before, self.reduced = self.reduced, True
         try:
             yield
@@ -46,7 +40,7 @@ class Distribution:
             self.reduced = before
 
     def apply(self, optimizer: Any, gradients: Sequence, variables: Sequence, step: Callable) -> None:
-        """Call `step(gradients, variables)` with reduced gradients: at once, or after the last of several passes."""
+        """Call `step(gradients, variables)` with reduced gradients: now, or in the last of several passes."""
         if self.options.backward_passes_per_step == 1:
             step(self.reduce(gradients, variables), variables)
         else:
@@ -54,7 +48,7 @@ class Distribution:
 
     def _aggregate(self, optimizer, gradients, variables, step) -> None:
         ops, passes = self.keras.ops, self.options.backward_passes_per_step
-        self._introduce(gradients, variables)
+        self._agree_first(gradients, variables)
         self._make_sums(variables)
         if self.backend.mode() != "eager":
             self._seen.clear()
@@ -65,7 +59,7 @@ class Distribution:
                 if not self.options.sparse_as_dense:
                     raise ValueError(
                         "IndexedSlices are not supported when `backward_passes_per_step` > 1 and "
-                        f"`sparse_as_dense` is False: {self.backend.described(variables[index])[0]} has a sparse "
+                        f"`sparse_as_dense` is False: {self.backend.description_of(variables[index])[0]} has a sparse "
                         "gradient. Pass sparse_as_dense=True."
                     )
                 gradient = self.backend.dense(gradient)
@@ -74,9 +68,9 @@ class Distribution:
         self.counter.assign_add(1)
         seen = set(self._seen)
 
-        def last():
+        def apply_sums():
             scale = 1.0 / passes if self.options.average_aggregated_gradients else 1.0
-            # A copy: the reduction may write to what it is given.
+            # Copies: the reduction may write to its input.
             sums = [ops.multiply(v, scale) if i in seen else None for i, v in enumerate(self.sums)]
             step(self.reduce(sums, variables), variables)
             for value in self.sums:
@@ -84,18 +78,18 @@ class Distribution:
             self.counter.assign(0)
             self._seen.clear()
 
-        def another():
+        def count_pass():
             # Schedules count passes, as with Keras' own gradient_accumulation_steps.
             optimizer._iterations.assign_add(1)
 
-        ops.cond(ops.equal(self.counter, passes), last, another)
+        ops.cond(ops.equal(self.counter, passes), apply_sums, count_pass)
 
     def _make_sums(self, variables: Sequence) -> None:
         if self.counter is not None:
-            same_variables(self._summed, variables, self.backend)
+            require_same_variables(self._summed, variables, self.backend)
             return
         self._summed = list(variables)
-        with self.backend.lifted():
+        with self.backend.outside_of_graphs():
             self.counter = self.keras.Variable(0, dtype="int32", trainable=False, name="aggregated_passes")
             self.sums = [
                 self.keras.Variable(
@@ -113,43 +107,43 @@ class Keras3Methods(Distributed):
     """The methods that DistributedOptimizer puts in front of those of the wrapped optimizer's class."""
 
     @property
-    def _hvd(self) -> Distribution:
-        # Not an attribute that Keras sees: what is in there belongs into no checkpoint. By class, as optimizers that have
-        # been wrapped when they had state already share that with the original.
+    def _hvd(self) -> DistributedState:
+        # Hidden from Keras, so that no checkpoint contains it. By class: an optimizer that had state when it was wrapped
+        # shares its attributes with the original.
         states = vars(self).get("_hvd_states", {})
         if type(self) not in states:
             return self._hvd_begin(self._hvd_options)
         return states[type(self)]
 
-    def _hvd_begin(self, options: Options) -> Distribution:
+    def _hvd_begin(self, options: Options) -> DistributedState:
         states = vars(self).setdefault("_hvd_states", {})
-        states[type(self)] = Distribution(self._hvd_keras, options, self._hvd_backend)
+        states[type(self)] = DistributedState(self._hvd_keras, options, self._hvd_backend)
         return states[type(self)]
 
     def register_local_var(self, var: Any) -> None:
-        """Leave a variable to each rank: its gradient is not reduced."""
+        """Do not reduce the gradient of a variable."""
         self._hvd.reducer.register_local(var)
 
     def apply(self, grads, trainable_variables=None):
-        """Reduce the gradients over all ranks, then do what the wrapped optimizer does with them."""
+        """Reduce the gradients over all ranks, then apply them as the wrapped optimizer does."""
         grads = list(grads)
-        distribution = self._hvd
-        aggregated, distribution.aggregated = distribution.aggregated and not distribution.reduced, False
+        state = self._hvd
+        aggregated, state.aggregated = state.aggregated and not state.reduced, False
         if aggregated:
-            with distribution.already_reduced():
+            with state.already_reduced():
                 return super().apply(grads, trainable_variables)
-        if distribution.reduced or not grads:
+        if state.reduced or not grads:
             return super().apply(grads, trainable_variables)
         variables = self._hvd_built(grads, trainable_variables)
 
         def step(reduced, variables):
-            with distribution.already_reduced():
+            with state.already_reduced():
                 super(Keras3Methods, self).apply(reduced, variables)
 
-        return distribution.apply(self, grads, variables, step)
+        return state.apply(self, grads, variables, step)
 
     def _hvd_built(self, grads: list, variables: Sequence | None) -> list:
-        """The variables of the gradients. Builds the optimizer, which may not happen within a branch of a graph."""
+        """The variables of the gradients. Builds the optimizer, as a branch of a graph must not build it."""
         if variables is None:
             variables = self._trainable_variables if self.built else []
         variables = list(variables)
@@ -164,7 +158,7 @@ class Keras3Methods(Distributed):
             self.built = True
         return variables
 
-    # What optimizers of Keras 2 have, under its names: gradients, reduced once, for apply_gradients().
+    # Methods of Keras 2, under its names: they return reduced gradients for apply_gradients().
 
     @property
     def _aggregated_gradients(self) -> bool:
@@ -191,12 +185,12 @@ class Keras3Methods(Distributed):
 
     def _aggregate_gradients(self, grads_and_vars):
         pairs = list(grads_and_vars)
-        distribution = self._hvd
-        if not pairs or distribution.aggregated or self._hvd_options.backward_passes_per_step > 1:
-            return pairs  # of several passes they are summed where they are applied
+        state = self._hvd
+        if not pairs or state.aggregated or self._hvd_options.backward_passes_per_step > 1:
+            return pairs  # with several passes they are summed when they are applied
         gradients, variables = zip(*pairs)
-        reduced = distribution.reduce(list(gradients), list(variables))
-        distribution.aggregated = True
+        reduced = state.reduce(list(gradients), list(variables))
+        state.aggregated = True
         return list(zip(reduced, variables))
 
     def _allreduce_grads(self, grads: Sequence, variables: Sequence | None = None) -> list:
@@ -206,27 +200,32 @@ class Keras3Methods(Distributed):
 
     @property
     def variables(self) -> CallableList:
-        """The variables of the wrapped optimizer: a list, which may also be called."""
+        """The variables of the wrapped optimizer: a list that can also be called."""
         return CallableList(super().variables)
 
     @property
     def iterations(self) -> Any:
-        """Number of steps that were made, as in the wrapped optimizer."""
+        """Number of steps that were made; without the passes that only summed gradients."""
         value = super().iterations
         passes = self._hvd_options.backward_passes_per_step
         return value if passes == 1 else self._hvd_keras.ops.floor_divide(value, passes)
 
 
-def apply_scaled(keep: Callable, scaler: Any, grads: Sequence, trainable_variables: Sequence | None) -> None:
-    """`apply` of Keras' LossScaleOptimizer, around an optimizer of ours. `keep`: its own `apply`.
+def apply_scaled(
+    original: Callable, scaler: Any, grads: Sequence, trainable_variables: Sequence | None
+) -> None:
+    """`apply` of Keras' LossScaleOptimizer with a distributed inner optimizer.
 
-    Whether gradients are finite decides if a step is made, and must be asked of the reduced ones: ranks that answer
-    differently would wait for each other for ever. Sums of several passes are made of gradients without the scale, as it
-    may change between them.
+    LossScaleOptimizer skips the step if a gradient is not finite. It must check the reduced gradients: if ranks decided
+    differently, they would wait for each other for ever. For several passes gradients without the scale are summed, as
+    the scale may change between passes.
+
+    Args:
+        original: the `apply` of LossScaleOptimizer itself.
     """
     inner = scaler.inner_optimizer
-    distribution = inner._hvd
-    distribution.reducer.spread_overflow = True
+    state = inner._hvd
+    state.reducer.spread_overflow = True
     grads = list(grads)
     variables = list(scaler._trainable_variables if trainable_variables is None else trainable_variables)
     if not scaler.built:
@@ -238,16 +237,16 @@ def apply_scaled(keep: Callable, scaler: Any, grads: Sequence, trainable_variabl
 
     def times(gradients, factor):
         return [
-            g if g is None or overwritten(v) else distribution.backend.scaled(g, factor)
+            g if g is None or overwritten(v) else state.backend.scaled(g, factor)
             for g, v in zip(gradients, variables)
         ]
 
     def step(reduced, variables):
         if passes > 1:
             reduced = times(reduced, ops.convert_to_tensor(scaler.dynamic_scale))
-        with distribution.already_reduced():
-            keep(scaler, reduced, variables)
+        with state.already_reduced():
+            original(scaler, reduced, variables)
 
     if passes > 1:
         grads = times(grads, ops.divide(1.0, scaler.dynamic_scale))
-    distribution.apply(inner, grads, variables, step)
+    state.apply(inner, grads, variables, step)

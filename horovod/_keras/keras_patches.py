@@ -1,17 +1,18 @@
-"""The places where Keras itself is changed, each once per process, and nothing but what is said here. In Keras 3:
+"""All changes that Horovod makes to Keras itself, each once per process. In Keras 3:
 
-- ``Model.compile`` takes, and ignores with a warning, the argument `experimental_run_tf_function`, which scripts for
-  Horovod pass and Keras 3 would refuse. From the import of horovod.keras or horovod.tensorflow.keras on.
-- ``Optimizer.variables`` gives a list that can also be called, on TensorFlow: scripts for Horovod say
-  ``hvd.broadcast_variables(opt.variables(), root_rank=0)``, as it was a method in Keras 2. From the same imports on,
-  or from the first DistributedGradientTape.
-- ``LossScaleOptimizer.apply`` has gradients reduced before it asks whether they are finite, if its inner optimizer is
-  distributed (see keras3_optimizer.apply_scaled). From the first DistributedOptimizer on. All others it treats as before.
+- ``Model.compile`` accepts the argument `experimental_run_tf_function`, and ignores it with a warning. Scripts for
+  Horovod pass it, and Keras 3 would refuse it. Done when horovod.keras or horovod.tensorflow.keras is imported.
+- ``Optimizer.variables`` returns a list that can also be called, on TensorFlow: scripts for Horovod call
+  ``hvd.broadcast_variables(opt.variables(), root_rank=0)``, as it was a method in Keras 2. Done by the same imports, or
+  by the first DistributedGradientTape (``horovod._keras_module.let_variables_be_called``).
+- ``LossScaleOptimizer.apply`` with a distributed inner optimizer reduces gradients before it checks whether they are
+  finite (see keras3_optimizer.apply_scaled). Done by the first DistributedOptimizer. Other optimizers are treated as
+  before.
 
 In Keras 2:
 
-- ``LossScaleOptimizer`` tells a distributed inner optimizer that it is one, and has all gradients reduced before it
-  looks at them. From the first DistributedOptimizer on.
+- ``LossScaleOptimizer`` tells a distributed inner optimizer that it scales losses, and reduces all gradients before it
+  checks them. Done by the first DistributedOptimizer.
 """
 
 import functools
@@ -19,16 +20,16 @@ import warnings
 from types import ModuleType
 from typing import Any
 
-from horovod._keras.backends import major_version, the_keras
 from horovod._keras.distributed import Distributed
+from horovod._keras_module import keras_package, major_version
 
 
 def tolerate_run_tf_function(keras: ModuleType) -> None:
-    """Let ``Model.compile`` take `experimental_run_tf_function`. Nothing for Keras 2, which takes it by itself."""
+    """Let ``Model.compile`` accept `experimental_run_tf_function`. Changes nothing in Keras 2, which accepts it."""
     if major_version(keras) < 3:
         return
-    # The class that defines compile(): Keras asks whether a model has one of its own by comparing with that.
-    owner = next(cls for cls in the_keras(keras).Model.__mro__ if "compile" in vars(cls))
+    # The class that defines compile(): Keras compares with it to see whether a model overrides compile().
+    owner = next(cls for cls in keras_package(keras).Model.__mro__ if "compile" in vars(cls))
     original = owner.compile
     if hasattr(original, "_hvd_original"):
         return
@@ -38,8 +39,8 @@ def tolerate_run_tf_function(keras: ModuleType) -> None:
         if "experimental_run_tf_function" in kwargs:
             kwargs.pop("experimental_run_tf_function")
             warnings.warn(
-                "Keras 3 has no argument experimental_run_tf_function of compile(). Horovod does not need it any more; "
-                "it is ignored.",
+                "compile() of Keras 3 has no argument experimental_run_tf_function. Horovod does not need it any more; "
+                "it is ignored. Leave it out.",
                 stacklevel=2,
             )
         return original(self, *args, **kwargs)
@@ -48,32 +49,8 @@ def tolerate_run_tf_function(keras: ModuleType) -> None:
     owner.compile = compile
 
 
-class _Variables(list):
-    """A list that gives itself when it is called."""
-
-    def __call__(self) -> list:
-        return self
-
-
-class _CallableVariables(property):
-    """The property of Keras, with such a list."""
-
-
-def let_variables_be_called(keras: ModuleType) -> None:
-    """Let ``optimizer.variables`` be called as well. Nothing for Keras 2, where it can be, and other backends than
-    TensorFlow, which no such script was written for."""
-    if major_version(keras) < 3 or the_keras(keras).backend.backend() != "tensorflow":
-        return
-    owner = next(cls for cls in the_keras(keras).optimizers.Optimizer.__mro__ if "variables" in vars(cls))
-    original = vars(owner)["variables"]
-    if not isinstance(original, _CallableVariables):
-        owner.variables = _CallableVariables(
-            lambda self: _Variables(original.fget(self)), doc=original.__doc__
-        )
-
-
 def reduce_before_loss_scaling(keras: ModuleType) -> None:
-    """Let ``LossScaleOptimizer`` see reduced gradients when its inner optimizer is distributed. For Keras 3."""
+    """Let ``LossScaleOptimizer`` get reduced gradients if its inner optimizer is distributed. For Keras 3."""
     from horovod._keras.keras3_optimizer import apply_scaled
 
     scaler = keras.optimizers.LossScaleOptimizer
@@ -93,17 +70,19 @@ def reduce_before_loss_scaling(keras: ModuleType) -> None:
 
 
 def tell_inner_of_loss_scaling(keras: ModuleType) -> None:
-    """Let a distributed optimizer know that a ``LossScaleOptimizer`` is around it (see gradients.py), and give it all
-    gradients: those that are None are taken out there. For Keras 2."""
+    """Let a distributed optimizer know that a ``LossScaleOptimizer`` is around it (see gradients.py), and reduce all
+    gradients before the LossScaleOptimizer removes those that are None. For Keras 2."""
     public = keras.mixed_precision.LossScaleOptimizer
     for cls in {public, *public.__subclasses__()}:
-        for name, wrapper in (("__init__", _telling), ("apply_gradients", _reducing)):
+        for name, wrapper in (("__init__", _init_that_tells), ("apply_gradients", _apply_that_reduces)):
             original = vars(cls).get(name)
             if original is not None and not hasattr(original, "_hvd_original"):
                 setattr(cls, name, wrapper(original))
 
 
-def _telling(original: Any) -> Any:
+def _init_that_tells(original: Any) -> Any:
+    """`original` (__init__), after which a distributed inner optimizer knows that losses are scaled."""
+
     @functools.wraps(original)
     def __init__(self, inner_optimizer, *args, **kwargs):
         original(self, inner_optimizer, *args, **kwargs)
@@ -114,7 +93,9 @@ def _telling(original: Any) -> Any:
     return __init__
 
 
-def _reducing(original: Any) -> Any:
+def _apply_that_reduces(original: Any) -> Any:
+    """`original` (apply_gradients) with gradients that a distributed inner optimizer has reduced."""
+
     @functools.wraps(original)
     def apply_gradients(self, grads_and_vars, *args, **kwargs):
         inner = self.inner_optimizer
@@ -127,7 +108,7 @@ def _reducing(original: Any) -> Any:
                 inner._hvd.aggregated = True
             return original(self, pairs, *args, **kwargs)
         finally:
-            inner._hvd.aggregated = False  # also after a step that was left out
+            inner._hvd.aggregated = False  # also after a step that was skipped
 
     apply_gradients._hvd_original = original
     return apply_gradients

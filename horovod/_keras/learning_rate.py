@@ -3,11 +3,11 @@
 from types import ModuleType
 from typing import Any
 
-from horovod._keras.backends import major_version
+from horovod._keras_module import major_version
 
 
 def innermost(optimizer: Any) -> Any:
-    """The optimizer that makes the steps, behind those that scale losses."""
+    """The optimizer that makes the steps, inside of optimizers that scale losses."""
     while getattr(optimizer, "inner_optimizer", None) is not None:
         optimizer = optimizer.inner_optimizer
     return optimizer
@@ -27,7 +27,7 @@ def set(keras: ModuleType, optimizer: Any, value: float) -> None:
     """Change the learning rate.
 
     Raises:
-        TypeError: the optimizer has a LearningRateSchedule, which decides alone.
+        TypeError: the optimizer has a LearningRateSchedule, so its rate cannot be set.
     """
     if major_version(keras) < 3 and not hasattr(optimizer, "learning_rate"):
         keras.backend.set_value(optimizer.lr, value)
@@ -36,11 +36,11 @@ def set(keras: ModuleType, optimizer: Any, value: float) -> None:
 
 
 def correct_momentum(keras: ModuleType, optimizer: Any, factor: float) -> None:
-    """The learning rate has been multiplied by `factor`: do the same to the velocities.
+    """Multiply the velocities by `factor`, after the learning rate has been multiplied by it.
 
-    Keras' velocities have the learning rate in them, v = momentum * v - rate * gradient, so that a rate that has just
-    been raised would take many steps to show. The momentum itself, which would have to change for one step, is a
-    constant of compiled training steps. The outcome is the same.
+    Keras' velocities contain the learning rate: v = momentum * v - rate * gradient. So a new rate would take effect only
+    after many steps. To change the momentum for one step would have the same effect, but the momentum is a constant of
+    compiled training steps.
     """
     optimizer = innermost(optimizer)
     if getattr(optimizer, "momentum", None) is None:

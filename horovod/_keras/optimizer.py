@@ -1,6 +1,7 @@
-"""Makes a distributed optimizer of one of Keras': an instance of a class that derives from its own and bears its name.
+"""Makes a distributed optimizer from an optimizer of Keras.
 
-Which methods the class has in addition depends on the version of Keras: ``keras3_optimizer``, ``keras2_optimizer``.
+It is an instance of a class that derives from the optimizer's class and has its name. The additional methods of the
+class depend on the version of Keras: ``keras3_optimizer``, ``keras2_optimizer``.
 """
 
 import logging
@@ -9,30 +10,31 @@ from types import ModuleType
 from typing import Any
 
 from horovod._keras import keras_patches, saved_names
-from horovod._keras.backends import backend_of, major_version, the_keras, version
+from horovod._keras.backends import backend_of
 from horovod._keras.distributed import Distributed, DistributedScaler
 from horovod._keras.options import Options, checked
+from horovod._keras_module import keras_package, major_version, version
 
 _FRAMEWORKS = frozenset(("keras", "tf_keras", "tensorflow", "torch"))
 _log = logging.getLogger("horovod")
 
 
 def create_distributed_optimizer(keras: ModuleType, optimizer: Any, **arguments: Any) -> Any:
-    """`optimizer`, distributed.
+    """A distributed optimizer made from `optimizer`.
 
     Args:
-        keras: the Keras that the optimizer is of, or `tf.keras`.
+        keras: the Keras module of the optimizer, or `tf.keras`.
         optimizer: one of Keras' optimizers. If it has been used already (it has slot variables, or has counted steps) the
-            result shares its state and the original should not be used any more; else the result is an optimizer of its
-            own, made from the configuration and with what has been set on the original besides.
+            result shares its state, and the original should not be used any more. Otherwise the result is independent:
+            it is made from the configuration, and gets the attributes that the program has set on the original.
         arguments: those of options.checked().
 
     Raises:
-        ValueError: what options.checked() raises; an optimizer that is distributed already.
-        TypeError: no optimizer of this Keras.
+        ValueError: the errors of options.checked(); an optimizer that is distributed already.
+        TypeError: `optimizer` is not an optimizer of this Keras.
     """
     options = checked(**arguments)
-    keras = the_keras(keras)
+    keras = keras_package(keras)
     if isinstance(optimizer, str):
         optimizer = keras.optimizers.get(optimizer)
     if isinstance(optimizer, (Distributed, DistributedScaler)) or isinstance(
@@ -52,11 +54,11 @@ def create_distributed_optimizer(keras: ModuleType, optimizer: Any, **arguments:
     scaled = hasattr(optimizer, "inner_optimizer")
     cls = _class_of(keras, optimizer, DistributedScaler if scaled else methods, options)
     if not scaled:
-        result = _same_or_alike(optimizer, cls)
+        result = _distributed_copy(optimizer, cls)
         result._hvd_begin(options)
         return result
     inner = create_distributed_optimizer(keras, optimizer.inner_optimizer, **arguments)
-    return _around(optimizer, cls, inner)
+    return _scaler_around(optimizer, cls, inner)
 
 
 def _keras3_methods(keras: ModuleType, optimizer: Any) -> type:
@@ -71,14 +73,14 @@ def _keras3_methods(keras: ModuleType, optimizer: Any) -> type:
 
 
 def _class_of(keras: ModuleType, optimizer: Any, methods: type, options: Options) -> type:
-    """The class of a distributed optimizer: the same for all of one base that were asked for the same.
+    """The class of a distributed optimizer: the same class for the same base class and equal options.
 
-    Keras 3 keeps every class it has a name for, so it does not hold on to variables and layers: instances know these."""
+    Keras 3 keeps each registered class for ever, so the class does not refer to variables and layers; instances do."""
     base = type(optimizer)
     options = options.without_variables()
     if "_hvd_classes" not in vars(base):
         base._hvd_classes = {}
-    # By identity, as anything may be a compressor; the class keeps them all alive.
+    # By identity, as any object may be a compressor; the class keeps them alive.
     key = keras, methods, *((f.name, _key(getattr(options, f.name))) for f in fields(options))
     if key in base._hvd_classes:
         return base._hvd_classes[key]
@@ -90,7 +92,7 @@ def _class_of(keras: ModuleType, optimizer: Any, methods: type, options: Options
         "_hvd_options": options,
         "_hvd_backend": backend,
     }
-    namespace |= backend.methods(methods)
+    namespace |= backend.methods_not_rewritten(methods)
     cls = type(base)(base.__name__, (methods, base), namespace)
     saved_names.save_as(keras, cls, base)
     base._hvd_classes[key] = cls
@@ -101,41 +103,42 @@ def _key(value: Any) -> Any:
     return value if isinstance(value, (int, float, str, type(None), tuple)) else id(value)
 
 
-def _used(optimizer: Any) -> bool:
-    """Whether an optimizer has state that its configuration does not tell of."""
+def _has_state(optimizer: Any) -> bool:
+    """Whether an optimizer has state that is not in its configuration."""
     if getattr(optimizer, "built", False) or getattr(optimizer, "_built", False):
         return True
     if getattr(optimizer, "_weights", None):  # of Keras' legacy optimizers
         return True
     iterations = getattr(optimizer, "_iterations", None)
-    return iterations is not None and _counted(iterations)
+    return iterations is not None and _is_above_zero(iterations)
 
 
-def _counted(iterations: Any) -> bool:
+def _is_above_zero(iterations: Any) -> bool:
     try:
         return int(iterations.numpy()) != 0
     except (AttributeError, NotImplementedError, TypeError, ValueError):  # within a graph
         return False
 
 
-def _same_or_alike(optimizer: Any, cls: type) -> Any:
-    if not _used(optimizer):
+def _distributed_copy(optimizer: Any, cls: type) -> Any:
+    """An instance of `cls`: from the configuration of `optimizer`, or, if that has state, sharing its state."""
+    if not _has_state(optimizer):
         try:
-            result = _alike(optimizer, cls)
-            _carry_over(optimizer, result)
+            result = _new_from_config(optimizer, cls)
+            _copy_attributes(optimizer, result)
             return result
         except Exception as error:
             _log.debug("horovod: no %s from its configuration: %s; its state is shared", cls.__name__, error)
-    return _sharing(optimizer, cls)
+    return _with_shared_state(optimizer, cls)
 
 
-def _alike(optimizer: Any, cls: type) -> Any:
+def _new_from_config(optimizer: Any, cls: type) -> Any:
     """An optimizer of `cls` with the configuration of `optimizer`."""
     rate = vars(optimizer).get("_learning_rate")
     if major_version(cls._hvd_keras) < 3 or isinstance(rate, cls._hvd_keras.Variable):
         return cls.from_config(optimizer.get_config())
-    # A schedule or a function goes over as it is. Written into a configuration it would have to be one that Keras can
-    # read again, and Keras loads TensorFlow for it, on whichever backend.
+    # A schedule or a function is passed on as an object. In a configuration it would have to be one that Keras can read
+    # again, and Keras imports TensorFlow to write it, on each backend.
     vars(optimizer)["_learning_rate"] = None
     try:
         config = optimizer.get_config()
@@ -146,22 +149,22 @@ def _alike(optimizer: Any, cls: type) -> Any:
     return result
 
 
-def _carry_over(optimizer: Any, result: Any) -> None:
-    """Give `result` what has been set on `optimizer` besides its configuration."""
-    there = vars(result)
+def _copy_attributes(optimizer: Any, result: Any) -> None:
+    """Set the attributes on `result` that the program has set on `optimizer`."""
+    existing = vars(result)
     for name, value in vars(optimizer).items():
-        if name.startswith(("_self_", "_hvd")) or not _of_the_user(value):
+        if name.startswith(("_self_", "_hvd")) or not _is_users(value):
             continue
-        if name not in there or not _same(there[name], value):
+        if name not in existing or not _same(existing[name], value):
             setattr(result, name, _copied(value))
 
 
-def _of_the_user(value: Any) -> bool:
-    """Whether it is a plain value or no object of a framework: variables and what counts them stay where they are."""
+def _is_users(value: Any) -> bool:
+    """Whether no part of a value is an object of a framework: variables and their trackers are not copied."""
     if isinstance(value, dict):
-        return all(_of_the_user(part) for pair in value.items() for part in pair)
+        return all(_is_users(part) for pair in value.items() for part in pair)
     if isinstance(value, (list, tuple, set, frozenset)):
-        return all(_of_the_user(part) for part in value)
+        return all(_is_users(part) for part in value)
     module = getattr(value, "__module__", None) or type(value).__module__
     return module.partition(".")[0] not in _FRAMEWORKS
 
@@ -174,26 +177,27 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _copied(value: Any) -> Any:
-    kinds = (dict, list, set)  # also of what Keras makes of them to keep track of variables
+    """A shallow copy of a dict, list or set; other values themselves."""
+    kinds = (dict, list, set)  # also the subclasses with which Keras tracks variables
     return next((kind(value) for kind in kinds if isinstance(value, kind)), value)
 
 
-def _sharing(optimizer: Any, cls: type) -> Any:
-    """`optimizer` as an instance of `cls`. Both have their attributes in common: a change of one is one of the other."""
+def _with_shared_state(optimizer: Any, cls: type) -> Any:
+    """`optimizer` as an instance of `cls`. Both share their attributes: a change of one is a change of the other."""
     result = object.__new__(cls)
     object.__setattr__(result, "__dict__", vars(optimizer))
     return result
 
 
-def _around(scaler: Any, cls: type, inner: Any) -> Any:
-    """An optimizer like `scaler`, of `cls`, around `inner`."""
+def _scaler_around(scaler: Any, cls: type, inner: Any) -> Any:
+    """An optimizer of class `cls` that scales losses like `scaler`, around `inner`."""
     if major_version(cls._hvd_keras) < 3:
         from horovod._keras.keras2_optimizer import scaler_around
 
         return scaler_around(scaler, cls, inner)
-    if not _used(scaler):
+    if not _has_state(scaler):
         options = ("initial_scale", "dynamic_growth_steps", "name")
         return cls(inner, **{option: getattr(scaler, option) for option in options})
-    result = _sharing(scaler, cls)
+    result = _with_shared_state(scaler, cls)
     vars(result)["inner_optimizer"] = inner
     return result

@@ -1,4 +1,4 @@
-"""What DistributedOptimizer was asked for, checked. No Keras, no framework; any thread."""
+"""The checked arguments of DistributedOptimizer. No Keras, no framework; any thread."""
 
 import warnings
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ Average, Sum = HorovodBasics.Average, HorovodBasics.Sum
 
 @dataclass(frozen=True)
 class Options:
-    """The arguments of DistributedOptimizer that concern the reduction, under the names they have there."""
+    """The arguments of DistributedOptimizer that concern the reduction, under the same names."""
 
     name: str | None
     compression: Any
@@ -28,12 +28,12 @@ class Options:
     local_layers: tuple
 
     def without_variables(self) -> "Options":
-        """Without what is of a certain model."""
+        """These options without the parts that belong to one model: lists of variables, and layers."""
         groups = self.groups if isinstance(self.groups, int) else None
         return replace(self, groups=groups, local_layers=())
 
     def settings(self) -> dict:
-        """What must be the same on all ranks, for a comparison that can be sent."""
+        """The options that must be the same on all ranks, in a form that JSON can represent."""
         groups = self.groups if self.groups is None or isinstance(self.groups, int) else len(self.groups)
         return {
             "op": self.op,
@@ -62,8 +62,8 @@ def checked(
     """The arguments as Options.
 
     Raises:
-        ValueError: an op other than Average and Sum, a factor without Average or not above 0, no positive number of
-            passes, groups that are none, a process set that is not registered.
+        ValueError: an op other than Average and Sum; a factor without Average or not above 0; a number of passes that is
+            not positive; bad groups; a process set that is not registered.
     """
     if op not in (Average, Sum) or isinstance(op, bool):
         raise ValueError("op currently only supports Average and Sum")

@@ -1,14 +1,18 @@
-"""The layers that PartialDistributedOptimizer leaves to each rank."""
+"""The argument `local_layers` of PartialDistributedOptimizer: the layers whose gradients are not reduced."""
 
 from types import ModuleType
 from typing import Any
 
-from horovod._keras.backends import the_keras
+from horovod._keras_module import keras_package
 
 
-def listed_layers(keras: ModuleType, local_layers: Any) -> tuple:
-    """`local_layers`, a layer or several, as a tuple. ValueError for anything else."""
-    layer = the_keras(keras).layers.Layer
+def list_of_layers(keras: ModuleType, local_layers: Any) -> tuple:
+    """`local_layers` as a tuple of layers.
+
+    Raises:
+        ValueError: `local_layers` is neither None, nor a layer, nor a list of layers.
+    """
+    layer = keras_package(keras).layers.Layer
     if local_layers is None:
         return ()
     listed = tuple(local_layers) if isinstance(local_layers, (list, tuple, set)) else (local_layers,)

@@ -1,25 +1,25 @@
-"""Under which class name a distributed optimizer is written into a saved model: under that of the wrapped class.
+"""Lets saved models name the wrapped class in place of the class of a distributed optimizer.
 
-So a model that was trained with Horovod is read by a program without it, and Keras finds the class by its public name.
+So a program without Horovod can read a model that was trained with Horovod: Keras finds the class by its public name.
 """
 
 import importlib
 from types import ModuleType
 from typing import Any
 
-from horovod._keras.backends import major_version
+from horovod._keras_module import major_version
 
 
 def save_as(keras: ModuleType, cls: type, base: type) -> None:
-    """Have Keras save instances of `cls` as those of `base`. Where a Keras does it another way nothing happens: its files
-    name `horovod._keras` then, and are read by hvd.load_model()."""
+    """Let Keras save instances of `cls` as instances of `base`. Changes nothing if this Keras does not have the tables
+    that this function knows: files then name `horovod._keras`, and hvd.load_model() reads them."""
     if major_version(keras) < 3:
         for attribute in ("_keras_api_names", "_keras_api_names_v1"):
             if attribute in vars(base):
                 setattr(cls, attribute, vars(base)[attribute])
         return
     names = _table("keras.src.api_export", "REGISTERED_OBJS_TO_NAMES")
-    # Keras on PyTorch has classes of its own behind the public ones.
+    # On PyTorch the class of an optimizer is a private one that derives from the public class.
     public = next((names[c] for c in base.__mro__ if c in names and c.__name__ == base.__name__), None)
     if public is not None:
         names[cls] = public

@@ -1,13 +1,13 @@
-"""load_model: a saved model whose optimizer is distributed again."""
+"""load_model: loads a saved model and makes its optimizer a distributed one."""
 
 from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
-from horovod._keras.backends import major_version, the_keras
 from horovod._keras.compression import NoneCompressor
 from horovod._keras.distributed import Distributed, DistributedScaler
 from horovod._keras.optimizer import create_distributed_optimizer
+from horovod._keras_module import keras_package, major_version
 
 
 def load_model(
@@ -18,16 +18,24 @@ def load_model(
     compression: Any = NoneCompressor,
     legacy_opts: bool = False,
 ) -> Any:
-    """See horovod.keras.load_model.
+    """Load a saved model, and make its optimizer a distributed one, with its saved state.
 
-    The model is loaded as Keras does it, its optimizer's state included, and the optimizer then wrapped with that state.
-    Classes are offered by name for files that name `horovod._keras`, as those of Horovod 0.28 do.
+    Args:
+        filepath: anything that this Keras loads: a .keras or .h5 file, with Keras 2 also the folder of a SavedModel.
+        custom_optimizers: classes of optimizers that Keras does not know.
+        custom_objects: as in keras.models.load_model.
+        compression: as in DistributedOptimizer.
+        legacy_opts: look for the optimizer's class in keras.optimizers.legacy (Keras 2).
+
+    Returns:
+        The model. Its optimizer, if it has one, is a DistributedOptimizer.
     """
-    keras = the_keras(keras)
-    offered = {cls.__name__: cls for cls in _optimizer_classes(keras, legacy_opts)}
-    offered |= {cls.__name__: cls for cls in custom_optimizers or ()}
-    offered |= dict(custom_objects or {})
-    model = keras.models.load_model(filepath, custom_objects=offered)
+    # Files of Horovod 0.28 name classes of `horovod._keras`, which Keras finds among the custom objects.
+    keras = keras_package(keras)
+    known = {cls.__name__: cls for cls in _optimizer_classes(keras, legacy_opts)}
+    known |= {cls.__name__: cls for cls in custom_optimizers or ()}
+    known |= dict(custom_objects or {})
+    model = keras.models.load_model(filepath, custom_objects=known)
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None or isinstance(optimizer, (Distributed, DistributedScaler)):
         return model
@@ -44,15 +52,14 @@ def _optimizer_classes(keras: ModuleType, legacy: bool) -> list[type]:
     base = module.Optimizer
     found = [value for value in vars(module).values() if isinstance(value, type) and issubclass(value, base)]
     found = [cls for cls in found if cls is not base and cls.__name__ != "LossScaleOptimizer"]
-    if (
-        major_version(keras) < 3
-    ):  # files of distributed ones name `horovod._keras`, as these have no public names
+    if major_version(keras) < 3:
+        # They have no public names, so files of distributed ones name `horovod._keras`.
         found += keras.mixed_precision.LossScaleOptimizer.__subclasses__()
     return found
 
 
 def _lacks_its_variables(keras: ModuleType, model: Any, optimizer: Any) -> bool:
-    """Whether Keras 3 has built the optimizer for no variables, as it does with .h5 files (seen in 3.15): it would refuse
+    """Whether Keras 3 has built the optimizer without variables, as it does for .h5 files (seen in 3.15). It would refuse
     to train the model."""
     if major_version(keras) < 3 or not optimizer.built:
         return False
@@ -60,7 +67,7 @@ def _lacks_its_variables(keras: ModuleType, model: Any, optimizer: Any) -> bool:
 
 
 def _from_h5(optimizer: Any, model: Any, filepath: Any) -> Any:
-    """The optimizer anew, with the state that is in the file, if it fits."""
+    """A new optimizer of the same configuration, with the state that is in the file, if that state fits."""
     result = type(optimizer).from_config(optimizer.get_config())
     result.build(model.trainable_variables)
     try:

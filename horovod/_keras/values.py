@@ -1,16 +1,17 @@
-"""Operations on single values, and on all variables of a model: what programs call between training steps.
+"""Operations on single values, and on all variables of a model, for the time between training steps.
 
 Values may be Python numbers, NumPy arrays, tensors of the backend or keras.Variables; results are tensors of the backend.
-Any thread.
+`front_end` makes the public functions from these. Any thread.
 """
 
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-from horovod._keras.backends import backend_of, the_keras
+from horovod._keras.backends import backend_of
 from horovod._keras.compression import NoneCompressor
 from horovod._keras.options import Average, Sum
+from horovod._keras_module import keras_package
 from horovod.common.process_sets import ProcessSet, global_process_set
 
 
@@ -25,12 +26,28 @@ def allreduce(
     compression: Any = NoneCompressor,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """See horovod.keras.allreduce."""
+    """Reduce a value over all ranks.
+
+    Args:
+        value: a number, an array, a tensor or a keras.Variable; shape and dtype the same on all ranks.
+        name: identifies the operation across ranks; None numbers it.
+        average: True or None averages, False sums; in place of `op`.
+        prescale_factor, postscale_factor: multiply the value before and after the reduction.
+        op: hvd.Average, Sum, Min, Max or Product.
+        compression: how the value is compressed before it is sent, such as hvd.Compression.fp16.
+        process_set: the ranks that take part.
+
+    Returns:
+        The reduced value, a tensor of the framework that Keras runs on.
+
+    Raises:
+        ValueError: `average` and `op` are both given. The errors of the framework's own allreduce.
+    """
     if average is not None and op is not None:
         raise ValueError("The op parameter supersedes average. Please provide only one of them.")
     if op is None:
         op = Average if average is None or average else Sum
-    return backend_of(the_keras(keras)).allreduce(
+    return backend_of(keras_package(keras)).allreduce(
         value, name, op, prescale_factor, postscale_factor, compression, process_set
     )
 
@@ -38,8 +55,8 @@ def allreduce(
 def allgather(
     keras: ModuleType, value: Any, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """See horovod.keras.allgather."""
-    return backend_of(the_keras(keras)).allgather(value, name, process_set)
+    """The ranks' values, one after the other along dimension 0, in which they may differ; see allreduce."""
+    return backend_of(keras_package(keras)).allgather(value, name, process_set)
 
 
 def broadcast(
@@ -49,8 +66,8 @@ def broadcast(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """See horovod.keras.broadcast."""
-    return backend_of(the_keras(keras)).broadcast(value, root_rank, name, process_set)
+    """The value of the rank `root_rank`, counted over all ranks; see allreduce."""
+    return backend_of(keras_package(keras)).broadcast(value, root_rank, name, process_set)
 
 
 def reducescatter(
@@ -60,13 +77,18 @@ def reducescatter(
     op: int = Average,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """See horovod.keras.reducescatter."""
-    return backend_of(the_keras(keras)).reducescatter(value, name, op, process_set)
+    """This rank's share of the rows of the value reduced over all ranks, by hvd.Average or hvd.Sum; see allreduce."""
+    return backend_of(keras_package(keras)).reducescatter(value, name, op, process_set)
 
 
 def broadcast_global_variables(keras: ModuleType, root_rank: int) -> None:
-    """See horovod.keras.broadcast_global_variables."""
-    backend = backend_of(the_keras(keras))
+    """Assign the root's values to the global variables of a TensorFlow 1 graph, on all ranks.
+
+    Raises:
+        RuntimeError: there is no such graph: it exists only with tf.compat.v1 and Keras 2. Use
+            callbacks.BroadcastGlobalVariablesCallback.
+    """
+    backend = backend_of(keras_package(keras))
     if not backend.has_global_variables():
         raise RuntimeError(
             "hvd.broadcast_global_variables() needs the collection of variables of a TensorFlow 1 graph, which does not "
@@ -76,14 +98,14 @@ def broadcast_global_variables(keras: ModuleType, root_rank: int) -> None:
 
 
 def broadcast_model(keras: ModuleType, model: Any, root_rank: int, local_variables: Sequence = ()) -> None:
-    """Give the weights of a model and the variables of its optimizer the root's values, on all ranks.
+    """Assign the root's values to the weights of a model and the variables of its optimizer, on all ranks.
 
-    States of random generators and of metrics stay what they are. `local_variables` too.
+    The states of random generators and of metrics are not broadcast, nor are `local_variables`.
 
     Raises:
-        ValueError: the model is not built. What a broadcast raises: the ranks' models differ, or one is gone.
+        ValueError: the model is not built. The errors of a broadcast: the ranks' models differ, or a rank is gone.
     """
-    keras = the_keras(keras)
+    keras = keras_package(keras)
     backend = backend_of(keras)
     if not getattr(model, "built", True):
         raise ValueError(
@@ -99,6 +121,6 @@ def broadcast_model(keras: ModuleType, model: Any, root_rank: int, local_variabl
 
 
 def optimizer_variables(optimizer: Any) -> list:
-    """The variables of an optimizer of any Keras: `variables` is a method of some and a list of others."""
+    """The variables of an optimizer of any Keras: `variables` is a method of some optimizers and a list of others."""
     variables = optimizer.variables
     return list(variables() if callable(variables) else variables)

@@ -1,13 +1,13 @@
-"""Callbacks for ``model.fit``: ``hvd.callbacks.BroadcastGlobalVariablesCallback(0)`` and the others.
+"""Callbacks for ``model.fit``: ``hvd.callbacks.BroadcastGlobalVariablesCallback(0)`` and others.
 
-What each does and takes is said in horovod._keras.callbacks, and by help().
+help() and horovod._keras.callbacks describe them.
 """
-
-from typing import Any
 
 import keras
 
-from horovod._keras import callbacks as _impl
+from horovod._keras.callbacks import CALLBACKS as _CALLBACKS
+from horovod._keras.callbacks import BestModelWeightsLast as _BestModelWeightsLast
+from horovod._keras.front_end import callback_classes as _callback_classes
 
 __all__ = [
     "BestModelCheckpoint",
@@ -17,33 +17,9 @@ __all__ = [
     "MetricAverageCallback",
 ]
 
-
-class BroadcastGlobalVariablesCallback(_impl.BroadcastGlobalVariables, keras.callbacks.Callback):
-    _hvd_keras = keras
-
-
-class MetricAverageCallback(_impl.MetricAverage, keras.callbacks.Callback):
-    _hvd_keras = keras
-
-
-class LearningRateScheduleCallback(_impl.LearningRateSchedule, keras.callbacks.Callback):
-    _hvd_keras = keras
-
-
-class LearningRateWarmupCallback(_impl.LearningRateWarmup, keras.callbacks.Callback):
-    _hvd_keras = keras
-
-
-class BestModelCheckpoint(_impl.BestModel, keras.callbacks.ModelCheckpoint):
-    _hvd_keras = keras
-
-    # That of horovod.tensorflow.keras has save_weights_only in another place.
-    def __init__(
-        self,
-        monitor: str = "val_loss",
-        verbose: int = 0,
-        mode: str = "auto",
-        save_freq: Any = "epoch",
-        save_weights_only: bool = False,
-    ):
-        super().__init__(monitor, verbose, save_weights_only, mode, save_freq)
+_classes = _callback_classes(keras, __name__, {**_CALLBACKS, "BestModelCheckpoint": _BestModelWeightsLast})
+BestModelCheckpoint = _classes.BestModelCheckpoint
+BroadcastGlobalVariablesCallback = _classes.BroadcastGlobalVariablesCallback
+LearningRateScheduleCallback = _classes.LearningRateScheduleCallback
+LearningRateWarmupCallback = _classes.LearningRateWarmupCallback
+MetricAverageCallback = _classes.MetricAverageCallback

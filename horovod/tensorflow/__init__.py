@@ -19,6 +19,7 @@ from horovod.tensorflow._collectives import (
     grouped_reducescatter,
     reducescatter,
 )
+from horovod.tensorflow._gradient_optimizer import _DistributedOptimizer
 from horovod.tensorflow._gradients import (
     _allreduce_cond,
     _grouped_allreduce_cond,
@@ -26,7 +27,7 @@ from horovod.tensorflow._gradients import (
     _make_cached_allreduce_grads_fn,
 )
 from horovod.tensorflow._hooks import BroadcastGlobalVariablesHook
-from horovod.tensorflow._optimizer import DistributedOptimizer, _DistributedOptimizer
+from horovod.tensorflow._optimizer import DistributedOptimizer
 from horovod.tensorflow._tape import DistributedGradientTape, PartialDistributedGradientTape
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.functions import (
@@ -95,7 +96,7 @@ from horovod.tensorflow.util import (
     vars_to_refs,
 )
 
-# Those with an underscore, and the helpers among the others, are imported by programs written for Horovod.
+# Programs written for Horovod import the names with an underscore, and the helpers, too.
 __all__ = [
     "Adasum",
     "Average",
@@ -181,7 +182,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Made when it is asked for: it needs Keras, which a program without Keras need not have in order.
+    # Made at first use: it needs Keras, and a program without Keras must work where Keras cannot be imported.
     if name == "SyncBatchNormalization":
         from horovod.tensorflow.sync_batch_norm import SyncBatchNormalization
 

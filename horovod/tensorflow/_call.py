@@ -1,6 +1,7 @@
-"""What all operations have in common: checks of the arguments, names, and how a failure here reaches the other ranks.
+"""The common path of all operations: checks of the arguments, names, and the refusal of a call on all ranks.
 
-Used by the modules of this package only. Any thread; inside a function being traced, the one that traces.
+Used by the modules of this package and by ``horovod._keras``. Any thread; inside a function that is being traced, the
+thread that traces it.
 """
 
 import re
@@ -48,7 +49,7 @@ _devices_known = False
 
 
 def plain(function: Callable) -> Callable:
-    """Tell AutoGraph to call a function as it is. By its mark for that, as its decorator costs each eager call more."""
+    """Tell AutoGraph to call a function as it is. Sets AutoGraph's mark, as its decorator costs each eager call more."""
     function.autograph_info__ = {}
     return function
 
@@ -60,8 +61,8 @@ def _snake(kind: str) -> str:
 _FUNCTIONS = {kind: getattr(operations, _snake(kind)) for kind in UNORDERED}
 
 
-class Asked(NamedTuple):
-    """What a program asked for, by which the other ranks are told should it fail here."""
+class CallIdentity(NamedTuple):
+    """The operation, name and process set of a call: how the other ranks know which call failed, if it fails here."""
 
     operation: int
     name: Any
@@ -69,31 +70,37 @@ class Asked(NamedTuple):
     ignore_name_scope: bool = False
 
 
-def poison(asked: Asked, text: str) -> None:
-    """Let the other ranks' matching call fail: it failed here before the engine knew of it.
+def poison(call: CallIdentity, text: str) -> None:
+    """Let the other ranks' matching call fail with `text`: this rank's call failed before the engine knew of it.
 
-    In a graph names are made of tensors where none is given, which may not be there: the others hear nothing then but
-    that this rank has ended.
+    Does nothing before init() and for an unregistered process set, and in a graph for a call without a name: such a
+    name is made of the names of tensors, and the tensor may be what is missing. The other ranks' calls then fail when
+    this rank ends.
     """
-    number = getattr(asked.process_set, "process_set_id", None)
+    number = getattr(call.process_set, "process_set_id", None)
     if number is None or not _basics.is_initialized():
         return
-    name = "" if asked.name is None else str(asked.name)
+    name = "" if call.name is None else str(call.name)
     if not _context.executing_eagerly():
         if not name:
             return
-        name = _names.negotiated(tf.compat.v1.get_default_graph(), name, asked.ignore_name_scope)
-    library.hvd_tf_poison(asked.operation, 0, name.encode(), number, text.encode())
+        name = _names.negotiated(tf.compat.v1.get_default_graph(), name, call.ignore_name_scope)
+    library.hvd_tf_poison(call.operation, 0, name.encode(), number, text.encode())
 
 
-def refuse(asked: Asked, text: str, error: type[Exception] = ValueError) -> NoReturn:
+def poison_with(call: CallIdentity, error: Exception) -> None:
+    """poison() with the text of an exception that this rank is about to raise."""
+    poison(call, f"{type(error).__name__}: {error}")
+
+
+def refuse(call: CallIdentity, text: str, error: type[Exception] = ValueError) -> NoReturn:
     """Raise `error(text)` here, and let the matching call fail on the other ranks."""
-    poison(asked, text)
+    poison(call, text)
     raise error(text)
 
 
 def prepare_devices() -> None:
-    """Have kernels for this machine's devices, once the engine runs and can say what it serves."""
+    """Register kernels for this machine's devices, once the engine runs and knows which device types it serves."""
     global _devices_known
     if not _devices_known and _basics.is_initialized():
         _devices_known = True
@@ -101,7 +108,11 @@ def prepare_devices() -> None:
 
 
 def set_number(process_set: ProcessSet) -> int:
-    """The engine's number of a process set. ValueError for what is none, and for one that is not registered."""
+    """The engine's number of a process set.
+
+    Raises:
+        ValueError: `process_set` is not an hvd.ProcessSet, or is not registered.
+    """
     number = getattr(process_set, "process_set_id", None)
     if number is not None:
         return number
@@ -113,100 +124,119 @@ def set_number(process_set: ProcessSet) -> int:
     raise ValueError(f"Process set provided does not exist, or has not been registered: {process_set}.")
 
 
-def wire_op(op: int, asked: Asked) -> int:
-    """The engine's number of a reduce op. ValueError for what is none."""
+def wire_op(op: int, call: CallIdentity) -> int:
+    """The engine's number of a reduce op.
+
+    Raises:
+        ValueError: `op` is not a reduce op. The other ranks' matching call fails as well.
+    """
     try:
         return WIRE_OPS[op]
     except (KeyError, TypeError):
         text = f"Unknown reduce op {op!r}. Use hvd.Average, Sum, Min, Max, Product or Adasum."
-    refuse(asked, text)
+    refuse(call, text)
 
 
-def factor(value: float, what: str, asked: Asked) -> str:
-    """A scale factor as the operations take it: in text, as TensorFlow's attributes round to 32 bits. ValueError for
-    what is no number."""
+def factor_text(value: float, argument: str, call: CallIdentity) -> str:
+    """A factor as the operations take it: as text, because TensorFlow rounds attributes that are numbers to 32 bits.
+
+    Raises:
+        ValueError: `value` is not a number. The other ranks' matching call fails as well.
+    """
     if isinstance(value, float) and value == 1.0:
         return "1"
     try:
         return repr(float(value))
     except (TypeError, ValueError, OverflowError) as error:
-        text = f"{what} must be a number, but is {value!r:.80}: {error}"
-    refuse(asked, text)
+        text = f"{argument} must be a number, but is {value!r:.80}: {error}"
+    refuse(call, text)
 
 
-def tensor_of(value: Any, allowed: frozenset, asked: Asked) -> tf.Tensor:
-    """`value` as a tensor of one of the allowed types.
+def checked_tensor(value: Any, allowed: frozenset, call: CallIdentity) -> tf.Tensor:
+    """`value` as a tensor, whose dtype is one of `allowed`.
 
     Raises:
-        ValueError, TypeError: it cannot be one, or the name is no text. The other ranks' matching call fails as well.
+        ValueError: the dtype is not allowed. TypeError: the name is not a str. Whatever tf.convert_to_tensor() raises.
+            The other ranks' matching call fails as well.
     """
-    name = asked.name
+    name = call.name
     if name is not None and not isinstance(name, str):
-        refuse(asked, f"name must be a str, but found {type(name).__name__}: {name!r:.80}.", TypeError)
+        refuse(call, f"name must be a str, but found {type(name).__name__}: {name!r:.80}.", TypeError)
     try:
         tensor = value if isinstance(value, tf.Tensor) else tf.convert_to_tensor(value)
     except Exception as error:
-        poison(asked, f"{type(error).__name__}: {error}")
+        poison_with(call, error)
         raise
     if tensor.dtype not in allowed:
         text = f"Tensor type {tensor.dtype.name} is not supported."
         if tensor.dtype in MOVABLE:
             text += " Reductions take integers of up to 64 bits but uint32 and uint64, and floats of 16 bits and more."
-        refuse(asked, text)
+        refuse(call, text)
     return tensor
 
 
-def members_of(values: Any, asked: Asked) -> list:
-    """The members of a group. ValueError for what is no list; the other ranks' matching call fails as well."""
+def group_members(values: Any, call: CallIdentity) -> list:
+    """The members of a group as a new list.
+
+    Raises:
+        ValueError: `values` cannot be iterated over. The other ranks' matching call fails as well.
+    """
     try:
         return list(values)
     except Exception as error:
         text = f"A grouped operation takes a list of tensors, but found {type(values).__name__}: {error}"
-        poison(asked, text)
+        poison(call, text)
         raise ValueError(text) from error
 
 
-def tensors_of(values: Any, allowed: frozenset, asked: Asked) -> list[tf.Tensor]:
-    """The members of a group as tensors. At least one; ValueError otherwise."""
+def checked_tensors(values: Any, allowed: frozenset, call: CallIdentity) -> list[tf.Tensor]:
+    """The members of a group as tensors, at least one.
+
+    Raises:
+        ValueError: `values` is empty or not a list; what checked_tensor() raises.
+    """
     if isinstance(values, tf.Tensor):
-        refuse(asked, f"A grouped operation takes a list of tensors, but found {type(values).__name__}.")
-    values = members_of(values, asked)
+        refuse(call, f"A grouped operation takes a list of tensors, but found {type(values).__name__}.")
+    values = group_members(values, call)
     if not values:
-        refuse(asked, "A grouped operation needs at least one tensor.")
-    return [tensor_of(value, allowed, asked) for value in values]
+        refuse(call, "A grouped operation needs at least one tensor.")
+    return [checked_tensor(value, allowed, call) for value in values]
 
 
-def perform(kind: str, tensors: Any, attributes: dict[str, Any], asked: Asked) -> Any:
-    """Make the operation `kind`, or run it where operations run at once.
+def perform(kind: str, tensors: Any, attributes: dict[str, Any], call: CallIdentity) -> Any:
+    """Run the operation `kind`, or, in a graph, add it to the graph.
 
     Args:
-        tensors: what its generated function takes first, a tensor or a list of them.
-        attributes: the others of its arguments.
-        asked: in a graph no name stands for one made of the tensors' names.
+        kind: the type of a TensorFlow operation, such as "HorovodAllreduce".
+        tensors: the first argument of its generated function: a tensor, or a list of tensors for a group.
+        attributes: the other arguments of the generated function.
+        call: gives the name. In a graph a call without a name gets one that is made of the tensors' names.
 
     Returns:
-        What the generated function returns.
+        The outputs of the generated function.
     """
-    function, name = _FUNCTIONS[kind], asked.name
+    function, name = _FUNCTIONS[kind], call.name
     if _context.executing_eagerly():
         if not _devices_known:
             prepare_devices()
-        # The name is an attribute, and TensorFlow keeps a kernel for each value of it, so none is made up here.
+        # The name is an attribute, and TensorFlow keeps a kernel for each value of it. So no name is made up here: the
+        # engine counts calls without one.
         return function(tensors, tensor_name=name or "", blocking=True, **attributes)
     prepare_devices()
     graph = tf.compat.v1.get_default_graph()
     name = name or _names.default_name(kind, tensors if isinstance(tensors, list) else [tensors])
-    agreed = _names.negotiated(graph, name, asked.ignore_name_scope)
+    agreed = _names.negotiated(graph, name, call.ignore_name_scope)
     if _xla.compiles(graph):
         return _xla.perform(kind, tensors, attributes, agreed)
     if _names.is_by_round(graph):
         attributes = {**attributes, "by_round": True}
     with _program_order.after_fence(graph):
-        return made(function(tensors, tensor_name=agreed, name=_names.node_name(name), **attributes))
+        return without_order(function(tensors, tensor_name=agreed, name=_names.node_name(name), **attributes))
 
 
-def made(outputs: Any) -> Any:
-    """What a generated function has returned for a graph, with the operation free to run."""
+def without_order(outputs: Any) -> Any:
+    """`outputs` of a generated function in a graph, after its operation was allowed to run as soon as its inputs are
+    there."""
     first = outputs[0] if isinstance(outputs, (list, tuple)) else outputs
     op = first if isinstance(first, tf.Operation) else first.op
     run_in_parallel(op)
@@ -214,7 +244,7 @@ def made(outputs: Any) -> Any:
     return outputs
 
 
-def require_rows(tensors: list[tf.Tensor], kind: str, asked: Asked) -> None:
-    """ValueError if one is known to be a scalar."""
+def require_rows(tensors: list[tf.Tensor], kind: str, call: CallIdentity) -> None:
+    """Raise ValueError if one of `tensors` is known to be a scalar. The other ranks' matching call fails as well."""
     if any(tensor.shape.rank == 0 for tensor in tensors):
-        refuse(asked, f"{kind} does not support scalar inputs.")
+        refuse(call, f"{kind} does not support scalar inputs.")

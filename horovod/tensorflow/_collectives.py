@@ -1,6 +1,6 @@
-"""Reductions as programs call them: on tensors and on tf.IndexedSlices, with compression and device placement.
+"""The reductions of the public API: on tensors and on tf.IndexedSlices, with compression and device placement.
 
-Made of the operations in mpi_ops. Eager, in tf.function and in graphs of tf.compat.v1.
+They call the operations in mpi_ops. Eager, in tf.function and in graphs of tf.compat.v1.
 """
 
 from collections.abc import Sequence
@@ -13,10 +13,11 @@ from horovod.tensorflow._call import (
     ALLGATHER,
     ALLREDUCE,
     REDUCESCATTER,
-    Asked,
-    members_of,
+    CallIdentity,
+    group_members,
     plain,
     poison,
+    poison_with,
     refuse,
 )
 from horovod.tensorflow.compression import Compression, Compressor
@@ -54,8 +55,8 @@ def allreduce(
     """Reduce a tensor over all ranks. Differentiable.
 
     Args:
-        tensor: a tensor, or what becomes one; the same shape and dtype on all ranks. Or tf.IndexedSlices, as the gradient
-            of an embedding is: their rows are gathered, which may be different ones on each rank.
+        tensor: a tensor, or a value that tf.convert_to_tensor() accepts; the same shape and dtype on all ranks. Or
+            tf.IndexedSlices (the gradient of an embedding): their rows are gathered, and may differ between ranks.
         average: deprecated: true for op=Average, false for op=Sum.
         device_dense: name of the device to reduce tensors on; empty: where TensorFlow places the operation.
         device_sparse: the same for tf.IndexedSlices.
@@ -65,28 +66,28 @@ def allreduce(
         name: identifies the operation across ranks. The default is made of the tensor's name in a graph; in eager mode
             calls without a name are counted.
         process_set: the ranks that take part.
-        ignore_name_scope: take `name` without the scopes of tf.name_scope() it is used in.
+        ignore_name_scope: use `name` without the scopes of tf.name_scope() around the call.
 
     Returns:
         A tensor of the input's shape and dtype; for tf.IndexedSlices, tf.IndexedSlices with the rows of all ranks.
 
     Raises:
         ValueError: both `op` and `average` are given, or Horovod is not initialized.
-        NotImplementedError: `op` or factors that tf.IndexedSlices cannot be reduced with.
+        NotImplementedError: tf.IndexedSlices cannot be reduced with this `op` or these factors.
         tf.errors.FailedPreconditionError: ranks disagree about shape, dtype or arguments.
-        tf.errors.InvalidArgumentError: arguments that make no sense, on this rank or on another.
+        tf.errors.InvalidArgumentError: an argument makes no sense, on this rank or on another.
         tf.errors.UnknownError: a rank is gone or the job has ended.
     """
-    asked = Asked(ALLREDUCE, name, process_set, ignore_name_scope)
-    op = _resolved(op, average, asked)
+    call = CallIdentity(ALLREDUCE, name, process_set, ignore_name_scope)
+    op = _reduce_op(op, average, call)
     if isinstance(tensor, tf.IndexedSlices):
         problem = why_not_slices(op, prescale_factor, postscale_factor)
         if problem:
-            refuse(asked._replace(operation=ALLGATHER), problem, NotImplementedError)
+            refuse(call._replace(operation=ALLGATHER), problem, NotImplementedError)
         with on_device(device_sparse):
             return _allreduce_slices(tensor, op, name, process_set, ignore_name_scope)
     with on_device(device_dense):
-        sent, context = _compressed(tensor, compression, asked)
+        sent, context = _compressed(tensor, compression, call)
         reduced = _allreduce(
             sent,
             name=name,
@@ -99,23 +100,24 @@ def allreduce(
         return compression.decompress(reduced, context)
 
 
-def _compressed(tensor, compression, asked) -> tuple[tf.Tensor, Any]:
-    """What is sent for `tensor`, and what decompress() needs. Where that fails, so does the others' matching call."""
+def _compressed(tensor, compression, call) -> tuple[tf.Tensor, Any]:
+    """The compressed tensor, and the context for decompress(). If compress() fails, the other ranks' matching call fails
+    as well."""
     try:
         return compression.compress(tf.convert_to_tensor(tensor))
     except Exception as error:
-        poison(asked, f"{type(error).__name__}: {error}")
+        poison_with(call, error)
         raise
 
 
-def _resolved(op: int | None, average: Any, asked: Asked) -> int:
+def _reduce_op(op: int | None, average: Any, call: CallIdentity) -> int:
     if op is not None and average is not None:
-        poison(asked, "the arguments op and average were both given")
+        poison(call, "the arguments op and average were both given")
     return handle_average_backwards_compatibility(op, average)
 
 
 def why_not_slices(op: int, prescale_factor: float, postscale_factor: float) -> str:
-    """Why tf.IndexedSlices cannot be reduced this way; empty if they can."""
+    """The reason why tf.IndexedSlices cannot be reduced with these arguments; empty if they can."""
     if op == Adasum:
         return (
             "The Adasum reduction does not support tf.IndexedSlices. Pass sparse_as_dense=True to "
@@ -135,7 +137,7 @@ def _allreduce_slices(
     slices: tf.IndexedSlices, op: int, name: str | None, process_set: ProcessSet, ignore_name_scope: bool
 ) -> Any:
     if in_xla():
-        # How many rows come together is not known before, as it has to be for XLA.
+        # XLA has to know the number of gathered rows when it compiles, and nothing tells it.
         return _allreduce(
             tf.convert_to_tensor(slices), name=name, op=op, ignore_name_scope=ignore_name_scope, process_set=process_set
         )  # fmt: skip
@@ -168,22 +170,23 @@ def grouped_allreduce(
     """Reduce several tensors as one operation: when all are ready on all ranks, in one message.
 
     Args:
-        tensors: tensors, or what becomes one, of any dtypes; tf.IndexedSlices among them are reduced each by itself. As
-            many on all ranks, in the same order. An empty list is returned at once, without a word to the other ranks.
+        tensors: tensors (or values that tf.convert_to_tensor() accepts) of any dtypes. Each tf.IndexedSlices among them
+            is reduced by itself. The same number on all ranks, in the same order. An empty list is returned at once, and
+            the other ranks are not told.
         The others are those of allreduce().
 
     Returns:
         The reduced tensors in the order of `tensors`.
 
     Raises:
-        What allreduce() raises; also where the ranks' groups differ.
+        The errors of allreduce(); also if the ranks' groups differ.
     """
-    asked = Asked(ALLREDUCE, name, process_set, ignore_name_scope)
-    op = _resolved(op, average, asked)
-    results = members_of(tensors, asked)
+    call = CallIdentity(ALLREDUCE, name, process_set, ignore_name_scope)
+    op = _reduce_op(op, average, call)
+    results = group_members(tensors, call)
     dense = [i for i, tensor in enumerate(results) if not isinstance(tensor, tf.IndexedSlices)]
     with on_device(device_dense):
-        packed = [_compressed(results[i], compression, asked) for i in dense]
+        packed = [_compressed(results[i], compression, call) for i in dense]
         if packed:
             reduced = _grouped_allreduce(
                 [sent for sent, _ in packed],
@@ -222,22 +225,22 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> tf.Tensor:
-    """Reduce a tensor over all ranks, of which each keeps a share of the rows. Differentiable for Average and Sum.
+    """Reduce a tensor over all ranks. Each rank gets a share of the rows. Differentiable for Average and Sum.
 
     Args:
-        tensor: a tensor of one dimension or more, or what becomes one; the same shape and dtype on all ranks. Where the
-            rows (dimension 0) cannot be divided evenly, the first ranks get one more.
+        tensor: a tensor of one dimension or more, or a value that tf.convert_to_tensor() accepts; the same shape and
+            dtype on all ranks. If the rows (dimension 0) cannot be divided evenly, the first ranks get one row more.
         op: Average, Sum, Min, Max or Product.
         The others are those of allreduce().
 
     Returns:
-        This rank's rows, of which there may be none.
+        This rank's rows, a tensor of the same dtype. It may have 0 rows.
 
     Raises:
-        What allreduce() raises. NotImplementedError: `tensor` is tf.IndexedSlices.
+        The errors of allreduce(). NotImplementedError: `tensor` is tf.IndexedSlices, or `op` is Adasum.
     """
     (result,) = _scatter(
-        [tensor], device_dense, compression, op, Asked(REDUCESCATTER, name, process_set, ignore_name_scope),
+        [tensor], device_dense, compression, op, CallIdentity(REDUCESCATTER, name, process_set, ignore_name_scope),
         lambda sent: [
             _reducescatter(
                 sent[0], name=name, op=op, ignore_name_scope=ignore_name_scope, process_set=process_set,
@@ -261,36 +264,36 @@ def grouped_reducescatter(
     """reducescatter() of several tensors as one operation, in one message.
 
     Args:
-        tensors: as many on all ranks, in the same order; an empty list is returned at once.
+        tensors: the same number on all ranks, in the same order. An empty list is returned at once.
         The others are those of reducescatter().
 
     Returns:
         This rank's rows of each tensor.
 
     Raises:
-        What reducescatter() raises.
+        The errors of reducescatter().
     """
-    asked = Asked(REDUCESCATTER, None, process_set)
-    tensors = members_of(tensors, asked)
+    call = CallIdentity(REDUCESCATTER, None, process_set)
+    tensors = group_members(tensors, call)
     if not tensors:
         return []
     return _scatter(
-        tensors, device_dense, compression, op, asked,
+        tensors, device_dense, compression, op, call,
         lambda sent: _grouped_reducescatter(
             sent, op=op, process_set=process_set, prescale_factor=prescale_factor, postscale_factor=postscale_factor
         ),
     )  # fmt: skip
 
 
-def _scatter(tensors, device_dense, compression, op, asked, scatter) -> list[tf.Tensor]:
+def _scatter(tensors, device_dense, compression, op, call, scatter) -> list[tf.Tensor]:
     problem = ""
     if any(isinstance(tensor, tf.IndexedSlices) for tensor in tensors):
         problem = "reducescatter does not support tf.IndexedSlices. Pass tf.convert_to_tensor(slices)."
     elif op == Adasum:
         problem = "The Adasum reduction cannot be scattered. Use op=Average or op=Sum."
     if problem:
-        refuse(asked, problem, NotImplementedError)
+        refuse(call, problem, NotImplementedError)
     with on_device(device_dense):
-        packed = [_compressed(tensor, compression, asked) for tensor in tensors]
+        packed = [_compressed(tensor, compression, call) for tensor in tensors]
         scattered = scatter([sent for sent, _ in packed])
         return [compression.decompress(t, context) for t, (_, context) in zip(scattered, packed)]

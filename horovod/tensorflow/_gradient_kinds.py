@@ -1,6 +1,7 @@
-"""Gradients of which ranks have different kinds: a tensor, tf.IndexedSlices, or None. No rank may wait for the others.
+"""Ranks may have different kinds of gradients for one variable: a tensor, tf.IndexedSlices, or None.
 
-What a rank has nothing to reduce for is reduced all the same, as a tensor of a shape that fits none.
+So that no rank waits for the others, a rank without a tensor takes part as well, with a stand-in: a tensor whose shape
+fits no gradient. Ranks with a tensor then get an error.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -11,45 +12,47 @@ import tensorflow as tf
 
 from horovod.common.process_sets import ProcessSet
 from horovod.tensorflow import _gradient_names
-from horovod.tensorflow._call import ALLREDUCE, REDUCIBLE, Asked, poison
+from horovod.tensorflow._call import ALLREDUCE, REDUCIBLE, CallIdentity, poison_with
 from horovod.tensorflow.util import plain_variable
 
 
 @contextmanager
-def all_or_none(names: list[str], process_set: ProcessSet) -> Iterator[Callable]:
-    """Around what makes the operations `names` in a graph, and calls what this yields with each name before it does.
+def fail_together(names: list[str], process_set: ProcessSet) -> Iterator[Callable]:
+    """A context for code that makes the allreduces `names` in a graph. It calls the yielded function with each name
+    before it makes that operation.
 
-    If one cannot be made here, of which its own peers get to know, none is executed here: the others' fail as well.
+    If one operation cannot be made, the graph does not run, and this rank executes none of them. The operation that
+    failed has told the other ranks; the context lets the other ranks' calls of all other names fail as well.
     """
-    latest: list[str] = []
+    begun: list[str] = []
     try:
-        yield latest.append
+        yield begun.append
     except Exception as error:
         if not tf.executing_eagerly():
             for name in names:
-                if name not in latest[-1:]:
-                    poison(Asked(ALLREDUCE, name, process_set, True), f"{type(error).__name__}: {error}")
+                if name not in begun[-1:]:
+                    poison_with(CallIdentity(ALLREDUCE, name, process_set, True), error)
         raise
 
 
 def is_tensor(gradient: Any) -> bool:
-    """Whether it is neither None nor tf.IndexedSlices."""
+    """Whether a gradient is neither None nor tf.IndexedSlices."""
     return not (gradient is None or isinstance(gradient, tf.IndexedSlices))
 
 
-def sent_for(gradient: Any, vars: Sequence[Any] | None, place: int) -> Any:
-    """What is reduced for a gradient: itself, or what stands for None and for tf.IndexedSlices, whose rows are gathered
-    after that."""
+def tensor_to_reduce(gradient: Any, vars: Sequence[Any] | None, place: int) -> Any:
+    """A gradient that is a tensor, or the stand-in for None (shape [0]) and for tf.IndexedSlices (shape [0, 0]), whose
+    rows are gathered afterwards. `place`: of the gradient's variable in `vars`."""
     if is_tensor(gradient):
         return gradient
     dtype = tf.float32 if vars is None else plain_variable(vars[place]).dtype.base_dtype
     return tf.zeros([0] if gradient is None else [0, 0], dtype if dtype in REDUCIBLE else tf.float32)
 
 
-def kinds(grads: list, vars: Sequence[Any] | None, places: list[int]) -> str:
-    """What this rank has put in a group that did not fit the other ranks' groups."""
+def description_of_group(grads: list, vars: Sequence[Any] | None, places: list[int]) -> str:
+    """A sentence for an error: the kinds of the gradients that this rank has put in a group."""
 
-    def which(found: list[int]) -> str:
+    def listed(found: list[int]) -> str:
         labels = ["" if vars is None else _gradient_names.of_variable(vars[i]) for i in found]
         return ", ".join(f"{i} ({label})" if label else str(i) for i, label in zip(found, labels)) or "none"
 
@@ -57,7 +60,7 @@ def kinds(grads: list, vars: Sequence[Any] | None, places: list[int]) -> str:
     sliced = [i for i in places if isinstance(grads[i], tf.IndexedSlices)]
     tensors = [i for i in places if is_tensor(grads[i])]
     return (
-        f"On this rank the group is made of the gradients number {which(places)}, of which are tensors: "
-        f"{which(tensors)}; tf.IndexedSlices (sent as shape [0, 0]): {which(sliced)}; None (sent as shape [0]): "
-        f"{which(absent)}."
+        f"On this rank the group is made of the gradients number {listed(places)}, of which are tensors: "
+        f"{listed(tensors)}; tf.IndexedSlices (sent as shape [0, 0]): {listed(sliced)}; None (sent as shape [0]): "
+        f"{listed(absent)}."
     )

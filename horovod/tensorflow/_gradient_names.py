@@ -1,8 +1,8 @@
 """Names of the operations that reduce gradients and broadcast variables. They must be the same on all ranks.
 
-TensorFlow makes the names of tensors unique by counting, so that a summary which only one rank builds shifts the names of
-what follows. Ours say what makes the operation, in which function, and which of its tensors it is for. Those of several
-calls in one graph are numbered where operations are made.
+TensorFlow makes the names of tensors unique by counting, so that a summary which only one rank builds changes the names
+of later tensors. Our names consist of the function's name, the tape or optimizer, and the place and name of the
+variable. When an operation is made whose name is taken in the graph, a number is appended (`_names.negotiated`).
 """
 
 import re
@@ -14,7 +14,8 @@ from horovod.tensorflow._names import _function_name, _root
 
 
 def of_call(kind: str) -> str:
-    """The beginning of the names of what `kind` makes where this is called."""
+    """The beginning of the names of operations that `kind` (a tape, an optimizer) makes now: with the function's name, if
+    one is being traced."""
     if tf.executing_eagerly():
         return kind
     function = _function_name(_root(tf.compat.v1.get_default_graph()))
@@ -22,7 +23,7 @@ def of_call(kind: str) -> str:
 
 
 def of_variable(variable: Any) -> str:
-    """A variable's last name, without what has been counted up; empty where it has none."""
+    """The last part of a variable's name, without a counter at its end; empty if the variable has no name."""
     name = getattr(variable, "name", None)
     if not isinstance(name, str):
         return ""

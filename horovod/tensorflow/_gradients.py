@@ -1,8 +1,9 @@
 """Reducing the gradients of a step, for tapes and optimizers alike.
 
 Names are made of the place in the list of gradients and of the variable, so that they agree between ranks whatever else a
-rank has in its graph. In a graph each gradient is an operation of its own, which begins as soon as it is computed; where
-operations run one after another anyway (eagerly, and in functions compiled by XLA) they are groups.
+rank has in its graph. In a graph each gradient has an operation of its own, which begins as soon as the gradient is
+computed. Eagerly, and in functions that XLA compiles, operations run one after another, so gradients are reduced in
+groups.
 """
 
 import warnings
@@ -16,7 +17,12 @@ from horovod.common.util import split_list
 from horovod.tensorflow import _gradient_names
 from horovod.tensorflow._call import plain
 from horovod.tensorflow._collectives import allreduce, grouped_allreduce, why_not_slices
-from horovod.tensorflow._gradient_kinds import all_or_none, is_tensor, kinds, sent_for
+from horovod.tensorflow._gradient_kinds import (
+    description_of_group,
+    fail_together,
+    is_tensor,
+    tensor_to_reduce,
+)
 from horovod.tensorflow.compression import Compression, Compressor
 from horovod.tensorflow.mpi_ops import (
     Average,
@@ -33,7 +39,7 @@ from horovod.tensorflow.util import (
     vars_to_refs,
 )
 
-# Of one group in eager mode and in XLA: memory for that much is needed a second time while it is under way.
+# The most bytes of a group in eager mode and in XLA. While a group is reduced its memory is needed a second time.
 _GROUP_BYTES = 128 << 20
 
 
@@ -41,7 +47,8 @@ def check_groups(num_groups: int, groups: Any) -> Any:
     """The `groups` that the arguments `num_groups` (deprecated) and `groups` mean together.
 
     Raises:
-        ValueError: they are no number of groups and no list of lists of variables.
+        ValueError: `groups` is neither a number of groups nor a list of lists of variables, or a variable is in it
+            twice.
     """
     if num_groups != 0:
         warnings.warn(
@@ -69,7 +76,7 @@ def check_groups(num_groups: int, groups: Any) -> Any:
 
 
 def check_predivide(gradient_predivide_factor: float, op: int) -> None:
-    """Raises ValueError where the factor cannot be used with `op`."""
+    """Raise ValueError if `gradient_predivide_factor` cannot be used with `op`."""
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor not supported with op != Average")
     if gradient_predivide_factor <= 0:
@@ -77,7 +84,7 @@ def check_predivide(gradient_predivide_factor: float, op: int) -> None:
 
 
 def takes_part(process_set: ProcessSet) -> bool:
-    """Whether this rank reduces anything with others now.
+    """Whether this rank is a member of the process set, and not its only one.
 
     Raises:
         ValueError: Horovod is not initialized, or the process set is not registered.
@@ -92,7 +99,7 @@ def takes_part(process_set: ProcessSet) -> bool:
 
 @plain
 def scaled_local(gradient: Any, process_set: ProcessSet) -> Any:
-    """A gradient that is not reduced, divided by the size of the set: as if the other ranks had had zeros."""
+    """A gradient that is not reduced, divided by the size of the process set, as if the other ranks had zeros."""
     if gradient is None or not process_set.included():
         return gradient
     at_run_time = decided_at_run_time() and not in_xla()
@@ -110,14 +117,14 @@ class GradientReduction:
     """Reduces lists of gradients, with options that are given once.
 
     Args:
-        name: what reduces, for the names of operations.
+        name: of the tape or optimizer; operations' names begin with it.
         device_dense, device_sparse, compression, op, process_set: as in allreduce().
         sparse_as_dense: make tf.IndexedSlices tensors first.
         gradient_predivide_factor: divide by it before the reduction, and by size / it afterwards.
         groups: None, a number of groups, or lists of variables whose gradients are reduced together.
     """
 
-    autograph_info__ = plain(lambda: None).autograph_info__  # of instances, as plain() of functions
+    autograph_info__ = plain(lambda: None).autograph_info__  # marks instances as plain() marks functions
 
     def __init__(
         self,
@@ -147,15 +154,16 @@ class GradientReduction:
     def __call__(
         self, grads: Sequence[Any], vars: Sequence[Any] | None = None, use_generic_names: bool = False
     ) -> list:
-        """Reduce gradients, each with that of the other ranks for the same variable.
+        """Reduce each gradient with the other ranks' gradients for the same variable.
 
         Args:
             grads: tensors, tf.IndexedSlices and None, of one kind in each place on all ranks.
             vars: their variables, for `groups` and for names.
-            use_generic_names: names say nothing but the place in `grads`.
+            use_generic_names: make names of the places in `grads` only.
 
         Returns:
-            The reduced gradients; None where there was none; `grads` unchanged where this rank has nobody to reduce with.
+            The reduced gradients, with None where `grads` has None. `grads` itself if this rank is not a member of the
+            process set, or its only member.
         """
         grads = list(grads)
         elastic = decided_at_run_time() and not in_xla()
@@ -172,38 +180,39 @@ class GradientReduction:
             together, single = self._partition(grads, vars)
             groups = {f"{call}.group_{number}": places for number, places in enumerate(together)}
             results = list(grads)
-            absences: list = []
-            shown: dict[int, tf.Tensor] = {}  # by place: that other ranks have tf.IndexedSlices there too
-            with all_or_none([*groups, *(names[i] for i in single)], self.process_set) as begun:
+            stand_ins: list = []  # the results for gradients that are None
+            # By place: a tensor that exists once all ranks have shown that they have tf.IndexedSlices there too.
+            agreed: dict[int, tf.Tensor] = {}
+            with fail_together([*groups, *(names[i] for i in single)], self.process_set) as begin:
                 self._check_slices(grads)
                 for name, places in groups.items():
-                    begun(name)
-                    shown |= dict.fromkeys(places, self._reduce_group(grads, places, vars, name, results)[0])
+                    begin(name)
+                    agreed |= dict.fromkeys(places, self._reduce_group(grads, places, vars, name, results)[0])
                 tensors = [i for i in single if is_tensor(grads[i])]
                 for i in tensors:
-                    begun(names[i])
+                    begin(names[i])
                     results[i] = self._reduce_one(grads[i], names[i])
-                # What fails ends the step here, and what it has not begun then the others would wait for. So these, which
-                # could be sent at once, come when all is there.
+                # A failure ends the step on this rank, and the other ranks would wait for operations that it has not
+                # begun. So the stand-ins, which could be sent at once, come after all gradients have been computed.
                 with tf.control_dependencies([grads[i] for i in tensors if tf.is_tensor(grads[i])]):
                     for i in single:
                         if i not in tensors:
-                            begun(names[i])
-                            stand_in = self._reduce_stand_in(sent_for(grads[i], vars, i), names[i])
+                            begin(names[i])
+                            stand_in = self._reduce_stand_in(tensor_to_reduce(grads[i], vars, i), names[i])
                             if grads[i] is None:
-                                absences.append(stand_in)
+                                stand_ins.append(stand_in)
                             else:
-                                shown[i] = stand_in
+                                agreed[i] = stand_in
                 for i, gradient in enumerate(grads):
                     if isinstance(gradient, tf.IndexedSlices):
-                        begun(f"{names[i]}.rows")
-                        with tf.control_dependencies([shown[i]]):
+                        begin(f"{names[i]}.rows")
+                        with tf.control_dependencies([agreed[i]]):
                             results[i] = self._reduce_one(gradient, f"{names[i]}.rows")
-            return _after(absences, results)
+            return _depending_on(stand_ins, results)
 
     def _partition(self, grads: list, vars: Sequence[Any] | None) -> tuple[list[list[int]], list[int]]:
-        """Places of gradients that go together, and those that go alone. The same on all ranks, also where these have
-        None or tf.IndexedSlices in other places."""
+        """The places of the gradients of each group, and the places of the other gradients. The same on all ranks, also
+        where ranks have None or tf.IndexedSlices in different places."""
         everything = list(range(len(grads)))
         if isinstance(self._groups, int):
             return split_list(everything, self._groups), []
@@ -224,7 +233,7 @@ class GradientReduction:
         return together, rest
 
     def _options_of(self, gradient: Any) -> dict:
-        # The mean of rows that are gathered is what it is, whatever it is divided by first.
+        # Gathered rows are divided after they have been gathered, so a predivision would change nothing.
         factors = {} if isinstance(gradient, tf.IndexedSlices) else self._factors
         return {"op": self._op, "process_set": self.process_set, "ignore_name_scope": True, **factors}
 
@@ -234,43 +243,46 @@ class GradientReduction:
         )
 
     def _reduce_group(self, grads: list, places: list[int], vars: Any, name: str, results: list) -> list:
-        """Put a group's tensors, reduced, into `results`. Returns all that the reduction has returned."""
-        packed = [sent_for(grads[i], vars, i) for i in places]
+        """Put a group's reduced tensors into `results`. Returns all outputs of the reduction, stand-ins included."""
+        packed = [tensor_to_reduce(grads[i], vars, i) for i in places]
         try:
             reduced = _grouped_allreduce_cond(
                 packed, compression=self._compression, name=name, **self._devices, **self._options_of(None)
             )
         except tf.errors.FailedPreconditionError as error:
-            raise type(error)(None, None, f"{error.message} {kinds(grads, vars, places)}") from error
+            raise type(error)(
+                None, None, f"{error.message} {description_of_group(grads, vars, places)}"
+            ) from error
         for i, tensor in zip(places, reduced):
             if is_tensor(grads[i]):
                 results[i] = tensor
         return list(reduced)
 
     def _reduce_stand_in(self, stand_in: tf.Tensor, name: str) -> tf.Tensor:
-        """Take part where there is no tensor here, so that ranks with one get an error instead of waiting."""
+        """Reduce a stand-in, so that ranks that have a tensor get an error instead of waiting. Returns the output."""
         with tf.name_scope("no_tensor_here"):
             return self._reduce_one(stand_in, name)
 
     def _check_slices(self, grads: list) -> None:
         problem = why_not_slices(self._op, 1.0, 1.0)
-        # Eagerly the ranks find that one after the other, each at the operation.
+        # In eager mode the operation itself raises it.
         if problem and not tf.executing_eagerly() and any(isinstance(g, tf.IndexedSlices) for g in grads):
             raise NotImplementedError(problem)
 
 
-def _after(absences: list[tf.Tensor], results: list) -> list:
-    """`results`, of which one has to wait for `absences`: what nobody waits for is not executed in a graph."""
+def _depending_on(tensors: list[tf.Tensor], results: list) -> list:
+    """`results`, one of which depends on `tensors`: a graph does not execute operations on which no result depends."""
     place = next((i for i, result in enumerate(results) if result is not None), None)
-    if not absences or place is None or tf.executing_eagerly():
+    if not tensors or place is None or tf.executing_eagerly():
         return results
-    with tf.control_dependencies(absences):
+    with tf.control_dependencies(tensors):
         results[place] = tf.nest.map_structure(tf.identity, results[place], expand_composites=True)
     return results
 
 
 def _chunks(places: list[int], grads: list, vars: Sequence[Any] | None) -> list[list[int]]:
-    """Cut `places` where _GROUP_BYTES are full. By the variables, which all ranks have, where there is no gradient."""
+    """`places` in runs of at most _GROUP_BYTES. The sizes are those of the variables, which all ranks have, if the
+    variables are known."""
     chunks: list[list[int]] = []
     filled = _GROUP_BYTES
     for i in places:
@@ -285,7 +297,8 @@ def _chunks(places: list[int], grads: list, vars: Sequence[Any] | None) -> list[
     return chunks
 
 
-def _where_it_takes_part(process_set: ProcessSet, reduce: Callable, leave: Callable) -> Any:
+def _reduced_by_members(process_set: ProcessSet, reduce: Callable, leave: Callable) -> Any:
+    """The result of `reduce()` if this rank reduces with others, else that of `leave()`."""
     if decided_at_run_time() and not tf.executing_eagerly() and not in_xla():
         number = process_set.process_set_id
         several = tf.logical_and(tf.equal(process_set_included_op(number), 1), tf.greater(size_op(number), 1))
@@ -297,9 +310,9 @@ def _where_it_takes_part(process_set: ProcessSet, reduce: Callable, leave: Calla
 def _allreduce_cond(
     tensor: Any, *args: Any, process_set: ProcessSet = global_process_set, **options: Any
 ) -> Any:
-    """allreduce() where this rank takes part and is not alone, else the tensor as it is. Decided now; with
-    HOROVOD_ELASTIC, in graphs, each time it is executed."""
-    return _where_it_takes_part(
+    """allreduce() if this rank is a member of the process set and not its only one, else the tensor itself. Decided now;
+    in graphs with HOROVOD_ELASTIC, each time the graph runs."""
+    return _reduced_by_members(
         process_set,
         lambda: allreduce(tensor, *args, process_set=process_set, **options),
         lambda: tf.nest.map_structure(tf.identity, tensor, expand_composites=True),
@@ -310,8 +323,8 @@ def _allreduce_cond(
 def _grouped_allreduce_cond(
     tensors: Sequence[Any], *args: Any, process_set: ProcessSet = global_process_set, **options: Any
 ) -> list:
-    """As _allreduce_cond(), of grouped_allreduce()."""
-    return _where_it_takes_part(
+    """As _allreduce_cond(), but for grouped_allreduce()."""
+    return _reduced_by_members(
         process_set,
         lambda: grouped_allreduce(tensors, *args, process_set=process_set, **options),
         lambda: tf.nest.map_structure(tf.identity, list(tensors), expand_composites=True),
@@ -330,7 +343,7 @@ def _make_allreduce_grads_fn(
     groups: Any = None,
     process_set: ProcessSet = global_process_set,
 ) -> GradientReduction:
-    """What reduces lists of gradients: called as ``reduce(grads, vars=None, use_generic_names=False)``."""
+    """A function that reduces lists of gradients: ``reduce(grads, vars=None, use_generic_names=False)``."""
     return GradientReduction(
         name,
         device_dense,
@@ -345,7 +358,7 @@ def _make_allreduce_grads_fn(
 
 
 @_cache
-def _made_before(
+def _cached_reduction(
     name, device_dense, device_sparse, compression, sparse_as_dense, op, factor, groups, process_set
 ):
     if isinstance(groups, tuple):
@@ -367,10 +380,10 @@ def _make_cached_allreduce_grads_fn(
     groups: Any = None,
     process_set: ProcessSet = global_process_set,
 ) -> GradientReduction:
-    """_make_allreduce_grads_fn(), once for equal arguments."""
+    """As _make_allreduce_grads_fn(), but the same object for equal arguments."""
     if isinstance(groups, (list, tuple)):
         groups = vars_to_refs(groups)
-    return _made_before(
+    return _cached_reduction(
         name,
         device_dense,
         device_sparse,

@@ -1,4 +1,4 @@
-"""What concerns the job rather than tensors: join, barrier, and the facts about the job as operations of a graph."""
+"""The operations without tensors: join, barrier, and facts about the job as operations of a graph."""
 
 import tensorflow as tf
 
@@ -18,26 +18,25 @@ _FACTS = {
 }
 
 
-def _compiled() -> bool:
-    return not tf.executing_eagerly() and _xla.compiles(tf.compat.v1.get_default_graph())
-
-
-def _not_compiled(what: str) -> None:
-    if _compiled():
-        raise _xla.unsupported(what)
+def _refuse_xla(operation: str) -> None:
+    """Raise NotImplementedError if the calling code is being traced for XLA."""
+    if _xla.is_traced_for_xla():
+        raise _xla.not_compilable(operation)
 
 
 def _fact(kind: str, process_set_id: int, name: str | None) -> tf.Tensor:
-    return _xla.fact(kind, process_set_id) if _compiled() else _FACTS[kind](process_set_id, name)
+    if _xla.is_traced_for_xla():
+        return _xla.fact(kind, process_set_id)
+    return _FACTS[kind](process_set_id, name)
 
 
 @plain
 def join() -> tf.Tensor:
-    """Say that this rank has no more data, and wait until all ranks have said so.
+    """Announce that this rank has no more data, and wait until all ranks have joined.
 
-    Meanwhile this rank takes part in the operations of the others with data that do not change the result: zeros for Sum
-    and Average, which still divides by the number of all ranks. Inside tf.function it comes after the operations that are
-    before it in the program.
+    Meanwhile this rank contributes neutral data to the operations of the other ranks: zeros for Sum and for Average,
+    which still divides by the number of all ranks. Inside tf.function join() runs after the operations that come before
+    it in the program.
 
     Returns:
         The rank that joined last, the same on all ranks: a scalar int32 tensor.
@@ -45,7 +44,7 @@ def join() -> tf.Tensor:
     Raises:
         tf.errors.FailedPreconditionError: Horovod is not initialized. UnknownError: a rank is gone.
     """
-    _not_compiled("hvd.join")
+    _refuse_xla("hvd.join")
     prepare_devices()
     if tf.executing_eagerly():
         return operations.horovod_join(blocking=True)
@@ -59,22 +58,25 @@ def join() -> tf.Tensor:
 def barrier(process_set: ProcessSet = global_process_set) -> tf.Operation | None:
     """Wait until all ranks of a process set have called barrier().
 
-    In a graph of TensorFlow 1, returns the operation. Inside tf.function it comes where it stands in the program: after
-    the collectives before it, and before those after it.
+    Inside tf.function barrier() runs after the operations that come before it in the program, and before those that come
+    after it.
+
+    Returns:
+        The operation in a graph of TensorFlow 1, otherwise None.
 
     Raises:
         As hvd.allreduce.
     """
-    _not_compiled("hvd.barrier")
+    _refuse_xla("hvd.barrier")
     prepare_devices()
     number = set_number(process_set)
     if tf.executing_eagerly():
         operations.horovod_barrier(process_set_id=number, blocking=True)
         return None
     with _program_order.before_fence(tf.compat.v1.get_default_graph()):
-        made = operations.horovod_barrier(process_set_id=number)
-    _program_order.note_fence(made)
-    return None if made.graph.building_function else made
+        operation = operations.horovod_barrier(process_set_id=number)
+    _program_order.note_fence(operation)
+    return None if operation.graph.building_function else operation
 
 
 @plain
@@ -103,8 +105,8 @@ def local_size_op(name: str | None = None) -> tf.Tensor:
 
 @plain
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> tf.Tensor:
-    """1 if this process is in the process set, 0 if not, -3 if there is no such set, -1 before init(). Scalar int32,
-    looked up whenever the graph runs."""
+    """1 if this process is a member of the process set, 0 if not, -3 if no set has this id, -1 before init(). Scalar
+    int32, looked up whenever the graph runs."""
     return _fact("HorovodProcessSetIncluded", process_set_id, name)
 
 

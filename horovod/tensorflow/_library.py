@@ -1,8 +1,8 @@
-"""Loading of TensorFlow's operations from ``lib/libhvd_tf.so``, and what it is told at run time.
+"""Loads TensorFlow's operations from ``lib/libhvd_tf.so``, and registers kernels for devices.
 
-The library is compiled against nothing of TensorFlow; it finds what it needs in the TensorFlow of the process, and
-says what is missing. Loading registers the operations, once per process. Where that fails, importing this works all the
-same, and what is called raises ImportError. Any thread that holds the GIL.
+The library is not compiled against TensorFlow: it looks up TensorFlow's functions in the process, and reports those that
+are missing. Loading registers the operations, once per process. If it fails, this module can still be imported, and each
+call of an operation raises ImportError. Any thread that holds the GIL.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ from horovod.common.basics import runtime
 
 PATH = Path(__file__).parent / "lib" / "libhvd_tf.so"
 
-# They run at any time within their function, whatever else it does; results and nothing else order them.
+# Operations that run at any time within their function: only their inputs and outputs order them.
 UNORDERED = frozenset(
     (
         *("HorovodAllreduce", "HorovodGroupedAllreduce", "HorovodAllgather", "HorovodGroupedAllgather"),
@@ -33,20 +33,24 @@ _registered: set[str] = set()
 
 
 def _load() -> tuple[Any, ctypes.CDLL]:
-    """The module of generated functions, and the library's own entry points. ImportError says why there are none."""
+    """The module of generated functions, and the library's entry points.
+
+    Raises:
+        ImportError: the library cannot be used; the text says why.
+    """
     if not PATH.exists():
         raise ImportError(
             f"Extension horovod.tensorflow has not been built: {PATH} not found. Reinstall hvd-core; in a source "
             "checkout: cmake --build BUILD_FOLDER --target hvd_tf."
         )
     try:
-        # First by TensorFlow, which notes what operations are registered while it loads.
+        # TensorFlow loads it first: it makes functions for the operations that are registered meanwhile.
         operations = tf.load_op_library(str(PATH))
         library = ctypes.CDLL(str(PATH))
     except (tf.errors.OpError, OSError) as error:
         raise ImportError(f"{PATH} cannot be loaded into TensorFlow {tf.__version__}: {error}") from error
-    for answers in (library.hvd_tf_missing, library.hvd_tf_problems, library.hvd_tf_register_with_xla):
-        answers.restype = ctypes.c_char_p
+    for function in (library.hvd_tf_missing, library.hvd_tf_problems, library.hvd_tf_register_with_xla):
+        function.restype = ctypes.c_char_p
     library.hvd_tf_set_engine.argtypes = [ctypes.c_void_p]
     library.hvd_tf_register_device.argtypes = [ctypes.c_char_p]
     library.hvd_tf_poison.argtypes = [
@@ -65,28 +69,29 @@ def _load() -> tuple[Any, ctypes.CDLL]:
     problems = library.hvd_tf_problems().decode().strip()
     if problems:
         raise ImportError(f"TensorFlow {tf.__version__} refused operations of horovod.tensorflow: {problems}")
-    runtime()  # The engine's library, or the reason why it cannot be loaded.
+    runtime()  # Raises ImportError if the engine cannot be loaded.
     library.hvd_tf_set_engine(hvd_core.frontend_table())
     return operations, library
 
 
 class _Unavailable:
-    """Stands for what could not be loaded: whatever is called of it raises ImportError with the reason."""
+    """Stands for a library that could not be loaded: each of its functions raises ImportError with the reason."""
 
     def __init__(self, reason: ImportError) -> None:
         self._reason = reason
 
     def __getattr__(self, name: str) -> Any:
-        def explain(*_: Any, **__: Any) -> NoReturn:
+        def raise_reason(*_: Any, **__: Any) -> NoReturn:
             raise ImportError(str(self._reason)) from self._reason
 
-        return explain
+        return raise_reason
 
 
 def _let_run_unordered() -> None:
-    """Tell TensorFlow that program order does not matter to our operations, as it does for its own collectives.
+    """Tell TensorFlow that our operations need no program order, as it decides for its own collectives.
 
-    Without that, or where they hold a thread until they are done, they run in the program's order: right, but slow.
+    Otherwise, and if kernels hold a thread until their operation is done, they run in the program's order, which is
+    correct but slow.
     """
     if not library.hvd_tf_asynchronous():
         _log.warning(
@@ -111,17 +116,18 @@ def _let_run_unordered() -> None:
 try:
     operations, library = _load()
 except ImportError as _error:
-    # Importing must work where the compiled parts are missing (a documentation build, a driver); calls explain.
+    # Importing must work where compiled parts are missing (a documentation build, a Spark driver). Calls raise
+    # ImportError.
     operations = library = _Unavailable(_error)
 else:
     _let_run_unordered()
 
 
 def run_in_parallel(op: tf.Operation) -> None:
-    """Let an operation of a function that is being traced run whenever its inputs are there, and run in any case.
+    """Let an operation of a function that is being traced run as soon as its inputs are there, and always run.
 
-    Otherwise TensorFlow would drop it where nobody uses the result, depending on the rank's optimizer settings, and
-    start the next round of a loop before it is done.
+    Otherwise TensorFlow may drop an operation whose result is not used, depending on the rank's optimizer settings, and
+    may start the next round of a loop before the operation is done.
     """
     manager = getattr(op.graph, "experimental_acd_manager", None)
     if manager is not None and library.hvd_tf_asynchronous():
@@ -129,20 +135,21 @@ def run_in_parallel(op: tf.Operation) -> None:
 
 
 def register_devices() -> None:
-    """Make kernels for the types of devices that this machine has. Needs a running engine, which knows what it serves.
+    """Register kernels for the device types of this machine. Call it while the engine runs, which knows the types that
+    the job's backends serve.
 
     Raises:
-        RuntimeError: TensorFlow refuses them.
+        RuntimeError: TensorFlow refuses the kernels; the text says why.
     """
     types = {device.device_type for device in tf.config.list_physical_devices()} - {"CPU"}
     with _lock:
         for kind in sorted(types - _registered):
             _registered.add(kind)
-            how = library.hvd_tf_register_device(kind.encode())
-            if how == -1:
+            served = library.hvd_tf_register_device(kind.encode())
+            if served == -1:
                 raise RuntimeError(library.hvd_tf_problems().decode())
-            if how == 0:
-                # Once for the job: all ranks have agreed on the same backends.
+            if served == 0:
+                # One warning per job, as all ranks use the same backends.
                 _log.log(
                     logging.WARNING if runtime().rank() == 0 else logging.INFO,
                     "horovod: no backend works on memory of TensorFlow's %s devices in this job; TensorFlow copies "

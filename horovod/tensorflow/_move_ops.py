@@ -15,13 +15,13 @@ from horovod.tensorflow._call import (
     ALLTOALL,
     BROADCAST,
     MOVABLE,
-    Asked,
+    CallIdentity,
+    checked_tensor,
+    checked_tensors,
     perform,
     plain,
     refuse,
     set_number,
-    tensor_of,
-    tensors_of,
 )
 
 
@@ -35,20 +35,20 @@ def allgather(
     """The tensors of all ranks of a process set, one behind the other along dimension 0, in the order of ranks.
 
     Args:
-        tensor: of one dimension or more; all but the first must agree on all ranks, and the first may be 0. Any type of
-            numbers, bool included.
+        tensor: of one dimension or more. All dimensions but dimension 0 must be equal on all ranks; dimension 0 may be
+            0. Any dtype of numbers, or bool.
         name, ignore_name_scope, process_set: as for hvd.allreduce.
 
     Returns:
-        A tensor of the same type; its dimension 0 is the sum of all.
+        A tensor of the same dtype; its dimension 0 is the sum of those of all ranks.
 
     Raises:
         As hvd.allreduce.
     """
-    asked = Asked(ALLGATHER, name, process_set, ignore_name_scope)
+    call = CallIdentity(ALLGATHER, name, process_set, ignore_name_scope)
     attributes = {"process_set_id": set_number(process_set)}
-    tensor = tensor_of(tensor, MOVABLE, asked)
-    return perform("HorovodAllgather", tensor, attributes, asked)
+    tensor = checked_tensor(tensor, MOVABLE, call)
+    return perform("HorovodAllgather", tensor, attributes, call)
 
 
 @plain
@@ -58,11 +58,11 @@ def grouped_allgather(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
-    """Gather several tensors as one operation. As `allgather`; their types may differ. Returns a list."""
-    asked = Asked(ALLGATHER, name, process_set, ignore_name_scope)
+    """Gather several tensors as one operation. As `allgather`; their dtypes may differ. Returns a list."""
+    call = CallIdentity(ALLGATHER, name, process_set, ignore_name_scope)
     attributes = {"process_set_id": set_number(process_set)}
-    tensors = tensors_of(tensors, MOVABLE, asked)
-    return perform("HorovodGroupedAllgather", tensors, attributes, asked)
+    tensors = checked_tensors(tensors, MOVABLE, call)
+    return perform("HorovodGroupedAllgather", tensors, attributes, call)
 
 
 @plain
@@ -76,8 +76,8 @@ def broadcast(
     """The tensor of one rank, on all ranks of a process set.
 
     Args:
-        tensor: of any shape and type, the same on all ranks; only the root's values count.
-        root_rank: rank in the job whose values they are, also within a process set.
+        tensor: of any shape and dtype, the same on all ranks; only the root's values count.
+        root_rank: the root's rank in the job, also within a process set.
         name, ignore_name_scope, process_set: as for hvd.allreduce.
 
     Returns:
@@ -86,10 +86,10 @@ def broadcast(
     Raises:
         As hvd.allreduce.
     """
-    asked = Asked(BROADCAST, name, process_set, ignore_name_scope)
-    attributes = {"process_set_id": set_number(process_set), "root_rank": _root(root_rank, asked)}
-    tensor = tensor_of(tensor, MOVABLE, asked)
-    return perform("HorovodBroadcast", tensor, attributes, asked)
+    call = CallIdentity(BROADCAST, name, process_set, ignore_name_scope)
+    attributes = {"process_set_id": set_number(process_set), "root_rank": _root_number(root_rank, call)}
+    tensor = checked_tensor(tensor, MOVABLE, call)
+    return perform("HorovodBroadcast", tensor, attributes, call)
 
 
 @plain
@@ -102,24 +102,24 @@ def broadcast_(
     """Give variables the values that they have on one rank.
 
     Args:
-        variables: tf.Variable, resource or reference ones, or Keras variables; not necessarily of one type.
+        variables: tf.Variable (resource variables or reference variables) or Keras variables; their dtypes may differ.
         root_rank: rank in the job whose values they get.
         name, process_set: as for hvd.allreduce.
 
     Returns:
-        The new values as tensors; in a graph they are there once the variables have been assigned.
+        The new values as tensors. In a graph they are computed after the variables have been assigned.
 
     Raises:
         As hvd.allreduce.
     """
-    asked = Asked(BROADCAST, name, process_set)
-    attributes = {"process_set_id": set_number(process_set), "root_rank": _root(root_rank, asked)}
+    call = CallIdentity(BROADCAST, name, process_set)
+    attributes = {"process_set_id": set_number(process_set), "root_rank": _root_number(root_rank, call)}
     variables = list(variables)
     if not variables:
         return []
-    # A copy: the operation must not see an assignment that comes after it.
-    values = tensors_of([_value(v) for v in variables], MOVABLE, asked)
-    results = perform("HorovodGroupedBroadcast", values, attributes, asked)
+    # The value is a copy: the operation must not see a later assignment.
+    values = checked_tensors([_value_of(v) for v in variables], MOVABLE, call)
+    results = perform("HorovodGroupedBroadcast", values, attributes, call)
     assigned = [_assign(variable, value) for variable, value in zip(variables, results)]
     if tf.executing_eagerly():
         return list(results)
@@ -135,64 +135,67 @@ def alltoall(
     ignore_name_scope: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> tf.Tensor | tuple[tf.Tensor, tf.Tensor]:
-    """Send each rank of a process set some rows of a tensor, and get theirs, in the order of ranks.
+    """Send each rank of a process set some rows of a tensor, and receive rows of each rank, in the order of ranks.
 
     Args:
-        tensor: of one dimension or more; all but the first must agree on all ranks.
-        splits: how many rows each rank gets: one int32 (or int64) for each rank of the set. Rows beyond their sum go
-            nowhere. None: equal shares.
+        tensor: of one dimension or more. All dimensions but dimension 0 must be equal on all ranks.
+        splits: how many rows each rank gets: one int32 (or int64) for each rank of the set. Rows beyond their sum are
+            not sent. None: equal shares.
         name, ignore_name_scope, process_set: as for hvd.allreduce.
 
     Returns:
-        The rows received; with `splits` also how many came from each rank.
+        The rows received, of the tensor's dtype; with `splits` a pair of these and of how many rows each rank sent.
 
     Raises:
-        As hvd.allreduce; wrong splits are a tf.errors.InvalidArgumentError, on all ranks.
+        As hvd.allreduce. tf.errors.InvalidArgumentError on all ranks for wrong splits.
     """
-    asked = Asked(ALLTOALL, name, process_set, ignore_name_scope)
+    call = CallIdentity(ALLTOALL, name, process_set, ignore_name_scope)
     attributes: dict[str, Any] = {"process_set_id": set_number(process_set)}
-    tensor = tensor_of(tensor, MOVABLE, asked)
+    tensor = checked_tensor(tensor, MOVABLE, call)
     if splits is None:
         attributes["splits"] = []
     else:
-        attributes["splits"] = [_splits(splits, asked)]
+        attributes["splits"] = [_splits_tensor(splits, call)]
         attributes["Treceived"] = attributes["splits"][0].dtype
-    output, received = perform("HorovodAlltoall", tensor, attributes, asked)
+    output, received = perform("HorovodAlltoall", tensor, attributes, call)
     return output if splits is None else (output, received)
 
 
-def _root(root_rank: Any, asked: Asked) -> int:
+def _root_number(root_rank: Any, call: CallIdentity) -> int:
+    """`root_rank` as an int of 32 bits. Raises ValueError, here and on the other ranks, if it is not one."""
     try:
         root = operator.index(root_rank)
-        # What has a wrong number of these the engine refuses; others would come there as something else.
+        # The engine refuses a number that is not a rank. A number of more bits would be another one there.
         if -(1 << 31) <= root < 1 << 31:
             return root
     except TypeError:
         pass
     text = f"root_rank must be the number of a rank, but is {root_rank!r:.80}."
-    refuse(asked, text)
+    refuse(call, text)
 
 
-def _splits(splits: Any, asked: Asked) -> tf.Tensor:
+def _splits_tensor(splits: Any, call: CallIdentity) -> tf.Tensor:
+    """`splits` as a tensor of int32 or int64. Raises ValueError, here and on the other ranks, if it is not one."""
     is_typed = hasattr(splits, "dtype")
     try:
         tensor = tf.convert_to_tensor(splits, dtype=None if is_typed else tf.int32)
     except (TypeError, ValueError, tf.errors.OpError) as error:
         text = f"alltoall expects splits to contain 32-bit integer elements: {error}"
-        refuse(asked, text)
+        refuse(call, text)
     if tensor.dtype not in (tf.int32, tf.int64):
         text = f"alltoall expects splits to contain 32-bit integer elements, but found {tensor.dtype.name}."
-        refuse(asked, text)
+        refuse(call, text)
     return tensor
 
 
-def _value(variable: Any) -> Any:
+def _value_of(variable: Any) -> Any:
     read = getattr(variable, "read_value", None)
     return tf.convert_to_tensor(variable) if read is None else read()
 
 
 def _assign(variable: Any, value: tf.Tensor) -> Any:
+    """Assign `value`. Returns what later operations of a graph depend on."""
     done = variable.assign(value)
-    if done is None:  # a Keras variable's assign()
+    if done is None:  # assign() of a Keras variable returns nothing
         return variable.value
     return getattr(done, "op", done) if not tf.executing_eagerly() else done

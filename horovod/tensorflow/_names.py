@@ -1,8 +1,9 @@
-"""The names under which ranks find each other's operations. Pure functions over graphs; the thread that traces.
+"""The names under which ranks find each other's operations. Pure functions over graphs, called by the thread that traces.
 
-Inside a graph a name is fixed when the operation is made, and is an attribute of it: optimizers rename and copy the
-graph's nodes, not on all ranks alike. It must not depend on anything that differs between ranks: not on TensorFlow's
-counters for a process, which are in the names of some functions, branches, loops and captured values.
+Inside a graph a name is fixed when the operation is made, and is an attribute of it, because TensorFlow's optimizers
+rename and copy the graph's nodes, and may do so differently on each rank. A name must not depend on anything that differs
+between ranks. So it leaves out TensorFlow's counters, which are part of the names of some functions, branches, loops and
+captured values.
 """
 
 import re
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 from tensorflow.python.ops import control_flow_util
 
-# What is traced as a graph of its own though it is a part of the function around it.
+# Classes of graphs that TensorFlow traces separately, although they are a part of the function around them.
 _LOOPS = frozenset(("WhileCondFuncGraph", "WhileBodyFuncGraph"))
 _PARTS = _LOOPS | {"CondBranchFuncGraph"}
 _GENERATED = re.compile(r"^__(?:forward|backward|inference)_")
@@ -20,7 +21,7 @@ _USED = "_horovod_names"
 
 
 def is_part(graph: tf.Graph) -> bool:
-    """Whether it is the graph of a branch or a loop."""
+    """Whether `graph` is the graph of a branch or a loop."""
     return _is_any_of(graph, _PARTS) and graph.outer_graph is not None
 
 
@@ -29,8 +30,10 @@ def _is_any_of(graph: tf.Graph, kinds: frozenset) -> bool:
 
 
 def is_by_round(graph: tf.Graph) -> bool:
-    """Whether what is made in `graph` now is in a loop of a graph of TensorFlow 1. Its rounds may run at the same time,
-    and in any order: the number of the round is part of the name. Of loops in loops it is the inner one's.
+    """Whether operations that are made in `graph` now are in a loop of a graph of TensorFlow 1.
+
+    The rounds of such a loop may run at the same time and in any order, so the number of the round is part of the name.
+    In a loop within a loop it is the number of the inner loop's round.
     """
     if _root(graph).building_function:
         return False
@@ -42,7 +45,7 @@ def is_by_round(graph: tf.Graph) -> bool:
 
 
 def _root(graph: tf.Graph) -> tf.Graph:
-    """The function's graph, of that of a branch or a loop."""
+    """The graph of the function that `graph` is a part of; `graph` itself if it is not a branch or a loop."""
     while is_part(graph):
         graph = graph.outer_graph
     return graph
@@ -54,7 +57,7 @@ def _function_name(root: tf.Graph) -> str:
 
 
 def default_name(operation: str, tensors: Sequence[tf.Tensor]) -> str:
-    """What an operation without a name is called, after the tensors that it is given."""
+    """The name of an operation that was given none, made of the names of its tensors."""
     words = [
         operation,
         *(_word(tensor) for tensor in (tensors[:1] if len(tensors) == 1 else (tensors[0], tensors[-1]))),
@@ -63,20 +66,22 @@ def default_name(operation: str, tensors: Sequence[tf.Tensor]) -> str:
 
 
 def _word(tensor: tf.Tensor) -> str:
-    # A value from outside the function has no name, or for one a number of this process.
+    # A value from outside the function has no name, or one that is a number counted by this process.
     name = getattr(tensor, "name", "0")
     return "captured" if name.split(":")[0].isdigit() else re.sub(r"[^a-zA-Z0-9_]", "_", name)
 
 
 def node_name(name: str) -> str:
-    """`name` as TensorFlow takes it for a node, in whatever scope is open."""
+    """`name` as TensorFlow accepts it for a node in the current scope."""
     word = re.sub(r"[^A-Za-z0-9_.]", "_", name.rpartition("/")[2])
     return word if re.match(r"[A-Za-z0-9.]", word) else f"H{word}"
 
 
 def negotiated(graph: tf.Graph, name: str, ignore_name_scope: bool = False) -> str:
-    """The name for the other ranks of an operation that is made in `graph` now: that of the function, the scope and
-    `name`, with a number where it is not the first of that name. With `ignore_name_scope` without function and scope.
+    """The name by which the other ranks know an operation that is made in `graph` now.
+
+    It consists of the function's name, the name scope and `name`; with `ignore_name_scope`, of `name` alone. A number is
+    appended if the graph has an operation of that name already.
     """
     root = _root(graph)
     if not ignore_name_scope:

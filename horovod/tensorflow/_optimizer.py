@@ -1,4 +1,4 @@
-"""DistributedOptimizer: optimizers of tf.compat.v1 whose gradients are reduced, and the way to those of Keras."""
+"""DistributedOptimizer, for optimizers of tf.compat.v1 and of Keras."""
 
 import warnings
 from typing import Any
@@ -6,159 +6,19 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.tensorflow._adasum_optimizer import _DistributedAdasumOptimizer
 from horovod.tensorflow._call import plain
-from horovod.tensorflow._gradients import (
-    _make_allreduce_grads_fn,
-    check_groups,
-    check_predivide,
-    scaled_local,
-)
+from horovod.tensorflow._gradient_optimizer import _DistributedOptimizer
+from horovod.tensorflow._gradients import check_groups, check_predivide
 from horovod.tensorflow.compression import Compression, Compressor
-from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
-from horovod.tensorflow.mpi_ops import Adasum, Average, Sum, rank
-from horovod.tensorflow.util import _executing_eagerly, ref
+from horovod.tensorflow.mpi_ops import Adasum, Average, Sum
+from horovod.tensorflow.util import _executing_eagerly
 
 __all__ = ["DistributedOptimizer"]
 
 
-class WrappedOptimizer(tf.compat.v1.train.Optimizer):
-    """What optimizers around another one have in common: its slots and variables are theirs."""
-
-    def __init__(
-        self, optimizer: tf.compat.v1.train.Optimizer, name: str, use_locking: bool, process_set: ProcessSet
-    ) -> None:
-        super().__init__(name=name, use_locking=use_locking)
-        self._optimizer = optimizer
-        self.process_set = process_set
-        self._local_vars: set = set()
-
-    def register_local_var(self, var: Any) -> None:
-        """Do not reduce the gradient of this variable (or of a list of them)."""
-        self._local_vars.update(ref(v) for v in tf.nest.flatten(var))
-
-    def get_slot(self, *args: Any, **kwargs: Any) -> Any:
-        """As of the wrapped optimizer."""
-        return self._optimizer.get_slot(*args, **kwargs)
-
-    def get_slot_names(self, *args: Any, **kwargs: Any) -> Any:
-        """As of the wrapped optimizer."""
-        return self._optimizer.get_slot_names(*args, **kwargs)
-
-    def variables(self, *args: Any, **kwargs: Any) -> Any:
-        """As of the wrapped optimizer."""
-        return self._optimizer.variables(*args, **kwargs)
-
-
-class _DistributedOptimizer(WrappedOptimizer):
-    """Reduces the gradients that the wrapped optimizer computes; it applies what comes of it."""
-
-    def __init__(
-        self,
-        optimizer: tf.compat.v1.train.Optimizer,
-        name: str | None = None,
-        use_locking: bool = False,
-        device_dense: str = "",
-        device_sparse: str = "",
-        compression: type[Compressor] = Compression.none,
-        sparse_as_dense: bool = False,
-        op: int = Average,
-        gradient_predivide_factor: float = 1.0,
-        backward_passes_per_step: int = 1,
-        average_aggregated_gradients: bool = False,
-        groups: Any = None,
-        process_set: ProcessSet = global_process_set,
-        scale_local_gradients: bool = True,
-    ) -> None:
-        name = name or f"Distributed{type(optimizer).__name__}"
-        super().__init__(optimizer, name, use_locking, process_set)
-        self._scale_local_gradients = scale_local_gradients
-        self._allreduce_grads = _make_allreduce_grads_fn(
-            name,
-            device_dense,
-            device_sparse,
-            compression,
-            sparse_as_dense,
-            op,
-            gradient_predivide_factor,
-            groups,
-            process_set,
-        )
-        self._agg_helper = None
-        if backward_passes_per_step > 1:
-            self._agg_helper = LocalGradientAggregationHelper(
-                backward_passes_per_step=backward_passes_per_step,
-                allreduce_func=self._allreduce_grads,
-                sparse_as_dense=sparse_as_dense,
-                average_aggregated_gradients=average_aggregated_gradients,
-                rank=rank(),
-                optimizer_type=LocalGradientAggregationHelper._OPTIMIZER_TYPE_LEGACY,
-                process_set=process_set,
-                scale_local_gradients=scale_local_gradients,
-                name=name,
-            )
-
-    def register_local_var(self, var: Any) -> None:
-        super().register_local_var(var)
-        if self._agg_helper is not None:
-            self._agg_helper.register_local_var(var)
-
-    @plain
-    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
-        """The pairs (gradient, variable) of the wrapped optimizer, the gradients reduced over all ranks.
-
-        Args:
-            As of tf.compat.v1.train.Optimizer.
-
-        Raises:
-            ValueError: see DistributedOptimizer().
-        """
-        pairs = self._optimizer.compute_gradients(*args, **kwargs)
-        if not pairs:
-            return pairs
-        grads, variables = map(list, zip(*pairs))
-        if self._agg_helper is not None:
-            _check_references(variables)
-            return list(zip(self._agg_helper.compute_gradients(grads, variables), variables))
-        shared = [i for i, v in enumerate(variables) if ref(v) not in self._local_vars]
-        reduced = self._allreduce_grads([grads[i] for i in shared], [variables[i] for i in shared])
-        if self._scale_local_gradients:
-            for i in set(range(len(grads))).difference(shared):
-                grads[i] = scaled_local(grads[i], self.process_set)
-        for i, gradient in zip(shared, reduced):
-            grads[i] = gradient
-        return list(zip(grads, variables))
-
-    @plain
-    def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
-        """Apply gradients by the wrapped optimizer, in each `backward_passes_per_step`-th pass.
-
-        Args:
-            As of tf.compat.v1.train.Optimizer: grads_and_vars, global_step=None, name=None.
-        """
-        if self._agg_helper is None:
-            return self._optimizer.apply_gradients(*args, **kwargs)
-        if args:
-            args = (list(args[0]), *args[1:])
-        elif "grads_and_vars" in kwargs:
-            kwargs["grads_and_vars"] = list(kwargs["grads_and_vars"])
-        return self._agg_helper.apply_gradients(
-            lambda: self._optimizer.apply_gradients(*args, **kwargs), self, *args, **kwargs
-        )
-
-
-def _check_references(variables: list) -> None:
-    """Raises ValueError for variables that cannot be assigned to in every N-th pass only."""
-    old = [v.name for v in variables if v.dtype._is_ref_dtype]
-    if old and tf.compat.v1.control_flow_v2_enabled():
-        raise ValueError(
-            f"backward_passes_per_step > 1 cannot be used with variables that are no resources ({', '.join(old[:4])}) "
-            "while TensorFlow makes conditions as functions. Make the variables with use_resource=True, or call "
-            "tf.compat.v1.disable_control_flow_v2() before the graph is built."
-        )
-
-
 def _is_keras(optimizer: Any) -> bool:
-    """Whether it is an optimizer of Keras, of whichever of its packages. Asked without importing any."""
+    """Whether it is an optimizer of one of the packages of Keras. Imports none of them."""
     return any(
         cls.__module__.split(".")[0] in ("keras", "tf_keras")
         or cls.__module__.startswith("tensorflow.python.keras")
@@ -194,25 +54,27 @@ def DistributedOptimizer(
             choice.
         compression: hvd.Compression.none, .fp16 or .bf16: what is sent instead of the gradients.
         sparse_as_dense: reduce tf.IndexedSlices (of embeddings) as tensors, rather than gathering their rows.
-        backward_passes_per_step: gradients of so many passes are added up before they are reduced and applied. Passes
-            that only add count as steps too, in global_step and in iterations.
-        op: Average, Sum, or Adasum, which combines what the ranks' own steps change (tf.compat.v1 only).
-        gradient_predivide_factor: f, of a division by f before the sum and by size / f after it; with Average only.
+        backward_passes_per_step: gradients of so many passes are added up before they are reduced and applied. Each
+            pass counts as a step in global_step and in iterations.
+        op: Average, Sum, or Adasum, which combines the changes of the ranks' own steps (tf.compat.v1 only).
+        gradient_predivide_factor: f divides the gradients by f before the sum, and by size / f after it. Only with
+            op=Average.
         average_aggregated_gradients: divide the sum of the passes by their number.
         num_groups: deprecated, see `groups`.
-        groups: how many groups to reduce the gradients in, or lists of variables that make a group each; the rest is
-            reduced one by one.
-        process_set: the ranks that take part. On others gradients stay as they are.
+        groups: the number of groups in which the gradients are reduced, or lists of variables, each of which is a group;
+            the gradients of other variables are reduced one by one.
+        process_set: the ranks that take part. On other ranks gradients stay as they are.
         scale_local_gradients: divide gradients that register_local_var() keeps from being reduced by the number of ranks.
 
     Returns:
-        An optimizer of the same kind. In tf.compat.v1: with register_local_var(), and get_slot(), get_slot_names() and
-        variables() of the wrapped one.
+        An optimizer of the same kind. For tf.compat.v1 it has register_local_var(), and get_slot(), get_slot_names() and
+        variables() return those of the wrapped optimizer.
 
     Raises:
-        ValueError: no such optimizer; contradictory arguments; `backward_passes_per_step` with an optimizer of
-            tf.compat.v1 in eager mode; tf.IndexedSlices with it, but without `sparse_as_dense`; variables with it that
-            are no resources, while tf.compat.v1.control_flow_v2_enabled().
+        ValueError: `optimizer` is neither of tf.compat.v1 nor of Keras; arguments contradict each other. With
+            `backward_passes_per_step` > 1 and an optimizer of tf.compat.v1 also: eager mode; tf.IndexedSlices without
+            `sparse_as_dense`; variables that are not resource variables, while
+            tf.compat.v1.control_flow_v2_enabled().
     """
     check_predivide(gradient_predivide_factor, op)
     if backward_passes_per_step <= 0:
@@ -229,8 +91,6 @@ def DistributedOptimizer(
                 "tf.compat.v1.disable_eager_execution()."
             )
         if op == Adasum:
-            from horovod.tensorflow._adasum_optimizer import _DistributedAdasumOptimizer
-
             return _DistributedAdasumOptimizer(
                 optimizer,
                 name,
@@ -265,9 +125,10 @@ def DistributedOptimizer(
                 "op == Adasum is not supported yet with Keras optimizers. Use "
                 "hvd.DistributedGradientTape(op=hvd.Adasum), or an optimizer of tf.compat.v1.train."
             )
-        from horovod.tensorflow.keras import DistributedOptimizer as OfKeras
+        # horovod.tensorflow.keras is built on this package. It is imported here because it loads Keras.
+        from horovod.tensorflow.keras import DistributedOptimizer as KerasDistributedOptimizer
 
-        return OfKeras(
+        return KerasDistributedOptimizer(
             optimizer,
             name=name,
             device_dense=device_dense,

@@ -13,25 +13,25 @@ from horovod.tensorflow._call import (
     ALLREDUCE,
     REDUCESCATTER,
     REDUCIBLE,
-    Asked,
+    CallIdentity,
     Sum,
-    factor,
+    checked_tensor,
+    checked_tensors,
+    factor_text,
     perform,
     plain,
     require_rows,
     set_number,
-    tensor_of,
-    tensors_of,
     wire_op,
 )
 
 
-def _attributes(asked, op, prescale_factor, postscale_factor) -> dict[str, Any]:
+def _attributes(call, op, prescale_factor, postscale_factor) -> dict[str, Any]:
     return {
-        "process_set_id": set_number(asked.process_set),
-        "reduce_op": wire_op(op, asked),
-        "prescale_factor": factor(prescale_factor, "prescale_factor", asked),
-        "postscale_factor": factor(postscale_factor, "postscale_factor", asked),
+        "process_set_id": set_number(call.process_set),
+        "reduce_op": wire_op(op, call),
+        "prescale_factor": factor_text(prescale_factor, "prescale_factor", call),
+        "postscale_factor": factor_text(postscale_factor, "postscale_factor", call),
     }
 
 
@@ -48,11 +48,11 @@ def _allreduce(
     """Reduce a tensor over the ranks of a process set.
 
     Args:
-        tensor: of any shape, the same on all ranks; integers but uint32 and uint64, or floats of 16 bits and more.
-        name: what the ranks find each other's calls by. Without one, eager calls are counted, and in a graph it is made
-            of the tensor's name.
+        tensor: of any shape, the same on all ranks; integers except uint32 and uint64, or floats of 16 bits and more.
+        name: identifies the operation across ranks. Without a name eager calls are counted, and in a graph the name is
+            made of the tensor's name.
         op: hvd.Sum, Average, Min, Max, Product or Adasum.
-        prescale_factor, postscale_factor: multiply the tensor before, and the result after the reduction. Doubles.
+        prescale_factor, postscale_factor: multiply the tensor before, and the result after the reduction. float64.
         ignore_name_scope: leave the graph's name scopes out of the name.
         process_set: the ranks that take part.
 
@@ -60,15 +60,16 @@ def _allreduce(
         The result, with the tensor's shape and type.
 
     Raises:
-        ValueError: arguments that make no sense, found before anything runs.
-        tf.errors.InvalidArgumentError: the engine refuses the call. FailedPreconditionError: ranks disagree, or Horovod
-            is not initialized. AbortedError: the process set has been removed. UnknownError: the job has ended, or a rank
-            is gone. From whatever runs the operation, on every rank.
+        ValueError: an argument makes no sense; raised before the operation runs.
+        tf.errors.InvalidArgumentError: the engine refuses the call. tf.errors.FailedPreconditionError: ranks disagree, or
+            Horovod is not initialized. tf.errors.AbortedError: the process set has been removed.
+            tf.errors.UnknownError: the job has ended, or a rank is gone. These come from the call that runs the
+            operation, on every rank.
     """
-    asked = Asked(ALLREDUCE, name, process_set, ignore_name_scope)
-    attributes = _attributes(asked, op, prescale_factor, postscale_factor)
-    tensor = tensor_of(tensor, REDUCIBLE, asked)
-    return perform("HorovodAllreduce", tensor, attributes, asked)
+    call = CallIdentity(ALLREDUCE, name, process_set, ignore_name_scope)
+    attributes = _attributes(call, op, prescale_factor, postscale_factor)
+    tensor = checked_tensor(tensor, REDUCIBLE, call)
+    return perform("HorovodAllreduce", tensor, attributes, call)
 
 
 @plain
@@ -82,10 +83,10 @@ def _grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
     """Reduce several tensors as one operation. As `_allreduce`; their types may differ. Returns a list."""
-    asked = Asked(ALLREDUCE, name, process_set, ignore_name_scope)
-    attributes = _attributes(asked, op, prescale_factor, postscale_factor)
-    tensors = tensors_of(tensors, REDUCIBLE, asked)
-    return perform("HorovodGroupedAllreduce", tensors, attributes, asked)
+    call = CallIdentity(ALLREDUCE, name, process_set, ignore_name_scope)
+    attributes = _attributes(call, op, prescale_factor, postscale_factor)
+    tensors = checked_tensors(tensors, REDUCIBLE, call)
+    return perform("HorovodGroupedAllreduce", tensors, attributes, call)
 
 
 @plain
@@ -98,23 +99,24 @@ def _reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> tf.Tensor:
-    """Reduce a tensor over the ranks of a process set, and give each rank its share of the rows.
+    """Reduce a tensor over the ranks of a process set. Each rank gets its share of the rows of the result.
 
     Args:
-        tensor: of one dimension or more; the first dim 0 % n of n ranks get one row more. Otherwise as `_allreduce`.
-        op: hvd.Sum or Average.
+        tensor: of one dimension or more. With `rows` rows and n ranks, the first `rows % n` ranks get one row more.
+        op: hvd.Sum, Average, Min, Max or Product.
+        The others are those of `_allreduce`.
 
     Returns:
-        This rank's rows, possibly none.
+        This rank's rows, of the tensor's dtype. There may be 0 rows.
 
     Raises:
-        ValueError: also for a scalar. Others as `_allreduce`.
+        ValueError: also for a scalar. The other errors of `_allreduce`.
     """
-    asked = Asked(REDUCESCATTER, name, process_set, ignore_name_scope)
-    attributes = _attributes(asked, op, prescale_factor, postscale_factor)
-    tensor = tensor_of(tensor, REDUCIBLE, asked)
-    require_rows([tensor], "HorovodReducescatter", asked)
-    return perform("HorovodReducescatter", tensor, attributes, asked)
+    call = CallIdentity(REDUCESCATTER, name, process_set, ignore_name_scope)
+    attributes = _attributes(call, op, prescale_factor, postscale_factor)
+    tensor = checked_tensor(tensor, REDUCIBLE, call)
+    require_rows([tensor], "HorovodReducescatter", call)
+    return perform("HorovodReducescatter", tensor, attributes, call)
 
 
 @plain
@@ -128,8 +130,8 @@ def _grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[tf.Tensor]:
     """Reduce and scatter several tensors as one operation. As `_reducescatter`. Returns a list."""
-    asked = Asked(REDUCESCATTER, name, process_set, ignore_name_scope)
-    attributes = _attributes(asked, op, prescale_factor, postscale_factor)
-    tensors = tensors_of(tensors, REDUCIBLE, asked)
-    require_rows(tensors, "HorovodGroupedReducescatter", asked)
-    return perform("HorovodGroupedReducescatter", tensors, attributes, asked)
+    call = CallIdentity(REDUCESCATTER, name, process_set, ignore_name_scope)
+    attributes = _attributes(call, op, prescale_factor, postscale_factor)
+    tensors = checked_tensors(tensors, REDUCIBLE, call)
+    require_rows(tensors, "HorovodGroupedReducescatter", call)
+    return perform("HorovodGroupedReducescatter", tensors, attributes, call)

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod import _keras_module
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow._call import plain
 from horovod.tensorflow._gradients import (
@@ -22,9 +23,9 @@ from horovod.tensorflow.util import plain_variable, ref
 __all__ = ["DistributedGradientTape", "PartialDistributedGradientTape"]
 
 
-class _Distributed:
-    """The methods that go in front of those of the wrapped tape's class. Their state is in slots, as the attributes are
-    shared with the tape that was wrapped."""
+class _DistributedTape:
+    """The methods of a distributed tape, in front of those of the wrapped tape's class. Their state is in slots, because
+    the wrapped tape and the distributed one share their attributes."""
 
     __slots__ = ("_hvd_local", "_hvd_reduce", "_hvd_scale_local")
 
@@ -49,14 +50,14 @@ class _Distributed:
             use_generic_names: see get_local_and_global_gradients().
 
         Returns:
-            In the structure of `sources`, as of tf.GradientTape. None where `target` does not depend on a source; where
-            that is, and which are tf.IndexedSlices, has to be the same on all ranks. Gradients of sources that
-            register_local_source() was told of are this rank's, divided by the number of ranks if
+            Gradients in the structure of `sources`, as from tf.GradientTape. None for a source that `target` does not
+            depend on. Which gradients are None, and which are tf.IndexedSlices, must be the same on all ranks. A source
+            that was given to register_local_source() has this rank's gradient, divided by the number of ranks if
             `scale_local_gradients` is set.
 
         Raises:
-            What hvd.allreduce() raises; tf.errors.FailedPreconditionError also where only some ranks have a gradient, or
-            have it as tf.IndexedSlices (the text then speaks of tensors of shape [0] for None, and [0, 0] for those).
+            The errors of hvd.allreduce(). tf.errors.FailedPreconditionError also if only some ranks have a gradient, or
+            have it as tf.IndexedSlices: in the text shape [0] then stands for None, and [0, 0] for tf.IndexedSlices.
         """
         flat = tf.nest.flatten(sources)
         grads = self._hvd_plain().gradient(target, flat, output_gradients, unconnected_gradients)
@@ -73,13 +74,13 @@ class _Distributed:
     def get_local_and_global_gradients(
         self, target: Any, sources: Any, output_gradients: Any = None, use_generic_names: bool = False
     ) -> tuple[list, list]:
-        """gradient(), taken apart.
+        """As gradient(), with the sources that are not reduced apart from the others.
 
         Args:
-            use_generic_names: name the operations ``grad_0``, ``grad_1``, ... whatever function this is called in.
+            use_generic_names: name the operations ``grad_0``, ``grad_1``, ... in each function.
 
         Returns:
-            Pairs (source, gradient) of the sources that are not reduced, and of those that are.
+            Two lists of pairs (source, gradient): first the gradients that are not reduced, then the reduced ones.
         """
         flat = tf.nest.flatten(sources)
         pairs = list(zip(flat, self.gradient(target, flat, output_gradients, use_generic_names)))
@@ -90,16 +91,16 @@ class _Distributed:
 
     @plain
     def jacobian(self, *args: Any, **options: Any) -> Any:
-        """As of tf.GradientTape: of this rank's `target`, nothing is reduced."""
+        """As tf.GradientTape: for this rank's `target`; nothing is reduced."""
         return self._hvd_plain().jacobian(*args, **options)
 
     @plain
     def batch_jacobian(self, *args: Any, **options: Any) -> Any:
-        """As of tf.GradientTape: of this rank's `target`, nothing is reduced."""
+        """As tf.GradientTape: for this rank's `target`; nothing is reduced."""
         return self._hvd_plain().batch_jacobian(*args, **options)
 
     def _hvd_plain(self) -> tf.GradientTape:
-        """This tape as one of the class that was wrapped."""
+        """This tape as an instance of the class that was wrapped."""
         plain_class = type(self).__mro__[2]
         tape = plain_class.__new__(plain_class)
         tape.__dict__ = self.__dict__
@@ -131,18 +132,19 @@ def DistributedGradientTape(
         compression: hvd.Compression.none, .fp16 or .bf16: what is sent instead of the gradients.
         sparse_as_dense: reduce tf.IndexedSlices (of embeddings) as tensors, rather than gathering their rows.
         op: Average, Sum or Adasum (or Min, Max, Product).
-        gradient_predivide_factor: f, of a division by f before the sum and by size / f after it; with Average only.
+        gradient_predivide_factor: f divides the gradients by f before the sum, and by size / f after it. Only with
+            op=Average.
         num_groups: deprecated, see `groups`.
-        groups: how many groups to reduce the gradients in, or lists of variables that make a group each; the rest is
-            reduced one by one.
-        process_set: the ranks that take part. On others gradients stay as they are.
+        groups: the number of groups in which the gradients are reduced, or lists of variables, each of which is a group;
+            the gradients of other variables are reduced one by one.
+        process_set: the ranks that take part. On other ranks gradients stay as they are.
         scale_local_gradients: divide gradients that are not reduced by the number of ranks.
 
     Returns:
         An instance of a class with the name of `gradtape`'s class, derived from it.
 
     Raises:
-        ValueError: bad `groups`, or a factor with another op than Average.
+        ValueError: bad `groups`, or `gradient_predivide_factor` with an op other than Average.
     """
     _prepare_keras()
     check_predivide(gradient_predivide_factor, op)
@@ -159,8 +161,8 @@ def DistributedGradientTape(
         groups,
         process_set,
     )
-    made = _distributed_class(plain_class)
-    tape = made.__new__(made)
+    distributed_class = _distributed_class(plain_class)
+    tape = distributed_class.__new__(distributed_class)
     tape.__dict__ = gradtape.__dict__
     tape._hvd_reduce = reduce
     tape._hvd_local = set()
@@ -169,17 +171,15 @@ def DistributedGradientTape(
 
 
 def _prepare_keras() -> None:
-    """Programs with a tape say `opt.variables()`, which Keras 3 has to be told."""
+    """Let `optimizer.variables` of Keras 3 be called, as programs with a tape do. Does not import Keras."""
     keras = sys.modules.get("keras")
-    if hasattr(keras, "optimizers"):  # and is not just being imported
-        from horovod._keras import keras_patches
-
-        keras_patches.let_variables_be_called(keras)
+    if hasattr(keras, "optimizers"):  # the import of Keras has ended
+        _keras_module.let_variables_be_called(keras)
 
 
 @functools.cache
 def _distributed_class(plain_class: type) -> type:
-    return type(plain_class.__name__, (_Distributed, plain_class), {"__doc__": plain_class.__doc__})
+    return type(plain_class.__name__, (_DistributedTape, plain_class), {"__doc__": plain_class.__doc__})
 
 
 @plain
@@ -197,14 +197,14 @@ def PartialDistributedGradientTape(
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> tf.GradientTape:
-    """DistributedGradientTape() for models some of whose layers belong to each rank alone.
+    """DistributedGradientTape() for models in which some layers are different on each rank.
 
     Args:
         local_layers: a Keras layer, or a list of them, whose trainable weights' gradients are not reduced.
         The others are those of DistributedGradientTape().
 
     Raises:
-        ValueError: what DistributedGradientTape() raises, or `local_layers` are no layers.
+        ValueError: as DistributedGradientTape(); or `local_layers` is neither a layer nor a list of layers.
     """
     tape = DistributedGradientTape(
         gradtape,

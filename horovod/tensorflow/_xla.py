@@ -1,9 +1,9 @@
-"""Operations inside of functions that XLA compiles: ``tf.function(jit_compile=True)``, and Keras where it does that.
+"""Operations in functions that XLA compiles: ``tf.function(jit_compile=True)``, and Keras where it does that.
 
-XLA knows no kernels of others. What it can do is to call a function of ours, which waits in XLA's thread until the
-operation is done. So that no two ranks wait in different calls, each call takes a token from the one before it: within a
-function all of them are made in the order of the program. Shapes are fixed before anything runs; where they depend on
-other ranks, these are expected to give as many rows as this one, and a call fails where they do not.
+XLA cannot run kernels of other libraries. It can call a function of ours, which waits in XLA's thread until the operation
+is done. So that no two ranks wait in different calls, each call takes a token from the call before it: within a function
+all calls are made in the order of the program. Shapes are fixed before anything runs. Where a shape depends on other
+ranks, they are expected to give as many rows as this rank; otherwise the call fails.
 """
 
 from collections.abc import Sequence
@@ -14,22 +14,21 @@ from tensorflow.core.framework import attr_value_pb2
 from tensorflow.python.ops import control_flow_util
 
 from horovod.common.basics import HorovodBasics
-from horovod.tensorflow import _names
+from horovod.tensorflow import _names, _xla_call_text
+from horovod.tensorflow._gradient_registry import GRADIENTS
 from horovod.tensorflow._library import library
 
 _basics = HorovodBasics()
 _TOKEN = "_horovod_token"
 _ORDERED = "_horovod_ordered"
 _COMPILED = "_horovod_compiled"
-# Any number: managers are made by other programs, and have small ones.
+# The number of our manager of collectives. Other programs' managers have small numbers.
 _MANAGER = 0x68766400
-# Of hvd/frontend_abi.h.
-_OPS = {"Allreduce": 0, "Allgather": 1, "Broadcast": 2, "Alltoall": 4, "Reducescatter": 5}
 _ADVICE = "Move the operation out of the compiled function, or use jit_compile=False."
 
 
 def compiles(graph: tf.Graph) -> bool:
-    """Whether XLA will compile what is made in `graph` now."""
+    """Whether XLA will compile operations that are made in `graph` now."""
     if control_flow_util.GraphOrParentsInXlaContext(graph):
         return True
     while graph is not None and not getattr(graph, _COMPILED, False):
@@ -37,11 +36,16 @@ def compiles(graph: tf.Graph) -> bool:
     return graph is not None
 
 
-def require() -> Any:
-    """TensorFlow's way to call a function from a compiled program.
+def is_traced_for_xla() -> bool:
+    """Whether the calling code is being traced into a graph that XLA will compile."""
+    return not tf.executing_eagerly() and compiles(tf.compat.v1.get_default_graph())
+
+
+def custom_call_function() -> Any:
+    """TensorFlow's Python function that makes the operation by which a compiled program calls a C function.
 
     Raises:
-        NotImplementedError: this TensorFlow has none that we know.
+        NotImplementedError: this TensorFlow does not have it as this release of hvd-core knows it.
     """
     missing = library.hvd_tf_register_with_xla().decode()
     try:
@@ -56,15 +60,15 @@ def require() -> Any:
     return custom_call_v2
 
 
-def unsupported(what: str) -> NotImplementedError:
-    """What to raise for an operation that has no compiled form."""
+def not_compilable(operation: str) -> NotImplementedError:
+    """The exception to raise for an operation that has no compiled form."""
     return NotImplementedError(
-        f"{what} cannot be used in a function that XLA compiles (jit_compile=True). {_ADVICE}"
+        f"{operation} cannot be used in a function that XLA compiles (jit_compile=True). {_ADVICE}"
     )
 
 
-class _Made:
-    """What the gradient functions ask an operation for."""
+class _CompiledOperation:
+    """Stands for the tf.Operation of a compiled call: has what gradient functions read of an operation."""
 
     def __init__(
         self, inputs: Sequence[tf.Tensor], outputs: Sequence[tf.Tensor], attributes: dict[str, Any]
@@ -76,16 +80,18 @@ class _Made:
 
 
 def perform(kind: str, tensors: Any, attributes: dict[str, Any], name: str) -> Any:
-    """As the generated function of the operation `kind`, for a compiled function. `name`: as agreed on.
+    """Add the operation `kind` to a function that XLA compiles, in place of the operation's generated function.
+
+    Args:
+        kind, tensors, attributes: as for _call.perform().
+        name: by which the ranks find each other's calls.
 
     Raises:
-        NotImplementedError: with alltoall's splits, with shapes that are not known, or with this TensorFlow.
+        NotImplementedError: alltoall with splits, a shape that is not known, or custom_call_function() raises it.
     """
-    from horovod.tensorflow._op_gradients import GRADIENTS  # which use the operations themselves
-
-    require()
+    custom_call_function()
     if attributes.get("splits"):
-        raise unsupported("hvd.alltoall with splits")
+        raise not_compilable("hvd.alltoall with splits")
     attributes = {**attributes, "tensor_name": name}
     single = not isinstance(tensors, list)
 
@@ -94,13 +100,14 @@ def perform(kind: str, tensors: Any, attributes: dict[str, Any], name: str) -> A
         outputs = _emit(kind, inputs, attributes)
 
         def gradient(*grads: tf.Tensor) -> Any:
-            # With a tape around the function it is in a function of its own, which nothing tells to be compiled too.
+            # With a tape around the function the gradient has a function of its own, which is compiled too, but does not
+            # say so.
             graph = tf.compat.v1.get_default_graph()
             if graph.building_function:
                 setattr(graph, _COMPILED, True)
             if kind == "HorovodAlltoall":
                 grads = (*grads, None)
-            return GRADIENTS[kind](_Made(inputs, outputs, attributes), *grads)
+            return GRADIENTS[kind](_CompiledOperation(inputs, outputs, attributes), *grads)
 
         return (outputs[0] if single else outputs), gradient
 
@@ -112,33 +119,34 @@ def perform(kind: str, tensors: Any, attributes: dict[str, Any], name: str) -> A
 
 
 def fact(kind: str, process_set_id: int) -> tf.Tensor:
-    """As the generated function of an operation that gives a fact about the job."""
+    """A fact about the job, in place of the generated function of `kind` (such as "HorovodSize"): a scalar int32."""
     _order_calls(tf.compat.v1.get_default_graph())
-    spec = tf.TensorSpec([], tf.int32)
-    (value,) = require()(
-        "hvd_fact", [], [spec], backend_config=f"{kind} {process_set_id}", has_side_effect=True
+    (value,) = custom_call_function()(
+        "hvd_fact",
+        [],
+        [tf.TensorSpec([], tf.int32)],
+        backend_config=_xla_call_text.fact_text(kind, process_set_id),
+        has_side_effect=True,
     )
     return value
 
 
 def _emit(kind: str, inputs: Sequence[tf.Tensor], attributes: dict[str, Any]) -> list[tf.Tensor]:
-    plain = kind.removeprefix("Horovod").removeprefix("Grouped").capitalize()
+    """Add the compiled call to the graph. Returns the results, without the token."""
     shapes = [_result_shape(kind, tensor, attributes["process_set_id"]) for tensor in inputs]
-    words: list[Any] = [_OPS[plain], attributes.get("reduce_op", 0), attributes["process_set_id"]]
-    words += [attributes.get("root_rank", 0), attributes.get("prescale_factor", "1")]
-    words += [attributes.get("postscale_factor", "1"), len(inputs)]
-    for tensor, shape in zip(inputs, shapes):
-        words += [tensor.dtype.as_datatype_enum, tensor.shape.rank, *tensor.shape, len(shape), *shape]
-    words += [kind, attributes["tensor_name"]]
+    texts = [
+        _xla_call_text.TensorText(tensor.dtype.as_datatype_enum, tensor.shape.as_list(), shape)
+        for tensor, shape in zip(inputs, shapes)
+    ]
     _order_calls(tf.compat.v1.get_default_graph())
-    token, holder = _token()
+    token, holder = _latest_token()
     specs = [tf.TensorSpec(shape, tensor.dtype) for tensor, shape in zip(inputs, shapes)]
     specs.append(tf.TensorSpec([], tf.float32))
-    *outputs, token = require()(
+    *outputs, token = custom_call_function()(
         "hvd_collective",
         [*inputs, token],
         specs,
-        backend_config=" ".join(map(str, words)),
+        backend_config=_xla_call_text.collective_text(kind, attributes, texts),
         has_side_effect=True,
     )
     setattr(holder, _TOKEN, token)
@@ -147,7 +155,7 @@ def _emit(kind: str, inputs: Sequence[tf.Tensor], attributes: dict[str, Any]) ->
 
 @tf.function
 def _effect() -> tf.Tensor:
-    # XLA makes nothing of it, but to TensorFlow it is something that happens.
+    # XLA drops the assertion, but to TensorFlow the function has an effect.
     tf.raw_ops.Assert(condition=tf.constant(True), data=[tf.constant(0)])
     return tf.constant(0.0)
 
@@ -155,10 +163,10 @@ def _effect() -> tf.Tensor:
 def _order_calls(graph: tf.Graph) -> None:
     """Let calls of the compiled function that is being traced run one after the other, in the program's order.
 
-    TensorFlow takes the operation that calls us for one without effects, and would run several such functions in any
-    order: each holds a thread until it is done, and ranks would wait in different ones. That the function has effects
-    is not enough, as functions that use different variables are not kept in order; members of a manager of collectives
-    are.
+    TensorFlow assumes that a custom call has no effects, and would run several such functions in any order: each holds a
+    thread until it is done, and the ranks would wait in different functions. An effect in the function is not enough, as
+    TensorFlow does not order functions that use different variables. It does order functions that belong to a manager
+    of collectives.
     """
     if getattr(graph, _ORDERED, False):
         return
@@ -168,13 +176,14 @@ def _order_calls(graph: tf.Graph) -> None:
     call = effect().op
     managers = attr_value_pb2.AttrValue(list=attr_value_pb2.AttrValue.ListValue(i=[_MANAGER]))
     call._set_attr("_collective_manager_ids", managers)
-    # Where a function is traced, this is found out from the call; a gradient's graph is not looked through.
+    # TensorFlow finds this out from the call when it traces a function, but not for the graph of a gradient.
     if not hasattr(graph, "collective_manager_ids_used"):
         graph.collective_manager_ids_used = {_MANAGER: call}
 
 
-def _token() -> tuple[tf.Tensor, tf.Graph]:
-    """What the last call has given in this function, or in the one around this branch or loop."""
+def _latest_token() -> tuple[tf.Tensor, tf.Graph]:
+    """The token of the last call in this function, or in the function around this branch or loop, and the graph that
+    keeps the next token."""
     graph = here = tf.compat.v1.get_default_graph()
     while getattr(graph, _TOKEN, None) is None and _names.is_part(graph):
         graph = graph.outer_graph
@@ -183,6 +192,11 @@ def _token() -> tuple[tf.Tensor, tf.Graph]:
 
 
 def _result_shape(kind: str, tensor: tf.Tensor, process_set_id: int) -> list[int]:
+    """The shape of the result for `tensor`, if all ranks give tensors of the same shape.
+
+    Raises:
+        NotImplementedError: the tensor's shape is not fully known.
+    """
     if not tensor.shape.is_fully_defined():
         raise NotImplementedError(
             f"{kind} of a tensor of shape {tensor.shape} is in a function that XLA compiles (jit_compile=True), where "

@@ -1,4 +1,4 @@
-"""Gradient compression: what is sent instead of the tensor. Pure functions of one tensor; eager and in graphs.
+"""Gradient compression: tensors are sent in another form. Pure functions of one tensor; eager and in graphs.
 
 A compressor is a class with two static methods, so that programs can bring their own:
 ``compress(tensor) -> (tensor, context)`` and ``decompress(tensor, context) -> tensor``.
@@ -16,7 +16,7 @@ class Compressor:
 
     @staticmethod
     def compress(tensor: tf.Tensor) -> tuple[tf.Tensor, Any]:
-        """Returns what is to be sent, and whatever `decompress` needs to undo it."""
+        """Returns the tensor to send, and the context that `decompress` needs."""
         raise NotImplementedError("A Compressor must define compress(tensor).")
 
     @staticmethod
@@ -38,7 +38,7 @@ class NoneCompressor(Compressor):
 
 
 class _CastCompressor(Compressor):
-    """Sends floating point tensors in a narrower type; other tensors are left alone."""
+    """Sends floating point tensors in a narrower dtype, and other tensors as they are."""
 
     wire_dtype: tf.DType
 
@@ -66,7 +66,7 @@ class BF16Compressor(_CastCompressor):
 
 
 class Compression:
-    """The compressors on offer, for the `compression` argument of operations, tapes and optimizers."""
+    """The compressors for the `compression` argument of operations, tapes and optimizers."""
 
     none = NoneCompressor
     fp16 = FP16Compressor

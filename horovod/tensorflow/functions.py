@@ -15,7 +15,7 @@ from horovod.tensorflow.mpi_ops import broadcast_, rank
 from horovod.tensorflow.util import _executing_eagerly, flat_variables
 
 try:
-    from cloudpickle import dumps as _dumps  # also takes lambdas and classes of __main__
+    from cloudpickle import dumps as _dumps  # can also pickle lambdas and classes of __main__
 except ImportError:
     _dumps = pickle.dumps
 
@@ -27,7 +27,7 @@ __all__ = [
     "broadcast_variables",
 ]
 
-# Of variables that are sent together: memory for that much is needed a second time while it is under way.
+# The most bytes of variables that are sent together. Meanwhile their memory is needed a second time.
 _GROUP_BYTES = 128 << 20
 
 
@@ -38,18 +38,18 @@ def broadcast_variables(
     """Assign the root's values to variables on all ranks.
 
     Args:
-        variables: a list of variables, of TensorFlow (resource variables, or those of tf.compat.v1 that are none) or of
-            Keras, or a method that returns one. The same shapes and dtypes in the same order on all ranks, initialized
-            on all.
+        variables: a list of variables of TensorFlow (resource variables, or reference variables of tf.compat.v1) or of
+            Keras, or a method that returns the list. The same shapes and dtypes in the same order on all ranks,
+            initialized on all ranks.
         root_rank: the GLOBAL rank whose values are sent.
         process_set: the ranks that take part.
-        inplace: accepted for compatibility; there is one way.
+        inplace: accepted for compatibility; not used.
 
     Returns:
-        In graphs, an operation that does it; in eager mode it is done.
+        In graphs an operation that assigns the values. In eager mode None, after they have been assigned.
 
     Raises:
-        ValueError: something in `variables` is no variable, or Horovod is not initialized.
+        ValueError: an element of `variables` is not a variable, or Horovod is not initialized.
         tf.errors.FailedPreconditionError: the ranks' lists differ.
         tf.errors.InvalidArgumentError, tf.errors.UnknownError: see allreduce().
     """
@@ -67,7 +67,7 @@ def broadcast_variables(
 
 
 def _groups(variables: list) -> list[list]:
-    """Runs of variables of one device and of one kind that are not too much together; the same on all ranks."""
+    """Runs of variables of one device and one kind, of at most _GROUP_BYTES; the same on all ranks."""
     groups: list[list] = []
     last, filled = None, 0
     for variable in variables:
@@ -89,10 +89,10 @@ def broadcast_global_variables(root_rank: int) -> Any:
         root_rank: the rank whose values are sent.
 
     Returns:
-        An operation that does it.
+        An operation that assigns the values.
 
     Raises:
-        RuntimeError: in eager mode, which has no global variables.
+        RuntimeError: eager mode, which has no global variables.
     """
     if _executing_eagerly():
         raise RuntimeError(
@@ -110,17 +110,17 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Send a Python object of the root to all ranks. At once, in graph mode too: no session is needed for it.
+    """Send a Python object of the root to all ranks. Runs at once in graph mode too, and needs no session.
 
     Args:
-        obj: what the root sends (anything cloudpickle takes); ignored on the other ranks.
+        obj: the object that the root sends (anything that cloudpickle can pickle); ignored on the other ranks.
         root_rank: the GLOBAL rank that sends.
         session: accepted for compatibility; not used.
         name: identifies the operation across ranks; the default is the same for all objects.
         process_set: the ranks that take part.
 
     Returns:
-        At the root `obj` itself, elsewhere a copy of the root's.
+        On the root `obj` itself, on other ranks a copy of the root's object.
 
     Raises:
         ValueError: Horovod is not initialized, or bad root. HorovodInternalError: a rank is gone.
@@ -142,7 +142,7 @@ def broadcast_object_fn(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Callable[[Any], Any]:
-    """A function of one object that does broadcast_object() with these arguments."""
+    """A function that calls broadcast_object() with its one argument and with these arguments."""
     return lambda obj: broadcast_object(obj, root_rank, session, name, process_set)
 
 
@@ -150,10 +150,10 @@ def broadcast_object_fn(
 def allgather_object(
     obj: Any, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
-    """Gather one Python object of every rank. At once, in graph mode too.
+    """Gather one Python object of every rank. Runs at once in graph mode too.
 
     Args:
-        obj: anything cloudpickle takes.
+        obj: anything that cloudpickle can pickle.
         session: accepted for compatibility; not used.
         name: identifies the operation across ranks; the default is the same for all objects.
         process_set: the ranks that take part.

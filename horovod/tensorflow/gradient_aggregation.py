@@ -1,8 +1,7 @@
 """Adding up the gradients of several backward passes before they are reduced (``backward_passes_per_step``).
 
-For tf.compat.v1 optimizers and for Keras optimizers, in graphs and in functions; the eager form is in
-gradient_aggregation_eager. What has been added up is kept in local variables: no checkpoint has it, no broadcast
-sends it.
+For optimizers of tf.compat.v1 and of Keras, in graphs and in functions; the eager form is in gradient_aggregation_eager.
+The sums are local variables: no checkpoint contains them, and no broadcast sends them.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,16 +18,16 @@ __all__ = ["LocalGradientAggregationHelper"]
 
 
 class LocalGradientAggregationHelper:
-    """Lets every N-th step reduce and apply what N backward passes have found.
+    """Lets each N-th step reduce and apply the sum of the gradients of N backward passes.
 
     Args:
         backward_passes_per_step: N, an integer > 0.
         allreduce_func: reduces a list of gradients: called with the gradients and their variables.
-        sparse_as_dense: make tf.IndexedSlices tensors; else they are an error.
+        sparse_as_dense: make tf.IndexedSlices tensors; otherwise they are an error.
         average_aggregated_gradients: divide the sum of the passes by N.
-        rank: of this process; for the names of variables.
-        optimizer_type: _OPTIMIZER_TYPE_KERAS or _OPTIMIZER_TYPE_LEGACY, which says what counts the passes that apply
-            nothing.
+        rank: this process's rank; for the names of variables.
+        optimizer_type: _OPTIMIZER_TYPE_KERAS or _OPTIMIZER_TYPE_LEGACY: passes that apply nothing are counted in the
+            optimizer's iterations, or in the global step.
         process_set: the ranks that reduce.
         scale_local_gradients: divide gradients that are not reduced by the number of ranks.
         name: for the names of variables.
@@ -83,15 +82,15 @@ class LocalGradientAggregationHelper:
         """Add the gradients of one pass.
 
         Args:
-            grads: tensors, or None; the same are None each time.
+            grads: tensors, or None; the same elements are None in each pass.
             vars: their variables.
 
         Returns:
-            In each N-th pass the reduced sums, which begin anew; zeros in the others. None where `grads` has None. With
-            N = 1 `grads`, reduced.
+            In each N-th pass the reduced sums, which are then set to zero; zeros in the other passes. None where `grads`
+            has None. With N = 1 the reduced `grads`.
 
         Raises:
-            ValueError: tf.IndexedSlices without `sparse_as_dense`, or other gradients are None than before. What
+            ValueError: tf.IndexedSlices without `sparse_as_dense`; other elements are None than before. Whatever
                 `allreduce_func` raises.
         """
         grads, vars = list(grads), list(vars)
@@ -110,7 +109,7 @@ class LocalGradientAggregationHelper:
             lambda: self._finish(sums, [vars[i] for i in places]),
             lambda: [tf.zeros_like(total.read_value()) for total in sums],
         )
-        # tf.cond gives a list of one as its element.
+        # tf.cond returns the element of a list with one element.
         present = present if isinstance(present, (list, tuple)) else [present]
         result: list = [None] * len(grads)
         for i, gradient in zip(places, present):
@@ -121,12 +120,13 @@ class LocalGradientAggregationHelper:
     def apply_gradients(
         self, apply_grads_closure: Callable, optimizer: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        """Call the closure in each N-th pass, else only count a step.
+        """Call the closure in each N-th pass; count a step in the other passes.
 
         Args:
             apply_grads_closure: applies the gradients; returns an operation, or a tensor.
-            optimizer: whose iterations are counted, for Keras.
-            args, kwargs: what the closure applies: the pairs (gradient, variable) in front, and `global_step`.
+            optimizer: for Keras, the optimizer whose iterations are counted.
+            args, kwargs: the arguments of the wrapped apply_gradients(): the pairs (gradient, variable) come first;
+                `global_step`.
         """
         if self.backward_passes_per_step == 1:
             return apply_grads_closure()
@@ -136,20 +136,21 @@ class LocalGradientAggregationHelper:
             global_step = tf.compat.v1.train.get_global_step()
 
         def applied() -> tf.Tensor:
-            return _done(apply_grads_closure())
+            return _true_after(apply_grads_closure())
 
         def counted() -> tf.Tensor:
             if self.optimizer_type == self._OPTIMIZER_TYPE_LEGACY:
-                return _done(None if global_step is None else tf.compat.v1.assign_add(global_step, 1))
+                return _true_after(None if global_step is None else tf.compat.v1.assign_add(global_step, 1))
             iterations = getattr(optimizer, "_iterations", None)
-            return _done(None if iterations is None else iterations.assign_add(1))
+            return _true_after(None if iterations is None else iterations.assign_add(1))
 
         with tf.control_dependencies([tf.convert_to_tensor(g) for g, _ in pairs if g is not None]):
             applies = tf.equal(self.counter.read_value(), 0)
-        done = tf.cond(applies, applied, counted)
-        return done if tf.executing_eagerly() else done.op
+        outcome = tf.cond(applies, applied, counted)
+        return outcome if tf.executing_eagerly() else outcome.op
 
     def _dense(self, gradient: Any) -> Any:
+        """The gradient as a tensor. Raises ValueError for tf.IndexedSlices without `sparse_as_dense`."""
         if isinstance(gradient, tf.IndexedSlices):
             if not self.sparse_as_dense:
                 raise ValueError(
@@ -160,7 +161,7 @@ class LocalGradientAggregationHelper:
         return gradient
 
     def _make_variables(self, grads: list, vars: list, places: list[int]) -> None:
-        """At the first pass, and again for another graph of tf.compat.v1."""
+        """Make the counter and the sums at the first pass, and again for another graph of tf.compat.v1."""
         with tf.init_scope():
             eagerly = tf.executing_eagerly()
             graph = None if eagerly else tf.compat.v1.get_default_graph()
@@ -188,7 +189,7 @@ class LocalGradientAggregationHelper:
         self.locally_aggregated_grads = sums
 
     def _finish(self, sums: list, vars: list) -> list:
-        """The reduced sums. Sums and counter begin anew."""
+        """The reduced sums. Sets the sums and the counter to zero."""
         totals = [total.read_value() for total in sums]
         reduced = self._reduced(totals, vars)
         if self.average_aggregated_gradients:
@@ -224,9 +225,10 @@ def _local_variable(name: str, shape: Any, dtype: Any) -> Any:
     )
 
 
-def _done(what: Any) -> tf.Tensor:
-    """True once `what` (an operation, a tensor, None) has been executed: what both branches of a tf.cond can return."""
-    if what is None or tf.executing_eagerly():
+def _true_after(executed: Any) -> tf.Tensor:
+    """True, once `executed` (an operation, a tensor or None) has been executed. Both branches of a tf.cond can return
+    it."""
+    if executed is None or tf.executing_eagerly():
         return tf.constant(True)
-    with tf.control_dependencies([what]):
+    with tf.control_dependencies([executed]):
         return tf.constant(True)

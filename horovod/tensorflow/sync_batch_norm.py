@@ -1,7 +1,7 @@
 """SyncBatchNormalization: a Keras layer whose statistics are those of the batches of all ranks.
 
-One reduction of two sums and a count per layer forward, and one backward. The class is made at first use, as it derives
-from the layer of the Keras that tf.keras is (2 or 3).
+Each layer makes one reduction of two sums and a count in the forward pass, and one in the backward pass. The class is
+made at first use, as it derives from the layer of the Keras (2 or 3) that tf.keras is.
 """
 
 import functools
@@ -21,10 +21,12 @@ __all__ = ["SyncBatchNormalization"]  # noqa: F822 (see __getattr__)
 def _moments_of_all(
     inputs: tf.Tensor, weights: tf.Tensor | None, axes: list[int], name: str | None, process_set: ProcessSet
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Mean and variance (biased) over `axes` (kept, with size 1) and over all ranks; of nothing: zeros.
+    """Mean and biased variance over `axes` and over all ranks. Both have the dtype of `inputs`, and its shape with size 1
+    in `axes`. Zeros if there are no elements.
 
     Args:
-        inputs: float32 or float64. `weights`: how much each element counts, or None; broadcasts to `inputs`.
+        inputs: float32 or float64.
+        weights: the weight of each element, a tensor that broadcasts to `inputs`; None for 1.
     """
     dtype = inputs.dtype
     if weights is None:
@@ -33,11 +35,11 @@ def _moments_of_all(
         squares = tf.reduce_sum(tf.math.squared_difference(inputs, local_mean), axes, keepdims=True)
     else:
         weights = tf.broadcast_to(tf.cast(weights, dtype), tf.shape(inputs))
-        # The same for each channel, as a mask has no channels.
+        # The count is the same for each channel, as a mask has no channels.
         count = tf.reduce_max(tf.reduce_sum(weights, axes))
         local_mean = tf.math.divide_no_nan(tf.reduce_sum(inputs * weights, axes, keepdims=True), count)
         squares = tf.reduce_sum(tf.math.squared_difference(inputs, local_mean) * weights, axes, keepdims=True)
-    # In float64 the sums of squares keep the digits that the subtraction below costs.
+    # The subtraction below loses digits, so the sums are computed in float64.
     local_mean, squares, count = (tf.cast(t, tf.float64) for t in (local_mean, squares, count))
     parts = [count * local_mean, squares + count * tf.square(local_mean)]
     sent = tf.concat([tf.reshape(t, [-1]) for t in (*parts, count)], 0)
@@ -55,21 +57,21 @@ def _layer_class() -> type:
     base = tf.keras.layers.BatchNormalization
 
     class SyncBatchNormalization(base):
-        """Batch normalization whose statistics are those of the batches of all ranks together.
+        """Batch normalization with the statistics of the batches of all ranks together.
 
         Output, moving averages and gradients equal those of tf.keras.layers.BatchNormalization (not fused) in one
-        process that has the whole batch; gradients of the layer's own weights are this rank's part, which a distributed
-        optimizer or tape reduces. The ranks' batches may differ in length. Statistics are sent in float64. All ranks
-        must call the layers of a model in the same order in training; in inference nothing is sent. Eager, in
-        functions, and with ``jit_compile``.
+        process that has the whole batch. The gradients of the layer's own weights are this rank's part, which a
+        distributed optimizer or tape reduces. The ranks' batches may differ in length. Statistics are sent in float64.
+        In training all ranks must call the layers of a model in the same order; in inference nothing is sent. Works
+        eagerly, in functions, and with ``jit_compile``.
 
         Args:
-            fused: False; other values are refused, as TensorFlow's fused operation keeps its statistics to itself.
-            process_set: the ranks that take part; on others it is an ordinary batch normalization.
+            fused: False. Other values are refused, because TensorFlow's fused operation does not return its statistics.
+            process_set: the ranks that take part. On other ranks the layer is an ordinary batch normalization.
             kwargs: those of tf.keras.layers.BatchNormalization.
 
         Raises:
-            ValueError: `fused` is not False, or at training the process set is not registered.
+            ValueError: `fused` is not False; in training: the process set is not registered.
         """
 
         def __init__(
@@ -124,7 +126,7 @@ def _layer_class() -> type:
 
 
 def _takes_fused(base: type) -> bool:
-    """Keras 2 has the argument, in a class above."""
+    """Whether the layer has the argument `fused`: in Keras 2 a base class has it."""
     return hasattr(base, "_fused_can_be_used")
 
 

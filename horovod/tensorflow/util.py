@@ -1,6 +1,6 @@
 """Small helpers around TensorFlow's variables and modes. No communication; any thread.
 
-Those that begin with an underscore are imported by programs written for Horovod.
+Programs written for Horovod import the functions whose names begin with an underscore.
 """
 
 import os
@@ -24,7 +24,7 @@ def _make_subgraph(function: Callable) -> Callable:
 
 
 def _cache(function: Callable) -> Callable:
-    """Remember the results of `function` by its arguments (positional, hashable) and by the mode it is called in."""
+    """`function` with a cache: by its arguments (positional, hashable) and by whether the caller is in eager mode."""
     results: dict = {}
 
     @wraps(function)
@@ -38,7 +38,7 @@ def _cache(function: Callable) -> Callable:
 
 
 def plain_variable(variable: Any) -> Any:
-    """The tf.Variable that a variable of Keras 3 stands for; anything else as it is."""
+    """The tf.Variable inside a variable of Keras 3; any other object itself."""
     if isinstance(variable, tf.Variable):
         return variable
     held = getattr(variable, "_value", None)
@@ -46,7 +46,7 @@ def plain_variable(variable: Any) -> Any:
 
 
 def ref(variable: Any) -> Any:
-    """What identifies a variable (of TensorFlow, or of Keras 3) or a tensor, as a key of sets and dicts."""
+    """A key for sets and dicts that identifies a variable (of TensorFlow, or of Keras 3) or a tensor."""
     return plain_variable(variable).ref()
 
 
@@ -58,14 +58,14 @@ def vars_to_refs(variables: Any) -> Any:
 
 
 def refs_to_vars(refs: Any) -> Any:
-    """Undo vars_to_refs()."""
+    """The variables of the structure that vars_to_refs() returned, as lists."""
     if isinstance(refs, (list, tuple)):
         return [refs_to_vars(r) for r in refs]
     return refs.deref()
 
 
 def on_device(device: str) -> AbstractContextManager:
-    """The scope of tf.device(); for an empty name, none."""
+    """The scope of tf.device(); a scope without effect for an empty name."""
     return tf.device(device) if device else nullcontext()
 
 
@@ -75,7 +75,7 @@ def decided_at_run_time() -> bool:
 
 
 def in_xla() -> bool:
-    """Whether what is called now is traced for XLA (``jit_compile=True``)."""
+    """Whether the calling code is being traced for XLA (``jit_compile=True``)."""
     if tf.executing_eagerly():
         return False
     try:
@@ -100,4 +100,4 @@ def gpu_available(*_: Any, **__: Any) -> bool:
 
 
 def check_num_rank_power_of_2(num_rank: int) -> None:
-    """Does nothing: Adasum takes any number of ranks here. Called by programs that reduce with it themselves."""
+    """Does nothing, as Adasum here works with any number of ranks. Programs written for Horovod call it."""

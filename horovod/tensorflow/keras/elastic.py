@@ -1,22 +1,16 @@
-"""Callbacks that tell a state how far training has come: ``hvd.elastic.CommitStateCallback(state)`` and the others.
+"""Callbacks that tell a state how far training has come: ``hvd.elastic.CommitStateCallback(state)`` and others.
 
-What each does and takes is said in horovod._keras.elastic, and by help(). Elastic jobs themselves are not there yet.
+help() and horovod._keras.elastic describe them. Elastic jobs themselves are not supported yet.
 """
 
 from tensorflow import keras
 
-from horovod._keras import elastic as _impl
+from horovod._keras.elastic import CALLBACKS as _CALLBACKS
+from horovod._keras.front_end import callback_classes as _callback_classes
 
 __all__ = ["CommitStateCallback", "UpdateBatchStateCallback", "UpdateEpochStateCallback"]
 
-
-class CommitStateCallback(_impl.CommitState, keras.callbacks.Callback):
-    pass
-
-
-class UpdateBatchStateCallback(_impl.UpdateBatchState, keras.callbacks.Callback):
-    pass
-
-
-class UpdateEpochStateCallback(_impl.UpdateEpochState, keras.callbacks.Callback):
-    pass
+_classes = _callback_classes(keras, __name__, _CALLBACKS)
+CommitStateCallback = _classes.CommitStateCallback
+UpdateBatchStateCallback = _classes.UpdateBatchStateCallback
+UpdateEpochStateCallback = _classes.UpdateEpochStateCallback

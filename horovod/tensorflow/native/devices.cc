@@ -1,4 +1,4 @@
-// Slots for types of devices, and where their streams are found. See devices.h.
+// Slots for device types, and the functions that find their streams. See devices.h.
 #include "devices.h"
 
 #include <array>
@@ -12,7 +12,7 @@ std::array<Device, kSlots> slots;
 int n_slots = 1;
 std::mutex slots_mutex;
 
-// OpKernelContext::eigen_device<Eigen::GpuDevice>() const, which TensorFlow's guide tells custom GPU ops to use.
+// OpKernelContext::eigen_device<Eigen::GpuDevice>() const, which TensorFlow's guide for custom GPU operations names.
 using EigenDevice = const void* (*)(const void*);
 EigenDevice eigen_device() {
   static const auto function = reinterpret_cast<EigenDevice>(
@@ -44,12 +44,12 @@ int claim_slot(const char* tf_type, const hvd_fe_table& table) {
   for (int slot = 1; slot < n_slots; ++slot)
     if (slots[static_cast<size_t>(slot)].type == type) return slot;
   if (n_slots == kSlots) return 0;
-  slots[static_cast<size_t>(n_slots)] = {type, cuda ? Way::kCuda : Way::kPluggable};
+  slots[static_cast<size_t>(n_slots)] = {type, cuda ? StreamSource::kCudaDevice : StreamSource::kPluggableDevice};
   return n_slots++;
 }
 
 void* stream_of(const Device& device, TF_OpKernelContext* context, TF_Status* status) {
-  return device.way == Way::kCuda ? cuda_stream(context) : tf::GetStream(context, status);
+  return device.stream_source == StreamSource::kCudaDevice ? cuda_stream(context) : tf::GetStream(context, status);
 }
 
 }  // namespace hvd_tf

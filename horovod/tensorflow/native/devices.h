@@ -1,4 +1,5 @@
-// Which kernels serve a device type, and how the engine reaches its memory. Types are known only at run time.
+// The device types for which kernels are registered, and where the stream of a kernel comes from. Device types are
+// known only at run time.
 #pragma once
 
 #include <hvd/frontend_abi.h>
@@ -9,30 +10,30 @@
 
 namespace hvd_tf {
 
-// How a kernel's tensors are given to the engine.
-enum class Way {
-  kHost,       // in host memory; TensorFlow copies where they are on a device
-  kPluggable,  // where they are, with the stream of a PluggableDevice
-  kCuda        // where they are, with the stream that TensorFlow computes in on its own CUDA devices
+// Where the stream comes from that orders the engine's work on a kernel's tensors.
+enum class StreamSource {
+  kHostMemory,       // no stream: the tensors are in host memory; TensorFlow copies those of a device there
+  kPluggableDevice,  // the stream of a PluggableDevice; the tensors are in the device's memory
+  kCudaDevice        // the stream of TensorFlow's own CUDA device; the tensors are in the device's memory
 };
 
 struct Device {
-  std::string type;  // as the engine calls it; "" for host memory
-  Way way = Way::kHost;
+  std::string type;  // the engine's name of it; "" for host memory
+  StreamSource stream_source = StreamSource::kHostMemory;
 };
 
-// Slot 0 is host memory; the others are given out by claim_slot, and never change.
+// Slot 0 is host memory. claim_slot assigns the others, which never change.
 inline constexpr int kSlots = 5;
 const Device& device_in(int slot);
 
-// The slot for a TensorFlow device type ("GPU", "XPU") whose memory the engine reaches, 0 where kernels are to use host
-// memory: the engine does not serve it, or nothing tells the stream.
+// The slot of a TensorFlow device type ("GPU", "XPU"). 0 if kernels have to use host memory, because the engine does
+// not serve the device type, or because its streams cannot be found.
 int claim_slot(const char* tf_type, const hvd_fe_table& table);
 
 // Whether claim_slot("GPU") could give a stream here.
 bool cuda_stream_known();
 
-// The native stream of a kernel's run. `status` is set where there is none.
+// The native stream in which a kernel runs. Sets `status` to an error if there is none.
 void* stream_of(const Device& device, TF_OpKernelContext* context, TF_Status* status);
 
 }  // namespace hvd_tf

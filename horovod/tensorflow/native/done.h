@@ -1,9 +1,9 @@
-// The callback by which an asynchronous kernel says that it is done.
+// The callback that an asynchronous kernel calls when its operation is done.
 //
-// TensorFlow hands a C kernel the address of a std::function<void()> that dies when compute returns (all versions from
-// 2.9 to 2.21), so it is moved out first. That type's 32 bytes have had this layout in libstdc++ since GCC 4; they are
-// moved by hand, so that it does not matter what this library is compiled with. `done_is_movable` tells whether
-// TensorFlow still uses the type: its mangled name is part of a function's.
+// TensorFlow passes a C kernel the address of a std::function<void()> that is destroyed when compute returns (in all
+// versions from 2.9 to 2.21), so it is moved out first. The 32 bytes of that type have had this layout in libstdc++
+// since GCC 4. They are moved by hand, so that this library may be compiled with any standard library.
+// `done_is_movable` tells whether TensorFlow still uses the type: a function's mangled name contains the type's.
 #pragma once
 
 #include "tf_api.h"
@@ -16,7 +16,7 @@ inline bool done_is_movable() {
              "ESt8functionIFvvEE") != nullptr;
 }
 
-// Owns the callback, or nothing where the kernel is a synchronous one.
+// Owns the callback. Empty for a synchronous kernel, which has none.
 class Done {
  public:
   explicit Done(TF_AsyncOpKernelDoneCallback* callback) {

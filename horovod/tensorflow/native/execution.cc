@@ -1,5 +1,5 @@
-// Tensors in and out of one execution, and its two endings: the engine's answer, or a refusal before it. See
-// execution.h.
+// Inputs and outputs of one execution, and its two endings: the engine's result, or a refusal before the engine gets
+// the call. See execution.h.
 #include "execution.h"
 
 #include <atomic>
@@ -16,9 +16,9 @@ namespace {
 
 std::atomic<const hvd_fe_table*> table_{nullptr};
 
-// Of the executions that do not wait: how many have begun, and how many are under way.
+// Counts of executions that do not wait: all that have begun, and those that have not ended yet.
 std::atomic<uint64_t> begun_{0};
-std::atomic<int> under_way_{0};
+std::atomic<int> pending_{0};
 
 class Execution {
  public:
@@ -27,7 +27,7 @@ class Execution {
     if (kernel.by_round) name_ += "/round_" + std::to_string(tf::GetIterId(context));
   }
 
-  // What is to be reduced or moved; false with the reason in `status_`.
+  // Takes the tensors to reduce or move. False with the reason in `status_`.
   bool take_inputs() {
     const hvd_fe_op op = kernel_.operation->op;
     if (op == HVD_FE_JOIN || op == HVD_FE_BARRIER) return true;
@@ -49,7 +49,7 @@ class Execution {
     return op != HVD_FE_ALLTOALL || inputs == 1 || take_splits();
   }
 
-  // Memory for results whose shapes are known; false with the reason in `status_`.
+  // Allocates the outputs whose shapes are known. False with the reason in `status_`.
   bool make_outputs() {
     switch (kernel_.operation->op) {
       case HVD_FE_ALLREDUCE:
@@ -77,9 +77,9 @@ class Execution {
     call.out = has_outputs_ ? views_.data() + operands_.size() : nullptr;
     call.splits = has_splits_ ? splits_.data() : nullptr;
     call.n_splits = static_cast<int32_t>(splits_.size());
-    // A graph says nothing about what else will come. The engine holds small tensors for company, up to a millisecond,
-    // which for one operation that depends on another would be lost each time; so it is as it was the last time.
-    call.urgent = waits() || kernel_.alone.load(std::memory_order_relaxed) ? 1 : 0;
+    // The engine coalesces small tensors, which may delay them by up to a millisecond. For an operation that no other
+    // accompanies that time would be lost, and a graph does not tell. So the last execution of the kernel decides.
+    call.urgent = waits() || kernel_.was_alone.load(std::memory_order_relaxed) ? 1 : 0;
     call.done = [](void* self, const hvd_fe_result* result) { static_cast<Execution*>(self)->finish(*result); };
     call.arg = this;
     return call;
@@ -88,13 +88,13 @@ class Execution {
   void begin() {
     if (waits()) return;
     counted_ = true;
-    begun_alone_ = under_way_.fetch_add(1, std::memory_order_relaxed) == 0;
+    begun_alone_ = pending_.fetch_add(1, std::memory_order_relaxed) == 0;
     ticket_ = begun_.fetch_add(1, std::memory_order_relaxed) + 1;
   }
 
   bool waits() const { return kernel_.blocking || !done_; }
 
-  // Ends an execution that the engine does not see, and lets the matching calls of the other ranks fail too.
+  // Ends an execution before the engine gets the call, and lets the matching calls of the other ranks fail as well.
   void refuse(const hvd_fe_table* table) {
     const std::string text = tf::Message(status_);
     const int code = tf::GetCode(status_);
@@ -136,8 +136,8 @@ class Execution {
     if (kernel_.slot == 0) return true;
     const Device& device = device_in(kernel_.slot);
     view.device_type = device.type.c_str();
-    // TensorFlow cannot say: TF_GetDeviceId gives the vendor's number in 2.15 and the number among the visible devices
-    // in 2.21. The memory can.
+    // Unknown: TF_GetDeviceId returns the vendor's number in 2.15, and the number among the visible devices in 2.21.
+    // The backend finds the device by the memory.
     view.device_id = -1;
     view.has_stream = 1;
     view.stream = index > 0 ? views_[0].stream : stream_of(device, context_, status_);
@@ -172,10 +172,10 @@ class Execution {
     for (size_t i = 0; i < n; ++i) {
       const hvd_fe_tensor& in = views_[i];
       if (waits()) {
-        // Whoever waits holds the input, so that it cannot be forwarded.
+        // The caller that waits holds a reference to the input, so that its memory cannot become the output's.
         operands_[i].out = allocate(static_cast<int>(i), in);
       } else {
-        // Its memory becomes the output's if nobody else has a reference, and this here would be one.
+        // The input's memory becomes the output's if no other reference to it exists, so this one is dropped first.
         tf::DeleteTensor(operands_[i].in);
         operands_[i].in = nullptr;
         const int index = static_cast<int>(i);
@@ -198,7 +198,7 @@ class Execution {
       if (in.ndim == 0) return invalid(std::string(kernel_.operation->type) + " does not support scalar inputs.");
       hvd_fe_tensor out = in;
       const int64_t rows = engine()->scattered_rows(in.shape[0], kernel_.process_set);
-      if (rows < 0) return true;  // The engine says what is wrong with the process set.
+      if (rows < 0) return true;  // The engine reports the error of the process set.
       out.shape = scattered_dims_;
       std::memcpy(scattered_dims_, in.shape, static_cast<size_t>(in.ndim) * sizeof(int64_t));
       scattered_dims_[0] = rows;
@@ -221,8 +221,9 @@ class Execution {
 
   void finish(const hvd_fe_result& result) {
     if (counted_) {
-      under_way_.fetch_sub(1, std::memory_order_relaxed);
-      kernel_.alone.store(begun_alone_ && begun_.load(std::memory_order_relaxed) == ticket_, std::memory_order_relaxed);
+      pending_.fetch_sub(1, std::memory_order_relaxed);
+      kernel_.was_alone.store(begun_alone_ && begun_.load(std::memory_order_relaxed) == ticket_,
+                              std::memory_order_relaxed);
     }
     lingers_ = result.lingers != 0;
     if (result.status != HVD_FE_OK) {
@@ -234,7 +235,7 @@ class Execution {
     end();
   }
 
-  // What the engine allocated, and numbers.
+  // Makes the outputs that the engine has allocated, and those that are numbers.
   void fetch(const hvd_fe_result& result) {
     const hvd_fe_op op = kernel_.operation->op;
     if (op == HVD_FE_JOIN) return put_numbers(0, &result.last_joined, -1, kInt32);
@@ -270,7 +271,7 @@ class Execution {
     }
   }
 
-  // A vector of `count` integers in host memory, or a single one where count is -1.
+  // Makes an output of `count` integers in host memory; of a single integer, a scalar, if count is -1.
   void put_numbers(int index, const void* values, int64_t count, int type) {
     const size_t bytes = static_cast<size_t>(count < 0 ? 1 : count) * (type == kInt64 ? 8 : 4);
     TF_Tensor* output = tf::AllocateOutput(context_, index, type, &count, count < 0 ? 0 : 1, bytes, status_);
@@ -280,13 +281,13 @@ class Execution {
   }
 
   void fail(int code, const char* text) {
-    // The operation's type is in the text for programs that look for it there.
+    // Programs look for the operation's type in the text.
     const std::string full = std::string(kernel_.operation->type) + ": " + text;
     tf::SetStatus(status_, code, full.c_str());
     tf::OpKernelContext_Failure(context_, status_);
   }
 
-  // Not called where the engine may still write: an allocator that never gets memory back gives it to nobody else.
+  // Not called if the engine may still write: memory that is never released is never allocated again.
   void release() {
     for (const Operand& operand : operands_) {
       if (operand.in != nullptr) tf::DeleteTensor(operand.in);
@@ -294,7 +295,7 @@ class Execution {
     }
   }
 
-  // Nothing of the kernel or the context exists any more once done_() has been called.
+  // After done_() neither the kernel nor the context exists.
   void end() {
     std::unique_ptr<Execution> self(this);
     if (!lingers_) release();

@@ -1,4 +1,4 @@
-// Kernels that look a number up in the engine's table. See facts.h.
+// Kernels that ask the engine for a number. See facts.h.
 #include "facts.h"
 
 #include <utility>
@@ -10,7 +10,7 @@
 namespace hvd_tf {
 namespace {
 
-using Fact = int32_t (*)(const hvd_fe_table&, int process_set);
+using FactFunction = int32_t (*)(const hvd_fe_table&, int process_set);
 
 int32_t rank(const hvd_fe_table& table, int) { return table.rank(); }
 int32_t size(const hvd_fe_table& table, int set) { return set == 0 ? table.size() : table.process_set_size(set); }
@@ -19,21 +19,21 @@ int32_t local_size(const hvd_fe_table& table, int) { return table.local_size(); 
 
 constexpr int32_t kUnknownSet = -3, kForeignSet = -4;
 
-// 1 or 0; negative where there is no such set, as programs test for that.
+// 1 or 0. Negative if the process set does not exist: programs test for that.
 int32_t included(const hvd_fe_table& table, int set) {
   const int32_t place = table.process_set_rank(set);
   if (place >= 0) return 1;
   return place == kForeignSet ? 0 : place;
 }
 
-struct Known {
-  const char* type;
-  Fact look_up;
-  bool of_set;
-  bool negative_is_answer;
+struct Fact {
+  const char* type;  // TensorFlow's name of the operation
+  FactFunction look_up;
+  bool has_process_set;
+  bool may_be_negative;  // otherwise a negative number is an error
 };
 
-constexpr Known kFacts[] = {
+constexpr Fact kFacts[] = {
     {"HorovodRank", rank, false, false},
     {"HorovodLocalRank", local_rank, false, false},
     {"HorovodSize", size, true, false},
@@ -43,14 +43,14 @@ constexpr Known kFacts[] = {
 constexpr size_t kFactCount = sizeof(kFacts) / sizeof(kFacts[0]);
 
 struct FactKernel {
-  const Known& known;
+  const Fact& fact;
   int process_set;
 };
 
-int32_t answer(const Known& known, int process_set, int* code, std::string* problem) {
+int32_t value_of(const Fact& fact, int process_set, int* code, std::string* problem) {
   const hvd_fe_table* table = engine();
-  const int32_t value = table == nullptr ? -1 : known.look_up(*table, process_set);
-  if (value >= 0 || (known.negative_is_answer && table != nullptr)) return value;
+  const int32_t value = table == nullptr ? -1 : fact.look_up(*table, process_set);
+  if (value >= 0 || (fact.may_be_negative && table != nullptr)) return value;
   *code = value == kUnknownSet ? tf::kInvalidArgument : tf::kFailedPrecondition;
   *problem = value == kUnknownSet ? "There is no process set with id " + std::to_string(process_set) + "."
                                   : std::string(kNotInitialized);
@@ -60,7 +60,7 @@ int32_t answer(const Known& known, int process_set, int* code, std::string* prob
 template <size_t index>
 void* create(TF_OpKernelConstruction* construction) {
   auto* kernel = new FactKernel{kFacts[index], 0};
-  if (kernel->known.of_set) {
+  if (kernel->fact.has_process_set) {
     tf::Status status;
     int64_t set = 0;
     tf::OpKernelConstruction_GetAttrInt64(construction, "process_set_id", &set, status);
@@ -75,7 +75,7 @@ void compute(void* self, TF_OpKernelContext* context) {
   tf::Status status;
   int code = tf::kOk;
   std::string problem;
-  const int32_t value = answer(kernel.known, kernel.process_set, &code, &problem);
+  const int32_t value = value_of(kernel.fact, kernel.process_set, &code, &problem);
   TF_Tensor* output = nullptr;
   if (code == tf::kOk)
     output = tf::AllocateOutput(context, 0, kInt32, nullptr, 0, sizeof value, status);
@@ -100,11 +100,11 @@ void add_all(std::index_sequence<index...>) {
 
 }  // namespace
 
-int32_t fact(const std::string& type, int process_set, std::string* problem) {
+int32_t look_up_fact(const std::string& type, int process_set, std::string* problem) {
   int code = tf::kOk;
-  for (const Known& known : kFacts)
-    if (type == known.type) return answer(known, process_set, &code, problem);
-  *problem = "horovod: there is no operation " + type;
+  for (const Fact& fact : kFacts)
+    if (type == fact.type) return value_of(fact, process_set, &code, problem);
+  *problem = "horovod: this libhvd_tf.so has no operation " + type;
   return -1;
 }
 

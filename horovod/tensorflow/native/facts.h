@@ -1,4 +1,4 @@
-// Operations that give facts about the job as tensors, looked up whenever a graph runs: HorovodRank and the like.
+// Operations that return facts about the job as tensors, looked up whenever a graph runs: HorovodRank and others.
 #pragma once
 
 #include <cstdint>
@@ -6,10 +6,10 @@
 
 namespace hvd_tf {
 
-// What the operation of this type gives, or a text in `problem`.
-int32_t fact(const std::string& type, int process_set, std::string* problem);
+// The number that the operation of this type returns. If there is none, sets `problem` to the reason.
+int32_t look_up_fact(const std::string& type, int process_set, std::string* problem);
 
-// Registers their kernels for host memory. Their definitions are with the others.
+// Registers the kernels of these operations, for host memory. registration.cc defines the operations.
 void register_fact_kernels();
 
 }  // namespace hvd_tf

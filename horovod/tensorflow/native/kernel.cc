@@ -1,4 +1,4 @@
-// Reading of attributes. See kernel.h.
+// Reads the attributes of a kernel. See kernel.h.
 #include "kernel.h"
 
 #include <charconv>
@@ -31,7 +31,7 @@ class Attributes {
     return value != 0;
   }
 
-  // A double in text, as TensorFlow's attributes have 32 bits only.
+  // A double, written as text because TensorFlow's float attributes have 32 bits.
   double factor(const char* name) {
     const std::string written = text(name);
     double value = 1;

@@ -1,5 +1,5 @@
-// A kernel: what the attributes of one operation say. Made once for each node of a graph, and for each set of attribute
-// values that is used eagerly.
+// A kernel: the attributes of one operation. TensorFlow makes one for each node of a graph, and one for each set of
+// attribute values that is used eagerly.
 #pragma once
 
 #include <hvd/frontend_abi.h>
@@ -12,7 +12,7 @@
 namespace hvd_tf {
 
 struct Operation {
-  const char* type;  // TensorFlow's name of it
+  const char* type;  // TensorFlow's name of the operation
   hvd_fe_op op;
   bool grouped;
 };
@@ -36,21 +36,21 @@ constexpr bool reduces(hvd_fe_op op) { return op == HVD_FE_ALLREDUCE || op == HV
 
 struct Kernel {
   const Operation* operation = nullptr;
-  int slot = 0;  // of the device type, see devices.h
+  int slot = 0;  // the slot of the device type, see devices.h
   std::string name;
-  // It is in a loop whose rounds may run at the same time: each has a name of its own.
+  // The kernel is in a loop whose rounds may run at the same time, so each round has a name of its own.
   bool by_round = false;
   int process_set = 0;
   int reduce_op = 0;
   int root_rank = 0;
   double prescale = 1, postscale = 1;
-  // The caller waits in this thread anyway, so the engine may be driven by it.
+  // The caller waits in this thread, so this thread may drive the engine.
   bool blocking = false;
-  // Nothing else was under way when it ran last, so that there is no use in waiting for company.
-  mutable std::atomic<bool> alone{false};
+  // No other execution was pending during the last one, so coalescing would only delay this one.
+  mutable std::atomic<bool> was_alone{false};
 };
 
-// Reads the attributes. Reports a failure to TensorFlow, which then drops the kernel; never returns null.
+// Reads the attributes. Reports a failure to TensorFlow, which then destroys the kernel. Never returns null.
 Kernel* make_kernel(const Operation& operation, int slot, TF_OpKernelConstruction* construction);
 
 }  // namespace hvd_tf

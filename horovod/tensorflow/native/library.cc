@@ -1,10 +1,11 @@
-// The library's entry points. Loading it, by tf.load_op_library, registers the operations; Python then looks for
-// problems and hands over the engine's table. Nothing here throws, prints or ends the process.
+// The library's entry points. Loading the library (tf.load_op_library) registers the operations; Python then asks for
+// problems and passes the engine's table. No function here throws, prints or ends the process.
 #include <string>
 
 #include "execution.h"
 #include "registration.h"
 #include "xla.h"
+#include "xla_call_text.h"
 
 namespace {
 
@@ -25,27 +26,36 @@ __attribute__((constructor)) void load() {
 
 extern "C" {
 
-// Functions that this version of TensorFlow does not export, by name; "" when the library can be used.
+// The names of functions that this version of TensorFlow does not export; "" if the library can be used.
 HVD_TF_EXPORT const char* hvd_tf_missing() { return missing().c_str(); }
 
-// What TensorFlow refused to register; "".
+// The operations and kernels that TensorFlow refused to register, with its reasons; "" for none.
 HVD_TF_EXPORT const char* hvd_tf_problems() { return hvd_tf::problems().c_str(); }
 
-// 0 where kernels hold a thread of TensorFlow's until their operation is done, see done.h.
+// 0 if kernels hold a thread of TensorFlow until their operation is done, see done.h.
 HVD_TF_EXPORT int hvd_tf_asynchronous() { return hvd_tf::asynchronous() ? 1 : 0; }
 
 HVD_TF_EXPORT void hvd_tf_set_engine(const hvd_fe_table* table) { hvd_tf::set_engine(table); }
 
-// See register_device() in registration.h. -2: no engine. One thread at a time.
+// As register_device() in registration.h; -2 without an engine. One thread at a time.
 HVD_TF_EXPORT int hvd_tf_register_device(const char* type) {
   const hvd_fe_table* table = hvd_tf::engine();
   return table == nullptr ? -2 : hvd_tf::register_device(type, *table);
 }
 
-// What is missing for programs that XLA compiles; "" when they can call us.
+// The functions that are missing for programs that XLA compiles; "" if these can call this library.
 HVD_TF_EXPORT const char* hvd_tf_register_with_xla() { return hvd_tf::register_with_xla().c_str(); }
 
-// A call that Python refused: lets the other ranks' matching call fail too. Nothing without an engine.
+// The message for a text of a compiled call that cannot be read; "" if it can be read. Valid until the next call on
+// this thread. For tests.
+HVD_TF_EXPORT const char* hvd_tf_xla_call_problem(const char* text, int is_collective) {
+  thread_local std::string problem;
+  hvd_tf::XlaCall call;
+  problem = hvd_tf::read_xla_call(text, is_collective != 0, &call);
+  return problem.c_str();
+}
+
+// Lets the other ranks' matching call fail, after Python has refused a call. Does nothing without an engine.
 HVD_TF_EXPORT void hvd_tf_poison(int op, int reduce_op, const char* name, int process_set, const char* text) {
   const hvd_fe_table* table = hvd_tf::engine();
   if (table != nullptr) table->poison(op, reduce_op, name, process_set, text);

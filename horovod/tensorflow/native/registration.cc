@@ -1,4 +1,4 @@
-// The operations' definitions, and their kernels by type of device. See registration.h.
+// The definitions of the operations, and their kernels for each device type. See registration.h.
 #include "registration.h"
 
 #include <array>
@@ -17,24 +17,24 @@
 namespace hvd_tf {
 namespace {
 
-struct Arguments {
+struct Definition {
   const char* type;
   std::initializer_list<const char*> attributes, inputs, outputs;
   tf::ShapeFunction shapes;
 };
 
-void define(const Arguments& wanted) {
+void define(const Definition& definition) {
   tf::Status status;
-  TF_OpDefinitionBuilder* builder = tf::NewOpDefinitionBuilder(wanted.type);
-  for (const char* attribute : wanted.attributes) tf::OpDefinitionBuilderAddAttr(builder, attribute);
-  for (const char* input : wanted.inputs) tf::OpDefinitionBuilderAddInput(builder, input);
-  for (const char* output : wanted.outputs) tf::OpDefinitionBuilderAddOutput(builder, output);
-  // Otherwise the optimizer computes a collective of constants once and for all, merges two that look alike, and ranks
-  // that do so differently wait for each other for ever.
+  TF_OpDefinitionBuilder* builder = tf::NewOpDefinitionBuilder(definition.type);
+  for (const char* attribute : definition.attributes) tf::OpDefinitionBuilderAddAttr(builder, attribute);
+  for (const char* input : definition.inputs) tf::OpDefinitionBuilderAddInput(builder, input);
+  for (const char* output : definition.outputs) tf::OpDefinitionBuilderAddOutput(builder, output);
+  // Otherwise TensorFlow's optimizer computes a collective of constants only once, and merges two equal ones. Ranks
+  // that do so differently would wait for each other for ever.
   tf::OpDefinitionBuilderSetIsStateful(builder, true);
-  tf::OpDefinitionBuilderSetShapeInferenceFunction(builder, wanted.shapes);
+  tf::OpDefinitionBuilderSetShapeInferenceFunction(builder, definition.shapes);
   tf::RegisterOpDefinition(builder, status);
-  if (!status.ok()) problems() += std::string(wanted.type) + ": " + tf::Message(status) + "\n";
+  if (!status.ok()) problems() += std::string(definition.type) + ": " + tf::Message(status) + "\n";
 }
 
 void define_all() {
@@ -46,7 +46,7 @@ void define_all() {
              *prescale = "prescale_factor: string = '1'", *postscale = "postscale_factor: string = '1'",
              *root = "root_rank: int";
   const char *one = "tensor: T", *several = "tensors: T", *result = "output: T", *results = "outputs: T";
-  const Arguments all[] = {
+  const Definition all[] = {
       {"HorovodAllreduce",
        {reducible.c_str(), op, prescale, postscale, name, rounds, set, blocking},
        {one},
@@ -85,7 +85,7 @@ void define_all() {
       {"HorovodLocalSize", {}, {}, {"local_size: int32"}, shapes::scalar},
       {"HorovodProcessSetIncluded", {set}, {}, {"included: int32"}, shapes::scalar},
   };
-  for (const Arguments& arguments : all) define(arguments);
+  for (const Definition& definition : all) define(definition);
 }
 
 void compute(void* kernel, TF_OpKernelContext* context) {
@@ -98,7 +98,7 @@ void compute_async(void* kernel, TF_OpKernelContext* context, TF_AsyncOpKernelDo
 
 void destroy(void* kernel) { delete static_cast<Kernel*>(kernel); }
 
-// TensorFlow gives a kernel's functions nothing to tell by what they are for, so each operation and slot has its own.
+// TensorFlow passes no context to the function that creates a kernel, so each operation and slot has its own function.
 template <int index>
 void* create(TF_OpKernelConstruction* construction) {
   return make_kernel(kOperations[index % kOperationCount], index / kOperationCount, construction);
@@ -111,7 +111,7 @@ constexpr auto creators(std::integer_sequence<int, index...>) {
 
 constexpr auto kCreators = creators(std::make_integer_sequence<int, kOperationCount * kSlots>());
 
-// `arguments_on_host`: also those that hold the data.
+// `arguments_on_host`: the tensors to reduce or move are in host memory, too.
 void add_collective(int index, const char* device_type, int slot, bool arguments_on_host) {
   const Operation& operation = kOperations[index];
   const tf::CreateFunction create = kCreators[static_cast<size_t>(slot * kOperationCount + index)];
@@ -139,7 +139,7 @@ std::string& problems() {
 }
 
 bool asynchronous() {
-  // The variable is there for tests of what happens in a TensorFlow that hands out something else than it does today.
+  // The variable is for tests: it stands for a TensorFlow that uses another type for the callback.
   static const bool value = done_is_movable() && std::getenv("HOROVOD_TF_SYNCHRONOUS_KERNELS") == nullptr;
   return value;
 }
@@ -157,7 +157,7 @@ void register_operations() {
 }
 
 int register_device(const char* type, const hvd_fe_table& table) {
-  // TensorFlow keeps the pointer it is given for the type of a device.
+  // TensorFlow keeps the pointer to the device type's name.
   static std::set<std::string> types;
   const auto [kept, is_new] = types.insert(type);
   const int slot = claim_slot(type, table);

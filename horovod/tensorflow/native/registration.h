@@ -1,4 +1,4 @@
-// What TensorFlow is told about this library: operations, and kernels for types of devices.
+// Registers operations, and kernels for device types, with TensorFlow.
 #pragma once
 
 #include <hvd/frontend_abi.h>
@@ -9,20 +9,21 @@
 
 namespace hvd_tf {
 
-// Defines all operations, and kernels for tensors in host memory. What went wrong is added to problems().
+// Defines all operations, and kernels for tensors in host memory. Failures are added to problems().
 void register_operations();
 
-// Kernels for another type of device ("GPU", a PluggableDevice's type): on the device's memory where the engine serves
-// it, else on host memory, to and from which TensorFlow copies. 1: on the device, 0: on host memory, -1: problems().
+// Registers kernels for another device type ("GPU", a PluggableDevice's type). They work on the device's memory if the
+// engine serves it, else on host memory, to and from which TensorFlow copies. Returns 1 for kernels on the device, 0
+// for kernels on host memory, -1 for a failure (see problems()).
 int register_device(const char* type, const hvd_fe_table& table);
 
-// Registers one kernel; takes the builder.
+// Registers one kernel. Owns the builder.
 void add_kernel(const char* operation, const char* device_type, TF_KernelBuilder* builder);
 
-// What TensorFlow refused, "" for nothing.
+// The registrations that TensorFlow refused, with its reasons; "" for none.
 std::string& problems();
 
-// Whether kernels return before their operation is done. Otherwise they hold a thread of TensorFlow's each.
+// Whether kernels return before their operation is done. Otherwise each holds a thread of TensorFlow.
 bool asynchronous();
 
 }  // namespace hvd_tf

@@ -21,13 +21,13 @@ bool ok(TF_Status* status) { return tf::GetCode(status) == tf::kOk; }
 
 constexpr size_t kUnknown = static_cast<size_t>(-1);
 
-// Output `index`: an unknown number of rows of input `index`.
+// Gives output `index` the shape of input `index`, with an unknown number of rows.
 void rows_like(TF_ShapeInferenceContext* context, int index, const char* refuse_scalars, TF_Status* status) {
   Handle input;
   tf::ShapeInferenceContextGetInput(context, index, input, status);
   if (!ok(status) || !tf::ShapeInferenceContextRankKnown(context, input)) return;
   if (tf::ShapeInferenceContextRank(context, input) == 0) {
-    // Others than reducescatter are refused by the ranks together, when they run.
+    // For operations other than reducescatter the ranks report it together, when the operation runs.
     if (refuse_scalars != nullptr) tf::SetStatus(status, tf::kInvalidArgument, refuse_scalars);
     return;
   }

@@ -1,4 +1,4 @@
-// The functions of TensorFlow's C API, found in the process. See tf_api.h.
+// Finds the functions of TensorFlow's C API in the process. See tf_api.h.
 #include "tf_api.h"
 
 #include <dlfcn.h>
@@ -15,8 +15,9 @@ HVD_TF_API(X)
 
 namespace {
 
-// Whatever version its file name carries: the one that is in the process is the one whose ops these become.
-void* opened(const char* part_of_name) {
+// A handle of the loaded library whose file name contains `part_of_name` (the version in the name may differ); null if
+// no such library is loaded.
+void* loaded_library(const char* part_of_name) {
   std::pair<const char*, std::string> search{part_of_name, ""};
   dl_iterate_phdr(
       [](dl_phdr_info* info, size_t, void* data) {
@@ -30,7 +31,7 @@ void* opened(const char* part_of_name) {
 }
 
 void* framework() {
-  static void* handle = opened("libtensorflow_framework.so");
+  static void* handle = loaded_library("libtensorflow_framework.so");
   return handle;
 }
 
@@ -50,7 +51,7 @@ std::string resolve() {
 void* symbol(const char* name) { return framework() == nullptr ? nullptr : dlsym(framework(), name); }
 
 void* symbol_of(const char* library, const char* name) {
-  void* handle = opened(library);
+  void* handle = loaded_library(library);
   return handle == nullptr ? nullptr : dlsym(handle, name);
 }
 

@@ -1,5 +1,6 @@
-// TensorFlow's C API as this library uses it: declared here, found at load time in the libtensorflow_framework of the
-// process. No TensorFlow header and no link, so that one binary serves all versions that export these functions.
+// The part of TensorFlow's C API that this library uses: declared here, found at load time in the
+// libtensorflow_framework of the process. There is no TensorFlow header and no link, so that one binary works with all
+// versions that export these functions.
 #pragma once
 
 #include <cstddef>
@@ -97,13 +98,14 @@ enum Code {
 HVD_TF_API(X)
 #undef X
 
-// Finds all of them. The names of those that are missing, "" when all are there.
+// Finds all functions. Returns the names of missing ones, "" if there are none.
 std::string resolve();
 
 // An exported C++ function of the framework's library by its mangled name, or null.
 void* symbol(const char* name);
 
-// Of another library of TensorFlow's that is in this process ("libtensorflow_cc.so"); null when either is missing.
+// A symbol of another library of TensorFlow in this process ("libtensorflow_cc.so"). Null if the library or the symbol
+// is missing.
 void* symbol_of(const char* library, const char* name);
 
 class Status {

@@ -32,7 +32,8 @@ struct Type {
   size_t size;
 };
 
-// For an operation's `T: {...}`. What can be moved has 8-bit floats, which cannot be written there; kernels check.
+// The dtypes of reductions, for the `T: {...}` of an operation. Movable dtypes include 8-bit floats, which TensorFlow
+// does not accept there, so kernels check these.
 inline constexpr const char* kReducible = "{uint8, int8, uint16, int16, int32, int64, half, bfloat16, float, double}";
 
 inline constexpr Type kTypes[] = {
@@ -53,14 +54,14 @@ inline constexpr Type kTypes[] = {
     {kFloat8E4m3fn, HVD_FLOAT8_E4M3FN, 1},
 };
 
-// The row of TensorFlow's number, or null.
+// The element type with TensorFlow's number `tf`, or null.
 inline const Type* type_of(int tf) {
   for (const Type& type : kTypes)
     if (type.tf == tf) return &type;
   return nullptr;
 }
 
-// The row of the engine's number, or null.
+// The element type with the engine's number `hvd`, or null.
 inline const Type* type_of_hvd(int hvd) {
   for (const Type& type : kTypes)
     if (type.hvd == hvd) return &type;

@@ -1,85 +1,89 @@
-// A call from a program compiled by XLA. It waits in XLA's thread, and what it is given is a text that Python wrote:
-//
-//   OP REDUCE_OP PROCESS_SET ROOT PRESCALE POSTSCALE N { DTYPE NDIM DIMS... OUT_NDIM OUT_DIMS... }... TYPE NAME
-//
-// with DTYPE TensorFlow's number and NAME up to the end. Behind the N tensors comes a token, a scalar that each call
-// takes from the one before it, so that all ranks make their calls in one order. See _xla.py.
+// Calls from programs that XLA compiled. Each waits in XLA's thread. Which operation to run is said by a text that
+// Python wrote (xla_call_text.h). Behind the tensors comes a token, a scalar that each call takes from the call before
+// it, so that all ranks make their calls in one order. See _xla.py.
 #include "xla.h"
 
 #include <dlfcn.h>
 
 #include <cstring>
-#include <sstream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "execution.h"
 #include "facts.h"
+#include "kernel.h"
 #include "tf_api.h"
-#include "types.h"
+#include "xla_call_text.h"
 #include "xla_status.h"
 
 namespace hvd_tf {
 namespace {
 
+const Operation* operation_of(const std::string& type) {
+  for (const Operation& operation : kOperations)
+    if (type == operation.type) return &operation;
+  return nullptr;
+}
+
 struct Collective {
+  XlaCall text;
   hvd_fe_call call{};
-  std::string type, name;
   std::vector<hvd_fe_tensor> in, out;
-  std::vector<std::vector<int64_t>> shapes;
-  bool allocated = false;  // the results are the engine's, and copied
+  bool engine_allocates = false;  // the engine allocates the results, which are then copied
   int status = HVD_FE_OK;
   std::string message;
 
-  bool parse(const char* text, size_t size) {
-    std::istringstream words(std::string(text, size));
-    words >> call.op >> call.reduce_op >> call.process_set >> call.root_rank >> call.prescale >> call.postscale >>
-        call.n;
-    if (!words || call.n < 0) return false;
-    const auto n = static_cast<size_t>(call.n);
-    shapes.reserve(2 * n);
-    for (size_t i = 0; i < n; ++i) {
-      int dtype = 0;
-      words >> dtype;
-      const Type* known = type_of(dtype);
-      if (known == nullptr) return false;
-      for (auto* tensors : {&in, &out}) {
-        hvd_fe_tensor tensor{};
-        words >> tensor.ndim;
-        if (!words) return false;
-        auto& shape = shapes.emplace_back(static_cast<size_t>(tensor.ndim));
-        for (int64_t& dim : shape) words >> dim;
-        tensor.shape = shape.data();
-        tensor.dtype = known->hvd;
-        tensors->push_back(tensor);
-      }
+  // "", or the reason why `words` are not the text of a collective.
+  std::string read(std::string_view words) {
+    std::string problem = read_xla_call(words, true, &text);
+    if (!problem.empty()) return problem;
+    const Operation* operation = operation_of(text.operation);
+    if (operation == nullptr)
+      return "horovod: a function that XLA compiled calls the operation " + text.operation +
+             ", which this libhvd_tf.so does not have. It is older than the hvd-core that made the call.";
+    for (const XlaTensor& tensor : text.tensors) {
+      in.push_back(view(tensor.dtype, tensor.shape));
+      out.push_back(view(tensor.dtype, tensor.result_shape));
     }
-    words >> type;
-    words.get();
-    std::getline(words, name, '\0');
     call.struct_size = sizeof call;
-    call.name = name.c_str();
+    call.op = operation->op;
+    call.name = text.name.c_str();
+    call.process_set = text.process_set;
+    call.reduce_op = text.reduce_op;
+    call.root_rank = text.root_rank;
+    call.prescale = text.prescale;
+    call.postscale = text.postscale;
+    call.n = static_cast<int32_t>(in.size());
     call.urgent = 1;
-    allocated = call.op == HVD_FE_ALLGATHER || call.op == HVD_FE_ALLTOALL;
-    return !type.empty();
+    engine_allocates = call.op == HVD_FE_ALLGATHER || call.op == HVD_FE_ALLTOALL;
+    return "";
   }
 
-  // Carries the call out. "" or the text of a failure.
+  static hvd_fe_tensor view(int dtype, const std::vector<int64_t>& shape) {
+    hvd_fe_tensor tensor{};
+    tensor.dtype = dtype;
+    tensor.ndim = static_cast<int32_t>(shape.size());
+    tensor.shape = shape.data();
+    return tensor;
+  }
+
+  // Carries the call out. Returns "" or the text of a failure.
   std::string run() {
     const hvd_fe_table* table = engine();
-    if (table == nullptr) return type + ": " + kNotInitialized;
+    if (table == nullptr) return text.operation + ": " + kNotInitialized;
     call.in = in.data();
-    call.out = allocated ? nullptr : out.data();
+    call.out = engine_allocates ? nullptr : out.data();
     call.done = [](void* self, const hvd_fe_result* result) { static_cast<Collective*>(self)->finish(*result); };
     call.arg = this;
     table->run(&call);
-    return status == HVD_FE_OK ? "" : type + ": " + message;
+    return status == HVD_FE_OK ? "" : text.operation + ": " + message;
   }
 
   void finish(const hvd_fe_result& result) {
     status = result.status;
     message = result.message;
-    if (status != HVD_FE_OK || !allocated) return;
+    if (status != HVD_FE_OK || !engine_allocates) return;
     for (int i = 0; i < result.n_outputs; ++i) {
       const hvd_fe_tensor& got = result.outputs[i];
       const hvd_fe_tensor& wanted = out[static_cast<size_t>(i)];
@@ -102,13 +106,11 @@ void fail(void* status, const std::string& text) {
   if (!text.empty()) xla_status::set_failure(status, text);
 }
 
-constexpr const char* kUnreadable =
-    "horovod: the text of a compiled call cannot be read; was it made by another version?";
-
-// On the host: outs is an array, as there is always the token beside the results.
+// On the host. `outs` is an array, because the token comes beside the results.
 void collective_on_host(void* outs, const void** ins, const char* text, size_t size, void* status) {
   Collective collective;
-  if (!collective.parse(text, size)) return fail(status, kUnreadable);
+  const std::string problem = collective.read({text, size});
+  if (!problem.empty()) return fail(status, problem);
   void** const results = static_cast<void**>(outs);
   const auto n = static_cast<size_t>(collective.call.n);
   for (size_t i = 0; i < n; ++i) {
@@ -119,21 +121,22 @@ void collective_on_host(void* outs, const void** ins, const char* text, size_t s
   fail(status, collective.run());
 }
 
-// On a CUDA device: inputs, then outputs. The stream waits for the collective, the host only until it is enqueued. Not
-// tried on a GPU yet.
+// On a CUDA device. `buffers` are the inputs, then the outputs. The stream waits for the collective; the host waits
+// only until it is enqueued. Not tried on a GPU yet.
 void collective_on_cuda(void* stream, void** buffers, const char* text, size_t size, void* status) {
   Collective collective;
-  if (!collective.parse(text, size)) return fail(status, kUnreadable);
+  const std::string problem = collective.read({text, size});
+  if (!problem.empty()) return fail(status, problem);
   const hvd_fe_table* table = engine();
   if (table != nullptr && table->serves("cuda") == 0)
-    return fail(status, collective.type +
+    return fail(status, collective.text.operation +
                             ": no backend works on CUDA memory in this job, which a program compiled by XLA for a GPU "
                             "needs. Install hvd-backend-nccl, or use jit_compile=False.");
   int device = 0;
   void* driver = dlopen("libcuda.so.1", RTLD_NOLOAD | RTLD_LAZY);
   const auto current = driver == nullptr ? nullptr : reinterpret_cast<int (*)(int*)>(dlsym(driver, "cuCtxGetDevice"));
   if (current == nullptr || current(&device) != 0)
-    return fail(status, collective.type + ": the current CUDA device could not be found out.");
+    return fail(status, collective.text.operation + ": the current CUDA device could not be found out.");
   const auto n = static_cast<size_t>(collective.call.n);
   for (size_t i = 0; i < n; ++i) {
     collective.in[i].data = buffers[i];
@@ -148,13 +151,10 @@ void collective_on_cuda(void* stream, void** buffers, const char* text, size_t s
   fail(status, collective.run());
 }
 
-// The text: the fact's type of operation, and a process set.
 void fact_on_host(void* out, const void**, const char* text, size_t size, void* status) {
-  std::istringstream words(std::string(text, size));
-  std::string type, problem;
-  int process_set = 0;
-  words >> type >> process_set;
-  *static_cast<int32_t*>(out) = fact(type, process_set, &problem);
+  XlaCall call;
+  std::string problem = read_xla_call({text, size}, false, &call);
+  *static_cast<int32_t*>(out) = problem.empty() ? look_up_fact(call.operation, call.process_set, &problem) : -1;
   fail(status, problem);
 }
 

@@ -5,8 +5,8 @@
 
 namespace hvd_tf {
 
-// Makes them known to XLA, for programs on the host and on CUDA devices. "" or what is missing. Once; later calls give
-// the first answer.
+// Registers them with XLA, for programs on the host and on CUDA devices. Returns "", or the names of functions that
+// this TensorFlow does not have. Registers once; later calls return the first result.
 const std::string& register_with_xla();
 
 }  // namespace hvd_tf

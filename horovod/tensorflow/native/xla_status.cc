@@ -1,4 +1,4 @@
-// The layout of XLA's status, and the trial of it. See xla_status.h.
+// The layout of XLA's status, and the check of it. See xla_status.h.
 #include "xla_status.h"
 
 #include <cstdint>
@@ -12,7 +12,8 @@ namespace {
 
 using Status = std::optional<std::string>;
 
-// Returned by value as std::optional<std::string_view>; the order of a view's two words is the C++ library's business.
+// TensorFlow returns a std::optional<std::string_view> by value. The order of the view's two words depends on the C++
+// standard library.
 struct View {
   uintptr_t words[2];
   bool engaged;

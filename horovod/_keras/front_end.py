@@ -1,0 +1,209 @@
+"""Makes the functions and callback classes of ``horovod.keras`` and ``horovod.tensorflow.keras``.
+
+The two modules offer the same for two Keras modules, `keras` and `tf.keras`. The functions here and in `values` take the
+Keras module as their first parameter; public_functions() binds it. The callbacks in `callbacks` and `elastic` are mixins;
+callback_class() puts the Callback of a Keras behind one.
+"""
+
+import inspect
+import types
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from types import ModuleType
+from typing import Any
+
+from horovod._keras.compression import Compression
+from horovod._keras.optimizer import create_distributed_optimizer
+from horovod._keras.options import Average
+from horovod._keras.partial import list_of_layers
+from horovod._keras.saving import load_model
+from horovod._keras.values import allgather, allreduce, broadcast, broadcast_global_variables, reducescatter
+from horovod.common.process_sets import ProcessSet, global_process_set
+
+
+def DistributedOptimizer(
+    keras: ModuleType,
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: int = Average,
+    num_groups: int = 0,
+    groups: int | Sequence | None = None,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """Wrap an optimizer of Keras so that it uses gradients reduced over all ranks.
+
+    Gradients are reduced before anything else is done with them: clipping (`clipnorm`, `global_clipnorm`, `clipvalue`),
+    weight decay, moving averages and Keras' own accumulation of gradients see reduced gradients, so that a step equals
+    the step of one process with the batches of all ranks. (Of Keras' own forms of distribution, tf.distribute clips
+    before it reduces; JAX and Keras 2 clip after it, as here.) Works in `model.fit`, `train_on_batch`, and in train steps
+    and loops of your own, compiled or not.
+
+        optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.01 * hvd.size()))
+        model.compile(optimizer, "mse")
+        model.fit(x, y, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
+
+    Args:
+        optimizer: any Keras optimizer, LossScaleOptimizer included. An optimizer that has not been used yet is copied by
+            its configuration. An optimizer that has state (slot variables, a count of steps) shares it with the result;
+            do not use the original any more.
+        name: accepted for compatibility; not used.
+        device_dense, device_sparse: accepted for compatibility; tensors are reduced on the device that they are on.
+        compression: how gradients are compressed before they are sent, such as hvd.Compression.fp16.
+        sparse_as_dense: reduce sparse gradients (of embeddings, in TensorFlow) as dense tensors. Otherwise their rows are
+            gathered.
+        gradient_predivide_factor: f splits the averaging: gradients are divided by f before the sum, and multiplied by
+            f / size after it. Only with op=Average.
+        op: hvd.Average or hvd.Sum.
+        num_groups: deprecated, use `groups`.
+        groups: n > 0 reduces gradients in n all-or-nothing groups of about equal length; in a list of lists of variables
+            each list is a group. None: chosen by the way in which the training step runs.
+        backward_passes_per_step: gradients of this many calls are summed locally, then reduced and applied. For learning
+            rate schedules each call counts as an iteration.
+        average_aggregated_gradients: divide those sums by the number of passes.
+        process_set: the ranks that take part. On other ranks the optimizer reduces nothing.
+        scale_local_gradients: divide the gradients of local variables (register_local_var()) by the number of ranks.
+
+    Returns:
+        An optimizer of a class that derives from the class of `optimizer` and has its name, with the additional method
+        register_local_var(variable). Saved models name the class of `optimizer`.
+
+    Raises:
+        ValueError: `op` is neither Average nor Sum; gradient_predivide_factor without Average; a number of passes that is
+            not positive; bad `groups`; a process set that is not registered; an optimizer that is distributed already.
+            In the first training step, on all ranks: the ranks' models or arguments differ.
+        TypeError: `optimizer` is not an optimizer of Keras.
+    """
+    return create_distributed_optimizer(
+        keras,
+        optimizer,
+        name=name,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        gradient_predivide_factor=gradient_predivide_factor,
+        op=op,
+        backward_passes_per_step=backward_passes_per_step,
+        average_aggregated_gradients=average_aggregated_gradients,
+        num_groups=num_groups,
+        groups=groups,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+    )
+
+
+def PartialDistributedOptimizer(
+    keras: ModuleType,
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: int = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    groups: int | Sequence | None = None,
+    process_set: ProcessSet = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """A DistributedOptimizer that does not reduce the gradients of some layers' weights: each rank keeps its own.
+
+    Args:
+        local_layers: a layer, or a list of layers; they need not be built yet.
+        optimizer and the others: as in DistributedOptimizer.
+
+    Raises:
+        ValueError: `local_layers` is neither a layer nor a list of layers. The errors of DistributedOptimizer.
+    """
+    return create_distributed_optimizer(
+        keras,
+        optimizer,
+        name=name,
+        compression=compression,
+        sparse_as_dense=sparse_as_dense,
+        gradient_predivide_factor=gradient_predivide_factor,
+        op=op,
+        backward_passes_per_step=backward_passes_per_step,
+        average_aggregated_gradients=average_aggregated_gradients,
+        groups=groups,
+        process_set=process_set,
+        scale_local_gradients=scale_local_gradients,
+        local_layers=list_of_layers(keras, local_layers),
+    )
+
+
+_FUNCTIONS = (
+    *(DistributedOptimizer, PartialDistributedOptimizer, load_model),
+    *(allgather, allreduce, broadcast, broadcast_global_variables, reducescatter),
+)
+
+
+def public_functions(
+    keras: ModuleType, module: str, first_after_op: Sequence[str] = ()
+) -> types.SimpleNamespace:
+    """The functions of a front end for one Keras module, as attributes under their names.
+
+    Args:
+        keras: the Keras module that the functions work with.
+        module: name of the public module that the functions belong to.
+        first_after_op: parameters that follow `op` directly in the signature of DistributedOptimizer.
+    """
+    made = {function.__name__: _bound(function, keras, module) for function in _FUNCTIONS}
+    if first_after_op:
+        made["DistributedOptimizer"] = _bound(DistributedOptimizer, keras, module, first_after_op)
+    return types.SimpleNamespace(**made)
+
+
+def _bound(
+    function: Callable, keras: ModuleType, module: str, first_after_op: Sequence[str] = ()
+) -> Callable:
+    """`function` without its first parameter, for which it gets `keras`."""
+    signature = inspect.signature(function)
+    parameters = dict(list(signature.parameters.items())[1:])
+    if first_after_op:
+        names = [name for name in parameters if name not in first_after_op]
+        place = names.index("op") + 1
+        names[place:place] = first_after_op
+        parameters = {name: parameters[name] for name in names}
+    signature = signature.replace(parameters=list(parameters.values()))
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if first_after_op:
+            return function(keras, **signature.bind(*args, **kwargs).arguments)
+        return function(keras, *args, **kwargs)
+
+    del call.__wrapped__  # its signature has the parameter `keras`
+    call.__signature__ = signature
+    call.__annotations__ = {k: v for k, v in function.__annotations__.items() if k != "keras"}
+    call.__module__ = module
+    return call
+
+
+def callback_classes(keras: ModuleType, module: str, mixins: Mapping[str, type]) -> types.SimpleNamespace:
+    """The callback classes of a front end for one Keras module, as attributes under their names.
+
+    Args:
+        keras: the Keras module whose callbacks they are.
+        module: name of the public module that the classes belong to.
+        mixins: by the names of the classes. A mixin says in `_hvd_base` which class of keras.callbacks comes behind it;
+            without it, Callback does.
+    """
+    return types.SimpleNamespace(
+        **{name: _callback_class(name, mixin, keras, module) for name, mixin in mixins.items()}
+    )
+
+
+def _callback_class(name: str, mixin: type, keras: ModuleType, module: str) -> type:
+    base = getattr(keras.callbacks, getattr(mixin, "_hvd_base", "Callback"))
+    contents = {"__module__": module, "__qualname__": name, "__doc__": mixin.__doc__, "_hvd_keras": keras}
+    return types.new_class(name, (mixin, base), {}, lambda namespace: namespace.update(contents))
