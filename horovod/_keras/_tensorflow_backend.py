@@ -9,21 +9,16 @@ import tensorflow as tf
 
 from horovod._keras.agreement import DENSE, SPARSE32, SPARSE64
 from horovod._keras.backends import Backend
-from horovod._keras.options import Average, Options
+from horovod._keras.options import Options
 from horovod.common.process_sets import ProcessSet
+from horovod.common.reduce_ops import Average
 from horovod.tensorflow import mpi_ops
-from horovod.tensorflow._call import ALLGATHER, ALLREDUCE, BROADCAST, REDUCESCATTER, CallIdentity, poison
+from horovod.tensorflow._call import CallIdentity, report
 from horovod.tensorflow._gradients import _depending_on
 from horovod.tensorflow.util import in_xla
 
 # The most bytes that one operation reduces in eager mode and in XLA. Meanwhile their memory is needed a second time.
 _BATCH_BYTES = 128 << 20
-_OPERATIONS = {
-    "allreduce": ALLREDUCE,
-    "allgather": ALLGATHER,
-    "broadcast": BROADCAST,
-    "reducescatter": REDUCESCATTER,
-}
 
 
 class TensorFlowBackend(Backend):
@@ -231,7 +226,7 @@ class TensorFlowBackend(Backend):
         )
 
     def poison(self, operation: str, name: str | None, text: str, process_set: ProcessSet) -> None:
-        poison(CallIdentity(_OPERATIONS[operation], name, process_set, True), text)
+        report(CallIdentity(operation, name, process_set, True), text)
 
     @contextmanager
     def _poisoning(self, operation: str, name: str | None, process_set: ProcessSet):

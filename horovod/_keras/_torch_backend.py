@@ -10,8 +10,9 @@ import torch
 import horovod.torch as hvd
 from horovod._keras.agreement import SPARSE64
 from horovod._keras.backends import Backend
-from horovod._keras.options import Average, Options
+from horovod._keras.options import Options
 from horovod.common.process_sets import ProcessSet
+from horovod.common.reduce_ops import Average
 from hvd_core.frontend.operations import request_name
 from hvd_core.frontend.refusals import report, reported
 

@@ -95,7 +95,7 @@ def kinds_on_any_rank(kinds: list[int], agreement: StepAgreement, process_set: P
 
 
 def _difference(first: RankDescription, other: RankDescription, first_rank: int, rank: int) -> str:
-    """The first difference between two ranks' descriptions; empty if there is none."""
+    """The first difference between two ranks' descriptions; empty if they agree."""
     for key, value in first.settings.items():
         if other.settings[key] != value:
             return f"{key} is {value!r} on rank {first_rank}, but {other.settings[key]!r} on rank {rank}"

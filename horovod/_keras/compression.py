@@ -7,70 +7,38 @@ A compressor is a class with two static methods, so that programs can bring thei
 import sys
 from typing import Any
 
+from horovod.common.compression import CastCompressor, Compressor, NoneCompressor
+
 __all__ = ["BF16Compressor", "Compression", "Compressor", "FP16Compressor", "NoneCompressor"]
 
 
-class Compressor:
-    """Interface of a compressor."""
-
-    @staticmethod
-    def compress(tensor: Any) -> tuple[Any, Any]:
-        """Returns the tensor to send, and the context that `decompress` needs."""
-        raise NotImplementedError("A Compressor must define compress(tensor).")
-
-    @staticmethod
-    def decompress(tensor: Any, ctx: Any) -> Any:
-        """Returns `tensor` in its original form."""
-        raise NotImplementedError("A Compressor must define decompress(tensor, ctx).")
-
-
-class NoneCompressor(Compressor):
-    """Sends tensors as they are."""
-
-    @staticmethod
-    def compress(tensor: Any) -> tuple[Any, Any]:
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: Any, ctx: Any) -> Any:
-        return tensor
-
-
-def _cast(tensor: Any, dtype: str | Any) -> Any:
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(tensor, torch.Tensor):
-        return tensor.to(getattr(torch, dtype) if isinstance(dtype, str) else dtype)
-    import tensorflow as tf
-
-    return tf.cast(tensor, dtype)
-
-
-class _CastCompressor(Compressor):
+class _KerasCastCompressor(CastCompressor):
     """Sends float32 and float64 tensors in a narrower dtype, and other tensors as they are."""
 
     wire_dtype: str
 
-    @classmethod
-    def compress(cls, tensor: Any) -> tuple[Any, Any]:
+    @staticmethod
+    def _is_wider(tensor: Any, dtype: str) -> bool:
         name = getattr(tensor.dtype, "name", None) or str(tensor.dtype).removeprefix("torch.")
-        return (
-            (_cast(tensor, cls.wire_dtype), tensor.dtype)
-            if name in ("float32", "float64")
-            else (tensor, None)
-        )
+        return name in ("float32", "float64")
 
     @staticmethod
-    def decompress(tensor: Any, ctx: Any) -> Any:
-        return tensor if ctx is None else _cast(tensor, ctx)
+    def _cast(tensor: Any, dtype: str | Any) -> Any:
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(tensor, torch.Tensor):
+            return tensor.to(getattr(torch, dtype) if isinstance(dtype, str) else dtype)
+        import tensorflow as tf
+
+        return tf.cast(tensor, dtype)
 
 
-class FP16Compressor(_CastCompressor):
+class FP16Compressor(_KerasCastCompressor):
     """Sends float32 and float64 as float16."""
 
     wire_dtype = "float16"
 
 
-class BF16Compressor(_CastCompressor):
+class BF16Compressor(_KerasCastCompressor):
     """Sends float32 and float64 as bfloat16: the range of float32 at half the volume."""
 
     wire_dtype = "bfloat16"

@@ -14,11 +14,11 @@ from typing import Any
 
 from horovod._keras.compression import Compression
 from horovod._keras.optimizer import create_distributed_optimizer
-from horovod._keras.options import Average
 from horovod._keras.partial import list_of_layers
 from horovod._keras.saving import load_model
 from horovod._keras.values import allgather, allreduce, broadcast, broadcast_global_variables, reducescatter
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.reduce_ops import Average
 
 
 def DistributedOptimizer(

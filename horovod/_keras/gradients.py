@@ -25,7 +25,7 @@ def require_same_variables(before: Sequence, now: Sequence, backend: Backend) ->
     """Raise ValueError if a pass has gradients of other variables than the pass before, with which they are summed."""
     if [id(backend.identity(v)) for v in before] != [id(backend.identity(v)) for v in now]:
         raise ValueError(
-            "With backward_passes_per_step > 1 an optimizer takes the gradients of the same variables in each pass, but "
+            "With backward_passes_per_step > 1 an optimizer takes the gradients of the same variables each time, but "
             f"there were {len(before)} variables and now there are {len(now)}, or other ones. Make a new optimizer to "
             "train other layers."
         )
@@ -97,7 +97,8 @@ class GradientReducer:
         reduces in each pass would wait for a rank that first sums several passes.
 
         Returns:
-            Indices of variables for which reduce() returns a gradient in a graph, although this rank may have none.
+            Indices of variables for which reduce() returns a gradient in a graph, although this rank may have no
+            gradient of it.
 
         Raises:
             ValueError: as reduce().

@@ -1,14 +1,18 @@
 """The checked arguments of DistributedOptimizer. No Keras, no framework; any thread."""
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from horovod.common.basics import HorovodBasics
+from horovod.common.gradient_arguments import (
+    check_backward_passes,
+    check_groups,
+    check_predivide_factor,
+    check_registered,
+    groups_from,
+)
 from horovod.common.process_sets import ProcessSet, global_process_set
-
-Average, Sum = HorovodBasics.Average, HorovodBasics.Sum
+from horovod.common.reduce_ops import Average, Sum
 
 
 @dataclass(frozen=True)
@@ -67,24 +71,11 @@ def checked(
     """
     if op not in (Average, Sum) or isinstance(op, bool):
         raise ValueError("op currently only supports Average and Sum")
-    if gradient_predivide_factor != 1.0 and op != Average:
-        raise ValueError("gradient_predivide_factor not supported with op != Average")
-    if gradient_predivide_factor <= 0:
-        raise ValueError(f"gradient_predivide_factor must be > 0, but is {gradient_predivide_factor!r}.")
-    if backward_passes_per_step <= 0:
-        raise ValueError(f"backward_passes_per_step must be > 0, but is {backward_passes_per_step!r}.")
-    if num_groups:
-        warnings.warn(
-            "Parameter `num_groups` has been replaced by `groups`.", DeprecationWarning, stacklevel=5
-        )
-        groups = num_groups if groups is None else groups
-    if groups is not None:
-        _check_groups(groups)
-    if process_set.process_set_id is None:
-        raise ValueError(
-            f"DistributedOptimizer got a process set that does not exist, or has not been registered: {process_set}. "
-            "Pass it to hvd.init(process_sets=...) or hvd.add_process_set() first."
-        )
+    check_predivide_factor(gradient_predivide_factor, op)
+    check_backward_passes(backward_passes_per_step)
+    groups = groups_from(num_groups, groups, stacklevel=6)
+    check_groups(groups, "variables", lambda variable: True)
+    check_registered(process_set, "DistributedOptimizer")
     return Options(
         name,
         compression,
@@ -98,15 +89,3 @@ def checked(
         scale_local_gradients,
         tuple(local_layers),
     )
-
-
-def _check_groups(groups: Any) -> None:
-    if isinstance(groups, int) and not isinstance(groups, bool) and groups > 0:
-        return
-    if not isinstance(groups, (list, tuple)) or not all(isinstance(g, (list, tuple)) for g in groups):
-        raise ValueError(
-            f"groups should be a positive integer or a list of lists of variables, not {groups!r:.200}."
-        )
-    members = [id(variable) for group in groups for variable in group]
-    if len(set(members)) != len(members):
-        raise ValueError("A variable can only appear once in groups.")

@@ -10,9 +10,9 @@ from typing import Any
 
 from horovod._keras.backends import backend_of
 from horovod._keras.compression import NoneCompressor
-from horovod._keras.options import Average, Sum
 from horovod._keras_module import keras_package
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.reduce_ops import Average, op_from
 
 
 def allreduce(
@@ -43,10 +43,7 @@ def allreduce(
     Raises:
         ValueError: `average` and `op` are both given. The errors of the framework's own allreduce.
     """
-    if average is not None and op is not None:
-        raise ValueError("The op parameter supersedes average. Please provide only one of them.")
-    if op is None:
-        op = Average if average is None or average else Sum
+    op = op_from(op, average, deprecated=False)
     return backend_of(keras_package(keras)).allreduce(
         value, name, op, prescale_factor, postscale_factor, compression, process_set
     )

@@ -62,7 +62,11 @@ def groups_from(num_groups: int, groups: Any, stacklevel: int = 3) -> Any:
 
 
 def check_groups(
-    groups: Any, member: str, is_member: Callable[[Any], bool], identity: Callable[[Any], Any] = id
+    groups: Any,
+    member: str,
+    is_member: Callable[[Any], bool],
+    identity: Callable[[Any], Any] = id,
+    zero_is_allowed: bool = False,
 ) -> None:
     """Check the argument ``groups``.
 
@@ -71,20 +75,21 @@ def check_groups(
         member: the kind of the lists' members, for the texts: "parameters".
         is_member: whether a value is one of these.
         identity: a key that is equal for two objects that stand for the same parameter.
+        zero_is_allowed: accept 0 groups.
 
     Raises:
         ValueError: `groups` is something else, or two of its members are the same.
     """
-    if groups is None or (isinstance(groups, int) and not isinstance(groups, bool) and groups > 0):
+    least = 0 if zero_is_allowed else 1
+    if groups is None or (isinstance(groups, int) and not isinstance(groups, bool) and groups >= least):
         return
+    wanted = f"a {'non-negative' if zero_is_allowed else 'positive'} integer or a list of lists of {member}"
     if not isinstance(groups, (list, tuple)):
-        raise ValueError(
-            f"groups should be a positive integer or a list of lists of {member}, not {groups!r:.200}."
-        )
+        raise ValueError(f"groups should be {wanted}, not {groups!r:.200}.")
     members: list[Any] = []
     for group in groups:
         if not isinstance(group, (list, tuple)) or not all(is_member(value) for value in group):
-            raise ValueError(f"groups must consist of lists of {member}.")
+            raise ValueError(f"groups should be {wanted}, but it contains {group!r:.80}.")
         members.extend(identity(value) for value in group)
     if len(set(members)) != len(members):
         raise ValueError("A parameter or variable can only appear once in groups.")

@@ -9,12 +9,12 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.reduce_ops import Adasum
 from horovod.tensorflow._call import plain
 from horovod.tensorflow._gradients import _make_allreduce_grads_fn, takes_part
 from horovod.tensorflow._wrapped_optimizer import WrappedOptimizer
 from horovod.tensorflow.compression import Compression, Compressor
 from horovod.tensorflow.gradient_aggregation import _local_variable, _true_after
-from horovod.tensorflow.mpi_ops import Adasum
 from horovod.tensorflow.util import ref
 
 

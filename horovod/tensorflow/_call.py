@@ -11,39 +11,24 @@ from typing import Any, NamedTuple, NoReturn
 import tensorflow as tf
 from tensorflow.python.eager import context as _context
 
-from horovod.common.basics import HorovodBasics
+from horovod.common.exports import _basics
 from horovod.common.process_sets import ProcessSet
 from horovod.tensorflow import _names, _program_order, _xla
-from horovod.tensorflow._library import UNORDERED, library, operations, register_devices, run_in_parallel
+from horovod.tensorflow._library import UNORDERED, operations, register_devices, run_in_parallel
+from hvd_core.frontend import element_types, groups, refusals
+from hvd_core.frontend.operations import request_name
+from hvd_core.frontend.reductions import ENGINE_NUMBERS, engine_number
 
-_basics = HorovodBasics()
 
-Average = _basics.Average
-Sum = _basics.Sum
-Adasum = _basics.Adasum
-Min = _basics.Min
-Max = _basics.Max
-Product = _basics.Product
+def _dtypes(names: frozenset) -> frozenset:
+    """TensorFlow's dtypes of these names, as far as this TensorFlow has them."""
+    # 8-bit floats are in tf.dtypes.experimental before they are in tf.
+    found = (getattr(tf.dtypes.experimental, name, None) or getattr(tf, name, None) for name in names)
+    return frozenset(dtype for dtype in found if dtype is not None)
 
-# The numbers of hvd/backend_abi.h, and of hvd/frontend_abi.h for Adasum.
-WIRE_OPS = {Average: 4, Sum: 0, Min: 2, Max: 3, Product: 1, Adasum: 100}
-OP_OF_WIRE = {number: op for op, number in WIRE_OPS.items()}
 
-# Of hvd/frontend_abi.h.
-ALLREDUCE, ALLGATHER, BROADCAST, BARRIER, ALLTOALL, REDUCESCATTER, JOIN = range(7)
-
-REDUCIBLE = frozenset(
-    (
-        *(tf.uint8, tf.int8, tf.uint16, tf.int16, tf.int32, tf.int64),
-        *(tf.float16, tf.bfloat16, tf.float32, tf.float64),
-    )
-)
-# 8-bit floats are in tf.dtypes.experimental before they are in tf.
-_FLOAT8 = [
-    getattr(tf.dtypes.experimental, name, None) or getattr(tf, name, None)
-    for name in ("float8_e5m2", "float8_e4m3fn")
-]
-MOVABLE = REDUCIBLE | {tf.bool, tf.uint32, tf.uint64} | {dtype for dtype in _FLOAT8 if dtype is not None}
+REDUCIBLE = _dtypes(element_types.REDUCIBLE)
+MOVABLE = _dtypes(element_types.MOVABLE)
 
 _devices_known = False
 
@@ -64,38 +49,33 @@ _FUNCTIONS = {kind: getattr(operations, _snake(kind)) for kind in UNORDERED}
 class CallIdentity(NamedTuple):
     """The operation, name and process set of a call: how the other ranks know which call failed, if it fails here."""
 
-    operation: int
+    operation: str  # of hvd_core.frontend.operations
     name: Any
     process_set: ProcessSet
     ignore_name_scope: bool = False
 
 
-def poison(call: CallIdentity, text: str) -> None:
-    """Let the other ranks' matching call fail with `text`: this rank's call failed before the engine knew of it.
+def report(call: CallIdentity, error: Exception | str) -> None:
+    """Let the other ranks' matching call fail: this rank's call failed before the engine knew of it.
 
     Does nothing before init() and for an unregistered process set, and in a graph for a call without a name: such a
     name is made of the names of tensors, and the tensor may be what is missing. The other ranks' calls then fail when
     this rank ends.
+
+    Args:
+        error: the reason that the other ranks get.
     """
-    number = getattr(call.process_set, "process_set_id", None)
-    if number is None or not _basics.is_initialized():
-        return
-    name = "" if call.name is None else str(call.name)
+    name = None if call.name is None else str(call.name)
     if not _context.executing_eagerly():
-        if not name:
+        if not name or not _basics.is_initialized():
             return
         name = _names.negotiated(tf.compat.v1.get_default_graph(), name, call.ignore_name_scope)
-    library.hvd_tf_poison(call.operation, 0, name.encode(), number, text.encode())
-
-
-def poison_with(call: CallIdentity, error: Exception) -> None:
-    """poison() with the text of an exception that this rank is about to raise."""
-    poison(call, f"{type(error).__name__}: {error}")
+    refusals.report(call.operation, request_name(call.operation, name or None), call.process_set, error)
 
 
 def refuse(call: CallIdentity, text: str, error: type[Exception] = ValueError) -> NoReturn:
     """Raise `error(text)` here, and let the matching call fail on the other ranks."""
-    poison(call, text)
+    report(call, text)
     raise error(text)
 
 
@@ -107,34 +87,21 @@ def prepare_devices() -> None:
         register_devices()
 
 
-def set_number(process_set: ProcessSet) -> int:
-    """The engine's number of a process set.
-
-    Raises:
-        ValueError: `process_set` is not an hvd.ProcessSet, or is not registered.
-    """
-    number = getattr(process_set, "process_set_id", None)
-    if number is not None:
-        return number
-    if not isinstance(process_set, ProcessSet):
-        raise ValueError(
-            f"process_set must be an hvd.ProcessSet, but found {type(process_set).__name__}: {process_set!r:.80}. "
-            "Leave it out for all ranks."
-        )
-    raise ValueError(f"Process set provided does not exist, or has not been registered: {process_set}.")
-
-
-def wire_op(op: int, call: CallIdentity) -> int:
+def reduce_op_number(op: int, call: CallIdentity) -> int:
     """The engine's number of a reduce op.
 
     Raises:
         ValueError: `op` is not a reduce op. The other ranks' matching call fails as well.
     """
     try:
-        return WIRE_OPS[op]
+        return ENGINE_NUMBERS[op]
     except (KeyError, TypeError):
-        text = f"Unknown reduce op {op!r}. Use hvd.Average, Sum, Min, Max, Product or Adasum."
-    refuse(call, text)
+        pass
+    try:
+        return engine_number(op)
+    except ValueError as error:
+        report(call, error)
+        raise
 
 
 def factor_text(value: float, argument: str, call: CallIdentity) -> str:
@@ -156,7 +123,7 @@ def checked_tensor(value: Any, allowed: frozenset, call: CallIdentity) -> tf.Ten
     """`value` as a tensor, whose dtype is one of `allowed`.
 
     Raises:
-        ValueError: the dtype is not allowed. TypeError: the name is not a str. Whatever tf.convert_to_tensor() raises.
+        ValueError: the dtype is not allowed. TypeError: the name is not a str. The errors of tf.convert_to_tensor().
             The other ranks' matching call fails as well.
     """
     name = call.name
@@ -165,42 +132,41 @@ def checked_tensor(value: Any, allowed: frozenset, call: CallIdentity) -> tf.Ten
     try:
         tensor = value if isinstance(value, tf.Tensor) else tf.convert_to_tensor(value)
     except Exception as error:
-        poison_with(call, error)
+        report(call, error)
         raise
-    if tensor.dtype not in allowed:
-        text = f"Tensor type {tensor.dtype.name} is not supported."
-        if tensor.dtype in MOVABLE:
-            text += " Reductions take integers of up to 64 bits but uint32 and uint64, and floats of 16 bits and more."
-        refuse(call, text)
+    dtype = tensor.dtype
+    if dtype not in allowed:
+        refuse(call, element_types.unsupported_text(dtype.name, reduces=dtype in MOVABLE))
     return tensor
 
 
 def group_members(values: Any, call: CallIdentity) -> list:
-    """The members of a group as a new list.
+    """The members of a group as a new list, which may be empty. Rows of a tensor count as members.
 
     Raises:
-        ValueError: `values` cannot be iterated over. The other ranks' matching call fails as well.
+        ValueError: `values` cannot be iterated over. The errors of a generator. The other ranks' matching call fails as
+            well.
     """
     try:
-        return list(values)
+        return groups.members_of(values, ())
     except Exception as error:
-        text = f"A grouped operation takes a list of tensors, but found {type(values).__name__}: {error}"
-        poison(call, text)
-        raise ValueError(text) from error
+        report(call, error)
+        raise
 
 
 def checked_tensors(values: Any, allowed: frozenset, call: CallIdentity) -> list[tf.Tensor]:
     """The members of a group as tensors, at least one.
 
     Raises:
-        ValueError: `values` is empty or not a list; what checked_tensor() raises.
+        ValueError: `values` is empty, one tensor, or cannot be iterated over. The errors of a generator and of
+            checked_tensor(). The other ranks' matching call fails as well.
     """
-    if isinstance(values, tf.Tensor):
-        refuse(call, f"A grouped operation takes a list of tensors, but found {type(values).__name__}.")
-    values = group_members(values, call)
-    if not values:
-        refuse(call, "A grouped operation needs at least one tensor.")
-    return [checked_tensor(value, allowed, call) for value in values]
+    try:
+        members = groups.some_members_of(values, tf.Tensor)
+    except Exception as error:
+        report(call, error)
+        raise
+    return [checked_tensor(member, allowed, call) for member in members]
 
 
 def perform(kind: str, tensors: Any, attributes: dict[str, Any], call: CallIdentity) -> Any:

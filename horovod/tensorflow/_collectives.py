@@ -9,28 +9,21 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.reduce_ops import BOTH_GIVEN, Adasum, Average, Sum, op_from
 from horovod.tensorflow._call import (
-    ALLGATHER,
-    ALLREDUCE,
-    REDUCESCATTER,
     CallIdentity,
     group_members,
     plain,
-    poison,
-    poison_with,
     refuse,
+    report,
 )
 from horovod.tensorflow.compression import Compression, Compressor
 from horovod.tensorflow.mpi_ops import (
-    Adasum,
-    Average,
-    Sum,
     _allreduce,
     _grouped_allreduce,
     _grouped_reducescatter,
     _reducescatter,
     grouped_allgather,
-    handle_average_backwards_compatibility,
     size_op,
 )
 from horovod.tensorflow.util import decided_at_run_time, in_xla, on_device
@@ -78,12 +71,12 @@ def allreduce(
         tf.errors.InvalidArgumentError: an argument makes no sense, on this rank or on another.
         tf.errors.UnknownError: a rank is gone or the job has ended.
     """
-    call = CallIdentity(ALLREDUCE, name, process_set, ignore_name_scope)
+    call = CallIdentity("allreduce", name, process_set, ignore_name_scope)
     op = _reduce_op(op, average, call)
     if isinstance(tensor, tf.IndexedSlices):
         problem = why_not_slices(op, prescale_factor, postscale_factor)
         if problem:
-            refuse(call._replace(operation=ALLGATHER), problem, NotImplementedError)
+            refuse(call._replace(operation="allgather"), problem, NotImplementedError)
         with on_device(device_sparse):
             return _allreduce_slices(tensor, op, name, process_set, ignore_name_scope)
     with on_device(device_dense):
@@ -106,14 +99,14 @@ def _compressed(tensor, compression, call) -> tuple[tf.Tensor, Any]:
     try:
         return compression.compress(tf.convert_to_tensor(tensor))
     except Exception as error:
-        poison_with(call, error)
+        report(call, error)
         raise
 
 
 def _reduce_op(op: int | None, average: Any, call: CallIdentity) -> int:
     if op is not None and average is not None:
-        poison(call, "the arguments op and average were both given")
-    return handle_average_backwards_compatibility(op, average)
+        refuse(call, BOTH_GIVEN)
+    return op_from(op, average, stacklevel=4)
 
 
 def why_not_slices(op: int, prescale_factor: float, postscale_factor: float) -> str:
@@ -181,7 +174,7 @@ def grouped_allreduce(
     Raises:
         The errors of allreduce(); also if the ranks' groups differ.
     """
-    call = CallIdentity(ALLREDUCE, name, process_set, ignore_name_scope)
+    call = CallIdentity("allreduce", name, process_set, ignore_name_scope)
     op = _reduce_op(op, average, call)
     results = group_members(tensors, call)
     dense = [i for i, tensor in enumerate(results) if not isinstance(tensor, tf.IndexedSlices)]
@@ -240,7 +233,7 @@ def reducescatter(
         The errors of allreduce(). NotImplementedError: `tensor` is tf.IndexedSlices, or `op` is Adasum.
     """
     (result,) = _scatter(
-        [tensor], device_dense, compression, op, CallIdentity(REDUCESCATTER, name, process_set, ignore_name_scope),
+        [tensor], device_dense, compression, op, CallIdentity("reducescatter", name, process_set, ignore_name_scope),
         lambda sent: [
             _reducescatter(
                 sent[0], name=name, op=op, ignore_name_scope=ignore_name_scope, process_set=process_set,
@@ -273,7 +266,7 @@ def grouped_reducescatter(
     Raises:
         The errors of reducescatter().
     """
-    call = CallIdentity(REDUCESCATTER, None, process_set)
+    call = CallIdentity("reducescatter", None, process_set)
     tensors = group_members(tensors, call)
     if not tensors:
         return []

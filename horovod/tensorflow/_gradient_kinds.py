@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from horovod.common.process_sets import ProcessSet
 from horovod.tensorflow import _gradient_names
-from horovod.tensorflow._call import ALLREDUCE, REDUCIBLE, CallIdentity, poison_with
+from horovod.tensorflow._call import REDUCIBLE, CallIdentity, report
 from horovod.tensorflow.util import plain_variable
 
 
@@ -31,7 +31,7 @@ def fail_together(names: list[str], process_set: ProcessSet) -> Iterator[Callabl
         if not tf.executing_eagerly():
             for name in names:
                 if name not in begun[-1:]:
-                    poison_with(CallIdentity(ALLREDUCE, name, process_set, True), error)
+                    report(CallIdentity("allreduce", name, process_set, True), error)
         raise
 
 

@@ -4,13 +4,14 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod.common.exports import rank
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.reduce_ops import Average
 from horovod.tensorflow._call import plain
 from horovod.tensorflow._gradients import _make_allreduce_grads_fn, scaled_local
 from horovod.tensorflow._wrapped_optimizer import WrappedOptimizer
 from horovod.tensorflow.compression import Compression, Compressor
 from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
-from horovod.tensorflow.mpi_ops import Average, rank
 from horovod.tensorflow.util import ref
 
 

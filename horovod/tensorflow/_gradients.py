@@ -1,17 +1,17 @@
 """Reducing the gradients of a step, for tapes and optimizers alike.
 
-Names are made of the place in the list of gradients and of the variable, so that they agree between ranks whatever else a
-rank has in its graph. In a graph each gradient has an operation of its own, which begins as soon as the gradient is
+Names are made of the place in the list of gradients and of the variable, so that they agree between ranks also if
+their graphs differ. In a graph each gradient has an operation of its own, which begins as soon as the gradient is
 computed. Eagerly, and in functions that XLA compiles, operations run one after another, so gradients are reduced in
 groups.
 """
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from horovod.common.gradient_arguments import check_groups, groups_from, predivide_factors
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.util import split_list
 from horovod.tensorflow import _gradient_names
@@ -38,49 +38,22 @@ from horovod.tensorflow.util import (
     refs_to_vars,
     vars_to_refs,
 )
+from hvd_core.process_sets import number_of
 
 # The most bytes of a group in eager mode and in XLA. While a group is reduced its memory is needed a second time.
 _GROUP_BYTES = 128 << 20
 
 
-def check_groups(num_groups: int, groups: Any) -> Any:
-    """The `groups` that the arguments `num_groups` (deprecated) and `groups` mean together.
+def checked_groups(num_groups: int, groups: Any) -> Any:
+    """The `groups` that the arguments `num_groups` (deprecated) and `groups` mean together. 0 means None.
 
     Raises:
         ValueError: `groups` is neither a number of groups nor a list of lists of variables, or a variable is in it
             twice.
     """
-    if num_groups != 0:
-        warnings.warn(
-            "Parameter `num_groups` has been replaced by `groups`.", DeprecationWarning, stacklevel=3
-        )
-        groups = num_groups if groups is None else groups
-    if groups is None:
-        return None
-    if isinstance(groups, bool) or not (
-        isinstance(groups, (list, tuple)) or (isinstance(groups, int) and groups >= 0)
-    ):
-        raise ValueError(
-            f"groups should be a non-negative integer or a list of lists of tf.Variable, not {groups!r}."
-        )
-    if isinstance(groups, int):
-        return groups or None
-    members = []
-    for group in groups:
-        if not isinstance(group, (list, tuple)) or not all(hasattr(v, "shape") for v in group):
-            raise ValueError("groups must consist of lists of tf.Variable.")
-        members += [ref(v) for v in group]
-    if len(set(members)) != len(members):
-        raise ValueError("A variable can only appear once in groups.")
-    return groups
-
-
-def check_predivide(gradient_predivide_factor: float, op: int) -> None:
-    """Raise ValueError if `gradient_predivide_factor` cannot be used with `op`."""
-    if gradient_predivide_factor != 1.0 and op != Average:
-        raise ValueError("gradient_predivide_factor not supported with op != Average")
-    if gradient_predivide_factor <= 0:
-        raise ValueError(f"gradient_predivide_factor must be > 0, but is {gradient_predivide_factor!r}.")
+    groups = groups_from(num_groups, groups, stacklevel=4)
+    check_groups(groups, "tf.Variable", lambda v: hasattr(v, "shape"), ref, zero_is_allowed=True)
+    return None if isinstance(groups, int) and groups == 0 else groups
 
 
 def takes_part(process_set: ProcessSet) -> bool:
@@ -89,11 +62,7 @@ def takes_part(process_set: ProcessSet) -> bool:
     Raises:
         ValueError: Horovod is not initialized, or the process set is not registered.
     """
-    if process_set.process_set_id is None:
-        raise ValueError(
-            f"The process set does not exist, or has not been registered: {process_set}. "
-            "Pass it to hvd.init(process_sets=...) or hvd.add_process_set() first."
-        )
+    number_of(process_set)
     return bool(process_set.included()) and process_set.size() > 1
 
 
@@ -143,10 +112,9 @@ class GradientReduction:
         self._compression = compression
         self._sparse_as_dense = sparse_as_dense
         self._op = op
-        self._factors = {
-            "prescale_factor": 1.0 / gradient_predivide_factor,
-            "postscale_factor": gradient_predivide_factor,
-        }
+        self._factors = dict(
+            zip(("prescale_factor", "postscale_factor"), predivide_factors(gradient_predivide_factor))
+        )
         self._groups = groups
         self.process_set = process_set
 

@@ -53,13 +53,6 @@ def _load() -> tuple[Any, ctypes.CDLL]:
         function.restype = ctypes.c_char_p
     library.hvd_tf_set_engine.argtypes = [ctypes.c_void_p]
     library.hvd_tf_register_device.argtypes = [ctypes.c_char_p]
-    library.hvd_tf_poison.argtypes = [
-        ctypes.c_int,
-        ctypes.c_int,
-        ctypes.c_char_p,
-        ctypes.c_int,
-        ctypes.c_char_p,
-    ]
     missing = library.hvd_tf_missing().decode()
     if missing:
         raise ImportError(

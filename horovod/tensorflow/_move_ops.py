@@ -11,9 +11,6 @@ import tensorflow as tf
 
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow._call import (
-    ALLGATHER,
-    ALLTOALL,
-    BROADCAST,
     MOVABLE,
     CallIdentity,
     checked_tensor,
@@ -21,8 +18,8 @@ from horovod.tensorflow._call import (
     perform,
     plain,
     refuse,
-    set_number,
 )
+from hvd_core.process_sets import number_of
 
 
 @plain
@@ -45,8 +42,8 @@ def allgather(
     Raises:
         As hvd.allreduce.
     """
-    call = CallIdentity(ALLGATHER, name, process_set, ignore_name_scope)
-    attributes = {"process_set_id": set_number(process_set)}
+    call = CallIdentity("allgather", name, process_set, ignore_name_scope)
+    attributes = {"process_set_id": number_of(process_set)}
     tensor = checked_tensor(tensor, MOVABLE, call)
     return perform("HorovodAllgather", tensor, attributes, call)
 
@@ -59,8 +56,8 @@ def grouped_allgather(
     process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
     """Gather several tensors as one operation. As `allgather`; their dtypes may differ. Returns a list."""
-    call = CallIdentity(ALLGATHER, name, process_set, ignore_name_scope)
-    attributes = {"process_set_id": set_number(process_set)}
+    call = CallIdentity("allgather", name, process_set, ignore_name_scope)
+    attributes = {"process_set_id": number_of(process_set)}
     tensors = checked_tensors(tensors, MOVABLE, call)
     return perform("HorovodGroupedAllgather", tensors, attributes, call)
 
@@ -86,8 +83,8 @@ def broadcast(
     Raises:
         As hvd.allreduce.
     """
-    call = CallIdentity(BROADCAST, name, process_set, ignore_name_scope)
-    attributes = {"process_set_id": set_number(process_set), "root_rank": _root_number(root_rank, call)}
+    call = CallIdentity("broadcast", name, process_set, ignore_name_scope)
+    attributes = {"process_set_id": number_of(process_set), "root_rank": _root_number(root_rank, call)}
     tensor = checked_tensor(tensor, MOVABLE, call)
     return perform("HorovodBroadcast", tensor, attributes, call)
 
@@ -112,8 +109,8 @@ def broadcast_(
     Raises:
         As hvd.allreduce.
     """
-    call = CallIdentity(BROADCAST, name, process_set)
-    attributes = {"process_set_id": set_number(process_set), "root_rank": _root_number(root_rank, call)}
+    call = CallIdentity("broadcast", name, process_set)
+    attributes = {"process_set_id": number_of(process_set), "root_rank": _root_number(root_rank, call)}
     variables = list(variables)
     if not variables:
         return []
@@ -149,8 +146,8 @@ def alltoall(
     Raises:
         As hvd.allreduce. tf.errors.InvalidArgumentError on all ranks for wrong splits.
     """
-    call = CallIdentity(ALLTOALL, name, process_set, ignore_name_scope)
-    attributes: dict[str, Any] = {"process_set_id": set_number(process_set)}
+    call = CallIdentity("alltoall", name, process_set, ignore_name_scope)
+    attributes: dict[str, Any] = {"process_set_id": number_of(process_set)}
     tensor = checked_tensor(tensor, MOVABLE, call)
     if splits is None:
         attributes["splits"] = []

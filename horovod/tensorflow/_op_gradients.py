@@ -9,13 +9,16 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod.common.exports import _basics
 from horovod.common.process_sets import ProcessSet, _temp_process_set_object, global_process_set
+from horovod.common.reduce_ops import Average, Sum
 from horovod.tensorflow import _xla
-from horovod.tensorflow._call import OP_OF_WIRE, REDUCIBLE, Average, Sum, _basics
+from horovod.tensorflow._call import REDUCIBLE
 from horovod.tensorflow._gradient_registry import register_gradient
 from horovod.tensorflow._job_ops import rank_op, size_op
 from horovod.tensorflow._move_ops import allgather, alltoall, grouped_allgather
 from horovod.tensorflow._reduce_ops import _allreduce, _grouped_allreduce
+from hvd_core.frontend.reductions import OF_ENGINE_NUMBER
 
 
 def _text(value: Any) -> str:
@@ -42,7 +45,7 @@ class _ForwardOperation:
         """The arguments of the same reduction."""
         get = self.op.get_attr
         return {
-            "op": OP_OF_WIRE[get("reduce_op")],
+            "op": OF_ENGINE_NUMBER[get("reduce_op")],
             "prescale_factor": float(_text(get("prescale_factor"))),
             "postscale_factor": float(_text(get("postscale_factor"))),
             "process_set": self.process_set,

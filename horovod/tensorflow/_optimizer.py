@@ -5,13 +5,14 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod.common.gradient_arguments import check_backward_passes, check_predivide_factor
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.reduce_ops import Adasum, Average, Sum
 from horovod.tensorflow._adasum_optimizer import _DistributedAdasumOptimizer
 from horovod.tensorflow._call import plain
 from horovod.tensorflow._gradient_optimizer import _DistributedOptimizer
-from horovod.tensorflow._gradients import check_groups, check_predivide
+from horovod.tensorflow._gradients import checked_groups
 from horovod.tensorflow.compression import Compression, Compressor
-from horovod.tensorflow.mpi_ops import Adasum, Average, Sum
 from horovod.tensorflow.util import _executing_eagerly
 
 __all__ = ["DistributedOptimizer"]
@@ -76,12 +77,11 @@ def DistributedOptimizer(
             `sparse_as_dense`; variables that are not resource variables, while
             tf.compat.v1.control_flow_v2_enabled().
     """
-    check_predivide(gradient_predivide_factor, op)
-    if backward_passes_per_step <= 0:
-        raise ValueError(f"backward_passes_per_step must be > 0, but is {backward_passes_per_step!r}.")
+    check_predivide_factor(gradient_predivide_factor, op)
+    check_backward_passes(backward_passes_per_step)
     if op == Adasum and average_aggregated_gradients:
         raise ValueError("Adasum does not support average_aggregated_gradients == True")
-    groups = check_groups(num_groups, groups)
+    groups = checked_groups(num_groups, groups)
 
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
         if backward_passes_per_step > 1 and _executing_eagerly():

@@ -9,27 +9,25 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.reduce_ops import Sum
 from horovod.tensorflow._call import (
-    ALLREDUCE,
-    REDUCESCATTER,
     REDUCIBLE,
     CallIdentity,
-    Sum,
     checked_tensor,
     checked_tensors,
     factor_text,
     perform,
     plain,
+    reduce_op_number,
     require_rows,
-    set_number,
-    wire_op,
 )
+from hvd_core.process_sets import number_of
 
 
 def _attributes(call, op, prescale_factor, postscale_factor) -> dict[str, Any]:
     return {
-        "process_set_id": set_number(call.process_set),
-        "reduce_op": wire_op(op, call),
+        "process_set_id": number_of(call.process_set),
+        "reduce_op": reduce_op_number(op, call),
         "prescale_factor": factor_text(prescale_factor, "prescale_factor", call),
         "postscale_factor": factor_text(postscale_factor, "postscale_factor", call),
     }
@@ -66,7 +64,7 @@ def _allreduce(
             tf.errors.UnknownError: the job has ended, or a rank is gone. These come from the call that runs the
             operation, on every rank.
     """
-    call = CallIdentity(ALLREDUCE, name, process_set, ignore_name_scope)
+    call = CallIdentity("allreduce", name, process_set, ignore_name_scope)
     attributes = _attributes(call, op, prescale_factor, postscale_factor)
     tensor = checked_tensor(tensor, REDUCIBLE, call)
     return perform("HorovodAllreduce", tensor, attributes, call)
@@ -83,7 +81,7 @@ def _grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[tf.Tensor]:
     """Reduce several tensors as one operation. As `_allreduce`; their types may differ. Returns a list."""
-    call = CallIdentity(ALLREDUCE, name, process_set, ignore_name_scope)
+    call = CallIdentity("allreduce", name, process_set, ignore_name_scope)
     attributes = _attributes(call, op, prescale_factor, postscale_factor)
     tensors = checked_tensors(tensors, REDUCIBLE, call)
     return perform("HorovodGroupedAllreduce", tensors, attributes, call)
@@ -112,7 +110,7 @@ def _reducescatter(
     Raises:
         ValueError: also for a scalar. The other errors of `_allreduce`.
     """
-    call = CallIdentity(REDUCESCATTER, name, process_set, ignore_name_scope)
+    call = CallIdentity("reducescatter", name, process_set, ignore_name_scope)
     attributes = _attributes(call, op, prescale_factor, postscale_factor)
     tensor = checked_tensor(tensor, REDUCIBLE, call)
     require_rows([tensor], "HorovodReducescatter", call)
@@ -130,7 +128,7 @@ def _grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[tf.Tensor]:
     """Reduce and scatter several tensors as one operation. As `_reducescatter`. Returns a list."""
-    call = CallIdentity(REDUCESCATTER, name, process_set, ignore_name_scope)
+    call = CallIdentity("reducescatter", name, process_set, ignore_name_scope)
     attributes = _attributes(call, op, prescale_factor, postscale_factor)
     tensors = checked_tensors(tensors, REDUCIBLE, call)
     require_rows(tensors, "HorovodGroupedReducescatter", call)

@@ -8,16 +8,16 @@ from typing import Any
 import tensorflow as tf
 
 from horovod import _keras_module
+from horovod.common.gradient_arguments import check_predivide_factor
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.reduce_ops import Average
 from horovod.tensorflow._call import plain
 from horovod.tensorflow._gradients import (
     _make_cached_allreduce_grads_fn,
-    check_groups,
-    check_predivide,
+    checked_groups,
     scaled_local,
 )
 from horovod.tensorflow.compression import Compression, Compressor
-from horovod.tensorflow.mpi_ops import Average
 from horovod.tensorflow.util import plain_variable, ref
 
 __all__ = ["DistributedGradientTape", "PartialDistributedGradientTape"]
@@ -147,8 +147,8 @@ def DistributedGradientTape(
         ValueError: bad `groups`, or `gradient_predivide_factor` with an op other than Average.
     """
     _prepare_keras()
-    check_predivide(gradient_predivide_factor, op)
-    groups = check_groups(num_groups, groups)
+    check_predivide_factor(gradient_predivide_factor, op)
+    groups = checked_groups(num_groups, groups)
     plain_class = type(gradtape)
     reduce = _make_cached_allreduce_grads_fn(
         "DistributedGradientTape",

@@ -13,12 +13,12 @@ import tensorflow as tf
 from tensorflow.core.framework import attr_value_pb2
 from tensorflow.python.ops import control_flow_util
 
-from horovod.common.basics import HorovodBasics
+from horovod.common.exports import _basics
 from horovod.tensorflow import _names, _xla_call_text
 from horovod.tensorflow._gradient_registry import GRADIENTS
 from horovod.tensorflow._library import library
+from hvd_core.frontend.rows import scattered_rows
 
-_basics = HorovodBasics()
 _TOKEN = "_horovod_token"
 _ORDERED = "_horovod_ordered"
 _COMPILED = "_horovod_compiled"
@@ -209,6 +209,6 @@ def _result_shape(kind: str, tensor: tf.Tensor, process_set_id: int) -> list[int
     if kind.endswith("Allgather"):
         return [shape[0] * _basics._process_set_size(process_set_id), *shape[1:]]
     if kind.lower().endswith("reducescatter"):
-        ranks, me = _basics._process_set_size(process_set_id), _basics._process_set_rank(process_set_id)
-        return [shape[0] // ranks + (me < shape[0] % ranks), *shape[1:]]
+        ranks, rank = _basics._process_set_size(process_set_id), _basics._process_set_rank(process_set_id)
+        return [scattered_rows(shape[0], ranks, rank), *shape[1:]]
     return shape

@@ -1,23 +1,16 @@
 """Broadcasting variables and Python objects. All ranks call them, one thread each."""
 
-import pickle
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
-import hvd_core
+from horovod.common import objects
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow import _gradient_names
 from horovod.tensorflow._call import plain
-from horovod.tensorflow.mpi_ops import broadcast_, rank
+from horovod.tensorflow._move_ops import broadcast_
 from horovod.tensorflow.util import _executing_eagerly, flat_variables
-
-try:
-    from cloudpickle import dumps as _dumps  # can also pickle lambdas and classes of __main__
-except ImportError:
-    _dumps = pickle.dumps
 
 __all__ = [
     "allgather_object",
@@ -125,14 +118,7 @@ def broadcast_object(
     Raises:
         ValueError: Horovod is not initialized, or bad root. HorovodInternalError: a rank is gone.
     """
-    name = "broadcast_object" if name is None else name
-    at_root = rank() == root_rank
-    data = np.frombuffer(_dumps(obj), np.uint8) if at_root else np.empty(0, np.uint8)
-    length = hvd_core.broadcast(np.array([data.size], np.int64), root_rank, f"{name}.sz", process_set)
-    if not at_root:
-        data = np.empty(int(length[0]), np.uint8)
-    data = hvd_core.broadcast(data, root_rank, f"{name}.t", process_set)
-    return obj if at_root else pickle.loads(data.data)
+    return objects.broadcast_object(obj, root_rank, name, process_set)
 
 
 @plain
@@ -164,9 +150,4 @@ def allgather_object(
     Raises:
         ValueError: Horovod is not initialized. HorovodInternalError: a rank is gone.
     """
-    name = "allgather_object" if name is None else name
-    data = np.frombuffer(_dumps(obj), np.uint8)
-    lengths = hvd_core.allgather(np.array([data.size], np.int64), f"{name}.sz", process_set)
-    everything = hvd_core.allgather(data, f"{name}.t", process_set)
-    ends = np.cumsum(lengths)
-    return [pickle.loads(everything[end - n : end].data) for n, end in zip(lengths, ends)]
+    return objects.allgather_object(obj, name, process_set)

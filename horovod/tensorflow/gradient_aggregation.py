@@ -9,6 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from horovod.common.gradient_arguments import check_backward_passes
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow._call import plain
 from horovod.tensorflow._gradients import scaled_local
@@ -55,8 +56,7 @@ class LocalGradientAggregationHelper:
         scale_local_gradients: bool = True,
         name: str = "",
     ) -> None:
-        if backward_passes_per_step <= 0:
-            raise ValueError(f"backward_passes_per_step must be > 0, but is {backward_passes_per_step!r}.")
+        check_backward_passes(backward_passes_per_step)
         self.backward_passes_per_step = backward_passes_per_step
         self.allreduce_func = allreduce_func
         self.sparse_as_dense = sparse_as_dense
@@ -90,8 +90,8 @@ class LocalGradientAggregationHelper:
             has None. With N = 1 the reduced `grads`.
 
         Raises:
-            ValueError: tf.IndexedSlices without `sparse_as_dense`; other elements are None than before. Whatever
-                `allreduce_func` raises.
+            ValueError: tf.IndexedSlices without `sparse_as_dense`; other elements are None than before. The errors
+                of `allreduce_func`.
         """
         grads, vars = list(grads), list(vars)
         if self.backward_passes_per_step == 1:

@@ -22,7 +22,7 @@ ROUNDS = 40
 
 
 def values(rank, seed, count=33):
-    """What `rank` contributes, float32 (count,)."""
+    """The contribution of `rank`, float32 (count,)."""
     return ((np.arange(count) * 7 + rank * 11 + seed) % 13 - 6).astype(np.float32)
 
 
@@ -43,7 +43,7 @@ def engine_threads():
 
 
 def check_one_engine():
-    """What one of the two has begun, the other finds."""
+    """A job that one framework has started is there for the other."""
     hvd_tf.init()
     hvd_torch.init()
     assert hvd_tf.is_initialized() and hvd_torch.is_initialized()
@@ -53,7 +53,7 @@ def check_one_engine():
 
 
 def check_one_rank_from_torch_the_other_from_tensorflow():
-    """An operation that rank 0 begins with a torch tensor and rank 1 with one of TensorFlow."""
+    """An operation that rank 0 calls with a tensor of PyTorch and rank 1 with a tensor of TensorFlow."""
     mine = values(hvd_tf.rank(), 1)
     if hvd_tf.rank() == 0:
         found = hvd_torch.allreduce(torch.from_numpy(mine), op=hvd_torch.Sum, name="mixed").numpy()
@@ -88,7 +88,7 @@ def check_interleaved():
         handles = [
             hvd_torch.allreduce_async(x, op=hvd_torch.Sum, name=f"torch.{k}") for k, x in enumerate(mine)
         ]
-        # These block, so that all ranks have them in one order.
+        # These calls block, so all ranks make them in the same order.
         tensorflow_part(i)
         torch_part(i)
         for k in range(4) if hvd_torch.rank() == 0 else reversed(range(4)):
@@ -96,7 +96,7 @@ def check_interleaved():
 
 
 def check_threads():
-    """Each framework in a thread of its own: which operation comes first is another on each rank."""
+    """Each framework in a thread of its own, so the order of operations differs between ranks."""
     errors = []
 
     def tensorflow_thread():
@@ -135,7 +135,7 @@ def check_process_set_of_one_in_the_other():
 
 
 def check_training_of_both():
-    """A linear model in each: gradients of both are averaged, step by step, and stay equal to NumPy's."""
+    """A linear model in each framework: the averaged gradients of both equal those of NumPy in each step."""
     weights = tf.Variable(np.linspace(-1, 1, 6, dtype=np.float32).reshape(3, 2))
     linear = torch.nn.Linear(3, 2, bias=False)
     with torch.no_grad():
@@ -159,7 +159,7 @@ def check_training_of_both():
     for _ in range(5):
         optimizer.zero_grad()
         ((linear(torch.from_numpy(inputs[hvd_torch.rank()])) - 1.0) ** 2).mean().backward()
-        step(tf.constant(inputs[hvd_tf.rank()]))  # while torch's gradients are on their way
+        step(tf.constant(inputs[hvd_tf.rank()]))  # while the gradients of PyTorch are being reduced
         optimizer.step()
         gradients = [x.T.astype(np.float64) @ (2 * (x @ wanted - 1.0) / 8) for x in inputs]
         wanted -= 0.1 * (gradients[0] + gradients[1]) / 2
@@ -181,7 +181,7 @@ def check_one_shutdown_ends_both():
             assert "initialized" in str(error), error
         else:
             raise AssertionError("an operation after shutdown() has not failed")
-    # And a second life, begun by the other.
+    # A second job, started by the other framework.
     hvd_torch.init()
     assert hvd_tf.is_initialized()
     check_one_rank_from_torch_the_other_from_tensorflow()

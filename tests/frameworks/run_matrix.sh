@@ -50,7 +50,7 @@ tests() { # version -> its tests
   echo "${HVD_MATRIX_TESTS:-${found[*]}}"
 }
 
-describe() { # python -> "| versions | sha256 |" of what is installed there
+describe() { # python -> "| versions | sha256 |" of the installed packages and of libhvd_tf.so
   (cd "$OUT/work" && "$1" - <<'PY'
 import hashlib, importlib.metadata as metadata, platform
 from pathlib import Path

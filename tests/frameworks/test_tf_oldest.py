@@ -1,5 +1,5 @@
-"""A part of the tests for TensorFlow and Keras under the oldest TensorFlow that is served, with the very same compiled
-modules: `make test` puts it into an environment of its own. The whole is run by run_matrix.sh.
+"""Some tests for TensorFlow and Keras with the oldest TensorFlow that is supported, and with the same compiled modules.
+`make test` installs it into an environment of its own. run_matrix.sh runs all tests.
 """
 
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-# What shows that the library loads, that operations are right in each mode, and that Keras 2 trains.
+# Tests that the library loads, that operations are right in each mode, and that Keras 2 trains.
 SUBSET = (
     "tests/tensorflow/test_tf_programs.py",
     "tests/examples/test_tf_examples.py::test_keras_trains_on_tensorflow",
@@ -18,7 +18,8 @@ SUBSET = (
 
 
 def oldest_python():
-    """The interpreter of that environment: HVD_TEST_TF_OLDEST, or what `make test` made. Skips without."""
+    """The interpreter of that environment: HVD_TEST_TF_OLDEST, or the one that `make test` has made. Skips if there is no
+    such file."""
     told = os.environ.get("HVD_TEST_TF_OLDEST")
     python = Path(told) if told else Path(sys.prefix) / "tensorflow-2.15" / "bin" / "python"
     if not python.exists():

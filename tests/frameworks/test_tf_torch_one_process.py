@@ -1,4 +1,4 @@
-"""TensorFlow and PyTorch in one process use one engine in one job, in whichever order they are imported."""
+"""TensorFlow and PyTorch in one process use one engine in one job, in either order of import."""
 
 import importlib.util
 import os
@@ -14,9 +14,8 @@ for framework in ("tensorflow", "torch"):
 
 HERE = Path(__file__).resolve().parent
 
-pytestmark = pytest.mark.timeout(
-    600
-)  # two frameworks on two ranks, on two cores that have other work as well
+# Two frameworks on two ranks, on two cores that have other work as well.
+pytestmark = pytest.mark.timeout(600)
 
 
 def test_two_frameworks_share_an_engine():

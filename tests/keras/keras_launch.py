@@ -1,5 +1,5 @@
-"""Runs the checks of ranks_keras_*.py on several ranks through the real launcher, for one kind of Keras, and collects
-what each rank found. One job runs several modules, as Keras and its framework take seconds to start.
+"""Runs the checks of ranks_keras_*.py on several ranks through the real launcher, for one kind of Keras, and collects the
+outcomes on each rank. One job runs several modules, as Keras and its framework take seconds to start.
 
 Kinds: "tensorflow" and "torch" are horovod.keras with that backend, "tf.keras" is horovod.tensorflow.keras. The
 interpreter is the tests' own, or that of HVD_TEST_KERAS_PYTHON (an environment with another TensorFlow, say).
@@ -37,7 +37,7 @@ def environment(kind: str) -> dict[str, str]:
 
 
 def launch(ranks: int, kind: str, command: list[str], timeout: float) -> tuple[int, str]:
-    """Run a Python program with arguments on so many ranks: its exit status and the output of all."""
+    """Run a Python program with arguments on `ranks` ranks: its exit status and the output of all ranks."""
     launcher = [PYTHON, "-m", "horovod.runner.launch", "-np", str(ranks), PYTHON]
     try:
         done = subprocess.run(
@@ -57,7 +57,7 @@ def launch(ranks: int, kind: str, command: list[str], timeout: float) -> tuple[i
 
 
 class Report:
-    """What came of the modules on some ranks. After a failure the modules that have not begun get a job of their own."""
+    """The outcomes of modules on some ranks. After a failure the modules that have not begun get a job of their own."""
 
     def __init__(self, modules: list[str], ranks: int, kind: str, timeout: float):
         self.ranks, self.kind = ranks, kind
@@ -78,7 +78,7 @@ class Report:
             left = left[begun:]
 
     def verify(self, module: str, check: str) -> None:
-        """Raise AssertionError with what the ranks said unless `check` passed on all of them."""
+        """Raise AssertionError with the ranks' outcomes unless `check` passed on all ranks."""
         said = [outcome.get(f"{module}.{check}", "not run") for outcome in self.outcomes]
         if any(text != "ok" for text in said):
             lines = [f"{module}.{check} on {self.ranks} ranks with {self.kind}"]

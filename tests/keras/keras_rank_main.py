@@ -1,4 +1,5 @@
-"""What each rank of a test job runs: the checks of some modules, one after the other. Started by keras_launch.py."""
+"""The program of each rank of a test job: runs the checks of some modules, one after the other. Started by
+keras_launch.py."""
 
 import importlib
 import json
@@ -14,13 +15,13 @@ from keras_support import hvd
 
 
 def meet() -> None:
-    """The ranks end a check together: the next one may begin with a shutdown(), which ends the job for all."""
+    """Wait until all ranks have ended a check: the next check may begin with a shutdown(), which ends the job for all."""
     if hvd_core.is_initialized():
         hvd_core.barrier()
 
 
 def run(module: str, report) -> None:
-    """All checks of a module; the first that fails ends the process."""
+    """Run all checks of a module. The first check that fails ends the process."""
     checks = importlib.import_module(module)
     for name in checks_of(module):
         report.write(json.dumps([f"{module}.{name}", "started, not finished"]) + "\n")
@@ -31,7 +32,7 @@ def run(module: str, report) -> None:
             report.write(json.dumps([f"{module}.{name}", traceback.format_exc()]) + "\n")
             traceback.print_exc()
             sys.stderr.flush()
-            os._exit(1)  # the others may wait for this rank: no use in a friendly goodbye
+            os._exit(1)  # other ranks may wait for this rank, so an orderly shutdown would wait as well
         report.write(json.dumps([f"{module}.{name}", "ok"]) + "\n")
         meet()
         if os.environ.get("HVD_TEST_KERAS_TIMES") and os.environ["HOROVOD_RANK"] == "0":
@@ -42,7 +43,7 @@ def main() -> int:
     folder, *modules = sys.argv[1:]
     with open(Path(folder) / f"{os.environ.get('HOROVOD_RANK', '0')}.jsonl", "w", buffering=1) as report:
         for module in modules:
-            hvd.init(process_sets="dynamic")  # each finds an engine that has just begun
+            hvd.init(process_sets="dynamic")  # each module begins with a new engine
             run(module, report)
             hvd.shutdown()
     return 0

@@ -1,5 +1,6 @@
-"""The Keras and the Horovod that a job is about, a small model and its data, and the yardstick: one process that trains a
-plain optimizer on the batches of all ranks joined. Everything in float64, so that equal means equal.
+"""The Keras and the Horovod of a test job, a small model and its data, and the reference: one process that trains with a
+plain optimizer on the joined batches of all ranks. All numbers are float64, so that equal results agree to the last
+digits.
 """
 
 import contextlib
@@ -21,13 +22,13 @@ else:
 KERAS3 = hasattr(keras, "ops")
 TORCH = KIND == "torch"
 STEPS, ROWS = 4, 5
-# Keras 3.15 on PyTorch rounds the gradients of kernels to float32 on their way, whatever the types of model and data.
+# Keras 3.15 on PyTorch rounds the gradients of kernels to float32, also for models and data of float64.
 TOLERANCE = 1e-6 if TORCH else 1e-11
 (keras.config if KERAS3 else keras.backend).set_floatx("float64")
 
 
 def modes():
-    """Arguments of compile() for the ways in which a training step is run here."""
+    """Arguments of compile() for each way in which a training step can run."""
     if TORCH:
         return [{}]
     graph = {"run_eagerly": False}
@@ -35,12 +36,12 @@ def modes():
 
 
 def compiled():
-    """Arguments of compile() for checks to which the way does not matter: tracing a step takes longer than four steps."""
+    """Arguments of compile() for checks that need only one way: tracing a step takes longer than four steps."""
     return {} if TORCH else {"run_eagerly": True}
 
 
 def model_of(seed=0, outputs=3):
-    """A model of three layers. The same seed gives the same weights, whatever is random elsewhere."""
+    """A model of three layers. The same seed gives the same weights on all ranks."""
     model = keras.Sequential(
         [
             keras.Input((6,)),
@@ -65,7 +66,7 @@ def data_of(rank, steps=STEPS, rows=ROWS):
 
 
 def joined(ranks, steps=STEPS, rows=ROWS):
-    """The data of several ranks, batch by batch: a batch of it has those of all ranks."""
+    """The data of several ranks: each batch consists of one batch of each rank."""
     parts = [data_of(rank, steps, rows) for rank in ranks]
     return tuple(
         np.concatenate([p[i].reshape(steps, rows, -1) for p in parts], axis=1).reshape(
@@ -76,13 +77,13 @@ def joined(ranks, steps=STEPS, rows=ROWS):
 
 
 def sgd():
-    """The optimizer of checks to which the optimizer does not matter."""
+    """An optimizer for checks that need only one."""
     return keras.optimizers.SGD(0.1, momentum=0.9)
 
 
 @functools.cache
 def trained_with_sgd():
-    """The yardstick for sgd()."""
+    """The reference model for sgd()."""
     return train_alone(sgd())
 
 
@@ -118,7 +119,7 @@ def mean_square(model, x, y):
 
 
 def gradients_and_variables(model, x, y):
-    """(gradients, variables) of one batch, by the backend's own means."""
+    """(gradients, variables) of one batch, computed by the backend itself."""
     variables = model.trainable_weights
     if TORCH:
         model.zero_grad()
@@ -136,12 +137,12 @@ def numpy_of(variable):
 
 
 def weights_of(model):
-    """All weights in one row."""
+    """All weights of a model in one vector."""
     return np.concatenate([np.asarray(w, np.float64).ravel() for w in model.get_weights()])
 
 
 def same_everywhere(values, name=None):
-    """All ranks hold bit-identical values."""
+    """Raise AssertionError unless all ranks have bit-identical values."""
     rows = numpy_of(hvd.allgather(np.asarray(values)[None], name))
     assert all(np.array_equal(rows[0], row) for row in rows), (
         f"ranks differ by up to {np.abs(rows - rows[0]).max()}"
@@ -149,16 +150,16 @@ def same_everywhere(values, name=None):
 
 
 def agree(model, wanted, tolerance=TOLERANCE):
-    """A model's weights are those of another, and the same on all ranks."""
+    """Raise AssertionError unless a model has the weights of another one, and the same weights on all ranks."""
     found, wanted = weights_of(model), weights_of(wanted)
-    assert np.abs(found).max() < 10, "has not learnt but exploded"
+    assert np.abs(found).max() < 10, "training diverged"
     np.testing.assert_allclose(found, wanted, rtol=0, atol=tolerance)
     same_everywhere(found)
 
 
 @contextlib.contextmanager
 def raises(kind, *fragments):
-    """The block raises an exception of this class whose text contains all fragments."""
+    """A context: raises AssertionError unless its block raises a `kind` whose text contains all fragments."""
     try:
         yield
     except kind as error:

@@ -28,7 +28,7 @@ callbacks, optimizers = hvd.callbacks, keras.optimizers
 
 
 class Rates(keras.callbacks.Callback):
-    """Notes the learning rate that each batch is trained with."""
+    """Records the learning rate of each batch."""
 
     def on_train_begin(self, logs=None):
         self.rates = []
@@ -38,7 +38,7 @@ class Rates(keras.callbacks.Callback):
 
 
 def fit(model, epochs, *used, optimizer=None, **options):
-    """Train with callbacks; what fit() returns."""
+    """Train with callbacks. Returns the result of fit()."""
     optimizer = hvd.DistributedOptimizer(optimizer or optimizers.SGD(0.1, momentum=0.9))
     model.compile(optimizer, "mse", metrics=["mae"], **compiled())
     x, y = data_of(hvd.rank())
@@ -96,7 +96,7 @@ def check_state_on_one_rank_reaches_all():
     model.compile(optimizer, "mse", **compiled())
     x, y = data_of(hvd.rank(), 1)
     model.train_on_batch(x, y)
-    if hvd.rank() == 0:  # as if a checkpoint had been read here
+    if hvd.rank() == 0:  # as if rank 0 had read a checkpoint
         optimizer.iterations.assign(41)
     callback = callbacks.BroadcastGlobalVariablesCallback(0)
     model.fit(x, y, batch_size=ROWS, verbose=0, callbacks=[callback])
@@ -244,7 +244,7 @@ def check_best_model_is_saved_where_it_is_told():
 
 
 def check_arguments_of_the_best_model_by_place():
-    # As in Horovod: save_weights_only is the third of tf.keras' only.
+    # As in Horovod: save_weights_only is the third parameter in horovod.tensorflow.keras only.
     if KIND == "tf.keras":
         callback = callbacks.BestModelCheckpoint("loss", 1, True, "max", 5)
     else:
@@ -257,7 +257,7 @@ def check_arguments_of_the_best_model_by_place():
 
 
 class State:
-    """What a commit has found."""
+    """A state that records its attributes at each commit."""
 
     def __init__(self):
         self.batch, self.epoch, self.commits = 0, 0, []
@@ -276,7 +276,7 @@ def check_a_state_is_told_how_far_training_is():
     ]
     fit(model_of(), 2, *told)
     assert state.commits == [(0, 2), (1, 0), (1, 2), (2, 0)], state.commits
-    fit(model_of(), 1, *told)  # goes on, as after a reset
+    fit(model_of(), 1, *told)  # continues, as after a reset
     assert state.commits[4:] == [(2, 2), (3, 0)], state.commits
     for wrong in (0, 2.5, None):
         with raises(ValueError, "batches_per_commit"):

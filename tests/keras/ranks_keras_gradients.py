@@ -1,4 +1,4 @@
-"""Checks of gradients that some ranks, or all, do not have, and of what is not finite: in which steps, and from whom."""
+"""Checks of gradients that some or all ranks do not have, and of gradients that are not finite on some ranks."""
 
 import numpy as np
 
@@ -21,7 +21,7 @@ Variable = keras.Variable if KERAS3 else __import__("tensorflow").Variable
 
 
 def check_missing_gradients():
-    # A variable that no rank has a gradient of is left alone; zeros are taken where another rank has one.
+    # A variable without a gradient on any rank does not change. If another rank has a gradient, zeros are reduced.
     model = model_of()
     optimizer = hvd.DistributedOptimizer(optimizers.SGD(1.0))
     x, y = data_of(hvd.rank(), 1)
@@ -48,7 +48,7 @@ def check_missing_gradients():
 
 
 def check_gradients_that_come_and_go():
-    # Which variables have a gradient may change from step to step and differ between ranks, where nothing is compiled.
+    # In eager steps the variables that have a gradient may differ between steps and between ranks.
     model = model_of()
     optimizer = hvd.DistributedOptimizer(optimizers.SGD(1.0))
     variables = model.trainable_weights
@@ -70,8 +70,8 @@ def tensor(value):
 
 
 def steps_with(optimizer, *patterns, compiled=False, alone=False):
-    """Values of two variables after each step. A pattern says for which of them there is a gradient in a step, of
-    1 and 2 in the mean of the ranks."""
+    """Values of two variables after each step. A pattern says which variables have a gradient in a step; the means over
+    the ranks are 1 and 2."""
     p, q = Variable(np.array([1.0, 2.0])), Variable(np.array([1.0, 2.0]))
     value = 1.0 if alone else (hvd.rank() + 1) / ((hvd.size() + 1) / 2)
 
@@ -93,7 +93,7 @@ def momentum():
 
 
 def check_what_no_rank_has_is_left_alone():
-    # With zeros for it a velocity would go on, where plain Keras leaves the variable as it is.
+    # With a gradient of zeros the velocity would change the variable, which plain Keras does not.
     both, first, second = (True, True), (True, False), (False, True)
     for compiled in (False,) if TORCH else (False, True, "xla"):
         for patterns in ((both, first, both, second), (first, both, first, second)):
@@ -124,7 +124,7 @@ def check_a_rank_that_traces_anew_alone():
             optimizer = hvd.DistributedOptimizer(momentum())
             with raises(Exception, "Mismatched"):
                 steps_with(optimizer, before, after if last else before, compiled=compiled)
-    same_everywhere(steps_with(hvd.DistributedOptimizer(momentum()), (True, True)))  # and all goes on
+    same_everywhere(steps_with(hvd.DistributedOptimizer(momentum()), (True, True)))  # and training continues
 
 
 def check_a_sparse_gradient_where_there_was_a_dense_one():
@@ -169,7 +169,8 @@ def check_an_overflow_of_a_local_variable_is_everybodys():
 
 
 def passes_with(patterns, compiled=False, passes=2):
-    """Values of two variables after passes of which `passes` are a step, with gradients of 1 where a pattern says so."""
+    """Values of two variables after several passes, with `passes` passes per step. A pattern says which gradients are 1;
+    the others are None."""
     p, q = Variable(np.array([1.0])), Variable(np.array([1.0]))
     optimizer = hvd.DistributedOptimizer(optimizers.SGD(1.0), backward_passes_per_step=passes)
 
@@ -220,7 +221,7 @@ def check_a_rank_without_any_gradient():
 
 
 def check_scaled_losses_of_ranks_without_shared_gradients():
-    # One rank has none that travels, and what stays there overflows.
+    # One rank has no gradient that is reduced, and a gradient that is not reduced overflows there.
     if hvd.size() == 1:
         return
     cls = getattr(optimizers, "LossScaleOptimizer", None) or keras.mixed_precision.LossScaleOptimizer

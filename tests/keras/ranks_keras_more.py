@@ -1,5 +1,5 @@
-"""Checks of DistributedOptimizer's less common sides: parts that stay local, sets of ranks, sparse and missing gradients,
-mixed precision, training steps and loops of one's own."""
+"""Checks of less common uses of DistributedOptimizer: local variables, process sets, sparse and missing gradients, mixed
+precision, custom training steps and loops."""
 
 import numpy as np
 
@@ -35,7 +35,7 @@ RANKS = range(hvd.size()) if hvd.is_initialized() else range(1)
 
 
 def check_registered_variables_stay_local():
-    # The first layer's gradients are this rank's own, divided by the number of ranks if so asked.
+    # The first layer has the gradients of this rank, divided by the number of ranks with scale_local_gradients.
     size = hvd.size()
     x, y = data_of(hvd.rank(), 1)
     for scaled in (True, False):
@@ -68,7 +68,7 @@ def check_registered_variables_stay_local():
 def check_process_sets():
     if hvd.size() < 2:
         return
-    # (init() of the job was asked for dynamic sets.)
+    # (The job was started with dynamic process sets.)
     others = hvd.add_process_set(list(range(1, hvd.size())))
     optimizer = hvd.DistributedOptimizer(sgd(), process_set=others)
     model = train_together(optimizer)
@@ -152,7 +152,7 @@ def check_train_step_of_ones_own():
 
 
 def check_gradients_that_are_asked_for():
-    # By each of the names that optimizers have for it; what comes of it is not reduced again.
+    # By each name that optimizers have for the method. The result is not reduced again.
     legacy = () if KERAS3 else (lambda: optimizers.legacy.SGD(0.1, momentum=0.9),)
     for make in (sgd, *legacy):
         wanted = train_alone(make())
@@ -206,7 +206,7 @@ def check_legacy_optimizers():
 
 
 def half_model(seed=0):
-    # In float32, or float16 would be too narrow to compare anything.
+    # In float32: with float16 the results would be too inexact to compare.
     layers = [
         keras.Input((6,), dtype="float32"),
         keras.layers.Dense(8, activation="tanh", dtype="float32"),
@@ -303,4 +303,4 @@ def check_ranks_whose_models_differ():
         one_step(longer)
     with raises(ValueError, "backward_passes_per_step is 1 on rank 0, but 2 on"):
         one_step(model_of(), backward_passes_per_step=2 if last else 1)
-    one_step(model_of())  # and all goes on
+    one_step(model_of())  # and training continues

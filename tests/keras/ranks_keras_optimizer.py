@@ -1,4 +1,4 @@
-"""Checks of DistributedOptimizer: training on all ranks gives what one process gives with the joined batches."""
+"""Checks of DistributedOptimizer: training on all ranks gives the result of one process with the joined batches."""
 
 import sys
 
@@ -216,7 +216,7 @@ def check_arguments_are_looked_at():
 
 
 class WithMore(optimizers.SGD):
-    """Takes something that its configuration does not tell of."""
+    """An optimizer with an argument that is not in its configuration."""
 
     def __init__(self, learning_rate=0.01, more=1, **options):
         super().__init__(learning_rate, **options)

@@ -1,4 +1,4 @@
-"""Checks of operations on values, of saved models, and of what is loaded and exported."""
+"""Checks of operations on values, of saved models, and of the modules that are loaded and the names that are exported."""
 
 import json
 import subprocess
@@ -73,7 +73,7 @@ def check_the_other_operations():
 
 
 def check_a_value_that_cannot_be_sent():
-    # The rank that fails says so to the others, which would wait for it.
+    # The rank whose call fails tells the other ranks, which would otherwise wait for it.
     if hvd.size() == 1:
         return
     last = hvd.rank() == hvd.size() - 1
@@ -101,7 +101,7 @@ def formats():
 def saved(model, folder, form):
     path = str(Path(folder) / (f"m{hvd.rank()}" + ("" if form == "saved_model" else f".{form}")))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # h5 is old
+        warnings.simplefilter("ignore")  # Keras warns that h5 is an old format
         model.save(path)
     return path
 
@@ -117,7 +117,7 @@ def check_loaded_models_train_on():
             assert type(again.optimizer).__module__ == "horovod._keras", type(again.optimizer)
             assert type(again.optimizer).__name__ == "SGD"
             np.testing.assert_array_equal(weights_of(again), weights_of(model))
-            plain = keras.models.load_model(path)  # without us, for one process
+            plain = keras.models.load_model(path)  # without Horovod, for one process
             # Keras 2 does not read the state of an optimizer from a SavedModel, nor Keras 3 from an .h5 file.
             source = plain if form == "saved_model" else model
             kept = [numpy_of(v) for v in list(source.optimizer.variables)]
@@ -128,13 +128,13 @@ def check_loaded_models_train_on():
         x, y = data_of(hvd.rank(), 1)
         again.train_on_batch(x, y)
         if KERAS3 and form == "h5":
-            continue  # Keras 3 cannot train what it has read from its .h5 files; hvd.load_model() has repaired it
+            continue  # Keras 3 cannot train a model from an .h5 file; hvd.load_model() repairs it
         plain.train_on_batch(*joined(range(hvd.size()), 1))
         agree(again, plain, 1e-6)
 
 
 class Sgd2(optimizers.SGD):
-    """An optimizer of the user's."""
+    """A custom optimizer."""
 
 
 def check_loading_optimizers_of_ones_own():
@@ -164,7 +164,7 @@ def check_a_saved_model_does_not_name_us():
         optimizer = json.loads(config)["compile_config"]["optimizer"]
         assert optimizer["module"] == "keras.optimizers"
         assert optimizer["class_name"] == "Adam"
-        if hvd.rank() == 0:  # a process that cannot import us
+        if hvd.rank() == 0:  # a process that cannot import horovod
             code = (
                 "import sys; sys.modules['horovod'] = sys.modules['hvd_core'] = None\n"
                 "import numpy, keras\n"
@@ -179,7 +179,7 @@ def check_a_saved_model_does_not_name_us():
             assert done.returncode == 0, done.stderr
             wanted = numpy_of(model(np.ones((1, 6))).detach() if TORCH else model(np.ones((1, 6)))).sum()
             assert abs(float(done.stdout.split()[-1]) - wanted) < 1e-5
-        hvd.allgather(np.zeros(1))  # the others wait for that process
+        hvd.allgather(np.zeros(1))  # the other ranks wait for that process
 
 
 def check_exports():

@@ -18,7 +18,8 @@ MODULES = [
     "ranks_keras_values",
 ]
 FRAMEWORK = {"torch": "torch", "tensorflow": "tensorflow", "tf.keras": "tensorflow"}
-# Everything on two ranks, and on others what depends on their number. TensorFlow takes several times as long as PyTorch.
+# All checks run on two ranks; on other numbers of ranks only those that depend on it. TensorFlow takes several times as
+# long as PyTorch.
 JOBS = {
     ("torch", 1): MODULES[3:4],
     ("torch", 2): MODULES,
@@ -49,6 +50,6 @@ def report(kind, ranks):
 @pytest.mark.parametrize(("kind", "ranks", "module", "check"), CASES)
 def test_check(kind, ranks, module, check):
     found = importlib.util.find_spec(FRAMEWORK[kind])
-    if found is None or found.origin is None:  # a folder of tests is no framework
+    if found is None or found.origin is None:  # it may be a folder of tests
         pytest.skip(f"Keras on {FRAMEWORK[kind]} needs that framework, which is not installed")
     report(kind, ranks).verify(module, check)

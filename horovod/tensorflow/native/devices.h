@@ -33,7 +33,7 @@ int claim_slot(const char* tf_type, const hvd_fe_table& table);
 // Whether claim_slot("GPU") could give a stream here.
 bool cuda_stream_known();
 
-// The native stream in which a kernel runs. Sets `status` to an error if there is none.
+// The native stream in which a kernel runs. Sets `status` to an error if it has no stream.
 void* stream_of(const Device& device, TF_OpKernelContext* context, TF_Status* status);
 
 }  // namespace hvd_tf

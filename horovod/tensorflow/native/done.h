@@ -16,7 +16,7 @@ inline bool done_is_movable() {
              "ESt8functionIFvvEE") != nullptr;
 }
 
-// Owns the callback. Empty for a synchronous kernel, which has none.
+// Owns the callback. Empty for a synchronous kernel, which gets no callback.
 class Done {
  public:
   explicit Done(TF_AsyncOpKernelDoneCallback* callback) {

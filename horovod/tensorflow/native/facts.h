@@ -6,7 +6,7 @@
 
 namespace hvd_tf {
 
-// The number that the operation of this type returns. If there is none, sets `problem` to the reason.
+// The number that the operation of this type returns. If it fails, sets `problem` to the reason.
 int32_t look_up_fact(const std::string& type, int process_set, std::string* problem);
 
 // Registers the kernels of these operations, for host memory. registration.cc defines the operations.

@@ -29,7 +29,7 @@ extern "C" {
 // The names of functions that this version of TensorFlow does not export; "" if the library can be used.
 HVD_TF_EXPORT const char* hvd_tf_missing() { return missing().c_str(); }
 
-// The operations and kernels that TensorFlow refused to register, with its reasons; "" for none.
+// The operations and kernels that TensorFlow refused to register, with its reasons; "" if it has refused nothing.
 HVD_TF_EXPORT const char* hvd_tf_problems() { return hvd_tf::problems().c_str(); }
 
 // 0 if kernels hold a thread of TensorFlow until their operation is done, see done.h.
@@ -53,11 +53,5 @@ HVD_TF_EXPORT const char* hvd_tf_xla_call_problem(const char* text, int is_colle
   hvd_tf::XlaCall call;
   problem = hvd_tf::read_xla_call(text, is_collective != 0, &call);
   return problem.c_str();
-}
-
-// Lets the other ranks' matching call fail, after Python has refused a call. Does nothing without an engine.
-HVD_TF_EXPORT void hvd_tf_poison(int op, int reduce_op, const char* name, int process_set, const char* text) {
-  const hvd_fe_table* table = hvd_tf::engine();
-  if (table != nullptr) table->poison(op, reduce_op, name, process_set, text);
 }
 }

@@ -20,7 +20,7 @@ int register_device(const char* type, const hvd_fe_table& table);
 // Registers one kernel. Owns the builder.
 void add_kernel(const char* operation, const char* device_type, TF_KernelBuilder* builder);
 
-// The registrations that TensorFlow refused, with its reasons; "" for none.
+// The registrations that TensorFlow refused, with its reasons; "" if it has refused nothing.
 std::string& problems();
 
 // Whether kernels return before their operation is done. Otherwise each holds a thread of TensorFlow.

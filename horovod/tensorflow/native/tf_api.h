@@ -98,7 +98,7 @@ enum Code {
 HVD_TF_API(X)
 #undef X
 
-// Finds all functions. Returns the names of missing ones, "" if there are none.
+// Finds all functions. Returns the names of missing functions, "" if no function is missing.
 std::string resolve();
 
 // An exported C++ function of the framework's library by its mangled name, or null.
