@@ -1,7 +1,7 @@
 """Horovod for Keras 2 and Keras 3: the code behind ``horovod.keras`` and ``horovod.tensorflow.keras``.
 
 Importing it loads neither Keras nor a framework. Distributed optimizers have ``horovod._keras`` as the module of their
-classes. This package uses ``horovod.tensorflow`` and ``horovod.torch`` (through ``backends``); these do not use it.
+classes. This package does not import ``horovod.tensorflow`` and ``horovod.torch``: they implement ``backends.Backend``.
 """
 
 from horovod._keras.optimizer import create_distributed_optimizer

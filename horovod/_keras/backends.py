@@ -1,8 +1,9 @@
 """The interface to a backend of Keras (TensorFlow, PyTorch), and the function that chooses one.
 
-DistributedOptimizer, callbacks and the value functions use it. The classes are in ``_torch_backend`` and
-``_tensorflow_backend``. Support for another backend of Keras is a class with the methods of ``Backend``, and a line in
-``_CLASSES``. Choosing a backend imports its framework; importing this file imports no framework.
+DistributedOptimizer, callbacks and the value functions use it. Each framework's front end implements it in its own folder
+(``horovod/tensorflow/_keras_backend.py``, ``horovod/torch/_keras_backend.py``), so this package imports none of them.
+Support for another backend of Keras is a class with the methods of ``Backend``, and a line in ``_CLASSES``. Choosing a
+backend imports its framework.
 """
 
 import functools
@@ -18,8 +19,8 @@ from horovod._keras_module import major_version
 from horovod.common.process_sets import ProcessSet
 
 _CLASSES = {
-    "torch": ("horovod._keras._torch_backend", "TorchBackend"),
-    "tensorflow": ("horovod._keras._tensorflow_backend", "TensorFlowBackend"),
+    "torch": ("horovod.torch._keras_backend", "TorchBackend"),
+    "tensorflow": ("horovod.tensorflow._keras_backend", "TensorFlowBackend"),
 }
 
 
@@ -110,7 +111,7 @@ class Backend(ABC):
         """A sparse gradient with the rows of all ranks, divided by their number for op=Average."""
 
     @abstractmethod
-    def poison(self, operation: str, name: str | None, text: str, process_set: ProcessSet) -> None:
+    def report(self, operation: str, name: str | None, text: str, process_set: ProcessSet) -> None:
         """Let the other ranks' matching call of "allreduce", "allgather", "broadcast" or "reducescatter" fail, after this
         rank's call has failed."""
 

@@ -191,7 +191,7 @@ class GradientReducer:
         if len(absent) == len(wanted):
             if not as_agreed:  # no operation of this graph would tell the other ranks
                 for name in self._names(self._batches(sent, variables, kinds), agreement):
-                    backend.poison("allreduce", name, "no gradients here", self.options.process_set)
+                    backend.report("allreduce", name, "no gradients here", self.options.process_set)
             return gradients
         result, _ = self._reduce_kinds(sent, variables, kinds, agreement, None)
         outcomes = [result[index] for index in absent]

@@ -27,8 +27,7 @@ class TorchBackend(Backend):
         return variable if isinstance(variable, torch.Tensor) else variable.value
 
     def is_variable(self, value: Any) -> bool:
-        import keras
-
+        keras = sys.modules["keras"]  # loaded, as it runs on PyTorch
         return isinstance(value, (keras.Variable, torch.nn.Parameter))
 
     def description_of(self, variable: Any) -> tuple[str, list[int], str]:
@@ -115,7 +114,7 @@ class TorchBackend(Backend):
     def reduce_sparse(self, gradient: torch.Tensor, name: str, options: Options) -> torch.Tensor:
         return hvd.sparse_allreduce_async(gradient, name, options.op, process_set=options.process_set)()
 
-    def poison(self, operation: str, name: str | None, text: str, process_set: ProcessSet) -> None:
+    def report(self, operation: str, name: str | None, text: str, process_set: ProcessSet) -> None:
         report(operation, request_name(operation, name), process_set, text)
 
     def broadcast_variables(self, variables: Sequence, root_rank: int, name: str) -> None:

@@ -139,7 +139,7 @@ class TensorFlowBackend(Backend):
         }
         results, reduced_presence = [], None
         for tensors, name in zip(batches, names):
-            with self._poisoning("allreduce", name, options.process_set):
+            with self._reported("allreduce", name, options.process_set):
                 pairs = [options.compression.compress(tensor) for tensor in tensors]
             sent = [pair[0] for pair in pairs]
             if presence is not None and not results:
@@ -193,7 +193,7 @@ class TensorFlowBackend(Backend):
         self.broadcast_variables(tf.compat.v1.global_variables(), root_rank, "keras.broadcast.global")
 
     def allreduce(self, value, name, op, prescale_factor, postscale_factor, compression, process_set) -> Any:
-        with self._poisoning("allreduce", name, process_set):
+        with self._reported("allreduce", name, process_set):
             sent, context = compression.compress(self._tensor(value))
         reduced = mpi_ops._allreduce(
             sent,
@@ -207,34 +207,34 @@ class TensorFlowBackend(Backend):
         return _evaluated(compression.decompress(reduced, context))
 
     def allgather(self, value: Any, name: str | None, process_set: ProcessSet) -> Any:
-        with self._poisoning("allgather", name, process_set):
+        with self._reported("allgather", name, process_set):
             sent = self._tensor(value)
         return _evaluated(mpi_ops.allgather(sent, name=name, ignore_name_scope=True, process_set=process_set))
 
     def broadcast(self, value: Any, root_rank: int, name: str | None, process_set: ProcessSet) -> Any:
-        with self._poisoning("broadcast", name, process_set):
+        with self._reported("broadcast", name, process_set):
             sent = self._tensor(value)
         return _evaluated(
             mpi_ops.broadcast(sent, root_rank, name=name, ignore_name_scope=True, process_set=process_set)
         )
 
     def reducescatter(self, value: Any, name: str | None, op: int, process_set: ProcessSet) -> Any:
-        with self._poisoning("reducescatter", name, process_set):
+        with self._reported("reducescatter", name, process_set):
             sent = self._tensor(value)
         return _evaluated(
             mpi_ops._reducescatter(sent, name=name, op=op, ignore_name_scope=True, process_set=process_set)
         )
 
-    def poison(self, operation: str, name: str | None, text: str, process_set: ProcessSet) -> None:
+    def report(self, operation: str, name: str | None, text: str, process_set: ProcessSet) -> None:
         report(CallIdentity(operation, name, process_set, True), text)
 
     @contextmanager
-    def _poisoning(self, operation: str, name: str | None, process_set: ProcessSet):
+    def _reported(self, operation: str, name: str | None, process_set: ProcessSet):
         """A context: an exception in it lets the other ranks' matching call fail as well, instead of waiting."""
         try:
             yield
         except Exception as error:
-            self.poison(operation, name, f"{type(error).__name__}: {error}", process_set)
+            self.report(operation, name, f"{type(error).__name__}: {error}", process_set)
             raise
 
     def _tensor(self, value: Any) -> tf.Tensor:
