@@ -31,7 +31,7 @@ def jobs():
     yield from (lambda s=source: toolchain.program(s) for source in (TESTS / "abi").glob("*_driver.cc"))
     yield lambda: _with_newer_headers(abi_toolchain.matrix_hosts, toolchain)
     yield lambda: _with_newer_headers(abi_toolchain.matrix_plugins, toolchain)
-    yield from (kit_libraries.shim, kit_libraries.far, kit_libraries.poor)
+    yield from (kit_libraries.shim, kit_libraries.fake_sync, kit_libraries.minimal)
 
 
 def _with_newer_headers(build, toolchain):

@@ -23,9 +23,10 @@ void Engine::plan_devices() {
   for (size_t coll = 0; coll < backends_.host_routes.size(); ++coll)
     backends_.host_routes[coll] = load(config_.host_routes[coll]);
   for (const auto& d : config_.devices) {
-    data::DevicePlan::Routes routes;
+    data::DeviceRoutes::ByCollective routes;
     for (size_t coll = 0; coll < routes.size(); ++coll) routes[coll] = load(d.routes[coll]);
-    backends_.devices[d.type] = std::make_shared<data::DevicePlan>(d.type, load(d.table), d.ordinal, std::move(routes));
+    backends_.devices[d.type] =
+        std::make_shared<data::DeviceRoutes>(d.type, load(d.table), d.ordinal, std::move(routes));
   }
 }
 

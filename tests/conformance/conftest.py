@@ -20,22 +20,22 @@ def shim():
 
 
 @pytest.fixture(scope="session")
-def far_library():
-    return kit_libraries.far()
+def fake_sync_library():
+    return kit_libraries.fake_sync()
 
 
 @pytest.fixture(scope="session")
-def poor_library():
-    return kit_libraries.poor()
+def minimal_library():
+    return kit_libraries.minimal()
 
 
 @pytest.fixture(scope="session")
-def library_of(far_library):
+def library_of(fake_sync_library):
     """library_of(name): the path of a backend's library."""
 
     def find(name):
-        if name == "far":
-            return far_library
+        if name == "fake_sync":
+            return fake_sync_library
         if name == "eccl_stub":
             path = ROOT / "backends/eccl_stub/src/hvd_backend_eccl_stub/lib/libhvd_backend_eccl_stub.so"
             assert path.is_file(), f"{path} is not built; the developer build and `make` build it"

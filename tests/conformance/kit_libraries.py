@@ -19,11 +19,11 @@ def shim() -> Path:
     return _library("libshim.so", *sorted((HERE / "mutants").glob("*.cc")))
 
 
-def far() -> Path:
+def fake_sync() -> Path:
     """The backend with only a device table, whose memory the host must not touch."""
-    return _library("libfar.so", BACKENDS / "far_device" / "far.cc")
+    return _library("libfake_sync.so", BACKENDS / "fake_sync" / "fake_sync.cc")
 
 
-def poor() -> Path:
+def minimal() -> Path:
     """The backend with three collectives of one type."""
-    return _library("libpoor.so", BACKENDS / "poor" / "poor.cc")
+    return _library("libminimal.so", BACKENDS / "minimal" / "minimal.cc")

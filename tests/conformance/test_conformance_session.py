@@ -54,12 +54,12 @@ def test_a_library_that_is_no_backend(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["poor", "chaos", "far"])
-def test_backends_that_have_little(backend, poor_library, far_library, monkeypatch):
+@pytest.mark.parametrize("backend", ["minimal", "chaos", "fake_sync"])
+def test_backends_that_have_little(backend, minimal_library, fake_sync_library, monkeypatch):
     """One type, few elements in a call, aligned addresses; one in Python; one with a device and no communicator."""
-    monkeypatch.setenv("HOROVOD_BACKEND_POOR_ALIGNMENT", "64")
-    monkeypatch.setenv("HOROVOD_BACKEND_POOR_MAX_COUNT", "5000")
-    library = {"poor": poor_library, "far": far_library}.get(backend)
+    monkeypatch.setenv("HOROVOD_BACKEND_MINIMAL_ALIGNMENT", "64")
+    monkeypatch.setenv("HOROVOD_BACKEND_MINIMAL_MAX_COUNT", "5000")
+    library = {"minimal": minimal_library, "fake_sync": fake_sync_library}.get(backend)
     with Session(resolve(backend, library), 3, quick=True) as made:
         results = [made.run(name) for name in made.cases if name.startswith("L")]
     assert [r for r in results if r.verdict == FAIL] == []

@@ -10,7 +10,10 @@ import jobs
 import native_program
 
 BACKENDS = native_program.ROOT / "tests" / "backends"
-SOURCES = {"far": BACKENDS / "far_device" / "far.cc", "wave": BACKENDS / "wave" / "wave.cc"}
+SOURCES = {
+    "fake_sync": BACKENDS / "fake_sync" / "fake_sync.cc",
+    "fake_stream": BACKENDS / "fake_stream" / "fake_stream.cc",
+}
 REDUCING, MOVING = [0, 4], [2, 3, 5]
 
 BEFORE = """
@@ -22,11 +25,11 @@ name, library = job["type"], job["library"]
 device_face.configure(
     [{{"type": name, "table": (name, library), "routes": {{
         **{{c: (name, library) for c in job["routes"]}},
-        **{{int(c): tuple(pair) for c, pair in job["guests"].items()}},
+        **{{int(c): tuple(pair) for c, pair in job["foreign"].items()}},
     }}}}],
     {{int(c): tuple(pair) for c, pair in job["host_routes"].items()}},
 )
-device = device_face.Device(name, library, name == "wave")
+device = device_face.Device(name, library, name == "fake_stream")
 face = device_face.DeviceFace(device)
 """
 AFTER = """
@@ -40,15 +43,22 @@ def library(device_type: str) -> str:
 
 
 def start(
-    ranks, folder, text, device_type="wave", routes=(0, 2, 3, 4, 5), host_routes=None, env=None, guests=None
+    ranks,
+    folder,
+    text,
+    device_type="fake_stream",
+    routes=(0, 2, 3, 4, 5),
+    host_routes=None,
+    env=None,
+    foreign=None,
 ):
-    """The launcher, running the program. ``guests``: (name, library) by collective, of backends that open no devices."""
+    """The launcher, running the program. ``foreign``: (name, library) by collective, of backends that open no devices."""
     job = {
         "type": device_type,
         "library": library(device_type),
         "routes": list(routes),
         "host_routes": host_routes or {},
-        "guests": guests or {},
+        "foreign": foreign or {},
     }
     path = jobs.write_program(folder, text)
     before = BEFORE.format(folder=str(Path(__file__).parent), job=json.dumps(job))

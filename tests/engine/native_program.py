@@ -13,12 +13,12 @@ PACKAGE = ROOT / "hvd_core"
 NATIVE = Path(__file__).with_name("native")
 PLUGIN = sorted(str(p.relative_to(PACKAGE / "engine")) for p in (PACKAGE / "engine" / "plugin").glob("*.cc"))
 # What every transport stands on.
-COMMON = [*(f"data/{p}.cc" for p in ("abilities", "aligned", "direct", "host_math", "parts", "program"))]
+COMMON = [*(f"data/{p}.cc" for p in ("abilities", "aligned", "direct", "host_math", "parts", "schedule"))]
 COMMON += ["control/signature.cc", "observe/log.cc"]
 
 
 # The further parts of the engine that each program needs.
-_EMULATED = [*(f"data/{p}.cc" for p in ("emulated", "emulated_move", "emulated_reduce", "emulated_routes"))]
+_EMULATED = [*(f"data/{p}.cc" for p in ("emulated", "emulated_move", "emulated_reduce", "composition"))]
 PROGRAMS = {
     "adasum_test": ["data/adasum.cc", "data/adasum_math.cc"],
     "emulated_test": _EMULATED,

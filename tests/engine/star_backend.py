@@ -1,6 +1,6 @@
 """Backends written in Python for the tests, over the star of TCP connections that hvd-core's chaos backend has.
 
-``PoorBackend`` has the least that a backend may have, ``StarBackend`` everything, ``ChaosBackend`` does what it has
+``MinimalBackend`` has the least that a backend may have, ``StarBackend`` everything, ``ChaosBackend`` does what it has
 on a bad day.
 """
 
@@ -19,7 +19,7 @@ class StarCommunicator(Star):
         super().__init__(store, ranks, hosts, rank, size, deadline, message_timeout_s=None)
 
 
-class PoorCommunicator(PythonCommunicator):
+class MinimalCommunicator(PythonCommunicator):
     """Sums, broadcasts, gathers."""
 
     def __init__(self, *args):
@@ -41,10 +41,10 @@ class PoorCommunicator(PythonCommunicator):
         self.star.destroy()
 
 
-class PoorBackend(PythonBackend):
-    name = "poor-star"
+class MinimalBackend(PythonBackend):
+    name = "minimal-star"
     version = "0.1"
-    communicator = PoorCommunicator
+    communicator = MinimalCommunicator
     dtypes = ("float32",)
     reductions = ("sum",)
 

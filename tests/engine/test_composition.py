@@ -2,7 +2,7 @@
 
 native/emulated_test.cc compares every collective, type and reduction, bit for bit, with what the shm backend does
 natively; ranks are threads there. native/staged_test.cc does it with memory that only a device can read
-(tests/backends/far_device). tests/backends/poor is a backend of its own, between processes too.
+(tests/backends/fake_device). tests/backends/minimal is a backend of its own, between processes too.
 """
 
 import os
@@ -14,7 +14,7 @@ import jobs
 import native_program
 
 BACKENDS = native_program.ROOT / "tests" / "backends"
-POOR, FAR = BACKENDS / "poor" / "poor.cc", BACKENDS / "far_device" / "far.cc"
+MINIMAL, FAKE_SYNC = BACKENDS / "minimal" / "minimal.cc", BACKENDS / "fake_sync" / "fake_sync.cc"
 SANITIZERS = ["address,undefined", "thread"]
 
 
@@ -37,16 +37,18 @@ def check(command, env=None):
 
 def run_emulated(flags=None, seed=1, most_ranks=4):
     program = native_program.build("emulated_test", flags)
-    check([program, native_program.shm_library(), native_program.backend(POOR, flags), seed, most_ranks])
+    check([program, native_program.shm_library(), native_program.backend(MINIMAL, flags), seed, most_ranks])
 
 
 def run_staged(flags=None):
     program = native_program.build("staged_test", flags)
-    libraries = [native_program.backend(source, flags) for source in (POOR, FAR)]
+    libraries = [native_program.backend(source, flags) for source in (MINIMAL, FAKE_SYNC)]
     command = [program, native_program.shm_library(), *libraries]
-    check(command, {"HOROVOD_BACKEND_FAR_DELAY_US": "100"})
+    check(command, {"HOROVOD_BACKEND_FAKE_SYNC_DELAY_US": "100"})
     # What a failed device might still touch is not given back.
-    check([*command, "failing"], {"HOROVOD_BACKEND_FAR_FAIL_COPY": "5", "ASAN_OPTIONS": "detect_leaks=0"})
+    check(
+        [*command, "failing"], {"HOROVOD_BACKEND_FAKE_SYNC_FAIL_COPY": "5", "ASAN_OPTIONS": "detect_leaks=0"}
+    )
 
 
 @pytest.mark.timeout(300)
@@ -131,8 +133,12 @@ EVERYTHING = """
 """
 
 
-def poor(tmp_path, ranks, text, code=0, **env):
-    env = {"HOROVOD_BACKEND": "poor", "HOROVOD_BACKEND_PATH_POOR": str(native_program.backend(POOR)), **env}
+def minimal(tmp_path, ranks, text, code=0, **env):
+    env = {
+        "HOROVOD_BACKEND": "minimal",
+        "HOROVOD_BACKEND_PATH_MINIMAL": str(native_program.backend(MINIMAL)),
+        **env,
+    }
     return jobs.run(ranks, tmp_path, text, env=env, code=code, timeout=200)
 
 
@@ -142,19 +148,19 @@ def poor(tmp_path, ranks, text, code=0, **env):
     [
         (1, {}),
         (2, {}),
-        (3, {"HOROVOD_BACKEND_POOR_MAX_COUNT": "500", "HOROVOD_BACKEND_POOR_ALIGNMENT": "64"}),
+        (3, {"HOROVOD_BACKEND_MINIMAL_MAX_COUNT": "500", "HOROVOD_BACKEND_MINIMAL_ALIGNMENT": "64"}),
     ],
 )
 def test_a_poor_backend_serves_everything_between_processes(tmp_path, ranks, limits):
-    output = poor(tmp_path, ranks, EVERYTHING, **limits)
+    output = minimal(tmp_path, ranks, EVERYTHING, **limits)
     assert output.count("all as it should be") == ranks
-    assert output.count("allreduce of int64 on cpu: backend 'poor' has no int64; EMULATED by") == 1
+    assert output.count("allreduce of int64 on cpu: backend 'minimal' has no int64; EMULATED by") == 1
     said = [line.partition("horovod WARNING: ")[2] for line in output.splitlines() if "(said once)" in line]
     assert len(said) == len(set(said)) > 20 and "[1] horovod" not in output
 
 
 def test_without_emulation_the_message_says_what_to_do(tmp_path):
-    poor(
+    minimal(
         tmp_path,
         2,
         """
@@ -162,7 +168,7 @@ def test_without_emulation_the_message_says_what_to_do(tmp_path):
         expect(
             hvd.HorovodInternalError,
             lambda: hvd.allreduce(np.ones(3, np.int64), op=hvd.Sum),
-            "allreduce of int64 on cpu is not supported by backend 'poor' and emulation is off",
+            "allreduce of int64 on cpu is not supported by backend 'minimal' and emulation is off",
             "HOROVOD_EMULATION=1",
         )
         # Only that call fails.

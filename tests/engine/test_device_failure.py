@@ -34,25 +34,34 @@ def heard(folder, before, *parts, **options):
 def test_a_communicator_that_fails_later(tmp_path):
     before = """
     if rank == 0:
-        os.environ["HOROVOD_BACKEND_WAVE_FAIL_COLLECTIVE"] = "5"
+        os.environ["HOROVOD_BACKEND_FAKE_STREAM_FAIL_COLLECTIVE"] = "5"
     """
-    heard(tmp_path, before, "rank 0: wave: async_error: a peer does not answer (REMOTE, vendor code 6)")
+    heard(
+        tmp_path, before, "rank 0: fake_stream: async_error: a peer does not answer (REMOTE, vendor code 6)"
+    )
 
 
 def test_a_device_that_fails_later(tmp_path):
     before = """
     if rank == 1:
-        os.environ["HOROVOD_BACKEND_WAVE_FAIL_COPY"] = "20"
+        os.environ["HOROVOD_BACKEND_FAKE_STREAM_FAIL_COPY"] = "20"
     """
-    heard(tmp_path, before, "rank 1: wave: event_query: a copy has failed (DEVICE, vendor code 77)")
+    heard(tmp_path, before, "rank 1: fake_stream: event_query: a copy has failed (DEVICE, vendor code 77)")
 
 
 def test_a_device_that_fails_while_it_is_staged(tmp_path):
     before = """
     if rank == 1:
-        os.environ["HOROVOD_BACKEND_FAR_FAIL_COPY"] = "20"
+        os.environ["HOROVOD_BACKEND_FAKE_SYNC_FAIL_COPY"] = "20"
     """
-    heard(tmp_path, before, "rank 1: far: event_", "DEVICE, vendor code 77", device_type="far", routes=[])
+    heard(
+        tmp_path,
+        before,
+        "rank 1: fake_sync: event_",
+        "DEVICE, vendor code 77",
+        device_type="fake_sync",
+        routes=[],
+    )
 
 
 def test_kill_of_a_rank_while_streams_wait_for_it(tmp_path):
@@ -114,7 +123,8 @@ def test_a_device_that_stands_still_is_told_and_then_ends_the_job(tmp_path):
     output = jobs.finish(job, 100, 3)
     # How long it has been, or a little more where the engine looked late.
     assert re.search(
-        r"allreduce 'x' of backend 'wave' on wave:0, agreed by .* is not done [1-9]\d* seconds", output
+        r"allreduce 'x' of backend 'fake_stream' on fake_stream:0, agreed by .* is not done [1-9]\d* seconds",
+        output,
     )
     heard = [line for line in output.splitlines() if "heard:" in line]
     waited = [

@@ -1,6 +1,6 @@
 """Every operation on the memory of made-up devices, on real ranks: the matrix of test_matrix.py over device_face.py.
 
-"far" has a device table only, without streams of the program's own, so that everything is staged; "wave" has
+"fake_sync" has a device table only, without streams of the program's own, so that everything is staged; "fake_stream" has
 communicators that read its memory: "stream" enqueues, "request" is driven, and what they lack (64-bit reductions,
 averages, factors, float16, bool, long calls, any address) is packed, cut, moved or composed.
 """
@@ -19,27 +19,38 @@ SHORT = {"counts": [0, 1, 1023], "large": 50001, "dtypes": ["uint8", "int64", "f
 
 # Ranks, the ranks of the process set, what the device is like, and the environment.
 JOBS = {
-    "far-2": (2, "1", {"type": "far", "routes": []}, {}),
-    "stream-2": (2, "0", {"type": "wave", "routes": ALL}, {}),
-    "stream-3": (3, "0,2", {"type": "wave", "routes": ALL}, {"HOROVOD_BACKEND_WAVE_MAX_COUNT": "700"}),
-    "request-2": (2, "1", {"type": "wave", "routes": ALL}, {"HOROVOD_BACKEND_WAVE_MODE": "request"}),
+    "sync-2": (2, "1", {"type": "fake_sync", "routes": []}, {}),
+    "stream-2": (2, "0", {"type": "fake_stream", "routes": ALL}, {}),
+    "stream-3": (
+        3,
+        "0,2",
+        {"type": "fake_stream", "routes": ALL},
+        {"HOROVOD_BACKEND_FAKE_STREAM_MAX_COUNT": "700"},
+    ),
+    "request-2": (
+        2,
+        "1",
+        {"type": "fake_stream", "routes": ALL},
+        {"HOROVOD_BACKEND_FAKE_STREAM_MODE": "request"},
+    ),
     # Allreduce over the communicator, the rest over the host; two levels there.
-    "mixed-3": (3, "0,2", {"type": "wave", "routes": [0]}, {"HOROVOD_SIMULATED_HOSTS": "0,0,1"}),
+    "mixed-3": (3, "0,2", {"type": "fake_stream", "routes": [0]}, {"HOROVOD_SIMULATED_HOSTS": "0,0,1"}),
 }
 
 
 def run(job: str, short: bool) -> str:
     ranks, subset, device, env = JOBS[job]
     library = native_program.backend(
-        BACKENDS / ("far_device/far.cc" if device["type"] == "far" else "wave/wave.cc")
+        BACKENDS
+        / ("fake_sync/fake_sync.cc" if device["type"] == "fake_sync" else "fake_stream/fake_stream.cc")
     )
     device = {
         **device,
         **(SHORT if short else {}),
         "library": str(library),
-        "native": device["type"] == "wave",
+        "native": device["type"] == "fake_stream",
     }
-    env = {"HOROVOD_BACKEND_FAR_DELAY_US": "30", "HOROVOD_BACKEND_WAVE_DELAY_US": "30", **env}
+    env = {"HOROVOD_BACKEND_FAKE_SYNC_DELAY_US": "30", "HOROVOD_BACKEND_FAKE_STREAM_DELAY_US": "30", **env}
     program = Path(__file__).with_name("device_matrix_ranks.py")
     env["DEVICE_JOB"] = json.dumps(device)
     output = finish(start(ranks, program, env, ["--subset", subset]), timeout=280)
@@ -48,16 +59,16 @@ def run(job: str, short: bool) -> str:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("job", ["far-2", "stream-2"])
+@pytest.mark.parametrize("job", ["sync-2", "stream-2"])
 def test_device_matrix(job: str) -> None:
     output = run(job, short=True)
-    if job == "far-2":
+    if job == "sync-2":
         assert "STAGED" in output and "NATIVE" not in output, output
         return
     for line in (
-        "served: allreduce float32 Sum NATIVE wave",
-        "served: allreduce int64 Sum EMULATED wave allgather + local reduction",
-        "served: broadcast bool Sum EMULATED wave its bytes as another type",
+        "served: allreduce float32 Sum NATIVE fake_stream",
+        "served: allreduce int64 Sum EMULATED fake_stream allgather + local reduction",
+        "served: broadcast bool Sum EMULATED fake_stream its bytes as another type",
     ):
         assert line in output, output
 

@@ -1,7 +1,7 @@
 """Tensors on a device, beside the matrix of test_device_matrix.py: what is waited for and what is not, mistakes,
 ranks that join, several ways in one job, and the end.
 
-The device is made up (tests/backends/wave): its streams are held where a test wants to see that nobody waits for them.
+The device is made up (tests/backends/fake_stream): its streams are held where a test wants to see that nobody waits for them.
 """
 
 import re
@@ -41,7 +41,7 @@ def test_nobody_waits_for_a_device(tmp_path):
         # A result of the engine's own, copied out on the stream and without one.
         h = engine.allgather(x.ref, "gathered")
         engine.wait(h)
-        assert engine.output_info(h, 0) == ((10,), 7, "wave")
+        assert engine.output_info(h, 0) == ((10,), 7, "fake_stream")
         out = face.empty((10,), np.float32)
         engine.copy_output(h, 0, out.ref)
         expect(ValueError, lambda: engine.output(h, 0), "copy_output")
@@ -55,7 +55,7 @@ def test_nobody_waits_for_a_device(tmp_path):
         engine.order_after(h, None)
         device.native = True
         assert list(again.numpy()) == [1] * 5 + [2] * 5
-        assert engine.device_types() == ["wave"]
+        assert engine.device_types() == ["fake_stream"]
         # Handles on host memory take part in the same calls.
         h = engine.allgather(np.full(2, rank), "host")
         engine.order_after(h, device.stream)
@@ -79,7 +79,7 @@ def test_mistakes_about_devices_fail_alone(tmp_path):
         from hvd_core import _core
         x = put(np.ones(4, np.float32))
         stranger = _core.TensorRef(x.address, [4], 7, "elsewhere", 0)
-        second = _core.TensorRef(x.address, [4], 7, "wave", 1, device.stream)
+        second = _core.TensorRef(x.address, [4], 7, "fake_stream", 1, device.stream)
         assert face.allreduce(np.ones(2, np.float32), "first", hvd.Sum)[0] == 2
 
         def mistake(name, ref, *parts):
@@ -88,8 +88,8 @@ def test_mistakes_about_devices_fail_alone(tmp_path):
             else:
                 expect(hvd.HorovodInternalError, lambda: engine.allreduce(x.ref, x.ref, name, 0, 1.0, 1.0, 0, True), parts[0])
 
-        mistake("stranger", stranger, "no backend serves tensors on device type 'elsewhere'", "cpu, wave", "hvd plugin list")
-        mistake("second", second, "wave device 1", "works on device 0", "local rank")
+        mistake("stranger", stranger, "no backend serves tensors on device type 'elsewhere'", "cpu, fake_stream", "hvd plugin list")
+        mistake("second", second, "fake_stream device 1", "works on device 0", "local rank")
         host = np.ones(4, np.float32)
         expect(ValueError, lambda: engine.allreduce([x.ref], [host], "apart", 0), "on the device of its input")
         # One rank on the host, the other on the device.
@@ -108,8 +108,8 @@ def test_without_emulation_what_is_lacking_is_refused(tmp_path):
         """
         text = expect(hvd.HorovodInternalError, lambda: face.allreduce(np.ones(3, np.int64), "x", hvd.Sum))
         assert text == (
-            "horovod: allreduce of int64 on wave is not supported by backend 'wave' and emulation is off "
-            "(HOROVOD_EMULATION=0).\\n  fix: HOROVOD_BACKEND=wave.allreduce=tcp, or cast.  No automatic narrowing is done."
+            "horovod: allreduce of int64 on fake_stream is not supported by backend 'fake_stream' and emulation is off "
+            "(HOROVOD_EMULATION=0).\\n  fix: HOROVOD_BACKEND=fake_stream.allreduce=tcp, or cast.  No automatic narrowing is done."
         ), text
         assert face.allreduce(np.ones(3, np.float32), "x", hvd.Sum)[0] == 2
         # Over the host a reducescatter is staged, which is no emulation.
@@ -121,7 +121,7 @@ def test_without_emulation_what_is_lacking_is_refused(tmp_path):
 
 
 def test_a_rank_that_has_joined_takes_part_with_its_device(tmp_path):
-    for device_type in ("wave", "far"):
+    for device_type in ("fake_stream", "fake_sync"):
         output = device_jobs.run(
             3,
             tmp_path,
@@ -142,13 +142,13 @@ def test_a_rank_that_has_joined_takes_part_with_its_device(tmp_path):
             print("joined", last, flush=True)
             """,
             device_type,
-            routes=[0, 2, 3, 4, 5] if device_type == "wave" else [],
+            routes=[0, 2, 3, 4, 5] if device_type == "fake_stream" else [],
         )
         assert output.count("joined") == 3
 
 
 def test_host_operations_over_another_backend(tmp_path):
-    poor = native_program.backend(device_jobs.BACKENDS / "poor" / "poor.cc")
+    minimal = native_program.backend(device_jobs.BACKENDS / "minimal" / "minimal.cc")
     output = device_jobs.run(
         2,
         tmp_path,
@@ -157,9 +157,9 @@ def test_host_operations_over_another_backend(tmp_path):
         assert hvd.allreduce(np.full(2, rank + 1), op=hvd.Sum)[0] == 3
         assert hvd.broadcast(np.full(2, rank), 1)[0] == 1
         """,
-        host_routes={3: ("poor", str(poor))},
+        host_routes={3: ("minimal", str(minimal))},
     )
-    said = re.findall(r"(\w+) of int64 on cpu: backend 'poor'", output)
+    said = re.findall(r"(\w+) of int64 on cpu: backend 'minimal'", output)
     assert set(said) <= {"allgather"}, output
     assert "broadcast of" not in output
 
@@ -190,5 +190,5 @@ def test_the_end_waits_for_the_device(tmp_path):
         engine = runtime.engine()
         assert face.allreduce(np.ones(2, np.float32), "z", hvd.Sum)[0] == 2
         """,
-        env={"HOROVOD_BACKEND_WAVE_DELAY_US": "20000"},
+        env={"HOROVOD_BACKEND_FAKE_STREAM_DELAY_US": "20000"},
     )

@@ -26,12 +26,12 @@ LAYOUTS = {
     "mixed_2+2+3": "2 0 0 1 2 1 2",
 }
 QUICK = ("2x2", "2+1", "three_hosts", "round_robin", "one_rank", "round_robin_3+2")
-POOR = native_program.ROOT / "tests" / "backends" / "poor" / "poor.cc"
+MINIMAL = native_program.ROOT / "tests" / "backends" / "minimal" / "minimal.cc"
 
 
 def library(name):
-    if name == "poor":
-        return native_program.backend(POOR)
+    if name == "minimal":
+        return native_program.backend(MINIMAL)
     return next(b for b in installed() if b.name == name).path()
 
 
@@ -63,7 +63,9 @@ def test_shared_memory_within_and_sockets_between(layout):
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("layout", ["2x2", "round_robin_uneven", "2+3"])
-@pytest.mark.parametrize("levels", [("poor", "shm"), ("shm", "poor"), ("poor", "poor")], ids="_and_".join)
+@pytest.mark.parametrize(
+    "levels", [("minimal", "shm"), ("shm", "minimal"), ("minimal", "minimal")], ids="_and_".join
+)
 def test_levels_that_lack_nearly_everything(layout, levels):
     run(layout, *levels, extent="few")
 

@@ -11,7 +11,7 @@ import pytest
 from hvd_core.backends import PythonBackend, register_python_backend
 from hvd_core.backends.errors import BackendCallError
 from python_ranks import abi, failure, on_ranks, reference, registry_as_it_was  # noqa: F401
-from star_backend import PoorBackend, StarBackend
+from star_backend import MinimalBackend, StarBackend
 from table_driver import Backend
 
 BFLOAT16 = 10
@@ -27,7 +27,7 @@ def asked(backend, coll, dtype, op=abi.SUM):
 
 
 def test_missing_methods_types_and_reductions_are_unserved(tmp_path):
-    poor = Backend(register_python_backend(PoorBackend).path, tmp_path)
+    minimal = Backend(register_python_backend(MinimalBackend).path, tmp_path)
     f32, i32 = abi.DTYPES["float32"], abi.DTYPES["int32"]
     for coll, dtype, op, served in (
         (abi.ALLREDUCE, f32, abi.SUM, True),
@@ -42,7 +42,7 @@ def test_missing_methods_types_and_reductions_are_unserved(tmp_path):
         (abi.ALLREDUCE, 99, abi.SUM, False),
         (abi.ALLREDUCE, f32, 99, False),
     ):
-        assert asked(poor, coll, dtype, op) == (served, 0), (coll, dtype, op)
+        assert asked(minimal, coll, dtype, op) == (served, 0), (coll, dtype, op)
     star = Backend(register_python_backend(StarBackend).path, tmp_path)
     assert asked(star, abi.BARRIER, 99, 99)[0], "a barrier has no type and no reduction"
     assert asked(star, abi.BROADCAST, BFLOAT16)[0]
@@ -160,7 +160,7 @@ def test_movement(size):
     on_ranks(StarBackend, size, movement)
 
 
-def poor(comm):
+def minimal(comm):
     for root in range(comm.size):
         data = np.full(5, comm.rank, np.float32)
         comm.run(abi.BROADCAST, [data], [data], root=root)
@@ -176,4 +176,4 @@ def poor(comm):
 
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_the_least_that_a_backend_may_have(size):
-    on_ranks(PoorBackend, size, poor)
+    on_ranks(MinimalBackend, size, minimal)

@@ -81,7 +81,7 @@ def test_everything_on_a_complete_backend(ranks):
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_everything_on_the_least_backend(ranks):
     """Sums, broadcasts and gatherings of float32 only; the engine composes the rest."""
-    assert run_on_ranks(ranks, _everything, "PoorBackend", init=None).results == ["poor-star"] * ranks
+    assert run_on_ranks(ranks, _everything, "MinimalBackend", init=None).results == ["minimal-star"] * ranks
 
 
 def _registers_and_names_it():

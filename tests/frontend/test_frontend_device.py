@@ -1,4 +1,4 @@
-"""The table with tensors on a made-up device (tests/backends/wave): in the order of the caller's stream, or at the end of
+"""The table with tensors on a made-up device (tests/backends/fake_stream): in the order of the caller's stream, or at the end of
 the work where there is none.
 """
 

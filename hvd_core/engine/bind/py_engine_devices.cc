@@ -106,8 +106,8 @@ py::list PyEngine::served(const std::string& type) const {
     d["dtype"] = types::dtype_name(key.dtype);
     d["op"] = types::reduce_op_name(key.op);
     d["backend"] = note.backend;
-    d["served"] = note.served;
-    d["how"] = note.how;
+    d["served"] = data::service_name(note.served.service);
+    d["how"] = note.served.how;
     list.append(std::move(d));
   }
   return list;

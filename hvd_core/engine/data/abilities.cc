@@ -41,12 +41,12 @@ Ability Abilities::query(int32_t coll, int32_t dtype, int32_t op, bool varying, 
   c.coll = coll;
   c.dtype = dtype;
   c.op = op;
-  // A query may not depend on the values: any that are not 1 do.
+  // A query may not depend on the values of factors, so any value except 1 serves.
   if (factors & kPrescale) c.prescale = 0.5;
   if (factors & kPostscale) c.postscale = 0.5;
   const auto size = static_cast<uint64_t>(comm_.size());
   if (coll != HVD_BARRIER) {
-    // One buffer that every rank has one element of; addresses are not looked at.
+    // One buffer with one element per rank; a query reads no addresses.
     const bool divided = coll == HVD_REDUCESCATTER || coll == HVD_ALLTOALL;
     c.in = c.out = {hvd_buf{}};
     c.counts = {divided ? size : 1};
@@ -61,7 +61,7 @@ Ability Abilities::query(int32_t coll, int32_t dtype, int32_t op, bool varying, 
     if (caps.max_count > 0) a.max_count = caps.max_count;
     a.pack_below = caps.pack_below;
   } catch (const plugin::BackendError& e) {
-    // A backend may find a question invalid (the average of booleans, say); it does not serve it, then.
+    // A backend may answer INVALID (to an average of booleans, for example); it does not serve the collective then.
     if (e.code != HVD_E_INVALID) throw;
   }
   return a;

@@ -1,7 +1,6 @@
-// What a communicator can do itself, asked once per kind of collective: its query answers, remembered.
+// A cache of a communicator's query answers: which collectives it serves itself, and with which limits.
 //
-// The answers are a pure function of what is asked, so all ranks decide alike. Used by the thread that drives the
-// engine.
+// The answers depend only on the arguments of ask(), so all ranks decide alike. Used by the driver.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +15,8 @@ struct Ability {
   bool served = false;
   uint32_t alignment = 1;           // of buffers' addresses, in bytes; a power of two
   uint64_t max_count = UINT64_MAX;  // most elements in any buffer of one call
-  uint64_t pack_below = 0;          // bytes; of a list, smaller buffers are to be packed
-  std::string why;                  // not served, where the backend says it
+  uint64_t pack_below = 0;          // bytes; smaller buffers of a list should be packed
+  std::string why;                  // the reason for which it is not served, if the backend gives one
   bool plain() const { return alignment <= 1 && max_count == UINT64_MAX; }
 };
 
@@ -44,7 +43,7 @@ class Abilities {
 
   plugin::Communicator& comm_;
   std::map<uint32_t, Ability> known_;
-  uint32_t last_key_ = 0;  // most often the same thing is asked again
+  uint32_t last_key_ = 0;  // most calls ask the same again
   const Ability* last_ = nullptr;
 };
 

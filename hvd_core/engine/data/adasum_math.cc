@@ -11,7 +11,7 @@ namespace hvd::data {
 
 namespace {
 
-// 16-bit elements that are converted at a time: their float32 copies stay in the first-level cache.
+// 16-bit elements per conversion: their float32 copies stay in the first-level cache.
 constexpr uint64_t kTile = 1024;
 
 // Element i goes to lane i % kLanes. Fixed lanes let the compiler use vectors of any width without a change of order.

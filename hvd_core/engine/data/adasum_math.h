@@ -1,8 +1,9 @@
-// The arithmetic of Adasum on two pieces of vectors in host memory: scalar products, and the weighted sum they decide.
+// The arithmetic of Adasum on parts of two vectors in host memory: scalar products, and the weighted sum they
+// determine.
 //
-// float16, bfloat16, float32 and float64. Scalar products are added up in double, in an order that depends on nothing
-// but the number of elements, so that every rank that does the same sum has the same bits. Weighted sums are made in
-// double (16-bit types: in float32) and rounded once. Pointers are aligned to their elements. Any thread.
+// float16, bfloat16, float32 and float64. Scalar products are added up in double, in an order that depends only on the
+// number of elements, so that all ranks get the same bits for the same sum. Weighted sums are computed in double
+// (16-bit types: in float32) and rounded once. Pointers are aligned to their elements. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,7 @@
 
 namespace hvd::data {
 
-// What a and b have in common; sums over disjoint pieces add up.
+// The scalar products of two vectors. The products of disjoint parts add up.
 struct AdasumSums {
   double dot = 0, a_norm = 0, b_norm = 0;  // a.b, |a|^2, |b|^2
 
@@ -23,7 +24,7 @@ struct AdasumSums {
   }
 };
 
-// Adasum(a, b) = weights.a * a + weights.b * b. The weight is 1 for a vector so small that its norm says nothing.
+// Adasum(a, b) = weights.a * a + weights.b * b. The weight is 1 for a vector whose norm is too small to divide by.
 struct AdasumWeights {
   explicit AdasumWeights(const AdasumSums& sums);
   double a, b;

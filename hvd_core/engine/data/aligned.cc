@@ -2,10 +2,9 @@
 #include "engine/data/aligned.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
-#include <vector>
 
+#include "engine/data/host_copies.h"
 #include "engine/data/parts.h"
 #include "engine/types/dtypes.h"
 
@@ -17,55 +16,46 @@ bool misaligned(const hvd_buf& b, uint32_t alignment) {
 }
 }  // namespace
 
-char* aligned_scratch(Program& program, uint64_t bytes, uint32_t alignment) {
-  char* p = program.scratch(bytes + alignment);
+char* aligned_scratch(Schedule& schedule, uint64_t bytes, uint32_t alignment) {
+  char* p = schedule.scratch(bytes + alignment);
   const auto at = reinterpret_cast<uintptr_t>(p);
   return p + ((at + alignment - 1) / alignment * alignment - at);
 }
 
-void plan_aligned(Program& program, const plugin::Collective& c, uint32_t alignment, int32_t rank, int32_t size,
-                  const std::function<void(const plugin::Collective&)>& plan) {
-  bool all_well = true;
+void write_aligned(Schedule& schedule, const plugin::Collective& c, uint32_t alignment, int32_t rank, int32_t size,
+                   const std::function<void(const plugin::Collective&)>& write) {
+  bool all_aligned = true;
   for (size_t i = 0; i < c.counts.size(); ++i)
-    all_well = all_well && !misaligned(c.in[i], alignment) && !misaligned(c.out[i], alignment);
-  if (all_well) return plan(c);
+    all_aligned = all_aligned && !misaligned(c.in[i], alignment) && !misaligned(c.out[i], alignment);
+  if (all_aligned) return write(c);
   plugin::Collective moved = c;
-  struct Copy {
-    char *to, *from;
-    uint64_t bytes;
-  };
-  std::vector<Copy> before, after;
+  HostCopies before, after;
   const uint64_t width = types::dtype_bytes(c.dtype);
   for (size_t i = 0; i < c.counts.size(); ++i) {
     const uint64_t in = in_elements(c, i, rank) * width, out = out_elements(c, i, rank, size) * width;
     const bool in_place = address(c.in[i]) == address(c.out[i]);
     if (!misaligned(c.in[i], alignment) && !misaligned(c.out[i], alignment)) continue;
-    const uint64_t room = in_place ? std::max(in, out) : 0;
-    char* const shared = in_place ? aligned_scratch(program, room, alignment) : nullptr;
+    const uint64_t shared_bytes = in_place ? std::max(in, out) : 0;
+    char* const shared = in_place ? aligned_scratch(schedule, shared_bytes, alignment) : nullptr;
     if (in_place || misaligned(c.in[i], alignment)) {
-      char* const to = in_place ? shared : aligned_scratch(program, in, alignment);
+      char* const to = in_place ? shared : aligned_scratch(schedule, in, alignment);
       char* const from = address(c.in[i]);
       // In place, an allgather finds this rank's part where it will stand in the end.
       uint64_t skip = 0;
       if (in_place && c.coll == HVD_ALLGATHER)
         for (int32_t r = 0; r < rank; ++r) skip += out_part(c, i, r, size) * width;
-      if (in > 0) before.push_back({to + skip, from + skip, in});
-      moved.in[i] = {to, 0, in_place ? room : in};
+      if (in > 0) before.add({to + skip, from + skip, in});
+      moved.in[i] = {to, 0, in_place ? shared_bytes : in};
     }
     if (in_place || misaligned(c.out[i], alignment)) {
-      char* const from = in_place ? shared : aligned_scratch(program, out, alignment);
-      if (out > 0) after.push_back({address(c.out[i]), from, out});
-      moved.out[i] = {from, 0, in_place ? room : out};
+      char* const from = in_place ? shared : aligned_scratch(schedule, out, alignment);
+      if (out > 0) after.add({address(c.out[i]), from, out});
+      moved.out[i] = {from, 0, in_place ? shared_bytes : out};
     }
   }
-  const auto copy_all = [](std::vector<Copy> list) {
-    return [list = std::move(list)](Program&) {
-      for (const Copy& x : list) std::memcpy(x.to, x.from, x.bytes);
-    };
-  };
-  if (!before.empty()) program.compute(copy_all(std::move(before)));
-  plan(moved);
-  if (!after.empty()) program.compute(copy_all(std::move(after)));
+  if (!before.empty()) schedule.compute([before = std::move(before)](Schedule&) { before.run(); });
+  write(moved);
+  if (!after.empty()) schedule.compute([after = std::move(after)](Schedule&) { after.run(); });
 }
 
 }  // namespace hvd::data

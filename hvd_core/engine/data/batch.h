@@ -1,5 +1,5 @@
-// From a batch of requests to collectives: gathers the tensors, exchanges sizes that only the data plane knows,
-// allocates results, and stands in with neutral data for a rank that has joined. Used by the thread that drives.
+// Writes the schedule of a batch of requests: gathers the tensors, exchanges sizes that only the data plane knows,
+// allocates results, and contributes neutral data for a rank that has joined. Used by the driver.
 #pragma once
 
 #include <cstdint>
@@ -18,45 +18,45 @@ struct Work {
 
 class Batch {
  public:
-  // Writes the steps that carry out `work` on the set; `work` and `set` must live until the program has run. Objects
-  // are used again and again, so that a batch like the last one allocates nothing. Throws plugin::BackendError.
-  // `device`: the set's ways for the tensors' device; null: they are in host memory.
-  void plan(Program& program, SetComms& set, SetDevice* device, const HostMath& math, std::vector<Work>& work,
-            uint64_t seq);
+  // Writes the steps that carry out `work` on the set. `work` and `set` must live until the schedule has run. The
+  // members of this object are reused, so that a batch like the last one allocates nothing. `device`: the set's
+  // communicators for the tensors' device; null: the tensors are in host memory. Throws plugin::BackendError.
+  void write_schedule(Schedule& schedule, SetComms& set, SetDevice* device, const HostMath& math,
+                      std::vector<Work>& work, uint64_t seq);
 
  private:
   // One tensor of one request.
-  struct Piece {
+  struct Tensor {
     size_t work = 0, index = 0;
-    hvd_buf in{}, out{};  // their sizes are set when a collective is made of them
-    uint64_t count = 0;   // elements that go in
+    hvd_buf in{}, out{};  // emit() sets their sizes
+    uint64_t count = 0;   // input elements
     uint64_t row = 1;     // elements of one row (all dimensions but the first)
     int32_t dtype = 0;
   };
 
-  void collect(Program& program);
-  void plan_by_dtype(Program& program);
-  void plan_reducescatter(Program& program);
-  void plan_allgather(Program& program);
-  void plan_alltoall(Program& program);
-  void add_neutral(Program& program, Piece& p, int32_t op, bool apart);
-  hvd_buf device_scratch(Program& program, uint64_t bytes);
-  void allocate_output(Program& program, size_t piece, int64_t rows);
+  void collect(Schedule& schedule);
+  void write_by_dtype(Schedule& schedule);
+  void write_reducescatter(Schedule& schedule);
+  void write_allgather(Schedule& schedule);
+  void write_alltoall(Schedule& schedule);
+  void add_neutral(Schedule& schedule, Tensor& t, int32_t op, bool apart);
+  hvd_buf device_scratch(Schedule& schedule, uint64_t bytes);
+  void allocate_output(Schedule& schedule, size_t tensor, int64_t rows);
   plugin::Collective& begin(int32_t coll, int32_t dtype);
-  void add(const Piece& p, uint64_t out_count);
-  void emit(Program& program, int32_t coll, const std::vector<size_t>& pieces);
-  const control::SignatureFields& fields(const Piece& p) const { return (*work_)[p.work].item.sig->fields(); }
-  queue::Request* request(const Piece& p) const { return (*work_)[p.work].request.get(); }
+  void add(const Tensor& t, uint64_t out_count);
+  void emit(Schedule& schedule, int32_t coll, const std::vector<size_t>& tensors);
+  const control::SignatureFields& fields(const Tensor& t) const { return (*work_)[t.work].item.sig->fields(); }
+  queue::Request* request(const Tensor& t) const { return (*work_)[t.work].request.get(); }
 
   SetComms* set_ = nullptr;
   SetDevice* device_ = nullptr;
   const HostMath* math_ = nullptr;
   std::vector<Work>* work_ = nullptr;
   uint64_t seq_ = 0;
-  std::vector<Piece> pieces_;
+  std::vector<Tensor> tensors_;
   std::vector<std::vector<size_t>> by_dtype_;
   plugin::Collective collective_;
-  // Rows of piece i for or from rank r, at [r * pieces + i].
+  // Rows of tensor i that go to rank r, and that come from rank r, at [r * tensors + i].
   int64_t *rows_out_ = nullptr, *rows_in_ = nullptr;
 };
 

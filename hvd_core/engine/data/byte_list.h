@@ -1,5 +1,5 @@
-// Pieces of memory, one behind another, seen as one run of bytes: what a list of buffers is to an algorithm that only
-// moves it. The memory is not owned. A value; one thread at a time.
+// A list of memory blocks, seen as one run of bytes, for algorithms that only move the bytes of a list of buffers. It
+// does not own the memory. A value; one thread at a time.
 #pragma once
 
 #include <algorithm>
@@ -13,18 +13,18 @@ class ByteList {
  public:
   void add(char* p, uint64_t bytes) {
     if (bytes == 0) return;
-    pieces_.push_back({p, total_, bytes});
+    blocks_.push_back({p, total_, bytes});
     total_ += bytes;
   }
   uint64_t bytes() const { return total_; }
 
-  // Calls visit(address, offset from `at`, bytes) for every contiguous stretch of [at, at + bytes).
+  // Calls visit(address, offset from `at`, bytes) for each contiguous part of [at, at + bytes).
   template <class Visit>
   void walk(uint64_t at, uint64_t bytes, Visit visit) const {
-    auto it = std::upper_bound(pieces_.begin(), pieces_.end(), at,
-                               [](uint64_t value, const Piece& p) { return value < p.start; });
+    auto it = std::upper_bound(blocks_.begin(), blocks_.end(), at,
+                               [](uint64_t value, const Block& p) { return value < p.start; });
     for (uint64_t done = 0; done < bytes; ++it) {
-      const Piece& p = *(it - 1);
+      const Block& p = *(it - 1);
       const uint64_t skip = at + done - p.start, n = std::min(p.bytes - skip, bytes - done);
       visit(p.p + skip, done, n);
       done += n;
@@ -36,7 +36,7 @@ class ByteList {
   void write(uint64_t at, uint64_t bytes, const char* from) const {
     walk(at, bytes, [&](char* p, uint64_t offset, uint64_t n) { std::memcpy(p, from + offset, n); });
   }
-  // The address of [at, at + bytes), null when it lies in several pieces.
+  // The address of [at, at + bytes); null if that range lies in several blocks.
   char* contiguous(uint64_t at, uint64_t bytes) const {
     char* found = nullptr;
     walk(at, bytes, [&](char* p, uint64_t offset, uint64_t n) { found = offset == 0 && n == bytes ? p : nullptr; });
@@ -44,11 +44,11 @@ class ByteList {
   }
 
  private:
-  struct Piece {
+  struct Block {
     char* p;
     uint64_t start, bytes;
   };
-  std::vector<Piece> pieces_;
+  std::vector<Block> blocks_;
   uint64_t total_ = 0;
 };
 

@@ -11,7 +11,7 @@
 namespace hvd::data {
 
 namespace {
-constexpr int64_t kPatienceNs = 2'000'000'000;
+constexpr int64_t kJoinNs = 2'000'000'000;
 }
 
 Creation::Creation(std::function<std::shared_ptr<void>()> make, std::shared_ptr<plugin::Store> store,
@@ -36,14 +36,14 @@ Creation::Creation(std::function<std::shared_ptr<void>()> make, std::shared_ptr<
 }
 
 Creation::~Creation() {
-  give_up();
-  if (wait(observe::now_ns() + kPatienceNs))
+  cancel();
+  if (wait(observe::now_ns() + kJoinNs))
     thread_.join();
   else
     thread_.detach();
 }
 
-void Creation::give_up() {
+void Creation::cancel() {
   if (!done()) store_->cancel();
 }
 

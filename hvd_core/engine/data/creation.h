@@ -1,6 +1,5 @@
-// The making of a process set's communicators, for host memory or for a type of device, which waits for the other
-// members, on a thread of its own, so that the engine goes on reading its links meanwhile. All members but the thread
-// itself: the thread that drives the engine.
+// Creates a process set's communicators, for host memory or for a device type, on a thread of its own: creation waits
+// for the other members, and the engine must read its links meanwhile. The driver calls all functions.
 #pragma once
 
 #include <condition_variable>
@@ -18,20 +17,20 @@ namespace hvd::data {
 
 class Creation {
  public:
-  // `make` runs on the thread. `cores`: what the process was given. Whoever drives may be pinned, and backends count
-  // what their ranks can use. The thread may outlive this object, so `make` holds all that it uses.
+  // `make` runs on the thread. The thread may outlive this object, so `make` must own all objects it uses. `cores`: the
+  // process's cores. The driver may be pinned to one of them, and a backend counts the cores of the calling thread.
   Creation(std::function<std::shared_ptr<void>()> make, std::shared_ptr<plugin::Store> store,
            const observe::CoreMask& cores);
-  // Gives the thread a moment to end. A backend that goes on waiting for its members keeps what it uses alive.
+  // Waits a moment for the end of the thread. If the backend goes on waiting for the members, the thread is detached.
   ~Creation();
 
-  // Nobody wants the result any more.
-  void give_up();
+  // Cancels the store, so that the creation fails soon: the result is not needed any more.
+  void cancel();
 
   bool done();
-  // True when done, false when the time is up.
+  // Returns true when the creation is done, false at the deadline.
   bool wait(int64_t deadline_ns);
-  // Once done(): what `make` gave. Throws plugin::BackendError, or what else went wrong.
+  // Once done(): the result of `make`. Throws the exception of `make` (plugin::BackendError, ...).
   std::shared_ptr<void> take();
 
  private:

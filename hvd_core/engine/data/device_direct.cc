@@ -18,7 +18,7 @@ namespace {
 
 using Copies = std::vector<plugin::Device::Copy>;
 
-// One buffer for input and result of all of them.
+// Collectives whose list of buffers can be packed into one buffer, in place.
 bool packs(int32_t coll) { return coll == HVD_ALLREDUCE || coll == HVD_REDUCE || coll == HVD_BROADCAST; }
 bool moves(int32_t coll) { return coll == HVD_BROADCAST || coll == HVD_ALLGATHER || coll == HVD_ALLTOALL; }
 bool is_one(double factor) { return factor == 1.0 || factor == 0.0; }
@@ -34,13 +34,13 @@ bool all_aligned(const plugin::Collective& c, uint32_t alignment) {
   return true;
 }
 
-// Whether a list has two buffers that are better one. Sizes only, which all ranks share.
+// Whether a list has two or more buffers that should be packed. It depends on sizes only, which are equal on all ranks.
 bool worth_packing(const plugin::Collective& c, uint64_t below) {
   const uint64_t width = types::dtype_bytes(c.dtype);
   return std::count_if(c.counts.begin(), c.counts.end(), [&](uint64_t n) { return n && n * width < below; }) > 1;
 }
 
-// Elements of `from` as elements of `to`, whose width divides theirs.
+// The collective `c` on elements of type `to`, whose width divides the width of c.dtype.
 plugin::Collective relabelled(const plugin::Collective& c, int32_t to) {
   plugin::Collective r = c;
   const uint64_t k = types::dtype_bytes(c.dtype) / types::dtype_bytes(to);
@@ -56,7 +56,7 @@ const Ability& DeviceTransport::ask(const plugin::Collective& c, uint32_t factor
   return abilities_.ask(c.coll, c.dtype, c.op, !c.out_counts.empty() || !c.in_counts.empty(), factors);
 }
 
-// Whether the factors can be applied at all; *left: those that copies have to apply.
+// Whether the factors can be applied; *left: the factors that copies have to apply.
 bool DeviceTransport::scalable(const plugin::Collective& c, uint32_t* left) {
   *left = 0;
   const uint32_t factors = Abilities::factors_of(c);
@@ -65,12 +65,12 @@ bool DeviceTransport::scalable(const plugin::Collective& c, uint32_t* left) {
   return device_->scales(c.dtype);
 }
 
-// The widest type that is served and divides this one; -1 without one.
+// The widest served type whose width divides the width of c.dtype; -1 if there is no served type.
 int32_t DeviceTransport::carrier(const plugin::Collective& c) {
   const uint64_t width = types::dtype_bytes(c.dtype);
   const bool varying = !c.out_counts.empty() || !c.in_counts.empty();
   int32_t best = -1;
-  // BOOL is no carrier: a backend may normalise it. Floats come last: one may canonicalise them.
+  // BOOL is no carrier, because a backend may normalise its values. Floats come last: a backend may canonicalise them.
   constexpr std::array kCarriers{HVD_UINT64, HVD_INT64, HVD_UINT32, HVD_INT32,  HVD_UINT16,
                                  HVD_INT16,  HVD_UINT8, HVD_INT8,   HVD_FLOAT32};
   for (int32_t t : kCarriers) {
@@ -81,32 +81,32 @@ int32_t DeviceTransport::carrier(const plugin::Collective& c) {
   return best;
 }
 
-DeviceTransport::Way DeviceTransport::way(const plugin::Collective& c) {
+DeviceTransport::Method DeviceTransport::method(const plugin::Collective& c) {
   uint32_t left = 0;
   const Ability& native = ask(c, Abilities::kNone);
-  // Only a composed alltoall can agree on a number of rounds.
+  // If max_count is limited, the ranks have to agree on a number of rounds. Only the composed alltoall does that.
   const bool unlimited = c.coll != HVD_ALLTOALL || native.max_count == UINT64_MAX;
-  if (native.served && unlimited && scalable(c, &left)) return Way::Native;
+  if (native.served && unlimited && scalable(c, &left)) return Method::Native;
   if (moves(c.coll) && !native.served) {
     const int32_t t = carrier(c);
-    if (t >= 0 && (c.coll != HVD_ALLTOALL || ask(relabelled(c, t), 0).max_count == UINT64_MAX)) return Way::Bytes;
+    if (t >= 0 && (c.coll != HVD_ALLTOALL || ask(relabelled(c, t), 0).max_count == UINT64_MAX)) return Method::AsBytes;
   }
   if (types::has_reduction(c.coll) && c.op == HVD_AVG && types::is_floating(c.dtype)) {
     plugin::Collective sum = c;
     sum.op = HVD_SUM;
     sum.postscale = 0.5;
-    if (ask(sum, Abilities::kNone).served && scalable(sum, &left)) return Way::Average;
+    if (ask(sum, Abilities::kNone).served && scalable(sum, &left)) return Method::SumAndDivide;
   }
-  return Way::None;
+  return Method::None;
 }
 
-void DeviceTransport::plan(Program& program, const plugin::Collective& given) {
+void DeviceTransport::write_steps(Schedule& schedule, const plugin::Collective& given) {
   plugin::Collective c = given;
-  switch (way(c)) {
-    case Way::Bytes:
+  switch (method(c)) {
+    case Method::AsBytes:
       c = relabelled(c, carrier(c));
       break;
-    case Way::Average:
+    case Method::SumAndDivide:
       c.op = HVD_SUM;
       c.postscale = (is_one(c.postscale) ? 1.0 : c.postscale) / size();
       break;
@@ -114,7 +114,7 @@ void DeviceTransport::plan(Program& program, const plugin::Collective& given) {
       break;
   }
   c.stream = device_->stream();
-  if (c.coll != HVD_ALLTOALL) {  // nothing for anybody, which all ranks know
+  if (c.coll != HVD_ALLTOALL) {  // nothing to do if all ranks have 0 elements, which all ranks know
     uint64_t total = 0;
     for (size_t i = 0; i < c.counts.size(); ++i)
       total += c.coll == HVD_ALLGATHER ? out_elements(c, i, rank(), size()) : c.counts[i];
@@ -128,27 +128,27 @@ void DeviceTransport::plan(Program& program, const plugin::Collective& given) {
   if (left & Abilities::kPrescale) c.prescale = 1.0;
   if (left & Abilities::kPostscale) c.postscale = 1.0;
   const bool list = c.counts.size() > 1 && !(comm_.caps() & HVD_CAP_VECTORED);
-  // Addresses differ from rank to rank: they may decide which memory is used, but not of how many buffers a call is.
+  // Addresses differ between ranks. They may decide which memory is used, but not the number of buffers of a call.
   const bool one = c.counts.size() == 1 && !all_aligned(c, ability.alignment);
-  if (packs(c.coll) && (list || left || one)) return packed(program, c, ability, UINT64_MAX, pre, post);
+  if (packs(c.coll) && (list || left || one)) return write_packed(schedule, c, ability, UINT64_MAX, pre, post);
   if (packs(c.coll) && worth_packing(c, ability.pack_below))
-    return packed(program, c, ability, ability.pack_below, pre, post);
-  if (left || !all_aligned(c, ability.alignment)) return moved(program, c, ability, pre, post);
-  emit(program, c, ability);
+    return write_packed(schedule, c, ability, ability.pack_below, pre, post);
+  if (left || !all_aligned(c, ability.alignment)) return write_moved(schedule, c, ability, pre, post);
+  emit(schedule, c, ability);
 }
 
-// Buffers of fewer than `below` bytes in one, in place; the others behind it.
-void DeviceTransport::packed(Program& program, const plugin::Collective& c, const Ability& ability, uint64_t below,
-                             double pre, double post) {
+// Packs buffers of fewer than `below` bytes into one. The other buffers follow it.
+void DeviceTransport::write_packed(Schedule& schedule, const plugin::Collective& c, const Ability& ability,
+                                   uint64_t below, double pre, double post) {
   const uint64_t width = types::dtype_bytes(c.dtype);
   plugin::Collective one;
   copy_settings(one, c);
   one.counts = {0};
   for (uint64_t n : c.counts)
     if (n * width < below) one.counts[0] += n;
-  const hvd_buf all = fusion(program, one.counts[0] * width, ability.alignment);
+  const hvd_buf all = fusion(schedule, one.counts[0] * width, ability.alignment);
   one.in = one.out = {all};
-  const bool gives = c.coll != HVD_BROADCAST || c.root == rank(), takes = c.coll != HVD_REDUCE || c.root == rank();
+  const bool sends = c.coll != HVD_BROADCAST || c.root == rank(), receives = c.coll != HVD_REDUCE || c.root == rank();
   Copies before, after;
   uint64_t at = 0;
   for (size_t i = 0; i < c.counts.size(); ++i) {
@@ -159,54 +159,56 @@ void DeviceTransport::packed(Program& program, const plugin::Collective& c, cons
       one.counts.push_back(c.counts[i]);
       continue;
     }
-    const hvd_buf piece = part_of(all, at, bytes);
+    const hvd_buf part = part_of(all, at, bytes);
     at += bytes;
     if (!bytes) continue;
-    if (gives) before.push_back({piece, part_of(c.in[i], 0, bytes), bytes});
-    const bool has_it = c.coll == HVD_BROADCAST && c.root == rank() && same_place(c.in[i], c.out[i]);
-    if (takes && c.out[i].base && !has_it) after.push_back({part_of(c.out[i], 0, bytes), piece, bytes});
+    if (sends) before.push_back({part, part_of(c.in[i], 0, bytes), bytes});
+    const bool has_result = c.coll == HVD_BROADCAST && c.root == rank() && same_place(c.in[i], c.out[i]);
+    if (receives && c.out[i].base && !has_result) after.push_back({part_of(c.out[i], 0, bytes), part, bytes});
   }
-  copy(program, std::move(before), c.dtype, pre);
-  all_aligned(one, ability.alignment) ? emit(program, one, ability) : moved(program, one, ability, 1.0, 1.0);
-  copy(program, std::move(after), c.dtype, post);
+  copy(schedule, std::move(before), c.dtype, pre);
+  all_aligned(one, ability.alignment) ? emit(schedule, one, ability) : write_moved(schedule, one, ability, 1.0, 1.0);
+  copy(schedule, std::move(after), c.dtype, post);
 }
 
-// Each buffer in other memory.
-void DeviceTransport::moved(Program& program, const plugin::Collective& c, const Ability& ability, double pre,
-                            double post) {
-  Relocated r = relocate(c, rank(), size(), [&](uint64_t bytes) { return scratch(program, bytes, ability.alignment); });
-  copy(program, std::move(r.before), c.dtype, pre);
-  emit(program, r.c, ability);
-  copy(program, std::move(r.after), c.dtype, post);
+// Copies each buffer to other memory.
+void DeviceTransport::write_moved(Schedule& schedule, const plugin::Collective& c, const Ability& ability, double pre,
+                                  double post) {
+  Relocated r =
+      relocate(c, rank(), size(), [&](uint64_t bytes) { return scratch(schedule, bytes, ability.alignment); });
+  copy(schedule, std::move(r.before), c.dtype, pre);
+  emit(schedule, r.c, ability);
+  copy(schedule, std::move(r.after), c.dtype, post);
 }
 
-// Buffers are where the backend wants them, factors are those that it applies.
-void DeviceTransport::emit(Program& program, const plugin::Collective& c, const Ability& ability) {
+// The buffers are aligned, and the backend applies the factors.
+void DeviceTransport::emit(Schedule& schedule, const plugin::Collective& c, const Ability& ability) {
   std::vector<plugin::Collective> members;
   bool fits = true;
   for (size_t i = 0; i < c.counts.size(); ++i) {
     const uint64_t n = c.coll == HVD_ALLGATHER ? out_elements(c, i, rank(), size()) : c.counts[i];
     fits = fits && (n <= ability.max_count || c.coll == HVD_ALLTOALL);
   }
-  if (fits && (c.counts.size() == 1 || (comm_.caps() & HVD_CAP_VECTORED))) return run(program, {c}, false);
+  if (fits && (c.counts.size() == 1 || (comm_.caps() & HVD_CAP_VECTORED))) return enqueue(schedule, {c}, false);
   for (size_t i = 0; i < c.counts.size(); ++i) members.push_back(single_buffer(c, i, static_cast<size_t>(size())));
-  if (fits) return run(program, std::move(members), true);
+  if (fits) return enqueue(schedule, std::move(members), true);
   for (const plugin::Collective& one : members)
-    packs(c.coll) ? split(program, one, ability) : slices(program, one, ability);
+    packs(c.coll) ? write_split(schedule, one, ability) : write_slices(schedule, one, ability);
 }
 
-void DeviceTransport::run(Program& program, std::vector<plugin::Collective> members, bool grouped) {
+void DeviceTransport::enqueue(Schedule& schedule, std::vector<plugin::Collective> members, bool grouped) {
   const uint64_t caps = comm_.caps();
   grouped = grouped && members.size() > 1 && (caps & (HVD_CAP_GROUP_SAME | HVD_CAP_GROUP_MIXED));
-  // Work on the stream that comes before is waited for; what a REQUEST has done, the stream need not wait for.
-  if (!(caps & HVD_CAP_STREAM)) plan_await(program, device_, device_->stream());
-  if (grouped) return program.group(comm_, std::move(members));
-  for (plugin::Collective& c : members) program.collective(comm_) = std::move(c);
+  // A REQUEST communicator does not know the stream: the schedule waits for earlier work on it. Later work on the
+  // stream is enqueued when the collective is complete.
+  if (!(caps & HVD_CAP_STREAM)) write_stream_wait(schedule, device_, device_->stream());
+  if (grouped) return schedule.group(comm_, std::move(members));
+  for (plugin::Collective& c : members) schedule.collective(comm_) = std::move(c);
 }
 
-void DeviceTransport::split(Program& program, const plugin::Collective& c, const Ability& ability) {
+void DeviceTransport::write_split(Schedule& schedule, const plugin::Collective& c, const Ability& ability) {
   const uint64_t width = types::dtype_bytes(c.dtype);
-  // So that every part is as aligned as the whole.
+  // A multiple of the alignment, so that each part is aligned if the buffer is.
   const uint64_t unit = std::max<uint64_t>(1, ability.alignment / width);
   const uint64_t most = std::max<uint64_t>(1, ability.max_count / unit * unit);
   plugin::Collective one = c;
@@ -215,12 +217,13 @@ void DeviceTransport::split(Program& program, const plugin::Collective& c, const
     one.in[0] = part_of(c.in[0], at * width, n * width);
     if (c.out[0].base) one.out[0] = part_of(c.out[0], at * width, n * width);
     one.counts[0] = n;
-    run(program, {one}, false);
+    enqueue(schedule, {one}, false);
   }
 }
 
-// ALLGATHER, REDUCESCATTER: a slice of every rank's part at a time, through scratch memory on both sides.
-void DeviceTransport::slices(Program& program, const plugin::Collective& c, const Ability& ability) {
+// ALLGATHER, REDUCESCATTER: several calls, each with the next few elements of every rank's part, through scratch memory
+// on both sides.
+void DeviceTransport::write_slices(Schedule& schedule, const plugin::Collective& c, const Ability& ability) {
   const uint64_t width = types::dtype_bytes(c.dtype);
   const auto ranks = static_cast<size_t>(size()), me = static_cast<size_t>(rank());
   const bool gathers = c.coll == HVD_ALLGATHER, in_place = same_place(c.in[0], c.out[0]);
@@ -233,11 +236,11 @@ void DeviceTransport::slices(Program& program, const plugin::Collective& c, cons
     total += parts.back();
     longest = std::max(longest, parts.back());
   }
-  const hvd_buf all = scratch(program, slice * ranks * width, ability.alignment);
-  const hvd_buf own = scratch(program, slice * width, ability.alignment);
+  const hvd_buf all = scratch(schedule, slice * ranks * width, ability.alignment);
+  const hvd_buf own = scratch(schedule, slice * width, ability.alignment);
   const hvd_buf& whole = gathers ? c.out[0] : c.in[0];
-  // A result in place would overwrite what later rounds still have to send.
-  const hvd_buf mine = !gathers && in_place  ? scratch(program, parts[me] * width, 1)
+  // In place, the results of early calls would overwrite the input of later ones.
+  const hvd_buf mine = !gathers && in_place  ? scratch(schedule, parts[me] * width, 1)
                        : gathers && in_place ? part_of(c.in[0], starts[me] * width, parts[me] * width)
                        : gathers             ? c.in[0]
                                              : c.out[0];
@@ -261,17 +264,17 @@ void DeviceTransport::slices(Program& program, const plugin::Collective& c, cons
     one.in = {gathers ? part_of(own, 0, n * width) : part_of(all, 0, sum * width)};
     one.out = {gathers ? part_of(all, 0, sum * width) : part_of(own, 0, n * width)};
     one.counts = {gathers ? n : sum};
-    copy(program, gathers ? std::move(near) : std::move(far), c.dtype, 1.0);
-    run(program, {one}, false);
-    copy(program, gathers ? std::move(far) : std::move(near), c.dtype, 1.0);
+    copy(schedule, gathers ? std::move(near) : std::move(far), c.dtype, 1.0);
+    enqueue(schedule, {one}, false);
+    copy(schedule, gathers ? std::move(far) : std::move(near), c.dtype, 1.0);
   }
   const uint64_t bytes = parts[me] * width;
-  if (!gathers && in_place && bytes) copy(program, {{part_of(c.out[0], 0, bytes), mine, bytes}}, c.dtype, 1.0);
+  if (!gathers && in_place && bytes) copy(schedule, {{part_of(c.out[0], 0, bytes), mine, bytes}}, c.dtype, 1.0);
 }
 
-void DeviceTransport::copy(Program& program, Copies list, int32_t dtype, double scale) {
+void DeviceTransport::copy(Schedule& schedule, Copies list, int32_t dtype, double scale) {
   if (list.empty()) return;
-  program.compute([device = device_, list = std::move(list), dtype, scale](Program&) {
+  schedule.compute([device = device_, list = std::move(list), dtype, scale](Schedule&) {
     if (is_one(scale)) return device->copy(device->stream(), list);
     std::vector<plugin::Device::ScaledCopy> scaled;
     const uint64_t width = types::dtype_bytes(dtype);
@@ -280,10 +283,10 @@ void DeviceTransport::copy(Program& program, Copies list, int32_t dtype, double 
   });
 }
 
-// Where the backend wants to know memory beforehand, one buffer serves all that is packed: what uses it next comes
-// behind in the device's one stream. It grows with what all ranks pack alike, so that all know it, or none; one that
-// has become too small may still be in use, and is kept.
-hvd_buf DeviceTransport::fusion(Program& program, uint64_t bytes, uint64_t alignment) {
+// Memory for packing. If the backend registers memory, one buffer serves all packed collectives: the device's one
+// stream orders its uses. It grows with the packed sizes, which are equal on all ranks, so all ranks register the same
+// sizes. A buffer that has become too small may still be in use and is kept.
+hvd_buf DeviceTransport::fusion(Schedule& schedule, uint64_t bytes, uint64_t alignment) {
   constexpr uint64_t kLeast = uint64_t{4} << 20;
   if (registers_ && (fusion_.empty() || fusion_.back().memory->buf.bytes < bytes)) {
     auto memory = device_->allocate(HVD_MEM_DEVICE, std::bit_ceil(std::max(bytes, kLeast)), alignment);
@@ -291,10 +294,10 @@ hvd_buf DeviceTransport::fusion(Program& program, uint64_t bytes, uint64_t align
     registers_ = registered != nullptr;
     if (registers_) fusion_.push_back({std::move(memory), registered});
   }
-  if (!registers_) return scratch(program, bytes, alignment);
+  if (!registers_) return scratch(schedule, bytes, alignment);
   const auto& memory = fusion_.back().memory;
-  if (misaligned(memory->buf, static_cast<uint32_t>(alignment))) return scratch(program, bytes, alignment);
-  program.keep(memory);
+  if (misaligned(memory->buf, static_cast<uint32_t>(alignment))) return scratch(schedule, bytes, alignment);
+  schedule.keep(memory);
   return part_of(memory->buf, 0, bytes);
 }
 
@@ -304,61 +307,62 @@ void DeviceTransport::release() noexcept {
   fusion_.clear();
 }
 
-hvd_buf DeviceTransport::scratch(Program& program, uint64_t bytes, uint64_t alignment) {
+hvd_buf DeviceTransport::scratch(Schedule& schedule, uint64_t bytes, uint64_t alignment) {
   auto memory = device_->allocate(HVD_MEM_DEVICE, bytes, alignment);
   const hvd_buf buf = memory->buf;
-  program.keep(std::move(memory));
+  schedule.keep(std::move(memory));
   return buf;
 }
 
-// ----------------------------------------------------------------------------------------------------------- bounce
+// -------------------------------------------------------------------------------------------------- BounceTransport
 
-void BounceTransport::plan(Program& program, const plugin::Collective& c) {
-  if (Abilities::factors_of(c) == 0 || inner_.way(c) != DeviceTransport::Way::None) return bounce(program, c);
+void BounceTransport::write_steps(Schedule& schedule, const plugin::Collective& c) {
+  if (Abilities::factors_of(c) == 0 || inner_.method(c) != DeviceTransport::Method::None) return bounce(schedule, c);
   plugin::Collective one = c;
   one.prescale = one.postscale = 1.0;
   const auto scaled = [this](std::vector<hvd_buf> to, std::vector<hvd_buf> from, std::vector<uint64_t> counts,
                              int32_t dtype, double by) {
-    return [=, this](Program&) {
+    return [=, this](Schedule&) {
       for (size_t i = 0; i < counts.size(); ++i)
         if (counts[i]) math_.convert(address(to[i]), dtype, address(from[i]), dtype, counts[i], by);
     };
   };
   const uint64_t width = types::dtype_bytes(c.dtype);
   if (!is_one(c.prescale)) {
-    for (size_t i = 0; i < c.counts.size(); ++i) one.in[i] = program.scratch_buf(c.counts[i] * width);
-    program.compute(scaled(one.in, c.in, c.counts, c.dtype, c.prescale));
+    for (size_t i = 0; i < c.counts.size(); ++i) one.in[i] = schedule.scratch_buf(c.counts[i] * width);
+    schedule.compute(scaled(one.in, c.in, c.counts, c.dtype, c.prescale));
   }
-  bounce(program, one);
+  bounce(schedule, one);
   if (is_one(c.postscale)) return;
   std::vector<uint64_t> results;
   for (size_t i = 0; i < c.counts.size(); ++i) results.push_back(out_elements(c, i, rank(), size()));
-  program.compute(scaled(c.out, c.out, std::move(results), c.dtype, c.postscale));
+  schedule.compute(scaled(c.out, c.out, std::move(results), c.dtype, c.postscale));
 }
 
-void BounceTransport::bounce(Program& program, const plugin::Collective& c) {
+void BounceTransport::bounce(Schedule& schedule, const plugin::Collective& c) {
   Area area;
   relocate(c, rank(), size(), [&](uint64_t bytes) { return area.add(bytes); });
   auto memory = device_->allocate(HVD_MEM_DEVICE, area.total());
   area.begin(memory->buf);
-  program.keep(std::move(memory));
+  schedule.keep(std::move(memory));
   Relocated there = relocate(c, rank(), size(), [&](uint64_t bytes) { return area.place(bytes); });
   const hvd_stream stream = device_->stream();
-  program.at_settle([device = device_, stream](int64_t deadline_ns) { device->drain(stream, deadline_ns); });
-  // The host's memory is here whatever composes the collective has, most of it pageable.
+  schedule.at_settle([device = device_, stream](int64_t deadline_ns) { device->drain(stream, deadline_ns); });
+  // Most of the host memory of a composition is pageable, which a batched copy cannot read.
   if (!there.before.empty()) {
-    program.compute([device = device_, before = std::move(there.before)](Program&) {
+    schedule.compute([device = device_, before = std::move(there.before)](Schedule&) {
       device->copy_each(device->stream(), before);
     });
   }
-  inner_.plan(program, there.c);
+  inner_.write_steps(schedule, there.c);
   if (!there.after.empty()) {
-    plan_await(program, device_, stream);  // a copy to such memory may wait, and is not to wait for other ranks
-    program.compute(
-        [device = device_, after = std::move(there.after)](Program&) { device->copy_each(device->stream(), after); });
+    // A copy to pageable memory may block its caller, which must not wait for other ranks.
+    write_stream_wait(schedule, device_, stream);
+    schedule.compute(
+        [device = device_, after = std::move(there.after)](Schedule&) { device->copy_each(device->stream(), after); });
   }
-  // Also without a result: what was sent must not change under the device.
-  plan_await(program, device_, stream);
+  // Also without a result: the sent data must not change while the device reads them.
+  write_stream_wait(schedule, device_, stream);
 }
 
 }  // namespace hvd::data

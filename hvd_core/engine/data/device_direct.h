@@ -1,9 +1,10 @@
 // A Transport for a device's memory over one communicator that reads and writes it: buffers stay on the device.
 //
-// What the communicator does not take as it is, copies within the device put right: lists are packed, misaligned
-// buffers moved, factors multiplied in, averages made of sums, movements of one type done as another of the same bytes.
-// With a STREAM communicator everything is enqueued on the device's stream, and the program goes on at once; with a
-// REQUEST one it waits for the stream first and for the collective then. Used by the thread that drives the engine.
+// Copies within the device adapt the buffers to the communicator: they pack lists, move misaligned buffers, multiply by
+// factors, and turn sums into averages. Types that the communicator only lacks for movement travel as another type of
+// the same bytes. With a STREAM communicator, all work is enqueued on the device's stream and the schedule goes on at
+// once. With a REQUEST communicator, the schedule waits for the stream first and then for the collective. Used by the
+// driver.
 #pragma once
 
 #include <cstdint>
@@ -25,23 +26,23 @@ class DeviceTransport final : public Transport {
   DeviceTransport(plugin::Communicator& comm, std::shared_ptr<plugin::Device> device)
       : comm_(comm), device_(std::move(device)), abilities_(comm) {}
 
-  // Tells the backend that the memory for packing will not be used again: before a goodbye, after which it might not
-  // take that any more. Only collectives that need none may come after it.
+  // Deregisters the memory for packing. Called before finalize, because a finalized communicator may not accept that
+  // call. Later collectives are packed into memory that is not registered.
   void release() noexcept;
 
-  // How plan() would do it; the same on all ranks.
-  enum class Way {
-    None,    // not at all
-    Native,  // the backend does it
-    Bytes,   // movement as elements of another type
-    Average  // a sum, and a division
+  // How write_steps() would carry the collective out; equal on all ranks.
+  enum class Method {
+    None,         // it cannot
+    Native,       // the backend serves it
+    AsBytes,      // a movement, as elements of another type
+    SumAndDivide  // an average, as a sum and a division
   };
-  Way way(const plugin::Collective& c);
-  // Why the backend does not do it, in its words; "" if it says nothing.
+  Method method(const plugin::Collective& c);
+  // The backend's reason for not serving the collective; "" if it gives none.
   const std::string& why(const plugin::Collective& c) { return ask(c, Abilities::kNone).why; }
 
-  // Buffers may be of 0 bytes and null. Only what way() does not call None.
-  void plan(Program& program, const plugin::Collective& c) override;
+  // Only for collectives whose method() is not None. Buffers of 0 bytes may be null.
+  void write_steps(Schedule& schedule, const plugin::Collective& c) override;
   int32_t rank() const override { return comm_.rank(); }
   int32_t size() const override { return comm_.size(); }
 
@@ -49,44 +50,44 @@ class DeviceTransport final : public Transport {
   const Ability& ask(const plugin::Collective& c, uint32_t factors);
   bool scalable(const plugin::Collective& c, uint32_t* left);
   int32_t carrier(const plugin::Collective& c);
-  void emit(Program& program, const plugin::Collective& c, const Ability& ability);
-  void run(Program& program, std::vector<plugin::Collective> members, bool grouped);
-  void packed(Program& program, const plugin::Collective& c, const Ability& ability, uint64_t below, double pre,
-              double post);
-  void moved(Program& program, const plugin::Collective& c, const Ability& ability, double pre, double post);
-  void split(Program& program, const plugin::Collective& c, const Ability& ability);
-  void slices(Program& program, const plugin::Collective& c, const Ability& ability);
-  void copy(Program& program, std::vector<plugin::Device::Copy> list, int32_t dtype, double scale);
-  hvd_buf scratch(Program& program, uint64_t bytes, uint64_t alignment);
-  hvd_buf fusion(Program& program, uint64_t bytes, uint64_t alignment);
+  void emit(Schedule& schedule, const plugin::Collective& c, const Ability& ability);
+  void enqueue(Schedule& schedule, std::vector<plugin::Collective> members, bool grouped);
+  void write_packed(Schedule& schedule, const plugin::Collective& c, const Ability& ability, uint64_t below, double pre,
+                    double post);
+  void write_moved(Schedule& schedule, const plugin::Collective& c, const Ability& ability, double pre, double post);
+  void write_split(Schedule& schedule, const plugin::Collective& c, const Ability& ability);
+  void write_slices(Schedule& schedule, const plugin::Collective& c, const Ability& ability);
+  void copy(Schedule& schedule, std::vector<plugin::Device::Copy> list, int32_t dtype, double scale);
+  hvd_buf scratch(Schedule& schedule, uint64_t bytes, uint64_t alignment);
+  hvd_buf fusion(Schedule& schedule, uint64_t bytes, uint64_t alignment);
 
-  // Memory for packing that the backend has been told of.
+  // Memory for packing that is registered with the backend.
   struct Fusion {
     plugin::MemoryRef memory;
     void* registered;
   };
   std::vector<Fusion> fusion_;
-  bool registers_ = true;  // until the backend makes nothing of it
+  bool registers_ = true;  // false once the backend has not registered a buffer
 
   plugin::Communicator& comm_;
   const std::shared_ptr<plugin::Device> device_;
   Abilities abilities_;
 };
 
-// A Transport for host memory through a device's: for what a communicator on device memory has, as parts of something
-// that the host composes. Factors that neither the communicator nor the device's copies apply are applied here. Every
-// collective is over when the program goes on. `inner` and `math` outlive it.
+// A Transport for host memory over a communicator that reads only device memory. EmulatedTransport composes collectives
+// on the host over it. It applies the factors that neither the communicator nor the device's copies apply. Each
+// collective is complete when the schedule goes on. `inner` and `math` outlive it.
 class BounceTransport final : public Transport {
  public:
   BounceTransport(DeviceTransport& inner, std::shared_ptr<plugin::Device> device, const HostMath& math)
       : inner_(inner), device_(std::move(device)), math_(math) {}
 
-  void plan(Program& program, const plugin::Collective& c) override;
+  void write_steps(Schedule& schedule, const plugin::Collective& c) override;
   int32_t rank() const override { return inner_.rank(); }
   int32_t size() const override { return inner_.size(); }
 
  private:
-  void bounce(Program& program, const plugin::Collective& c);
+  void bounce(Schedule& schedule, const plugin::Collective& c);
 
   DeviceTransport& inner_;
   const std::shared_ptr<plugin::Device> device_;

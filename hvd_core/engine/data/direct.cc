@@ -7,24 +7,25 @@
 #include <utility>
 
 #include "engine/data/aligned.h"
+#include "engine/data/host_copies.h"
 #include "engine/data/parts.h"
 #include "engine/types/dtypes.h"
 
 namespace hvd::data {
 
-void DirectTransport::plan(Program& program, const plugin::Collective& c) {
+void DirectTransport::write_steps(Schedule& schedule, const plugin::Collective& c) {
   if (c.counts.size() > 1 && !(comm_.caps() & HVD_CAP_VECTORED)) {
     if (c.coll == HVD_ALLREDUCE || c.coll == HVD_REDUCE || c.coll == HVD_BROADCAST)
-      plan_list(program, c);
+      write_list(schedule, c);
     else
-      plan_each(program, c);
+      write_each(schedule, c);
     return;
   }
-  emit(program, c);
+  emit(schedule, c);
 }
 
-// The small ones as one, then each of those for which the copy would cost more than the call.
-void DirectTransport::plan_list(Program& program, const plugin::Collective& c) {
+// Packs the small buffers into one. For a large buffer, the copy would cost more than a call of its own.
+void DirectTransport::write_list(Schedule& schedule, const plugin::Collective& c) {
   const uint64_t width = types::dtype_bytes(c.dtype), below = abilities_.ask(c).pack_below;
   plugin::Collective small;
   copy_settings(small, c);
@@ -39,20 +40,20 @@ void DirectTransport::plan_list(Program& program, const plugin::Collective& c) {
     small.counts.push_back(c.counts[i]);
   }
   if (small.counts.size() == 1)
-    emit(program, small);
+    emit(schedule, small);
   else if (!small.counts.empty())
-    plan_packed(program, small);
-  for (size_t i : large) emit(program, single_buffer(c, i, static_cast<size_t>(size())));
+    write_packed(schedule, small);
+  for (size_t i : large) emit(schedule, single_buffer(c, i, static_cast<size_t>(size())));
 }
 
-void DirectTransport::plan_packed(Program& program, const plugin::Collective& c) {
+void DirectTransport::write_packed(Schedule& schedule, const plugin::Collective& c) {
   const uint64_t width = types::dtype_bytes(c.dtype);
   const Ability& ability = abilities_.ask(c);
   uint64_t total = 0;
   for (uint64_t n : c.counts) total += n;
-  const hvd_buf packed{aligned_scratch(program, total * width, ability.alignment), 0, total * width};
+  const hvd_buf packed{aligned_scratch(schedule, total * width, ability.alignment), 0, total * width};
   if (c.coll != HVD_BROADCAST || c.root == rank()) {
-    program.compute([packed, width, in = c.in, counts = c.counts](Program&) {
+    schedule.compute([packed, width, in = c.in, counts = c.counts](Schedule&) {
       char* at = address(packed);
       for (size_t i = 0; i < counts.size(); ++i) {
         if (counts[i]) std::memcpy(at, address(in[i]), counts[i] * width);
@@ -64,9 +65,9 @@ void DirectTransport::plan_packed(Program& program, const plugin::Collective& c)
   copy_settings(one, c);
   one.in = one.out = {packed};
   one.counts = {total};
-  emit(program, one);
+  emit(schedule, one);
   if (c.coll == HVD_REDUCE && c.root != rank()) return;
-  program.compute([packed, width, out = c.out, counts = c.counts](Program&) {
+  schedule.compute([packed, width, out = c.out, counts = c.counts](Schedule&) {
     const char* at = address(packed);
     for (size_t i = 0; i < counts.size(); ++i) {
       if (counts[i] && out[i].base) std::memcpy(address(out[i]), at, counts[i] * width);
@@ -75,20 +76,20 @@ void DirectTransport::plan_packed(Program& program, const plugin::Collective& c)
   });
 }
 
-void DirectTransport::plan_each(Program& program, const plugin::Collective& c) {
+void DirectTransport::write_each(Schedule& schedule, const plugin::Collective& c) {
   std::vector<plugin::Collective> members;
   for (size_t i = 0; i < c.counts.size(); ++i) members.push_back(single_buffer(c, i, static_cast<size_t>(size())));
-  plan_group(program, std::move(members));
+  write_group(schedule, std::move(members));
 }
 
-void DirectTransport::plan_group(Program& program, std::vector<plugin::Collective> members) {
+void DirectTransport::write_group(Schedule& schedule, std::vector<plugin::Collective> members) {
   const bool mixed = comm_.caps() & HVD_CAP_GROUP_MIXED, same = comm_.caps() & HVD_CAP_GROUP_SAME;
-  // What needs steps of its own around it cannot stand inside a group.
+  // A collective that needs steps before or after it cannot be a member of a group.
   const auto simple = [&](const plugin::Collective& c) { return abilities_.ask(c).plain(); };
   std::vector<plugin::Collective> run;
   const auto flush = [&] {
-    if (run.size() == 1) program.collective(comm_) = std::move(run[0]);
-    if (run.size() > 1) program.group(comm_, std::move(run));
+    if (run.size() == 1) schedule.collective(comm_) = std::move(run[0]);
+    if (run.size() > 1) schedule.group(comm_, std::move(run));
     run.clear();
   };
   for (plugin::Collective& c : members) {
@@ -97,25 +98,25 @@ void DirectTransport::plan_group(Program& program, std::vector<plugin::Collectiv
     if (groups)
       run.push_back(std::move(c));
     else
-      emit(program, c);
+      emit(schedule, c);
   }
   flush();
 }
 
-void DirectTransport::emit(Program& program, const plugin::Collective& c) {
+void DirectTransport::emit(Schedule& schedule, const plugin::Collective& c) {
   const Ability& ability = abilities_.ask(c);
   if (ability.plain()) {
-    program.collective(comm_) = c;
+    schedule.collective(comm_) = c;
   } else if (oversized(c, ability.max_count)) {
-    for (size_t i = 0; i < c.counts.size(); ++i) split(program, c, i, ability);
+    for (size_t i = 0; i < c.counts.size(); ++i) split(schedule, c, i, ability);
   } else {
-    emit_aligned(program, c, ability.alignment);
+    emit_aligned(schedule, c, ability.alignment);
   }
 }
 
-void DirectTransport::emit_aligned(Program& program, const plugin::Collective& c, uint32_t alignment) {
-  plan_aligned(program, c, alignment, rank(), size(),
-               [&](const plugin::Collective& moved) { program.collective(comm_) = moved; });
+void DirectTransport::emit_aligned(Schedule& schedule, const plugin::Collective& c, uint32_t alignment) {
+  write_aligned(schedule, c, alignment, rank(), size(),
+                [&](const plugin::Collective& moved) { schedule.collective(comm_) = moved; });
 }
 
 bool DirectTransport::oversized(const plugin::Collective& c, uint64_t max_count) const {
@@ -128,8 +129,8 @@ bool DirectTransport::oversized(const plugin::Collective& c, uint64_t max_count)
   return false;
 }
 
-// Buffer i in as many calls as it takes.
-void DirectTransport::split(Program& program, const plugin::Collective& c, size_t i, const Ability& ability) {
+// Sends buffer i in several calls of at most max_count elements.
+void DirectTransport::split(Schedule& schedule, const plugin::Collective& c, size_t i, const Ability& ability) {
   const uint64_t width = types::dtype_bytes(c.dtype);
   const auto ranks = static_cast<uint64_t>(size());
   plugin::Collective one = single_buffer(c, i, static_cast<size_t>(size()));
@@ -139,11 +140,11 @@ void DirectTransport::split(Program& program, const plugin::Collective& c, size_
       one.in[0] = part_of(c.in[i], at * width, n * width);
       if (c.out[i].base) one.out[0] = part_of(c.out[i], at * width, n * width);
       one.counts[0] = n;
-      emit_aligned(program, one, ability.alignment);
+      emit_aligned(schedule, one, ability.alignment);
     }
     return;
   }
-  // A slice of every rank's part at a time.
+  // Each call has the next few elements of every rank's part.
   const bool gathers = c.coll == HVD_ALLGATHER;
   const uint64_t slice = std::max<uint64_t>(1, ability.max_count / ranks);
   std::vector<uint64_t> parts, starts;  // elements
@@ -154,26 +155,23 @@ void DirectTransport::split(Program& program, const plugin::Collective& c, size_
     total += parts.back();
     longest = std::max(longest, parts.back());
   }
-  char* const packed = program.scratch(slice * ranks * width);
+  char* const packed = schedule.scratch(slice * ranks * width);
   const auto me = static_cast<size_t>(rank());
   const bool in_place = address(c.in[i]) == address(c.out[i]);
   char* const whole = address(gathers ? c.out[i] : c.in[i]);
   char* mine = address(gathers ? c.in[i] : c.out[i]) + (gathers && in_place ? starts[me] * width : 0);
-  // A result in place would overwrite what later rounds still have to send.
-  if (!gathers && in_place) mine = program.scratch(parts[me] * width);
+  // In place, the results of early calls would overwrite the input of later ones.
+  if (!gathers && in_place) mine = schedule.scratch(parts[me] * width);
   one.counts[0] = 0;
   one.out_counts.assign(ranks, 0);
   for (uint64_t at = 0; at < longest; at += slice) {
-    struct Move {
-      char *far, *near;
-      uint64_t bytes;
-    };
-    std::vector<Move> moves;
+    HostCopies copies;
     uint64_t sum = 0;
     for (size_t r = 0; r < parts.size(); ++r) {
       const uint64_t n = at < parts[r] ? std::min(slice, parts[r] - at) : 0;
       one.out_counts[r] = n;
-      if (n > 0) moves.push_back({whole + (starts[r] + at) * width, packed + sum * width, n * width});
+      char *const in_whole = whole + (starts[r] + at) * width, *const in_packed = packed + sum * width;
+      if (n > 0) copies.add({gathers ? in_whole : in_packed, gathers ? in_packed : in_whole, n * width});
       sum += n;
     }
     const hvd_buf all{packed, 0, sum * width};
@@ -182,23 +180,19 @@ void DirectTransport::split(Program& program, const plugin::Collective& c, size_
       one.in[0] = own;
       one.out[0] = all;
       one.counts[0] = one.out_counts[me];
-      emit_aligned(program, one, ability.alignment);
-      program.compute([moves](Program&) {
-        for (const Move& m : moves) std::memcpy(m.far, m.near, m.bytes);
-      });
+      emit_aligned(schedule, one, ability.alignment);
+      schedule.compute([copies = std::move(copies)](Schedule&) { copies.run(); });
     } else {
-      program.compute([moves](Program&) {
-        for (const Move& m : moves) std::memcpy(m.near, m.far, m.bytes);
-      });
+      schedule.compute([copies = std::move(copies)](Schedule&) { copies.run(); });
       one.in[0] = all;
       one.out[0] = own;
       one.counts[0] = sum;
-      emit_aligned(program, one, ability.alignment);
+      emit_aligned(schedule, one, ability.alignment);
     }
   }
   if (gathers || !in_place || parts[me] == 0) return;
-  program.compute(
-      [to = address(c.out[i]), mine, bytes = parts[me] * width](Program&) { std::memcpy(to, mine, bytes); });
+  schedule.compute(
+      [to = address(c.out[i]), mine, bytes = parts[me] * width](Schedule&) { std::memcpy(to, mine, bytes); });
 }
 
 }  // namespace hvd::data

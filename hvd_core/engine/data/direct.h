@@ -1,8 +1,10 @@
-// A Transport over one communicator that can do what it is asked for. Lists of buffers go down as they are where the
-// communicator takes lists; otherwise as one packed buffer, without those that the backend rather has alone, or one by
-// one (within a group where it has groups) where packing would need the data rearranged. What its query says of
-// alignment and sizes is respected: misaligned buffers go through scratch memory, oversized ones in several calls
-// (except ALLTOALL, whose sizes only pairs of ranks know).
+// A Transport over one communicator that serves the collective itself.
+//
+// A communicator that takes lists of buffers gets the list. For another one, an ALLREDUCE, REDUCE or BROADCAST is
+// packed into one buffer, except the buffers that the backend prefers alone (pack_below); packing the other collectives
+// would rearrange their data, so their buffers are sent one by one, within a group if the communicator has groups. The
+// limits of the query answers are kept: misaligned buffers are copied through scratch memory, and a buffer with too
+// many elements is sent in several calls (except ALLTOALL, whose sizes only pairs of ranks know).
 #pragma once
 
 #include <cstdint>
@@ -18,21 +20,21 @@ class DirectTransport final : public Transport {
   // The communicator must outlive this object.
   explicit DirectTransport(plugin::Communicator& comm) : comm_(comm), abilities_(comm) {}
 
-  void plan(Program& program, const plugin::Collective& c) override;
-  // Several collectives, each of at most one buffer unless the communicator takes lists, in as few groups as the
-  // communicator's group capability allows; one by one where it has none.
-  void plan_group(Program& program, std::vector<plugin::Collective> members);
+  void write_steps(Schedule& schedule, const plugin::Collective& c) override;
+  // Writes several collectives in as few groups as the communicator's group capability allows, one by one without that
+  // capability. Each has at most one buffer unless the communicator takes lists.
+  void write_group(Schedule& schedule, std::vector<plugin::Collective> members);
   int32_t rank() const override { return comm_.rank(); }
   int32_t size() const override { return comm_.size(); }
 
  private:
-  void plan_list(Program& program, const plugin::Collective& c);
-  void plan_packed(Program& program, const plugin::Collective& c);
-  void plan_each(Program& program, const plugin::Collective& c);
-  void emit(Program& program, const plugin::Collective& c);
-  void emit_aligned(Program& program, const plugin::Collective& c, uint32_t alignment);
+  void write_list(Schedule& schedule, const plugin::Collective& c);
+  void write_packed(Schedule& schedule, const plugin::Collective& c);
+  void write_each(Schedule& schedule, const plugin::Collective& c);
+  void emit(Schedule& schedule, const plugin::Collective& c);
+  void emit_aligned(Schedule& schedule, const plugin::Collective& c, uint32_t alignment);
   bool oversized(const plugin::Collective& c, uint64_t max_count) const;
-  void split(Program& program, const plugin::Collective& c, size_t i, const Ability& ability);
+  void split(Schedule& schedule, const plugin::Collective& c, size_t i, const Ability& ability);
 
   plugin::Communicator& comm_;
   Abilities abilities_;

@@ -12,17 +12,17 @@ namespace hvd::data {
 
 namespace {
 
-uint64_t up(uint64_t n, uint64_t unit) { return (n + unit - 1) / unit; }
+uint64_t ceil_div(uint64_t n, uint64_t unit) { return (n + unit - 1) / unit; }
 
 bool aligned(const char* p, uint64_t width) { return reinterpret_cast<uintptr_t>(p) % width == 0; }
 
-hvd_buf piece(const hvd_buf& b, uint64_t skip, uint64_t bytes) {
+hvd_buf part_or_null(const hvd_buf& b, uint64_t skip, uint64_t bytes) {
   return b.base == nullptr ? hvd_buf{} : part_of(b, skip, bytes);
 }
 
-// One stretch of memory that holds consecutive slices as the carrier wants them; null when they have to be packed.
+// The address of consecutive slices if they lie in one block that the carrier accepts; null if they have to be packed.
 template <class Slice>
-char* as_it_lies(const std::vector<Slice>& slices, bool same_type, uint64_t width) {
+char* contiguous_slices(const std::vector<Slice>& slices, bool same_type, uint64_t width) {
   uint64_t total = 0;
   for (const Slice& s : slices) {
     if (s.bytes % width || s.list != slices[0].list || s.at != slices[0].at + total) return nullptr;
@@ -34,25 +34,25 @@ char* as_it_lies(const std::vector<Slice>& slices, bool same_type, uint64_t widt
 
 }  // namespace
 
-char* EmulatedTransport::Room::at_least(Program& program, uint64_t n) {
+char* EmulatedTransport::Scratch::at_least(Schedule& schedule, uint64_t n) {
   if (p == nullptr || bytes < n) {
-    p = program.scratch(n);
+    p = schedule.scratch(n);
     bytes = n;
   }
   return p;
 }
 
-EmulatedTransport::Blocks EmulatedTransport::gather(Program& program, const plugin::Collective& c, int32_t dtype,
-                                                    const Slice& mine, const Sizes& bytes, Room& in, Room& out) {
-  const Carrier carrier = routes_.carrier(HVD_ALLGATHER, dtype);
+EmulatedTransport::Blocks EmulatedTransport::gather(Schedule& schedule, const plugin::Collective& c, int32_t dtype,
+                                                    const Slice& mine, const Sizes& bytes, Scratch& in, Scratch& out) {
+  const Carrier carrier = compositions_.carrier(HVD_ALLGATHER, dtype);
   const uint64_t w = carrier.width;
   Sizes units;
-  for (uint64_t n : bytes) units.push_back(up(n, w));
+  for (uint64_t n : bytes) units.push_back(ceil_div(n, w));
   const uint64_t longest = *std::max_element(units.begin(), units.end());
   if (!carrier.varying) std::fill(units.begin(), units.end(), longest);
   uint64_t total = 0;
   for (uint64_t n : units) total += n;
-  char* const all = out.at_least(program, total * w);
+  char* const all = out.at_least(schedule, total * w);
   Blocks blocks;
   char* p = all;
   for (uint64_t n : units) {
@@ -64,39 +64,39 @@ EmulatedTransport::Blocks EmulatedTransport::gather(Program& program, const plug
   char* from = mine.bytes == own * w && own ? mine.list->contiguous(mine.at, mine.bytes) : nullptr;
   if (from && dtype != carrier.dtype && !aligned(from, w)) from = nullptr;
   if (!from) {
-    from = in.at_least(program, own * w);
-    if (mine.bytes) program.compute([mine, from](Program&) { mine.list->read(mine.at, mine.bytes, from); });
+    from = in.at_least(schedule, own * w);
+    if (mine.bytes) schedule.compute([mine, from](Schedule&) { mine.list->read(mine.at, mine.bytes, from); });
   }
   plugin::Collective s = settings(c, HVD_ALLGATHER, carrier.dtype);
   s.in = {{from, 0, own * w}};
   s.out = {{all, 0, total * w}};
   s.counts = {own};
   if (carrier.varying) s.out_counts = units;
-  inner_.plan(program, s);
+  inner_.write_steps(schedule, s);
   return blocks;
 }
 
-EmulatedTransport::Blocks EmulatedTransport::exchange(Program& program, const plugin::Collective& c, int32_t dtype,
-                                                      const std::vector<Slice>& to, const Sizes& from, Room& in,
-                                                      Room& out) {
-  const Carrier carrier = routes_.carrier(HVD_ALLTOALL, dtype);
+EmulatedTransport::Blocks EmulatedTransport::exchange(Schedule& schedule, const plugin::Collective& c, int32_t dtype,
+                                                      const std::vector<Slice>& to, const Sizes& from, Scratch& in,
+                                                      Scratch& out) {
+  const Carrier carrier = compositions_.carrier(HVD_ALLTOALL, dtype);
   const uint64_t w = carrier.width;
   plugin::Collective s = settings(c, HVD_ALLTOALL, carrier.dtype);
   uint64_t sent = 0, received = 0;
-  for (const Slice& slice : to) sent += s.in_counts.emplace_back(up(slice.bytes, w));
-  for (uint64_t n : from) received += s.out_counts.emplace_back(up(n, w));
-  char* source = as_it_lies(to, carrier.dtype == dtype, w);
+  for (const Slice& slice : to) sent += s.in_counts.emplace_back(ceil_div(slice.bytes, w));
+  for (uint64_t n : from) received += s.out_counts.emplace_back(ceil_div(n, w));
+  char* source = contiguous_slices(to, carrier.dtype == dtype, w);
   if (!source) {
-    source = in.at_least(program, sent * w);
-    program.compute([to, source, w](Program&) {
+    source = in.at_least(schedule, sent * w);
+    schedule.compute([to, source, w](Schedule&) {
       char* p = source;
       for (const Slice& slice : to) {
         if (slice.bytes) slice.list->read(slice.at, slice.bytes, p);
-        p += up(slice.bytes, w) * w;
+        p += ceil_div(slice.bytes, w) * w;
       }
     });
   }
-  char* const target = out.at_least(program, received * w);
+  char* const target = out.at_least(schedule, received * w);
   s.in = {{source, 0, sent * w}};
   s.out = {{target, 0, received * w}};
   s.counts = {sent};
@@ -106,21 +106,22 @@ EmulatedTransport::Blocks EmulatedTransport::exchange(Program& program, const pl
     blocks.push_back(p);
     p += n * w;
   }
-  inner_.plan(program, s);
+  inner_.write_steps(schedule, s);
   return blocks;
 }
 
-// Whole carrier elements from where they lie; what is left at the ends of the buffers travels as one more buffer.
-void EmulatedTransport::broadcast_bytes(Program& program, const plugin::Collective& c) {
-  const Carrier carrier = routes_.carrier(HVD_BROADCAST, c.dtype);
+// Broadcasts whole carrier elements in place. The remaining bytes at the ends of the buffers are packed into one more
+// buffer.
+void EmulatedTransport::broadcast_bytes(Schedule& schedule, const plugin::Collective& c) {
+  const Carrier carrier = compositions_.carrier(HVD_BROADCAST, c.dtype);
   const uint64_t width = types::dtype_bytes(c.dtype), w = carrier.width;
   plugin::Collective s = settings(c, HVD_BROADCAST, carrier.dtype);
   ByteList in_tails, out_tails;
   for (size_t i = 0; i < c.counts.size(); ++i) {
     const uint64_t bytes = c.counts[i] * width, body = bytes / w * w, tail = bytes - body;
     if (body) {
-      s.in.push_back(piece(c.in[i], 0, body));
-      s.out.push_back(piece(c.out[i], 0, body));
+      s.in.push_back(part_or_null(c.in[i], 0, body));
+      s.out.push_back(part_or_null(c.out[i], 0, body));
       s.counts.push_back(body / w);
     }
     if (!tail) continue;
@@ -130,21 +131,21 @@ void EmulatedTransport::broadcast_bytes(Program& program, const plugin::Collecti
   const uint64_t tails = in_tails.bytes();
   char* packed = nullptr;
   if (tails) {
-    packed = program.scratch(up(tails, w) * w);
-    if (c.root == rank()) program.compute([in_tails, tails, packed](Program&) { in_tails.read(0, tails, packed); });
-    s.in.push_back({packed, 0, up(tails, w) * w});
+    packed = schedule.scratch(ceil_div(tails, w) * w);
+    if (c.root == rank()) schedule.compute([in_tails, tails, packed](Schedule&) { in_tails.read(0, tails, packed); });
+    s.in.push_back({packed, 0, ceil_div(tails, w) * w});
     s.out.push_back(s.in.back());
-    s.counts.push_back(up(tails, w));
+    s.counts.push_back(ceil_div(tails, w));
   }
   if (s.counts.empty()) return;
-  plan_aligned(program, s, static_cast<uint32_t>(w), rank(), size(),
-               [&](const plugin::Collective& moved) { inner_.plan(program, moved); });
+  write_aligned(schedule, s, static_cast<uint32_t>(w), rank(), size(),
+                [&](const plugin::Collective& moved) { inner_.write_steps(schedule, moved); });
   if (out_tails.bytes())
-    program.compute([out_tails, packed](Program&) { out_tails.write(0, out_tails.bytes(), packed); });
+    schedule.compute([out_tails, packed](Schedule&) { out_tails.write(0, out_tails.bytes(), packed); });
 }
 
-// An allgather to which only the root adds anything.
-void EmulatedTransport::broadcast_gathered(Program& program, const plugin::Collective& c) {
+// An allgather to which only the root contributes bytes.
+void EmulatedTransport::broadcast_gathered(Schedule& schedule, const plugin::Collective& c) {
   const uint64_t width = types::dtype_bytes(c.dtype);
   auto in = std::make_shared<ByteList>(), out = std::make_shared<ByteList>();
   for (size_t i = 0; i < c.counts.size(); ++i) {
@@ -154,24 +155,24 @@ void EmulatedTransport::broadcast_gathered(Program& program, const plugin::Colle
   const bool wants = out->bytes() > 0 && (c.root != rank() || c.in[0].base != c.out[0].base);
   uint64_t total = 0;
   for (uint64_t n : c.counts) total += n * width;
-  Room from, to;
+  Scratch from, to;
   const uint64_t chunk = std::max<uint64_t>(64, policy_.scratch_bytes / 64 * 64);
   for (uint64_t at = 0; at < total; at += chunk) {
     const uint64_t n = std::min(chunk, total - at);
     Sizes bytes(static_cast<size_t>(size()), 0);
     bytes[static_cast<size_t>(c.root)] = n;
     const Slice mine{in, at, c.root == rank() ? n : 0};
-    const Blocks blocks = gather(program, c, c.dtype, mine, bytes, from, to);
+    const Blocks blocks = gather(schedule, c, c.dtype, mine, bytes, from, to);
     if (!wants) continue;
-    program.compute([out, at, n, p = blocks[static_cast<size_t>(c.root)]](Program&) { out->write(at, n, p); });
+    schedule.compute([out, at, n, p = blocks[static_cast<size_t>(c.root)]](Schedule&) { out->write(at, n, p); });
   }
 }
 
-void EmulatedTransport::allgather(Program& program, const plugin::Collective& c) {
-  const Carrier carrier = routes_.carrier(HVD_ALLGATHER, c.dtype);
+void EmulatedTransport::allgather(Schedule& schedule, const plugin::Collective& c) {
+  const Carrier carrier = compositions_.carrier(HVD_ALLGATHER, c.dtype);
   const uint64_t width = types::dtype_bytes(c.dtype), w = carrier.width;
   const auto ranks = static_cast<size_t>(size());
-  // By rank: where its parts of all buffers belong.
+  // By rank: the places of its parts of all buffers in the output.
   std::vector<ByteList> parts(ranks);
   auto mine = std::make_shared<ByteList>();
   bool whole = carrier.varying;
@@ -196,21 +197,21 @@ void EmulatedTransport::allgather(Program& program, const plugin::Collective& c)
       s.counts.push_back(c.counts[i] * width / w);
       for (int32_t r = 0; r < size(); ++r) s.out_counts.push_back(out_part(c, i, r, size()) * width / w);
     }
-    plan_aligned(program, s, carrier.dtype == c.dtype ? 1 : static_cast<uint32_t>(w), rank(), size(),
-                 [&](const plugin::Collective& moved) { inner_.plan(program, moved); });
+    write_aligned(schedule, s, carrier.dtype == c.dtype ? 1 : static_cast<uint32_t>(w), rank(), size(),
+                  [&](const plugin::Collective& moved) { inner_.write_steps(schedule, moved); });
     return;
   }
   // All buffers at once, packed.
   Sizes bytes;
   for (const ByteList& part : parts) bytes.push_back(part.bytes());
-  Room in, out;
-  const Blocks blocks = gather(program, c, c.dtype, {mine, 0, mine->bytes()}, bytes, in, out);
-  program.compute([blocks, parts = std::move(parts)](Program&) {
+  Scratch in, out;
+  const Blocks blocks = gather(schedule, c, c.dtype, {mine, 0, mine->bytes()}, bytes, in, out);
+  schedule.compute([blocks, parts = std::move(parts)](Schedule&) {
     for (size_t r = 0; r < parts.size(); ++r) parts[r].write(0, parts[r].bytes(), blocks[r]);
   });
 }
 
-void EmulatedTransport::alltoall(Program& program, const plugin::Collective& c, bool gathered) {
+void EmulatedTransport::alltoall(Schedule& schedule, const plugin::Collective& c, bool gathered) {
   const uint64_t width = types::dtype_bytes(c.dtype);
   const auto ranks = static_cast<size_t>(size());
   std::vector<std::shared_ptr<ByteList>> to, from;
@@ -218,17 +219,17 @@ void EmulatedTransport::alltoall(Program& program, const plugin::Collective& c, 
     to.push_back(std::make_shared<ByteList>());
     from.push_back(std::make_shared<ByteList>());
   }
-  const Carrier carrier = gathered ? Carrier{} : routes_.carrier(HVD_ALLTOALL, c.dtype);
+  const Carrier carrier = gathered ? Carrier{} : compositions_.carrier(HVD_ALLTOALL, c.dtype);
   const uint64_t limit =
-      gathered ? UINT64_MAX : routes_.abilities().ask(HVD_ALLTOALL, carrier.dtype, HVD_SUM, true).max_count;
+      gathered ? UINT64_MAX : compositions_.abilities().ask(HVD_ALLTOALL, carrier.dtype, HVD_SUM, true).max_count;
   bool whole = !gathered && c.counts.size() == 1 && limit == UINT64_MAX;
   for (size_t i = 0; i < c.counts.size(); ++i) {
     const uint64_t all = c.counts[i] * width;
     char* source = address(c.in[i]);
     if (source == address(c.out[i]) && all > 0) {
-      // Results would overwrite what is still to be sent.
-      char* const copy = program.scratch(all);
-      program.compute([copy, source, all](Program&) { std::memcpy(copy, source, all); });
+      // Results in place would overwrite data that is still to be sent.
+      char* const copy = schedule.scratch(all);
+      schedule.compute([copy, source, all](Schedule&) { std::memcpy(copy, source, all); });
       source = copy;
       whole = false;
     }
@@ -252,8 +253,8 @@ void EmulatedTransport::alltoall(Program& program, const plugin::Collective& c, 
       s.in_counts.push_back(to[r]->bytes() / carrier.width);
       s.out_counts.push_back(from[r]->bytes() / carrier.width);
     }
-    plan_aligned(program, s, carrier.dtype == c.dtype ? 1 : static_cast<uint32_t>(carrier.width), rank(), size(),
-                 [&](const plugin::Collective& moved) { inner_.plan(program, moved); });
+    write_aligned(schedule, s, carrier.dtype == c.dtype ? 1 : static_cast<uint32_t>(carrier.width), rank(), size(),
+                  [&](const plugin::Collective& moved) { inner_.write_steps(schedule, moved); });
     return;
   }
   std::vector<Slice> slices;
@@ -263,55 +264,55 @@ void EmulatedTransport::alltoall(Program& program, const plugin::Collective& c, 
     bytes.push_back(from[r]->bytes());
   }
   std::vector<std::shared_ptr<const ByteList>> targets(from.begin(), from.end());
-  if (gathered) return alltoall_gathered(program, c, slices, std::move(targets));
-  if (limit != UINT64_MAX) return alltoall_rounds(program, c, slices, std::move(targets), carrier.width, limit);
-  Room in, out;
-  const Blocks blocks = exchange(program, c, c.dtype, slices, bytes, in, out);
-  program.compute([blocks, targets](Program&) {
+  if (gathered) return alltoall_gathered(schedule, c, slices, std::move(targets));
+  if (limit != UINT64_MAX) return alltoall_rounds(schedule, c, slices, std::move(targets), carrier.width, limit);
+  Scratch in, out;
+  const Blocks blocks = exchange(schedule, c, c.dtype, slices, bytes, in, out);
+  schedule.compute([blocks, targets](Schedule&) {
     for (size_t r = 0; r < targets.size(); ++r) targets[r]->write(0, targets[r]->bytes(), blocks[r]);
   });
 }
 
-// The parts' sizes are known to pairs of ranks only, so first all ranks agree on the number of rounds.
-void EmulatedTransport::alltoall_rounds(Program& program, const plugin::Collective& c, const std::vector<Slice>& to,
+// Only pairs of ranks know the sizes of their parts, so all ranks first agree on the number of rounds.
+void EmulatedTransport::alltoall_rounds(Schedule& schedule, const plugin::Collective& c, const std::vector<Slice>& to,
                                         std::vector<std::shared_ptr<const ByteList>> from, uint64_t unit,
                                         uint64_t max_count) {
-  auto* const longest = program.scratch_array<uint64_t>(1);
+  auto* const longest = schedule.scratch_array<uint64_t>(1);
   *longest = 0;
   for (const Slice& s : to) *longest = std::max(*longest, s.bytes);
   auto word = std::make_shared<ByteList>();
   word->add(reinterpret_cast<char*>(longest), sizeof *longest);
-  Room in, out;
-  const Blocks said = gather(program, c, HVD_UINT64, {word, 0, sizeof *longest},
-                             Sizes(static_cast<size_t>(size()), sizeof *longest), in, out);
+  Scratch in, out;
+  const Blocks sizes = gather(schedule, c, HVD_UINT64, {word, 0, sizeof *longest},
+                              Sizes(static_cast<size_t>(size()), sizeof *longest), in, out);
   const uint64_t slice = std::max<uint64_t>(1, max_count / static_cast<uint64_t>(size())) * unit;
-  program.compute([this, c = settings(c, c.coll, c.dtype), to, from = std::move(from), said, slice](Program& p) {
+  schedule.compute([this, c = settings(c, c.coll, c.dtype), to, from = std::move(from), sizes, slice](Schedule& p) {
     uint64_t most = 0;
-    for (const char* word : said) {
+    for (const char* word : sizes) {
       uint64_t n;
       std::memcpy(&n, word, sizeof n);
       most = std::max(most, n);
     }
-    Room round_in, round_out;
+    Scratch round_in, round_out;
     for (uint64_t at = 0; at < most; at += slice) {
       std::vector<Slice> give;
       Sizes get;
-      const auto cut = [&](uint64_t bytes) { return at < bytes ? std::min(slice, bytes - at) : 0; };
-      for (const Slice& s : to) give.push_back({s.list, at, cut(s.bytes)});
-      for (const auto& list : from) get.push_back(cut(list->bytes()));
+      const auto this_round = [&](uint64_t bytes) { return at < bytes ? std::min(slice, bytes - at) : 0; };
+      for (const Slice& s : to) give.push_back({s.list, at, this_round(s.bytes)});
+      for (const auto& list : from) get.push_back(this_round(list->bytes()));
       const Blocks blocks = exchange(p, c, c.dtype, give, get, round_in, round_out);
-      p.compute([blocks, from, get, at](Program&) {
+      p.compute([blocks, from, get, at](Schedule&) {
         for (size_t r = 0; r < from.size(); ++r) from[r]->write(at, get[r], blocks[r]);
       });
     }
   });
 }
 
-// Everybody gathers everything, a bounded piece at a time, and takes what is meant for it.
-void EmulatedTransport::alltoall_gathered(Program& program, const plugin::Collective& c, const std::vector<Slice>& to,
+// Every rank gathers all data, a chunk at a time, and takes the part for itself.
+void EmulatedTransport::alltoall_gathered(Schedule& schedule, const plugin::Collective& c, const std::vector<Slice>& to,
                                           std::vector<std::shared_ptr<const ByteList>> from) {
   const auto ranks = static_cast<size_t>(size());
-  auto* const row = program.scratch_array<uint64_t>(ranks);
+  auto* const row = schedule.scratch_array<uint64_t>(ranks);
   auto all = std::make_shared<ByteList>();
   for (size_t r = 0; r < ranks; ++r) {
     row[r] = to[r].bytes;
@@ -319,14 +320,14 @@ void EmulatedTransport::alltoall_gathered(Program& program, const plugin::Collec
   }
   auto words = std::make_shared<ByteList>();
   words->add(reinterpret_cast<char*>(row), ranks * sizeof *row);
-  Room in, out;
+  Scratch in, out;
   const Blocks table =
-      gather(program, c, HVD_UINT64, {words, 0, words->bytes()}, Sizes(ranks, words->bytes()), in, out);
+      gather(schedule, c, HVD_UINT64, {words, 0, words->bytes()}, Sizes(ranks, words->bytes()), in, out);
   const uint64_t chunk = std::max<uint64_t>(64, policy_.scratch_bytes / ranks / 64 * 64);
-  program.compute(
-      [this, c = settings(c, c.coll, c.dtype), all, from = std::move(from), table, chunk, ranks](Program& p) {
+  schedule.compute(
+      [this, c = settings(c, c.coll, c.dtype), all, from = std::move(from), table, chunk, ranks](Schedule& p) {
         const auto me = static_cast<size_t>(rank());
-        Sizes totals(ranks, 0), starts(ranks, 0);  // of what rank r sends; of my part of it
+        Sizes totals(ranks, 0), starts(ranks, 0);  // bytes that rank r sends; where this rank's part of them starts
         for (size_t r = 0; r < ranks; ++r) {
           for (size_t d = 0; d < ranks; ++d) {
             uint64_t n;
@@ -341,12 +342,12 @@ void EmulatedTransport::alltoall_gathered(Program& program, const plugin::Collec
           }
         }
         const uint64_t most = *std::max_element(totals.begin(), totals.end());
-        Room round_in, round_out;
+        Scratch round_in, round_out;
         for (uint64_t at = 0; at < most; at += chunk) {
           Sizes bytes;
           for (uint64_t n : totals) bytes.push_back(at < n ? std::min(chunk, n - at) : 0);
           const Blocks blocks = gather(p, c, c.dtype, {all, at, bytes[me]}, bytes, round_in, round_out);
-          p.compute([blocks, bytes, from, starts, at](Program&) {
+          p.compute([blocks, bytes, from, starts, at](Schedule&) {
             for (size_t r = 0; r < from.size(); ++r) {
               const uint64_t begin = std::max(at, starts[r]);
               const uint64_t end = std::min(at + bytes[r], starts[r] + from[r]->bytes());

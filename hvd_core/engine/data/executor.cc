@@ -25,30 +25,30 @@ Executor::Executor(int32_t rank, std::vector<int32_t> hosts, std::string job, in
       events_(events) {}
 
 Executor::~Executor() {
-  if (!outstanding_.empty() || device_ || !put_away_.empty()) settle(observe::now_ns() + kLastWaitNs);
+  if (!outstanding_.empty() || device_ || !set_aside_.empty()) settle(observe::now_ns() + kLastWaitNs);
   clear();
 }
 
 void Executor::execute(control::SetId set, std::vector<Work> batch) {
-  queue_.push_back({Order::Execute, set, std::move(batch), {}, nullptr});
+  queue_.push_back({Entry::Execute, set, std::move(batch), {}, nullptr});
 }
 
 void Executor::create(control::SetId set, const std::vector<int32_t>& members, queue::RequestRef request) {
-  queue_.push_back({Order::Create, set, {}, members, std::move(request)});
+  queue_.push_back({Entry::Create, set, {}, members, std::move(request)});
 }
 
 void Executor::remove(control::SetId set, queue::RequestRef request) {
-  queue_.push_back({Order::Remove, set, {}, {}, std::move(request)});
+  queue_.push_back({Entry::Remove, set, {}, {}, std::move(request)});
 }
 
 bool Executor::progress() {
   bool any = false;
   try {
-    if (!outstanding_.empty()) any = look_after_devices();
+    if (!outstanding_.empty()) any = check_outstanding();
     while (!queue_.empty()) {
       try {
         if (!carry_out(queue_.front())) {
-          if (device_) watch_device();
+          if (device_) check_device();
           return any;
         }
         finish(nullptr);
@@ -62,52 +62,52 @@ bool Executor::progress() {
     events_.broken(e.code, e.what());
   } catch (const std::bad_alloc&) {
     events_.broken(HVD_E_NOMEM, "out of memory for the result of a collective");
-  } catch (const std::exception& e) {  // a size that no container can hold, say
+  } catch (const std::exception& e) {  // for example a size that no container can hold
     events_.broken(HVD_E_INTERNAL, e.what());
   }
   return any;
 }
 
-// True when the order is done.
-bool Executor::carry_out(Order& order) {
-  switch (order.type) {
-    case Order::Create:
-      return carry_out_create(order);
-    case Order::Remove: {
-      if (!outstanding_.empty() && busy(order.set)) return false;
+// Returns true when the entry is complete.
+bool Executor::carry_out(Entry& entry) {
+  switch (entry.type) {
+    case Entry::Create:
+      return carry_out_create(entry);
+    case Entry::Remove: {
+      if (!outstanding_.empty() && busy(entry.set)) return false;
       std::shared_ptr<SetComms> gone;
       std::lock_guard lock(sets_mutex_);
-      if (auto it = sets_.find(order.set); it != sets_.end()) {
+      if (auto it = sets_.find(entry.set); it != sets_.end()) {
         gone = std::move(it->second);
         sets_.erase(it);
       }
       return true;
     }
-    case Order::Execute:
+    case Entry::Execute:
       break;
   }
   if (!begun_) {
-    auto it = sets_.find(order.set);
+    auto it = sets_.find(entry.set);
     if (it == sets_.end()) throw plugin::BackendError(HVD_E_INTERNAL, 0, 0, "no communicator for this process set");
-    const std::string& type = order.work[0].item.sig->fields().device_type;
+    const std::string& type = entry.work[0].item.sig->fields().device_type;
     if (type != kHost) {
-      if (!begin_on_device(order, it->second, type)) return false;
+      if (!begin_on_device(entry, it->second, type)) return false;
     } else {
       begun_ = true;
-      batch_.plan(*program_, *it->second, nullptr, *backends_.math, order.work, ++seq_);
+      batch_.write_schedule(*schedule_, *it->second, nullptr, *backends_.math, entry.work, ++seq_);
     }
   }
-  return program_->advance();
+  return schedule_->advance();
 }
 
 void Executor::start_creation(std::function<std::shared_ptr<void>()> make) {
   creation_ = std::make_unique<Creation>(std::move(make), store_, cores_);
 }
 
-bool Executor::carry_out_create(Order& order) {
+bool Executor::carry_out_create(Entry& entry) {
   if (!creation_)
-    start_creation([backends = backends_, layout = make_layout(order.members, hosts_, rank_),
-                    key = job_ + "/set/" + std::to_string(order.set), store = store_,
+    start_creation([backends = backends_, layout = make_layout(entry.members, hosts_, rank_),
+                    key = job_ + "/set/" + std::to_string(entry.set), store = store_,
                     deadline_ns = observe::now_ns() + create_ns_] {
       return std::make_shared<SetComms>(backends, layout, key, *store, deadline_ns);
     });
@@ -116,22 +116,22 @@ bool Executor::carry_out_create(Order& order) {
   auto comms = std::static_pointer_cast<SetComms>(creation->take());
   std::lock_guard lock(sets_mutex_);
   if (aborted_) comms->abort();
-  sets_[order.set] = std::move(comms);
+  sets_[entry.set] = std::move(comms);
   return true;
 }
 
 void Executor::finish(const std::string* refusal) {
-  if (device_) return hand_over(refusal);
-  Order order = std::move(queue_.front());
+  if (device_) return finish_on_device(refusal);
+  Entry entry = std::move(queue_.front());
   queue_.pop_front();
   begun_ = false;
-  program_->clear();
-  const auto tell = [&](const queue::RequestRef& request) {
+  schedule_->clear();
+  const auto report = [&](const queue::RequestRef& request) {
     if (!request) return;
     refusal ? events_.refused(request, *refusal) : events_.completed(request);
   };
-  for (auto& w : order.work) tell(w.request);
-  tell(order.request);
+  for (auto& w : entry.work) report(w.request);
+  report(entry.request);
 }
 
 void Executor::wait(int64_t deadline_ns) {
@@ -140,7 +140,7 @@ void Executor::wait(int64_t deadline_ns) {
     return;
   }
   try {
-    program_->wait(deadline_ns);
+    schedule_->wait(deadline_ns);
   } catch (const plugin::BackendError& e) {
     events_.broken(e.code, e.what());
   }
@@ -155,17 +155,17 @@ void Executor::abort() noexcept {
 }
 
 void Executor::clear() {
-  std::vector<Work> front;  // what the program is about
+  std::vector<Work> front;  // of the running schedule
   if (begun_ && !queue_.empty()) front = std::move(queue_.front().work);
   queue_.clear();
-  // Its end is waited for when this object goes, not while requests wait to hear that they failed.
+  // The destructor waits for the end of the creation. Here, callers wait for their requests to fail.
   if (creation_) {
-    creation_->give_up();
-    given_up_ = std::move(creation_);
+    creation_->cancel();
+    cancelled_ = std::move(creation_);
   }
-  if (!device_) mark_lingering(*program_, front);
-  put_away(std::move(front));
-  program_->clear();
+  if (!device_) mark_lingering(*schedule_, front);
+  set_aside(std::move(front));
+  schedule_->clear();
   begun_ = false;
 }
 

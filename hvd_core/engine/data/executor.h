@@ -1,10 +1,10 @@
-// Carries out the log's orders, one at a time and in log order on all process sets: batches of requests, and the making
-// and ending of process sets' communicators.
+// Carries out the entries of the log, one at a time and in log order over all process sets: batches of requests, and
+// the creation and removal of process sets' communicators.
 //
-// One order at a time: on host memory a later one cannot start before the earlier one is through. An order on a device
-// is through when the device's stream has all of it; what is still to happen there is outstanding, and its requests are
-// enqueued, until the stream has come to its end. Nothing here waits, except wait() and settle(). Used by the thread
-// that drives the engine; abort() from any thread.
+// On host memory, an entry cannot start before the earlier one is complete. An entry on a device is complete for the
+// executor when all its work is enqueued on the device's stream. Until the stream has reached the end of that work, the
+// work is outstanding and its requests are enqueued. Nothing here waits, except wait() and settle(). Used by the
+// driver; any thread may call abort().
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 #include "engine/data/batch.h"
 #include "engine/data/creation.h"
-#include "engine/data/program.h"
+#include "engine/data/schedule.h"
 #include "engine/data/set_comms.h"
 #include "engine/queue/request.h"
 
@@ -29,55 +29,56 @@ class Executor {
   struct Events {
     virtual ~Events() = default;
     virtual void completed(const queue::RequestRef& request) = 0;
-    // Its work is in a device's stream up to `end`; completed() follows.
+    // The request's work is in a device's stream up to `end`; completed() follows.
     virtual void enqueued(const queue::RequestRef& request, const plugin::MarkRef& end) = 0;
-    // It cannot be done, which all ranks find alike: it fails, and the job goes on.
+    // The request cannot be carried out, on all ranks alike: it fails, and the job goes on.
     virtual void refused(const queue::RequestRef& request, const std::string& why) = 0;
-    // The running order failed (an HVD_E_* code): the other ranks may not know, the whole job must stop.
+    // The running entry failed (an HVD_E_* code). The other ranks may not know, so the whole job must stop.
     virtual void broken(int32_t code, const std::string& why) = 0;
   };
 
-  // `job`: what the store's keys begin with. `create_ns`: how long the members of a set may take to come together.
+  // `job`: the prefix of the store's keys. `create_ns`: how long the members of a set may take to find each other.
   Executor(int32_t rank, std::vector<int32_t> hosts, std::string job, int64_t create_ns, Backends backends,
            std::shared_ptr<plugin::Store> store, Events& events);
   ~Executor();
 
-  // Orders, to be carried out one after the other. `request` may be null; it completes when the order is done.
+  // Append an entry to the queue. `request` may be null; it completes with the entry.
   void execute(control::SetId set, std::vector<Work> batch);
   void create(control::SetId set, const std::vector<int32_t>& members, queue::RequestRef request);
   void remove(control::SetId set, queue::RequestRef request);
 
-  // Goes as far as it can without waiting. True when anything moved.
+  // Carries out entries as far as it can without waiting. Returns true if anything advanced.
   bool progress();
-  // Asleep until the running order is through, or until the deadline. Only while in_flight().
+  // Sleeps until the running entry is complete, or until the deadline. Only while in_flight().
   void wait(int64_t deadline_ns);
 
   bool idle() const { return queue_.empty(); }
-  bool in_flight() const { return !queue_.empty() && (program_->in_flight() || creation_); }
-  // Work on devices that nobody waits for here: progress() looks after it when next_look_ns() has come (INT64_MAX:
-  // there is none), with pauses that grow while nothing happens.
+  bool in_flight() const { return !queue_.empty() && (schedule_->in_flight() || creation_); }
+  // Whether devices have outstanding work. progress() checks it when the time next_look_ns() has come (INT64_MAX: there
+  // is no outstanding work), with pauses that grow while nothing completes.
   bool outstanding() const { return !outstanding_.empty(); }
   int64_t next_look_ns() const { return outstanding_.empty() ? INT64_MAX : next_look_ns_; }
-  // Only that, and at once.
+  // Checks the outstanding work at once.
   void look();
-  // Device work that is not done after `warn_ns` is told once, after `abort_ns` it breaks the job; 0: never.
+  // Device work that is not complete after `warn_ns` is logged once; after `abort_ns` it ends the job. 0: never.
   void limit_outstanding(int64_t warn_ns, int64_t abort_ns) {
     outstanding_warn_ns_ = warn_ns;
     outstanding_abort_ns_ = abort_ns;
   }
 
   void abort() noexcept;
-  // Whether a set is being made, which abort() does not end: a backend may wait for its members until its deadline.
+  // Whether communicators are being created. abort() does not end that: a backend may wait for the members until its
+  // deadline.
   bool creating() const { return creation_ != nullptr; }
-  // After abort: until the running collective and the devices have let go of their buffers, or the deadline; what
-  // might still be used then is kept until the process ends.
+  // After an abort: waits until the running collective and the devices use their buffers no longer, or until the
+  // deadline. Memory that may still be in use then is kept until the process ends.
   void settle(int64_t deadline_ns) noexcept;
-  // Forgets all orders (after abort). The requests are the engine's to fail; those whose tensors may still be used, as
-  // far as that is known by now, are marked so.
+  // Forgets all entries (after an abort). The engine fails the requests. A request whose tensors are known to be in use
+  // still is marked as lingering.
   void clear();
 
  private:
-  struct Order {
+  struct Entry {
     enum Type { Execute, Create, Remove } type;
     control::SetId set = 0;
     std::vector<Work> work;
@@ -85,31 +86,31 @@ class Executor {
     queue::RequestRef request;
   };
 
-  // What a device has been given and may not have done yet.
+  // Work that is enqueued on a device and not known to be complete.
   struct Outstanding {
-    std::unique_ptr<Program> program;  // with the memory that is used
+    std::unique_ptr<Schedule> schedule;  // owns the memory that the work uses
     std::vector<Work> work;
     std::shared_ptr<SetComms> set;
     SetDevice* device;
     plugin::MarkRef end;
     int64_t since = 0;
-    bool told = false;  // that it takes too long
+    bool warned = false;  // about its age
   };
 
-  bool carry_out(Order& order);
-  bool carry_out_create(Order& order);
+  bool carry_out(Entry& entry);
+  bool carry_out_create(Entry& entry);
   void finish(const std::string* refusal);
   void start_creation(std::function<std::shared_ptr<void>()> make);
   // executor_devices.cc
-  bool begin_on_device(Order& order, const std::shared_ptr<SetComms>& set, const std::string& type);
-  void hand_over(const std::string* refusal);
-  bool look_after_devices();
+  bool begin_on_device(Entry& entry, const std::shared_ptr<SetComms>& set, const std::string& type);
+  void finish_on_device(const std::string* refusal);
+  bool check_outstanding();
   void check_age(Outstanding& o, int64_t now);
-  void watch_device();
+  void check_device();
   bool busy(control::SetId set) const;
-  void put_away(std::vector<Work> front);
-  void free_put_away() noexcept;
-  static void mark_lingering(const Program& program, const std::vector<Work>& work);
+  void set_aside(std::vector<Work> front);
+  void free_set_aside() noexcept;
+  static void mark_lingering(const Schedule& schedule, const std::vector<Work>& work);
 
   const int32_t rank_;
   const std::vector<int32_t> hosts_;
@@ -118,31 +119,31 @@ class Executor {
   const Backends backends_;
   const std::shared_ptr<plugin::Store> store_;
   Events& events_;
-  const observe::CoreMask cores_ = observe::own_cores();  // of the thread that makes the engine: the process's
+  const observe::CoreMask cores_ = observe::own_cores();  // the process's, read on the thread that creates the engine
 
-  std::mutex sets_mutex_;  // abort() looks at sets_ from other threads
+  std::mutex sets_mutex_;  // abort() reads sets_ from other threads
   std::map<control::SetId, std::shared_ptr<SetComms>> sets_;
   bool aborted_ = false;
 
-  std::deque<Order> queue_;
-  // The order at the front of the queue.
+  std::deque<Entry> queue_;
+  // The state of the entry at the front of the queue.
   bool begun_ = false;
   Batch batch_;
-  std::unique_ptr<Program> program_ = std::make_unique<Program>();
-  std::unique_ptr<Creation> creation_, given_up_;
-  std::shared_ptr<SetComms> device_set_;  // of a running order on a device
+  std::unique_ptr<Schedule> schedule_ = std::make_unique<Schedule>();
+  std::unique_ptr<Creation> creation_, cancelled_;
+  std::shared_ptr<SetComms> device_set_;  // of a running entry on a device
   SetDevice* device_ = nullptr;
 
   std::vector<Outstanding> outstanding_;  // in the order of each device's stream
   int64_t next_look_ns_ = 0, look_pause_ns_ = 0, next_watch_ns_ = 0;
   int64_t outstanding_warn_ns_ = 0, outstanding_abort_ns_ = 0;
-  std::vector<std::unique_ptr<Program>> spare_;
-  // Work on devices that has failed or was aborted, until it is known whether its memory is still used.
-  struct PutAway {
-    std::unique_ptr<Program> program;
+  std::vector<std::unique_ptr<Schedule>> spare_;
+  // Work on devices that has failed or was aborted, until it is known whether the device still uses its memory.
+  struct SetAside {
+    std::unique_ptr<Schedule> schedule;
     std::vector<Work> work;
   };
-  std::vector<PutAway> put_away_;
+  std::vector<SetAside> set_aside_;
   bool settled_ = false, drained_ = false;
   uint64_t seq_ = 0;
 };

@@ -1,5 +1,5 @@
-// Orders on devices: the set's ways are made at the first one, the work is given to the device's stream, and what is
-// under way there is looked after until it is done. See executor.h.
+// Entries of the log on devices. The first one on a set creates the set's communicators for the device type. The work
+// is enqueued on the device's stream and is outstanding until the stream has completed it. See executor.h.
 #include <algorithm>
 #include <utility>
 
@@ -10,23 +10,24 @@
 namespace hvd::data {
 
 namespace {
-// Nobody who waits depends on these looks: streams are ordered by the device itself, and whoever blocks or polls looks
-// at once.
+// Pauses between checks of outstanding work. No caller waits for these checks: the device itself orders the streams,
+// and a caller that blocks or polls calls look().
 constexpr int64_t kFirstPauseNs = 100'000, kLongestPauseNs = 2'000'000;
 }  // namespace
 
-// False while the set's ways to the device are being made, which all members do here, in log order.
-bool Executor::begin_on_device(Order& order, const std::shared_ptr<SetComms>& set, const std::string& type) {
+// Returns false while the set's communicators for the device are being created. All members create them here, in log
+// order.
+bool Executor::begin_on_device(Entry& entry, const std::shared_ptr<SetComms>& set, const std::string& type) {
   SetDevice* device = set->device(type);
   if (!device) {
     if (!creation_) {
-      const auto plan = backends_.devices.find(type);
-      if (plan == backends_.devices.end())
+      const auto routes = backends_.devices.find(type);
+      if (routes == backends_.devices.end())
         throw plugin::BackendError(HVD_E_INTERNAL, 0, 0, "this rank serves no devices of type '" + type + "'");
-      start_creation([backends = backends_, plan = plan->second, set,
-                      key = job_ + "/set/" + std::to_string(order.set) + "/device", store = store_,
+      start_creation([backends = backends_, routes = routes->second, set,
+                      key = job_ + "/set/" + std::to_string(entry.set) + "/device", store = store_,
                       deadline_ns = observe::now_ns() + create_ns_] {
-        return std::make_shared<SetDevice>(backends, plan, *set, key, *store, deadline_ns);
+        return std::make_shared<SetDevice>(backends, routes, *set, key, *store, deadline_ns);
       });
     }
     if (!creation_->done()) return false;
@@ -40,33 +41,33 @@ bool Executor::begin_on_device(Order& order, const std::shared_ptr<SetComms>& se
   device_set_ = set;
   settled_ = false;
   plugin::Device& d = *device->device();
-  for (const Work& w : order.work) {
+  for (const Work& w : entry.work) {
     if (!w.request) continue;
     for (const plugin::MarkRef& ready : w.request->ready) {
       if (d.orders_streams())
         d.order_after(d.stream(), *ready);
       else
-        program_->poll([ready] { return ready->reached(); }, [ready](int64_t until_ns) { ready->wait(until_ns); });
+        schedule_->poll([ready] { return ready->reached(); }, [ready](int64_t until_ns) { ready->wait(until_ns); });
     }
   }
-  batch_.plan(*program_, *set, device, *backends_.math, order.work, ++seq_);
+  batch_.write_schedule(*schedule_, *set, device, *backends_.math, entry.work, ++seq_);
   return true;
 }
 
-// The order at the front has done its part on the host.
-void Executor::hand_over(const std::string* refusal) {
+// All work of the entry at the front is enqueued.
+void Executor::finish_on_device(const std::string* refusal) {
   plugin::Device& d = *device_->device();
   Outstanding o{nullptr, {}, nullptr, device_, d.mark(d.stream()), observe::now_ns()};
   const bool over = o.end->reached();
   if (over) device_->check();
-  o.program = std::move(program_);
+  o.schedule = std::move(schedule_);
   o.work = std::move(queue_.front().work);
   o.set = std::move(device_set_);
   device_ = nullptr;
   queue_.pop_front();
   begun_ = false;
-  if (spare_.empty()) spare_.push_back(std::make_unique<Program>());
-  program_ = std::move(spare_.back());
+  if (spare_.empty()) spare_.push_back(std::make_unique<Schedule>());
+  schedule_ = std::move(spare_.back());
   spare_.pop_back();
   for (const Work& w : o.work) {
     if (!w.request) continue;
@@ -79,8 +80,8 @@ void Executor::hand_over(const std::string* refusal) {
   }
   if (refusal) o.work.clear();
   if (over) {
-    o.program->clear();
-    spare_.push_back(std::move(o.program));
+    o.schedule->clear();
+    spare_.push_back(std::move(o.schedule));
     return;
   }
   outstanding_.push_back(std::move(o));
@@ -91,17 +92,17 @@ void Executor::hand_over(const std::string* refusal) {
 void Executor::look() {
   next_look_ns_ = 0;
   try {
-    look_after_devices();
+    check_outstanding();
   } catch (const plugin::BackendError& e) {
     events_.broken(e.code, e.what());
   }
 }
 
-bool Executor::look_after_devices() {
+bool Executor::check_outstanding() {
   const int64_t now = observe::now_ns();
   if (now < next_look_ns_) return false;
   bool any = false;
-  std::vector<const plugin::Device*> waiting;  // for the first of their orders, and so for all
+  std::vector<const plugin::Device*> waiting;  // for their first entry, so their later ones are not complete either
   for (size_t i = 0; i < outstanding_.size();) {
     Outstanding& o = outstanding_[i];
     const plugin::Device* d = o.device->device().get();
@@ -110,7 +111,7 @@ bool Executor::look_after_devices() {
       continue;
     }
     const bool over = o.end->reached();
-    // A communicator may end its part of the stream because it has failed.
+    // After a failure, a communicator may end its part of the stream as if it were complete.
     o.device->check();
     if (!over) {
       check_age(o, now);
@@ -120,8 +121,8 @@ bool Executor::look_after_devices() {
     }
     Outstanding done = std::move(o);
     outstanding_.erase(outstanding_.begin() + static_cast<ptrdiff_t>(i));
-    done.program->clear();
-    spare_.push_back(std::move(done.program));
+    done.schedule->clear();
+    spare_.push_back(std::move(done.schedule));
     for (const Work& w : done.work)
       if (w.request) events_.completed(w.request);
     any = true;
@@ -131,12 +132,12 @@ bool Executor::look_after_devices() {
   return any;
 }
 
-// A device that stands still, or whose stream waits for a peer that lives but does nothing, says nothing by itself.
+// A device that makes no progress, or whose stream waits for a peer that is alive but does nothing, reports nothing.
 void Executor::check_age(Outstanding& o, int64_t now) {
   const int64_t age = now - o.since;
   const bool too_old = outstanding_abort_ns_ > 0 && age >= outstanding_abort_ns_;
-  if (!too_old && (o.told || outstanding_warn_ns_ <= 0 || age < outstanding_warn_ns_)) return;
-  o.told = true;
+  if (!too_old && (o.warned || outstanding_warn_ns_ <= 0 || age < outstanding_warn_ns_)) return;
+  o.warned = true;
   const plugin::Device& d = *o.device->device();
   std::string what = "an operation";
   for (const Work& w : o.work) {
@@ -144,17 +145,17 @@ void Executor::check_age(Outstanding& o, int64_t now) {
     if (o.work.size() > 1) what += " and " + std::to_string(o.work.size() - 1) + " more";
     break;
   }
-  const std::string text = what + " of backend '" + d.backend().name() + "' on " + d.backend().device_type() + ":" +
-                           std::to_string(d.ordinal()) + ", agreed by all ranks, is not done " +
-                           std::to_string(age / 1'000'000'000) +
-                           " seconds after it was given to the device. Either the device stands still, or work that "
-                           "the program gave it before, or another rank's does.";
+  const std::string text =
+      what + " of backend '" + d.backend().name() + "' on " + d.backend().device_type() + ":" +
+      std::to_string(d.ordinal()) + ", agreed by all ranks, is not done " + std::to_string(age / 1'000'000'000) +
+      " seconds after it was enqueued. Either this device makes no progress, or earlier work of the "
+      "program in its stream does not end, or the same is true on another rank.";
   if (too_old) throw plugin::BackendError(HVD_E_TIMEOUT, 0, 0, text + " (HOROVOD_STALL_SHUTDOWN_TIME_SECONDS)");
   observe::log(observe::Level::Warning, text);
 }
 
-// The running order waits for the stream, which may stand still because a communicator has failed.
-void Executor::watch_device() {
+// The running entry waits for the stream. The stream may never advance if a communicator has failed.
+void Executor::check_device() {
   const int64_t now = observe::now_ns();
   if (now < next_watch_ns_) return;
   next_watch_ns_ = now + kLongestPauseNs;
@@ -170,11 +171,11 @@ bool Executor::busy(control::SetId set) const {
 // ------------------------------------------------------------------------------------------------------- the end
 
 void Executor::settle(int64_t deadline_ns) noexcept {
-  program_->settle(deadline_ns);
+  schedule_->settle(deadline_ns);
   settled_ = drained_ = true;
-  if (!device_ && outstanding_.empty() && put_away_.empty()) return;
-  for (const auto& [type, plan] : backends_.devices) {
-    const auto device = plan->opened();
+  if (!device_ && outstanding_.empty() && set_aside_.empty()) return;
+  for (const auto& [type, routes] : backends_.devices) {
+    const auto device = routes->opened();
     if (!device) continue;
     try {
       drained_ = device->drain(device->stream(), deadline_ns) && drained_;
@@ -183,38 +184,39 @@ void Executor::settle(int64_t deadline_ns) noexcept {
       drained_ = false;
     }
   }
-  free_put_away();
+  free_set_aside();
 }
 
-void Executor::mark_lingering(const Program& program, const std::vector<Work>& work) {
-  if (!program.lingers()) return;
+void Executor::mark_lingering(const Schedule& schedule, const std::vector<Work>& work) {
+  if (!schedule.lingers()) return;
   size_t n = 0;
   for (const Work& w : work)
     if (w.request) n += (w.request->lingers = true);
   if (n > 0)
-    observe::log(observe::Level::Warning, "the backend still uses the tensors of what was aborted (operations: " +
-                                              std::to_string(n) + "); their memory is kept until this process ends");
+    observe::log(observe::Level::Warning, "the backend still uses the tensors of aborted operations (" +
+                                              std::to_string(n) +
+                                              "); the engine keeps their memory until this process ends");
 }
 
-// Forgets the orders on devices, but not the memory they use, unless settle() has seen to it.
-void Executor::put_away(std::vector<Work> front) {
+// Forgets the entries on devices. Their memory is kept until settle() has waited for the devices.
+void Executor::set_aside(std::vector<Work> front) {
   if (device_) {
-    put_away_.push_back({std::exchange(program_, std::make_unique<Program>()), std::move(front)});
+    set_aside_.push_back({std::exchange(schedule_, std::make_unique<Schedule>()), std::move(front)});
     device_ = nullptr;
     device_set_.reset();
   }
-  for (Outstanding& o : outstanding_) put_away_.push_back({std::move(o.program), std::move(o.work)});
+  for (Outstanding& o : outstanding_) set_aside_.push_back({std::move(o.schedule), std::move(o.work)});
   outstanding_.clear();
-  if (settled_) free_put_away();
+  if (settled_) free_set_aside();
 }
 
-void Executor::free_put_away() noexcept {
-  for (auto& [program, work] : put_away_) {
-    if (!drained_) program->lose_scratch();
-    mark_lingering(*program, work);
-    program->clear();
+void Executor::free_set_aside() noexcept {
+  for (auto& [schedule, work] : set_aside_) {
+    if (!drained_) schedule->lose_scratch();
+    mark_lingering(*schedule, work);
+    schedule->clear();
   }
-  put_away_.clear();
+  set_aside_.clear();
 }
 
 }  // namespace hvd::data

@@ -1,4 +1,4 @@
-// The layout in the words of the algorithms, the choice among them, and what needs no algorithm. See hierarchical.h.
+// Sizes derived from the layout, the choice of the algorithm, barrier, and sets of one rank. See hierarchical.h.
 #include "engine/data/hierarchical.h"
 
 #include <cstring>
@@ -19,7 +19,7 @@ void check(const Transport* t, const char* name, size_t rank, size_t size) {
   const bool fits = t ? static_cast<size_t>(t->rank()) == rank && static_cast<size_t>(t->size()) == size : size == 1;
   if (fits) return;
   const std::string found =
-      t ? "is rank " + std::to_string(t->rank()) + " of " + std::to_string(t->size()) : "there is none";
+      t ? "it is rank " + std::to_string(t->rank()) + " of " + std::to_string(t->size()) : "it is missing";
   throw plugin::BackendError(HVD_E_INVALID, 0, 0,
                              std::string("the transport ") + name + " hosts must be rank " + std::to_string(rank) +
                                  " of " + std::to_string(size) + " for this layout; " + found);
@@ -63,43 +63,43 @@ HierarchicalTransport::HierarchicalTransport(Layout layout, Transport* local, Tr
   }
 }
 
-void HierarchicalTransport::plan(Program& program, const plugin::Collective& c) {
+void HierarchicalTransport::write_steps(Schedule& schedule, const plugin::Collective& c) {
   if (c.coll == HVD_SEND || c.coll == HVD_RECV)
     throw plugin::BackendError(HVD_E_UNSUPPORTED, 0, 0,
                                "send and receive between two ranks are not served over several hosts; use alltoall");
-  if (ranks_ == 1) return alone(program, c);
-  if (hosts_ == 1) return local_->plan(program, c);
-  if (!several_somewhere_) return cross_->plan(program, c);
+  if (ranks_ == 1) return alone(schedule, c);
+  if (hosts_ == 1) return local_->write_steps(schedule, c);
+  if (!several_somewhere_) return cross_->write_steps(schedule, c);
   switch (c.coll) {
     case HVD_ALLREDUCE:
-      return allreduce(program, c);
+      return allreduce(schedule, c);
     case HVD_REDUCE:
-      return reduce(program, c);
+      return reduce(schedule, c);
     case HVD_REDUCESCATTER:
-      return reducescatter(program, c);
+      return reducescatter(schedule, c);
     case HVD_BROADCAST:
-      return broadcast(program, c);
+      return broadcast(schedule, c);
     case HVD_ALLGATHER:
-      return allgather(program, c);
+      return allgather(schedule, c);
     case HVD_ALLTOALL:
-      return alltoall(program, c);
+      return alltoall(schedule, c);
     case HVD_BARRIER:
-      return barrier(program, c);
+      return barrier(schedule, c);
     default:
       throw plugin::BackendError(HVD_E_INVALID, 0, 0, "there is no collective number " + std::to_string(c.coll));
   }
 }
 
-// A set of one rank: every collective is a copy, scaled if it reduces.
-void HierarchicalTransport::alone(Program& program, const plugin::Collective& c) {
+// A set of one rank: every collective is a copy; a reduction also applies the factors.
+void HierarchicalTransport::alone(Schedule& schedule, const plugin::Collective& c) {
   const bool reduction = types::has_reduction(c.coll);
   if (reduction && !types::is_reducible(c.dtype, c.op))
     throw plugin::BackendError(
         HVD_E_UNSUPPORTED, 0, 0,
         std::string(types::reduce_op_name(c.op)) + " of " + types::dtype_name(c.dtype) + " does not exist");
   if (c.counts.empty()) return;
-  program.compute([this, reduction, in = c.in, out = c.out, counts = c.counts, dtype = c.dtype, op = c.op,
-                   pre = c.prescale, post = c.postscale](Program&) {
+  schedule.compute([this, reduction, in = c.in, out = c.out, counts = c.counts, dtype = c.dtype, op = c.op,
+                    pre = c.prescale, post = c.postscale](Schedule&) {
     for (size_t i = 0; i < counts.size(); ++i) {
       if (counts[i] == 0) continue;
       const void* from = address(in[i]);
@@ -111,11 +111,11 @@ void HierarchicalTransport::alone(Program& program, const plugin::Collective& c)
   });
 }
 
-// Nobody leaves his host's first barrier before all of the host have come, nor the second before all hosts have.
-void HierarchicalTransport::barrier(Program& program, const plugin::Collective& c) {
-  if (local_) local_->plan(program, step(c, HVD_BARRIER));
-  if (in_lane(1)) cross_->plan(program, step(c, HVD_BARRIER));
-  if (local_) local_->plan(program, step(c, HVD_BARRIER));
+// No rank leaves the first barrier before all ranks of its host have arrived, nor the second before all hosts have.
+void HierarchicalTransport::barrier(Schedule& schedule, const plugin::Collective& c) {
+  if (local_) local_->write_steps(schedule, step(c, HVD_BARRIER));
+  if (in_lane(1)) cross_->write_steps(schedule, step(c, HVD_BARRIER));
+  if (local_) local_->write_steps(schedule, step(c, HVD_BARRIER));
 }
 
 plugin::Collective& HierarchicalTransport::step(const plugin::Collective& c, int32_t coll) {

@@ -1,19 +1,19 @@
-// A process set on several hosts: any transport within each host, any transport between hosts, as one.
+// A Transport for a process set on several hosts: one transport within each host, and one between hosts.
 //
-// Lane j is the j-th member of every host; there are as many as the smallest host has members, and each has a cross
-// transport of its own. Large operations are cut into one slice per lane, so that all lanes work at once and a byte
-// leaves a host once; small ones take lane 0 alone, because there the number of messages counts. Members beyond the
-// lanes take part within their host only. Data must lie in host memory where a computation touches it (averages,
-// lists between the levels, hosts whose ranks do not stand together).
+// Lane j connects the j-th members of all hosts by a transport between hosts ("cross"). There are as many lanes as the
+// smallest host has members. A large collective is divided into one slice per lane, so that all lanes work at the same
+// time and each byte leaves a host once. A small one uses lane 0 alone, because it is limited by the number of
+// messages. Members beyond the lanes take part within their host only. Buffers must be in host memory where a
+// computation reads them (averages, lists between the levels, hosts whose ranks are not consecutive).
 //
-// Reductions add up within a host first, then between hosts, in host order; prescale is applied by the first level,
-// postscale by the last; hierarchical_levels.h says what an average does. All ranks end with the same bits if the
+// A reduction runs within each host first, then between hosts, in host order. The first level applies prescale, the
+// last one postscale; hierarchical_levels.h says how averages are computed. All ranks get the same bits if the
 // transports below give all of their ranks the same bits.
 //
-// One operation is one chain of steps. To overlap the levels, a Program would need steps on two communicators under way
-// at once; the slices could then be cut into chunks without a change to the arithmetic here.
+// The steps run one after another. To overlap the levels, a Schedule would have to run steps on two communicators at
+// the same time; the slices could then be divided into chunks without a change to the arithmetic here.
 //
-// Used by the thread that drives the engine.
+// Used by the driver.
 #pragma once
 
 #include <cstdint>
@@ -30,19 +30,19 @@ namespace hvd::data {
 
 class HierarchicalTransport final : public Transport {
  public:
-  // Up to so many bytes one lane carries an operation. About what a link between hosts moves in the time of one
-  // message; below it, a second lane only adds messages.
+  // A collective of up to this many bytes uses one lane: a link between hosts moves about this much in the latency of
+  // one message, so a second lane would only add messages.
   static constexpr uint64_t kSingleLaneBytes = 16384;
 
-  // `local` spans layout.neighbours(), in that order; null when this rank is alone on its host. `cross` spans the
-  // members of this rank's lane, in host order; null when it is in none, or all are on one host. All must outlive this
-  // object and its programs. Throws plugin::BackendError when they do not fit the layout.
+  // `local` spans layout.neighbours(), in that order; null if this rank is alone on its host. `cross` spans the
+  // members of this rank's lane, in host order; null if the rank is in no lane, or all ranks are on one host. All must
+  // outlive this object and its schedules. Throws plugin::BackendError if they do not fit the layout.
   HierarchicalTransport(Layout layout, Transport* local, Transport* cross, const HostMath& math,
                         uint64_t single_lane_bytes = kSingleLaneBytes);
 
-  // An alltoall either has in_counts and out_counts on all ranks or on none. Reducescatter and alltoall do not work in
+  // An alltoall has in_counts and out_counts on all ranks or on no rank. Reducescatter and alltoall do not work in
   // place.
-  void plan(Program& program, const plugin::Collective& c) override;
+  void write_steps(Schedule& schedule, const plugin::Collective& c) override;
   int32_t rank() const override { return layout_.me; }
   int32_t size() const override { return layout_.size(); }
 
@@ -53,37 +53,37 @@ class HierarchicalTransport final : public Transport {
   };
   struct Exchange;  // hierarchical_alltoall.cc
 
-  void alone(Program& program, const plugin::Collective& c);
-  void barrier(Program& program, const plugin::Collective& c);
-  void allreduce(Program& program, const plugin::Collective& c);
-  void reduce(Program& program, const plugin::Collective& c);
-  void reducescatter(Program& program, const plugin::Collective& c);
-  void broadcast(Program& program, const plugin::Collective& c);
-  void allgather(Program& program, const plugin::Collective& c);
-  void alltoall(Program& program, const plugin::Collective& c);
+  void alone(Schedule& schedule, const plugin::Collective& c);
+  void barrier(Schedule& schedule, const plugin::Collective& c);
+  void allreduce(Schedule& schedule, const plugin::Collective& c);
+  void reduce(Schedule& schedule, const plugin::Collective& c);
+  void reducescatter(Schedule& schedule, const plugin::Collective& c);
+  void broadcast(Schedule& schedule, const plugin::Collective& c);
+  void allgather(Schedule& schedule, const plugin::Collective& c);
+  void alltoall(Schedule& schedule, const plugin::Collective& c);
 
-  hvd_buf first_level(Program& program, const plugin::Collective& c, const TwoLevels& levels, const Slices& slices,
+  hvd_buf first_level(Schedule& schedule, const plugin::Collective& c, const TwoLevels& levels, const Slices& slices,
                       hvd_buf to);
-  hvd_buf finish(Program& program, const TwoLevels& levels, hvd_buf sums, uint64_t n, hvd_buf out);
-  void spread(Program& program, const plugin::Collective& c, const Slices& slices, hvd_buf result);
-  void scatter_first(Program& program, const plugin::Collective& c, const TwoLevels& levels,
+  hvd_buf finish(Schedule& schedule, const TwoLevels& levels, hvd_buf sums, uint64_t n, hvd_buf out);
+  void spread(Schedule& schedule, const plugin::Collective& c, const Slices& slices, hvd_buf result);
+  void scatter_first(Schedule& schedule, const plugin::Collective& c, const TwoLevels& levels,
                      const std::vector<uint64_t>& at, hvd_buf kept);
-  void exchange_counts(Program& program, const std::shared_ptr<Exchange>& x);
-  void exchange_data(Program& program, const std::shared_ptr<Exchange>& x);
+  void exchange_counts(Schedule& schedule, const std::shared_ptr<Exchange>& x);
+  void exchange_data(Schedule& schedule, const std::shared_ptr<Exchange>& x);
   void sort_by_host(const Exchange& x, const std::vector<hvd_buf>& by_rank, const std::vector<hvd_buf>& by_host,
                     bool inputs);
 
   static bool same_place(const hvd_buf& a, const hvd_buf& b) { return a.base == b.base && a.offset == b.offset; }
-  // The step to fill in and plan(): empty but for what every step of `c` shares.
+  // A collective to fill in and pass to write_steps(): without buffers, with the settings that all steps of `c` share.
   plugin::Collective& step(const plugin::Collective& c, int32_t coll);
-  // One more buffer of a step with counts per rank; the row is to be filled in by the caller.
+  // Adds a buffer to a step. add_row() adds its counts per rank, which the caller fills in.
   static void add(plugin::Collective& step, hvd_buf in, hvd_buf out, uint64_t count);
   static uint64_t* add_row(std::vector<uint64_t>& table, size_t ranks);
 
   size_t lanes_for(uint64_t bytes) const { return bytes <= single_lane_bytes_ ? 1 : lanes_; }
   bool in_lane(size_t lanes) const { return my_local_ < lanes; }
   const std::vector<int32_t>& members(size_t host) const { return layout_.hosts[host]; }
-  // Members of `host` in lane `lane`.
+  // How many members of `host` the lane serves.
   size_t rounds(size_t host, size_t lane) const { return (members(host).size() + lanes_ - 1 - lane) / lanes_; }
 
   const Layout layout_;
@@ -91,7 +91,7 @@ class HierarchicalTransport final : public Transport {
   Transport* const cross_;
   const HostMath& math_;
   const uint64_t single_lane_bytes_;
-  // The layout in other words.
+  // Derived from the layout.
   const size_t ranks_, lanes_, hosts_, my_host_, my_local_, neighbours_;
   bool several_somewhere_ = false;        // some host has more than one member
   std::vector<int32_t> host_order_;       // set ranks, host by host

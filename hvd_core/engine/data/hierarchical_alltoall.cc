@@ -1,12 +1,13 @@
 // Alltoall in two levels. See hierarchical.h.
 //
-// Lane j serves the ranks whose local index is j modulo the number of lanes ("rounds": a host may have several such
-// ranks). Within a host, lane j's member collects what its neighbours have for the ranks that the lane serves; between
-// hosts, it gets what all hosts have for those of its own host; where a host has more members than there are lanes,
-// that is handed out last. A lane needs its neighbours' counts for that, so these go the same way first, as tables
-// whose sizes are known.
+// Lane j serves the ranks whose local index is j modulo the number of lanes; if a host has several of them, each one is
+// a "round". First, lane j's member on each host collects its neighbours' data for the ranks that the lane serves. Then
+// the hosts exchange the data within the lane. If a host has more members than there are lanes, the lane's member hands
+// the data out at the end. The counts must be known for that, so they take the same three steps first, as tables of
+// known size.
 //
-// Memory between the levels is in host order: sorted by buffer, then by the other side's host, round, local index.
+// Memory between the levels is in host order: sorted by buffer, then by the host, round and local index of the other
+// side.
 #include <cstring>
 #include <utility>
 
@@ -16,13 +17,14 @@
 
 namespace hvd::data {
 
-// One alltoall from its beginning to its end; kept alive by the computations that need it.
+// The state of one alltoall. The computations that use it keep it alive.
 struct HierarchicalTransport::Exchange {
   plugin::Collective c;
   uint64_t width = 0;
-  bool equal = false;  // no tables: equal parts
-  // Of a rank in a lane, whose served ranks are of_[lane]: what each neighbour has for each of them (by neighbour,
-  // buffer, served rank), and what each host's members have for those here (by host; then buffer, round, member).
+  bool equal = false;  // all parts are equal, so no counts are exchanged
+  // On a rank in a lane, which serves the ranks of_[lane]: how many elements each neighbour has for each of them (by
+  // neighbour, buffer, served rank), and how many each member of a host has for the served ranks of this host (by host,
+  // buffer, round, member).
   uint64_t* from_neighbours = nullptr;
   uint64_t* from_hosts = nullptr;
 
@@ -35,24 +37,24 @@ struct HierarchicalTransport::Exchange {
   }
 };
 
-void HierarchicalTransport::alltoall(Program& program, const plugin::Collective& c) {
+void HierarchicalTransport::alltoall(Schedule& schedule, const plugin::Collective& c) {
   if (c.counts.empty()) return;
   auto x = std::make_shared<Exchange>();
   x->c = c;
   x->width = types::dtype_bytes(c.dtype);
   x->equal = c.in_counts.empty();
-  if (x->equal) return exchange_data(program, x);
-  exchange_counts(program, x);
-  program.compute([this, x](Program& p) { exchange_data(p, x); });
+  if (x->equal) return exchange_data(schedule, x);
+  exchange_counts(schedule, x);
+  schedule.compute([this, x](Schedule& p) { exchange_data(p, x); });
 }
 
-void HierarchicalTransport::exchange_counts(Program& program, const std::shared_ptr<Exchange>& x) {
+void HierarchicalTransport::exchange_counts(Schedule& schedule, const std::shared_ptr<Exchange>& x) {
   const size_t n = x->c.counts.size();
   const bool mine = in_lane(lanes_);
   const size_t served = mine ? of_[my_local_].size() : 0, here = mine ? rounds(my_host_, my_local_) : 0;
 
   // By lane, buffer, served rank.
-  uint64_t* const table = program.scratch_array<uint64_t>(n * ranks_);
+  uint64_t* const table = schedule.scratch_array<uint64_t>(n * ranks_);
   uint64_t* to = table;
   for (const auto& ranks : of_)
     for (size_t i = 0; i < n; ++i)
@@ -60,7 +62,7 @@ void HierarchicalTransport::exchange_counts(Program& program, const std::shared_
   x->from_neighbours = table;
   if (local_) {
     const uint64_t received = neighbours_ * n * served;
-    x->from_neighbours = program.scratch_array<uint64_t>(received);
+    x->from_neighbours = schedule.scratch_array<uint64_t>(received);
     auto& s = step(x->c, HVD_ALLTOALL);
     s.dtype = HVD_INT64;
     add(s, {table, 0, n * ranks_ * 8}, {x->from_neighbours, 0, received * 8}, n * ranks_);
@@ -68,19 +70,19 @@ void HierarchicalTransport::exchange_counts(Program& program, const std::shared_
     for (size_t lane = 0; lane < lanes_; ++lane) give[lane] = n * of_[lane].size();
     uint64_t* get = add_row(s.out_counts, neighbours_);
     for (size_t m = 0; m < neighbours_; ++m) get[m] = n * served;
-    local_->plan(program, s);
+    local_->write_steps(schedule, s);
   }
   if (!mine) return;
 
-  uint64_t* const sent = program.scratch_array<uint64_t>(neighbours_ * n * served);
-  program.compute([this, x, n, served, sent](Program&) {
+  uint64_t* const sent = schedule.scratch_array<uint64_t>(neighbours_ * n * served);
+  schedule.compute([this, x, n, served, sent](Schedule&) {
     uint64_t* at = sent;
     for (size_t h = 0, first = 0; h < hosts_; first += rounds(h++, my_local_))
       for (size_t i = 0; i < n; ++i)
         for (size_t k = 0; k < rounds(h, my_local_); ++k)
           for (size_t m = 0; m < neighbours_; ++m) *at++ = x->from_neighbours[(m * n + i) * served + first + k];
   });
-  x->from_hosts = program.scratch_array<uint64_t>(n * here * ranks_);
+  x->from_hosts = schedule.scratch_array<uint64_t>(n * here * ranks_);
   auto& s = step(x->c, HVD_ALLTOALL);
   s.dtype = HVD_INT64;
   add(s, {sent, 0, neighbours_ * n * served * 8}, {x->from_hosts, 0, n * here * ranks_ * 8}, neighbours_ * n * served);
@@ -88,11 +90,11 @@ void HierarchicalTransport::exchange_counts(Program& program, const std::shared_
   for (size_t h = 0; h < hosts_; ++h) give[h] = n * rounds(h, my_local_) * neighbours_;
   uint64_t* get = add_row(s.out_counts, hosts_);
   for (size_t h = 0; h < hosts_; ++h) get[h] = n * here * members(h).size();
-  cross_->plan(program, s);
+  cross_->write_steps(schedule, s);
 }
 
 // The counts are known.
-void HierarchicalTransport::exchange_data(Program& program, const std::shared_ptr<Exchange>& x) {
+void HierarchicalTransport::exchange_data(Schedule& schedule, const std::shared_ptr<Exchange>& x) {
   const auto& c = x->c;
   const uint64_t width = x->width;
   const size_t n = c.counts.size();
@@ -101,7 +103,7 @@ void HierarchicalTransport::exchange_data(Program& program, const std::shared_pt
   const auto from_neighbour = [&](size_t m, size_t i, size_t d) {
     return x->equal ? c.counts[i] / ranks_ : x->from_neighbours[(m * n + i) * served + d];
   };
-  // By host h: n * here * members(h) counts, behind those of the hosts before.
+  // By host h: n * here * members(h) counts, after the counts of the hosts before it.
   const auto from_host = [&](size_t h, size_t before, size_t i, size_t k, size_t m) {
     if (x->equal) return c.counts[i] / ranks_;
     return x->from_hosts[n * here * before + (i * here + k) * members(h).size() + m];
@@ -112,9 +114,9 @@ void HierarchicalTransport::exchange_data(Program& program, const std::shared_pt
   if (!in_order_) {
     uint64_t total = 0, done = 0;
     for (uint64_t m : c.counts) total += m;
-    const hvd_buf all = program.scratch_buf(total * width);
+    const hvd_buf all = schedule.scratch_buf(total * width);
     for (size_t i = 0; i < n; done += c.counts[i++]) in[i] = part_of(all, done * width, c.counts[i] * width);
-    program.compute([this, x, in](Program&) { sort_by_host(*x, x->c.in, in, true); });
+    schedule.compute([this, x, in](Schedule&) { sort_by_host(*x, x->c.in, in, true); });
   }
 
   // Within the host, to the lanes: one buffer of the step for each buffer, host and round.
@@ -124,7 +126,7 @@ void HierarchicalTransport::exchange_data(Program& program, const std::shared_pt
     for (size_t i = 0; i < n; ++i)
       for (size_t d = 0; d < served; ++d)
         for (size_t m = 0; m < neighbours_; ++m) total += from_neighbour(m, i, d);
-    const hvd_buf all = program.scratch_buf(total * width);
+    const hvd_buf all = schedule.scratch_buf(total * width);
     auto& s = step(c, HVD_ALLTOALL);
     uint64_t done = 0;
     for (size_t i = 0; i < n; ++i) {
@@ -148,7 +150,7 @@ void HierarchicalTransport::exchange_data(Program& program, const std::shared_pt
       }
       collected[i].bytes = done * width - (collected[i].offset - all.offset);
     }
-    local_->plan(program, s);
+    local_->write_steps(schedule, s);
   }
 
   // Between the hosts.
@@ -157,7 +159,7 @@ void HierarchicalTransport::exchange_data(Program& program, const std::shared_pt
   for (size_t i = 0; i < n; ++i)
     for (size_t r = 0; r < ranks_; ++r) wanted += x->from(i, r, ranks_);
   if (!in_order_) {
-    const hvd_buf all = program.scratch_buf(wanted * width);
+    const hvd_buf all = schedule.scratch_buf(wanted * width);
     uint64_t done = 0;
     for (size_t i = 0; i < n; ++i) {
       uint64_t m = 0;
@@ -181,13 +183,13 @@ void HierarchicalTransport::exchange_data(Program& program, const std::shared_pt
           for (size_t m = 0; m < members(h).size(); ++m) row[h] += from_host(h, before, i, k, m);
         get += row[h];
       }
-      received[i] = hands_out ? program.scratch_buf(get * width) : out[i];
+      received[i] = hands_out ? schedule.scratch_buf(get * width) : out[i];
       add(s, collected[i], received[i], give);
     }
-    cross_->plan(program, s);
+    cross_->write_steps(schedule, s);
   }
 
-  // Within the host, from the lanes to those that they serve: one buffer of the step for each buffer and host.
+  // Within the host, from the lanes to the ranks they serve: one buffer of the step for each buffer and host.
   if (hands_out) {
     auto& s = step(c, HVD_ALLTOALL);
     for (size_t i = 0; i < n; ++i) {
@@ -207,12 +209,12 @@ void HierarchicalTransport::exchange_data(Program& program, const std::shared_pt
         got += get;
       }
     }
-    local_->plan(program, s);
+    local_->write_steps(schedule, s);
   }
-  if (!in_order_) program.compute([this, x, out](Program&) { sort_by_host(*x, x->c.out, out, false); });
+  if (!in_order_) schedule.compute([this, x, out](Schedule&) { sort_by_host(*x, x->c.out, out, false); });
 }
 
-// Copies between a caller's buffers, in rank order, and buffers in host order: inputs there, outputs back.
+// Copies inputs from rank order to host order, or outputs from host order to rank order.
 void HierarchicalTransport::sort_by_host(const Exchange& x, const std::vector<hvd_buf>& by_rank,
                                          const std::vector<hvd_buf>& by_host, bool inputs) {
   std::vector<uint64_t> at(ranks_);

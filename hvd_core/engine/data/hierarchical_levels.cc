@@ -7,6 +7,7 @@
 
 #include "engine/plugin/errors.h"
 #include "engine/types/dtypes.h"
+#include "engine/types/reductions.h"
 
 namespace hvd::data {
 
@@ -64,7 +65,7 @@ TwoLevels::TwoLevels(const HostMath& math, const plugin::Collective& c, uint32_t
       post_ = post;
       if (!types::is_floating(dtype_)) {
         expands = true;
-        first_pre = 1.0;  // expand() does it, in the tensor's own type
+        first_pre = 1.0;  // expand() applies prescale, in the tensor's own type
         wire = HostMath::partial_dtype(dtype_, HVD_AVG);
         if (types::dtype_bytes(dtype_) == 8) per = 2;
       }
@@ -84,7 +85,7 @@ void TwoLevels::expand(const void* in, uint64_t n, void* to) const {
     const void* from = static_cast<const char*>(in) + done * width;
     char* const wide = static_cast<char*>(to) + done * wire_bytes;
     if (prescale_ != 1.0) {
-      // An integer is scaled within its own type, as a backend would do it.
+      // An integer is scaled within its own type, as in a backend.
       math_->convert(scaled, dtype_, from, dtype_, m, prescale_);
       from = scaled;
     }

@@ -1,7 +1,7 @@
 // Broadcast and allgather in two levels. See hierarchical.h.
 //
-// Every piece is moved from where it lies to where it belongs, without memory in between: pieces that do not stand
-// together are several buffers of one step, also when only one rank puts something into each.
+// All parts are sent from the input or output buffers directly, without scratch memory. Parts that are not contiguous
+// are several buffers of one step, even if only one rank contributes to each.
 #include <utility>
 
 #include "engine/data/hierarchical.h"
@@ -10,7 +10,7 @@
 
 namespace hvd::data {
 
-void HierarchicalTransport::broadcast(Program& program, const plugin::Collective& c) {
+void HierarchicalTransport::broadcast(Schedule& schedule, const plugin::Collective& c) {
   const uint64_t width = types::dtype_bytes(c.dtype);
   uint64_t total = 0;
   for (uint64_t m : c.counts) total += m;
@@ -19,8 +19,8 @@ void HierarchicalTransport::broadcast(Program& program, const plugin::Collective
   const auto root_host = layout_.host_of[static_cast<size_t>(c.root)];
   const auto root_local = layout_.local_of[static_cast<size_t>(c.root)];
   const bool one_lane = slices.lanes() == 1, here = root_host == layout_.my_host(), is_root = layout_.me == c.root;
-  bool delivered = false;  // the output of the root is filled
-  // What this rank sends on; the root may have no output.
+  bool delivered = false;  // the output of the root is written
+  // The buffer that this rank forwards; the root may have no output.
   const auto held = [&](size_t i) { return is_root && (!delivered || !c.out[i].base) ? c.in[i] : c.out[i]; };
   const auto within = [&](int32_t root) {
     if (!local_) return;
@@ -28,7 +28,7 @@ void HierarchicalTransport::broadcast(Program& program, const plugin::Collective
     s.root = root;
     for (size_t i = 0; i < c.counts.size(); ++i)
       if (c.counts[i]) add(s, held(i), c.out[i], c.counts[i]);
-    local_->plan(program, s);
+    local_->write_steps(schedule, s);
     delivered = true;
   };
   const auto between = [&] {
@@ -36,15 +36,15 @@ void HierarchicalTransport::broadcast(Program& program, const plugin::Collective
     auto& s = step(c, HVD_BROADCAST);
     s.root = root_host;
     for (size_t i = 0; i < c.counts.size(); ++i) {
-      const uint64_t m = slices.piece(i, my_local_) * width, at = slices.start(i, my_local_) * width;
+      const uint64_t m = slices.count(i, my_local_) * width, at = slices.start(i, my_local_) * width;
       if (m) add(s, part_of(held(i), at, m), part_of(is_root && !c.out[i].base ? c.in[i] : c.out[i], at, m), m / width);
     }
-    cross_->plan(program, s);
+    cross_->write_steps(schedule, s);
     delivered = true;
   };
 
   if (one_lane) {
-    // A root in the lane sends to the other hosts first: they are farther away.
+    // A root in the lane sends to the other hosts first, because that takes longer.
     const bool first = here && root_local != 0;
     if (first) within(root_local);
     between();
@@ -57,21 +57,21 @@ void HierarchicalTransport::broadcast(Program& program, const plugin::Collective
   auto& s = step(c, HVD_ALLGATHER);
   for (size_t i = 0; i < c.counts.size(); ++i) {
     if (c.counts[i] == 0) continue;
-    const uint64_t m = slices.piece(i, my_local_);
+    const uint64_t m = slices.count(i, my_local_);
     add(s, part_of(c.out[i], slices.start(i, my_local_) * width, m * width), c.out[i], m);
     uint64_t* row = add_row(s.out_counts, neighbours_);
-    for (size_t lane = 0; lane < slices.lanes(); ++lane) row[lane] = slices.piece(i, lane);
+    for (size_t lane = 0; lane < slices.lanes(); ++lane) row[lane] = slices.count(i, lane);
   }
-  local_->plan(program, s);
+  local_->write_steps(schedule, s);
 }
 
-// Within the host, everybody's part to everybody; between hosts, the lanes share each host's parts among them; within
-// the host, what came from the others.
-void HierarchicalTransport::allgather(Program& program, const plugin::Collective& c) {
+// First within each host. Then between hosts: each lane carries a slice of its host's parts. Then within each host
+// again, for the parts from other hosts.
+void HierarchicalTransport::allgather(Schedule& schedule, const plugin::Collective& c) {
   const uint64_t width = types::dtype_bytes(c.dtype);
   const size_t n = c.counts.size();
   const auto me = static_cast<size_t>(layout_.me);
-  // Where each rank's part of buffer i begins, and at [ranks_] where the last one ends.
+  // The first element of each rank's part of buffer i, and at [ranks_] the end of the last part.
   std::vector<uint64_t> at(n * (ranks_ + 1));
   uint64_t total = 0;
   for (size_t i = 0; i < n; ++i) {
@@ -83,7 +83,7 @@ void HierarchicalTransport::allgather(Program& program, const plugin::Collective
   const auto begin = [&](size_t i, size_t r) { return at[i * (ranks_ + 1) + r]; };
   const auto length = [&](size_t i, const Run& run) { return begin(i, run.rank + run.length) - begin(i, run.rank); };
   const auto place = [&](size_t i, uint64_t from, uint64_t m) { return part_of(c.out[i], from * width, m * width); };
-  // This rank's own part: in place, it stands where it belongs.
+  // This rank's own part. In place, it lies at its place in the output.
   const auto own = [&](size_t i) {
     return same_place(c.in[i], c.out[i]) ? place(i, begin(i, me), begin(i, me + 1) - begin(i, me)) : c.in[i];
   };
@@ -101,10 +101,10 @@ void HierarchicalTransport::allgather(Program& program, const plugin::Collective
           row[layout_.local_of[r]] = begin(i, r + 1) - begin(i, r);
       }
     }
-    if (!s.counts.empty()) local_->plan(program, s);
+    if (!s.counts.empty()) local_->write_steps(schedule, s);
   }
 
-  // What each host's runs hold, cut into slices.
+  // The slices of each host's runs.
   const size_t lanes = lanes_for(total * width);
   std::vector<Slices> slices;
   slices.reserve(hosts_);
@@ -117,10 +117,10 @@ void HierarchicalTransport::allgather(Program& program, const plugin::Collective
   if (in_lane(lanes)) {
     auto& s = step(c, HVD_ALLGATHER);
     for (size_t h = 0; h < hosts_; ++h) {
-      for (size_t i = 0, piece = 0; i < n; ++i) {
+      for (size_t i = 0, part = 0; i < n; ++i) {
         for (const Run& run : runs_[h]) {
-          const uint64_t m = slices[h].piece(piece, my_local_), from = slices[h].start(piece, my_local_);
-          ++piece;
+          const uint64_t m = slices[h].count(part, my_local_), from = slices[h].start(part, my_local_);
+          ++part;
           if (m == 0) continue;
           const hvd_buf out = place(i, begin(i, run.rank) + from, m);
           // A rank alone on its host has not yet moved its own part, which is the whole run.
@@ -129,16 +129,16 @@ void HierarchicalTransport::allgather(Program& program, const plugin::Collective
         }
       }
     }
-    if (!s.counts.empty()) cross_->plan(program, s);
+    if (!s.counts.empty()) cross_->write_steps(schedule, s);
   }
 
   if (!local_) return;
   auto& s = step(c, lanes == 1 ? HVD_BROADCAST : HVD_ALLGATHER);
   for (size_t h = 0; h < hosts_; ++h) {
     if (h == my_host_) continue;
-    for (size_t i = 0, piece = 0; i < n; ++i) {
+    for (size_t i = 0, part = 0; i < n; ++i) {
       for (const Run& run : runs_[h]) {
-        const size_t p = piece++;
+        const size_t p = part++;
         const uint64_t m = length(i, run);
         if (m == 0) continue;
         const hvd_buf out = place(i, begin(i, run.rank), m);
@@ -146,15 +146,15 @@ void HierarchicalTransport::allgather(Program& program, const plugin::Collective
           add(s, out, out, m);
           continue;
         }
-        const uint64_t mine = slices[h].piece(p, my_local_);
+        const uint64_t mine = slices[h].count(p, my_local_);
         add(s, mine ? part_of(out, slices[h].start(p, my_local_) * width, mine * width) : part_of(out, 0, 0), out,
             mine);
         uint64_t* row = add_row(s.out_counts, neighbours_);
-        for (size_t lane = 0; lane < lanes; ++lane) row[lane] = slices[h].piece(p, lane);
+        for (size_t lane = 0; lane < lanes; ++lane) row[lane] = slices[h].count(p, lane);
       }
     }
   }
-  if (!s.counts.empty()) local_->plan(program, s);
+  if (!s.counts.empty()) local_->write_steps(schedule, s);
 }
 
 }  // namespace hvd::data

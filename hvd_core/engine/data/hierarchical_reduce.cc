@@ -1,7 +1,7 @@
 // Allreduce and reduce in two levels: within the hosts, between them, and back. See hierarchical.h.
 //
-// Between the levels each lane holds its slice of all tensors as one buffer, so that the cross transport sees one
-// buffer whatever the list. Where a single tensor is not reduced in place, that buffer is part of its output.
+// Between the levels, each lane holds its slice of all tensors as one buffer, so the cross transport always gets one
+// buffer. For a single tensor that is not reduced in place, that buffer is part of the output.
 #include <cstring>
 #include <utility>
 
@@ -21,15 +21,15 @@ uint64_t total_bytes(const plugin::Collective& c) {
 
 }  // namespace
 
-// Reduces within the host; afterwards this rank's slice lies, as the levels' wire type, in the buffer that is returned:
-// `to`, or the input itself where nothing needs to be done. `to` is as long as the slice; with a single lane every rank
-// gives one of full length.
-hvd_buf HierarchicalTransport::first_level(Program& program, const plugin::Collective& c, const TwoLevels& levels,
+// Reduces within the host. Returns the buffer that then holds this rank's slice in the wire type: `to`, or the input
+// itself if the rank is alone and nothing changes. `to` has the length of the slice; with a single lane, every rank
+// passes a buffer of full length.
+hvd_buf HierarchicalTransport::first_level(Schedule& schedule, const plugin::Collective& c, const TwoLevels& levels,
                                            const Slices& slices, hvd_buf to) {
   const uint64_t width = levels.wire_bytes;
   if (!local_) {
     if (levels.lone_copies() && c.in.size() == 1) return c.in[0];
-    program.compute([levels, to, width, in = c.in, counts = c.counts](Program&) {
+    schedule.compute([levels, to, width, in = c.in, counts = c.counts](Schedule&) {
       char* at = address(to);
       for (size_t i = 0; i < counts.size(); ++i) {
         levels.lone(address(in[i]), counts[i], at);
@@ -38,12 +38,12 @@ hvd_buf HierarchicalTransport::first_level(Program& program, const plugin::Colle
     });
     return to;
   }
-  plugin::Collective source;  // what the local transport reads, if it is not what the caller gave
-  const Slices* cut = &slices;
+  plugin::Collective source;  // the expanded input
+  const Slices* reduced = &slices;
   Slices packed({slices.total()}, slices.lanes());
   if (levels.expands) {
-    const hvd_buf all = program.scratch_buf(slices.total() * width);
-    program.compute([levels, all, width, in = c.in, counts = c.counts](Program&) {
+    const hvd_buf all = schedule.scratch_buf(slices.total() * width);
+    schedule.compute([levels, all, width, in = c.in, counts = c.counts](Schedule&) {
       char* at = address(all);
       for (size_t i = 0; i < counts.size(); ++i) {
         levels.expand(address(in[i]), counts[i], at);
@@ -52,7 +52,7 @@ hvd_buf HierarchicalTransport::first_level(Program& program, const plugin::Colle
     });
     source.in = {all};
     source.counts = {slices.total()};
-    cut = &packed;
+    reduced = &packed;
   }
   const auto& in = levels.expands ? source.in : c.in;
   const auto& counts = levels.expands ? source.counts : c.counts;
@@ -65,32 +65,33 @@ hvd_buf HierarchicalTransport::first_level(Program& program, const plugin::Colle
   for (size_t i = 0; i < counts.size(); ++i) {
     if (counts[i] == 0) continue;
     if (slices.lanes() == 1) {
-      add(s, in[i], part_of(to, cut->offset(i) * width, counts[i] * width), counts[i] * levels.per);
+      add(s, in[i], part_of(to, reduced->offset(i) * width, counts[i] * width), counts[i] * levels.per);
       continue;
     }
-    const uint64_t mine = in_lane(slices.lanes()) ? cut->piece(i, my_local_) : 0;
-    add(s, in[i], part_of(to, mine ? cut->position(i, my_local_) * width : 0, mine * width), counts[i] * levels.per);
+    const uint64_t mine = in_lane(slices.lanes()) ? reduced->count(i, my_local_) : 0;
+    add(s, in[i], part_of(to, mine ? reduced->position(i, my_local_) * width : 0, mine * width),
+        counts[i] * levels.per);
     uint64_t* row = add_row(s.out_counts, neighbours_);
-    for (size_t lane = 0; lane < slices.lanes(); ++lane) row[lane] = cut->piece(i, lane) * levels.per;
+    for (size_t lane = 0; lane < slices.lanes(); ++lane) row[lane] = reduced->count(i, lane) * levels.per;
   }
-  local_->plan(program, s);
+  local_->write_steps(schedule, s);
   return to;
 }
 
-// What remains after the last level; returns where the result lies. `out` (n elements of the tensor's type) is for
-// results that do not fit where the sums are; without a base, memory is found for them.
-hvd_buf HierarchicalTransport::finish(Program& program, const TwoLevels& levels, hvd_buf sums, uint64_t n,
+// Writes the computation after the last level, and returns the buffer of the result. `out` (n elements of the tensor's
+// type) takes results that cannot replace the sums; if its base is null, scratch memory does.
+hvd_buf HierarchicalTransport::finish(Schedule& schedule, const TwoLevels& levels, hvd_buf sums, uint64_t n,
                                       hvd_buf out) {
   if (!levels.finishes) return sums;
   if (!levels.expands)
     out = sums;
   else if (!out.base)
-    out = program.scratch_buf(n * levels.bytes());
-  program.compute([levels, sums, n, out](Program&) { levels.finish(address(sums), n, address(out)); });
+    out = schedule.scratch_buf(n * levels.bytes());
+  schedule.compute([levels, sums, n, out](Schedule&) { levels.finish(address(sums), n, address(out)); });
   return out;
 }
 
-void HierarchicalTransport::allreduce(Program& program, const plugin::Collective& c) {
+void HierarchicalTransport::allreduce(Schedule& schedule, const plugin::Collective& c) {
   const TwoLevels levels(math_, c, static_cast<uint32_t>(ranks_));
   const Slices slices(c.counts, lanes_for(total_bytes(c)));
   if (slices.total() == 0) return;
@@ -99,15 +100,15 @@ void HierarchicalTransport::allreduce(Program& program, const plugin::Collective
   const hvd_buf in_out =
       single ? part_of(c.out[0], slices.begin(one_lane ? 0 : my_local_) * levels.bytes(), n * levels.bytes())
              : hvd_buf{};
-  // A reduction to one rank may be in place, one that is scattered may not.
+  // A REDUCE may work in place, a REDUCESCATTER may not.
   const bool direct = single && !levels.expands && (one_lane || !same_place(c.in[0], c.out[0]));
   hvd_buf to = direct && !one_lane ? in_out : hvd_buf{};
   if (direct && one_lane)
     to = c.out[0];
   else if (!direct)
-    to = program.scratch_buf((one_lane ? slices.total() : n) * width);
+    to = schedule.scratch_buf((one_lane ? slices.total() : n) * width);
 
-  const hvd_buf data = first_level(program, c, levels, slices, to);
+  const hvd_buf data = first_level(schedule, c, levels, slices, to);
   hvd_buf result = to;
   if (in_lane(slices.lanes()) && n > 0) {
     auto& s = step(c, HVD_ALLREDUCE);
@@ -115,20 +116,20 @@ void HierarchicalTransport::allreduce(Program& program, const plugin::Collective
     s.op = levels.op;
     s.postscale = levels.last_post;
     add(s, data, to, n * levels.per);
-    cross_->plan(program, s);
-    result = finish(program, levels, to, n, in_out);
+    cross_->write_steps(schedule, s);
+    result = finish(schedule, levels, to, n, in_out);
   }
-  spread(program, c, slices, result);
+  spread(schedule, c, slices, result);
 }
 
-// From the lanes, whose slices are complete, to all ranks of the host.
-void HierarchicalTransport::spread(Program& program, const plugin::Collective& c, const Slices& slices,
+// Distributes the complete slices of the lanes to all ranks of the host.
+void HierarchicalTransport::spread(Schedule& schedule, const plugin::Collective& c, const Slices& slices,
                                    hvd_buf result) {
   const uint64_t width = types::dtype_bytes(c.dtype);
   const bool mine = in_lane(slices.lanes());
   if (!local_) {
     if (c.counts.size() == 1 && same_place(result, c.out[0])) return;
-    program.compute([result, width, out = c.out, counts = c.counts](Program&) {
+    schedule.compute([result, width, out = c.out, counts = c.counts](Schedule&) {
       const char* at = address(result);
       for (size_t i = 0; i < counts.size(); ++i) {
         if (counts[i]) std::memcpy(address(out[i]), at, counts[i] * width);
@@ -144,16 +145,16 @@ void HierarchicalTransport::spread(Program& program, const plugin::Collective& c
       add(s, mine ? part_of(result, slices.offset(i) * width, c.counts[i] * width) : c.out[i], c.out[i], c.counts[i]);
       continue;
     }
-    const uint64_t n = mine ? slices.piece(i, my_local_) : 0;
+    const uint64_t n = mine ? slices.count(i, my_local_) : 0;
     add(s, n ? part_of(result, slices.position(i, my_local_) * width, n * width) : part_of(c.out[i], 0, 0), c.out[i],
         n);
     uint64_t* row = add_row(s.out_counts, neighbours_);
-    for (size_t lane = 0; lane < slices.lanes(); ++lane) row[lane] = slices.piece(i, lane);
+    for (size_t lane = 0; lane < slices.lanes(); ++lane) row[lane] = slices.count(i, lane);
   }
-  local_->plan(program, s);
+  local_->write_steps(schedule, s);
 }
 
-void HierarchicalTransport::reduce(Program& program, const plugin::Collective& c) {
+void HierarchicalTransport::reduce(Schedule& schedule, const plugin::Collective& c) {
   const TwoLevels levels(math_, c, static_cast<uint32_t>(ranks_));
   const Slices slices(c.counts, lanes_for(total_bytes(c)));
   if (slices.total() == 0) return;
@@ -164,9 +165,9 @@ void HierarchicalTransport::reduce(Program& program, const plugin::Collective& c
   const bool mine = in_lane(slices.lanes()), here = root_host == my_host_;
   const uint64_t n = mine ? slices.size(my_local_) : 0;
 
-  // The output exists at the root alone, so everybody else needs memory of his own.
-  const hvd_buf to = program.scratch_buf((slices.lanes() == 1 ? slices.total() : n) * levels.wire_bytes);
-  const hvd_buf data = first_level(program, c, levels, slices, to);
+  // Only the root has an output, so all ranks use scratch memory.
+  const hvd_buf to = schedule.scratch_buf((slices.lanes() == 1 ? slices.total() : n) * levels.wire_bytes);
+  const hvd_buf data = first_level(schedule, c, levels, slices, to);
   hvd_buf result = to;
   if (n > 0) {
     auto& s = step(c, HVD_REDUCE);
@@ -175,23 +176,23 @@ void HierarchicalTransport::reduce(Program& program, const plugin::Collective& c
     s.op = levels.op;
     s.postscale = levels.last_post;
     add(s, data, to, n * levels.per);
-    cross_->plan(program, s);
-    if (here) result = finish(program, levels, to, n, {});
+    cross_->write_steps(schedule, s);
+    if (here) result = finish(schedule, levels, to, n, {});
   }
   if (!here) return;
-  if (!local_) return spread(program, c, slices, result);  // the root is alone here
+  if (!local_) return spread(schedule, c, slices, result);  // the root is alone here
   const bool is_root = layout_.me == c.root;
   auto& s = step(c, HVD_ALLTOALL);
   for (size_t i = 0; i < c.counts.size(); ++i) {
     if (c.counts[i] == 0) continue;
-    const uint64_t give = mine ? slices.piece(i, my_local_) : 0;
+    const uint64_t give = mine ? slices.count(i, my_local_) : 0;
     add(s, give ? part_of(result, slices.position(i, my_local_) * width, give * width) : part_of(to, 0, 0),
         is_root ? c.out[i] : part_of(to, 0, 0), give);
     add_row(s.in_counts, neighbours_)[root_local] = give;
     uint64_t* row = add_row(s.out_counts, neighbours_);
-    for (size_t lane = 0; is_root && lane < slices.lanes(); ++lane) row[lane] = slices.piece(i, lane);
+    for (size_t lane = 0; is_root && lane < slices.lanes(); ++lane) row[lane] = slices.count(i, lane);
   }
-  local_->plan(program, s);
+  local_->write_steps(schedule, s);
 }
 
 }  // namespace hvd::data

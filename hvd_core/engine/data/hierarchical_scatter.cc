@@ -1,8 +1,8 @@
 // Reducescatter in two levels. See hierarchical.h.
 //
-// Lane j serves the ranks whose local index is j modulo the number of lanes. Within a host, the sums of all parts that
-// lane j serves go to its member; between hosts, each member of the lane gets those of its own host; where a host has
-// more members than there are lanes, the parts are handed out last.
+// Lane j serves the ranks whose local index is j modulo the number of lanes. Within a host, lane j's member gets the
+// sums of all parts for those ranks. Between hosts, it gets the sums for the ranks of its own host. If a host has more
+// members than there are lanes, the lane's member hands the parts out at the end.
 #include <utility>
 
 #include "engine/data/hierarchical.h"
@@ -11,7 +11,7 @@
 
 namespace hvd::data {
 
-void HierarchicalTransport::reducescatter(Program& program, const plugin::Collective& c) {
+void HierarchicalTransport::reducescatter(Schedule& schedule, const plugin::Collective& c) {
   const TwoLevels levels(math_, c, static_cast<uint32_t>(ranks_));
   const uint64_t width = levels.wire_bytes;
   const size_t n = c.counts.size();
@@ -21,7 +21,7 @@ void HierarchicalTransport::reducescatter(Program& program, const plugin::Collec
   for (uint64_t m : c.counts) total += m;
   if (total == 0) return;
 
-  // How the parts of this rank's lane lie between the levels: buffer by buffer, in host order.
+  // The places of this rank's lane's parts between the levels: by buffer, then in host order.
   const bool mine = in_lane(lanes_);
   const size_t served = mine ? of_[my_local_].size() : 0;
   std::vector<uint64_t> at(n * served + 1, 0);
@@ -31,15 +31,15 @@ void HierarchicalTransport::reducescatter(Program& program, const plugin::Collec
   const uint64_t lane_total = at.back();
 
   std::vector<hvd_buf> data(n);  // the lane's sums of buffer i
-  const bool as_it_is = !local_ && in_order_ && levels.lone_copies();
-  if (as_it_is) {
+  const bool uses_input = !local_ && in_order_ && levels.lone_copies();
+  if (uses_input) {
     data = c.in;
   } else {
-    // With a single lane the first level is a reduction to one rank, which may use the others' memory too.
-    const hvd_buf kept = program.scratch_buf((lanes_ == 1 ? total : lane_total) * width);
+    // With a single lane, the first level is a REDUCE, which may use the output buffers of all ranks.
+    const hvd_buf kept = schedule.scratch_buf((lanes_ == 1 ? total : lane_total) * width);
     for (size_t i = 0; mine && i < n; ++i)
       data[i] = part_of(kept, at[i * served] * width, (at[(i + 1) * served] - at[i * served]) * width);
-    scatter_first(program, c, levels, at, kept);
+    scatter_first(schedule, c, levels, at, kept);
   }
 
   // Between hosts.
@@ -53,7 +53,7 @@ void HierarchicalTransport::reducescatter(Program& program, const plugin::Collec
         if (lane_of(static_cast<size_t>(r)) == my_local_) result_counts[i] += count(i, static_cast<size_t>(r));
     for (uint64_t m : result_counts) here += m;
     const bool direct = !hands_out && !levels.expands;
-    const hvd_buf sums = direct ? hvd_buf{} : program.scratch_buf(here * width);
+    const hvd_buf sums = direct ? hvd_buf{} : schedule.scratch_buf(here * width);
     std::vector<hvd_buf> sum_bufs = c.out;
     uint64_t done = 0;
     for (size_t i = 0; !direct && i < n; done += result_counts[i++])
@@ -70,11 +70,11 @@ void HierarchicalTransport::reducescatter(Program& program, const plugin::Collec
       for (int32_t r : of_[my_local_])
         row[layout_.host_of[static_cast<size_t>(r)]] += count(i, static_cast<size_t>(r)) * levels.per;
     }
-    cross_->plan(program, s);
+    cross_->write_steps(schedule, s);
     for (size_t i = 0; i < n; ++i) {
       results[i] = sum_bufs[i];
       if (result_counts[i])
-        results[i] = finish(program, levels, sum_bufs[i], result_counts[i], hands_out ? hvd_buf{} : c.out[i]);
+        results[i] = finish(schedule, levels, sum_bufs[i], result_counts[i], hands_out ? hvd_buf{} : c.out[i]);
     }
   }
   if (!hands_out) return;
@@ -87,11 +87,11 @@ void HierarchicalTransport::reducescatter(Program& program, const plugin::Collec
       if (m % lanes_ == my_local_) give[m] = count(i, static_cast<size_t>(members(my_host_)[m]));
     add_row(s.out_counts, neighbours_)[my_local_ % lanes_] = count(i, static_cast<size_t>(layout_.me));
   }
-  local_->plan(program, s);
+  local_->write_steps(schedule, s);
 }
 
-// Within the host. at: where the parts that this rank's lane serves go within `kept`, in elements.
-void HierarchicalTransport::scatter_first(Program& program, const plugin::Collective& c, const TwoLevels& levels,
+// The first level. `at`: the places of the parts for this rank's lane within `kept`, in elements.
+void HierarchicalTransport::scatter_first(Schedule& schedule, const plugin::Collective& c, const TwoLevels& levels,
                                           const std::vector<uint64_t>& at, hvd_buf kept) {
   const uint64_t width = levels.wire_bytes;
   const size_t n = c.counts.size();
@@ -99,12 +99,12 @@ void HierarchicalTransport::scatter_first(Program& program, const plugin::Collec
   const size_t served = mine ? of_[my_local_].size() : 0;
   const auto count = [&c, this](size_t i, size_t r) { return out_part(c, i, static_cast<int32_t>(r), size()); };
   if (!local_) {
-    // Alone on the host, hence the one lane, which serves everybody.
+    // This rank is alone on its host, so there is one lane, which serves all ranks.
     std::vector<uint64_t> counts;
     for (size_t i = 0; i < n; ++i)
       for (size_t r = 0; r < ranks_; ++r) counts.push_back(count(i, r));
-    program.compute([this, levels, at, kept, width, counts = std::move(counts), in = c.in,
-                     bytes = types::dtype_bytes(c.dtype)](Program&) {
+    schedule.compute([this, levels, at, kept, width, counts = std::move(counts), in = c.in,
+                      bytes = types::dtype_bytes(c.dtype)](Schedule&) {
       for (size_t i = 0; i < in.size(); ++i) {
         const char* from = address(in[i]);
         for (size_t r = 0; r < ranks_; ++r) {
@@ -120,16 +120,16 @@ void HierarchicalTransport::scatter_first(Program& program, const plugin::Collec
   if (levels.expands) {
     uint64_t total = 0;
     for (uint64_t m : c.counts) total += m;
-    const hvd_buf all = program.scratch_buf(total * width);
+    const hvd_buf all = schedule.scratch_buf(total * width);
     uint64_t done = 0;
     for (size_t i = 0; i < n; done += c.counts[i++]) in[i] = part_of(all, done * width, c.counts[i] * width);
-    program.compute([levels, from = c.in, in, counts = c.counts](Program&) {
+    schedule.compute([levels, from = c.in, in, counts = c.counts](Schedule&) {
       for (size_t i = 0; i < counts.size(); ++i)
         if (counts[i]) levels.expand(address(from[i]), counts[i], address(in[i]));
     });
   }
-  // The parts of a buffer stand in rank order. Those that follow one another with rising lanes, or that one lane keeps
-  // side by side, are one buffer of the step.
+  // The parts of a buffer are in rank order. Consecutive parts become one buffer of the step if their lanes rise, or if
+  // one lane keeps them side by side.
   auto& s = step(c, lanes_ == 1 ? HVD_REDUCE : HVD_REDUCESCATTER);
   s.dtype = levels.wire;
   s.op = levels.op;
@@ -163,7 +163,7 @@ void HierarchicalTransport::scatter_first(Program& program, const plugin::Collec
       from += length;
     }
   }
-  local_->plan(program, s);
+  local_->write_steps(schedule, s);
 }
 
 }  // namespace hvd::data

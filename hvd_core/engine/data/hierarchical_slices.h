@@ -1,7 +1,7 @@
-// A list of buffers cut into one slice per lane. A value; any thread.
+// Divides a list of buffers into one slice per lane. A value; any thread.
 //
-// For HierarchicalTransport: several lanes carry one operation, each a part of the elements. The list is seen as one
-// stream, so that a list of small tensors is shared out as well as one large tensor.
+// HierarchicalTransport uses it: each lane carries a part of the elements. The list is seen as one run of elements, so
+// that a list of small tensors is divided as evenly as one large tensor.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ class Slices {
     bounds_.reserve(lanes + 1);
     for (size_t lane = 0; lane < lanes; ++lane) {
       const uint64_t bound = each * lane + rest * lane / lanes;
-      // Whole cache lines for most types, where the loss of balance is small.
+      // Large slices begin at a multiple of 64 elements: whole cache lines for most types.
       bounds_.push_back(each < 1024 ? bound : bound & ~uint64_t{63});
     }
     bounds_.push_back(total());
@@ -31,13 +31,13 @@ class Slices {
   uint64_t total() const { return offsets_.back(); }
   // Elements before buffer i.
   uint64_t offset(size_t i) const { return offsets_[i]; }
-  // The slice of a lane, in elements of the stream. A member beyond the lanes has an empty one at the end.
+  // The slice of a lane, in elements of the run. A member beyond the lanes has an empty slice at the end.
   uint64_t begin(size_t lane) const { return bounds_[std::min(lane, lanes())]; }
   uint64_t size(size_t lane) const { return begin(lane + 1) - begin(lane); }
-  // The piece of buffer i in the slice of a lane: where it begins within the buffer, and its elements.
+  // The part of buffer i in the slice of a lane: its first element within the buffer, and its number of elements.
   uint64_t start(size_t i, size_t lane) const { return within(i, begin(lane)); }
-  uint64_t piece(size_t i, size_t lane) const { return within(i, begin(lane + 1)) - within(i, begin(lane)); }
-  // Where that piece lies within the slice.
+  uint64_t count(size_t i, size_t lane) const { return within(i, begin(lane + 1)) - within(i, begin(lane)); }
+  // The first element of that part within the slice.
   uint64_t position(size_t i, size_t lane) const { return offsets_[i] + start(i, lane) - begin(lane); }
 
  private:

@@ -14,7 +14,7 @@ namespace hvd::data {
 
 namespace {
 
-// Worked on at a time: little enough to stay in the near caches, enough for the memory's prefetchers to get going.
+// Bytes per tile: few enough to stay in the first caches, and enough for the prefetchers of the memory.
 constexpr uint64_t kTileBytes = 16384;
 constexpr uint64_t tile_of(uint64_t width) { return kTileBytes / width; }  // elements
 
@@ -172,10 +172,11 @@ void HostMath::load_partial(void* dst, int32_t partial, const void* src, int32_t
 void HostMath::store_result(void* dst, int32_t dtype, const void* sums, int32_t partial, uint64_t n, uint32_t divisor,
                             double postscale) const {
   double post = postscale != 0 && dtype != HVD_BOOL ? postscale : 1.0;
-  // Exact for a power of two, and one rounding less than a division and a factor.
+  // A factor is exact for a power of two, and rounds once less than a division and a factor.
   if (!types::is_integer(dtype) && (divisor & (divisor - 1)) == 0) post /= divisor, divisor = 1;
   const uint64_t width = types::dtype_bytes(dtype), wide = types::dtype_bytes(partial);
-  // An integer that was summed in floating point goes through int64, which wraps where a float would saturate.
+  // An integer that was summed in floating point is converted to int64 first, which wraps; a direct conversion
+  // saturates.
   const int32_t middle = types::is_integer(dtype) && !types::is_integer(partial) ? int32_t{HVD_INT64} : partial;
   const uint64_t step = tile_of(types::dtype_bytes(middle));
   alignas(64) char tile[kTileBytes];
@@ -200,7 +201,7 @@ void HostMath::reduce_all(void* dst, const void* const* sources, uint32_t n_sour
   const uint64_t width = types::dtype_bytes(dtype);
   const bool wide = op == HVD_AVG && types::is_integer(dtype) && width == 8;
   const int32_t partial = partial_dtype(dtype, op);
-  const bool as_it_is = partial == dtype && (prescale == 0 || prescale == 1);
+  const bool reads_source = partial == dtype && (prescale == 0 || prescale == 1);
   const uint32_t divisor = op == HVD_AVG ? n_sources : 1;
   const uint64_t step = tile_of(types::dtype_bytes(partial));
   alignas(64) char acc[kTileBytes], other[kTileBytes];
@@ -210,7 +211,7 @@ void HostMath::reduce_all(void* dst, const void* const* sources, uint32_t n_sour
     if (wide) std::fill_n(sum, m, __int128{0});
     for (uint32_t r = 0; r < n_sources; ++r) {
       const void* from = static_cast<const char*>(sources[r]) + done * width;
-      if (r == 0 || !as_it_is) {
+      if (r == 0 || !reads_source) {
         char* const to = r == 0 ? acc : other;
         load_partial(to, partial, from, dtype, m, prescale);
         from = to;

@@ -8,7 +8,7 @@ namespace hvd::data {
 
 Layout make_layout(std::vector<int32_t> members, const std::vector<int32_t>& world_hosts, int32_t my_world_rank) {
   Layout l;
-  std::map<int32_t, int32_t> index;  // host of the world -> index here
+  std::map<int32_t, int32_t> index;  // host index in the job -> index in hosts
   for (size_t r = 0; r < members.size(); ++r) {
     const int32_t host = world_hosts[static_cast<size_t>(members[r])];
     auto [at, fresh] = index.try_emplace(host, static_cast<int32_t>(l.hosts.size()));

@@ -1,4 +1,4 @@
-// Where the members of a process set live: which of them share a host. A value, the same on all members but for `me`.
+// Which members of a process set share a host. A value, equal on all members except for `me`.
 //
 // Host order is the order of each host's first member; within a host, members stand in the set's order.
 #pragma once
@@ -14,8 +14,8 @@ struct Layout {
   std::vector<int32_t> members;             // world rank by set rank
   std::vector<std::vector<int32_t>> hosts;  // set ranks by host
   std::vector<int32_t> host_of, local_of;   // by set rank: index into hosts, index within that host
-  // The fewest members on one host: so many cross communicators there are. The j-th joins the j-th members of all
-  // hosts; members with a higher local index are in none.
+  // The number of lanes: the fewest members that any host has. Lane j connects the j-th members of all hosts. A member
+  // with a higher local index is in no lane.
   int32_t lanes = 0;
 
   int32_t size() const { return static_cast<int32_t>(members.size()); }

@@ -58,7 +58,7 @@ uint64_t out_elements(const plugin::Collective& c, size_t i, int32_t rank, int32
       return c.counts[i];
     case HVD_REDUCE:
       return c.root == rank ? c.counts[i] : 0;
-    case HVD_BROADCAST:  // the root may do without
+    case HVD_BROADCAST:  // the root may have no output
       return c.out[i].base == nullptr ? 0 : c.counts[i];
     case HVD_REDUCESCATTER:
       return out_part(c, i, rank, size);

@@ -1,5 +1,5 @@
-// Reading a plugin::Collective: addresses, and how many elements of which buffer go where. See hvd_coll_args for the
-// rules that these functions spell out. Pure functions, any thread.
+// Reads a plugin::Collective: addresses, and how many elements of each buffer a rank sends and receives. The rules are
+// those of hvd_coll_args. Pure functions, any thread.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +14,19 @@ inline hvd_buf part_of(const hvd_buf& b, uint64_t skip, uint64_t bytes) { return
 
 inline bool same_place(const hvd_buf& a, const hvd_buf& b) { return a.base == b.base && a.offset == b.offset; }
 
-// Everything but the buffers and their sizes.
+// Copies all fields except the buffers and their sizes.
 void copy_settings(plugin::Collective& to, const plugin::Collective& from);
 
-// Buffer i of `c` by itself; `ranks`: the communicator's size.
+// The collective `c` for buffer i alone; `ranks`: the communicator's size.
 plugin::Collective single_buffer(const plugin::Collective& c, size_t i, size_t ranks);
 
-// ALLGATHER, REDUCESCATTER, ALLTOALL: elements of buffer i that rank r sends here (ALLGATHER, ALLTOALL), or receives
-// (REDUCESCATTER).
+// ALLGATHER, ALLTOALL: elements of buffer i that this rank receives from rank r. REDUCESCATTER: elements of buffer i
+// that rank r receives.
 uint64_t out_part(const plugin::Collective& c, size_t i, int32_t r, int32_t size);
-// ALLTOALL: elements of buffer i that go to rank r.
+// ALLTOALL: elements of buffer i that this rank sends to rank r.
 uint64_t in_part(const plugin::Collective& c, size_t i, int32_t r, int32_t size);
 
-// Elements of in[i] that this rank's part of the collective reads, and of out[i] that it writes.
+// Elements of in[i] that this rank reads, and elements of out[i] that it writes.
 uint64_t in_elements(const plugin::Collective& c, size_t i, int32_t rank);
 uint64_t out_elements(const plugin::Collective& c, size_t i, int32_t rank, int32_t size);
 

@@ -20,15 +20,15 @@ Relocated relocate(const plugin::Collective& c, int32_t rank, int32_t size,
     if (whole && in_place) {
       r.c.in[i] = r.c.out[i] = place(std::max({in, out, c.counts[i] * width}));
     } else {
-      // In place, an allgather finds this rank's part where it will stand in the end.
+      // In place, this rank's input of an allgather lies at its place in the output.
       if (in_place && c.coll == HVD_ALLGATHER)
         for (int32_t k = 0; k < rank; ++k) skip += out_part(c, i, k, size) * width;
       r.c.in[i] = place(in);
-      r.c.out[i] = c.out[i].base ? place(out) : hvd_buf{};  // a broadcast's root may have no place for the result
+      r.c.out[i] = c.out[i].base ? place(out) : hvd_buf{};  // the root of a broadcast may have no output
     }
-    const bool has_it = in_place && c.coll == HVD_BROADCAST && c.root == rank;
+    const bool has_result = in_place && c.coll == HVD_BROADCAST && c.root == rank;
     if (in) r.before.push_back({part_of(r.c.in[i], 0, in), part_of(c.in[i], skip, in), in});
-    if (out && c.out[i].base && !has_it)
+    if (out && c.out[i].base && !has_result)
       r.after.push_back({part_of(c.out[i], 0, out), part_of(r.c.out[i], 0, out), out});
   }
   return r;

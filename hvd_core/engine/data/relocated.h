@@ -1,5 +1,5 @@
-// A collective whose buffers are copied to other memory first, and its results back: between a device and the host, or
-// within a device. Pure functions, any thread.
+// A collective on other memory: its inputs are copied there first, and its results are copied back. Between a device
+// and the host, or within a device. Pure functions, any thread.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +16,12 @@ struct Relocated {
   std::vector<plugin::Device::Copy> before, after;  // never of 0 bytes
 };
 
-// `place(bytes)` gives the memory, also for 0 bytes. What `c` does not read or write is not copied.
+// `place(bytes)` returns the other memory, also for 0 bytes. Only bytes that `c` reads or writes are copied.
 Relocated relocate(const plugin::Collective& c, int32_t rank, int32_t size,
                    const std::function<hvd_buf(uint64_t bytes)>& place);
 
-// Sizes of pieces of one area, one behind the other and each aligned: add() them, allocate total() bytes, place() them
-// again in the same order.
+// Divides one allocation into aligned parts: add() the size of each part, allocate total() bytes, begin() with that
+// memory, then place() the parts in the same order.
 class Area {
  public:
   explicit Area(uint64_t alignment = plugin::Device::kAlignment) : alignment_(alignment) {}
@@ -35,9 +35,9 @@ class Area {
     at_ = 0;
   }
   hvd_buf place(uint64_t bytes) {
-    const hvd_buf piece{area_.base, area_.offset + at_, bytes};
+    const hvd_buf part{area_.base, area_.offset + at_, bytes};
     add(bytes);
-    return piece;
+    return part;
   }
 
  private:

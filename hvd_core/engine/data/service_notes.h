@@ -1,5 +1,4 @@
-// How operations have been served, for reports: NATIVE, EMULATED or STAGED, by device type, collective, type and
-// reduction. Any thread.
+// How operations have been served so far, by device type, collective, dtype and reduction; for reports. Any thread.
 #pragma once
 
 #include <compare>
@@ -7,7 +6,9 @@
 #include <map>
 #include <mutex>
 #include <string>
-#include <vector>
+#include <utility>
+
+#include "engine/data/service.h"
 
 namespace hvd::data {
 
@@ -19,12 +20,11 @@ class ServiceNotes {
     auto operator<=>(const Key&) const = default;
   };
   struct Note {
-    std::string backend;  // "shm"; with STAGED the host's
-    const char* served;   // "NATIVE"
-    std::string how;      // "allgather + local reduction"
+    std::string backend;  // "shm"; for Staged the backend of the host communicators
+    Served served;
   };
 
-  // True the first time.
+  // Returns true if the key was new. A later note for the same key is ignored.
   bool add(Key key, Note note) {
     std::lock_guard lock(mutex_);
     return notes_.try_emplace(std::move(key), std::move(note)).second;

@@ -13,32 +13,33 @@ namespace hvd::data {
 SetComms::SetComms(const Backends& backends, Layout layout, const std::string& key, plugin::Store& store,
                    int64_t deadline_ns)
     : layout_(std::move(layout)) {
-  std::vector<int32_t> everybody;
-  for (int32_t r = 0; r < layout_.size(); ++r) everybody.push_back(r);
+  std::vector<int32_t> all_ranks;
+  for (int32_t r = 0; r < layout_.size(); ++r) all_ranks.push_back(r);
   const bool one_host = layout_.host_count() == 1;
   if (one_host && backends.local && (backends.local_alone || !backends.global)) {
-    ways_.fill(single(create(backends.local, everybody, key + "/local", store, deadline_ns), backends, true));
+    transport_of_.fill(single(create(backends.local, all_ranks, key + "/local", store, deadline_ns), backends, true));
   } else {
-    // All members create in this order: local, between hosts, flat.
-    const bool pays = !one_host && layout_.size() > layout_.host_count();
+    // All members create the communicators in this order: within the host, between hosts, flat.
+    const bool two_levels = !one_host && layout_.size() > layout_.host_count();
     const bool some =
-        pays && std::any_of(backends.hierarchical.begin(), backends.hierarchical.end(), [](bool h) { return h; });
+        two_levels && std::any_of(backends.hierarchical.begin(), backends.hierarchical.end(), [](bool h) { return h; });
     const bool all =
         some && std::all_of(backends.hierarchical.begin(), backends.hierarchical.end(), [](bool h) { return h; });
     Transport* levels = some ? hierarchy(backends, key, store, deadline_ns) : nullptr;
     Transport* flat =
-        all ? nullptr : single(create(backends.global, everybody, key + "/flat", store, deadline_ns), backends, true);
-    for (size_t coll = 0; coll < ways_.size(); ++coll)
-      ways_[coll] = some && backends.hierarchical[coll] ? levels : flat;
+        all ? nullptr : single(create(backends.global, all_ranks, key + "/flat", store, deadline_ns), backends, true);
+    for (size_t coll = 0; coll < transport_of_.size(); ++coll)
+      transport_of_[coll] = some && backends.hierarchical[coll] ? levels : flat;
   }
   std::map<const plugin::Backend*, Transport*> special;
-  for (size_t coll = 0; coll < ways_.size(); ++coll) {
+  for (size_t coll = 0; coll < transport_of_.size(); ++coll) {
     const auto& backend = backends.host_routes[coll];
     if (!backend) continue;
-    Transport*& way = special[backend.get()];
-    if (!way)
-      way = single(create(backend, everybody, key + "/only/" + backend->name(), store, deadline_ns), backends, true);
-    ways_[coll] = way;
+    Transport*& transport = special[backend.get()];
+    if (!transport)
+      transport =
+          single(create(backend, all_ranks, key + "/only/" + backend->name(), store, deadline_ns), backends, true);
+    transport_of_[coll] = transport;
   }
 }
 
@@ -72,9 +73,9 @@ Transport* SetComms::single(plugin::Communicator* comm, const Backends& backends
   auto direct = std::make_unique<DirectTransport>(*comm);
   EmulationPolicy policy = backends.emulation;
   policy.alike = alike;
-  auto whole = std::make_unique<EmulatedTransport>(*direct, *comm, *backends.math, std::move(policy));
+  auto emulated = std::make_unique<EmulatedTransport>(*direct, *comm, *backends.math, std::move(policy));
   transports_.push_back(std::move(direct));
-  transports_.push_back(std::move(whole));
+  transports_.push_back(std::move(emulated));
   return transports_.back().get();
 }
 

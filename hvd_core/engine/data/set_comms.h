@@ -1,9 +1,9 @@
-// The communicators of one process set, and which way each of its collectives goes over them.
+// The communicators of one process set on host memory, and the transport of each collective over them.
 //
 // A set on one host has one communicator of the local backend. A set on several hosts has one over all its ranks
 // ("flat"), or one within each host and one per lane between the hosts, or both: HOROVOD_HIERARCHICAL_* and the choice
-// of backends say which operation takes which way (docs/architecture.md). Created once, collectively, by a thread that
-// may wait; then used by the thread that drives the engine. abort() from any thread.
+// of backends say which collective uses which (docs/architecture.md). The members create it together, on a thread that
+// may wait. Then the driver uses it. Any thread may call abort().
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/data/device_plan.h"
+#include "engine/data/device_routes.h"
 #include "engine/data/emulated.h"
 #include "engine/data/host_math.h"
 #include "engine/data/layout.h"
@@ -24,17 +24,17 @@
 
 namespace hvd::data {
 
-// What an engine has to build process sets from. The same on all ranks.
+// The backends and settings from which an engine builds process sets. Equal on all ranks.
 struct Backends {
   std::shared_ptr<plugin::Backend> local;   // within a host; may be null
   std::shared_ptr<plugin::Backend> global;  // between any ranks; null when all are on one host and `local` serves them
-  bool local_alone = true;                  // whether a set on one host uses `local`; else only hierarchies do
+  bool local_alone = true;                  // a set on one host uses `local`; false: only hierarchies use it
   std::array<bool, HVD_COLL_COUNT> hierarchical{};  // by HVD_* collective, for sets on several hosts
   EmulationPolicy emulation;                        // of what a backend lacks
   std::shared_ptr<const HostMath> math;
-  // Collectives that go over another backend than the rest, flat over all members of a set; null: like the rest.
+  // By HVD_* collective: a backend that serves this collective alone, flat over all members; null: the usual one.
   std::array<std::shared_ptr<plugin::Backend>, HVD_COLL_COUNT> host_routes{};
-  std::map<std::string, std::shared_ptr<DevicePlan>> devices;  // by type
+  std::map<std::string, std::shared_ptr<DeviceRoutes>> devices;  // by device type
   std::shared_ptr<ServiceNotes> notes = std::make_shared<ServiceNotes>();
 };
 
@@ -48,19 +48,18 @@ std::unique_ptr<plugin::Communicator> create_comm(const Layout& layout, const st
 
 class SetComms final : public Transport {
  public:
-  // Collective over the members: all call it with the same key, and it waits for them until deadline_ns. Throws
-  // plugin::BackendError.
+  // All members call this with the same key; it waits for them until deadline_ns. Throws plugin::BackendError.
   SetComms(const Backends& backends, Layout layout, const std::string& key, plugin::Store& store, int64_t deadline_ns);
   ~SetComms() override;
 
-  void plan(Program& program, const plugin::Collective& c) override {
-    ways_[static_cast<size_t>(c.coll)]->plan(program, c);
+  void write_steps(Schedule& schedule, const plugin::Collective& c) override {
+    transport_of_[static_cast<size_t>(c.coll)]->write_steps(schedule, c);
   }
   int32_t rank() const override { return layout_.me; }
   int32_t size() const override { return layout_.size(); }
   const Layout& layout() const { return layout_; }
 
-  // The ways of a type of device; null before they are made, which its owner does.
+  // The communicators for a device type; null before the first operation on it. The executor adds them.
   SetDevice* device(const std::string& type) const;
   void add_device(const std::string& type, std::shared_ptr<SetDevice> made);
 
@@ -73,12 +72,12 @@ class SetComms final : public Transport {
   Transport* hierarchy(const Backends& backends, const std::string& key, plugin::Store& store, int64_t deadline_ns);
 
   Layout layout_;
-  std::mutex mutex_;  // comms_ and devices_ grow while abort() may look at them
+  std::mutex mutex_;  // comms_ and devices_ grow while another thread may call abort()
   bool aborted_ = false;
-  // Transports go before the communicators they use.
+  // Declared before the transports, so destroyed after them: transports use communicators.
   std::vector<std::unique_ptr<plugin::Communicator>> comms_;
   std::vector<std::unique_ptr<Transport>> transports_;
-  std::array<Transport*, HVD_COLL_COUNT> ways_{};
+  std::array<Transport*, HVD_COLL_COUNT> transport_of_{};  // by HVD_* collective
   std::map<std::string, std::shared_ptr<SetDevice>> devices_;
 };
 

@@ -1,7 +1,6 @@
 // See set_device.h.
 #include "engine/data/set_device.h"
 
-#include <string_view>
 #include <utility>
 
 #include "engine/data/adasum.h"
@@ -13,12 +12,13 @@
 namespace hvd::data {
 
 namespace {
-constexpr int64_t kGoodbyeNs = 1'000'000'000;
+constexpr int64_t kFinalizeNs = 1'000'000'000;
 }
 
-struct SetDevice::Beside {
-  Beside(std::unique_ptr<plugin::Communicator> made, const std::shared_ptr<plugin::Device>& device,
-         const HostMath& math, const EmulationPolicy& policy)
+// A second communicator of the route's backend, on host memory, for a foreign device.
+struct SetDevice::HostStaging {
+  HostStaging(std::unique_ptr<plugin::Communicator> made, const std::shared_ptr<plugin::Device>& device,
+              const HostMath& math, const EmulationPolicy& policy)
       : comm(std::move(made)), direct(*comm), whole(direct, *comm, math, policy), staged(whole, device) {}
 
   std::unique_ptr<plugin::Communicator> comm;
@@ -27,12 +27,12 @@ struct SetDevice::Beside {
   StagedTransport staged;
 };
 
-// Over one backend.
-struct SetDevice::Way {
-  // On the device's memory.
-  struct There {
-    There(std::unique_ptr<plugin::Communicator> made, const std::shared_ptr<plugin::Device>& device,
-          const HostMath& math, const EmulationPolicy& policy)
+// The communicators of one backend.
+struct SetDevice::Route {
+  // A communicator on the device's memory.
+  struct OnDevice {
+    OnDevice(std::unique_ptr<plugin::Communicator> made, const std::shared_ptr<plugin::Device>& device,
+             const HostMath& math, const EmulationPolicy& policy)
         : comm(std::move(made)),
           direct(*comm, device),
           bounce(direct, device, math),
@@ -46,154 +46,159 @@ struct SetDevice::Way {
     StagedTransport staged;
   };
 
-  explicit Way(const plugin::Backend& backend) : backend(backend) {}
+  explicit Route(const plugin::Backend& backend) : backend(backend) {}
   const plugin::Backend& backend;
-  std::unique_ptr<There> there;    // null where the memory is out of its reach
-  std::unique_ptr<Beside> beside;  // null where it opened the device, or takes no host memory
-  std::string why_not_there;
+  std::unique_ptr<OnDevice> on_device;        // null if the backend cannot read the memory
+  std::unique_ptr<HostStaging> host_staging;  // null if the device is not foreign, or the backend takes no host memory
+  std::string why_not_on_device;
 };
 
-// So that a staged Adasum is planned like any other collective.
+// Makes a Transport of Adasum, so that a StagedTransport can write it like any other collective.
 struct SetDevice::AdasumTransport final : Transport {
   AdasumTransport(SetComms& host, const HostMath& math) : host(host), math(math) {}
-  void plan(Program& program, const plugin::Collective& c) override { data::plan_adasum(program, host, math, c); }
+  void write_steps(Schedule& schedule, const plugin::Collective& c) override {
+    data::write_adasum(schedule, host, math, c);
+  }
   int32_t rank() const override { return host.rank(); }
   int32_t size() const override { return host.size(); }
   SetComms& host;
   const HostMath& math;
 };
 
-SetDevice::SetDevice(const Backends& backends, std::shared_ptr<DevicePlan> plan, SetComms& host, const std::string& key,
-                     plugin::Store& store, int64_t deadline_ns)
-    : plan_(std::move(plan)),
+SetDevice::SetDevice(const Backends& backends, std::shared_ptr<DeviceRoutes> device, SetComms& host,
+                     const std::string& key, plugin::Store& store, int64_t deadline_ns)
+    : type_(device->type()),
+      table_name_(device->table()->name()),
       host_(host),
       host_name_((backends.local ? backends.local : backends.global)->name()),
       notes_(backends.notes),
       said_(backends.emulation.said),
-      device_(plan_->open()) {
-  // All members in this order.
-  for (size_t coll = 0; coll < ways_.size(); ++coll) {
-    const auto& backend = plan_->routes()[coll];
+      device_(device->open()) {
+  // All members create the communicators in this order.
+  for (size_t coll = 0; coll < route_of_.size(); ++coll) {
+    const auto& backend = device->routes()[coll];
     if (!backend) continue;
-    for (const auto& way : all_ways_)
-      if (&way->backend == backend.get()) ways_[coll] = way.get();
-    if (ways_[coll]) continue;
-    all_ways_.push_back(std::make_unique<Way>(*backend));
-    ways_[coll] = all_ways_.back().get();
-    open_way(*ways_[coll], backends, backend, key, store, deadline_ns);
+    for (const auto& route : routes_)
+      if (&route->backend == backend.get()) route_of_[coll] = route.get();
+    if (route_of_[coll]) continue;
+    routes_.push_back(std::make_unique<Route>(*backend));
+    route_of_[coll] = routes_.back().get();
+    open_route(*route_of_[coll], backends, backend, key, store, deadline_ns);
   }
   staged_ = std::make_unique<StagedTransport>(host, device_);
   adasum_ = std::make_unique<AdasumTransport>(host, *backends.math);
-  staged_adasum_ = std::make_unique<StagedTransport>(*adasum_, device_, 0);  // whole tensors have to meet
+  // Never in chunks: Adasum needs the scalar products of whole tensors.
+  staged_adasum_ = std::make_unique<StagedTransport>(*adasum_, device_, 0);
 }
 
-void SetDevice::open_way(Way& way, const Backends& backends, const std::shared_ptr<plugin::Backend>& backend,
-                         const std::string& key, plugin::Store& store, int64_t deadline_ns) {
-  std::vector<int32_t> everybody;
-  for (int32_t r = 0; r < host_.size(); ++r) everybody.push_back(r);
+void SetDevice::open_route(Route& route, const Backends& backends, const std::shared_ptr<plugin::Backend>& backend,
+                           const std::string& key, plugin::Store& store, int64_t deadline_ns) {
+  std::vector<int32_t> all_ranks;
+  for (int32_t r = 0; r < host_.size(); ++r) all_ranks.push_back(r);
   EmulationPolicy policy = backends.emulation;
-  const bool guest = backend->device_api() != device_->opened().api;
-  const std::string name = plan_->type() + "/" + backend->name();
-  if (!(backend->comm_caps() & HVD_CAP_MEM_DEVICE) || !backend->serves_device_type(plan_->type()))
-    way.why_not_there = "it knows no " + plan_->type() + " memory";
-  else if (guest && device_->handles())
-    way.why_not_there = "what '" + plan_->table()->name() + "' has for addresses of such memory are handles of its own";
-  if (way.why_not_there.empty()) {
-    EmulationPolicy there = policy;
-    there.device_type = plan_->type();
-    there.completes = true;
-    way.there = std::make_unique<Way::There>(
-        create_comm(host_.layout(), backend, everybody, key + "/" + name, store, deadline_ns, device_->opened()),
-        device_, *backends.math, there);
+  const bool foreign_device = backend->device_api() != device_->opened().api;
+  const std::string name = type_ + "/" + backend->name();
+  if (!(backend->comm_caps() & HVD_CAP_MEM_DEVICE) || !backend->serves_device_type(type_))
+    route.why_not_on_device = "it does not support " + type_ + " memory";
+  else if (foreign_device && device_->handles())
+    route.why_not_on_device = "the addresses of that memory are handles, which only '" + table_name_ + "' understands";
+  if (route.why_not_on_device.empty()) {
+    EmulationPolicy on_device = policy;
+    on_device.device_type = type_;
+    on_device.completes = true;
+    route.on_device = std::make_unique<Route::OnDevice>(
+        create_comm(host_.layout(), backend, all_ranks, key + "/" + name, store, deadline_ns, device_->opened()),
+        device_, *backends.math, on_device);
   }
   const bool takes_host = (backend->comm_caps() & HVD_CAP_MEM_HOST) && (backend->comm_caps() & HVD_CAP_REQUEST);
-  if (guest && takes_host)
-    way.beside = std::make_unique<Beside>(
-        create_comm(host_.layout(), backend, everybody, key + "/beside/" + name, store, deadline_ns), device_,
+  if (foreign_device && takes_host)
+    route.host_staging = std::make_unique<HostStaging>(
+        create_comm(host_.layout(), backend, all_ranks, key + "/staged/" + name, store, deadline_ns), device_,
         *backends.math, policy);
-  if (way.there || way.beside) return;
+  if (route.on_device || route.host_staging) return;
   throw plugin::BackendError(HVD_E_UNSUPPORTED, 0, 0,
-                             "horovod: backend '" + backend->name() + "' cannot serve tensors on " + plan_->type() +
-                                 ": " + way.why_not_there + ", and it takes no host memory to stage them through.\n" +
-                                 "  fix: choose another backend for " + plan_->type() + " (UNSUPPORTED)");
+                             "horovod: backend '" + backend->name() + "' cannot serve tensors on " + type_ + ": " +
+                                 route.why_not_on_device + ", and it takes no host memory to stage them through.\n" +
+                                 "  fix: choose another backend for " + type_ + " (UNSUPPORTED)");
 }
 
 template <class F>
-void SetDevice::each_comm(F&& f) const {
-  for (const auto& way : all_ways_) {
-    if (way->there) f(*way->there->comm);
-    if (way->beside) f(*way->beside->comm);
+void SetDevice::for_each_comm(F&& f) const {
+  for (const auto& route : routes_) {
+    if (route->on_device) f(*route->on_device->comm);
+    if (route->host_staging) f(*route->host_staging->comm);
   }
 }
 
 SetDevice::~SetDevice() {
-  for (const auto& way : all_ways_)
-    if (way->there) way->there->direct.release();
-  each_comm([](plugin::Communicator& comm) {
+  for (const auto& route : routes_)
+    if (route->on_device) route->on_device->direct.release();
+  for_each_comm([](plugin::Communicator& comm) {
     if (comm.aborted()) return;
     try {
-      comm.finalize(observe::now_ns() + kGoodbyeNs);
+      comm.finalize(observe::now_ns() + kFinalizeNs);
     } catch (const plugin::BackendError& e) {
       observe::log(observe::Level::Debug, e.what());
     }
   });
 }
 
-void SetDevice::plan(Program& program, const plugin::Collective& c) {
-  Way* const way = ways_[static_cast<size_t>(c.coll)];
-  if (!way) {
-    note(c, nullptr, "STAGED", "through host memory and " + host_name_);
-    return staged_->plan(program, c);
+void SetDevice::write_steps(Schedule& schedule, const plugin::Collective& c) {
+  Route* const route = route_of_[static_cast<size_t>(c.coll)];
+  if (!route) {
+    note(c, nullptr, Service::Staged, "through host memory and " + host_name_);
+    return staged_->write_steps(schedule, c);
   }
-  const DeviceTransport::Way how = way->there ? way->there->direct.way(c) : DeviceTransport::Way::None;
-  if (how == DeviceTransport::Way::Native) {
-    note(c, &way->backend, "NATIVE", "");
-    return way->there->direct.plan(program, c);
+  const DeviceTransport::Method how =
+      route->on_device ? route->on_device->direct.method(c) : DeviceTransport::Method::None;
+  if (how == DeviceTransport::Method::Native) {
+    note(c, &route->backend, Service::Native, "");
+    return route->on_device->direct.write_steps(schedule, c);
   }
-  if (how == DeviceTransport::Way::None && way->beside) {
-    note(c, &way->backend, "STAGED", "through host memory and " + way->backend.name() + why_beside(*way, c));
-    return way->beside->staged.plan(program, c);
+  if (how == DeviceTransport::Method::None && route->host_staging) {
+    note(c, &route->backend, Service::Staged,
+         "through host memory and " + route->backend.name() + reason_for_staging(*route, c));
+    return route->host_staging->staged.write_steps(schedule, c);
   }
-  Way::There& there = *way->there;
-  there.emulated.admit(c);
-  if (how != DeviceTransport::Way::None) {
-    const char* text = how == DeviceTransport::Way::Bytes ? "its bytes as another type" : "sum and division";
-    note(c, &way->backend, "EMULATED", text);
-    return there.direct.plan(program, c);
+  Route::OnDevice& on_device = *route->on_device;
+  on_device.emulated.check(c);
+  if (how != DeviceTransport::Method::None) {
+    const char* text = how == DeviceTransport::Method::AsBytes ? "its bytes as another type" : "sum and division";
+    note(c, &route->backend, Service::Emulated, text);
+    return on_device.direct.write_steps(schedule, c);
   }
   const bool varying = !c.out_counts.empty() || !c.in_counts.empty();
-  const Service service = there.emulated.service(c.coll, c.dtype, c.op, varying);
-  note(c, &way->backend, "EMULATED", service.how.empty() ? "factors on the host" : service.how);
-  there.staged.plan(program, c);
+  const Served served = on_device.emulated.served(c.coll, c.dtype, c.op, varying);
+  note(c, &route->backend, Service::Emulated, served.how.empty() ? "factors on the host" : served.how);
+  on_device.staged.write_steps(schedule, c);
 }
 
-std::string SetDevice::why_beside(Way& way, const plugin::Collective& c) const {
-  const std::string& why = way.there ? way.there->direct.why(c) : way.why_not_there;
+std::string SetDevice::reason_for_staging(Route& route, const plugin::Collective& c) const {
+  const std::string& why = route.on_device ? route.on_device->direct.why(c) : route.why_not_on_device;
   return why.empty() ? "" : " (" + why + ")";
 }
 
-void SetDevice::plan_adasum(Program& program, const plugin::Collective& c) {
-  note(c, nullptr, "STAGED", "Adasum on the host, over " + host_name_);
-  staged_adasum_->plan(program, c);
+void SetDevice::write_adasum(Schedule& schedule, const plugin::Collective& c) {
+  note(c, nullptr, Service::Staged, "Adasum on the host, over " + host_name_);
+  staged_adasum_->write_steps(schedule, c);
 }
 
-void SetDevice::note(const plugin::Collective& c, const plugin::Backend* backend, const char* served,
+void SetDevice::note(const plugin::Collective& c, const plugin::Backend* backend, Service service,
                      const std::string& how) {
-  ServiceNotes::Key key{plan_->type(), c.coll, c.dtype, types::has_reduction(c.coll) ? c.op : 0};
+  ServiceNotes::Key key{type_, c.coll, c.dtype, types::has_reduction(c.coll) ? c.op : 0};
   if (notes_->has(key)) return;
-  if (!notes_->add(std::move(key), {backend ? backend->name() : host_name_, served, how})) return;
-  if (rank() != 0 || std::string_view(served) != "STAGED") return;  // what is composed is said where that is done
-  // Not for each type of element.
-  if (!said_->insert("staged/" + plan_->type() + "/" + std::to_string(c.coll)).second) return;
-  // A backend that somebody has named for this memory, perhaps for its speed.
-  observe::log(
-      backend ? observe::Level::Warning : observe::Level::Info,
-      std::string(types::collective_name(c.coll)) + " on " + plan_->type() + ": STAGED " + how + " (said once).");
+  if (!notes_->add(std::move(key), {backend ? backend->name() : host_name_, {service, how}})) return;
+  if (rank() != 0 || service != Service::Staged) return;  // EmulatedTransport writes its own log lines
+  // Once per collective, not once per dtype.
+  if (!said_->insert("staged/" + type_ + "/" + std::to_string(c.coll)).second) return;
+  // A warning where a route names a backend: the user may have chosen it for its speed.
+  observe::log(backend ? observe::Level::Warning : observe::Level::Info,
+               std::string(types::collective_name(c.coll)) + " on " + type_ + ": STAGED " + how + " (said once).");
 }
 
 void SetDevice::check() {
-  each_comm([](plugin::Communicator& comm) {
-    // What an abort has freed has come to the end of its stream as well, and not every backend remembers why.
+  for_each_comm([](plugin::Communicator& comm) {
+    // An aborted collective leaves the stream as a complete one does, and not every backend reports the abort.
     if (comm.aborted()) {
       throw plugin::BackendError(HVD_E_ABORTED, HVD_EF_COMM_DEAD, 0,
                                  comm.backend().name() + ": the communicator was aborted (ABORTED)");
@@ -206,7 +211,7 @@ void SetDevice::check() {
 }
 
 void SetDevice::abort() noexcept {
-  each_comm([](plugin::Communicator& comm) { comm.abort(); });
+  for_each_comm([](plugin::Communicator& comm) { comm.abort(); });
 }
 
 }  // namespace hvd::data

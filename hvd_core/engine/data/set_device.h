@@ -1,14 +1,14 @@
-// How one process set moves the memory of one type of device: a communicator of each backend that reads it, and for
-// each collective the way it goes.
+// How one process set moves the memory of one device type. For each collective, the route names a backend, or none:
 //
-//   direct    the communicator does it, buffers stay on the device
-//   emulated  staged: the host composes it from what the communicator has, each part of it over the device again
-//   beside    staged: a backend that opened no device of this type may serve little or nothing of its memory, which its
-//             communicator alone tells; the rest goes over a second one of the same backend, for host memory
-//   staged    no communicator reads the memory for this collective: over the set's host communicators
+//   on the device  a communicator of that backend reads the memory: NATIVE, or EMULATED on the device
+//   composed       the host composes the collective, and each part of it runs over that communicator: EMULATED
+//   host staging   the device is foreign to the backend (another backend's table opened it). The backend's communicator
+//                  tells what it serves of that memory; the rest is copied through host memory and runs over a second
+//                  communicator of the same backend, for host memory: STAGED
+//   no route       copied through host memory, over the set's host communicators: STAGED
 //
-// Made once, collectively, at the set's first operation on such a device, by a thread that may wait; then used by the
-// thread that drives the engine. abort() from any thread.
+// The members create it together, at the set's first operation on the device type, on a thread that may wait. Then the
+// driver uses it. Any thread may call abort().
 #pragma once
 
 #include <array>
@@ -19,8 +19,9 @@
 #include <vector>
 
 #include "engine/data/device_direct.h"
-#include "engine/data/device_plan.h"
+#include "engine/data/device_routes.h"
 #include "engine/data/emulated.h"
+#include "engine/data/service.h"
 #include "engine/data/set_comms.h"
 #include "engine/data/staged.h"
 
@@ -28,43 +29,44 @@ namespace hvd::data {
 
 class SetDevice final : public Transport {
  public:
-  // `host`: the set's transport for host memory; it outlives this object. Opens the device if nobody has. Throws
-  // plugin::BackendError.
-  SetDevice(const Backends& backends, std::shared_ptr<DevicePlan> plan, SetComms& host, const std::string& key,
+  // `host`: the set's transport for host memory; it outlives this object. Opens the device if it is not open yet.
+  // Throws plugin::BackendError.
+  SetDevice(const Backends& backends, std::shared_ptr<DeviceRoutes> device, SetComms& host, const std::string& key,
             plugin::Store& store, int64_t deadline_ns);
-  // A collective goodbye first, unless aborted.
+  // Finalizes the communicators first (all members do this together), unless they were aborted.
   ~SetDevice();
 
-  void plan(Program& program, const plugin::Collective& c) override;
-  // An allreduce by Adasum: on the host.
-  void plan_adasum(Program& program, const plugin::Collective& c);
+  void write_steps(Schedule& schedule, const plugin::Collective& c) override;
+  // Writes the steps of an allreduce by Adasum, which runs on the host.
+  void write_adasum(Schedule& schedule, const plugin::Collective& c);
   int32_t rank() const override { return host_.rank(); }
   int32_t size() const override { return host_.size(); }
 
   const std::shared_ptr<plugin::Device>& device() const { return device_; }
-  // Throws plugin::BackendError when a communicator has learnt of a failure since.
+  // Throws plugin::BackendError if a communicator was aborted or reports a failure.
   void check();
   void abort() noexcept;
 
  private:
-  struct Way;
-  struct Beside;
+  struct Route;
+  struct HostStaging;
   struct AdasumTransport;
-  void open_way(Way& way, const Backends& backends, const std::shared_ptr<plugin::Backend>& backend,
-                const std::string& key, plugin::Store& store, int64_t deadline_ns);
+  void open_route(Route& route, const Backends& backends, const std::shared_ptr<plugin::Backend>& backend,
+                  const std::string& key, plugin::Store& store, int64_t deadline_ns);
   template <class F>
-  void each_comm(F&& f) const;
-  void note(const plugin::Collective& c, const plugin::Backend* backend, const char* served, const std::string& how);
-  std::string why_beside(Way& way, const plugin::Collective& c) const;
+  void for_each_comm(F&& f) const;
+  void note(const plugin::Collective& c, const plugin::Backend* backend, Service service, const std::string& how);
+  std::string reason_for_staging(Route& route, const plugin::Collective& c) const;
 
-  const std::shared_ptr<DevicePlan> plan_;
+  const std::string type_;
+  const std::string table_name_;  // the backend whose table opened the device
   SetComms& host_;
   const std::string host_name_;
   const std::shared_ptr<ServiceNotes> notes_;
   const std::shared_ptr<std::set<std::string>> said_;
-  std::shared_ptr<plugin::Device> device_;
-  std::vector<std::unique_ptr<Way>> all_ways_;
-  std::array<Way*, HVD_COLL_COUNT> ways_{};
+  const std::shared_ptr<plugin::Device> device_;
+  std::vector<std::unique_ptr<Route>> routes_;     // one per backend
+  std::array<Route*, HVD_COLL_COUNT> route_of_{};  // by HVD_* collective; null: no route
   std::unique_ptr<StagedTransport> staged_;
   std::unique_ptr<AdasumTransport> adasum_;
   std::unique_ptr<StagedTransport> staged_adasum_;

@@ -14,14 +14,15 @@ namespace {
 
 using Copies = std::vector<plugin::Device::Copy>;
 
-// The copies between [at, at + bytes) of a list of device buffers, seen as one run, and contiguous host memory.
+// The copies between the bytes [at, at + bytes) of a list of device buffers, seen as one run, and contiguous host
+// memory.
 Copies copies(const std::vector<hvd_buf>& device, const std::vector<uint64_t>& sizes, uint64_t at, uint64_t bytes,
               const hvd_buf& host, bool to_host) {
   Copies list;
   uint64_t start = 0;
   for (size_t i = 0; i < device.size() && start < at + bytes; start += sizes[i++]) {
     const uint64_t first = std::max(at, start), last = std::min(at + bytes, start + sizes[i]);
-    if (first >= last || !device[i].base) continue;  // a broadcast's root may have no place for the result
+    if (first >= last || !device[i].base) continue;  // the root of a broadcast may have no output
     const hvd_buf there = part_of(device[i], first - start, last - first);
     const hvd_buf here = part_of(host, first - at, last - first);
     list.push_back(to_host ? plugin::Device::Copy{here, there, last - first}
@@ -30,22 +31,22 @@ Copies copies(const std::vector<hvd_buf>& device, const std::vector<uint64_t>& s
   return list;
 }
 
-void await_mark(Program& program, std::shared_ptr<plugin::MarkRef> mark) {
-  program.poll([mark] { return !*mark || (*mark)->reached(); },
-               [mark](int64_t deadline_ns) {
-                 if (*mark) (*mark)->wait(deadline_ns);
-               });
+void await_mark(Schedule& schedule, std::shared_ptr<plugin::MarkRef> mark) {
+  schedule.poll([mark] { return !*mark || (*mark)->reached(); },
+                [mark](int64_t deadline_ns) {
+                  if (*mark) (*mark)->wait(deadline_ns);
+                });
 }
 
 }  // namespace
 
-void plan_await(Program& program, std::shared_ptr<plugin::Device> device, hvd_stream stream) {
+void write_stream_wait(Schedule& schedule, std::shared_ptr<plugin::Device> device, hvd_stream stream) {
   auto mark = std::make_shared<plugin::MarkRef>();
-  program.compute([device, stream, mark](Program&) { *mark = device->mark(stream ? stream : device->stream()); });
-  await_mark(program, std::move(mark));
+  schedule.compute([device, stream, mark](Schedule&) { *mark = device->mark(stream ? stream : device->stream()); });
+  await_mark(schedule, std::move(mark));
 }
 
-// What the steps of one chunked collective share.
+// The state that the steps of one chunked collective share.
 struct StagedTransport::Pipeline {
   plugin::Collective c;
   std::vector<uint64_t> sizes;  // bytes by buffer
@@ -59,23 +60,23 @@ struct StagedTransport::Pipeline {
   hvd_buf slot(uint64_t k) const { return part_of(area, (k % kSlots) * chunk, bytes(k)); }
 };
 
-void StagedTransport::plan(Program& program, const plugin::Collective& c) {
-  if (c.counts.empty()) return inner_.plan(program, c);
-  // When it is this collective's turn: before, there may be nothing to copy yet.
-  program.compute([this, c = plugin::Collective(c)](Program& p) mutable {
+void StagedTransport::write_steps(Schedule& schedule, const plugin::Collective& c) {
+  if (c.counts.empty()) return inner_.write_steps(schedule, c);
+  // In a computation, because earlier steps may still have to write the input.
+  schedule.compute([this, c = plugin::Collective(c)](Schedule& p) mutable {
     if (!c.stream) c.stream = device_->stream();
     p.at_settle([device = device_, stream = c.stream](int64_t deadline_ns) { device->drain(stream, deadline_ns); });
     const bool whole = c.coll == HVD_ALLREDUCE || c.coll == HVD_REDUCE || c.coll == HVD_BROADCAST;
     if (whole && chunk_bytes_)
-      plan_chunks(p, c);
+      write_in_chunks(p, c);
     else
-      plan_whole(p, c);
+      write_whole(p, c);
   });
 }
 
-// Chunk k uses slot k % 2. Its slot is free, and its data are there, when the mark of that slot has been reached: it is
-// made when chunk k - 2 has been sent back and chunk k has been asked for.
-void StagedTransport::plan_chunks(Program& program, const plugin::Collective& c) {
+// Chunk k uses slot k % 2. When the stream has reached the slot's mark, the slot holds the data of chunk k: the mark is
+// recorded after the copy of chunk k - 2 to the device and the copy of chunk k from the device are enqueued.
+void StagedTransport::write_in_chunks(Schedule& schedule, const plugin::Collective& c) {
   const uint64_t width = types::dtype_bytes(c.dtype);
   auto all = std::make_shared<Pipeline>();
   all->c = c;
@@ -91,52 +92,52 @@ void StagedTransport::plan_chunks(Program& program, const plugin::Collective& c)
   }
   auto memory = device_->allocate(HVD_MEM_PINNED, std::min<uint64_t>(kSlots, all->chunks()) * all->chunk);
   all->area = memory->buf;
-  program.keep(std::move(memory));
+  schedule.keep(std::move(memory));
   for (auto& mark : all->marks) mark = std::make_shared<plugin::MarkRef>();
-  const auto note = [this](const Pipeline& x, uint64_t k) { *x.marks[k % kSlots] = device_->mark(x.c.stream); };
-  const auto fetch = [this, note](const Pipeline& x, uint64_t k) {
+  const auto record = [this](const Pipeline& x, uint64_t k) { *x.marks[k % kSlots] = device_->mark(x.c.stream); };
+  const auto fetch = [this, record](const Pipeline& x, uint64_t k) {
     if (k >= x.chunks()) return;
     if (x.reads) device_->copy(x.c.stream, copies(x.c.in, x.sizes, k * x.chunk, x.bytes(k), x.slot(k), true));
-    note(x, k);
+    record(x, k);
   };
   for (uint64_t k = 0; k < kSlots; ++k) fetch(*all, k);
   for (uint64_t k = 0; k < all->chunks(); ++k) {
-    await_mark(program, all->marks[k % kSlots]);
+    await_mark(schedule, all->marks[k % kSlots]);
     plugin::Collective one;
     copy_settings(one, c);
     one.stream = nullptr;
     one.in = one.out = {all->slot(k)};
     one.counts = {all->bytes(k) / width};
-    inner_.plan(program, one);
-    program.compute([this, all, fetch, note, k](Program&) {
+    inner_.write_steps(schedule, one);
+    schedule.compute([this, all, fetch, record, k](Schedule&) {
       const Pipeline& x = *all;
       if (x.writes) device_->copy(x.c.stream, copies(x.c.out, x.sizes, k * x.chunk, x.bytes(k), x.slot(k), false));
       if (k + kSlots < x.chunks())
         fetch(x, k + kSlots);
       else
-        note(x, k);
+        record(x, k);
     });
   }
-  for (const auto& mark : all->marks) await_mark(program, mark);
+  for (const auto& mark : all->marks) await_mark(schedule, mark);
 }
 
-void StagedTransport::plan_whole(Program& program, const plugin::Collective& c) {
+void StagedTransport::write_whole(Schedule& schedule, const plugin::Collective& c) {
   Area area;
   relocate(c, rank(), size(), [&](uint64_t bytes) { return area.add(bytes); });
   auto memory = device_->allocate(HVD_MEM_PINNED, area.total());
   area.begin(memory->buf);
-  program.keep(std::move(memory));
+  schedule.keep(std::move(memory));
   Relocated moved = relocate(c, rank(), size(), [&](uint64_t bytes) { return area.place(bytes); });
   if (!moved.before.empty()) {
     device_->copy(c.stream, moved.before);
-    plan_await(program, device_, c.stream);
+    write_stream_wait(schedule, device_, c.stream);
   }
   moved.c.stream = nullptr;
-  inner_.plan(program, moved.c);
+  inner_.write_steps(schedule, moved.c);
   if (moved.after.empty()) return;
-  program.compute(
-      [this, after = std::move(moved.after), stream = c.stream](Program&) { device_->copy(stream, after); });
-  plan_await(program, device_, c.stream);
+  schedule.compute(
+      [this, after = std::move(moved.after), stream = c.stream](Schedule&) { device_->copy(stream, after); });
+  write_stream_wait(schedule, device_, c.stream);
 }
 
 }  // namespace hvd::data

@@ -1,13 +1,13 @@
-// How a process set moves data: turns one collective over the set's ranks into the steps of a Program.
+// How a process set moves data: writes the steps of one collective over the set's ranks into a Schedule.
 //
-// Implementations: DirectTransport (one communicator), EmulatedTransport (what a communicator lacks, composed from what
-// it has), StagedTransport (memory that it cannot read), HierarchicalTransport (within hosts x between hosts). They
-// nest; each writes its steps through the one below. Used by the thread that drives the engine.
+// Implementations: DirectTransport (one communicator), EmulatedTransport (composes what a communicator lacks),
+// StagedTransport (memory that the communicator cannot read), HierarchicalTransport (within hosts and between hosts).
+// They nest: each writes its steps through the transport below. Used by the driver.
 #pragma once
 
 #include <cstdint>
 
-#include "engine/data/program.h"
+#include "engine/data/schedule.h"
 
 namespace hvd::data {
 
@@ -15,11 +15,11 @@ class Transport {
  public:
   virtual ~Transport() = default;
 
-  // Appends the steps of `c`, whose ranks and root are ranks within the set and whose meaning is that of
-  // hvd_coll_args, with any number of buffers. `c` and its vectors may die when plan() returns (copy what later steps
-  // need); the buffers stay until the program is cleared. All members plan the same collectives in the same order.
-  // Throws plugin::BackendError (UNSUPPORTED) for what cannot be done; the same on all members.
-  virtual void plan(Program& program, const plugin::Collective& c) = 0;
+  // Appends the steps of `c`. Ranks and root are ranks within the set, the meaning is that of hvd_coll_args, with any
+  // number of buffers. `c` and its vectors may die when write_steps() returns, so a step copies the values it needs;
+  // the buffers stay until the schedule is cleared. All members write the same collectives in the same order. Throws
+  // plugin::BackendError (UNSUPPORTED), alike on all members, if the collective cannot be carried out.
+  virtual void write_steps(Schedule& schedule, const plugin::Collective& c) = 0;
 
   virtual int32_t rank() const = 0;  // of this process within the set
   virtual int32_t size() const = 0;

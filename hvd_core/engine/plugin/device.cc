@@ -150,10 +150,10 @@ Device::~Device() {
   if (!quiet) {
     log(HVD_LOG_WARN, backend_->name(), __FILE__, __LINE__,
         "the device still works, or has failed, at the end of the job; its streams and " +
-            std::to_string(free_.size() + kept_.size()) + " pieces of memory are left as they are");
+            std::to_string(free_.size() + kept_.size()) + " blocks of memory are left as they are");
     return;
   }
-  free_pieces();
+  free_blocks();
   for (hvd_event event : events_) api_->event_destroy(event, &ignored);
   for (auto& [native, stream] : wrapped_) api_->stream_destroy(stream, &ignored);
   if (stream_) api_->stream_destroy(stream_, &ignored);

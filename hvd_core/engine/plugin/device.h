@@ -43,7 +43,7 @@ class Mark {
 };
 using MarkRef = std::shared_ptr<Mark>;
 
-// A piece of pooled memory. Whoever lets go of it has seen to it that nothing uses it any more.
+// A block of pooled memory. Whoever lets go of it has seen to it that nothing uses it any more.
 class Memory {
  public:
   Memory(std::shared_ptr<Device> device, int32_t kind, hvd_mem mem, hvd_buf all)
@@ -134,7 +134,7 @@ class Device : public std::enable_shared_from_this<Device> {
  private:
   friend class Mark;
   friend class Memory;
-  struct Piece {
+  struct Block {
     int32_t kind;
     hvd_mem mem;
     hvd_buf all;
@@ -142,7 +142,7 @@ class Device : public std::enable_shared_from_this<Device> {
   };
   struct Kept {
     std::vector<hvd_event> uses;
-    Piece piece;
+    Block block;
   };
 
   explicit Device(std::shared_ptr<Backend> backend) : backend_(std::move(backend)), api_(backend_->device_api()) {}
@@ -152,11 +152,11 @@ class Device : public std::enable_shared_from_this<Device> {
   // All of these under mutex_.
   hvd_event record(hvd_stream stream);
   bool is_over(hvd_event event) noexcept;
-  void give_back(Piece piece) noexcept;
+  void give_back(Block block) noexcept;
   void free_oldest() noexcept;
   void sweep() noexcept;
   bool in_use() noexcept;
-  void free_pieces() noexcept;
+  void free_blocks() noexcept;
 
   const std::shared_ptr<Backend> backend_;
   const hvd_device_api* const api_;
@@ -172,7 +172,7 @@ class Device : public std::enable_shared_from_this<Device> {
   std::vector<hvd_event> events_;   // to be used again
   std::deque<hvd_event> doubtful_;  // marks that were let go of before anybody saw them reached
   std::vector<Kept> kept_;          // memory that was let go of and is still used by a stream
-  std::multimap<std::pair<int32_t, uint64_t>, Piece> free_;  // by kind and size
+  std::multimap<std::pair<int32_t, uint64_t>, Block> free_;  // by kind and size
   uint64_t free_bytes_ = 0, pool_bytes_ = 0, given_back_ = 0;
   std::map<int32_t, bool> scales_;
 };

@@ -1,4 +1,4 @@
-// The memory of a device: pieces that are kept for whoever asks for such a size next, and those that a stream still
+// The memory of a device: blocks that are kept for whoever asks for such a size next, and those that a stream still
 // uses. See device.h.
 #include <algorithm>
 #include <bit>
@@ -9,18 +9,18 @@
 namespace hvd::plugin {
 namespace {
 
-constexpr uint64_t kSmallestPiece = 4096;
+constexpr uint64_t kSmallestBlock = 4096;
 
 }  // namespace
 
 Memory::~Memory() {
   if (device_->abandoned()) return;
   std::lock_guard lock(device_->mutex_);
-  const Device::Piece piece{kind_, mem_, all_};
+  const Device::Block block{kind_, mem_, all_};
   if (uses_.empty())
-    device_->give_back(piece);
+    device_->give_back(block);
   else
-    device_->kept_.push_back({std::move(uses_), piece});
+    device_->kept_.push_back({std::move(uses_), block});
 }
 
 void Memory::used_by(hvd_stream stream) {
@@ -32,47 +32,47 @@ MemoryRef Device::allocate(int32_t kind, uint64_t bytes, uint64_t alignment) {
   alignment = std::max(alignment, alignment_);
   // Pieces of few sizes, so that the next step finds what this one leaves.
   const uint64_t room = bytes + alignment;
-  const uint64_t step = std::bit_floor(std::max(room, kSmallestPiece)) / 4;
-  const uint64_t wanted = (std::max(room, kSmallestPiece) + step - 1) / step * step;
-  Piece piece{kind, nullptr, {}};
+  const uint64_t step = std::bit_floor(std::max(room, kSmallestBlock)) / 4;
+  const uint64_t wanted = (std::max(room, kSmallestBlock) + step - 1) / step * step;
+  Block block{kind, nullptr, {}};
   std::unique_lock lock(mutex_);
   sweep();
   if (const auto at = free_.find({kind, wanted}); at != free_.end()) {
-    piece = at->second;
+    block = at->second;
     free_.erase(at);
     free_bytes_ -= wanted;
   } else {
     hvd_error error = empty_error();
-    hvd_rc rc = api_->mem_alloc(device_, kind, wanted, &piece.mem, &piece.all, &error);
+    hvd_rc rc = api_->mem_alloc(device_, kind, wanted, &block.mem, &block.all, &error);
     if (rc != HVD_OK && !free_.empty()) {  // perhaps what is kept for later is in the way
-      free_pieces();
+      free_blocks();
       error = empty_error();
-      rc = api_->mem_alloc(device_, kind, wanted, &piece.mem, &piece.all, &error);
+      rc = api_->mem_alloc(device_, kind, wanted, &block.mem, &block.all, &error);
     }
     if (rc != HVD_OK) fail(kind == HVD_MEM_PINNED ? "mem_alloc of pinned memory" : "mem_alloc", rc, error);
-    piece.all.bytes = wanted;
+    block.all.bytes = wanted;
   }
   lock.unlock();
-  auto memory = std::make_shared<Memory>(shared_from_this(), kind, piece.mem, piece.all);
+  auto memory = std::make_shared<Memory>(shared_from_this(), kind, block.mem, block.all);
   // What a handle stands for begins where the device wants it to.
   const bool handle = handles_ && kind == HVD_MEM_DEVICE;
-  const auto at = (handle ? 0 : reinterpret_cast<uintptr_t>(piece.all.base)) + piece.all.offset;
-  memory->buf = {piece.all.base, piece.all.offset + (alignment - at % alignment) % alignment, bytes};
+  const auto at = (handle ? 0 : reinterpret_cast<uintptr_t>(block.all.base)) + block.all.offset;
+  memory->buf = {block.all.base, block.all.offset + (alignment - at % alignment) % alignment, bytes};
   return memory;
 }
 
-void Device::give_back(Piece piece) noexcept {
-  if (piece.all.bytes > pool_bytes_) {
+void Device::give_back(Block block) noexcept {
+  if (block.all.bytes > pool_bytes_) {
     hvd_error ignored = empty_error();
-    api_->mem_free(piece.mem, &ignored);
+    api_->mem_free(block.mem, &ignored);
     return;
   }
-  // The old pieces go, not the new one: sizes that nobody asks for any more must not keep those out that are in use
+  // The old blocks go, not the new one: sizes that nobody asks for any more must not keep those out that are in use
   // now.
-  while (free_bytes_ + piece.all.bytes > pool_bytes_) free_oldest();
-  piece.since = ++given_back_;
-  free_bytes_ += piece.all.bytes;
-  free_.emplace(std::pair{piece.kind, piece.all.bytes}, piece);
+  while (free_bytes_ + block.all.bytes > pool_bytes_) free_oldest();
+  block.since = ++given_back_;
+  free_bytes_ += block.all.bytes;
+  free_.emplace(std::pair{block.kind, block.all.bytes}, block);
 }
 
 void Device::sweep() noexcept {
@@ -86,13 +86,13 @@ void Device::sweep() noexcept {
       ++i;
       continue;
     }
-    give_back(k.piece);
+    give_back(k.block);
     std::swap(k, kept_.back());
     kept_.pop_back();
   }
 }
 
-// Whether a stream still has to come to a mark or to the last use of a piece of memory.
+// Whether a stream still has to come to a mark or to the last use of a block of memory.
 bool Device::in_use() noexcept {
   sweep();
   while (!doubtful_.empty() && is_over(doubtful_.front())) {
@@ -111,9 +111,9 @@ void Device::free_oldest() noexcept {
   free_.erase(oldest);
 }
 
-void Device::free_pieces() noexcept {
+void Device::free_blocks() noexcept {
   hvd_error ignored = empty_error();
-  for (auto& [key, piece] : free_) api_->mem_free(piece.mem, &ignored);
+  for (auto& [key, block] : free_) api_->mem_free(block.mem, &ignored);
   free_.clear();
   free_bytes_ = 0;
 }

@@ -101,12 +101,12 @@ void run_rank(Job& job, int32_t rank) try {
   }
   if (at != in.size()) throw std::runtime_error("the input file does not have the size of the tensors");
 
-  data::Program program;
-  for (int round = 0; round < (job.inplace ? 1 : 2); ++round) {  // a program that is used again does the same again
-    data::plan_adasum(program, transport, math, c, job.local_bytes);
-    while (!program.advance())
-      if (program.in_flight()) program.wait(HVD_NO_DEADLINE);
-    program.clear();
+  data::Schedule schedule;
+  for (int round = 0; round < (job.inplace ? 1 : 2); ++round) {  // a schedule that is used again does the same again
+    data::write_adasum(schedule, transport, math, c, job.local_bytes);
+    while (!schedule.advance())
+      if (schedule.in_flight()) schedule.wait(HVD_NO_DEADLINE);
+    schedule.clear();
   }
   const auto& result = job.inplace ? in : out;
   std::ofstream(file_of(job, "out", rank), std::ios::binary)

@@ -11,7 +11,7 @@
 #include "../../abi/support.h"
 #include "engine/data/host_math.h"
 #include "engine/data/parts.h"
-#include "engine/data/program.h"
+#include "engine/data/schedule.h"
 #include "engine/types/collectives.h"
 #include "engine/types/dtypes.h"
 #include "engine/types/reductions.h"
@@ -19,16 +19,16 @@
 namespace test {
 
 using namespace hvd;
-using data::Program;
+using data::Schedule;
 using plugin::Collective;
 
 inline constexpr int32_t kDtypes[] = {HVD_UINT8,    HVD_INT8,          HVD_UINT16,      HVD_INT16,   HVD_INT32,
                                       HVD_INT64,    HVD_FLOAT16,       HVD_FLOAT32,     HVD_FLOAT64, HVD_BOOL,
                                       HVD_BFLOAT16, HVD_FLOAT8_E4M3FN, HVD_FLOAT8_E5M2, HVD_UINT32,  HVD_UINT64};
 
-inline void run(Program& program) {
-  for (int turn = 0; !program.advance(); ++turn)
-    if (turn % 2) program.wait(test::in_seconds(0.001));
+inline void run(Schedule& schedule) {
+  for (int turn = 0; !schedule.advance(); ++turn)
+    if (turn % 2) schedule.wait(test::in_seconds(0.001));
 }
 
 // Elements whose sums, products and averages of a few ranks are worth comparing.

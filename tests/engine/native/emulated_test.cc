@@ -1,7 +1,7 @@
 // What EmulatedTransport and DirectTransport make of backends that lack things, against the shm backend that has them
 // all: every collective, type and reduction, with ranks as threads, must give the same bits.
 //
-//   emulated_test path/to/libhvd_backend_shm.so path/to/libpoor.so [seed [most_ranks]]
+//   emulated_test path/to/libhvd_backend_shm.so path/to/libminimal.so [seed [most_ranks]]
 #include "engine/data/emulated.h"
 
 #include <cstdlib>
@@ -12,10 +12,11 @@
 #include "engine/observe/log.h"
 #include "engine/types/collectives.h"
 #include "engine/types/dtypes.h"
+#include "engine/types/reductions.h"
 #include "masked_backend.h"
 
 using namespace hvd;
-using data::Program;
+using data::Schedule;
 using plugin::Collective;
 using test::Buffers;
 using test::Case;
@@ -41,30 +42,30 @@ void run_setup(const Setup& setup, int size, uint64_t seed, bool thorough) {
   const auto list = test::make_cases(size, seed, thorough ? 3 : 1);
   test::on_ranks(size, [&](int rank) {
     const auto reference = test::join_comm(*shm_backend, store, "reference", rank, size);
-    const auto comm = test::join_comm(*setup.backend, store, "poor", rank, size);
+    const auto comm = test::join_comm(*setup.backend, store, "minimal", rank, size);
     const data::HostMath math(shm_backend);
     data::DirectTransport whole(*reference), direct(*comm);
     data::EmulationPolicy policy;
     policy.scratch_bytes = setup.scratch;
     data::EmulatedTransport emulated(direct, *comm, math, policy);
-    Program program;
+    Schedule schedule;
     for (size_t k = 0; k < list.size(); ++k) {
       const Case& x = list[k];
       Buffers expected = make(x, rank, size, math, seed + k), got = make(x, rank, size, math, seed + k);
       std::string refused;
       try {
-        emulated.plan(program, got.c);
-        run(program);
+        emulated.write_steps(schedule, got.c);
+        run(schedule);
       } catch (const plugin::BackendError& e) {
         if (e.code != HVD_E_UNSUPPORTED) throw;
         refused = e.what();
       }
-      program.clear();
+      schedule.clear();
       const bool exists = !types::has_reduction(x.coll) || types::is_reducible(x.dtype, x.op);
       if (!exists || !setup.complete) {
-        const auto service = emulated.service(x.coll, x.dtype, x.op, x.varying);
-        const bool said = service.served == data::Served::Unsupported;
-        test::check(said == !refused.empty(), where + x.text() + ": service() and plan() differ; " + refused);
+        const auto service = emulated.served(x.coll, x.dtype, x.op, x.varying);
+        const bool said = service.service == data::Service::Unsupported;
+        test::check(said == !refused.empty(), where + x.text() + ": service() and write_steps() differ; " + refused);
         if (!exists) test::check(!refused.empty(), where + x.text() + " was not refused");
         if (!refused.empty()) continue;
       }
@@ -72,9 +73,9 @@ void run_setup(const Setup& setup, int size, uint64_t seed, bool thorough) {
         test::check(false, where + x.text() + ": refused: " + refused);
         continue;
       }
-      whole.plan(program, expected.c);
-      run(program);
-      program.clear();
+      whole.write_steps(schedule, expected.c);
+      run(schedule);
+      schedule.clear();
       test::check(same(x, expected, got, rank), where + "rank " + std::to_string(rank) + ": " + x.text());
       if (rank == 0) ++cases;
     }
@@ -103,7 +104,7 @@ void groups(const Setup& setup, int expected) {
   test::on_ranks(2, [&](int rank) {
     const auto comm = test::join_comm(*setup.backend, store, "groups", rank, 2);
     data::DirectTransport direct(*comm);
-    Program program;
+    Schedule schedule;
     std::vector<float> sums(12, 1.0f), words(12, static_cast<float>(rank));
     std::vector<Collective> members;
     for (size_t i = 0; i < 12; ++i) {
@@ -116,8 +117,8 @@ void groups(const Setup& setup, int expected) {
       c.deadline_ns = HVD_NO_DEADLINE;
       members.push_back(c);
     }
-    direct.plan_group(program, members);
-    run(program);
+    direct.write_group(schedule, members);
+    run(schedule);
     for (size_t i = 0; i < 12; ++i)
       test::check(members[i].coll == HVD_ALLREDUCE ? sums[i] == 2.0f : words[i] == 1.0f, "a member of a group");
   });
@@ -125,46 +126,46 @@ void groups(const Setup& setup, int expected) {
 }
 
 // Messages, and what a backend is said to be able to.
-void words(const Setup& poor) {
+void words(const Setup& minimal) {
   test::MapStore store;
-  const auto comm = test::join_comm(*poor.backend, store, "words", 0, 1);
+  const auto comm = test::join_comm(*minimal.backend, store, "words", 0, 1);
   const data::HostMath math(shm_backend);
   data::DirectTransport direct(*comm);
   data::EmulationPolicy off;
   off.allowed = false;
   data::EmulatedTransport emulated(direct, *comm, math), forbidden(direct, *comm, math, off);
-  using data::Served;
-  test::check(emulated.service(HVD_ALLREDUCE, HVD_FLOAT32, HVD_SUM).served == Served::Native, "native");
-  const auto gathered = emulated.service(HVD_ALLREDUCE, HVD_INT64, HVD_SUM);
-  test::check(gathered.served == Served::Emulated && gathered.how == "allgather + local reduction", gathered.how);
-  const auto as_bytes = emulated.service(HVD_BROADCAST, HVD_INT64, HVD_SUM);
+  using data::Service;
+  test::check(emulated.served(HVD_ALLREDUCE, HVD_FLOAT32, HVD_SUM).service == Service::Native, "native");
+  const auto gathered = emulated.served(HVD_ALLREDUCE, HVD_INT64, HVD_SUM);
+  test::check(gathered.service == Service::Emulated && gathered.how == "allgather + local reduction", gathered.how);
+  const auto as_bytes = emulated.served(HVD_BROADCAST, HVD_INT64, HVD_SUM);
   test::check(as_bytes.how == "moving its bytes as float32", as_bytes.how);
-  test::check(emulated.service(HVD_ALLREDUCE, HVD_FLOAT32, HVD_AVG).how == "sum + local division", "average");
-  test::check(emulated.service(HVD_ALLTOALL, HVD_UINT8, HVD_SUM).how == "allgather", "alltoall");
-  test::check(emulated.service(HVD_BARRIER, 0, 0).how == "allreduce", "barrier");
-  test::check(emulated.service(HVD_SEND, HVD_FLOAT32, 0).served == Served::Unsupported, "send");
-  test::check(emulated.service(HVD_ALLREDUCE, HVD_FLOAT8_E5M2, HVD_SUM).served == Served::Unsupported, "float8");
-  test::check(forbidden.service(HVD_ALLREDUCE, HVD_INT64, HVD_SUM).served == Served::Unsupported, "forbidden");
-  Program program;
+  test::check(emulated.served(HVD_ALLREDUCE, HVD_FLOAT32, HVD_AVG).how == "sum + local division", "average");
+  test::check(emulated.served(HVD_ALLTOALL, HVD_UINT8, HVD_SUM).how == "allgather", "alltoall");
+  test::check(emulated.served(HVD_BARRIER, 0, 0).how == "allreduce", "barrier");
+  test::check(emulated.served(HVD_SEND, HVD_FLOAT32, 0).service == Service::Unsupported, "send");
+  test::check(emulated.served(HVD_ALLREDUCE, HVD_FLOAT8_E5M2, HVD_SUM).service == Service::Unsupported, "float8");
+  test::check(forbidden.served(HVD_ALLREDUCE, HVD_INT64, HVD_SUM).service == Service::Unsupported, "forbidden");
+  Schedule schedule;
   int64_t value = 3;
   Collective c;
   c.coll = HVD_ALLREDUCE;
   c.dtype = HVD_INT64;
   c.in = c.out = {{&value, 0, 8}};
   c.counts = {1};
-  std::string text = test::thrown([&] { forbidden.plan(program, c); });
+  std::string text = test::thrown([&] { forbidden.write_steps(schedule, c); });
   test::check(text ==
-                  "UNSUPPORTED horovod: allreduce of int64 on cpu is not supported by backend 'poor' and emulation "
+                  "UNSUPPORTED horovod: allreduce of int64 on cpu is not supported by backend 'minimal' and emulation "
                   "is off (HOROVOD_EMULATION=0).\n  fix: HOROVOD_EMULATION=1, HOROVOD_BACKEND=cpu.allreduce="
                   "<another backend>, or cast.  No automatic narrowing is done.",
               text);
   c.dtype = HVD_FLOAT8_E5M2;
-  text = test::thrown([&] { emulated.plan(program, c); });
+  text = test::thrown([&] { emulated.write_steps(schedule, c); });
   test::check(test::contains(text, "this reduction of float8_e5m2 does not exist on host memory"), text);
 }
 
 // What is said, in a file that stands for stderr: once, and by rank 0 alone.
-void said_once(const Setup& poor) {
+void said_once(const Setup& minimal) {
   std::fflush(stderr);
   const int saved = dup(2);
   FILE* file = std::tmpfile();
@@ -172,12 +173,12 @@ void said_once(const Setup& poor) {
   observe::set_log(observe::Level::Info, false, -1);
   test::MapStore store;
   test::on_ranks(2, [&](int rank) {
-    const auto comm = test::join_comm(*poor.backend, store, "once", rank, 2);
+    const auto comm = test::join_comm(*minimal.backend, store, "once", rank, 2);
     const data::HostMath math(shm_backend);
     data::DirectTransport direct(*comm);
     data::EmulationPolicy policy;
     data::EmulatedTransport first(direct, *comm, math, policy), second(direct, *comm, math, policy);
-    Program program;
+    Schedule schedule;
     for (int k = 0; k < 4; ++k) {
       int64_t value = 1 + rank;
       Collective c;
@@ -186,9 +187,9 @@ void said_once(const Setup& poor) {
       c.in = c.out = {{&value, 0, 8}};
       c.counts = {1};
       c.deadline_ns = HVD_NO_DEADLINE;
-      (k == 1 ? second : first).plan(program, c);
-      run(program);
-      program.clear();
+      (k == 1 ? second : first).write_steps(schedule, c);
+      run(schedule);
+      schedule.clear();
     }
   });
   observe::set_log(observe::Level::Error, false, -1);
@@ -200,11 +201,12 @@ void said_once(const Setup& poor) {
   text[n] = 0;
   std::fclose(file);
   const std::string warning =
-      "horovod WARNING: allreduce of int64 on cpu: backend 'poor' has no int64; EMULATED by allgather + local "
+      "horovod WARNING: allreduce of int64 on cpu: backend 'minimal' has no int64; EMULATED by allgather + local "
       "reduction "
       "(said once).\n";
   const std::string info =
-      "horovod INFO: broadcast of int64 on cpu: backend 'poor' has no int64; EMULATED by moving its bytes as float32 "
+      "horovod INFO: broadcast of int64 on cpu: backend 'minimal' has no int64; EMULATED by moving its bytes as "
+      "float32 "
       "(said once).\n";
   test::check(text == warning + info, std::string("said: ") + text);
 }
@@ -220,7 +222,7 @@ int main(int argc, char** argv) {
   shm_backend = plugin::Backend::load_library(shm, "shm");
   const uint64_t lists = HVD_CAP_VECTORED;
   std::vector<Setup> setups;
-  setups.push_back({"poor", plugin::Backend::load_library(argv[2], "poor")});
+  setups.push_back({"minimal", plugin::Backend::load_library(argv[2], "minimal")});
   setups.push_back(
       masked<0>(shm, "gather_u8", [](int c, int t, int, bool v) { return c == HVD_ALLGATHER && t == HVD_UINT8 && v; }));
   setups.push_back(masked<1>(
@@ -262,7 +264,7 @@ int main(int argc, char** argv) {
       masked<11>(shm, "wide_unsigned", [](int c, int t, int, bool) { return c == HVD_ALLREDUCE && t == HVD_UINT64; }));
   for (Setup& s : setups) {
     if (s.name.substr(0, 4) == "wide") s.complete = false;
-    if (s.name != "poor" && s.name != "all_single") s.scratch = 1 << 12;
+    if (s.name != "minimal" && s.name != "all_single") s.scratch = 1 << 12;
   }
   for (int size = 1; size <= most_ranks; ++size)
     for (const Setup& s : setups) run_setup(s, size, seed * 1000 + static_cast<uint64_t>(size), size == 3);

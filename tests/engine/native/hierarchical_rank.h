@@ -69,11 +69,11 @@ class MapStore final : public plugin::Store {
 class Watched final : public data::Transport {
  public:
   Watched(plugin::Communicator& comm, const data::HostMath& math) : direct_(comm), emulated_(direct_, comm, math) {}
-  void plan(data::Program& program, const Collective& c) override {
+  void write_steps(data::Schedule& schedule, const Collective& c) override {
     if (c.deadline_ns != kDeadline || c.seq != seq) fail("a step has another deadline or number than its operation");
     ++steps;
     for (uint64_t n : c.counts) elements += n;
-    emulated_.plan(program, c);
+    emulated_.write_steps(schedule, c);
   }
   int32_t rank() const override { return direct_.rank(); }
   int32_t size() const override { return direct_.size(); }
@@ -168,10 +168,10 @@ class Rank {
         if (one_level && coll != HVD_SEND && size_ > 1) continue;  // the communicator's own affair
         for (auto* w : {watched_[0].get(), watched_[1].get()})
           if (w) w->seq = number_;
-        transports_[0]->plan(program_, c);
+        transports_[0]->write_steps(schedule_, c);
         fail("no refusal of collective " + std::to_string(coll));
       } catch (const plugin::BackendError&) {
-        program_.clear();
+        schedule_.clear();
       }
     }
     try {
@@ -258,10 +258,10 @@ class Rank {
   void complete(int lanes) {
     for (auto& w : watched_)
       if (w) w->seq = number_;
-    transports_[static_cast<size_t>(lanes)]->plan(program_, collective_);
-    while (!program_.advance())
-      if (program_.in_flight()) program_.wait(HVD_NO_DEADLINE);
-    program_.clear();
+    transports_[static_cast<size_t>(lanes)]->write_steps(schedule_, collective_);
+    while (!schedule_.advance())
+      if (schedule_.in_flight()) schedule_.wait(HVD_NO_DEADLINE);
+    schedule_.clear();
   }
 
   [[noreturn]] void wrong(const std::string& what) {
@@ -322,7 +322,7 @@ class Rank {
   data::HostMath math_{shared_.math};
   std::vector<std::unique_ptr<Watched>> watched_;  // local, cross
   std::vector<std::unique_ptr<data::HierarchicalTransport>> transports_;
-  data::Program program_;
+  data::Schedule schedule_;
   const Case* case_ = nullptr;
   uint64_t number_ = 0;
   Collective collective_;

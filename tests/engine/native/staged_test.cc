@@ -1,9 +1,10 @@
-// StagedTransport over a device whose memory the host cannot touch (tests/backends/far_device), with ranks as threads:
+// StagedTransport over a device whose memory the host cannot touch (tests/backends/fake_device), with ranks as threads:
 // every collective must give what the shm backend gives on host memory, bit for bit, and failures must leave nothing
 // under way.
 //
-//   staged_test libhvd_backend_shm.so libpoor.so libfar.so                      everything but:
-//   staged_test libhvd_backend_shm.so libpoor.so libfar.so failing              a copy fails (option fail_copy)
+//   staged_test libhvd_backend_shm.so libminimal.so libfake_sync.so                      everything but:
+//   staged_test libhvd_backend_shm.so libminimal.so libfake_sync.so failing              a copy fails (option
+//   fail_copy)
 #include "engine/data/staged.h"
 
 #include <cstdlib>
@@ -14,29 +15,31 @@
 #include "engine/observe/log.h"
 #include "engine/types/collectives.h"
 #include "engine/types/dtypes.h"
+#include "engine/types/reductions.h"
 
 using namespace hvd;
 using plugin::Collective;
 using test::Buffers;
 using test::Case;
-using test::Program;
+using test::Schedule;
 
 namespace {
 
-std::shared_ptr<plugin::Backend> shm_backend, far_backend;
+std::shared_ptr<plugin::Backend> shm_backend, fake_sync_backend;
 uint64_t cases = 0;
 
 void must(hvd_rc rc) {
-  if (rc != HVD_OK) throw plugin::BackendError(rc, 0, 0, "the far device failed in the test's own call");
+  if (rc != HVD_OK) throw plugin::BackendError(rc, 0, 0, "the fake device failed in the test's own call");
 }
 
-// One rank's far device.
+// One rank's fake device.
 struct Device {
-  const hvd_device_api* api = far_backend->device_api();
+  const hvd_device_api* api = fake_sync_backend->device_api();
   std::shared_ptr<plugin::Device> opened;
   hvd_device device = nullptr;
   hvd_stream stream = nullptr;
-  explicit Device(int rank) : opened(plugin::Device::open(far_backend, rank % 2)), device(opened->opened().handle) {
+  explicit Device(int rank)
+      : opened(plugin::Device::open(fake_sync_backend, rank % 2)), device(opened->opened().handle) {
     must(api->stream_create(device, 0, &stream, nullptr));
   }
   ~Device() { api->stream_destroy(stream, nullptr); }
@@ -70,7 +73,7 @@ class FarBuffers {
   ~FarBuffers() {
     for (hvd_mem m : mems_) device_.api->mem_free(m, nullptr);
   }
-  // Only what has arrived when the program was through: the read goes by a stream of its own.
+  // Only what has arrived when the schedule was through: the read goes by a stream of its own.
   void read_back(Buffers& to) {
     hvd_stream other = nullptr;
     must(device_.api->stream_create(device_.device, 0, &other, nullptr));
@@ -105,26 +108,26 @@ void compare(const std::string& name, plugin::Backend& backend, int size, uint64
     data::EmulatedTransport emulated(direct, *comm, math);
     Device device(rank);
     data::StagedTransport staged(emulated, device.opened, chunk);
-    Program program;
+    Schedule schedule;
     for (size_t k = 0; k < list.size(); ++k) {
       Case x = list[k];
       if (types::has_reduction(x.coll) && !types::is_reducible(x.dtype, x.op)) continue;
       Buffers expected = make(x, rank, size, math, seed + k), got = make(x, rank, size, math, seed + k);
       FarBuffers there(device, got);
-      // With the producer's stream nothing is waited for before the program runs; without results it need not wait
+      // With the producer's stream nothing is waited for before the schedule runs; without results it need not wait
       // for the stream either.
       const bool has_results = !x.counts.empty() && there.c.out[0].bytes > 0;
       if (k % 2 && has_results)
         there.c.stream = device.stream;
       else
         must(device.api->stream_sync(device.stream, HVD_NO_DEADLINE, nullptr));
-      staged.plan(program, there.c);
-      test::run(program);
-      program.clear();
+      staged.write_steps(schedule, there.c);
+      test::run(schedule);
+      schedule.clear();
       there.read_back(got);
-      whole.plan(program, expected.c);
-      test::run(program);
-      program.clear();
+      whole.write_steps(schedule, expected.c);
+      test::run(schedule);
+      schedule.clear();
       test::check(test::same(x, expected, got, rank), name + ", rank " + std::to_string(rank) + ": " + x.text());
       if (rank == 0) ++cases;
     }
@@ -162,16 +165,16 @@ void abort_in_the_middle() {
     FarBuffers there(device, host);
     must(device.api->stream_sync(device.stream, HVD_NO_DEADLINE, nullptr));
     there.c.stream = device.stream;
-    Program program;
-    staged.plan(program, there.c);
-    while (!comm->in_flight()) test::check(!program.advance(), "it cannot be through");
+    Schedule schedule;
+    staged.write_steps(schedule, there.c);
+    while (!comm->in_flight()) test::check(!schedule.advance(), "it cannot be through");
     test::check(device.api->stream_query(device.stream, nullptr) == HVD_INPROGRESS, "nothing is under way");
     comm->abort();
-    const std::string text = test::thrown([&] { test::run(program); });
+    const std::string text = test::thrown([&] { test::run(schedule); });
     test::check(test::contains(text, "ABORTED"), text);
-    program.settle(test::in_seconds(20));
+    schedule.settle(test::in_seconds(20));
     test::check(device.api->stream_query(device.stream, nullptr) == HVD_OK, "settled, but work is under way");
-    program.clear();
+    schedule.clear();
     over = true;
   });
 }
@@ -189,12 +192,12 @@ void short_waits() {
     const Buffers before = make(large_sum(), rank, 1, math, 1);
     FarBuffers there(device, host);
     there.c.stream = device.stream;
-    Program program;
-    staged.plan(program, there.c);
+    Schedule schedule;
+    staged.write_steps(schedule, there.c);
     int waits = 0;
-    for (; !program.advance(); ++waits) {
-      test::check(program.in_flight(), "not through, and nothing to wait for");
-      program.wait(observe::now_ns());
+    for (; !schedule.advance(); ++waits) {
+      test::check(schedule.in_flight(), "not through, and nothing to wait for");
+      schedule.wait(observe::now_ns());
     }
     test::check(waits > 1, "the copies did not have to be waited for");
     there.read_back(host);
@@ -213,12 +216,12 @@ void failing() {
     const Buffers host = make(large_sum(), rank, 1, math, 1);
     FarBuffers there(device, host);
     must(device.api->stream_sync(device.stream, HVD_NO_DEADLINE, nullptr));
-    Program program;
-    staged.plan(program, there.c);
-    const std::string text = test::thrown([&] { test::run(program); });
-    test::check(test::contains(text, "DEVICE far: event_") && test::contains(text, "vendor code 77"), text);
-    program.settle(test::in_seconds(5));
-    program.clear();
+    Schedule schedule;
+    staged.write_steps(schedule, there.c);
+    const std::string text = test::thrown([&] { test::run(schedule); });
+    test::check(test::contains(text, "DEVICE fake_sync: event_") && test::contains(text, "vendor code 77"), text);
+    schedule.settle(test::in_seconds(5));
+    schedule.clear();
   });
 }
 
@@ -228,8 +231,8 @@ int main(int argc, char** argv) {
   if (argc < 4) return 2;
   observe::set_log(observe::Level::Error, false, -1);
   shm_backend = plugin::Backend::load_library(argv[1], "shm");
-  const auto poor = plugin::Backend::load_library(argv[2], "poor");
-  far_backend = plugin::Backend::load_library(argv[3], "far");
+  const auto minimal = plugin::Backend::load_library(argv[2], "minimal");
+  fake_sync_backend = plugin::Backend::load_library(argv[3], "fake_sync");
   if (argc > 4) {
     failing();
     return test::verdict();
@@ -240,7 +243,7 @@ int main(int argc, char** argv) {
     compare("shm, small chunks", *shm_backend, size, 7, 100);
     compare("shm", *shm_backend, size, 8, 4 << 20);
   }
-  compare("poor", *poor, 2, 9, 1000);
+  compare("minimal", *minimal, 2, 9, 1000);
   abort_in_the_middle();
   short_waits();
   std::printf("%llu collectives compared\n", static_cast<unsigned long long>(cases));

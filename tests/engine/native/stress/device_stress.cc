@@ -1,6 +1,6 @@
-// Whole engines in one process with tensors on a made-up device (tests/backends/wave), for sanitizers: threads submit,
-// wait, order streams, poll and let go, with all values checked; rounds end in good order or by an abort in the middle
-// of it. Says "passed".
+// Whole engines in one process with tensors on a made-up device (tests/backends/fake_stream), for sanitizers: threads
+// submit, wait, order streams, poll and let go, with all values checked; rounds end in good order or by an abort in the
+// middle of it. Says "passed".
 //
 //   device_stress [--seconds 10] [--seed 1]
 #include <dlfcn.h>
@@ -69,7 +69,7 @@ struct Worker {
     t.data = p;
     t.dtype = dtype;
     t.shape = {static_cast<int64_t>(n)};
-    t.device_type = "wave";
+    t.device_type = "fake_stream";
     t.has_stream = true;
     t.stream = stream;
     return t;
@@ -97,7 +97,7 @@ struct Worker {
     const auto t = tensor(p, wide ? HVD_INT64 : HVD_FLOAT32, n);
     control::SignatureFields f;
     f.kind = gathers ? types::OpKind::Allgather : types::OpKind::Allreduce;
-    f.device_type = "wave";
+    f.device_type = "fake_stream";
     f.tensors = {{t.dtype, gathers ? std::vector<int64_t>{-1} : t.shape}};
     const std::string name = std::to_string(thread) + "." + std::to_string(step % 5);
     const std::vector<queue::Tensor> in{t}, out = gathers ? std::vector<queue::Tensor>{} : in;
@@ -146,15 +146,15 @@ void run_round(const std::string& folder, const Device& device, uint64_t seed, u
   Rng rng(seed);
   const int ranks = 2 + static_cast<int>(rng.below(2));
   const EngineConfig::Library shm{"shm", folder + "/libhvd_backend_shm.so"};
-  const EngineConfig::Library wave{"wave", folder + "/libhvd_backend_wave.so"};
+  const EngineConfig::Library fake_stream{"fake_stream", folder + "/libhvd_backend_fake_stream.so"};
   Ways ways{"shm", shm, {}, shm};
   Knobs knobs;
   EngineConfig::DeviceConfig config;
-  config.type = "wave";
-  config.table = wave;
+  config.type = "fake_stream";
+  config.table = fake_stream;
   const uint64_t routed = rng.below(3);  // none: all is staged
-  if (routed > 0) config.routes[HVD_ALLREDUCE] = wave;
-  if (routed > 1) config.routes[HVD_ALLGATHER] = wave;
+  if (routed > 0) config.routes[HVD_ALLREDUCE] = fake_stream;
+  if (routed > 1) config.routes[HVD_ALLGATHER] = fake_stream;
   knobs.devices = {config};
   knobs.spin_ns = rng.below(2) ? 2'000 : 0;
   World world(ranks, Tree::Segment, ways, knobs);
@@ -201,8 +201,8 @@ int main(int argc, char** argv) {
   const std::string program = argv[0];
   const std::string folder = program.substr(0, program.find_last_of('/'));
   observe::set_log(observe::Level::Error, false, -1);
-  ::setenv("HOROVOD_BACKEND_WAVE_DELAY_US", "20", 1);
-  const Device device(folder + "/libhvd_backend_wave.so");
+  ::setenv("HOROVOD_BACKEND_FAKE_STREAM_DELAY_US", "20", 1);
+  const Device device(folder + "/libhvd_backend_fake_stream.so");
   uint64_t rounds = 0, done = 0, failed = 0;
   for (const int64_t end = observe::now_ns() + static_cast<int64_t>(seconds * 1e9); observe::now_ns() < end; ++rounds) {
     std::fprintf(stderr, "seed %llu\n", static_cast<unsigned long long>(seed + rounds));

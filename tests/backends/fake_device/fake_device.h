@@ -19,7 +19,7 @@
 #include <set>
 #include <thread>
 
-#include "far_memory.h"
+#include "fake_memory.h"
 #include "hvd/backend.hpp"
 
 namespace {
@@ -162,7 +162,7 @@ void enqueue_scaled(hvd_stream s, const hvd_copy_item& item) {
   });
 }
 
-struct Far {
+struct FakeDevice {
   // `native`: with streams of the program's own, and streams that wait for each other's events.
   static hvd_device_api make(const char* device_type, bool native) {
     hvd_device_api t;
@@ -175,7 +175,7 @@ struct Far {
     };
     t.open = [](int32_t ordinal, void*, hvd_device* out, hvd_error* error) {
       static char devices[2];
-      if (ordinal < 0 || ordinal > 1) return hvd::fail(error, HVD_E_INVALID, "there are two far devices");
+      if (ordinal < 0 || ordinal > 1) return hvd::fail(error, HVD_E_INVALID, "there are two fake devices");
       *out = reinterpret_cast<hvd_device>(&devices[ordinal]);
       return hvd_rc{HVD_OK};
     };

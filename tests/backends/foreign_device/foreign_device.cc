@@ -2,9 +2,9 @@
 // several vendors' memory does. What moves is moved by shm; device memory is reached by the slots of the table that
 // opened the device, and by nothing else.
 //
-// Options: shm (path of its library), reads (device types whose memory is read on this machine, such as "wave"; none:
-// communicators for devices can be made and serve nothing), lacks (the number of an element type that is served on host
-// memory only).
+// Options: shm (path of its library), reads (device types whose memory is read on this machine, such as "fake_stream";
+// none: communicators for devices can be made and serve nothing), lacks (the number of an element type that is served
+// on host memory only).
 #include <dlfcn.h>
 
 #include <cstdlib>
@@ -44,10 +44,10 @@ hvd_rc checked(F&& call) {
 
 bool reads(const char* type) { return ("," + hvd::option("reads", "") + ",").find("," + std::string(type) + ",") + 1; }
 
-struct Visitor : hvd::Comm<Visitor> {
+struct ForeignComm : hvd::Comm<ForeignComm> {
   static constexpr uint64_t caps =
       HVD_CAP_REQUEST | HVD_CAP_MEM_HOST | HVD_CAP_MEM_DEVICE | HVD_CAP_ONE_HOST | HVD_CAP_VECTORED;
-  static constexpr const char* device_types = "cpu,wave,far";
+  static constexpr const char* device_types = "cpu,fake_stream,fake_sync";
   static constexpr const char* version = "0.1";
   static constexpr hvd_option options[] = {
       hvd::make_option("shm", "path", "", "", "the library of the shm backend"),
@@ -55,7 +55,7 @@ struct Visitor : hvd::Comm<Visitor> {
       hvd::make_option("lacks", "int", "-1", "-1..14", "an element type that is served on host memory only"),
   };
 
-  explicit Visitor(const hvd::CommInit& init) : Comm(init), device(init.device), api(init.device_api) {
+  explicit ForeignComm(const hvd::CommInit& init) : Comm(init), device(init.device), api(init.device_api) {
     hvd_comm_args args;
     std::memset(&args, 0, sizeof(args));
     args.hdr = {sizeof(args), HVD_ABI_MAJOR, HVD_ABI_MINOR, nullptr};
@@ -70,7 +70,7 @@ struct Visitor : hvd::Comm<Visitor> {
     checked([&](hvd_error* e) { return shm()->create(&args, &inner, e); });
     if (api) checked([&](hvd_error* e) { return api->stream_create(device, 0, &stream, e); });
   }
-  ~Visitor() {
+  ~ForeignComm() {
     if (stream) api->stream_destroy(stream, nullptr);
     shm()->destroy(inner, nullptr);
   }
@@ -83,7 +83,8 @@ struct Visitor : hvd::Comm<Visitor> {
   }
   hvd_coll_caps query_made(const hvd::Coll& c) const {
     if (api && !reads(api->device_type)) {
-      throw hvd::Error(HVD_E_UNSUPPORTED, std::string("the visitor reads no ") + api->device_type + " memory here");
+      throw hvd::Error(HVD_E_UNSUPPORTED,
+                       std::string("the foreign_device reads no ") + api->device_type + " memory here");
     }
     if (api && std::to_string(c.dtype()) == hvd::option("lacks", "-1")) return {};
     return query(c);
@@ -119,7 +120,7 @@ struct Visitor : hvd::Comm<Visitor> {
 };
 
 struct Turn : hvd::Request {
-  explicit Turn(Visitor* comm) : comm(comm) {}
+  explicit Turn(ForeignComm* comm) : comm(comm) {}
   ~Turn() override {
     if (request) shm()->req_free(request);
     for (const Memory& m : staging) comm->api->mem_free(m.mem, nullptr);
@@ -137,14 +138,14 @@ struct Turn : hvd::Request {
     return settle(checked([&](hvd_error* e) { return shm()->req_wait(request, deadline_ns, e); }));
   }
 
-  Visitor* comm;
+  ForeignComm* comm;
   hvd_req request = nullptr;
   std::vector<Memory> staging;
   std::vector<std::pair<hvd_buf, hvd_buf>> results;
 };
 
 // On a device: both buffers whole, as the host says how long they are; apart, so that nothing is in place.
-hvd::Work Visitor::start(const hvd::Coll& c) {
+hvd::Work ForeignComm::start(const hvd::Coll& c) {
   hvd_coll_args args = c.args();
   auto turn = std::make_unique<Turn>(this);
   std::vector<hvd_buf> in, out;
@@ -173,4 +174,4 @@ hvd::Work Visitor::start(const hvd::Coll& c) {
 
 }  // namespace
 
-HVD_BACKEND(visitor, hvd::NoDevice, Visitor)
+HVD_BACKEND(foreign_device, hvd::NoDevice, ForeignComm)

@@ -1,5 +1,5 @@
-// See device_plan.h.
-#include "engine/data/device_plan.h"
+// See device_routes.h.
+#include "engine/data/device_routes.h"
 
 #include <algorithm>
 #include <utility>
@@ -8,25 +8,26 @@
 
 namespace hvd::data {
 
-DevicePlan::DevicePlan(std::string type, std::shared_ptr<plugin::Backend> table, int32_t ordinal, Routes routes)
+DeviceRoutes::DeviceRoutes(std::string type, std::shared_ptr<plugin::Backend> table, int32_t ordinal,
+                           ByCollective routes)
     : type_(std::move(type)), table_(std::move(table)), ordinal_(ordinal), routes_(std::move(routes)) {
   if (!table_ || table_->device_type() != type_) {
     throw plugin::BackendError(
         HVD_E_UNSUPPORTED, 0, 0,
-        "horovod: backend '" + (table_ ? table_->name() : "") + "' is to open devices of type '" + type_ +
+        "horovod: backend '" + (table_ ? table_->name() : "") + "' was chosen to open devices of type '" + type_ +
             "', but its device table is " +
             (table_ && table_->has_device() ? "for '" + table_->device_type() + "'" : "missing") +
-            "; choose a backend that has one for that type (UNSUPPORTED)");
+            "; choose a backend that has a device table for that type (UNSUPPORTED)");
   }
 }
 
-std::shared_ptr<plugin::Device> DevicePlan::open(const queue::Tensor& tensor) {
+std::shared_ptr<plugin::Device> DeviceRoutes::open(const queue::Tensor& tensor) {
   int32_t ordinal = tensor.device_id;
   if (ordinal < 0) ordinal = tensor.data ? plugin::Device::owner(*table_, tensor.data) : -1;
   return ordinal < 0 ? open() : open(ordinal);
 }
 
-std::shared_ptr<plugin::Device> DevicePlan::open(int32_t ordinal) {
+std::shared_ptr<plugin::Device> DeviceRoutes::open(int32_t ordinal) {
   std::lock_guard lock(mutex_);
   if (!device_) device_ = plugin::Device::open(table_, ordinal);
   if (device_->ordinal() == ordinal) return device_;
@@ -36,20 +37,20 @@ std::shared_ptr<plugin::Device> DevicePlan::open(int32_t ordinal) {
                               "rank before the first operation, or move the tensor there.");
 }
 
-std::shared_ptr<plugin::Device> DevicePlan::open() {
+std::shared_ptr<plugin::Device> DeviceRoutes::open() {
   std::lock_guard lock(mutex_);
   if (device_) return device_;
-  // The job may show each rank a device of its own, which is number 0 to all of them then.
+  // The launcher may show each rank one device only; its ordinal is 0 then.
   const int32_t ordinal = ordinal_ % std::max(plugin::Device::count(*table_), 1);
   return device_ = plugin::Device::open(table_, ordinal);
 }
 
-std::shared_ptr<plugin::Device> DevicePlan::opened() const {
+std::shared_ptr<plugin::Device> DeviceRoutes::opened() const {
   std::lock_guard lock(mutex_);
   return device_;
 }
 
-void DevicePlan::abandon() noexcept {
+void DeviceRoutes::abandon() noexcept {
   if (device_) device_->abandon();
 }
 

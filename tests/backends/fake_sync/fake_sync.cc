@@ -1,6 +1,6 @@
-// The made-up device "far": a device table without communicators, without streams of the program's own, and without
-// events that streams wait for.
-#include "far_device.h"
+// The made-up device "fake_sync": a device table without communicators, without streams of the program's own, and
+// without events that streams wait for.
+#include "../fake_device/fake_device.h"
 
 extern "C" __attribute__((visibility("default"))) hvd_rc hvd_backend_entry_v1(const hvd_host_api* host,
                                                                               const hvd_backend_api** out,
@@ -10,15 +10,15 @@ extern "C" __attribute__((visibility("default"))) hvd_rc hvd_backend_entry_v1(co
     hvd::host = host;
     std::memset(&api, 0, sizeof(api));
     api.hdr = {sizeof(api), HVD_ABI_MAJOR, HVD_ABI_MINOR, nullptr};
-    api.name = "far";
-    api.tag = "FAR";
+    api.name = "fake_sync";
+    api.tag = "FAKE_SYNC";
     api.version = "0.1";
     api.vendor_lib = "";
-    static const hvd_device_api device = Far::make("far", false);
+    static const hvd_device_api device = FakeDevice::make("fake_sync", false);
     api.device = &device;
     *out = &api;
     return HVD_OK;
   });
 }
 
-#include "program_side.h"
+#include "../fake_device/program_side.h"

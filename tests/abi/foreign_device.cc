@@ -3,17 +3,17 @@
 
 namespace {
 
-struct Guest : hvd::Comm<Guest> {
+struct ForeignComm : hvd::Comm<ForeignComm> {
   static constexpr uint64_t caps = HVD_CAP_REQUEST | HVD_CAP_MEM_HOST | HVD_CAP_MEM_DEVICE;
   static constexpr const char* device_types = "toy";
   static constexpr const char* version = "1.0";
-  explicit Guest(const hvd::CommInit& init) : Comm(init), device_(init.device), api_(init.device_api) {
+  explicit ForeignComm(const hvd::CommInit& init) : Comm(init), device_(init.device), api_(init.device_api) {
     if ((device_ == nullptr) != (api_ == nullptr)) throw hvd::Error(HVD_E_INVALID, "a device and its table belong");
     if (api_ && std::string(api_->device_type) != "toy") throw hvd::Error(HVD_E_INVALID, "whose device is that?");
   }
 
   static std::string info(const std::string& key) {
-    if (key == "library") return "Guest \xff 1.0";
+    if (key == "library") return "Foreign \xff 1.0";
     if (key == "long") return std::string(5000, 'x');
     if (key == "broken") throw hvd::Error(HVD_E_DEVICE, "it broke");
     return "";
@@ -37,4 +37,4 @@ struct Guest : hvd::Comm<Guest> {
 
 }  // namespace
 
-HVD_BACKEND(guest, hvd::NoDevice, Guest)
+HVD_BACKEND(foreign_device, hvd::NoDevice, ForeignComm)

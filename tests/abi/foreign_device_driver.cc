@@ -1,5 +1,5 @@
-// Communicators on devices that another backend's table has opened, and what a backend tells of itself; see guest.cc.
-// guest_driver LIBRARY
+// Communicators on devices that another backend's table has opened, and what a backend tells of itself; see
+// foreign_device.cc. foreign_device_driver LIBRARY
 #include "device_sugar.h"
 
 using hvd::plugin::Backend;
@@ -31,10 +31,10 @@ hvd_coll_caps asked(const hvd::plugin::Communicator& comm, int32_t coll, std::st
   return comm.query(c, why);
 }
 
-void guests(Backend& guest) {
+void foreign_devices(Backend& backend) {
   const hvd_device_api* table = hvd::DeviceTable<Full>::table();
   const OpenDevice device{opened(table), table};
-  const auto on_host = join(guest, "host"), on_device = join(guest, "device", device);
+  const auto on_host = join(backend, "host"), on_device = join(backend, "device", device);
   std::string why = "untouched";
   check(asked(*on_host, HVD_ALLGATHER, &why).support == HVD_NATIVE && asked(*on_host, HVD_ALLREDUCE).alignment == 8,
         "on host memory");
@@ -44,7 +44,7 @@ void guests(Backend& guest) {
   Collective any;
   any.coll = HVD_ALLGATHER;
   any.dtype = HVD_FLOAT32;
-  check(guest.query(any.args()).support == HVD_NATIVE, "without a communicator: the best there is");
+  check(backend.query(any.args()).support == HVD_NATIVE, "without a communicator: the best there is");
   const std::string refused = thrown([&] { on_device->start(any); });
   check(contains(refused, "no gathering on a toy"), refused);
   table->close(device.handle, nullptr);
@@ -94,17 +94,17 @@ void own_devices_only() {
   table->close(d, error());
 }
 
-void facts(Backend& guest) {
-  check(guest.fact("library") == "Guest ? 1.0", "a fact, made text");
-  check(guest.fact("long") == std::string(5000, 'x'), "a long one");
-  check(!guest.fact("no such key"), "one that there is not");
-  check(contains(thrown([&] { guest.fact("broken"); }), "guest: info: it broke (DEVICE"), "a failure");
-  const auto info = guest.api()->info;
+void facts(Backend& backend) {
+  check(backend.fact("library") == "Foreign ? 1.0", "a fact, made text");
+  check(backend.fact("long") == std::string(5000, 'x'), "a long one");
+  check(!backend.fact("no such key"), "one that there is not");
+  check(contains(thrown([&] { backend.fact("broken"); }), "foreign_device: info: it broke (DEVICE"), "a failure");
+  const auto info = backend.api()->info;
   char text[8] = "before";
   uint64_t n = sizeof(text);
-  check(info("library", text, &n, error()) == HVD_E_INVALID && n == 12 && std::string(text) == "before", "no room");
+  check(info("library", text, &n, error()) == HVD_E_INVALID && n == 14 && std::string(text) == "before", "no room");
   n = 0;
-  check(info("library", nullptr, &n, error()) == HVD_E_INVALID && n == 12, "how much room?");
+  check(info("library", nullptr, &n, error()) == HVD_E_INVALID && n == 14, "how much room?");
   check(info(nullptr, text, &n, error()) == HVD_E_INVALID && info("library", text, nullptr, error()) == HVD_E_INVALID,
         "NULL");
   check(info("none", text, &n, error()) == HVD_E_UNAVAILABLE && contains(g_error.text, "'none'"), g_error.text);
@@ -114,9 +114,9 @@ void facts(Backend& guest) {
 
 int main(int argc, char** argv) {
   if (argc != 2) return 2;
-  const auto guest = Backend::load_library(argv[1], "guest");
-  guests(*guest);
+  const auto backend = Backend::load_library(argv[1], "foreign_device");
+  foreign_devices(*backend);
   own_devices_only();
-  facts(*guest);
+  facts(*backend);
   return test::verdict();
 }

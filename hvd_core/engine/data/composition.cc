@@ -1,5 +1,5 @@
-// See emulated_routes.h.
-#include "engine/data/emulated_routes.h"
+// See composition.h.
+#include "engine/data/composition.h"
 
 #include <array>
 #include <vector>
@@ -8,6 +8,7 @@
 #include "engine/data/parts.h"
 #include "engine/types/collectives.h"
 #include "engine/types/dtypes.h"
+#include "engine/types/reductions.h"
 
 namespace hvd::data {
 
@@ -17,7 +18,7 @@ namespace {
 constexpr uint64_t kExchangeBytes = 64 * 1024;
 constexpr uint64_t kLeastSlice = 1024;  // carrier elements that one rank must be able to send another in one call
 
-// Integers first. BOOL is no carrier: a backend may normalise it.
+// Integers first. BOOL is no carrier, because a backend may normalise its values.
 constexpr std::array kCarriers{HVD_UINT8,  HVD_INT8,  HVD_UINT16,  HVD_INT16,   HVD_UINT32,  HVD_INT32,
                                HVD_UINT64, HVD_INT64, HVD_FLOAT32, HVD_FLOAT64, HVD_FLOAT16, HVD_BFLOAT16};
 
@@ -29,26 +30,26 @@ bool fits_float(int32_t from, int32_t to, int32_t op, uint64_t ranks) {
   return ranks <= uint64_t{1} << (mantissa - bits);
 }
 
-// The same in a wider integer type. Sums and products of fewer bits are those of more bits, cut off; an average needs
-// the whole sum.
+// The same in a wider integer type. The low bits of a sum or product are the same in a wider type; an average needs the
+// whole sum.
 bool fits_integer(int32_t from, int32_t to, int32_t op, uint64_t ranks) {
-  const uint64_t bits = types::dtype_bytes(from) * 8, room = types::dtype_bytes(to) * 8;
-  if (room <= bits || (types::is_unsigned(to) && !types::is_unsigned(from))) return false;
-  return op != HVD_AVG || (room - bits > 1 && ranks < uint64_t{1} << (room - bits - 1));
+  const uint64_t bits = types::dtype_bytes(from) * 8, wide = types::dtype_bytes(to) * 8;
+  if (wide <= bits || (types::is_unsigned(to) && !types::is_unsigned(from))) return false;
+  return op != HVD_AVG || (wide - bits > 1 && ranks < uint64_t{1} << (wide - bits - 1));
 }
 
 }  // namespace
 
-Routes::Routes(plugin::Communicator& comm, bool completes)
+Compositions::Compositions(plugin::Communicator& comm, bool completes)
     : comm_(comm), completes_(completes || (comm.caps() & HVD_CAP_REQUEST)), abilities_(comm) {}
 
-Carrier Routes::same_form(int32_t coll, int32_t dtype, bool varying) {
+Carrier Compositions::best_carrier(int32_t coll, int32_t dtype, bool varying) {
   const uint64_t width = types::dtype_bytes(dtype);
   Carrier best;
   int best_score = 0;
   for (int32_t t : kCarriers) {
     const uint64_t w = types::dtype_bytes(t);
-    // An own element is best left whole, then cut into as few as possible; a wider carrier needs padding.
+    // Best is a carrier of the same width, then a divisor of it (the wider, the better); a wider one needs padding.
     const int score = w == width ? 100 : width % w == 0 ? 50 + static_cast<int>(w) : 20 - static_cast<int>(w);
     if (score > best_score && abilities_.serves(coll, t, HVD_SUM, varying)) {
       best = {t, w, varying};
@@ -58,26 +59,26 @@ Carrier Routes::same_form(int32_t coll, int32_t dtype, bool varying) {
   return best;
 }
 
-Carrier Routes::carrier(int32_t coll, int32_t dtype) {
+Carrier Compositions::carrier(int32_t coll, int32_t dtype) {
   const uint64_t width = types::dtype_bytes(dtype);
   const bool varying = coll != HVD_BROADCAST;
   if (abilities_.serves(coll, dtype, HVD_SUM, varying)) return {dtype, width, true};
-  if (Carrier c = same_form(coll, dtype, varying)) {
+  if (Carrier c = best_carrier(coll, dtype, varying)) {
     c.varying = true;
     return c;
   }
   if (coll != HVD_ALLGATHER) return {};
   if (abilities_.serves(coll, dtype)) return {dtype, width, false};
-  return same_form(coll, dtype, false);
+  return best_carrier(coll, dtype, false);
 }
 
-Widening Routes::widening(int32_t dtype, int32_t op) {
+Widening Compositions::widening(int32_t dtype, int32_t op) {
   const auto ranks = static_cast<uint64_t>(comm_.size());
   const int32_t sum_op = op == HVD_AVG ? int32_t{HVD_SUM} : op;
   const auto serves = [&](int32_t t, int32_t o) { return abilities_.serves(HVD_ALLREDUCE, t, o); };
   if (types::is_half(dtype)) return serves(HVD_FLOAT32, sum_op) ? Widening{HVD_FLOAT32, sum_op} : Widening{};
   if (dtype == HVD_BOOL) {
-    // "Or" of zeros and ones is their maximum, or whether their sum is zero; "and" is their minimum or product.
+    // "Or" of zeros and ones is their maximum, or sum != 0; "and" is their minimum or product.
     const bool either = op == HVD_SUM || op == HVD_MAX;
     for (int32_t t : {HVD_UINT8, HVD_INT8, HVD_INT32, HVD_FLOAT32, HVD_INT64, HVD_FLOAT64}) {
       if (serves(t, either ? HVD_MAX : HVD_MIN)) return {t, either ? HVD_MAX : HVD_MIN};
@@ -94,107 +95,109 @@ Widening Routes::widening(int32_t dtype, int32_t op) {
   return {};
 }
 
-// An exchange whose calls hold so little that there would be more rounds than sense is none.
-bool Routes::exchanges_slices(int32_t dtype) {
+// Whether slices can be exchanged by alltoall. Not if max_count is so small that it would take many rounds.
+bool Compositions::exchanges_slices(int32_t dtype) {
   const Carrier c = carrier(HVD_ALLTOALL, dtype);
   if (!c) return false;
   const uint64_t most = abilities_.ask(HVD_ALLTOALL, c.dtype, HVD_SUM, true).max_count;
   return most / kLeastSlice / 2 >= static_cast<uint64_t>(comm_.size());
 }
 
-Route Routes::reduction(int32_t coll, int32_t dtype, int32_t op, uint64_t bytes) {
-  if (!types::is_reducible(dtype, op)) return Route::None;
+Composition Compositions::reduction(int32_t coll, int32_t dtype, int32_t op, uint64_t bytes) {
+  if (!types::is_reducible(dtype, op)) return Composition::None;
   const bool allreduce = coll == HVD_ALLREDUCE;
   const bool native = !allreduce && abilities_.serves(HVD_ALLREDUCE, dtype, op);
   if (allreduce && op == HVD_AVG && (dtype == HVD_FLOAT32 || dtype == HVD_FLOAT64) &&
       abilities_.serves(coll, dtype, HVD_SUM)) {
-    return Route::SumAndDivide;
+    return Composition::SumAndDivide;
   }
   const bool gathers{carrier(HVD_ALLGATHER, dtype)}, exchanges = exchanges_slices(dtype);
   if (coll == HVD_REDUCESCATTER) {
-    if (exchanges) return Route::ExchangeReduce;
+    if (exchanges) return Composition::ExchangeReduce;
     if (native || !gathers)
-      return choose(HVD_ALLREDUCE, dtype, op, false, bytes) == Route::None ? Route::None : Route::ThroughAllreduce;
+      return choose(HVD_ALLREDUCE, dtype, op, false, bytes) == Composition::None ? Composition::None
+                                                                                 : Composition::ThroughAllreduce;
   }
   if (coll == HVD_REDUCE) {
-    return choose(HVD_ALLREDUCE, dtype, op, false, bytes) == Route::None ? Route::None : Route::ThroughAllreduce;
+    return choose(HVD_ALLREDUCE, dtype, op, false, bytes) == Composition::None ? Composition::None
+                                                                               : Composition::ThroughAllreduce;
   }
   const auto ranks = static_cast<uint64_t>(comm_.size());
-  if (allreduce && exchanges && gathers && ranks > 2 && bytes >= kExchangeBytes) return Route::ExchangeReduce;
+  if (allreduce && exchanges && gathers && ranks > 2 && bytes >= kExchangeBytes) return Composition::ExchangeReduce;
   if (const Widening w = widening(dtype, op)) {
-    // An allreduce moves about twice its bytes, an allgather the bytes of all ranks; where these are equal, the
-    // allgather keeps the rank order.
+    // An allreduce moves about twice its bytes, an allgather the bytes of all ranks. If both cost the same, the
+    // allgather is better: it keeps the rank order.
     const bool cheaper = ranks * types::dtype_bytes(dtype) > 2 * types::dtype_bytes(w.dtype);
-    if (allreduce && (cheaper || !gathers)) return Route::Widened;
-    if (!allreduce && cheaper) return Route::ThroughAllreduce;
+    if (allreduce && (cheaper || !gathers)) return Composition::Widened;
+    if (!allreduce && cheaper) return Composition::ThroughAllreduce;
   }
-  return gathers ? Route::GatherReduce : Route::None;
+  return gathers ? Composition::GatherReduce : Composition::None;
 }
 
-Route Routes::choose(int32_t coll, int32_t dtype, int32_t op, bool varying, uint64_t bytes) {
+Composition Compositions::choose(int32_t coll, int32_t dtype, int32_t op, bool varying, uint64_t bytes) {
   const Ability& native = abilities_.ask(coll, dtype, op, varying);
-  // Only the composed alltoall can agree on a number of rounds.
-  if (native.served && (coll != HVD_ALLTOALL || native.max_count == UINT64_MAX)) return Route::Native;
-  // Computations between collectives need to know that a collective is through.
-  if (!completes_) return native.served ? Route::Native : Route::None;
+  // If max_count is limited, the ranks have to agree on a number of rounds. Only the composed alltoall does that.
+  if (native.served && (coll != HVD_ALLTOALL || native.max_count == UINT64_MAX)) return Composition::Native;
+  // The computations of a composition run when a collective is complete, which this transport cannot tell.
+  if (!completes_) return native.served ? Composition::Native : Composition::None;
   switch (coll) {
     case HVD_ALLREDUCE:
     case HVD_REDUCE:
     case HVD_REDUCESCATTER:
       return reduction(coll, dtype, op, bytes);
     case HVD_BROADCAST:
-      if (carrier(coll, dtype)) return Route::Bytes;
-      return carrier(HVD_ALLGATHER, dtype) ? Route::GatheredMove : Route::None;
+      if (carrier(coll, dtype)) return Composition::Bytes;
+      return carrier(HVD_ALLGATHER, dtype) ? Composition::GatheredMove : Composition::None;
     case HVD_ALLTOALL:
-      // Both ways begin with an allgather of sizes (the first one only where calls have a limit).
-      if (!carrier(HVD_ALLGATHER, HVD_UINT64)) return Route::None;
-      return carrier(coll, dtype) ? Route::Bytes : Route::GatheredMove;
+      // Both begin with an allgather of sizes (Bytes only if calls have a limit).
+      if (!carrier(HVD_ALLGATHER, HVD_UINT64)) return Composition::None;
+      return carrier(coll, dtype) ? Composition::Bytes : Composition::GatheredMove;
     case HVD_ALLGATHER:
-      return carrier(coll, dtype) ? Route::Bytes : Route::None;
+      return carrier(coll, dtype) ? Composition::Bytes : Composition::None;
     case HVD_BARRIER:
-      if (summed_dtype() >= 0) return Route::ThroughAllreduce;
-      return carrier(HVD_ALLGATHER, HVD_UINT8) ? Route::GatheredMove : Route::None;
+      if (summed_dtype() >= 0) return Composition::ThroughAllreduce;
+      return carrier(HVD_ALLGATHER, HVD_UINT8) ? Composition::GatheredMove : Composition::None;
     default:
-      return Route::None;
+      return Composition::None;
   }
 }
 
-int32_t Routes::summed_dtype() {
+int32_t Compositions::summed_dtype() {
   for (int32_t t : kCarriers)
     if (abilities_.serves(HVD_ALLREDUCE, t)) return t;
   return -1;
 }
 
-std::string Routes::describe(Route route, int32_t coll, int32_t dtype, int32_t op) {
-  switch (route) {
-    case Route::Native:
+std::string Compositions::describe(Composition composition, int32_t coll, int32_t dtype, int32_t op) {
+  switch (composition) {
+    case Composition::Native:
       return "natively";
-    case Route::Bytes: {
+    case Composition::Bytes: {
       const Carrier c = carrier(coll, dtype);
       if (c.dtype == dtype) return c.varying ? std::string("calls with explicit sizes") : "parts padded to one size";
       return std::string("moving its bytes as ") + types::dtype_name(c.dtype);
     }
-    case Route::GatheredMove:
+    case Composition::GatheredMove:
       return "allgather";
-    case Route::SumAndDivide:
+    case Composition::SumAndDivide:
       return "sum + local division";
-    case Route::Widened:
+    case Composition::Widened:
       return std::string("allreduce of ") + types::dtype_name(widening(dtype, op).dtype);
-    case Route::ExchangeReduce:
+    case Composition::ExchangeReduce:
       return coll == HVD_REDUCESCATTER ? "alltoall + local reduction" : "alltoall + local reduction + allgather";
-    case Route::GatherReduce:
+    case Composition::GatherReduce:
       return "allgather + local reduction";
-    case Route::ThroughAllreduce: {
-      const Route below = coll == HVD_BARRIER ? Route::Native : choose(HVD_ALLREDUCE, dtype, op, false, 0);
-      return below == Route::Native ? "allreduce" : describe(below, HVD_ALLREDUCE, dtype, op);
+    case Composition::ThroughAllreduce: {
+      const Composition below = coll == HVD_BARRIER ? Composition::Native : choose(HVD_ALLREDUCE, dtype, op, false, 0);
+      return below == Composition::Native ? "allreduce" : describe(below, HVD_ALLREDUCE, dtype, op);
     }
-    case Route::None:
+    case Composition::None:
       break;
   }
   return "nothing";
 }
 
-std::string Routes::shortage(int32_t coll, int32_t dtype, int32_t op) {
+std::string Compositions::shortage(int32_t coll, int32_t dtype, int32_t op) {
   const std::string name = types::dtype_name(dtype);
   if (coll == HVD_BARRIER) return "has no barrier";
   if (types::has_reduction(coll) && op != HVD_SUM && abilities_.serves(coll, dtype, HVD_SUM)) {

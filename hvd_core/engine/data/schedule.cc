@@ -1,5 +1,5 @@
-// See program.h.
-#include "engine/data/program.h"
+// See schedule.h.
+#include "engine/data/schedule.h"
 
 #include <utility>
 
@@ -8,15 +8,15 @@
 namespace hvd::data {
 
 namespace {
-// A collective takes many short turns with its peers; reading the control links between any two of them would cost more
-// than the turns themselves. A few microseconds' worth.
+// A collective exchanges many short messages with its peers. Reading the control links after each test would cost more
+// than the exchange itself. This many tests take a few microseconds.
 constexpr int kTestsPerRound = 128;
 }  // namespace
 
-Program::Step& Program::add() {
+Schedule::Step& Schedule::add() {
   if (!inserting_) insert_ = count_;
   if (count_ == steps_.size()) steps_.push_back(std::make_unique<Step>());
-  // A spare step moves from behind the program to its place.
+  // Moves a spare step from the end to its place.
   if (insert_ != count_) {
     auto spare = std::move(steps_[count_]);
     steps_.erase(steps_.begin() + static_cast<ptrdiff_t>(count_));
@@ -29,13 +29,18 @@ Program::Step& Program::add() {
   return s;
 }
 
-// True when it is through already.
-bool Program::Step::start() {
+Schedule::Kind Schedule::Step::kind() const {
+  if (comm) return group.empty() ? Kind::Collective : Kind::Group;
+  return computation ? Kind::Computation : Kind::Wait;
+}
+
+// Returns true if the step is complete already.
+bool Schedule::Step::start() {
   if (!comm) return done();
   return group.empty() ? comm->start(collective) : comm->start_group(group);
 }
 
-plugin::Collective& Program::collective(plugin::Communicator& comm) {
+plugin::Collective& Schedule::collective(plugin::Communicator& comm) {
   Step& s = add();
   s.comm = &comm;
   auto& c = s.collective;
@@ -44,26 +49,26 @@ plugin::Collective& Program::collective(plugin::Communicator& comm) {
   return c;
 }
 
-void Program::group(plugin::Communicator& comm, std::vector<plugin::Collective> members) {
+void Schedule::group(plugin::Communicator& comm, std::vector<plugin::Collective> members) {
   Step& s = add();
   s.comm = &comm;
   s.group = std::move(members);
 }
 
-void Program::poll(Done done, Wait wait) {
+void Schedule::poll(Done done, Wait wait) {
   Step& s = add();
   s.done = std::move(done);
   s.wait = std::move(wait);
 }
 
-void Program::compute(Task task) { add().task = std::move(task); }
+void Schedule::compute(Computation computation) { add().computation = std::move(computation); }
 
-char* Program::scratch(uint64_t bytes) {
+char* Schedule::scratch(uint64_t bytes) {
   scratch_.push_back(queue::allocate(bytes));
   return static_cast<char*>(scratch_.back().get());
 }
 
-bool Program::advance() {
+bool Schedule::advance() {
   while (at_ < count_) {
     Step& s = *steps_[at_];
     if (running_) {
@@ -76,15 +81,15 @@ bool Program::advance() {
         throw;
       }
       running_ = false;
-    } else if (!s.task) {
+    } else if (!s.computation) {
       running_ = !s.start();
       if (running_) return false;
     } else {
       inserting_ = true;
       insert_ = at_ + 1;
-      Task task = std::move(s.task);
+      const Computation computation = std::move(s.computation);
       try {
-        task(*this);
+        computation(*this);
       } catch (...) {
         inserting_ = false;
         throw;
@@ -96,7 +101,7 @@ bool Program::advance() {
   return true;
 }
 
-void Program::wait(int64_t deadline_ns) {
+void Schedule::wait(int64_t deadline_ns) {
   Step& s = *steps_[at_];
   try {
     if (s.comm)
@@ -109,12 +114,12 @@ void Program::wait(int64_t deadline_ns) {
   }
 }
 
-void Program::settle(int64_t deadline_ns) noexcept {
+void Schedule::settle(int64_t deadline_ns) noexcept {
   const auto quietly = [](const auto& body) {
     try {
       body();
     } catch (const plugin::BackendError&) {
-      // It has failed, which is what we wait for.
+      // A failed step uses its buffers no longer.
     }
   };
   if (at_ < count_) {
@@ -128,10 +133,10 @@ void Program::settle(int64_t deadline_ns) noexcept {
   unsettled_ = lingers();
 }
 
-void Program::clear() {
+void Schedule::clear() {
   unsettled_ = lingers();
   for (size_t i = 0; i < count_; ++i) {
-    steps_[i]->task = nullptr;
+    steps_[i]->computation = nullptr;
     steps_[i]->done = nullptr;
     steps_[i]->wait = nullptr;
   }
@@ -139,10 +144,11 @@ void Program::clear() {
   running_ = inserting_ = false;
   at_settle_.clear();
   if (std::exchange(unsettled_, false)) {
-    // Who still writes here must not hit what somebody else allocates next: it stays until the process ends.
+    // The backend may still write to this memory. It stays until the process ends, so that no later allocation gets it.
     if (const size_t n = scratch_.size() + kept_.size(); n > 0)
-      observe::log(observe::Level::Warning, "a collective that was aborted still uses " + std::to_string(n) +
-                                                " buffers of the engine; they are kept until this process ends");
+      observe::log(observe::Level::Warning,
+                   "a collective that was aborted still uses " + std::to_string(n) +
+                       " buffers of the engine; the engine keeps them until this process ends");
     for (auto& memory : scratch_) static_cast<void>(memory.release());
     if (!kept_.empty()) static_cast<void>(new std::vector<std::shared_ptr<void>>(std::move(kept_)));
   }

@@ -2,7 +2,7 @@
 // functions through ctypes; included at the end of a backend.
 #pragma once
 
-#include "far_device.h"
+#include "fake_device.h"
 
 #define PROGRAM_SIDE extern "C" __attribute__((visibility("default")))
 

@@ -1,14 +1,14 @@
-// A made-up accelerator, "wave": the device of far_device.h with streams of the program's own, and communicators that
-// read its memory. Ranks are processes on one machine that meet in shared memory; a collective is a task of a stream
-// that waits for the other ranks' tasks. Like real ones it lacks much: see query().
+// A made-up accelerator, "fake_stream": the device of fake_device.h with streams of the program's own, and
+// communicators that read its memory. Ranks are processes on one machine that meet in shared memory; a collective is a
+// task of a stream that waits for the other ranks' tasks. Like real ones it lacks much: see query().
 //
-// Options: delay_us, fail_copy (far_device.h); mode ("stream", or "request": collectives return requests); max_count
+// Options: delay_us, fail_copy (fake_device.h); mode ("stream", or "request": collectives return requests); max_count
 // (elements of one call); fail_collective (the number of the collective that finds its peers gone; 0: none).
 #include <fcntl.h>
 
 #include <atomic>
 
-#include "../far_device/far_device.h"
+#include "../fake_device/fake_device.h"
 
 namespace {
 
@@ -66,14 +66,14 @@ void combine(char* to, const char* from, uint64_t bytes, int32_t op) {
 }
 
 // What both kinds of communicators are made of. Lives as long as its last task.
-class Meeting {
+class Rendezvous {
  public:
-  Meeting(const hvd::CommInit& init) : rank_(init.rank), size_(init.size) {
+  Rendezvous(const hvd::CommInit& init) : rank_(init.rank), size_(init.size) {
     if (size_ > kMostRanks) throw hvd::Error(HVD_E_UNSUPPORTED, "at most 8 ranks");
     std::string name;
     if (rank_ == 0) {
       static std::atomic<int> made{0};
-      name = "/hvd-wave-" + std::to_string(getpid()) + "-" + std::to_string(++made);
+      name = "/hvd-fake_stream-" + std::to_string(getpid()) + "-" + std::to_string(++made);
       init.store.set("segment", name);
     } else {
       name = init.store.get("segment");
@@ -89,7 +89,7 @@ class Meeting {
       init.store.del("segment");
     }
   }
-  ~Meeting() { munmap(shared_, sizeof(Shared)); }
+  ~Rendezvous() { munmap(shared_, sizeof(Shared)); }
 
   void abort() { shared_->aborted.store(1); }
   bool aborted() const { return shared_->aborted.load(); }
@@ -217,11 +217,11 @@ Group& group() {
 }
 
 template <class T>
-struct Wave : hvd::Comm<T> {
-  static constexpr const char* device_types = "wave";
+struct FakeComm : hvd::Comm<T> {
+  static constexpr const char* device_types = "fake_stream";
   static constexpr const char* version = "0.2";
 
-  explicit Wave(const hvd::CommInit& init) : hvd::Comm<T>(init), meeting(std::make_shared<Meeting>(init)) {}
+  explicit FakeComm(const hvd::CommInit& init) : hvd::Comm<T>(init), rendezvous(std::make_shared<Rendezvous>(init)) {}
 
   // Sums and the like of four types without factors and averages; 64-bit types are moved by broadcast and allgather
   // only; no bool, no float8; buffers at multiples of 16 bytes; few elements at a time.
@@ -290,15 +290,15 @@ struct Wave : hvd::Comm<T> {
   hvd::Work allgather(const hvd::Coll& c) { return static_cast<T*>(this)->start(c); }
   hvd::Work alltoall(const hvd::Coll& c) { return static_cast<T*>(this)->start(c); }
   hvd::Work reducescatter(const hvd::Coll& c) { return static_cast<T*>(this)->start(c); }
-  void abort() { meeting->abort(); }
+  void abort() { rendezvous->abort(); }
 
-  std::shared_ptr<Meeting> meeting;
+  std::shared_ptr<Rendezvous> rendezvous;
 };
 
-struct StreamWave : Wave<StreamWave> {
+struct StreamComm : FakeComm<StreamComm> {
   static constexpr uint64_t caps = HVD_CAP_STREAM | HVD_CAP_MEM_DEVICE | HVD_CAP_GROUP_SAME;
-  using Wave::Wave;
-  void async_error() { meeting->check(); }
+  using FakeComm::FakeComm;
+  void async_error() { rendezvous->check(); }
   void group_begin() { group() = {true, -1, {}}; }
   void group_end() {
     const Group all = std::exchange(group(), {});
@@ -307,7 +307,9 @@ struct StreamWave : Wave<StreamWave> {
 
   hvd::Work start(const hvd::Coll& c) {
     Stream* const stream = stream_of(c.args().stream);
-    auto call = [stream, meeting = meeting, t = task_of(c)] { stream->add([meeting, t] { meeting->perform(t); }); };
+    auto call = [stream, rendezvous = rendezvous, t = task_of(c)] {
+      stream->add([rendezvous, t] { rendezvous->perform(t); });
+    };
     if (!group().open) {
       call();
     } else {
@@ -320,10 +322,10 @@ struct StreamWave : Wave<StreamWave> {
 };
 
 struct Pending : hvd::Request {
-  std::shared_ptr<Meeting> meeting;
+  std::shared_ptr<Rendezvous> rendezvous;
   std::shared_ptr<std::atomic<bool>> done = std::make_shared<std::atomic<bool>>(false);
   bool test() override {
-    if (done->load()) meeting->check();
+    if (done->load()) rendezvous->check();
     return done->load();
   }
   bool wait(int64_t deadline_ns) override {
@@ -333,14 +335,14 @@ struct Pending : hvd::Request {
   }
 };
 
-struct RequestWave : Wave<RequestWave> {
+struct RequestComm : FakeComm<RequestComm> {
   static constexpr uint64_t caps = HVD_CAP_REQUEST | HVD_CAP_MEM_DEVICE;
-  using Wave::Wave;
+  using FakeComm::FakeComm;
   hvd::Work start(const hvd::Coll& c) {
     auto pending = std::make_unique<Pending>();
-    pending->meeting = meeting;
-    worker.add([meeting = meeting, t = task_of(c), done = pending->done] {
-      meeting->perform(t);
+    pending->rendezvous = rendezvous;
+    worker.add([rendezvous = rendezvous, t = task_of(c), done = pending->done] {
+      rendezvous->perform(t);
       done->store(true);
     });
     return hvd::Work(std::move(pending));
@@ -356,19 +358,19 @@ extern "C" __attribute__((visibility("default"))) hvd_rc hvd_backend_entry_v1(co
   return hvd::guarded(error, [&]() -> hvd_rc {
     static hvd_backend_api api;
     hvd::host = host;
-    static const hvd_device_api device = Far::make("wave", true);
+    static const hvd_device_api device = FakeDevice::make("fake_stream", true);
     std::memset(&api, 0, sizeof(api));
     api.hdr = {sizeof(api), HVD_ABI_MAJOR, HVD_ABI_MINOR, nullptr};
-    api.name = "wave";
-    api.tag = "WAVE";
+    api.name = "fake_stream";
+    api.tag = "FAKE_STREAM";
     api.version = "0.2";
     api.vendor_lib = "";
     api.device = &device;
-    api.comm = hvd::option("mode", "stream") == "request" ? hvd::CommTable<RequestWave>::table()
-                                                          : hvd::CommTable<StreamWave>::table();
+    api.comm = hvd::option("mode", "stream") == "request" ? hvd::CommTable<RequestComm>::table()
+                                                          : hvd::CommTable<StreamComm>::table();
     *out = &api;
     return HVD_OK;
   });
 }
 
-#include "../far_device/program_side.h"
+#include "../fake_device/program_side.h"

@@ -1,4 +1,4 @@
-// The memory of a made-up device, each piece of it with two mappings; see far_device.h.
+// The memory of a made-up device, each piece of it with two mappings; see fake_device.h.
 #pragma once
 
 #include <sys/mman.h>
@@ -31,7 +31,7 @@ class Pool {
     made->kind = kind;
     const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
     made->mapped = (bytes + page) / page * page;
-    const int fd = memfd_create("far", MFD_CLOEXEC);
+    const int fd = memfd_create("fake_sync", MFD_CLOEXEC);
     if (fd < 0 || ftruncate(fd, static_cast<off_t>(made->mapped)) != 0) throw std::bad_alloc();
     const int seen = kind == HVD_MEM_DEVICE ? PROT_NONE : PROT_READ | PROT_WRITE;
     void* device = mmap(nullptr, made->mapped, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);

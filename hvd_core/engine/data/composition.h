@@ -1,8 +1,8 @@
-// Decides how a collective that a communicator may lack is served with what it has. Decisions only; the steps are
-// written by emulated.h.
+// Decides how a collective that a communicator may lack is composed from the collectives, types and reductions that it
+// has. EmulatedTransport (emulated.h) writes the steps.
 //
-// Everything depends on the backend's query answers and on what all ranks know, so that all ranks decide alike. Used by
-// the thread that drives the engine.
+// A decision depends only on the backend's query answers and on values that all ranks know, so that all ranks decide
+// alike. Used by the driver.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +12,11 @@
 
 namespace hvd::data {
 
-enum class Route {
+enum class Composition {
   None,
   Native,
   Bytes,            // movement only: the same bytes as elements of a type that is served
-  GatheredMove,     // broadcast, alltoall: an allgather, of which each rank takes its part
+  GatheredMove,     // broadcast, alltoall, barrier: an allgather, from which each rank takes its part
   SumAndDivide,     // AVG of 32- and 64-bit floats: SUM, then a local division
   Widened,          // a reduction in a wider type that holds every value and every result
   ExchangeReduce,   // alltoall of slices, local reduction in rank order (for allreduce: and allgather)
@@ -24,7 +24,7 @@ enum class Route {
   ThroughAllreduce  // reduce, reducescatter, barrier: from an allreduce, native or composed
 };
 
-// The type as whose elements bytes are moved.
+// The type as which bytes are moved.
 struct Carrier {
   int32_t dtype = -1;
   uint64_t width = 0;
@@ -37,30 +37,31 @@ struct Widening {
   explicit operator bool() const { return dtype >= 0; }
 };
 
-class Routes {
+class Compositions {
  public:
-  // `completes`: the transport above the communicator waits for what it starts, also where the communicator does not.
-  explicit Routes(plugin::Communicator& comm, bool completes = false);
+  // `completes`: the transport above the communicator waits for each collective, also if the communicator (STREAM) does
+  // not.
+  explicit Compositions(plugin::Communicator& comm, bool completes = false);
 
-  // `bytes`: of one rank's input, where that is the same on all ranks; 0 where it is not.
-  Route choose(int32_t coll, int32_t dtype, int32_t op, bool varying, uint64_t bytes);
-  // For BROADCAST, ALLGATHER and ALLTOALL of data that is `dtype` to the caller.
+  // `bytes`: the size of one rank's input if it is equal on all ranks, else 0.
+  Composition choose(int32_t coll, int32_t dtype, int32_t op, bool varying, uint64_t bytes);
+  // For BROADCAST, ALLGATHER and ALLTOALL of elements of `dtype`.
   Carrier carrier(int32_t coll, int32_t dtype);
   // For the allreduce of `dtype` by `op`.
   Widening widening(int32_t dtype, int32_t op);
-  // A type of which the backend itself sums; -1 without one. For a barrier.
+  // A type whose sums the backend serves, for a barrier; -1 without one.
   int32_t summed_dtype();
   Abilities& abilities() { return abilities_; }
 
   // "allgather + local reduction"
-  std::string describe(Route route, int32_t coll, int32_t dtype, int32_t op);
+  std::string describe(Composition composition, int32_t coll, int32_t dtype, int32_t op);
   // "has int64 for broadcast and allgather only"
   std::string shortage(int32_t coll, int32_t dtype, int32_t op);
 
  private:
   bool exchanges_slices(int32_t dtype);
-  Route reduction(int32_t coll, int32_t dtype, int32_t op, uint64_t bytes);
-  Carrier same_form(int32_t coll, int32_t dtype, bool varying);
+  Composition reduction(int32_t coll, int32_t dtype, int32_t op, uint64_t bytes);
+  Carrier best_carrier(int32_t coll, int32_t dtype, bool varying);
 
   plugin::Communicator& comm_;
   const bool completes_;

@@ -1,6 +1,6 @@
-// A deliberately poor backend, for tests of what the engine composes: allreduce SUM, broadcast and allgather of float32
-// on host memory, one buffer at a time, nothing else. Small, but real: ranks are processes (or threads) that meet over
-// TCP on this machine's loopback interface; rank 0 receives what the others have and sends back the results.
+// A deliberately minimal backend, for tests of what the engine composes: allreduce SUM, broadcast and allgather of
+// float32 on host memory, one buffer at a time, nothing else. Small, but real: ranks are processes (or threads) that
+// meet over TCP on this machine's loopback interface; rank 0 receives what the others have and sends back the results.
 //
 // Options: max_count (most elements of one call; enforced), alignment (of addresses, in bytes; enforced).
 #include <arpa/inet.h>
@@ -48,12 +48,12 @@ struct Head {
   }
 };
 
-struct Poor;
+struct Minimal;
 
 // The one collective in flight. Rank 0: receive all, compute, send all. Others: send, receive.
 class Turn : public hvd::Request {
  public:
-  Turn(Poor* comm, const hvd::Coll& c);
+  Turn(Minimal* comm, const hvd::Coll& c);
   bool test() override;
   bool wait(int64_t deadline_ns) override;
 
@@ -61,7 +61,7 @@ class Turn : public hvd::Request {
   void compute();
   void finish();
 
-  Poor* comm_;
+  Minimal* comm_;
   Head head_{};
   int64_t deadline_ns_;
   std::vector<char> mine_, result_;
@@ -71,7 +71,7 @@ class Turn : public hvd::Request {
   bool answered_ = false, done_ = false;
 };
 
-struct Poor : hvd::Comm<Poor> {
+struct Minimal : hvd::Comm<Minimal> {
   static constexpr uint64_t caps = HVD_CAP_REQUEST | HVD_CAP_MEM_HOST | HVD_CAP_ONE_HOST | HVD_CAP_PROCESS_LOCAL;
   static constexpr uint64_t dtypes = uint64_t{1} << HVD_FLOAT32;
   static constexpr uint64_t reductions = uint64_t{1} << HVD_SUM;
@@ -90,7 +90,7 @@ struct Poor : hvd::Comm<Poor> {
     return caps;
   }
 
-  explicit Poor(const hvd::CommInit& init)
+  explicit Minimal(const hvd::CommInit& init)
       : Comm(init), max_count(number_option("max_count", 0)), alignment(number_option("alignment", 4)) {
     links.resize(rank() == 0 ? static_cast<size_t>(size()) : 1);
     if (size() == 1) return;
@@ -100,7 +100,7 @@ struct Poor : hvd::Comm<Poor> {
       connect_to_root(init);
   }
 
-  ~Poor() {
+  ~Minimal() {
     for (Link& link : links)
       if (link.fd >= 0) close(link.fd);
   }
@@ -233,7 +233,7 @@ struct Poor : hvd::Comm<Poor> {
   }
 };
 
-Turn::Turn(Poor* comm, const hvd::Coll& c) : comm_(comm), deadline_ns_(c.args().deadline_ns) {
+Turn::Turn(Minimal* comm, const hvd::Coll& c) : comm_(comm), deadline_ns_(c.args().deadline_ns) {
   const auto ranks = static_cast<size_t>(comm->size());
   const auto root = static_cast<size_t>(c.args().root);
   head_ = {++comm->turn, static_cast<uint64_t>(c.kind()), c.kind() == HVD_BROADCAST ? root : 0, 0};
@@ -340,4 +340,4 @@ bool Turn::wait(int64_t deadline_ns) {
 
 }  // namespace
 
-HVD_BACKEND(poor, hvd::NoDevice, Poor)
+HVD_BACKEND(minimal, hvd::NoDevice, Minimal)
