@@ -5,8 +5,9 @@
 PYTHON ?= python3
 NP ?= 2
 PYTEST_ARGS ?=
-# Two lanes side by side (tests/conftest.py says which test is in which); PYTEST_ARGS='-n 0' puts one behind the other.
-LANES := -n 2
+# Lanes of tests side by side (tests/conftest.py says which test is in which): twice the cores, as half of the tests mostly
+# wait. PYTEST_ARGS='-n 0' puts one test behind the other.
+LANES := -n 4
 SANITIZE_ARGS ?=
 
 VENV := .venv

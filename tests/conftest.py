@@ -24,13 +24,22 @@ _IDENTITY_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MAST
 _HERE = Path(__file__).parent
 # The two ends from which `make test` works; see pytest_xdist_make_scheduler(). Folders that are in neither come between.
 _MOSTLY_BUSY = (
-    *("engine", "abi", "backends", "eccl", "conformance", "benchmarks"),
-    *("mpi_backend", "nccl_backend", "examples"),
+    "engine",
+    "backends",
+    "abi",
+    "eccl",
+    "conformance",
+    "benchmarks",
+    "mpi_backend",
+    "nccl_backend",
+    "examples",
 )
 _MOSTLY_WAITING = (
     *("discovery", "bootstrap", "selection", "cli", "runner", "subsets", "reports"),
     *("mpirun", "gloo_backend", "packaging", "hosts"),
 )
+# Of the folders at the ends, those whose files may be in different lanes: they share nothing but living ranks.
+_BY_FILE = ("engine", "backends", "nccl_backend", "runner", "hosts")
 
 # Whichever of these tests comes first waits for a compiler, which takes its time beside a busy lane.
 _WITH_A_COMPILER = ("engine", "frontend", "abi", "eccl", "conformance", "nccl_backend")
@@ -94,10 +103,11 @@ def _place(folder):
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
 def pytest_xdist_make_scheduler(config, log):
-    """`make test` runs two lanes side by side. One begins with the tests that keep the processors busy, the other at the
-    end, with those that mostly wait, for timeouts, programs that start and compilers; they meet somewhere between.
+    """`make test` runs four lanes side by side on two cores. Half of them begin with the tests that keep the processors
+    busy, the others at the end, with those that mostly wait, for timeouts and for programs that start; they meet
+    somewhere between.
 
-    A folder at the ends is in one lane as a whole, as its tests may share what they build; others file by file.
+    A folder at the ends is in one lane as a whole unless it is in _BY_FILE; the folders between go file by file.
     """
     from xdist.scheduler import LoadScopeScheduling
 
@@ -105,10 +115,11 @@ def pytest_xdist_make_scheduler(config, log):
         def _split_scope(self, nodeid):
             path = nodeid.partition("::")[0]
             folder = _folder(path)
-            return folder if folder in _MOSTLY_BUSY + _MOSTLY_WAITING else path
+            whole = folder in _MOSTLY_BUSY + _MOSTLY_WAITING and folder not in _BY_FILE
+            return folder if whole else path
 
         def _assign_work_unit(self, node):
-            if node is not self.nodes[0]:
+            if self.nodes.index(node) % 2:
                 self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
             super()._assign_work_unit(node)
 

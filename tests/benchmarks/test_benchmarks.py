@@ -13,9 +13,17 @@ from pathlib import Path
 import pytest
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
 
-from harness import report, shapes  # noqa: E402
+
+def _module_of_the_benchmarks(name):
+    """A module of benchmarks/harness. The tests have a package of that name as well, so it is loaded by its file."""
+    spec = importlib.util.spec_from_file_location(f"benchmarks_{name}", BENCHMARKS / "harness" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+report, shapes = map(_module_of_the_benchmarks, ("report", "shapes"))
 
 
 @pytest.fixture(scope="session")
@@ -53,7 +61,9 @@ def test_limit_and_floor_are_measured_side_by_side(bench):
     assert set(found["sizes"]) == {"4", "98304"}
     for entry in found["sizes"].values():
         assert set(entry["alternatives"]) == {"loop", "memory"}
-        assert all(len(row["rounds_us"]) == 2 for row in entry["alternatives"].values())
+        for row in entry["alternatives"].values():
+            assert len(row["rounds_us"]) == 2 and 0 < row["min_us"] == min(row["rounds_us"])
+            assert row["min_us"] <= row["median_us"] <= max(row["rounds_us"])
         assert entry["time_ratios"]["memory/loop"] > 0
     assert "Algorithm bandwidth" in done.stdout
 
@@ -115,7 +125,12 @@ def test_a_terminated_run_takes_its_ranks_along(cache, tmp_path):
 def test_idle_reads_cpu_time_of_every_rank(bench):
     pytest.importorskip("hvd_core._core")
     found, _ = bench("idle.py", "--only=numpy", "--seconds=1", "--limit-ms=1e9")
-    assert [set(rank) for rank in found["idle"]["numpy"]] == [{"cpu_ms", "wakeups"}] * 2
+    ranks = found["idle"]["numpy"]
+    assert [set(rank) for rank in ranks] == [{"cpu_ms", "wakeups"}] * 2
+    for rank in ranks:
+        # No more than all threads of an idle process could have used; a rank that slept all the time may have 0.
+        assert 0 <= rank["cpu_ms"] < 1000, ranks
+        assert isinstance(rank["wakeups"], int) and 0 <= rank["wakeups"] < 100_000, ranks
 
 
 def test_many_tensors_checks_each_form(bench):
@@ -123,7 +138,14 @@ def test_many_tensors_checks_each_form(bench):
     pytest.importorskip("hvd_core._core")
     found, _ = bench("many_tensors.py", "--only=ours", "--cases=tiny", "--rounds=1")
     assert found["not_measured"] == {}
-    assert set(found["cases"]["tiny"]["forms"]) == {"ours, each", "ours, grouped", "ours, one"}
+    tiny = found["cases"]["tiny"]
+    assert tiny["tensors"] > 1 and tiny["bytes"] % tiny["tensors"] == 0
+    assert set(tiny["forms"]) == {"ours, each", "ours, grouped", "ours, one"}
+    for form in tiny["forms"].values():
+        assert 0 < form["min_us"] <= form["median_us"], tiny
+        assert form["us_per_tensor"] == pytest.approx(form["median_us"] / tiny["tensors"])
+        assert form["time_over_one_buffer"] > 0 and form["time_over_ours_each"] > 0, tiny
+    assert tiny["forms"]["ours, one"]["time_over_one_buffer"] == 1
 
 
 @pytest.mark.timeout(300)
