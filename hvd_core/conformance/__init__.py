@@ -1,4 +1,4 @@
-"""The conformance kit: does a backend keep the contract of hvd/backend_abi.h, and what does it serve?
+"""The conformance kit: tests whether a backend keeps the contract of hvd/backend_abi.h, and reports what it serves.
 
     python -m hvd_core.conformance BACKEND -np 4
 
@@ -23,7 +23,7 @@ def __getattr__(name):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    # A module of the package's has the function's name; the function is what is meant.
+    # The package has a module of the same name as the function; the name means the function.
     value = getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
     globals()[name] = value
     return value

@@ -8,7 +8,7 @@ from hvd_core.conformance.command import main
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except BrokenPipeError:  # whoever read the table has heard enough
+    except BrokenPipeError:  # the reader of the table has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(1)
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""Cases that need no ranks run in a process of their own, so that a crash, or what loading does, stays there.
+"""Runs cases without ranks in a process of their own, so that a crash, or a side effect of loading, stays there.
 
 ``python -m hvd_core.conformance.alone`` reads lines of JSON from standard input, the target first, then
 {"case": ...}, and writes a Result for each.
@@ -22,7 +22,7 @@ from hvd_core.conformance.verdicts import FAIL, PASS, SKIPPED, Failed, Result, R
 
 
 class Bare:
-    """What such a case is given: the target, and the backend when it asks for it."""
+    """The argument of a case without ranks: the target, and the backend, which is loaded at the first use."""
 
     def __init__(self, target) -> None:
         self.target, self.rows, self._backend = target, [], None
@@ -45,12 +45,12 @@ class Bare:
         self.rows.append(Row(what, "NOTE", text))
 
     def row(self, what: str, verdict: str, text: str = "") -> None:
-        """A line below the case."""
+        """Adds a row to the report of the case."""
         self.rows.append(Row(what, verdict, text))
 
     @staticmethod
     def expect(condition: Any, text: str) -> None:
-        """Raises Failed with the text when the condition is false."""
+        """Raises Failed with the text if the condition is false."""
         if not condition:
             raise Failed(text)
 
@@ -61,7 +61,8 @@ class Bare:
 
 
 class Alone:
-    """The process that runs such cases, one after the other; a new one after a crash, and for cases that ask for it."""
+    """The process that runs these cases in sequence. It is replaced after a crash, and for cases that need a fresh
+    one."""
 
     def __init__(self, target, modules, patience: float) -> None:
         self._target, self._modules, self._patience = target, list(modules), patience
@@ -86,7 +87,7 @@ class Alone:
         words = " | ".join(self._errors.read().decode(errors="replace").strip().splitlines()[-3:])
         self.close()
         if code is None:
-            return Result(case.name, FAIL, f"did not come to an end within {limit:g} s", [], limit)
+            return Result(case.name, FAIL, f"did not end within {limit:g} s", [], limit)
         return Result(case.name, FAIL, f"the process died with status {code}: {words}")
 
     def _start(self) -> None:

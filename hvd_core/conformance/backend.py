@@ -32,7 +32,7 @@ from hvd_core.conformance.abi import (
 
 
 class BackendFailure(Exception):
-    """A slot answered with something other than it may. ``code``, ``flags`` and ``text`` are what it said."""
+    """A slot returned a code that the contract does not allow here. ``code``, ``flags``, ``text``: its answer."""
 
     def __init__(self, what: str, code: int, error: Error) -> None:
         self.what, self.code, self.flags = what, code, error.flags
@@ -42,7 +42,7 @@ class BackendFailure(Exception):
 
 def code_name(code: int) -> str:
     """``TIMEOUT`` for 6; ``code 77`` for a number that the header does not have."""
-    return abi.CODES[code] if 0 <= code < len(abi.CODES) else f"code {code}, which the ABI does not have"
+    return abi.CODES[code] if 0 <= code < len(abi.CODES) else f"code {code}, which the ABI does not define"
 
 
 def deadline(seconds: float) -> int:
@@ -60,9 +60,9 @@ class Host:
         self.logged: list[tuple[int, str]] = []
         self.threads: list[str] = []
         self.notified: list[int] = []
-        self.tokens: set[int] = set()  # what communicators were given as notify_token
+        self.tokens: set[int] = set()  # the notify_tokens of communicators
         self.phases: list[tuple] = []  # (communicator, seq, phase, begin_end)
-        # Threads that have announced themselves, those of ours that call the backend, and what others have called.
+        # Announced threads, the kit's own threads that call the backend, and the calls of all other threads.
         self.entered: set[int] = set()
         self.callers: set[int] = set()
         self.unannounced: list[str] = []
@@ -82,7 +82,7 @@ class Host:
         self.table.notify = abi.NOTIFY(self._notify)
 
     def scope(self, prefix: str) -> int:
-        """What a communicator gets for ``store``: keys below ``prefix``."""
+        """The ``store`` argument of a communicator: keys with ``prefix``."""
         with self._lock:
             token = len(self._scopes) + 1
             self._scopes[token] = prefix
@@ -171,7 +171,7 @@ class Host:
             return action() or OK
         except BootstrapTimeout as late:
             code, text = TIMEOUT, str(late)
-        except Exception as problem:  # nothing may leave a callback
+        except Exception as problem:  # no exception may leave a callback
             code, text = abi.REMOTE, f"{type(problem).__name__}: {problem}"
         if error:
             error[0].code, error[0].text = code, text.encode()[:900]
@@ -235,7 +235,8 @@ class Backend:
         comm=None,
         factors: tuple[float, float] = (0.0, 0.0),
     ) -> CollCaps:
-        """What query says of one element per rank, asked as the engine asks. INVALID and UNSUPPORTED: unserved."""
+        """The answer of query for one element per rank, with the engine's arguments. INVALID and UNSUPPORTED count as
+        unserved."""
         args, caps, keep = new(CollArgs), new(CollCaps), []
         args.coll, args.dtype, args.op = coll, dtype, op
         args.prescale, args.postscale = factors

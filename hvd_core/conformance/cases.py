@@ -1,8 +1,8 @@
-"""The list of cases, and what a case gets to work with.
+"""The list of cases, and the Kit, which is the argument of a case.
 
-A case is a function of one argument, run on every rank at the same time. It returns when all is well, raises Failed
-(or BackendFailure) or Skip, and may leave rows. Cases are added with the decorator, a vendor's own ones included
-(``--cases MODULE``, or ``CommonCases.extra``).
+A case is a function of one argument, run on every rank at the same time. It returns if it passes, raises Failed (or
+BackendFailure) or Skip otherwise, and may add rows to the report. Cases are added with the decorator, a vendor's own
+ones included (``--cases MODULE``, or ``CommonCases.extra``).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ LEVELS = {
 
 @dataclass(frozen=True)
 class Case:
-    """``name`` is the stable id, ``says`` one line for reports. ``ranks``: how many it needs at least; 0: none, it runs
-    in a process of its own. ``kills``: ranks die in it, so those that come after are new ones. ``fresh``: the process has
-    not loaded the backend yet. ``seconds``: its deadline.
+    """One case. ``name``: the stable id. ``says``: one line for reports. ``ranks``: the least number of ranks; 0: the
+    case runs in a process of its own. ``kills``: the case kills ranks, so the next case gets new ones. ``fresh``: the
+    process must not have loaded the backend. ``seconds``: the case's deadline.
     """
 
     name: str
@@ -86,7 +86,8 @@ def _place(case: Case) -> tuple[str, int]:
 
 
 class Kit:
-    """What a case is given: the backend, this rank's place, memory, communicators, and ways to talk to the others."""
+    """The argument of a case: the backend, this rank's number, memory, communicators, and functions to reach other
+    ranks."""
 
     def __init__(self, config: dict, backend: Backend, store: Any) -> None:
         self.config, self.backend, self._store = config, backend, store
@@ -97,11 +98,11 @@ class Kit:
         self._case, self._turn, self._made, self._spaces = "", 0, [], {}
 
     def begin(self, case_name: str, serial: int) -> None:
-        """Forgets the case before. ``serial`` is the same on all ranks and never used twice."""
+        """Starts a case. ``serial``: a number that is equal on all ranks and never used twice."""
         self.rows, self._case, self._turn = [], f"{case_name}#{serial}", 0
 
     def end(self) -> None:
-        """Destroys what the case has made. Raises BackendFailure."""
+        """Destroys the communicators of the case. Raises BackendFailure."""
         made, self._made = self._made, []
         for comm in made:
             comm.destroy()
@@ -109,16 +110,16 @@ class Kit:
     # ---------------------------------------------------------------------------------------------- verdicts
 
     def row(self, what: str, verdict: str, text: str = "") -> None:
-        """A line below the case."""
+        """Adds a row to the report of the case."""
         self.rows.append(Row(what, verdict, text))
 
     def note(self, what: str, text: str) -> None:
-        """A measurement or remark; never decides."""
+        """Adds a measurement or remark, which does not change the verdict."""
         self.row(what, NOTE, text)
 
     @staticmethod
     def expect(condition: Any, text: str) -> None:
-        """Raises Failed with the text when the condition is false."""
+        """Raises Failed with the text if the condition is false."""
         if not condition:
             raise Failed(text)
 
@@ -130,7 +131,7 @@ class Kit:
     # ------------------------------------------------------------------------------------------------ others
 
     def share(self, value: Any) -> list:
-        """What every rank passes here, in rank order. Values are JSON. Waits for all."""
+        """The values that all ranks pass, in rank order. Values are JSON. Waits for all ranks."""
         self._turn += 1
         key = f"kit/{self._case}/{self._turn}"
         if self.size == 1:
@@ -139,15 +140,15 @@ class Kit:
         return [json.loads(self._store.get(f"{key}/{r}", self.limit(30))) for r in range(self.size)]
 
     def meet(self) -> None:
-        """Returns when every rank has come here."""
+        """Returns when every rank has called it."""
         self.share(None)
 
     def tell(self, name: str) -> None:
-        """Lets hear() return on all ranks."""
+        """Makes hear(name) return on all ranks."""
         self._store.set(f"kit/{self._case}/told/{name}", b"1")
 
     def hear(self, name: str, seconds: float = 20.0) -> bool:
-        """Waits for tell(name); whether it came in time."""
+        """Waits for tell(name) of any rank; returns whether it came in time."""
         try:
             self._store.get(f"kit/{self._case}/told/{name}", self.limit(seconds))
             return True
@@ -155,34 +156,34 @@ class Kit:
             return False
 
     def limit(self, seconds: float) -> float:
-        """A time limit, lengthened on slow machines (--patience)."""
+        """A time limit, multiplied by --patience for slow machines."""
         return seconds * self.patience
 
     # ---------------------------------------------------------------------------------- memory, communicators
 
     def need_comm(self) -> None:
-        """Skips the case for a backend that has devices only."""
+        """Skips the case if the backend has no communicator table."""
         if self.backend.comm is None:
             raise Skip("the backend has no communicator table; hvd-core moves its memory over other backends")
 
     def need_device(self, *slots: str) -> DeviceSpace:
-        """The device, opened. Skips the case without a device table or one of the slots."""
+        """The open device. Skips the case if the backend has no device table or lacks one of the slots."""
         if self.backend.device is None:
             raise Skip("the backend has no device table")
         for slot in slots:
             if not self.backend.has("device", slot):
-                raise Skip(f"the device table has no {slot}; hvd-core does without")
+                raise Skip(f"the device table has no {slot}; hvd-core works without it")
         return self.device_space()
 
     def device_space(self) -> DeviceSpace:
-        """Memory of this rank's device: the one whose ordinal is its rank on the host, around the number there are."""
+        """Memory of this rank's device, whose ordinal is the local rank modulo the number of devices."""
         if "device" not in self._spaces:
             local = sum(1 for r in range(self.rank) if self.hosts[r] == self.hosts[self.rank])
             self._spaces["device"] = DeviceSpace(self.backend, local)
         return self._spaces["device"]
 
     def spaces(self) -> list[Space]:
-        """The kinds of memory that the communicator reads, as far as the kit can make them."""
+        """The kinds of memory that the communicator reads and the kit can allocate."""
         self.need_comm()
         caps, found = self.backend.caps, []
         if caps & abi.CAP_MEM_HOST:
@@ -193,7 +194,7 @@ class Kit:
             if own in types:
                 found.append(self.device_space())
             elif not found:
-                raise Skip(f"it reads memory of {', '.join(types)}, and brings no device table to make such")
+                raise Skip(f"it reads memory of {', '.join(types)}, but has no device table to allocate it")
             else:
                 self.note(
                     "device memory", f"not tried: no device table here makes memory of {', '.join(types)}"
@@ -208,10 +209,10 @@ class Kit:
         tag: str = "",
         parent: Comm | None = None,
     ) -> Comm | None:
-        """A new communicator of ``members`` (all ranks); None on a rank that is not one of them. Split off ``parent``,
-        which takes every rank of it.
+        """A new communicator of ``members`` (default: all ranks); None on a rank that is not a member. With ``parent``:
+        made by its ``split``, which all its ranks must call.
 
-        All ranks call it, in the same order. Destroyed at the end of the case. Raises BackendFailure.
+        All ranks call this, in the same order. Destroyed at the end of the case. Raises BackendFailure.
         """
         self._turn += 1
         members = list(range(self.size)) if members is None else list(members)
@@ -234,7 +235,7 @@ class Kit:
         return made
 
     def forget(self, comm: Comm) -> None:
-        """The case destroys this communicator itself."""
+        """Leaves it to the case to destroy this communicator."""
         self._made.remove(comm)
 
     @staticmethod

@@ -25,7 +25,7 @@ def query(kit: Kit) -> None:
                 different = [asked for asked in answers if theirs[asked] != answers[asked]]
                 kit.expect(
                     not different,
-                    f"with {whose}, rank {rank} gets another answer: {'; '.join(different[:2])}",
+                    f"with {whose}, rank {rank} gets a different answer: {'; '.join(different[:2])}",
                 )
 
 

@@ -111,7 +111,7 @@ class Comm:
         self.backend, self.space, self.prefix = backend, space, prefix
         self.members, self.rank, self.size = list(members), list(members).index(world_rank), len(members)
         self.stream_mode = bool(backend.caps & CAP_STREAM)
-        # What operations may still read and write; of those that failed, until the communicator is gone.
+        # Memory that operations may still use; for failed operations, until the communicator is destroyed.
         self.seq, self.buffers = 0, {}
         size = self.size
         args = new(CommArgs)
@@ -131,7 +131,7 @@ class Comm:
             "comm", slot, *which, C.byref(args), C.byref(self.handle), allowed=(OK, INPROGRESS)
         )
         if self.handle.value is None:
-            raise Failed("create answered OK, but gave no communicator")
+            raise Failed("create answered OK, but returned no communicator")
         while code == INPROGRESS:
             code = backend.call("comm", "create_test", self.handle, allowed=(OK, INPROGRESS))
             if time.monotonic_ns() > until + 5 * 10**9:
@@ -140,7 +140,7 @@ class Comm:
         C.memset(C.byref(args, C.sizeof(abi.Hdr)), 0xEE, C.sizeof(args) - C.sizeof(abi.Hdr))
 
     def decline_split(self, prefix: str, until: int) -> None:
-        """What a rank does for a split of this communicator in which it is in no part. Raises BackendFailure."""
+        """Takes part in a split of this communicator on a rank that is in no part of it. Raises BackendFailure."""
         args, handle = new(CommArgs), P()
         args.key, args.store = prefix.encode(), self.backend.host.scope(prefix)
         args.device, args.deadline_ns = self.space.device, until
@@ -148,7 +148,7 @@ class Comm:
             args.device_api = C.addressof(self.backend.device)
         self.backend.call("comm", "split", self.handle, C.byref(args), C.byref(handle))
         if handle.value is not None:
-            raise Failed("split gave a communicator to a rank that asked to be in none")
+            raise Failed("split returned a communicator on a rank that is in no part")
 
     def _identifier(self, until: int):
         backend = self.backend
@@ -198,7 +198,7 @@ class Comm:
         code = self.backend.call(
             "comm", "collective", self.handle, C.byref(args), C.byref(request), allowed=(OK, INPROGRESS)
         )
-        # Whoever still looks at the arguments after the call finds garbage there.
+        # Overwrites the arguments, so that a backend that reads them after the call fails.
         for piece in keep:
             C.memset(C.byref(piece), 0xEE, C.sizeof(piece))
         self._check_answer(code, request)
@@ -230,12 +230,12 @@ class Comm:
 
     def _check_answer(self, code: int, request: P) -> None:
         if self.stream_mode and (code != OK or request.value is not None):
-            raise Failed("a STREAM communicator's collective must answer OK and give no request")
+            raise Failed("a STREAM communicator's collective must answer OK and return no request")
         if self.backend.caps & CAP_REQUEST and (code == OK) != (request.value is None):
-            raise Failed("collective must give a request with INPROGRESS and none with OK")
+            raise Failed("collective must return a request with INPROGRESS and none with OK")
 
     def async_error(self) -> tuple[int, str]:
-        """(code, text): OK, UNSUPPORTED where the backend cannot tell, or what has gone wrong."""
+        """(code, text) of async_error: OK, UNSUPPORTED, or the failure."""
         if not self.backend.has("comm", "async_error"):
             return abi.UNSUPPORTED, ""
         try:
@@ -244,7 +244,7 @@ class Comm:
             return problem.code, problem.text
 
     def raise_async_error(self) -> None:
-        """Raises BackendFailure when async_error knows of one."""
+        """Raises BackendFailure if async_error reports a failure."""
         code, text = self.async_error()
         if code not in (OK, abi.UNSUPPORTED):
             error = new(abi.Error)
@@ -256,7 +256,7 @@ class Comm:
         self.backend.call("comm", "abort", self.handle)
 
     def finalize(self, seconds: float = 20.0) -> None:
-        """A collective goodbye, where the backend has one."""
+        """Calls finalize, a collective, if the backend has it."""
         if self.backend.has("comm", "finalize"):
             self.backend.call("comm", "finalize", self.handle, deadline(seconds))
 
@@ -269,7 +269,7 @@ class Comm:
 
 
 def ending(pending: Pending) -> tuple[int, str]:
-    """(code, text) with which an operation ends; TIMEOUT with the text "hangs" when it does not."""
+    """(code, text) with which an operation ends; TIMEOUT with the text "hangs" if it does not end."""
     try:
         pending.wait()
         return OK, ""

@@ -21,12 +21,12 @@ def parser() -> argparse.ArgumentParser:
 
     p = argparse.ArgumentParser(
         prog="python -m hvd_core.conformance",
-        description="Tries a backend against the contract of hvd/backend_abi.h and says what it serves.",
+        description="Tests a backend against the contract of hvd/backend_abi.h and reports what it serves.",
         epilog="Exit status: 0 nothing failed, 1 a case failed, 2 usage, 3 the backend was not found.",
     )
     p.add_argument("backend", nargs="?", help="name of an installed backend, or of the one in --library")
     p.add_argument(
-        "-np", type=int, default=4, metavar="N", help="ranks to start (4); ignored within a job of mpirun's"
+        "-np", type=int, default=4, metavar="N", help="ranks to start (4); ignored in a job of mpirun"
     )
     p.add_argument(
         "--level",
@@ -39,13 +39,13 @@ def parser() -> argparse.ArgumentParser:
         "--case", action="append", metavar="ID", help="only this case, such as L2.allreduce; repeatable"
     )
     p.add_argument("--list", action="store_true", help="print the cases and stop")
-    p.add_argument("--library", metavar="PATH", help="try this library; nothing needs to be installed")
+    p.add_argument("--library", metavar="PATH", help="test this library; no wheel needs to be installed")
     p.add_argument(
         "--cases", action="append", default=[], metavar="MODULE", help="a module with cases of your own"
     )
     p.add_argument(
         "--env", action="append", default=[], metavar="NAME=VALUE",
-        help="a variable for the ranks; {rank} in VALUE is each one's own number",
+        help="a variable for the ranks; {rank} in VALUE is the number of each rank",
     )  # fmt: skip
     p.add_argument("--quick", action="store_true", help="smaller counts and fewer repetitions")
     p.add_argument("--patience", type=float, default=1.0, metavar="X", help="multiplies every time limit (1)")
@@ -56,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--matrix", metavar="FILE", help="support matrix in Markdown; between its markers if FILE has them"
     )
-    p.add_argument("-v", "--verbose", action="store_true", help="also the lines below cases that passed")
+    p.add_argument("-v", "--verbose", action="store_true", help="print the rows of passed cases too")
     return p
 
 
@@ -115,8 +115,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _restart_as_a_job(options: argparse.Namespace, arguments: Sequence[str]) -> None:
-    """Does not return for an installed backend whose ranks have to be started by a launcher of its own: this process
-    becomes that launcher. Raises LookupError when there is none. One rank needs no launcher, and is no job inside of one.
+    """Replaces this process by the launcher, if an installed backend needs one to start its ranks; otherwise returns.
+    Raises LookupError if that launcher is not installed. A single rank needs no launcher.
     """
     if options.np == 1:
         return
@@ -126,11 +126,11 @@ def _restart_as_a_job(options: argparse.Namespace, arguments: Sequence[str]) -> 
     try:
         descriptor = resolve(options.backend).descriptor
     except (BackendError, ImportError, AttributeError):
-        return  # run() says what is wrong
+        return  # run() reports the error
     if descriptor is None or descriptor.launch is None:
         return
     words = [*descriptor.launch(options.np), sys.executable, "-m", "hvd_core.conformance", *arguments]
-    # Launchers that give their ranks a terminal give it no size and no taste.
+    # Some launchers give their ranks a terminal without a size and without colours.
     environment = {"COLUMNS": str(shutil.get_terminal_size((160, 24)).columns), **os.environ}
     if not sys.stdout.isatty():
         environment.setdefault("NO_COLOR", "1")
@@ -139,7 +139,7 @@ def _restart_as_a_job(options: argparse.Namespace, arguments: Sequence[str]) -> 
 
 
 def _export_options(name: str) -> None:
-    """What plugins.toml says about the backend becomes the ranks' environment, as hvd.init() does it."""
+    """Sets the options of plugins.toml in the ranks' environment, as hvd.init() does."""
     from hvd_core.backends.selection import backend_options
     from hvd_core.config import plugins_toml
 

@@ -1,4 +1,4 @@
-"""L1: what a device computes: the batched copy, conversions, local reductions; and what using it leaves behind."""
+"""L1: computations on a device: the batched copy, conversions, local reductions; and leaks of its use."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def _batched(kit: Kit, space: DeviceSpace, rows: list[tuple], stride: int = C.si
 
 @case(
     "L1.batched_copy",
-    "batched_copy_scale does what a loop of copies does: 0, 1, 161, 5000 items",
+    "batched_copy_scale gives the result of a loop of copies: 0, 1, 161, 5000 items",
     seconds=120,
 )
 def batched_copy(kit: Kit) -> None:
     if kit.backend.device is not None and not kit.backend.has("device", "batched_copy_scale"):
-        raise Composed("there is no batched_copy_scale; hvd-core makes a loop of copies")
+        raise Composed("the table has no batched_copy_scale; hvd-core makes a loop of copies")
     space = kit.need_device("mem_alloc", "batched_copy_scale")
     for items in (0, 1, 161, 500 if kit.quick else 5000):
         sizes = [(i * 37) % 67 for i in range(items)]
@@ -84,7 +84,7 @@ def batched_copy(kit: Kit) -> None:
 )
 def convert(kit: Kit) -> None:
     if kit.backend.device is not None and not kit.backend.has("device", "batched_copy_scale"):
-        raise Composed("there is no batched_copy_scale; hvd-core converts on the host")
+        raise Composed("the table has no batched_copy_scale; hvd-core converts on the host")
     space = kit.need_device("mem_alloc", "batched_copy_scale")
     types = ("float16", "bfloat16", "float32", "float64", "int8", "int32", "int64", "uint8")
     for source_type in types:
@@ -99,7 +99,7 @@ def convert(kit: Kit) -> None:
 
 
 def _convert(kit: Kit, space: DeviceSpace, source_type: str, target_type: str, scale: float) -> str | None:
-    # What every type holds, scaled too: what happens beyond the end of an integer type is not agreed upon.
+    # Values that every type can hold, also after scaling: overflow of integer types is not defined.
     signed = not (source_type.startswith("u") or target_type.startswith("u"))
     small = np.linspace(-42, 42, 337) if signed else np.arange(0.0, 43.0)
     value = to_stored(source_type, small)
@@ -111,7 +111,7 @@ def _convert(kit: Kit, space: DeviceSpace, source_type: str, target_type: str, s
     except BackendFailure as problem:
         kit.expect(
             problem.code == UNSUPPORTED,
-            f"{source_type} to {target_type}: {problem}; UNSUPPORTED is the answer",
+            f"{source_type} to {target_type}: {problem}; it must answer UNSUPPORTED",
         )
         return None
     # Through the widest type, rounded once, toward zero for integers.
@@ -126,7 +126,7 @@ def _convert(kit: Kit, space: DeviceSpace, source_type: str, target_type: str, s
 @case("L1.reduce_local", "reduce_local against NumPy, every type and reduction", seconds=120)
 def reduce_local(kit: Kit) -> None:
     if kit.backend.device is not None and not kit.backend.has("device", "reduce_local"):
-        raise Composed("there is no reduce_local; hvd-core reduces on the host")
+        raise Composed("the table has no reduce_local; hvd-core reduces on the host")
     space = kit.need_device("mem_alloc", "reduce_local")
     for dtype in NUMBERS:
         for name in ("sum", "prod", "min", "max"):
@@ -140,7 +140,7 @@ def reduce_local(kit: Kit) -> None:
                     kit.backend.call("device", "reduce_local", *args)
                 except BackendFailure as problem:
                     kit.expect(
-                        problem.code == UNSUPPORTED, f"{dtype} {name}: {problem}; UNSUPPORTED is the answer"
+                        problem.code == UNSUPPORTED, f"{dtype} {name}: {problem}; it must answer UNSUPPORTED"
                     )
                     kit.row(f"{dtype} {name}", EMULATED, "by hvd-core")
                     break
@@ -149,7 +149,7 @@ def reduce_local(kit: Kit) -> None:
                 kit.row(f"{dtype} {name}", FAIL if wrong else NATIVE, wrong)
 
 
-@case("L1.leaks", "opening, streams, events and memory, over and over, leave nothing behind")
+@case("L1.leaks", "opening, streams, events and memory, repeated, leak no resources")
 def leaks(kit: Kit) -> None:
     space = kit.need_device("mem_alloc", "stream_create", "event_create")
     call = kit.backend.call
@@ -172,4 +172,4 @@ def leaks(kit: Kit) -> None:
     before = footprint()
     for _ in range(40):
         once()
-    kit.expect(not grown(before, footprint(), 40), f"40 rounds left behind {grown(before, footprint(), 40)}")
+    kit.expect(not grown(before, footprint(), 40), f"40 rounds leaked {grown(before, footprint(), 40)}")

@@ -1,7 +1,7 @@
 """L1: one device: memory, copies, streams, events, the batched copy, local reductions.
 
-Asynchronous devices are caught by their data, never by the clock: long copies are given to a stream, and whoever says
-too early that they are done is shown what is not there yet.
+Asynchronous devices are tested by their data, never by the clock: a stream gets long copies, and an answer that comes too
+early is compared with data that have not arrived yet.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def refused(kit: Kit, slot: str, *args, codes: tuple[int, ...] = (INVALID,)) -> 
         kit.backend.call("device", slot, *args)
     except BackendFailure as problem:
         names = " or ".join(abi.CODES[c] for c in codes)
-        kit.expect(problem.code in codes, f"{problem}; {names} is the answer")
+        kit.expect(problem.code in codes, f"{problem}; it must answer {names}")
         return problem
-    kit.expect(False, f"{slot} answered OK to what cannot be")
+    kit.expect(False, f"{slot} answered OK for invalid arguments")
 
 
 @case("L1.open", "count, open, props, close; a device that does not exist is refused")
@@ -52,20 +52,20 @@ def opening(kit: Kit) -> None:
     call, count = kit.backend.call, C.c_int32(-1)
     call("device", "count", C.byref(count))
     kit.expect(
-        count.value >= 1, f"count says {count.value}; the probe should have said that there is no device"
+        count.value >= 1, f"count returns {count.value}; the probe should have answered that there is no device"
     )
     for ordinal in (-1, count.value):
         refused(kit, "open", ordinal, None, C.byref(P()))
     for _ in range(3):
         device, props = P(), new(abi.DeviceProps)
         call("device", "open", 0, None, C.byref(device))
-        kit.expect(device.value is not None, "open answered OK and gave a NULL device")
+        kit.expect(device.value is not None, "open answered OK and returned a NULL device")
         call("device", "props", device, C.byref(props))
         kit.expect(
             props.free_bytes <= props.total_bytes, f"{props.free_bytes} of {props.total_bytes} bytes are free"
         )
         kit.expect(
-            props.alignment & (props.alignment - 1) == 0, f"alignment {props.alignment} is no power of two"
+            props.alignment & (props.alignment - 1) == 0, f"alignment {props.alignment} is not a power of two"
         )
         kit.expect(props.numa_node >= -1, f"numa_node is {props.numa_node}; -1 means unknown")
         kit.expect(
@@ -79,12 +79,12 @@ def opening(kit: Kit) -> None:
     call("device", "props", device, C.byref(props))
     kit.expect(
         props.numa_node == 4711 and props.arch == b"mine",
-        f"props writes beyond the {short} bytes that it was given",
+        f"props writes beyond the {short} bytes of its argument",
     )
     call("device", "close", device)
 
 
-@case("L1.memory", "kinds of memory: there or UNSUPPORTED, aligned, told apart by mem_query")
+@case("L1.memory", "kinds of memory: present or UNSUPPORTED, aligned, recognised by mem_query")
 def memory(kit: Kit) -> None:
     space = kit.need_device("mem_alloc")
     call = kit.backend.call
@@ -102,9 +102,9 @@ def memory(kit: Kit) -> None:
         )
         if code == UNSUPPORTED:
             kit.expect(
-                kind != MEM_DEVICE or space.name == "cpu", "there is no memory of kind DEVICE on the device"
+                kind != MEM_DEVICE or space.name == "cpu", "the device has no memory of kind DEVICE"
             )
-            kit.row(name, EMULATED, "there is none")
+            kit.row(name, EMULATED, "the device has none")
             continue
         kit.expect(
             buf.bytes >= 1000 and buf.base, f"{name}: asked for 1000 bytes, got {buf.bytes} at {buf.base}"
@@ -112,7 +112,7 @@ def memory(kit: Kit) -> None:
         if buf.offset == 0 and kind != MEM_DEVICE:
             kit.expect(
                 buf.base % space.alignment == 0,
-                f"{name}: the address is no multiple of {space.alignment}, as props says",
+                f"{name}: the address is not a multiple of {space.alignment}, the alignment of props",
             )
         if kit.backend.has("device", "mem_query"):
             found, ordinal = C.c_int32(-1), C.c_int32(-1)
@@ -121,7 +121,7 @@ def memory(kit: Kit) -> None:
             )
             kit.expect(
                 code == UNSUPPORTED or found.value == kind,
-                f"mem_query takes memory of kind {name} for kind {found.value}",
+                f"mem_query reports kind {found.value} for memory of kind {name}",
             )
         call("device", "mem_free", mem)
         kit.row(name, NATIVE)
@@ -134,7 +134,7 @@ def memory(kit: Kit) -> None:
         else []
     )
     bases = {(b.base, b.offset) for _, b in held}
-    kit.expect(len(bases) == len(held), "two allocations are at the same place")
+    kit.expect(len(bases) == len(held), "two allocations have the same address")
     for mem, buf in held:
         space.release(MEM_DEVICE, 1 << 16, mem, buf)
 
@@ -163,10 +163,10 @@ def copies(kit: Kit) -> None:
     space.sync()
     wanted = np.zeros(64, np.uint8)
     wanted[11:31] = np.arange(3, 23)
-    kit.expect((part.read() == wanted).all(), "a copy into the middle of a buffer does not land there")
+    kit.expect((part.read() == wanted).all(), "a copy into the middle of a buffer arrives at another place")
 
 
-@case("L1.bounds", "a copy that is larger than its buffers is refused, and changes nothing")
+@case("L1.bounds", "a copy that is larger than its buffers is refused, and changes no byte")
 def bounds(kit: Kit) -> None:
     space = kit.need_device("mem_alloc")
     big, small = space.of(sample("uint8", 0, 256)), space.of(np.zeros(100, np.uint8))
@@ -179,7 +179,7 @@ def bounds(kit: Kit) -> None:
     )
 
 
-# How long such a chain keeps the device busy, about: many times what it takes to enqueue it.
+# About how long such a chain keeps the device busy: many times longer than it takes to enqueue it.
 BUSY_S = 0.08
 
 
@@ -191,7 +191,7 @@ class Slow:
         self.source = space.of(np.full(self.size, 1, np.uint8))
         self.other = space.of(np.zeros(self.size, np.uint8))
         self.host, self.seen = space.host_buffer(self.size)
-        for _ in range(2):  # the first round meets memory that nobody has touched yet
+        for _ in range(2):  # the first round uses memory for the first time
             started = time.monotonic()
             self._chain(space.stream)
             space.sync()
@@ -215,7 +215,7 @@ class Slow:
         return bool(self.seen[-1] == value and (self.seen[:: 4096 + 1] == value).all())
 
 
-@case("L1.streams", "work of a stream is done in order, and stream_sync returns when it is done", seconds=120)
+@case("L1.streams", "a stream carries out its work in order, and stream_sync returns when it is complete", seconds=120)
 def streams(kit: Kit) -> None:
     space = kit.need_device("mem_alloc", "stream_create")
     stream, chain = space.new_stream(), Slow(kit, space)
@@ -223,27 +223,27 @@ def streams(kit: Kit) -> None:
         chain.enqueue(value, stream)
         space.sync(stream)
         kit.expect(
-            chain.arrived(value), "stream_sync has returned, and the last copy of the stream is not there"
+            chain.arrived(value), "stream_sync has returned, but the last copy of the stream has not arrived"
         )
     numbers = [space.of(np.full(5000, n, np.uint8)) for n in range(40)]
     target = space.of(np.zeros(5000, np.uint8))
     for region in numbers:
         space.copy(target.buf, region.buf, 5000, stream)
     space.sync(stream)
-    kit.expect((target.read() == 39).all(), "copies of one stream were not done in order")
+    kit.expect((target.read() == 39).all(), "copies of one stream were not carried out in order")
     if kit.backend.has("device", "stream_query"):
         kit.backend.call("device", "stream_query", stream)
         chain.enqueue(5, stream)
         code = kit.backend.call("device", "stream_query", stream, allowed=(OK, INPROGRESS))
         kit.expect(
-            code == INPROGRESS or chain.arrived(5), "stream_query says that all is done, and it is not"
+            code == INPROGRESS or chain.arrived(5), "stream_query answers OK, but the work is not complete"
         )
         space.sync(stream)
     chain.enqueue(6, stream)
     code = _until(kit, "stream_sync", stream)
     kit.expect(
         code != OK or chain.arrived(6),
-        "stream_sync with a deadline long past says OK, and the work is not done",
+        "stream_sync with a deadline long past answers OK, but the work is not complete",
     )
     space.sync(stream)
     kit.backend.call("device", "stream_destroy", stream)
@@ -254,15 +254,15 @@ def streams(kit: Kit) -> None:
 
 
 def _until(kit: Kit, slot: str, handle: P) -> int:
-    """The answer to a wait whose deadline has passed when it begins."""
+    """The answer to a wait whose deadline has passed before the call."""
     try:
         return kit.backend.call("device", slot, handle, deadline(-1), allowed=(OK, INPROGRESS))
     except BackendFailure as problem:
-        kit.expect(problem.code == abi.TIMEOUT, f"{problem}; TIMEOUT is the answer at the deadline")
+        kit.expect(problem.code == abi.TIMEOUT, f"{problem}; it must answer TIMEOUT at the deadline")
         return problem.code
 
 
-@case("L1.native_streams", "a native stream can be had, wrapped, and used by both names")
+@case("L1.native_streams", "a native stream can be obtained, wrapped, and used through both handles")
 def native_streams(kit: Kit) -> None:
     space = kit.need_device("stream_wrap", "stream_native")
     stream, wrapped = space.new_stream(), P()
@@ -270,14 +270,14 @@ def native_streams(kit: Kit) -> None:
     kit.backend.call("device", "stream_wrap", space.device, native, C.byref(wrapped))
     kit.expect(
         kit.backend.device.stream_native(wrapped) == native,
-        "stream_native of a wrapped stream is another one",
+        "stream_native of a wrapped stream returns another stream",
     )
     source, target = space.of(sample("uint8", 1, 999)), space.of(np.zeros(999, np.uint8))
     space.copy(target.buf, source.buf, 999, wrapped)
     space.sync(stream)
     kit.expect(
         (target.read() == sample("uint8", 1, 999)).all(),
-        "work of a wrapped stream is not that of the stream itself",
+        "work of a wrapped stream is not ordered with work of the stream itself",
     )
     kit.backend.call("device", "stream_destroy", wrapped)
     space.copy(target.buf, source.buf, 999, stream)
@@ -286,13 +286,13 @@ def native_streams(kit: Kit) -> None:
 
 
 @case(
-    "L1.events", "events: done before the first record, then when their stream has come to them", seconds=120
+    "L1.events", "events: complete before the first record, then when their stream has reached them", seconds=120
 )
 def events(kit: Kit) -> None:
     space = kit.need_device("mem_alloc", "stream_create", "event_create")
     call, event, stream = kit.backend.call, P(), space.new_stream()
     call("device", "event_create", space.device, 0, C.byref(event))
-    kit.expect(event.value is not None, "event_create answered OK and gave NULL")
+    kit.expect(event.value is not None, "event_create answered OK and returned NULL")
     call("device", "event_query", event)
     chain = Slow(kit, space)
     for value in (7, 8):
@@ -304,17 +304,17 @@ def events(kit: Kit) -> None:
         other.start()
         other.join()
         kit.expect(answers == [True], f"event_query from another thread: {answers}")
-        kit.expect(chain.arrived(value), "event_query says OK, and the copy before the event is not there")
+        kit.expect(chain.arrived(value), "event_query answers OK, but the copy before the event has not arrived")
     if kit.backend.has("device", "event_wait"):
         chain.enqueue(9, stream)
         call("device", "event_record", event, stream)
         code = _until(kit, "event_wait", event)
         kit.expect(
             code != OK or chain.arrived(9),
-            "event_wait with a deadline long past says OK, and the work is not done",
+            "event_wait with a deadline long past answers OK, but the work is not complete",
         )
         call("device", "event_wait", event, deadline(kit.limit(30)))
-        kit.expect(chain.arrived(9), "event_wait has returned, and the copy before the event is not there")
+        kit.expect(chain.arrived(9), "event_wait has returned, but the copy before the event has not arrived")
     _elapsed(kit, space, stream)
     call("device", "event_destroy", event)
     call("device", "stream_destroy", stream)
@@ -323,7 +323,7 @@ def events(kit: Kit) -> None:
 def _poll(kit: Kit, event: P) -> bool:
     until = deadline(kit.limit(30))
     while kit.backend.call("device", "event_query", event, allowed=(OK, INPROGRESS)) != OK:
-        kit.expect(deadline(0) < until, "an event does not come within 30 s")
+        kit.expect(deadline(0) < until, "an event is not complete within 30 s")
         kit.pause(0.0005)
     return True
 
@@ -339,14 +339,14 @@ def _elapsed(kit: Kit, space: DeviceSpace, stream: P) -> None:
     call("device", "event_elapsed_ns", *pair, C.byref(elapsed))
     kit.expect(
         0 <= elapsed.value < 10**10,
-        f"{elapsed.value} ns lie between two events that were recorded one after the other",
+        f"{elapsed.value} ns between two events that were recorded in sequence",
     )
     for event in pair:
         call("device", "event_destroy", event)
 
 
 @case(
-    "L1.stream_wait_event", "a stream waits for an event of another one, and the host does not", seconds=120
+    "L1.stream_wait_event", "a stream waits for an event of another stream, and the host does not", seconds=120
 )
 def stream_wait_event(kit: Kit) -> None:
     space = kit.need_device("mem_alloc", "stream_create", "event_create", "stream_wait_event")
@@ -361,10 +361,10 @@ def stream_wait_event(kit: Kit) -> None:
         space.copy(target.buf, chain.source.buf, chain.size, second)
         space.copy(target.buf, chain.host, chain.size, second)
         space.sync(second)
-        kit.expect(chain.arrived(value), "the second stream went on before the event that it was to wait for")
+        kit.expect(chain.arrived(value), "the second stream continued before the event that it waits for")
         kit.expect(
             (target.read()[::4097] == value).all(),
-            "the second stream read what the first had not written yet",
+            "the second stream read before the first stream had written",
         )
     for stream in (first, second):
         space.sync(stream)

@@ -30,7 +30,7 @@ def need_abort(kit: Kit) -> None:
     """Skips the case for a backend without abort."""
     kit.need_comm()
     if not kit.backend.caps & abi.CAP_ABORT:
-        kit.skip("ABORT is not declared: elastic jobs refuse this backend, others end by their deadline")
+        kit.skip("ABORT is not declared: elastic jobs refuse this backend, other jobs end by their deadline")
 
 
 def outcome(kit: Kit, start, abort_at_deadline: bool = True) -> tuple[int, str]:
@@ -92,13 +92,13 @@ def local_and_bounded(kit: Kit, comm: Comm) -> None:
 
 
 def _is_dead(kit: Kit, comm: Comm, wanted: tuple[int, ...], why: str) -> None:
-    """Later calls answer with one of the codes, and async_error does not say that all is well."""
+    """Checks that later calls answer with one of the codes, and that async_error does not answer OK."""
     code, _ = outcome(kit, lambda: Sum(kit, comm, 17).start(seconds=kit.limit(3)))
     names = " or ".join(code_name(c) for c in wanted)
-    kit.expect(code in wanted, f"{why}, a collective answers {code_name(code)} instead of {names}")
+    kit.expect(code in wanted, f"{why}, a collective answers {code_name(code)}; it must answer {names}")
     code, _ = comm.async_error()
     kit.expect(
-        code in (*wanted, UNSUPPORTED), f"{why}, async_error answers {code_name(code)} instead of {names}"
+        code in (*wanted, UNSUPPORTED), f"{why}, async_error answers {code_name(code)}; it must answer {names}"
     )
 
 
@@ -159,7 +159,7 @@ def _abort_twice(kit: Kit, comm: Comm, signal_name: str, problems: list[str]) ->
     return None
 
 
-@case("L4.abort_idle", "abort of a communicator that does nothing; a new one works", ranks=1)
+@case("L4.abort_idle", "abort of an idle communicator; a new communicator works", ranks=1)
 def abort_idle(kit: Kit) -> None:
     need_abort(kit)
     for space in kit.spaces():
@@ -175,21 +175,21 @@ def abort_idle(kit: Kit) -> None:
         kit.expect(not step.wrong(), f"a new communicator after an abort: {step.wrong()}")
 
 
-@case("L4.async_error", "async_error tells: well before a failure, and what it was after")
+@case("L4.async_error", "async_error: no error before a failure, its cause after it")
 def async_error(kit: Kit) -> None:
     kit.need_comm()
     if not kit.backend.has("comm", "async_error"):
-        kit.skip("there is no async_error; hvd-core learns of failures from the operations alone")
+        kit.skip("the table has no async_error; hvd-core notices failures by the operations alone")
     for space in kit.spaces():
         comm = kit.comm(space)
         Sum(kit, comm, 10).start().wait()
         code, text = comm.async_error()
         kit.expect(
             code in (OK, UNSUPPORTED),
-            f"nothing has failed, and async_error answers {code_name(code)}: {text}",
+            f"no operation has failed, but async_error answers {code_name(code)}: {text}",
         )
         if code == UNSUPPORTED:
-            kit.note("async_error", "cannot tell")
+            kit.note("async_error", "answers UNSUPPORTED")
             continue
         kit.meet()
         if kit.backend.caps & abi.CAP_ABORT:
@@ -201,7 +201,7 @@ def async_error(kit: Kit) -> None:
 
 @case(
     "L4.deadline",
-    "an operation to which a rank never comes has ended five seconds after its deadline",
+    "an operation that one rank never calls ends at most five seconds after its deadline",
     ranks=2,
 )
 def deadlines(kit: Kit) -> None:
@@ -213,13 +213,13 @@ def deadlines(kit: Kit) -> None:
             if kit.rank != kit.size - 1:
                 code, text = outcome(kit, lambda c=comm, n=count: Sum(kit, c, n, 1).start(seconds=1.0))
                 wanted = (abi.TIMEOUT, abi.REMOTE, ABORTED) if comm.stream_mode else (abi.TIMEOUT, abi.REMOTE)
-                kit.expect(code in wanted, f"ends with {code_name(code)}; TIMEOUT is the answer. {text}")
+                kit.expect(code in wanted, f"ends with {code_name(code)}; it must end with TIMEOUT. {text}")
                 kit.row(f"{count} elements [{space.name}]", NATIVE, code_name(code))
             kit.meet()
             local_and_bounded(kit, comm)
 
 
-@case("L4.create_deadline", "create, to which a rank never comes, ends by its deadline", ranks=2)
+@case("L4.create_deadline", "create that one rank never calls ends by its deadline", ranks=2)
 def create_deadline(kit: Kit) -> None:
     for space in kit.spaces():
         problem, started = None, time.monotonic()
@@ -233,16 +233,16 @@ def create_deadline(kit: Kit) -> None:
             kit.expect(took < 1.0 + kit.limit(LATE_S), f"create ended {took - 1:.1f} s after its deadline")
             if comm is not None:  # made without the others; the first operation cannot be
                 code, text = outcome(kit, lambda c=comm: Sum(kit, c, 40).start(seconds=1.0))
-                kit.expect(code != OK, "create and an operation answered OK, although a rank has not come")
+                kit.expect(code != OK, "create and an operation answered OK, although a rank has not called create")
                 kit.row(
                     f"[{space.name}]",
                     NATIVE,
-                    f"create returns before all have come; then {code_name(code)}: {text}",
+                    f"create returns before all ranks have called it; then {code_name(code)}: {text}",
                 )
                 local_and_bounded(kit, comm)
             else:
                 wanted = (abi.TIMEOUT, abi.REMOTE)
-                kit.expect(problem.code in wanted, f"{problem}; TIMEOUT is the answer")
+                kit.expect(problem.code in wanted, f"{problem}; it must answer TIMEOUT")
         else:
             kit._turn += 1  # as the others' comm() does
         kit.meet()
@@ -250,7 +250,7 @@ def create_deadline(kit: Kit) -> None:
 
 @case(
     "L4.killed_rank",
-    "kill -9 of a rank: the others' operation has ended five seconds after its deadline",
+    "kill -9 of a rank: the other ranks' operation ends at most five seconds after its deadline",
     ranks=2,
     kills=True,
 )
@@ -264,7 +264,7 @@ def killed_rank(kit: Kit) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     code, text = outcome(kit, lambda: Sum(kit, comm, 40_000, 1).start(seconds=3.0))
     wanted = (abi.REMOTE, abi.TIMEOUT, ABORTED) if comm.stream_mode else (abi.REMOTE, abi.TIMEOUT)
-    kit.expect(code in wanted, f"ends with {code_name(code)}; REMOTE or TIMEOUT is the answer. {text}")
+    kit.expect(code in wanted, f"ends with {code_name(code)}; it must end with REMOTE or TIMEOUT. {text}")
     kit.row(f"rank {kit.rank}", NATIVE, f"{code_name(code)}: {text}")
     _is_dead(kit, comm, (abi.REMOTE, abi.TIMEOUT, ABORTED), "after a rank has died")
     local_and_bounded(kit, comm)
@@ -279,12 +279,12 @@ def _disagreement(kit: Kit, comm: Comm, what: str, start, check) -> None:
     if any(c != OK for c in codes):
         local_and_bounded(kit, comm)
         return
-    kit.expect(False, f"{what}: every rank answers OK, although they asked for different things")
+    kit.expect(False, f"{what}: every rank answers OK, although their arguments differ")
 
 
 @case(
     "L4.disagree_size",
-    "ranks that ask for different counts: an end, in time, and no false success",
+    "ranks that request different counts: an end in time, and no false success",
     ranks=2,
 )
 def disagree_size(kit: Kit) -> None:
@@ -306,7 +306,7 @@ def disagree_size(kit: Kit) -> None:
 
 @case(
     "L4.disagree_root",
-    "ranks that name different roots: an end, in time, and no false success",
+    "ranks that name different roots: an end in time, and no false success",
     ranks=2,
 )
 def disagree_root(kit: Kit) -> None:
@@ -320,7 +320,7 @@ def disagree_root(kit: Kit) -> None:
         buffer = space.of(np.ones(400, np.uint8), caps.alignment)
         _disagreement(
             kit, comm, f"broadcast from roots 0 and 1 [{space.name}]",
-            # Two roots only send, and may be done; nobody can come out of the operation that follows.
+            # Two roots only send, and may complete; but no rank can complete the operation that follows.
             lambda c=comm, b=buffer: _then(kit, c, c.start(
                 BROADCAST, NUMBERS[dtype], [b], [b], counts=[400 // (4 if dtype == "float32" else 1)],
                 root=1 if kit.rank == 0 else 0, seconds=2.0,
@@ -330,7 +330,7 @@ def disagree_root(kit: Kit) -> None:
 
 
 def _then(kit: Kit, comm: Comm, first: Pending) -> Pending:
-    """The operation after: what was left over of the first one meets it there."""
+    """The next operation, which may receive messages that the first one left."""
     code, text = outcome(kit, lambda: first)
     if code != OK:
         raise BackendFailure("broadcast", code, _said(text))

@@ -1,4 +1,4 @@
-"""L3: what a backend calls on the host while it works: who calls, with which tokens and numbers, phases in pairs."""
+"""L3: calls of a backend into the host table: the calling threads, tokens and numbers, phases in pairs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hvd_core.conformance.ordering import Sum, plain_type
 
 @case(
     "L3.host_calls",
-    "calls of the host: by threads that have announced themselves, with tokens and numbers that exist, phases in pairs",
+    "calls into the host table: from announced threads, with valid tokens and numbers, phases in pairs",
 )
 def host_calls(kit: Kit) -> None:
     plain_type(kit)
@@ -28,7 +28,7 @@ def host_calls(kit: Kit) -> None:
         strangers = set(host.notified) - host.tokens
         kit.expect(
             not strangers,
-            f"notify with {sorted(strangers)[:3]}, which is the notify_token of no communicator",
+            f"notify with {sorted(strangers)[:3]}, which no communicator has as its notify_token",
         )
         known = {comm.handle.value: comm.seq for comm in comms}
         _check_phases(kit, host.phases[since:], known)
@@ -40,10 +40,10 @@ def _check_phases(kit: Kit, phases: list[tuple], known: dict[int, int]) -> None:
     open_phases: Counter = Counter()
     for comm, seq, phase, begins in phases:
         what = f"activity '{phase}' of operation {seq}"
-        kit.expect(comm in known, f"{what}: of a communicator that there is not")
+        kit.expect(comm in known, f"{what}: of a communicator that does not exist")
         kit.expect(1 <= seq <= known[comm], f"{what}: the last operation is number {known[comm]}")
         kit.expect(begins in (0, 1), f"{what}: begin_end is {begins}; 1 begins, 0 ends")
         open_phases[comm, seq, phase] += 1 if begins else -1
-        kit.expect(open_phases[comm, seq, phase] >= 0, f"{what}: it ends before it has begun")
+        kit.expect(open_phases[comm, seq, phase] >= 0, f"{what}: the phase ends before it has begun")
     left = [f"'{phase}' of operation {seq}" for (_, seq, phase), n in open_phases.items() if n]
     kit.expect(not left, f"activity that never ends: {', '.join(left[:3])}")

@@ -21,7 +21,8 @@ from hvd_core.conformance.verdicts import FAIL
 
 
 class LaunchedRanks:
-    """What a Session needs of its ranks. Used by rank 0's leading thread; ``store`` is its own connection."""
+    """The ranks of a launcher's job, for a Session. Used by a second thread of rank 0; ``store`` is that thread's
+    connection."""
 
     can_restart = False
 
@@ -57,16 +58,16 @@ class LaunchedRanks:
                     until = min(until, time.monotonic() + GRACE_S)
         return answers
 
-    def last_words(self, rank: int) -> str:
-        """How a rank ended: nobody knows here."""
+    def exit_description(self, rank: int) -> str:
+        """How a rank ended, which is unknown here."""
         return "it does not answer"
 
     def where(self, rank: int) -> str:
-        """Where it hangs: nobody knows here."""
+        """The place where a rank hangs, which is unknown here."""
         return ""
 
     def stop(self) -> None:
-        """Nothing: these ranks are the launcher's."""
+        """Does nothing: these ranks belong to the launcher."""
 
     def close(self) -> None:
         """Lets the ranks end."""
@@ -74,8 +75,8 @@ class LaunchedRanks:
 
 
 def serve_or_lead(options: argparse.Namespace, run: Callable[[LaunchedRanks], int]) -> int:
-    """What the command does within a job: a rank, and on rank 0 the whole run besides: ``run`` with the job's ranks,
-    whose answer is the exit status. Does not return on success."""
+    """The command within a job: serves as a rank. Rank 0 also calls ``run`` with the job's ranks; its result is the exit
+    status. Does not return on success."""
     world = connect()
     if world.rank == 0:
         lead = threading.Thread(target=_lead, args=(run, world), name="hvd-lead", daemon=True)
@@ -95,7 +96,7 @@ def _lead(run: Callable[[LaunchedRanks], int], world) -> None:
         store.set("kit/over", b"1")
         time.sleep(0.5)  # for the other ranks to have it before the store goes
     finally:
-        # A rank that hangs, this one's main thread perhaps, is ended by the launcher when rank 0 has gone.
+        # The launcher ends a rank that hangs, perhaps this process's main thread, after rank 0 has ended.
         _exit(code)
 
 
@@ -126,8 +127,8 @@ def _serve(options: argparse.Namespace, world) -> None:
 
 
 def _exit(code: int) -> None:
-    # Not Python's way out, for which a main thread that hangs would have to come back; but C's, by which a vendor's
-    # library says goodbye to its launcher.
+    # C's exit, not Python's: Python would wait for a main thread that hangs, and a vendor's library may need its exit
+    # handlers to leave its launcher in order.
     sys.stdout.flush()
     sys.stderr.flush()
     ctypes.CDLL(None).exit(code)

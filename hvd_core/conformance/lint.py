@@ -1,4 +1,4 @@
-"""L0: what can be said of a backend's tables without opening anything. Each case has a process of its own."""
+"""L0: checks of a backend's tables that open no device and no communicator. Each case has a process of its own."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def symbol(bare: Bare) -> None:
     shared = read(Path(bare.target.path))
     python = [n for n in shared.needed if n.startswith("libpython")]
     bare.expect(
-        not python, f"is linked with {', '.join(python)}; a backend works under any Python, and under none"
+        not python, f"is linked with {', '.join(python)}; a backend must work with any Python, and without Python"
     )
     others = [s for s in shared.defined if s.startswith("hvd_") and not s.startswith("hvd_backend_entry_v")]
     others += [s for s in shared.defined if re.match(r"_ZN?[A-Z]*\d*3hvd", s)]
@@ -46,16 +46,16 @@ def symbol(bare: Bare) -> None:
 
 def _check_header(bare: Bare, table, what: str, least: int) -> None:
     hdr = table.hdr
-    bare.expect(least <= hdr.struct_size < 65536, f"the {what} says {hdr.struct_size} bytes; 1.0 has {least}")
-    bare.expect(hdr.major == 1, f"the {what} is of major {hdr.major}, its entry symbol of 1")
-    bare.expect(hdr.ext is None, f"the {what} has something in hdr.ext, for which there is no use yet")
+    bare.expect(least <= hdr.struct_size < 65536, f"the {what} has struct_size {hdr.struct_size}; ABI 1.0 has {least}")
+    bare.expect(hdr.major == 1, f"the {what} has major version {hdr.major}, its entry symbol has 1")
+    bare.expect(hdr.ext is None, f"the {what} has a non-NULL hdr.ext, which is reserved")
 
 
 @case("L0.tables", "headers, required slots, groups of slots", ranks=0)
 def tables(bare: Bare) -> None:
     backend = bare.backend
     _check_header(bare, backend.api, "backend table", abi.BackendApi.info.offset + 8)
-    bare.expect(backend.comm or backend.device, "there is neither a device table nor a communicator table")
+    bare.expect(backend.comm or backend.device, "the backend has neither a device table nor a communicator table")
     for which, struct in (("device", abi.DeviceApi), ("comm", abi.CommApi)):
         table = getattr(backend, which)
         if table is None:
@@ -74,7 +74,7 @@ def tables(bare: Bare) -> None:
             lacking = [name for name, there in members.items() if not there]
             bare.expect(
                 not lacking or len(lacking) == len(members),
-                f"group '{group}' of the {which} table lacks {', '.join(lacking)}; all of a group or none",
+                f"group '{group}' of the {which} table lacks {', '.join(lacking)}; fill all slots of a group or none",
             )
     again, error = C.POINTER(abi.BackendApi)(), new(Error)
     code = backend.entry(C.byref(backend.host.table), C.byref(again), C.byref(error))
@@ -97,19 +97,19 @@ def capabilities(bare: Bare) -> None:
     for name, slot in (
         ("REQUEST", "req_wait"), ("ABORT", "abort"), ("GROUP_SAME", "group_begin"), ("GROUP_MIXED", "group_begin"),
     ):  # fmt: skip
-        bare.expect(not has[name] or backend.has("comm", slot), f"{name} is declared and {slot} is not there")
+        bare.expect(not has[name] or backend.has("comm", slot), f"{name} is declared, but the slot {slot} is empty")
     for name, slot in (("ABORT", "abort"), ("REQUEST", "req_test")):
-        bare.expect(has[name] or not backend.has("comm", slot), f"{slot} is there and {name} is not declared")
+        bare.expect(has[name] or not backend.has("comm", slot), f"the slot {slot} is filled, but {name} is not declared")
     grouped = has["GROUP_SAME"] or has["GROUP_MIXED"]
     bare.expect(
         grouped or not backend.has("comm", "group_begin"),
-        "group_begin is there and neither GROUP_* is declared",
+        "the slot group_begin is filled, but neither GROUP_* is declared",
     )
     bare.expect(has["MEM_HOST"] or has["MEM_DEVICE"], "neither MEM_HOST nor MEM_DEVICE is declared")
     bare.expect(
-        not has["MEM_DEVICE"] or backend.comm.device_types, "MEM_DEVICE is declared and device_types is empty"
+        not has["MEM_DEVICE"] or backend.comm.device_types, "MEM_DEVICE is declared, but device_types is empty"
     )
-    bare.expect(has["STREAM"] <= has["MEM_DEVICE"], "STREAM is declared without MEM_DEVICE: whose streams?")
+    bare.expect(has["STREAM"] <= has["MEM_DEVICE"], "STREAM is declared without MEM_DEVICE; streams belong to a device")
     if not has["ABORT"]:
         bare.note("ABORT", "not declared: elastic jobs refuse this backend")
 
@@ -118,10 +118,10 @@ def capabilities(bare: Bare) -> None:
 def identity(bare: Bare) -> None:
     api = bare.backend.api
     name, tag, version = ((text or b"").decode() for text in (api.name, api.tag, api.version))
-    bare.expect(NAME.fullmatch(name), f"the name is {name!r}; it takes 1 to 32 of a-z, 0-9, '_' and '-'")
+    bare.expect(NAME.fullmatch(name), f"the name is {name!r}; it must have 1 to 32 characters of a-z, 0-9, '_' and '-'")
     bare.expect(
         name == bare.target.name,
-        f"the library says that it is '{name}', and is known as '{bare.target.name}'",
+        f"the library's name is '{name}', but the backend is installed as '{bare.target.name}'",
     )
     bare.expect(
         re.fullmatch(r"[A-Z0-9_]{1,16}", tag),
@@ -129,55 +129,55 @@ def identity(bare: Bare) -> None:
     )
     bare.expect(
         re.match(r"\d+\.\d+", version),
-        f"the version is {version!r}; ranks compare it, so that it must be one",
+        f"the version is {version!r}; ranks compare it, so it must be a version",
     )
-    bare.expect(api.vendor_lib is not None, 'vendor_lib is NULL; say "" where there is no such library')
+    bare.expect(api.vendor_lib is not None, 'vendor_lib is NULL; it must be "" if there is no vendor library')
     for which in ("device_type",) if bare.backend.device else ():
         kind = (getattr(bare.backend.device, which) or b"").decode()
-        bare.expect(re.fullmatch(r"[a-z][a-z0-9_]*", kind), f"{which} is {kind!r}; it takes a-z, 0-9 and '_'")
+        bare.expect(re.fullmatch(r"[a-z][a-z0-9_]*", kind), f"{which} is {kind!r}; it must consist of a-z, 0-9 and '_'")
 
 
 @case("L0.options", "every option has a name, a type, a default within its range, and a sentence", ranks=0)
 def options(bare: Bare) -> None:
     api = bare.backend.api
     if not api.option_count:
-        bare.note("options", "there are none")
+        bare.note("options", "none")
         return
     bare.expect(
-        api.options and api.option_count <= 4096, f"{api.option_count} options, and the list is not there"
+        api.options and api.option_count <= 4096, f"option_count is {api.option_count}, but options is NULL"
     )
     stride = api.options[0].hdr.struct_size
-    bare.expect(stride >= C.sizeof(abi.OptionRow), f"an option says that it has {stride} bytes")
+    bare.expect(stride >= C.sizeof(abi.OptionRow), f"an option has a struct_size of {stride} bytes")
     seen = set()
     for i in range(api.option_count):
         row = abi.OptionRow.from_address(C.addressof(api.options.contents) + i * stride)
         name = (row.name or b"").decode()
-        bare.expect(row.hdr.struct_size == stride, f"option {i} is of another size than the first")
+        bare.expect(row.hdr.struct_size == stride, f"option {i} has another struct_size than the first")
         bare.expect(
             re.fullmatch(r"[a-z][a-z0-9_]*", name),
-            f"option {i} is called {name!r}; it takes a-z, 0-9 and '_'",
+            f"option {i} has the name {name!r}; it must consist of a-z, 0-9 and '_'",
         )
-        bare.expect(name not in seen, f"option '{name}' is there twice")
+        bare.expect(name not in seen, f"option '{name}' occurs twice")
         seen.add(name)
         kind, doc = (row.type or b"").decode(), (row.doc or b"").decode()
         bare.expect(
             kind in OPTION_TYPES, f"option '{name}' has the type {kind!r}; known: {', '.join(OPTION_TYPES)}"
         )
-        bare.expect(doc.strip(), f"option '{name}' does not say what it does")
-        bare.expect(row.fallback is not None, f"option '{name}' has no default; \"\" means none")
+        bare.expect(doc.strip(), f"option '{name}' has an empty doc; describe it in a sentence")
+        bare.expect(row.fallback is not None, f"option '{name}' has no default; use \"\" for none")
 
 
-@case("L0.facts", "info tells a fact as text with its size, or that it is not known", ranks=0)
+@case("L0.facts", "info returns a fact as text with its size, or that the fact is unknown", ranks=0)
 def facts(bare: Bare) -> None:
     api = bare.backend.api
     if not has_slot(api, "info"):
-        bare.skip("the backend tells no facts about its library")
+        bare.skip("the backend has no info slot")
 
     def ask(key: bytes, room: int) -> tuple[int, int, bytes]:
         text, n = C.create_string_buffer(b"\xee" * (room + 1), room + 1), C.c_uint64(room)
         code = api.info(key, text, C.byref(n), C.byref(new(Error)))
         bare.expect(
-            text.raw[room] == 0xEE, f"info('{key.decode()}') writes beyond the {room} bytes it was given"
+            text.raw[room] == 0xEE, f"info('{key.decode()}') writes beyond the {room} bytes of its buffer"
         )
         return code, n.value, text.raw
 
@@ -190,7 +190,7 @@ def facts(bare: Bare) -> None:
         bare.expect(code == OK, f"{asked} answered {code_name(code)}")
         bare.expect(
             0 < size <= 65536 and text.find(b"\0") == size - 1,
-            f"{asked} says that its text has {size} bytes, which is not where it ends",
+            f"{asked} returns a size of {size} bytes, which is not the length of its text",
         )
         known.append(key.decode())
         code, needed, _ = ask(key, 0)
@@ -198,8 +198,8 @@ def facts(bare: Bare) -> None:
             code == abi.INVALID and needed == size,
             f"{asked} without room answered {code_name(code)} and {needed}; it needs {size}",
         )
-    bare.expect("no-such-fact" not in known, "info knows a fact that nobody has heard of")
-    bare.note("facts", ", ".join(known) or "none known before a communicator is there")
+    bare.expect("no-such-fact" not in known, "info returns a value for a fact that does not exist")
+    bare.note("facts", ", ".join(known) or "none known before a communicator exists")
 
 
 def _environment() -> list[bytes]:
@@ -254,7 +254,7 @@ def _difference(before, now) -> str:
     return f"{before} before, {now} now"
 
 
-@case("L0.query", "query is a pure function, needs no communicator, and knows sizes and garbage", ranks=0)
+@case("L0.query", "query is a pure function, needs no communicator, and checks struct sizes and invalid numbers", ranks=0)
 def query(bare: Bare) -> None:
     backend = bare.backend
     if backend.comm is None:
@@ -268,10 +268,10 @@ def query(bare: Bare) -> None:
                     f"two equal questions got different answers: {_asked(coll, dtype, op)}",
                 )
                 bare.expect(
-                    one.support in (0, 1, 2), f"support {one.support} is no answer: {_asked(coll, dtype, op)}"
+                    one.support in (0, 1, 2), f"support {one.support} is not a valid answer: {_asked(coll, dtype, op)}"
                 )
                 good = one.alignment & (one.alignment - 1) == 0
-                bare.expect(good, f"alignment {one.alignment} is no power of two: {_asked(coll, dtype, op)}")
+                bare.expect(good, f"alignment {one.alignment} is not a power of two: {_asked(coll, dtype, op)}")
     for coll, dtype, op in ((99, 7, 0), (0, 99, 0), (0, 7, 99), (-1, -1, -1)):
         bare.expect(
             backend.query(coll, dtype, op).support == 0,
@@ -286,7 +286,7 @@ def query(bare: Bare) -> None:
         "comm", "query", None, C.byref(args), C.byref(caps), allowed=(OK, abi.INVALID, abi.UNSUPPORTED)
     )
     bare.expect(
-        caps.max_count == 0x5A5A5A5A, f"query writes beyond the {short} bytes that an older host's struct has"
+        caps.max_count == 0x5A5A5A5A, f"query writes beyond the {short} bytes of an older host's struct"
     )
     _newer_arguments(bare)
 
@@ -312,13 +312,13 @@ def _newer_arguments(bare: Bare) -> None:
             or (tail and code == OK and caps.support == 0)
         )
         bare.expect(
-            refused, "query was asked with a field newer than the backend and did not answer UNSUPPORTED"
-            if tail else f"query refuses a longer struct that has nothing set beyond what it knows: code {code}",
+            refused, "query got a field newer than the backend and did not answer UNSUPPORTED"
+            if tail else f"query refuses a longer struct whose additional fields are 0: code {code}",
         )  # fmt: skip
 
 
 @case(
-    "L0.required", "there is enough for hvd-core to compose the rest from: an allgather of some type", ranks=0
+    "L0.required", "the backend serves an allgather of some type, from which hvd-core can compose the rest", ranks=0
 )
 def required(bare: Bare) -> None:
     backend = bare.backend
@@ -334,7 +334,7 @@ def required(bare: Bare) -> None:
         )
     }
     some = served[abi.ALLGATHER, False] or served[abi.ALLGATHER, True]
-    bare.expect(some, "query serves no allgather of any type; hvd-core can compose nothing without one")
+    bare.expect(some, "query serves no allgather of any type; hvd-core cannot compose operations without one")
     for name, key in (("allreduce", (abi.ALLREDUCE, False)), ("broadcast", (abi.BROADCAST, False))):
         if not served[key]:
-            bare.note(name, "served for no type: hvd-core composes it from allgather, which moves much more")
+            bare.note(name, "served for no type: hvd-core composes it from allgather, which moves many more bytes")

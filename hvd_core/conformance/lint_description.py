@@ -46,7 +46,7 @@ def descriptor(bare: Bare) -> None:
     hdr = backend.api.hdr
     bare.expect(
         tuple(told.abi) == (hdr.major, hdr.minor),
-        f"the descriptor says ABI {told.abi[0]}.{told.abi[1]}, the library {hdr.major}.{hdr.minor}",
+        f"the descriptor has ABI {told.abi[0]}.{told.abi[1]}, the library {hdr.major}.{hdr.minor}",
     )
     has = {name for name in ("device", "comm") if getattr(backend, name) is not None}
     bare.expect(
@@ -67,15 +67,15 @@ def descriptor(bare: Bare) -> None:
     one_host = bool(backend.caps & 64)
     bare.expect(
         not (told.spans_hosts and one_host),
-        "the descriptor says spans_hosts, the communicator table declares ONE_HOST",
+        "the descriptor has spans_hosts=True, but the communicator table declares ONE_HOST",
     )
     if told.library is not None:
         bare.expect(
-            Path(told.library).is_absolute(), f"the descriptor's library is no absolute path: {told.library}"
+            Path(told.library).is_absolute(), f"the descriptor's library is not an absolute path: {told.library}"
         )
 
 
-@case("L0.import", "describing takes under 100 ms, and imports nothing that is compiled", ranks=0)
+@case("L0.import", "describing takes under 100 ms, and imports no compiled module", ranks=0)
 def importing(bare: Bare) -> None:
     _described(bare)
     seconds = []
@@ -105,7 +105,7 @@ def importing(bare: Bare) -> None:
 
 @case(
     "L0.probe",
-    "probe answers within its time, and says what is missing where the backend cannot work",
+    "probe answers within its time limit, and names what is missing if the backend cannot work",
     ranks=0,
 )
 def probing(bare: Bare) -> None:
@@ -116,6 +116,6 @@ def probing(bare: Bare) -> None:
     answer = probe(told, 5.0)
     bare.expect(not isinstance(answer, ProbeFailed), str(getattr(answer, "reason", "")))
     if isinstance(answer, Unavailable):
-        bare.expect(bool(answer.reason), "probe says that it cannot work here, and not why")
+        bare.expect(bool(answer.reason), "probe answers Unavailable without a reason")
         bare.skip(f"unavailable here: {answer.reason}")
     bare.note("probe", answer.detail or "available")

@@ -16,7 +16,7 @@ from hvd_core.conformance.ordering import at_most, plain_type
 from hvd_core.conformance.rules import served
 
 
-@case("L2.agreed", "operations that are marked HVD_COLL_AGREED: the same results, small and large", ranks=2)
+@case("L2.agreed", "operations marked HVD_COLL_AGREED: the same results, small and large", ranks=2)
 def agreed(kit: Kit) -> None:
     dtype, alignment = plain_type(kit)
     for space in kit.spaces():
@@ -66,11 +66,11 @@ def _move(kit: Kit, comm: Comm, dtype: str, count: int, turn: int) -> None:
             kit.expect(not wrong, f"{'broadcast' if parts == 1 else 'allgather'} of {count}: {wrong}")
 
 
-@case("L2.registered", "memory that is registered, used, and no longer registered: the same results", ranks=2)
+@case("L2.registered", "memory that is registered, used and deregistered: the same results", ranks=2)
 def registered(kit: Kit) -> None:
     kit.need_comm()
     if not kit.backend.has("comm", "mem_register"):
-        kit.skip("there is no mem_register; hvd-core does without")
+        kit.skip("the table has no mem_register; hvd-core works without it")
     dtype, alignment = plain_type(kit)
     count = at_most(kit, dtype, 50_000)
     for space in kit.spaces():

@@ -58,7 +58,7 @@ def _cell(by_verdict: dict[str, list[str]] | None) -> str:
 
 
 def write(path: Path, target: Target, results: Sequence[Result]) -> None:
-    """Writes the matrix to a file; where the file has the markers, only what stands between them changes."""
+    """Writes the matrix to a file. If the file has the markers, only the text between them changes."""
     begin, body = BEGIN.format(name=target.name), table(results)
     old = path.read_text(encoding="utf-8") if path.is_file() else ""
     head, found, rest = old.partition("<!-- support matrix: begin")

@@ -20,7 +20,7 @@ _BEFORE, _POISON = 0xA5, 0xDB
 
 
 class Region:
-    """``nbytes`` bytes somewhere within a guarded piece of memory; ``buf`` is what a backend is given."""
+    """``nbytes`` bytes within guarded memory. ``buf``: the buffer for the backend."""
 
     def __init__(self, space: Space, nbytes: int, offset: int) -> None:
         self.space, self.nbytes, self.offset = space, nbytes, offset
@@ -34,7 +34,7 @@ class Region:
         self.space.put(self, raw)
 
     def poison(self) -> None:
-        """The payload becomes something that no operation leaves behind."""
+        """Fills the payload with a pattern that no operation leaves."""
         self.write(np.full(self.nbytes, _POISON, np.uint8))
 
     def read(self, dtype: np.dtype | str = np.uint8) -> np.ndarray:
@@ -111,7 +111,7 @@ class DeviceSpace(Space):
         count = C.c_int32()
         backend.call("device", "count", C.byref(count))
         if count.value < 1:
-            raise Failed(f"count says that there are {count.value} devices of type {self.name}")
+            raise Failed(f"count returns {count.value} devices of type {self.name}")
         self.ordinal = ordinal % count.value
         self.device, self.stream = P(), None
         backend.call("device", "open", self.ordinal, None, C.byref(self.device))
@@ -139,7 +139,7 @@ class DeviceSpace(Space):
             self.backend.call("device", "stream_sync", stream or self.stream, deadline(seconds))
 
     def allocate(self, kind: int, nbytes: int) -> tuple[P, Buf]:
-        """Memory of a kind, from what an earlier region left where the size fits. Raises BackendFailure."""
+        """Memory of a kind; reuses an earlier region's memory if the size fits. Raises BackendFailure."""
         size = 1 << max(8, (nbytes - 1).bit_length())
         waiting = self._free.get((kind, size))
         if waiting:
@@ -185,7 +185,7 @@ class DeviceSpace(Space):
         self.backend.call("device", "copy", stream or self.stream, to, source, nbytes)
 
     def host_buffer(self, nbytes: int) -> tuple[Buf, np.ndarray]:
-        """Memory that both the device's copy and NumPy may use, until close(): pinned where there is such."""
+        """Memory that both the device's copy and NumPy may use, until close(): pinned if the device has pinned memory."""
         _, buf, view = self._staging(nbytes)
         return buf, view
 

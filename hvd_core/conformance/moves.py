@@ -107,7 +107,7 @@ def send_recv(kit: Kit) -> None:
     sweep(kit, SEND, attempt)
 
 
-@case("L2.barrier", "nobody passes before the last one has come")
+@case("L2.barrier", "no rank passes before the last rank has entered")
 def barrier(kit: Kit) -> None:
     for space in kit.spaces():
         comm = kit.comm(space)
@@ -121,7 +121,7 @@ def barrier(kit: Kit) -> None:
             comm.run(BARRIER, 0, how="poll" if turn % 2 else "wait", seconds=kit.limit(20))
             kit.expect(
                 kit.hear(f"came {space.kind} {turn}", 0),
-                f"a rank passed the barrier before rank {turn} had come",
+                f"a rank passed the barrier before rank {turn} had entered it",
             )
         kit.row(f"barrier [{space.name}]", NATIVE)
     if all(row.verdict == EMULATED for row in kit.rows):

@@ -1,4 +1,4 @@
-"""Data for the cases, what they must come to, and how far off a result may be.
+"""Data for the cases, their expected results, and the allowed errors.
 
 References are computed by NumPy in float64 (integers: exactly, in their own type). Stored values are NumPy arrays of an
 element's bits: bfloat16 is uint16, float8 is uint8.
@@ -16,7 +16,7 @@ from hvd_core.types import DTYPES, REDUCTIONS
 OPS = {name: op.number for name, op in REDUCTIONS.items()}
 NUMBERS = {name: dtype.number for name, dtype in DTYPES.items()}
 _STORED = {"bfloat16": "uint16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
-# Unit roundoff and the smallest positive number: what one rounding may cost.
+# Unit roundoff and the smallest positive number: the error of one rounding.
 ROUNDING = {
     "float64": (2.0**-53, 2.0**-1074),
     "float32": (2.0**-24, 2.0**-149),

@@ -1,4 +1,4 @@
-"""L3: what must hold between operations: two communicators, two streams, producers and consumers, many small ones."""
+"""L3: rules between operations: two communicators, two streams, producers and consumers, many small operations."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Sum:
 
 @case(
     "L3.two_comms",
-    "operations of two communicators in flight at once, completed in another order on each rank",
+    "operations of two communicators in flight at once, completed in a different order on each rank",
 )
 def two_comms(kit: Kit) -> None:
     for space in kit.spaces():
@@ -94,7 +94,7 @@ def _streams(kit: Kit, space, count: int) -> list:
 
 @case(
     "L3.two_streams",
-    "two communicators, each on a stream of its own, interleaved without a wait of the host's",
+    "two communicators on streams of their own, interleaved without a wait on the host",
     seconds=120,
 )
 def two_streams(kit: Kit) -> None:
@@ -108,7 +108,7 @@ def two_streams(kit: Kit) -> None:
     for s, (_, raw) in zip(sums, staged):
         raw[:] = s.source.read()
         s.source.poison()
-    # What each operation reads is copied there on its own stream, of which the second one is late.
+    # The input of each operation is copied on its own stream; the second stream is late.
     busy = Slow(kit, space)
     busy.enqueue(1, streams[1])
     for i, (s, (buffer, _)) in enumerate(zip(sums, staged)):
@@ -126,7 +126,7 @@ def two_streams(kit: Kit) -> None:
 
 
 @case(
-    "L3.producer_consumer", "work before on the same stream is seen, work after sees the result", seconds=120
+    "L3.producer_consumer", "a collective sees earlier work of its stream, and later work sees its result", seconds=120
 )
 def producer_consumer(kit: Kit) -> None:
     dtype, alignment = plain_type(kit)
@@ -146,7 +146,7 @@ def producer_consumer(kit: Kit) -> None:
         source, result, after = (space.region(nbytes, alignment) for _ in range(3))
         for region in (source, result, after):
             region.poison()
-        # In a row, with a long piece of work ahead: whoever does not keep to the stream reads what is not there yet.
+        # In sequence, behind long work: a backend that ignores the stream reads data that have not arrived.
         busy.enqueue(turn + 1, stream)
         space.copy(source.buf, staged, nbytes, stream)
         if not comm.stream_mode:
@@ -177,7 +177,7 @@ def small_ops(kit: Kit) -> None:
     for space in kit.spaces():
         comm = kit.comm(space)
         columns = [sample(dtype, r, 4) for r in range(kit.size)]
-        # Rounding aside, sums stay what they are: the result is compared, and the input is the same every time.
+        # Apart from rounding, the sums stay equal: the input is the same every time, and the result is compared.
         ins = [space.of(columns[comm.rank], alignment) for _ in range(8)]
         outs = [space.region(columns[0].nbytes, alignment) for _ in range(8)]
         for turn in range(0, turns, 8):
@@ -194,7 +194,7 @@ def small_ops(kit: Kit) -> None:
                     kit.expect(not wrong, f"after {turn} operations: {wrong}")
 
 
-@case("L3.threads", "calls from changing threads, one at a time")
+@case("L3.threads", "calls from changing threads, one call at a time")
 def threads(kit: Kit) -> None:
     plain_type(kit)
     for space in kit.spaces():
@@ -207,7 +207,7 @@ def threads(kit: Kit) -> None:
 
 
 def _in_a_thread(kit: Kit, call, turn: int):
-    """What the call gives, made by a thread of its own."""
+    """The result of the call, made on a thread of its own."""
     box: list = []
 
     def work() -> None:
@@ -224,10 +224,10 @@ def _in_a_thread(kit: Kit, call, turn: int):
 
 
 @case(
-    "L3.ownership", "arguments may be freed and changed once collective has returned; buffers stay", ranks=2
+    "L3.ownership", "arguments may be freed and changed after collective has returned; buffers stay", ranks=2
 )
 def ownership(kit: Kit) -> None:
-    """Comm.enqueue overwrites what it has handed over; here the operation is held up until that has surely happened."""
+    """Comm.enqueue overwrites its arguments after the call; here the operation is held up until that has happened."""
     dtype, _ = plain_type(kit)
     for space in kit.spaces():
         comm = kit.comm(space)
@@ -235,7 +235,7 @@ def ownership(kit: Kit) -> None:
             late = turn % kit.size
             step = Sum(kit, comm, 30_000, turn)
             if kit.rank == late:
-                kit.expect(kit.hear(f"called {space.kind} {turn}"), "the others' collective does not return")
+                kit.expect(kit.hear(f"called {space.kind} {turn}"), "the other ranks' collective does not return")
             pending = step.start()
             if kit.rank == (late + 1) % kit.size:
                 junk = [np.full(4096, 0xEE, np.uint8) for _ in range(256)]
@@ -252,9 +252,9 @@ def ownership(kit: Kit) -> None:
             kit.expect(not wrong, wrong)
 
 
-@case("L3.no_waiting", "collective returns although the others have not come", ranks=2)
+@case("L3.no_waiting", "collective returns although the other ranks have not called it", ranks=2)
 def no_waiting(kit: Kit) -> None:
-    """T3. A host that waits inside of an enqueue never tells the others to come."""
+    """T3. A backend that waits on the host in an enqueue never reaches the call that lets the other ranks continue."""
     plain_type(kit)
     for space in kit.spaces():
         comm = kit.comm(space)
@@ -274,4 +274,4 @@ def no_waiting(kit: Kit) -> None:
             p.wait()
         for s in steps:
             kit.expect(not s.wrong(), s.wrong())
-        kit.expect(not waited, "rank 0's collective did not return before the others had made the same call")
+        kit.expect(not waited, "rank 0's collective did not return before the other ranks had made the same call")

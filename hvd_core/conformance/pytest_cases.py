@@ -45,8 +45,8 @@ class CommonCases:
         for name in ("test_conformance", "conformance_session", "pytest_generate_tests"):
             if name in vars(cls):
                 raise TypeError(
-                    f"horovod: conformance: {cls.__name__} replaces {name}; the common cases stay as they are. What the "
-                    "backend does not do belongs into its capabilities and its query."
+                    f"horovod: conformance: {cls.__name__} replaces {name}; the common cases cannot be replaced. Declare "
+                    "in capabilities and query what the backend does not serve."
                 )
 
     def pytest_generate_tests(self, metafunc) -> None:

@@ -1,4 +1,4 @@
-"""L4: making communicators again and again, in other sizes, after failures; what is left behind."""
+"""L4: communicators made repeatedly, in other sizes, after failures; leaks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MEMORY_PER_ROUND = 256 << 10
 
 
 def footprint() -> dict[str, int]:
-    """What a process may leave behind of: descriptors, threads, mappings, private memory, names in /dev/shm."""
+    """The resources that a process may leak: descriptors, threads, mappings, private memory, names in /dev/shm."""
     private = 0
     for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
         if line.startswith("Private_Dirty:"):
@@ -34,7 +34,7 @@ def footprint() -> dict[str, int]:
 
 
 def grown(before: dict[str, int], after: dict[str, int], rounds: int) -> str:
-    """What has grown by so much that it must be by every round; "" when nothing has."""
+    """The resources that have grown by more than an accident, so that every round leaks; "" if none has."""
     allowed = {
         "descriptors": rounds // 10, "threads": rounds // 10, "mappings": rounds // 2,
         "bytes of memory": rounds * MEMORY_PER_ROUND, "names in /dev/shm": 0,
@@ -73,7 +73,7 @@ def recreate(kit: Kit) -> None:
             kit.forget(comm)
             comm.destroy()
         left = grown(before, footprint(), turns - 5)
-        kit.expect(not left, f"{turns - 5} communicators have left behind {left}")
+        kit.expect(not left, f"{turns - 5} communicators have leaked {left}")
         _check_keys(kit, kept)
 
 
@@ -88,7 +88,7 @@ def _check_keys(kit: Kit, since: int) -> None:
 
 
 @case(
-    "L4.resize", "communicators over fewer ranks, then over all again, as an elastic job makes them", ranks=2
+    "L4.resize", "communicators over fewer ranks, then over all ranks again, as in an elastic job", ranks=2
 )
 def resize(kit: Kit) -> None:
     for space in kit.spaces():
@@ -112,11 +112,11 @@ def alone(kit: Kit) -> None:
         kit.expect(code in (OK, 3), f"async_error: {text}")
 
 
-@case("L4.split", "split makes communicators of parts of one", ranks=2)
+@case("L4.split", "split makes communicators of parts of a communicator", ranks=2)
 def split(kit: Kit) -> None:
     kit.need_comm()
     if not kit.backend.has("comm", "split"):
-        kit.skip("there is no split; hvd-core makes such communicators anew")
+        kit.skip("the table has no split; hvd-core creates such communicators")
     for space in kit.spaces():
         parent = kit.comm(space)
         # Another order of ranks than the parent's, and not all of them.

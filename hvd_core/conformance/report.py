@@ -21,7 +21,7 @@ _SHOWN_ROWS = 12
 
 
 def print_list(cases: Sequence) -> None:
-    """All cases: id, ranks, what it says."""
+    """Prints all cases: id, ranks, one line each."""
     width = max((len(c.name) for c in cases), default=0)
     for c in cases:
         print(f"{c.name:<{width}}  {c.says}")
@@ -34,7 +34,7 @@ def cases_markdown(cases: Sequence) -> str:
 
 
 def summary(result: Result) -> str:
-    """What stands beside the verdict: why, or how the rows came out."""
+    """The text beside the verdict: the reason, or a count of the rows."""
     if result.verdict == FAIL or (result.verdict == SKIPPED and result.text):
         return result.text
     count = Counter(row.verdict for row in result.rows)

@@ -1,4 +1,4 @@
-"""From a backend's name to what the ranks open: through discovery like hvd.init(), or from a path that was given."""
+"""Finds the library that the ranks open: by a backend's name, through discovery as in hvd.init(), or by a path."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def resolve(name: str, library: str | os.PathLike | None = None) -> Target:
     if library is not None:
         path = Path(library).resolve()
         if not path.is_file():
-            raise FileNotFoundError(f"horovod: conformance: there is no library {path}")
+            raise FileNotFoundError(f"horovod: conformance: the library {path} does not exist")
         return Target(name, str(path), "--library")
     if ":" in name:
         module, _, attribute = name.partition(":")

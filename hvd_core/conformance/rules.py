@@ -1,4 +1,4 @@
-"""L2: what holds across collectives: no narrowing, special values, booleans, averages, factors, in place."""
+"""L2: rules for all collectives: no narrowing, special values, booleans, averages, factors, in place."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hvd_core.conformance.verdicts import EMULATED, FAIL, NATIVE, Composed
 
 
 def served(kit: Kit, coll: int, dtype: str, op: int = SUM, varying: bool = False) -> abi.CollCaps | None:
-    """What query says of it; None when it is not served."""
+    """The answer of query; None if the collective is not served."""
     caps = kit.backend.query(coll, NUMBERS[dtype], op, kit.size, varying)
     return caps if caps.support else None
 
@@ -38,7 +38,7 @@ def allreduce(comm: Comm, dtype: str, mine: np.ndarray, op: int, alignment: int,
 
 
 def _columns(kit: Kit, dtype: str, rows: list) -> list[np.ndarray]:
-    """rows[i][r]: what rank r puts at index i; ranks beyond the second repeat the last entry."""
+    """rows[i][r]: the value of rank r at index i; ranks beyond the second repeat the last entry."""
     values = [[row[min(r, len(row) - 1)] for row in rows] for r in range(kit.size)]
     if is_float(dtype):
         return [to_stored(dtype, np.array(v, np.float64)) for v in values]
@@ -46,7 +46,7 @@ def _columns(kit: Kit, dtype: str, rows: list) -> list[np.ndarray]:
 
 
 def _try_all(kit: Kit, dtypes, ops, body) -> None:
-    """body(comm, dtype, op, caps) for each that is served; it returns what is wrong. In step on all ranks."""
+    """Calls body(comm, dtype, op, caps) for each served combination; it returns a fault or "". The same on all ranks."""
     tried = 0
     for space in kit.spaces():
         comm = kit.comm(space)
@@ -95,7 +95,7 @@ def narrowing(kit: Kit) -> None:
 
 
 @case(
-    "L2.special_values", "NaN is kept by every reduction, and so are infinities, -0.0 and subnormals", ranks=2
+    "L2.special_values", "every reduction keeps NaN, infinities, -0.0 and subnormals", ranks=2
 )
 def special_values(kit: Kit) -> None:
     nan, inf = float("nan"), float("inf")
@@ -162,7 +162,7 @@ def booleans(kit: Kit) -> None:
         got = allreduce(comm, dtype, columns[comm.rank], op, caps.alignment)
         raw = got.view(np.uint8)
         if (raw > 1).any():
-            return f"a bool came out as {raw.max()}"
+            return f"a bool result has the value {raw.max()}"
         return compare(dtype, got, reduced(dtype, op, columns)[0])
 
     _try_all(kit, ("bool",), ("sum", "prod", "min", "max"), body)

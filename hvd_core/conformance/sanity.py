@@ -38,7 +38,7 @@ def _seconds(
 
 @case(
     "L5.bandwidth",
-    "an allreduce of 16 MiB beside the host path (an embedded backend) in the same run",
+    "an allreduce of 16 MiB compared with an embedded backend on host memory in the same run",
     ranks=2,
     seconds=180,
 )
@@ -73,7 +73,7 @@ def bandwidth(kit: Kit) -> None:
         kit.expect(worst > SLOWEST, f"{text}: less than one hundredth of it")
 
 
-@case("L5.fusion", "many small buffers in one call beside one call for each", ranks=2, seconds=120)
+@case("L5.fusion", "many small buffers in one call compared with one call for each", ranks=2, seconds=120)
 def fusion(kit: Kit) -> None:
     dtype, alignment = plain_type(kit)
     if not kit.backend.caps & abi.CAP_VECTORED:
@@ -106,15 +106,15 @@ def fusion(kit: Kit) -> None:
 
 @case(
     "L5.asynchronous",
-    "STREAM: collective returns while the stream is held up, and so do the copies before it",
+    "STREAM: collective and the copies before it return while the stream is held up",
     ranks=2,
 )
 def asynchronous(kit: Kit) -> None:
-    """The stream is held up by an operation to which another rank does not come before it is told to: a host that
-    synchronises anywhere in an enqueue never tells it."""
+    """An operation holds up the stream, because another rank calls it only after tell(). A backend that synchronises with
+    the host in an enqueue never reaches tell()."""
     plain_type(kit)
     if not kit.backend.caps & abi.CAP_STREAM:
-        kit.skip("the communicators complete by requests; L3.no_waiting is what holds for those")
+        kit.skip("the communicators complete by requests; L3.no_waiting tests those")
     space = kit.device_space()
     comm, stream = kit.comm(space), space.new_stream()
     for _ in range(2):
@@ -131,7 +131,7 @@ def asynchronous(kit: Kit) -> None:
     if kit.rank == 0:
         held = not pending[0].test()
         kit.tell("enqueued")
-        kit.expect(held or kit.size == 1, "an operation was complete before the others had come to it")
+        kit.expect(held or kit.size == 1, "an operation was complete before the other ranks had called it")
     for p in pending:
         p.wait()
     space.sync(stream)
@@ -143,11 +143,11 @@ def asynchronous(kit: Kit) -> None:
     )
     kit.expect(
         kit.rank == 0 or not waited,
-        "rank 0 did not come to the end of its enqueues: one of them waits on the host",
+        "rank 0 did not finish its enqueues: one of them waits on the host",
     )
 
 
-@case("L5.idle", "a communicator that does nothing uses no processor", ranks=2)
+@case("L5.idle", "an idle communicator uses no processor time", ranks=2)
 def idle(kit: Kit) -> None:
     for space in kit.spaces():
         comm = kit.comm(space)

@@ -21,13 +21,13 @@ from hvd_core.bootstrap.identity import identify
 from hvd_core.conformance.resolve import Target
 from hvd_core.conformance.verdicts import FAIL, SKIPPED, Result, merge
 
-# Once a rank has failed, the others are given so long to come to an end by themselves.
+# After a rank has failed, the other ranks get this time to end by themselves.
 GRACE_S = 3.0
 _IDENTITY = ("OMPI_", "PMIX_", "PMI_", "MPI_LOCAL", "TORCHELASTIC_")
 
 
 class RanksBroken(RuntimeError):
-    """The ranks could not open the backend; the text says why."""
+    """The ranks could not open the backend; the text is the reason."""
 
 
 class LocalRanks:
@@ -46,7 +46,7 @@ class LocalRanks:
         self._errors: list = []
 
     def start(self) -> None:
-        """Starts ranks where there are none. Raises RanksBroken when they do not come up."""
+        """Starts the ranks that do not run. Raises RanksBroken if a rank does not start."""
         if self._processes:
             return
         target = self.target
@@ -71,7 +71,7 @@ class LocalRanks:
         answers = self.collect(60.0)
         for rank in range(self.size):
             if "ready" not in (answers.get(rank) or {}):
-                said = (answers.get(rank) or {}).get("broken") or self.last_words(rank)
+                said = (answers.get(rank) or {}).get("broken") or self.exit_description(rank)
                 self.stop()
                 raise RanksBroken(said)
 
@@ -115,7 +115,7 @@ class LocalRanks:
         except BrokenPipeError:
             pass  # it has died; collect() finds out
 
-    def last_words(self, rank: int) -> str:
+    def exit_description(self, rank: int) -> str:
         """How a rank ended, with the last lines that it wrote."""
         process, errors = self._processes[rank], self._errors[rank]
         try:
@@ -185,7 +185,7 @@ class Session:
             self._bare.close()
 
     def unavailable(self) -> str:
-        """Why the backend says itself that it cannot work on this machine; "" when it does not say that."""
+        """The reason of the backend's own probe why it cannot work on this machine; "" if it can."""
         if self._missing is None:
             from hvd_core.backends.descriptor import Unavailable
             from hvd_core.backends.discovery.describe_and_probe import ProbeFailed, probe
@@ -235,11 +235,11 @@ class Session:
                 if lost and not self._was_killed(rank):
                     lost = False
                 if not lost:
-                    by_rank[rank] = Result(case.name, FAIL, f"died: {self.ranks.last_words(rank)}")
+                    by_rank[rank] = Result(case.name, FAIL, f"died: {self.ranks.exit_description(rank)}")
             elif any(r.verdict == FAIL for r in by_rank.values()):
                 pass  # the others' failure has left it waiting
             else:
-                text = f"did not come to an end within {took:.0f} s{self.ranks.where(rank)}"
+                text = f"did not end within {took:.0f} s{self.ranks.where(rank)}"
                 by_rank[rank] = Result(case.name, FAIL, text, [], took)
         result = merge(case.name, by_rank)
         if case.kills or result.verdict == FAIL or len(answers) < self.ranks.size:
@@ -252,7 +252,7 @@ class Session:
         return result
 
     def _was_killed(self, rank: int) -> bool:
-        return "SIGKILL" in self.ranks.last_words(rank)
+        return "SIGKILL" in self.ranks.exit_description(rank)
 
     def _alone(self, case) -> Result:
         if self._bare is None:

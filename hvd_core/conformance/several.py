@@ -19,7 +19,7 @@ from hvd_core.conformance.rules import allreduce, served
 from hvd_core.conformance.verdicts import EMULATED, FAIL, NATIVE, Composed
 
 
-@case("L2.vectored", "lists of buffers: many, empty ones among them, of all sizes", ranks=2)
+@case("L2.vectored", "lists of many buffers of all sizes, some of them empty", ranks=2)
 def vectored(kit: Kit) -> None:
     if not kit.backend.caps & abi.CAP_VECTORED:
         kit.need_comm()
@@ -156,5 +156,5 @@ def process_sets(kit: Kit) -> None:
             wrong = compare(dtype, buffer.read(stored(dtype)), value)
             kit.expect(
                 not wrong,
-                f"root 0 of a set in reverse order is its first member, world rank {kit.size - 1}: {wrong}",
+                f"root 0 of a set in reverse order is its first member, global rank {kit.size - 1}: {wrong}",
             )

@@ -25,7 +25,7 @@ LARGE_TYPES = {"sum": ("float32", "bfloat16", "float64", "int8"), "": ("float32"
 
 
 class Try:
-    """One combination: where, what, and how its buffers must lie. ``digests`` are compared across ranks."""
+    """One combination of memory, collective and alignment. ``digests`` are compared across ranks."""
 
     def __init__(self, kit: Kit, comm: Comm, dtype: str, op: int, alignment: int, seconds: float) -> None:
         self.kit, self.comm, self.dtype, self.op = kit, comm, dtype, op
@@ -55,11 +55,11 @@ def sweep(
         for dtype in NUMBERS:
             for op in ops or ("",):
                 what = " ".join(filter(None, (dtype, op, f"[{space.name}]")))
-                # This communicator's answer: without one, query tells what the backend serves at best.
+                # The answer for this communicator: without a communicator, query answers for the best case.
                 caps = kit.backend.query(coll, NUMBERS[dtype], OPS.get(op, 0), kit.size, varying, comm.handle)
                 if dtype == "bool" and op == "avg":
                     if caps.support != abi.UNSERVED:
-                        kit.row(what, FAIL, "declared, and the ABI has no average of bool")
+                        kit.row(what, FAIL, "declared, but the ABI has no average of bool")
                     continue
                 asked += 1
                 if caps.support != abi.UNSERVED:
@@ -96,7 +96,7 @@ def _declared(kit, comm, coll, dtype, op, caps, attempt, what) -> list[str]:
         except Failed as problem:
             kit.row(what, FAIL, f"with {count} elements: {problem}")
             raise
-        # What is wrong here may be right on another rank, which goes on: so does this one.
+        # Another rank may have the right result and continue, so this rank continues too.
         first = first or (wrong and f"with {count} elements: {wrong}")
     if first:
         kit.row(what, FAIL, first)
@@ -114,7 +114,7 @@ def _undeclared(kit, comm, dtype, op, attempt, what, coll) -> None:
         if problem.code not in (abi.INVALID, abi.UNSUPPORTED) or problem.flags & abi.COMM_DEAD:
             kit.row(
                 what, FAIL, f"not declared, and refused in a way that ends the communicator: {code_name(problem.code)}; "
-                f"UNSUPPORTED is the answer. {problem.text}",
+                f"it must answer UNSUPPORTED. {problem.text}",
             )  # fmt: skip
             raise
         composed = coll not in (abi.SEND, abi.RECV) and not (op and dtype.startswith("float8"))
@@ -123,7 +123,7 @@ def _undeclared(kit, comm, dtype, op, attempt, what, coll) -> None:
     if wrong:
         kit.row(what, FAIL, f"not declared, yet answered OK with wrong values: {wrong}")
     else:
-        kit.row(what, EMULATED, "by hvd-core, although the backend can: query does not say so")
+        kit.row(what, EMULATED, "by hvd-core, although the backend serves it: query does not declare it")
 
 
 def _compare_bits(kit: Kit, digests: dict[str, list[str]]) -> None:

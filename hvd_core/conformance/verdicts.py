@@ -1,4 +1,4 @@
-"""What a case can come to, and what is collected on the way there. Plain data, the same on the wire and in reports."""
+"""The verdicts and results of cases. Plain data, equal in messages between processes and in reports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Failed(Exception):
 
 
 class Skip(Exception):
-    """The case cannot be tried here; the text says why."""
+    """The case cannot be run here; the text is the reason."""
 
 
 class Composed(Skip):
@@ -32,7 +32,8 @@ class Row:
 
 @dataclass
 class Result:
-    """A case's outcome. ``text`` is why, for all but PASS. ``seconds`` is how long it took, ranks in parallel."""
+    """A case's outcome. ``text``: the reason, for all verdicts but PASS. ``seconds``: how long it took, ranks in
+    parallel."""
 
     case: str
     verdict: str
@@ -59,7 +60,7 @@ _SEVERITY = (NATIVE, EMULATED, REFUSED, NOTE, FAIL)
 
 
 def merge(case: str, by_rank: dict[int, Result]) -> Result:
-    """One result from what the ranks say: a failure of one is a failure; a skip counts when all skip."""
+    """One result from the results of all ranks: a failure of one rank is a failure; the case is skipped if all skip."""
     seconds = max((r.seconds for r in by_rank.values()), default=0.0)
     rows: dict[str, Row] = {}
     for rank, result in sorted(by_rank.items()):

@@ -1,8 +1,8 @@
-"""One rank: opens the backend once and runs the cases it is told to, one after the other.
+"""One rank: opens the backend once and runs the requested cases in sequence.
 
 ``python -m hvd_core.conformance.worker`` reads lines of JSON from its standard input (the first one is the
 configuration, then {"case": ..., "serial": ...}) and writes a Result for each to its standard output. What the backend
-prints goes to standard error. Whoever started it may kill it at any time.
+prints goes to standard error. The session may kill it at any time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hvd_core.conformance.verdicts import EMULATED, FAIL, PASS, SKIPPED, Compose
 
 
 class Worker:
-    """``store`` is connected already. Raises what Backend raises when the backend does not open."""
+    """``store``: an open connection. Raises the exceptions of Backend if the backend does not open."""
 
     def __init__(self, config: dict, store: Any) -> None:
         from hvd_core.conformance.backend import Backend
@@ -34,7 +34,7 @@ class Worker:
         self.kit = Kit(config, Backend(config["name"], path, store), store)
 
     def run(self, name: str, serial: int) -> Result:
-        """Runs a case. Never raises; what it takes to be a failure is in the result."""
+        """Runs a case. Never raises; the result holds the failure."""
         from hvd_core.conformance.backend import BackendFailure
 
         kit, result, started = self.kit, Result(name, PASS), time.monotonic()
@@ -63,7 +63,7 @@ class Worker:
 
 
 def python_backend(place: str) -> str:
-    """What stands for a library's path, for the class at "module:Class"."""
+    """The text that replaces a library's path, for the class at "module:Class"."""
     from hvd_core.backends.python.backend import entry_of
 
     module, _, attribute = place.partition(":")
@@ -74,7 +74,7 @@ def main() -> None:
     """Entry of ``python -m``."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
-    # So that whoever finds this rank hanging can learn where.
+    # So that the session can find out where this rank hangs.
     faulthandler.register(signal.SIGUSR1, all_threads=False)
     config = json.loads(sys.stdin.readline())
     sys.path += [place for place in config["search"] if place not in sys.path]
@@ -91,7 +91,7 @@ def main() -> None:
     for line in sys.stdin:
         order = json.loads(line)
         answers.write(json.dumps(worker.run(order["case"], order["serial"]).as_dict()) + "\n")
-    # A backend's exit handlers are its own affair; a rank that was left behind must not hang in them.
+    # Exit handlers of a backend are not run, because the rank must not hang in them.
     sys.stderr.flush()
     os._exit(0)
 

@@ -55,7 +55,7 @@ def test_a_good_package(tmp_path, far_library):
             "L0.import",
             "describing changes the environment",
         ),
-        ({"abi": (1, 7)}, "L0.descriptor", "the descriptor says ABI 1.7, the library 1.0"),
+        ({"abi": (1, 7)}, "L0.descriptor", "the descriptor has ABI 1.7, the library 1.0"),
         ({"provides": {"device", "comm"}}, "L0.descriptor", "the descriptor provides ['comm', 'device']"),
         ({"devices": ("near",)}, "L0.descriptor", "the descriptor names devices ['near']"),
     ],
