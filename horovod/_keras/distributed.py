@@ -16,6 +16,33 @@ class Distributed:
     _hvd_backend: Backend
     _HAS_AGGREGATE_GRAD = True
 
+    def _hvd_new_state(self, options: Options) -> Any:
+        """The state of a distributed optimizer that Keras does not know of."""
+        raise NotImplementedError("A class of distributed optimizers must define _hvd_new_state(options).")
+
+    @property
+    def _hvd(self) -> Any:
+        # Hidden from Keras, so that no checkpoint contains it. By class: an optimizer that had state when it was wrapped
+        # shares its attributes with the original.
+        states = vars(self).get("_hvd_states", {})
+        if type(self) not in states:
+            return self._hvd_begin(self._hvd_options)
+        return states[type(self)]
+
+    def _hvd_begin(self, options: Options) -> Any:
+        """Set and return a new state."""
+        states = vars(self).setdefault("_hvd_states", {})
+        states[type(self)] = self._hvd_new_state(options)
+        return states[type(self)]
+
+    def register_local_var(self, var: Any) -> None:
+        """Do not reduce the gradient of a variable."""
+        self._hvd.reducer.register_local(var)
+
+    @property
+    def _aggregated_gradients(self) -> bool:
+        return self._hvd.aggregated
+
     @property
     def _agg_helper(self) -> Any:
         """The object that sums the gradients of several passes; None for one pass per step."""

@@ -91,26 +91,8 @@ class DistributedState:
 class _Methods(Distributed):
     """The methods that both sets have in common."""
 
-    @property
-    def _hvd(self) -> DistributedState:
-        # By class: an optimizer that had state when it was wrapped shares its attributes with the original.
-        states = vars(self).get("_hvd_states", {})
-        if type(self) not in states:
-            return self._hvd_begin(self._hvd_options)
-        return states[type(self)]
-
-    def _hvd_begin(self, options: Any) -> DistributedState:
-        states = vars(self).setdefault("_hvd_states", {})
-        states[type(self)] = DistributedState(options, self._hvd_backend)
-        return states[type(self)]
-
-    @property
-    def _aggregated_gradients(self) -> bool:
-        return self._hvd.aggregated
-
-    def register_local_var(self, var: Any) -> None:
-        """Do not reduce the gradient of a variable."""
-        self._hvd.reducer.register_local(var)
+    def _hvd_new_state(self, options: Any) -> DistributedState:
+        return DistributedState(options, self._hvd_backend)
 
     def _allreduce_grads(self, grads: Any, variables: Any) -> list:
         return self._hvd.reducer.reduce(list(grads), list(variables))

@@ -106,23 +106,8 @@ class DistributedState:
 class Keras3Methods(Distributed):
     """The methods that DistributedOptimizer puts in front of those of the wrapped optimizer's class."""
 
-    @property
-    def _hvd(self) -> DistributedState:
-        # Hidden from Keras, so that no checkpoint contains it. By class: an optimizer that had state when it was wrapped
-        # shares its attributes with the original.
-        states = vars(self).get("_hvd_states", {})
-        if type(self) not in states:
-            return self._hvd_begin(self._hvd_options)
-        return states[type(self)]
-
-    def _hvd_begin(self, options: Options) -> DistributedState:
-        states = vars(self).setdefault("_hvd_states", {})
-        states[type(self)] = DistributedState(self._hvd_keras, options, self._hvd_backend)
-        return states[type(self)]
-
-    def register_local_var(self, var: Any) -> None:
-        """Do not reduce the gradient of a variable."""
-        self._hvd.reducer.register_local(var)
+    def _hvd_new_state(self, options: Options) -> DistributedState:
+        return DistributedState(self._hvd_keras, options, self._hvd_backend)
 
     def apply(self, grads, trainable_variables=None):
         """Reduce the gradients over all ranks, then apply them as the wrapped optimizer does."""
@@ -159,10 +144,6 @@ class Keras3Methods(Distributed):
         return variables
 
     # Methods of Keras 2, under its names: they return reduced gradients for apply_gradients().
-
-    @property
-    def _aggregated_gradients(self) -> bool:
-        return self._hvd.aggregated
 
     def _compute_gradients(self, loss, var_list, grad_loss=None, tape=None):
         variables = list(var_list() if callable(var_list) else var_list)

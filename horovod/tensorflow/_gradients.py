@@ -252,15 +252,15 @@ def _chunks(places: list[int], grads: list, vars: Sequence[Any] | None) -> list[
     """`places` in runs of at most _GROUP_BYTES. The sizes are those of the variables, which all ranks have, if the
     variables are known."""
     chunks: list[list[int]] = []
-    filled = _GROUP_BYTES
-    for i in places:
-        sized = plain_variable(vars[i]) if vars is not None else grads[i]
+    filled = 0
+    for place in places:
+        sized = plain_variable(vars[place]) if vars is not None else grads[place]
         elements = 0 if sized is None else (sized.shape.num_elements() or 0)
-        size = elements * (sized.dtype.size if elements else 0)
-        if filled + size > _GROUP_BYTES:
+        size = elements * sized.dtype.size if elements else 0
+        if not chunks or filled + size > _GROUP_BYTES:
             chunks.append([])
             filled = 0
-        chunks[-1].append(i)
+        chunks[-1].append(place)
         filled += size
     return chunks
 

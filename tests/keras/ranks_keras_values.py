@@ -1,6 +1,8 @@
 """Checks of operations on values, of saved models, and of the modules that are loaded and the names that are exported."""
 
+import inspect
 import json
+import pickle
 import subprocess
 import sys
 import warnings
@@ -12,6 +14,7 @@ import numpy as np
 
 from keras_support import (
     KERAS3,
+    KIND,
     TORCH,
     agree,
     data_of,
@@ -21,6 +24,7 @@ from keras_support import (
     numpy_of,
     raises,
     same_everywhere,
+    sgd,
     train_together,
     weights_of,
 )
@@ -193,3 +197,32 @@ def check_exports():
     )
     assert set(basics.split()) <= set(hvd.__all__)
     assert (hvd.Average, hvd.Sum) == (0, 1)
+
+
+def check_functions_belong_to_their_module():
+    for name in (
+        "DistributedOptimizer",
+        "PartialDistributedOptimizer",
+        "allreduce",
+        "allgather",
+        "load_model",
+    ):
+        function = getattr(hvd, name)
+        assert (function.__module__, function.__name__) == (hvd.__name__, name), function
+        assert function.__doc__ and pickle.loads(pickle.dumps(function)) is function
+        assert "keras" not in inspect.signature(function).parameters
+        assert "keras" not in function.__annotations__
+    cls = hvd.callbacks.MetricAverageCallback
+    assert (cls.__module__, pickle.loads(pickle.dumps(cls))) == (f"{hvd.__name__}.callbacks", cls)
+
+
+def check_arguments_of_the_optimizer_by_place():
+    # As in Horovod: the parameters after `op` are in another order for tf.keras.
+    after_op = (2, True) if KIND == "tf.keras" else (0, None, 2, True)
+    optimizer = hvd.DistributedOptimizer(
+        sgd(), None, "", "", hvd.Compression.none, False, 1.0, hvd.Average, *after_op
+    )
+    options = optimizer._hvd_options
+    assert (options.backward_passes_per_step, options.average_aggregated_gradients) == (2, True)
+    with raises(TypeError, "no_such"):
+        hvd.DistributedOptimizer(sgd(), no_such=1)
