@@ -157,10 +157,10 @@ def public_functions(
         module: name of the public module that the functions belong to.
         first_after_op: parameters that follow `op` directly in the signature of DistributedOptimizer.
     """
-    made = {function.__name__: _bound(function, keras, module) for function in _FUNCTIONS}
+    functions = {function.__name__: _bound(function, keras, module) for function in _FUNCTIONS}
     if first_after_op:
-        made["DistributedOptimizer"] = _bound(DistributedOptimizer, keras, module, first_after_op)
-    return types.SimpleNamespace(**made)
+        functions["DistributedOptimizer"] = _bound(DistributedOptimizer, keras, module, first_after_op)
+    return types.SimpleNamespace(**functions)
 
 
 def _bound(

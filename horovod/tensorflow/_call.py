@@ -59,7 +59,7 @@ def report(call: CallIdentity, error: Exception | str) -> None:
     """Let the other ranks' matching call fail: this rank's call failed before the engine knew of it.
 
     Does nothing before init() and for an unregistered process set, and in a graph for a call without a name: such a
-    name is made of the names of tensors, and the tensor may be what is missing. The other ranks' calls then fail when
+    name is made of the names of tensors, and there may be no tensor. The other ranks' calls then fail when
     this rank ends.
 
     Args:

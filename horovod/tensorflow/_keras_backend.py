@@ -1,4 +1,7 @@
-"""Keras 2, and Keras 3 on TensorFlow: gradients and variables through ``horovod.tensorflow``. See backends.py."""
+"""Keras 2, and Keras 3 on TensorFlow: gradients and variables through ``horovod.tensorflow``.
+
+See horovod/_keras/backends.py.
+"""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -180,11 +183,11 @@ class TensorFlowBackend(Backend):
         # A graph of TensorFlow 1: the values of its variables are in the session of Keras.
         session = tf.compat.v1.keras.backend.get_session()
         with session.graph.as_default():
-            made = [
+            assigned = [
                 v.assign(mpi_ops.broadcast(v, root_rank, name=f"{name}.{i}", ignore_name_scope=True))
                 for i, v in enumerate(own)
             ]
-            session.run(tf.group(*made))
+            session.run(tf.group(*assigned))
 
     def has_global_variables(self) -> bool:
         return not tf.executing_eagerly()

@@ -191,7 +191,7 @@ def _value_of(variable: Any) -> Any:
 
 
 def _assign(variable: Any, value: tf.Tensor) -> Any:
-    """Assign `value`. Returns what later operations of a graph depend on."""
+    """Assign `value`. Returns an object on which later operations of a graph can depend."""
     done = variable.assign(value)
     if done is None:  # assign() of a Keras variable returns nothing
         return variable.value

@@ -53,7 +53,7 @@ def DistributedOptimizer(
         use_locking: of tf.compat.v1.train.Optimizer; not used by Keras.
         device_dense, device_sparse: names of the devices to reduce tensors and tf.IndexedSlices on; empty: TensorFlow's
             choice.
-        compression: hvd.Compression.none, .fp16 or .bf16: what is sent instead of the gradients.
+        compression: hvd.Compression.none, .fp16 or .bf16: the form in which gradients are sent.
         sparse_as_dense: reduce tf.IndexedSlices (of embeddings) as tensors, rather than gathering their rows.
         backward_passes_per_step: gradients of so many passes are added up before they are reduced and applied. Each
             pass counts as a step in global_step and in iterations.

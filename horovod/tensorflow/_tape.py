@@ -129,7 +129,7 @@ def DistributedGradientTape(
         gradtape: a tf.GradientTape.
         device_dense, device_sparse: names of the devices to reduce tensors and tf.IndexedSlices on; empty: TensorFlow's
             choice.
-        compression: hvd.Compression.none, .fp16 or .bf16: what is sent instead of the gradients.
+        compression: hvd.Compression.none, .fp16 or .bf16: the form in which gradients are sent.
         sparse_as_dense: reduce tf.IndexedSlices (of embeddings) as tensors, rather than gathering their rows.
         op: Average, Sum or Adasum (or Min, Max, Product).
         gradient_predivide_factor: f divides the gradients by f before the sum, and by size / f after it. Only with

@@ -68,7 +68,7 @@ def not_compilable(operation: str) -> NotImplementedError:
 
 
 class _CompiledOperation:
-    """Stands for the tf.Operation of a compiled call: has what gradient functions read of an operation."""
+    """Stands for the tf.Operation of a compiled call: has the attributes that gradient functions read."""
 
     def __init__(
         self, inputs: Sequence[tf.Tensor], outputs: Sequence[tf.Tensor], attributes: dict[str, Any]

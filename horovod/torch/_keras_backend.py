@@ -1,4 +1,4 @@
-"""Keras 3 on PyTorch: its gradients and variables through ``horovod.torch``. See backends.py."""
+"""Keras 3 on PyTorch: its gradients and variables through ``horovod.torch``. See horovod/_keras/backends.py."""
 
 import sys
 from collections.abc import Callable, Sequence
