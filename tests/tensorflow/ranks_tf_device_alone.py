@@ -27,7 +27,7 @@ TYPES = [
 def check_the_device_is_there():
     assert len(tf.config.list_physical_devices(tf_gcu.DEVICE)) == 8
     assert len(tf.config.list_logical_devices(tf_gcu.DEVICE)) == 2
-    tf_gcu.load()  # a second time: nothing
+    tf_gcu.load()  # a second call has no effect
 
 
 def check_a_process_that_has_used_its_devices_is_refused():
@@ -52,7 +52,7 @@ def check_memory_is_the_vendors():
         return total.value - free.value
 
     before, elsewhere = used(ORDINAL), used(ORDINAL + 2)
-    tensor = on_device(np.zeros(8 << 20, np.float32))  # more than TensorFlow has in store
+    tensor = on_device(np.zeros(8 << 20, np.float32))  # more than TensorFlow keeps in its pool
     assert tensor.device.endswith(DEVICE) and used(ORDINAL) - before >= 32 << 20
     assert used(ORDINAL + 2) == elsewhere
 

@@ -46,7 +46,7 @@ def mine(shape, dtype, seed=0):
 
 
 def ways(function):
-    """The function at once and traced, on the device."""
+    """The function itself and the traced function, on the device."""
 
     def placed(*args):
         with tf.device(DEVICE):
@@ -134,7 +134,7 @@ def check_alltoall():
 
 
 def check_reducescatter():
-    rows = 2 * SIZE + 1  # rank 0 gets one more
+    rows = 2 * SIZE + 1  # rank 0 gets one row more
     begin = 2 * ME + (ME > 0)
     own = slice(begin, begin + 2 + (ME == 0))
     for way, run in ways(lambda t, op: mpi_ops._reducescatter(t, op=op, name="scatter")):
@@ -183,7 +183,7 @@ def check_nothing_passes_through_host_memory():
     wanted += [sum(parts)[own], np.max(parts, 0), np.max(parts, 0)]
     for way, run in ways(everything):
         tensor = mine(shape, "float32")
-        run(tensor)  # traced, and whatever happens once
+        run(tensor)  # traced, with all first-time work
         before = tf_gcu.traffic()
         results = run(tensor)
         after = tf_gcu.traffic()
@@ -238,7 +238,7 @@ def check_gradients():
         for way, run in ways(gradient):
             tensor = on_device(np.full((3, 2), ME + 1.0, np.float32))
             _, found = run(tensor)
-            # Each rank's loss is the sum of squares of its result. What is gathered or broadcast has a mean gradient.
+            # Each rank's loss is the sum of squares of its result. The gradient of allgather and broadcast is a mean.
             wanted = {"reduce": 2.0 * sum(r + 1 for r in RANKS), "gather": 2.0 * (ME + 1), "cast": 2.0}[name]
             np.testing.assert_allclose(
                 found.numpy(), np.full((3, 2), wanted * factor), err_msg=f"{way} {name}"

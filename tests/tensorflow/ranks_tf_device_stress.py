@@ -26,7 +26,7 @@ def number(value):
 
 
 def check_at_once():
-    """Each turn's numbers are other ones, so that what an earlier one has left in the memory is wrong."""
+    """Each turn has other numbers, so that values that an earlier turn has left in the memory are wrong."""
     chance = random.Random(7)  # the same on all ranks
     zeros = [on_device(np.zeros(n, np.float32)) for n in COUNTS]
     mine, size = number(ME), number(SIZE)
@@ -38,9 +38,9 @@ def check_at_once():
             total = mpi_ops._allreduce(made, op=hvd.Sum, name=f"once.{turn % 7}")
             used = total - made * size
             del made, total
-            rubbish = zero - number(1e9)  # wants the memory that has just become free
+            rubbish = zero - number(1e9)  # is allocated in the memory that has just become free
             del rubbish
-            # The same number on all ranks, made of different ones: minus SIZE times this rank's own.
+            # The result is the same on all ranks, made of different numbers: minus SIZE times this rank's number.
             waiting.append((used, SUM_OF_RANKS - SIZE * ME))
             if len(waiting) > 20:
                 for used, wanted in waiting:
@@ -49,7 +49,7 @@ def check_at_once():
 
 
 def chains(step, zeros, mine, size):
-    """Many operations of all kinds that depend on the step and not on each other, each between late kernels."""
+    """Many operations of all kinds, each between late kernels. They depend on the step and not on each other."""
     results = []
     for i, zero in enumerate(zeros):
         made = (zero + step) * size + mine
@@ -63,7 +63,7 @@ def chains(step, zeros, mine, size):
 
 
 def chains_wanted(step, count):
-    """What chains() gives on this rank, in float64."""
+    """The results of chains() on this rank, in float64."""
     made = [SIZE * step + r for r in RANKS]
     total = sum(made)
     again = sum(total - m for m in made)

@@ -21,13 +21,14 @@ FAULTY = SIZE - 1
 
 
 def works(name):
-    """The engine goes on, and the name can be used again."""
+    """Check that the engine still works, and that the name can be used again."""
     found = mpi_ops._allreduce(tf.ones([2]), name)
     assert np.array_equal(found.numpy(), np.full(2, SIZE)), found
 
 
 def everywhere(kind, text, name, call):
-    """Raise unless `call(name)` fails like that eagerly, in tf.function and in a graph of TensorFlow 1, on this rank."""
+    """Raise AssertionError unless `call(name)` raises this error on this rank: eagerly, in tf.function and in a graph of
+    TensorFlow 1."""
     raises(kind, text, lambda: call(name))
     works(name)
     function = tf.function(lambda: call(name))
@@ -83,7 +84,7 @@ def check_disagreements():
 
 
 def check_arguments_of_one_rank():
-    """One rank is refused before it asks the others. They must fail as well, and at once."""
+    """A call is refused on one rank before the engine gets it. The other ranks' calls must fail as well, and at once."""
     mine = ME == FAULTY
 
     def refused(kind, text, name, wrong, right):
@@ -154,12 +155,12 @@ def check_arguments_of_one_rank():
             lambda n: mpi_ops._grouped_allreduce([tf.ones([2])], n),
         )
 
-    # The others ask for what the number would be as text.
+    # The other ranks pass the name that the number would be as text.
     refused(TypeError, "name must be a str", "5", lambda n: mpi_ops._allreduce(tf.ones([2]), int(n)), right)
 
 
 def check_arguments_of_one_rank_in_functions():
-    """Found while a function or a graph is made: the others' operation of that name fails."""
+    """A mistake that is found when a function or a graph is made: the other ranks' operation of that name fails."""
     mine = ME == FAULTY
 
     def wrong_op():
@@ -194,7 +195,7 @@ class Breaks(hvd.Compression.none):
 
 
 def check_tensors_of_one_rank():
-    """What cannot become a tensor that is sent, on one rank."""
+    """On one rank a value that cannot be converted to a tensor."""
     slices = tf.IndexedSlices(tf.ones([2, 3]), tf.range(2))
     rows = tf.ones([2])
 
@@ -303,12 +304,12 @@ def check_set_of_others():
 
 def check_a_set_that_is_removed():
     if SIZE < 3:
-        return  # A set of some ranks in which one can wait for another needs three.
+        return  # A process set without one rank, in which a rank can wait for another, needs three ranks.
     hvd.shutdown()
     hvd.init(process_sets="dynamic")
     members = hvd.add_process_set([0, 1])
     if ME == 0:
-        # Nobody else asks for it; then it is gone.
+        # No other rank calls it, and then the process set is removed.
         found, begun = [], threading.Event()
 
         def wait():
@@ -322,7 +323,7 @@ def check_a_set_that_is_removed():
         thread = threading.Thread(target=wait)
         thread.start()
         begun.wait(60)
-        sleeps(thread)  # nothing else tells that the call waits by now
+        sleeps(thread)  # no other sign shows that the call waits
     hvd.allreduce(tf.ones([1]), name="all")
     hvd.remove_process_set(members)
     if ME == 0:
@@ -333,7 +334,7 @@ def check_a_set_that_is_removed():
 
 
 def sleeps(thread):
-    """Returns when the thread has slept for a second, or ended. Waiting for a processor is no sleep."""
+    """Return when the thread has slept for a second, or ended. Waiting for a processor does not count as sleep."""
     deadline = time.monotonic() + 60
     used, since = None, time.monotonic()
     while (now := time.monotonic()) - since < 1 and thread.is_alive():
@@ -346,7 +347,7 @@ def sleeps(thread):
 
 
 def _same(members):
-    # Removing invalidates the caller's object; the thread keeps its own.
+    # Removing invalidates the caller's object; the thread has an object of its own.
     return _temp_process_set_object(members.process_set_id)
 
 
@@ -369,7 +370,7 @@ def check_before_and_after():
 
 
 def check_job_that_ends():
-    """A rank that leaves ends what the others wait for."""
+    """A rank that shuts down ends the operations that other ranks wait for."""
     if ME == 0:
         hvd.shutdown()
     else:

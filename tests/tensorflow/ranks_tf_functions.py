@@ -63,7 +63,7 @@ def check_broadcast_variables_of_keras():
     optimizer.build(model.trainable_variables)
     hvd.broadcast_variables(model.variables, root_rank=0)
     same_everywhere([np.array(v) for v in model.variables], "keras.model")
-    # A property that gives a list in Keras 3, a method in some of Keras 2.
+    # In Keras 3 a property that is a list, in some versions of Keras 2 a method.
     hvd.broadcast_variables(optimizer.variables, root_rank=0)
     found = optimizer.variables() if callable(optimizer.variables) else optimizer.variables
     same_everywhere([np.array(v) for v in found], "keras.optimizer")
@@ -122,7 +122,7 @@ def check_objects():
 
 
 def train_monitored(folder, steps, learning_rate=0.1, hooks=()):
-    """What a script for Horovod 0.x does: checkpoints on rank 0 only, the others get what it has."""
+    """As a script for Horovod 0.x: only rank 0 has checkpoints, and the other ranks get its values."""
     with tf.Graph().as_default():
         step = v1.train.get_or_create_global_step()
         weight = v1.get_variable("weight", initializer=tf.constant(data(ME, 3, 1), tf.float32))
@@ -157,7 +157,7 @@ def check_monitored_training_session():
         same_everywhere(seen, "monitored")
         assert bool(tf.train.latest_checkpoint(folder)) == (ME == 0)
         assert os.listdir(folder) == [] or ME == 0
-        # Rank 0 reads its checkpoint, and the others go on from there.
+        # Rank 0 reads its checkpoint, and the other ranks continue with its values.
         (weight, step), more = train_monitored(folder, steps=6)
         assert step == 3
         same_everywhere([weight, *more], "monitored.again")

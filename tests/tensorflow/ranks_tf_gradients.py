@@ -14,7 +14,7 @@ ROWS = 2 * SIZE
 
 
 def weights(rank, rows, seed):
-    """By what `rank` multiplies the result before it adds it up: the gradient that comes in."""
+    """The weights by which `rank` multiplies the result before it is summed: the gradient of the result."""
     return data(rank, rows, 3, seed=seed)
 
 
@@ -28,7 +28,7 @@ def own(rows_of, array):
 
 
 def loss(results, seed):
-    """A scalar, and so the gradient that comes into each result is this rank's weights."""
+    """A scalar. The gradient of each result is this rank's weights."""
     parts = []
     for i, result in enumerate(results if isinstance(results, (list, tuple)) else [results]):
         rows = int(result.shape[0]) if result.shape[0] is not None else None
@@ -58,7 +58,7 @@ def in_all_ways(call, wanted, rows=ROWS, compiled=True):
     near(function(tf.constant(array)), wanted)
     if compiled:
         near(tf.function(gradient, jit_compile=True)(tf.constant(array)), wanted)
-    inner = tf.function(lambda x: call(x))  # its gradient is a function of its own
+    inner = tf.function(lambda x: call(x))  # so its gradient is a separate function
     with tf.GradientTape() as tape:
         x = tf.constant(array)
         tape.watch(x)
@@ -80,7 +80,7 @@ def check_allreduce():
 def check_grouped_allreduce():
     parts = [mean_of(weights(r, ROWS * SIZE, i)[:ROWS] for r in RANKS) * SIZE for i in (0, 1)]
     in_all_ways(lambda x: mpi_ops._grouped_allreduce([x, 2 * x]), parts[0] + 2 * parts[1])
-    # One on which nothing depends: zeros, as the group is one on all ranks.
+    # The loss does not depend on one member: its gradient is zeros, as the group must be the same on all ranks.
     in_all_ways(lambda x: mpi_ops._grouped_allreduce([x, tf.cast(x, tf.float32)])[:1], parts[0])
 
 
@@ -91,7 +91,7 @@ def check_allgather():
     def rows_of(rank):
         return rank + 1
 
-    # Members that have no gradient, and that cannot be reduced.
+    # Members without a gradient, and members that cannot be reduced.
     in_all_ways(
         lambda x: hvd.grouped_allgather([x > 0, x, tf.ones([1], tf.int32)])[1:2], own(lambda r: ROWS, average)
     )
@@ -119,7 +119,7 @@ def check_broadcast():
 def check_alltoall():
     wanted = np.concatenate([given(r)[2 * ME : 2 * ME + 2] for r in RANKS])
     in_all_ways(hvd.alltoall, wanted)
-    # j rows to rank j, and the rest nowhere.
+    # j rows to rank j; the other rows are not sent.
     splits = list(RANKS)
     sent = [given(j)[ME * j : ME * j + j] for j in RANKS]
     wanted = np.concatenate([*sent, np.zeros([ROWS - sum(splits), 3])])
@@ -161,8 +161,8 @@ def check_second_order():
             first = inner.gradient(value, x)
         return outer.gradient(first, x)
 
-    # The inner gradient is S + 2 x T with S, T the sums of x² and of x over the ranks, as a reduction's gradient is the
-    # same reduction; the same rule once more.
+    # The inner gradient is S + 2 x T, where S and T are the sums of x² and of x over the ranks: the gradient of a
+    # reduction is the same reduction. The outer gradient follows by the same rule.
     wanted = 2 * data(ME, 4) * SIZE + 4 * sum(data(r, 4) for r in RANKS)
     for run in (twice, tf.function(twice)):
         near(run(x), wanted)

@@ -44,7 +44,7 @@ def check_order_does_not_matter_in_functions():
 
 
 def made_in(graph):
-    """The names for the other ranks, of the operations of a graph and of the parts it has."""
+    """The names by which other ranks know the operations of a graph and of its branches and loops."""
     return [
         op.get_attr("tensor_name").decode() for op in graph.get_operations() if op.type == "HorovodAllreduce"
     ]
@@ -75,7 +75,7 @@ def check_names():
     ], names
     assert names[6].startswith("HorovodAllreduce_"), names
     step(x)
-    # A value from outside has a number of the process for a name; the ranks have not counted alike.
+    # The name of a value from outside is a number counted by the process, and the ranks have different counts.
     for _ in range(1000 * ME):
         tf.constant(0.0)
     outside = tf.constant([ME + 1.0])
@@ -88,7 +88,7 @@ def check_names():
 
 
 def check_ranks_that_make_other_things_too():
-    """A rank makes more functions, loops and constants than the others, as one that writes summaries does."""
+    """One rank makes more functions, loops and constants than the others, as a rank that writes summaries does."""
 
     @tf.function
     def extra(x):
@@ -112,7 +112,7 @@ def check_ranks_that_make_other_things_too():
 
 
 def check_loops_whose_rounds_are_independent():
-    """Rounds that do not wait for each other would meet other rounds of other ranks under the one name."""
+    """Rounds that do not wait for each other would meet other rounds of other ranks, if they had one name."""
 
     @tf.function
     def rounds(x):
@@ -128,7 +128,7 @@ def check_loops_whose_rounds_are_independent():
 
 
 def check_results_that_nobody_uses():
-    """They are carried out all the same: whether TensorFlow drops them depends on each rank's settings."""
+    """Operations whose results are not used are carried out: otherwise each rank's settings would decide."""
 
     @tf.function
     def step(x):
@@ -136,7 +136,7 @@ def check_results_that_nobody_uses():
         return x
 
     step(tf.constant([1.0]))
-    # Had one rank left it out, this would be its answer to the others' first call.
+    # If one rank had dropped the first call, this call would meet the other ranks' first call.
     found = mpi_ops._allreduce(tf.constant([ME + 1.0, 0.0]), "step/dropped")
     near(found, [TOTAL, 0])
 
@@ -175,7 +175,7 @@ def check_threads():
 
 
 def check_a_name_twice_at_once():
-    """It is refused, and nothing hangs."""
+    """The second call is refused, and no rank hangs."""
     with tf.Graph().as_default(), v1.Session() as session:
         one = tf.function(lambda x: mpi_ops._allreduce(x, "once"))
         both = [one(tf.constant([1.0])), one(tf.constant([2.0]))]
@@ -217,7 +217,7 @@ def check_memory_is_given_back():
     for _ in range(200):
         function(x)
         mpi_ops._allreduce(x, "large too")
-    assert resident() - before < 40_000, (before, resident())  # of 400 MB that went through
+    assert resident() - before < 40_000, (before, resident())  # of 400 MB that were reduced
 
 
 def check_compiled_functions_end_like_others():
@@ -232,7 +232,9 @@ def check_compiled_functions_end_like_others():
         found = step(tf.constant([ME + 1.0]))
         for value in found:
             near(value, [2.0 * TOTAL * SIZE])
-    shapes = tf.ones([ME * ME + 1])  # so many that no rank finds the sum of all to be what it expected
+    shapes = tf.ones(
+        [ME * ME + 1]
+    )  # so that the sum over all ranks is not the number of rows that a rank expects
     function = tf.function(lambda x: mpi_ops._allreduce(x, "shape"), jit_compile=True)
     raises(
         tf.errors.OpError, "HorovodAllreduce: Mismatched ALLREDUCE tensor shapes", lambda: function(shapes)
@@ -249,6 +251,6 @@ def check_compiled_functions_end_like_others():
 
 
 def check_compiled_and_not():
-    """Ranks need not compile alike."""
+    """Some ranks may compile a function that others do not compile."""
     function = tf.function(lambda x: mpi_ops._allreduce(x * 2.0), jit_compile=ME % 2 == 0)
     near(function(tf.constant([ME + 1.0])), [2.0 * TOTAL])

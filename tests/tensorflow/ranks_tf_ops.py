@@ -19,14 +19,14 @@ OPS = {name: getattr(hvd, name) for name in ("Average", "Sum", "Min", "Max", "Pr
 SHAPES = [(), (0,), (1,), (3, 0, 2), (5, 7), (2, 3, 4, 5), (1031,)]
 TAILS = [(), (3,), (0, 2)]
 ROWS = {"even": lambda r: 4, "more": lambda r: r + 1, "odd only": lambda r: 3 * (r % 2), "none": lambda r: 0}
-# Relative to the largest value in play: one rounding of the result, and of each factor.
+# Relative to the largest value: one rounding of the result, and one of each factor.
 TOLERANCE = {tf.float16: 2e-3, tf.bfloat16: 2e-2, tf.float32: 1e-6, tf.float64: 1e-14}
 TYPES = sorted(REDUCIBLE, key=lambda dtype: dtype.name)
 MOVED = sorted(MOVABLE, key=lambda dtype: dtype.name)
 
 
 def sets():
-    """The process sets of this job that this rank is in; started anew, as sets are given to init()."""
+    """The process sets of which this rank is a member. Starts Horovod again, as init() takes the sets."""
     hvd.shutdown()
     some = [[0], [SIZE - 1, 0], list(range(1, SIZE))] if SIZE > 1 else []
     distinct = {tuple(sorted(set(ranks))) for ranks in some} - {tuple(RANKS)}
@@ -39,7 +39,7 @@ SETS = sets()
 
 
 def values(rank, shape, dtype, seed=0):
-    """What `rank` contributes, in float64: small numbers, so that sums and products of a few ranks are exact."""
+    """The contribution of `rank`, in float64: small numbers, so that sums and products of a few ranks are exact."""
     count = int(np.prod(shape))
     found = (np.arange(count, dtype=np.int64) * 7 + rank * 3 + seed) % 5 + 1
     if dtype == tf.bool:
@@ -48,12 +48,12 @@ def values(rank, shape, dtype, seed=0):
 
 
 def given(rank, shape, dtype, seed=0):
-    """The same as the array that is fed in, of the type itself."""
+    """The contribution as the array that is the input, of the dtype itself."""
     return values(rank, shape, dtype, seed).astype(dtype.as_numpy_dtype)
 
 
 def reduced(op, ranks, shape, dtype, prescale=1.0, postscale=1.0, seed=0):
-    """What an allreduce must give, in float64; integers truncate after each factor and after the average."""
+    """The expected result of an allreduce, in float64. Integers truncate after each factor and after the average."""
     keep = np.trunc if dtype.is_integer else (lambda x: x)
     parts = keep(np.stack([values(r, shape, dtype, seed) for r in ranks]) * prescale)
     if op == hvd.Average:
@@ -66,7 +66,7 @@ def reduced(op, ranks, shape, dtype, prescale=1.0, postscale=1.0, seed=0):
 
 
 class Cases:
-    """Calls of one operation: what each is given, does, and must give."""
+    """Calls of one operation: the inputs, the function and the expected results of each."""
 
     def __init__(self):
         self.fed, self.calls, self.wanted, self.names = [], [], [], []
@@ -79,7 +79,7 @@ class Cases:
         self.wanted.append(wanted)
 
     def run(self, fed, named):
-        """All calls, every second by its name: a list of lists of tensors."""
+        """The results of all calls, every second of them with a name: a list of lists of tensors."""
         results = []
         for i, (arrays, call, name) in enumerate(zip(fed, self.calls, self.names)):
             result = call(list(arrays), name if named or i % 2 else None)
@@ -135,7 +135,7 @@ def check_allreduce():
                     k += 1
                     factors = (0.5, 3.0) if shape == (5, 7) and op in (hvd.Sum, hvd.Average) else (1.0, 1.0)
                     if k % 3 and shape not in ((), (5, 7)):
-                        continue  # each type with each op and with each shape, not all three
+                        continue  # each dtype with each op and with each shape, but not all combinations
                     wanted = reduced(op, members.ranks, shape, dtype, *factors, seed=k)
                     cases.add(
                         name_of("allreduce", number(members), dtype.name, op_name, shape),
@@ -223,7 +223,7 @@ def check_alltoall():
                 lambda t, name, p=members: hvd.alltoall(t[0], None, name, process_set=p),
                 (np.concatenate(blocks), dtype),
             )
-            # Rank r sends r + j rows to the j-th member, and one row nowhere.
+            # Rank r sends r + j rows to the j-th member; one row is not sent.
             splits = {r: [r + j for j in range(n)] for r in members.ranks}
             parts = []
             for r in members.ranks:
@@ -308,7 +308,7 @@ def check_join_and_barrier():
         hvd.barrier()
     if ME == 0:
         found = mpi_ops._allreduce(tf.ones([3]), "while others have joined")
-        assert np.array_equal(found.numpy(), np.ones(3)), found  # zeros from those
+        assert np.array_equal(found.numpy(), np.ones(3)), found  # ranks that have joined contribute zeros
     assert 0 <= int(hvd.join()) < SIZE
     function = tf.function(lambda: hvd.join())
     assert 0 <= int(function()) < SIZE

@@ -101,7 +101,7 @@ def check_unconnected_gradients():
 
 
 def adasum_by_hand(kind, passes):
-    """Weights after two steps of which each `passes`-th combines the changes, from sessions of one process."""
+    """The weights after two steps of Adasum, each of `passes` passes, computed by sessions of one process."""
     values = None
     for turn in range(0, 2, passes):
         after = []
@@ -129,7 +129,7 @@ def _run_from(values, make, batches):
 
 
 def check_adasum():
-    # Of an optimizer without state, so that each turn can be computed by itself.
+    # An optimizer without state, so that each step can be computed by itself.
     for passes in (1, 2):
         found = train(
             lambda _, p=passes: hvd.DistributedOptimizer(

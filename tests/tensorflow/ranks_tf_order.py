@@ -24,7 +24,7 @@ def compiled(factor):
 
 
 def calls_in_order(function, *arguments):
-    """Raise AssertionError unless each call of a function in this one waits for the one before it."""
+    """Raise AssertionError unless each call of a function in this function waits for the call before it."""
     graph = function.get_concrete_function(*arguments).graph
     calls = [op for op in graph.get_operations() if "PartitionedCall" in op.type]
     assert len(calls) > 1, calls
@@ -34,7 +34,7 @@ def calls_in_order(function, *arguments):
 
 
 def check_compiled_functions_with_variables_of_their_own():
-    """Each holds a thread until it is done, and ranks have their data at different times."""
+    """Each compiled call holds a thread until it is done, and ranks have their data at different times."""
     functions = [compiled(factor) for factor in (1, 2, 3)]
 
     @tf.function
@@ -86,7 +86,7 @@ def check_join_in_a_function():
         return before
 
     for i in range(5):
-        # Shapes are not the same from one call to the next, as those of what was overtaken must not be.
+        # Shapes differ from one call to the next, so that a call that overtakes another one fails.
         x = tf.fill([100 + i], ME + 1.0)
         before, last, after = step(x)
         near(before, np.full(100 + i, 2.0 * TOTAL))
@@ -110,7 +110,7 @@ def check_barrier_in_a_function():
 
 
 def check_rounds_of_loops_in_graphs():
-    """They run at the same time where they do not need each other, and each meets the same one of the other ranks."""
+    """Rounds that do not depend on each other run at the same time, and each meets the same round of other ranks."""
     rounds = 40
 
     def results(x):

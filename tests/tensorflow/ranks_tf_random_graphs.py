@@ -36,7 +36,8 @@ OPTIMIZERS = (
 
 
 def steps_of(dice):
-    """(kind, value it takes, another one, number): a value is its place in the list of all; the first is the input."""
+    """Steps: (kind, first operand, second operand, number). An operand is a place in the list of values, which begins
+    with the input."""
     kinds = [dice.choice(COLLECTIVES) for _ in range(dice.randint(3, 7))]
     kinds += [dice.choice(ORDINARY) for _ in range(dice.randint(3, 9))]
     dice.shuffle(kinds)
@@ -61,12 +62,14 @@ def in_tensorflow(steps, x):
             values.append(tf.identity(a))
         elif kind == "zero":
             values.append(a * 0.0 + b)
-        elif kind == "again":  # what an optimizer would merge
+        elif kind == "again":  # a duplicate, which an optimizer would merge
             values.append(
                 (mpi_ops._allreduce(a, op=hvd.Average) + mpi_ops._allreduce(a, op=hvd.Average)) * 0.5
             )
         elif kind == "branch":
-            total = mpi_ops._allreduce(tf.reduce_sum(b), op=hvd.Average)  # so that all ranks take one way
+            total = mpi_ops._allreduce(
+                tf.reduce_sum(b), op=hvd.Average
+            )  # so that all ranks take the same branch
             values.append(
                 tf.cond(total > 0, lambda a=a: mpi_ops._allreduce(a, op=hvd.Average), lambda a=a: a)
             )
@@ -93,7 +96,7 @@ def in_tensorflow(steps, x):
 
 
 def in_numpy(steps, inputs):
-    """The same for all ranks: a list of values, each with one array for each rank."""
+    """The values of all steps in NumPy: a list, each element of which has one array for each rank."""
     values = [inputs]
 
     def average(a):
@@ -130,7 +133,7 @@ def in_numpy(steps, inputs):
 
 
 def settings(dice):
-    """How this rank has TensorFlow optimize the next graph."""
+    """Set how TensorFlow optimizes the next graph on this rank."""
     chosen = {name: dice.random() < 0.5 for name in OPTIMIZERS}
     return {**chosen, "min_graph_nodes": -1, "disable_meta_optimizer": dice.random() < 0.15}
 

@@ -16,7 +16,7 @@ def plain_layer(**options):
 
 
 def run(layer, inputs, weights, function=False, jit=False):
-    """Output and gradient of a sum that weighs each element, in training."""
+    """The output in training, and the gradient of a weighted sum of it."""
 
     def step():
         with tf.GradientTape() as tape:
@@ -81,7 +81,7 @@ def check_float64():
 
 
 def check_far_from_zero():
-    """Where the mean of squares less the square of the mean has no digits left in float32."""
+    """Data for which the mean of squares minus the square of the mean has no correct digits in float32."""
     batches = batches_of((64, 3), offset=3000.0)
     everything = np.concatenate(batches)
     layer = hvd.SyncBatchNormalization(momentum=0.0)

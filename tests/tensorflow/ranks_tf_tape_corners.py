@@ -170,7 +170,7 @@ def check_ranks_that_differ_in_unconnected_gradients():
 
 
 def check_ranks_that_differ_in_slices():
-    """A gradient is tf.IndexedSlices on the first rank. Nobody may wait, and the same step works afterwards."""
+    """A gradient is tf.IndexedSlices on the first rank only. No rank may wait, and the same step works afterwards."""
     if SIZE == 1:
         return
     table, part = tf.Variable(tf.ones([4, 2]), name="table"), tf.Variable(tf.ones([3]), name="part")
@@ -212,7 +212,7 @@ def check_ranks_that_differ_in_slices():
 
 
 def check_a_gradient_that_one_rank_cannot_reduce():
-    """The function of that rank is not made; those of the others must not wait for the gradients that it has as well."""
+    """The function of one rank cannot be made. The other ranks must not wait for the gradients that it has as well."""
     if SIZE == 1:
         return
     parts = variables()
@@ -246,7 +246,7 @@ def check_unconnected_sources_that_cannot_be_reduced():
 
 
 def check_retraced_on_one_rank():
-    """A last batch of another length makes this rank's function anew, under the same names."""
+    """For a last batch of another length this rank traces its function again, with the same names."""
     part = tf.Variable(tf.ones([2]))
 
     @tf.function

@@ -1,5 +1,5 @@
-"""The device of the checks in ranks_tf_device_*.py: TensorFlow's `GCU`, the vendor's device of this rank's number. To be
-imported before TensorFlow uses a device."""
+"""The device of the checks in ranks_tf_device_*.py: TensorFlow's `GCU`, the vendor's device with this rank's number.
+Import it before TensorFlow uses a device."""
 
 import os
 
@@ -10,7 +10,7 @@ import tf_gcu
 
 DEVICE = "/device:GCU:0"
 NEXT_DEVICE = "/device:GCU:1"
-# The vendor's number of DEVICE. On all ranks but the first it is another one than TensorFlow's.
+# The vendor's number of DEVICE. On all ranks but the first it differs from TensorFlow's number.
 ORDINAL = int(os.environ.get("HOROVOD_LOCAL_RANK", "0"))
 
 tf_gcu.load()
@@ -20,13 +20,13 @@ tf.config.set_visible_devices(
 
 
 def on_device(values, dtype=None, where=DEVICE):
-    """A tensor on the device with these values (anything that NumPy or TensorFlow takes)."""
+    """A tensor on the device with these values (anything that NumPy or TensorFlow converts)."""
     with tf.device(where):
         return tf.identity(tf.constant(values, dtype))
 
 
 def data(rank, shape, dtype, seed=0):
-    """What `rank` contributes: small integers, so that sums and products are exact in every type."""
+    """The contribution of `rank`: small integers, so that sums and products are exact in each dtype."""
     values = (np.arange(np.prod(shape, dtype=np.int64)) * 7 + rank * 3 + seed) % 5 + 1
     if tf.as_dtype(dtype) == tf.bool:
         values = values % 2
@@ -34,7 +34,7 @@ def data(rank, shape, dtype, seed=0):
 
 
 def same(tensor, wanted, what=""):
-    """`tensor` is on the device and holds the wanted values exactly."""
+    """Raise AssertionError unless `tensor` is on the device and has exactly the wanted values."""
     assert tensor.device.endswith(DEVICE), f"{what}: on {tensor.device}"
     found = tensor.numpy().astype(np.float64)
     np.testing.assert_array_equal(found, np.asarray(wanted, np.float64), err_msg=str(what))

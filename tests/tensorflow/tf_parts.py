@@ -14,7 +14,7 @@ def variables():
 
 
 def slopes(rank):
-    """The gradients of loss() on a rank: of a sum with these factors."""
+    """The gradients of loss() on a rank: the factors of its sum."""
     return [data(rank, *shape, seed=i) for i, shape in enumerate(SHAPES)]
 
 

@@ -1,4 +1,4 @@
-"""What the checks of horovod.tensorflow have in common. Imported by ranks_tf_*.py, on every rank."""
+"""Helpers of the checks of horovod.tensorflow. Imported by ranks_tf_*.py, on every rank."""
 
 import contextlib
 import re
@@ -15,7 +15,7 @@ KERAS_3 = hasattr(tf.keras, "ops")
 
 
 def eagerly_and_as_function(function):
-    """The function itself, and compiled to a graph: ``for run in eagerly_and_as_function(f): run()``."""
+    """The function itself, and the function as a graph: ``for run in eagerly_and_as_function(f): run()``."""
     return function, tf.function(function)
 
 
@@ -44,11 +44,11 @@ def raises(kind, text, function):
 
 @contextlib.contextmanager
 def job_with(*process_sets):
-    """Horovod started anew with these process sets, and as it was afterwards."""
+    """A context in which Horovod runs with these process sets; restarts it without them afterwards."""
     hvd.shutdown()
     hvd.init(process_sets=list(process_sets))
     yield
-    hvd.allgather_object(None)  # who shuts down ends the job for all
+    hvd.allgather_object(None)  # a rank that shuts down ends the job for all
     hvd.shutdown()
     hvd.init()
 
@@ -61,8 +61,8 @@ def same_everywhere(values, name):
 
 
 def adasum(vectors):
-    """Adasum of the ranks' vectors, in float64: pairs at distance 1, 2, 4...; ranks beyond the largest power of two are
-    combined into the first ones before."""
+    """Adasum of the ranks' vectors, in float64: pairs at distance 1, 2, 4...; vectors of ranks beyond the largest power
+    of two are first combined with those of the first ranks."""
     values = [np.asarray(v, np.float64) for v in vectors]
     power = 1 << (len(values).bit_length() - 1)
     for extra in range(power, len(values)):

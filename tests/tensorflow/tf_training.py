@@ -37,7 +37,7 @@ def batch(step, rank, rows=4):
 
 
 def train(optimizer_of, feeds, steps=STEPS, resource=True, loss=loss_of, global_step=False, prepare=None):
-    """The variables after so many steps in a session, each with the batch that `feeds` gives for it."""
+    """The variables after some steps in a session, each with its batch of `feeds`."""
     with tf.Graph().as_default():
         if prepare is not None:
             prepare()

@@ -1,4 +1,4 @@
-"""The data set of the programs of this folder, in place of the one that they would download."""
+"""The data set of the programs of this folder, in place of the data set that they would download."""
 
 import numpy as np
 from sklearn.datasets import load_digits

@@ -1,5 +1,5 @@
-"""Keras with a warm-up and a schedule of the rate, by the steps of Horovod's larger Keras examples; the data set is
-another, and epochs are fewer."""
+"""Keras with a warm-up and a schedule of the rate, with the steps of Horovod's larger Keras examples, another data set
+and fewer epochs."""
 
 import os
 
@@ -14,7 +14,7 @@ CHECKPOINT = "./checkpoint-{epoch}.h5"
 
 hvd.init()
 
-# Go on from the last checkpoint, which rank 0 knows
+# Continue from the last checkpoint, which rank 0 knows
 resume_from_epoch = 0
 for try_epoch in range(EPOCHS, 0, -1):
     if os.path.exists(CHECKPOINT.format(epoch=try_epoch)):
@@ -32,7 +32,7 @@ y_test = keras.utils.to_categorical(y_test, 10)
 initial_lr = BASE_LR * hvd.size()
 
 if resume_from_epoch > 0 and hvd.rank() == 0:
-    # Restores the optimizer, too, as one of hvd
+    # Loads the optimizer too, as a DistributedOptimizer
     model = hvd.load_model(CHECKPOINT.format(epoch=resume_from_epoch), compression=hvd.Compression.none)
 else:
     model = keras.models.Sequential()
@@ -60,7 +60,7 @@ callbacks = [
     hvd.callbacks.LearningRateWarmupCallback(
         initial_lr=initial_lr, warmup_epochs=WARMUP_EPOCHS, verbose=verbose
     ),
-    # After the warm-up: a number is a factor for each further epoch, a function says the whole factor
+    # After the warm-up. A number is a factor for each further epoch; a function returns the whole factor
     hvd.callbacks.LearningRateScheduleCallback(
         initial_lr=initial_lr, multiplier=1e-1, start_epoch=WARMUP_EPOCHS, end_epoch=4
     ),

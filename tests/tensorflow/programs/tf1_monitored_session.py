@@ -1,5 +1,6 @@
-"""TensorFlow 1 with a monitored session, by the steps of Horovod's page on TensorFlow. The import of tensorflow is the
-one line that TensorFlow 2 asks to change; the data set is another."""
+"""TensorFlow 1 with a monitored session, with the steps of Horovod's page on TensorFlow and another data set.
+TensorFlow 2
+requires one change: the import of tensorflow."""
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -52,7 +53,7 @@ hooks = [
     tf.train.LoggingTensorHook(tensors={"step": global_step, "loss": loss}, every_n_iter=100),
 ]
 
-# Checkpoints on rank 0 alone, so that others do not spoil them
+# Checkpoints on rank 0 only, so that other ranks do not corrupt them
 checkpoint_dir = "./checkpoints" if hvd.rank() == 0 else None
 batches = training_batches(x_train, y_train, batch_size=100)
 

@@ -1,5 +1,5 @@
-"""TensorFlow 2 with a gradient tape, by the steps of Horovod's page on TensorFlow; the data set is another, and batches
-are fewer."""
+"""TensorFlow 2 with a gradient tape, with the steps of Horovod's page on TensorFlow, another data set and fewer
+batches."""
 
 import os
 
@@ -53,7 +53,7 @@ def training_step(images, labels, first_batch):
     grads = tape.gradient(loss_value, model.trainable_variables)
     opt.apply_gradients(zip(grads, model.trainable_variables))
 
-    # After the first step, when the variables of the optimizer are there
+    # After the first step, which makes the variables of the optimizer
     if first_batch:
         hvd.broadcast_variables(model.variables, root_rank=0)
         hvd.broadcast_variables(opt.variables(), root_rank=0)
@@ -67,6 +67,6 @@ for batch, (images, labels) in enumerate(dataset.take(1000 // hvd.size())):
     if batch % 100 == 0 and hvd.local_rank() == 0:
         print(f"Step #{batch}\tLoss: {loss_value:.6f}")
 
-# Checkpoints on rank 0 alone, so that others do not spoil them
+# Checkpoints on rank 0 only, so that other ranks do not corrupt them
 if hvd.rank() == 0:
     checkpoint.save(os.path.join(checkpoint_dir, "checkpoint"))

@@ -1,4 +1,4 @@
-"""TensorFlow 2 with Keras, by the steps of Horovod's page on Keras; the data set is another, and epochs are fewer."""
+"""TensorFlow 2 with Keras, with the steps of Horovod's page on Keras, another data set and fewer epochs."""
 
 import tensorflow as tf
 from handwritten import load_data
@@ -38,7 +38,7 @@ scaled_lr = 0.001 * hvd.size()
 opt = tf.optimizers.Adam(scaled_lr)
 opt = hvd.DistributedOptimizer(opt, backward_passes_per_step=1, average_aggregated_gradients=True)
 
-# So that the optimizer of hvd does the work
+# So that the DistributedOptimizer computes the gradients
 model.compile(
     loss=tf.losses.SparseCategoricalCrossentropy(),
     optimizer=opt,
