@@ -160,8 +160,8 @@ def check_unconnected_gradients():
 
 
 def check_ranks_whose_graphs_differ():
-    """Rank 0 has more operations in its graph, as with summaries. The names of later operations must not depend on
-    them.""" parts = variables()
+    """Rank 0 has more operations in its graph, as with summaries. The names of later operations do not depend on them."""
+    parts = variables()
 
     @tf.function
     def run():
