@@ -5,14 +5,15 @@ The ranks are threads of a C++ program, with real communicators of the shm backe
 
 import itertools
 import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+import hvd_core as hvd
 import native_program
 from adasum_reference import tree
-from jobs import run
+from harness import on_ranks
+from harness.rank import expect
 
 HERE = 0  # everything to everybody: never
 ALONE = 1 << 40  # ... always
@@ -196,63 +197,50 @@ def test_integers_are_refused(program, tmp_path):
     assert done.stdout.startswith("Adasum of int32 is not supported: it works on float16, bfloat16, float32")
 
 
-ENGINE = """
-sys.path.insert(0, {here!r})
-from adasum_reference import tree
-
-def vectors(dtype, seed, n, ranks=size):
+def vectors(dtype, seed, n, ranks):
     rng = np.random.default_rng(seed)
     common = rng.standard_normal(n)
     return [(common * rng.uniform(-1, 2) + rng.standard_normal(n)).astype(dtype) for _ in range(ranks)]
+
 
 def close(got, all_, tolerance):
     want = tree([a.astype(np.float64) for a in all_])
     assert got.dtype == all_[0].dtype
     assert np.abs(got - want).max(initial=0) <= tolerance * np.abs(want).max(initial=1), (got, want)
-"""
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-def test_through_the_engine(tmp_path, ranks):
-    """Batches and groups: tensors that travel together keep their own products."""
-    run(
-        ranks,
-        tmp_path,
-        ENGINE.format(here=str(Path(__file__).parent))
-        + """
-for step in range(3):
-    for dtype, tolerance in (("float32", 1e-5), ("float64", 1e-13), ("float16", 2e-2)):
-        sizes = [1, 10, 0, 1000, 77_777]
-        all_ = [vectors(dtype, step * 10 + i, n) for i, n in enumerate(sizes)]
-        handles = [hvd.allreduce_async(a[rank], name=f"{dtype}.{i}", op=hvd.Adasum) for i, a in enumerate(all_)]
-        for a, handle in zip(all_, handles):
-            close(hvd.synchronize(handle), a, tolerance)
-        for a, got in zip(all_, hvd.grouped_allreduce([a[rank] for a in all_], op=hvd.Adasum)):
-            close(got, a, tolerance)
-some = vectors("float32", 99, 5000)
-got = hvd.allreduce(some[rank], op=hvd.Adasum)
-copies = hvd.allgather(got.reshape(1, -1))
-assert all((c == copies[0]).all() for c in copies), "the ranks have different bits"
-scaled = hvd.allreduce(some[rank], op=hvd.Adasum, prescale_factor=2.0, postscale_factor=0.25)
-assert np.array_equal(scaled, got * 0.5), "powers of two change no bits"
-expect(ValueError, lambda: hvd.allreduce(np.ones(3, np.int32), op=hvd.Adasum), "floating-point")
-hvd.barrier()
-""",
-    )
+@on_ranks(1, 2, 3, 4)
+def test_through_the_engine():
+    """Batches and groups: tensors of one batch keep their own products."""
+    rank, size = hvd.rank(), hvd.size()
+    for step in range(3):
+        for dtype, tolerance in (("float32", 1e-5), ("float64", 1e-13), ("float16", 2e-2)):
+            sizes = [1, 10, 0, 1000, 77_777]
+            all_ = [vectors(dtype, step * 10 + i, n, size) for i, n in enumerate(sizes)]
+            handles = [
+                hvd.allreduce_async(a[rank], name=f"{dtype}.{i}", op=hvd.Adasum) for i, a in enumerate(all_)
+            ]
+            for a, handle in zip(all_, handles):
+                close(hvd.synchronize(handle), a, tolerance)
+            for a, got in zip(all_, hvd.grouped_allreduce([a[rank] for a in all_], op=hvd.Adasum)):
+                close(got, a, tolerance)
+    some = vectors("float32", 99, 5000, size)
+    got = hvd.allreduce(some[rank], op=hvd.Adasum)
+    copies = hvd.allgather(got.reshape(1, -1))
+    assert all((c == copies[0]).all() for c in copies), "the ranks have different bits"
+    scaled = hvd.allreduce(some[rank], op=hvd.Adasum, prescale_factor=2.0, postscale_factor=0.25)
+    assert np.array_equal(scaled, got * 0.5), "powers of two change no bits"
+    expect(ValueError, lambda: hvd.allreduce(np.ones(3, np.int32), op=hvd.Adasum), "floating-point")
+    hvd.barrier()
 
 
-def test_a_rank_that_has_joined_gives_zeros(tmp_path):
-    run(
-        3,
-        tmp_path,
-        ENGINE.format(here=str(Path(__file__).parent))
-        + """
-some = vectors("float32", 5, 400)
-if rank == 1:
-    hvd.join()
-else:
-    some[1] = np.zeros(400, np.float32)
-    close(hvd.allreduce(some[rank], op=hvd.Adasum), some, 1e-5)
-    hvd.join()
-""",
-    )
+@on_ranks(3)
+def test_a_rank_that_has_joined_gives_zeros():
+    rank = hvd.rank()
+    some = vectors("float32", 5, 400, hvd.size())
+    if rank == 1:
+        hvd.join()
+    else:
+        some[1] = np.zeros(400, np.float32)
+        close(hvd.allreduce(some[rank], op=hvd.Adasum), some, 1e-5)
+        hvd.join()
