@@ -3,11 +3,16 @@
 At hand beside what jobs.py gives: ``face`` (the verbs), ``device``, ``engine`` (the engine itself), ``put(array)``.
 """
 
+import importlib
 import json
 from pathlib import Path
 
+from harness.checks import place_of
+from harness.rank_main import find_function
+
 import jobs
 import native_program
+from harness import Outcome, run_on_ranks
 
 BACKENDS = native_program.ROOT / "tests" / "backends"
 SOURCES = {
@@ -42,6 +47,53 @@ def library(device_type: str) -> str:
     return str(native_program.backend(SOURCES[device_type]))
 
 
+def _job(device_type, routes, host_routes, foreign) -> dict:
+    """What the ranks have to know about their device. ``foreign``: (name, library) by collective, of backends that open
+    no devices."""
+    return {
+        "type": device_type,
+        "library": library(device_type),
+        "routes": list(routes),
+        "host_routes": host_routes or {},
+        "foreign": foreign or {},
+    }
+
+
+def run_on_device(
+    ranks,
+    function,
+    *arguments,
+    device_type="fake_stream",
+    routes=(0, 2, 3, 4, 5),
+    host_routes=None,
+    foreign=None,
+    **options,
+) -> Outcome:
+    """function(face, *arguments) on living ranks, after init(); ``face`` has the verbs, `.device` and `.put(array)`.
+
+    The options are those of run_on_ranks().
+    """
+    job = _job(device_type, routes, host_routes, foreign)
+    where = place_of(function)
+    return run_on_ranks(ranks, _on_device, where, job, arguments, init=None, kind="device", **options)
+
+
+def _on_device(where, job, arguments):
+    import hvd_core as hvd
+
+    device_face = importlib.import_module("device_face")
+    name, table = job["type"], (job["type"], job["library"])
+    plain = device_face._core.Engine
+    routes = {**dict.fromkeys(job["routes"], table), **job["foreign"]}
+    device_face.configure([{"type": name, "table": table, "routes": routes}], job["host_routes"])
+    try:
+        device = device_face.Device(name, job["library"], name == "fake_stream")
+        hvd.init()
+        return find_function(*where)(device_face.DeviceFace(device), *arguments)
+    finally:
+        device_face._core.Engine = plain
+
+
 def start(
     ranks,
     folder,
@@ -53,13 +105,7 @@ def start(
     foreign=None,
 ):
     """The launcher, running the program. ``foreign``: (name, library) by collective, of backends that open no devices."""
-    job = {
-        "type": device_type,
-        "library": library(device_type),
-        "routes": list(routes),
-        "host_routes": host_routes or {},
-        "foreign": foreign or {},
-    }
+    job = _job(device_type, routes, host_routes, foreign)
     path = jobs.write_program(folder, text)
     before = BEFORE.format(folder=str(Path(__file__).parent), job=json.dumps(job))
     body = path.read_text().replace(jobs.PRELUDE, jobs.PRELUDE + AFTER)
