@@ -5,51 +5,55 @@ host memory because they do not.
 """
 
 import re
-import textwrap
 
+import numpy as np
 import pytest
 
 import device_jobs
+import hvd_core as hvd
 import native_program
+from hvd_core import runtime
 
 FOREIGN_DEVICE = device_jobs.BACKENDS / "foreign_device" / "foreign_device.cc"
 # As HOROVOD_GPU_ALLREDUCE=FAKE_STREAM, HOROVOD_GPU_ALLGATHER=FOREIGN_DEVICE and so on would have it.
 OWN, OTHERS = [0, 4], [2, 3, 5]
 
-MIXED = """
-def once(turn, dtype):
-    got = face.allreduce(np.full(5000, rank + 1, dtype), f"a{turn}", hvd.Sum)
-    assert got.dtype == dtype and set(got) == {size * (size + 1) // 2}, got
-    got = face.allgather(np.arange((rank + 1) * 3, dtype=dtype), f"b{turn}")
-    assert list(got) == [i for r in range(size) for i in range((r + 1) * 3)], got
-    got = face.broadcast(np.full(70_000, rank, dtype), 1, f"c{turn}")
-    assert set(got) == {1}, got
-    got = face.reducescatter(np.full((6, 2), rank + 1, dtype), f"d{turn}", hvd.Sum)
-    assert set(got.ravel()) == {size * (size + 1) // 2}, got
 
-def how():
-    (device_info,) = (b for b in engine.backend_info() if b["role"] == "device")
-    return {(s["collective"], s["dtype"]): (s["served"], s["backend"], s["how"]) for s in device_info["served"]}
+def _operations(face):
+    """Operations of two types, with their values checked; returns how each (collective, type) is served."""
+    rank, size = hvd.rank(), hvd.size()
+    for turn in range(3):
+        for dtype in (np.float32, np.int32):
+            name = f"{np.dtype(dtype)}.{turn}"
+            got = face.allreduce(np.full(5000, rank + 1, dtype), f"a.{name}", hvd.Sum)
+            assert got.dtype == dtype and set(got) == {size * (size + 1) // 2}, got
+            got = face.allgather(np.arange((rank + 1) * 3, dtype=dtype), f"b.{name}")
+            assert list(got) == [i for r in range(size) for i in range((r + 1) * 3)], got
+            got = face.broadcast(np.full(70_000, rank, dtype), 1, f"c.{name}")
+            assert set(got) == {1}, got
+            got = face.reducescatter(np.full((6, 2), rank + 1, dtype), f"d.{name}", hvd.Sum)
+            assert set(got.ravel()) == {size * (size + 1) // 2}, got
+    (device_info,) = (b for b in runtime.engine().backend_info() if b["role"] == "device")
+    return {
+        (s["collective"], s["dtype"]): (s["served"], s["backend"], s["how"]) for s in device_info["served"]
+    }
 
-for turn in range(3):
-    once(f"f{turn}", np.float32)
-    once(f"i{turn}", np.int32)
-"""
 
-
-def mixed(folder, text, ranks=2, device_type="fake_stream", routes=OWN, foreign=OTHERS, reads="", lacks=-1):
+def mixed(
+    ranks=2, device_type="fake_stream", routes=OWN, foreign=OTHERS, reads="", lacks=-1, function=_operations
+):
+    """The outcome of such a job: what the foreign device reads and lacks is told it by its options."""
     env = {
         "HOROVOD_BACKEND_FOREIGN_DEVICE_SHM": str(native_program.shm_library()),
         "HOROVOD_BACKEND_FOREIGN_DEVICE_READS": reads,
         "HOROVOD_BACKEND_FOREIGN_DEVICE_LACKS": str(lacks),
     }
     foreign_device = ("foreign_device", str(native_program.backend(FOREIGN_DEVICE)))
-    return device_jobs.run(
+    return device_jobs.run_on_device(
         ranks,
-        folder,
-        MIXED + textwrap.dedent(text),
-        device_type,
-        routes,
+        function,
+        device_type=device_type,
+        routes=routes,
         env=env,
         foreign=dict.fromkeys(foreign, foreign_device),
     )
@@ -59,79 +63,57 @@ def said(output):
     return re.findall(r"(\w+) on fake_stream: (STAGED .*) \(said once\)", output)
 
 
-def test_a_foreign_device_that_reads_the_memory(tmp_path):
-    output = mixed(
-        tmp_path,
-        """
-        assert how()["allgather", "float32"] == ("NATIVE", "foreign_device", ""), how()
-        assert how()["broadcast", "int32"] == ("NATIVE", "foreign_device", "")
-        assert how()["allreduce", "float32"] == ("NATIVE", "fake_stream", "")
-        assert engine.backend_fact("foreign_device", "device_memory") == "fake_stream,fake_sync"
-        assert engine.backend_fact("fake_stream", "device_memory") is None
-        assert engine.backend_fact("nobody", "device_memory") is None
-        """,
-        reads="fake_stream,fake_sync",
-    )
-    assert said(output) == []
+def _operations_and_facts(face):
+    served = _operations(face)
+    engine = runtime.engine()
+    assert engine.backend_fact("foreign_device", "device_memory") == "fake_stream,fake_sync"
+    assert engine.backend_fact("fake_stream", "device_memory") is None
+    assert engine.backend_fact("nobody", "device_memory") is None
+    return served
 
 
-def test_a_foreign_device_that_does_not_read_it_is_staged_and_says_why(tmp_path):
-    output = mixed(
-        tmp_path,
-        """
-        why = "through host memory and foreign_device (the foreign_device reads no fake_stream memory here)"
-        assert how()["allgather", "float32"] == ("STAGED", "foreign_device", why), how()
-        assert how()["broadcast", "int32"] == ("STAGED", "foreign_device", why)
-        assert how()["allreduce", "float32"] == ("NATIVE", "fake_stream", "")
-        """,
-        ranks=3,
-    )
-    assert sorted(coll for coll, _ in said(output)) == ["allgather", "broadcast"]
-    assert all("(the foreign_device reads no fake_stream memory here)" in text for _, text in said(output))
+def test_a_foreign_device_that_reads_the_memory():
+    outcome = mixed(reads="fake_stream,fake_sync", function=_operations_and_facts)
+    for how in outcome.results:
+        assert how["allgather", "float32"] == ("NATIVE", "foreign_device", ""), how
+        assert how["broadcast", "int32"] == ("NATIVE", "foreign_device", "")
+        assert how["allreduce", "float32"] == ("NATIVE", "fake_stream", "")
+    assert said(outcome.output) == []
 
 
-def test_a_foreign_device_that_reads_some_types(tmp_path):
-    mixed(
-        tmp_path,
-        """
-        assert how()["allgather", "float32"] == ("NATIVE", "foreign_device", ""), how()
-        assert how()["allgather", "int32"] == ("EMULATED", "foreign_device", "its bytes as another type")
-        assert how()["allreduce", "float32"][0] == "NATIVE"
-        assert how()["allreduce", "int32"] == ("STAGED", "foreign_device", "through host memory and foreign_device"), how()
-        """,
-        routes=[],
-        foreign=[0, *OTHERS],
-        reads="fake_stream",
-        lacks=4,
-    )
+def test_a_foreign_device_that_does_not_read_it_is_staged_and_says_why():
+    outcome = mixed(ranks=3)
+    why = "through host memory and foreign_device (the foreign_device reads no fake_stream memory here)"
+    for how in outcome.results:
+        assert how["allgather", "float32"] == ("STAGED", "foreign_device", why), how
+        assert how["broadcast", "int32"] == ("STAGED", "foreign_device", why)
+        assert how["allreduce", "float32"] == ("NATIVE", "fake_stream", "")
+    reasons = said(outcome.output)
+    assert sorted(coll for coll, _ in reasons) == ["allgather", "broadcast"]
+    assert all("(the foreign_device reads no fake_stream memory here)" in text for _, text in reasons)
+
+
+def test_a_foreign_device_that_reads_some_types():
+    for how in mixed(routes=[], foreign=[0, *OTHERS], reads="fake_stream", lacks=4).results:
+        assert how["allgather", "float32"] == ("NATIVE", "foreign_device", ""), how
+        assert how["allgather", "int32"] == ("EMULATED", "foreign_device", "its bytes as another type")
+        assert how["allreduce", "float32"][0] == "NATIVE"
+        why = "through host memory and foreign_device"
+        assert how["allreduce", "int32"] == ("STAGED", "foreign_device", why), how
 
 
 @pytest.mark.parametrize("reads", ["fake_sync", ""])
-def test_a_foreign_device_on_a_device_that_has_no_communicators(tmp_path, reads):
+def test_a_foreign_device_on_a_device_that_has_no_communicators(reads):
     served = "NATIVE" if reads else "STAGED"
-    mixed(
-        tmp_path,
-        f"""
-        assert {{h[0] for h in how().values()}} == {{{served!r}}}, how()
-        assert {{h[1] for h in how().values()}} == {{"foreign_device"}}
-        """,
-        device_type="fake_sync",
-        routes=[],
-        foreign=[0, 2, 3, 4, 5],
-        reads=reads,
-    )
+    outcome = mixed(device_type="fake_sync", routes=[], foreign=[0, 2, 3, 4, 5], reads=reads)
+    for how in outcome.results:
+        assert {h[0] for h in how.values()} == {served}, how
+        assert {h[1] for h in how.values()} == {"foreign_device"}
 
 
-def test_a_backend_for_host_memory_alone_is_named_for_a_device(tmp_path):
+def test_a_backend_for_host_memory_alone_is_named_for_a_device():
     minimal = native_program.backend(device_jobs.BACKENDS / "minimal" / "minimal.cc")
-    device_jobs.run(
-        2,
-        tmp_path,
-        MIXED
-        + textwrap.dedent("""
-        why = "through host memory and minimal (it does not support fake_stream memory)"
-        assert how()["allgather", "float32"] == ("STAGED", "minimal", why), how()
-        """),
-        routes=OWN,
-        foreign={c: ("minimal", str(minimal)) for c in OTHERS},
-    )
+    foreign = {c: ("minimal", str(minimal)) for c in OTHERS}
+    why = "through host memory and minimal (it does not support fake_stream memory)"
+    for how in device_jobs.run_on_device(2, _operations, routes=OWN, foreign=foreign).results:
+        assert how["allgather", "float32"] == ("STAGED", "minimal", why), how
