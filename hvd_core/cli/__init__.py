@@ -1,7 +1,7 @@
-"""The command ``hvd``: what is installed, what is wrong with it, and the start of a backend of one's own.
+"""The command ``hvd``: lists, examines and tests backends, and writes the project of a new one.
 
-One module per verb; each is imported when it is asked for, so that ``hvd --help`` costs an interpreter's start and
-little more. Exit codes are in ``hvd_core.cli.codes``.
+One module per verb, imported when the verb is used, so that ``hvd --help`` takes little more than the start of Python.
+Exit codes are in ``hvd_core.cli.codes``.
 """
 
 from __future__ import annotations

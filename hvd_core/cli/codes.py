@@ -1,10 +1,10 @@
-"""What the command's exit codes mean, for scripts."""
+"""The exit codes of the command ``hvd``, for scripts."""
 
 OK = 0
-"""The question was answered, and what was looked at is good."""
+"""No faults were found."""
 FINDINGS = 1
-"""Answered, and something is not as it should be: a phase that fails, a red case."""
+"""A fault was found: a phase or a case that fails."""
 REFUSED = 2
-"""Not answered: a mistake on the command line, an unknown backend, a file that cannot be read."""
+"""The command could not run: wrong arguments, an unknown backend, a file that cannot be read."""
 INTERRUPTED = 130
 """Ctrl-C."""

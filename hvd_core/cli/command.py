@@ -12,16 +12,16 @@ from importlib import import_module
 from hvd_core.cli import codes
 from hvd_core.cli.output import documents_only
 
-_EPILOG = (
-    "exit codes: 0 good; 1 something is not good; 2 not answered (wrong arguments, unknown name); 130 Ctrl-C"
-)
+_EPILOG = "exit codes: 0 no fault; 1 a fault; 2 could not run (wrong arguments, unknown name); 130 Ctrl-C"
 
 
 def _parser() -> argparse.ArgumentParser:
     from hvd_core.version import __version__
 
     parser = argparse.ArgumentParser(
-        prog="hvd", description="Communication backends of hvd-core: look, check, begin one.", epilog=_EPILOG
+        prog="hvd",
+        description="Communication backends of hvd-core: list, examine, test, and create them.",
+        epilog=_EPILOG,
     )
     parser.add_argument("--version", action="version", version=f"hvd-core {__version__}")
     groups = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -53,33 +53,35 @@ def _with_json(parser: argparse.ArgumentParser) -> None:
 
 
 def _list(verbs) -> None:
-    parser = _verb(verbs, "list", "listing", "which backends there are, and whether each can work here")
-    parser.add_argument("--no-probe", action="store_true", help="do not ask them whether they can work here")
+    parser = _verb(verbs, "list", "listing", "list all backends, and whether each works on this machine")
+    parser.add_argument("--no-probe", action="store_true", help="do not run the backends' probes")
     _with_json(parser)
 
 
 def _show(verbs) -> None:
-    parser = _verb(verbs, "show", "showing", "what one backend is: tables, slots, options, what it serves")
+    parser = _verb(verbs, "show", "showing", "show one backend: tables, slots, options, and what it serves")
     parser.add_argument("name", metavar="NAME")
     _with_json(parser)
 
 
 def _doctor(verbs) -> None:
-    parser = _verb(verbs, "doctor", "doctor", "walk through all phases and say which one fails, and why")
+    parser = _verb(
+        verbs, "doctor", "doctor", "run all phases one by one, and report which one fails, and why"
+    )
     parser.add_argument("name", metavar="NAME", nargs="?", help="one backend only")
     parser.add_argument("--no-open", action="store_true", help="open no device and run no collective")
     _with_json(parser)
 
 
 def _check(verbs) -> None:
-    # Its arguments are the kit's own: run() hands them on as they stand, this is for the list of verbs.
+    # run() passes its arguments to the kit unchanged; this entry is for the list of verbs.
     parser = _verb(verbs, "check", "checking", "run the conformance kit on a backend")
     parser.add_argument("name", metavar="NAME")
 
 
 def _new(verbs) -> None:
     parser = _verb(
-        verbs, "new", "new", "write the project of a new backend, which works at once, on a simulator"
+        verbs, "new", "new", "write the project of a new backend, which works at once on a simulator"
     )
     parser.add_argument("name", metavar="NAME", nargs="?", help="the backend's name, such as acme")
     parser.add_argument(
@@ -94,20 +96,23 @@ def _new(verbs) -> None:
     ids = parser.add_mutually_exclusive_group()
     ids.add_argument("--id-bytes", type=int, metavar="N", help="size of the library's unique id (128)")
     ids.add_argument(
-        "--store", action="store_true", help="it has no unique id: ranks meet through the job's store"
+        "--store",
+        action="store_true",
+        help="it has no unique id: ranks use the job's store for the rendezvous",
     )
     parser.add_argument("--directory", metavar="DIR", help="where to write it (./hvd-backend-NAME)")
     _with_json(parser)
 
 
 def _config(verbs) -> None:
-    parser = _verb(verbs, "config", "explain", "the configuration that a job started here would have")
+    parser = _verb(verbs, "config", "explain", "show the configuration of a job started here")
     parser.add_argument("--explain", action="store_true", help="with the source of each value (the default)")
     _with_json(parser)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Parse and do it. Errors that people can act on become their text on standard error and exit code 2."""
+    """Run a command line; returns the exit code. An error that the user can fix is printed to standard error (exit code
+    2)."""
     from hvd_core.backends.errors import BackendError
 
     arguments = list(sys.argv[1:] if arguments is None else arguments)
@@ -121,10 +126,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
             code = import_module(f"hvd_core.cli.{options.work}").run(options)
         sys.stdout.flush()
         return code
-    except SystemExit as end:  # argparse has said what it had to say
+    except SystemExit as end:  # argparse has printed its message
         return int(end.code or 0)
     except (BackendError, ValueError, OSError) as error:
-        if isinstance(error, BrokenPipeError):  # `hvd plugin list | head` has read enough
+        if isinstance(error, BrokenPipeError):  # the reader, for instance `head`, has closed the pipe
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return codes.OK
         text = str(error)

@@ -1,6 +1,6 @@
-"""``hvd plugin doctor [NAME]``: every phase, one after the other, and for the one that fails, why.
+"""``hvd plugin doctor [NAME]``: runs every phase in order, and reports why one fails.
 
-Here, and nowhere on the way of a job, all plugins are imported and loaded, each library first in a child process.
+Imports and loads all plugins, which no job does. A child process opens each library first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SOURCE = "hvd plugin doctor"
 
 
 def run(options: argparse.Namespace) -> int:
-    """Examine one backend or all; FINDINGS when something named, or something embedded, is bad."""
+    """Examine one backend or all. Returns FINDINGS if a step is bad."""
     steps = general()
     settings = None if steps[-1].verdict == BAD else config()
     names = [options.name.lower()] if options.name else _names()
@@ -45,7 +45,8 @@ def _names() -> list[str]:
 
 
 def general() -> list[Step]:
-    """The installation, the environment, what discovery complains about, the files: the last one bad when unreadable."""
+    """Steps for the installation, the environment, the problems of discovery, and the files; the last one is bad if a
+    file cannot be read."""
     return [_installation(), *_environment(), *_discovery(), _files()]
 
 
@@ -71,7 +72,7 @@ def _environment() -> list[Step]:
             "",
             "environment",
             GOOD,
-            f"{len(shown)} variables of ours" if shown else "nothing of ours is set",
+            f"{len(shown)} HOROVOD_* variables" if shown else "no HOROVOD_* variable is set",
             more,
         )
     ]
@@ -89,13 +90,13 @@ def _discovery() -> list[Step]:
     if "HOROVOD_BACKEND_SPEC" in os.environ:
         steps.append(
             Step(
-                "", "discover", NOTE, "HOROVOD_BACKEND_SPEC is set: the list is a launcher's, not this host's"
+                "", "discover", NOTE, "HOROVOD_BACKEND_SPEC is set: a launcher made this list, not this host"
             )
         )
-    return steps + [_told(problem) for problem in discovery.problems()]
+    return steps + [_problem_step(problem) for problem in discovery.problems()]
 
 
-def _told(problem: Problem) -> Step:
+def _problem_step(problem: Problem) -> Step:
     first, *more = problem.text.removeprefix("horovod: ").splitlines()
     return Step("", "discover", NOTE, first, [line.strip() for line in more])
 
@@ -111,8 +112,8 @@ def _files() -> Step:
 
 
 def examine(name: str, settings: Any, opening: bool = True, named: bool = True) -> list[Step]:
-    """The phases of one backend, up to the first that fails. ``settings`` None: plugins.toml could not be read. That one
-    does not work on this machine is bad only when it was ``named``."""
+    """The phases of one backend, up to the first that fails. ``settings`` is None if plugins.toml could not be read. A
+    probe that answers Unavailable is bad only if the backend was ``named``."""
     from hvd_core.backends import discovery
 
     steps: list[Step] = []
@@ -146,7 +147,7 @@ def examine(name: str, settings: Any, opening: bool = True, named: bool = True) 
         return steps
     from hvd_core.cli import trial
 
-    steps.append(trial.opened(backend) if opening else Step(name, "open", SKIPPED, "not asked for"))
+    steps.append(trial.opened(backend) if opening else Step(name, "open", SKIPPED, "skipped by --no-open"))
     return steps
 
 
@@ -161,7 +162,7 @@ def _probed(backend: InstalledBackend, timeout_s: float) -> Step:
 
     answer = backend.probe(timeout_s)
     if isinstance(answer, Available):
-        return Step(backend.name, "probe", GOOD, answer.detail or "can work here")
+        return Step(backend.name, "probe", GOOD, answer.detail or "works on this machine")
     return Step(backend.name, "probe", BAD, answer.reason, [f"fix: {answer.fix}"] if answer.fix else [])
 
 
@@ -182,7 +183,7 @@ def _loaded(backend: InstalledBackend) -> Step:
 
 
 def _option_faults(name: str, schema: list[dict[str, Any]]) -> str:
-    """What is wrong with the options that are set for this backend, as init() would say it."""
+    """The faults of the options that are set for this backend, in the words of init()."""
     from hvd_core.backends import discovery
     from hvd_core.backends.selection import backend_options
     from hvd_core.backends.selection.backend_plan import Usable
@@ -199,7 +200,7 @@ def _option_faults(name: str, schema: list[dict[str, Any]]) -> str:
 
 
 def _diagnosed(backend: InstalledBackend) -> list[str]:
-    """What opening the library in a child process tells beyond the loader's words."""
+    """Details from opening the library in a child process, in addition to the loader's message."""
     from hvd_core.backends.discovery.diagnosis import load_diagnosis
 
     try:
@@ -208,9 +209,9 @@ def _diagnosed(backend: InstalledBackend) -> list[str]:
         return []
     lines = [f"library {found.path}"]
     lines += [f"needs {soname}: {place or why}" for soname, (place, why) in found.needed.items()]
-    lines += [f"undefined symbol that nobody has: {symbol}" for symbol in found.missing]
+    lines += [f"undefined symbol that no library defines: {symbol}" for symbol in found.missing]
     lines += [f"searched: {', '.join(found.searched)}"] if found.searched else []
-    lines += [f"speaks backend ABI {', '.join(f'{m}.x' for m in found.majors)}"] if found.majors else []
+    lines += [f"supports backend ABI {', '.join(f'{m}.x' for m in found.majors)}"] if found.majors else []
     return lines
 
 
@@ -223,7 +224,7 @@ def _print(steps: list[Step]) -> None:
     rows = []
     for step in steps:
         rows.append((step.verdict, step.backend or "(all)", step.phase, "\n".join([step.text, *step.more])))
-    output.table(("verdict", "backend", "phase", "what was found"), rows, _STYLES)
+    output.table(("verdict", "backend", "phase", "result"), rows, _STYLES)
     bad = [step for step in steps if step.verdict == BAD]
     if bad:
         output.text("", *(f"{step.backend or 'here'}: {step.phase} fails: {step.text}" for step in bad))

@@ -1,4 +1,4 @@
-"""``hvd config --explain``: every value that a job started here would have, with who set it, and what it would choose."""
+"""``hvd config --explain``: all settings of a job started here, with their sources, and the backends it would choose."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Row = tuple[str, str, str]  # key, value, source
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print it. FINDINGS when a job started here would not find a backend; an unreadable file is refused."""
+    """Print the settings. Returns FINDINGS if the choice of backends would fail. Raises PluginsTomlError."""
     settings = config()
     rows = [*choices(settings), *of_files(settings), *of_engine()]
     table, note, fault = _choice()
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def choices(settings: PluginsConfig) -> Iterator[Row]:
-    """Which backends are named, the strongest level first; what a stronger level overrules is not among them."""
+    """The rules that name backends, the strongest level first, without those that a stronger level hides."""
     from hvd_core.config.selection_rules import ladder
 
     named = False
@@ -63,7 +63,7 @@ def choices(settings: PluginsConfig) -> Iterator[Row]:
 
 
 def of_files(settings: PluginsConfig) -> Iterator[Row]:
-    """The other settings of plugins.toml. What is set in the environment goes before options, library and env."""
+    """The other settings of plugins.toml. The environment wins over options, library and env."""
     timeout = next((file.probe_timeout_s for file in settings.files if file.probe_timeout_s), None)
     yield "probe.timeout_s", f"{settings.probe_timeout_s:g}", timeout.source if timeout else _DEFAULT
     yield "affinity.mode", settings.affinity_mode.value, settings.affinity_mode.source
@@ -86,7 +86,7 @@ def of_files(settings: PluginsConfig) -> Iterator[Row]:
 
 
 def of_engine() -> Iterator[Row]:
-    """The engine's own settings, all from the environment. Raises ValueError for one that makes no sense."""
+    """The engine's own settings, all from the environment. Raises ValueError if a value is not valid."""
     from hvd_core.config.environment import LOG_LEVELS, read_environment, variable_of
 
     for key, value in asdict(read_environment()).items():
@@ -101,7 +101,7 @@ def of_engine() -> Iterator[Row]:
 
 
 def _choice() -> tuple[tuple[Any, ...], str, str]:
-    """What a job of one process would use, (rows, note, fault)."""
+    """The choice of a job of one process: (rows of the report, its note, the error or "")."""
     from hvd_core.backends.selection.at_init import report_now
 
     try:

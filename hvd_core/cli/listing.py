@@ -1,4 +1,4 @@
-"""``hvd plugin list``: every backend, where it comes from, and whether it can work here."""
+"""``hvd plugin list``: every backend, its origin, and whether it works on this machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STYLES = {BROKEN: "red", DUPLICATE: "red", UNAVAILABLE: "yellow", VETOED: "yell
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the list; a broken or missing backend is shown and is no failure of the list."""
+    """Print the list. A broken backend is a row of the list, and does not change the exit code."""
     settings = config()
     rows, problems = survey(settings, probing=not options.no_probe)
     if options.json:

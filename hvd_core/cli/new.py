@@ -1,4 +1,4 @@
-"""``hvd plugin new NAME --device TYPE``: asks for what is missing, checks the names, writes the project."""
+"""``hvd plugin new NAME --device TYPE``: asks for missing arguments, checks the names, writes the project."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _TYPE = re.compile(r"[a-z][a-z0-9_]{0,15}")
 _LEAST_ID, _MOST_ID = 128, 1 << 20
 _SONAME = re.compile(r"[\w+./-]+\.so(\.\d+)*")
-# HOROVOD_BACKEND_SPEC and HOROVOD_BACKEND_PATH_... are variables of ours.
+# HOROVOD_BACKEND_SPEC and HOROVOD_BACKEND_PATH_... have another meaning.
 _TAKEN = ("spec", "path", "hvd", "horovod")
 # As names of C++ namespaces they would not compile. Python's own are in the module keyword.
 _CXX = ("auto", "char", "const", "default", "delete", "double", "float", "int", "long", "namespace", "new", "private",
@@ -23,7 +23,7 @@ _CXX = ("auto", "char", "const", "default", "delete", "double", "float", "int", 
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the project. Raises ValueError for names that cannot be, FileExistsError for a folder that is in use."""
+    """Write the project. Raises ValueError for invalid names, FileExistsError if the folder is not empty."""
     asking = options.device is None and _interactive()
     name = options.name or _ask("Name of the backend, such as acme", "NAME")
     check_name(name)
@@ -42,8 +42,8 @@ def run(options: argparse.Namespace) -> int:
         output.document({"directory": str(target.resolve()), "files": [str(f) for f in files]})
         return codes.OK
     print(
-        f"{target}: {len(files)} files. A backend that works, on a simulator of its own; README.md there says how it\n"
-        "becomes one that works on your library. First:\n"
+        f"{target}: {len(files)} files. The backend works on a simulator; its README.md tells how to\n"
+        "replace the simulator by your library. First:\n"
     )
     for line in project_readme.first_steps(name, device, str(target), "library" in choices):
         print(f"  {line}")
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _choices(options: argparse.Namespace, name: str, asking: bool) -> dict[str, str]:
-    """What becomes different from the template besides the names; asked for where nothing was said."""
+    """The changes of the template apart from the names. Asks for those that the command line does not have."""
     library, id_bytes, store = options.library, options.id_bytes, options.store
     if asking and library is None:
         library = _ask(
@@ -63,15 +63,15 @@ def _choices(options: argparse.Namespace, name: str, asking: bool) -> dict[str, 
         id_bytes = None if store or not answer else _number(answer)
     choices = {}
     if library:
-        _want(
+        _require(
             _SONAME.fullmatch(library) is not None,
             "--library",
             library,
-            f"a library is called lib{name}.so.2, say",
+            f"it must be a soname such as lib{name}.so.2",
         )
         choices["library"] = library
     if id_bytes is not None:
-        _want(_LEAST_ID <= id_bytes <= _MOST_ID, "--id-bytes", str(id_bytes),
+        _require(_LEAST_ID <= id_bytes <= _MOST_ID, "--id-bytes", str(id_bytes),
               f"it must be between {_LEAST_ID}, which the simulator needs, and {_MOST_ID}")  # fmt: skip
         choices["id_bytes"] = str(id_bytes)
     if store:
@@ -80,22 +80,22 @@ def _choices(options: argparse.Namespace, name: str, asking: bool) -> dict[str, 
 
 
 def _number(text: str) -> int:
-    _want(text.isdigit(), "--id-bytes", text, "it is no number")
+    _require(text.isdigit(), "--id-bytes", text, "it is not a number")
     return int(text)
 
 
 def check_name(name: str) -> None:
-    """Whether a backend can have this name here. Raises ValueError that says what it may be."""
+    """Raises ValueError that tells the rule if a backend cannot have this name."""
     from hvd_core.backends import discovery
 
     rule = "a backend's name is 1 to 32 characters of a-z, 0-9 and '_', the first a letter"
-    _want(
+    _require(
         _NAME.fullmatch(name) is not None and not name.endswith("_") and "__" not in name, "NAME", name, rule
     )
-    _want(name not in _TAKEN, "NAME", name, "the name is hvd-core's own")
-    _want(not keyword.iskeyword(name) and name not in _CXX, "NAME", name, "it is a word of C++ or Python")
+    _require(name not in _TAKEN, "NAME", name, "hvd-core uses this name itself")
+    _require(not keyword.iskeyword(name) and name not in _CXX, "NAME", name, "it is a word of C++ or Python")
     for candidate in discovery.candidates():
-        _want(
+        _require(
             candidate.name != name,
             "NAME",
             name,
@@ -104,35 +104,40 @@ def check_name(name: str) -> None:
 
 
 def check_device(device: str) -> None:
-    """Whether a device type can have this name. Raises ValueError."""
+    """Raises ValueError if a device type cannot have this name."""
     rule = "a device type is 1 to 16 characters of a-z, 0-9 and '_', the first a letter"
-    _want(_TYPE.fullmatch(device) is not None and not device.endswith("_"), "--device", device, rule)
-    _want(
+    _require(_TYPE.fullmatch(device) is not None and not device.endswith("_"), "--device", device, rule)
+    _require(
         not keyword.iskeyword(device) and device not in _CXX,
         "--device",
         device,
         "it is a word of C++ or Python",
     )
-    _want(
+    _require(
         device != "cpu",
         "--device",
         device,
-        "host memory needs no device; docs/backend-abi.md has backends for it",
+        "host memory is no device; see docs/backend-abi.md for backends of host memory",
     )
 
 
 def check_runtime(runtime: str, name: str) -> None:
-    """Whether the device runtime's functions can have this prefix. Raises ValueError."""
-    _want(_NAME.fullmatch(runtime) is not None, "--runtime", runtime, "a prefix is made of a-z, 0-9 and '_'")
-    _want(
+    """Raises ValueError if the device runtime's functions cannot have this prefix."""
+    _require(
+        _NAME.fullmatch(runtime) is not None,
+        "--runtime",
+        runtime,
+        "a prefix must consist of a-z, 0-9 and '_'",
+    )
+    _require(
         runtime != name,
         "--runtime",
         runtime,
-        "the library's functions begin with it; both lie in one simulator",
+        "the library's functions have this prefix already, and both are in one simulator",
     )
 
 
-def _want(good: bool, what: str, value: str, rule: str) -> None:
+def _require(good: bool, what: str, value: str, rule: str) -> None:
     if not good:
         raise ValueError(f"{what}: '{value}' cannot be used: {rule}")
 
@@ -144,7 +149,7 @@ def _interactive() -> bool:
 def _ask(question: str, flag: str, empty: bool = False) -> str:
     if not _interactive():
         raise ValueError(
-            f"hvd plugin new needs {flag}, and there is no terminal to ask on; see hvd plugin new --help"
+            f"hvd plugin new needs {flag}, and cannot ask for it without a terminal; see hvd plugin new --help"
         )
     while True:
         answer = input(f"{question}: ").strip()

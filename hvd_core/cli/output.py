@@ -1,4 +1,4 @@
-"""Tables and JSON on standard output, in a terminal of any width and in none."""
+"""Tables and JSON on standard output, with or without a terminal."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
-_PIPED_WIDTH = 200  # where nobody looks at the width, lines are not broken for it
+_PIPED_WIDTH = 200  # without a terminal, lines are rarely broken
 
 
 def console() -> Console:
-    """Knows NO_COLOR, COLUMNS and the terminal; without a terminal there are no colours and hardly a line break."""
+    """A console that respects NO_COLOR, COLUMNS and the terminal. Without a terminal it uses no colours and wide
+    lines."""
     from rich.console import Console
 
     class Quiet(Console):
         def on_broken_pipe(self) -> None:
-            raise BrokenPipeError  # rich would end the process with 1; run() knows better
+            raise BrokenPipeError  # rich would end the process with 1; run() handles it
 
     narrow = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
     return Quiet(width=None if narrow else _PIPED_WIDTH, highlight=False, emoji=False, markup=False)
@@ -30,7 +31,7 @@ def console() -> Console:
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[str]], styles: dict[str, str] | None = None
 ) -> None:
-    """One table. ``styles``: the style of a row whose first or last cell begins with the word."""
+    """Print a table. ``styles``: word -> the style of a row in which a cell begins with that word."""
     from rich import box
     from rich.table import Table
 
@@ -45,14 +46,14 @@ def table(
 
 
 def text(*lines: str) -> None:
-    """Lines of prose, wrapped at the terminal's width."""
+    """Print lines of prose, wrapped at the terminal's width."""
     out = console()
     for line in lines:
         out.print(line)
 
 
 def document(value: Any) -> None:
-    """One JSON document."""
+    """Print one JSON document."""
     made = json.dumps(value, indent=2, default=str) + "\n"
     if _kept is None:
         sys.stdout.write(made)
@@ -65,11 +66,11 @@ _kept: list[str] | None = None
 
 @contextmanager
 def documents_only() -> Iterator[None]:
-    """Standard output is for documents: what plugins and vendors' libraries print meanwhile goes to standard error."""
+    """Keeps standard output for documents: output of plugins and vendors' libraries goes to standard error meanwhile."""
     global _kept
     _kept, out, saved = [], sys.stdout, None
     out.flush()
-    with suppress(OSError):  # there may be no standard output
+    with suppress(OSError):  # standard output may be closed
         saved = os.dup(1)
         os.dup2(2, 1)
     try:

@@ -1,6 +1,7 @@
-"""What a backend serves itself, and what the engine composes for it: one cell per collective and element type.
+"""The collectives that a backend serves itself and those that the engine composes: one cell per collective and element
+type.
 
-The answers are the backend's own (its slot ``query``), asked as the engine asks them, without a communicator.
+The backend's slot ``query`` answers, with the engine's arguments and without a communicator.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ NATIVE, EMULATED, NONE = "NATIVE", "EMULATED", "-"
 
 def served(query: Callable[[int, int, int], dict[str, Any]]) -> list[dict[str, Any]]:
     """One dict per collective, element type and reduction: ``support`` is NATIVE, EMULATED (composed by the engine) or
-    "-" (nobody does it), ``score``, ``alignment`` in bytes, ``max_count`` (0: no limit). ``query`` takes ABI numbers.
+    "-" (not available), ``score``, ``alignment`` in bytes, ``max_count`` (0: no limit). ``query`` takes ABI numbers.
     """
     rows = []
     for name in SHOWN:
@@ -42,15 +43,15 @@ def served(query: Callable[[int, int, int], dict[str, Any]]) -> list[dict[str, A
 
 
 def _composed(name: str, dtype: str, op: str) -> str:
-    """What the engine makes of an operation that the backend lacks: 8-bit floats are moved and not reduced, and there is
-    no average of truth values."""
+    """Whether the engine composes an operation that the backend lacks: it does not reduce 8-bit floats, and does not
+    average bools."""
     impossible = COLLECTIVES[name].reduces and op not in DTYPES[dtype].reductions
     return NONE if impossible else EMULATED
 
 
 def cells(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """(columns, lines) of a table with a line per element type. A cell has the reductions served natively, "all" for all
-    that exist, "yes" for movement, "composed" for what is EMULATED."""
+    """(columns, lines) of a table with a line per element type. A cell holds the reductions that are NATIVE ("all" if all
+    are), "yes" for collectives that only move data, "composed" for EMULATED, and "-"."""
     names = [name for name in SHOWN if name != "barrier"]
     lines = []
     for dtype in DTYPES:

@@ -1,4 +1,4 @@
-"""``hvd plugin show NAME``: all that can be known of one backend without opening a device."""
+"""``hvd plugin show NAME``: all facts about one backend that need no open device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ _SOURCE = "hvd plugin show"
 
 @dataclass
 class Shown:
-    """What is shown. ``facts`` are the compiled ones (None when the library could not be loaded, ``fault`` says why)."""
+    """The facts to show. ``facts``: those of the library; None if it could not be loaded, with the reason in
+    ``fault``."""
 
     descriptor: dict[str, Any]
     probe: dict[str, Any]
@@ -28,7 +29,7 @@ class Shown:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print it. FINDINGS when the backend cannot work here: what is known is shown all the same."""
+    """Print the facts. Returns FINDINGS if the backend cannot work here; the known facts are printed nevertheless."""
     shown = gather(options.name)
     if options.json:
         output.document(vars(shown))
@@ -38,7 +39,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def gather(name: str) -> Shown:
-    """Collect it all. Raises BackendNotInstalled, BackendDescribeError."""
+    """Collect the facts. Raises BackendNotInstalled, BackendDescribeError."""
     from hvd_core.backends import discovery
     from hvd_core.backends.descriptor import Available
     from hvd_core.backends.discovery import loading
@@ -83,13 +84,13 @@ def gather(name: str) -> Shown:
         all(option["name"] != "library" for option in schema)
         and option_variable(backend.name, "library") in os.environ
     ):
-        schema.append(LIBRARY)  # every backend takes it; one without a vendor's library does nothing with it
+        schema.append(LIBRARY)  # every backend has this option; without a vendor's library it has no effect
     values = [option | _value(backend.name, option) for option in schema]
     return Shown(descriptor, probe, facts, values, rows)
 
 
 def served_by(name: str, path: str, facts: dict[str, Any]) -> list[dict[str, Any]]:
-    """What the loaded library serves, from its own answers; nothing where it has no communicators."""
+    """The collectives that the loaded library serves, from its ``query``; [] if it has no communicator table."""
     from hvd_core import _core
 
     if "comm" not in facts["slots"]:
@@ -98,7 +99,7 @@ def served_by(name: str, path: str, facts: dict[str, Any]) -> list[dict[str, Any
 
 
 def _value(name: str, option: dict[str, Any]) -> dict[str, str]:
-    """The option's value in this environment, plugins.toml's exported into it, and who set it."""
+    """The option's value in this environment, into which plugins.toml was exported, and its source."""
     from hvd_core.backends.selection.backend_options import origin
 
     variable = option_variable(name, option["name"])
@@ -152,5 +153,5 @@ def _print(shown: Shown) -> None:
         output.text("")
         output.table(*served.cells(shown.served))
         output.text(
-            "composed, and reductions not named: made by hvd-core from what there is (EMULATED); -: nobody does it"
+            "composed, and reductions that are not listed: composed by hvd-core (EMULATED); -: not available"
         )

@@ -1,4 +1,4 @@
-"""What the doctor finds: one step per thing that was looked at."""
+"""The results of the doctor: one step per check."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ GOOD, NOTE, BAD, SKIPPED = "good", "note", "bad", "skipped"
 
 @dataclass
 class Step:
-    """One thing that was looked at. ``backend`` is "" for what concerns all of them."""
+    """One check. ``backend`` is "" if the check concerns all backends."""
 
     backend: str
     phase: str

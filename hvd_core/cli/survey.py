@@ -1,4 +1,4 @@
-"""Every backend there is, with its status, for those who list or examine them. A broken one is a row like any other."""
+"""All backends with their status, for the commands that list or examine them. A broken backend is a row too."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ DUPLICATE, VETOED, IGNORED, UNPROBED = "duplicate", "vetoed", "ignored", "not pr
 
 @dataclass
 class Row:
-    """One backend. ``status`` is one of the words above, ``detail`` why or what the probe said, ``fix`` what helps."""
+    """One backend. ``status``: one of the words above. ``detail``: the reason, or the probe's detail. ``fix``: what to
+    do."""
 
     name: str
     origin: str
@@ -40,27 +41,27 @@ class Row:
 
 
 def config() -> PluginsConfig:
-    """plugins.toml of this user and site. Raises PluginsTomlError."""
+    """The merged plugins.toml of this user and site. Raises PluginsTomlError."""
     from hvd_core.config import plugins_toml
 
     return plugins_toml.load(os.environ)
 
 
 def export(settings: PluginsConfig, name: str) -> None:
-    """What plugins.toml says about the backend becomes this process's environment, as hvd.init() does it."""
+    """Set the backend's options from plugins.toml in this process's environment, as hvd.init() does."""
     from hvd_core.backends.selection import backend_options
 
     backend_options.export(name, settings.backend(name), os.environ)
 
 
 def pinned(name: str, settings: PluginsConfig) -> str | None:
-    """[backend.NAME].distribution, which decides between wheels of one name."""
+    """[backend.NAME].distribution, which decides between wheels with one backend name."""
     pin = settings.backend(name).distribution
     return pin.value if pin is not None else None
 
 
 def survey(settings: PluginsConfig, probing: bool = True) -> tuple[list[Row], list[Problem]]:
-    """All backends in the order in which they are found, and what was found and is not used."""
+    """(all backends in the order of discovery, the problems of discovery)."""
     from hvd_core.backends import discovery
     from hvd_core.backends.discovery import registry
 
@@ -98,8 +99,8 @@ def _row(backend: InstalledBackend, settings: PluginsConfig, probing: bool) -> R
     veto = settings.vetoed_by(row.name)
     if veto is not None:
         row.status, row.detail = VETOED, veto
-        row.fix = "ask whoever runs this site"
-        if backend.candidate.origin == WHEEL:  # what may not be used is not imported either
+        row.fix = "ask the administrator of this site"
+        if backend.candidate.origin == WHEEL:  # a forbidden wheel is not imported
             return row
     try:
         row.devices, row.provides = list(backend.devices), sorted(backend.provides)
@@ -123,7 +124,7 @@ def _probe(row: Row, backend: InstalledBackend, timeout_s: float) -> None:
         row.status, row.detail, row.fix = UNAVAILABLE, answer.reason, answer.fix
         return
     if backend.descriptor is None or backend.descriptor.python is None:
-        backend.path()  # raises for a library that is not there; a class would be imported, which is not worth it here
+        backend.path()  # raises if the library is missing; a class in Python is not imported here, to save time
     row.status, row.detail = AVAILABLE, answer.detail
 
 
@@ -148,7 +149,7 @@ def _ignored(problem: Problem) -> Row:
 
 
 def _failed(row: Row, status: str, error: BackendError) -> Row:
-    """The row with what the error says: the cause if it has one, else its first line."""
+    """The row with the error's cause, or else its first line, and its fix."""
     lines = [line.strip() for line in str(error).splitlines()]
     parts = {
         key: line[len(key) + 2 :]

@@ -1,7 +1,7 @@
-"""A backend's project made from the template: a real backend of this repository, with its names replaced by others.
+"""Makes a backend's project from the template: a real backend of this repository, with its names replaced.
 
-The template says itself (template.toml) which words are its names, and which of its files are not for others. No
-template language: what is copied is what our own tests build and run.
+template.toml lists the words that are names, and the files that are not copied. There is no template language: the copied
+files are those that our own tests build and run.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Names:
 
 @dataclass(frozen=True)
 class Edit:
-    """``old``, which occurs once in ``file``, becomes ``new``: always, or only where the choice ``when`` was made."""
+    """Replaces ``old``, which occurs once in ``file``, by ``new``: always, or only if the choice ``when`` was made."""
 
     file: str
     old: str
@@ -45,7 +45,7 @@ class Edit:
 
 @dataclass(frozen=True)
 class Template:
-    """Where it lies, its own names, glob patterns of what is not copied, and what else becomes different."""
+    """The template: its folder, its names, glob patterns of files that are not copied, and further edits."""
 
     root: Path
     names: Names
@@ -53,7 +53,7 @@ class Template:
     edits: tuple[Edit, ...]
 
     def files(self) -> Iterator[Path]:
-        """Relative paths of what is copied."""
+        """The relative paths of the files that are copied."""
         for path in sorted(self.root.rglob("*")):
             relative = path.relative_to(self.root)
             hidden = any(part.startswith(".") or part == "__pycache__" for part in relative.parts)
@@ -73,7 +73,7 @@ class Template:
 
 
 def find() -> Template:
-    """The template of this installation, or of the source tree that the package lies in. Raises FileNotFoundError."""
+    """The template of this installation, or of the source tree around the package. Raises FileNotFoundError."""
     packages = [Path(p) for p in getattr(sys.modules.get("hvd_core"), "__path__", ())]
     packages.append(Path(__file__).resolve().parent.parent)
     for package in packages:
@@ -118,7 +118,8 @@ class Renaming:
         self._case = new.backend
 
     def text(self, text: str) -> str:
-        """A file's text. Lines that name the case a function passes become what is left to do there."""
+        """A file's text with the new names. A comment with the case that a function passes becomes a task for the
+        author."""
         lines = [self._task(line) for line in text.split("\n")]
         return self._pattern.sub(self._renamed, "\n".join(lines))
 

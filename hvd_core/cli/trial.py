@@ -1,6 +1,6 @@
-"""The last phase of the doctor: open the backend for one rank and run a small collective, in a process of its own.
+"""The last phase of the doctor: opens the backend on one rank and runs a small collective, in a process of its own.
 
-A vendor's library that crashes or hangs does so there.
+A crash or a hang of a vendor's library is limited to that process.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from hvd_core.backends.discovery.installed_backend import InstalledBackend
 
 _SECONDS = 60.0
-# A rank of an outer job would look for its peers.
+# With these variables the process would be a rank of an outer job, and wait for its peers.
 _IDENTITY = ("HOROVOD_", "OMPI_", "PMIX_", "PMI_", "SLURM_", "TORCHELASTIC_")
 
 
 def opened(backend: InstalledBackend) -> Step:
-    """Whether a communicator of one rank can be made, on the backend's device if it has one, and computes."""
+    """Opens a communicator of one rank, on the backend's device if it has one, and checks an allreduce."""
     with tempfile.TemporaryDirectory(prefix="hvd-doctor-") as folder:
         report = Path(folder) / "report.json"
         command = [
@@ -48,7 +48,7 @@ def opened(backend: InstalledBackend) -> Step:
         if child.returncode == 0:
             return Step(backend.name, "open", GOOD, "opened on one rank; an allreduce gives the right values")
         texts = _texts(report) or said[-8:]
-        return Step(backend.name, "open", BAD, "opened on one rank, it does not work", texts)
+        return Step(backend.name, "open", BAD, "it does not work on one rank", texts)
 
 
 def _environment() -> dict[str, str]:
