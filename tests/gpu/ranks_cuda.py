@@ -1,4 +1,4 @@
-"""Checks of what only CUDA has, run on every rank by tests/torch/rank_main.py, right after hvd.init(): contexts, graph
+"""Checks of what only CUDA has, run on every rank by tests/harness, right after hvd.init(): contexts, graph
 captures, memory that is given back."""
 
 import ctypes

@@ -1,14 +1,13 @@
 """horovod.torch on CUDA tensors: all operations, streams under stress, captures, over NCCL and through host memory.
 
 The checks are those that tests/torch runs on a simulated device (ranks_device_*.py there), and what only CUDA has
-(ranks_cuda.py here). One job for each row of JOBS, started when the first of its tests needs it.
+(ranks_cuda.py here). Each row of JOBS has processes of its own, which stay alive for its checks.
 """
 
 import gpu_machine
 
 gpu_machine.require()
 
-import functools
 import shutil
 import subprocess
 import sys
@@ -16,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from launch import HERE as TORCH_TESTS
-from launch import Report, checks_of, launch
+from harness import check_names, run_on_ranks, run_to_the_end
 
 HERE = Path(__file__).resolve().parent
 THOUSANDS = {"HVD_TEST_TURNS": "3000"}
@@ -30,25 +28,42 @@ JOBS = {
     "tcp-2": (2, ["ranks_device_ops", "ranks_device_stress"], {"HOROVOD_BACKEND": "cuda=tcp", "HVD_TEST_TURNS": "500"}),
     "shm-2": (2, ["ranks_device_stress"], {"HOROVOD_BACKEND": "cuda=shm", "HVD_TEST_TURNS": "500"}),
 }  # fmt: skip
+
+
+def folder_of(module):
+    return "gpu" if (HERE / f"{module}.py").exists() else "torch"
+
+
 CASES = [
     (job, module, check)
     for job, (_, modules, _) in JOBS.items()
     for module in modules
-    for check in checks_of(module, HERE)
+    for check in check_names(f"{folder_of(module)}/{module}.py")
 ]
 
 
-@functools.cache
-def report(job):
-    ranks, modules, env = JOBS[job]
-    env = gpu_machine.environment(ranks, **env)
-    return Report(modules, ranks, env, timeout=280, wrap=HERE / "own_number.py")
+def run(ranks, module, check, env, launcher=None):
+    """Runs a check on living ranks, which `launcher` starts (horovodrun) with the devices of `env`."""
+    launcher = launcher or [sys.executable, "-m", "horovod.runner.launch", "-np", str(ranks)]
+    run_on_ranks(
+        ranks,
+        "harness/framework_rank.py::call_check",
+        folder_of(module),
+        module,
+        check,
+        init="horovod.torch",
+        process_env=gpu_machine.environment(ranks, HOROVOD_START_TIMEOUT="200", **env),
+        command=[*launcher, sys.executable, str(HERE / "own_number.py")],
+        kind="torch",
+        timeout=280,
+    )
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("job", "module", "check"), CASES, ids=["-".join(case) for case in CASES])
 def test_check(job, module, check):
-    report(job).verify(module, check)
+    ranks, _, env = JOBS[job]
+    run(ranks, module, check, env)
 
 
 @pytest.mark.timeout(400)
@@ -61,17 +76,29 @@ def test_over_mpi_through_host_memory(tmp_path):
         pytest.skip("hvd-backend-mpi is not installed")
     said = subprocess.run([mpirun, "--version"], capture_output=True, text=True, timeout=60).stdout
     words = ["--allow-run-as-root", "--oversubscribe"] if "Open MPI" in said else []
-    env = gpu_machine.environment(2, HOROVOD_BACKEND="cuda=mpi", HVD_TEST_TURNS="300")
-    launcher = [mpirun, *words, "-np", "2"]
-    done = Report(["ranks_device_stress"], 2, env, 300, launcher, HERE / "own_number.py")
-    for check in checks_of("ranks_device_stress"):
-        done.verify("ranks_device_stress", check)
+    env = {"HOROVOD_BACKEND": "cuda=mpi", "HVD_TEST_TURNS": "300"}
+    for check in check_names("torch/ranks_device_stress.py"):
+        run(2, "ranks_device_stress", check, env, launcher=[mpirun, *words, "-np", "2"])
 
 
 @pytest.mark.timeout(300)
 def test_the_death_of_a_rank_is_told_to_who_waits_for_a_gpu():
-    command = [sys.executable, str(HERE / "own_number.py"), str(TORCH_TESTS / "rank_device_dies.py")]
-    with pytest.raises(subprocess.CalledProcessError) as died:
-        launch(2, command, gpu_machine.environment(2, HOROVOD_BACKEND="nccl"), timeout=200)
-    told = [line for line in died.value.output.splitlines() if "told:" in line]
-    assert len(told) == 1 and "rank 1" in told[0], died.value.output
+    output = run_to_the_end(
+        2,
+        "torch/rank_device_dies.py::last_rank_dies",
+        env=gpu_machine.environment(2, HOROVOD_BACKEND="nccl", HOROVOD_START_TIMEOUT="200"),
+        command=[
+            sys.executable,
+            "-m",
+            "horovod.runner.launch",
+            "-np",
+            "2",
+            sys.executable,
+            str(HERE / "own_number.py"),
+        ],
+        init="horovod.torch",
+        timeout=200,
+        code=137,
+    )
+    told = [line for line in output.splitlines() if "told:" in line]
+    assert len(told) == 1 and "rank 1" in told[0], output

@@ -1,6 +1,6 @@
 """The Keras and the Horovod of a test job, a small model and its data, and the reference: one process that trains with a
-plain optimizer on the joined batches of all ranks. All numbers are float64, so that equal results agree to the last
-digits.
+plain optimizer on the joined batches of all ranks. All numbers are float64 (in_float64()), so that equal results agree
+to the last digits.
 """
 
 import contextlib
@@ -24,7 +24,18 @@ TORCH = KIND == "torch"
 STEPS, ROWS = 4, 5
 # Keras 3.15 on PyTorch rounds the gradients of kernels to float32, also for models and data of float64.
 TOLERANCE = 1e-6 if TORCH else 1e-11
-(keras.config if KERAS3 else keras.backend).set_floatx("float64")
+
+
+@contextlib.contextmanager
+def in_float64():
+    """Within it Keras computes in float64."""
+    settings = keras.config if KERAS3 else keras.backend
+    before = settings.floatx()
+    settings.set_floatx("float64")
+    try:
+        yield
+    finally:
+        settings.set_floatx(before)
 
 
 def modes():

@@ -1,14 +1,14 @@
-"""The checks of ranks_keras_*.py on 1, 2 and 3 ranks, for each kind of Keras. One job each, started by the first test
-that needs it."""
+"""The checks of ranks_keras_*.py on 1, 2 and 3 living ranks, for each kind of Keras (keras_rank.py). The ranks are those
+of the other tests with the kind's framework (tests/harness/frameworks.py)."""
 
-import functools
 import importlib.util
 
 import pytest
 
 pytest.importorskip("keras")
 
-from keras_launch import Report, checks_of
+from harness import check_names
+from harness.frameworks import run_with
 
 MODULES = [
     "ranks_keras_optimizer",
@@ -37,19 +37,17 @@ CASES = [
     for jobs, marks in ((JOBS, ()), (SLOW, pytest.mark.slow))
     for (kind, ranks), modules in jobs.items()
     for module in modules
-    for check in checks_of(module)
+    for check in check_names(f"keras/{module}.py")
 ]
 
 
-@functools.cache
-def report(kind, ranks):
-    return Report({**JOBS, **SLOW}[kind, ranks], ranks, kind, timeout=880)
-
-
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(500)
 @pytest.mark.parametrize(("kind", "ranks", "module", "check"), CASES)
 def test_check(kind, ranks, module, check):
-    found = importlib.util.find_spec(FRAMEWORK[kind])
+    framework = FRAMEWORK[kind]
+    found = importlib.util.find_spec(framework)
     if found is None or found.origin is None:  # it may be a folder of tests
-        pytest.skip(f"Keras on {FRAMEWORK[kind]} needs that framework, which is not installed")
-    report(kind, ranks).verify(module, check)
+        pytest.skip(f"Keras on {framework} needs that framework, which is not installed")
+    init = "horovod.tensorflow.keras" if kind == "tf.keras" else "horovod.keras"
+    options = {"init": init, "init_options": {"process_sets": "dynamic"}}
+    run_with(framework, ranks, "keras/keras_rank.py::call_check", kind, module, check, **options)

@@ -1,7 +1,5 @@
 """Trains three models with Horovod, on each rank, and saves them as programs do: on rank 0. For inference_program.py."""
 
-import sys
-
 import numpy as np
 import tensorflow as tf
 
@@ -94,8 +92,7 @@ def in_keras(folder: str) -> np.ndarray:
     return model(tf.constant(INPUTS)).numpy()
 
 
-def main(folder: str) -> None:
-    hvd.init()
+def train(folder: str) -> None:
     found = {
         "of_monitored": in_a_graph(folder),
         "of_module": in_a_module(folder),
@@ -104,7 +101,3 @@ def main(folder: str) -> None:
     if hvd.rank() == 0:
         np.savez(f"{folder}/wanted.npz", inputs=INPUTS, **found)
     hvd.barrier()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

@@ -1,5 +1,5 @@
-"""Runs programs of programs/ on a rank, one after the other, each as if it were the script, and saves what has become of
-their weights. Started by test_tf_programs.py: FOLDER PROGRAM...
+"""Runs a program of programs/ on a rank as if it were the script, and saves what has become of its weights. Called by
+test_tf_programs.py on every rank of a living job.
 
 A rank works in a folder of its own, FOLDER/PROGRAM/RANK: what is written there was written by this rank.
 """
@@ -9,14 +9,17 @@ import random
 import runpy
 import sys
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
+
+from harness.framework_rank import end_together
 
 PROGRAMS = Path(__file__).with_name("programs")
 
 
-def watch_sessions(found):
-    """Makes sessions hand over their variables when they end: programs for TensorFlow 1 keep them to themselves."""
+def watching_sessions(found):
+    """Within it sessions hand over their variables when they end: programs for TensorFlow 1 keep them to themselves."""
     import tensorflow.compat.v1 as tf
 
     class Look(tf.train.SessionRunHook):
@@ -32,43 +35,36 @@ def watch_sessions(found):
     def watched(*args, hooks=(), **kwargs):
         return plain(*args, hooks=[*hooks, Look()], **kwargs)
 
-    tf.train.MonitoredTrainingSession = watched
+    return mock.patch.object(tf.train, "MonitoredTrainingSession", watched)
 
 
-def run(name, folder, rank):
+def run(name, folder):
     """Run one program; its variables go to FOLDER/PROGRAM-RANK.npz."""
+    if str(PROGRAMS) not in sys.path:
+        sys.path.insert(0, str(PROGRAMS))
+    import tensorflow as tf
+
+    rank = os.environ.get("HOROVOD_RANK", "0")
+    folder = Path(folder)
     own = folder / name / rank
     own.mkdir(parents=True, exist_ok=True)
     os.chdir(own)
     # Ranks begin differently, so that only a broadcast can make them equal.
     random.seed(int(rank))
     np.random.seed(int(rank))
-    found = {}
+    path = str(PROGRAMS / f"{name}.py")
     if name.startswith("tf1"):
-        watch_sessions(found)
-    left = runpy.run_path(str(PROGRAMS / f"{name}.py"), run_name="__main__")
-    if name.startswith("tf1"):
+        found = {}
+        with watching_sessions(found):
+            runpy.run_path(path, run_name="__main__")
         saved = dict(found["weights"], step=found["step"])
     else:
+        tf.random.set_seed(int(rank))
+        left = runpy.run_path(path, run_name="__main__")
         saved = {f"{i:03d}": value for i, value in enumerate(left["model"].get_weights())}
         optimizer = left["opt"] if "opt" in left else left["model"].optimizer
         saved["step"] = np.asarray(optimizer.iterations)
         if "history" in left:
             saved.update({f"history.{key}": value for key, value in left["history"].history.items()})
     np.savez(folder / f"{name}-{rank}.npz", **saved)
-
-
-def main():
-    folder, *programs = sys.argv[1:]
-    sys.path.insert(0, str(PROGRAMS))
-    rank = os.environ.get("HOROVOD_RANK", "0")
-    if not programs[0].startswith("tf1"):
-        import tensorflow as tf
-
-        tf.random.set_seed(int(rank))
-    for name in programs:
-        run(name, Path(folder), rank)
-
-
-if __name__ == "__main__":
-    main()
+    end_together()

@@ -3,12 +3,15 @@ was started anew in the same process: the operations are those of the backend fo
 
 import horovod.tensorflow as hvd
 import ranks_tf_device_ops
-from tf_launch import checks_of
+from harness import check_names
 
 
 def check_all_with_operations_on_host_memory():
     hvd.shutdown()
     hvd.init(backend="gcu=shm")
-    ranks_tf_device_ops.SERVED = "STAGED"
-    for name in checks_of("ranks_tf_device_ops"):
-        getattr(ranks_tf_device_ops, name)()
+    served, ranks_tf_device_ops.SERVED = ranks_tf_device_ops.SERVED, "STAGED"
+    try:
+        for name in check_names("tensorflow/ranks_tf_device_ops.py"):
+            getattr(ranks_tf_device_ops, name)()
+    finally:
+        ranks_tf_device_ops.SERVED = served

@@ -1,5 +1,5 @@
 """Checks of what goes wrong: as which exception, on which ranks, and that what comes after works. Run on every rank by
-tf_rank_main.py, on two ranks or more."""
+tests/harness, on two ranks or more."""
 
 import functools
 import threading

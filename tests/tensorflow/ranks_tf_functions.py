@@ -1,4 +1,4 @@
-"""Checks of broadcasts of variables and objects, and of hooks in sessions; run on every rank by tf_rank_main.py."""
+"""Checks of broadcasts of variables and objects, and of hooks in sessions; run on every rank by tests/harness."""
 
 import os
 import tempfile

@@ -1,5 +1,5 @@
 """Checks of gradients: eagerly, in tf.function, in graphs of TensorFlow 1 and in compiled functions, against formulas in
-float64. Run on every rank by tf_rank_main.py."""
+float64. Run on every rank by tests/harness."""
 
 import numpy as np
 import tensorflow as tf

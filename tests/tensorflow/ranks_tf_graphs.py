@@ -1,5 +1,5 @@
 """Checks of what graphs do with operations: many at once on one thread, names, loops, branches, functions in functions,
-threads, saved models. Run on every rank by tf_rank_main.py."""
+threads, saved models. Run on every rank by tests/harness."""
 
 import tempfile
 import threading

@@ -1,5 +1,5 @@
 """The matrix: every operation with every type and shape, eagerly, in tf.function and in a graph of TensorFlow 1, on all
-ranks and on process sets, against NumPy in float64. Run on every rank by tf_rank_main.py.
+ranks and on process sets, against NumPy in float64. Run on every rank by tests/harness.
 
 The cases of an operation are run as one function, and as one graph, since each costs TensorFlow some milliseconds to
 make: so many calls are also on their way at once.
@@ -35,7 +35,12 @@ def sets():
     return [s for s in (hvd.global_process_set, *named) if s.included()]
 
 
-SETS = sets()
+SETS = []
+
+
+def begin_check():
+    """Called before each check, when the engine was initialised anew."""
+    SETS[:] = sets()
 
 
 def values(rank, shape, dtype, seed=0):

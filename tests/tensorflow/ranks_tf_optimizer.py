@@ -1,4 +1,4 @@
-"""Checks of DistributedOptimizer around optimizers of tf.compat.v1, run on every rank by tf_rank_main.py.
+"""Checks of DistributedOptimizer around optimizers of tf.compat.v1, run on every rank by tests/harness.
 
 What the ranks train together is compared with what one process trains on all of their data.
 """

@@ -1,6 +1,6 @@
 """Checks of DistributedOptimizer around optimizers of tf.compat.v1: Adasum, process sets, local variables, old graphs.
 
-Run on every rank by tf_rank_main.py.
+Run on every rank by tests/harness.
 """
 
 import numpy as np

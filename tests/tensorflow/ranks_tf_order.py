@@ -1,5 +1,5 @@
 """Checks of what must come in the program's order: calls of compiled functions, join and barrier inside of functions. Run
-on every rank by tf_rank_main.py, on two ranks or more."""
+on every rank by tests/harness, on two ranks or more."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Checks of process sets in layers and functions, run on three ranks by tf_rank_main.py.
+"""Checks of process sets in layers and functions, run on three ranks by tests/harness.
 
 Those of tapes and optimizers are beside their other checks.
 """

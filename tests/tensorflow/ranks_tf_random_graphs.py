@@ -1,5 +1,5 @@
 """Random graphs of our operations and ordinary ones, with constants, duplicates and unused results, while each rank
-lets TensorFlow optimize them differently. Run on every rank by tf_rank_main.py; HVD_TEST_TF_GRAPHS says how many.
+lets TensorFlow optimize them differently. Run on every rank by tests/harness; HVD_TEST_TF_GRAPHS says how many.
 
 A graph is a list of steps that is the same on all ranks, since it comes from a seed. It is carried out twice: by
 TensorFlow, and in NumPy for all ranks side by side. Were one rank to fold, merge, drop or hold back a call of ours that

@@ -1,4 +1,4 @@
-"""Checks of SyncBatchNormalization, run on every rank by tf_rank_main.py: against one process that has all batches."""
+"""Checks of SyncBatchNormalization, run on every rank by tests/harness: against one process that has all batches."""
 
 import numpy as np
 import tensorflow as tf

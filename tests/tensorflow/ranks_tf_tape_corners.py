@@ -1,6 +1,6 @@
 """Checks of the gradient tapes where ranks differ, and of Adasum, tf.IndexedSlices, process sets and XLA.
 
-Run on every rank by tf_rank_main.py.
+Run on every rank by tests/harness.
 """
 
 import os

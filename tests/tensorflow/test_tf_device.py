@@ -1,19 +1,18 @@
 """horovod.tensorflow on tensors of a device: the simulated `GCU` of tests/devices/tf_gcu, whose streams are late.
 
-The checks are in ranks_tf_device_*.py; one job for each way to serve the device, started when the first test needs it.
+The checks are in ranks_tf_device_*.py. Each way to serve the device needs processes of its own, as TensorFlow takes one
+set of kernels for a device.
 The device itself (tf_gcu) and the backend are installed by `make test`.
 """
 
-import functools
 import importlib.util
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tf_launch import Report, checks_of
+from harness import check_names
+from harness.frameworks import run_check
 
 HERE = Path(__file__).resolve().parent
 PLUGIN = HERE.parent / "devices" / "tf_gcu"
@@ -33,7 +32,7 @@ CASES = [
     (job, module, check)
     for job, (modules, _) in JOBS.items()
     for module in modules
-    for check in checks_of(module)
+    for check in check_names(f"tensorflow/{module}.py")
 ]
 
 
@@ -45,22 +44,27 @@ def installed(*packages):
         )
 
 
-@functools.cache
-def report(job):
+# What the ranks have printed so far, by job.
+_outputs = dict.fromkeys(JOBS, "")
+
+
+def run(job, module, check):
     installed("tensorflow", "tf_gcu", "hvd_backend_eccl_stub")
-    modules, env = JOBS[job]
-    return Report(modules, 2, env, timeout=480)
+    _, env = JOBS[job]
+    _outputs[job] += run_check("tensorflow", 2, "tensorflow", module, check, process_env=env).output
 
 
 @pytest.mark.timeout(500)
 @pytest.mark.parametrize(("job", "module", "check"), CASES, ids=[f"{job}-{check}" for job, _, check in CASES])
 def test_check(job, module, check):
-    report(job).verify(module, check)
+    run(job, module, check)
 
 
-def test_who_copies_says_so():
+def test_copies_are_reported_once():
     for job, times in (("no_backend", 1), ("eccl_stub", 0)):
-        said = report(job).outputs[OPS]
+        if not _outputs[job]:  # this test runs alone
+            run(job, OPS, "check_broadcast")
+        said = _outputs[job]
         assert said.count("no backend works on memory of TensorFlow's GCU devices") == times, said[-2000:]
 
 
@@ -83,10 +87,10 @@ def test_declarations_are_tensorflows():
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-def test_a_library_that_cannot_be_opened_is_named():
+def test_a_library_that_cannot_be_opened_is_named(monkeypatch):
     installed("tf_gcu")
-    command = [sys.executable, "-c", "import tf_gcu; tf_gcu.load()"]
-    environment = {**os.environ, "HOROVOD_BACKEND_ECCL_STUB_LIBRARY": "/nowhere/libeccl.so"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, env=environment)
-    assert done.returncode == 1
-    assert "RuntimeError: tf_gcu: /nowhere/libeccl.so cannot be used" in done.stderr, done.stderr[-2000:]
+    import tf_gcu  # without TensorFlow, which load() imports when it has found the library
+
+    monkeypatch.setenv("HOROVOD_BACKEND_ECCL_STUB_LIBRARY", "/nowhere/libeccl.so")
+    with pytest.raises(RuntimeError, match=r"tf_gcu: /nowhere/libeccl\.so cannot be used"):
+        tf_gcu.load()

@@ -3,52 +3,34 @@ another. Ranks begin with different weights and end with equal ones, files come 
 """
 
 import importlib.util
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from harness.frameworks import run_with
+
 if importlib.util.find_spec("tensorflow") is None:
     pytest.skip("the programs are for TensorFlow", allow_module_level=True)
 pytest.importorskip("sklearn", reason="the programs' data set comes with scikit-learn")
 
-HERE = Path(__file__).resolve().parent
 RANKS = 2
+# Programs for TensorFlow 1 switch their process to its behaviour.
+TENSORFLOW_1 = {"HVD_TEST_TENSORFLOW_1": "1"}
 
-sys.path.insert(0, str(HERE / "programs"))
+sys.path.insert(0, str(Path(__file__).with_name("programs")))
 from handwritten import load_data  # noqa: E402
 
-pytestmark = pytest.mark.timeout(800)
+pytestmark = pytest.mark.timeout(500)
 
 
-def run(folder, *programs, **environment):
-    """One job for several programs, as starting TensorFlow costs seconds; its output."""
-    command = [sys.executable, "-m", "horovod.runner.launch", "-np", str(RANKS), sys.executable]
-    done = subprocess.run(
-        [*command, str(HERE / "rank_tf_programs.py"), str(folder), *programs],
-        env={
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            "TF_CPP_MIN_LOG_LEVEL": "2",
-            "HOROVOD_START_TIMEOUT": "200",
-            **environment,
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=780,
-    )
-    assert done.returncode == 0, f"{programs}: code {done.returncode}\n{done.stdout[-6000:]}"
-    return done.stdout
-
-
-@pytest.fixture(scope="module")
-def eager_job(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tf2-programs")
-    return folder, run(folder, "tf2_keras_tutorial", "tf2_gradient_tape", "keras_schedule")
+def run(folder, program, **process_env):
+    """Runs a program on living ranks, which save its weights in the folder; its output."""
+    function = "tensorflow/rank_tf_programs.py::run"
+    return run_with(
+        "tensorflow", RANKS, function, program, str(folder), init=None, process_env=process_env
+    ).output
 
 
 def weights(folder, program):
@@ -88,7 +70,7 @@ def accuracy_of_network(weights):
 
 
 def test_monitored_session_of_tensorflow_1(tmp_path):
-    run(tmp_path, "tf1_monitored_session")
+    run(tmp_path, "tf1_monitored_session", **TENSORFLOW_1)
     found, saved = weights(tmp_path, "tf1_monitored_session")
     assert saved["step"] == 1000 // RANKS
     _, (images, labels) = load_data()
@@ -101,8 +83,8 @@ def test_monitored_session_of_tensorflow_1(tmp_path):
     assert files(tmp_path, "tf1_monitored_session", 1) == []
 
 
-def test_keras_tutorial_of_tensorflow_2(eager_job):
-    folder, output = eager_job
+def test_keras_tutorial_of_tensorflow_2(tmp_path):
+    folder, output = tmp_path, run(tmp_path, "tf2_keras_tutorial")
     found, saved = weights(folder, "tf2_keras_tutorial")
     assert saved["step"] == 4 * (500 // RANKS)
     assert accuracy_of_network(found) >= 0.9
@@ -111,8 +93,8 @@ def test_keras_tutorial_of_tensorflow_2(eager_job):
     assert "finished gradual learning rate warmup to 0.002" in output
 
 
-def test_gradient_tape_of_tensorflow_2(eager_job):
-    folder, output = eager_job
+def test_gradient_tape_of_tensorflow_2(tmp_path):
+    folder, output = tmp_path, run(tmp_path, "tf2_gradient_tape")
     found, saved = weights(folder, "tf2_gradient_tape")
     assert saved["step"] == 1000 // RANKS
     assert accuracy_of_network(found) >= 0.9
@@ -121,8 +103,15 @@ def test_gradient_tape_of_tensorflow_2(eager_job):
     assert "Step #400" in output and "Step #500" not in output
 
 
-def test_keras_with_warmup_and_schedule(eager_job):
-    folder, output = eager_job
+@pytest.fixture(scope="module")
+def schedule(tmp_path_factory):
+    """The folder in which keras_schedule has run, and its output."""
+    folder = tmp_path_factory.mktemp("keras-schedule")
+    return folder, run(folder, "keras_schedule")
+
+
+def test_keras_with_warmup_and_schedule(schedule):
+    folder, output = schedule
     found, saved = weights(folder, "keras_schedule")
     assert accuracy_of_network(found) >= 0.85
     # Of one process, 1, to that of two, at the end of the warm-up; then by the schedule.
@@ -135,9 +124,9 @@ def test_keras_with_warmup_and_schedule(eager_job):
 
 
 @pytest.mark.slow
-def test_keras_goes_on_from_a_checkpoint_of_rank_0(eager_job):
+def test_keras_goes_on_from_a_checkpoint_of_rank_0(schedule):
     """Rank 0 has the files of the first run less the last two; the others know only what they are told."""
-    folder, _ = eager_job
+    folder, _ = schedule
     before = dict(np.load(folder / "keras_schedule-0.npz"))
     for epoch in (4, 5):
         (folder / "keras_schedule" / "0" / f"checkpoint-{epoch}.h5").unlink()

@@ -1,11 +1,11 @@
-"""The checks of ranks_tf_*.py on 1, 2 and 3 ranks. One job each, started by the first test that needs it."""
+"""The checks of ranks_tf_*.py on 1, 2 and 3 living ranks (tests/harness/frameworks.py)."""
 
-import functools
 import importlib.util
 
 import pytest
 
-from tf_launch import Report, checks_of
+from harness import check_names
+from harness.frameworks import run_check
 
 OPS = ["ranks_tf_ops", "ranks_tf_gradients"]
 BETWEEN = ["ranks_tf_errors", "ranks_tf_graphs", "ranks_tf_order"]  # for two ranks and more
@@ -18,8 +18,6 @@ ABOVE = [
 # What does not depend on how many ranks there are.
 ONCE = ["ranks_tf_tape", "ranks_tf_optimizer", "ranks_tf_sync_batch_norm"]
 RANDOM = "ranks_tf_random_graphs"
-# Without it XLA leaves alone on the CPU what is not told to be compiled.
-CLUSTERS = {"TF_XLA_FLAGS": "--tf_xla_cpu_global_jit"}
 JOBS = {
     (1, "all"): [*OPS, "ranks_tf_reductions", "ranks_tf_functions", "ranks_tf_tape"],
     (2, "all"): [*OPS, *BETWEEN, RANDOM, *ABOVE, *ONCE],
@@ -29,18 +27,17 @@ JOBS = {
     (3, "random"): [RANDOM],
 }
 SLOW = ("more", "random")
+# What the ranks' processes need from their start. Each costs processes of its own.
 ENVIRONMENT = {
-    "all": CLUSTERS,
-    "more": CLUSTERS,
     # A TensorFlow whose kernels cannot finish later, as far as we know.
     "synchronous": {"HOROVOD_TF_SYNCHRONOUS_KERNELS": "1"},
-    "random": {**CLUSTERS, "HVD_TEST_TF_GRAPHS": "200"},
+    "random": {"HVD_TEST_TF_GRAPHS": "200"},
 }
 CASES = [
     pytest.param(*job, module, check, marks=[pytest.mark.slow] if job[1] in SLOW else [])
     for job, modules in JOBS.items()
     for module in modules
-    for check in checks_of(module)
+    for check in check_names(f"tensorflow/{module}.py")
 ]
 
 
@@ -51,12 +48,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@functools.cache
-def report(ranks, kind):
-    return Report(JOBS[ranks, kind], ranks, ENVIRONMENT[kind], timeout=880)
-
-
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(500)
 @pytest.mark.parametrize(("ranks", "kind", "module", "check"), CASES)
 def test_check(ranks, kind, module, check):
-    report(ranks, kind).verify(module, check)
+    run_check("tensorflow", ranks, "tensorflow", module, check, process_env=ENVIRONMENT.get(kind))

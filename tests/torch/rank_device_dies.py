@@ -1,4 +1,5 @@
-"""A rank dies while the others have work on their devices: the errors that these get. Run by test_torch_device.py."""
+"""A rank dies while the others have work on their devices: the errors that these get. Run by test_torch_device.py and
+tests/gpu."""
 
 import os
 import signal
@@ -7,31 +8,32 @@ import sys
 import torch
 
 import horovod.torch as hvd
+from harness.rank import ignore_the_launcher
 
-# By default a rank that has not printed its error within a second gets a SIGTERM; on a busy machine that is early.
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-hvd.init()
-from device_under_test import DEVICE  # noqa: E402 (after init)
 
-tensors = [torch.ones(1000, device=DEVICE) for _ in range(50)]
-hvd.allreduce_(tensors[0], name="first")
-handles = [hvd.allreduce_async_(tensor, name=f"under way {i}") for i, tensor in enumerate(tensors)]
-if hvd.rank() == hvd.size() - 1:
-    hvd.synchronize(handles[0])
-    os.kill(os.getpid(), signal.SIGKILL)
-failures = []
-for step in range(1000):
-    try:
-        if handles:
-            hvd.synchronize(handles.pop())
-        else:
-            hvd.allreduce_(tensors[step % 50])
-    except hvd.HorovodInternalError as error:
-        failures.append(str(error))
-        if not handles:
+def last_rank_dies():
+    ignore_the_launcher()
+    from device_under_test import DEVICE  # after init
+
+    tensors = [torch.ones(1000, device=DEVICE) for _ in range(50)]
+    hvd.allreduce_(tensors[0], name="first")
+    handles = [hvd.allreduce_async_(tensor, name=f"under way {i}") for i, tensor in enumerate(tensors)]
+    if hvd.rank() == hvd.size() - 1:
+        hvd.synchronize(handles[0])
+        os.kill(os.getpid(), signal.SIGKILL)
+    failures = []
+    for step in range(1000):
+        try:
+            if handles:
+                hvd.synchronize(handles.pop())
+            else:
+                hvd.allreduce_(tensors[step % 50])
+        except hvd.HorovodInternalError as error:
+            failures.append(str(error))
+            if not handles:
+                break
+        except ValueError:
             break
-    except ValueError:
-        break
-print("told:", failures[-1], file=sys.stderr, flush=True)
-# The device still works, and the tensors of the operations still exist.
-assert tensors[0].cpu().numel() == 1000
+    print("told:", failures[-1], file=sys.stderr, flush=True)
+    # The device still works, and the tensors of the operations still exist.
+    assert tensors[0].cpu().numel() == 1000

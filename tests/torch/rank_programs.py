@@ -1,12 +1,22 @@
-"""Runs the programs of programs/ one after the other in one job, each as if it were the script: starting torch for each
-would cost seconds. Started by test_torch_programs.py: FOLDER PROGRAM..."""
+"""Runs a program of programs/ as if it were the script. Called by test_torch_programs.py on living ranks."""
 
 import runpy
 import sys
 from pathlib import Path
+from unittest import mock
 
-folder, *programs = sys.argv[1:]
-for name in programs:
+import torch
+
+from harness.framework_rank import end_together
+
+
+def run(name, out):
+    """The program computes in float64; its rank 0 saves its results in the file `out`."""
     path = Path(__file__).with_name("programs") / f"{name}.py"
-    sys.argv = [str(path), "--dtype", "float64", "--out", f"{folder}/{name}.pt"]
-    runpy.run_path(str(path), run_name="__main__")
+    before = torch.get_default_dtype()
+    try:
+        with mock.patch.object(sys, "argv", [str(path), "--dtype", "float64", "--out", out]):
+            runpy.run_path(str(path), run_name="__main__")
+    finally:
+        torch.set_default_dtype(before)
+    end_together()

@@ -1,4 +1,4 @@
-"""Checks of gradients, run on every rank by rank_main.py. The wanted values follow from the definitions."""
+"""Checks of gradients, run on every rank by tests/harness. The wanted values follow from the definitions."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""Checks of operations and of training in compiled functions, run on every rank by rank_main.py.
+"""Checks of operations and of training in compiled functions, run on every rank by tests/harness.
 
 The yardstick is the same function, not compiled. Where one rank compiles and another does not, or compiles something
 else, an operation that a compiler removes, merges or moves meets another one of the other rank's, of another shape,

@@ -1,4 +1,4 @@
-"""Checks with PyTorch's code generator, run on every rank by rank_main.py. ranks_compile.py has the checks without it."""
+"""Checks with PyTorch's code generator, run by tests/harness. ranks_compile.py has the checks without it."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Checks of horovod.torch on tensors of a device, run on every rank by rank_main.py. The device's streams are late
+"""Checks of horovod.torch on tensors of a device, run on every rank by tests/harness. The device's streams are late
 (TOPS_SIM_DELAY_US, hold()): work that does not wait for the right stream gets wrong numbers."""
 
 import gc
@@ -56,6 +56,8 @@ def check_factors():
 def check_who_serves_says_so():
     from hvd_core.runtime import engine
 
+    for dtype in (torch.float32, torch.int64):  # the engine reports the operations that it has served
+        hvd.allreduce(on_device((1,), dtype), op=hvd.Sum, name=f"first {dtype}")
     row = next(row for row in engine().backend_info() if row.get("device_type") == KIND)
     assert row["name"] == TABLE and row["ordinal"] == ORDINAL
     found = {(how["collective"], how["dtype"], how["op"]): how["served"] for how in row["served"]}

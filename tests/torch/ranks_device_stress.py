@@ -1,4 +1,4 @@
-"""Producer, collective and consumer on streams of their own, over and over, on every rank by rank_main.py: nothing waits
+"""Producer, collective and consumer on streams of their own, over and over, on every rank by tests/harness: nothing waits
 on the host, memory is given back at once and used again, and one wrong order is one wrong number.
 
 How often: HVD_TEST_TURNS. On a device whose streams are not late by themselves, some turns are held up.

@@ -1,4 +1,4 @@
-"""Checks of bad input: the right exception on every rank, and an engine that goes on. Run by rank_main.py."""
+"""Checks of bad input: the right exception on every rank, and an engine that goes on. Run by tests/harness."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""Checks of broadcast_parameters, broadcast_optimizer_state and the object helpers, run by rank_main.py."""
+"""Checks of broadcast_parameters, broadcast_optimizer_state and the object helpers, run by tests/harness."""
 
 import collections
 

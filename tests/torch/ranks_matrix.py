@@ -1,5 +1,5 @@
 """The matrix: every operation with every type and shape, in every form, on all ranks and on process sets, against NumPy
-in float64. Run on every rank by rank_main.py; a mistake names its case, which is the operation's name as well.
+in float64. Run on every rank by tests/harness; a mistake names its case, which is the operation's name as well.
 
 Forms: synchronous, asynchronous, in place, grouped; every second case is unnamed. Movements are compared bit by bit.
 Sets of some ranks take every second shape and no factors.
@@ -52,7 +52,12 @@ def sets():
     return [s for s in (hvd.global_process_set, *named) if s.included()]
 
 
-SETS = sets()
+SETS = []
+
+
+def begin_check():
+    """Called before each check, when the engine was initialised anew."""
+    SETS[:] = sets()
 
 
 class Case:

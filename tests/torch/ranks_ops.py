@@ -1,4 +1,4 @@
-"""Checks of the operations, run on every rank by rank_main.py."""
+"""Checks of the operations, run on every rank by tests/harness."""
 
 import os
 import warnings

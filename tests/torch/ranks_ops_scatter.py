@@ -1,5 +1,5 @@
 """Checks of alltoall and reducescatter beyond the matrix, of mistakes in every operation, of 8-bit floats and Adasum. Run
-on every rank by rank_main.py."""
+on every rank by tests/harness."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""Checks of process sets that are added and removed, and of join(). Run on every rank by rank_main.py."""
+"""Checks of process sets that are added and removed, and of join(). Run on every rank by tests/harness."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""Checks that DistributedOptimizer computes the right parameters, run on every rank by rank_main.py."""
+"""Checks that DistributedOptimizer computes the right parameters, run on every rank by tests/harness."""
 
 import warnings
 from unittest import mock

@@ -1,4 +1,4 @@
-"""Checks of DistributedOptimizer with threads, failures and rare cases together; run on every rank by rank_main.py."""
+"""Checks of DistributedOptimizer with threads, failures and rare cases together; run on every rank by tests/harness."""
 
 import gc
 import threading

@@ -1,5 +1,5 @@
 """Checks of DistributedOptimizer with Adasum, process sets, joins and mixed precision; run on every rank by
-rank_main.py."""
+tests/harness."""
 
 import copy
 import pickle

@@ -1,4 +1,4 @@
-"""Checks of how programs use DistributedOptimizer, rightly and wrongly; run on every rank by rank_main.py."""
+"""Checks of how programs use DistributedOptimizer, rightly and wrongly; run on every rank by tests/harness."""
 
 import gc
 import warnings

@@ -1,4 +1,4 @@
-"""Checks of SyncBatchNorm against one process that normalises the whole batch in float64; run by rank_main.py."""
+"""Checks of SyncBatchNorm against one process that normalises the whole batch in float64; run by tests/harness."""
 
 import copy
 import itertools

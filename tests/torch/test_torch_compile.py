@@ -1,30 +1,24 @@
 """Operations and training under torch.compile, on two ranks: without PyTorch's code generator (inductor), which takes
 minutes to compile without a cache, and with it."""
 
-import functools
-
 import pytest
 
 pytest.importorskip("torch")
 
-from launch import Report, checks_of
+from harness import check_names
+from harness.frameworks import run_check
 
 DYNAMIC = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
 
 
-@functools.cache
-def report(module, timeout):
-    return Report([module], 2, DYNAMIC, timeout)
-
-
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("check", checks_of("ranks_compile"))
+@pytest.mark.timeout(500)
+@pytest.mark.parametrize("check", check_names("torch/ranks_compile.py"))
 def test_compiled(check):
-    report("ranks_compile", 580).verify("ranks_compile", check)
+    run_check("torch", 2, "torch", "ranks_compile", check, env=DYNAMIC)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("check", checks_of("ranks_compile_inductor"))
+@pytest.mark.parametrize("check", check_names("torch/ranks_compile_inductor.py"))
 def test_compiled_to_code(check):
-    report("ranks_compile_inductor", 880).verify("ranks_compile_inductor", check)
+    run_check("torch", 2, "torch", "ranks_compile_inductor", check, env=DYNAMIC, timeout=880)

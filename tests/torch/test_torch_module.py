@@ -1,14 +1,14 @@
-"""Checks of one process: imports, signatures, calls before init(), arguments. In a process of its own if the state of
-the module matters."""
+"""Checks of one process: imports, signatures, calls before init(), arguments. In other processes (ranks_module.py) if the
+state of the module matters."""
 
 import inspect
-import json
 import re
-import subprocess
 import sys
-import textwrap
 
 import pytest
+
+from harness import run_on_ranks
+from harness.frameworks import run_with
 
 torch = pytest.importorskip("torch")
 
@@ -18,44 +18,23 @@ from horovod.torch import compression, functions, mpi_ops, optimizer  # noqa: E4
 NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
 
-def run_python(code, *args, check=True):
-    """stdout and stderr of a fresh interpreter."""
-    done = subprocess.run(
-        [sys.executable, *args, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=280
-    )
-    if check:
-        assert done.returncode == 0, done.stderr
-    return done
+def alone(function, kind):
+    """Calls a function of ranks_module.py in a process without a launcher: its result and its output. Each kind is a
+    process."""
+    place = f"torch/ranks_module.py::{function}"
+    done = run_on_ranks(1, place, init=None, command=[sys.executable], kind=kind, timeout=280)
+    return done.results[0], done.output
 
 
 def test_import_prints_nothing():
-    done = run_python("import horovod.torch")
-    assert done.stdout == "" and done.stderr == ""
+    assert alone("import_horovod", "torch without a launcher") == (None, "")
 
 
 def test_import_and_calls_where_the_engine_is_missing():
-    code = """
-        import json, sys
-        sys.modules["hvd_core._core"] = None  # as if it had not been built
-        import torch, horovod.torch as hvd
-        said = {"available": hvd._MPI_LIB_AVAILABLE}
-        for name, call in {
-            "init": hvd.init,
-            "rank": hvd.rank,
-            "allreduce": lambda: hvd.allreduce(torch.ones(2)),
-        }.items():
-            try:
-                call()
-            except (ImportError, ValueError) as error:
-                said[name] = [type(error).__name__, str(error)]
-        said["initialized"] = hvd.is_initialized()
-        print(json.dumps(said))
-    """
-    done = run_python(code)
-    said = json.loads(done.stdout)
-    assert done.stderr == "" and said["initialized"] is False and said["available"] is False
+    said, output = alone("errors_without_the_engine", "torch without the engine")
+    assert output == "" and said["initialized"] is False and said["available"] is False
     assert said["init"][0] in ("ImportError", "ModuleNotFoundError")
-    assert "hvd_core._core" in said["init"][1]
+    assert "its engine could not be loaded" in said["init"][1]
     assert set(said) == {"available", "init", "rank", "allreduce", "initialized"}
 
 
@@ -219,42 +198,8 @@ def test_init_refuses():
 
 
 def test_one_process_without_a_launcher():
-    done = run_python(
-        """
-        import torch, horovod.torch as hvd
-        hvd.init()
-        assert (hvd.rank(), hvd.size()) == (0, 1)
-        assert hvd.allreduce(torch.ones(2), op=hvd.Sum).tolist() == [1.0, 1.0]
-        model = torch.nn.Linear(2, 1)
-        inner = torch.optim.SGD(model.parameters(), lr=0.1)
-        optimizer = hvd.DistributedOptimizer(inner, model.named_parameters())
-        model(torch.ones(1, 2)).sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        """
-    )
-    assert done.stdout == "" and done.stderr == ""
+    assert alone("use_without_a_launcher", "torch without a launcher") == (None, "")
 
 
 def test_ctrl_c_ends_a_wait():
-    code = """
-        import os, signal, sys, threading, time, torch, horovod.torch as hvd
-        hvd.init()
-        if hvd.rank() == 0:
-            for call in (
-                lambda: hvd.allreduce(torch.ones(1000), name="sync"),
-                lambda: hvd.synchronize(hvd.allreduce_async_(torch.ones(1000), name="async")),
-            ):
-                threading.Timer(0.5, lambda: signal.raise_signal(signal.SIGINT)).start()
-                try:
-                    call()
-                except KeyboardInterrupt:
-                    print("interrupted", flush=True)
-            assert len(hvd.mpi_ops._handle_map) == 1
-            hvd.barrier()
-        else:
-            hvd.barrier()
-    """
-    from launch import launch
-
-    assert launch(2, [sys.executable, "-c", textwrap.dedent(code)], timeout=280).count("interrupted") == 2
+    run_with("torch", 2, "torch/ranks_module.py::interrupt_waits_of_rank_0", timeout=280)

@@ -4,8 +4,7 @@ The yardstick has the batches of all ranks at once and no Horovod; both compute 
 """
 
 import importlib.util
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 
@@ -17,10 +16,10 @@ from torch import nn
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
-from launch import HERE, launch
+from harness.frameworks import run_with
 
+HERE = Path(__file__).parent
 RANKS = range(2)
-PROGRAMS = ("dcgan", "accumulation", "uneven", "sync_norm")
 
 
 @pytest.fixture(autouse=True)
@@ -30,22 +29,10 @@ def float64():
     torch.set_default_dtype(torch.float32)
 
 
-@pytest.fixture(scope="module")
-def job(tmp_path_factory):
-    """The folder in which rank 0 saves the results of the programs, and the job's output."""
-    folder = tmp_path_factory.mktemp("programs")
-    command = [sys.executable, str(HERE / "rank_programs.py"), str(folder), *PROGRAMS]
-    try:
-        return folder, launch(len(RANKS), command)
-    except subprocess.CalledProcessError as failure:
-        return folder, failure.output
-
-
-def results(job, name):
-    """The program's module, and the results that rank 0 has saved."""
-    folder, output = job
+def results(folder, name):
+    """The program's module, and the results that its rank 0 has saved."""
     out = folder / f"{name}.pt"
-    assert out.exists(), f"{name}.py has not come to its end: {output}"
+    run_with("torch", len(RANKS), "torch/rank_programs.py::run", name, str(out), init=None)
     spec = importlib.util.spec_from_file_location(f"program_{name}", HERE / "programs" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -71,8 +58,8 @@ def agree(model, state, start, tolerance=1e-9):
     assert any(not torch.equal(state[name], start[name]) for name in start)
 
 
-def test_dcgan_with_two_optimizers(job):
-    program, saved = results(job, "dcgan")
+def test_dcgan_with_two_optimizers(tmp_path):
+    program, saved = results(tmp_path, "dcgan")
     netG, netD = program.generator(nn.BatchNorm2d), program.discriminator(nn.BatchNorm2d)
     netG.load_state_dict(saved["start"]["G"])
     netD.load_state_dict(saved["start"]["D"])
@@ -102,8 +89,8 @@ def test_dcgan_with_two_optimizers(job):
     assert torch.allclose(saved["losses"], torch.stack([lossD, lossG]))
 
 
-def test_accumulation_with_a_short_last_window(job):
-    program, saved = results(job, "accumulation")
+def test_accumulation_with_a_short_last_window(tmp_path):
+    program, saved = results(tmp_path, "accumulation")
     model = program.make_model()
     model.load_state_dict(saved["start"])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05 * 3 * 2, momentum=0.9, weight_decay=5e-5)
@@ -121,8 +108,8 @@ def test_accumulation_with_a_short_last_window(job):
     assert saved["loss"] == pytest.approx(sum(losses).item() / 7)
 
 
-def test_uneven_data_with_join(job):
-    program, saved = results(job, "uneven")
+def test_uneven_data_with_join(tmp_path):
+    program, saved = results(tmp_path, "uneven")
     model = program.make_model()
     model.load_state_dict(saved["start"])
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -142,8 +129,8 @@ def test_uneven_data_with_join(job):
     assert saved["counts"] == [8 * len(part) for part in data]
 
 
-def test_sync_batch_norm_has_the_statistics_of_the_whole_batch(job):
-    program, saved = results(job, "sync_norm")
+def test_sync_batch_norm_has_the_statistics_of_the_whole_batch(tmp_path):
+    program, saved = results(tmp_path, "sync_norm")
     model = program.make_model(nn.BatchNorm2d)
     model.load_state_dict(saved["start"])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)

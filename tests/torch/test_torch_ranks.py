@@ -1,15 +1,12 @@
-"""The checks of ranks_*.py on 1, 2 and 3 ranks; the operations also without DLPack's C exchange API.
-
-One job per number of ranks is started, when the first test that needs it runs.
-"""
-
-import functools
+"""The checks of ranks_*.py on 1, 2 and 3 living ranks (tests/harness/frameworks.py); the operations also without DLPack's
+C exchange API."""
 
 import pytest
 
 pytest.importorskip("torch")
 
-from launch import Report, checks_of
+from harness import check_names
+from harness.frameworks import run_check
 
 MODULES = [
     "ranks_ops",
@@ -24,6 +21,7 @@ MODULES = [
     "ranks_optimizer_corners",
     "ranks_sync_batch_norm",
 ]
+# horovod.torch reads it when it is imported, so these checks have processes of their own.
 BY_ADDRESS = {"HOROVOD_TORCH_NO_DLPACK_API": "1"}
 JOBS = {(1, "dlpack"): MODULES} | {(ranks, "dlpack"): [*MODULES, "ranks_matrix"] for ranks in (2, 3)}
 JOBS |= {
@@ -34,18 +32,14 @@ CASES = [
     (module, *job, check)
     for job, modules in JOBS.items()
     for module in modules
-    for check in checks_of(module)
+    for check in check_names(f"torch/{module}.py")
 ]
 
 
-@functools.cache
-def report(ranks, path):
-    return Report(JOBS[ranks, path], ranks, BY_ADDRESS if path == "address" else None, timeout=580)
-
-
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(500)
 @pytest.mark.parametrize(
     ("module", "ranks", "path", "check"), CASES, ids=[f"{m}-{n}-{p}-{c}" for m, n, p, c in CASES]
 )
 def test_check(module, ranks, path, check):
-    report(ranks, path).verify(module, check)
+    process_env = BY_ADDRESS if path == "address" else None
+    run_check("torch", ranks, "torch", module, check, process_env=process_env)

@@ -1,0 +1,72 @@
+"""Living jobs whose ranks have imported a framework: TensorFlow takes 5 s of processor time per process, PyTorch 2 s.
+
+All tests on TensorFlow, those of Keras and of the programs included, share one job for each number of ranks; so do all
+tests on PyTorch. A test has a job of its own only where the processes need another environment from their start.
+"""
+
+import os
+import sys
+
+from .checks import run_on_ranks
+from .job import Outcome
+
+# Several ranks share few cores; ranks import a framework at different speeds; TensorFlow would print much.
+_SHARED = {"OMP_NUM_THREADS": "1", "HOROVOD_START_TIMEOUT": "200"}
+_ENVIRONMENT = {
+    "tensorflow": {
+        **_SHARED,
+        "TF_NUM_INTRAOP_THREADS": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "TF_ENABLE_ONEDNN_OPTS": "0",
+        # Without it XLA leaves alone on the CPU what is not told to be compiled.
+        "TF_XLA_FLAGS": "--tf_xla_cpu_global_jit",
+        "CUDA_VISIBLE_DEVICES": "",
+        "KERAS_BACKEND": "tensorflow",
+    },
+    "torch": {
+        **_SHARED,
+        # The delay of the simulated device in microseconds: late enough that an operation which does not wait reads what
+        # was there before; small enough for thousands of copies.
+        "TOPS_SIM_DELAY_US": "200",
+        "CUDA_VISIBLE_DEVICES": "",
+        "KERAS_BACKEND": "torch",
+    },
+}
+# An environment with another TensorFlow may run the ranks of its tests.
+_PYTHON = {"tensorflow": os.environ.get("HVD_TEST_TF_PYTHON", sys.executable), "torch": sys.executable}
+
+
+def run_with(
+    framework: str,
+    ranks: int,
+    function: str,
+    *arguments,
+    process_env: dict[str, str] | None = None,
+    timeout: float = 400.0,
+    **options,
+) -> Outcome:
+    """run_on_ranks() with "tensorflow" or "torch" in the ranks; `function` is text such as "torch/ranks_ops.py::check_x".
+
+    process_env: variables that differ from the environment of the framework's other jobs; they cost further processes.
+    Raises RanksFailed.
+    """
+    python = _PYTHON[framework]
+    return run_on_ranks(
+        ranks,
+        function,
+        *arguments,
+        process_env={**_ENVIRONMENT[framework], **(process_env or {})},
+        command=[python, "-m", "horovod.runner.launch", "-np", str(ranks), python],
+        kind=framework,
+        timeout=timeout,
+        **{"init": f"horovod.{framework}", **options},
+    )
+
+
+def run_check(framework: str, ranks: int, folder: str, module: str, check: str, **options) -> Outcome:
+    """Executes a check of tests/`folder`/`module`.py on living ranks; the options are those of run_with().
+
+    The module is imported by the ranks when the engine is initialised, so that it may ask for its rank.
+    """
+    function = "harness/framework_rank.py::call_check"
+    return run_with(framework, ranks, function, folder, module, check, **options)
