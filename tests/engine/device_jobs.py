@@ -1,18 +1,12 @@
-"""Small programs on several ranks whose tensors are on a made-up device; see jobs.py and device_face.py.
-
-At hand beside what jobs.py gives: ``face`` (the verbs), ``device``, ``engine`` (the engine itself), ``put(array)``.
-"""
+"""Checks on several ranks whose tensors are on a made-up device; see tests/harness and device_face.py."""
 
 import importlib
-import json
-from pathlib import Path
 
 from harness.checks import place_of
 from harness.rank_main import find_function
 
-import jobs
 import native_program
-from harness import Outcome, run_on_ranks
+from harness import Outcome, launch, run_on_ranks
 
 BACKENDS = native_program.ROOT / "tests" / "backends"
 SOURCES = {
@@ -20,27 +14,6 @@ SOURCES = {
     "fake_stream": BACKENDS / "fake_stream" / "fake_stream.cc",
 }
 REDUCING, MOVING = [0, 4], [2, 3, 5]
-
-BEFORE = """
-import json, sys
-sys.path.insert(0, {folder!r})
-import device_face
-job = json.loads({job!r})
-name, library = job["type"], job["library"]
-device_face.configure(
-    [{{"type": name, "table": (name, library), "routes": {{
-        **{{c: (name, library) for c in job["routes"]}},
-        **{{int(c): tuple(pair) for c, pair in job["foreign"].items()}},
-    }}}}],
-    {{int(c): tuple(pair) for c, pair in job["host_routes"].items()}},
-)
-device = device_face.Device(name, library, name == "fake_stream")
-face = device_face.DeviceFace(device)
-"""
-AFTER = """
-engine = runtime.engine()
-put = face.put
-"""
 
 
 def library(device_type: str) -> str:
@@ -78,6 +51,22 @@ def run_on_device(
     return run_on_ranks(ranks, _on_device, where, job, arguments, init=None, kind="device", **options)
 
 
+def launch_on_device(
+    ranks,
+    folder,
+    function,
+    *arguments,
+    device_type="fake_stream",
+    routes=(0, 2, 3, 4, 5),
+    host_routes=None,
+    foreign=None,
+    env=None,
+):
+    """A launch of its own, running, whose ranks call function(face, *arguments); see harness.launch()."""
+    job = _job(device_type, routes, host_routes, foreign)
+    return launch(ranks, _on_device, place_of(function), job, arguments, folder=folder, env=env, init=None)
+
+
 def _on_device(where, job, arguments):
     import hvd_core as hvd
 
@@ -92,27 +81,3 @@ def _on_device(where, job, arguments):
         return find_function(*where)(device_face.DeviceFace(device), *arguments)
     finally:
         device_face._core.Engine = plain
-
-
-def start(
-    ranks,
-    folder,
-    text,
-    device_type="fake_stream",
-    routes=(0, 2, 3, 4, 5),
-    host_routes=None,
-    env=None,
-    foreign=None,
-):
-    """The launcher, running the program. ``foreign``: (name, library) by collective, of backends that open no devices."""
-    job = _job(device_type, routes, host_routes, foreign)
-    path = jobs.write_program(folder, text)
-    before = BEFORE.format(folder=str(Path(__file__).parent), job=json.dumps(job))
-    body = path.read_text().replace(jobs.PRELUDE, jobs.PRELUDE + AFTER)
-    path.write_text(before + body)
-    return jobs.start(ranks, path, env)
-
-
-def run(ranks, folder, text, *args, timeout=150, code=0, **options) -> str:
-    """Run the program to its end; what it printed."""
-    return jobs.finish(start(ranks, folder, text, *args, **options), timeout, code)
