@@ -5,6 +5,7 @@ are listed in pyproject.toml.
 
 import importlib.metadata
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -24,6 +25,7 @@ _IDENTITY_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MAST
 _HERE = Path(__file__).parent
 # The two ends from which `make test` works; see pytest_xdist_make_scheduler(). Folders that are in neither come between.
 _MOSTLY_BUSY = (
+    *("tensorflow", "keras", "torch", "frameworks"),
     "engine",
     "backends",
     "abi",
@@ -39,7 +41,9 @@ _MOSTLY_WAITING = (
     *("mpirun", "gloo_backend", "packaging", "hosts"),
 )
 # Of the folders at the ends, those whose files may be in different lanes: they share nothing but living ranks.
-_BY_FILE = ("engine", "backends", "nccl_backend", "runner", "hosts")
+_BY_FILE = ("frameworks", "engine", "backends", "nccl_backend", "runner", "hosts")
+# Of these a lane has all tests that share a living job, as starting the job costs seconds; see _living_job().
+_BY_JOB = ("tensorflow", "keras", "torch")
 
 # Whichever of these tests comes first waits for a compiler, which takes its time beside a busy lane.
 _WITH_A_COMPILER = ("engine", "frontend", "abi", "eccl", "conformance", "nccl_backend")
@@ -101,13 +105,26 @@ def _place(folder):
     return len(_MOSTLY_BUSY) + (_MOSTLY_WAITING.index(folder) + 1 if folder in _MOSTLY_WAITING else 0)
 
 
+def _living_job(nodeid):
+    """The living job with a framework that a test of the folders _BY_JOB needs: "torch on 2 ranks". The identifiers of
+    tests contain the number of ranks and the differences in the environment; without a number it is 2."""
+    path, _, case = nodeid.partition("::")
+    for own in ("test_tf_device", "alone-", "synchronous", "random-", "address"):
+        if own in nodeid:
+            return f"{path} {own}"
+    torch = _folder(path) == "torch" or "[torch-" in case
+    ranks = re.search(r"[\[-]([1-9])-", case)
+    return f"{'torch' if torch else 'tensorflow'} on {ranks[1] if ranks else 2} ranks"
+
+
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist
 def pytest_xdist_make_scheduler(config, log):
     """`make test` runs four lanes side by side on two cores. Half of them begin with the tests that keep the processors
     busy, the others at the end, with those that mostly wait, for timeouts and for programs that start; they meet
     somewhere between.
 
-    A folder at the ends is in one lane as a whole unless it is in _BY_FILE; the folders between go file by file.
+    A folder at the ends is in one lane as a whole unless it is in _BY_FILE or _BY_JOB; the folders between go file by
+    file.
     """
     from xdist.scheduler import LoadScopeScheduling
 
@@ -115,6 +132,8 @@ def pytest_xdist_make_scheduler(config, log):
         def _split_scope(self, nodeid):
             path = nodeid.partition("::")[0]
             folder = _folder(path)
+            if folder in _BY_JOB:
+                return _living_job(nodeid)
             whole = folder in _MOSTLY_BUSY + _MOSTLY_WAITING and folder not in _BY_FILE
             return folder if whole else path
 
