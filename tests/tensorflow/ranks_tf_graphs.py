@@ -232,9 +232,8 @@ def check_compiled_functions_end_like_others():
         found = step(tf.constant([ME + 1.0]))
         for value in found:
             near(value, [2.0 * TOTAL * SIZE])
-    shapes = tf.ones(
-        [ME * ME + 1]
-    )  # so that the sum over all ranks is not the number of rows that a rank expects
+    # The sum over all ranks is not the number of rows that a rank expects.
+    shapes = tf.ones([ME * ME + 1])
     function = tf.function(lambda x: mpi_ops._allreduce(x, "shape"), jit_compile=True)
     raises(
         tf.errors.OpError, "HorovodAllreduce: Mismatched ALLREDUCE tensor shapes", lambda: function(shapes)

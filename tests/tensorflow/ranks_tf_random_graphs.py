@@ -67,9 +67,8 @@ def in_tensorflow(steps, x):
                 (mpi_ops._allreduce(a, op=hvd.Average) + mpi_ops._allreduce(a, op=hvd.Average)) * 0.5
             )
         elif kind == "branch":
-            total = mpi_ops._allreduce(
-                tf.reduce_sum(b), op=hvd.Average
-            )  # so that all ranks take the same branch
+            # An average, so that all ranks take the same branch.
+            total = mpi_ops._allreduce(tf.reduce_sum(b), op=hvd.Average)
             values.append(
                 tf.cond(total > 0, lambda a=a: mpi_ops._allreduce(a, op=hvd.Average), lambda a=a: a)
             )
