@@ -1,6 +1,6 @@
 """Gradients of the operations, for tapes, tf.function and graphs of TensorFlow 1. Importing this registers them.
 
-The operations of a gradient have the name of the forward operation with "_grad" behind it, so that ranks may run the
+The operations of a gradient have the name of the forward operation with ".grad" behind it, so that ranks may run the
 backward pass in different orders. The gradient of an eager operation without a name has no name either.
 """
 
@@ -18,6 +18,7 @@ from horovod.tensorflow._gradient_registry import register_gradient
 from horovod.tensorflow._job_ops import rank_op, size_op
 from horovod.tensorflow._move_ops import allgather, alltoall, grouped_allgather
 from horovod.tensorflow._reduce_ops import _allreduce, _grouped_allreduce
+from hvd_core.frontend.operations import gradient_name
 from hvd_core.frontend.reductions import OF_ENGINE_NUMBER
 
 
@@ -38,8 +39,8 @@ class _ForwardOperation:
 
     def name(self, suffix: str = "grad") -> dict[str, Any]:
         """The arguments that name an operation of the gradient."""
-        name = _text(self.op.get_attr("tensor_name"))
-        return {"name": f"{name}_{suffix}" if name else None, "ignore_name_scope": True}
+        name = _text(self.op.get_attr("tensor_name")) or None
+        return {"name": gradient_name(name, suffix), "ignore_name_scope": True}
 
     def reduction(self) -> dict[str, Any]:
         """The arguments of the same reduction."""
