@@ -13,15 +13,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any
 
 from hvd_core.conformance.backend import Backend, BackendFailure
 from hvd_core.conformance.cases import all_cases
 from hvd_core.conformance.resolve import Target, resolve
-from hvd_core.conformance.verdicts import FAIL, PASS, SKIPPED, Failed, Result, Row, Skip
+from hvd_core.conformance.verdicts import FAIL, PASS, SKIPPED, CaseArgument, Failed, Result, Skip
 
 
-class Bare:
+class Bare(CaseArgument):
     """The argument of a case without ranks: the target, and the backend, which is loaded at the first use."""
 
     def __init__(self, target) -> None:
@@ -29,7 +28,7 @@ class Bare:
 
     @property
     def backend(self):
-        """Loaded at the first use; Failed when it cannot be."""
+        """The backend, loaded at the first use. Raises Failed if it does not load."""
         from hvd_core.conformance.worker import python_backend
 
         if self._backend is None:
@@ -39,25 +38,6 @@ class Bare:
             except (OSError, AttributeError, BackendFailure) as problem:
                 raise Failed(f"does not load: {problem}") from problem
         return self._backend
-
-    def note(self, what: str, text: str) -> None:
-        """A remark; never decides."""
-        self.rows.append(Row(what, "NOTE", text))
-
-    def row(self, what: str, verdict: str, text: str = "") -> None:
-        """Adds a row to the report of the case."""
-        self.rows.append(Row(what, verdict, text))
-
-    @staticmethod
-    def expect(condition: Any, text: str) -> None:
-        """Raises Failed with the text if the condition is false."""
-        if not condition:
-            raise Failed(text)
-
-    @staticmethod
-    def skip(reason: str) -> None:
-        """Ends the case as SKIPPED."""
-        raise Skip(reason)
 
 
 class Alone:

@@ -18,7 +18,7 @@ from hvd_core.conformance import abi
 from hvd_core.conformance.backend import Backend, deadline
 from hvd_core.conformance.comm import Comm
 from hvd_core.conformance.memory import DeviceSpace, HostSpace, Space
-from hvd_core.conformance.verdicts import NOTE, Failed, Row, Skip
+from hvd_core.conformance.verdicts import CaseArgument, Row, Skip
 
 LEVELS = {
     "L0": "lint",
@@ -85,7 +85,7 @@ def _place(case: Case) -> tuple[str, int]:
     return case.level if case.level in LEVELS else "M", _PARTS.index(part) if part in _PARTS else len(_PARTS)
 
 
-class Kit:
+class Kit(CaseArgument):
     """The argument of a case: the backend, this rank's number, memory, communicators, and functions to reach other
     ranks."""
 
@@ -106,27 +106,6 @@ class Kit:
         made, self._made = self._made, []
         for comm in made:
             comm.destroy()
-
-    # ---------------------------------------------------------------------------------------------- verdicts
-
-    def row(self, what: str, verdict: str, text: str = "") -> None:
-        """Adds a row to the report of the case."""
-        self.rows.append(Row(what, verdict, text))
-
-    def note(self, what: str, text: str) -> None:
-        """Adds a measurement or remark, which does not change the verdict."""
-        self.row(what, NOTE, text)
-
-    @staticmethod
-    def expect(condition: Any, text: str) -> None:
-        """Raises Failed with the text if the condition is false."""
-        if not condition:
-            raise Failed(text)
-
-    @staticmethod
-    def skip(reason: str) -> None:
-        """Ends the case as SKIPPED."""
-        raise Skip(reason)
 
     # ------------------------------------------------------------------------------------------------ others
 

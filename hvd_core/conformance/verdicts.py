@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 PASS, FAIL, SKIPPED, EMULATED = "PASS", "FAIL", "SKIPPED", "EMULATED"
 # Of rows only: NATIVE served as declared; REFUSED not served, and nothing is composed in its place.
@@ -10,7 +11,7 @@ NATIVE, REFUSED, NOTE = "NATIVE", "-", "NOTE"
 
 
 class Failed(Exception):
-    """The case fails on this rank, with this text, and cannot go on."""
+    """The case fails on this rank, with this text, and ends."""
 
 
 class Skip(Exception):
@@ -28,6 +29,31 @@ class Row:
     what: str
     verdict: str
     text: str = ""
+
+
+class CaseArgument:
+    """The part of a case's argument that ends the case or adds rows to its report."""
+
+    rows: list[Row]
+
+    def row(self, what: str, verdict: str, text: str = "") -> None:
+        """Adds a row to the report of the case."""
+        self.rows.append(Row(what, verdict, text))
+
+    def note(self, what: str, text: str) -> None:
+        """Adds a measurement or remark, which does not change the verdict."""
+        self.row(what, NOTE, text)
+
+    @staticmethod
+    def expect(condition: Any, text: str) -> None:
+        """Raises Failed with the text if the condition is false."""
+        if not condition:
+            raise Failed(text)
+
+    @staticmethod
+    def skip(reason: str) -> None:
+        """Ends the case as SKIPPED."""
+        raise Skip(reason)
 
 
 @dataclass

@@ -70,7 +70,7 @@ def reports(processes, timeout=60):
 
 
 def check_healthy(worlds, size, launcher):
-    """What must hold in every job: all ranks there, one table, every link used, nothing left open."""
+    """Checks the rules of every job: all ranks are present, one table, every link used, no descriptor left open."""
     worlds = sorted(worlds, key=lambda world: world.get("rank", -1))
     assert [world.get("rank") for world in worlds] == list(range(size)), worlds
     for world in worlds:

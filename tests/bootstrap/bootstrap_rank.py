@@ -84,7 +84,7 @@ def use_links(world):
 
 
 def barrier(world):
-    """Nobody hangs up while a peer still looks whether it is alive."""
+    """No rank closes its links while a peer still checks that it is alive."""
     if world.size > 1:
         if world.store.add(f"test/{world.epoch}/through", 1) == world.size:
             world.store.set(f"test/{world.epoch}/end", b"")

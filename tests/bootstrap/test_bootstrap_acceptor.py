@@ -1,4 +1,4 @@
-"""The port of a tree link: known ranks get in once, everybody else is kept out and delays nobody."""
+"""The port of a tree link: known ranks are accepted once; all other connections are refused and delay no rank."""
 
 import os
 import socket

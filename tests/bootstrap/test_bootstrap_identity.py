@@ -1,4 +1,4 @@
-"""Who am I: every launcher's variables, and the error texts for environments that make no sense."""
+"""Rank and size from every launcher's variables, and the error texts for invalid environments."""
 
 import re
 

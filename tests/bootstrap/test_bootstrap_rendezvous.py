@@ -1,4 +1,5 @@
-"""The rendezvous address on one host, with real sockets: who is let in, and what the others are told."""
+"""The rendezvous address on one host, with real sockets: which ranks get the store's address, and the other ranks'
+errors."""
 
 import os
 import secrets
@@ -107,7 +108,7 @@ def test_a_list_that_contradicts_is_told_on_either_side(point, open_listener):
     assert ask(point, part(1, [1, 0])) == {"members": (0, 1)}
     assert isinstance(listener.failure, MembersDisagree)
     assert "rank 0: [0, 1]; rank 1: [1, 0]" in str(listener.failure)
-    # From now on whoever has been waiting is told why in vain, and whoever comes later, for another attempt, nothing.
+    # From now on a rank that has been waiting gets the failure; a rank of a later attempt gets no answer.
     with pytest.raises(MembersDisagree, match=r"rank 0: \[0, 1\]; rank 1: \[1, 0\]"):
         rendezvous_listener.ask(point, part(1, [0, 1]), early)
     assert ask(point, part(1, [0, 1])) is None

@@ -195,7 +195,7 @@ def test_store_drops_who_stays_silent(monkeypatch):
             recv_exact(silent, CHALLENGE_BYTES, Deadline(30))
             started = time.monotonic()
             assert silent.recv(1) == b"" and time.monotonic() - started < 20
-        assert client.add("n", 1) == 1, "who has proved the secret stays"
+        assert client.add("n", 1) == 1, "a connection that has proved the secret stays"
         client.close()
 
 

@@ -120,7 +120,10 @@ def test_choices_change_what_they_are_about(hvd, tmp_path):
         (["class", "--device", "npu"], "a word of C++ or Python"),
         (["acme", "--device", "cpu"], "host memory is no device"),
         (["acme", "--device", "np u"], "a device type is"),
-        (["acme", "--device", "npu", "--runtime", "acme"], "the library's functions have this prefix already"),
+        (
+            ["acme", "--device", "npu", "--runtime", "acme"],
+            "the library's functions have this prefix already",
+        ),
         (["acme", "--device", "npu", "--library", "acme.dll"], "must be a soname such as libacme.so.2"),
         (["acme", "--device", "npu", "--id-bytes", "16"], "between 128"),
         (["acme", "--device", "npu", "--id-bytes", "256", "--store"], "not allowed with"),

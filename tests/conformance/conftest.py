@@ -1,4 +1,4 @@
-"""What the kit's own tests stand on: backends' libraries, and a shim that spoils one of them."""
+"""Fixtures of the kit's own tests: backends' libraries, and a shim that puts a fault into one of them."""
 
 import sys
 from pathlib import Path

@@ -12,7 +12,7 @@ from mutant_table import FAST, SLOW, rows
 
 pytestmark = pytest.mark.timeout(400)
 ALL = rows(FAST) + rows(SLOW)
-# What the spoiled backends lack and a case is about, added without a fault.
+# Slots that the backends lack and a case needs, added without a fault.
 HARMLESS = {"L4.split": "split_is_create", "L2.registered": "register_is_nothing"}
 
 

@@ -1,4 +1,4 @@
-"""The backend chaos: it computes what others do, and goes wrong exactly as it was told to."""
+"""The backend chaos: it computes correctly, and fails exactly as requested."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ hvd.barrier()
 print("right")
 """
 
-# What one rank sees of a job in which something goes wrong at the second operation.
+# A rank of a job in which the second operation fails.
 TWICE = """
 import os, time
 import numpy as np
@@ -110,7 +110,7 @@ def test_a_rank_dies_at_an_operation(launcher, how, word):
 
 
 def test_a_rank_hangs_until_the_job_is_aborted(launcher):
-    # Rank 0 runs out of patience, its abort wakes rank 1.
+    # Rank 0 reaches its time limit; its abort wakes rank 1.
     done = launcher.python(2, TWICE, env=chaos(fail_rank=1, fail_at_op=2, fail_how="hang", timeout_ms=3000))
     text = "rank 0: chaos: allreduce: rank 1 has sent nothing for 3 s (TIMEOUT)"
     assert lines(done, 2) == [f"2 {text}"] * 2, done.stderr

@@ -1,4 +1,4 @@
-"""What plugins get wrong about themselves: each becomes one error that names the wheel and keeps the root cause."""
+"""Faults of plugins' descriptors: each becomes one error that names the wheel and keeps the root cause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Libraries that do not load, told by whose they are, and the facts of those that do."""
+"""Libraries that do not load, with messages that name their wheel, and the facts of libraries that do."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_a_library_that_only_a_variable_names(tmp_path, monkeypatch):
     monkeypatch.setenv("HOROVOD_BACKEND_PATH_SMALL", str(library))
     backend = lookup("small", "HOROVOD_BACKEND")
     assert (backend.origin, backend.automatic) == ("HOROVOD_BACKEND_PATH_SMALL", False)
-    # Nobody describes it; its tables do.
+    # It has no descriptor; its tables have the facts.
     assert backend.devices == ("box", "crate", "cpu") and backend.provides == {"comm"}
     assert (backend.version, backend.spans_hosts) == ("0.1", False)
     facts = _core.inspect_backend("small", str(library))

@@ -156,12 +156,12 @@ def test_the_current_directory_does_not_announce_anything(tmp_path):
         "['alpha'] horovod: backend 'lying' (hvd-backend-lying 0.3.0) is ignored: it was found only through the "
         in (done.stdout)
     ), done.stderr
-    # Whoever asks for it learns why it is not there.
+    # The error for its name tells why it is ignored.
     assert "'lying' (from HOROVOD_BACKEND) is not installed" in done.stdout
     assert "note: backend 'lying' (hvd-backend-lying 0.3.0) is ignored" in done.stdout
     # Named, it is meant.
     assert "['alpha', 'lying']\n" in python(FIND, site, here, cwd=here).stdout
-    # A folder that is installed into stays one, also for who stands in it.
+    # A folder with installed packages counts, also if it is the current directory.
     assert "['alpha']" in python(FIND, site, cwd=site).stdout
 
 

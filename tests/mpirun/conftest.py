@@ -36,7 +36,7 @@ class ByHorovodrun(Launcher):
         return {**super().environment(), "PATH": self.path, **(env or {})}
 
     def tag(self, rank, stream="stdout"):
-        """What stands in front of a rank's line."""
+        """The label in front of a rank's line."""
         return f"[{rank}]<{stream}>:"
 
 

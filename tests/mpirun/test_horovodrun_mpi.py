@@ -51,7 +51,7 @@ def test_job(by_horovodrun, program):
         assert re.search(line, done.stdout, re.M), done.stdout
 
 
-# What mpirun reads at once is a part of a line, or parts of several. The rank is that of PMI or of PMIx.
+# mpirun reads a part of a line at once, or parts of several lines. The rank is that of PMI or of PMIx.
 PIECES = r"""
 import os, time
 rank = os.environ.get("PMI_RANK") or os.environ["PMIX_RANK"]

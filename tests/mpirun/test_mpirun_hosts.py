@@ -31,7 +31,7 @@ def cluster(hosts, tmp_path, mpirun):
     )
     shell.chmod(shell.stat().st_mode | stat.S_IXUSR)
     made = Launcher(tmp_path, (*network[0].enter, *NAMED, network[0].name))
-    # Told to oversubscribe, Open MPI would put all ranks on the first host.
+    # With --oversubscribe, Open MPI would put all ranks on the first host.
     made.network, made.mpirun = network, [word for word in mpirun if word != "--oversubscribe"]
     made.open_mpi = len(mpirun) > 1
     made.remote = ["--mca", "plm_rsh_agent", str(shell)] if made.open_mpi else ["-launcher-exec", str(shell)]
@@ -45,7 +45,7 @@ def lines(output):
 
 
 def test_horovodrun_mpi(cluster, program):
-    """Nothing but the environment tells the ranks where to meet, and who they are comes from MPI."""
+    """The store's address comes from the environment only, rank and size from MPI."""
     first, second = cluster.network
     path = {"PATH": f"{cluster.mpirun[0].rpartition('/')[0]}:{cluster.environment()['PATH']}"}
     options = ["--mpi", "-np", 3, "-H", cluster.network.spec(2, 1), f"--mpi-args={' '.join(cluster.remote)}"]
@@ -64,7 +64,7 @@ def test_horovodrun_mpi(cluster, program):
 
 @pytest.mark.slow
 def test_mpirun_and_the_variables_of_the_shell(cluster, program):
-    """Open MPI carries them to other hosts when told, MPICH by itself."""
+    """Open MPI passes the variables to other hosts with -x, MPICH by itself."""
     pytest.importorskip("mpi4py", reason="mpi4py brings ranks of several hosts together")
     _, second = cluster.network
     library = "libmpi.so.40" if cluster.open_mpi else "libmpi.so.12"

@@ -67,7 +67,7 @@ def test_one_core_each(by_mpirun, program):
     assert done.returncode == 0, done.stdout + done.stderr
     cores = [word[6] for word in sums(done.stdout)]
     assert len(set(cores)) == 2 and all("," not in one for one in cores), cores
-    # One of the two cannot have core 0: both are told, once for the host, and nothing is pinned.
+    # One of the two ranks may not use core 0: one warning per host, and no thread is pinned.
     assert done.stderr.count("it asks for cores outside of those that the ranks were given") == 1, done.stderr
 
 
@@ -77,7 +77,7 @@ def test_ordinary_user(by_mpirun, program):
         pytest.skip("setpriv (util-linux) is missing")
     user = 65534
     os.chown(by_mpirun.folder, user, user)
-    # It may read root's files, so that it finds this Python wherever that is; otherwise it is nobody.
+    # An ordinary user who may read root's files, to find this Python in any folder.
     may = ["--inh-caps", "-all,+dac_read_search", "--ambient-caps", "-all,+dac_read_search"]
     become = ["setpriv", "--reuid", user, "--regid", user, "--clear-groups", *may]
     plain = [word for word in by_mpirun.mpirun if word != "--allow-run-as-root"]
@@ -112,7 +112,7 @@ def test_end_of_a_rank(by_mpirun, program, how):
         )
         if died if how == "kill" else left:
             return
-    raise AssertionError(f"in {tries} jobs no survivor told who had ended:\n{said}")
+    raise AssertionError(f"in {tries} jobs no surviving rank named the rank that had ended:\n{said}")
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """A virtual environment that has what wheels ask for and nothing else, made without downloading.
 
 What the wheels require is taken from the environment that the tests run in, distribution by distribution, along their
-own metadata: a package that nobody declared is not there.
+own metadata: a package that is not declared is not there.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""What the packaging tests share, made once: the wheel of hvd-core, a clean environment that has it, and a vendor's
+"""Shared by the packaging tests, made once: the wheel of hvd-core, a clean environment with it, and a vendor's
 project and wheel made there. hvd-core's build shares the folder of the editable install that `make test` made, so that
 it costs one link.
 """

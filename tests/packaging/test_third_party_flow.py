@@ -1,4 +1,4 @@
-"""What a vendor does, from our wheel to training on their own: no checkout, no build of hvd-core, no fork.
+"""A vendor's steps from our wheel to training on their device: no checkout, no build of hvd-core, no fork.
 
 The project is made by ``hvd plugin new`` of the installed wheel, built against that wheel's headers, installed, found,
 proved with the kit, and trained with. Each step uses what the one before left in the clean environment.
@@ -57,7 +57,7 @@ def test_backend_passes_the_kit(installed):
     installed.run("hvd", "plugin", "check", "acme", *_KIT, "--json", str(report), timeout=700)
     verdicts = {case["case"]: case["verdict"] for case in json.loads(report.read_text())["cases"]}
     assert "FAIL" not in verdicts.values()
-    # What the template does itself, and what it leaves to hvd-core, which is shown and not hidden.
+    # The operations that the template serves, and those that it leaves to hvd-core, which are shown.
     done = [f"L2.{coll}" for coll in ("allreduce", "broadcast", "allgatherv", "reducescatterv", "alltoallv")]
     assert {verdicts[case] for case in [*done, "L1.copy", "L3.two_streams", "L4.killed_rank"]} == {"PASS"}
     assert verdicts["L2.barrier"] == "EMULATED"
@@ -88,7 +88,7 @@ def test_same_name_again_is_refused(installed, tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(3600)  # everything is compiled from nothing, three packages' build tools are downloaded
 def test_both_build_from_source_in_isolation(tmp_path):
-    """What a packager runs: sdist and wheel of hvd-core, then a plugin's wheel, each in an environment of pip's."""
+    """A packager's steps: sdist and wheel of hvd-core, then a plugin's wheel, each in an isolated environment of pip."""
     source = tmp_path / "source"
     skipped = shutil.ignore_patterns("build", "dist", ".venv*", "*.so", "__pycache__", ".git")
     shutil.copytree(ROOT, source, ignore=skipped)

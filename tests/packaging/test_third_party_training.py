@@ -22,7 +22,7 @@ def with_torch(installed, project):
     device = project.parent / "torch_npu"
     ours = template.find()
     names = Names("acme", "acme", "npu", "acmert")
-    # What an installation in the checkout has left there is not a source.
+    # Built files of an installation in the checkout are not sources.
     built = ("build", "dist", "*.so", "*.egg-info")
     template.write(Template(TORCH_GCU, ours.names, built, ()), names, device, {}, {})
     build_wheel(

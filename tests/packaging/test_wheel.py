@@ -1,4 +1,4 @@
-"""What a user installs: the wheel is built from the checkout, looked into, and used away from the checkout.
+"""The wheel that users install: built from the checkout, inspected, and used outside of the checkout.
 
 Building shares the folder of the editable install that `make test` made, so that it costs one link.
 """

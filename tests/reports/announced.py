@@ -81,7 +81,7 @@ def backend(
 
 
 def environment(site, **variables):
-    """A process that sees ``site``, and no configuration of whoever runs the tests."""
+    """The environment of a process with ``site`` on its path, and no configuration of the user who runs the tests."""
     paths = [str(site), PACKAGES, *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         **os.environ,

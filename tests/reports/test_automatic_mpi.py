@@ -1,4 +1,4 @@
-"""The real MPI backend in jobs that mpirun started, when nobody has named a backend."""
+"""The real MPI backend in jobs of mpirun in which no backend is named."""
 
 import re
 import sys
@@ -80,7 +80,7 @@ def test_where_it_does_not_work_tcp_goes_between_hosts_and_the_log_says_why(mpir
 @pytest.mark.mpi
 @first_by("mpich")
 def test_an_mpi_that_cannot_be_opened_says_how_to_do_without(mpirun, with_mpi):
-    """A program that has ended MPI before: nobody has asked for MPI, so nobody would know what to unset."""
+    """A program that has finalized MPI before. The user has not named MPI, so the error tells how to run without it."""
     library = Path(mpirun[0]).parents[1] / "lib"
     finalized = "from mpi4py import MPI; MPI.Finalize()\n"
     done = run([*mpirun, "-np", "2", sys.executable, "-c", finalized + PROGRAM], with_mpi, **APART,
@@ -92,7 +92,7 @@ def test_an_mpi_that_cannot_be_opened_says_how_to_do_without(mpirun, with_mpi):
 
 
 def test_srun_without_pmi_is_no_mpi(with_mpi):
-    """Several processes of srun that nobody told of each other: the backend must not be chosen for them by itself."""
+    """Several processes of srun that do not know each other: the automatic choice must not use the backend."""
     program = "from hvd_backend_mpi.library import look; print(look())"
     step = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2", "HOROVOD_BACKEND_MPI_LIBRARY": "libmpi.so.12"}
     assert "srun has started this job without PMI" in python(program, with_mpi, **step).stdout

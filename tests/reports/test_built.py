@@ -40,7 +40,7 @@ def test_built_is_installed_and_describes_itself(site):
     said, _ = asked(site)
     assert said["mpi"] and said["ccl"] and not said["gloo"]
     assert said["rocm"], "acme opens such devices"
-    assert not said["cuda"], "mpi reads such memory, and nobody opens the devices"
+    assert not said["cuda"], "mpi reads that memory, but no backend opens the devices"
 
 
 def test_asking_imports_what_is_asked_about_and_probes_nothing(site):

@@ -8,7 +8,7 @@ COMMAND = [sys.executable, "-m", "horovod.runner.launch", "--check-build"]
 
 
 def an_mpirun(site, says):
-    """An mpirun on the PATH, which has to be told apart by what it says."""
+    """An mpirun on the PATH, whose output identifies its MPI."""
     file = site.parent / "bin" / "mpirun"
     file.parent.mkdir(exist_ok=True)
     file.write_text(f"#!/bin/sh\necho '{says}'\n")
@@ -113,7 +113,7 @@ def test_frameworks_are_found_and_not_imported(site):
 
 
 def test_it_costs_little(site):
-    """Less than a second of the processor's time, all told; it takes a quarter of that."""
+    """It takes less than a second of processor time in all (usually a quarter)."""
     backend(site, "mpi")
     measure = """
         import os, subprocess, sys
@@ -121,7 +121,7 @@ def test_it_costs_little(site):
         print(done.returncode, os.times().children_user + os.times().children_system)
     """
     least = 60.0
-    for _ in range(5):  # what another process takes away of caches and clock counts as ours
+    for _ in range(5):  # other processes slow it down, so the best of five counts
         status, seconds = python(measure, site, *COMMAND).stdout.split()
         assert status == "0"
         least = min(least, float(seconds))

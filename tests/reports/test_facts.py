@@ -1,4 +1,4 @@
-"""What backends tell of their libraries as they run: NCCL's version, MPI's threads, a line in the report."""
+"""The facts that backends report about their libraries: NCCL's version, MPI's threads, a line in the report."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What horovodrun says about itself and about wrong arguments, and what importing horovod costs."""
+"""horovodrun: version and help, errors for wrong arguments, and the cost of importing horovod."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""horovodrun and horovod.run with the real engine in the ranks: they meet, work, and fail together."""
+"""horovodrun and horovod.run with the real engine in the ranks: they connect, work, and fail together."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ import hvd_core as hvd
 hvd.init()
 if os.fork() == 0:
     time.sleep(600)
-# Who has not said within a second what it saw gets a SIGTERM; on a busy machine that is early.
+# A rank that has not reported within a second gets SIGTERM; on a busy machine that is early.
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 step = 0
 while True:

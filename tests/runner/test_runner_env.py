@@ -1,4 +1,4 @@
-"""Who the ranks are told to be, where they meet, and that the secret stays secret."""
+"""The ranks' variables: their place in the job and the store's address; the secret is not printed."""
 
 import json
 import os

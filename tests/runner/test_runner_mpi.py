@@ -1,4 +1,4 @@
-"""Which mpirun is taken, what it is told, and when: without starting one. Jobs are in tests/mpirun."""
+"""Which mpirun is used, with which arguments, and when; no mpirun is started. Jobs are in tests/mpirun."""
 
 import os
 
@@ -20,7 +20,7 @@ from horovod.runner.mpi_flavours import (
 from horovod.runner.mpi_job import mpi_environment
 from horovod.runner.starting import backend_asked_for, run_job
 
-# What the first lines of `mpirun --version` are.
+# The first lines of `mpirun --version`.
 SAID = {
     "mpirun (Open MPI) 4.1.8": (OPEN_MPI, (4, 1, 8)),
     "mpirun (Open MPI) 5.0.11": (OPEN_MPI, (5, 0, 11)),

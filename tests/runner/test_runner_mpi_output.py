@@ -1,4 +1,4 @@
-"""What mpirun prints is taken apart by rank, however its pieces were cut. Real mpiruns do it in tests/mpirun."""
+"""The output of mpirun is split by rank, wherever its parts end. Real mpiruns: tests/mpirun."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""What the ranks print arrives whole, with the rank in front, and in the files."""
+"""The ranks' output arrives complete, with the rank in front of each line, and in the files."""
 
 import os
 import re
@@ -20,7 +20,7 @@ for i in range(300):
 
 
 def read_until(process, shown, end):
-    """What the job has shown, `shown` and more, when it ends with `end`."""
+    """The output of the job, `shown` and more, when it ends with `end`."""
     while not shown.endswith(end):
         more = os.read(process.stdout.fileno(), 1000)
         assert more, shown
@@ -74,7 +74,7 @@ sys.stdout.write(" done\nlast"); sys.stdout.flush()
     shown = read_until(process, b"", b"wait")
     (launcher.folder / "seen").touch()
     rest, _ = process.communicate(timeout=100)
-    # What does not end in a line is ended, so that the next message has a line of its own.
+    # An unfinished line is ended, so that the next message starts a new line.
     assert (shown + rest).decode() == "[0]<stdout>:wait done\n[0]<stdout>:last\n"
 
 

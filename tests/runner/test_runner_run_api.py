@@ -150,7 +150,7 @@ def test_output_goes_to_replaced_streams(capsys):
 
 def test_no_descriptor_is_left_open():
     horovod.run(rank)
-    gc.collect()  # what tests before have left must not be closed meanwhile
+    gc.collect()  # descriptors of earlier tests must not be closed meanwhile
     before = sorted(os.listdir("/proc/self/fd"))
     horovod.run(rank, num_proc=2)
     with pytest.raises(RuntimeError):

@@ -92,7 +92,7 @@ class Job:
         self.launcher = Launcher(folder, [str(word) for word in enter])
 
     def run(self, cases):
-        """What every case came to: {name: [rank 0's, rank 1's]}."""
+        """The results of all cases: {name: [rank 0's, rank 1's]}."""
         (self.folder / "cases.json").write_text(
             json.dumps([{"name": n, **case} for n, case in cases.items()])
         )
@@ -105,7 +105,7 @@ class Job:
         return self.results
 
     def environment(self):
-        """What a job's ranks get: the plugins in "site", and no configuration of whoever runs the tests."""
+        """The variables of a job's ranks: the plugins in "site", and no configuration of the user who runs the tests."""
         paths = [str(self.folder / "site"), str(Path(hvd_core.__file__).resolve().parents[1])]
         paths += filter(None, [os.environ.get("PYTHONPATH")])
         return {"PYTHONPATH": os.pathsep.join(paths), "HOME": str(self.folder), "XDG_CONFIG_HOME": ""}

@@ -1,4 +1,4 @@
-"""A rank that calls init() once per case and leaves what came of it in rank-N.json.
+"""A rank that calls init() once per case and writes the results to rank-N.json.
 
 A case: {"name", "all": variables of every rank, "of": {"1": variables of rank 1}, "argument": init(backend=...)}.
 """
@@ -19,7 +19,7 @@ RANK = os.environ["HOROVOD_RANK"]
 
 
 def submit(device):
-    """What an operation on such a device's tensor says; no memory is looked at when nobody serves the device."""
+    """The error of an operation on a tensor of that device. No backend serves the device, so its memory is not read."""
     tensor = _core.TensorRef(4096, (3,), 7, device, 0, None)
     try:
         runtime.engine().allreduce([tensor], [tensor], "x", 0)

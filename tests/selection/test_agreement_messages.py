@@ -1,4 +1,4 @@
-"""Ranks that have chosen differently: what each of them is told, word for word."""
+"""Ranks that have chosen differently: the whole message on each of them."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ def last_differs(usual, other):
 def test_equal_answers_are_no_disagreement():
     one = said(with_eccl(ECCL))
     assert last_differs(one, one) == ""
-    # Who chose is told, not compared.
+    # The source of the choice is shown, not compared.
     assert last_differs(said(plan(SHM, value="shm")), said(plan(SHM), {})) == ""
 
 

@@ -90,7 +90,7 @@ def test_a_library_under_development_may_declare_none():
 
 def test_names_are_asked_for_only_when_that_matters():
     def scan():
-        raise AssertionError("nobody had to know the other backends")
+        raise AssertionError("the names of other backends are not needed here")
 
     backend_options.check((BACKEND,), {"HOROVOD_BACKEND_ECCL_DEPTH": "3"}, scan)
 

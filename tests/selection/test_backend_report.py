@@ -15,7 +15,7 @@ from listed_backends import ECCL, MPI, SHM, TCP, TWO_HOSTS, TWO_HOSTS_BY_MPI, Li
 
 
 def answers(backend, operation, dtype):
-    """What the tables of listed_backends would answer: eccl has 64-bit types for movement only, mpi lacks alltoall."""
+    """The answers of the listed backends' tables: eccl has 64-bit types for movement only, mpi lacks alltoall."""
     wide = "64" in dtype and operation in ("allreduce", "reducescatter")
     lacks = (backend.name == "eccl" and wide) or (backend.name == "mpi" and operation == "alltoall")
     return {"support": 0 if lacks else 1, "score": {"eccl": 80, "mpi": 50}.get(backend.name, 100)}

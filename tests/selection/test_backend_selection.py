@@ -1,4 +1,4 @@
-"""The ladder over plain data: which backend serves which operation on which device type, and who said so."""
+"""The selection over plain data: the backend of each operation on each device type, and the source of the choice."""
 
 import logging
 from types import SimpleNamespace
@@ -136,7 +136,7 @@ def test_select_operations_of_host_memory_by_themselves():
     }
     assert config["local_backend"] == SHM.library and config["global_backend"] is None
     assert plan(value="tcp,cpu.allgather=tcp").host_overrides == {}
-    # On several hosts the same name means flat where the rest goes over two levels.
+    # On several hosts the same name means a flat route, while the other operations use two levels.
     made = plan(value="cpu.allgather=tcp", world=TWO_HOSTS)
     assert table(made)["cpu"]["allgather"] == ("tcp", ENV)
     assert table(made)["cpu"]["allreduce"] == ("shm x tcp", "automatic")

@@ -1,4 +1,4 @@
-"""Which way collectives on host memory go on one host and on several: names, lists, HOROVOD_HIERARCHICAL_*."""
+"""The route of collectives on host memory, on one host and on several: names, lists, HOROVOD_HIERARCHICAL_*."""
 
 from types import SimpleNamespace
 
@@ -113,7 +113,7 @@ def test_on_one_host_nobody_looks_for_it():
     installed = ListedBackends(SHM, TCP, MPI)
     made = plan(installed=installed, world=ONE_HOST_BY_MPI, value="cpu=shm")
     assert names(made.host_route) == ("shm", None)
-    installed.of_launcher = None  # whoever calls it fails
+    installed.of_launcher = None  # a call would raise
     assert names(plan(installed=installed, world=ONE_HOST_BY_MPI).host_route) == ("shm", None)
     assert names(plan(installed=installed, world=None).host_route) == ("shm", None)
 

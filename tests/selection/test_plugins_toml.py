@@ -1,4 +1,4 @@
-"""plugins.toml: what may stand in it and where, which file goes first, and every message, word for word."""
+"""plugins.toml: valid keys, the order of the files, and the whole text of every message."""
 
 import os
 import re

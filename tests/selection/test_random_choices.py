@@ -53,7 +53,7 @@ def a_file(dice, name):
 
 
 def check(made, world):
-    """What must be true of every plan."""
+    """Checks the rules that every plan keeps."""
     several = len(set(world.hosts)) > 1
     cells = {(c.device, c.operation): c for c in made.cells()}
     assert {o for d, o in cells if d == HOST} == set(OPERATIONS)

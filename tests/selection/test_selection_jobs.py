@@ -1,4 +1,4 @@
-"""The selection in real jobs: ranks of horovodrun that are told different things, files, plugins of other wheels.
+"""The selection in real jobs of horovodrun: ranks with different settings, files, plugins of other wheels.
 
 All cases of one kind go through one job of two ranks that calls init() again and again.
 """
@@ -174,7 +174,7 @@ except hvd.HorovodInternalError as error:
 
 @pytest.mark.mpi
 def test_mpirun_that_does_not_hand_on_the_variable(mpirun, tmp_path):
-    """As on another host: only one of two ranks has it. Both are told who has not."""
+    """As on another host: only one of two ranks has the backend. Both errors name the rank without it."""
     program = tmp_path / "program.py"
     program.write_text(
         "import hvd_core as hvd\ntry:\n    hvd.init()\nexcept Exception as error:\n    print(error)\n"

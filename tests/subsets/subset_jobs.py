@@ -31,7 +31,7 @@ def any_library():
 
 
 def run(launcher, size, scenario, timeout=250, code=0, **env):
-    """What the ranks reported, a dict each, by the launcher's rank."""
+    """The ranks' reports, a dict each, by the launcher's rank."""
     paths = os.pathsep.join(filter(None, (ROOT, os.environ.get("PYTHONPATH"))))
     job = subprocess.Popen(
         [

@@ -1,4 +1,4 @@
-"""What the ranks of these tests do: one function for each scenario, named on the command line.
+"""The programs of these tests' ranks: one function per scenario, named on the command line.
 
 Each returns what this rank saw; it is printed as one line of JSON.
 """
@@ -23,7 +23,7 @@ ME = next(
 
 
 def place():
-    """Who this process is in its job, and the sum over the job of what only this test knows of each process."""
+    """This process's place in its job, and the sum over the job of a value that identifies each process."""
     total = hvd.allreduce(np.full(5, 10.0**ME), op=hvd.Sum, name="total")
     assert (total == total[0]).all()
     gathered = hvd.allgather(np.array([ME]), name="who").tolist()
@@ -113,7 +113,7 @@ def on_hosts():
 
 
 def mpi_lists():
-    """What lists() does, but the ranks meet over MPI."""
+    """The same as lists(), but with a rendezvous over MPI."""
     seen = [job([0, 2] if ME in (0, 2) else [3, 1]), job([1, 0] if ME < 2 else [2, 3]), job(None)]
     texts = [refusal([0, 1] if ME == 0 else [1, 0]) if ME < 2 else ""]
     return {"seen": [*seen, job(None)], "texts": texts}
@@ -137,7 +137,7 @@ def communicators():
     hvd.init(comm=world.Dup())
     hvd.init(comm=list(range(4)))
     texts["again"] = refusal(half)
-    # The program's own traffic and the job's do not meet.
+    # The program's own messages and the job's do not mix.
     exchanged = world.sendrecv(ME, (ME + 1) % 4, source=(ME - 1) % 4)
     hvd.shutdown()
     return {
@@ -187,7 +187,7 @@ def process_sets():
 
 
 def without_launcher_variables():
-    """MPI that nothing in the environment speaks of: the communicator says it all."""
+    """MPI without any variable in the environment: rank and size come from the communicator."""
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD

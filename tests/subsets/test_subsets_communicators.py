@@ -1,5 +1,5 @@
-"""init(comm=<mpi4py communicator>), process sets from communicators, and lists of ranks that meet over MPI: under both
-MPIs, on one host."""
+"""init(comm=<mpi4py communicator>), process sets from communicators, and lists of ranks with a rendezvous over MPI:
+under both MPIs, on one host."""
 
 import pytest
 

@@ -1,5 +1,5 @@
 """init(comm=[ranks]): jobs of a part of the launcher's ranks, several at once, one after the other; and lists that are
-wrong. Started for real by horovodrun, whose store they share, and by mpirun, where they meet on the host."""
+wrong. Started by horovodrun, with its store, and by mpirun, with a rendezvous on the host."""
 
 import sys
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.timeout(320)
 
 
 def expected(members, me):
-    """What a rank sees of a job of ``members`` on one host."""
+    """The report of a rank in a job of ``members`` on one host."""
     rank, size = members.index(me), len(members)
     names = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
     seen = dict(zip(names, (rank, size, rank, size, 0, 1), strict=True))
