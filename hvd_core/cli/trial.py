@@ -44,10 +44,10 @@ def opened(backend: InstalledBackend) -> Step:
             )
         except subprocess.TimeoutExpired:
             return Step(backend.name, "open", BAD, f"opening it on one rank takes longer than {_SECONDS:g} s")
-        said = (child.stdout + child.stderr).strip().splitlines()
+        output = (child.stdout + child.stderr).strip().splitlines()
         if child.returncode == 0:
             return Step(backend.name, "open", GOOD, "opened on one rank; an allreduce gives the right values")
-        texts = _texts(report) or said[-8:]
+        texts = _texts(report) or output[-8:]
         return Step(backend.name, "open", BAD, "it does not work on one rank", texts)
 
 

@@ -34,9 +34,9 @@ class LaunchedRanks:
         if self._started:
             return
         self._started = True
-        for rank, said in self.collect(60.0).items():
-            if said is None or "ready" not in said:
-                raise RanksBroken(f"rank {rank}: {(said or {}).get('broken', 'it does not answer')}")
+        for rank, answer in self.collect(60.0).items():
+            if answer is None or "ready" not in answer:
+                raise RanksBroken(f"rank {rank}: {(answer or {}).get('broken', 'it does not answer')}")
 
     def order(self, case: str | None, serial: int) -> None:
         """Tells all ranks to run a case; None: to end."""
@@ -50,10 +50,10 @@ class LaunchedRanks:
         while len(answers) < self.size and time.monotonic() < until:
             for rank in set(range(self.size)) - set(answers):
                 try:
-                    said = self._store.get(f"kit/answer/{self._turn}/{rank}", 0.05)
+                    answer = self._store.get(f"kit/answer/{self._turn}/{rank}", 0.05)
                 except BootstrapTimeout:
                     continue
-                answers[rank] = json.loads(said)
+                answers[rank] = json.loads(answer)
                 if answers[rank].get("verdict") == FAIL:
                     until = min(until, time.monotonic() + GRACE_S)
         return answers

@@ -93,8 +93,8 @@ def importing(bare: Bare) -> None:
     bare.expect(
         not seen["compiled"], f"describing imports {', '.join(seen['compiled'])}; leave that to probe or load"
     )
-    # Last, as what was said before may be why. Time of the processor, and the best of three: what the machine does
-    # besides is no fault of the backend's.
+    # Checked last, because an earlier fault may be the reason. Processor time, and the best of three runs, so that other
+    # work of the machine does not count.
     bare.expect(
         min(seconds) < IMPORT_SECONDS, f"describing takes {min(seconds) * 1000:.0f} ms; 100 ms are allowed"
     )

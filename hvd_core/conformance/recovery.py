@@ -80,9 +80,9 @@ def recreate(kit: Kit) -> None:
 def _check_keys(kit: Kit, since: int) -> None:
     """Whatever was put into the store was deleted, by whichever rank."""
     kit.meet()
-    everybody = kit.share(kit.backend.host.keys[since:])
-    put = {key for keys in everybody for verb, key in keys if verb == "set"}
-    gone = {key for keys in everybody for verb, key in keys if verb == "del"}
+    all_keys = kit.share(kit.backend.host.keys[since:])
+    put = {key for keys in all_keys for verb, key in keys if verb == "set"}
+    gone = {key for keys in all_keys for verb, key in keys if verb == "del"}
     left = sorted(put - gone)
     kit.expect(not left, f"{len(left)} keys are left in the store, such as {left[0] if left else ''}")
 

@@ -71,9 +71,9 @@ class LocalRanks:
         answers = self.collect(60.0)
         for rank in range(self.size):
             if "ready" not in (answers.get(rank) or {}):
-                said = (answers.get(rank) or {}).get("broken") or self.exit_description(rank)
+                reason = (answers.get(rank) or {}).get("broken") or self.exit_description(rank)
                 self.stop()
-                raise RanksBroken(said)
+                raise RanksBroken(reason)
 
     def order(self, case: str, serial: int) -> None:
         """Tells all ranks to run a case."""
@@ -133,8 +133,8 @@ class LocalRanks:
         process.send_signal(signal.SIGUSR1)
         time.sleep(0.3)
         errors.seek(0)
-        said = errors.read().decode(errors="replace").rpartition("most recent call first):")[2]
-        places = [line.strip().split("/")[-1].replace('"', "") for line in said.strip().splitlines()[:3]]
+        trace = errors.read().decode(errors="replace").rpartition("most recent call first):")[2]
+        places = [line.strip().split("/")[-1].replace('"', "") for line in trace.strip().splitlines()[:3]]
         return f"; it is in {' < '.join(places)}" if places else ""
 
     def stop(self) -> None:
@@ -192,8 +192,8 @@ class Session:
 
             descriptor = self.target.descriptor
             answer = probe(descriptor, 5.0) if descriptor is not None else None
-            said = isinstance(answer, Unavailable) and not isinstance(answer, ProbeFailed)
-            self._missing = answer.reason if said else ""
+            unavailable = isinstance(answer, Unavailable) and not isinstance(answer, ProbeFailed)
+            self._missing = answer.reason if unavailable else ""
         return self._missing
 
     def run(self, name: str) -> Result:

@@ -138,11 +138,11 @@ def process_sets(kit: Kit) -> None:
     even, odd = list(range(0, kit.size, 2)), list(range(1, kit.size, 2))
     mine = even if kit.rank in even else odd
     for space in kit.spaces():
-        everybody = kit.comm(space)
+        all_ranks = kit.comm(space)
         half = kit.comm(space, mine, tag=f"of{mine[0]}")
         backwards = kit.comm(space, list(reversed(range(kit.size))))
         for turn in range(5):
-            for comm in (half, everybody, backwards, half):
+            for comm in (half, all_ranks, backwards, half):
                 columns = [sample(dtype, m, 100 + turn) for m in comm.members]
                 got = allreduce(comm, dtype, columns[comm.rank], (SUM, PROD, MIN, MAX, AVG)[0], alignment)
                 wrong = compare(dtype, got, *reduced(dtype, SUM, columns))

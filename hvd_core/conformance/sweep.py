@@ -127,10 +127,10 @@ def _undeclared(kit, comm, dtype, op, attempt, what, coll) -> None:
 
 
 def _compare_bits(kit: Kit, digests: dict[str, list[str]]) -> None:
-    everybody = kit.share(digests)
+    all_digests = kit.share(digests)
     for what, mine in digests.items():
         others = [
-            r for r, theirs in enumerate(everybody) if theirs.get(what) and mine and theirs[what] != mine
+            r for r, theirs in enumerate(all_digests) if theirs.get(what) and mine and theirs[what] != mine
         ]
         if others:
             kit.row(what, FAIL, f"the bits differ from those of rank {others[0]}")

@@ -100,11 +100,11 @@ def merge(case: str, by_rank: dict[int, Result]) -> Result:
     bad = [row for row in merged.rows if row.verdict == FAIL]
     if failed or bad:
         merged.verdict = FAIL
-        said: dict[str, list[int]] = {}
+        ranks_by_text: dict[str, list[int]] = {}
         for rank, r in failed.items():
             if r.text:
-                said.setdefault(r.text, []).append(rank)
-        texts = [f"{_ranks(ranks)}: {text}" if len(by_rank) > 1 else text for text, ranks in said.items()]
+                ranks_by_text.setdefault(r.text, []).append(rank)
+        texts = [f"{_ranks(ranks)}: {text}" if len(by_rank) > 1 else text for text, ranks in ranks_by_text.items()]
         texts = texts or [f"{row.what}: {row.text}" for row in bad[:3]]
         merged.text = "; ".join(texts)
     elif by_rank and all(r.verdict == SKIPPED for r in by_rank.values()):
