@@ -1,8 +1,37 @@
-"""Exceptions of the public API. Programs import them from ``horovod.common.exceptions``."""
+"""Exceptions of the public API. Programs import them from ``horovod.common.exceptions``, the familiar place.
+
+HorovodInternalError
+├── OperationFailedError      a rank made a mistake, or the ranks disagree; the job goes on
+├── ProcessSetRemovedError    the process set was removed; the job goes on
+└── JobEndedError             shutdown, the death of a rank, an abort; every later call fails too
+
+The three kinds are raised by the engine: by a blocking call, or by ``synchronize()`` for an asynchronous one. Ranks whose
+operations fail for one reason get the same kind. ``except HorovodInternalError`` catches all of them.
+"""
 
 
 class HorovodInternalError(RuntimeError):
-    """A collective failed: ranks disagreed, a rank died, or the job was shut down. Elastic programs restore and retry."""
+    """An operation failed. The subclass says why."""
+
+
+class OperationFailedError(HorovodInternalError):
+    """This operation cannot be carried out, and the job goes on.
+
+    Either another rank's matching call was refused there (a bad argument, say), or the ranks ask for different things
+    under one name (shapes, dtypes, reductions, roots), or all of them ask for something that cannot be done at this
+    moment. Later operations are not affected.
+    """
+
+
+class ProcessSetRemovedError(HorovodInternalError):
+    """The operation's process set was removed before the operation was complete. The job goes on."""
+
+
+class JobEndedError(HorovodInternalError):
+    """The job has ended: a rank has shut down, died or aborted. Every later call fails with this error.
+
+    Elastic programs restore their state and start again after this kind alone.
+    """
 
 
 class HostsUpdatedInterrupt(RuntimeError):
@@ -14,13 +43,16 @@ class HostsUpdatedInterrupt(RuntimeError):
 
 
 class HorovodVersionMismatchError(ImportError):
-    """A part of Horovod was built for another version of the framework."""
+    """A framework has another version than the one that Horovod was built for."""
 
     def __init__(self, name, version, installed_version):
         super().__init__(get_version_mismatch_message(name, version, installed_version))
         self.name = name
         self.version = version
         self.installed_version = installed_version
+
+    def __reduce__(self):
+        return type(self), (self.name, self.version, self.installed_version)
 
 
 def get_version_mismatch_message(name, version, installed_version):
@@ -29,3 +61,15 @@ def get_version_mismatch_message(name, version, installed_version):
         f"Framework {name} installed with version {installed_version} but found version {version}. "
         "This can result in unexpected behavior including runtime errors."
     )
+
+
+# Where users know them, in tracebacks and for pickle.
+for _error in (
+    HorovodInternalError,
+    OperationFailedError,
+    ProcessSetRemovedError,
+    JobEndedError,
+    HostsUpdatedInterrupt,
+    HorovodVersionMismatchError,
+):
+    _error.__module__ = "horovod.common.exceptions"

@@ -3,12 +3,22 @@
 The classes live in ``hvd_core.errors`` because the engine raises them; programs import them from here.
 """
 
-from hvd_core.errors import HorovodInternalError, HorovodVersionMismatchError, HostsUpdatedInterrupt
+from hvd_core.errors import (
+    HorovodInternalError,
+    HorovodVersionMismatchError,
+    HostsUpdatedInterrupt,
+    JobEndedError,
+    OperationFailedError,
+    ProcessSetRemovedError,
+)
 
 __all__ = [
     "HorovodInternalError",
     "HorovodVersionMismatchError",
     "HostsUpdatedInterrupt",
+    "JobEndedError",
+    "OperationFailedError",
+    "ProcessSetRemovedError",
     "get_version_mismatch_message",
 ]
 

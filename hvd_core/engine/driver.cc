@@ -1,9 +1,9 @@
-// Who drives the engine, and how it sleeps.
+// Driving the engine, sleeping and waking.
 //
-// There is one driver at a time: whoever holds driver_. A thread that submits drives the control plane for a moment; a
-// thread that waits drives everything until its request is done; the background thread does what nobody else is there
-// for. Nobody ever blocks on driver_: who cannot have it leaves a message (inbox, bell) for who has it, and a
-// driver that leaves looks for such messages after it has let go, so that nothing is overlooked.
+// There is one driver at a time: the thread that holds driver_. A thread that submits drives the control plane for a
+// moment; a thread that waits drives everything until its request is done; the background thread drives when no other
+// thread does. No thread blocks on driver_: a thread that cannot lock it leaves a message (inbox, bell) for the driver.
+// A driver looks for messages once more after it has unlocked driver_, so that no message is overlooked.
 #include <poll.h>
 #include <sched.h>
 #include <sys/epoll.h>
@@ -24,9 +24,9 @@ namespace {
 
 constexpr int64_t kDataSliceNs = 1'000'000;  // longest sleep in the backend before the links are read again
 // How often a driver that does not sleep looks for deaths. Some launchers kill the survivors within milliseconds; the
-// word about who has died should be out by then.
+// message about the dead rank should be out by then.
 constexpr int64_t kWatchPeriodNs = 1'000'000;
-constexpr int64_t kRetryFlushNs = 200'000;  // a neighbour's full ring or socket is tried again so soon
+constexpr int64_t kRetryFlushNs = 200'000;  // a neighbour's full ring or socket is tried again after this time
 constexpr int64_t kBackgroundSpinNs = 5'000;
 
 void relax() {
@@ -48,8 +48,8 @@ int poll_ns(pollfd* fds, nfds_t n, int64_t until_ns) {
 
 }  // namespace
 
-// One round. `execute`: also run collectives; who only submits leaves those to others. Lets no exception out: the
-// caller holds driver_.
+// One round. `execute`: also run collectives, which a thread that only submits does not. Throws no exception, because
+// the caller holds driver_.
 bool Engine::drive(bool execute) {
   try {
     return drive_once(execute);
@@ -57,7 +57,7 @@ bool Engine::drive(bool execute) {
     node_->abort("rank " + std::to_string(config_.rank) + ": unexpected failure of the engine: " + e.what());
     const std::string text = e.what();
     for (const Command& c : taking_)
-      if (c.request && !c.request->done()) end(c.request, control::Failure::JobOver, text);
+      if (c.request && !c.request->done()) end(c.request, types::Failure::JobEnded, text);
     taking_.clear();
     return true;
   }
@@ -81,7 +81,7 @@ bool Engine::drive_once(bool execute) {
     if (executor_->creating()) executor_->clear();
   }
   if (closing_ && !stopped() && executor_->idle() && !executor_->outstanding() && node_->flushed()) {
-    tell_through();
+    tell_store_done();
     stop(closing_text_);
   }
   return any;
@@ -100,7 +100,7 @@ void Engine::try_drive() {
   }
 }
 
-// Lets go of driver_, after making sure that the background thread learns of everything that still has to happen.
+// Unlocks driver_. Wakes the background thread if there is unfinished work that no other thread drives.
 void Engine::leave_driver() {
   bool poke = !executor_->idle() || parked_.load() > 0 || (closing_ && !stopped());
   if (!poke && next_deadline() < background_until_.load()) poke = keeps_time_ = true;
@@ -116,7 +116,7 @@ void Engine::leave_driver() {
 void Engine::background() {
   while (!quit_) {
     if (!driver_.try_lock()) {
-      // A caller drives. Only our own bell counts until it leaves and rings.
+      // A caller drives. The background thread listens to its own bell only, which the caller rings when it leaves.
       narrow_.store(true);
       std::atomic_thread_fence(std::memory_order_seq_cst);
       if (!driver_.try_lock()) {
@@ -142,10 +142,10 @@ void Engine::background() {
       }
     }
     bell_->set(BellState::BackgroundSleeps);
-    // Once woken to keep time, look again before sleeping for good: otherwise a thread that submits tensor after
-    // tensor, each with a deadline that is soon met, would wake us for each of them.
+    // If it was woken because of a deadline, look again before a long sleep: a thread that submits tensor after tensor,
+    // each with a deadline that is soon met, would otherwise wake this thread for each of them.
     int64_t until = next_deadline();
-    if (std::exchange(keeps_time_, false)) until = std::min(until, now_ns() + config_.dissolve_after_ns / 2 + 1);
+    if (std::exchange(keeps_time_, false)) until = std::min(until, now_ns() + config_.coalesce_ns / 2 + 1);
     background_until_.store(until);
     bool again = has_input() || quit_;
     driver_.unlock();
@@ -155,7 +155,7 @@ void Engine::background() {
   }
 }
 
-// True when the request is settled, false when the time is up.
+// Returns true when the request is settled, false when the time is over.
 bool Engine::drive_for(const queue::Request& request, int64_t until_ns) {
   int64_t quiet_since = now_ns();
   for (;;) {
@@ -176,28 +176,28 @@ bool Engine::drive_for(const queue::Request& request, int64_t until_ns) {
   }
 }
 
-void Engine::sleep_as(BellState who, int64_t until_ns) {
-  bell_->set(who);
-  if (!has_input() && !inbox_filled_.load()) listen(who, until_ns);
+void Engine::sleep_as(BellState sleeper, int64_t until_ns) {
+  bell_->set(sleeper);
+  if (!has_input() && !inbox_filled_.load()) listen(sleeper, until_ns);
   bell_->set(BellState::Awake);
 }
 
-// Asleep until the bell rings, a watched descriptor speaks, or the time comes.
-void Engine::listen(BellState who, int64_t until_ns) {
-  pollfd p[2] = {{bell_->fd(who), POLLIN, 0}, {epoll_fd_, POLLIN, 0}};
-  poll_ns(p, stopped() ? 1 : 2, until_ns);  // a lost connection stays readable for ever
+// Sleeps until the bell rings, a watched descriptor is readable, or the time is over.
+void Engine::listen(BellState sleeper, int64_t until_ns) {
+  pollfd p[2] = {{bell_->fd(sleeper), POLLIN, 0}, {epoll_fd_, POLLIN, 0}};
+  poll_ns(p, stopped() ? 1 : 2, until_ns);  // a lost connection stays readable
   if (p[0].revents) control::drain_eventfd(p[0].fd);
   if (p[1].revents) look_.store(true);
 }
 
 bool Engine::wait(queue::Request& request, int64_t slice_ns) {
-  Visit visit(*this);
+  CallUnderWay under_way(*this);
   if (forked_) check_usable();
   const int64_t until = now_ns() + slice_ns;
   bool said = false;
   while (!request.settled()) {
     if (!said && request.item.sig && !request.urgent) {
-      // Neither a batch that is only partly here nor the hope for company may keep this request back.
+      // The request must not be held in a known batch that is incomplete here, nor be coalesced.
       said = true;
       push({Command::Wanted, nullptr, request.set, *request.item.name, {}}, true);
     }
@@ -209,7 +209,7 @@ bool Engine::wait(queue::Request& request, int64_t slice_ns) {
       if (!done || stopped()) return request.settled();
       continue;
     }
-    bell_->ring();  // the driver may be asleep; it has to see what we left in the inbox
+    bell_->ring();  // the driver may be asleep; it has to read the inbox
     for (int64_t start = now_ns(); !request.settled() && now_ns() - start < config_.spin_ns;) relax();
     if (request.settled()) break;
     parked_.fetch_add(1);
@@ -228,7 +228,7 @@ bool Engine::wait(queue::Request& request, int64_t slice_ns) {
 }
 
 bool Engine::poll(queue::Request& request) {
-  Visit visit(*this);
+  CallUnderWay under_way(*this);
   if (request.done()) return true;
   if (forked_) check_usable();
   if (!request.settled()) {
@@ -266,10 +266,10 @@ void Engine::check_watched() {
     int32_t peer = it->second;
     ::epoll_ctl(epoll_fd_, EPOLL_CTL_DEL, it->first, nullptr);
     watched_.erase(it);
-    // What it said before it went still counts: it may have left in good order.
+    // Its last messages still count: it may have left in good order.
     while (node_->step(now_ns())) {
     }
-    if (!node_->is_closed() && !node_->is_aborted()) lost(who(peer) + " died");
+    if (!node_->is_closed() && !node_->is_aborted()) lost(describe(peer) + " died");
     node_->forget(peer);
     if (closing_ && !stopped()) link_lost(peer, "died");
   }

@@ -1,4 +1,4 @@
-// Construction, submission and the end of an engine. What its threads do is in driver.cc, completion in reports.cc.
+// Construction, submission and the end of an engine. Its threads are in driver.cc, completion in reports.cc.
 #include "engine/engine.h"
 
 #include <pthread.h>
@@ -20,9 +20,9 @@
 namespace hvd {
 
 using control::BellState;
-using control::Failure;
 using observe::Level;
 using queue::RequestRef;
+using types::Failure;
 
 namespace {
 const char* const kDuplicate =
@@ -97,18 +97,18 @@ void Engine::build_links() {
       channel = std::make_unique<control::TcpChannel>(l.sock_fd);
       watch(l.sock_fd, l.peer, false);
     } else {
-      // The word we ring is the neighbour's: the leader's own, or the one in the child's slot.
+      // The bell is the neighbour's: the leader's own, or the one in the child's slot.
       control::BellWord* word = l.is_parent ? segment_->leader_bell() : segment_->bell(l.slot);
       control::Doorbell peer(word, l.peer_bells);
       auto up = segment_->up(l.slot), down = segment_->down(l.slot);
       channel = l.is_parent ? std::make_unique<control::ShmChannel>(up, down, peer)
                             : std::make_unique<control::ShmChannel>(down, up, peer);
-      // A pidfd tells a neighbour's death even if a child that it forked still holds its sockets.
+      // A pidfd reports a neighbour's death also if a child that it forked still holds its sockets.
       int pidfd = l.peer_pid > 0 ? static_cast<int>(::syscall(SYS_pidfd_open, l.peer_pid, 0)) : -1;
       if (pidfd >= 0) {
         watch(own_fds_.add(pidfd), l.peer, true);
       }
-      // And the socket tells that the neighbour let go of its links although its process lives on.
+      // The socket reports that the neighbour has closed its links although its process lives on.
       if (l.guard_fd >= 0) watch(l.guard_fd, l.peer, true);
     }
     auto link = std::make_unique<control::Link>(std::move(channel), l.peer, l.subtree);
@@ -121,7 +121,7 @@ void Engine::build_links() {
   n.rank = config_.rank;
   n.world = config_.size;
   n.cache_capacity = config_.cache_capacity;
-  n.fusion_threshold = config_.fusion_threshold;
+  n.fusion = {config_.fusion_threshold, config_.coalesce_ns};
   n.dissolve_after_ns = config_.dissolve_after_ns;
   node_.reset(new control::Node(n, std::move(parent), std::move(children), *this));
 }
@@ -144,17 +144,17 @@ void Engine::close() {
   quit_ = true;
   bell_->ring_background();
   if (thread_.joinable()) thread_.join();
-  // Whoever waited may still be on the way out, and uses all this until it has left.
-  while (visitors_.load() != 0) ::usleep(50);
+  // Threads that waited may still be returning, and use the engine until then.
+  while (calls_under_way_.load() != 0) ::usleep(50);
   {
-    // A submission that the end overtook is still in the inbox, where nobody else would look for it.
+    // The inbox may have submissions that came after the last driver. No other thread would look for them.
     std::lock_guard lock(driver_);
     take_inbox();
   }
   executor_.reset();
 }
 
-std::string Engine::who(int32_t rank) const {
+std::string Engine::describe(int32_t rank) const {
   std::string text = "rank " + std::to_string(rank);
   if (static_cast<size_t>(rank) < config_.host_names.size())
     text += " (host " + config_.host_names[static_cast<size_t>(rank)];
@@ -166,10 +166,10 @@ std::string Engine::who(int32_t rank) const {
 // ------------------------------------------------------------------------------------------------------ submission
 
 void Engine::check_usable() const {
-  if (forked_) throw EngineStopped(kNoFork);
+  if (forked_) throw RequestFailed(Failure::Mistake, kNoFork);
   if (stopped()) {
     std::lock_guard lock(stop_mutex_);
-    throw EngineStopped(stop_text_);
+    throw RequestFailed(Failure::JobEnded, stop_text_);
   }
 }
 
@@ -181,32 +181,32 @@ RequestRef Engine::new_request(control::SetId set, std::string name) {
   return request;
 }
 
-RequestRef Engine::submit(control::SignatureFields fields, Submission&& what) {
-  Visit visit(*this);
+RequestRef Engine::submit(control::SignatureFields fields, queue::Call&& call) {
+  CallUnderWay under_way(*this);
   check_usable();
-  const auto set = sets_.find(what.process_set, types::op_name(fields.kind));
+  const auto set = sets_.find(call.process_set, types::op_name(fields.kind));
   if (!set->includes_me())
     throw InvalidRequest(std::string(types::op_name(fields.kind)) + ": Rank " + std::to_string(config_.rank) +
                          " is not a member of the provided process set.");
-  if (!what.name) {
+  if (!call.name) {
     fields.repeats = false;
-    what.name = set->next_unnamed(fields.kind);
+    call.name = set->next_unnamed(fields.kind);
   }
-  auto request = new_request(set->id, std::move(*what.name));
+  auto request = new_request(set->id, std::move(*call.name));
   request->item.sig = std::make_shared<const control::Signature>(std::move(fields));
-  request->in = std::move(what.in);
-  request->out = std::move(what.out);
-  request->splits = std::move(what.splits);
-  request->ready = std::move(what.ready);
-  request->urgent = what.urgent || what.waits;
-  if ((request->listener = what.listener)) what.listener->request = request;
-  if (!push({Command::Submit, request, set->id, {}, {}}, what.waits))
+  request->in = std::move(call.in);
+  request->out = std::move(call.out);
+  request->splits = std::move(call.splits);
+  request->ready = std::move(call.ready);
+  request->urgent = call.urgent || call.waits;
+  if ((request->listener = call.listener)) call.listener->request = request;
+  if (!push({Command::Submit, request, set->id, {}, {}}, call.waits))
     throw InvalidRequest(std::string(kDuplicate) + " Name: '" + *request->item.name + "'.");
   return request;
 }
 
 RequestRef Engine::join(queue::Listener* listener) {
-  Visit visit(*this);
+  CallUnderWay under_way(*this);
   check_usable();
   auto request = new_request(0, "join.noname");
   if ((request->listener = listener)) listener->request = request;
@@ -230,13 +230,13 @@ RequestRef Engine::remove_process_set(int32_t process_set) {
 
 void Engine::poison(int32_t process_set, types::OpKind kind, const std::optional<std::string>& name,
                     const std::string& text) {
-  Visit visit(*this);
+  CallUnderWay under_way(*this);
   check_usable();
   queue::ProcessSetRef set;
   try {
     set = sets_.find(process_set, "poison");
   } catch (const InvalidRequest&) {
-    return;  // no rank can be waiting there
+    return;  // no rank can wait in a set that does not exist
   }
   if (!set->includes_me()) return;
   push({Command::Poison, nullptr, set->id, name ? *name : set->next_unnamed(kind), text}, false);
@@ -248,7 +248,7 @@ bool Engine::push(Command c, bool soon) {
     std::lock_guard lock(inbox_mutex_);
     if (c.type == Command::Submit && c.request->item.sig->fields().repeats) {
       fresh = names_.insert(c.request->key()).second;
-      // A call too many still counts, so that it meets the others' call of the same number (R8).
+      // The refused call still counts, so that it meets the other ranks' call of the same number (R8).
       if (!fresh) c = {Command::Poison, nullptr, c.set, *c.request->item.name, kDuplicate};
     }
     inbox_.push_back(std::move(c));
@@ -268,7 +268,7 @@ void Engine::take_inbox() {
   int64_t now = observe::now_ns();
   for (Command& c : taking_) {
     if (node_->is_aborted() || closing_) {
-      if (c.type == Command::Abort && !stopped()) {  // it has ended already, but somebody cannot wait for the rest
+      if (c.type == Command::Abort && !stopped()) {  // it has ended already, but the caller cannot wait for the running batches
         executor_->abort();
         executor_->clear();
         stop(closing_text_);
@@ -276,25 +276,25 @@ void Engine::take_inbox() {
       if (c.request) {
         std::string text = closing_text_;
         if (std::lock_guard lock(stop_mutex_); !stop_text_.empty()) text = stop_text_;
-        end(c.request, Failure::JobOver, text);
+        end(c.request, Failure::JobEnded, text);
       }
       continue;
     }
     if (node_->has_joined() && (c.type == Command::Submit || c.type == Command::Join || c.type == Command::Poison)) {
       // R9: after its JOIN a rank submits nothing until all have joined.
       const std::string text = "this rank has joined and waits for the others: it cannot submit operations now";
-      if (c.request) end(c.request, Failure::Precondition, text);
+      if (c.request) end(c.request, Failure::Disagreement, text);
       continue;
     }
     switch (c.type) {
       case Command::Submit:
-        live_[c.request->handle] = c.request;  // before it is submitted: it may fail right there
+        live_[c.request->handle] = c.request;  // first, because submit() may report a failure
         if (!node_->submit(c.set, c.request->item, c.request->handle, c.request->urgent, now)) {
-          // An unnamed operation and a named one have met under the same name.
+          // An unnamed operation and a named one have got the same name.
           live_.erase(c.request->handle);
           node_->poison(c.set, *c.request->item.name, kDuplicate);
           const std::string text = std::string(kDuplicate) + " Name: '" + *c.request->item.name + "'.";
-          end(c.request, Failure::InvalidArgument, text);
+          end(c.request, Failure::Mistake, text);
         }
         break;
       case Command::Poison:
@@ -321,10 +321,10 @@ void Engine::take_inbox() {
 // -------------------------------------------------------------------------------------------------------- the end
 
 bool Engine::shutdown(const std::string& text, int64_t deadline_ns, int64_t slice_ns) {
-  Visit visit(*this);
+  CallUnderWay under_way(*this);
   if (forked_ || stopped()) return true;
   if (!leaving_.exchange(true)) push({Command::Leave, nullptr, 0, {}, text}, false);
-  queue::Request never;  // something to wait for that does not complete
+  queue::Request never;  // does not complete
   const int64_t until = observe::now_ns() + slice_ns;
   while (!stopped() && observe::now_ns() < until) {
     if (observe::now_ns() > deadline_ns) {
@@ -337,9 +337,9 @@ bool Engine::shutdown(const std::string& text, int64_t deadline_ns, int64_t slic
 }
 
 void Engine::abort(const std::string& cause) {
-  Visit visit(*this);
+  CallUnderWay under_way(*this);
   if (forked_ || stopped()) return;
-  // Whoever drives may sit in the backend or sleep: the communicators and the bell get it out.
+  // The driver may be in a backend's call or asleep: the abort of the communicators and the bell end that.
   executor_->abort();
   push({Command::Abort, nullptr, 0, {}, cause}, false);
   bell_->ring();

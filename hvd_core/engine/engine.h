@@ -1,8 +1,8 @@
 // The engine of one process: requests in, completed requests out.
 //
-// It joins the control node (what is executed, and when), the executor (how) and the threads (who does it). An object
-// without mutable globals. Public calls come from any thread; none of them needs Python's lock, and those that may wait
-// must be called without it. See docs/architecture.md for who drives when.
+// It connects the control node (which decides on batches), the executor (which carries them out) and the threads that
+// drive both. An object without mutable globals. Public functions may be called on any thread; they do not need
+// Python's lock, and those that may wait must be called without it. docs/architecture.md says which thread drives when.
 #pragma once
 
 #include <array>
@@ -11,7 +11,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -19,18 +18,19 @@
 #include <vector>
 
 #include "engine/control/doorbell.h"
-#include "engine/control/failure.h"
 #include "engine/control/node.h"
 #include "engine/control/segment.h"
 #include "engine/control/store_client.h"
 #include "engine/data/executor.h"
+#include "engine/queue/call.h"
+#include "engine/queue/errors.h"
 #include "engine/queue/process_sets.h"
 #include "engine/queue/request.h"
 #include "engine/types/operations.h"
 
 namespace hvd {
 
-// One edge of the control tree, as the bootstrap made it. The descriptors stay the bootstrap's to close.
+// One edge of the control tree, as the bootstrap made it. The bootstrap closes the descriptors.
 struct LinkConfig {
   int32_t peer = 0;
   bool is_parent = false;
@@ -53,8 +53,8 @@ struct EngineConfig {
   std::array<int, 2> bells{-1, -1};  // this rank's eventfds
   uint32_t bell_slot = 0;            // this rank's slot in the segment
   bool leads_host = true;            // its bell is the leader's bell
-  // What moves host memory. `local_*` within a host, `global_*` between any ranks; one of them may be empty. See
-  // data/set_comms.h for what goes which way; `math_*` lends its device table for "cpu".
+  // The backends for host memory: `local_backend` within a host, `global_backend` between any ranks; one of them may be
+  // empty. data/set_comms.h says which collective uses which. `math_backend` has the device table for "cpu".
   struct Library {
     std::string name, path;
   };
@@ -62,8 +62,8 @@ struct EngineConfig {
   bool local_alone = true;
   std::array<bool, HVD_COLL_COUNT> hierarchical{};
   bool emulation = true;
-  // Memory of devices: whose device table opens the devices of a type, the one that is opened where no tensor says
-  // which, and whose communicators read its memory, by HVD_* collective; an empty path: staged through host memory.
+  // For each device type: the backend with its device table, the device to open where no tensor names one, and by HVD_*
+  // collective the backend whose communicators read its memory. An empty path: staged through host memory.
   struct DeviceConfig {
     std::string type;
     Library table;
@@ -71,86 +71,73 @@ struct EngineConfig {
     std::array<Library, HVD_COLL_COUNT> routes;
   };
   std::vector<DeviceConfig> devices;
-  std::string devices_note;  // why there are no more, for whoever comes with a tensor of another type
+  std::string devices_note;                         // why other device types are not served, for error messages
   std::array<Library, HVD_COLL_COUNT> host_routes;  // collectives on host memory that go over another backend
   uint64_t fusion_threshold = 128u << 20;
-  int64_t dissolve_after_ns = 1'000'000;
+  int64_t coalesce_ns = 1'000'000;        // the coalescing delay, see control/fusion.h
+  int64_t dissolve_after_ns = 1'000'000;  // how long this rank may hold part of a known batch
   uint32_t cache_capacity = 1024;
   int64_t stall_warn_ns = 60'000'000'000, stall_abort_ns = 0;  // 0: never
   int64_t start_ns = 30'000'000'000;  // how long ranks may take to come together for a communicator
-  uint64_t first_handle = 1;          // so that handles of an earlier engine are not taken for this one's
+  uint64_t first_handle = 1;          // greater than the handles of earlier engines of this process
   int64_t spin_ns = 50'000;           // how long a waiting caller looks before it sleeps
-  int32_t engine_core = -1;           // the background thread's only core; -1: all that the process was given
+  int32_t engine_core = -1;           // the background thread's only core; -1: all cores of the process
 };
 
 using queue::InvalidRequest;
-// The engine has stopped or the job is broken: HorovodInternalError.
-struct EngineStopped : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
-// An operation beside its signature.
-struct Submission {
-  std::optional<std::string> name = {};  // none: the process set counts
-  int32_t process_set = 0;               // the user's number of a set
-  std::vector<queue::Tensor> in = {}, out = {};
-  std::vector<std::vector<int64_t>> splits = {};
-  std::vector<plugin::MarkRef> ready = {};
-  bool urgent = false;  // the caller does nothing else before this is done
-  bool waits = false;   // and is about to wait, and will drive the request himself
-  queue::Listener* listener = nullptr;
-};
+using queue::RequestFailed;
 
 class Engine final : private control::Node::Host, private data::Executor::Events {
  public:
-  // Starts the background thread, which brings up the communicators of all ranks: wait for startup() before anything
-  // else. Throws plugin::LoadError, plugin::BackendError, std::system_error.
+  // Starts the background thread, which makes the communicators of all ranks: wait for startup() first. Throws
+  // plugin::LoadError, plugin::BackendError, std::system_error.
   Engine(EngineConfig config, std::shared_ptr<plugin::Store> store);
   ~Engine();
 
   const queue::RequestRef& startup() const { return startup_; }
 
-  // Throws InvalidRequest, EngineStopped; the listener hears nothing then.
-  queue::RequestRef submit(control::SignatureFields fields, Submission&& what);
+  // Makes a request of a call that was checked (see calls::submit): `fields` are its signature. Throws InvalidRequest,
+  // RequestFailed; then the listener is not called.
+  queue::RequestRef submit(control::SignatureFields fields, queue::Call&& call);
   queue::RequestRef join(queue::Listener* listener = nullptr);
   // All ranks of the job add and remove the same sets in the same order. The request of an addition ends with the new
-  // number in process_set. `process_set` is the user's number of a set here and below.
+  // number in process_set. Here and below `process_set` is the number that users see.
   queue::RequestRef add_process_set(std::vector<int32_t> ranks);
   queue::RequestRef remove_process_set(int32_t process_set);
   queue::ProcessSets& process_sets() { return sets_; }
-  // A call with this name failed on this rank before it came here: the matching calls of the others shall fail too.
-  // Without a name it takes the number that the call would have had.
+  // A call with this name failed on this rank before it reached the engine: the matching calls of the other ranks shall
+  // fail too. Without a name the failed call is counted as the call would have been.
   void poison(int32_t process_set, types::OpKind kind, const std::optional<std::string>& name, const std::string& text);
 
   bool poll(queue::Request& request);
   // Waits until the request is settled (true) or about `slice_ns` have passed (false).
   bool wait(queue::Request& request, int64_t slice_ns);
 
-  // engine_devices.cc. Types of devices whose tensors can be submitted, beside host memory.
+  // engine_devices.cc. The device types whose tensors can be submitted, apart from host memory.
   std::vector<std::string> device_types() const;
   // The text of the error for tensors on a device of another type.
   std::string why_not_served(const std::string& device_type) const;
-  // The device that a tensor is on, opened if it is the first. Throws InvalidRequest, plugin::BackendError.
+  // The device of a tensor; opens the device at its first tensor. Throws InvalidRequest, plugin::BackendError.
   std::shared_ptr<plugin::Device> device_of(const queue::Tensor& tensor) const;
-  // Where the streams of these tensors have their data; to be given to submit().
+  // Marks the points in the callers' streams at which these tensors are ready; for Call::ready.
   std::vector<plugin::MarkRef> ready_marks(const std::vector<queue::Tensor>& in,
                                            const std::vector<queue::Tensor>& out) const;
-  // For a settled request that has not failed: what is given to the native stream from now on comes after its work.
-  // False: the device cannot do that, finish() has to be waited for.
+  // For a settled request that has not failed: work that is given to the native stream from now on comes after the
+  // request's work. Returns false if the device cannot do that; then call finish().
   bool order_after(queue::Request& request, void* stream);
   // Waits until the request is done (true) or about `slice_ns` have passed (false).
   bool finish(queue::Request& request, int64_t slice_ns);
 
-  // Ends the job for all ranks in good order: what was agreed is executed first; aborts when the deadline passes. True
-  // when it has ended, false when about `slice_ns` have passed: call again.
+  // Ends the job for all ranks in good order: batches that were agreed on are executed first. Aborts at the deadline.
+  // Returns true if the job has ended, false after about `slice_ns`: then call it again.
   bool shutdown(const std::string& text, int64_t deadline_ns, int64_t slice_ns);
   // Ends the job for all ranks at once.
   void abort(const std::string& cause);
-  // Ends the thread and lets go of the communicators and all borrowed descriptors; aborts if it has not stopped. Waits
-  // for calls that are under way in other threads, which end soon. Afterwards only errors come out of it.
+  // Ends the thread, the communicators and the use of the bootstrap's descriptors; aborts a job that runs. Waits for
+  // calls under way in other threads, which end soon. Calls that come later throw RequestFailed.
   void close();
-  // In a forked child: this engine is the parent's. It closes nothing, ends nothing, refuses everything, and must not
-  // be destroyed there: the parent's threads may have been in the middle of changing any part of it.
+  // In a forked child: this engine is the parent's. It closes nothing, ends nothing, and refuses all calls. It must not
+  // be destroyed there, because a thread of the parent may have been changing any part of it during the fork.
   void in_forked_child() noexcept {
     forked_ = true;
     for (auto& [type, plan] : backends_.devices) plan->abandon();
@@ -160,7 +147,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   bool stopped() const { return stopped_.load(std::memory_order_acquire); }
   const EngineConfig& config() const { return config_; }
   const data::Backends& backends() const { return backends_; }
-  // The one of this name that moves data in this job or opens devices; null if there is none.
+  // The backend of this name that moves data in this job or opens devices; null if there is no such backend.
   std::shared_ptr<plugin::Backend> backend(const std::string& name) const;
 
  private:
@@ -172,8 +159,8 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   };
 
   // control::Node::Host
-  void execute(control::SetId set, std::vector<control::ExecItem> items) override;
-  void fail(control::RequestToken request, control::Failure failure, const std::string& text) override;
+  void execute(control::SetId set, std::vector<control::BatchItem> items) override;
+  void fail(control::RequestToken request, types::Failure failure, const std::string& text) override;
   void joined(control::Rank last) override;
   void closed(control::Rank by, const std::string& text) override;
   void aborted(const std::string& cause) override;
@@ -194,23 +181,23 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   void build_links();
   void watch(int fd, int32_t peer, bool is_death);
   void check_usable() const;
-  // One call of another thread into the engine: close() waits until there is none.
-  struct Visit {
-    explicit Visit(Engine& e) : engine(e) { engine.visitors_.fetch_add(1); }
-    ~Visit() { engine.visitors_.fetch_sub(1); }
-    Visit(const Visit&) = delete;
+  // Counts the calls of other threads under way in the engine: close() waits until there are none.
+  struct CallUnderWay {
+    explicit CallUnderWay(Engine& e) : engine(e) { engine.calls_under_way_.fetch_add(1); }
+    ~CallUnderWay() { engine.calls_under_way_.fetch_sub(1); }
+    CallUnderWay(const CallUnderWay&) = delete;
     Engine& engine;
   };
-  bool push(Command c, bool soon);  // false: a submission of a name that is in flight
+  bool push(Command c, bool soon);  // returns false for a submission whose name is in flight
   void end(const queue::RequestRef& request);
-  void end(const queue::RequestRef& request, control::Failure failure, const std::string& error);
+  void end(const queue::RequestRef& request, types::Failure failure, const std::string& error);
   void free_name(const queue::Request& request);
   void fail_everything(const std::string& text);
-  void tell_through();
+  void tell_store_done();
   void stop(const std::string& text);
-  std::string who(int32_t rank) const;
+  std::string describe(int32_t rank) const;  // "rank 3 (host a, pid 17)"
 
-  // driver.cc: all of these hold driver_, except background, try_drive and leave_driver's tail.
+  // driver.cc: called with driver_ held, except background(), try_drive() and the end of leave_driver().
   void background();
   void try_drive();
   bool drive(bool execute);
@@ -218,8 +205,8 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   void take_inbox();
   void leave_driver();
   bool drive_for(const queue::Request& request, int64_t until_ns);
-  void sleep_as(control::BellState who, int64_t until_ns);
-  void listen(control::BellState who, int64_t until_ns);
+  void sleep_as(control::BellState sleeper, int64_t until_ns);
+  void listen(control::BellState sleeper, int64_t until_ns);
   bool has_input();
   int64_t next_deadline() const;
   void check_watched();
@@ -243,7 +230,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   };
   OwnFds own_fds_;
   int epoll_fd_ = -1;
-  std::unordered_map<int, int32_t> watched_;  // descriptor -> peer whose death it tells
+  std::unordered_map<int, int32_t> watched_;  // descriptor -> the peer whose death makes it readable
 
   std::unique_ptr<control::Node> node_;
   std::unique_ptr<data::Executor> executor_;
@@ -254,24 +241,24 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   std::atomic<bool> inbox_filled_{false};
   std::atomic<uint64_t> next_handle_{1};
 
-  std::mutex driver_;  // whoever holds it may touch node_, executor_ and what follows
+  std::mutex driver_;  // protects node_, executor_ and the following members
   std::unordered_map<uint64_t, queue::RequestRef> live_;
   queue::RequestRef join_request_;
   bool closing_ = false, closed_ = false;
   std::string closing_text_;
   int32_t left_first_ = -1;
   int64_t next_stall_check_ = control::kNever, next_watch_ns_ = 0;
-  // The backend reported an abort or a lost peer; the control plane should soon say who and why.
+  // The backend reported an abort or a lost peer; the control plane should soon report the rank and the cause.
   int64_t cause_due_ = control::kNever;
   std::string cause_meanwhile_;
-  // A neighbour has gone while what was agreed before the end still runs: it may have finished its part, or died.
+  // A neighbour has gone during the orderly end, while batches still run: it may have finished its part, or died.
   int64_t end_due_ = control::kNever;
 
-  bool keeps_time_ = false;          // under driver_: the background thread was woken for the sake of a deadline
+  bool keeps_time_ = false;          // under driver_: the background thread was woken because of a deadline
   std::atomic<bool> narrow_{false};  // the background thread listens to its own bell only
   std::atomic<int64_t> background_until_{0};
-  std::atomic<int32_t> parked_{0}, visitors_{0};
-  std::atomic<bool> look_{false};  // a sleeper saw a watched descriptor become readable
+  std::atomic<int32_t> parked_{0}, calls_under_way_{0};
+  std::atomic<bool> look_{false};  // a sleeping thread saw that a watched descriptor is readable
   std::atomic<bool> stopped_{false}, quit_{false}, forked_{false}, leaving_{false};
   mutable std::mutex stop_mutex_;
   std::string stop_text_;

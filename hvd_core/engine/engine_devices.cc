@@ -1,5 +1,5 @@
-// Tensors on devices as callers see them: which types are served, when their data are ready, how a stream of the
-// caller's comes after an operation. What happens in between is the executor's.
+// Tensors on devices as callers see them: the device types that are served, the marks at which data are ready, and the
+// order of a caller's stream after an operation. The executor does the work in between.
 #include <time.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace hvd {
 using control::BellState;
 
 namespace {
-constexpr int64_t kLookNs = 5'000'000;  // the longest sleep on a device before somebody looks at the engine again
+constexpr int64_t kLookNs = 5'000'000;  // the longest sleep on a device before the engine is driven again
 }
 
 void Engine::plan_devices() {
@@ -58,7 +58,7 @@ std::shared_ptr<plugin::Backend> Engine::backend(const std::string& name) const 
 }
 
 std::shared_ptr<plugin::Device> Engine::device_of(const queue::Tensor& tensor) const {
-  if (forked_) check_usable();  // the device is the parent's, too
+  if (forked_) check_usable();  // the device is the parent's as well
   const auto plan = backends_.devices.find(tensor.device_type);
   if (plan != backends_.devices.end()) return plan->second->open(tensor);
   throw InvalidRequest(why_not_served(tensor.device_type));
@@ -81,7 +81,7 @@ std::vector<plugin::MarkRef> Engine::ready_marks(const std::vector<queue::Tensor
 }
 
 bool Engine::order_after(queue::Request& request, void* stream) {
-  Visit visit(*this);
+  CallUnderWay under_way(*this);
   if (forked_) check_usable();
   if (request.done() || !request.finished) return true;
   plugin::Device& device = request.finished->device();
@@ -92,7 +92,7 @@ bool Engine::order_after(queue::Request& request, void* stream) {
 
 bool Engine::finish(queue::Request& request, int64_t slice_ns) {
   if (!wait(request, slice_ns)) return false;
-  Visit visit(*this);
+  CallUnderWay under_way(*this);
   const int64_t until = observe::now_ns() + slice_ns;
   while (!poll(request)) {
     const int64_t now = observe::now_ns();
@@ -100,7 +100,7 @@ bool Engine::finish(queue::Request& request, int64_t slice_ns) {
     try {
       request.finished->wait(std::min(until, now + kLookNs));
     } catch (const plugin::BackendError&) {
-      // The driver comes to know of it too, and aborts the job, which ends the request.
+      // The driver sees the failure too, and aborts the job, which ends the request.
       const timespec pause{0, 100'000};
       nanosleep(&pause, nullptr);
     }

@@ -1,5 +1,4 @@
-// What the control node and the executor report to the engine, and what becomes of the requests. All of it is called by
-// the thread that drives.
+// Events of the control node and the executor, and how they complete requests. Called by the thread that drives.
 #include <algorithm>
 #include <utility>
 
@@ -8,9 +7,9 @@
 
 namespace hvd {
 
-using control::Failure;
 using observe::Level;
 using queue::RequestRef;
+using types::Failure;
 
 namespace {
 constexpr int64_t kCauseGraceNs = 1'000'000'000;
@@ -18,7 +17,7 @@ constexpr int64_t kEndGraceNs = 10'000'000'000;
 constexpr int64_t kSettleNs = 500'000'000;
 }  // namespace
 
-// Before completion: the caller may use the name again at once.
+// To be called before completion: the caller may use the name again at once.
 void Engine::free_name(const queue::Request& request) {
   if (!request.item.sig || !request.item.sig->fields().repeats) return;
   std::lock_guard lock(inbox_mutex_);
@@ -40,15 +39,10 @@ void Engine::enqueued(const RequestRef& request, const plugin::MarkRef& mark) {
   request->enqueue(mark);
 }
 
-void Engine::execute(control::SetId set, std::vector<control::ExecItem> items) {
-  std::vector<data::Work> batch;
-  batch.reserve(items.size());
-  for (auto& x : items) {
-    RequestRef request;
-    if (auto it = live_.find(x.request); it != live_.end()) request = it->second;
-    batch.push_back({std::move(x.item), std::move(request)});
-  }
-  executor_->execute(set, std::move(batch));
+void Engine::execute(control::SetId set, std::vector<control::BatchItem> items) {
+  for (auto& item : items)
+    if (auto it = live_.find(item.token); it != live_.end()) item.request = it->second;
+  executor_->execute(set, std::move(items));
 }
 
 void Engine::fail(control::RequestToken token, Failure failure, const std::string& text) {
@@ -66,7 +60,7 @@ void Engine::completed(const RequestRef& request) {
 
 void Engine::refused(const RequestRef& request, const std::string& why) {
   live_.erase(request->handle);
-  end(request, Failure::Precondition, why);
+  end(request, Failure::Disagreement, why);
 }
 
 void Engine::joined(control::Rank last) {
@@ -82,7 +76,8 @@ RequestRef Engine::live_request(control::RequestToken token) {
   return it == live_.end() ? nullptr : it->second;
 }
 
-// The number is known from here on, so that it is the same on all ranks; members complete when they can use it.
+// The number is assigned here, in log order, so that it is the same on all ranks. On members the request completes when
+// the set's communicators exist.
 void Engine::set_added(control::SetId set, const std::vector<int32_t>& members, control::RequestToken token) {
   const int32_t number = sets_.add(set, members);
   auto request = live_request(token);
@@ -99,23 +94,23 @@ void Engine::set_removed(control::SetId set, control::RequestToken token) {
 }
 
 void Engine::closed(control::Rank by, const std::string& text) {
-  closing_ = true;  // the rest happens when the executor is through with what was agreed before
+  closing_ = true;  // the engine stops when the executor has carried out all earlier entries
   closing_text_ = text;
   left_first_ = by;
-  if (by != config_.rank) closing_text_ += " " + who(by) + " was the first to leave.";
-  observe::log(Level::Debug, "shutdown begun by " + who(by));
+  if (by != config_.rank) closing_text_ += " " + describe(by) + " was the first to leave.";
+  observe::log(Level::Debug, "shutdown begun by " + describe(by));
 }
 
 void Engine::broken(int32_t code, const std::string& why) {
   executor_->clear();
-  if (node_->is_closed()) {  // no word goes over the links any more
+  if (node_->is_closed()) {  // no message goes over the links any more
     observe::log(Level::Debug, "failed during shutdown: " + why);
     return executor_->abort();
   }
   if (node_->is_aborted()) return;
   std::string text = "rank " + std::to_string(config_.rank) + ": " + why;
   if (code != HVD_E_ABORTED && code != HVD_E_REMOTE) return node_->abort(text);
-  // Somebody else failed first; the control plane knows better who and why, and is about to say so.
+  // Another rank failed first. The control plane is about to report that rank and the cause.
   if (cause_due_ != control::kNever) return;
   cause_due_ = observe::now_ns() + kCauseGraceNs;
   cause_meanwhile_ = std::move(text);
@@ -125,11 +120,11 @@ void Engine::link_lost(control::Rank peer, const std::string& why) {
   if (node_->is_closed())
     end_due_ = std::min(end_due_, observe::now_ns() + kEndGraceNs);
   else
-    lost(who(peer) + " is gone: " + why);
+    lost(describe(peer) + " is gone: " + why);
 }
 
-// What a rank sees for itself it says at once. The requests tell it too, through Python, but a launcher such as mpirun
-// may end this process before that is printed.
+// Logs at once what this rank itself has seen. The requests fail with the same text, but a launcher such as mpirun may
+// end this process before Python prints it.
 void Engine::lost(const std::string& cause) {
   if (node_->is_aborted()) return;
   if (!stopped()) observe::log(Level::Error, cause + "; the job ends");
@@ -145,20 +140,21 @@ void Engine::aborted(const std::string& cause) {
 }
 
 void Engine::fail_everything(const std::string& text) {
-  for (auto& [token, request] : live_) end(request, Failure::JobOver, text);
+  for (auto& [token, request] : live_) end(request, Failure::JobEnded, text);
   live_.clear();
-  if (join_request_) join_request_->fail(Failure::JobOver, text);
+  if (join_request_) join_request_->fail(Failure::JobEnded, text);
   join_request_.reset();
 }
 
-// The process that serves the store keeps it for the others until they have said this (hvd_core/bootstrap/world.py).
-void Engine::tell_through() {
+// Tells the store that this rank needs it no more: the process that serves it waits for all ranks
+// (hvd_core/bootstrap/world.py).
+void Engine::tell_store_done() {
   if (store_) store_->count(config_.job + "/through");
 }
 
 void Engine::stop(const std::string& text) {
   if (closing_ && !live_.empty() && left_first_ != config_.rank)
-    observe::log(Level::Error, who(left_first_) + " has left the job; what waits for it here fails: " +
+    observe::log(Level::Error, describe(left_first_) + " has left the job; operations that wait for it here fail: " +
                                    std::to_string(live_.size()) + (live_.size() == 1 ? " operation" : " operations"));
   {
     std::lock_guard lock(stop_mutex_);

@@ -110,7 +110,7 @@ def left_behind(comm):
     began = time.monotonic()
     comm.destroy()
     assert time.monotonic() - began < 30
-    assert any("has not come back" in line for _, line in comm.backend.logged)
+    assert any("has not returned" in line for _, line in comm.backend.logged)
 
 
 def test_destroy_is_bounded_when_the_class_never_returns(monkeypatch):

@@ -1,5 +1,5 @@
-"""The job that the checks of this folder run in: importing this begins it. Who this rank is, the table, and what ranks
-put in.
+"""The job that the checks of this folder run in; importing this module starts it. This rank's number, the table, and the
+values that ranks contribute.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ table = nt.Table(hvd.frontend_table())
 
 
 def ways():
-    """(verb, options) of all ways to give a call to the table."""
+    """(verb, options) for each way to pass a call to the table."""
     return (("run", {}), ("submit", {}), ("submit", {"urgent": True}))
 
 
 def data(of: int, shape: tuple, dtype: str, seed: int = 0) -> np.ndarray:
-    """What rank `of` puts in: small whole numbers, other ones at each place."""
+    """The values that rank `of` contributes: small whole numbers, different ones at each index."""
     count = int(np.prod(shape, dtype=np.int64))
     values = (np.arange(count) * 7 + of * 3 + seed) % 4 + 1
     return values.reshape(shape).astype(dtype)

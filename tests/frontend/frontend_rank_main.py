@@ -1,4 +1,4 @@
-"""One rank of test_frontend_ranks.py: calls the check_* functions of the modules that it is told, and says which have
+"""One rank of test_frontend_ranks.py: calls the check_* functions of the named modules, and prints those that have
 passed. The first failure ends the job.
 """
 

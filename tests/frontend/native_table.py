@@ -1,4 +1,4 @@
-"""The table of hvd/frontend_abi.h through ctypes, as a front end in C sees it: structures, calls, and what came of them.
+"""The table of hvd/frontend_abi.h through ctypes, as a front end in C sees it: structures, calls and their results.
 
 `Table` gives blocking and non-blocking calls on NumPy arrays; a `Pending` remembers how often and with what its done()
 was called.
@@ -152,7 +152,7 @@ class Pending:
 
 
 def tensor_of(array: np.ndarray) -> tuple[Tensor, Any]:
-    """The structure, and what has to be kept with it."""
+    """The structure, and the objects that have to live as long."""
     assert array.flags.c_contiguous
     shape = (ctypes.c_int64 * max(array.ndim, 1))(*array.shape)
     t = Tensor(array.ctypes.data, shape, array.ndim, NUMBERS[array.dtype], None, 0, 0, None)
@@ -180,7 +180,7 @@ class Table:
         urgent: bool = False,
         then: Callable[[Pending], None] | None = None,
     ) -> Pending:
-        """`verb` is submit or run; tensors are arrays, or (Tensor, what to keep) pairs."""
+        """`verb` is submit or run; tensors are arrays, or pairs of a Tensor and the objects that have to live as long."""
         keep: list[Any] = []
 
         def listed(tensors: Sequence[Any] | None) -> Any:

@@ -1,4 +1,4 @@
-"""Checks of test_frontend_ranks.py: what the native table does with every operation, judged against NumPy.
+"""Checks of test_frontend_ranks.py: every operation through the native table, compared with NumPy.
 
 Functions named check_* are called on every rank in the order of the file by frontend_rank_main.py.
 """
@@ -117,7 +117,7 @@ def check_broadcast():
 def check_alltoall():
     splits = [(rank + r) % 3 for r in range(size)]
     for verb, options in ways():
-        x = data(rank, (sum(splits) + 1, 2), "float32")  # the last row is for nobody
+        x = data(rank, (sum(splits) + 1, 2), "float32")  # no rank gets the last row
         p = table.call(verb, nt.ALLTOALL, [x], name="t", splits=splits, **options).ok()
         parts, received = [], []
         for r in range(size):
@@ -150,7 +150,7 @@ def check_reducescatter_with_and_without_memory():
         y = np.empty((mine, 3), dtype)
         assert table.call(verb, nt.REDUCESCATTER, [x], [y], "s", reduce_op=op, **options).ok().outputs == []
         close(y, expected)
-        # Ranks need not agree on who allocates.
+        # The engine may allocate on one rank and not on another.
         if rank % 2 == 0:
             close(
                 table.call(verb, nt.REDUCESCATTER, [x], None, "s", reduce_op=op, **options).ok().outputs[0],
@@ -274,7 +274,7 @@ def check_process_sets():
             p = table.call(verb, nt.ALLGATHER, [x], process_set=number, **options).ok()
             assert p.outputs[0].shape == (5 * len(members),)
             table.call(verb, nt.BARRIER, process_set=number, **options).ok()
-    # What is pending in a set that ends is told so.
+    # Calls that are pending in a set that ends fail.
     p = (
         table.submit(nt.BROADCAST, [np.ones(1)], [np.ones(1)], "late", number, root=0)
         if rank < size - 2
@@ -299,7 +299,7 @@ def check_many_pending_at_once():
 
 
 def check_join():
-    # Rank r has r more steps than rank 0; those that have joined stand in with zeros.
+    # Rank r has r more steps than rank 0; ranks that have joined contribute zeros.
     for step in range(rank):
         x = np.full(3, rank + 1.0, np.float32)
         table.submit(nt.ALLREDUCE, [x], [x]).ok()
@@ -322,7 +322,7 @@ def check_python_and_the_table_at_once():
     found = hvd.allreduce(x, op=hvd.Max, name="python")
     close(found, everyone((8,), "float32").max(axis=0))
     p.ok()
-    # One name space: a rank's Python and another's table meet.
+    # There is one name space: Python on one rank and the table on another use the same names.
     if rank == 0:
         found = hvd.allreduce(x, op=hvd.Sum, name="meet")
     else:

@@ -1,4 +1,4 @@
-"""Checks of test_frontend_ranks.py: calls that cannot be done, and who hears what of them.
+"""Checks of test_frontend_ranks.py: calls that cannot be carried out, and the errors on each rank.
 
 Functions named check_* are called on every rank in the order of the file by frontend_rank_main.py.
 """
@@ -61,7 +61,7 @@ def check_mistakes_are_the_callers_and_heard_by_all():
         ((nt.ALLTOALL, [x], None), {"splits": [1] * (size + 1)}, "number of workers"),
         ((nt.ALLTOALL, [x], None), {"splits": [99] * size}, "greater than the first dimension"),
     ]
-    bad = size - 1  # the rank that is wrong
+    bad = size - 1  # the rank with the mistake
     for (verb, options), ((op, ins, outs), more, text) in itertools.product(ways(), mistakes):
         if rank == bad:
             p = table.call(verb, op, ins, outs, "wrong", **more, **options)
@@ -104,7 +104,7 @@ def check_a_name_twice():
     if first:
         first.ok()
         close(y, np.full(2, float(size)))
-    if size > 1 and rank > 0:  # rank 0's second call was a submission too
+    if size > 1 and rank > 0:  # rank 0's second call counts as a submission
         p = table.submit(nt.ALLREDUCE, [x], [y], "twice").result()
         assert p.status == nt.INVALID_ARGUMENT and "same name" in p.message, p.message
 

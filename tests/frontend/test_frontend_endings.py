@@ -1,4 +1,4 @@
-"""The table before, at and after the end of a job: every call gets exactly one done(), soon, and of the right kind."""
+"""The table before, at and after the end of a job: every call gets exactly one done(), soon, with the right status."""
 
 import os
 import re
@@ -40,9 +40,9 @@ def test_frontend_without_an_engine(tmp_path):
         2,
         tmp_path,
         """
-        none = "Horovod has not been initialized; use hvd.init()."
-        def nobody():
-            refused(nt.FAILED_PRECONDITION, none)
+        text = "Horovod has not been initialized; use hvd.init()."
+        def check_without_engine():
+            refused(nt.FAILED_PRECONDITION, text)
             raw = table.raw
             raw.poison(0, 0, b"x", 0, b"y")
             assert {f() for f in (raw.rank, raw.size, raw.local_rank, raw.local_size)} == {-1}
@@ -67,7 +67,7 @@ def test_frontend_without_an_engine(tmp_path):
             table.submit(nt.ALLREDUCE, [x], [x], "again").ok()
             assert list(x) == [3] * 4
             hvd.shutdown()
-            nobody()
+            check_without_engine()
             hvd.init()
         """,
     )
@@ -115,11 +115,11 @@ def test_frontend_calls_pending_at_a_shutdown(tmp_path):
         thread = threading.Thread(target=work)
         thread.start()
         begun.wait()
-        hvd.barrier()  # all have submitted what the end is to find
+        hvd.barrier()  # all ranks have submitted their pending calls
         if rank == 1:
             time.sleep(0.5)
         else:
-            calls[0].result(20)  # the others hear that rank 1 has left
+            calls[0].result(20)  # the call reports that rank 1 has left
             assert "rank 1" in calls[0].message and "was the first to leave" in calls[0].message
             refused(nt.UNKNOWN, "Horovod has been shut down.")  # there is an engine, but no job
         hvd.shutdown()
@@ -186,7 +186,7 @@ def test_frontend_shutdown_from_a_done(tmp_path):
 
 
 KILLED = """
-# The launcher ends who has not said within a second that it has heard; that may be too short on a busy machine.
+# The launcher ends ranks that have not noticed the failure within a second, which may be too short on a busy machine.
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 calls = [submit("together" if rank < 2 else "apart"), submit(f"own.{rank}", urgent=True)]
 print("pid", rank, os.getpid(), flush=True)
@@ -222,12 +222,12 @@ def test_frontend_kill_of_a_peer(tmp_path):
     assert len(heard) == 4 and all(re.search(r"rank 1 \(host .+\) died", line) for line in heard), (
         text + output
     )
-    # The launcher may end the survivors before they are through.
+    # The launcher may end the survivors before they have finished.
     assert job.returncode != 0
 
 
 def test_frontend_says_that_memory_lingers(tmp_path):
-    """A backend in a library that goes on after the abort: whoever owns the memory has to know."""
+    """A backend whose library continues after the abort: the result tells the owner of the memory."""
     program = tmp_path / "program.py"
     program.write_text(
         "import os, signal, sys, time\nimport numpy as np\nimport hvd_core as hvd\nfrom hvd_core import runtime\n"

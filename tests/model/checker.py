@@ -2,8 +2,8 @@
 
     python tests/model/checker.py --programs 2000 --seed 1 [--start-on-guess | --no-dissolve | ...]
 
-checks random programs (programs.py). What a program should come to is said by ideal.py: so a deadlock is told
-from a program that stalls by its own fault. One thread.
+checks random programs (programs.py). ideal.py computes the outcome that a program should have, so that a deadlock can be
+told from a program that stalls by its own fault. One thread.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from world import State, World
 
 
 class Outcome(NamedTuple):
-    """`error` is None when nothing is wrong; `trace` is the shortest list of moves that leads to it."""
+    """`error` is None if all outcomes are right; `trace` is the shortest list of moves that leads to the error."""
 
     error: str | None
     trace: list[str]
@@ -36,7 +36,7 @@ def explore(
     limit: int = 200_000,
     reduced: bool = True,
 ) -> Outcome:
-    """Breadth first, over all moves, to the first mistake or `limit` states. The rest as in World."""
+    """Walks all moves, breadth first, to the first mistake or `limit` states. The other arguments are World's."""
     world = World(program, switches, coupled, reduced)
     wanted = ideal(world)
     start = world.initial()
@@ -68,7 +68,7 @@ def explore(
 
 
 def _check_end(world: World, s: State, wanted: Ideal) -> None:
-    """Nothing can move any more: is everybody where the program should end, with the right outcomes?"""
+    """No move is possible: checks that every rank is where its program should end, with the right outcomes."""
 
     def check(ok: bool, text: str) -> None:
         if not ok:
@@ -116,7 +116,7 @@ def _check_end(world: World, s: State, wanted: Ideal) -> None:
 
 
 def report(program: Program, outcome: Outcome) -> str:
-    """The program and the trace, for people."""
+    """The program and the trace as text."""
     lines = [f"{outcome.error}", "program:"]
     lines += [
         f"  rank {r}: " + ", ".join(" ".join(map(str, op)) for op in ops) for r, ops in enumerate(program)

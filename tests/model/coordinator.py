@@ -1,4 +1,4 @@
-"""The root's half of the protocol model: what the ranks have said, and the one writer of the log.
+"""The root's half of the protocol model: it counts the ranks' messages and writes the log.
 
 Mirrors hvd_core/engine/control/coordinator.h. The words are in protocol.py, the R-numbers in
 docs/protocol.md.
@@ -12,13 +12,13 @@ from protocol import POISON, READY, SETS_KEY, WORLD, Key, Switches, check, pack
 
 
 class Coordinator:
-    """`out` is what it appends to the log."""
+    """`out` receives the entries that it appends to the log."""
 
     def __init__(self, frozen: tuple, switches: Switches):
         self.switches = switches
         rounds, decided, sets, self.joined, live, dead, streaks, self.batches, self.closed = frozen
         self.rounds: dict[Key, list[dict]] = {k: [dict(r) for r in rs] for k, rs in rounds}
-        self.decided: dict[Key, tuple] = dict(decided)  # not yet cut: key -> (signature, consumed)
+        self.decided: dict[Key, tuple] = dict(decided)  # not yet in a batch: key -> (signature, consumed)
         self.sets: dict[str, tuple] = dict(sets)
         self.live = {i: (gen, members, dict(arrived)) for i, (gen, members, arrived) in live}
         self.dead: dict[int, tuple] = dict(
@@ -65,15 +65,15 @@ class Coordinator:
                 self._decide(key)
             if len(self.joined) == len(self.sets[WORLD]):
                 check(not any(self.rounds.values()), "keys are undecided though all ranks have joined")
-                self.cut()  # R9: what was decided comes before JOINED
+                self.form_batches()  # R9: decided keys come before JOINED
                 self.joined = ()
                 self.out.append(("JOINED", rank))
         elif kind == "LEAVE":
-            self.cut()
+            self.form_batches()
             self.closed = True
             self.out.append(("CLOSE", rank))
 
-    def cut(self) -> None:
+    def form_batches(self) -> None:
         """R3, R4. In the model, requests go together when set and signature are equal."""
         groups: dict[tuple, list] = {}
         for key, (sig, consumed) in sorted(self.decided.items()):
@@ -126,7 +126,7 @@ class Coordinator:
             self._count(key, rank, READY, n, sig)
 
     def _count(self, key: Key, rank: int, kind: str, n: tuple, sig: Any) -> None:
-        """R2, R8: it belongs to the first round of this key in which the rank has said nothing yet."""
+        """R2, R8: it counts for the first round of this key for which the rank has not been counted yet."""
         if key[0] not in self.sets:
             return  # R10: the set has ended
         rounds = self.rounds.setdefault(key, [])
@@ -154,7 +154,7 @@ class Coordinator:
             elif key == SETS_KEY:
                 self._change_sets(sigs.pop(), consumed)
             else:
-                check(key not in self.decided, f"{key} is decided twice before it is cut")
+                check(key not in self.decided, f"{key} is decided twice before it is in a batch")
                 self.decided[key] = (sigs.pop(), consumed)
 
     def _same_round(self, key: Key, consumed: tuple) -> None:
@@ -166,8 +166,8 @@ class Coordinator:
     def _change_sets(self, change: tuple, consumed: tuple) -> None:
         verb, name, ranks = change
         self._dissolve_all_of(name)
-        self.cut()  # R10: what was decided comes before the end
-        self._dissolve_all_of(name)  # the cut may have defined one more; nobody can have arrived at it
+        self.form_batches()  # R10: decided keys come before the end
+        self._dissolve_all_of(name)  # a batch may have become known just now; no rank can have arrived at it
         if verb == "add":
             self.sets[name] = ranks
         else:

@@ -1,9 +1,9 @@
 """Runs a program (programs.py) on the engine's own protocol code, under a random schedule.
 
-N control nodes in one process, joined by queues, on a clock that only moves when told: ProtocolSim. A
-schedule decides at each turn which rank's program goes on, which node works, which bytes arrive. An execution
-completes when all members of its process set have begun it, as a collective does, and each rank executes in the
-order it was told. What must come out is what ideal() says, as for the model. One thread.
+N control nodes in one process, joined by queues, on a clock that the test moves: ProtocolSim. At each turn a schedule
+decides which rank's program goes on, which node works, and which bytes arrive. An execution completes when all members
+of its process set have begun it, as a collective does, and each rank executes in the order of the log. The outcome must
+be ideal()'s, as for the model. One thread.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from world import World
 
 
 class Settings(NamedTuple):
-    """Of the control nodes, and of the schedule."""
+    """Settings of the control nodes and of the schedule."""
 
     parents: tuple[int, ...]  # the tree: the parent of each rank, -1 for the root
     repeats: int = 1  # how often a batch comes before it is known
@@ -26,12 +26,12 @@ class Settings(NamedTuple):
     fusion_threshold: int = 128 << 20
     dissolve_after_ns: int = 1_000_000
     merge_ns: int = 5_000_000
-    eager: float = 1.0  # how much more often programs go on than the rest happens
+    eager: float = 1.0  # how much more often programs go on than other moves happen
     patience: float = 0.03  # how often time passes
 
 
 class Walk:
-    """One program, one schedule. `run()` raises ProtocolError when the outcome is not what it should be."""
+    """One program, one schedule. `run()` raises ProtocolError if the outcome is wrong."""
 
     def __init__(self, sim_type: type, program: Program, seed: int, settings: Settings):
         self.world = World(program, Switches())  # for the program's instructions
@@ -58,7 +58,7 @@ class Walk:
         self.set_numbers: dict[str, int] = {WORLD: 0}
         self.members: dict[int, tuple] = {0: tuple(range(size))}
         self.signatures: dict[str, int] = {}
-        # What each rank was told to execute, in order: (set, how many of that set before it, names, tokens).
+        # Executions of each rank in order: (set, number of earlier ones of that set, names, tokens).
         self.executions: list[list] = [[] for _ in range(size)]
         self.executed = [0] * size
         self.results: dict[tuple, str] = {}
@@ -101,7 +101,7 @@ class Walk:
         return True
 
     def _is_quiet(self) -> bool:
-        """Nothing happens any more, not even when everybody works once and what nodes wait for in time comes."""
+        """Whether no event follows, even if every node works once and the nodes' deadlines pass."""
         size = len(self.pcs)
         for _ in range(100):
             worked = [self._take("step", r) for r in range(size)]
@@ -246,7 +246,7 @@ class Walk:
             raise ProtocolError(f"deadlock: {stuck}")
         if any("aborted" in over for over in self.over):
             if not any(op[0] == "abort" for code in self.world.code for op in code):
-                raise ProtocolError(f"an abort nobody asked for: {self.over}")
+                raise ProtocolError(f"an abort that no rank asked for: {self.over}")
             return
         begun = [len(done) for done in self.executions]
         if begun != self.executed:

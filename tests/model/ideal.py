@@ -1,4 +1,4 @@
-"""What a program means: a sequential model that knows nothing of batches, messages, links or a log.
+"""The meaning of a program: a sequential model without batches, messages, links or a log.
 
 The n-th submission of a key on one rank meets the n-th on every other; a round is decided when all ranks of its
 set have submitted or joined. Used by the protocol model's checker, by the walks over the engine's own protocol
@@ -17,20 +17,18 @@ class Round(NamedTuple):
     key: tuple[str, str]
     outcome: str  # exec | fail
     said: dict[int, tuple[tuple, Any]]  # rank -> (n, signature; None for a failed submission)
-    ranks: tuple[int, ...]  # of the set; those that did not speak have joined
+    ranks: tuple[int, ...]  # of the set; ranks that are not in `said` have joined
 
 
 class Ideal(NamedTuple):
     pcs: tuple[int, ...]  # where each rank's program ends
-    results: dict[
-        tuple, str
-    ]  # (rank, key, n) -> exec | fail | ended; not given when somebody leaves or aborts
-    rounds: list[Round]  # that were decided, in some order that keeps each key's
+    results: dict[tuple, str]  # (rank, key, n) -> exec | fail | ended; empty if a rank leaves or aborts
+    rounds: list[Round]  # decided rounds, in an order that keeps the order of each key
     pending: set[tuple]  # (rank, key): submitted, and never decided
 
 
 def ideal(world: World) -> Ideal:
-    """Every step here only ever enables others, so the order in which they are taken does not matter."""
+    """Each step only enables others, so that the order of the steps does not matter."""
     code, size = world.code, world.size
     pcs = [0] * size
     sets: dict[str, tuple] = {WORLD: tuple(range(size))}

@@ -1,4 +1,4 @@
-"""A rank's half of the protocol model: what it has submitted, what it knows, and the replay of the log.
+"""A rank's half of the protocol model: its submissions, its known batches, and the replay of the log.
 
 Mirrors hvd_core/engine/control/participant.h. The words are in protocol.py, the R-numbers in
 docs/protocol.md.
@@ -33,7 +33,7 @@ class RankBatch:
 
 
 class Participant:
-    """`out` is what the rank tells the root."""
+    """`out` receives the messages that the rank sends to the root."""
 
     def __init__(self, rank: int, frozen: tuple, switches: Switches):
         self.rank, self.switches = rank, switches
@@ -112,7 +112,7 @@ class Participant:
 
     def sets(self, verb: str, name: str, ranks: tuple) -> None:
         if verb == "end":
-            self._ask_partly_held(name)  # R10: what was submitted before the end is announced before it
+            self._ask_partly_held(name)  # R10: earlier submissions are announced before the end
         self.submit(SETS_KEY, (verb, name, ranks))
 
     # The log.
@@ -165,7 +165,7 @@ class Participant:
             self._decided(SETS_KEY, consumed, "exec")
             if (
                 verb == "end"
-            ):  # R10: what is still pending in the set fails, and its late messages are for nobody
+            ):  # R10: pending requests in the set fail, and late messages about it have no effect
                 for key in [k for k in self.open if k[0] == name]:
                     self.results[key, self.open.pop(key)[0]] = ("ended", self.pos)
                 self.poisons = {k: v for k, v in self.poisons.items() if k[0] != name}
@@ -183,7 +183,7 @@ class Participant:
         self.pos += 1
 
     def blocks_execution(self, entry: tuple, index: int) -> bool:
-        """start_on_guess: this rank sits in a collective it began on its own, and `entry` is another one."""
+        """start_on_guess: this rank is in a collective that it began by itself, and `entry` is another one."""
         if not self.switches.start_on_guess:
             return False
         if any(since <= index for since in self.stuck):
@@ -208,7 +208,7 @@ class Participant:
         self.out.append((READY, self.rank, key, n, sig))
 
     def _ask(self, b: RankBatch) -> None:
-        """R5: the question, and right behind it what the rank holds."""
+        """R5: the request to dissolve, and directly after it the members that the rank holds."""
         self.out.append(("ASK", self.rank, self._id(b), b.gen))
         for key in sorted(b.held):
             self._announce(key)

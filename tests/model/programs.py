@@ -6,11 +6,11 @@ A program is a list with one list of operations per rank. An operation is a tupl
                                 word: equal words are equal signatures, and only those are batched together
     ("fail", set, name)         a submission that fails here: a duplicate if the name is in flight, else bad
     ("wait", set, name)         until this rank's latest request of that name, if any, is complete or failed
-    ("poll", set, name)         ask whether it is, and go on
+    ("poll", set, name)         ask whether that request is complete, and go on
     ("join",)                   until all ranks have joined
     ("leave",)                  shut down; the last operation
     ("abort",)                  break down; the last operation
-    ("signal", tag)             let those who await the tag go on, not through the engine; each tag once
+    ("signal", tag)             let the ranks that await the tag go on, without the engine; each tag once
     ("await", tag)
     ("add", set, ranks)         all ranks of the job: begin a process set, and wait for that
     ("end", set)                all ranks of the job: end it, and wait for that
@@ -55,7 +55,7 @@ def random_program(seed: int) -> Program:
     elif kind == "signal":
         _signal(rng, program)
     elif kind == "join":
-        for ops in program:  # some have less data than others
+        for ops in program:  # some ranks have less data than others
             if rng.random() < 0.6:
                 _cut_short(rng, ops)
             ops.append(("join",))
@@ -100,7 +100,7 @@ def _step(rng: random.Random, ops: list[Op], kind: str, sets: dict, names: list[
 
 
 def _mixed(rng: random.Random) -> Program:
-    """Two overlapping sets, failures, polls and a join in one program; what is submitted need not be waited for."""
+    """Two overlapping sets, failures, polls and a join in one program; it need not wait for its submissions."""
     size = rng.choice([2, 2, 3])
     members = {"w": tuple(range(size)), "s": tuple(sorted(rng.sample(range(size), rng.randint(1, size))))}
     poison, join, end = rng.random() < 0.4, rng.random() < 0.4, rng.random() < 0.7

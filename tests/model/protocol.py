@@ -1,4 +1,4 @@
-"""The agreement protocol of docs/protocol.md as an explicit-state model: the words its two machines share.
+"""The agreement protocol of docs/protocol.md as an explicit-state model: the terms that its two machines share.
 
 participant.py is a rank's half and coordinator.py the root's half. Each is a deterministic machine: thawed
 from a frozen state (nested tuples, so that it can be hashed), given one event, frozen again. world.py joins
@@ -15,7 +15,7 @@ Entries down, where items are ((key, sig, consumed), ...) and consumed is ((rank
     (FAIL, key, consumed, poisoners) (SETS, change, consumed, all ranks) (JOINED, last) (CLOSE, rank)
 
 `n` is a ghost: (joins so far, how many submissions of this key this rank has made since). The real protocol
-has no such thing; it is here so that "counted for the wrong round" can be seen and reported.
+has no such number; it is here so that "counted for the wrong round" can be seen and reported.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from typing import Any, NamedTuple
 
 Key = tuple[str, str]  # (process set, name)
 WORLD = "w"
-SETS_KEY: Key = (WORLD, "#sets")  # R10: what process sets are added and ended under
+SETS_KEY: Key = (WORLD, "#sets")  # R10: the key under which process sets are added and ended
 
-HOLD, ASKED, ARRIVED = "hold", "asked", "arrived"  # what a rank is doing with a known batch
+HOLD, ASKED, ARRIVED = "hold", "asked", "arrived"  # the state of a known batch on a rank
 READY, POISON = "READY", "POISON"
 
 
 class ProtocolError(AssertionError):
-    """A machine saw what the rules promise it never sees."""
+    """A machine saw an event that the rules exclude."""
 
 
 class Switches(NamedTuple):
-    """What to change in the protocol (the first six break it; the rest are its parameters)."""
+    """Changes of the protocol (the first six break it; the others are its parameters)."""
 
-    start_on_guess: bool = False  # against R7: who holds all members of a batch starts it at once
+    start_on_guess: bool = False  # against R7: a rank that holds all members of a batch starts it at once
     no_dissolve: bool = False  # against R5: waiting and time never dissolve a batch
     replace_poison: bool = (
         False  # against R8: a READY takes the place of the rank's POISON that is not decided yet
@@ -46,12 +46,12 @@ class Switches(NamedTuple):
         False  # against R4: a batch is defined though a next round of a member has begun
     )
     keep_on_poison: bool = False  # against R8: a POISON does not dissolve the batch of its key at the root
-    overtaken: tuple = ()  # what else READY and ARRIVE may overtake: kinds, "SETS" for READY of a set's change
+    overtaken: tuple = ()  # other messages that READY and ARRIVE may overtake: kinds, "SETS" for READY of a set's change
     merge: bool = True  # nodes on the way merge and delay: READY and ARRIVE overtake one another
     root_dissolves: bool = (
         False  # the root may dissolve an arrived batch at any time, as it does for a stall report
     )
-    repeats: int = 1  # R4: how often a batch must have been cut running
+    repeats: int = 1  # R4: how often in a row a batch must have been formed
     smallest_known: int = 1  # fewest members of a known batch
 
 
@@ -67,8 +67,6 @@ def pack(mapping: dict) -> tuple:
 def barrier(message: tuple, switches: Switches) -> bool:
     """Whether nothing overtakes this message on its way to the root, nor it anything: nodes flush before it."""
     kind = message[0]
-    if (
-        kind == READY and message[2] == SETS_KEY
-    ):  # R10: behind everything that the rank has announced in the set
+    if kind == READY and message[2] == SETS_KEY:  # R10: after all announcements of the rank in the set
         kind = "SETS"
     return kind not in (READY, "ARRIVE") and kind not in switches.overtaken

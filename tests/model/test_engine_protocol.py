@@ -34,7 +34,7 @@ def walk(program: Program, seeds: range) -> None:
 def for_the_engine(program: Program) -> Program:
     """The engine refuses a second set with the ranks of another; the model has no such rule.
 
-    Where a program has one of all ranks, another rank comes to it, which does all but what is done in that set.
+    If a program adds a set of all ranks, it gets one more rank, which does everything but the operations in that set.
     """
     everyone = tuple(range(len(program)))
     twins = {op[1] for ops in program for op in ops if op[0] == "add" and tuple(op[2]) == everyone}

@@ -1,6 +1,6 @@
 """The agreement protocol, checked: every interleaving of small programs ends as it should (docs/protocol.md).
 
-The broken variants are checked too: a checker that finds nothing in them would be worth nothing.
+The broken variants are checked too, because a checker that finds no mistake in them would be useless.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ JOIN, LEAVE, ABORT = [("join",)], [("leave",)], [("abort",)]
 WARM = submit(A, B) + wait(A, B)  # after it {A, B} can be a known batch
 STEP = submit(A) + wait(A)
 
-# One rank waits for B before it submits A, while another has arrived at {A, B}: the batch must come apart.
+# One rank waits for B before it submits A, while another has arrived at {A, B}: the batch must be dissolved.
 INVERSION = [WARM + submit(A, B) + wait(A, B), WARM + submit(B) + wait(B) + submit(A) + wait(A)]
 PARTIAL = [WARM + submit(A) + wait(A), WARM + submit(A, B) + wait(A)]
 
@@ -98,7 +98,7 @@ NASTY: dict[str, Program] = {
         + [("end", "s")]
     ]
     * 2,
-    "set_ends_while_a_batch_of_it_is_cut": [
+    "set_ends_while_a_batch_of_it_is_formed": [
         [("add", "s", (0, 1))] + submit(A, in_set="s") + [("end", "s")] + JOIN
     ]
     * 2,
@@ -154,7 +154,7 @@ BROKEN = {
     "replace_poison": (Switches(replace_poison=True), [fail(A) + STEP] * 2, "deadlock"),
     "define_over_poison": (Switches(define_over_poison=True), NASTY["poison_races_with_the_definition"], ""),
     "keep_on_poison": (Switches(keep_on_poison=True), NASTY["poison_races_with_the_definition"], ""),
-    # Nodes that merge must flush what they hold before these, and hand them on at once.
+    # Nodes that merge must send all held messages before these, and send these on at once.
     "overtake_poison": (Switches(overtaken=("POISON",)), [fail(A) + STEP, submit(A) + wait(A) + STEP], ""),
     "overtake_ask": (Switches(overtaken=("ASK",)), PARTIAL, "a live batch"),
     "overtake_join": (Switches(overtaken=("JOIN",)), [submit(A) + JOIN, JOIN], "more data at JOINED"),

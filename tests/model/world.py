@@ -1,8 +1,8 @@
 """A whole job around the protocol's machines: programs, up-links, the log, execution, abort; and its moves.
 
 A state is a small tuple: the machines' frozen states are stored once and known by number, and their steps
-are remembered, so that walking many interleavings stays cheap. Which moves are left out, and why that loses
-nothing, is said at `_eager`. Used by checker.py, on one thread.
+are remembered, so that walking many interleavings stays cheap. `_eager` explains which moves are left out, and why
+no outcome is lost. Used by checker.py, on one thread.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class State(NamedTuple):
     ups: tuple[tuple, ...]  # messages on the way to the root
     log: int  # the log, by number
     runs: tuple[int, ...]  # how many entries of the log each rank has executed
-    aborted: tuple[bool, ...]  # who knows of an abort
+    aborted: tuple[bool, ...]  # ranks that know of an abort
 
 
 Move = tuple[str, State]
@@ -65,7 +65,7 @@ class World:
         return State((0,) * n, (rank,) * n, root, ((),) * n, self._number(()), (0,) * n, (False,) * n)
 
     def moves(self, s: State) -> list[Move]:
-        """Every next state, each with a label; only one where a move can be made at once without loss."""
+        """Every next state, each with a label; only one if a move can be made first without losing an outcome."""
         for r in range(self.size):
             move = self._eager(s, r) if self.reduced else self._completion(s, r)
             if move is not None:
@@ -98,7 +98,7 @@ class World:
                     found.append((f"root takes {_show(message)}", self._root_step(taken, message)))
             root = self.coordinator(s)
             if root.decided:
-                found.append(("root cuts", self._root_step(s, ("cut",))))
+                found.append(("root forms batches", self._root_step(s, ("form_batches",))))
             if self.switches.root_dissolves and not root.closed:
                 for batch, (_, _, arrived) in root.live.items():
                     if arrived:
@@ -120,10 +120,10 @@ class World:
     # Moves.
 
     def _eager(self, s: State, r: int) -> Move | None:
-        """A move of rank r, if there is one, that commutes with every move there is or can be before it.
+        """A move of rank r, if there is one, that commutes with every other move that is or becomes possible before it.
 
-        Such a move may be made first without losing any outcome: nothing can take it away, and it takes
-        nothing away from others. They are: the completion of an execution; passing an instruction that only
+        This move may be made first without losing an outcome: no other move can prevent it, and it prevents no
+        other move. These moves are: the completion of an execution; passing an instruction that only
         waits and need wait no longer; announcing a key of no known batch while nothing is held (replays
         then send nothing that could come in between); replaying an entry that frees what the rank waits for
         but changes nothing about its next submissions. The test `test_reduction_loses_nothing` compares
@@ -211,7 +211,7 @@ class World:
         return f"rank {r} replays {_show(entry)}", self._rank_step(s, r, ("replay", entry))
 
     def _abort(self, s: State, r: int) -> State:
-        """R12. Everything pending ends at once, whatever it was doing."""
+        """R12. All pending requests end at once, in any state."""
         return s._replace(aborted=s.aborted[:r] + (True,) + s.aborted[r + 1 :])
 
     def _can_complete(self, s: State, r: int, index: int, entry: tuple) -> bool:
@@ -240,7 +240,7 @@ class World:
         )
 
     def _queue(self, up: tuple, said: tuple) -> tuple:
-        """Puts what a rank says on its way. What may come in any order is kept sorted: fewer states."""
+        """Sends a message of a rank. Messages that may come in any order are kept sorted, for fewer states."""
         if not self.switches.merge or not said:
             return up + said
         queue = list(up)
@@ -258,12 +258,12 @@ class World:
         return tuple(queue)
 
     def _may_come_next(self, up: tuple) -> int:
-        """How many messages of the queue may be the next that the root sees."""
+        """The number of messages in the queue that may be the next one to reach the root."""
         if not self.switches.merge:
             return min(1, len(up))
         first = next((i for i, message in enumerate(up) if barrier(message, self.switches)), len(up))
         about = [key for message in up[:first] for key in _keys(message)]
-        # Were the same key in it twice, merging nodes would have to know which comes first.
+        # If the same key were in it twice, merging nodes would have to know which comes first.
         check(
             len(set(about)) == len(about) or self.switches.overtaken,
             f"two messages about one key are on their way at once: {_show(up[:first])}",
@@ -274,7 +274,7 @@ class World:
         at = (s.root, message)
         if at not in self._root_steps:
             root = self.coordinator(s)
-            if message[0] in ("cut", "dissolve"):
+            if message[0] in ("form_batches", "dissolve"):
                 getattr(root, message[0])(*message[1:])
             else:
                 root.receive(message)
@@ -290,7 +290,7 @@ class World:
 
 
 def _keys(message: tuple) -> list[tuple]:
-    """The keys that a READY or an ARRIVE speaks of."""
+    """The keys that a READY or an ARRIVE is about."""
     if message[0] == "ARRIVE":
         return [key for key, _ in message[4]]
     return [message[2]] if message[0] == "READY" else []
@@ -322,7 +322,7 @@ def _micro(ops: list[tuple]) -> Iterator[tuple]:
 
 
 def _show(thing: Any) -> str:
-    """Tuples as people would write them: (READY 1 w/A f32)."""
+    """Tuples as short text: (READY 1 w/A f32)."""
     if isinstance(thing, tuple):
         if len(thing) == 2 and isinstance(thing[0], str) and isinstance(thing[1], str) and thing[0].islower():
             return f"{thing[0]}/{thing[1]}"

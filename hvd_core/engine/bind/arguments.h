@@ -1,5 +1,5 @@
-// Arguments of a call, taken apart here and not by the call itself, so that a wrong one is reported to the other ranks
-// like all mistakes. Called with Python's lock.
+// Converts arguments of a call from Python. The engine's own code does this, not pybind11's dispatch, so that a wrong
+// argument is reported to the other ranks like all mistakes. Called with Python's lock.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -18,7 +18,7 @@ namespace py = pybind11;
 namespace hvd::bind {
 namespace {
 
-// A store for a job of one process: nobody to meet.
+// The store of a job of one process.
 class LocalStore final : public plugin::Store {
  public:
   void set(const std::string& key, std::string_view value) override { values_[key] = value; }
@@ -98,7 +98,8 @@ EngineConfig config_of(const py::dict& d) {
   if (d.contains("devices_note")) c.devices_note = d["devices_note"].cast<std::string>();
   if (d.contains("host_routes")) read_routes(d["host_routes"], c.host_routes);
   c.fusion_threshold = d["fusion_threshold"].cast<uint64_t>();
-  c.dissolve_after_ns = static_cast<int64_t>(d["cycle_time_ms"].cast<double>() * 1e6);
+  c.coalesce_ns = c.dissolve_after_ns = static_cast<int64_t>(d["cycle_time_ms"].cast<double>() * 1e6);
+  if (d.contains("coalesce_ms")) c.coalesce_ns = static_cast<int64_t>(d["coalesce_ms"].cast<double>() * 1e6);
   c.cache_capacity = d["cache_capacity"].cast<uint32_t>();
   c.stall_warn_ns = static_cast<int64_t>(d["stall_warn_s"].cast<double>() * 1e9);
   c.stall_abort_ns = static_cast<int64_t>(d["stall_abort_s"].cast<double>() * 1e9);
@@ -123,7 +124,7 @@ void set_log_from(const py::dict& d) {
   });
 }
 
-// Backends' threads keep to the cores of the thread that made the engine, wherever they are started from.
+// Backends' threads stay on the cores of the thread that made the engine, also if another thread starts them.
 void keep_threads_within(int32_t engine_core) {
   plugin::set_thread_sink(
       [process = observe::own_cores(), engine_core] { observe::keep_within(process, engine_core); });

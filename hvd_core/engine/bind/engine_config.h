@@ -1,5 +1,5 @@
-// The dict that hvd_core.runtime makes of environment and bootstrap, as the engine's configuration. Called with
-// Python's lock, while an engine is being made.
+// Converts the dict that hvd_core.runtime makes of environment and bootstrap into the engine's configuration. Called
+// with Python's lock, while an engine is made.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -11,11 +11,11 @@
 namespace hvd::bind {
 
 EngineConfig config_of(const pybind11::dict& d);
-// The job's store; one of its own for a job of one process.
+// The job's store. A job of one process gets a private one.
 std::shared_ptr<plugin::Store> store_of(const pybind11::dict& d);
-// The log and where backends' lines go are the process's, not an engine's.
+// Sets the log, and the sink for backends' lines. Both are global in the process.
 void set_log_from(const pybind11::dict& d);
-// Backends' threads keep to the cores of the calling thread, wherever they are started from.
+// Backends' threads stay on the cores of the calling thread, also if another thread starts them.
 void keep_threads_within(int32_t engine_core);
 
 }  // namespace hvd::bind

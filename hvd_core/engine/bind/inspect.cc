@@ -22,7 +22,7 @@ namespace {
 
 using plugin::Backend;
 
-// Loading calls into the backend, whose entry may take its time, and a backend in Python needs the lock.
+// Released while a library is loaded: its entry function may take long, and a backend in Python needs the lock.
 std::shared_ptr<Backend> load(const std::string& name, const std::string& path) {
   py::gil_scoped_release unlocked;
   return Backend::load_library(path, name);
@@ -47,13 +47,13 @@ std::vector<std::string> cap_names(uint64_t caps) {
     if (caps & cap.bit) names.emplace_back(cap.name);
     caps &= ~cap.bit;
   }
-  for (int bit = 0; bit < 64; ++bit) {  // a newer backend's: shown, as they are no secret
+  for (int bit = 0; bit < 64; ++bit) {  // a newer backend may declare more: they are shown by number
     if (caps >> bit & 1) names.push_back("bit " + std::to_string(bit));
   }
   return names;
 }
 
-// Types whose memory its communicators read and write; host memory is "cpu".
+// The device types whose memory its communicators read and write; host memory is "cpu".
 std::vector<std::string> device_types(const Backend& backend) {
   std::vector<std::string> types;
   if (!backend.has_comm()) return types;
@@ -79,7 +79,7 @@ const Place kPlaces[] = {
 #include "hvd/backend_slots.inc"
 };
 
-// A slot beyond the end of an older table is as absent as an empty one.
+// A slot beyond the end of an older table is absent, like an empty slot.
 py::dict slots_of(const hvd_hdr* table, const char* which) {
   py::dict slots;
   for (const Place& place : kPlaces) {
@@ -123,7 +123,7 @@ py::dict query(const std::string& name, const std::string& path, int32_t coll, i
                           std::to_string(dtype) + ", " + std::to_string(op));
   }
   const auto backend = load(name, path);
-  // One buffer that every rank has one element of, as the engine asks; addresses are not looked at.
+  // One buffer with one element for every rank, as the engine asks. Addresses are not used.
   const uint64_t one = 1;
   const hvd_buf none{};
   hvd_coll_args args;
@@ -142,7 +142,7 @@ py::dict query(const std::string& name, const std::string& path, int32_t coll, i
     py::gil_scoped_release unlocked;
     caps = backend->query(args);
   } catch (const plugin::BackendError& e) {
-    // A backend may find a question invalid (the average of booleans, say); it does not serve it, then.
+    // A backend may call a question invalid (the average of booleans, for example). Then it does not serve it.
     if (e.code != HVD_E_INVALID) throw;
   }
   py::dict answer;

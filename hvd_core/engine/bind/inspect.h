@@ -1,7 +1,7 @@
-// hvd_core._core.inspect_backend, query_backend and backend_fact: what a library is and can do, for selection, reports
-// and tools.
+// hvd_core._core.inspect_backend, query_backend and backend_fact: description and abilities of a library, for selection,
+// reports and tools.
 //
-// They load the library for good. Python's lock is let go while the library's code runs.
+// They load the library for good. Python's lock is released while the library's code runs.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -22,6 +22,20 @@ void raise(const char* module, const char* name, const char* text) {
   }
 }
 
+// The class of hvd_core/errors.py for a kind of failure.
+const char* name_of(hvd::types::Failure failure) {
+  switch (failure) {
+    case hvd::types::Failure::Mistake:
+    case hvd::types::Failure::Disagreement:
+      return "OperationFailedError";
+    case hvd::types::Failure::SetRemoved:
+      return "ProcessSetRemovedError";
+    case hvd::types::Failure::JobEnded:
+      break;
+  }
+  return "JobEndedError";
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_core, m) {
@@ -31,8 +45,8 @@ PYBIND11_MODULE(_core, m) {
       if (p) std::rethrow_exception(p);
     } catch (const hvd::InvalidRequest& e) {
       PyErr_SetString(PyExc_ValueError, e.what());
-    } catch (const hvd::EngineStopped& e) {
-      raise("hvd_core.errors", "HorovodInternalError", e.what());
+    } catch (const hvd::RequestFailed& e) {
+      raise("hvd_core.errors", name_of(e.failure), e.what());
     } catch (const hvd::plugin::LoadError& e) {
       raise("hvd_core.backends.errors", "BackendLoadError", e.what());
     } catch (const hvd::plugin::BackendError& e) {

@@ -24,7 +24,7 @@ bool finalizing() {
 }
 
 // Runs `body` without Python's lock. A thread that wakes up while the interpreter ends must not ask for the lock again:
-// older interpreters would end the thread there, and with it, as there are C++ frames below, the process.
+// older interpreters would end the thread there, and because of its C++ frames that ends the process.
 template <class F>
 auto asleep(F&& body) {
   struct Lock {
@@ -41,7 +41,7 @@ auto asleep(F&& body) {
 void* release_lock() { return Py_IsInitialized() && PyGILState_Check() ? PyEval_SaveThread() : nullptr; }
 void restore_lock(void* state) { PyEval_RestoreThread(static_cast<PyThreadState*>(state)); }
 
-// The memory of each buffer as it is: writable bytes, valid until the call is finished.
+// The memory of each buffer as writable bytes, valid until the call is finished.
 py::list views(const std::vector<hvd_buf>& bufs) {
   py::list all;
   for (const hvd_buf& b : bufs) {
@@ -60,14 +60,14 @@ PySpec spec_of(std::string name, std::string version, uint64_t caps, uint64_t ma
     for (int32_t dtype = 0; dtype < HVD_DTYPE_COUNT; ++dtype)
       for (int32_t op = 0; op < HVD_REDOP_COUNT; ++op) {
         const auto place = static_cast<size_t>(PySpec::place(coll, dtype, op));
-        // Movement has no reduction and a barrier no type: asked once.
+        // A movement has no reduction and a barrier no type: one question is enough.
         if (place == static_cast<size_t>((coll * HVD_DTYPE_COUNT + dtype) * HVD_REDOP_COUNT + op))
           spec.served[place] = py::cast<bool>(serves(coll, dtype, op));
       }
   return spec;
 }
 
-// Callers hold a name like ("open", comm) rather than a number.
+// Python gets a name, as in ("open", comm), rather than a number.
 py::tuple next_task(PyTable& table) {
   auto [task, comm] = asleep([&] { return table.next_task(); });
   return py::make_tuple(task == PyTable::Task::kOpen ? "open" : "abort", std::move(comm));

@@ -1,6 +1,6 @@
-// hvd_core._core.PythonBackendTable: what hvd_core/backends/python/backend.py runs a backend class with.
+// hvd_core._core.PythonBackendTable, with which hvd_core/backends/python/backend.py runs a backend class.
 //
-// Its functions are called by that module's own threads, with Python's lock, which those that sleep let go.
+// Its functions are called by that module's own threads, with Python's lock. Functions that sleep release the lock.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -10,9 +10,9 @@ namespace hvd::bind {
 namespace {
 
 constexpr int64_t kDefaultOpenNs = 60'000'000'000;
-// Python's code is not ours: it may look at deadlines late, or never.
+// A backend's Python code may check deadlines late, or never.
 constexpr int64_t kGraceNs = 2'000'000'000;
-constexpr int64_t kGoodbyeNs = 5'000'000'000;
+constexpr int64_t kCloseNs = 5'000'000'000;
 
 using Clock = std::chrono::steady_clock;  // CLOCK_MONOTONIC
 
@@ -27,7 +27,7 @@ hvd_rc give_outcome(const PyOutcome& o, hvd_error* error) {
 void* (*g_release)() = nullptr;
 void (*g_restore)(void*) = nullptr;
 
-// While a slot waits for what a thread of Python's must do.
+// Python's lock is released while a slot waits for a Python thread.
 class Waiting {
  public:
   Waiting() : state_(g_release ? g_release() : nullptr) {}
@@ -55,7 +55,7 @@ hvd_rc PyComm::await_open(hvd_error* error) {
   const Waiting waiting;
   std::unique_lock lock(mutex_);
   changed_.wait_until(lock, at(later(deadline, kGraceNs)), [&] { return opened_; });
-  // The store dies with this call; who is in it comes back by the deadline.
+  // The store ends with this call; threads in it return by the deadline.
   store_open_ = false;
   changed_.wait(lock, [&] { return store_users_ == 0; });
   if (opened_) return give_outcome(open_outcome_, error);
@@ -157,7 +157,7 @@ void PyComm::finished(PyCall& call, PyOutcome outcome) {
     call.outcome = std::move(outcome);
     call.done = true;
     changed_.notify_all();
-    if (closing_) return;  // nobody is interested, and the token may be gone
+    if (closing_) return;  // the host does not need to know, and the token may be invalid
   }
   table_.host()->notify(init.notify_token);
 }
@@ -167,10 +167,10 @@ void PyComm::close() {
   std::unique_lock lock(mutex_);
   closing_ = true;
   changed_.notify_all();
-  if (changed_.wait_until(lock, at(now_ns() + kGoodbyeNs), [&] { return gone_; })) return;
+  if (changed_.wait_until(lock, at(now_ns() + kCloseNs), [&] { return gone_; })) return;
   lock.unlock();
-  table_.log(HVD_LOG_WARN, "its Python code has not come back " + std::to_string(kGoodbyeNs / 1'000'000'000) +
-                               " s after destroy; a thread and what it uses are left behind. A communicator's "
+  table_.log(HVD_LOG_WARN, "its Python code has not returned " + std::to_string(kCloseNs / 1'000'000'000) +
+                               " s after destroy; a thread and its objects are left behind. A communicator's "
                                "abort() must make its running method return");
 }
 

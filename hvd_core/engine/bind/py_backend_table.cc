@@ -55,7 +55,7 @@ std::pair<PyTable::Task, CommRef> PyTable::next_task() {
   return task;
 }
 
-// The old one may be locked by a thread that the child does not have; it is left as it is.
+// A thread that the child does not have may have locked the old one, which is left as it is.
 void PyTable::reset_after_fork() { tasks_ = new Tasks; }
 
 hvd_rc PyTable::enter(const hvd_host_api* host, const hvd_backend_api** out, hvd_error* error) {
@@ -141,7 +141,7 @@ hvd_rc req_free(hvd_req r) noexcept {
 
 // ------------------------------------------------------------------------------------------------------ the pool
 
-// Entry, create and query are not told which backend they belong to, so each table has its own.
+// Entry, create and query have no argument that names the backend, so that each table has its own functions.
 constexpr size_t kPool = 16;
 
 std::array<PyTable*, kPool>& pool() {

@@ -1,10 +1,10 @@
 // A backend written in Python, seen from the engine: a C table whose slots never touch Python.
 //
-// Python's threads come here for work and bring back results: one per table that opens and aborts (next_task), one per
-// communicator that runs its collectives (next_call). So a slot needs no lock of Python's, and a thread of the engine
-// never waits for one. Slots are called by the engine's threads as hvd/backend_abi.h says; what Python's threads call
-// is marked, and sleeps only in the two functions above and in store calls, all to be called without Python's lock.
-// Should a caller of a slot hold that lock after all, it is let go (set_lock_release) while the slot waits for Python.
+// Python's threads take work from here and bring back results: one thread per table opens and aborts (next_task), one
+// per communicator runs its collectives (next_call). So a slot does not need Python's lock, and a thread of the engine
+// never waits for it. The engine's threads call the slots as hvd/backend_abi.h says. Functions for Python's threads are
+// marked; they sleep only in the two functions above and in store calls, which are called without Python's lock. If a
+// caller of a slot holds that lock, it is released (set_lock_release) while the slot waits for Python.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@
 
 namespace hvd::bind {
 
-// `release` lets go of Python's lock if the calling thread has it, and returns what `restore` needs, or null.
+// `release` releases Python's lock if the calling thread has it, and returns an argument for `restore`, or null.
 void set_lock_release(void* (*release)(), void (*restore)(void*));
 
 // How a call or a creation ended. `flags` are HVD_EF_*.
@@ -29,7 +29,7 @@ struct PyOutcome {
   std::string text;
 };
 
-// One collective, copied, on its way to Python. What is below `done` belongs to the communicator's mutex.
+// A copy of one collective's arguments, for Python. The communicator's mutex protects `done` and the members after it.
 struct PyCall {
   int32_t coll = 0, dtype = 0, op = 0, root = 0, peer = 0;
   std::vector<hvd_buf> in, out;
@@ -41,7 +41,7 @@ struct PyCall {
   PyOutcome outcome;
 };
 
-// What the class says about itself; the same on all ranks.
+// The class's own description, the same on all ranks.
 struct PySpec {
   std::string name, version;
   uint64_t caps = 0;
@@ -50,7 +50,7 @@ struct PySpec {
   std::array<bool, size_t{HVD_COLL_COUNT} * size_t{HVD_DTYPE_COUNT} * size_t{HVD_REDOP_COUNT}> served =
       {};  // see place()
 
-  // Movement looks at reduction 0 only, a barrier at type 0 as well. -1 for numbers that do not exist.
+  // The index in `served`. A movement uses reduction 0, a barrier type 0 as well. -1 for numbers that do not exist.
   static int32_t place(int32_t coll, int32_t dtype, int32_t op);
   bool serves(int32_t coll, int32_t dtype, int32_t op) const;
 };
@@ -66,18 +66,18 @@ class PyComm {
   std::shared_ptr<PyCall> start(const hvd_coll_args& args);
   hvd_rc result(const PyCall& call, hvd_error* error);
   hvd_rc wait(const PyCall& call, int64_t deadline_ns, hvd_error* error);
-  bool abort();  // true the first time
+  bool abort();  // returns true the first time
   hvd_rc async_error(hvd_error* error);
-  void close();  // returns when Python has let go of everything, or after some seconds
+  void close();  // returns when Python has released the communicator, or after some seconds
 
   // ---- Python
-  // Ends the creation. False: nobody waits for it any more.
+  // Ends the creation. Returns false if no slot waits for it any more.
   bool opened(PyOutcome outcome);
   std::shared_ptr<PyCall> next_call();  // null: the communicator is to be destroyed
   void finished(PyCall& call, PyOutcome outcome);
   void gone();
   bool aborted();
-  // While it is being created only; throw hvd::Error.
+  // Only while the communicator is being created; throw hvd::Error.
   void store_set(const std::string& key, const std::string& value);
   std::string store_get(const std::string& key, int64_t deadline_ns);
   int64_t store_add(const std::string& key, int64_t delta);
@@ -97,7 +97,7 @@ class PyComm {
   std::condition_variable changed_;
   bool opened_ = false, abandoned_ = false, closing_ = false, gone_ = false, aborted_ = false;
   PyOutcome open_outcome_;
-  PyOutcome broken_;  // the first failure after which the communicator is no good
+  PyOutcome broken_;  // the first failure that made the communicator unusable
   std::deque<std::shared_ptr<PyCall>> calls_;
   bool store_open_ = true;
   int store_users_ = 0;
@@ -107,7 +107,7 @@ class PyTable {
  public:
   enum class Task { kOpen, kAbort };
 
-  // Takes one of the pool's tables, for ever. Throws hvd::Error when there is none left.
+  // Takes one of the pool's tables for good. Throws hvd::Error if all are taken.
   static PyTable& claim(PySpec spec);
 
   uint64_t entry_address() const { return entry_address_; }

@@ -24,8 +24,8 @@ namespace {
 
 constexpr const char* kReduceOp = "the number of a reduce op";
 
-// Engines of this process, for the fork hook: the child must know that they are not its own. Part of the binding, not
-// of the engine, because pthread_atfork has no context argument.
+// Engines of this process, for the fork hook: they do not belong to a forked child. Part of the binding, not of the
+// engine, because pthread_atfork has no context argument.
 std::vector<Engine*>& engines() {
   static std::vector<Engine*> all;
   return all;
@@ -55,11 +55,11 @@ PyEngine::PyEngine(const py::dict& d) {
   calls::serve(frontend_);
 }
 
-// Until all ranks have their communicators; Ctrl-C and the death of a peer are seen meanwhile.
+// Waits until all ranks have their communicators. Ctrl-C and the death of a peer end the wait.
 void PyEngine::start_up() {
   try {
     await(*engine_->startup());
-  } catch (const EngineStopped& e) {
+  } catch (const RequestFailed& e) {
     const std::string text = e.what();
     engine_->close();
     throw plugin::BackendError(HVD_E_INTERNAL, 0, 0, text);
@@ -69,7 +69,7 @@ void PyEngine::start_up() {
 PyEngine::~PyEngine() {
   std::erase(engines(), engine_.get());
   if (engine_->belongs_to_parent()) {
-    // They stay as the fork found them.
+    // They stay as they were at the fork.
     new std::shared_ptr<Engine>(std::move(engine_));
     new std::shared_ptr<calls::Frontend>(std::move(frontend_));
     return;
@@ -84,8 +84,8 @@ PyEngine::~PyEngine() {
     if (kept.request->failed() && kept.request->lingers) kept.owners.keep_for_good();
 }
 
-// Runs `take`, which takes the caller's arguments apart. What it refuses is reported to the other ranks as well, so
-// that they fail instead of waiting.
+// Runs `take`, which converts the caller's arguments. A refused argument is reported to the other ranks, so that their
+// calls fail and do not wait.
 template <typename F>
 void PyEngine::checked(const calls::Call& call, F&& take) {
   try {
@@ -105,7 +105,7 @@ uint64_t PyEngine::submit(calls::Call&& call, Owners owners) {
   try {
     await(*request);
     if (on_device) order(*request, stream);
-  } catch (const EngineStopped&) {
+  } catch (const RequestFailed&) {
     if (request->failed() && request->lingers) owners.keep_for_good();
     throw;
   }
@@ -239,7 +239,7 @@ void PyEngine::release(uint64_t handle) {
   queue::RequestRef gone = std::move(kept.request);
   if (gone->failed() && gone->lingers) kept.owners.keep_for_good();
   if (gone->in.empty() || gone->in[0].on_host()) return;
-  // The last request of a device may have to wait until the device can be closed.
+  // Deleting the last request of a device may wait until the device can be closed.
   py::gil_scoped_release nogil;
   gone.reset();
 }
@@ -253,7 +253,7 @@ void PyEngine::await(queue::Request& request) {
     }
     if (!settled && PyErr_CheckSignals() != 0) throw py::error_already_set();
   }
-  if (request.failed()) throw EngineStopped(request.error());
+  request.throw_if_failed();
 }
 
 bool PyEngine::poll(uint64_t handle) { return engine_->poll(*find(handle)); }
@@ -264,15 +264,15 @@ void PyEngine::wait_many(const std::vector<uint64_t>& handles) {
   std::vector<queue::RequestRef> requests;
   requests.reserve(handles.size());
   for (uint64_t h : handles) requests.push_back(find(h));
-  std::optional<std::string> first_error;
+  std::optional<RequestFailed> first_error;
   for (auto& r : requests) {
     try {
       await(*r);
-    } catch (const EngineStopped& e) {
-      if (!first_error) first_error = e.what();
+    } catch (const RequestFailed& e) {
+      if (!first_error) first_error = e;
     }
   }
-  if (first_error) throw EngineStopped(*first_error);
+  if (first_error) throw *first_error;
 }
 
 py::capsule PyEngine::output(uint64_t handle, size_t index) {

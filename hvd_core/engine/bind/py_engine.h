@@ -1,6 +1,6 @@
 // The engine as Python sees it: operations that take tensors and give integer handles, and the table of handles.
 //
-// Methods are entered with Python's lock; those that wait let go of it and look for signals (Ctrl-C) now and then.
+// Methods are called with Python's lock. Methods that wait release it, and check for signals (Ctrl-C) every 100 ms.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -20,7 +20,7 @@
 
 namespace hvd::bind {
 
-// Waits let go of Python's lock for so long at a time, then look for signals.
+// A waiting method releases Python's lock for this time, then checks for signals.
 constexpr int64_t kSignalSliceNs = 100'000'000;
 
 class PyEngine {
@@ -28,7 +28,7 @@ class PyEngine {
   explicit PyEngine(const pybind11::dict& config);
   ~PyEngine();
 
-  // Each gives a handle, or waits for the result and gives 0 when `wait` is set.
+  // Each returns a handle. With `wait` it waits for the result and returns 0.
   uint64_t allreduce(pybind11::handle inputs, pybind11::handle outputs, const std::optional<std::string>& name,
                      pybind11::handle reduce_op, pybind11::handle prescale, pybind11::handle postscale, int process_set,
                      bool wait);
@@ -41,7 +41,7 @@ class PyEngine {
   uint64_t reducescatter(pybind11::handle inputs, pybind11::handle outputs, const std::optional<std::string>& name,
                          pybind11::handle reduce_op, pybind11::handle prescale, pybind11::handle postscale,
                          int process_set);
-  // How many of `rows` rows this rank gets from a reducescatter.
+  // The number of rows that this rank gets from a reducescatter of `rows` rows.
   int64_t scattered_rows(int64_t rows, int process_set);
   uint64_t add_process_set(std::vector<int32_t> ranks);
   uint64_t remove_process_set(int process_set);
@@ -67,7 +67,7 @@ class PyEngine {
   void close();
   bool stopped() const { return engine_->stopped(); }
   pybind11::list backend_info() const;
-  // What plugin::Backend::fact says; none of a backend that has no part in this job.
+  // plugin::Backend::fact(); None for a backend that this job does not use.
   std::optional<std::string> backend_fact(const std::string& backend, const std::string& key) const;
 
   // py_engine_devices.cc

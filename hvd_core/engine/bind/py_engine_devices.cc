@@ -1,5 +1,5 @@
-// What Python asks about devices and backends: order, results in a device's memory, and who has served what. See
-// py_engine.h.
+// Devices and backends as Python sees them: order on streams, results in a device's memory, and the service of each
+// collective. See py_engine.h.
 #include <pybind11/stl.h>
 
 #include "engine/bind/py_engine.h"
@@ -25,7 +25,7 @@ void PyEngine::await_end(queue::Request& request) {
     }
     if (!done && PyErr_CheckSignals() != 0) throw py::error_already_set();
   }
-  if (request.failed()) throw EngineStopped(request.error());
+  request.throw_if_failed();
 }
 
 void PyEngine::order(queue::Request& request, std::optional<uint64_t> stream) {
@@ -96,7 +96,7 @@ std::optional<std::string> PyEngine::backend_fact(const std::string& backend, co
   return used ? used->fact(key) : std::nullopt;
 }
 
-// What has been done so far on a type of device, and how.
+// The collectives done so far on a device type, with the service of each.
 py::list PyEngine::served(const std::string& type) const {
   py::list list;
   for (const auto& [key, note] : engine_->backends().notes->all()) {

@@ -5,6 +5,7 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -45,25 +46,25 @@ class PipeChannel final : public Channel {
   Pipe& in_;
 };
 
-// Spoiled messages may hold names that are no text.
+// Spoiled messages may have names that are not valid text.
 py::str text_of(const std::string& s) {
   PyObject* text = PyUnicode_DecodeUTF8(s.data(), static_cast<Py_ssize_t>(s.size()), "replace");
   if (!text) throw py::error_already_set();
   return py::reinterpret_steal<py::str>(text);
 }
 
-// What happened at a rank, in order: (kind, details...).
+// The events of a rank, in order: (kind, details...).
 struct Recorder final : Node::Host {
   py::list events;
-  void execute(SetId set, std::vector<ExecItem> items) override {
+  void execute(SetId set, std::vector<BatchItem> items) override {
     py::list names, tokens;
     for (const auto& x : items) {
       names.append(text_of(*x.item.name));
-      tokens.append(x.request);
+      tokens.append(x.token);
     }
     events.append(py::make_tuple("execute", set, names, tokens));
   }
-  void fail(RequestToken request, Failure, const std::string& text) override {
+  void fail(RequestToken request, types::Failure, const std::string& text) override {
     events.append(py::make_tuple("fail", request, text_of(text)));
   }
   void joined(Rank last) override { events.append(py::make_tuple("joined", last)); }
@@ -82,7 +83,7 @@ struct Recorder final : Node::Host {
 class Sim {
  public:
   Sim(std::vector<int32_t> parents, uint32_t cache_capacity, uint64_t fusion_threshold, uint32_t repeats,
-      int64_t dissolve_after_ns, int64_t merge_ns)
+      int64_t dissolve_after_ns, int64_t merge_ns, std::optional<int64_t> coalesce_ns)
       : hosts_(parents.size()) {
     const auto n = static_cast<Rank>(parents.size());
     up_.resize(parents.size());
@@ -94,7 +95,7 @@ class Sim {
       c.rank = r;
       c.world = n;
       c.cache_capacity = cache_capacity;
-      c.fusion_threshold = fusion_threshold;
+      c.fusion = {fusion_threshold, coalesce_ns.value_or(dissolve_after_ns)};
       c.repeats_before_known = repeats;
       c.dissolve_after_ns = dissolve_after_ns;
       c.merge_ns = merge_ns;
@@ -150,14 +151,14 @@ class Sim {
     }
     return found;
   }
-  // Delivers the oldest piece on the link above `r`.
+  // Delivers the oldest bytes on the link above `r`.
   void deliver(Rank r, bool upwards) {
     Pipe& p = *(upwards ? up_ : down_)[at(r)];
     if (p.in_flight.empty()) throw py::value_error("nothing is under way there");
     p.delivered += p.in_flight.front();
     p.in_flight.pop_front();
   }
-  // Takes the oldest piece off the link above `r`, for a test that wants to spoil it.
+  // Takes the oldest bytes off the link above `r`, for a test that spoils them.
   py::bytes intercept(Rank r, bool upwards) {
     Pipe& p = *(upwards ? up_ : down_)[at(r)];
     if (p.in_flight.empty()) throw py::value_error("nothing is under way there");
@@ -202,9 +203,10 @@ class Sim {
 
 void bind_sim(py::module_& m) {
   py::class_<Sim>(m, "ProtocolSim", "Control nodes of N ranks in one process, for tests of the protocol.")
-      .def(py::init<std::vector<int32_t>, uint32_t, uint64_t, uint32_t, int64_t, int64_t>(), py::arg("parents"),
-           py::arg("cache_capacity") = 1024, py::arg("fusion_threshold") = uint64_t{128} << 20, py::arg("repeats") = 1,
-           py::arg("dissolve_after_ns") = 1000000, py::arg("merge_ns") = 5000000)
+      .def(py::init<std::vector<int32_t>, uint32_t, uint64_t, uint32_t, int64_t, int64_t, std::optional<int64_t>>(),
+           py::arg("parents"), py::arg("cache_capacity") = 1024, py::arg("fusion_threshold") = uint64_t{128} << 20,
+           py::arg("repeats") = 1, py::arg("dissolve_after_ns") = 1000000, py::arg("merge_ns") = 5000000,
+           py::arg("coalesce_ns") = py::none())
       .def("submit", &Sim::submit, py::arg("rank"), py::arg("name"), py::arg("sig"), py::arg("token"),
            py::arg("repeats") = true, py::arg("urgent") = false, py::arg("set") = 0)
       .def("add_set", &Sim::add_set, py::arg("rank"), py::arg("ranks"), py::arg("token"))

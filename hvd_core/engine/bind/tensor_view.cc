@@ -96,7 +96,7 @@ const DlExchangeApi* exchange_api(PyObject* o) {
   if (!api) PyErr_Clear();
   if (api && (api->major != 1 || !api->borrow)) api = nullptr;
   if (known_types().size() < 64) {
-    Py_INCREF(type);  // so that the address is not another type's one day
+    Py_INCREF(type);  // so that no later type gets this address
     known_types().emplace_back(type, api);
   }
   return api;
@@ -146,7 +146,7 @@ int32_t numpy_dtype(const py::dtype& d) {
     default:
       break;
   }
-  // Extension types (ml_dtypes) say what they are by name only.
+  // Extension types (ml_dtypes) can be told apart by their names only.
   const auto name = d.attr("name").cast<std::string>();
   if (name == "bfloat16") return HVD_BFLOAT16;
   if (name == "float8_e4m3fn") return HVD_FLOAT8_E4M3FN;
@@ -206,7 +206,7 @@ std::vector<Tensor> tensors_of(py::handle object, bool writable) {
   return tensors;
 }
 
-// The tensors of a list, whatever becomes of the list.
+// Copies references: the list may change while the operation runs.
 Owners::Owners(py::handle inputs, py::handle outputs) {
   const auto held = [](py::handle object) -> py::object {
     if (PyList_Check(object.ptr())) return py::reinterpret_steal<py::object>(PyList_AsTuple(object.ptr()));
@@ -233,7 +233,7 @@ py::capsule capsule_of(queue::Output output) {
   t.byte_offset = 0;
   holder->managed.context = holder;
   holder->managed.deleter = [](DlManagedTensor* self) { delete static_cast<Holder*>(self->context); };
-  // A capsule that nobody consumed still owns the tensor; a consumer renames it.
+  // A capsule that was not consumed still owns the tensor. A consumer renames it.
   PyObject* capsule = PyCapsule_New(&holder->managed, "dltensor", [](PyObject* c) {
     if (!PyCapsule_IsValid(c, "dltensor")) return;
     auto* managed = static_cast<DlManagedTensor*>(PyCapsule_GetPointer(c, "dltensor"));

@@ -1,7 +1,7 @@
 // From a Python object to the engine's view of its memory, without knowing any framework.
 //
-// Understood: objects whose type offers DLPack's C exchange API, NumPy arrays, and TensorRef (an address with its
-// description, for frameworks that have neither). Holds Python's lock; keeps no reference to the object.
+// It takes objects whose type has DLPack's C exchange API, NumPy arrays, and TensorRef (an address with its description,
+// for frameworks without both). Called with Python's lock; keeps no reference to the object.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -20,21 +20,21 @@ struct TensorRef {
   int32_t dtype = 0;
   std::string device_type;
   int32_t device_id = 0;
-  std::optional<uint64_t> stream;  // native; what it has been given so far makes the data
-  pybind11::object owner;          // what the memory lives as long as; none where the caller sees to that
+  std::optional<uint64_t> stream;  // native; its work so far produces the data
+  pybind11::object owner;          // keeps the memory alive; None if the caller does
 };
 
-// Throws pybind11::value_error for what cannot be used: a dtype without a number, memory that is not contiguous.
+// Throws pybind11::value_error for a dtype without a number, and for memory that is not contiguous.
 queue::Tensor tensor_of(pybind11::handle object, bool writable);
 // One tensor, or a list or tuple of them.
 std::vector<queue::Tensor> tensors_of(pybind11::handle object, bool writable);
 
-// The objects that the tensors of an operation came from; their memory lives as long as these. With Python's lock.
+// The objects of an operation's tensors, which keep their memory alive. Used with Python's lock.
 struct Owners {
   pybind11::object in, out;
   Owners() = default;
   Owners(pybind11::handle inputs, pybind11::handle outputs);
-  // For as long as the process lives.
+  // Until the process ends.
   void keep_for_good() { in.release(), out.release(); }
 };
 

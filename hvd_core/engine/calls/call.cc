@@ -27,7 +27,7 @@ SignatureFields reduction(OpKind kind, const Call& c) {
   return f;
 }
 
-SignatureFields sizes_unsaid(const Call& c) {
+SignatureFields without_sizes(const Call& c) {
   auto f = fields_of(c.kind, c.in);
   for (auto& t : f.tensors)
     if (!t.shape.empty()) t.shape[0] = -1;
@@ -59,7 +59,7 @@ SignatureFields alltoall(Engine& engine, Call& c) {
   require(c.splits.empty() || c.splits.size() == c.in.size(), "alltoall needs splits for each tensor, or none");
   c.splits.resize(c.in.size());
   for (size_t i = 0; i < c.in.size(); ++i) c.splits[i] = splits_of(c.in[i], std::move(c.splits[i]), set->ranks.size());
-  return sizes_unsaid(c);
+  return without_sizes(c);
 }
 
 SignatureFields reducescatter(Engine& engine, const Call& c) {
@@ -83,7 +83,7 @@ SignatureFields fields_for(Engine& engine, Call& c) {
     case OpKind::Allreduce:
       return allreduce(c);
     case OpKind::Allgather:
-      return sizes_unsaid(c);
+      return without_sizes(c);
     case OpKind::Broadcast:
       return broadcast(engine, c);
     case OpKind::Alltoall:
@@ -100,25 +100,16 @@ SignatureFields fields_for(Engine& engine, Call& c) {
 
 }  // namespace
 
-queue::RequestRef submit(Engine& engine, Call&& c, queue::Listener* listener) {
+queue::RequestRef submit(Engine& engine, Call&& call) {
   SignatureFields fields;
-  Submission s;
   try {
-    fields = fields_for(engine, c);
-    if (!c.in.empty() && !c.in[0].on_host()) s.ready = engine.ready_marks(c.in, c.out);
+    fields = fields_for(engine, call);
+    if (!call.in.empty() && !call.in[0].on_host()) call.ready = engine.ready_marks(call.in, call.out);
   } catch (const std::exception& e) {
-    engine.poison(c.process_set, c.kind, c.name, e.what());
+    engine.poison(call.process_set, call.kind, call.name, e.what());
     throw;
   }
-  s.name = std::move(c.name);
-  s.process_set = c.process_set;
-  s.in = std::move(c.in);
-  s.out = std::move(c.out);
-  s.splits = std::move(c.splits);
-  s.urgent = c.urgent;
-  s.waits = c.waits;
-  s.listener = listener;
-  return engine.submit(std::move(fields), std::move(s));
+  return engine.submit(std::move(fields), std::move(call));
 }
 
 int64_t scattered_rows(Engine& engine, int64_t rows, int32_t process_set) {

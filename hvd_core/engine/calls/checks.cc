@@ -44,7 +44,7 @@ void check_floating(const std::vector<queue::Tensor>& in) {
 }
 
 std::vector<int64_t> splits_of(const queue::Tensor& t, std::vector<int64_t> splits, size_t ranks) {
-  if (t.shape.empty()) return std::vector<int64_t>(ranks, 0);  // refused by the coordinator, on all ranks alike
+  if (t.shape.empty()) return std::vector<int64_t>(ranks, 0);  // the coordinator refuses it, on all ranks alike
   const int64_t rows = t.shape[0];
   if (splits.empty()) {
     require(rows % static_cast<int64_t>(ranks) == 0,

@@ -1,8 +1,8 @@
-// The thread on which callers who do not wait are told that their operation is over: made for the first of them, none
-// in programs that have none.
+// The completion thread: calls the done() functions of callers that do not wait. It is started for the first of these
+// calls; programs without them have no such thread.
 //
-// Whoever drives the engine hands over without a lock, and makes a system call only if the thread sleeps: once for all
-// that has come when it looks.
+// The driver hands tasks over without a lock, and makes a system call only if the thread sleeps: one for all tasks that
+// come until the thread looks.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@ namespace hvd::calls {
 
 class Completions {
  public:
-  // Something to be done on the thread, once. It may delete itself.
+  // Runs once on the thread. It may delete itself.
   class Task {
    public:
     virtual void run() noexcept = 0;
@@ -33,15 +33,15 @@ class Completions {
   Completions(const Completions&) = delete;
   Completions& operator=(const Completions&) = delete;
 
-  // Makes the thread, if there is none. Throws std::system_error.
+  // Starts the thread if it does not run. Throws std::system_error.
   void start();
-  // In the order in which they come. Any thread; start() was called before.
+  // Tasks run in the order of these calls. Any thread; start() was called before.
   void push(Task* task) noexcept;
-  // Runs what is there and ends the thread; nothing is pushed any more. Called by a task, it does not wait for the end.
+  // Runs the remaining tasks and ends the thread; no task is pushed any more. If a task calls it, it does not wait.
   void finish();
 
  private:
-  // The thread has its share of it: a task may be the one that lets go of this object.
+  // Shared with the thread, because a task may delete this object.
   struct Shared {
     std::atomic<Task*> newest{nullptr};
     std::atomic<uint32_t> asleep{0};

@@ -20,7 +20,8 @@ const char* const kForked =
     "this process is a fork of one that runs the engine, which belongs to the parent: collectives cannot be used here. "
     "Call hvd.init() only in processes that the launcher started, or use the 'spawn' start method.";
 
-// Replaced as a whole by a fork, whose mutex somebody may have held.
+// The engine that the table serves. A forked child gets a new Slot, because a thread of the parent may have held the
+// mutex during the fork.
 struct Slot {
   std::mutex mutex;
   std::shared_ptr<Frontend> frontend;
@@ -34,7 +35,7 @@ std::shared_ptr<Frontend> current() {
   return s->frontend;
 }
 
-const char* why_none() {
+const char* why_no_engine() {
   Slot* s = slot.load();
   std::lock_guard lock(s->mutex);
   return s->forked ? kForked : kNotInitialized;
@@ -44,14 +45,14 @@ void submit(const hvd_fe_call* call) {
   if (auto frontend = current())
     submit_native(std::move(frontend), *call);
   else
-    refuse_native(*call, HVD_FE_FAILED_PRECONDITION, why_none());
+    refuse_native(*call, HVD_FE_FAILED_PRECONDITION, why_no_engine());
 }
 
 void run(const hvd_fe_call* call) {
   if (auto frontend = current())
     run_native(*frontend, *call);
   else
-    refuse_native(*call, HVD_FE_FAILED_PRECONDITION, why_none());
+    refuse_native(*call, HVD_FE_FAILED_PRECONDITION, why_no_engine());
 }
 
 void poison(int32_t op, int32_t, const char* name, int32_t process_set, const char* text) {
@@ -61,7 +62,7 @@ void poison(int32_t op, int32_t, const char* name, int32_t process_set, const ch
     const auto kind = kind_of(op);
     frontend->engine().poison(process_set, kind, name_of(kind, name), text ? text : "no reason was given");
   } catch (const std::exception&) {
-    // The engine has stopped, and so the calls of the others have failed. Or there is no such operation.
+    // The engine has stopped, so that the other ranks' calls have failed; or there is no operation of this number.
   }
 }
 
@@ -141,7 +142,7 @@ constexpr hvd_fe_table kTable{
 
 const hvd_fe_table* frontend_table() { return &kTable; }
 
-// The one before goes with the argument, not under the mutex: with it may go an engine.
+// The earlier frontend is destroyed with the argument, after the mutex is unlocked: its engine may go with it.
 void serve(std::shared_ptr<Frontend> frontend) {
   Slot* s = slot.load();
   std::lock_guard lock(s->mutex);
@@ -151,7 +152,7 @@ void serve(std::shared_ptr<Frontend> frontend) {
 
 void withdraw(const Frontend& frontend) {
   Slot* s = slot.load();
-  std::shared_ptr<Frontend> gone;  // not under the mutex: with it may go an engine
+  std::shared_ptr<Frontend> gone;  // destroyed after the mutex is unlocked: its engine may go with it
   std::lock_guard lock(s->mutex);
   if (s->frontend.get() == &frontend) gone = std::move(s->frontend);
 }

@@ -1,7 +1,7 @@
-// The engine for front ends without Python: the table of hvd/frontend_abi.h, and which engine it means at the moment.
+// The engine for front ends without Python: the table of hvd/frontend_abi.h, and the engine that it serves now.
 //
-// The table has to live as long as the process and to know the process's engine, so this is one of the few places with
-// state of the process's (the fork hook of the binding is another). Any thread, none with Python's lock.
+// The table lives as long as the process and has to find the process's engine. So this is one of two places with state
+// that is global in the process; the fork hook of the binding is the other. Any thread, without Python's lock.
 #pragma once
 
 #include <hvd/frontend_abi.h>
@@ -13,14 +13,14 @@
 
 namespace hvd::calls {
 
-// One engine as the table sees it. Calls that have begun keep it.
+// One engine as the table sees it. Calls under way keep it alive.
 class Frontend {
  public:
   explicit Frontend(std::shared_ptr<Engine> engine) : engine_(std::move(engine)) {}
 
   Engine& engine() { return *engine_; }
   Completions& completions() { return completions_; }
-  // After the engine has been closed, which has ended every request: returns when all callers have been told.
+  // To be called after the engine was closed, which ends every request. Returns when all done() functions have run.
   void finish() { completions_.finish(); }
 
  private:
@@ -30,10 +30,10 @@ class Frontend {
 
 const hvd_fe_table* frontend_table();
 
-// From now on the table means this engine, until it is withdrawn or another one comes.
+// From now on the table serves this engine, until it is withdrawn or replaced.
 void serve(std::shared_ptr<Frontend> frontend);
 void withdraw(const Frontend& frontend);
-// The table's engine is the parent's: calls are refused until this process has one of its own.
+// In a forked child the table's engine is the parent's: calls are refused until this process has an engine of its own.
 void in_forked_child() noexcept;
 
 }  // namespace hvd::calls

@@ -13,7 +13,7 @@
 
 namespace hvd::calls {
 
-using control::Failure;
+using types::Failure;
 using types::OpKind;
 
 namespace {
@@ -22,21 +22,21 @@ constexpr int64_t kSliceNs = 100'000'000;
 
 hvd_fe_status status_of(Failure failure) {
   switch (failure) {
-    case Failure::InvalidArgument:
+    case Failure::Mistake:
       return HVD_FE_INVALID_ARGUMENT;
-    case Failure::Precondition:
+    case Failure::Disagreement:
       return HVD_FE_FAILED_PRECONDITION;
     case Failure::SetRemoved:
       return HVD_FE_ABORTED;
-    case Failure::JobOver:
+    case Failure::JobEnded:
       break;
   }
   return HVD_FE_UNKNOWN;
 }
 
-// Of what the engine threw instead of taking the call.
+// The status for an exception that the engine threw, so that there is no request.
 hvd_fe_status status_of(const Engine& engine, const std::exception& e) {
-  if (dynamic_cast<const EngineStopped*>(&e))
+  if (dynamic_cast<const RequestFailed*>(&e))
     return engine.belongs_to_parent() ? HVD_FE_FAILED_PRECONDITION : HVD_FE_UNKNOWN;
   return HVD_FE_INVALID_ARGUMENT;
 }
@@ -67,7 +67,7 @@ std::vector<queue::Tensor> tensors_of(const hvd_fe_tensor* list, int32_t n) {
   return tensors;
 }
 
-// What goes wrong in `step` before the call is submitted, the other ranks hear too.
+// Runs `step`, which comes before the submission. An exception is reported to the other ranks.
 template <typename F>
 void poisoning(Engine& engine, const Call& call, F&& step) {
   try {
@@ -114,7 +114,7 @@ struct Copying {
   queue::Request& request;
 };
 
-// The copy's end is waited for where the target's stream cannot be behind it.
+// hvd_fe_result::copy. Waits for the end of the copy if the target's stream cannot be ordered after it.
 int32_t copy_out(const hvd_fe_result* self, int32_t index, const hvd_fe_tensor* target) {
   auto& [engine, request] = *static_cast<const Copying*>(self->context);
   try {
@@ -144,8 +144,8 @@ hvd_fe_result result_of(hvd_fe_status status, const char* text) {
 
 using Done = void (*)(void*, const hvd_fe_result*);
 
-// Tells the end of a request that is settled.
-void tell(Engine& engine, queue::Request& request, Done done, void* arg) {
+// Calls done() for a request that is settled.
+void call_done(Engine& engine, queue::Request& request, Done done, void* arg) {
   if (request.failed()) {
     auto r = result_of(status_of(request.failure()), request.error().c_str());
     r.lingers = request.lingers ? 1 : 0;
@@ -182,7 +182,7 @@ class Pending final : public queue::Listener, private Completions::Task {
   Pending(std::shared_ptr<Frontend> frontend, const hvd_fe_call& call)
       : frontend_(std::move(frontend)), done_(call.done), arg_(call.arg) {}
 
-  // A stream that cannot be made to wait is told of the end only.
+  // If the caller's stream cannot be ordered after the work, done() comes at the end of the work.
   bool settled(const queue::Request& request) noexcept override {
     if (request.enqueued() && !can_order(request)) return false;
     frontend_->completions().push(this);
@@ -199,7 +199,7 @@ class Pending final : public queue::Listener, private Completions::Task {
       trouble = e.what();
     }
     if (trouble.empty()) {
-      tell(engine, *request, done_, arg_);
+      call_done(engine, *request, done_, arg_);
     } else {
       const auto r = result_of(HVD_FE_UNKNOWN, trouble.c_str());
       done_(arg_, &r);
@@ -244,12 +244,13 @@ void submit_native(std::shared_ptr<Frontend> frontend, const hvd_fe_call& call) 
     } else {
       Call c = call_of(engine, call);
       poisoning(engine, c, [&] { pending = pending_for(frontend, call); });
-      calls::submit(engine, std::move(c), pending.get());
+      c.listener = pending.get();
+      calls::submit(engine, std::move(c));
     }
   } catch (const std::exception& e) {
     return refuse_native(call, status_of(engine, e), e.what());
   }
-  (void)pending.release();  // the engine's, and perhaps gone already
+  (void)pending.release();  // deletes itself after done(), perhaps by now
 }
 
 void run_native(Frontend& frontend, const hvd_fe_call& call) {
@@ -272,7 +273,7 @@ void run_native(Frontend& frontend, const hvd_fe_call& call) {
   } catch (const std::exception& e) {
     return refuse_native(call, status_of(engine, e), e.what());
   }
-  tell(engine, *request, call.done, call.arg);
+  call_done(engine, *request, call.done, call.arg);
 }
 
 }  // namespace hvd::calls

@@ -22,7 +22,7 @@ class ShmChannel final : public Channel {
   Doorbell peer_;
 };
 
-// `fd` is connected, non-blocking and authenticated; it stays the caller's to close.
+// `fd` is connected, non-blocking and authenticated. The caller closes it.
 class TcpChannel final : public Channel {
  public:
   explicit TcpChannel(int fd) : fd_(fd) {}

@@ -1,5 +1,5 @@
-// The root's half of the agreement protocol: counting and deciding. What is decided becomes batches in
-// coordinator_batches.cc. R-numbers are the rules of docs/protocol.md.
+// The root's half of the agreement protocol: counting submissions and deciding on them. Requests that all ranks have
+// submitted go to Fusion; coordinator_known.cc logs the batches. R-numbers are the rules of docs/protocol.md.
 #include "engine/control/coordinator.h"
 
 #include <hvd/backend_abi.h>
@@ -16,7 +16,7 @@ namespace hvd::control {
 
 using types::OpKind;
 
-Coordinator::Coordinator(CoordinatorConfig config, Log& log) : config_(config), log_(log) {
+Coordinator::Coordinator(CoordinatorConfig config, Log& log) : config_(config), log_(log), fusion_(config.fusion) {
   sets_.resize(1);
   sets_[0].exists = true;
   for (Rank r = 0; r < config_.world; ++r) {
@@ -26,7 +26,7 @@ Coordinator::Coordinator(CoordinatorConfig config, Log& log) : config_(config), 
 }
 
 Coordinator::SetState* Coordinator::find_set(SetId set) {
-  if (set >= sets_.size()) throw WireError("control message: about a process set that never was");
+  if (set >= sets_.size()) throw WireError("control message: about a process set that never existed");
   return sets_[set].exists ? &sets_[set] : nullptr;
 }
 
@@ -59,7 +59,7 @@ bool Coordinator::complete(const SetState& s, const RankSet& said) const {
                      [&](Rank r) { return said.contains(r) || joined_.contains(r); });
 }
 
-// The first round of this name in which the rank has said nothing (R2); it has its word there from now on.
+// The first round of this name that the rank has not submitted yet (R2). From here on it counts as submitted.
 Coordinator::Round& Coordinator::round_of(SetId set, const NameRef& name, Rank rank, int64_t now) {
   SetState* s = find_set(set);
   if (!s->member_set.contains(rank)) throw WireError("control message: from outside the process set");
@@ -83,7 +83,7 @@ Coordinator::Round& Coordinator::round_of(SetId set, const NameRef& name, Rank r
 
 void Coordinator::ready(const UpMessage& m, int64_t now) {
   m.ranks.for_each([&](Rank r) {
-    // The set may end by what the rank before completed.
+    // The set may have ended because of the rank before, whose READY completed a removal.
     if (find_set(m.set)) ready(m.set, m.item, r, m.urgent, now);
   });
 }
@@ -107,13 +107,6 @@ void Coordinator::poison(const UpMessage& m, int64_t now) {
   decide_while_complete(m.set, *m.item.name, now);
 }
 
-void Coordinator::dissolve_batches_with(SetId set, const std::string& name, int64_t now) {
-  for (uint32_t i = 0; i < known_.size(); ++i)
-    if (known_[i].alive && known_[i].set == set &&
-        std::any_of(known_[i].items.begin(), known_[i].items.end(), [&](const Item& x) { return *x.name == name; }))
-      dissolve(i, now);
-}
-
 void Coordinator::decide_while_complete(SetId set, const std::string& name, int64_t now) {
   SetState& s = sets_[set];
   auto it = s.rounds.find(name);
@@ -132,12 +125,9 @@ void Coordinator::decide_while_complete(SetId set, const std::string& name, int6
       fail(set, round, text);
     } else if (types::changes_sets(round.sig->fields().kind)) {
       change_sets(round, now);
-      it = s.rounds.find(name);  // cutting what was decided may have changed the table
+      it = s.rounds.find(name);  // forming batches may have changed the table
     } else {
-      if (decided_.empty()) decided_since_ = now;
-      decided_bytes_ += round.sig->payload_bytes();
-      urgent_ |= round.urgent;
-      decided_.push_back({set, {round.name, round.sig}});
+      fusion_.add(set, {round.name, round.sig}, round.urgent, now);
     }
   }
 }
@@ -145,20 +135,20 @@ void Coordinator::decide_while_complete(SetId set, const std::string& name, int6
 void Coordinator::want(const UpMessage& m) {
   SetState* s = find_set(m.set);
   if (!s) return;
-  // A key that is not counted any more is among the decided ones, or its entry is on its way to the one who asks.
+  // A key that is not counted any more waits in fusion_, or its entry is on its way to the rank that asks.
   if (auto it = s->rounds.find(*m.item.name); it != s->rounds.end())
     it->second.urgent = true;
   else
-    urgent_ = !decided_.empty();
+    fusion_.make_urgent();
 }
 
-// What all ranks ask for alike and nobody can do.
+// Why a request that all ranks submit alike cannot be carried out. Empty if it can.
 std::string Coordinator::refusal(const SetState& s, const Round& round) {
   const auto& f = round.sig->fields();
   if (f.kind == OpKind::Broadcast && !round.said.contains(f.root))
     return "Broadcast of '" + *round.name + "': root rank " + std::to_string(f.root) +
            " has joined and has nothing to send. Broadcast is not supported with Join at this time.";
-  // The factor would change what a joined rank puts in, which must not change the result.
+  // The factor would change the neutral data of a joined rank, which must not change the result.
   const bool others = f.reduce_op == HVD_PROD || f.reduce_op == HVD_MIN || f.reduce_op == HVD_MAX;
   if ((f.kind == OpKind::Allreduce || f.kind == OpKind::Reducescatter) && others && f.prescale != 1.0 &&
       round.said.size() < s.members.size())
@@ -175,7 +165,7 @@ std::string Coordinator::refusal(const SetState& s, const Round& round) {
   return {};
 }
 
-// Equal on all ranks, so every rank gets the same answer.
+// Why a process set of these ranks cannot be added; empty if it can. All ranks submit the same list.
 std::string Coordinator::refuse_new_set(const std::vector<Rank>& ranks) const {
   if (ranks.empty()) return "A process set needs at least one rank.";
   for (size_t i = 0; i < ranks.size(); ++i) {
@@ -191,12 +181,12 @@ std::string Coordinator::refuse_new_set(const std::vector<Rank>& ranks) const {
   return {};
 }
 
-// R10: at this point of the log, after everything that was decided before.
+// R10: the change comes at this point of the log, after everything that was decided before.
 void Coordinator::change_sets(const Round& round, int64_t now) {
   const auto& f = round.sig->fields();
   Entry e;
   if (f.kind == OpKind::AddProcessSet) {
-    cut_all();
+    form_all_batches();
     e.type = Entry::AddSet;
     e.set = static_cast<SetId>(sets_.size());
     e.members = f.ranks;
@@ -208,8 +198,8 @@ void Coordinator::change_sets(const Round& round, int64_t now) {
     e.type = Entry::RemoveSet;
     e.set = static_cast<SetId>(f.root);
     dissolve_all_of(e.set, now);
-    cut_all();
-    dissolve_all_of(e.set, now);  // what the cut has defined
+    form_all_batches();
+    dissolve_all_of(e.set, now);  // batches that have become known just now
     sets_[e.set] = SetState{};
     std::erase_if(history_, [&](const auto& h) { return h.first.first == e.set; });
   }
@@ -255,7 +245,7 @@ void Coordinator::join(Rank rank, int64_t now) {
     for (const auto& name : names) decide_while_complete(set, name, now);
   }
   if (static_cast<Rank>(joined_.size()) < config_.world) return;
-  cut_all();  // what was decided comes before the end of the join
+  form_all_batches();  // they come before the end of the join
   joined_.clear();
   Entry e;
   e.type = Entry::Joined;
@@ -264,7 +254,7 @@ void Coordinator::join(Rank rank, int64_t now) {
 }
 
 void Coordinator::leave(const UpMessage& m) {
-  cut_all();
+  form_all_batches();
   Entry e;
   e.type = Entry::Close;
   e.rank = m.rank();

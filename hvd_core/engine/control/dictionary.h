@@ -1,8 +1,8 @@
-// Small ids for strings that come again and again: tensor names and signatures.
+// Small ids for strings that are sent repeatedly: tensor names and signatures.
 //
 // Each direction of a link has its own dictionary. The sender alone decides what goes into which slot and says so in
-// the message, so the two ends cannot disagree and nothing has to be negotiated: the protocol always speaks of whole
-// names and signatures, and this codec makes them short. HOROVOD_CACHE_CAPACITY is the number of slots; 0 turns it off.
+// the message, so that the two ends cannot disagree and need not negotiate. The protocol always means whole names and
+// signatures; this codec makes them short. HOROVOD_CACHE_CAPACITY is the number of slots; 0 turns it off.
 // Used by the thread that drives the engine.
 #pragma once
 
@@ -50,7 +50,7 @@ class DictionaryEncoder {
   }
 
  private:
-  // A free slot, or the first one that was not used since the hand last passed it (second chance).
+  // A free slot, or the first slot that was not used since the hand last passed it (the clock algorithm).
   uint32_t claim() {
     if (texts_.size() < capacity_) {
       texts_.emplace_back();
@@ -74,7 +74,7 @@ class DictionaryEncoder {
   std::vector<bool> used_;
 };
 
-// V is what the receiver wants to keep for a text, made once by `make`.
+// V is the form in which the receiver keeps a text, made once by `make`.
 template <typename V>
 class DictionaryDecoder {
  public:
@@ -84,7 +84,7 @@ class DictionaryDecoder {
     if (code == 0) return make(r.bytes());
     if (code == 1) {
       uint64_t slot = r.varint();
-      // The sender takes new slots in order, so no message can make us hold more of them than it has filled.
+      // The sender takes new slots in order, so that no message can make the receiver hold more slots than were filled.
       if (slot > values_.size()) throw WireError("control message: dictionary slot out of turn");
       if (slot == values_.size()) values_.emplace_back();
       values_[slot] = make(r.bytes());

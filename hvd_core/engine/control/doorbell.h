@@ -1,9 +1,10 @@
-// How a sleeping engine is woken: a state word that neighbours can see (in shared memory, or private where there are
-// none) and two eventfds, one for the background thread and one for a caller that drives the engine itself.
+// How a sleeping engine is woken: a state word that neighbours can see (in shared memory; private in a job without
+// neighbours on its host) and two eventfds, one for the background thread and one for a caller that drives the engine
+// itself.
 //
-// A driver that is awake costs its neighbours no system call: they look at the word and find it Awake.
-// Protocol: the sleeper stores its state, looks at its input once more, then polls; the sender writes its message, then
-// looks at the word. Both sides put a sequentially consistent fence in between, so one of them sees the other.
+// Neighbours of a driver that is awake make no system call: they read the word and find it Awake. Protocol: the sleeper
+// stores its state, looks at its input once more, then polls; the sender writes its message, then looks at the word.
+// Both sides put a sequentially consistent fence in between, so one of them sees the other.
 #pragma once
 
 #include <unistd.h>
@@ -30,7 +31,7 @@ inline void drain_eventfd(int fd) {
   [[maybe_unused]] auto n = ::read(fd, &value, sizeof value);
 }
 
-// A bell as its ringers see it. fds: [background, caller].
+// One engine's bell. fds: [background thread, caller].
 class Doorbell {
  public:
   Doorbell(BellWord* word, std::array<int, 2> fds) : word_(word), fds_(fds) {}
@@ -41,7 +42,7 @@ class Doorbell {
     uint32_t was = word_->exchange(0);
     if (was == 1 || was == 2) write_eventfd(fds_[was - 1]);
   }
-  // Wakes the background thread whatever the word says (only within the bell's own process).
+  // Wakes the background thread, also if the word is Awake. Only within the bell's own process.
   void ring_background() const { write_eventfd(fds_[0]); }
 
   void set(BellState s) const {

@@ -1,4 +1,4 @@
-// One edge of the control tree: frames over a Channel, with an outbox for what the channel does not take at once.
+// One edge of the control tree: frames over a Channel, with an outbox for bytes that the channel does not take at once.
 //
 // A frame is a 32-bit little-endian length and that many bytes. Length kAbortFrame announces an abort: its text follows
 // as one ordinary frame. Used by the thread that drives the engine.
@@ -31,7 +31,7 @@ class Link {
     send_frame(text);
   }
 
-  // Hands the outbox to the channel. True when it is empty afterwards.
+  // Gives the outbox to the channel. Returns whether it is empty afterwards.
   bool flush(bool wake) {
     if (outbox_.empty()) return true;
     size_t n = channel_->send(std::string_view(outbox_).substr(sent_));
@@ -44,12 +44,12 @@ class Link {
   }
   bool idle() const { return outbox_.empty(); }
 
-  // Calls on_frame(payload) and on_abort(text) for what has come in. True when anything was read.
+  // Calls on_frame(payload) or on_abort(text) for each frame that has come in. Returns whether any bytes were read.
   template <typename OnFrame, typename OnAbort>
   bool receive(OnFrame&& on_frame, OnAbort&& on_abort) {
     char buffer[16384];
     bool any = false;
-    std::exception_ptr gone;  // what the neighbour said before it went still counts
+    std::exception_ptr gone;  // frames that the neighbour sent before its end still count
     try {
       while (size_t n = channel_->recv(buffer, sizeof buffer)) {
         any = true;

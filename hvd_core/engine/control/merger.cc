@@ -29,7 +29,7 @@ void Merger::count_expected(SetState& s) const {
 void Merger::receive(UpMessage m, int64_t now) {
   switch (m.type) {
     case UpMessage::Ready:
-      // The end of a set must not overtake what was submitted in it before.
+      // The end of a set must not overtake earlier submissions in it.
       if (!types::changes_sets(m.item.sig->fields().kind)) return hold_ready(std::move(m), now);
       flush();
       return forward_(m);
@@ -39,7 +39,7 @@ void Merger::receive(UpMessage m, int64_t now) {
       auto s = sets_.find(m.set);
       if (s == sets_.end()) return forward_(m);
       auto held = s->second.ready.find(*m.item.name);
-      // What is held has not been announced: it will say itself that somebody waits.
+      // The READY is still held here: it is made urgent, and goes up with that.
       if (held == s->second.ready.end() || held->second->message.ranks.empty()) return forward_(m);
       held->second->message.urgent = true;
       return;
@@ -64,7 +64,7 @@ void Merger::see(const Entry& e) {
       if (e.defines) batches_[e.batch] = e.set;
       return;
     case Entry::Dissolve:
-      // The root is to turn arrivals into announcements (R6), and should not wait for them.
+      // The root turns arrivals into READYs (R6), and should not wait for them.
       flush();
       batches_.erase(e.batch);
       return;
@@ -86,7 +86,7 @@ void Merger::see(const Entry& e) {
   }
 }
 
-// What has been decided begins anew.
+// Names and batches that were decided begin a new round.
 void Merger::forget_gone(const Entry& e) {
   const auto forget_key = [&](const std::string& name) {
     auto s = sets_.find(e.set);
@@ -108,7 +108,7 @@ void Merger::hold_ready(UpMessage m, int64_t now) {
   auto& ready = found->second.ready;
   if (auto held = ready.find(*m.item.name); held != ready.end()) {
     if (held->second->message.item.sig->same(*m.item.sig)) return hold_more(held->second, std::move(m), now);
-    let_go(held->second);  // they disagree: the root will say so
+    let_go(held->second);  // the signatures differ: the root reports the disagreement
   }
   if (m.ranks.size() >= found->second.expected) return forward_(m);
   const std::string name = *m.item.name;
@@ -170,7 +170,7 @@ void Merger::on_time(int64_t now) {
   while (!held_.empty() && held_.front().since + hold_ns_ <= now) {
     Place p = held_.begin();
     forward_(p->message);
-    // Those who have yet to speak are not held back for those who have: only they are waited for.
+    // Messages of the remaining ranks are held until all of these have come; ranks that went up are not waited for.
     p->gone.insert_all(p->message.ranks);
     p->message.ranks.clear();
     gone_.splice(gone_.end(), held_, p);

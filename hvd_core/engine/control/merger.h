@@ -1,8 +1,8 @@
-// What the inner nodes of the tree do for the root: the same thing said by all ranks of a subtree goes up once.
+// Merges messages at inner nodes of the control tree: a message that all ranks of a subtree send goes up once.
 //
-// READY and ARRIVE are held until every rank of the subtree that they concern has said them, or for a bounded time, and
-// go up as one message with a list of ranks. Everything else goes up at once, after all that was held
-// (docs/protocol.md, R13). So the messages at a node are proportional to its fan-out and the number of batches, not to
+// READY and ARRIVE are held until every concerned rank of the subtree has sent them, or for a bounded time, and go up
+// as one message with a list of ranks. Every other message goes up at once, after all held ones (docs/protocol.md,
+// R13). So the number of messages at a node grows with its fan-out and the number of batches, not with the number of
 // ranks. A plain state machine without a clock, used by the thread that drives the engine.
 #pragma once
 
@@ -20,21 +20,21 @@ namespace hvd::control {
 
 class Merger {
  public:
-  // `subtree`: the ranks whose messages pass here, the own one included. `forward` sends towards the root.
+  // `subtree`: the ranks whose messages pass through this node, its own included. `forward` sends towards the root.
   Merger(std::vector<Rank> subtree, int64_t hold_ns, std::function<void(const UpMessage&)> forward);
 
   void receive(UpMessage m, int64_t now);
-  // An entry of the log, before it is replayed: which sets and known batches there are, who has joined.
+  // Reads an entry of the log before it is replayed: process sets, known batches, and joins change what is expected.
   void see(const Entry& e);
 
   void on_time(int64_t now);
   int64_t next_deadline() const { return held_.empty() ? kNever : held_.front().since + hold_ns_; }
 
  private:
-  // One key or batch of which some ranks of the subtree have spoken and others have not.
+  // One name or known batch that some ranks of the subtree have announced and others have not.
   struct Held {
-    UpMessage message;  // what waits to go up; nothing does while its ranks are empty
-    RankSet gone;       // of whom it went up already, because the time was over
+    UpMessage message;  // waits to go up, unless it has no ranks
+    RankSet gone;       // ranks whose message went up already, because the time was over
     int64_t since = 0;
   };
   using Place = std::list<Held>::iterator;
@@ -58,8 +58,8 @@ class Merger {
   RankSet subtree_, joined_;
   int64_t hold_ns_;
   std::function<void(const UpMessage&)> forward_;
-  std::list<Held> held_;  // with a message that waits; oldest first
-  std::list<Held> gone_;  // with none, for the time being
+  std::list<Held> held_;  // whose message waits; oldest first
+  std::list<Held> gone_;  // whose message went up already, in part
   std::unordered_map<SetId, SetState> sets_;
   std::map<uint32_t, Place> arrivals_;           // by batch
   std::unordered_map<uint32_t, SetId> batches_;  // living known batches

@@ -12,7 +12,7 @@ NameRef make_name(std::string_view text) { return std::make_shared<const std::st
 SigRef make_sig(std::string_view bytes) { return Signature::parse(bytes); }
 
 void put_item(Writer& w, DictionaryEncoder& names, DictionaryEncoder& sigs, const Item& item) {
-  // A name that will not come back would only push useful ones out; its signature may well come back.
+  // A name that does not come again would only displace useful ones. Its signature may come again.
   names.put(w, *item.name, item.sig->fields().repeats);
   sigs.put(w, item.sig->bytes(), true);
 }
@@ -60,7 +60,7 @@ RankSet get_ranks(Reader& r) {
     at += skip;
     for (const uint64_t end = at + length; at < end; ++at) ranks.insert(static_cast<Rank>(at));
   }
-  if (ranks.empty()) throw WireError("control message: from nobody");
+  if (ranks.empty()) throw WireError("control message: without a sender");
   return ranks;
 }
 

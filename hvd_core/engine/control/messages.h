@@ -1,5 +1,5 @@
-// The messages of docs/protocol.md as structs, and their encoding on a link: what a rank says to the root (UpMessage)
-// and the entries of the log (Entry). Encoders and decoders hold the dictionaries of one direction of one link.
+// The messages of docs/protocol.md as structs, and their encoding on a link: messages of ranks to the root (UpMessage)
+// and entries of the log (Entry). Encoders and decoders hold the dictionaries of one direction of one link.
 // Used by the thread that drives the engine.
 #pragma once
 
@@ -29,10 +29,10 @@ struct Item {
 struct UpMessage {
   enum Type : uint8_t { Ready = 0, Poison = 1, Arrive = 2, AskDissolve = 3, Join = 4, Leave = 5, Want = 6 };
   Type type = Ready;
-  RankSet ranks;  // who says it: one, but for READY and ARRIVE that a Merger has put together
+  RankSet ranks;  // the senders: one rank, or several in a READY or ARRIVE that a Merger has put together
   SetId set = 0;
   Item item;                    // Ready; Poison, Want: name only
-  bool urgent = false;          // Ready: the caller waits already
+  bool urgent = false;          // Ready: a caller waits already
   std::string text;             // Poison, Leave
   uint32_t batch = 0, gen = 0;  // Arrive, AskDissolve
 
@@ -52,7 +52,7 @@ struct Entry {
   std::string text;             // Fail, Close
   std::vector<Rank> poisoners;  // Fail
   std::vector<Rank> members;    // AddSet
-  Rank rank = 0;                // Joined: who joined last; Close: who left
+  Rank rank = 0;                // Joined: the rank that joined last; Close: the rank that left
 };
 
 class UpEncoder {

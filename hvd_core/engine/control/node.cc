@@ -9,7 +9,7 @@ namespace hvd::control {
 Node::Node(NodeConfig config, std::unique_ptr<Link> parent, std::vector<std::unique_ptr<Link>> children, Host& host)
     : config_(config),
       host_(host),
-      me_(config.rank, config.dissolve_after_ns, *this),
+      me_(config.rank, config.dissolve_after_ns, *this, host),
       parent_(std::move(parent)),
       children_(std::move(children)),
       up_encoder_(config.cache_capacity),
@@ -18,10 +18,9 @@ Node::Node(NodeConfig config, std::unique_ptr<Link> parent, std::vector<std::uni
   if (!parent_) {
     CoordinatorConfig c;
     c.world = config.world;
-    c.fusion_threshold = config.fusion_threshold;
+    c.fusion = config.fusion;
     c.repeats_before_known = config.repeats_before_known;
     c.known_batches = config.known_batches;
-    c.hold_ns = config.dissolve_after_ns;
     coordinator_.reset(new Coordinator(c, *this));
   } else {
     links_.push_back(parent_.get());
@@ -40,8 +39,6 @@ bool Node::submit(SetId set, Item item, RequestToken request, bool urgent, int64
   now_ = now;
   return me_.submit(set, std::move(item), request, urgent, now);
 }
-
-void Node::say(UpMessage m) { towards_root(std::move(m), now_); }
 
 void Node::towards_root(UpMessage m, int64_t now) {
   if (coordinator_)
@@ -63,18 +60,13 @@ int64_t Node::next_deadline() const {
   int64_t t = me_.next_deadline();
   if (coordinator_) t = std::min(t, coordinator_->next_deadline());
   if (merger_) t = std::min(t, merger_->next_deadline());
-  if (unheard_since_ != kNever) t = std::min(t, unheard_since_ + config_.dissolve_after_ns / 2);
+  if (unheard_since_ != kNever) t = std::min(t, unheard_since_ + config_.fusion.coalesce_ns / 2);
   return t;
 }
 
 void Node::append(Entry e) {
   if (!children_.empty()) entry_encoder_.put(down_frame_, e);
   to_replay_.push_back(std::move(e));
-}
-
-void Node::closed(Rank by, const std::string& text) {
-  closed_ = true;
-  host_.closed(by, text);
 }
 
 bool Node::step(int64_t now) {
@@ -94,7 +86,7 @@ bool Node::step(int64_t now) {
   return any;
 }
 
-// One round of: the coordinator takes what there is, cuts, the entries go down, then they are replayed here.
+// One round: the coordinator takes the messages and forms batches; the entries go down; then they are replayed here.
 bool Node::drain(int64_t now) {
   bool any = false;
   if (coordinator_) {
@@ -104,7 +96,7 @@ bool Node::drain(int64_t now) {
       coordinator_->receive(m, now);
       any = true;
     }
-    coordinator_->cut(now);
+    coordinator_->form_batches(now);
     send_down();
   }
   while (!to_replay_.empty()) {
@@ -137,9 +129,9 @@ void Node::flush(int64_t now) {
   if (!up_frame_.empty()) {
     if (parent_ && !parent_->lost) parent_->send_frame(up_frame_);
     up_frame_.clear();
-    // Nobody waits for it yet: the parent may find it by itself, as one that submits as often as we do will. It is
-    // woken when half of the time has passed that such a tensor may be held.
-    if (!up_urgent_ && config_.dissolve_after_ns > 1)
+    // No caller waits yet. The parent finds the message by itself if it submits as often as this rank does. It is woken
+    // when half of the coalescing delay has passed.
+    if (!up_urgent_ && config_.fusion.coalesce_ns > 1)
       unheard_since_ = std::min(unheard_since_, now);
     else
       urgent = true;
@@ -157,7 +149,7 @@ void Node::flush(int64_t now) {
   if (unheard_since_ == kNever) return;
   if (!parent_ || parent_->lost || parent_->channel().peer_has_read_all()) {
     unheard_since_ = kNever;
-  } else if (urgent || now >= unheard_since_ + config_.dissolve_after_ns / 2) {
+  } else if (urgent || now >= unheard_since_ + config_.fusion.coalesce_ns / 2) {
     unheard_since_ = kNever;
     parent_->channel().wake_peer();
   }
@@ -197,7 +189,7 @@ void Node::on_up_frame(size_t child, std::string_view payload, int64_t now) {
 }
 
 void Node::on_down_frame(std::string_view payload) {
-  // All nodes read the same stream, so children get the very bytes, before anything is replayed here.
+  // All nodes read the same stream, so children get the same bytes, before anything is replayed here.
   down_frame_ = payload;
   send_down();
   Reader r(payload);
@@ -216,7 +208,7 @@ void Node::forget(Rank peer) {
 }
 
 void Node::abort(const std::string& cause) {
-  if (aborted_ || closed_) return;
+  if (aborted_ || is_closed()) return;
   aborted_ = true;
   for (Link* link : links_)
     if (!link->lost) link->send_abort(cause);

@@ -1,14 +1,15 @@
 // One process's place in the control tree: its Participant, on rank 0 the Coordinator, and the links to its neighbours.
 //
 // Node carries messages between them: up through the parent link or into the local coordinator, log entries down to the
-// children before they are replayed here. It has no thread and no clock; whoever drives the engine calls it, one thread
-// at a time. N nodes in one process, joined by queues, are how the protocol is tested.
+// children before they are replayed here. It has no thread and no clock; the thread that drives the engine calls it.
+// The protocol is tested with N nodes in one process, joined by queues.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/control/coordinator.h"
@@ -21,25 +22,19 @@ namespace hvd::control {
 struct NodeConfig {
   Rank rank = 0, world = 1;
   uint32_t cache_capacity = 1024;
-  uint64_t fusion_threshold = 128u << 20;
-  int64_t dissolve_after_ns = 1'000'000;
+  FusionConfig fusion;
+  int64_t dissolve_after_ns = 1'000'000;  // how long this rank may hold part of a known batch (R5)
   uint32_t repeats_before_known = 3;
   bool known_batches = true;
-  // How long what one rank of a subtree has said may wait for the others of that subtree, at each inner node (R13).
+  // How long an inner node may keep a message of one rank of its subtree until the other ranks say the same (R13).
   int64_t merge_ns = 5'000'000;
 };
 
-class Node final : private Participant::Events, private Coordinator::Log {
+class Node final : private Participant::Outbox, private Coordinator::Log {
  public:
-  struct Host {
-    virtual ~Host() = default;
-    virtual void execute(SetId set, std::vector<ExecItem> items) = 0;  // in log order
-    virtual void fail(RequestToken request, Failure failure, const std::string& text) = 0;
-    virtual void joined(Rank last) = 0;
-    virtual void closed(Rank by, const std::string& text) = 0;
-    virtual void set_added(SetId set, const std::vector<Rank>& members, RequestToken request) = 0;
-    virtual void set_removed(SetId set, RequestToken request) = 0;
-    // The first cause this node learns of, once (R12).
+  // The node's owner: hears the participant's events, and the two of the node itself.
+  struct Host : Participant::Events {
+    // The first cause of an abort that this node learns of, once (R12).
     virtual void aborted(const std::string& cause) = 0;
     virtual void link_lost(Rank peer, const std::string& why) = 0;
   };
@@ -47,7 +42,7 @@ class Node final : private Participant::Events, private Coordinator::Log {
   // `parent` is null on the root.
   Node(NodeConfig config, std::unique_ptr<Link> parent, std::vector<std::unique_ptr<Link>> children, Host& host);
 
-  // False: the name is in flight. `urgent`: the caller waits for it already.
+  // As Participant's functions of these names.
   bool submit(SetId set, Item item, RequestToken request, bool urgent, int64_t now);
   void poison(SetId set, const std::string& name, const std::string& text) { me_.poison(set, name, text); }
   void wanted(SetId set, const std::string& name) { me_.wanted(set, name); }
@@ -55,7 +50,7 @@ class Node final : private Participant::Events, private Coordinator::Log {
   bool has_joined() const { return me_.has_joined(); }
   void leave(const std::string& text) { me_.leave(text); }
 
-  // Reads all links, lets the coordinator decide, sends what there is to send, replays. True when anything happened.
+  // Reads all links, lets the coordinator decide, sends messages, replays entries. Returns whether anything happened.
   bool step(int64_t now);
   // True when no message waits to be sent.
   bool flushed() const;
@@ -64,7 +59,7 @@ class Node final : private Participant::Events, private Coordinator::Log {
   // Tells all neighbours, once; the host hears aborted() unless it already has.
   void abort(const std::string& cause);
   bool is_aborted() const { return aborted_; }
-  bool is_closed() const { return closed_; }
+  bool is_closed() const { return me_.is_closed(); }
   // The neighbour is known to be dead: nothing is kept for it any more.
   void forget(Rank peer);
 
@@ -75,18 +70,8 @@ class Node final : private Participant::Events, private Coordinator::Log {
   const std::vector<Link*>& links() const { return links_; }
 
  private:
-  // Participant::Events
-  void say(UpMessage m) override;
-  void execute(SetId set, std::vector<ExecItem> items) override { host_.execute(set, std::move(items)); }
-  void fail(RequestToken request, Failure failure, const std::string& text) override {
-    host_.fail(request, failure, text);
-  }
-  void joined(Rank last) override { host_.joined(last); }
-  void closed(Rank by, const std::string& text) override;
-  void set_added(SetId set, const std::vector<Rank>& members, RequestToken request) override {
-    host_.set_added(set, members, request);
-  }
-  void set_removed(SetId set, RequestToken request) override { host_.set_removed(set, request); }
+  // Participant::Outbox
+  void send(UpMessage m) override { towards_root(std::move(m), now_); }
   // Coordinator::Log
   void append(Entry e) override;
 
@@ -114,13 +99,13 @@ class Node final : private Participant::Events, private Coordinator::Log {
   EntryEncoder entry_encoder_;
   EntryDecoder entry_decoder_;
   std::string up_frame_, down_frame_;
-  bool up_urgent_ = false;          // the parent must hear of up_frame_ at once
+  bool up_urgent_ = false;          // the parent must be woken for up_frame_ at once
   int64_t unheard_since_ = kNever;  // sent to the parent without waking it
   std::deque<UpMessage> to_coordinator_;
   std::deque<Entry> to_replay_;
   int64_t now_ = 0;  // of the call under way
   uint64_t messages_up_ = 0, entries_ = 0;
-  bool aborted_ = false, closed_ = false;
+  bool aborted_ = false;
 };
 
 }  // namespace hvd::control

@@ -9,6 +9,7 @@
 
 namespace hvd::control {
 
+using types::Failure;
 using types::OpKind;
 
 namespace {
@@ -16,7 +17,7 @@ const char* const kSetRemoved = "Process set has been removed";
 }
 
 Participant::SetState& Participant::state(SetId set) {
-  if (set >= sets_.size()) throw WireError("control message: about a process set that never was");
+  if (set >= sets_.size()) throw WireError("control message: about a process set that never existed");
   return sets_[set];
 }
 
@@ -25,17 +26,17 @@ void Participant::announce(SetId set, const Item& item, bool urgent) {
   m.urgent = urgent;
   m.set = set;
   m.item = item;
-  events_.say(std::move(m));
+  outbox_.send(std::move(m));
 }
 
 void Participant::announce_held(const Batch& b) {
   for (size_t i = 0; i < b.members.size(); ++i)
-    if (b.holds[i]) announce(b.set, b.members[i], true);  // it has waited for its batch
+    if (b.holds[i]) announce(b.set, b.members[i], true);  // urgent: it has waited already
 }
 
 bool Participant::submit(SetId set, Item item, RequestToken request, bool urgent, int64_t now) {
   auto& s = state(set);
-  if (s.ended) {  // the caller could not know yet
+  if (s.ended) {  // the removal was replayed after the call was made
     events_.fail(request, Failure::SetRemoved, kSetRemoved);
     return true;
   }
@@ -50,7 +51,7 @@ bool Participant::submit(SetId set, Item item, RequestToken request, bool urgent
   }
   const Place place = known->second;
   Batch& b = batches_[place.batch];
-  if (b.asked) {  // on its way out: members go one by one
+  if (b.asked) {  // the batch is being dissolved: members are announced singly
     announce(set, item, urgent);
     return true;
   }
@@ -70,7 +71,7 @@ bool Participant::submit(SetId set, Item item, RequestToken request, bool urgent
     UpMessage m(UpMessage::Arrive, me_);
     m.batch = place.batch;
     m.gen = b.gen;
-    events_.say(std::move(m));
+    outbox_.send(std::move(m));
   } else if (urgent) {
     ask_dissolve(place.batch);
   }
@@ -84,7 +85,7 @@ void Participant::ask_dissolve(uint32_t id) {
   UpMessage m(UpMessage::AskDissolve, me_);
   m.batch = id;
   m.gen = b.gen;
-  events_.say(std::move(m));
+  outbox_.send(std::move(m));
   announce_held(b);
   stop_holding(id);
 }
@@ -124,7 +125,7 @@ void Participant::poison(SetId set, const std::string& name, const std::string& 
   m.set = set;
   m.item.name = std::make_shared<const std::string>(name);
   m.text = text;
-  events_.say(std::move(m));
+  outbox_.send(std::move(m));
 }
 
 void Participant::wanted(SetId set, const std::string& name) {
@@ -139,21 +140,21 @@ void Participant::wanted(SetId set, const std::string& name) {
   UpMessage m(UpMessage::Want, me_);
   m.set = set;
   m.item.name = pending->second.item.name;
-  events_.say(std::move(m));
+  outbox_.send(std::move(m));
 }
 
 void Participant::join() {
   ask_dissolve_partly_held();
   joined_ = true;
   UpMessage m(UpMessage::Join, me_);
-  events_.say(std::move(m));
+  outbox_.send(std::move(m));
 }
 
 void Participant::leave(const std::string& text) {
   ask_dissolve_partly_held();
   UpMessage m(UpMessage::Leave, me_);
   m.text = text;
-  events_.say(std::move(m));
+  outbox_.send(std::move(m));
 }
 
 void Participant::on_time(int64_t now) {
@@ -189,12 +190,12 @@ void Participant::replay(const Entry& e) {
 
 void Participant::execute(SetId set, const std::vector<Item>& items) {
   auto& s = state(set);
-  std::vector<ExecItem> run;
+  std::vector<BatchItem> run;
   run.reserve(items.size());
   for (const auto& item : items) {
-    ExecItem x{item, 0};
+    BatchItem x{item, 0, nullptr};
     if (auto it = s.pending.find(*item.name); it != s.pending.end()) {
-      x.request = it->second.request;
+      x.token = it->second.request;
       s.pending.erase(it);
     } else if (!joined_) {
       throw std::logic_error("the log says to execute '" + *item.name + "', which this rank has not submitted");
@@ -207,7 +208,7 @@ void Participant::execute(SetId set, const std::vector<Item>& items) {
 void Participant::replay_exec(const Entry& e) {
   const bool member = state(e.set).member;
   if (e.defines) {
-    // At this moment none of the members is pending for the next round here, so none was announced singly (R4).
+    // No member is pending for its next round here at this moment, so that no member was announced singly (R4).
     if (e.batch != batches_.size()) throw WireError("control message: a known batch out of turn");
     Batch& b = batches_.emplace_back();
     b.alive = true;
@@ -232,7 +233,7 @@ void Participant::replay_run(const Entry& e) {
 void Participant::replay_dissolve(const Entry& e) {
   if (e.batch >= batches_.size() || !batches_[e.batch].alive || batches_[e.batch].gen != e.gen) return;
   Batch& b = batches_[e.batch];
-  // Who has arrived was counted by the root (R6); who asked has announced already (R5).
+  // The root counts a rank that has arrived (R6); a rank that asked has announced its members already (R5).
   if (!b.arrived && !b.asked) announce_held(b);
   forget_batch(e.batch);
 }
@@ -250,7 +251,7 @@ RequestToken Participant::take_sets_request() {
 }
 
 void Participant::replay_add_set(const Entry& e) {
-  // All ranks replay all additions, so the next number is the next place; it is never a number to make room by.
+  // All ranks replay all additions, so the set's number is the next index. A number from a peer never sizes the table.
   if (e.set != sets_.size()) throw WireError("control message: a new process set out of turn");
   const RequestToken request = take_sets_request();
   sets_.emplace_back();
@@ -273,10 +274,10 @@ void Participant::replay_fail(const Entry& e) {
   if (std::find(e.poisoners.begin(), e.poisoners.end(), me_) != e.poisoners.end()) return;
   auto& s = state(e.set);
   auto it = s.pending.find(*e.name);
-  if (it == s.pending.end()) return;  // not a member, or joined
+  if (it == s.pending.end()) return;  // this rank is not a member, or has joined
   RequestToken request = it->second.request;
   s.pending.erase(it);
-  events_.fail(request, e.poisoners.empty() ? Failure::Precondition : Failure::InvalidArgument, e.text);
+  events_.fail(request, e.poisoners.empty() ? Failure::Disagreement : Failure::Mistake, e.text);
 }
 
 }  // namespace hvd::control

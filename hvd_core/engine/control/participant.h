@@ -1,8 +1,8 @@
-// One rank's half of the agreement protocol (docs/protocol.md): what it has submitted, which known batches it holds
+// One rank's half of the agreement protocol (docs/protocol.md): its submitted requests, the known batches that it holds
 // members of, and the replay of the log.
 //
-// A plain state machine: no clock, no thread, no I/O of its own. Time is passed in; what it wants done comes out
-// through Events. Used by the thread that drives the engine.
+// A plain state machine: no clock, no thread, no I/O of its own. Time is passed in. Messages go out through Outbox, and
+// decisions through Events. Used by the thread that drives the engine.
 #pragma once
 
 #include <cstdint>
@@ -12,44 +12,42 @@
 #include <utility>
 #include <vector>
 
-#include "engine/control/failure.h"
+#include "engine/control/batch_item.h"
 #include "engine/control/messages.h"
+#include "engine/types/failure.h"
 
 namespace hvd::control {
 
-using RequestToken = uint64_t;  // the owner's name for a request; 0: none
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
-
-struct ExecItem {
-  Item item;
-  RequestToken request = 0;  // 0 on a rank that has joined: it takes part with neutral data
-};
 
 class Participant {
  public:
+  struct Outbox {
+    virtual ~Outbox() = default;
+    virtual void send(UpMessage m) = 0;  // towards the root
+  };
+  // Decisions of the log, in log order. `request` is the token of this rank's request, 0 if this rank has joined.
   struct Events {
     virtual ~Events() = default;
-    virtual void say(UpMessage m) = 0;                                 // towards the root
-    virtual void execute(SetId set, std::vector<ExecItem> items) = 0;  // in log order
-    virtual void fail(RequestToken request, Failure failure, const std::string& text) = 0;
-    virtual void joined(Rank last) = 0;                         // answers join()
-    virtual void closed(Rank by, const std::string& text) = 0;  // nothing follows
-    // Process sets change here, in log order on every rank; `request` asked for it, 0 on a rank that has joined.
+    virtual void execute(SetId set, std::vector<BatchItem> items) = 0;
+    virtual void fail(RequestToken request, types::Failure failure, const std::string& text) = 0;
+    virtual void joined(Rank last) = 0;                         // all ranks have called join()
+    virtual void closed(Rank by, const std::string& text) = 0;  // the job has ended in good order; no event follows
     virtual void set_added(SetId set, const std::vector<Rank>& members, RequestToken request) = 0;
     virtual void set_removed(SetId set, RequestToken request) = 0;
   };
 
-  Participant(Rank me, int64_t dissolve_after_ns, Events& events)
-      : me_(me), dissolve_after_ns_(dissolve_after_ns), events_(events) {
+  Participant(Rank me, int64_t dissolve_after_ns, Outbox& outbox, Events& events)
+      : me_(me), dissolve_after_ns_(dissolve_after_ns), outbox_(outbox), events_(events) {
     sets_.emplace_back().member = true;
   }
 
-  // False when this name is still in flight: nothing was submitted (R2).
-  // `urgent`: the caller waits for it already. A request for a set that has ended fails at once.
+  // Returns false if a request of this name is still in flight: then this one is not submitted (R2). `urgent`: the
+  // caller waits already. A request for a set that has ended fails at once.
   bool submit(SetId set, Item item, RequestToken request, bool urgent, int64_t now);
-  // A call with this name failed on this rank; the matching calls of the others shall fail too (R8).
+  // A call with this name failed on this rank: the matching calls of the other ranks shall fail too (R8).
   void poison(SetId set, const std::string& name, const std::string& text);
-  // Somebody waits on or polls this name: it must not sit in a partly held batch (R5), nor wait for company (R3).
+  // A caller waits for this name or polls it: it must not stay in a partly held batch (R5), nor be coalesced (R3).
   void wanted(SetId set, const std::string& name);
   void join();
   void leave(const std::string& text);
@@ -62,21 +60,25 @@ class Participant {
   void on_time(int64_t now);
 
   bool has_joined() const { return joined_; }
+  bool is_closed() const { return closed_; }
 
  private:
   struct Pending {
     Item item;
     RequestToken request = 0;
-    bool urgent = false;  // the root knows that somebody waits
+    bool urgent = false;  // the root knows that a caller waits
   };
+  // A known batch. It is held in part from the first submitted member on, until all are (arrived) or it is dissolved.
   struct Batch {
-    bool alive = false, arrived = false, asked = false;
+    bool alive = false;
+    bool arrived = false;  // this rank has submitted all members, and has said so
+    bool asked = false;    // this rank has asked to dissolve it, and has announced the members that it holds
     SetId set = 0;
     uint32_t gen = 0;
     std::vector<Item> members;
-    std::vector<bool> holds;
-    uint32_t held = 0;
-    int64_t since = 0;
+    std::vector<bool> holds;  // by member: submitted here, not announced
+    uint32_t held = 0;        // how many of them
+    int64_t since = 0;        // when the first was submitted
   };
   struct Place {
     uint32_t batch = 0, index = 0;
@@ -87,7 +89,7 @@ class Participant {
     bool member = false, ended = false;
   };
 
-  SetState& state(SetId set);  // throws WireError for a number that no entry has added
+  SetState& state(SetId set);  // throws WireError if no entry has added the set
   void announce(SetId set, const Item& item, bool urgent);
   void announce_held(const Batch& b);
   void ask_dissolve(uint32_t id);
@@ -106,6 +108,7 @@ class Participant {
 
   Rank me_;
   int64_t dissolve_after_ns_;
+  Outbox& outbox_;
   Events& events_;
   bool joined_ = false, closed_ = false;
   std::vector<SetState> sets_;

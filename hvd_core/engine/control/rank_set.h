@@ -16,7 +16,7 @@ class RankSet {
     i -= 64;
     return i / 64 < high_.size() && (high_[i / 64] >> (i % 64) & 1);
   }
-  // True when r was not in the set before.
+  // Returns whether the rank is new in the set.
   bool insert(int32_t r) {
     if (contains(r)) return false;
     auto i = static_cast<uint32_t>(r);

@@ -3,7 +3,7 @@
 //   header (64 KiB)            magic, abort flag and text, the leader's bell
 //   slot of local rank i       that rank's bell, the ring towards the leader, the ring from the leader
 //
-// It has no name, so nothing can be left behind; it is not inherited by forked children (MADV_DONTFORK).
+// It has no name, so that nothing is left behind after a crash. Forked children do not inherit it (MADV_DONTFORK).
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@ namespace hvd::control {
 struct RingCounters {
   alignas(64) std::atomic<uint64_t> written{0};
   alignas(64) std::atomic<uint64_t> read{0};
-  alignas(64) std::atomic<uint32_t> writer_waits{0};  // the ring was full: ring the writer's bell after reading
+  alignas(64) std::atomic<uint32_t> writer_waits{0};  // the ring was full: the reader wakes the writer after reading
 };
 
 struct Ring {
@@ -34,7 +34,7 @@ class Segment {
  public:
   static constexpr uint64_t kHeaderBytes = 64u << 10, kSlotBytes = 1u << 20;
 
-  // Maps `fd`, which stays the caller's. Throws std::system_error.
+  // Maps `fd`, which the caller closes. Throws std::system_error.
   Segment(int fd, uint64_t bytes);
   ~Segment();
   Segment(const Segment&) = delete;

@@ -115,7 +115,7 @@ Signature::Signature(SignatureFields fields) : fields_(std::move(fields)) {
   w.bytes(fields_.device_type);
   w.varint(fields_.ranks.size());
   for (int32_t r : fields_.ranks) w.varint(static_cast<uint64_t>(r));
-  // What must be equal for two requests to share a batch ends here, but for the dtype.
+  // Two requests may share a batch if everything up to here is equal, and the dtype.
   fuse_key_ = bytes_;
   w.varint(fields_.tensors.size());
   bool one_dtype = !fields_.tensors.empty();
@@ -161,7 +161,7 @@ std::shared_ptr<const Signature> Signature::parse(std::string_view bytes) {
 }
 
 std::string mismatch(const std::string& name, const std::vector<std::pair<int32_t, SigRef>>& said) {
-  // Group the ranks by what they said, in order of their lowest rank.
+  // Group the ranks by their signatures, in order of the lowest rank.
   std::vector<std::pair<SigRef, std::vector<int32_t>>> groups;
   auto sorted = said;
   std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.first < b.first; });

@@ -1,7 +1,7 @@
-// What a request asks for, in the form that is compared across ranks: operation, dtypes, shapes, reduce op, factors,
-// root and device type. Two ranks agree when the canonical bytes are equal; when they do not, mismatch() says how.
+// The signature of a request: operation, dtypes, shapes, reduce op, factors, root and device type. Two ranks agree if
+// the canonical bytes are equal; mismatch() describes a difference.
 //
-// Immutable once made and shared by reference, so that a tensor seen before costs no parsing. Any thread.
+// Immutable and shared by reference, so that a signature that was seen before is not parsed again. Any thread.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ namespace hvd::control {
 
 struct TensorSpec {
   int32_t dtype = 0;
-  std::vector<int64_t> shape;  // allgather, alltoall: shape[0] is -1 here, the sizes travel with the data
+  std::vector<int64_t> shape;  // allgather, alltoall: shape[0] is -1 here; the sizes are exchanged with the data
   bool operator==(const TensorSpec&) const = default;
 };
 
@@ -27,7 +27,7 @@ struct SignatureFields {
   int32_t reduce_op = 0;
   int32_t root = -1;  // broadcast: world rank; RemoveProcessSet: number of the set
   double prescale = 1.0, postscale = 1.0;
-  bool repeats = true;  // false for unnamed operations: their names do not come back, so caching them is useless
+  bool repeats = true;  // false for unnamed operations: their names do not come again, so that they are not cached
   std::string device_type = "cpu";
   std::vector<TensorSpec> tensors;
   std::vector<int32_t> ranks;  // AddProcessSet: the members, ascending
@@ -42,7 +42,7 @@ class Signature {
   const std::string& bytes() const { return bytes_; }
   bool same(const Signature& other) const { return this == &other || bytes_ == other.bytes_; }
 
-  // Requests whose fuse_key is equal and not empty may share a batch.
+  // Requests may share a batch if their fuse keys are equal and not empty.
   const std::string& fuse_key() const { return fuse_key_; }
   uint64_t payload_bytes() const { return payload_bytes_; }
 
@@ -54,8 +54,8 @@ class Signature {
 
 using SigRef = std::shared_ptr<const Signature>;
 
-// Why these signatures, one per rank, do not fit together: Horovod's sentence for the first difference found, then what
-// each group of ranks said.
+// Describes why these signatures, one per rank, differ: Horovod's sentence for the first difference, then the signature
+// of each group of ranks.
 std::string mismatch(const std::string& name, const std::vector<std::pair<int32_t, SigRef>>& said);
 
 }  // namespace hvd::control

@@ -17,8 +17,8 @@
 namespace hvd::control {
 namespace {
 
-constexpr int64_t kSliceNs = 500'000'000;  // a waiting get looks this often whether it was cancelled
-constexpr int kAnswerTimeoutMs = 30'000;   // an answer that is due and does not come means the store is gone
+constexpr int64_t kSliceNs = 500'000'000;  // a waiting get() checks this often whether it was cancelled
+constexpr int kAnswerTimeoutMs = 30'000;   // if an answer does not come in this time, the store is gone
 constexpr uint32_t kMaxAnswer = 64u << 20;
 
 [[noreturn]] void lost(const std::string& why) {
@@ -134,7 +134,7 @@ void StoreClient::count(const std::string& key) noexcept {
   put(payload, int64_t{1});
   const std::string request = request_text(kAdd, key, payload);
   std::unique_lock lock(mutex_, std::try_to_lock);
-  // So few bytes go out whole or, where the store takes nothing any more, not at all.
+  // So few bytes are sent whole, or not at all if the store's process takes no more bytes.
   if (lock && ::send(fd_, request.data(), request.size(), MSG_NOSIGNAL | MSG_DONTWAIT) > 0) ++unread_;
 }
 

@@ -1,6 +1,6 @@
 // The job's key-value store, over a connection that the bootstrap has opened and authenticated.
 //
-// The wire format is described where the server is (hvd_core/bootstrap/store.py). Any thread; one request at a time.
+// The wire format is described in the server's module (hvd_core/bootstrap/store.py). Any thread; one request at a time.
 #pragma once
 
 #include <atomic>
@@ -15,8 +15,8 @@ namespace hvd::control {
 
 class StoreClient final : public plugin::Store {
  public:
-  // `fd` is connected and authenticated and stays the caller's: this object has a duplicate, as a thread that makes a
-  // communicator may still wait here when the caller has let go of everything. Throws std::system_error.
+  // `fd` is connected and authenticated. The caller closes it; this object has a duplicate, because a thread that makes
+  // a communicator may still wait here after that. Throws std::system_error.
   explicit StoreClient(int fd);
   ~StoreClient() override;
   StoreClient(const StoreClient&) = delete;
@@ -32,7 +32,7 @@ class StoreClient final : public plugin::Store {
 
  private:
   enum Op : uint8_t { kSet = 1, kGet = 2, kAdd = 3, kDel = 4 };
-  // The answer's payload; false for "timeout". Throws plugin::BackendError for everything else that is not ok.
+  // Writes the answer's payload; returns false for "timeout". Throws plugin::BackendError for all other failures.
   bool call(Op op, const std::string& key, std::string_view payload, std::string* answer);
   std::string read_answer();
   void send_all(std::string_view bytes);

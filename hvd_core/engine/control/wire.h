@@ -69,7 +69,7 @@ class Reader {
     uint64_t v = varint();
     return static_cast<int64_t>(v >> 1) ^ -static_cast<int64_t>(v & 1);
   }
-  // A count of things that take at least one byte each: bounded by what is left to read.
+  // A count of items of at least one byte each: bounded by the bytes that are left.
   uint64_t count() {
     uint64_t v = varint();
     if (v > in_.size()) throw WireError("control message: a count runs past the end of the message");

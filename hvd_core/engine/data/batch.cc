@@ -15,7 +15,7 @@ using queue::Output;
 using types::OpKind;
 
 void Batch::write_schedule(Schedule& schedule, SetComms& set, SetDevice* device, const HostMath& math,
-                           std::vector<Work>& work, uint64_t seq) {
+                           std::vector<control::BatchItem>& work, uint64_t seq) {
   set_ = &set;
   device_ = device;
   math_ = &math;

@@ -5,16 +5,12 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/control/batch_item.h"
 #include "engine/data/set_comms.h"
 #include "engine/data/set_device.h"
 #include "engine/queue/request.h"
 
 namespace hvd::data {
-
-struct Work {
-  control::Item item;
-  queue::RequestRef request;  // null on a rank that has joined
-};
 
 class Batch {
  public:
@@ -22,7 +18,7 @@ class Batch {
   // members of this object are reused, so that a batch like the last one allocates nothing. `device`: the set's
   // communicators for the tensors' device; null: the tensors are in host memory. Throws plugin::BackendError.
   void write_schedule(Schedule& schedule, SetComms& set, SetDevice* device, const HostMath& math,
-                      std::vector<Work>& work, uint64_t seq);
+                      std::vector<control::BatchItem>& work, uint64_t seq);
 
  private:
   // One tensor of one request.
@@ -51,7 +47,7 @@ class Batch {
   SetComms* set_ = nullptr;
   SetDevice* device_ = nullptr;
   const HostMath* math_ = nullptr;
-  std::vector<Work>* work_ = nullptr;
+  std::vector<control::BatchItem>* work_ = nullptr;
   uint64_t seq_ = 0;
   std::vector<Tensor> tensors_;
   std::vector<std::vector<size_t>> by_dtype_;

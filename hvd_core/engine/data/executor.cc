@@ -29,7 +29,7 @@ Executor::~Executor() {
   clear();
 }
 
-void Executor::execute(control::SetId set, std::vector<Work> batch) {
+void Executor::execute(control::SetId set, std::vector<control::BatchItem> batch) {
   queue_.push_back({Entry::Execute, set, std::move(batch), {}, nullptr});
 }
 
@@ -155,7 +155,7 @@ void Executor::abort() noexcept {
 }
 
 void Executor::clear() {
-  std::vector<Work> front;  // of the running schedule
+  std::vector<control::BatchItem> front;  // of the running schedule
   if (begun_ && !queue_.empty()) front = std::move(queue_.front().work);
   queue_.clear();
   // The destructor waits for the end of the creation. Here, callers wait for their requests to fail.

@@ -43,7 +43,7 @@ class Executor {
   ~Executor();
 
   // Append an entry to the queue. `request` may be null; it completes with the entry.
-  void execute(control::SetId set, std::vector<Work> batch);
+  void execute(control::SetId set, std::vector<control::BatchItem> batch);
   void create(control::SetId set, const std::vector<int32_t>& members, queue::RequestRef request);
   void remove(control::SetId set, queue::RequestRef request);
 
@@ -81,7 +81,7 @@ class Executor {
   struct Entry {
     enum Type { Execute, Create, Remove } type;
     control::SetId set = 0;
-    std::vector<Work> work;
+    std::vector<control::BatchItem> work;
     std::vector<int32_t> members;
     queue::RequestRef request;
   };
@@ -89,7 +89,7 @@ class Executor {
   // Work that is enqueued on a device and not known to be complete.
   struct Outstanding {
     std::unique_ptr<Schedule> schedule;  // owns the memory that the work uses
-    std::vector<Work> work;
+    std::vector<control::BatchItem> work;
     std::shared_ptr<SetComms> set;
     SetDevice* device;
     plugin::MarkRef end;
@@ -108,9 +108,9 @@ class Executor {
   void check_age(Outstanding& o, int64_t now);
   void check_device();
   bool busy(control::SetId set) const;
-  void set_aside(std::vector<Work> front);
+  void set_aside(std::vector<control::BatchItem> front);
   void free_set_aside() noexcept;
-  static void mark_lingering(const Schedule& schedule, const std::vector<Work>& work);
+  static void mark_lingering(const Schedule& schedule, const std::vector<control::BatchItem>& work);
 
   const int32_t rank_;
   const std::vector<int32_t> hosts_;
@@ -141,7 +141,7 @@ class Executor {
   // Work on devices that has failed or was aborted, until it is known whether the device still uses its memory.
   struct SetAside {
     std::unique_ptr<Schedule> schedule;
-    std::vector<Work> work;
+    std::vector<control::BatchItem> work;
   };
   std::vector<SetAside> set_aside_;
   bool settled_ = false, drained_ = false;

@@ -41,7 +41,7 @@ bool Executor::begin_on_device(Entry& entry, const std::shared_ptr<SetComms>& se
   device_set_ = set;
   settled_ = false;
   plugin::Device& d = *device->device();
-  for (const Work& w : entry.work) {
+  for (const control::BatchItem& w : entry.work) {
     if (!w.request) continue;
     for (const plugin::MarkRef& ready : w.request->ready) {
       if (d.orders_streams())
@@ -69,7 +69,7 @@ void Executor::finish_on_device(const std::string* refusal) {
   if (spare_.empty()) spare_.push_back(std::make_unique<Schedule>());
   schedule_ = std::move(spare_.back());
   spare_.pop_back();
-  for (const Work& w : o.work) {
+  for (const control::BatchItem& w : o.work) {
     if (!w.request) continue;
     if (refusal)
       events_.refused(w.request, *refusal);
@@ -123,7 +123,7 @@ bool Executor::check_outstanding() {
     outstanding_.erase(outstanding_.begin() + static_cast<ptrdiff_t>(i));
     done.schedule->clear();
     spare_.push_back(std::move(done.schedule));
-    for (const Work& w : done.work)
+    for (const control::BatchItem& w : done.work)
       if (w.request) events_.completed(w.request);
     any = true;
   }
@@ -140,7 +140,7 @@ void Executor::check_age(Outstanding& o, int64_t now) {
   o.warned = true;
   const plugin::Device& d = *o.device->device();
   std::string what = "an operation";
-  for (const Work& w : o.work) {
+  for (const control::BatchItem& w : o.work) {
     what = std::string(types::op_name(w.item.sig->fields().kind)) + " '" + *w.item.name + "'";
     if (o.work.size() > 1) what += " and " + std::to_string(o.work.size() - 1) + " more";
     break;
@@ -187,10 +187,10 @@ void Executor::settle(int64_t deadline_ns) noexcept {
   free_set_aside();
 }
 
-void Executor::mark_lingering(const Schedule& schedule, const std::vector<Work>& work) {
+void Executor::mark_lingering(const Schedule& schedule, const std::vector<control::BatchItem>& work) {
   if (!schedule.lingers()) return;
   size_t n = 0;
-  for (const Work& w : work)
+  for (const control::BatchItem& w : work)
     if (w.request) n += (w.request->lingers = true);
   if (n > 0)
     observe::log(observe::Level::Warning, "the backend still uses the tensors of aborted operations (" +
@@ -199,7 +199,7 @@ void Executor::mark_lingering(const Schedule& schedule, const std::vector<Work>&
 }
 
 // Forgets the entries on devices. Their memory is kept until settle() has waited for the devices.
-void Executor::set_aside(std::vector<Work> front) {
+void Executor::set_aside(std::vector<control::BatchItem> front) {
   if (device_) {
     set_aside_.push_back({std::exchange(schedule_, std::make_unique<Schedule>()), std::move(front)});
     device_ = nullptr;

@@ -58,7 +58,7 @@ std::string pin_child(pthread_t thread, int core) {
 }
 
 void use_all_of(const CoreMask& process) {
-  // If it fails, a cpuset was made smaller meanwhile, and the kernel has seen to it.
+  // It fails if a cpuset was made smaller meanwhile; then the kernel has set the cores already.
   if (!process.empty() && !same(own_cores(), process)) (void)set_own(process);
 }
 

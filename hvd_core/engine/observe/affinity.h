@@ -1,5 +1,5 @@
-// Cores that threads may run on. What the process was given (taskset, an MPI launcher's binding, a cpuset) is law: no
-// function here lets a thread out of it. Any thread.
+// Cores that threads may run on. The cores that the process was given (by taskset, an MPI launcher's binding, a cpuset)
+// are the limit: no function here lets a thread run elsewhere. Any thread.
 #pragma once
 
 #include <pthread.h>
@@ -9,22 +9,21 @@
 
 namespace hvd::observe {
 
-// A set of cores as the kernel sees it: bit i of the words is core i. Empty when the kernel does not tell.
+// A set of cores as the kernel has it: bit i of the words is core i. Empty if the kernel does not answer.
 using CoreMask = std::vector<unsigned long>;
 
-// What the calling thread may run on, and what threads that it makes inherit.
+// The cores that the calling thread may run on. Threads that it makes inherit them.
 CoreMask own_cores();
 
-// Pins a thread that the calling one has just made to one of the caller's cores. Empty when that worked, else why not:
-// then nothing has changed.
+// Pins a thread that the calling thread has just made to one of the caller's cores. Returns an empty text, or the reason
+// why the thread is not pinned.
 std::string pin_child(pthread_t thread, int core);
 
-// Gives the calling thread the cores of the process, whatever the thread that made it was pinned to.
+// Gives the calling thread all cores of the process, also if the thread that made it was pinned.
 void use_all_of(const CoreMask& process);
 
-// Called on a thread that a backend made: gives it the process's cores if it has others, because it set them itself, or
-// was made by the engine's pinned thread (`pinned`, -1: there is none). Cores of the process that it chose are left to
-// it.
+// Called on a thread that a backend made. Gives it the process's cores if it has other ones, or if the engine's pinned
+// thread made it (`pinned` is that thread's core, or -1). A choice among the process's cores stays.
 void keep_within(const CoreMask& process, int pinned);
 
 }  // namespace hvd::observe

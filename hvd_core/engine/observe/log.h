@@ -1,6 +1,6 @@
 // The engine's log lines: "[time] [rank] LEVEL text" on stderr, at HOROVOD_LOG_LEVEL and above. Any thread.
 //
-// The sink is process-wide because stderr is; it holds no state that an engine's behaviour depends on.
+// The sink is global in the process because stderr is. The engine's behaviour does not depend on it.
 #pragma once
 
 #include <cstdint>

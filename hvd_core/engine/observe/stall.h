@@ -8,7 +8,7 @@
 
 namespace hvd::observe {
 
-// Logs one line (Horovod's wording). True when something has waited longer than abort_ns (0: never).
+// Logs one line (Horovod's wording). Returns whether a name has waited longer than abort_ns (0: never).
 bool report_stall(const std::vector<control::Stalled>& stalled, int64_t now, int64_t warn_ns, int64_t abort_ns);
 
 }  // namespace hvd::observe

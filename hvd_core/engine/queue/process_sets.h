@@ -1,4 +1,4 @@
-// The process sets of this job as users know them: small numbers, given out in order, freed ones first.
+// The process sets of this job by the numbers that users see: small, given out in order, freed ones first.
 //
 // The log numbers sets for good (control::SetId); users see numbers that are used again, oldest freed first, as in
 // Horovod. All ranks replay the same log, so both are the same everywhere. Any thread.
@@ -11,27 +11,22 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "engine/control/messages.h"
+#include "engine/queue/errors.h"
 #include "engine/types/operations.h"
 
 namespace hvd::queue {
 
-// A mistake in the call itself (a duplicate name, say): the caller's ValueError.
-struct InvalidRequest : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
 struct ProcessSet {
-  int32_t number = 0;  // the user's
+  int32_t number = 0;  // as users see it
   control::SetId id = 0;
   std::vector<int32_t> ranks;
-  int32_t my_rank = -1;  // of this process within the set
-  // Operations without a name so far, by OpKind: they get a number that is equal on all ranks of the set which make
-  // their calls in the same order.
+  int32_t my_rank = -1;  // of this process within the set; -1 if it is not a member
+  // Counts the calls without a name, by OpKind. The count becomes part of the name, so that it is equal on all ranks
+  // that make their calls in the same order.
   std::array<std::atomic<uint64_t>, types::kOpKinds> unnamed{};
 
   bool includes_me() const { return my_rank >= 0; }
@@ -43,14 +38,14 @@ class ProcessSets {
  public:
   explicit ProcessSets(int32_t my_rank) : my_rank_(my_rank) {}
 
-  // Throws InvalidRequest for a number that no set has; `what` begins the message.
+  // Throws InvalidRequest if no set has this number; the message begins with `what`.
   ProcessSetRef find(int32_t number, const std::string& what) const;
   std::map<int32_t, std::vector<int32_t>> all() const;
 
   // In log order. add() returns the number.
   int32_t add(control::SetId id, std::vector<int32_t> ranks);
   void remove(control::SetId id);
-  // After a join: ranks with less data have counted fewer operations; from here they agree again.
+  // To be called after a join: ranks with less data have counted fewer calls, and from here on all count alike again.
   void restart_counters();
 
  private:

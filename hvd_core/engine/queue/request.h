@@ -14,21 +14,21 @@
 #include <utility>
 #include <vector>
 
-#include "engine/control/failure.h"
 #include "engine/control/messages.h"
 #include "engine/plugin/device.h"
+#include "engine/queue/errors.h"
 #include "engine/types/dtypes.h"
 
 namespace hvd::queue {
 
-// A dense tensor that the framework owns and keeps alive until the request is done, and for good if it lingers then.
+// A dense tensor. The framework owns the memory, and keeps it until the request is done; for good if it lingers then.
 struct Tensor {
   void* data = nullptr;
   int32_t dtype = 0;  // HVD_*
   std::vector<int64_t> shape;
   std::string device_type = "cpu";
-  int32_t device_id = 0;  // negative: that whose memory `data` is
-  // On a device: the native stream whose work so far has to be done before the data are read. Without one they are.
+  int32_t device_id = 0;  // negative: the backend is asked which device has the memory `data`
+  // On a device: the native stream whose work so far produces the data. Without a stream the data are ready.
   bool has_stream = false;
   void* stream = nullptr;
 
@@ -53,7 +53,7 @@ inline std::unique_ptr<void, FreeDeleter> allocate(uint64_t bytes) {
   return memory;
 }
 
-// A result whose size only the engine knows.
+// A result that the engine allocated, because only the engine knows its size.
 struct Output {
   std::unique_ptr<void, FreeDeleter> data;
   int32_t dtype = 0;
@@ -64,14 +64,14 @@ struct Output {
 
 class Request;
 
-// Somebody who wants to hear that a request is settled, instead of waiting for it.
+// Is told that a request is settled, for callers that do not wait.
 class Listener {
  public:
-  // The thread that drives the engine calls this at a change of state: settled, and done if that comes later. Must be
-  // quick. True: it has heard enough, and may be gone already.
+  // Called by the thread that drives the engine when the request is settled, and again when it is done if that is
+  // later. Must be quick. Returns true if it needs no further call; the listener may have been deleted by then.
   virtual bool settled(const Request& request) noexcept = 0;
 
-  std::shared_ptr<Request> request;  // set when it is submitted, so that the listener can keep it
+  std::shared_ptr<Request> request;  // set when the request is submitted: the listener keeps it alive
 
  protected:
   ~Listener() = default;
@@ -83,40 +83,44 @@ class Request {
   control::SetId set = 0;
   control::Item item;
   std::vector<Tensor> in, out;  // out is empty where the engine allocates
-  // Alltoall: rows of in[i] for each rank of the set; may leave rows at the end.
+  // Alltoall: rows of in[i] for each rank of the set. Rows at the end may belong to no rank.
   std::vector<std::vector<int64_t>> splits;
-  bool urgent = false;                 // submitted by a caller who waits for it at once
-  std::vector<plugin::MarkRef> ready;  // on a device: where its streams have the data
+  bool urgent = false;                 // the caller waits for it at once
+  std::vector<plugin::MarkRef> ready;  // on a device: the points in the caller's streams at which the data are ready
   Listener* listener = nullptr;        // set before it is submitted, then the finishing thread's
 
-  // Valid once failed(): a backend that did not let go of the tensors after an abort may still read and write them.
+  // Valid once failed(): a backend did not stop in time after an abort, and may still read and write the tensors.
   bool lingers = false;
   // Valid once settled().
-  plugin::MarkRef finished;  // of a request that was enqueued
+  plugin::MarkRef finished;  // the end of its work, if it was enqueued
   std::vector<Output> outputs;
   std::vector<std::vector<int64_t>> received_splits;  // alltoall: rows of outputs[i] from each rank
-  int32_t process_set = -1;                           // of a new process set: its number for the user
+  int32_t process_set = -1;                           // add_process_set: the number that users see
   int32_t last_joined = -1;
 
   // Names in flight are unique within a process set.
   std::string key() const { return std::to_string(set) + ":" + *item.name; }
 
-  // Nothing touches its tensors any more.
+  // The engine does not touch its tensors any more.
   bool done() const { return ended(state()); }
-  // Done, or all its work is in a device's stream: the caller can go on, in the order of that.
+  // Done, or all its work is in a device's stream, so that the caller can go on in the order of that stream.
   bool settled() const { return state() != kPending; }
   bool enqueued() const { return state() == kEnqueued; }
   bool failed() const { return state() == kFailed; }
   bool ok() const { return state() == kOk || state() == kEnqueued; }  // so far
   const std::string& error() const { return error_; }                 // when failed
-  control::Failure failure() const { return failure_; }               // likewise
+  types::Failure failure() const { return failure_; }                 // likewise
+  // Throws RequestFailed if it has failed.
+  void throw_if_failed() const {
+    if (failed()) throw RequestFailed(failure_, error_);
+  }
 
   void enqueue(plugin::MarkRef end) {
     finished = std::move(end);
     finish(kEnqueued);
   }
   void complete() { finish(kOk); }
-  void fail(control::Failure failure, std::string text) {
+  void fail(types::Failure failure, std::string text) {
     error_ = std::move(text);
     failure_ = failure;
     finish(kFailed);
@@ -132,7 +136,7 @@ class Request {
 
   std::atomic<uint32_t> state_{kPending}, sleepers_{0};
   std::string error_;
-  control::Failure failure_ = control::Failure::JobOver;
+  types::Failure failure_ = types::Failure::JobEnded;
 };
 
 using RequestRef = std::shared_ptr<Request>;

@@ -192,7 +192,7 @@ void run_stream(Engine& engine, int rank, const Set& set, const Stream& stream, 
       if (rng.one_in(30)) ::usleep(static_cast<useconds_t>(rng.below(2'000)));
     }
     for (auto& flight : flights) flight.land(rng);
-  } catch (const EngineStopped& e) {
+  } catch (const RequestFailed& e) {
     require(course.may_end.load(), "rank " + std::to_string(rank) + " was told: " + e.what());
   }
 }
@@ -230,7 +230,7 @@ void run_changes(Engine& engine, int rank, const std::vector<Members>& there, in
       if (!request->ok()) return require(course.may_end.load(), "removing a process set: " + request->error());
       course.sets.fetch_add(1);
     }
-  } catch (const EngineStopped& e) {
+  } catch (const RequestFailed& e) {
     require(course.may_end.load(), "rank " + std::to_string(rank) + " was told: " + e.what());
   } catch (const InvalidRequest& e) {
     wrong(std::string("a change of process sets was refused: ") + e.what());
@@ -262,7 +262,7 @@ void run_uneven(Engine& engine, int rank, const std::vector<Step>& all, const st
     const auto last = static_cast<size_t>(request->last_joined);
     require(last < counts.size() && counts[last] == *std::max_element(counts.begin(), counts.end()),
             "join: rank " + std::to_string(request->last_joined) + " cannot have been the last");
-  } catch (const EngineStopped& e) {
+  } catch (const RequestFailed& e) {
     require(course.may_end.load(), "rank " + std::to_string(rank) + " was told: " + e.what());
   }
 }

@@ -57,7 +57,7 @@ struct Worker {
     stream = device.stream();
     try {
       for (int step = 0; step < steps; ++step) one(rng, step);
-    } catch (const EngineStopped&) {
+    } catch (const RequestFailed&) {
       require(over, "an engine has stopped by itself");
       ++failed;
     }

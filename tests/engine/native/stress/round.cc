@@ -74,13 +74,13 @@ void finish_in_order(World& world, Rng& rng) {
   int refused = 0;
   try {
     engine.submit(buffers.fields(), {.name = op.name, .in = buffers.in(), .out = buffers.out(), .waits = true});
-  } catch (const EngineStopped&) {
+  } catch (const RequestFailed&) {
     ++refused;
   }
   queue::Request pending;
   try {
     engine.wait(pending, 1'000'000);
-  } catch (const EngineStopped&) {
+  } catch (const RequestFailed&) {
     ++refused;
   }
   return refused == 2;
@@ -190,7 +190,7 @@ void flood(World& world, Rng& rng, Course& course) {
                                     .in = f.buffers->in(),
                                     .out = f.buffers->out(),
                                     .waits = true}));
-      } catch (const EngineStopped&) {
+      } catch (const RequestFailed&) {
       }
     });
   }

@@ -29,14 +29,14 @@ struct Host final : Node::Host {
   void over(RequestToken token) {
     if (token != 0) require(open.erase(token) == 1, "a request was reported that is not under way");
   }
-  void execute(SetId, std::vector<ExecItem> items) override {
+  void execute(SetId, std::vector<BatchItem> items) override {
     require(!items.empty(), "an empty batch");
     for (const auto& x : items) {
       require(x.item.name && x.item.sig, "a batch without names or signatures");
-      over(x.request);
+      over(x.token);
     }
   }
-  void fail(RequestToken token, Failure, const std::string&) override { over(token); }
+  void fail(RequestToken token, types::Failure, const std::string&) override { over(token); }
   void joined(Rank last) override { require(last >= 0 && last < world, "joined by a rank that does not exist"); }
   void closed(Rank, const std::string&) override { require(++ends == 1, "closed twice"); }
   void set_added(SetId set, const std::vector<Rank>& members, RequestToken token) override {

@@ -1,6 +1,7 @@
-// The root's half of the agreement protocol: cutting what is decided into batches, and known batches (R3-R6).
+// The root's half of the agreement protocol: entries for batches, and known batches (R3-R6). Batches are formed in
+// fusion.h.
 #include <algorithm>
-#include <limits>
+#include <utility>
 
 #include "engine/control/coordinator.h"
 
@@ -10,8 +11,6 @@ namespace {
 constexpr uint32_t kMaxPenalty = 64;
 constexpr size_t kMaxHistory = 65536, kMaxKnown = 8192;
 constexpr uint32_t kRunsThatForgive = 512;
-// From here on moving the data takes longer than starting a batch, and company saves little.
-constexpr uint64_t kHoldBytes = 256u << 10;
 
 uint64_t batch_hash(const std::vector<Item>& items) {
   uint64_t h = 1469598103934665603ull;
@@ -24,38 +23,14 @@ uint64_t batch_hash(const std::vector<Item>& items) {
 }
 }  // namespace
 
-void Coordinator::cut(int64_t now) {
-  if (urgent_ || decided_bytes_ >= kHoldBytes || now >= next_deadline()) cut_all();
+void Coordinator::form_batches(int64_t now) {
+  if (fusion_.due(now)) form_all_batches();
 }
 
-int64_t Coordinator::next_deadline() const {
-  return decided_.empty() ? std::numeric_limits<int64_t>::max() : decided_since_ + config_.hold_ns;
-}
-
-void Coordinator::cut_all() {
-  urgent_ = false;
-  decided_bytes_ = 0;
-  while (!decided_.empty()) {
-    SetId set = decided_.front().set;
-    SigRef first = decided_.front().item.sig;
-    uint64_t bytes = first->payload_bytes();
-    std::vector<Item> items{std::move(decided_.front().item)};
-    decided_.pop_front();
-    if (!first->fuse_key().empty() && config_.fusion_threshold > 0) {
-      // Later requests that fit may be taken ahead of those that do not; both keep their order.
-      for (auto it = decided_.begin(); it != decided_.end() && bytes <= config_.fusion_threshold;) {
-        uint64_t more = it->item.sig->payload_bytes();
-        if (it->set == set && it->item.sig->fuse_key() == first->fuse_key() &&
-            bytes + more <= config_.fusion_threshold) {
-          bytes += more;
-          items.push_back(std::move(it->item));
-          it = decided_.erase(it);
-        } else {
-          ++it;
-        }
-      }
-    }
-    append_exec(set, std::move(items));
+void Coordinator::form_all_batches() {
+  while (!fusion_.empty()) {
+    Fusion::Batch batch = fusion_.take_batch();
+    append_exec(batch.set, std::move(batch.items));
   }
 }
 
@@ -63,37 +38,42 @@ void Coordinator::append_exec(SetId set, std::vector<Item> items) {
   Entry e;
   e.type = Entry::Exec;
   e.set = set;
-  // Definitions are kept for good (see dissolve), so their number is bounded.
-  bool candidate = config_.known_batches && joined_.empty() && items.size() > 1 && known_.size() < kMaxKnown &&
-                   items[0].sig->fields().repeats;
-  // R4: a failed call may have begun a member's next round already; then the batch is not one to be known.
-  candidate = candidate && std::none_of(items.begin(), items.end(),
-                                        [&](const Item& x) { return sets_[set].rounds.contains(*x.name); });
-  if (candidate) {
-    if (history_.size() > kMaxHistory) history_.clear();
-    History& h = history_[{set, *items[0].name}];
-    uint64_t hash = batch_hash(items);
-    h.streak = h.hash == hash ? h.streak + 1 : 1;
-    h.hash = hash;
-    if (h.streak > config_.repeats_before_known + h.penalty) {
-      h.streak = 0;
-      e.defines = true;
-      e.batch = static_cast<uint32_t>(known_.size());
-      known_.push_back(Known{});
-      known_.back().alive = true;
-      known_.back().set = set;
-      known_.back().items = items;
-    }
+  if (becomes_known(set, items)) {
+    e.defines = true;
+    e.batch = static_cast<uint32_t>(known_.size());
+    known_.push_back(Known{});
+    known_.back().alive = true;
+    known_.back().set = set;
+    known_.back().items = items;
   }
   e.items = std::move(items);
   log_.append(std::move(e));
+}
+
+// Whether this batch, which is about to be logged, becomes a known batch (R4).
+bool Coordinator::becomes_known(SetId set, const std::vector<Item>& items) {
+  // Definitions are kept for good (see dissolve), so their number is bounded.
+  if (!config_.known_batches || !joined_.empty() || items.size() < 2 || known_.size() >= kMaxKnown ||
+      !items[0].sig->fields().repeats)
+    return false;
+  // After a failed call, a member's next round may have begun already. Then its rank has announced it singly.
+  if (std::any_of(items.begin(), items.end(), [&](const Item& x) { return sets_[set].rounds.contains(*x.name); }))
+    return false;
+  if (history_.size() > kMaxHistory) history_.clear();
+  History& h = history_[{set, *items[0].name}];
+  const uint64_t hash = batch_hash(items);
+  h.streak = h.hash == hash ? h.streak + 1 : 1;
+  h.hash = hash;
+  if (h.streak <= config_.repeats_before_known + h.penalty) return false;
+  h.streak = 0;
+  return true;
 }
 
 void Coordinator::arrive(const UpMessage& m, int64_t now) {
   if (m.batch >= known_.size()) throw WireError("control message: ARRIVE at an unknown batch");
   Known& k = known_[m.batch];
   if (!k.alive || k.gen != m.gen) {
-    // It crossed the dissolution on its way: it counts for each member (R6).
+    // The message crossed the dissolution on its way: it counts as READY of each member (R6).
     const auto items = k.items;
     UpMessage one;
     one.set = k.set;
@@ -126,7 +106,7 @@ void Coordinator::ask_dissolve(const UpMessage& m, int64_t now) {
   if (m.batch >= known_.size()) throw WireError("control message: DISSOLVE of an unknown batch");
   Known& k = known_[m.batch];
   if (!k.alive || k.gen != m.gen) return;  // idempotent (R5)
-  // A batch whose members do not come together is not worth knowing soon again.
+  // The members did not come together, so that the batch should not become known again soon.
   History& h = history_[{k.set, *k.items[0].name}];
   h.penalty = std::min(kMaxPenalty, h.penalty * 2 + 2);
   dissolve(m.batch, now);
@@ -158,6 +138,14 @@ void Coordinator::dissolve_all_of(SetId set, int64_t now) {
 void Coordinator::dissolve_all(int64_t now) {
   for (uint32_t i = 0; i < known_.size(); ++i)
     if (known_[i].alive) dissolve(i, now);
+}
+
+void Coordinator::dissolve_batches_with(SetId set, const std::string& name, int64_t now) {
+  const auto has_name = [&](const Item& item) { return *item.name == name; };
+  for (uint32_t i = 0; i < known_.size(); ++i) {
+    const Known& k = known_[i];
+    if (k.alive && k.set == set && std::any_of(k.items.begin(), k.items.end(), has_name)) dissolve(i, now);
+  }
 }
 
 }  // namespace hvd::control

@@ -1,0 +1,34 @@
+// An operation as a caller asks for it, in plain values: from a front end to the engine.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/plugin/device.h"
+#include "engine/queue/request.h"
+#include "engine/types/operations.h"
+#include "engine/types/reductions.h"
+
+namespace hvd::queue {
+
+struct Call {
+  types::OpKind kind = types::OpKind::Allreduce;  // never Adasum: that is an allreduce with reduce_op types::kAdasum
+  std::optional<std::string> name = {};           // without a name the process set counts the call
+  int32_t process_set = 0;                        // the number that users see
+  int32_t reduce_op = 0;                          // HVD_* or types::kAdasum
+  int32_t root = -1;                              // broadcast: rank in the job
+  double prescale = 1.0, postscale = 1.0;
+  // `out` is empty for allgather, alltoall and barrier, and may be empty for reducescatter: the engine allocates.
+  std::vector<Tensor> in = {}, out = {};
+  // Alltoall: rows for each rank, one list per tensor. An empty list asks for equal shares.
+  std::vector<std::vector<int64_t>> splits = {};
+  // On a device: the points in the caller's streams at which the data are ready. calls::submit() sets it.
+  std::vector<plugin::MarkRef> ready = {};
+  bool urgent = false;           // the caller does nothing else until the operation is done
+  bool waits = false;            // the calling thread is about to wait, and drives the request itself
+  Listener* listener = nullptr;  // is called when the request is settled
+};
+
+}  // namespace hvd::queue

@@ -1,0 +1,437 @@
+// Fusion and the coordinator as plain objects: requests and messages in, batches and entries of the log out.
+//
+//   control_test          prints the names of the checks
+//   control_test NAME     runs one; exits with 1 and a line for each failed expectation
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/control/coordinator.h"
+#include "engine/control/fusion.h"
+#include "hvd/backend_abi.h"
+
+using namespace hvd;
+using namespace hvd::control;
+
+namespace {
+
+int failures = 0;
+
+#define EXPECT(condition)                                                             \
+  do {                                                                                \
+    if (!(condition)) ++failures, std::printf("line %d: %s\n", __LINE__, #condition); \
+  } while (false)
+
+constexpr int64_t kDelay = 1000;  // the coalescing delay in these checks
+
+// ---------------------------------------------------------------------------------------------------------- requests
+
+struct Options {
+  int32_t dtype = HVD_FLOAT32;
+  std::vector<int64_t> elements = {4};  // of each tensor; several make a group
+  int32_t op = HVD_SUM;
+  types::OpKind kind = types::OpKind::Allreduce;
+  std::string device = "cpu";
+  double prescale = 1.0;
+  bool repeats = true;
+};
+
+Item item(const std::string& name, const Options& o = {}) {
+  SignatureFields f;
+  f.kind = o.kind;
+  f.reduce_op = o.op;
+  f.prescale = o.prescale;
+  f.device_type = o.device;
+  f.repeats = o.repeats;
+  for (int64_t n : o.elements) f.tensors.push_back({o.dtype, {n}});
+  return {std::make_shared<const std::string>(name), std::make_shared<const Signature>(std::move(f))};
+}
+
+// "a b" for a batch of requests a and b.
+std::string names(const std::vector<Item>& items) {
+  std::string text;
+  for (const Item& x : items) text += (text.empty() ? "" : " ") + *x.name;
+  return text;
+}
+
+using Batches = std::vector<std::string>;
+
+Batches take_all(Fusion& fusion) {
+  Batches found;
+  while (!fusion.empty()) {
+    const auto batch = fusion.take_batch();
+    found.push_back(std::to_string(batch.set) + ": " + names(batch.items));
+  }
+  return found;
+}
+
+// The batches of float32 requests "a", "b", ... with these sizes in bytes.
+Batches batches_of(uint64_t threshold, const std::vector<int64_t>& sizes) {
+  Fusion fusion({threshold, kDelay});
+  char name = 'a';
+  for (int64_t bytes : sizes) fusion.add(0, item(std::string(1, name++), {.elements = {bytes / 4}}), false, 0);
+  return take_all(fusion);
+}
+
+// ------------------------------------------------------------------------------------------------------------ fusion
+
+void fusion_puts_equal_requests_into_one_batch() { EXPECT((batches_of(1024, {16, 16, 16}) == Batches{"0: a b c"})); }
+
+void fusion_separates_what_cannot_share_a_batch() {
+  const std::map<std::string, Options> other = {
+      {"dtype", {.dtype = HVD_FLOAT64}},
+      {"reduction", {.op = HVD_MAX}},
+      {"operation", {.kind = types::OpKind::Allgather}},
+      {"device", {.device = "moon"}},
+      {"factor", {.prescale = 0.5}},
+  };
+  for (const auto& [name, options] : other) {
+    Fusion fusion({1024, kDelay});
+    fusion.add(0, item("a"), false, 0);
+    fusion.add(0, item(name, options), false, 0);
+    fusion.add(0, item("b"), false, 0);
+    EXPECT((take_all(fusion) == Batches{"0: a b", "0: " + name}));
+  }
+}
+
+void fusion_separates_process_sets() {
+  Fusion fusion({1024, kDelay});
+  fusion.add(1, item("a"), false, 0);
+  fusion.add(0, item("b"), false, 0);
+  fusion.add(1, item("c"), false, 0);
+  EXPECT((take_all(fusion) == Batches{"1: a c", "0: b"}));
+}
+
+void fusion_fills_batches_up_to_the_threshold() {
+  EXPECT((batches_of(64, {16, 16, 16, 16, 16}) == Batches{"0: a b c d", "0: e"}));
+  EXPECT((batches_of(64, {32, 48, 32}) == Batches{"0: a c", "0: b"}));  // a later one that fits goes ahead
+  EXPECT((batches_of(64, {128, 16}) == Batches{"0: a", "0: b"}));       // alone, although above the threshold
+}
+
+void fusion_with_threshold_0_is_off() { EXPECT((batches_of(0, {16, 16}) == Batches{"0: a", "0: b"})); }
+
+void fusion_keeps_groups_together() {
+  Fusion fusion({64, kDelay});
+  fusion.add(0, item("a"), false, 0);
+  fusion.add(0, item("group", {.elements = {8, 8}}), false, 0);  // 64 bytes: fits into a batch of its own only
+  fusion.add(0, item("b"), false, 0);
+  EXPECT((take_all(fusion) == Batches{"0: a b", "0: group"}));
+}
+
+void fusion_leaves_groups_of_mixed_types_alone() {
+  Fusion fusion({1024, kDelay});
+  SignatureFields f;
+  f.tensors = {{HVD_FLOAT32, {4}}, {HVD_FLOAT64, {4}}};
+  const auto mixed = std::make_shared<const Signature>(std::move(f));
+  for (const char* name : {"a", "b"}) fusion.add(0, {std::make_shared<const std::string>(name), mixed}, false, 0);
+  EXPECT((take_all(fusion) == Batches{"0: a", "0: b"}));
+}
+
+void fusion_coalesces_for_its_delay() {
+  Fusion fusion({1024, kDelay});
+  EXPECT(!fusion.due(0) && fusion.next_deadline() == INT64_MAX);
+  fusion.add(0, item("a"), false, 100);
+  fusion.add(0, item("b"), false, 600);  // does not begin the delay anew
+  EXPECT(!fusion.due(100 + kDelay - 1) && fusion.due(100 + kDelay));
+  EXPECT(fusion.next_deadline() == 100 + kDelay);
+  take_all(fusion);
+  fusion.add(0, item("c"), false, 5000);
+  EXPECT(fusion.next_deadline() == 5000 + kDelay);
+}
+
+void fusion_does_not_coalesce_urgent_or_large_requests() {
+  Fusion fusion({1u << 30, kDelay});
+  fusion.add(0, item("a"), true, 0);
+  EXPECT(fusion.due(0));
+  take_all(fusion);
+  fusion.add(0, item("b"), false, 0);
+  EXPECT(!fusion.due(0));  // the urgent request has left
+  fusion.make_urgent();
+  EXPECT(fusion.due(0));
+  take_all(fusion);
+  fusion.make_urgent();  // of no request
+  fusion.add(0, item("c"), false, 0);
+  EXPECT(!fusion.due(0));
+  fusion.add(0, item("large", {.elements = {64 << 10}}), false, 0);  // 256 KiB
+  EXPECT(fusion.due(0));
+}
+
+// ------------------------------------------------------------------------------------------------------- coordinator
+
+// A coordinator of `world` ranks, its log as text, and the messages of ranks in short.
+struct Root final : Coordinator::Log {
+  explicit Root(Rank ranks, uint32_t repeats = 1)
+      : world(ranks), coordinator({.world = ranks, .fusion = {1024, kDelay}, .repeats_before_known = repeats}, *this) {}
+
+  const Rank world;
+  std::vector<std::string> log;
+  Coordinator coordinator;
+
+  void append(Entry e) override {
+    const std::string batch = std::to_string(e.batch) + "." + std::to_string(e.gen);
+    switch (e.type) {
+      case Entry::Exec:
+        return log.push_back("EXEC " + names(e.items) + (e.defines ? " as " + std::to_string(e.batch) : ""));
+      case Entry::Run:
+        return log.push_back("RUN " + batch);
+      case Entry::Dissolve:
+        return log.push_back("DISSOLVE " + batch);
+      case Entry::Fail:
+        return log.push_back("FAIL " + *e.name + (e.poisoners.empty() ? "" : " poisoned"));
+      case Entry::Joined:
+        return log.push_back("JOINED " + std::to_string(e.rank));
+      case Entry::Close:
+        return log.push_back("CLOSE");
+      case Entry::AddSet:
+        return log.push_back("ADDSET " + std::to_string(e.set));
+      case Entry::RemoveSet:
+        return log.push_back("REMOVESET " + std::to_string(e.set));
+    }
+  }
+  void ready(Rank r, const Item& x, bool urgent = false, int64_t now = 0) {
+    UpMessage m(UpMessage::Ready, r);
+    m.item = x;
+    m.urgent = urgent;
+    coordinator.receive(m, now);
+  }
+  void all_ready(const Item& x, bool urgent = false, int64_t now = 0) {
+    for (Rank r = 0; r < world; ++r) ready(r, x, urgent, now);
+  }
+  void batch(UpMessage::Type type, Rank r, uint32_t id, uint32_t gen) {
+    UpMessage m(type, r);
+    m.batch = id;
+    m.gen = gen;
+    coordinator.receive(m, 0);
+  }
+  void named(UpMessage::Type type, Rank r, const std::string& name) {
+    UpMessage m(type, r);
+    m.item.name = std::make_shared<const std::string>(name);
+    coordinator.receive(m, 0);
+  }
+  // The entries since the last call, after the coalescing delay or at `now`.
+  std::vector<std::string> entries(int64_t now = INT64_MAX - 1) {
+    coordinator.form_batches(now);
+    return std::exchange(log, {});
+  }
+  // Executes a and b in one batch so often that they become known batch 0.
+  void learn() {
+    for (int i = 0; i < 2; ++i) {
+      all_ready(item("a"));
+      all_ready(item("b"));
+      coordinator.form_batches(INT64_MAX - 1);
+    }
+    EXPECT((std::exchange(log, {}) == std::vector<std::string>{"EXEC a b", "EXEC a b as 0"}));
+  }
+};
+
+using Log = std::vector<std::string>;
+
+void coordinator_waits_for_all_ranks() {
+  Root root(3);
+  root.ready(0, item("a"));
+  root.ready(2, item("a"));
+  EXPECT(root.entries().empty() && root.coordinator.waiting());
+  root.ready(1, item("a"));
+  EXPECT(!root.coordinator.waiting());
+  EXPECT((root.entries() == Log{"EXEC a"}));
+}
+
+void coordinator_keeps_the_order_of_decisions() {
+  Root root(2);
+  root.ready(0, item("a"));
+  root.ready(0, item("b", {.dtype = HVD_INT32}));
+  root.ready(1, item("b", {.dtype = HVD_INT32}));
+  root.ready(1, item("a"));
+  EXPECT((root.entries() == Log{"EXEC b", "EXEC a"}));
+}
+
+void coordinator_coalesces_until_the_delay_is_over() {
+  Root root(2);
+  root.all_ready(item("a"), false, 100);
+  EXPECT(root.entries(100 + kDelay - 1).empty());
+  root.all_ready(item("b"), false, 500);
+  EXPECT(root.coordinator.next_deadline() == 100 + kDelay);
+  EXPECT((root.entries(100 + kDelay) == Log{"EXEC a b"}));
+}
+
+void coordinator_forms_batches_at_once_if_a_caller_waits() {
+  Root root(2);
+  root.all_ready(item("a"));
+  root.all_ready(item("b"), true);
+  EXPECT((root.entries(0) == Log{"EXEC a b"}));
+  root.all_ready(item("c"));
+  EXPECT(root.entries(0).empty());
+  root.named(UpMessage::Want, 1, "c");
+  EXPECT((root.entries(0) == Log{"EXEC c"}));
+  root.ready(0, item("d"));
+  root.named(UpMessage::Want, 0, "d");  // before the other rank has submitted it
+  root.ready(1, item("d"));
+  EXPECT((root.entries(0) == Log{"EXEC d"}));
+}
+
+void coordinator_fails_different_signatures_and_goes_on() {
+  Root root(2);
+  root.ready(0, item("a"));
+  root.ready(1, item("a", {.elements = {5}}));
+  EXPECT((root.entries() == Log{"FAIL a"}));
+  root.all_ready(item("a"));
+  EXPECT((root.entries() == Log{"EXEC a"}));
+}
+
+void coordinator_counts_poison_as_a_submission() {
+  Root root(2);
+  root.named(UpMessage::Poison, 0, "a");
+  root.ready(0, item("a"));  // the call after the failed one
+  EXPECT(root.entries().empty());
+  root.ready(1, item("a"));
+  EXPECT((root.entries() == Log{"FAIL a poisoned"}));
+  root.ready(1, item("a"));
+  EXPECT((root.entries() == Log{"EXEC a"}));
+}
+
+void known_batch_runs_when_all_ranks_have_arrived() {
+  Root root(2);
+  root.learn();
+  for (uint32_t gen = 0; gen < 3; ++gen) {
+    root.batch(UpMessage::Arrive, 1, 0, gen);
+    EXPECT(root.entries().empty());
+    root.batch(UpMessage::Arrive, 0, 0, gen);
+    EXPECT((root.entries() == Log{"RUN 0." + std::to_string(gen)}));
+  }
+}
+
+void known_batch_needs_equal_batches_in_a_row() {
+  Root root(1, 2);
+  const auto step = [&](const std::vector<std::string>& requests) {
+    for (const auto& name : requests) root.all_ready(item(name));
+    return root.entries();
+  };
+  EXPECT((step({"a", "b"}) == Log{"EXEC a b"}));
+  EXPECT((step({"a", "b"}) == Log{"EXEC a b"}));
+  EXPECT((step({"a", "c"}) == Log{"EXEC a c"}));  // begins to count anew
+  EXPECT((step({"a", "b"}) == Log{"EXEC a b"}));
+  EXPECT((step({"a", "b"}) == Log{"EXEC a b"}));
+  EXPECT((step({"a", "b"}) == Log{"EXEC a b as 0"}));
+}
+
+void known_batch_is_never_made_of_one_or_of_unnamed_requests() {
+  Root root(1);
+  for (int i = 0; i < 5; ++i) {
+    root.all_ready(item("a"));
+    EXPECT((root.entries() == Log{"EXEC a"}));
+    root.all_ready(item("x", {.repeats = false}));
+    root.all_ready(item("y", {.repeats = false}));
+    EXPECT((root.entries() == Log{"EXEC x y"}));
+  }
+}
+
+void known_batch_is_dissolved_and_its_members_go_singly() {
+  Root root(2);
+  root.learn();
+  root.batch(UpMessage::Arrive, 1, 0, 0);
+  root.batch(UpMessage::AskDissolve, 0, 0, 0);
+  EXPECT((root.entries() == Log{"DISSOLVE 0.0"}));
+  root.batch(UpMessage::AskDissolve, 0, 0, 0);  // once more: no effect
+  EXPECT(root.entries().empty());
+  root.ready(0, item("b"));  // the arrival of rank 1 counts for each member, and as urgent
+  EXPECT((root.entries(0) == Log{"EXEC b"}));
+  root.ready(0, item("a"));
+  EXPECT((root.entries(0) == Log{"EXEC a"}));
+}
+
+void known_batch_arrival_that_crosses_the_dissolution_counts() {
+  Root root(2);
+  root.learn();
+  root.batch(UpMessage::AskDissolve, 0, 0, 0);
+  root.batch(UpMessage::Arrive, 1, 0, 0);
+  root.ready(0, item("a"));
+  root.ready(0, item("b"));
+  EXPECT((root.entries(0) == Log{"DISSOLVE 0.0", "EXEC a b"}));
+}
+
+void known_batch_that_was_run_is_not_dissolved_by_an_old_request() {
+  Root root(2);
+  root.learn();
+  root.batch(UpMessage::Arrive, 0, 0, 0);
+  root.batch(UpMessage::Arrive, 1, 0, 0);
+  root.batch(UpMessage::AskDissolve, 0, 0, 0);
+  EXPECT((root.entries() == Log{"RUN 0.0"}));
+  root.batch(UpMessage::AskDissolve, 0, 0, 1);
+  EXPECT((root.entries() == Log{"DISSOLVE 0.1"}));
+}
+
+void known_batch_ends_with_poison_and_with_join() {
+  Root root(2);
+  root.learn();
+  root.named(UpMessage::Poison, 0, "b");
+  EXPECT((root.entries() == Log{"DISSOLVE 0.0"}));
+  Root other(2);
+  other.learn();
+  other.batch(UpMessage::Arrive, 0, 0, 0);
+  other.coordinator.receive(UpMessage(UpMessage::Join, 1), 0);
+  EXPECT((other.entries() == Log{"DISSOLVE 0.0", "EXEC a b"}));  // rank 1 stands in with neutral data
+  other.coordinator.receive(UpMessage(UpMessage::Join, 0), 0);
+  EXPECT((other.entries() == Log{"JOINED 0"}));
+}
+
+void coordinator_executes_decided_requests_before_the_end() {
+  Root root(2);
+  root.all_ready(item("a"));
+  root.ready(0, item("b"));
+  root.coordinator.receive(UpMessage(UpMessage::Leave, 1), 0);
+  EXPECT((root.entries() == Log{"EXEC a", "CLOSE"}));
+  root.ready(1, item("b"));
+  EXPECT(root.entries().empty());
+}
+
+void coordinator_names_the_ranks_that_a_stalled_request_waits_for() {
+  Root root(3);
+  root.ready(1, item("late"), false, 100);
+  int64_t oldest = 0;
+  EXPECT(root.coordinator.stalled(99, &oldest).empty() && oldest == 100);
+  const auto found = root.coordinator.stalled(100, &oldest);
+  EXPECT(found.size() == 1 && found[0].name == "late" && (found[0].missing == std::vector<Rank>{0, 2}));
+}
+
+#define CHECK(name) {#name, name}
+const std::vector<std::pair<const char*, void (*)()>> kChecks = {
+    CHECK(fusion_puts_equal_requests_into_one_batch),
+    CHECK(fusion_separates_what_cannot_share_a_batch),
+    CHECK(fusion_separates_process_sets),
+    CHECK(fusion_fills_batches_up_to_the_threshold),
+    CHECK(fusion_with_threshold_0_is_off),
+    CHECK(fusion_keeps_groups_together),
+    CHECK(fusion_leaves_groups_of_mixed_types_alone),
+    CHECK(fusion_coalesces_for_its_delay),
+    CHECK(fusion_does_not_coalesce_urgent_or_large_requests),
+    CHECK(coordinator_waits_for_all_ranks),
+    CHECK(coordinator_keeps_the_order_of_decisions),
+    CHECK(coordinator_coalesces_until_the_delay_is_over),
+    CHECK(coordinator_forms_batches_at_once_if_a_caller_waits),
+    CHECK(coordinator_fails_different_signatures_and_goes_on),
+    CHECK(coordinator_counts_poison_as_a_submission),
+    CHECK(known_batch_runs_when_all_ranks_have_arrived),
+    CHECK(known_batch_needs_equal_batches_in_a_row),
+    CHECK(known_batch_is_never_made_of_one_or_of_unnamed_requests),
+    CHECK(known_batch_is_dissolved_and_its_members_go_singly),
+    CHECK(known_batch_arrival_that_crosses_the_dissolution_counts),
+    CHECK(known_batch_that_was_run_is_not_dissolved_by_an_old_request),
+    CHECK(known_batch_ends_with_poison_and_with_join),
+    CHECK(coordinator_executes_decided_requests_before_the_end),
+    CHECK(coordinator_names_the_ranks_that_a_stalled_request_waits_for),
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  for (const auto& [name, check] : kChecks) {
+    if (argc < 2) std::printf("%s\n", name);
+    if (argc < 2 || std::strcmp(argv[1], name) != 0) continue;
+    check();
+    return failures ? 1 : 0;
+  }
+  return argc < 2 ? 0 : 2;
+}
