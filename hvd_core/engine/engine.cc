@@ -28,9 +28,6 @@ namespace {
 const char* const kDuplicate =
     "Requested to allreduce, allgather, or broadcast a tensor with the same name as another tensor that is currently "
     "being processed.  If you want to request another tensor, use a different tensor name.";
-const char* const kNoFork =
-    "this process is a fork of one that runs the engine, which belongs to the parent: collectives cannot be used here. "
-    "Call hvd.init() only in processes that the launcher started, or use the 'spawn' start method.";
 }  // namespace
 
 Engine::Engine(EngineConfig config, std::shared_ptr<plugin::Store> store)
@@ -166,7 +163,7 @@ std::string Engine::describe(int32_t rank) const {
 // ------------------------------------------------------------------------------------------------------ submission
 
 void Engine::check_usable() const {
-  if (forked_) throw RequestFailed(Failure::Mistake, kNoFork);
+  if (forked_) throw RequestFailed(Failure::Mistake, queue::kForkedText);
   if (stopped()) {
     std::lock_guard lock(stop_mutex_);
     throw RequestFailed(Failure::JobEnded, stop_text_);
@@ -268,7 +265,8 @@ void Engine::take_inbox() {
   int64_t now = observe::now_ns();
   for (Command& c : taking_) {
     if (node_->is_aborted() || closing_) {
-      if (c.type == Command::Abort && !stopped()) {  // it has ended already, but the caller cannot wait for the running batches
+      if (c.type == Command::Abort &&
+          !stopped()) {  // it has ended already, but the caller cannot wait for the running batches
         executor_->abort();
         executor_->clear();
         stop(closing_text_);

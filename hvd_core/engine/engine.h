@@ -181,7 +181,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   void build_links();
   void watch(int fd, int32_t peer, bool is_death);
   void check_usable() const;
-  // Counts the calls of other threads under way in the engine: close() waits until there are none.
+  // Counts the calls of other threads under way in the engine: close() waits until the count is 0.
   struct CallUnderWay {
     explicit CallUnderWay(Engine& e) : engine(e) { engine.calls_under_way_.fetch_add(1); }
     ~CallUnderWay() { engine.calls_under_way_.fetch_sub(1); }

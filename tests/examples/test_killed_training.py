@@ -97,7 +97,7 @@ def test_kill_9_of_one_rank_ends_the_job_and_names_the_rank(job):
     seconds, output = kill_ranks(job, [1])
     assert seconds < 25, f"took {seconds:.1f} s\n{output}"
     assert job.returncode not in (0, None)
-    failure = re.search(r"HorovodInternalError.*", output)
+    failure = re.search(r"JobEndedError.*", output)
     assert failure, output
     assert re.search(r"\brank 1\b", failure[0]), failure[0]
     assert left_in_shared_memory(job.shared_before) == []

@@ -68,7 +68,7 @@ def test_kill_9_in_the_middle_of_work_names_the_rank_and_leaves_nothing(launcher
     assert process.returncode == 128 + 9
     for rank in (0, 2):
         lines = [line for line in err.decode().splitlines() if line.startswith(f"[{rank}]<stderr>:")]
-        said = [line for line in lines if "HorovodInternalError" in line]
+        said = [line for line in lines if "JobEndedError" in line]
         assert said and "rank 1" in said[-1], lines
     assert launcher.processes() == []
     assert left_in_shared_memory(before) == []

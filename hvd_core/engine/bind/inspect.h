@@ -1,5 +1,5 @@
-// hvd_core._core.inspect_backend, query_backend and backend_fact: description and abilities of a library, for selection,
-// reports and tools.
+// hvd_core._core.inspect_backend, query_backend and backend_fact: description and abilities of a library, for
+// selection, reports and tools.
 //
 // They load the library for good. Python's lock is released while the library's code runs.
 #pragma once

@@ -1,7 +1,7 @@
 // From a Python object to the engine's view of its memory, without knowing any framework.
 //
-// It takes objects whose type has DLPack's C exchange API, NumPy arrays, and TensorRef (an address with its description,
-// for frameworks without both). Called with Python's lock; keeps no reference to the object.
+// It takes objects whose type has DLPack's C exchange API, NumPy arrays, and TensorRef (an address with its
+// description, for frameworks without both). Called with Python's lock; keeps no reference to the object.
 #pragma once
 
 #include <pybind11/pybind11.h>

@@ -16,9 +16,6 @@ namespace {
 
 constexpr int32_t kNoEngine = -1, kUnknownSet = -3, kNotMember = -4;
 const char* const kNotInitialized = "Horovod has not been initialized; use hvd.init().";
-const char* const kForked =
-    "this process is a fork of one that runs the engine, which belongs to the parent: collectives cannot be used here. "
-    "Call hvd.init() only in processes that the launcher started, or use the 'spawn' start method.";
 
 // The engine that the table serves. A forked child gets a new Slot, because a thread of the parent may have held the
 // mutex during the fork.
@@ -38,7 +35,7 @@ std::shared_ptr<Frontend> current() {
 const char* why_no_engine() {
   Slot* s = slot.load();
   std::lock_guard lock(s->mutex);
-  return s->forked ? kForked : kNotInitialized;
+  return s->forked ? queue::kForkedText : kNotInitialized;
 }
 
 void submit(const hvd_fe_call* call) {

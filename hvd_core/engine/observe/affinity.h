@@ -15,8 +15,8 @@ using CoreMask = std::vector<unsigned long>;
 // The cores that the calling thread may run on. Threads that it makes inherit them.
 CoreMask own_cores();
 
-// Pins a thread that the calling thread has just made to one of the caller's cores. Returns an empty text, or the reason
-// why the thread is not pinned.
+// Pins a thread that the calling thread has just made to one of the caller's cores. Returns an empty text, or the
+// reason why the thread is not pinned.
 std::string pin_child(pthread_t thread, int core);
 
 // Gives the calling thread all cores of the process, also if the thread that made it was pinned.

@@ -8,6 +8,10 @@
 
 namespace hvd::queue {
 
+inline constexpr const char* kForkedText =
+    "this process is a fork of one that runs the engine, which belongs to the parent: collectives cannot be used here. "
+    "Call hvd.init() only in processes that the launcher started, or use the 'spawn' start method.";
+
 // A mistake in the call's arguments (a duplicate name, for example), before there is a request: ValueError in Python.
 struct InvalidRequest : std::runtime_error {
   using std::runtime_error::runtime_error;

@@ -1,12 +1,13 @@
-/* What a front end written in C or C++ calls in the engine of its process: operations in, completions by callback.
+/* The table by which a front end written in C or C++ calls the engine of its process: operations in, completions by
+ * callback.
  *
- * For code that runs where there is no Python: kernels of a framework's graph, handlers that a compiler calls. Python
- * gets the table's address from hvd_core.frontend_table() and hands it over; nothing is linked. The table lives as long
- * as the process and serves whichever engine runs: before init(), after shutdown() and in a forked child every call
- * ends with HVD_FE_FAILED_PRECONDITION. Plain C, all types of fixed size. Any thread may call; none needs Python's
- * lock, and run() must be called without it.
+ * For code that runs without Python: kernels of a framework's graph, handlers that a compiler calls. Python gets the
+ * table's address from hvd_core.frontend_table() and passes it to that code, so that no library is linked. The table
+ * lives as long as the process and serves the engine that runs now: before init(), after shutdown() and in a forked
+ * child every call ends with HVD_FE_FAILED_PRECONDITION. Plain C, all types of fixed size. Any thread may call, without
+ * Python's lock; run() must be called without it.
  *
- * Structures only grow at their ends; `struct_size` is what the caller was compiled with.
+ * Structures only grow at their ends; `struct_size` is the size that the caller was compiled with.
  */
 #ifndef HVD_FRONTEND_ABI_H
 #define HVD_FRONTEND_ABI_H
@@ -34,37 +35,38 @@ typedef enum hvd_fe_op {
 
 typedef enum hvd_fe_status {
   HVD_FE_OK = 0,
-  HVD_FE_INVALID_ARGUMENT = 1,    /* what this rank, or a peer for the same name, asked for makes no sense */
-  HVD_FE_FAILED_PRECONDITION = 2, /* ranks disagree about an operation; there is no engine */
+  HVD_FE_INVALID_ARGUMENT = 1,    /* a mistake: this rank's call, or a peer's of the same name, makes no sense */
+  HVD_FE_FAILED_PRECONDITION = 2, /* the ranks disagree about an operation, or no engine runs */
   HVD_FE_ABORTED = 3,             /* the process set has been removed */
   HVD_FE_UNKNOWN = 4              /* the job has ended or is broken */
 } hvd_fe_status;
 
-/* Dense memory, first index slowest. The caller keeps it, and what it points to only for the call itself. */
+/* A dense tensor, first index slowest. The caller keeps its memory until done(), and this struct, with the shape and
+ * the device type that it points to, until the call returns. */
 typedef struct hvd_fe_tensor {
   void* data;
   const int64_t* shape;
   int32_t ndim;
   int32_t dtype;           /* HVD_* of backend_abi.h */
   const char* device_type; /* NULL: host memory */
-  int32_t device_id; /* the backend's number of it; negative where that is not known: it is asked whose memory it is */
+  int32_t device_id;       /* the backend's number of the device; negative if unknown: then the backend is asked */
   int32_t has_stream;
-  void* stream; /* native: what it has been given so far makes the data; what it is given after done() comes after */
+  void* stream; /* native: its work so far produces the data; work that it is given after done() comes after */
 } hvd_fe_tensor;
 
 typedef struct hvd_fe_result {
   uint32_t struct_size;
   int32_t status;      /* hvd_fe_status */
   const char* message; /* of a failure; "" otherwise */
-  /* What the engine allocated (allgather, alltoall, and reducescatter without `out`): for as long as done() runs. On a
-   * device the memory is to be copied by `copy` of this result. */
+  /* The results that the engine allocated (allgather, alltoall, and reducescatter without `out`). They are valid while
+   * done() runs. Results on a device have to be copied by `copy` of this result. */
   int32_t n_outputs;
   const hvd_fe_tensor* outputs;
   /* alltoall: rows from each rank of the set; NULL otherwise. */
   int32_t n_received;
   const int64_t* received_splits;
   int32_t last_joined; /* join: the rank that joined last */
-  /* The backend did not let go of the tensors when the job broke: their memory must never be used for anything else. */
+  /* A backend may still use the tensors after an abort: their memory must not be used again, or freed. */
   int32_t lingers;
   /* Copies output `index` to `target` (its shape and dtype, any device of the call). 0 or an hvd_fe_status. */
   int32_t (*copy)(const struct hvd_fe_result* self, int32_t index, const hvd_fe_tensor* target);
@@ -73,22 +75,23 @@ typedef struct hvd_fe_result {
 
 typedef struct hvd_fe_call {
   uint32_t struct_size;
-  int32_t op;       /* hvd_fe_op */
-  const char* name; /* without kind prefix; NULL or "": the engine counts, equal on ranks that call in one order */
+  int32_t op; /* hvd_fe_op */
+  const char*
+      name; /* without prefix. NULL or "": the engine counts the calls, equally on ranks that call in one order */
   int32_t process_set;
   int32_t reduce_op;
   int32_t root_rank; /* broadcast: rank in the job */
   int32_t n;         /* tensors; several make a group */
   double prescale, postscale;
   const hvd_fe_tensor* in;
-  const hvd_fe_tensor* out; /* n of them, may be the inputs' memory; NULL where the engine shall allocate */
+  const hvd_fe_tensor* out; /* n of them, may be the inputs' memory; NULL: the engine allocates */
   const int64_t* splits;    /* alltoall (n == 1): rows for each rank of the set; NULL: equal shares */
   int32_t n_splits;
-  /* The caller will do nothing else before this is done: do not hold it back for company. */
+  /* The caller does nothing else until this call is done: it must not be coalesced with later ones. */
   int32_t urgent;
-  /* Called exactly once, also for a call that is refused. Of submit(): on a thread of the engine's with no lock held,
-   * or on the calling thread before submit() returns. Of run(): on the calling thread before it returns. May call the
-   * table. */
+  /* Called exactly once, also for a call that is refused. After submit(): on a thread of the engine with no lock held,
+   * or on the calling thread before submit() returns. After run(): on the calling thread before run() returns. It may
+   * call the table. */
   void (*done)(void* arg, const hvd_fe_result* result);
   void* arg;
 } hvd_fe_call;
@@ -97,11 +100,11 @@ typedef struct hvd_fe_table {
   uint32_t struct_size;
   uint32_t version;
   void (*submit)(const hvd_fe_call* call);
-  /* Waits, and drives the engine meanwhile: no thread is switched. */
+  /* Waits, and drives the engine meanwhile on the calling thread. */
   void (*run)(const hvd_fe_call* call);
-  /* A call that this front end refused before it came here: the matching calls of the other ranks fail too. */
+  /* This front end has refused a call itself: the matching calls of the other ranks fail too. */
   void (*poison)(int32_t op, int32_t reduce_op, const char* name, int32_t process_set, const char* text);
-  /* Negative without an engine: -1. `process_set_rank` and `_size`: -3 unknown set, -4 this rank is not in it (rank).
+  /* -1 if no engine runs. `process_set_rank` and `_size`: -3 for an unknown set; `_rank`: -4 if this rank is no member.
    */
   int32_t (*rank)(void);
   int32_t (*size)(void);
@@ -109,9 +112,9 @@ typedef struct hvd_fe_table {
   int32_t (*local_size)(void);
   int32_t (*process_set_rank)(int32_t process_set);
   int32_t (*process_set_size)(int32_t process_set);
-  /* Rows that this rank gets from a reducescatter of so many; negative as process_set_rank. */
+  /* The rows that this rank gets from a reducescatter of `rows` rows; negative as process_set_rank. */
   int64_t (*scattered_rows)(int64_t rows, int32_t process_set);
-  /* 1 when tensors on devices of this type can be given, 0 when not, negative without an engine. */
+  /* 1 if the engine takes tensors on devices of this type, 0 if not, -1 if no engine runs. */
   int32_t (*serves)(const char* device_type);
 } hvd_fe_table;
 
