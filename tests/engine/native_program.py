@@ -21,6 +21,7 @@ COMMON += ["control/signature.cc", "types/rank_list.cc", "observe/log.cc"]
 _EMULATED = [*(f"data/{p}.cc" for p in ("emulated", "emulated_move", "emulated_reduce", "composition"))]
 PROGRAMS = {
     "adasum_test": ["data/adasum.cc", "data/adasum_math.cc"],
+    "control_test": [f"control/{p}.cc" for p in ("coordinator", "coordinator_known", "fusion", "messages")],
     "emulated_test": _EMULATED,
     "staged_test": [*_EMULATED, "data/relocated.cc", "data/staged.cc"],
     "hierarchical_test": [

@@ -10,12 +10,11 @@ import native_program
 
 SOURCE = Path(__file__).with_name("native") / "control_test.cc"
 CHECKS = re.findall(r"^ +CHECK\((\w+)\),$", SOURCE.read_text(encoding="utf-8"), re.M)
-PARTS = ("coordinator", "coordinator_known", "fusion", "messages")
 
 
 @pytest.fixture(scope="module")
 def program():
-    return native_program.build("control_test", [f"control/{part}.cc" for part in PARTS])
+    return native_program.build("control_test")
 
 
 @pytest.mark.parametrize("check", CHECKS)

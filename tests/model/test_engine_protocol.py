@@ -54,3 +54,20 @@ def test_nasty_programs(name: str) -> None:
 def test_random_programs(first: int) -> None:
     for seed in range(first, first + 100):
         walk(for_the_engine(random_program(seed)), range(8))
+
+
+def test_coalescing_delay_and_dissolve_delay_are_apart() -> None:
+    sim = core.ProtocolSim(parents=[-1], coalesce_ns=1000, dissolve_after_ns=5000, repeats=1)
+
+    def executed(delay: int) -> list:
+        sim.advance(delay)
+        sim.step(0)
+        return [event[2] for event in sim.take_events(0) if event[0] == "execute"]
+
+    for _ in range(2):  # two requests become a known batch
+        assert sim.submit(0, "a", 1, 1) and sim.submit(0, "b", 1, 2)
+        assert executed(0) == [] and sim.next_deadline(0) == 1000
+        assert executed(999) == [] and executed(1) == [["a", "b"]]
+    assert sim.submit(0, "a", 1, 1)  # held in part, until the dissolve delay is over; then urgent
+    assert executed(0) == [] and sim.next_deadline(0) == 5000
+    assert executed(4999) == [] and executed(1) == [["a"]]
