@@ -9,6 +9,16 @@ The three kinds are raised by the engine: by a blocking call, or by ``synchroniz
 operations fail for one reason get the same kind. ``except HorovodInternalError`` catches all of them.
 """
 
+__all__ = [
+    "HorovodInternalError",
+    "HorovodVersionMismatchError",
+    "HostsUpdatedInterrupt",
+    "JobEndedError",
+    "OperationFailedError",
+    "ProcessSetRemovedError",
+    "get_version_mismatch_message",
+]
+
 
 class HorovodInternalError(RuntimeError):
     """An operation failed. The subclass says why."""
