@@ -8,7 +8,7 @@ import pytest
 
 from abi_toolchain import PACKAGE
 from hvd_core import types
-from hvd_core.backends import embedded
+from hvd_core.backends.discovery import embedded
 
 HVD = PACKAGE / "include" / "hvd"
 BACKEND = {n: int(v) for n, v in re.findall(r"\bHVD_(\w+) = (\d+)", (HVD / "backend_abi.h").read_text())}
