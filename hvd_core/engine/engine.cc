@@ -265,8 +265,8 @@ void Engine::take_inbox() {
   int64_t now = observe::now_ns();
   for (Command& c : taking_) {
     if (node_->is_aborted() || closing_) {
-      if (c.type == Command::Abort &&
-          !stopped()) {  // it has ended already, but the caller cannot wait for the running batches
+      // In an orderly end, an abort stops the batches that still run.
+      if (c.type == Command::Abort && !stopped()) {
         executor_->abort();
         executor_->clear();
         stop(closing_text_);

@@ -66,7 +66,7 @@ class Grove {
     NodeConfig c;
     c.world = static_cast<Rank>(n);
     c.cache_capacity = rng.pick(std::vector<uint32_t>{0, 2, 64});
-    c.fusion_threshold = rng.pick(std::vector<uint64_t>{0, 64, 1u << 20});
+    c.fusion.threshold = rng.pick(std::vector<uint64_t>{0, 64, 1u << 20});
     c.repeats_before_known = 1;
     for (size_t r = 0; r < n; ++r) {
       hosts_[r].world = c.world;

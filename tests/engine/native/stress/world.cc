@@ -173,7 +173,7 @@ EngineConfig World::config(int rank) const {
   if (!ways_.local.path.empty() && !ways_.global.path.empty()) c.hierarchical = knobs_.hierarchical;
   c.devices = knobs_.devices;
   c.fusion_threshold = knobs_.fusion_threshold;
-  c.dissolve_after_ns = knobs_.dissolve_after_ns;
+  c.coalesce_ns = c.dissolve_after_ns = knobs_.dissolve_after_ns;
   c.cache_capacity = knobs_.cache_capacity;
   c.stall_warn_ns = knobs_.stall_warn_ns;
   c.spin_ns = knobs_.spin_ns;
