@@ -53,7 +53,7 @@ class Dtype:
 
 @dataclass(frozen=True)
 class Collective:
-    """What backends carry out. ``number`` is the one of backend_abi.h."""
+    """A collective, which backends carry out. ``number`` is the one of backend_abi.h."""
 
     name: str
     number: int
@@ -63,8 +63,8 @@ class Collective:
 
 @dataclass(frozen=True)
 class Operation:
-    """What callers ask for. ``number`` is the one of frontend_abi.h; ``collective`` is None for join, which moves no
-    data."""
+    """An operation, which callers ask for. ``number`` is the one of frontend_abi.h; ``collective`` is None for join, as
+    it moves no data."""
 
     name: str
     label: str
@@ -134,8 +134,8 @@ DTYPES: dict[str, Dtype] = _numbered(
 
 COLLECTIVES: dict[str, Collective] = _numbered(
     [
-        Collective(name, int(number), what == "Reduces", root == "Rooted")
-        for _, number, name, what, root in _list("COLLECTIVE")
+        Collective(name, int(number), effect == "Reduces", root == "Rooted")
+        for _, number, name, effect, root in _list("COLLECTIVE")
     ]
 )
 """The collectives by name, in the order of their numbers."""

@@ -28,7 +28,7 @@ def use_without_a_launcher():
 
 
 def errors_without_the_engine():
-    """{call: (class, text)}, and what the module says about itself. For a process that has not imported it."""
+    """{call: (class, text)}, and the module's own flag. For a process that has not imported the module."""
     assert "horovod.torch" not in sys.modules
     sys.modules["hvd_core._core"] = None  # as if it had not been built
     import torch
