@@ -45,7 +45,7 @@ _BY_FILE = ("frameworks", "engine", "backends", "nccl_backend", "runner", "hosts
 # Of these a lane has all tests that share a living job, as starting the job costs seconds; see _living_job().
 _BY_JOB = ("tensorflow", "keras", "torch")
 
-# Whichever of these tests comes first waits for a compiler, which takes its time beside a busy lane.
+# Where build_programs.py has not run, the first test of these folders waits for a compiler.
 _WITH_A_COMPILER = ("engine", "frontend", "abi", "eccl", "conformance", "nccl_backend")
 
 

@@ -17,20 +17,20 @@ from hvd_core.backends import BackendDescriptor
 def describe():
     {first}
     return BackendDescriptor(
-        name="far", abi={abi}, devices={devices}, provides=frozenset({provides}), library=Path({library!r})
+        name="fake_sync", abi={abi}, devices={devices}, provides=frozenset({provides}), library=Path({library!r})
     )
 """
-GOOD = {"first": "pass", "abi": (1, 0), "devices": ("far",), "provides": {"device"}}
+GOOD = {"first": "pass", "abi": (1, 0), "devices": ("fake_sync",), "provides": {"device"}}
 
 
 def lint(tmp_path, library, **changes):
-    (tmp_path / "far_plugin.py").write_text(MODULE.format(library=str(library), **{**GOOD, **changes}))
-    info = tmp_path / "hvd_backend_far-0.1.dist-info"
+    (tmp_path / "fake_sync_plugin.py").write_text(MODULE.format(library=str(library), **{**GOOD, **changes}))
+    info = tmp_path / "hvd_backend_fake_sync-0.1.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: hvd-backend-far\nVersion: 0.1\n")
-    (info / "entry_points.txt").write_text("[hvd_core.backends]\nfar = far_plugin:describe\n")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: hvd-backend-fake-sync\nVersion: 0.1\n")
+    (info / "entry_points.txt").write_text("[hvd_core.backends]\nfake_sync = fake_sync_plugin:describe\n")
     paths = [str(tmp_path), str(ROOT), os.environ.get("PYTHONPATH", "")]
-    command = [sys.executable, "-m", "hvd_core.conformance", "far", "--level", "L0"]
+    command = [sys.executable, "-m", "hvd_core.conformance", "fake_sync", "--level", "L0"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, env=environment, check=False)
     return {
@@ -40,8 +40,8 @@ def lint(tmp_path, library, **changes):
     }
 
 
-def test_a_good_package(tmp_path, far_library):
-    seen = lint(tmp_path, far_library)
+def test_a_good_package(tmp_path, fake_sync_library):
+    seen = lint(tmp_path, fake_sync_library)
     for case in ("L0.descriptor", "L0.import", "L0.probe"):
         assert seen[case].startswith("PASS"), seen
 
@@ -51,7 +51,7 @@ def test_a_good_package(tmp_path, far_library):
     [
         ({"first": "import numpy"}, "L0.import", "describing imports numpy"),
         (
-            {"first": "__import__('os').environ['FAR'] = '1'"},
+            {"first": "__import__('os').environ['FAKE_SYNC'] = '1'"},
             "L0.import",
             "describing changes the environment",
         ),
@@ -61,6 +61,6 @@ def test_a_good_package(tmp_path, far_library):
     ],
     ids=["heavy", "environment", "abi", "provides", "devices"],
 )
-def test_a_package_with_a_fault(tmp_path, far_library, changes, case, text):
-    seen = lint(tmp_path, far_library, **changes)
+def test_a_package_with_a_fault(tmp_path, fake_sync_library, changes, case, text):
+    seen = lint(tmp_path, fake_sync_library, **changes)
     assert seen[case].startswith("FAIL") and text in seen[case], seen
