@@ -24,6 +24,10 @@ struct Event {
   int64_t recorded_ns;  // 0: never
 };
 
+hvd_rc report(hvd_error* err, const Error& error) {
+  return fail(err, error.code, error.text.c_str(), error.flags, error.vendor_code);
+}
+
 Stream* stream_of(hvd_stream s) { return reinterpret_cast<Stream*>(s); }
 Event* event_of(hvd_event e) { return reinterpret_cast<Event*>(e); }
 char* address(const hvd_buf& b) { return static_cast<char*>(b.base) + b.offset; }
@@ -37,7 +41,8 @@ hvd_rc count(int32_t* n, hvd_error*) {
 }
 
 hvd_rc open(int32_t ordinal, void*, hvd_device* out, hvd_error* err) {
-  if (ordinal != 0) return fail(err, HVD_E_INVALID, 0, "there is one cpu device, number 0; asked for %d", ordinal);
+  if (ordinal != 0)
+    return report(err, formatted_error(HVD_E_INVALID, 0, "there is one cpu device, number 0; asked for %d", ordinal));
   *out = reinterpret_cast<hvd_device>(&g_device);
   return HVD_OK;
 }
@@ -46,7 +51,7 @@ hvd_rc close(hvd_device, hvd_error*) { return HVD_OK; }
 
 hvd_rc props(hvd_device, hvd_device_props* out, hvd_error* err) {
   struct sysinfo info;
-  if (sysinfo(&info) != 0) return fail(err, HVD_E_DEVICE, 0, "sysinfo failed");
+  if (sysinfo(&info) != 0) return report(err, formatted_error(HVD_E_DEVICE, 0, "sysinfo failed"));
   hvd_device_props mine = {};
   mine.free_bytes = static_cast<uint64_t>(info.freeram) * info.mem_unit;
   mine.total_bytes = static_cast<uint64_t>(info.totalram) * info.mem_unit;
@@ -54,13 +59,13 @@ hvd_rc props(hvd_device, hvd_device_props* out, hvd_error* err) {
   mine.alignment = kAlignment;
   mine.batch_limit = UINT32_MAX;
   std::strncpy(mine.arch, kernels().isa, sizeof mine.arch - 1);
-  fill_struct(out, &mine, sizeof mine);
+  give(out, mine);
   return HVD_OK;
 }
 
 hvd_rc stream_wrap(hvd_device, void* native, hvd_stream* out, hvd_error* err) {
   Stream* s = new (std::nothrow) Stream{native};
-  if (s == nullptr) return fail(err, HVD_E_NOMEM, 0, "out of memory");
+  if (s == nullptr) return report(err, formatted_error(HVD_E_NOMEM, 0, "out of memory"));
   *out = reinterpret_cast<hvd_stream>(s);
   return HVD_OK;
 }
@@ -81,7 +86,7 @@ hvd_rc stream_destroy(hvd_stream s, hvd_error*) {
 
 hvd_rc event_create(hvd_device, int32_t, hvd_event* out, hvd_error* err) {
   Event* e = new (std::nothrow) Event{0};
-  if (e == nullptr) return fail(err, HVD_E_NOMEM, 0, "out of memory");
+  if (e == nullptr) return report(err, formatted_error(HVD_E_NOMEM, 0, "out of memory"));
   *out = reinterpret_cast<hvd_event>(e);
   return HVD_OK;
 }
@@ -96,7 +101,8 @@ hvd_rc event_wait(hvd_event, int64_t, hvd_error*) { return HVD_OK; }
 
 hvd_rc event_elapsed_ns(hvd_event a, hvd_event b, int64_t* ns, hvd_error* err) {
   const int64_t from = event_of(a)->recorded_ns, to = event_of(b)->recorded_ns;
-  if (from == 0 || to == 0) return fail(err, HVD_E_INVALID, 0, "both events must have been recorded");
+  if (from == 0 || to == 0)
+    return report(err, formatted_error(HVD_E_INVALID, 0, "both events must have been recorded"));
   *ns = to - from;
   return HVD_OK;
 }
@@ -108,11 +114,13 @@ hvd_rc event_destroy(hvd_event e, hvd_error*) {
 
 hvd_rc mem_alloc(hvd_device, int32_t kind, uint64_t bytes, hvd_mem* mem, hvd_buf* buf, hvd_error* err) {
   if (kind != HVD_MEM_HOST && kind != HVD_MEM_DEVICE) {
-    return fail(err, HVD_E_UNSUPPORTED, 0, "the cpu device has memory of the kinds DEVICE and HOST only, not %d", kind);
+    return report(err, formatted_error(HVD_E_UNSUPPORTED, 0,
+                                       "the cpu device has memory of the kinds DEVICE and HOST only, not %d", kind));
   }
   const uint64_t room = bytes > UINT64_MAX - kAlignment ? 0 : (bytes + kAlignment - 1) / kAlignment * kAlignment;
   void* p = room == 0 && bytes != 0 ? nullptr : std::aligned_alloc(kAlignment, room == 0 ? kAlignment : room);
-  if (p == nullptr) return fail(err, HVD_E_NOMEM, 0, "no %llu bytes of memory", (unsigned long long)bytes);
+  if (p == nullptr)
+    return report(err, formatted_error(HVD_E_NOMEM, 0, "no %llu bytes of memory", (unsigned long long)bytes));
   *mem = reinterpret_cast<hvd_mem>(p);
   *buf = {p, 0, bytes};
   return HVD_OK;
@@ -124,54 +132,62 @@ hvd_rc mem_free(hvd_mem mem, hvd_error*) {
 }
 
 hvd_rc mem_query(const void*, int32_t*, int32_t*, hvd_error* err) {
-  return fail(err, HVD_E_UNSUPPORTED, 0, "the cpu device cannot tell whose memory an address is");
+  return report(err, formatted_error(HVD_E_UNSUPPORTED, 0, "the cpu device cannot tell whose memory an address is"));
 }
 
 hvd_rc copy(hvd_stream, hvd_buf dst, hvd_buf src, uint64_t bytes, hvd_error* err) {
   if (bytes > dst.bytes || bytes > src.bytes) {
-    return fail(err, HVD_E_INVALID, 0, "copy of %llu bytes from a buffer of %llu to one of %llu",
-                (unsigned long long)bytes, (unsigned long long)src.bytes, (unsigned long long)dst.bytes);
+    return report(
+        err, formatted_error(HVD_E_INVALID, 0, "copy of %llu bytes from a buffer of %llu to one of %llu",
+                             (unsigned long long)bytes, (unsigned long long)src.bytes, (unsigned long long)dst.bytes));
   }
   if (bytes > 0) std::memmove(address(dst), address(src), bytes);
   return HVD_OK;
 }
 
-hvd_rc batched_copy_scale(hvd_stream, const hvd_copy_item* items, uint64_t n, hvd_error* err) {
-  if (n == 0) return HVD_OK;
-  const uint64_t stride = items[0].hdr.struct_size;
-  for (uint64_t i = 0; i < n; ++i) {
-    const auto* item = reinterpret_cast<const hvd_copy_item*>(reinterpret_cast<const char*>(items) + i * stride);
-    hvd_rc rc = check_struct(item, sizeof *item, sizeof *item, "hvd_copy_item", err);
-    if (rc != HVD_OK) return rc;
-    const uint64_t in = dtype_size(item->src_dtype), out = dtype_size(item->dst_dtype);
-    if (in == 0 || out == 0 || item->src.bytes / (in ? in : 1) < item->count ||
-        item->dst.bytes / (out ? out : 1) < item->count) {
-      return fail(
-          err, HVD_E_INVALID, 0, "item %llu: %llu elements of %s to %s do not fit buffers of %llu and %llu bytes",
-          (unsigned long long)i, (unsigned long long)item->count, dtype_name(item->src_dtype),
-          dtype_name(item->dst_dtype), (unsigned long long)item->src.bytes, (unsigned long long)item->dst.bytes);
-    }
-    if (item->count == 0) continue;
-    const double scale = item->scale == 0.0 ? 1.0 : item->scale;
-    if (!convert(address(item->dst), item->dst_dtype, address(item->src), item->src_dtype, item->count, scale)) {
-      return fail(err, HVD_E_UNSUPPORTED, 0, "item %llu: the cpu device does not convert or scale %s to %s",
-                  (unsigned long long)i, dtype_name(item->src_dtype), dtype_name(item->dst_dtype));
-    }
+hvd_rc copy_item(uint64_t i, const hvd_copy_item& item, hvd_error* err) {
+  const uint64_t in = dtype_size(item.src_dtype), out = dtype_size(item.dst_dtype);
+  if (in == 0 || out == 0 || item.src.bytes / (in ? in : 1) < item.count ||
+      item.dst.bytes / (out ? out : 1) < item.count) {
+    return report(err, formatted_error(HVD_E_INVALID, 0,
+                                       "item %llu: %llu elements of %s to %s do not fit buffers of %llu and %llu bytes",
+                                       (unsigned long long)i, (unsigned long long)item.count,
+                                       dtype_name(item.src_dtype), dtype_name(item.dst_dtype),
+                                       (unsigned long long)item.src.bytes, (unsigned long long)item.dst.bytes));
   }
-  return HVD_OK;
+  if (item.count == 0) return HVD_OK;
+  if (convert(address(item.dst), item.dst_dtype, address(item.src), item.src_dtype, item.count, item.scale)) {
+    return HVD_OK;
+  }
+  return report(err,
+                formatted_error(HVD_E_UNSUPPORTED, 0, "item %llu: the cpu device does not convert or scale %s to %s",
+                                (unsigned long long)i, dtype_name(item.src_dtype), dtype_name(item.dst_dtype)));
+}
+
+hvd_rc batched_copy_scale(hvd_stream, const hvd_copy_item* items, uint64_t n, hvd_error* err) {
+  return guarded(err, [&]() -> hvd_rc {
+    const CopyItems list(items, n);
+    for (uint64_t i = 0; i < n; ++i) {
+      if (const hvd_rc rc = copy_item(i, list[i], err); rc != HVD_OK) return rc;
+    }
+    return HVD_OK;
+  });
 }
 
 hvd_rc reduce_local(hvd_stream, hvd_buf inout, hvd_buf in, uint64_t n, int32_t dtype, int32_t op, hvd_error* err) {
   const uint64_t size = dtype_size(dtype);
   if (size == 0 || op < 0 || op >= HVD_AVG) {
-    return fail(err, HVD_E_INVALID, 0, "a local reduction of %s by %s does not exist", dtype_name(dtype), op_name(op));
+    return report(err, formatted_error(HVD_E_INVALID, 0, "a local reduction of %s by %s does not exist",
+                                       dtype_name(dtype), op_name(op)));
   }
   const ReduceFn reduce = kernels().reduce[dtype][op];
-  if (reduce == nullptr) return fail(err, HVD_E_UNSUPPORTED, 0, "the cpu device does not reduce %s", dtype_name(dtype));
+  if (reduce == nullptr)
+    return report(err, formatted_error(HVD_E_UNSUPPORTED, 0, "the cpu device does not reduce %s", dtype_name(dtype)));
   if (inout.bytes / size < n || in.bytes / size < n) {
-    return fail(err, HVD_E_INVALID, 0, "%llu elements of %s do not fit buffers of %llu and %llu bytes",
-                (unsigned long long)n, dtype_name(dtype), (unsigned long long)inout.bytes,
-                (unsigned long long)in.bytes);
+    return report(err,
+                  formatted_error(HVD_E_INVALID, 0, "%llu elements of %s do not fit buffers of %llu and %llu bytes",
+                                  (unsigned long long)n, dtype_name(dtype), (unsigned long long)inout.bytes,
+                                  (unsigned long long)in.bytes));
   }
   if (n == 0) return HVD_OK;
   const void* sources[2] = {address(inout), address(in)};
@@ -179,9 +195,7 @@ hvd_rc reduce_local(hvd_stream, hvd_buf inout, hvd_buf in, uint64_t n, int32_t d
   return HVD_OK;
 }
 
-}  // namespace
-
-const hvd_device_api kCpuDevice = {
+const hvd_device_api kTable = {
     .hdr = {sizeof(hvd_device_api), HVD_ABI_MAJOR, HVD_ABI_MINOR, nullptr},
     .device_type = "cpu",
     .count = count,
@@ -208,5 +222,9 @@ const hvd_device_api kCpuDevice = {
     .batched_copy_scale = batched_copy_scale,
     .reduce_local = reduce_local,
 };
+
+}  // namespace
+
+const hvd_device_api* CpuDevice::table() { return &kTable; }
 
 }  // namespace hvd::host_kernels

@@ -1,10 +1,13 @@
-// The host device "cpu", which every backend for host memory brings along. Any thread.
+// The host device "cpu", which every backend for host memory has. Any thread.
 #pragma once
 
 #include "hvd/backend_abi.h"
 
 namespace hvd::host_kernels {
 
-extern const hvd_device_api kCpuDevice;
+// The device class for HVD_BACKEND. Its table is written by hand: unlike a vendor's device it takes a NULL stream.
+struct CpuDevice {
+  static const hvd_device_api* table();
+};
 
 }  // namespace hvd::host_kernels

@@ -1,7 +1,7 @@
 // Passing the segment's descriptor around; see rendezvous.h.
 //
-// The store carries an invitation: the socket's random name, a token that a guest must show, and a token that rank 0
-// answers with. Both sides also look at the other's user id as the kernel knows it.
+// The store carries an invitation: the socket's random name, a token that each connecting rank must show, and a token
+// that rank 0 answers with. Both sides also check the other's user id, which the kernel tells.
 #include "rendezvous.h"
 
 #include <errno.h>
@@ -14,6 +14,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "segment.h"
@@ -23,36 +25,17 @@ namespace hvd::shm {
 namespace {
 
 constexpr const char* kKey = "shm/segment";
-constexpr int64_t kGuestNs = 2000000000;  // how long one guest may keep the others waiting
+constexpr int64_t kRequestNs = 2000000000;  // how long one connection may keep the others waiting
 
 struct Invitation {
   uint32_t ready, reserved;  // ready 0: rank 0 failed, `reason` says why
-  unsigned char name[32], guest_token[32], host_token[32];
+  unsigned char name[32], request_token[32], answer_token[32];
   char reason[256];
 };
 
-struct Request {
+struct SegmentRequest {
   unsigned char token[32];
   uint32_t rank, reserved;
-};
-
-class Descriptor {
- public:
-  explicit Descriptor(int fd = -1) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-  int release() {
-    const int fd = fd_;
-    fd_ = -1;
-    return fd;
-  }
-
- private:
-  int fd_;
 };
 
 bool random_bytes(void* p, size_t n) { return getrandom(p, n, 0) == static_cast<ssize_t>(n); }
@@ -90,7 +73,7 @@ bool await(int fd, short events, int64_t deadline_ns) {
 }
 
 // One message each way; both fit a SOCK_SEQPACKET record, so there are no partial ones.
-bool send_segment(int guest, const unsigned char* token, int segment) {
+bool send_segment(int connection, const unsigned char* token, int segment) {
   iovec data = {const_cast<unsigned char*>(token), 32};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
   msghdr message = {};
@@ -103,10 +86,11 @@ bool send_segment(int guest, const unsigned char* token, int segment) {
   c->cmsg_type = SCM_RIGHTS;
   c->cmsg_len = CMSG_LEN(sizeof(int));
   memcpy(CMSG_DATA(c), &segment, sizeof segment);
-  return sendmsg(guest, &message, MSG_NOSIGNAL) == 32;
+  return sendmsg(connection, &message, MSG_NOSIGNAL) == 32;
 }
 
-int receive_segment(int socket, const unsigned char* expected) {
+// No descriptor if rank 0 did not answer with the expected token.
+Descriptor receive_segment(int socket, const unsigned char* expected) {
   unsigned char token[32];
   iovec data = {token, sizeof token};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
@@ -115,94 +99,97 @@ int receive_segment(int socket, const unsigned char* expected) {
   message.msg_iovlen = 1;
   message.msg_control = control;
   message.msg_controllen = sizeof control;
-  if (recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != static_cast<ssize_t>(sizeof token)) return -1;
+  if (recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != static_cast<ssize_t>(sizeof token)) {
+    return Descriptor();
+  }
   const cmsghdr* c = CMSG_FIRSTHDR(&message);
-  if (c == nullptr || c->cmsg_type != SCM_RIGHTS || c->cmsg_len != CMSG_LEN(sizeof(int))) return -1;
+  if (c == nullptr || c->cmsg_type != SCM_RIGHTS || c->cmsg_len != CMSG_LEN(sizeof(int))) {
+    return Descriptor();
+  }
   int fd;
   memcpy(&fd, CMSG_DATA(c), sizeof fd);
-  if (!equal_tokens(token, expected)) {
-    close(fd);
-    return -1;
-  }
-  return fd;
+  Descriptor segment(fd);
+  return equal_tokens(token, expected) ? std::move(segment) : Descriptor();
 }
 
-// Answers guests until every other rank has been served.
-hvd_rc serve(int listener, const Invitation& invitation, int segment, uint32_t size, int64_t deadline_ns,
-             hvd_error* err) {
+// Answers requests until every other rank has the segment.
+void serve(int listener, const Invitation& invitation, int segment, uint32_t size, int64_t deadline_ns) {
   std::vector<bool> served(size, false);
   uint32_t missing = size - 1;
   while (missing > 0) {
     if (!await(listener, POLLIN, deadline_ns)) {
       const uint32_t first = static_cast<uint32_t>(std::find(served.begin() + 1, served.end(), false) - served.begin());
-      return fail(err, HVD_E_TIMEOUT, 0, "%u of %u ranks did not come for the shared segment in time, rank %u first",
-                  missing, size - 1, first);
+      throw formatted_error(HVD_E_TIMEOUT, 0,
+                            "%u of %u ranks did not come for the shared segment in time, rank %u first", missing,
+                            size - 1, first);
     }
-    const Descriptor guest(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
-    if (guest.get() < 0 || !same_user(guest.get())) continue;
-    Request request;
-    if (!await(guest.get(), POLLIN, std::min(deadline_ns, now_ns() + kGuestNs))) continue;
-    if (recv(guest.get(), &request, sizeof request, MSG_DONTWAIT) != static_cast<ssize_t>(sizeof request)) continue;
-    if (!equal_tokens(request.token, invitation.guest_token) || request.rank == 0 || request.rank >= size) continue;
-    if (!send_segment(guest.get(), invitation.host_token, segment) || served[request.rank]) continue;
+    const Descriptor connection(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+    if (!connection || !same_user(connection.get())) continue;
+    SegmentRequest request;
+    if (!await(connection.get(), POLLIN, std::min(deadline_ns, now_ns() + kRequestNs))) continue;
+    if (recv(connection.get(), &request, sizeof request, MSG_DONTWAIT) != static_cast<ssize_t>(sizeof request))
+      continue;
+    if (!equal_tokens(request.token, invitation.request_token) || request.rank == 0 || request.rank >= size) continue;
+    if (!send_segment(connection.get(), invitation.answer_token, segment) || served[request.rank]) continue;
     served[request.rank] = true;
     --missing;
   }
-  return HVD_OK;
 }
 
-hvd_rc publish(const hvd_comm_args& args, const Invitation& invitation, hvd_error* err) {
-  return host()->store_set(args.store, kKey, &invitation, sizeof invitation, err);
+void publish(const CommInit& init, const Invitation& invitation) {
+  init.store.set(kKey, std::string(reinterpret_cast<const char*>(&invitation), sizeof invitation));
 }
 
-hvd_rc host_segment(const hvd_comm_args& args, uint64_t slot_bytes, uint64_t small_bytes, int64_t deadline_ns, int* fd,
-                    hvd_error* err) {
-  Invitation invitation = {};
-  hvd_error problem = {};
-  problem.hdr.struct_size = sizeof problem;
-  int segment = -1;
-  hvd_rc rc = Segment::make(static_cast<uint32_t>(args.size), slot_bytes, small_bytes, &segment, &problem);
-  const Descriptor segment_owner(segment);
-  const Descriptor listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (rc == HVD_OK) {
-    sockaddr_un address;
-    const bool drawn = random_bytes(invitation.name, sizeof invitation.name) &&
-                       random_bytes(invitation.guest_token, sizeof invitation.guest_token) &&
-                       random_bytes(invitation.host_token, sizeof invitation.host_token);
-    const socklen_t n = abstract_address(invitation, &address);
-    if (!drawn || listener.get() < 0 || bind(listener.get(), reinterpret_cast<sockaddr*>(&address), n) != 0 ||
-        listen(listener.get(), 128) != 0) {
-      rc = fail(&problem, HVD_E_UNAVAILABLE, 0, "a Unix socket to pass shared memory through: %s", strerror(errno));
-    }
+// A socket that listens under a random name, which goes into the invitation with two random tokens.
+Descriptor open_listener(Invitation* invitation) {
+  Descriptor listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  sockaddr_un address;
+  const bool drawn = random_bytes(invitation->name, sizeof invitation->name) &&
+                     random_bytes(invitation->request_token, sizeof invitation->request_token) &&
+                     random_bytes(invitation->answer_token, sizeof invitation->answer_token);
+  const socklen_t n = abstract_address(*invitation, &address);
+  if (!drawn || !listener || bind(listener.get(), reinterpret_cast<sockaddr*>(&address), n) != 0 ||
+      listen(listener.get(), 128) != 0) {
+    throw formatted_error(HVD_E_UNAVAILABLE, 0, "a Unix socket to pass shared memory through: %s", strerror(errno));
   }
-  if (rc != HVD_OK) {
-    // The others wait for the invitation; tell them rather than let them run into their deadline.
-    memcpy(invitation.reason, problem.text, sizeof invitation.reason - 1);
-    publish(args, invitation, nullptr);
-    return fail(err, rc, problem.flags, "%s", problem.text);
+  return listener;
+}
+
+Descriptor share_segment(const CommInit& init, uint64_t slot_bytes, uint64_t small_bytes, int64_t deadline_ns) {
+  Invitation invitation = {};
+  const uint32_t size = static_cast<uint32_t>(init.size);
+  Descriptor segment, listener;
+  try {
+    segment = Segment::make(size, slot_bytes, small_bytes);
+    listener = open_listener(&invitation);
+  } catch (const Error& error) {
+    // The other ranks wait for the invitation, and would otherwise run into their deadline.
+    strncpy(invitation.reason, error.what(), sizeof invitation.reason - 1);
+    try {
+      publish(init, invitation);
+    } catch (const Error&) {
+    }
+    throw;
   }
   invitation.ready = 1;
-  if ((rc = publish(args, invitation, err)) != HVD_OK) return rc;
-  rc = serve(listener.get(), invitation, segment, static_cast<uint32_t>(args.size), deadline_ns, err);
-  if (rc != HVD_OK) return rc;
-  *fd = const_cast<Descriptor&>(segment_owner).release();
-  return HVD_OK;
+  publish(init, invitation);
+  serve(listener.get(), invitation, segment.get(), size, deadline_ns);
+  return segment;
 }
 
-hvd_rc fetch_segment(const hvd_comm_args& args, int64_t deadline_ns, int* fd, hvd_error* err) {
+Descriptor fetch_segment(const CommInit& init, int64_t deadline_ns) {
   Invitation invitation = {};
-  uint64_t n = sizeof invitation;
-  hvd_rc rc = host()->store_get(args.store, kKey, &invitation, &n, deadline_ns, err);
-  if (rc != HVD_OK) return rc;
-  if (n != sizeof invitation) {
-    return fail(err, HVD_E_REMOTE, 0,
-                "rank 0's invitation has %llu bytes instead of %zu: the ranks run different "
-                "versions of this backend",
-                (unsigned long long)n, sizeof invitation);
+  const std::string value = init.store.get(kKey, deadline_ns, sizeof invitation);
+  if (value.size() != sizeof invitation) {
+    throw formatted_error(HVD_E_REMOTE, 0,
+                          "rank 0's invitation has %zu bytes instead of %zu: the ranks run different "
+                          "versions of this backend",
+                          value.size(), sizeof invitation);
   }
+  memcpy(&invitation, value.data(), sizeof invitation);
   if (invitation.ready == 0) {
     invitation.reason[sizeof invitation.reason - 1] = '\0';
-    return fail(err, HVD_E_REMOTE, 0, "rank 0 could not make the shared segment: %s", invitation.reason);
+    throw formatted_error(HVD_E_REMOTE, 0, "rank 0 could not make the shared segment: %s", invitation.reason);
   }
   const Descriptor server(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   sockaddr_un address;
@@ -211,37 +198,42 @@ hvd_rc fetch_segment(const hvd_comm_args& args, int64_t deadline_ns, int* fd, hv
   do {
     connected = connect(server.get(), reinterpret_cast<sockaddr*>(&address), length);
   } while (connected != 0 && errno == EINTR);
-  if (server.get() < 0 || connected != 0) {
-    return fail(err, HVD_E_UNAVAILABLE, 0,
-                "rank 0's Unix socket cannot be reached (%s): it has ended, or runs in "
-                "another network namespace (container); ranks there cannot share memory",
-                strerror(errno));
+  if (!server || connected != 0) {
+    throw formatted_error(HVD_E_UNAVAILABLE, 0,
+                          "rank 0's Unix socket cannot be reached (%s): it has ended, or runs in "
+                          "another network namespace (container); ranks there cannot share memory",
+                          strerror(errno));
   }
   if (!same_user(server.get())) {
-    return fail(err, HVD_E_UNAVAILABLE, 0, "rank 0 runs as another user; ranks that share memory must be one user's");
+    throw formatted_error(HVD_E_UNAVAILABLE, 0,
+                          "rank 0 runs as another user; ranks that share memory must be one user's");
   }
-  Request request = {};
-  memcpy(request.token, invitation.guest_token, sizeof request.token);
-  request.rank = static_cast<uint32_t>(args.rank);
+  SegmentRequest request = {};
+  memcpy(request.token, invitation.request_token, sizeof request.token);
+  request.rank = static_cast<uint32_t>(init.rank);
   if (send(server.get(), &request, sizeof request, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof request)) {
-    return fail(err, HVD_E_REMOTE, 0, "asking rank 0 for the shared segment: %s", strerror(errno));
+    throw formatted_error(HVD_E_REMOTE, 0, "asking rank 0 for the shared segment: %s", strerror(errno));
   }
   if (!await(server.get(), POLLIN, deadline_ns)) {
-    return fail(err, HVD_E_TIMEOUT, 0, "rank 0 did not pass the shared segment in time");
+    throw formatted_error(HVD_E_TIMEOUT, 0, "rank 0 did not pass the shared segment in time");
   }
-  *fd = receive_segment(server.get(), invitation.host_token);
-  if (*fd < 0) return fail(err, HVD_E_REMOTE, 0, "rank 0 closed the connection without passing the shared segment");
-  return HVD_OK;
+  Descriptor segment = receive_segment(server.get(), invitation.answer_token);
+  if (!segment) throw Error(HVD_E_REMOTE, "rank 0 closed the connection without passing the shared segment");
+  return segment;
 }
 
 }  // namespace
 
-hvd_rc exchange_segment(const hvd_comm_args& args, uint64_t slot_bytes, uint64_t small_bytes, int64_t deadline_ns,
-                        int* fd, hvd_error* err) {
-  if (args.rank == 0) return host_segment(args, slot_bytes, small_bytes, deadline_ns, fd, err);
-  return fetch_segment(args, deadline_ns, fd, err);
+Descriptor exchange_segment(const CommInit& init, uint64_t slot_bytes, uint64_t small_bytes, int64_t deadline_ns) {
+  if (init.rank == 0) return share_segment(init, slot_bytes, small_bytes, deadline_ns);
+  return fetch_segment(init, deadline_ns);
 }
 
-void forget_segment(const hvd_comm_args& args) { host()->store_del(args.store, kKey, nullptr); }
+void remove_invitation(const CommInit& init) {
+  try {
+    init.store.del(kKey);
+  } catch (const Error&) {  // the host deletes it with the rest of the communicator's keys
+  }
+}
 
 }  // namespace hvd::shm

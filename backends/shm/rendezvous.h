@@ -1,18 +1,20 @@
 // How the ranks of a communicator get the same nameless segment: rank 0 makes it and hands out its descriptor over a
-// Unix socket in the abstract namespace (no file). Blocks until done or the deadline; called once, from create.
+// Unix socket in the abstract namespace (no file). Blocks until done or the deadline; called once, from the
+// constructor.
 #pragma once
 
 #include <cstdint>
 
-#include "hvd/backend_abi.h"
+#include "host_kernels/descriptor.h"
+#include "hvd/backend.hpp"
+#include "shared.h"
 
 namespace hvd::shm {
 
-// On success *fd is the segment, owned by the caller. `slot_bytes` and `small_bytes` count on rank 0 only.
-hvd_rc exchange_segment(const hvd_comm_args& args, uint64_t slot_bytes, uint64_t small_bytes, int64_t deadline_ns,
-                        int* fd, hvd_error* err);
+// The segment. `slot_bytes` and `small_bytes` count on rank 0 only.
+Descriptor exchange_segment(const CommInit& init, uint64_t slot_bytes, uint64_t small_bytes, int64_t deadline_ns);
 
-// Rank 0, once everybody has it: removes what was put in the store.
-void forget_segment(const hvd_comm_args& args);
+// On rank 0, once every rank has the segment: deletes the invitation from the store.
+void remove_invitation(const CommInit& init);
 
 }  // namespace hvd::shm

@@ -77,49 +77,46 @@ Segment::~Segment() {
   if (base_ != nullptr) unmap_pages(base_, total_);
 }
 
-hvd_rc Segment::make(uint32_t size, uint64_t slot_bytes, uint64_t small_bytes, int* fd, hvd_error* err) {
+Descriptor Segment::make(uint32_t size, uint64_t slot_bytes, uint64_t small_bytes) {
   const uint64_t total = areas_offset(size) + size * area_bytes(slot_bytes, small_bytes);
-  const int made = memfd_create("hvd-shm", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (made < 0) {
-    return fail(err, HVD_E_UNAVAILABLE, 0, "memfd_create failed: %s. The kernel or a seccomp filter forbids it",
-                strerror(errno));
+  Descriptor made(memfd_create("hvd-shm", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!made) {
+    throw formatted_error(HVD_E_UNAVAILABLE, 0, "memfd_create failed: %s. The kernel or a seccomp filter forbids it",
+                          strerror(errno));
   }
   // Sealed, so that no rank can shrink it under the others' feet (they would die of SIGBUS).
-  if (ftruncate(made, static_cast<off_t>(total)) != 0 || fcntl(made, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
-    const int cause = errno;
-    close(made);
-    return fail(err, HVD_E_NOMEM, 0, "%llu bytes of shared memory for %u ranks: %s", (unsigned long long)total, size,
-                strerror(cause));
+  if (ftruncate(made.get(), static_cast<off_t>(total)) != 0 ||
+      fcntl(made.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
+    throw formatted_error(HVD_E_NOMEM, 0, "%llu bytes of shared memory for %u ranks: %s", (unsigned long long)total,
+                          size, strerror(errno));
   }
-  void* page = mmap(nullptr, sizeof(Header), PROT_READ | PROT_WRITE, MAP_SHARED, made, 0);
+  void* page = mmap(nullptr, sizeof(Header), PROT_READ | PROT_WRITE, MAP_SHARED, made.get(), 0);
   if (page == MAP_FAILED) {
-    const int cause = errno;
-    close(made);
-    return fail(err, HVD_E_NOMEM, 0, "mapping the shared segment: %s", strerror(cause));
+    throw formatted_error(HVD_E_NOMEM, 0, "mapping the shared segment: %s", strerror(errno));
   }
   Header* header = new (page) Header{};
   header->identity = {kMagic, kLayout, size, slot_bytes, small_bytes, total};
   munmap(page, sizeof(Header));
-  *fd = made;
-  return HVD_OK;
+  return made;
 }
 
-hvd_rc Segment::map(int fd, uint32_t rank, uint32_t size, hvd_error* err) {
+void Segment::map(int fd, uint32_t rank, uint32_t size) {
   struct stat st;
   Identity h;
   const bool readable = fstat(fd, &st) == 0 && pread(fd, &h, sizeof h, 0) == static_cast<ssize_t>(sizeof h);
   if (!readable || h.magic != kMagic || h.layout != kLayout || h.size != size ||
       h.total_bytes != static_cast<uint64_t>(st.st_size) ||
       h.total_bytes != areas_offset(size) + size * area_bytes(h.slot_bytes, h.small_bytes)) {
-    return fail(err, HVD_E_REMOTE, 0,
-                "rank 0 passed a segment that is not one for %u ranks in layout %u: the ranks run different versions "
-                "of this backend",
-                size, kLayout);
+    throw formatted_error(
+        HVD_E_REMOTE, 0,
+        "rank 0 passed a segment that is not one for %u ranks in layout %u: the ranks run different versions "
+        "of this backend",
+        size, kLayout);
   }
   void* base = map_pages(fd, h.total_bytes);
   if (base == MAP_FAILED) {
-    return fail(err, HVD_E_NOMEM, 0, "mapping %llu bytes of shared memory: %s", (unsigned long long)h.total_bytes,
-                strerror(errno));
+    throw formatted_error(HVD_E_NOMEM, 0, "mapping %llu bytes of shared memory: %s", (unsigned long long)h.total_bytes,
+                          strerror(errno));
   }
   base_ = base;
   total_ = h.total_bytes;
@@ -136,7 +133,6 @@ hvd_rc Segment::map(int fd, uint32_t rank, uint32_t size, hvd_error* err) {
   } else {
     prefault(area(rank), area_bytes_);
   }
-  return HVD_OK;
 }
 
 }  // namespace hvd::shm

@@ -10,7 +10,8 @@
 #include <atomic>
 #include <cstdint>
 
-#include "hvd/backend_abi.h"
+#include "host_kernels/descriptor.h"
+#include "shared.h"
 
 namespace hvd::shm {
 
@@ -27,7 +28,7 @@ struct alignas(128) Hello {
 };
 
 struct RankCtl {
-  alignas(128) std::atomic<uint64_t> steps;  // monotonic over the communicator's life; see progress.h
+  alignas(128) std::atomic<uint64_t> steps;  // monotonic over the communicator's life; see shm_comm.h
   alignas(128) std::atomic<uint32_t> wake;   // futex word
   std::atomic<uint32_t> asleep;              // 1 while this rank sleeps, or is about to, on `wake`
   Hello hello[2];
@@ -55,11 +56,11 @@ class Segment {
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
 
-  // A new memfd with an initialised header for `size` ranks, in *fd (close-on-exec, owned by the caller).
-  static hvd_rc make(uint32_t size, uint64_t slot_bytes, uint64_t small_bytes, int* fd, hvd_error* err);
+  // A new memfd with an initialised header for `size` ranks, closed on exec.
+  static Descriptor make(uint32_t size, uint64_t slot_bytes, uint64_t small_bytes);
 
   // Maps it as rank `rank` of `size`. Does not keep the descriptor.
-  hvd_rc map(int fd, uint32_t rank, uint32_t size, hvd_error* err);
+  void map(int fd, uint32_t rank, uint32_t size);
 
   Header& header() const { return *header_; }
   RankCtl& ctl(uint32_t rank) const { return ctl_[rank]; }

@@ -7,7 +7,8 @@
 #include <cstdint>
 #include <string>
 
-#include "descriptor.h"
+#include "host_kernels/descriptor.h"
+#include "shared.h"
 
 namespace hvd::tcp {
 

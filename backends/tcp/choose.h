@@ -10,8 +10,9 @@ namespace hvd::tcp {
 class Schedules {
  public:
   Schedules();
-  // The schedule for the plan; owned here and good for one operation at a time. *room: with the chunk for this plan.
-  Schedule& choose(const Plan& plan, Room* room);
+  // The schedule for the collective; owned here and good for one operation at a time. *params: with the chunk for this
+  // collective.
+  Schedule& choose(const Collective& collective, ScheduleParams* params);
 
  private:
   std::unique_ptr<Schedule> exchange_, tree_, direct_, ring_, spread_;

@@ -13,21 +13,21 @@ constexpr uint32_t kStep = 1;  // kind; slice: number of the step
 
 class Exchange final : public Schedule {
  public:
-  void begin(const Room& room, Plan& plan) override {
-    clear(room);
-    room_ = room;
-    plan_ = &plan;
+  void begin(const ScheduleParams& params, Collective& collective) override {
+    clear(params);
+    params_ = params;
+    collective_ = &collective;
     steps_.clear();
     arrived_.assign(64, false);
     ready_ = 0;
-    offsets_.assign(size_t{room.size} + 1, 0);
-    for (uint32_t i = 0; i < room.size; ++i) offsets_[i + 1] = offsets_[i] + block_bytes(rank_at(i));
-    blocks_ = scratch_.get(offsets_[room.size]);
-    all_.open(blocks_, offsets_[room.size]);
-    own_.open(plan.in[0]);
+    offsets_.assign(size_t{params.size} + 1, 0);
+    for (uint32_t i = 0; i < params.size; ++i) offsets_[i + 1] = offsets_[i] + block_bytes(rank_at(i));
+    blocks_ = scratch_.get(offsets_[params.size]);
+    all_.open(blocks_, offsets_[params.size]);
+    own_.open(collective.in[0]);
     own_.gather(0, offsets_[1], blocks_);
-    for (uint32_t d = 1; d < room.size; d *= 2) {
-      steps_.push_back({rank_at(room.size - d), rank_at(d), d, std::min(d, room.size - d), false});
+    for (uint32_t d = 1; d < params.size; d *= 2) {
+      steps_.push_back({rank_at(params.size - d), rank_at(d), d, std::min(d, params.size - d), false});
       owe(steps_.back().to, 1);
       expect(steps_.back().from, 1);
     }
@@ -55,29 +55,29 @@ class Exchange final : public Schedule {
   }
 
   void finish() override {
-    Plan& plan = *plan_;
-    if (plan.coll == HVD_ALLGATHER) {
-      for (uint32_t i = plan.own_copy ? 0 : 1; i < room_.size; ++i) {
+    Collective& collective = *collective_;
+    if (collective.coll == HVD_ALLGATHER) {
+      for (uint32_t i = collective.own_copy ? 0 : 1; i < params_.size; ++i) {
         Extent out;
-        out.open(plan.out[rank_at(i)]);
+        out.open(collective.out[rank_at(i)]);
         out.scatter(0, out.bytes(), blocks_ + offsets_[i]);
       }
       return;
     }
-    if (plan.reduce == nullptr || !plan.own_copy || plan.extent == 0) return;
-    sources_.resize(room_.size);
-    for (uint32_t i = 0; i < room_.size; ++i) sources_[rank_at(i)] = blocks_ + offsets_[i];
+    if (collective.reduce == nullptr || !collective.own_copy || collective.extent == 0) return;
+    sources_.resize(params_.size);
+    for (uint32_t i = 0; i < params_.size; ++i) sources_[rank_at(i)] = blocks_ + offsets_[i];
     Extent out;
-    out.open(plan.out[0]);
-    const Piece first = out.run(0, plan.extent);
-    const uint64_t n = plan.extent / plan.elem;
-    if (first.bytes == plan.extent) {
-      plan.reduce(first.p, sources_.data(), room_.size, n, plan.scale);
+    out.open(collective.out[0]);
+    const Span first = out.run(0, collective.extent);
+    const uint64_t n = collective.extent / collective.elem;
+    if (first.bytes == collective.extent) {
+      collective.reduce(first.p, sources_.data(), params_.size, n, collective.scale);
       return;
     }
     // Over this rank's own block, which a kernel may do.
-    plan.reduce(blocks_, sources_.data(), room_.size, n, plan.scale);
-    out.scatter(0, plan.extent, blocks_);
+    collective.reduce(blocks_, sources_.data(), params_.size, n, collective.scale);
+    out.scatter(0, collective.extent, blocks_);
   }
 
  protected:
@@ -92,14 +92,14 @@ class Exchange final : public Schedule {
     bool taken;
   };
 
-  uint32_t rank_at(uint32_t distance) const { return (room_.rank + distance) % room_.size; }
+  uint32_t rank_at(uint32_t distance) const { return (params_.rank + distance) % params_.size; }
   uint64_t block_bytes(uint32_t r) const {
-    if (plan_->barrier) return 0;
-    return plan_->coll == HVD_ALLGATHER ? plan_->out[r].bytes : plan_->extent;
+    if (collective_->barrier) return 0;
+    return collective_->coll == HVD_ALLGATHER ? collective_->out[r].bytes : collective_->extent;
   }
 
-  Room room_;
-  Plan* plan_ = nullptr;
+  ScheduleParams params_;
+  Collective* collective_ = nullptr;
   std::vector<Step> steps_;
   std::vector<bool> arrived_;
   uint32_t ready_ = 0;             // steps below have arrived

@@ -1,4 +1,4 @@
-// A stream of buffers that can be entered anywhere, and a piece of one that travels in a message.
+// A stream of buffers that can be entered anywhere, and a span of one that travels in a message.
 //
 // Used by the thread that is inside a call on the communicator.
 #pragma once
@@ -9,31 +9,31 @@
 #include <memory>
 #include <vector>
 
-#include "host_kernels/streams.h"
+#include "host_kernels/buffer_list.h"
 #include "shared.h"
 
 namespace hvd::tcp {
 
 class Extent {
  public:
-  // Looks at the stream's pieces, which must stay where they are.
-  void open(const Stream& stream);
-  // One contiguous piece.
+  // Looks at the stream's spans, which must stay where they are.
+  void open(const BufferList& stream);
+  // One contiguous span.
   void open(char* p, uint64_t bytes);
 
   uint64_t bytes() const { return bytes_; }
   // The contiguous run at `at`, at most `limit` bytes of it. 0 < limit <= bytes() - at.
-  Piece run(uint64_t at, uint64_t limit) const;
+  Span run(uint64_t at, uint64_t limit) const;
   void gather(uint64_t at, uint64_t n, char* to) const;
   void scatter(uint64_t at, uint64_t n, const char* from) const;
 
  private:
   size_t find(uint64_t at) const;
 
-  const Piece* pieces_ = nullptr;
+  const Span* spans_ = nullptr;
   size_t count_ = 0;
-  Piece single_ = {nullptr, 0};
-  std::vector<uint64_t> starts_;  // stream position of every piece, where there are several
+  Span single_ = {nullptr, 0};
+  std::vector<uint64_t> starts_;  // stream position of every span, where there are several
   uint64_t bytes_ = 0;
   mutable size_t last_ = 0;  // where the last one was found: the next is usually there, or behind it
 };
@@ -65,7 +65,7 @@ class Scratch {
   uint64_t size_ = 0;
 };
 
-// Copies from one extent to another, piece by piece. Where both are the same memory nothing is done.
+// Copies from one extent to another, span by span. Where both are the same memory nothing is done.
 void copy_extent(const Extent& from, uint64_t from_at, const Extent& to, uint64_t to_at, uint64_t bytes);
 
 }  // namespace hvd::tcp

@@ -14,7 +14,7 @@ constexpr char kMagic[8] = {'H', 'V', 'D', 'T', 'C', 'P', '0', '1'};
 
 struct Opening {
   char magic[8];
-  Introduction who;
+  Introduction introduction;
   unsigned char nonce[32];
 };
 static_assert(sizeof(Opening) == 56);
@@ -27,22 +27,23 @@ bool random_bytes(void* p, size_t n) { return getrandom(p, n, 0) == static_cast<
 
 }  // namespace
 
-Handshake Handshake::as_caller(Descriptor fd, const Digest& secret, const Introduction& who) {
+Handshake Handshake::as_caller(Descriptor fd, const Digest& secret, const Introduction& introduction) {
   Handshake h;
   h.fd_ = std::move(fd);
   h.secret_ = secret;
   h.caller_ = true;
-  h.who_ = who;
+  h.introduction_ = introduction;
   return h;
 }
 
-Handshake Handshake::as_host(Descriptor fd, const Digest& secret, uint32_t me, uint32_t size, uint32_t lanes) {
+Handshake Handshake::as_host(Descriptor fd, const Digest& secret, uint32_t me, uint32_t size,
+                             uint32_t sockets_per_peer) {
   Handshake h;
   h.fd_ = std::move(fd);
   h.secret_ = secret;
-  h.who_.host = me;
-  h.who_.size = size;
-  h.lanes_ = lanes;
+  h.introduction_.host = me;
+  h.introduction_.size = size;
+  h.sockets_per_peer_ = sockets_per_peer;
   return h;
 }
 
@@ -52,7 +53,7 @@ Digest Handshake::mac(const char* side) const {
   std::strncpy(label, side, sizeof label - 1);
   hmac.update(kMagic, sizeof kMagic);
   hmac.update(label, sizeof label);
-  hmac.update(&who_, sizeof who_);
+  hmac.update(&introduction_, sizeof introduction_);
   hmac.update(nonces_, sizeof nonces_);
   return hmac.finish();
 }
@@ -86,7 +87,7 @@ Handshake::State Handshake::step() {
     if (stage_ == 0) {
       Opening opening;
       std::memcpy(opening.magic, kMagic, sizeof kMagic);
-      opening.who = who_;
+      opening.introduction = introduction_;
       if (!random_bytes(nonces_[0], 32)) return State::kRefused;
       std::memcpy(opening.nonce, nonces_[0], 32);
       if (!write(&opening, sizeof opening)) return State::kRefused;
@@ -108,12 +109,13 @@ Handshake::State Handshake::step() {
   if (stage_ == 0) {
     Opening opening;
     if (!read(&opening, sizeof opening, &state)) return state;
-    const Introduction& they = opening.who;
-    if (std::memcmp(opening.magic, kMagic, sizeof kMagic) != 0 || they.host != who_.host || they.size != who_.size ||
-        they.caller <= who_.host || they.caller >= who_.size || they.lane >= lanes_) {
+    const Introduction& they = opening.introduction;
+    if (std::memcmp(opening.magic, kMagic, sizeof kMagic) != 0 || they.host != introduction_.host ||
+        they.size != introduction_.size || they.caller <= introduction_.host || they.caller >= introduction_.size ||
+        they.socket_index >= sockets_per_peer_) {
       return State::kRefused;
     }
-    who_ = they;
+    introduction_ = they;
     std::memcpy(nonces_[0], opening.nonce, 32);
     if (!random_bytes(nonces_[1], 32)) return State::kRefused;
     Answer answer;

@@ -1,24 +1,25 @@
 // Two ranks prove to each other that they know the communicator's secret, before anything else is read from a
 // connection. One object per connection; never blocks. Used by create, on its thread.
 //
-//   caller -> host   who calls whom, over which lane, and a random number
+//   caller -> host   which rank calls which, for which socket, and a random number
 //   host -> caller   a random number, and the MAC of all that was said, marked "host"
 //   caller -> host   the same MAC, marked "caller"
 //   host -> caller   one byte: welcome
 //
-// The MACs cover both random numbers, both ranks, the lane and the size; neither can be replayed, reflected or moved to
-// another pair. A stranger costs the host at most 56 + 32 bytes of reading and one MAC.
+// The MACs cover both random numbers, both ranks, the socket and the size; neither can be replayed, reflected or moved
+// to another pair. A stranger costs the host at most 56 + 32 bytes of reading and one MAC.
 #pragma once
 
 #include <cstdint>
 
-#include "descriptor.h"
+#include "host_kernels/descriptor.h"
 #include "sha256.h"
+#include "shared.h"
 
 namespace hvd::tcp {
 
 struct Introduction {
-  uint32_t caller, host, lane, size;  // ranks within the communicator
+  uint32_t caller, host, socket_index, size;  // ranks within the communicator
 };
 
 class Handshake {
@@ -26,13 +27,13 @@ class Handshake {
   enum class State { kMore, kDone, kRefused };
 
   // The side that connected; speaks first.
-  static Handshake as_caller(Descriptor fd, const Digest& secret, const Introduction& who);
-  // The side that accepted; learns who calls.
-  static Handshake as_host(Descriptor fd, const Digest& secret, uint32_t me, uint32_t size, uint32_t lanes);
+  static Handshake as_caller(Descriptor fd, const Digest& secret, const Introduction& introduction);
+  // The side that accepted; learns which rank calls.
+  static Handshake as_host(Descriptor fd, const Digest& secret, uint32_t me, uint32_t size, uint32_t sockets_per_peer);
 
   // Reads and writes what it can, when poll says that the socket is readable (a caller's first step: writable).
   State step();
-  const Introduction& who() const { return who_; }
+  const Introduction& introduction() const { return introduction_; }
   int fd() const { return fd_.get(); }
   // The authenticated connection.
   Descriptor take() { return static_cast<Descriptor&&>(fd_); }
@@ -47,8 +48,8 @@ class Handshake {
   Digest secret_;
   bool caller_ = false;
   int stage_ = 0;
-  Introduction who_ = {};
-  uint32_t lanes_ = 0;
+  Introduction introduction_ = {};
+  uint32_t sockets_per_peer_ = 0;
   unsigned char nonces_[2][32] = {};  // caller's, host's
   unsigned char incoming_[64] = {};
   uint32_t got_ = 0;

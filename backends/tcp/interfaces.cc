@@ -72,30 +72,29 @@ std::vector<Interface> list_interfaces() {
   return found;
 }
 
-hvd_rc choose_interfaces(const std::string& wanted, const char* source, std::vector<Interface>* chosen,
-                         hvd_error* err) {
+std::vector<Interface> choose_interfaces(const std::string& wanted, const char* source) {
   const std::vector<Interface> all = list_interfaces();
-  chosen->clear();
   const std::vector<std::string> entries = split(wanted);
   if (entries.empty()) {
-    *chosen = all;
-    std::stable_sort(chosen->begin(), chosen->end(),
+    std::vector<Interface> sorted = all;
+    std::stable_sort(sorted.begin(), sorted.end(),
                      [](const Interface& a, const Interface& b) { return unlikelihood(a) < unlikelihood(b); });
-    if (!chosen->empty()) return HVD_OK;
-    return fail(err, HVD_E_UNAVAILABLE, 0, "this host has no network interface that is up, not even loopback");
+    if (!sorted.empty()) return sorted;
+    throw formatted_error(HVD_E_UNAVAILABLE, 0, "this host has no network interface that is up, not even loopback");
   }
   // In the order of the list; hosts that name their interfaces differently share one list, so not all need match.
+  std::vector<Interface> chosen;
   for (const std::string& entry : entries) {
     for (const Interface& i : all) {
       const auto same = [&](const Interface& c) { return c.endpoint == i.endpoint; };
-      if (matches(i, entry) && std::none_of(chosen->begin(), chosen->end(), same)) chosen->push_back(i);
+      if (matches(i, entry) && std::none_of(chosen.begin(), chosen.end(), same)) chosen.push_back(i);
     }
   }
-  if (!chosen->empty()) return HVD_OK;
+  if (!chosen.empty()) return chosen;
   std::string have;
   for (const Interface& i : all) have += (have.empty() ? "" : ", ") + i.name + " (" + to_text(i.endpoint) + ")";
-  return fail(err, HVD_E_INVALID, 0, "%s = '%s' matches no network interface of this host; there are: %s", source,
-              wanted.c_str(), have.empty() ? "none" : have.c_str());
+  throw formatted_error(HVD_E_INVALID, 0, "%s = '%s' matches no network interface of this host; there are: %s", source,
+                        wanted.c_str(), have.empty() ? "none" : have.c_str());
 }
 
 }  // namespace hvd::tcp

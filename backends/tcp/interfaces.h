@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "address.h"
-#include "hvd/backend_abi.h"
 
 namespace hvd::tcp {
 
@@ -19,8 +18,8 @@ struct Interface {
 std::vector<Interface> list_interfaces();
 
 // The addresses to publish. `wanted`: a comma list of interface names, networks (10.0.0.0/8) or addresses; empty: all,
-// those that are likely to be reachable from elsewhere first, loopback last. INVALID, with the interfaces there are,
-// when the list matches nothing here.
-hvd_rc choose_interfaces(const std::string& wanted, const char* source, std::vector<Interface>* chosen, hvd_error* err);
+// those that are likely to be reachable from elsewhere first, loopback last. `source`: the setting that `wanted` comes
+// from, for messages. Throws HVD_E_INVALID, with the names of the interfaces, if the list matches none of them.
+std::vector<Interface> choose_interfaces(const std::string& wanted, const char* source);
 
 }  // namespace hvd::tcp

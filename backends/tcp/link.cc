@@ -10,13 +10,13 @@
 namespace hvd::tcp {
 namespace {
 
-constexpr uint32_t kAhead = 8192;  // a small message comes with one call
+constexpr uint32_t kAhead = 8192;  // a small message comes with one system call
 constexpr int kVectors = 64;
 
 }  // namespace
 
-Link::Link(Descriptor fd, uint32_t peer, uint32_t lane)
-    : peer(peer), lane(lane), fd_(std::move(fd)), ahead_(new char[kAhead]) {}
+Link::Link(Descriptor fd, uint32_t peer, uint32_t socket_index)
+    : peer(peer), socket_index(socket_index), fd_(std::move(fd)), ahead_(new char[kAhead]) {}
 
 Link::Io Link::outcome(ssize_t n) {
   if (n == 0) return Io::kClosed;
@@ -57,14 +57,14 @@ Link::Io Link::send() {
   return Io::kDone;
 }
 
-void Link::farewell(int32_t code, const std::string& text) {
+void Link::notify_failure(int32_t code, const std::string& text) {
   if (sending_ && sent_ > 0) return;
   Header header = {};
   header.magic = kWireMagic;
-  header.kind = kFarewell;
+  header.kind = kFailureNotice;
   header.slice = static_cast<uint32_t>(code);
-  header.bytes = std::min<uint64_t>(text.size(), kFarewellBytes);
-  char bytes[sizeof header + kFarewellBytes];
+  header.bytes = std::min<uint64_t>(text.size(), kFailureNoticeBytes);
+  char bytes[sizeof header + kFailureNoticeBytes];
   std::memcpy(bytes, &header, sizeof header);
   std::memcpy(bytes + sizeof header, text.data(), header.bytes);
   // Partly or not at all sent: then the peer sees the end of the stream, and knows less.
@@ -79,15 +79,15 @@ Link::Io Link::read_header() {
     std::memmove(ahead_.get(), ahead_.get() + begin_, end_ - begin_);
     end_ -= begin_;
     begin_ = 0;
-    const uint32_t room = kAhead - end_;
-    const ssize_t n = recv(fd_.get(), ahead_.get() + end_, room, MSG_DONTWAIT);
+    const uint32_t capacity = kAhead - end_;
+    const ssize_t n = recv(fd_.get(), ahead_.get() + end_, capacity, MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
       const Io io = outcome(n);
       if (io == Io::kBlocked) readable = false;
       return io;
     }
-    if (static_cast<uint32_t>(n) < room) readable = false;  // there was no more
+    if (static_cast<uint32_t>(n) < capacity) readable = false;  // there was no more
     end_ += static_cast<uint32_t>(n);
   }
   std::memcpy(&incoming_, ahead_.get() + begin_, sizeof incoming_);

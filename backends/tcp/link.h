@@ -7,8 +7,9 @@
 #include <memory>
 #include <string>
 
-#include "descriptor.h"
 #include "extent.h"
+#include "host_kernels/descriptor.h"
+#include "shared.h"
 #include "wire.h"
 
 namespace hvd::tcp {
@@ -29,15 +30,15 @@ class Link {
     kBroken    // error() says what
   };
 
-  Link(Descriptor fd, uint32_t peer, uint32_t lane);
+  Link(Descriptor fd, uint32_t peer, uint32_t socket_index);
 
   // Sending. A message at a time.
   bool sending() const { return sending_; }
   void begin(const Header& header, const Message& message);
   Io send();
   const Message& message() const { return message_; }
-  // A farewell where the stream allows one: between two messages. Best effort.
-  void farewell(int32_t code, const std::string& text);
+  // A notify_failure where the stream allows one: between two messages. Best effort.
+  void notify_failure(int32_t code, const std::string& text);
 
   // Receiving: a header, then its payload to the place that was found for it.
   bool has_header() const { return has_header_; }
@@ -55,7 +56,7 @@ class Link {
   int error() const { return error_; }
   int fd() const { return fd_.get(); }
 
-  const uint32_t peer, lane;
+  const uint32_t peer, socket_index;
   // Set when the poller says so, cleared when the socket has no more bytes, or no more room.
   bool readable = true, writable = true;
   // The peer has closed this connection between two messages, while it had others left: it was done with this one.

@@ -10,14 +10,15 @@ namespace hvd::tcp {
 
 class Listener {
  public:
-  // Bound to the addresses of the interfaces that were named; to all addresses where none was.
-  hvd_rc open(const LocalSettings& settings, int backlog, hvd_error* err);
-  // What to tell other ranks, in the order in which they should try.
+  // Binds to the addresses of the interfaces that the settings name; to all addresses if they name none.
+  void open(const LocalSettings& settings, int backlog);
+  // What other ranks are told, in the order in which they should try.
   const std::vector<Endpoint>& endpoints() const { return endpoints_; }
   const std::vector<Descriptor>& sockets() const { return sockets_; }
 
  private:
-  hvd_rc bind_to(const Endpoint& where, const LocalSettings& settings, int backlog, uint16_t* port, hvd_error* err);
+  // The port that the new socket has.
+  uint16_t bind_to(const Endpoint& where, const LocalSettings& settings, int backlog);
 
   std::vector<Descriptor> sockets_;
   std::vector<Endpoint> endpoints_;

@@ -1,7 +1,8 @@
 // Making the connections; see mesh.h.
 //
-// The higher rank calls, the lower one accepts. One poll loop serves the listeners, the guests that have not proved who
-// they are, and this rank's own calls, each of which tries the peer's addresses in turn until one answers as the peer.
+// The higher rank of a pair connects, the lower one accepts. One poll loop serves the listeners, the accepted
+// connections whose rank is not proved yet, and this rank's own attempts, each of which tries the peer's addresses in
+// turn until the peer answers at one.
 #include "mesh.h"
 
 #include <errno.h>
@@ -24,13 +25,13 @@ namespace {
 
 constexpr int64_t kMs = 1000000;
 constexpr int64_t kConnectNs = 3000 * kMs;  // for one address; the next may do better
-constexpr int64_t kProofNs = 10000 * kMs;   // for one stranger to prove that it is none
+constexpr int64_t kProofNs = 10000 * kMs;   // for one accepted connection to prove its rank
 constexpr int64_t kRetryNs = 100 * kMs;     // between two rounds through a peer's addresses
-constexpr uint32_t kStrangers = 64;         // unproven guests beyond those that are expected
+constexpr uint32_t kUnprovenLimit = 64;     // unproven connections beyond the expected ones
 
-struct Call {
+struct Attempt {
   enum class State { kResting, kConnecting, kProving, kDone };
-  uint32_t peer, lane;
+  uint32_t peer, socket_index;
   State state = State::kResting;
   size_t candidate = 0;
   int64_t until = 0;  // of the state
@@ -38,59 +39,61 @@ struct Call {
   std::optional<Handshake> handshake;
 };
 
-struct Guest {
+struct Incoming {
   Handshake handshake;
   int64_t until;
 };
 
 class Builder {
  public:
-  Builder(const hvd_comm_args& args, const Directory& directory, const Listener& listener, Mesh* mesh)
-      : args_(args),
+  Builder(const CommInit& init, const Directory& directory, const Listener& listener, Mesh* mesh)
+      : init_(init),
         directory_(directory),
         listener_(listener),
         mesh_(mesh),
-        me_(static_cast<uint32_t>(args.rank)),
-        size_(static_cast<uint32_t>(args.size)),
-        lanes_(directory.settings.lanes) {}
+        me_(static_cast<uint32_t>(init.rank)),
+        size_(static_cast<uint32_t>(init.size)),
+        sockets_per_peer_(directory.settings.sockets_per_peer) {}
 
-  hvd_rc run(int64_t deadline_ns, hvd_error* err);
+  void run(int64_t deadline_ns);
 
  private:
-  void plan_calls();
+  void prepare_attempts();
   std::vector<Endpoint> order(uint32_t peer) const;
-  const Endpoint& target(const Call& call) const { return candidates_[call.peer][call.candidate]; }
-  void begin(Call& call);
-  void give_up(Call& call, const std::string& why);
-  void connected(Call& call);
-  void prove(Call& call);
-  hvd_rc accept_from(int listener, hvd_error* err);
-  void hear(std::list<Guest>::iterator guest);
+  const Endpoint& target(const Attempt& attempt) const { return candidates_[attempt.peer][attempt.candidate]; }
+  void begin(Attempt& attempt);
+  void give_up(Attempt& attempt, const std::string& why);
+  void connected(Attempt& attempt);
+  void prove(Attempt& attempt);
+  void accept_from(int listener);
+  void hear(std::list<Incoming>::iterator incoming);
   void expire(int64_t now);
   int64_t next_event(int64_t deadline_ns) const;
-  Descriptor& place(uint32_t peer, uint32_t lane) { return mesh_->sockets[peer * lanes_ + lane]; }
-  void keep(uint32_t peer, uint32_t lane, Descriptor fd);
-  hvd_rc too_late(hvd_error* err) const;
-  int32_t world(uint32_t r) const { return args_.ranks != nullptr ? args_.ranks[r] : static_cast<int32_t>(r); }
+  Descriptor& place(uint32_t peer, uint32_t socket_index) {
+    return mesh_->sockets[peer * sockets_per_peer_ + socket_index];
+  }
+  void keep(uint32_t peer, uint32_t socket_index, Descriptor fd);
+  [[noreturn]] void throw_too_late() const;
+  int32_t world(uint32_t r) const { return world_rank(init_, r); }
 
-  const hvd_comm_args& args_;
+  const CommInit& init_;
   const Directory& directory_;
   const Listener& listener_;
   Mesh* mesh_;
-  const uint32_t me_, size_, lanes_;
+  const uint32_t me_, size_, sockets_per_peer_;
   uint32_t missing_ = 0;
   std::vector<std::vector<Endpoint>> candidates_;
   std::vector<std::string> trouble_;  // the last one with each peer
-  std::vector<Call> calls_;
-  std::list<Guest> guests_;
+  std::vector<Attempt> attempts_;
+  std::list<Incoming> incoming_;
 };
 
 // Neighbours in a network of ours first. Loopback first on one host; elsewhere last, for hosts that only seem to be
 // two.
 std::vector<Endpoint> Builder::order(uint32_t peer) const {
-  const Card& card = directory_.cards[peer];
-  std::vector<Endpoint> list(card.endpoints, card.endpoints + card.count);
-  const bool one_host = args_.hosts != nullptr && args_.hosts[peer] == args_.hosts[me_];
+  const RankAddresses& own = directory_.ranks[peer];
+  std::vector<Endpoint> list(own.endpoints, own.endpoints + own.count);
+  const bool one_host = !init_.hosts.empty() && init_.hosts[peer] == init_.hosts[me_];
   const std::vector<Interface> ours = list_interfaces();
   const auto distance = [&](const Endpoint& e) {
     if (e.loopback) return one_host ? 0 : 3;
@@ -104,221 +107,237 @@ std::vector<Endpoint> Builder::order(uint32_t peer) const {
   return list;
 }
 
-void Builder::plan_calls() {
+void Builder::prepare_attempts() {
   mesh_->settings = directory_.settings;
-  mesh_->sockets.resize(size_t{size_} * lanes_);
+  mesh_->sockets.resize(size_t{size_} * sockets_per_peer_);
   mesh_->names.resize(size_);
   candidates_.resize(size_);
   trouble_.resize(size_);
-  missing_ = (size_ - 1) * lanes_;
+  missing_ = (size_ - 1) * sockets_per_peer_;
   for (uint32_t peer = 0; peer < me_; ++peer) {
     candidates_[peer] = order(peer);
-    for (uint32_t lane = 0; lane < lanes_; ++lane) {
-      Call& call = calls_.emplace_back();
-      call.peer = peer;
-      call.lane = lane;
+    for (uint32_t socket_index = 0; socket_index < sockets_per_peer_; ++socket_index) {
+      Attempt& attempt = attempts_.emplace_back();
+      attempt.peer = peer;
+      attempt.socket_index = socket_index;
     }
   }
 }
 
-void Builder::begin(Call& call) {
-  const Endpoint& to = target(call);
-  call.fd = make_socket(to.family, mesh_->local.peer_timeout_s, mesh_->local.buffer_kib);
-  if (!call.fd) return give_up(call, strerror(errno));
+void Builder::begin(Attempt& attempt) {
+  const Endpoint& to = target(attempt);
+  attempt.fd = make_socket(to.family, mesh_->local.peer_timeout_s, mesh_->local.buffer_kib);
+  if (!attempt.fd) return give_up(attempt, strerror(errno));
   sockaddr_storage address;
   const socklen_t n = to_sockaddr(to, &address);
-  call.state = Call::State::kConnecting;
-  call.until = now_ns() + kConnectNs;
-  if (connect(call.fd.get(), reinterpret_cast<sockaddr*>(&address), n) == 0) return connected(call);
-  if (errno != EINPROGRESS) give_up(call, strerror(errno));
+  attempt.state = Attempt::State::kConnecting;
+  attempt.until = now_ns() + kConnectNs;
+  if (connect(attempt.fd.get(), reinterpret_cast<sockaddr*>(&address), n) == 0) return connected(attempt);
+  if (errno != EINPROGRESS) give_up(attempt, strerror(errno));
 }
 
-void Builder::give_up(Call& call, const std::string& why) {
-  trouble_[call.peer] = to_text(target(call)) + ": " + why;
-  call.handshake.reset();
-  call.fd.reset();
-  call.state = Call::State::kResting;
-  call.candidate = (call.candidate + 1) % candidates_[call.peer].size();
-  call.until = call.candidate == 0 ? now_ns() + kRetryNs : 0;
+void Builder::give_up(Attempt& attempt, const std::string& why) {
+  trouble_[attempt.peer] = to_text(target(attempt)) + ": " + why;
+  attempt.handshake.reset();
+  attempt.fd.reset();
+  attempt.state = Attempt::State::kResting;
+  attempt.candidate = (attempt.candidate + 1) % candidates_[attempt.peer].size();
+  attempt.until = attempt.candidate == 0 ? now_ns() + kRetryNs : 0;
 }
 
-void Builder::connected(Call& call) {
+void Builder::connected(Attempt& attempt) {
   int error = 0;
   socklen_t n = sizeof error;
-  if (getsockopt(call.fd.get(), SOL_SOCKET, SO_ERROR, &error, &n) != 0) error = errno;
-  if (error != 0) return give_up(call, strerror(error));
-  call.state = Call::State::kProving;
-  call.until = now_ns() + kProofNs;
-  call.handshake.emplace(
-      Handshake::as_caller(std::move(call.fd), directory_.secret, {me_, call.peer, call.lane, size_}));
-  prove(call);
+  if (getsockopt(attempt.fd.get(), SOL_SOCKET, SO_ERROR, &error, &n) != 0) error = errno;
+  if (error != 0) return give_up(attempt, strerror(error));
+  attempt.state = Attempt::State::kProving;
+  attempt.until = now_ns() + kProofNs;
+  attempt.handshake.emplace(
+      Handshake::as_caller(std::move(attempt.fd), directory_.secret, {me_, attempt.peer, attempt.socket_index, size_}));
+  prove(attempt);
 }
 
-void Builder::prove(Call& call) {
-  switch (call.handshake->step()) {
+void Builder::prove(Attempt& attempt) {
+  switch (attempt.handshake->step()) {
     case Handshake::State::kMore:
       return;
     case Handshake::State::kRefused:
-      return give_up(call, "whoever listens there is not the peer, or has gone");
+      return give_up(attempt, "the program that listens there is not the peer, or has ended");
     case Handshake::State::kDone:
       break;
   }
-  mesh_->names[call.peer] = to_text(target(call));
-  keep(call.peer, call.lane, call.handshake->take());
-  call.handshake.reset();
-  call.state = Call::State::kDone;
+  mesh_->names[attempt.peer] = to_text(target(attempt));
+  keep(attempt.peer, attempt.socket_index, attempt.handshake->take());
+  attempt.handshake.reset();
+  attempt.state = Attempt::State::kDone;
 }
 
-void Builder::keep(uint32_t peer, uint32_t lane, Descriptor fd) {
-  place(peer, lane) = std::move(fd);
+void Builder::keep(uint32_t peer, uint32_t socket_index, Descriptor fd) {
+  place(peer, socket_index) = std::move(fd);
   --missing_;
 }
 
-hvd_rc Builder::accept_from(int listener, hvd_error* err) {
+void Builder::accept_from(int listener) {
   for (;;) {
     Descriptor fd(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd) {
       if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-        return fail(err, HVD_E_UNAVAILABLE, 0,
-                    "cannot accept a peer's connection: %s; this rank needs %u of them (ulimit -n)", strerror(errno),
-                    (size_ - 1) * lanes_);
+        throw formatted_error(HVD_E_UNAVAILABLE, 0,
+                              "cannot accept a peer's connection: %s; this rank needs %u of them (ulimit -n)",
+                              strerror(errno), (size_ - 1) * sockets_per_peer_);
       }
-      return HVD_OK;  // EAGAIN, or a guest that has gone already
+      return;  // EAGAIN, or a connection that the caller has closed already
     }
     set_up_socket(fd.get(), mesh_->local.peer_timeout_s);
-    // Strangers must not keep ranks out: the one that has been silent longest makes room.
-    if (guests_.size() >= size_t{size_} * lanes_ + kStrangers) guests_.pop_front();
-    guests_.push_back({Handshake::as_host(std::move(fd), directory_.secret, me_, size_, lanes_), now_ns() + kProofNs});
+    // Unproven connections must not keep ranks out: the oldest one is closed.
+    if (incoming_.size() >= size_t{size_} * sockets_per_peer_ + kUnprovenLimit) incoming_.pop_front();
+    incoming_.push_back(
+        {Handshake::as_host(std::move(fd), directory_.secret, me_, size_, sockets_per_peer_), now_ns() + kProofNs});
   }
 }
 
-void Builder::hear(std::list<Guest>::iterator guest) {
-  const Handshake::State state = guest->handshake.step();
+void Builder::hear(std::list<Incoming>::iterator incoming) {
+  const Handshake::State state = incoming->handshake.step();
   if (state == Handshake::State::kMore) return;
-  const Introduction who = guest->handshake.who();
-  if (state == Handshake::State::kDone && !place(who.caller, who.lane)) {
-    Descriptor fd = guest->handshake.take();
+  const Introduction from_peer = incoming->handshake.introduction();
+  if (state == Handshake::State::kDone && !place(from_peer.caller, from_peer.socket_index)) {
+    Descriptor fd = incoming->handshake.take();
     sockaddr_storage address;
     socklen_t n = sizeof address;
     Endpoint from;
     if (getpeername(fd.get(), reinterpret_cast<sockaddr*>(&address), &n) == 0 &&
         from_sockaddr(reinterpret_cast<sockaddr*>(&address), &from)) {
-      mesh_->names[who.caller] = to_text(from);
+      mesh_->names[from_peer.caller] = to_text(from);
     }
-    keep(who.caller, who.lane, std::move(fd));
+    keep(from_peer.caller, from_peer.socket_index, std::move(fd));
   }
-  guests_.erase(guest);
+  incoming_.erase(incoming);
 }
 
 void Builder::expire(int64_t now) {
-  for (Call& call : calls_) {
-    if (call.state == Call::State::kDone || now < call.until) continue;
-    if (call.state == Call::State::kConnecting) give_up(call, "no answer");
-    if (call.state == Call::State::kProving) give_up(call, "connected, but whoever listens there says nothing");
-    if (call.state == Call::State::kResting && now >= call.until) begin(call);
+  for (Attempt& attempt : attempts_) {
+    if (attempt.state == Attempt::State::kDone || now < attempt.until) continue;
+    if (attempt.state == Attempt::State::kConnecting) give_up(attempt, "no answer");
+    if (attempt.state == Attempt::State::kProving)
+      give_up(attempt, "connected, but the program that listens there does not answer");
+    if (attempt.state == Attempt::State::kResting && now >= attempt.until) begin(attempt);
   }
-  guests_.remove_if([&](const Guest& g) { return now >= g.until; });
+  incoming_.remove_if([&](const Incoming& g) { return now >= g.until; });
 }
 
 int64_t Builder::next_event(int64_t deadline_ns) const {
   int64_t next = deadline_ns;
-  for (const Call& call : calls_) {
-    if (call.state != Call::State::kDone) next = std::min(next, call.until);
+  for (const Attempt& attempt : attempts_) {
+    if (attempt.state != Attempt::State::kDone) next = std::min(next, attempt.until);
   }
-  for (const Guest& guest : guests_) next = std::min(next, guest.until);
+  for (const Incoming& incoming : incoming_) next = std::min(next, incoming.until);
   return next;
 }
 
-hvd_rc Builder::too_late(hvd_error* err) const {
+void Builder::throw_too_late() const {
   for (uint32_t peer = 0; peer < size_; ++peer) {
-    for (uint32_t lane = 0; peer != me_ && lane < lanes_; ++lane) {
-      if (mesh_->sockets[peer * lanes_ + lane]) continue;
+    for (uint32_t socket_index = 0; peer != me_ && socket_index < sockets_per_peer_; ++socket_index) {
+      if (mesh_->sockets[peer * sockets_per_peer_ + socket_index]) continue;
       if (peer < me_) {
-        return fail(err, HVD_E_TIMEOUT, 0,
-                    "rank %d could not connect to rank %d in time (%s); option iface chooses other "
-                    "addresses",
-                    world(me_), world(peer), trouble_[peer].empty() ? "no attempt ended" : trouble_[peer].c_str());
+        throw formatted_error(HVD_E_TIMEOUT, 0,
+                              "rank %d could not connect to rank %d in time (%s); option iface chooses other "
+                              "addresses",
+                              world(me_), world(peer),
+                              trouble_[peer].empty() ? "no attempt ended" : trouble_[peer].c_str());
       }
       std::string at;
       for (const Endpoint& e : listener_.endpoints()) at += (at.empty() ? "" : ", ") + to_text(e);
-      return fail(err, HVD_E_TIMEOUT, 0,
-                  "rank %d did not connect to rank %d in time, which listened at %s; option iface "
-                  "chooses other addresses",
-                  world(peer), world(me_), at.c_str());
+      throw formatted_error(HVD_E_TIMEOUT, 0,
+                            "rank %d did not connect to rank %d in time, which listened at %s; option iface "
+                            "chooses other addresses",
+                            world(peer), world(me_), at.c_str());
     }
   }
-  return fail(err, HVD_E_TIMEOUT, 0, "the deadline passed");
+  throw formatted_error(HVD_E_TIMEOUT, 0, "the deadline passed");
 }
 
-hvd_rc Builder::run(int64_t deadline_ns, hvd_error* err) {
-  plan_calls();
+void Builder::run(int64_t deadline_ns) {
+  prepare_attempts();
   std::vector<pollfd> polled;
-  std::vector<std::list<Guest>::iterator> polled_guests;
-  std::vector<Call*> polled_calls;
+  std::vector<std::list<Incoming>::iterator> polled_incoming;
+  std::vector<Attempt*> polled_attempts;
   while (missing_ > 0) {
     const int64_t now = now_ns();
-    if (now >= deadline_ns) return too_late(err);
+    if (now >= deadline_ns) throw_too_late();
     expire(now);
     polled.clear();
-    polled_guests.clear();
-    polled_calls.clear();
+    polled_incoming.clear();
+    polled_attempts.clear();
     for (const Descriptor& fd : listener_.sockets()) polled.push_back({fd.get(), POLLIN, 0});
-    for (auto guest = guests_.begin(); guest != guests_.end(); ++guest) {
-      polled.push_back({guest->handshake.fd(), POLLIN, 0});
-      polled_guests.push_back(guest);
+    for (auto incoming = incoming_.begin(); incoming != incoming_.end(); ++incoming) {
+      polled.push_back({incoming->handshake.fd(), POLLIN, 0});
+      polled_incoming.push_back(incoming);
     }
-    for (Call& call : calls_) {
-      if (call.state == Call::State::kConnecting) polled.push_back({call.fd.get(), POLLOUT, 0});
-      if (call.state == Call::State::kProving) polled.push_back({call.handshake->fd(), POLLIN, 0});
-      if (call.state == Call::State::kConnecting || call.state == Call::State::kProving) polled_calls.push_back(&call);
+    for (Attempt& attempt : attempts_) {
+      if (attempt.state == Attempt::State::kConnecting) polled.push_back({attempt.fd.get(), POLLOUT, 0});
+      if (attempt.state == Attempt::State::kProving) polled.push_back({attempt.handshake->fd(), POLLIN, 0});
+      if (attempt.state == Attempt::State::kConnecting || attempt.state == Attempt::State::kProving)
+        polled_attempts.push_back(&attempt);
     }
     const int64_t left = std::max<int64_t>(0, next_event(deadline_ns) - now);
     const int timeout = static_cast<int>(std::min<int64_t>(left / kMs + 1, 1000));
     if (missing_ == 0 || poll(polled.data(), polled.size(), timeout) <= 0) continue;
     size_t at = listener_.sockets().size();
-    // Guests before listeners: whoever is accepted now has not been asked about.
-    for (const auto& guest : polled_guests) {
-      if (polled[at++].revents != 0) hear(guest);
+    // Accepted connections before listeners: a connection that is accepted now is not in `polled`.
+    for (const auto& incoming : polled_incoming) {
+      if (polled[at++].revents != 0) hear(incoming);
     }
-    for (Call* call : polled_calls) {
+    for (Attempt* attempt : polled_attempts) {
       if (polled[at++].revents == 0) continue;
-      call->state == Call::State::kConnecting ? connected(*call) : prove(*call);
+      attempt->state == Attempt::State::kConnecting ? connected(*attempt) : prove(*attempt);
     }
     for (size_t i = 0; i < listener_.sockets().size(); ++i) {
       if (polled[i].revents == 0) continue;
-      if (const hvd_rc rc = accept_from(polled[i].fd, err); rc != HVD_OK) return rc;
+      accept_from(polled[i].fd);
     }
   }
   for (uint32_t r = 0; r < size_; ++r) {
     const std::string where = mesh_->names[r];
     mesh_->names[r] = "rank " + std::to_string(world(r)) + (where.empty() ? "" : " (" + where + ")");
   }
-  return HVD_OK;
 }
 
 }  // namespace
 
-hvd_rc build_mesh(const hvd_comm_args& args, int64_t deadline_ns, Mesh* mesh, hvd_error* err) {
-  mesh->local = local_settings();
+Mesh build_mesh(const CommInit& init, int64_t deadline_ns) {
+  Mesh mesh;
+  mesh.local = local_settings();
   Listener listener;
-  Card card = {};
-  hvd_error problem = {};
-  problem.hdr.struct_size = sizeof problem;
-  const hvd_rc opened = listener.open(mesh->local, SOMAXCONN, &problem);
-  if (opened == HVD_OK) {
-    card.count = static_cast<uint32_t>(listener.endpoints().size());
-    std::copy(listener.endpoints().begin(), listener.endpoints().end(), card.endpoints);
-  } else {
-    card.reason[std::string_view(problem.text).copy(card.reason, sizeof card.reason - 1)] = '\0';
+  RankAddresses own = {};
+  std::optional<Error> problem;
+  try {
+    listener.open(mesh.local, SOMAXCONN);
+    own.count = static_cast<uint32_t>(listener.endpoints().size());
+    std::copy(listener.endpoints().begin(), listener.endpoints().end(), own.endpoints);
+  } catch (const Error& error) {  // the other ranks are told, so that they need not wait for the deadline
+    problem = error;
+    own.reason[std::string_view(error.text).copy(own.reason, sizeof own.reason - 1)] = '\0';
   }
   Directory directory;
-  hvd_rc rc = meet(args, card, deadline_ns, &directory, err);
-  if (opened != HVD_OK) return fail(err, opened, 0, "%s", problem.text);
-  if (rc != HVD_OK) return rc;
-  Builder builder(args, directory, listener, mesh);
-  rc = builder.run(deadline_ns, err);
-  if (args.rank == 0) forget(args);
-  return rc;
+  try {
+    directory = exchange_addresses(init, own, deadline_ns);
+  } catch (const Error&) {
+    if (problem) throw *problem;
+    throw;
+  }
+  if (problem) throw *problem;
+  Builder builder(init, directory, listener, &mesh);
+  const auto clean_up = [&] {
+    if (init.rank == 0) remove_addresses(init);
+  };
+  try {
+    builder.run(deadline_ns);
+  } catch (...) {
+    clean_up();
+    throw;
+  }
+  clean_up();
+  return mesh;
 }
 
 }  // namespace hvd::tcp

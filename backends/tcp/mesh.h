@@ -1,5 +1,5 @@
-// Connects every rank of a communicator with every other: listen, meet, connect, prove. Blocks until done or the
-// deadline; called once, from create.
+// Connects every rank of a communicator with every other: listen, exchange_addresses, connect, prove. Blocks until done
+// or the deadline; called once, from the constructor.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "address.h"
+#include "hvd/backend.hpp"
 #include "settings.h"
 
 namespace hvd::tcp {
@@ -14,11 +15,11 @@ namespace hvd::tcp {
 struct Mesh {
   SharedSettings settings;
   LocalSettings local;
-  // lanes sockets for each peer, in rank order; none at this rank's own place.
+  // `sockets_per_peer` sockets for each peer, in rank order; closed ones at this rank's own place.
   std::vector<Descriptor> sockets;
   std::vector<std::string> names;  // "rank 3 (10.0.0.2:4711)" for each rank, with its rank in the world
 };
 
-hvd_rc build_mesh(const hvd_comm_args& args, int64_t deadline_ns, Mesh* mesh, hvd_error* err);
+Mesh build_mesh(const CommInit& init, int64_t deadline_ns);
 
 }  // namespace hvd::tcp

@@ -1,4 +1,4 @@
-// The progress of a communicator's operation: start, test, wait.
+// The progress of a communicator's collective.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
@@ -8,45 +8,29 @@
 #include <cinttypes>
 #include <cstring>
 
-#include "comm.h"
 #include "shared.h"
+#include "tcp_comm.h"
 
 namespace hvd::tcp {
 namespace {
 
-constexpr int64_t kFinalizeSeconds = 30;
 constexpr int64_t kCheckNs = 1000000000;
 constexpr int kRounds = 8;            // through the connections, in one test
 constexpr uint32_t kDirectLooks = 2;  // so many connections are tried rather than asked about
 
 }  // namespace
 
-hvd_rc Comm::start(const hvd_coll_args& args, hvd_error* err) {
-  if (phase_ != Phase::kIdle) {
-    return fail(err, HVD_E_INVALID, 0,
-                "an earlier operation of this communicator is %s; one at a time: wait for it, then req_free it",
-                phase_ == Phase::kDone ? "complete but not freed" : "still in flight");
-  }
-  if (const hvd_rc rc = failure(err); rc != HVD_OK) return rc;
-  if (const hvd_rc rc = read_plan(args, rank_, size_, &plan_, err); rc != HVD_OK) return rc;
-  if (size_ == 1) {
-    run_alone(plan_);
-    return HVD_OK;
-  }
+void TcpComm::begin(const hvd_coll_args& args) {
   ++seq_;
   deadline_ns_ = op_deadline(args.deadline_ns);
   next_check_ns_ = 0;
-  Room room = room_;
-  schedule_ = &schedules_.choose(plan_, &room);
-  schedule_->begin(room, plan_);
-  phase_ = Phase::kRunning;
-  const hvd_rc rc = advance(err);
-  if (rc != HVD_INPROGRESS) phase_ = Phase::kIdle;  // answered at once: there will be no request
-  return rc;
+  ScheduleParams params = params_;
+  schedule_ = &schedules_.choose(collective_, &params);
+  schedule_->begin(params, collective_);
 }
 
 // Edges for all connections. The bell is level-triggered and stays rung: a dead communicator never sleeps again.
-void Comm::poll_events(int timeout_ms) {
+void TcpComm::poll_events(int timeout_ms) {
   epoll_event events[64];
   const int n = epoll_wait(epoll_.get(), events, 64, timeout_ms);
   for (int i = 0; i < n; ++i) {
@@ -58,7 +42,7 @@ void Comm::poll_events(int timeout_ms) {
 }
 
 // Finds out what is new. Where few connections matter, trying them costs less than asking about them first.
-void Comm::look() {
+void TcpComm::look() {
   Link* wanted[kDirectLooks];
   uint32_t n = 0;
   for (const auto& link : links_) {
@@ -74,20 +58,20 @@ void Comm::look() {
   }
 }
 
-bool Comm::accept_header(Link& link) {
+bool TcpComm::accept_header(Link& link) {
   const Header& h = link.header();
   if (h.magic != kWireMagic) {
     return die(HVD_E_REMOTE, "%s sent no message where one was due (it begins with %08x): the stream is out of step",
                names_[link.peer].c_str(), h.magic);
   }
-  if (h.kind == kFarewell) return hear_farewell(link);
+  if (h.kind == kFailureNotice) return read_failure_notice(link);
   if (h.seq != seq_) {
     // With several connections a peer's next operation may overtake what this one still waits for.
-    if (h.seq > seq_ && lanes_ > 1) return false;
+    if (h.seq > seq_ && sockets_per_peer_ > 1) return false;
     return die(HVD_E_INVALID, "%s is in operation %" PRIu64 " while this rank waits for its data in operation %" PRIu64,
                names_[link.peer].c_str(), h.seq, seq_);
   }
-  if (h.hash != plan_.hash) return disagreement(link);
+  if (h.hash != collective_.hash) return disagreement(link);
   Payload where;
   switch (schedule_->place(link.peer, h, &where)) {
     case Schedule::Verdict::kLater:
@@ -105,8 +89,8 @@ bool Comm::accept_header(Link& link) {
 }
 
 // Of several connections to a peer that is done, and has left, some end before what the others still hold is read.
-bool Comm::others_remain(Link& link) {
-  if (lanes_ == 1 || !link.between_messages()) return false;
+bool TcpComm::others_remain(Link& link) {
+  if (sockets_per_peer_ == 1 || !link.between_messages()) return false;
   link.ended = true;
   link.readable = false;
   return std::any_of(links_.begin(), links_.end(),
@@ -114,7 +98,7 @@ bool Comm::others_remain(Link& link) {
 }
 
 // At most one message.
-bool Comm::move_in(Link& link) {
+bool TcpComm::move_in(Link& link) {
   Link::Io io = link.read_header();
   if (io == Link::Io::kDone && !link.placed() && !accept_header(link)) return false;
   if (io == Link::Io::kDone) io = link.read_payload();
@@ -124,7 +108,7 @@ bool Comm::move_in(Link& link) {
   return true;
 }
 
-bool Comm::move_out(Link& link) {
+bool TcpComm::move_out(Link& link) {
   if (!link.sending()) {
     Message message;
     if (!schedule_->next(link.peer, &message)) return false;
@@ -133,11 +117,11 @@ bool Comm::move_out(Link& link) {
     header.kind = message.kind;
     header.slice = message.slice;
     header.seq = seq_;
-    header.hash = plan_.hash;
+    header.hash = collective_.hash;
     header.at = message.at;
     header.bytes = message.payload.bytes;
     header.total = message.total;
-    std::memcpy(header.words, plan_.words, sizeof header.words);
+    std::memcpy(header.words, collective_.words, sizeof header.words);
     link.begin(header, message);
   }
   const Link::Io io = link.send();
@@ -148,31 +132,25 @@ bool Comm::move_out(Link& link) {
 }
 
 // One test's worth of progress. Sending and receiving alternate, so that both directions stay busy.
-hvd_rc Comm::advance(hvd_error* err) {
+bool TcpComm::advance() {
   look();
-  hungry_ = true;
-  for (int round = 0; hungry_ && round < kRounds; ++round) {
-    hungry_ = false;
+  more_to_do_ = true;
+  for (int round = 0; more_to_do_ && round < kRounds; ++round) {
+    more_to_do_ = false;
     for (const auto& link : links_) {
-      if (link->writable && (link->sending() || schedule_->owes(link->peer))) hungry_ |= move_out(*link);
-      if (link->has_input() && schedule_->awaits(link->peer)) hungry_ |= move_in(*link);
+      if (link->writable && (link->sending() || schedule_->owes(link->peer))) more_to_do_ |= move_out(*link);
+      if (link->has_input() && schedule_->awaits(link->peer)) more_to_do_ |= move_in(*link);
     }
-    if (dead_.load(std::memory_order_relaxed) != HVD_OK) return settle(failure(err));
+    if (dead_.load(std::memory_order_relaxed) != HVD_OK) check_failure();
     if (schedule_->done()) {
       schedule_->finish();
-      return settle(HVD_OK);
+      return true;
     }
   }
-  return HVD_INPROGRESS;
+  return false;
 }
 
-hvd_rc Comm::settle(hvd_rc rc) {
-  phase_ = Phase::kDone;
-  result_ = rc;
-  return rc;
-}
-
-uint32_t Comm::awaited_rank() const {
+uint32_t TcpComm::awaited_rank() const {
   for (uint32_t r = 0; r < size_; ++r) {
     if (schedule_->awaits(r)) return r;
   }
@@ -184,7 +162,7 @@ uint32_t Comm::awaited_rank() const {
 
 // While our bytes are on the way, silence means acknowledgements that fail to come: the system repeats itself for a
 // quarter of an hour. A peer that lives but does not read answers its probes, so it is not mistaken for a dead one.
-void Comm::check_peers() {
+void TcpComm::check_peers() {
   for (const auto& link : links_) {
     if (!schedule_->awaits(link->peer) && !link->sending() && !schedule_->owes(link->peer)) continue;
     tcp_info info = {};
@@ -198,59 +176,36 @@ void Comm::check_peers() {
   }
 }
 
-// True when the communicator has died of it.
-bool Comm::check_deadlines(int64_t now) {
+// Throws if the communicator has failed by now.
+void TcpComm::check_deadlines(int64_t now) {
   if (now >= deadline_ns_) {
     char what[200];
-    describe(plan_.words, what, sizeof what);
+    describe(collective_.words, what, sizeof what);
     die(HVD_E_TIMEOUT, "the deadline passed: %s waited for %s in operation %" PRIu64 ", %s", names_[rank_].c_str(),
         names_[awaited_rank()].c_str(), seq_, what);
   } else if (now >= next_check_ns_) {
     if (next_check_ns_ != 0) check_peers();
     next_check_ns_ = now + kCheckNs;
   }
-  return dead_.load() != HVD_OK;
+  if (dead_.load() != HVD_OK) check_failure();
 }
 
-hvd_rc Comm::test(hvd_error* err) {
-  if (phase_ == Phase::kDone) {
-    return result_ == HVD_OK ? HVD_OK : fail(err, result_, 0, "this operation had already failed");
-  }
-  const hvd_rc rc = advance(err);
-  if (rc != HVD_INPROGRESS) return rc;
-  return check_deadlines(now_ns()) ? settle(failure(err)) : HVD_INPROGRESS;
+bool TcpComm::test_collective() {
+  if (advance()) return true;
+  check_deadlines(now_ns());
+  return false;
 }
 
-hvd_rc Comm::wait(int64_t deadline_ns, hvd_error* err) {
-  if (phase_ == Phase::kDone) return test(err);
-  const int64_t own = op_deadline(deadline_ns);
+bool TcpComm::wait_for_collective(int64_t deadline_ns) {
   for (;;) {
-    if (const hvd_rc rc = advance(err); rc != HVD_INPROGRESS) return rc;
+    if (advance()) return true;
     const int64_t now = now_ns();
-    if (check_deadlines(now)) return settle(failure(err));
-    if (now >= own) return HVD_INPROGRESS;
-    if (hungry_) continue;
-    const int64_t left = std::min({own, deadline_ns_, next_check_ns_}) - now;
+    check_deadlines(now);
+    if (now >= deadline_ns) return false;
+    if (more_to_do_) continue;
+    const int64_t left = std::min({deadline_ns, deadline_ns_, next_check_ns_}) - now;
     poll_events(static_cast<int>((left + 999999) / 1000000));
   }
-}
-
-hvd_rc Comm::free() {
-  if (phase_ == Phase::kRunning) return HVD_E_INVALID;
-  phase_ = Phase::kIdle;
-  return HVD_OK;
-}
-
-hvd_rc Comm::finalize(int64_t deadline_ns, hvd_error* err) {
-  hvd_coll_args args = {};
-  args.hdr.struct_size = sizeof args;
-  args.coll = HVD_BARRIER;
-  args.deadline_ns = blocking_deadline(deadline_ns, kFinalizeSeconds);
-  hvd_rc rc = start(args, err);
-  if (rc != HVD_INPROGRESS) return rc;
-  rc = wait(HVD_NO_DEADLINE, err);
-  free();
-  return rc;
 }
 
 }  // namespace hvd::tcp

@@ -1,4 +1,4 @@
-// Cards and the table; see rendezvous.h.
+// The exchange of addresses through the store; see rendezvous.h.
 #include "rendezvous.h"
 
 #include <sys/random.h>
@@ -24,105 +24,133 @@ struct TableHead {
   char reason[512];
 };
 
-std::string card_key(int32_t rank) { return "tcp/card/" + std::to_string(rank); }
+std::string key_of(int32_t rank) { return "tcp/addresses/" + std::to_string(rank); }
 
-int32_t world_rank(const hvd_comm_args& args, int32_t r) { return args.ranks != nullptr ? args.ranks[r] : r; }
-
-hvd_rc publish(const hvd_comm_args& args, TableHead* head, const std::vector<Card>& cards, hvd_error* err) {
-  std::vector<char> table(sizeof *head + cards.size() * sizeof(Card));
-  std::memcpy(table.data(), head, sizeof *head);
-  if (!cards.empty()) std::memcpy(table.data() + sizeof *head, cards.data(), cards.size() * sizeof(Card));
-  return host()->store_set(args.store, kTableKey, table.data(), table.size(), err);
+void publish(const CommInit& init, const TableHead& head, const std::vector<RankAddresses>& ranks) {
+  std::string table(reinterpret_cast<const char*>(&head), sizeof head);
+  if (!ranks.empty()) table.append(reinterpret_cast<const char*>(ranks.data()), ranks.size() * sizeof(RankAddresses));
+  init.store.set(kTableKey, table);
 }
 
-hvd_rc collect(const hvd_comm_args& args, const Card& mine, int64_t deadline_ns, Directory* directory, hvd_error* err) {
-  directory->cards.assign(static_cast<size_t>(args.size), Card{});
-  directory->cards[0] = mine;
-  if (mine.count == 0) return fail(err, HVD_E_UNAVAILABLE, 0, "%s", mine.reason);
-  for (int32_t r = 1; r < args.size; ++r) {
-    Card& card = directory->cards[static_cast<size_t>(r)];
-    uint64_t n = sizeof card;
-    const hvd_rc rc = host()->store_get(args.store, card_key(r).c_str(), &card, &n, deadline_ns, err);
-    if (rc == HVD_E_TIMEOUT) return fail(err, rc, 0, "rank %d did not tell its address in time", world_rank(args, r));
-    if (rc != HVD_OK) return rc;
-    host()->store_del(args.store, card_key(r).c_str(), nullptr);
-    if (n != sizeof card || card.count > kMaxEndpoints) {
-      return fail(err, HVD_E_REMOTE, 0,
-                  "rank %d left a card of %llu bytes instead of %zu: other version of this backend",
-                  world_rank(args, r), (unsigned long long)n, sizeof card);
-    }
-    card.reason[sizeof card.reason - 1] = '\0';
-    if (card.count == 0) return fail(err, HVD_E_REMOTE, 0, "rank %d: %s", world_rank(args, r), card.reason);
+// Deletes a key that has been read. The host deletes what is left with the rest of the communicator's keys.
+void remove(const CommInit& init, const char* key) {
+  try {
+    init.store.del(key);
+  } catch (const Error&) {
   }
-  directory->settings = shared_settings();
-  if (getrandom(directory->secret.data(), directory->secret.size(), 0) != 32) {
-    return fail(err, HVD_E_UNAVAILABLE, 0, "the system gives no random numbers for the communicator's secret");
-  }
-  return HVD_OK;
 }
 
-hvd_rc meet_as_first(const hvd_comm_args& args, const Card& mine, int64_t deadline_ns, Directory* directory,
-                     hvd_error* err) {
-  hvd_error problem = {};
-  problem.hdr.struct_size = sizeof problem;
+RankAddresses fetch_addresses(const CommInit& init, int32_t r, int64_t deadline_ns) {
+  const std::string key = key_of(r);
+  RankAddresses addresses = {};
+  std::string value;
+  try {
+    value = init.store.get(key.c_str(), deadline_ns, sizeof addresses);
+  } catch (const Error& error) {
+    if (error.code != HVD_E_TIMEOUT) throw;
+    throw formatted_error(HVD_E_TIMEOUT, 0, "rank %d did not tell its address in time", world_rank(init, r));
+  }
+  remove(init, key.c_str());
+  if (value.size() == sizeof addresses) std::memcpy(&addresses, value.data(), sizeof addresses);
+  if (value.size() != sizeof addresses || addresses.count > kMaxEndpoints) {
+    throw formatted_error(HVD_E_REMOTE, 0,
+                          "rank %d told its addresses in %zu bytes instead of %zu: other version of this backend",
+                          world_rank(init, r), value.size(), sizeof addresses);
+  }
+  addresses.reason[sizeof addresses.reason - 1] = '\0';
+  if (addresses.count == 0) {
+    throw formatted_error(HVD_E_REMOTE, 0, "rank %d: %s", world_rank(init, r), addresses.reason);
+  }
+  return addresses;
+}
+
+Directory collect(const CommInit& init, const RankAddresses& own, int64_t deadline_ns) {
+  Directory directory;
+  directory.ranks.assign(static_cast<size_t>(init.size), RankAddresses{});
+  directory.ranks[0] = own;
+  if (own.count == 0) throw Error(HVD_E_UNAVAILABLE, own.reason);
+  for (int32_t r = 1; r < init.size; ++r) {
+    directory.ranks[static_cast<size_t>(r)] = fetch_addresses(init, r, deadline_ns);
+  }
+  directory.settings = shared_settings();
+  if (getrandom(directory.secret.data(), directory.secret.size(), 0) != 32) {
+    throw Error(HVD_E_UNAVAILABLE, "the system gives no random numbers for the communicator's secret");
+  }
+  return directory;
+}
+
+Directory exchange_as_first(const CommInit& init, const RankAddresses& own, int64_t deadline_ns) {
   TableHead head = {};
   head.version = kVersion;
-  head.size = static_cast<uint32_t>(args.size);
-  const hvd_rc rc = collect(args, mine, deadline_ns, directory, &problem);
-  if (rc != HVD_OK) {
-    // The others wait for the table; tell them rather than let them run into their deadline.
-    head.reason[std::string_view(problem.text).copy(head.reason, sizeof head.reason - 1)] = '\0';
-    publish(args, &head, {}, nullptr);
-    return fail(err, rc, problem.flags, "%s", problem.text);
+  head.size = static_cast<uint32_t>(init.size);
+  Directory directory;
+  try {
+    directory = collect(init, own, deadline_ns);
+  } catch (const Error& error) {
+    // The other ranks wait for the table, and would otherwise run into their deadline.
+    head.reason[std::string_view(error.text).copy(head.reason, sizeof head.reason - 1)] = '\0';
+    try {
+      publish(init, head, {});
+    } catch (const Error&) {
+    }
+    throw;
   }
   head.ready = 1;
-  head.settings = directory->settings;
-  std::copy(directory->secret.begin(), directory->secret.end(), head.secret);
-  return publish(args, &head, directory->cards, err);
+  head.settings = directory.settings;
+  std::copy(directory.secret.begin(), directory.secret.end(), head.secret);
+  publish(init, head, directory.ranks);
+  return directory;
 }
 
-hvd_rc meet_as_other(const hvd_comm_args& args, const Card& mine, int64_t deadline_ns, Directory* directory,
-                     hvd_error* err) {
-  const std::string key = card_key(args.rank);
-  hvd_rc rc = host()->store_set(args.store, key.c_str(), &mine, sizeof mine, err);
-  if (rc != HVD_OK) return rc;
-  if (mine.count == 0) return fail(err, HVD_E_UNAVAILABLE, 0, "%s", mine.reason);
+Directory exchange_as_other(const CommInit& init, const RankAddresses& own, int64_t deadline_ns) {
+  const std::string key = key_of(init.rank);
+  init.store.set(key.c_str(), std::string(reinterpret_cast<const char*>(&own), sizeof own));
+  if (own.count == 0) throw Error(HVD_E_UNAVAILABLE, own.reason);
   TableHead head = {};
-  std::vector<char> table(sizeof head + static_cast<size_t>(args.size) * sizeof(Card));
-  uint64_t n = table.size();
-  rc = host()->store_get(args.store, kTableKey, table.data(), &n, deadline_ns, err);
-  if (rc == HVD_E_TIMEOUT) {
-    host()->store_del(args.store, key.c_str(), nullptr);
-    return fail(err, rc, 0, "rank %d did not publish all ranks' addresses in time; it, or one it waited for, is late",
-                world_rank(args, 0));
+  const size_t expected = sizeof head + static_cast<size_t>(init.size) * sizeof(RankAddresses);
+  std::string table;
+  try {
+    table = init.store.get(kTableKey, deadline_ns, expected);
+  } catch (const Error& error) {
+    if (error.code != HVD_E_TIMEOUT) throw;
+    remove(init, key.c_str());
+    throw formatted_error(HVD_E_TIMEOUT, 0,
+                          "rank %d did not publish all ranks' addresses in time; it, or a rank it waited for, is late",
+                          world_rank(init, 0));
   }
-  if (rc != HVD_OK) return rc;
-  if (n >= sizeof head) std::memcpy(&head, table.data(), sizeof head);
-  if (n < sizeof head || head.version != kVersion || head.size != static_cast<uint32_t>(args.size)) {
-    return fail(err, HVD_E_REMOTE, 0,
-                "rank %d's table of addresses has another form (%llu bytes): the ranks run different versions of this "
-                "backend, or disagree about the communicator's size",
-                world_rank(args, 0), (unsigned long long)n);
+  if (table.size() >= sizeof head) std::memcpy(&head, table.data(), sizeof head);
+  if (table.size() < sizeof head || head.version != kVersion || head.size != static_cast<uint32_t>(init.size)) {
+    throw formatted_error(HVD_E_REMOTE, 0,
+                          "rank %d's table of addresses has another form (%zu bytes): the ranks run different versions "
+                          "of this backend, or disagree about the communicator's size",
+                          world_rank(init, 0), table.size());
   }
   if (head.ready == 0) {
     head.reason[sizeof head.reason - 1] = '\0';
-    return fail(err, HVD_E_REMOTE, 0, "rank %d gave up: %s", world_rank(args, 0), head.reason);
+    throw formatted_error(HVD_E_REMOTE, 0, "rank %d gave up: %s", world_rank(init, 0), head.reason);
   }
-  if (n != table.size()) return fail(err, HVD_E_REMOTE, 0, "rank %d's table is incomplete", world_rank(args, 0));
-  directory->cards.resize(static_cast<size_t>(args.size));
-  std::memcpy(directory->cards.data(), table.data() + sizeof head, directory->cards.size() * sizeof(Card));
-  std::copy(head.secret, head.secret + 32, directory->secret.begin());
-  directory->settings = head.settings;
-  return HVD_OK;
+  if (table.size() != expected) {
+    throw formatted_error(HVD_E_REMOTE, 0, "rank %d's table is incomplete", world_rank(init, 0));
+  }
+  Directory directory;
+  directory.ranks.resize(static_cast<size_t>(init.size));
+  std::memcpy(directory.ranks.data(), table.data() + sizeof head, directory.ranks.size() * sizeof(RankAddresses));
+  std::copy(head.secret, head.secret + 32, directory.secret.begin());
+  directory.settings = head.settings;
+  return directory;
 }
 
 }  // namespace
 
-hvd_rc meet(const hvd_comm_args& args, const Card& mine, int64_t deadline_ns, Directory* directory, hvd_error* err) {
-  if (args.rank == 0) return meet_as_first(args, mine, deadline_ns, directory, err);
-  return meet_as_other(args, mine, deadline_ns, directory, err);
+int32_t world_rank(const CommInit& init, int32_t r) {
+  return init.ranks.empty() ? r : init.ranks[static_cast<size_t>(r)];
 }
 
-void forget(const hvd_comm_args& args) { host()->store_del(args.store, kTableKey, nullptr); }
+Directory exchange_addresses(const CommInit& init, const RankAddresses& own, int64_t deadline_ns) {
+  if (init.rank == 0) return exchange_as_first(init, own, deadline_ns);
+  return exchange_as_other(init, own, deadline_ns);
+}
+
+void remove_addresses(const CommInit& init) { remove(init, kTableKey); }
 
 }  // namespace hvd::tcp

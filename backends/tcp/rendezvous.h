@@ -1,14 +1,16 @@
 // How the ranks of a communicator learn each other's addresses, the secret and the shared settings, through the host's
-// store. Blocks until done or the deadline; called once, from create.
+// store. Blocks until done or the deadline; called once, from the constructor.
 //
-// Every other rank leaves a card; rank 0 collects them and publishes the table with everything, so that the store is
-// asked 2n things, not n². Failures travel the same way: a card or a table may say that, and why, there will be none.
+// Every other rank stores its addresses; rank 0 collects them and publishes one table with everything, so that the
+// store is asked 2n things, not n². Failures take the same path: in place of addresses or a table there may be the
+// reason why there is no communicator.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "address.h"
+#include "hvd/backend.hpp"
 #include "settings.h"
 #include "sha256.h"
 
@@ -16,8 +18,8 @@ namespace hvd::tcp {
 
 constexpr uint32_t kMaxEndpoints = 8;
 
-struct Card {
-  uint32_t count;  // of endpoints; 0: this rank cannot take part, `reason` says why
+struct RankAddresses {
+  uint32_t count;  // of endpoints; 0: this rank cannot take part, and `reason` says why
   uint32_t reserved;
   Endpoint endpoints[kMaxEndpoints];
   char reason[240];
@@ -26,13 +28,16 @@ struct Card {
 struct Directory {
   Digest secret;
   SharedSettings settings;
-  std::vector<Card> cards;  // one per rank
+  std::vector<RankAddresses> ranks;
 };
 
-// `mine`: this rank's card. A card without endpoints makes this fail on all ranks, with its reason.
-hvd_rc meet(const hvd_comm_args& args, const Card& mine, int64_t deadline_ns, Directory* directory, hvd_error* err);
+// The rank in the job of rank r of the communicator.
+int32_t world_rank(const CommInit& init, int32_t r);
 
-// Rank 0, once everybody is connected to it and so has read the table: removes it from the store.
-void forget(const hvd_comm_args& args);
+// `own`: this rank's addresses. If a rank has none, this throws on all ranks, with that rank's reason.
+Directory exchange_addresses(const CommInit& init, const RankAddresses& own, int64_t deadline_ns);
+
+// On rank 0, once every rank is connected to it and so has read the table: deletes the table from the store.
+void remove_addresses(const CommInit& init);
 
 }  // namespace hvd::tcp

@@ -1,12 +1,13 @@
 // Large allreduces of many ranks: around a ring, so that each rank talks to two neighbours however many there are.
 //
-// The whole is cut into waves, and each wave into a slice per rank. The partial result of slice s starts at rank s + 1,
-// travels upwards, each rank adding its own data, and is complete at rank s; the result travels around in the same way.
-// So the order of a reduction is s + 1, s + 2, ..., s: the same bits on all ranks, but not those of rank order. 16-bit
-// floats and averages of integers, which would be rounded or wrap at each rank, are never sent here; see choose.cc.
+// The whole is divided into waves, and each wave into a slice per rank. The partial result of slice s starts at rank s
+// + 1, travels upwards, each rank adding its own data, and is complete at rank s; the result travels around in the same
+// way. So the order of a reduction is s + 1, s + 2, ..., s: the same bits on all ranks, but not those of rank order.
+// 16-bit floats and averages of integers, which would be rounded or wrap at each rank, are never sent here; see
+// choose.cc.
 //
 // A rank starts wave w + kWindow when it has passed on all partial results of wave w. There is a slot for each
-// partial result of a wave, so nothing that was sent is ever kept waiting for room, and the ring cannot lock up.
+// partial result of a wave, so nothing that was sent is ever kept waiting for space, and the ring cannot lock up.
 #include <cstring>
 
 #include "choose.h"
@@ -18,28 +19,28 @@ constexpr uint32_t kPartial = 1, kResult = 2;  // slice; at: position of the wav
 
 class Ring final : public Schedule {
  public:
-  void begin(const Room& room, Plan& plan) override {
-    clear(room);
-    room_ = room;
-    plan_ = &plan;
-    const uint32_t n = room.size;
-    from_ = (room.rank + n - 1) % n;
-    to_ = (room.rank + 1) % n;
+  void begin(const ScheduleParams& params, Collective& collective) override {
+    clear(params);
+    params_ = params;
+    collective_ = &collective;
+    const uint32_t n = params.size;
+    from_ = (params.rank + n - 1) % n;
+    to_ = (params.rank + 1) % n;
     begun_ = from_;
     open_extents();
-    slice_ = ((plan.extent + n - 1) / n + 63) / 64 * 64;
-    waves_ = (slice_ + room.chunk - 1) / room.chunk;
-    first_only_ = plan.scale;
+    slice_ = ((collective.extent + n - 1) / n + 63) / 64 * 64;
+    waves_ = (slice_ + params.chunk - 1) / params.chunk;
+    first_only_ = collective.scale;
     first_only_.post = 1.0;
     first_only_.divisor = 1;
-    last_only_ = plan.scale;
+    last_only_ = collective.scale;
     last_only_.pre = 1.0;
     neither_ = {};
-    char* staging = staging_.get((uint64_t{kWindow} * (n - 1) + 1) * room.chunk);
+    char* staging = staging_.get((uint64_t{kWindow} * (n - 1) + 1) * params.chunk);
     slots_.resize(size_t{kWindow} * (n - 1));
     for (Extent& slot : slots_) {
-      slot.open(staging, room.chunk);
-      staging += room.chunk;
+      slot.open(staging, params.chunk);
+      staging += params.chunk;
     }
     scaled_ = staging;
     // Slots of the wave that holds them: partial results passed on, and the one that ends here.
@@ -49,9 +50,9 @@ class Ring final : public Schedule {
     uint64_t in = 0, out = 0;
     for (uint64_t w = 0; w < waves_; ++w) {
       for (uint32_t s = 0; s < n; ++s) {
-        if (cut(s).bytes(w) == 0) continue;
-        in += (s != begun_ ? 1 : 0) + (s != room.rank ? 1 : 0);
-        out += (s != room.rank ? 1 : 0) + (s != to_ ? 1 : 0);
+        if (chunking(s).bytes(w) == 0) continue;
+        in += (s != begun_ ? 1 : 0) + (s != params.rank ? 1 : 0);
+        out += (s != params.rank ? 1 : 0) + (s != to_ ? 1 : 0);
       }
     }
     expect(from_, in);
@@ -72,9 +73,9 @@ class Ring final : public Schedule {
 
   Verdict place(uint32_t peer, const Header& h, Payload* where) override {
     const uint32_t s = h.slice;
-    if (peer != from_ || s >= room_.size || !cut(s).fits(h)) return Verdict::kWrong;
-    const uint64_t w = h.at / room_.chunk;
-    if (h.kind == kResult && s != room_.rank) {
+    if (peer != from_ || s >= params_.size || !chunking(s).fits(h)) return Verdict::kWrong;
+    const uint64_t w = h.at / params_.chunk;
+    if (h.kind == kResult && s != params_.rank) {
       *where = {&out_, base(s) + h.at, h.bytes};
       return Verdict::kTake;
     }
@@ -86,19 +87,19 @@ class Ring final : public Schedule {
   }
 
   void finish() override {
-    if (whole_ != nullptr) out_user_.scatter(0, plan_->extent, whole_);
+    if (whole_ != nullptr) out_user_.scatter(0, collective_->extent, whole_);
   }
 
  protected:
   void on_arrived(uint32_t, const Header& h) override {
     const uint32_t s = h.slice;
-    const uint64_t w = h.at / room_.chunk;
+    const uint64_t w = h.at / params_.chunk;
     if (h.kind == kResult) {
       if (s != to_) ready_.push_back({kResult, s, h.at, h.total, {&out_, base(s) + h.at, h.bytes}});
       return;
     }
     combine(s, w);
-    if (s == room_.rank) {
+    if (s == params_.rank) {
       ready_.push_back({kResult, s, h.at, h.total, {&out_, base(s) + h.at, h.bytes}});
       count(w);
     } else {
@@ -107,58 +108,60 @@ class Ring final : public Schedule {
   }
 
   void on_sent(uint32_t, const Message& m) override {
-    if (m.kind == kPartial && m.slice != begun_) count(m.at / room_.chunk);
+    if (m.kind == kPartial && m.slice != begun_) count(m.at / params_.chunk);
   }
 
  private:
-  uint64_t base(uint32_t s) const { return std::min(plan_->extent, s * slice_); }
-  Cut cut(uint32_t s) const { return {std::min(plan_->extent, (s + 1) * slice_) - base(s), room_.chunk}; }
+  uint64_t base(uint32_t s) const { return std::min(collective_->extent, s * slice_); }
+  Chunking chunking(uint32_t s) const {
+    return {std::min(collective_->extent, (s + 1) * slice_) - base(s), params_.chunk};
+  }
   // Of the n - 1 partial results that come here, by slice.
   Extent* slot(uint64_t w, uint32_t s) {
     const uint32_t i = s < begun_ ? s : s - 1;
-    return &slots_[w % kWindow * (room_.size - 1) + i];
+    return &slots_[w % kWindow * (params_.size - 1) + i];
   }
 
   void open_extents() {
-    in_.open(plan_->in[0]);
-    out_user_.open(plan_->out[0]);
-    out_.open(plan_->out[0]);
+    in_.open(collective_->in[0]);
+    out_user_.open(collective_->out[0]);
+    out_.open(collective_->out[0]);
     whole_ = nullptr;
     head_ = 0;
-    if (!plan_->packed) return;
-    whole_ = flat_.get(plan_->extent);
-    in_.gather(0, plan_->extent, whole_);
-    in_.open(whole_, plan_->extent);
-    out_.open(whole_, plan_->extent);
+    if (!collective_->packed) return;
+    whole_ = flat_.get(collective_->extent);
+    in_.gather(0, collective_->extent, whole_);
+    in_.open(whole_, collective_->extent);
+    out_.open(whole_, collective_->extent);
   }
 
   // This rank's own data, as far as a partial result begins with it.
   void start(uint64_t w) {
     const uint32_t s = begun_;
-    const uint64_t at = w * room_.chunk, bytes = cut(s).bytes(w);
+    const uint64_t at = w * params_.chunk, bytes = chunking(s).bytes(w);
     if (bytes == 0) return;
-    ready_.push_back({kPartial, s, at, cut(s).total, {&in_, base(s) + at, bytes}});
+    ready_.push_back({kPartial, s, at, chunking(s).total, {&in_, base(s) + at, bytes}});
   }
 
   // Partial result op own data, in the slot; the last rank's result goes to its place.
   void combine(uint32_t s, uint64_t w) {
-    const uint64_t at = w * room_.chunk, bytes = cut(s).bytes(w), from = base(s) + at;
-    const bool last = s == room_.rank, first = s == (from_ + room_.size - 1) % room_.size;
+    const uint64_t at = w * params_.chunk, bytes = chunking(s).bytes(w), from = base(s) + at;
+    const bool last = s == params_.rank, first = s == (from_ + params_.size - 1) % params_.size;
     const Extent* const partial = slot(w, s);
     for (uint64_t done = 0; done < bytes;) {
-      const Piece own = in_.run(from + done, bytes - done);
-      const uint64_t n = own.bytes / plan_->elem;
+      const Span own = in_.run(from + done, bytes - done);
+      const uint64_t n = own.bytes / collective_->elem;
       const void* sources[2] = {partial->run(done, own.bytes).p, own.p};
       char* const to = last ? out_.run(from + done, own.bytes).p : partial->run(done, own.bytes).p;
       // The kernels scale all sources alike. Both are unscaled only where the partial result is one rank's raw data.
-      if (plan_->scale.pre != 1.0 && !first) {
+      if (collective_->scale.pre != 1.0 && !first) {
         const void* raw = own.p;
-        plan_->reduce(scaled_, &raw, 1, n, first_only_);
+        collective_->reduce(scaled_, &raw, 1, n, first_only_);
         sources[1] = scaled_;
       }
       Scale scale = last ? last_only_ : neither_;
-      if (first) scale.pre = plan_->scale.pre;
-      plan_->reduce(to, sources, 2, n, scale);
+      if (first) scale.pre = collective_->scale.pre;
+      collective_->reduce(to, sources, 2, n, scale);
       done += own.bytes;
     }
   }
@@ -181,19 +184,19 @@ class Ring final : public Schedule {
   // Partial results of wave w that come here.
   uint32_t due(uint64_t w) const {
     uint32_t n = 0;
-    for (uint32_t s = 0; s < room_.size; ++s) n += s != begun_ && cut(s).bytes(w) > 0;
+    for (uint32_t s = 0; s < params_.size; ++s) n += s != begun_ && chunking(s).bytes(w) > 0;
     return n;
   }
 
-  Room room_;
-  Plan* plan_ = nullptr;
+  ScheduleParams params_;
+  Collective* collective_ = nullptr;
   uint32_t from_ = 0, to_ = 0;  // neighbours
   uint32_t begun_ = 0;          // the slice whose partial result starts here
   uint64_t slice_ = 0, waves_ = 0;
   Extent in_, out_, out_user_;
   Scratch staging_, flat_;
-  char* whole_ = nullptr;   // in flat_: many tiny buffers in one piece
-  char* scaled_ = nullptr;  // in staging_: room for one chunk of this rank's own data
+  char* whole_ = nullptr;   // in flat_: many tiny buffers in one span
+  char* scaled_ = nullptr;  // in staging_: space for one chunk of this rank's own data
   std::vector<Extent> slots_;
   std::vector<uint32_t> passed_;         // by wave modulo kWindow
   uint64_t started_ = 0, finished_ = 0;  // waves

@@ -2,22 +2,22 @@
 //
 // A schedule knows messages, not sockets. progress.cc asks next() whenever a connection to a peer can take another
 // message, and place() for every header that came; messages between two ranks may overtake each other where there are
-// several connections. All payloads are bounded by Room::chunk, and what is received ahead of its turn by a window, so
-// memory is bounded; a schedule must never wait for room that only a later message could free.
-// Used by the thread that is inside a call on the communicator.
+// several connections. All payloads are bounded by ScheduleParams::chunk, and what is received ahead of its turn by a
+// window, so memory is bounded; a schedule must never wait for space that only a later message could free. Used by the
+// thread that is inside a call on the communicator.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <vector>
 
-#include "host_kernels/plan.h"
+#include "host_kernels/collective.h"
 #include "link.h"
 
 namespace hvd::tcp {
 
 // Where schedules work: the same on all ranks, but for `rank`.
-struct Room {
+struct ScheduleParams {
   uint32_t rank = 0, size = 0;
   uint64_t chunk = 0;       // bytes of the longest message of a large operation; a multiple of 64
   uint64_t small = 0;       // bytes that a rank may receive in a one-step exchange
@@ -30,13 +30,13 @@ class Schedule {
  public:
   enum class Verdict {
     kTake,   // *where is filled
-    kLater,  // no room yet; ask again when something has moved
+    kLater,  // no space yet; ask again when something has moved
     kWrong   // not part of this operation
   };
 
   virtual ~Schedule() = default;
-  // Plans for `plan`, which stays valid until finish().
-  virtual void begin(const Room& room, Plan& plan) = 0;
+  // Plans for `collective`, which stays valid until finish().
+  virtual void begin(const ScheduleParams& params, Collective& collective) = 0;
   // The next message for a peer; false when there is none now.
   virtual bool next(uint32_t peer, Message* message) = 0;
   // The header's sequence number and hash are those of this operation.
@@ -63,9 +63,9 @@ class Schedule {
   virtual void on_sent(uint32_t, const Message&) {}
   virtual void on_arrived(uint32_t, const Header&) {}
 
-  void clear(const Room& room) {
-    incoming_.assign(room.size, 0);
-    outgoing_.assign(room.size, 0);
+  void clear(const ScheduleParams& params) {
+    incoming_.assign(params.size, 0);
+    outgoing_.assign(params.size, 0);
     open_ = 0;
   }
   void expect(uint32_t peer, uint64_t messages) {
@@ -82,8 +82,8 @@ class Schedule {
   uint64_t open_ = 0;
 };
 
-// A part of `total` bytes cut into chunks.
-struct Cut {
+// A part of `total` bytes, divided into chunks.
+struct Chunking {
   uint64_t total, chunk;
   uint64_t count() const { return (total + chunk - 1) / chunk; }
   uint64_t bytes(uint64_t i) const { return i * chunk >= total ? 0 : std::min(chunk, total - i * chunk); }

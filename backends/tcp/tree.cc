@@ -10,23 +10,23 @@ constexpr uint32_t kWhole = 1;
 
 class Tree final : public Schedule {
  public:
-  void begin(const Room& room, Plan& plan) override {
-    clear(room);
-    plan_ = &plan;
-    const uint32_t root = static_cast<uint32_t>(plan.root), n = room.size;
-    const uint32_t v = (room.rank + n - root) % n;
+  void begin(const ScheduleParams& params, Collective& collective) override {
+    clear(params);
+    collective_ = &collective;
+    const uint32_t root = static_cast<uint32_t>(collective.root), n = params.size;
+    const uint32_t v = (params.rank + n - root) % n;
     is_root_ = v == 0;
-    in_.open(plan.in[0]);
-    out_.open(plan.out[0]);
-    bytes_ = plan.extent;
+    in_.open(collective.in[0]);
+    out_.open(collective.out[0]);
+    bytes_ = collective.extent;
     have_ = is_root_;
     children_.clear();
     uint32_t below = 1;  // subtrees of 1, 2, 4, ... ranks hang below this one
     while (below < n && (v & below) == 0) below *= 2;
     for (uint32_t d = below / 2; d > 0; d /= 2) {  // the deepest first
-      if (v + d < n) children_.push_back({(room.rank + d) % n, false});
+      if (v + d < n) children_.push_back({(params.rank + d) % n, false});
     }
-    parent_ = is_root_ ? room.rank : (v - below + root) % n;
+    parent_ = is_root_ ? params.rank : (v - below + root) % n;
     if (!is_root_) expect(parent_, 1);
     for (const Child& child : children_) owe(child.rank, 1);
   }
@@ -48,7 +48,7 @@ class Tree final : public Schedule {
   }
 
   void finish() override {
-    if (is_root_ && plan_->own_copy) copy_extent(in_, 0, out_, 0, bytes_);
+    if (is_root_ && collective_->own_copy) copy_extent(in_, 0, out_, 0, bytes_);
   }
 
  protected:
@@ -59,7 +59,7 @@ class Tree final : public Schedule {
     uint32_t rank;
     bool told;
   };
-  Plan* plan_ = nullptr;
+  Collective* collective_ = nullptr;
   Extent in_, out_;
   uint64_t bytes_ = 0;
   bool is_root_ = false, have_ = false;

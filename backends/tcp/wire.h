@@ -4,19 +4,19 @@
 #include <bit>
 #include <cstdint>
 
-#include "host_kernels/plan.h"
+#include "host_kernels/collective.h"
 
 namespace hvd::tcp {
 
 static_assert(std::endian::native == std::endian::little, "the wire format is the memory's");
 
-constexpr uint32_t kWireMagic = 0x4d505448;  // "HTPM"
-constexpr uint32_t kFarewell = 0xfa4e;       // the peer gives the communicator up; the payload says why
-constexpr uint64_t kFarewellBytes = 700;     // at most
+constexpr uint32_t kWireMagic = 0x4d505448;    // "HTPM"
+constexpr uint32_t kFailureNotice = 0xfa4e;    // the peer gives the communicator up; the payload says why
+constexpr uint64_t kFailureNoticeBytes = 700;  // at most
 
 struct Header {
   uint32_t magic;
-  uint32_t kind;   // what the payload is to the algorithm; farewell: that, and `slice` is the error code
+  uint32_t kind;   // what the payload is to the algorithm; notify_failure: that, and `slice` is the error code
   uint32_t slice;  // which part of the whole
   uint32_t reserved;
   uint64_t seq;                          // number of the operation on this communicator

@@ -86,8 +86,9 @@ class Store {
   void set(const char* key, const std::string& value) {
     check(host->store_set(handle_, key, value.data(), value.size(), prepare()));
   }
-  std::string get(const char* key, int64_t deadline_ns = 0) {
-    std::string value(256, '\0');
+  // `expected`: bytes of the value, as far as the caller knows; a longer value costs a second question.
+  std::string get(const char* key, int64_t deadline_ns = 0, size_t expected = 256) {
+    std::string value(expected, '\0');
     uint64_t n = value.size();
     hvd_rc rc = host->store_get(handle_, key, value.data(), &n, deadline_ns, prepare());
     if (rc == HVD_E_INVALID && n > value.size()) {
@@ -136,8 +137,8 @@ struct CommInit {
   explicit CommInit(const hvd_comm_args& a)
       : key(a.key),
         id(a.id ? std::string(static_cast<const char*>(a.id), a.id_bytes) : std::string()),
-        ranks(a.ranks, a.ranks + a.size),
-        hosts(a.hosts, a.hosts + a.size),
+        ranks(a.ranks, a.ranks != nullptr ? a.ranks + a.size : nullptr),
+        hosts(a.hosts, a.hosts != nullptr ? a.hosts + a.size : nullptr),
         rank(a.rank),
         size(a.size),
         device(a.device),
@@ -217,17 +218,27 @@ class Request {
   virtual bool test() = 0;
   // Sleeps until complete (true) or until the deadline of this wait (false).
   virtual bool wait(int64_t deadline_ns) = 0;
+  // The host frees the request (req_free). An object that serves many operations (Work::in_flight) stays alive.
+  virtual void free_request() { delete this; }
 };
 
 // What a collective method returns: complete already (or enqueued, for STREAM), or a request.
 class Work {
  public:
-  static Work done() { return Work(nullptr); }
-  explicit Work(std::unique_ptr<Request> request) : request_(std::move(request)) {}
+  static Work done() { return Work(std::unique_ptr<Request>()); }
+  explicit Work(std::unique_ptr<Request> request) : request_(request.release()) {}
+  // A request that the backend keeps and uses again, for example the communicator itself: nothing is allocated for the
+  // operation. Its class overrides Request::free_request().
+  static Work in_flight(Request& request) { return Work(std::unique_ptr<Request, Freed>(&request)); }
+  bool complete() const { return request_ == nullptr; }
   Request* release() { return request_.release(); }
 
  private:
-  std::unique_ptr<Request> request_;
+  struct Freed {
+    void operator()(Request* request) const { request->free_request(); }
+  };
+  explicit Work(std::unique_ptr<Request, Freed> request) : request_(std::move(request)) {}
+  std::unique_ptr<Request, Freed> request_;
 };
 
 struct NoDevice {};
@@ -249,6 +260,11 @@ struct NoComm {};  // for a backend with a device table only
 //   static hvd_coll_caps query(const Coll&)       when the sets above cannot express the answer
 //   hvd_coll_caps query_made(const Coll&) const   the same of one communicator, where that depends on whose memory it
 //                               was made for; may throw HVD_E_UNSUPPORTED with the reason. Any thread
+//   static hvd::Error why_unserved(const Coll&)   the error of a collective that query does not serve; absent: a
+//   general
+//                               HVD_E_UNSUPPORTED. Any thread
+//   static constexpr bool reports_abort = true   the class's own methods fail after abort() and say more about it than
+//                               this layer, which else refuses every call after an abort
 //   static std::string info(const std::string& key)   a fact for reports, "" where it is not known. Any thread
 //   static void load()          opens the vendor's library; before all else, may throw HVD_E_UNAVAILABLE
 //   static constexpr const char *tag, *version;   static const char* vendor_lib()

@@ -63,6 +63,7 @@ using Derivable = std::conditional_t<std::is_final_v<T>, Nothing, T>;
 HVD_CONSTANT(HasDtypes, T::dtypes)
 HVD_CONSTANT(HasReductions, T::reductions)
 HVD_CONSTANT(HasDeviceTypes, T::device_types)
+HVD_CONSTANT(HasReportsAbort, T::reports_abort)
 HVD_CONSTANT(HasDeviceType, T::device_type)
 HVD_CONSTANT(HasTag, T::tag)
 HVD_CONSTANT(HasVersion, T::version)

@@ -66,6 +66,13 @@ T complete(const T* given, const char* what) {
   return mine;
 }
 
+// The same without a copy for a struct of the length that this header has; `storage` holds the copy of any other.
+template <class T>
+const T& complete_in(const T* given, const char* what, T& storage) {
+  if (given != nullptr && given->hdr.struct_size == sizeof(T)) return *given;
+  return storage = complete(given, what);
+}
+
 // Element i of an array of structs, whose elements are as long as the first says.
 template <class T>
 const T* element(const T* first, uint64_t i) {

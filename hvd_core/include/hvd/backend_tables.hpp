@@ -40,6 +40,8 @@ HVD_METHOD(id_create, void, "static void id_create(void*)", T::id_create(static_
 HVD_METHOD(query, hvd_coll_caps, "static hvd_coll_caps query(const hvd::Coll&)", T::query(std::declval<const Coll&>()))
 HVD_METHOD(query_made, hvd_coll_caps, "hvd_coll_caps query_made(const hvd::Coll&) const",
            std::declval<const T&>().query_made(std::declval<const Coll&>()))
+HVD_METHOD(why_unserved, Error, "static hvd::Error why_unserved(const hvd::Coll&)",
+           T::why_unserved(std::declval<const Coll&>()))
 
 constexpr bool reduces(int32_t coll) {
   return coll == HVD_ALLREDUCE || coll == HVD_REDUCE || coll == HVD_REDUCESCATTER;
@@ -175,8 +177,16 @@ class CommTable {
   template <class... Parent>
   static hvd_rc make_comm(const hvd_comm_args* args, hvd_comm* out, hvd_error* error, Parent&... parent) noexcept {
     return guarded(error, [&]() -> hvd_rc {
+      if (out == nullptr) throw Error(HVD_E_INVALID, "the place for the communicator is NULL");
       *out = nullptr;
-      const CommInit init(complete(args, "hvd_comm_args"));
+      const hvd_comm_args mine = complete(args, "hvd_comm_args");
+      // A rank that is in no part of a split has size 0.
+      const int32_t least = sizeof...(Parent) == 0 ? 1 : 0;
+      if (mine.size < least || mine.rank < 0 || (mine.size > 0 && mine.rank >= mine.size)) {
+        throw Error(HVD_E_INVALID, "rank " + std::to_string(mine.rank) + " of " + std::to_string(mine.size) +
+                                       " is not a rank of a communicator");
+      }
+      const CommInit init(mine);
       D* device = nullptr;
       if constexpr (kHasDevice) device = init.device != nullptr ? &init.device_as<D>() : nullptr;
       return run(device, error, [&]() -> hvd_rc {
@@ -234,7 +244,13 @@ class CommTable {
     return on(c, error, [&](Holder& h) { h.comm.mem_deregister(registered); });
   }
 
-  static void check_alive(const Holder& h) {
+  static constexpr bool reports_abort() {
+    if constexpr (detail::HasReportsAbort<T>::value) return T::reports_abort;
+    return false;
+  }
+
+  static void check_alive([[maybe_unused]] const Holder& h) {
+    if constexpr (reports_abort()) return;
     if (h.aborted.load()) throw Error(HVD_E_ABORTED, "the communicator was aborted", HVD_EF_COMM_DEAD);
   }
 
@@ -338,47 +354,71 @@ class CommTable {
     throw Error(HVD_E_UNSUPPORTED, "this backend has no such collective");
   }
 
-  // A request in flight, and the device to make current for it.
+  static Error unserved(const Coll& c) {
+    if constexpr (detail::has_why_unserved<T>()) {
+      return T::why_unserved(c);
+    } else {
+      const bool scaled = c.prescale() != 1 || c.postscale() != 1;
+      return Error(HVD_E_UNSUPPORTED, "collective " + std::to_string(c.kind()) + " with dtype " +
+                                          std::to_string(c.dtype()) + " and reduction " + std::to_string(c.op()) +
+                                          (scaled ? " and these scale factors" : "") +
+                                          " is not served; query says so too");
+    }
+  }
+
+  // A request in flight, and the device to make current for it. Without a device class the handle is the request
+  // itself, so that an operation allocates nothing here.
   struct Pending {
-    std::unique_ptr<Request> request;
+    Request* request;
     D* device;
   };
-  static Pending* pending(hvd_req r) { return reinterpret_cast<Pending*>(r); }
+  static hvd_req handle_of(Work work, [[maybe_unused]] const T& comm) {
+    if constexpr (kHasDevice) {
+      auto* const pending = new Pending{nullptr, device_of(comm)};
+      pending->request = work.release();
+      return reinterpret_cast<hvd_req>(pending);
+    } else {
+      return reinterpret_cast<hvd_req>(work.release());
+    }
+  }
+  static Request& request_of(hvd_req r) {
+    if constexpr (kHasDevice) return *reinterpret_cast<Pending*>(r)->request;
+    return *reinterpret_cast<Request*>(r);
+  }
+  static D* device_of(hvd_req r) {
+    if constexpr (kHasDevice) return reinterpret_cast<Pending*>(r)->device;
+    return nullptr;
+  }
 
   static hvd_rc collective(hvd_comm c, const hvd_coll_args* args, hvd_req* out, hvd_error* error) noexcept {
     return on(c, error, [&](Holder& h) {
       if (out != nullptr) *out = nullptr;
-      const hvd_coll_args mine = complete(args, "hvd_coll_args");
-      const Coll coll(mine);
+      if (kRequest && out == nullptr) throw Error(HVD_E_INVALID, "the place for the request is NULL");
+      hvd_coll_args storage;
+      const Coll coll(complete_in(args, "hvd_coll_args", storage));
       check_alive(h);
-      if (answer(&h, coll).support == HVD_UNSERVED) {
-        const bool scaled = coll.prescale() != 1 || coll.postscale() != 1;
-        throw Error(HVD_E_UNSUPPORTED, "collective " + std::to_string(coll.kind()) + " with dtype " +
-                                           std::to_string(coll.dtype()) + " and reduction " +
-                                           std::to_string(coll.op()) + (scaled ? " and these scale factors" : "") +
-                                           " is not served; query says so too");
-      }
+      if (answer(&h, coll).support == HVD_UNSERVED) throw unserved(coll);
       if (coll.buffers() > 1 && !(T::caps & HVD_CAP_VECTORED)) {
         throw Error(HVD_E_INVALID, "more than one buffer for a communicator without HVD_CAP_VECTORED");
       }
-      std::unique_ptr<Request> request(call(h.comm, coll).release());
-      if (request == nullptr) return true;
+      Work work = call(h.comm, coll);
+      if (work.complete()) return true;
       if constexpr (kStream) throw Error(HVD_E_INTERNAL, "a STREAM communicator must not return a request");
-      *out = reinterpret_cast<hvd_req>(new Pending{std::move(request), device_of(h.comm)});
+      *out = handle_of(std::move(work), h.comm);
       return false;
     });
   }
 
   static hvd_rc req_test(hvd_req r, hvd_error* error) noexcept {
-    return run(pending(r)->device, error, [&] { return pending(r)->request->test() ? HVD_OK : HVD_INPROGRESS; });
+    return run(device_of(r), error, [&] { return request_of(r).test() ? HVD_OK : HVD_INPROGRESS; });
   }
   static hvd_rc req_wait(hvd_req r, int64_t deadline_ns, hvd_error* error) noexcept {
-    return run(pending(r)->device, error,
-               [&] { return pending(r)->request->wait(deadline_ns) ? HVD_OK : HVD_INPROGRESS; });
+    return run(device_of(r), error, [&] { return request_of(r).wait(deadline_ns) ? HVD_OK : HVD_INPROGRESS; });
   }
   static hvd_rc req_free(hvd_req r) noexcept {
-    return run(pending(r)->device, nullptr, [&] {
-      delete pending(r);
+    return run(device_of(r), nullptr, [&] {
+      request_of(r).free_request();
+      if constexpr (kHasDevice) delete reinterpret_cast<Pending*>(r);
       return hvd_rc{HVD_OK};
     });
   }

@@ -1,11 +1,11 @@
-// An owned file descriptor. A value; whoever holds it may use it on any thread.
+// A file descriptor and its owner. A value; may be used on any thread.
 #pragma once
 
 #include <unistd.h>
 
 #include <utility>
 
-namespace hvd::tcp {
+namespace hvd::host_kernels {
 
 class Descriptor {
  public:
@@ -31,4 +31,4 @@ class Descriptor {
   int fd_ = -1;
 };
 
-}  // namespace hvd::tcp
+}  // namespace hvd::host_kernels

@@ -1,5 +1,5 @@
 // A communicator's life: create, abort, failures and how they are told. Progress of operations: progress.cc.
-#include "comm.h"
+#include "tcp_comm.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -23,59 +23,52 @@ constexpr int64_t kCreateSeconds = 120;
 
 }  // namespace
 
-hvd_rc Comm::create(const hvd_comm_args& args, Comm** out, hvd_error* err) {
-  std::unique_ptr<Comm> comm(new Comm(static_cast<uint32_t>(args.rank), static_cast<uint32_t>(args.size)));
-  if (args.size > 1) {
-    const int64_t deadline = blocking_deadline(args.deadline_ns, kCreateSeconds);
-    if (const hvd_rc rc = comm->open_links(args, deadline, err); rc != HVD_OK) return rc;
-  }
-  *out = comm.release();
-  return HVD_OK;
+TcpComm::TcpComm(const CommInit& init) : HostComm(init) {
+  if (size_ > 1) open_links(init);
 }
 
-hvd_rc Comm::open_links(const hvd_comm_args& args, int64_t deadline_ns, hvd_error* err) {
+void TcpComm::open_links(const CommInit& init) {
   epoll_ = Descriptor(epoll_create1(EPOLL_CLOEXEC));
   bell_ = Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   epoll_event event = {EPOLLIN, {.ptr = nullptr}};
   if (!epoll_ || !bell_ || epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, bell_.get(), &event) != 0) {
-    return fail(err, HVD_E_UNAVAILABLE, 0, "no descriptor to wait with: %s", strerror(errno));
+    throw formatted_error(HVD_E_UNAVAILABLE, 0, "no descriptor to wait with: %s", strerror(errno));
   }
-  Mesh mesh;
-  if (const hvd_rc rc = build_mesh(args, deadline_ns, &mesh, err); rc != HVD_OK) return rc;
+  Mesh mesh = build_mesh(init, blocking_deadline(init.deadline_ns, kCreateSeconds));
   names_ = std::move(mesh.names);
   names_[rank_] += " (this one)";
-  lanes_ = mesh.settings.lanes;
+  sockets_per_peer_ = mesh.settings.sockets_per_peer;
   peer_timeout_s_ = mesh.local.peer_timeout_s;
-  room_ = {rank_, size_, uint64_t{mesh.settings.chunk_kib} * 1024, uint64_t{mesh.settings.small_kib} * 1024,
-           mesh.settings.ring_ranks};
+  params_ = {rank_, size_, uint64_t{mesh.settings.chunk_kib} * 1024, uint64_t{mesh.settings.small_kib} * 1024,
+             mesh.settings.ring_ranks};
   for (uint32_t i = 0; i < mesh.sockets.size(); ++i) {
-    if (i / lanes_ == rank_) continue;
-    auto& link = links_.emplace_back(std::make_unique<Link>(std::move(mesh.sockets[i]), i / lanes_, i % lanes_));
+    if (i / sockets_per_peer_ == rank_) continue;
+    auto& link = links_.emplace_back(
+        std::make_unique<Link>(std::move(mesh.sockets[i]), i / sockets_per_peer_, i % sockets_per_peer_));
     event = {EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, {.ptr = link.get()}};
     if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, link->fd(), &event) != 0) {
-      return fail(err, HVD_E_UNAVAILABLE, 0, "cannot watch a connection: %s", strerror(errno));
+      throw formatted_error(HVD_E_UNAVAILABLE, 0, "cannot watch a connection: %s", strerror(errno));
     }
   }
-  return HVD_OK;
 }
 
 // Waits for calls from other threads that are still inside. What was sent still arrives: the connections are closed
 // in order, and since every operation consumes all that was sent to this rank in it, with nothing unread, which would
 // make the system reset them.
-Comm::~Comm() {
-  while (visitors_.load() != 0) std::this_thread::yield();
+TcpComm::~TcpComm() {
+  while (calls_inside_.load() != 0) std::this_thread::yield();
   for (const auto& link : links_) {
     // Even where a forked child still holds the descriptor.
     if (dead_.load() == HVD_OK) shutdown(link->fd(), SHUT_WR);
   }
 }
 
-void Comm::shut_down_links() {
+void TcpComm::shut_down_links() {
   for (const auto& link : links_) link->shut_down();
 }
 
-void Comm::abort() {
-  visitors_.fetch_add(1);
+void TcpComm::abort() {
+  calls_inside_.fetch_add(1);
   {
     const std::lock_guard<std::mutex> lock(death_mutex_);
     if (dead_.load() == HVD_OK) {
@@ -87,10 +80,10 @@ void Comm::abort() {
   const uint64_t one = 1;
   if (bell_) [[maybe_unused]]
     const ssize_t n = write(bell_.get(), &one, sizeof one);
-  visitors_.fetch_sub(1);
+  calls_inside_.fetch_sub(1);
 }
 
-bool Comm::die(hvd_rc code, const char* format, ...) {
+bool TcpComm::die(hvd_rc code, const char* format, ...) {
   char text[900];
   va_list list;
   va_start(list, format);
@@ -102,27 +95,29 @@ bool Comm::die(hvd_rc code, const char* format, ...) {
     death_ = text;
     dead_.store(code);
   }
-  for (const auto& link : links_) link->farewell(code, text);
+  for (const auto& link : links_) link->notify_failure(code, text);
   shut_down_links();
   return false;
 }
 
-hvd_rc Comm::async_error(hvd_error* err) const {
-  visitors_.fetch_add(1);
-  const hvd_rc rc = failure(err);
-  visitors_.fetch_sub(1);
-  return rc;
+void TcpComm::async_error() const {
+  struct Inside {
+    std::atomic<uint32_t>& calls;
+    explicit Inside(std::atomic<uint32_t>& calls) : calls(calls) { calls.fetch_add(1); }
+    ~Inside() { calls.fetch_sub(1); }
+  } const inside(calls_inside_);
+  check_failure();
 }
 
-hvd_rc Comm::failure(hvd_error* err) const {
+void TcpComm::check_failure() const {
   const hvd_rc code = dead_.load();
-  if (code == HVD_OK) return HVD_OK;
+  if (code == HVD_OK) return;
   const std::lock_guard<std::mutex> lock(death_mutex_);
-  return fail(err, code, HVD_EF_COMM_DEAD, "%s", death_.c_str());
+  throw Error(code, death_, HVD_EF_COMM_DEAD);
 }
 
 // When one rank dies the others soon leave too, and the news of that may be read first: names all that have gone.
-std::string Comm::others_gone(const Link& link) const {
+std::string TcpComm::others_gone(const Link& link) const {
   std::string gone;
   uint32_t last = link.peer;
   for (const auto& other : links_) {
@@ -135,13 +130,14 @@ std::string Comm::others_gone(const Link& link) const {
 }
 
 // The connection is gone. What the peer said last may still be there to be read.
-bool Comm::lost(Link& link, Link::Io io) {
+bool TcpComm::lost(Link& link, Link::Io io) {
   if (dead_.load() != HVD_OK) return false;  // we shut it down ourselves
   const int error = link.error();
   if (!link.has_header()) {
     link.readable = true;
-    if (link.read_header() == Link::Io::kDone && link.header().magic == kWireMagic && link.header().kind == kFarewell) {
-      return hear_farewell(link);
+    if (link.read_header() == Link::Io::kDone && link.header().magic == kWireMagic &&
+        link.header().kind == kFailureNotice) {
+      return read_failure_notice(link);
     }
   }
   const char* const name = names_[link.peer].c_str();
@@ -156,14 +152,14 @@ bool Comm::lost(Link& link, Link::Io io) {
   return die(HVD_E_REMOTE, "the connection to %s failed in operation %" PRIu64 ": %s", name, seq_, strerror(error));
 }
 
-bool Comm::hear_farewell(Link& link) {
-  char text[kFarewellBytes + 1] = "";
+bool TcpComm::read_failure_notice(Link& link) {
+  char text[kFailureNoticeBytes + 1] = "";
   Extent place;
-  const uint64_t bytes = std::min(link.header().bytes, kFarewellBytes);
+  const uint64_t bytes = std::min(link.header().bytes, kFailureNoticeBytes);
   const hvd_rc code = static_cast<hvd_rc>(link.header().slice);
   place.open(text, bytes);
   link.place({&place, 0, bytes});
-  // It was sent in one piece, and all of it is here, or it does not matter.
+  // It was sent in one span, and all of it is here, or it does not matter.
   link.read_payload();
   text[bytes] = '\0';
   const std::string said(text);
@@ -171,10 +167,10 @@ bool Comm::hear_farewell(Link& link) {
              said.c_str());
 }
 
-bool Comm::disagreement(const Link& link) {
+bool TcpComm::disagreement(const Link& link) {
   const Header& h = link.header();
   char here[200], there[200];
-  describe(plan_.words, here, sizeof here);
+  describe(collective_.words, here, sizeof here);
   describe(h.words, there, sizeof there);
   const bool alike = std::strcmp(here, there) == 0;
   return die(HVD_E_INVALID, "the ranks disagree in operation %" PRIu64 ": %s has %s; %s has %s%s", seq_,

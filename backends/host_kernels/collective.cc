@@ -1,6 +1,7 @@
-// From hvd_coll_args to streams: checks what one rank can check alone and digests what all ranks must agree on.
-#include "plan.h"
+// Reading hvd_coll_args; see collective.h.
+#include "collective.h"
 
+#include <algorithm>
 #include <cinttypes>
 #include <cstdio>
 #include <cstring>
@@ -10,12 +11,11 @@
 namespace hvd::host_kernels {
 namespace {
 
-// What to read while planning; the arrays belong to the caller.
-struct Planner {
+// Fills a Collective from the arguments, whose arrays belong to the caller.
+struct Reader {
   const hvd_coll_args& a;
   const uint32_t rank, size;
-  Plan* op;
-  hvd_error* err;
+  Collective* op;
 
   uint64_t count(uint64_t i) const { return a.counts[i]; }
   // ALLGATHER, REDUCESCATTER, ALLTOALL: elements of buffer i that belong to rank r.
@@ -24,33 +24,32 @@ struct Planner {
     return a.coll == HVD_ALLGATHER ? count(i) : count(i) / size;
   }
 
-  // The address of a buffer that must hold `elements`; NULL with *rc set when it cannot.
-  char* address(const hvd_buf* list, const char* name, uint64_t i, uint64_t elements, hvd_rc* rc) const {
+  // The address of a buffer that must hold `elements`; NULL if there are none. Throws if the buffer is too small.
+  char* address(const hvd_buf* list, const char* name, uint64_t i, uint64_t elements) const {
     uint64_t need;
     if (__builtin_mul_overflow(elements, uint64_t{op->elem}, &need)) {
-      *rc = fail(err, HVD_E_INVALID, 0, "%s[%" PRIu64 "]: %" PRIu64 " elements are more than an address space holds",
-                 name, i, elements);
-      return nullptr;
+      throw formatted_error(HVD_E_INVALID, 0,
+                            "%s[%" PRIu64 "]: %" PRIu64 " elements are more than an address space holds", name, i,
+                            elements);
     }
     if (need == 0) return nullptr;
     if (list == nullptr || list[i].base == nullptr) {
-      *rc = fail(err, HVD_E_INVALID, 0, "%s[%" PRIu64 "] is NULL, but has %" PRIu64 " elements", name, i, elements);
-      return nullptr;
+      throw formatted_error(HVD_E_INVALID, 0, "%s[%" PRIu64 "] is NULL, but has %" PRIu64 " elements", name, i,
+                            elements);
     }
     if (list[i].bytes < need) {
-      *rc =
-          fail(err, HVD_E_INVALID, 0, "%s[%" PRIu64 "] has %" PRIu64 " bytes; %" PRIu64 " elements of %s need %" PRIu64,
-               name, i, list[i].bytes, elements, dtype_name(a.dtype), need);
-      return nullptr;
+      throw formatted_error(HVD_E_INVALID, 0,
+                            "%s[%" PRIu64 "] has %" PRIu64 " bytes; %" PRIu64 " elements of %s need %" PRIu64, name, i,
+                            list[i].bytes, elements, dtype_name(a.dtype), need);
     }
     return static_cast<char*>(list[i].base) + list[i].offset;
   }
 
-  hvd_rc reduction();
-  hvd_rc broadcast();
-  hvd_rc allgather();
-  hvd_rc reducescatter();
-  hvd_rc alltoall();
+  void reduction();
+  void broadcast();
+  void allgather();
+  void reducescatter();
+  void alltoall();
   void digest();
 };
 
@@ -69,34 +68,29 @@ uint64_t bits_of(double d) {
 bool reduces(int32_t coll) { return coll == HVD_ALLREDUCE || coll == HVD_REDUCE || coll == HVD_REDUCESCATTER; }
 bool rooted(int32_t coll) { return coll == HVD_REDUCE || coll == HVD_BROADCAST; }
 
-hvd_rc Planner::reduction() {  // ALLREDUCE, REDUCE
+void Reader::reduction() {  // ALLREDUCE, REDUCE
   const bool wants = a.coll == HVD_ALLREDUCE || static_cast<uint32_t>(a.root) == rank;
   op->own_copy = wants;
-  hvd_rc rc = HVD_OK;
-  for (uint64_t i = 0; i < a.n_bufs && rc == HVD_OK; ++i) {
-    op->in[0].add(address(a.in, "in", i, count(i), &rc), count(i) * op->elem);
-    if (wants && rc == HVD_OK) op->out[0].add(address(a.out, "out", i, count(i), &rc), count(i) * op->elem);
+  for (uint64_t i = 0; i < a.n_bufs; ++i) {
+    op->in[0].add(address(a.in, "in", i, count(i)), count(i) * op->elem);
+    if (wants) op->out[0].add(address(a.out, "out", i, count(i)), count(i) * op->elem);
   }
   op->extent = op->show = op->in[0].bytes;
   // Below about 512 bytes per buffer a kernel call for each costs more than one more copy of everything.
-  op->packed = op->in[0].pieces.size() > 4 && op->extent / op->in[0].pieces.size() < 512;
-  return rc;
+  op->packed = op->in[0].spans.size() > 4 && op->extent / op->in[0].spans.size() < 512;
 }
 
-hvd_rc Planner::broadcast() {
+void Reader::broadcast() {
   const bool is_root = static_cast<uint32_t>(a.root) == rank;
-  hvd_rc rc = HVD_OK;
-  for (uint64_t i = 0; i < a.n_bufs && rc == HVD_OK; ++i) {
+  for (uint64_t i = 0; i < a.n_bufs; ++i) {
     char* to = nullptr;
-    if (!is_root || (a.out != nullptr && a.out[i].base != nullptr)) to = address(a.out, "out", i, count(i), &rc);
-    if (rc != HVD_OK) break;
+    if (!is_root || (a.out != nullptr && a.out[i].base != nullptr)) to = address(a.out, "out", i, count(i));
     if (!is_root) {
       op->out[0].add(to, count(i) * op->elem);
       op->extent += count(i) * op->elem;
       continue;
     }
-    char* from = address(a.in, "in", i, count(i), &rc);
-    if (rc != HVD_OK) break;
+    char* from = address(a.in, "in", i, count(i));
     if (to == nullptr) to = from;
     op->own_copy = op->own_copy || to != from;
     op->in[0].add(from, count(i) * op->elem);
@@ -104,22 +98,20 @@ hvd_rc Planner::broadcast() {
     op->extent += count(i) * op->elem;
   }
   op->show = op->extent;
-  return rc;
 }
 
-hvd_rc Planner::allgather() {
-  hvd_rc rc = HVD_OK;
-  for (uint64_t i = 0; i < a.n_bufs && rc == HVD_OK; ++i) {
+void Reader::allgather() {
+  for (uint64_t i = 0; i < a.n_bufs; ++i) {
     if (part(a.out_counts, i, rank) != count(i)) {
-      return fail(err, HVD_E_INVALID, 0,
-                  "counts[%" PRIu64 "] is %" PRIu64 ", but out_counts expects %" PRIu64 " elements from this rank (%u)",
-                  i, count(i), part(a.out_counts, i, rank), rank);
+      throw formatted_error(HVD_E_INVALID, 0,
+                            "counts[%" PRIu64 "] is %" PRIu64 ", but out_counts expects %" PRIu64
+                            " elements from this rank (%u)",
+                            i, count(i), part(a.out_counts, i, rank), rank);
     }
     uint64_t total = 0;
     for (uint32_t r = 0; r < size; ++r) total += part(a.out_counts, i, r);
-    char* const to = address(a.out, "out", i, total, &rc);
-    char* from = rc == HVD_OK ? address(a.in, "in", i, count(i), &rc) : nullptr;
-    if (rc != HVD_OK) break;
+    char* const to = address(a.out, "out", i, total);
+    char* from = address(a.in, "in", i, count(i));
     uint64_t at = 0;
     for (uint32_t r = 0; r < size; ++r) {
       const uint64_t bytes = part(a.out_counts, i, r) * op->elem;
@@ -135,25 +127,22 @@ hvd_rc Planner::allgather() {
   }
   for (uint32_t r = 0; r < size; ++r) op->extent = std::max(op->extent, op->out[r].bytes);
   op->show = op->extent;
-  return rc;
 }
 
-hvd_rc Planner::reducescatter() {
-  hvd_rc rc = HVD_OK;
-  for (uint64_t i = 0; i < a.n_bufs && rc == HVD_OK; ++i) {
+void Reader::reducescatter() {
+  for (uint64_t i = 0; i < a.n_bufs; ++i) {
     uint64_t total = 0;
     for (uint32_t r = 0; r < size; ++r) total += part(a.out_counts, i, r);
     if (total != count(i)) {
-      return fail(err, HVD_E_INVALID, 0,
-                  "the ranks' parts of in[%" PRIu64 "] add up to %" PRIu64 " elements, it has %" PRIu64, i, total,
-                  count(i));
+      throw formatted_error(HVD_E_INVALID, 0,
+                            "the ranks' parts of in[%" PRIu64 "] add up to %" PRIu64 " elements, it has %" PRIu64, i,
+                            total, count(i));
     }
-    char* const from = address(a.in, "in", i, total, &rc);
-    char* to = rc == HVD_OK ? address(a.out, "out", i, part(a.out_counts, i, rank), &rc) : nullptr;
-    if (rc != HVD_OK) break;
+    char* const from = address(a.in, "in", i, total);
+    char* to = address(a.out, "out", i, part(a.out_counts, i, rank));
     if (from != nullptr && from == to && size > 1) {
-      return fail(err, HVD_E_INVALID, 0,
-                  "reducescatter of several ranks does not work in place (in[%" PRIu64 "] equals out)", i);
+      throw formatted_error(HVD_E_INVALID, 0,
+                            "reducescatter of several ranks does not work in place (in[%" PRIu64 "] equals out)", i);
     }
     uint64_t at = 0;
     for (uint32_t r = 0; r < size; ++r) {
@@ -168,28 +157,26 @@ hvd_rc Planner::reducescatter() {
     op->show += op->in[r].bytes;
   }
   op->own_copy = true;
-  return rc;
 }
 
-hvd_rc Planner::alltoall() {
-  hvd_rc rc = HVD_OK;
+void Reader::alltoall() {
   op->exchange = true;
-  for (uint64_t i = 0; i < a.n_bufs && rc == HVD_OK; ++i) {
+  for (uint64_t i = 0; i < a.n_bufs; ++i) {
     uint64_t sent = 0, received = 0;
     for (uint32_t r = 0; r < size; ++r) {
       sent += part(a.in_counts, i, r);
       received += part(a.out_counts, i, r);
     }
     if (sent != count(i)) {
-      return fail(err, HVD_E_INVALID, 0, "the parts of in[%" PRIu64 "] add up to %" PRIu64 " elements, it has %" PRIu64,
-                  i, sent, count(i));
+      throw formatted_error(HVD_E_INVALID, 0,
+                            "the parts of in[%" PRIu64 "] add up to %" PRIu64 " elements, it has %" PRIu64, i, sent,
+                            count(i));
     }
-    char* from = address(a.in, "in", i, sent, &rc);
-    char* to = rc == HVD_OK ? address(a.out, "out", i, received, &rc) : nullptr;
-    if (rc != HVD_OK) break;
+    char* from = address(a.in, "in", i, sent);
+    char* to = address(a.out, "out", i, received);
     if (from != nullptr && from == to && size > 1) {
-      return fail(err, HVD_E_INVALID, 0,
-                  "alltoall of several ranks does not work in place (in[%" PRIu64 "] equals out)", i);
+      throw formatted_error(HVD_E_INVALID, 0,
+                            "alltoall of several ranks does not work in place (in[%" PRIu64 "] equals out)", i);
     }
     for (uint32_t r = 0; r < size; ++r) {
       const uint64_t give = part(a.in_counts, i, r) * op->elem, get = part(a.out_counts, i, r) * op->elem;
@@ -199,11 +186,10 @@ hvd_rc Planner::alltoall() {
       to += get;
     }
   }
-  return rc;
 }
 
 // All ranks must come to the same hash. ALLTOALL's sizes differ by nature and are compared pair by pair instead.
-void Planner::digest() {
+void Reader::digest() {
   uint64_t elements = 0, h = 0;
   const bool per_rank = a.coll == HVD_ALLGATHER || a.coll == HVD_REDUCESCATTER;
   for (uint64_t i = 0; i < a.n_bufs && a.coll != HVD_ALLTOALL; ++i) {
@@ -228,32 +214,37 @@ void Planner::digest() {
 
 }  // namespace
 
-hvd_rc served(const hvd_coll_args& a, hvd_error* err) {
-  if (a.coll == HVD_BARRIER) return HVD_OK;
-  if (a.coll < 0 || a.coll >= HVD_COLL_COUNT) {
-    return fail(err, HVD_E_INVALID, 0, "there is no collective number %d", a.coll);
-  }
-  if (a.coll == HVD_SEND || a.coll == HVD_RECV) {
-    return fail(err, HVD_E_UNSUPPORTED, 0, "this backend has no %s", coll_name(a.coll));
-  }
-  if (dtype_size(a.dtype) == 0) return fail(err, HVD_E_INVALID, 0, "there is no dtype number %d", a.dtype);
-  if (!reduces(a.coll)) return HVD_OK;
-  if (a.op < 0 || a.op >= HVD_REDOP_COUNT) return fail(err, HVD_E_INVALID, 0, "there is no reduction number %d", a.op);
-  if (a.op == HVD_AVG && a.dtype == HVD_BOOL) return fail(err, HVD_E_INVALID, 0, "bool has no average");
-  if (kernels().reduce[a.dtype][a.op] == nullptr) {
-    return fail(err, HVD_E_UNSUPPORTED, 0, "this backend moves %s but does not reduce it", dtype_name(a.dtype));
-  }
-  return HVD_OK;
+bool is_served(const hvd_coll_args& a) {
+  if (a.coll == HVD_BARRIER) return true;
+  if (a.coll < 0 || a.coll >= HVD_COLL_COUNT || a.coll == HVD_SEND || a.coll == HVD_RECV) return false;
+  if (dtype_size(a.dtype) == 0) return false;
+  if (!reduces(a.coll)) return true;
+  if (a.op < 0 || a.op >= HVD_REDOP_COUNT || (a.op == HVD_AVG && a.dtype == HVD_BOOL)) return false;
+  return kernels().reduce[a.dtype][a.op] != nullptr;
 }
 
-hvd_rc read_plan(const hvd_coll_args& a, uint32_t rank, uint32_t size, Plan* op, hvd_error* err) {
-  if (const hvd_rc rc = served(a, err); rc != HVD_OK) return rc;
+Error why_not_served(const hvd_coll_args& a) {
+  if (a.coll < 0 || a.coll >= HVD_COLL_COUNT) {
+    return formatted_error(HVD_E_INVALID, 0, "there is no collective number %d", a.coll);
+  }
+  if (a.coll == HVD_SEND || a.coll == HVD_RECV) {
+    return formatted_error(HVD_E_UNSUPPORTED, 0, "this backend has no %s", coll_name(a.coll));
+  }
+  if (dtype_size(a.dtype) == 0) return formatted_error(HVD_E_INVALID, 0, "there is no dtype number %d", a.dtype);
+  if (a.op < 0 || a.op >= HVD_REDOP_COUNT) {
+    return formatted_error(HVD_E_INVALID, 0, "there is no reduction number %d", a.op);
+  }
+  if (a.op == HVD_AVG && a.dtype == HVD_BOOL) return Error(HVD_E_INVALID, "bool has no average");
+  return formatted_error(HVD_E_UNSUPPORTED, 0, "this backend moves %s but does not reduce it", dtype_name(a.dtype));
+}
+
+void read_collective(const hvd_coll_args& a, uint32_t rank, uint32_t size, Collective* op) {
   const bool barrier = a.coll == HVD_BARRIER;
   if (!barrier && a.n_bufs > 0 && a.counts == nullptr) {
-    return fail(err, HVD_E_INVALID, 0, "counts is NULL, but there are %" PRIu64 " buffers", a.n_bufs);
+    throw formatted_error(HVD_E_INVALID, 0, "counts is NULL, but there are %" PRIu64 " buffers", a.n_bufs);
   }
   if (rooted(a.coll) && (a.root < 0 || static_cast<uint32_t>(a.root) >= size)) {
-    return fail(err, HVD_E_INVALID, 0, "root %d is not a rank of this communicator of %u", a.root, size);
+    throw formatted_error(HVD_E_INVALID, 0, "root %d is not a rank of this communicator of %u", a.root, size);
   }
   op->coll = a.coll;
   op->dtype = a.dtype;
@@ -267,38 +258,35 @@ hvd_rc read_plan(const hvd_coll_args& a, uint32_t rank, uint32_t size, Plan* op,
   op->barrier = barrier;
   op->in.resize(size);
   op->out.resize(size);
-  for (Stream& s : op->in) s.clear();
-  for (Stream& s : op->out) s.clear();
+  for (BufferList& s : op->in) s.clear();
+  for (BufferList& s : op->out) s.clear();
 
-  Planner planner{a, rank, size, op, err};
-  hvd_rc rc = HVD_OK;
+  Reader reader{a, rank, size, op};
   switch (a.coll) {
     case HVD_ALLREDUCE:
-      rc = planner.reduction();
+      reader.reduction();
       break;
     case HVD_REDUCE:
-      rc = planner.reduction();
+      reader.reduction();
       break;
     case HVD_BROADCAST:
-      rc = planner.broadcast();
+      reader.broadcast();
       break;
     case HVD_ALLGATHER:
-      rc = planner.allgather();
+      reader.allgather();
       break;
     case HVD_REDUCESCATTER:
-      rc = planner.reducescatter();
+      reader.reducescatter();
       break;
     case HVD_ALLTOALL:
-      rc = planner.alltoall();
+      reader.alltoall();
       break;
     default:
       break;
   }
-  if (rc != HVD_OK) return rc;
-  planner.digest();
-  for (Stream& s : op->in) s.rewind();
-  for (Stream& s : op->out) s.rewind();
-  return HVD_OK;
+  reader.digest();
+  for (BufferList& s : op->in) s.rewind();
+  for (BufferList& s : op->out) s.rewind();
 }
 
 void describe(const uint64_t w[kWords], char* text, uint64_t n) {
