@@ -1,4 +1,4 @@
-"""Prints the folder to build this backend against (GLOO_ROOT), and gets Gloo there where the system has none.
+"""Prints the folder to build this backend against (GLOO_ROOT), and gets Gloo there if the system does not have it.
 
     python backends/gloo/get_gloo.py FOLDER [--fetch]
 

@@ -24,7 +24,7 @@ struct Reader {
     return a.coll == HVD_ALLGATHER ? count(i) : count(i) / size;
   }
 
-  // The address of a buffer that must hold `elements`; NULL if there are none. Throws if the buffer is too small.
+  // The address of a buffer that must hold `elements`; NULL if `elements` is 0. Throws if the buffer is too small.
   char* address(const hvd_buf* list, const char* name, uint64_t i, uint64_t elements) const {
     uint64_t need;
     if (__builtin_mul_overflow(elements, uint64_t{op->elem}, &need)) {

@@ -50,7 +50,7 @@ void ShmComm::begin(const hvd_coll_args& args) {
   }
 }
 
-// What is shown in one hop grows with the number of ranks that read it all, so the limit falls with their number.
+// All ranks read all data of a one-hop operation, so its limit falls with the number of ranks.
 void ShmComm::choose_sizes() {
   const uint64_t capacity = segment_.small_bytes();
   const uint64_t limit = crowded_ ? capacity : std::max<uint64_t>(2 * (capacity / kCrowdedFactor) / size_, 4096);
@@ -131,7 +131,7 @@ bool ShmComm::reached(uint64_t steps) {
   if (least_seen_ >= steps) return true;
   uint64_t least = UINT64_MAX;
   for (uint32_t i = 0; i < size_; ++i) {
-    // The rank that was missing last time is asked first: while it is, nobody else's line is touched.
+    // The rank that was missing last time is asked first: while it is missing, no other rank's line is touched.
     const uint32_t r = i + lagging_ < size_ ? i + lagging_ : i + lagging_ - size_;
     if (r == rank_) continue;
     if (seen_[r] < steps) seen_[r] = segment_.ctl(r).steps.load();

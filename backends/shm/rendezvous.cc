@@ -40,7 +40,7 @@ struct SegmentRequest {
 
 bool random_bytes(void* p, size_t n) { return getrandom(p, n, 0) == static_cast<ssize_t>(n); }
 
-// Takes the same time whatever the difference.
+// Takes the same time for every difference.
 bool equal_tokens(const unsigned char* a, const unsigned char* b) {
   unsigned char difference = 0;
   for (size_t i = 0; i < 32; ++i) difference |= a[i] ^ b[i];

@@ -2,8 +2,8 @@
 //
 //   Header | RankCtl x size | for each rank: small area x 2, slot x kSlots
 //
-// Who writes what: a rank writes its own RankCtl and its own areas only, except `wake` (anybody, to wake that rank) and
-// the Header's words. Data is published by a release store of `Hello::seq` or `RankCtl::steps` and read after the
+// A rank writes its own RankCtl and its own areas only, except for `wake` (any rank may write it, to wake its owner)
+// and the Header's words. Data is published by a release store of `Hello::seq` or `RankCtl::steps` and read after the
 // matching acquire load. The memory belongs to a memfd that has no name anywhere: it dies with its last mapping.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Sleeping on and waking a word of shared memory (a futex), and being polite while spinning. Any thread.
+// Sleeping on and waking a word of shared memory (a futex), and a pause for spinning. Any thread.
 #pragma once
 
 #include <atomic>
@@ -8,7 +8,7 @@ namespace hvd::shm {
 
 // Sleeps while *word == expected, at most until deadline_ns (CLOCK_MONOTONIC). May return early for no reason.
 void futex_wait(std::atomic<uint32_t>* word, uint32_t expected, int64_t deadline_ns);
-// Wakes whoever sleeps on the word, in any process that maps it.
+// Wakes all threads that sleep on the word, in any process that maps it.
 void futex_wake(std::atomic<uint32_t>* word);
 
 inline void cpu_relax() {

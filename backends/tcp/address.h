@@ -1,4 +1,4 @@
-// Internet addresses as they travel between ranks, and the settings of the sockets made with them. Any thread.
+// Internet addresses as they are sent between ranks, and the settings of the sockets made with them. Any thread.
 #pragma once
 
 #include <netinet/in.h>
@@ -23,13 +23,13 @@ struct Endpoint {
 };
 
 socklen_t to_sockaddr(const Endpoint& endpoint, sockaddr_storage* out);
-// False for what is neither IPv4 nor IPv6. An IPv4 address that is mapped into IPv6 becomes IPv4.
+// False for an address that is neither IPv4 nor IPv6. An IPv4 address that is mapped into IPv6 becomes IPv4.
 bool from_sockaddr(const sockaddr* address, Endpoint* out);
 // "10.0.0.1:4711", "[fd00::1]:4711"; without port when it is 0.
 std::string to_text(const Endpoint& endpoint);
 // Do the first `bits` bits agree (and the families)?
 bool same_network(const Endpoint& a, const Endpoint& b, uint32_t bits);
-// "10.0.0.0/8", "fd00::/8" or a single address; false when it is none.
+// "10.0.0.0/8", "fd00::/8" or a single address; false for any other text.
 bool parse_network(const std::string& text, Endpoint* network, uint32_t* bits);
 
 // A new TCP socket: close-on-exec, non-blocking, without delay, with keepalive probes that give a silent peer

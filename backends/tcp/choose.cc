@@ -16,8 +16,8 @@ bool needs_all_at_once(const Collective& collective) {
   return is_half(collective.dtype) || (collective.scale.divisor > 1 && !is_float(collective.dtype));
 }
 
-// What a rank may receive to save hops. A second hop costs a message to everybody, which many ranks feel more than the
-// bytes: beyond 16 ranks, 1/8 of the limit for each.
+// The bytes that a rank may receive to save hops. A second hop costs a message to every rank, which many ranks feel
+// more than the bytes: beyond 16 ranks, 1/8 of the limit more for each.
 uint64_t small_limit(const ScheduleParams& params) {
   const uint64_t many = params.size > 16 ? params.size - 16 : 0;
   return params.small + params.small * many / 8;

@@ -1,4 +1,4 @@
-// Large reductions: each rank reduces one slice of the whole from everybody's contributions, then tells the result.
+// Large reductions: each rank reduces one slice of the whole from all ranks' contributions, then sends the result.
 // Allreduce (to all), reduce (to the root), reducescatter (keeps it).
 //
 // Contributions are reduced in rank order by one call of the kernel, so the result is rounded once and has the same
@@ -6,8 +6,8 @@
 //
 // A slice goes in chunks. Those of chunk i wait in slot i % kWindow until all ranks' are there; results are received
 // straight into the user's buffer, or leave from it, and take precedence over further contributions. A rank whose slots
-// are full does not read on; whoever sent the oldest missing chunk is not held up by that, since nothing before it on
-// its connection needs a slot that is not free.
+// are full does not read on. That does not hold up the sender of the oldest missing chunk, since no message before that
+// chunk on its connection needs a slot that is not free.
 #include <cstring>
 
 #include "choose.h"

@@ -1,9 +1,9 @@
-// Small operations: everybody gets everybody's data, then works alone. Allreduce, reduce, allgather, barrier.
+// Small operations: every rank gets all ranks' data, then works alone. Allreduce, reduce, allgather, barrier.
 //
-// In step s a rank passes what it has, which is the blocks of itself and the 2^s - 1 ranks after it, to the rank 2^s
-// before it; after ceil(log2 n) steps all have all, for any n. The blocks stand in scratch memory beginning with this
-// rank's own, so what a step sends and receives is contiguous. Then each rank reduces all blocks in rank order: the
-// same bits everywhere, rounded once.
+// In step s a rank passes its blocks, which are those of itself and the 2^s - 1 ranks after it, to the rank 2^s before
+// it; after ceil(log2 n) steps every rank has all blocks, for any n. The blocks stand in scratch memory beginning with
+// this rank's own, so what a step sends and receives is contiguous. Then each rank reduces all blocks in rank order:
+// the same bits everywhere, rounded once.
 #include "choose.h"
 
 namespace hvd::tcp {

@@ -1,4 +1,4 @@
-// Random access to streams of buffers; see extent.h.
+// Random access to lists of buffers; see extent.h.
 #include "extent.h"
 
 #include <algorithm>

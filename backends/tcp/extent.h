@@ -1,4 +1,4 @@
-// A stream of buffers that can be entered anywhere, and a span of one that travels in a message.
+// A list of buffers with random access, and a part of one that a message carries.
 //
 // Used by the thread that is inside a call on the communicator.
 #pragma once
@@ -16,7 +16,7 @@ namespace hvd::tcp {
 
 class Extent {
  public:
-  // Looks at the stream's spans, which must stay where they are.
+  // Refers to the list's spans, which must stay where they are.
   void open(const BufferList& stream);
   // One contiguous span.
   void open(char* p, uint64_t bytes);
@@ -33,9 +33,9 @@ class Extent {
   const Span* spans_ = nullptr;
   size_t count_ = 0;
   Span single_ = {nullptr, 0};
-  std::vector<uint64_t> starts_;  // stream position of every span, where there are several
+  std::vector<uint64_t> starts_;  // position of every span, if there are several
   uint64_t bytes_ = 0;
-  mutable size_t last_ = 0;  // where the last one was found: the next is usually there, or behind it
+  mutable size_t last_ = 0;  // the span found last: the next one is usually the same, or the one behind it
 };
 
 // `bytes` bytes at `at` of an extent.
@@ -43,11 +43,11 @@ struct Payload {
   const Extent* extent = nullptr;
   uint64_t at = 0, bytes = 0;
 
-  // What is left of it after `done` bytes, as far as `most` entries of `v` go; *covered bytes in all.
+  // Fills `v` with the memory after the first `done` bytes, at most `most` entries, which hold *covered bytes.
   int fill(uint64_t done, iovec* v, int most, uint64_t* covered) const;
 };
 
-// Memory that is kept from operation to operation; what is in it is not.
+// Memory that is kept from operation to operation; its contents are not.
 class Scratch {
  public:
   char* get(uint64_t bytes) {
@@ -65,7 +65,7 @@ class Scratch {
   uint64_t size_ = 0;
 };
 
-// Copies from one extent to another, span by span. Where both are the same memory nothing is done.
+// Copies from one extent to another, span by span. Does nothing where both are the same memory.
 void copy_extent(const Extent& from, uint64_t from_at, const Extent& to, uint64_t to_at, uint64_t bytes);
 
 }  // namespace hvd::tcp

@@ -88,7 +88,8 @@ bool TcpComm::accept_header(Link& link) {
   return true;
 }
 
-// Of several connections to a peer that is done, and has left, some end before what the others still hold is read.
+// A peer that is done closes all its connections. One of them may end before the data of the others has been read: are
+// there others?
 bool TcpComm::others_remain(Link& link) {
   if (sockets_per_peer_ == 1 || !link.between_messages()) return false;
   link.ended = true;

@@ -34,7 +34,7 @@ struct Directory {
 // The rank in the job of rank r of the communicator.
 int32_t world_rank(const CommInit& init, int32_t r);
 
-// `own`: this rank's addresses. If a rank has none, this throws on all ranks, with that rank's reason.
+// `own`: this rank's addresses. If a rank has no address, this throws on all ranks, with that rank's reason.
 Directory exchange_addresses(const CommInit& init, const RankAddresses& own, int64_t deadline_ns);
 
 // On rank 0, once every rank is connected to it and so has read the table: deletes the table from the store.

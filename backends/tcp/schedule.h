@@ -1,8 +1,8 @@
-// How one collective is served: what to send to whom, where to put what comes, and when it is over.
+// How one collective is carried out: the messages to each peer, the places of received data, and the end.
 //
 // A schedule knows messages, not sockets. progress.cc asks next() whenever a connection to a peer can take another
 // message, and place() for every header that came; messages between two ranks may overtake each other where there are
-// several connections. All payloads are bounded by ScheduleParams::chunk, and what is received ahead of its turn by a
+// several connections. All payloads are bounded by ScheduleParams::chunk, and data received ahead of its turn by a
 // window, so memory is bounded; a schedule must never wait for space that only a later message could free. Used by the
 // thread that is inside a call on the communicator.
 #pragma once
@@ -16,7 +16,7 @@
 
 namespace hvd::tcp {
 
-// Where schedules work: the same on all ranks, but for `rank`.
+// The parameters of a schedule: the same on all ranks, but for `rank`.
 struct ScheduleParams {
   uint32_t rank = 0, size = 0;
   uint64_t chunk = 0;       // bytes of the longest message of a large operation; a multiple of 64
@@ -24,7 +24,7 @@ struct ScheduleParams {
   uint32_t ring_ranks = 0;  // see SharedSettings
 };
 
-constexpr uint32_t kWindow = 4;  // chunks that are in the works at a time
+constexpr uint32_t kWindow = 4;  // chunks in progress at a time
 
 class Schedule {
  public:
@@ -35,13 +35,13 @@ class Schedule {
   };
 
   virtual ~Schedule() = default;
-  // Plans for `collective`, which stays valid until finish().
+  // Begins `collective`, which stays valid until finish().
   virtual void begin(const ScheduleParams& params, Collective& collective) = 0;
   // The next message for a peer; false when there is none now.
   virtual bool next(uint32_t peer, Message* message) = 0;
   // The header's sequence number and hash are those of this operation.
   virtual Verdict place(uint32_t peer, const Header& header, Payload* where) = 0;
-  // Once everything is sent and received: what remains to be done locally.
+  // Local work, once everything is sent and received.
   virtual void finish() {}
 
   void sent(uint32_t peer, const Message& message) {

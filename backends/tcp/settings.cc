@@ -1,4 +1,4 @@
-// The options of this backend, and what they come to; see settings.h.
+// The options of this backend as values; see settings.h.
 #include "settings.h"
 
 #include <cstdlib>

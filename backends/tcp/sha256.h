@@ -36,7 +36,7 @@ class Hmac {
   Sha256 inner_, outer_;
 };
 
-// Takes the same time whatever the difference.
+// Takes the same time for every difference.
 bool equal_digests(const unsigned char* a, const unsigned char* b);
 
 }  // namespace hvd::tcp

@@ -1,4 +1,4 @@
-// Operations that only move bytes, everybody with everybody: allgather, alltoall, and broadcasts that are not small.
+// Operations that only move bytes between all pairs of ranks: allgather, alltoall, and broadcasts that are not small.
 //
 // Allgather and alltoall: each rank sends its part to each peer, in chunks, to all peers at a time, straight from and
 // into the users' buffers. There is at least one message for each pair, if only a header: it carries the size, so ranks

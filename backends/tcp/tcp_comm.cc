@@ -52,9 +52,9 @@ void TcpComm::open_links(const CommInit& init) {
   }
 }
 
-// Waits for calls from other threads that are still inside. What was sent still arrives: the connections are closed
-// in order, and since every operation consumes all that was sent to this rank in it, with nothing unread, which would
-// make the system reset them.
+// Waits for calls from other threads that are still inside. Sent data still arrives: the connections are closed in
+// order and with nothing unread, which would make the system reset them, since every operation reads all data sent to
+// this rank in it.
 TcpComm::~TcpComm() {
   while (calls_inside_.load() != 0) std::this_thread::yield();
   for (const auto& link : links_) {

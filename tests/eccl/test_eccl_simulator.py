@@ -336,7 +336,7 @@ def test_a_forked_child_has_no_devices(simulator):
 
 
 @pytest.mark.parametrize("mistake", ["missing", "twice", "sizes", "used"])
-def test_a_meeting_that_fails_is_said(simulator, mistake):
+def test_a_rendezvous_that_fails_is_said(simulator, mistake):
     def body(r):
         v = r.v
         unique_id = v.out("ecclGetUniqueId", type=UniqueId)
@@ -368,13 +368,13 @@ def test_a_meeting_that_fails_is_said(simulator, mistake):
     UniqueId.hex = lambda self: bytes(self).hex()
     here = os.path.dirname(__file__)
     paths = os.pathsep.join([here, os.path.dirname(here)])
-    # Whoever does come has first to start an interpreter.
+    # A rank that comes has to start an interpreter first.
     seconds = "2" if mistake in ("missing", "used") else "40"
     code, text = alone(simulator, body, ECCL_SIM_TIMEOUT_S=seconds, PYTHONPATH=paths)
     if mistake == "missing":
         assert code == REMOTE_ERROR and "missing" in text
     elif mistake == "used":
-        assert code == REMOTE_ERROR and "meeting point" in text
+        assert code == REMOTE_ERROR and "rendezvous" in text
     elif mistake == "twice":
         assert (code, text) == (INVALID_ARGUMENT, "rank 0 came twice")
     else:

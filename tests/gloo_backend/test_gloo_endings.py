@@ -81,7 +81,7 @@ def bereaved(comm, count):
     error = failure(comm.run, ALLREDUCE, [a], [a], seconds=60)
     assert time.monotonic() - started < SOON
     assert error.code == REMOTE and error.flags & COMM_DEAD and "Gloo: " in error.text, str(error)
-    assert ".cc:" not in error.text, "where Gloo was built is nobody's business"
+    assert ".cc:" not in error.text, "the text names the folder in which Gloo was built"
     assert failure(comm.run, ALLREDUCE, [a], [a]).code == REMOTE
 
 
@@ -93,7 +93,7 @@ def test_a_peer_that_dies_is_told_long_before_the_deadline(gloo_ranks, count):
 def wait_for_file(path):
     end = time.monotonic() + SOON
     while not path.exists():
-        assert time.monotonic() < end, f"nobody made {path}"
+        assert time.monotonic() < end, f"no rank made {path}"
         time.sleep(0.01)
 
 
@@ -135,7 +135,7 @@ def test_patience_is_an_option(gloo_ranks, tmp_path, monkeypatch, by_option):
 
 
 def disagreeing(comm):
-    """Never each other's bytes, and never a success: whatever they disagree about, an end in time."""
+    """Ranks that disagree about anything get an error in time: never each other's bytes, and never a success."""
     codes = []
     mine = np.full(100, 1.0 + comm.rank, np.float32)
     out = np.zeros(100 + comm.rank, np.float32)
@@ -219,7 +219,7 @@ def test_create_ends_at_its_deadline_and_names_who_is_missing(gloo_library, tmp_
     error = failure(Comm, backend, 0, 2, seconds=0.5)
     assert 0.4 < time.monotonic() - started < SOON
     assert error.code == TIMEOUT and "rank 1 did not come" in error.text
-    # Whoever comes now is told, and does not wait for a deadline of its own.
+    # A rank that comes now is told, and does not wait for a deadline of its own.
     error = failure(Comm, backend, 1, 2, seconds=60)
     assert error.code == REMOTE and "rank 0 gave up: rank 1 did not come" in error.text
 

@@ -54,7 +54,7 @@ def kernels(tmp_path_factory):
     flags = ["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden"]
     sources = [
         ROOT / "tests/nccl_backend/kernels/kernels_driver.cc",
-        KERNELS / "plan.cc",
+        KERNELS / "copy_launch.cc",
         KERNELS / "kernels_host.cc",
     ]
     folders = [f"-I{ROOT / 'hvd_core' / 'include'}", f"-I{KERNELS}"]

@@ -1,4 +1,4 @@
-// See eccl_api.h. Called by one thread at a time until load_eccl() has returned, then by any.
+// See eccl_api.h. One thread at a time until load_eccl() has returned, then any thread.
 #include "eccl_api.h"
 
 #include <dlfcn.h>
@@ -20,8 +20,8 @@ constexpr hvd::ErrorTable kErrors("ECCL", kErrorRows);
 EcclApi g_api;
 std::string g_version;
 
-// The library that this backend's wheel brings, beside the backend itself. A vendor's own backend rather names the
-// library here ("libeccl.so") and leaves the search to the loader.
+// The simulator in this backend's wheel, beside the backend itself. A vendor's own backend names its library here
+// ("libeccl.so") and leaves the search to the loader.
 std::string default_library() {
   Dl_info here;
   if (dladdr(reinterpret_cast<void*>(&default_library), &here) == 0) return "libeccl_sim.so";
@@ -29,7 +29,7 @@ std::string default_library() {
   return path.substr(0, path.rfind('/') + 1) + "libeccl_sim.so";
 }
 
-// "f" of "f(a, b)".
+// The function's name: "f" of "f(a, b)".
 std::string function_of(const char* call) { return std::string(call, std::strcspn(call, "(")); }
 
 [[noreturn]] void unavailable(const std::string& text) { throw hvd::Error(HVD_E_UNAVAILABLE, text); }
@@ -65,7 +65,7 @@ void check_eccl(ecclResult_t result, const char* call, ecclComm_t comm) {
   if (result != ecclSuccess) kErrors.check(result, function_of(call).c_str(), g_api.ecclGetLastError(comm));
 }
 
-// The device runtime's codes are many and mean one thing to the engine; only running out of memory is told apart.
+// The device runtime has many codes. The engine distinguishes two kinds: out of memory, and any other failure.
 void check_tops(topsError_t result, const char* call) {
   if (result == topsSuccess) return;
   const std::string text = function_of(call) + ": " + g_api.topsGetErrorString(result);

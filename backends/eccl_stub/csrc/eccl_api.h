@@ -1,5 +1,5 @@
-// The vendor's library as a table of function pointers, filled when the backend is loaded. Nothing is linked: this
-// builds with the vendor's headers alone, and runs with whichever library option `library` names.
+// The vendor's library as a table of function pointers, filled when the backend is loaded. Nothing is linked: the
+// backend builds with the vendor's headers alone, and runs with the library that option `library` names.
 #pragma once
 
 #include <eccl.h>
@@ -11,20 +11,20 @@ struct EcclApi {
 #include "eccl_functions.inc"
 };
 
-// The table; load_eccl() has filled it.
+// The table. Valid after load_eccl().
 const EcclApi& eccl();
 
-// Opens the library, once. Throws HVD_E_UNAVAILABLE: what was looked for, and what is missing.
+// Opens the library, once. Throws HVD_E_UNAVAILABLE with the path it tried and the function that is missing.
 void load_eccl();
 
 // "libeccl.so 3.1.0", for reports.
 const char* eccl_version();
 
-// Throw unless the call succeeded, with the code that csrc/eccl_errors.inc gives it. `call` is what was called, up to
-// the arguments; comm: whose error it is, or NULL.
+// Throw hvd::Error unless `result` is success; check_eccl with the code that csrc/eccl_errors.inc assigns to it.
+// `call`: the call's source text, for the message. `comm`: the communicator to ask for details, or NULL.
 void check_eccl(ecclResult_t result, const char* call, ecclComm_t comm = nullptr);
 void check_tops(topsError_t result, const char* call);
 
-// ECCL(ecclGroupStart()) and TOPS(topsSetDevice(0)): a call through the table, checked.
+// A checked call through the table: ECCL(ecclGroupStart()), TOPS(topsSetDevice(0)).
 #define ECCL(call) check_eccl(eccl().call, #call)
 #define TOPS(call) check_tops(eccl().call, #call)

@@ -1,4 +1,4 @@
-// See eccl_comm.h. Collectives are enqueued on the stream they are given and return at once.
+// See eccl_comm.h. A collective is enqueued on the stream in its arguments, and the method returns at once.
 #include "eccl_comm.h"
 
 #include <chrono>
@@ -7,13 +7,14 @@
 
 #include "eccl_types.h"
 
-// ---------------------------------------------------------------------------------------------- beginning and ending
+// ---------------------------------------------------------------------------------------------- creation and the end
 
-// ecclCommInitRank blocks until all ranks have come, and knows no deadline. So a thread waits in it, and the host asks
-// created() until the thread is back or the deadline has passed; a thread that comes back too late cleans up.
-struct EcclComm::Joining {
+// ecclCommInitRank blocks until all ranks have called it, and has no deadline. So it runs on a thread of its own, and
+// the host calls created() until that thread has finished or the deadline has passed. A thread that finishes after that
+// destroys the communicator.
+struct EcclComm::Creation {
   std::mutex mutex;
-  bool over = false, abandoned = false;
+  bool finished = false, abandoned = false;
   ecclResult_t result = ecclSuccess;
   std::string detail;
   ecclComm_t comm = nullptr;
@@ -24,59 +25,59 @@ struct EcclComm::Joining {
 void EcclComm::id_create(void* id) { ECCL(ecclGetUniqueId(static_cast<ecclUniqueId*>(id))); }
 
 // Passes: L2.allreduce, L2.process_sets
-EcclComm::EcclComm(const hvd::CommInit& init) : Comm(init), joining_(std::make_shared<Joining>()) {
-  joining_->deadline_ns = init.deadline_ns;
+EcclComm::EcclComm(const hvd::CommInit& init) : Comm(init), creation_(std::make_shared<Creation>()) {
+  creation_->deadline_ns = init.deadline_ns;
   ecclUniqueId id;
   std::memcpy(&id, init.id.data(), sizeof(id));
-  std::thread([joining = joining_, id, rank = rank(), size = size(), ordinal = device().ordinal()] {
-    hvd::thread_enter("eccl join");
+  std::thread([creation = creation_, id, rank = rank(), size = size(), ordinal = device().ordinal()] {
+    hvd::thread_enter("eccl create");
     eccl().topsSetDevice(ordinal);
     ecclComm_t comm = nullptr;
     const ecclResult_t result = eccl().ecclCommInitRank(&comm, size, id, rank);
-    std::lock_guard<std::mutex> lock(joining->mutex);
-    joining->over = true;
-    joining->result = result;
+    std::lock_guard<std::mutex> lock(creation->mutex);
+    creation->finished = true;
+    creation->result = result;
     if (result != ecclSuccess) {
-      joining->detail = eccl().ecclGetLastError(nullptr);
-    } else if (joining->abandoned) {
+      creation->detail = eccl().ecclGetLastError(nullptr);
+    } else if (creation->abandoned) {
       eccl().ecclCommAbort(comm);
     } else {
-      joining->comm = comm;
+      creation->comm = comm;
     }
   }).detach();
 }
 
 // Passes: L2.allreduce, L4.create_deadline
 bool EcclComm::created() {
-  std::lock_guard<std::mutex> lock(joining_->mutex);
-  if (!joining_->over) {
+  std::lock_guard<std::mutex> lock(creation_->mutex);
+  if (!creation_->finished) {
     const auto now = std::chrono::steady_clock::now().time_since_epoch();
-    if (joining_->deadline_ns <= 0 || std::chrono::nanoseconds(now).count() < joining_->deadline_ns) return false;
+    if (creation_->deadline_ns <= 0 || std::chrono::nanoseconds(now).count() < creation_->deadline_ns) return false;
     throw hvd::Error(HVD_E_TIMEOUT, "not all ranks came to ecclCommInitRank in time", HVD_EF_COMM_DEAD);
   }
-  check_eccl(joining_->result, "ecclCommInitRank");
+  check_eccl(creation_->result, "ecclCommInitRank");
   std::lock_guard<std::mutex> ending(ending_);
-  comm_ = std::exchange(joining_->comm, nullptr);
+  comm_ = std::exchange(creation_->comm, nullptr);
   return true;
 }
 
 // Passes: L4.recreate
 EcclComm::~EcclComm() {
-  abort_joining();
+  abort_creation();
   if (comm_ != nullptr) eccl().ecclCommDestroy(comm_);
 }
 
 // Passes: L4.abort
 void EcclComm::abort() {
-  abort_joining();
+  abort_creation();
   std::lock_guard<std::mutex> lock(ending_);
   if (comm_ != nullptr) eccl().ecclCommAbort(comm_.exchange(nullptr));
 }
 
-void EcclComm::abort_joining() {
-  std::lock_guard<std::mutex> lock(joining_->mutex);
-  joining_->abandoned = true;
-  if (joining_->comm != nullptr) eccl().ecclCommAbort(std::exchange(joining_->comm, nullptr));
+void EcclComm::abort_creation() {
+  std::lock_guard<std::mutex> lock(creation_->mutex);
+  creation_->abandoned = true;
+  if (creation_->comm != nullptr) eccl().ecclCommAbort(std::exchange(creation_->comm, nullptr));
 }
 
 // Passes: L4.async_error
@@ -92,7 +93,7 @@ void EcclComm::async_error() {
 
 namespace {
 
-// ECCL's own group, for what is composed of several calls. They may be nested.
+// A group of ECCL's, for a collective that takes several calls. Groups may be nested.
 class Group {
  public:
   Group() { ECCL(ecclGroupStart()); }
@@ -108,11 +109,11 @@ class Group {
   bool open_ = true;
 };
 
-bool same_place(const hvd_buf& a, const hvd_buf& b) { return a.base == b.base && a.offset == b.offset; }
+bool same_buffer(const hvd_buf& a, const hvd_buf& b) { return a.base == b.base && a.offset == b.offset; }
 
-// Where a part of the result may lie where another rank's part still has to be read.
+// For collectives that would overwrite input that has still to be sent.
 void refuse_in_place(const hvd::Coll& c, const char* what) {
-  if (!same_place(c.args().in[0], c.args().out[0])) return;
+  if (!same_buffer(c.args().in[0], c.args().out[0])) return;
   throw hvd::Error(HVD_E_UNSUPPORTED, std::string("ECCL cannot do an ") + what + " in place");
 }
 
@@ -173,14 +174,15 @@ void EcclComm::broadcast(const hvd::Coll& c) {
                      c.stream<GcuDevice>()));
 }
 
-// With a size per rank: one broadcast from each. In a group, always so: ECCL's groups hold one kind of operation.
+// ecclAllGather needs equal sizes. With a size per rank this is one broadcast from each rank. In the host's group it
+// always is, because a group of ECCL's may hold one kind of operation only.
 //
 // Passes: L2.allgather, L2.allgatherv
 void EcclComm::allgather(const hvd::Coll& c) {
   const uint64_t width = c.element_bytes(), own = c.count(0) * width;
   const hvd_buf& in = c.args().in[0];
   const hvd_buf& out = c.args().out[0];
-  const bool in_place = same_place(in, out);  // then this rank's part stands where it belongs
+  const bool in_place = same_buffer(in, out);  // this rank's part is already in its place in `out`
   const auto stream = c.stream<GcuDevice>();
   if (c.args().out_counts == nullptr && !grouped_) {
     if (own == 0) return;
@@ -201,7 +203,8 @@ void EcclComm::allgather(const hvd::Coll& c) {
   group.end();
 }
 
-// With a size per rank: one reduction to each. In a group, always so.
+// ecclReduceScatter needs equal sizes. With a size per rank, and always in the host's group, this is one reduction to
+// each rank.
 //
 // Passes: L2.reducescatter, L2.reducescatterv
 void EcclComm::reducescatter(const hvd::Coll& c) {
@@ -229,7 +232,7 @@ void EcclComm::reducescatter(const hvd::Coll& c) {
   group.end();
 }
 
-// ECCL has none: sends and receives in a group.
+// ECCL has no alltoall: a group of sends and receives.
 //
 // Passes: L2.alltoall, L2.alltoallv
 void EcclComm::alltoall(const hvd::Coll& c) {

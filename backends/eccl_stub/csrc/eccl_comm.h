@@ -1,5 +1,5 @@
-// A communicator of ECCL, as hvd::Comm wants it: device memory, in stream order. Threads: as in hvd/backend_abi.h;
-// every method runs with the communicator's device current.
+// A communicator of ECCL with the methods that hvd::Comm looks for: collectives on device memory, in stream order.
+// Threads: as in hvd/backend_abi.h. Every method runs with the communicator's device current.
 #pragma once
 
 #include <atomic>
@@ -12,7 +12,7 @@
 
 class EcclComm : public hvd::Comm<EcclComm, GcuDevice> {
  public:
-  // Not declared, and so left to hvd-core: VECTORED (it packs), split (it creates anew), a barrier.
+  // Not declared, so hvd-core does without: VECTORED (hvd-core packs lists), split (it creates anew), barrier.
   static constexpr uint64_t caps = HVD_CAP_STREAM | HVD_CAP_MEM_DEVICE | HVD_CAP_GROUP_SAME;
   static constexpr const char* tag = "ECCL";
   static constexpr const char* version = "0.1.0";
@@ -44,10 +44,10 @@ class EcclComm : public hvd::Comm<EcclComm, GcuDevice> {
   void recv(const hvd::Coll& c);
 
  private:
-  struct Joining;
-  void abort_joining();
-  std::shared_ptr<Joining> joining_;  // until created() has said true
-  std::mutex ending_;                 // abort and async_error come from any thread, also during a collective
+  struct Creation;
+  void abort_creation();
+  std::shared_ptr<Creation> creation_;  // the creation in progress, shared with its thread
+  std::mutex ending_;  // abort() and async_error() are called from any thread, also during a collective
   std::atomic<ecclComm_t> comm_{nullptr};
-  bool grouped_ = false;
+  bool grouped_ = false;  // between group_begin() and group_end()
 };

@@ -13,7 +13,7 @@ constexpr uint64_t kReduced = kFloats | bit(HVD_INT8) | bit(HVD_UINT8) | bit(HVD
 
 bool in(uint64_t set, int32_t dtype) { return (set >> dtype) & 1; }
 
-// The nearest bfloat16, ties to even. The factors given are finite.
+// The nearest bfloat16, ties to even, of a finite value.
 uint16_t bfloat16(double value) {
   constexpr int kMantissa = 7, kLeastExponent = -126, kBias = 127;
   const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
@@ -21,7 +21,7 @@ uint16_t bfloat16(double value) {
   if (size == 0) return sign;
   const int exponent = std::max(std::ilogb(size), kLeastExponent);
   const auto scaled = static_cast<uint32_t>(std::nearbyint(std::ldexp(size, kMantissa - exponent)));
-  // A carry out of the mantissa moves into the exponent by itself; below the least exponent there is no leading one.
+  // A carry out of the mantissa goes into the exponent; below the least exponent there is no leading one.
   const uint32_t bits = (static_cast<uint32_t>(exponent + kBias - 1) << kMantissa) + scaled;
   constexpr uint32_t kInfinity = 0x7fffu >> kMantissa << kMantissa;
   return static_cast<uint16_t>(sign | std::min(bits, kInfinity));
@@ -31,9 +31,9 @@ uint16_t bfloat16(double value) {
 
 bool eccl_reduces(const hvd::Coll& c) {
   if (!in(kReduced, c.dtype())) return false;
-  // ecclAvg divides in the element's type, which truncates partial sums of integers; a scalar of an integer's type
-  // cannot be a fraction, and one of float16 cannot be 1e-8 or 1e5, though results may well be in range; and a factor
-  // that is applied before a product, minimum or maximum has no operator.
+  // ecclAvg divides in the element's type, which truncates partial sums of integers. A scalar has the element's type:
+  // an integer cannot be a fraction, and a float16 cannot be 1e-8 or 1e5 although the result may be in range. There is
+  // no operator that scales before a product, minimum or maximum.
   const bool scaled = c.prescale() != 1 || c.postscale() != 1;
   if (c.op() == HVD_AVG) return in(scaled ? kScaled : kFloats, c.dtype());
   return !scaled || (c.op() == HVD_SUM && in(kScaled, c.dtype()));
@@ -66,7 +66,7 @@ Reduction::Reduction(const hvd::Coll& c, ecclComm_t comm, int32_t size) {
   op_ = ops[c.op()];
   double factor = c.prescale() * c.postscale();
   if (factor == 1) return;
-  // What is linear may be scaled before instead of after.
+  // A sum is linear: its factors may all be applied before it.
   if (c.op() == HVD_AVG) factor /= size;
   float wide = static_cast<float>(factor);
   uint16_t narrow = bfloat16(factor);

@@ -1,20 +1,20 @@
-// What ECCL can reduce, and how a reduction is said in its words. Used by eccl_comm.cc.
+// Which reductions ECCL has, and how they are called there. Used by eccl_comm.cc.
 #pragma once
 
 #include <hvd/backend.hpp>
 
 #include "eccl_api.h"
 
-// Moving data needs no element type: broadcast, allgather and the like go as this many of these.
+// The element type of collectives that only move data: broadcast, allgather and others count bytes.
 inline constexpr ecclDataType_t kBytes = ecclInt8;
 
-// Whether ECCL can do the arithmetic of a reduction itself. A pure function of what is the same on all ranks.
+// Can ECCL do the arithmetic of this reduction? The answer depends only on arguments that are equal on all ranks.
 bool eccl_reduces(const hvd::Coll& c);
 
-// The vendor's type of the elements. Only for what eccl_reduces() says yes to.
+// The vendor's number of the element type. Only for a reduction that eccl_reduces() accepts.
 ecclDataType_t eccl_type(const hvd::Coll& c);
 
-// The vendor's reduction for one call, scale factors included; to be kept until the call has returned.
+// The vendor's operator for one reduction, with its scale factors. Must live until the vendor's call has returned.
 class Reduction {
  public:
   Reduction(const hvd::Coll& c, ecclComm_t comm, int32_t size);
@@ -24,5 +24,5 @@ class Reduction {
 
  private:
   ecclRedOp_t op_;
-  ecclComm_t comm_ = nullptr;  // whose operator has to be destroyed
+  ecclComm_t comm_ = nullptr;  // set if op_ was created, and has to be destroyed
 };

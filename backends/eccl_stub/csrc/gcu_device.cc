@@ -1,4 +1,4 @@
-// See gcu_device.h. Nothing here waits on the runtime: what must wait asks again until its deadline.
+// See gcu_device.h. No method blocks in the runtime: a method that waits asks again and again until its deadline.
 #include "gcu_device.h"
 
 #include <fstream>
@@ -43,7 +43,7 @@ hvd_device_props GcuDevice::props() {
 
 // ---------------------------------------------------------------------------------------------- streams and events
 
-// True when done, false when not yet.
+// Turns the answer of a query into true (done) or false (not yet).
 static bool done(topsError_t result, const char* call) {
   if (result == topsErrorNotReady) return false;
   check_tops(result, call);
@@ -123,7 +123,7 @@ void GcuDevice::mem_free(void* base, int32_t kind) {
   }
 }
 
-// Whether memory comes as handles, which only a piece of it can tell.
+// Is device memory a handle? The runtime tells it of an allocation only.
 bool GcuDevice::handles() {
   void* base = nullptr;
   topsPointerAttribute_t about;

@@ -1,12 +1,13 @@
-// Devices, streams, events and memory of the TOPS runtime, as hvd::Device wants them. Any thread; every method runs
-// with this device current on the calling thread.
+// Devices, streams, events and memory of the TOPS runtime, with the methods that hvd::Device looks for. Any thread.
+// Every method runs with this device current on the calling thread.
 #pragma once
 
 #include <hvd/backend.hpp>
 
 #include "eccl_api.h"
 
-// Makes a device current on this thread, and the one from before again when it dies: the thread may be the user's.
+// Makes a device current on this thread. Its destructor restores the previous device, since the thread may be the
+// user's.
 class CurrentDevice {
  public:
   explicit CurrentDevice(int ordinal);
@@ -46,8 +47,8 @@ class GcuDevice : public hvd::Device<GcuDevice> {
   static hvd::MemInfo mem_query(const void* p);
   void copy(Stream stream, hvd_buf dst, hvd_buf src, uint64_t bytes);
 
-  // What the runtime takes for `bytes` bytes that begin `skip` bytes into a buffer. The only place that knows that a
-  // device pointer may be a handle, to which nothing can be added.
+  // The pointer that the runtime takes for `bytes` bytes that begin `skip` bytes into a buffer. Every address is
+  // computed here, because a device pointer may be a handle, to which an offset cannot be added.
   static void* address(const hvd_buf& buf, uint64_t bytes, uint64_t skip = 0);
 
  private:

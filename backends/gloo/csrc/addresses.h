@@ -1,7 +1,7 @@
 // Which address of this host a communicator listens at. Any thread.
 //
-// Gloo binds a communicator to one address, so the right one has to be known before anybody connects: every rank tells
-// the others what it has, and picks by what they have.
+// Gloo binds a communicator to one address, so the right one has to be known before any rank connects: every rank tells
+// the others its addresses, and chooses among them.
 #pragma once
 
 #include <cstdint>

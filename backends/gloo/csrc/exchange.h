@@ -1,6 +1,6 @@
 // What every rank of a communicator has to tell the others before they are connected, through the job's store.
 //
-// One round: everybody gives a text to rank 0, which gives all of them to everybody. For the thread that creates the
+// One round: every rank gives a text to rank 0, which gives all texts to every rank. For the thread that creates the
 // communicator.
 #pragma once
 
@@ -15,8 +15,8 @@ class Exchange {
  public:
   explicit Exchange(const CommInit& init) : init_(init) {}
 
-  // Everybody's text, by rank; collective. Throws HVD_E_TIMEOUT at the deadline, or HVD_E_REMOTE with what rank 0 said
-  // when it gave up.
+  // All ranks' texts, by rank; collective. Throws HVD_E_TIMEOUT at the deadline, or HVD_E_REMOTE with rank 0's reason
+  // if rank 0 gave up.
   std::vector<std::string> round(const std::string& name, const std::string& mine);
   // Takes away what the rounds have left in the store; on rank 0 once all ranks are known to have read it.
   void forget();

@@ -34,9 +34,9 @@ class Mesh : public ::gloo::Context {
   void set_limits(Transport::Clock::time_point deadline, std::chrono::milliseconds patience) {
     transport_->set_limits(deadline, patience);
   }
-  // Whoever waits for a peer fails at once. Never blocks.
+  // A thread that waits for a peer fails at once. Never blocks.
   void interrupt() { transport_->interrupt(); }
-  // Who waits for a peer that has closed its connection fails now, where Gloo would not say so. For one thread.
+  // A thread that waits for a peer that has closed its connection fails now; Gloo would not tell it. For one thread.
   void look_after_peers() { transport_->look_after_peers(); }
   // Ends the connections, by which the peers learn that this rank takes no more part. Once nothing runs any more.
   void close() { closeConnections(); }

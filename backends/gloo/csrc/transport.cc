@@ -94,8 +94,8 @@ class Transport::Buffer : public UnboundBuffer {
           lost = lost_among(peers);
         }
         if (lost < 0) continue;
-        // What came before the connection's end counts; twice, as the peers may have been looked after just now. Gloo's
-        // timeout ends its connections, which are of no use any more.
+        // Messages that came before the connection's end count. Two tries, as the peers may have been checked just now.
+        // Gloo's timeout ends its connections, which are of no use any more.
         for (int tries = 0; tries < 2 && !ended; ++tries) {
           try {
             ended = wait(&peer, milliseconds(1));

@@ -16,7 +16,7 @@ constexpr std::chrono::milliseconds kLong{100};
 int64_t now_ns() { return std::chrono::nanoseconds(Clock::now().time_since_epoch()).count(); }
 Clock::time_point at(int64_t deadline_ns) { return Clock::time_point(std::chrono::nanoseconds(deadline_ns)); }
 
-// The host's default is not known here, so an operation without a deadline has none; the host can abort it.
+// The host's default is not known here: an operation with a deadline of 0 has no deadline, since the host can abort it.
 bool has_deadline(int64_t deadline_ns) { return deadline_ns > 0 && deadline_ns != HVD_NO_DEADLINE; }
 
 Failure too_late(const char* what) {

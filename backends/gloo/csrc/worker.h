@@ -1,8 +1,8 @@
-// The thread of a communicator on which Gloo's collectives block, one after the other; asleep when there are none. And
-// one that looks after the peers of those that take long, asleep when there are none.
+// The threads of a communicator: one on which Gloo's collectives block, one after the other, and one that checks the
+// peers of a collective that takes long. Both sleep when there is no collective.
 //
 // post, test and wait come from the host's threads, one at a time; abort and failure from any. An operation that fails
-// ends the communicator: all that are behind it, and all later ones, fail with what it failed with.
+// ends the communicator: all queued and all later operations fail with the same error.
 #pragma once
 
 #include <chrono>

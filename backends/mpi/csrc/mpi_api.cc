@@ -79,7 +79,7 @@ void check_mpi(int result, const char* call) {
   if (error_class >= 1 && error_class <= g_api.last_usage_error) code = HVD_E_INVALID;
   if (error_class == g_api.error_truncate) code = HVD_E_INVALID;  // ranks differ in sizes
   if (error_class == g_api.error_no_mem) code = HVD_E_NOMEM;
-  // The texts, since the numbers of what came after MPI 3 differ from version to version.
+  // By the texts, since the numbers of errors that were added after MPI 3 differ from version to version.
   for (const char* sign : {"PROC_FAILED", "PROC_ABORTED", "REVOKED", "rocess failure", "onnection closed"}) {
     if (std::string(text.c_str()).find(sign) != std::string::npos) code = HVD_E_REMOTE;
   }

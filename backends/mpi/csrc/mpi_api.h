@@ -9,7 +9,7 @@
 struct MpiApi : MpiConstants {
 #define MPI_FUNCTION(name, arguments) int(*name) arguments = nullptr;
 #include "mpi_functions.inc"
-  // Open MPI's, and MPICH's question for memory of devices; NULL where the library has none.
+  // Does the library read device memory? Functions of Open MPI and MPICH; NULL if the library lacks them.
   int (*query_cuda)() = nullptr;
   int (*query_rocm)() = nullptr;
   int (*query_gpu)(int, int*) = nullptr;

@@ -4,10 +4,10 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "mpi_lane.h"
-#include "mpi_meeting.h"
 #include "mpi_process.h"
 #include "mpi_reduction.h"
+#include "mpi_rendezvous.h"
+#include "work_thread.h"
 
 namespace {
 
@@ -113,7 +113,7 @@ hvd_coll_caps MpiComm::query_made(const hvd::Coll& c) const {
   if (!reads_device_) {
     throw hvd::Error(HVD_E_UNSUPPORTED,
                      mpi().version + " does not read " + device_type_ +
-                         " memory here, by what it says of itself (option devices would overrule it)");
+                         " memory here, as the library itself reports (option devices would overrule it)");
   }
   const bool plain = c.prescale() == 1 && c.postscale() == 1;
   if (reduces(c.kind()) && !(any_thread_ && plain && mpi_reduces_alone(c.dtype(), c.op()))) return {};
@@ -121,7 +121,7 @@ hvd_coll_caps MpiComm::query_made(const hvd::Coll& c) const {
 }
 
 MpiComm::MpiComm(const hvd::CommInit& init) : Comm(init) {
-  const Meeting met = meet(init, bytes_of(hvd::option("blocking_from", "0")));
+  const Rendezvous met = rendezvous(init, bytes_of(hvd::option("blocking_from", "0")));
   any_thread_ = met.any_thread;
   int64_t blocking_from = met.any_thread ? met.blocking_from : HVD_NO_DEADLINE;
   if (init.device_api != nullptr) {

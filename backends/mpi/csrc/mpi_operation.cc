@@ -10,8 +10,8 @@
 #include <mutex>
 
 #include "mpi_api.h"
-#include "mpi_lane.h"
 #include "mpi_process.h"
+#include "work_thread.h"
 
 namespace {
 
@@ -22,7 +22,7 @@ constexpr int64_t kLarge = HVD_NO_DEADLINE - 1;
 // Collectives of this process, of all communicators, that have begun and are not over.
 std::atomic<int> g_under_way{0};
 
-// Operations that MPI may still be working on when nobody waits for them any more. Their memory must stay.
+// Operations that MPI may still be working on when no thread waits for them any more. Their memory must stay.
 void keep_for_ever(std::shared_ptr<Operation> operation) {
   static std::mutex mutex;
   static auto* kept = new std::vector<std::shared_ptr<Operation>>;
@@ -35,8 +35,8 @@ bool is_point_to_point(const Operation& o) { return o.call.kind == HVD_SEND || o
 
 hvd::Error aborted() { return {HVD_E_ABORTED, "the communicator was aborted", HVD_EF_COMM_DEAD}; }
 
-// Whoever waits drives MPI. Close to the beginning, and while data should be moving, without a pause; then less and
-// less.
+// A waiting thread drives MPI: without a pause close to the beginning and while data should be moving, then with
+// growing pauses.
 void pause(const Operation& o, int64_t now) {
   const int64_t waited = now - o.begun_ns;
   const bool gate = o.state < Operation::kRunning;
@@ -88,7 +88,7 @@ void Channel::post(const std::shared_ptr<Operation>& operation) {
   });
 }
 
-// What goes wrong with an operation is kept in it, for whoever asks about that one.
+// An error is kept in its operation, for the caller that asks about that operation.
 void Channel::advance() {
   while (!row_.empty()) {
     const std::shared_ptr<Operation> first = row_.front();
@@ -149,10 +149,11 @@ void Channel::begin(Operation& o) {
   check_mpi(o.call.begin(comm_, &o.request), "a nonblocking operation");
 }
 
-// A short one at once: going to a thread and back costs more than it may take. Only where no rank had another
-// collective under way: two ranks that block in two of them, each in another one, would wait for each other. Of any two
-// that are under way together the one that came second knew of the first, and is not made in this way on any rank.
-// What has been agreed on is made in one order everywhere; there, each rank goes by what it has under way itself.
+// A short collective is made at once, on this thread: handing it to another thread costs more than the collective may
+// take. That is allowed only if no rank had another collective in flight: two ranks that block in two different
+// collectives would wait for each other. Of any two collectives in flight together, the second one knew of the first,
+// and no rank makes it in this way. Agreed collectives are made in one order on all ranks; for them, each rank looks
+// only at its own collectives in flight.
 void Channel::make_blocking(Operation& o) {
   o.state = Operation::kBlocking;
   if (o.heard[3] == 0 && (o.agreed ? static_cast<int64_t>(o.bytes) : o.heard[2]) < kShort) {

@@ -3,9 +3,9 @@
 // A collective begins with a gate: a tiny allreduce of what each rank asks for. Behind it, all ranks are there and
 // agree; so an operation that waits for a rank which never comes can be let go of without MPI ever having seen a
 // buffer, ranks that ask for different things all learn of it, and a blocking call blocks for as long as the data take.
-// What the host marks HVD_COLL_AGREED, as the engine does, has been agreed on already and needs no gate.
-// Then the operation itself: nonblocking and driven by whoever waits, or a blocking call, since those are what MPI
-// libraries are tuned for. Short ones are made by whoever drives, long ones on a thread of their own.
+// Operations that the host marks HVD_COLL_AGREED, as the engine does, have been agreed on already and need no gate.
+// Then the operation itself: nonblocking and driven by the waiting thread, or a blocking call, for which MPI libraries
+// are tuned. The driving thread makes short blocking calls, a thread of its own makes long ones.
 #pragma once
 
 #include <atomic>
@@ -63,7 +63,7 @@ class Channel {
   bool wait(Operation& operation, int64_t deadline_ns);
   // The request is given back; what is still under way is kept alive for ever.
   void abandon(const std::shared_ptr<Operation>& operation);
-  // Any thread; blocks nobody.
+  // Any thread; does not block.
   void abort() { aborted_ = true; }
 
  private:

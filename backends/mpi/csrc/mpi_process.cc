@@ -8,7 +8,7 @@
 #include <hvd/backend.hpp>
 
 #include "mpi_api.h"
-#include "mpi_lane.h"
+#include "work_thread.h"
 
 namespace {
 
@@ -21,9 +21,9 @@ std::atomic<int> g_stuck{0};
 pid_t g_owner = 0;  // of MPI_Finalize: the process that has initialised it, through us
 
 // Never destroyed: its thread lives as long as the process.
-Lane& lane() {
-  static Lane* lane = new Lane;
-  return *lane;
+WorkThread& mpi_thread() {
+  static WorkThread* thread = new WorkThread;
+  return *thread;
 }
 
 bool is(int (*question)(int*)) {
@@ -49,22 +49,22 @@ const char* name_of(Level level) {
 }
 
 // A rank that fails must not wait for the others in MPI_Finalize: the launcher sees that it has gone without, and
-// ends the job. One that succeeds waits for those who still work, as MPI programs do, and for as long as they work: to
-// go without MPI_Finalize has Open MPI kill them as failed, and MPICH end them with the exit status of success.
+// ends the job. A rank that succeeds waits for the ranks that still work, as MPI programs do: if it ended without
+// MPI_Finalize, Open MPI would kill the others as failed, and MPICH would end them with the exit status of success.
 void end_mpi(int status, void*) {
   if (getpid() != g_owner || status != 0 || g_stuck.load() != 0 || is(mpi().Finalized)) return;
   constexpr int64_t kPatience = 3'000'000'000;
   try {
-    lane().run_until(g_damaged.load() ? now_ns() + kPatience : HVD_NO_DEADLINE, [] { mpi().Finalize(); });
+    mpi_thread().run_until(g_damaged.load() ? now_ns() + kPatience : HVD_NO_DEADLINE, [] { mpi().Finalize(); });
   } catch (...) {
-    // There is nobody left to tell.
+    // The process ends: there is no caller to tell.
   }
 }
 
 void initialise(int64_t deadline_ns) {
   const int wanted = threads_disabled() ? mpi().thread_single : mpi().thread_multiple;
   auto provided = std::make_shared<int>(0);
-  const bool over = lane().run_until(deadline_ns, [provided, wanted] {
+  const bool over = mpi_thread().run_until(deadline_ns, [provided, wanted] {
     check_mpi(mpi().Init_thread(nullptr, nullptr, wanted, provided.get()), "Init_thread");
     // Ours to decide, as long as the program does not use MPI: an error is an answer, not the end of the process.
     mpi().Comm_set_errhandler(mpi().comm_world, mpi().errors_return);
@@ -120,12 +120,12 @@ void with_mpi(const std::function<void()>& body) {
     }
     body();
   };
-  mpi_any_thread() ? checked() : lane().run(checked);
+  mpi_any_thread() ? checked() : mpi_thread().run(checked);
 }
 
 bool with_mpi_until(int64_t deadline_ns, std::function<void()> body) {
   return mpi_any_thread() ? run_detached_until(deadline_ns, std::move(body))
-                          : lane().run_until(deadline_ns, std::move(body));
+                          : mpi_thread().run_until(deadline_ns, std::move(body));
 }
 
 std::string mpi_thread_level() { return name_of(g_level.load()); }

@@ -22,13 +22,13 @@ bool mpi_any_thread();
 // HVD_E_INVALID when the program has finalized MPI meanwhile. Any thread.
 void with_mpi(const std::function<void()>& body);
 
-// The same for a piece that waits for other ranks: false when it has not returned until deadline_ns. It then goes on by
-// itself; whatever it refers to must be its own.
+// The same for a body that waits for other ranks: false when it has not returned by deadline_ns. It then goes on by
+// itself, so it must own all objects that it refers to.
 bool with_mpi_until(int64_t deadline_ns, std::function<void()> body);
 
 // "single", "funneled", "serialized", "multiple"; "" before MPI is initialised.
 std::string mpi_thread_level();
 
-// Tells whoever ends MPI that some rank may not come to the end, or that a thread is still inside of a call.
+// For the end of MPI: some rank may not come to MPI_Finalize, or a thread is still inside of a call.
 void mpi_is_damaged();
 void mpi_call_is_stuck(int change);  // +1 when a blocking call begins, -1 when it has returned

@@ -1,4 +1,4 @@
-// What MPI reduces itself, and what it reduces with our arithmetic.
+// The reductions that MPI has, and those that it carries out with arithmetic of this backend.
 #pragma once
 
 #include <cstdint>

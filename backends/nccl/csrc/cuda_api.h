@@ -12,8 +12,8 @@ struct CudaApi {
 #include "cuda_functions.inc"
 };
 
-// The table; the library is opened the first time, which touches no device. Throws HVD_E_UNAVAILABLE: what was looked
-// for, and what is missing.
+// The table. The first call opens the library, which touches no device. Throws HVD_E_UNAVAILABLE with the library's
+// name and the function that is missing.
 const CudaApi& cuda();
 
 // Has CUDA initialise itself in this process, once: from then on CUDA_VISIBLE_DEVICES is read and cast in stone. Makes
@@ -22,8 +22,8 @@ bool init_cuda();
 // Whether init_cuda() has succeeded in this process.
 bool cuda_is_initialised();
 
-// Throws unless the call succeeded, with the code that cuda_errors.inc gives it and CUDA's own words. `call` is what
-// was called, up to the arguments.
+// Throws unless the call succeeded, with the code that cuda_errors.inc gives it and CUDA's own words. `call`: the
+// source text of the call, for the message.
 void check_cuda(CUresult result, const char* call);
 
 // CUDA(cuMemFree(p)): a call through the table, checked.

@@ -113,8 +113,8 @@ static bool done(CUresult result, const char* call) {
   return true;
 }
 
-// What is enqueued on a stream that is being captured goes into a graph instead, and so would an event: the engine's
-// own stream would be drawn into the capture, and the collective into a graph that replays without the other ranks.
+// Work that is enqueued on a stream under capture goes into a graph instead, and so does an event: the engine's own
+// stream would be drawn into the capture, and the collective into a graph that replays without the other ranks.
 static void refuse_capture(CUstream stream) {
   int status = CU_STREAM_CAPTURE_STATUS_NONE;
   const CUresult result = cuda().cuStreamIsCapturing(stream, &status);
@@ -216,7 +216,7 @@ void CudaDevice::mem_free(void* base, int32_t kind) {
 }
 
 hvd::MemInfo CudaDevice::mem_query(const void* p) {
-  if (!cuda_is_initialised()) return {HVD_MEM_HOST, -1};  // nobody can have memory of CUDA's from this backend
+  if (!cuda_is_initialised()) return {HVD_MEM_HOST, -1};  // without an initialised driver there is no CUDA memory
   unsigned type = 0, managed = 0;
   int ordinal = -1;
   int attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED,
@@ -260,7 +260,7 @@ void CudaDevice::batched_copy_scale(Stream stream, const hvd::CopyItems& items) 
 }
 
 void CudaDevice::reduce_local(Stream stream, hvd_buf inout, hvd_buf in, uint64_t count, int32_t dtype, int32_t op) {
-  if (op == HVD_AVG) throw hvd::Error(HVD_E_UNSUPPORTED, "an average is a sum and somebody's division");
+  if (op == HVD_AVG) throw hvd::Error(HVD_E_UNSUPPORTED, "a local reduction has no average: sum, then divide");
   refuse_capture(stream);
   kernels_->reduce(stream, {address(inout), address(in), count, dtype, op});
 }

@@ -9,9 +9,9 @@
 
 class CudaKernels;
 
-// For as long as it lives, the calling thread has this context current, and may make calls that CUDA otherwise forbids
-// while some thread of the process captures a stream into a graph: none of ours ends up in anybody's graph. Then it has
-// what it had before: the thread may be the user's.
+// As long as a CudaScope lives, the calling thread has this context current, and may make calls that CUDA otherwise
+// forbids while a thread of the process captures a stream into a graph; calls of this backend never go into a user's
+// graph. The destructor restores the thread's previous state, since the thread may be the user's.
 class CudaScope {
  public:
   explicit CudaScope(CUcontext context);
@@ -29,7 +29,7 @@ class CudaDevice : public hvd::Device<CudaDevice> {
   using Stream = CUstream;  // NULL is the legacy default stream, 2 the calling thread's default stream
   using Event = CUevent;
 
-  // Devices that this process sees; 0 where CUDA works and there is none. Throws HVD_E_UNAVAILABLE without CUDA.
+  // Devices that this process sees; 0 if CUDA works and there is no device. Throws HVD_E_UNAVAILABLE without CUDA.
   static int32_t count();
   // Takes the context that frameworks use, too, or the one it is given.
   explicit CudaDevice(const hvd::DeviceInit& init);

@@ -34,7 +34,7 @@ void CudaKernels::forget() {
 
 namespace {
 
-// Code for the device's generation, and of that the newest that is not newer than the device; NULL if there is none.
+// The newest code for the device's generation that is not newer than the device; NULL if no code fits.
 const hvd_kernels::Binary* binary_for(int arch) {
   const hvd_kernels::Binary* best = nullptr;
   for (const auto* b = hvd_kernels::binaries(); b->data != nullptr; ++b) {
@@ -86,7 +86,7 @@ void CudaKernels::load(int arch) {
   }
 }
 
-void CudaKernels::launch(CUfunction function, CUstream stream, uint32_t blocks, void* args) {
+void CudaKernels::start(CUfunction function, CUstream stream, uint32_t blocks, void* args) {
   void* parameters[] = {args};
   CUDA(cuLaunchKernel(function, blocks, 1, 1, hvd_kernels::kThreads, 1, 1, 0, stream, parameters, nullptr));
 }
@@ -95,18 +95,18 @@ void CudaKernels::launch(CUfunction function, CUstream stream, uint32_t blocks, 
 
 void CudaKernels::copy_scale(CUstream stream, const std::vector<Copy>& copies) {
   if (copy_scale_ == nullptr) return copy_one_by_one(stream, copies);
-  hvd_kernels::Plan plan;
-  plan_copies(copies, processors_, plan);
-  if (plan.blocks == 0) return;
-  if (plan.table.empty()) return launch(copy_scale_, stream, plan.blocks, &plan.args);
+  hvd_kernels::CopyLaunch launch;
+  prepare_copies(copies, processors_, launch);
+  if (launch.blocks == 0) return;
+  if (launch.table.empty()) return start(copy_scale_, stream, launch.blocks, &launch.args);
 
   const std::lock_guard<std::mutex> lock(mutex_);
-  Slot& slot = free_slot(plan.table.size());
-  std::memcpy(slot.host, plan.table.data(), plan.table.size());
-  CUDA(cuMemcpyAsync(slot.device, reinterpret_cast<CUdeviceptr>(slot.host), plan.table.size(), stream));
-  plan.args.table = slot.device;
+  Slot& slot = free_slot(launch.table.size());
+  std::memcpy(slot.host, launch.table.data(), launch.table.size());
+  CUDA(cuMemcpyAsync(slot.device, reinterpret_cast<CUdeviceptr>(slot.host), launch.table.size(), stream));
+  launch.args.table = slot.device;
   try {
-    launch(copy_scale_, stream, plan.blocks, &plan.args);
+    start(copy_scale_, stream, launch.blocks, &launch.args);
   } catch (const hvd::Error&) {
     cuda().cuEventRecord(slot.done, stream);  // the table's copy still has to come
     throw;
@@ -127,7 +127,7 @@ void CudaKernels::copy_one_by_one(CUstream stream, const std::vector<Copy>& copi
 void CudaKernels::reduce(CUstream stream, const hvd_kernels::ReduceArgs& args) {
   if (reduce_ == nullptr) throw hvd::Error(HVD_E_UNSUPPORTED, "there are no kernels for this device: " + why_not_);
   hvd_kernels::ReduceArgs mine = args;
-  launch(reduce_, stream, hvd_kernels::reduce_blocks(args.count, processors_), &mine);
+  start(reduce_, stream, hvd_kernels::reduce_blocks(args.count, processors_), &mine);
 }
 
 // An event that was never recorded counts as reached.

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cuda_api.h"
-#include "kernels/plan.h"
+#include "kernels/copy_launch.h"
 
 class CudaKernels {
  public:
@@ -39,7 +39,7 @@ class CudaKernels {
   };
 
   void load(int arch);
-  void launch(CUfunction function, CUstream stream, uint32_t blocks, void* args);
+  void start(CUfunction function, CUstream stream, uint32_t blocks, void* args);
   void copy_one_by_one(CUstream stream, const std::vector<hvd_kernels::Copy>& copies);
   Slot& free_slot(size_t bytes);
   void give_back(Slot& slot);

@@ -62,7 +62,7 @@ NcclApi fill(const FoundNccl& found) {
   return api;
 }
 
-// "libnccl.so.2", whatever the file behind it is called.
+// "libnccl.so.2", also if the file has a longer name.
 std::string name_of(const std::string& path) {
   const std::string name = path.substr(path.rfind('/') + 1);
   return name.rfind("libnccl.so", 0) == 0 ? "libnccl.so.2" : name;

@@ -20,7 +20,7 @@ struct NcclApi {
 // backend's tables and answers can be looked at without NCCL. Throws HVD_E_UNAVAILABLE for one that cannot be used.
 void load_nccl();
 
-// The table. Throws HVD_E_UNAVAILABLE, with what was looked for, when no library was found.
+// The table. Throws HVD_E_UNAVAILABLE, with the places that were searched, if no library was found.
 const NcclApi& nccl();
 // The same, or NULL.
 const NcclApi* nccl_if_found();
@@ -31,8 +31,8 @@ const char* nccl_vendor_lib();
 // A fact for reports: library, version, version_code; "" for others and without a library.
 std::string nccl_fact(const std::string& key);
 
-// Throws unless the call succeeded, with the code that nccl_errors.inc gives it and NCCL's own words. `call` is what
-// was called, up to the arguments; comm: whose error it is, or NULL.
+// Throws unless the call succeeded, with the code that nccl_errors.inc gives it and NCCL's own words. `call`: the
+// source text of the call, for the message; `comm`: the communicator that failed, or NULL.
 void check_nccl(ncclResult_t result, const char* call, ncclComm_t comm = nullptr);
 
 // NCCL(ncclGroupStart()): a call through the table, checked.

@@ -7,7 +7,7 @@ namespace {
 
 using Calls = NcclHandle::Calls;
 
-// NCCL's own group, for what is several calls; it may lie within one of the host's.
+// A group of NCCL's, for a collective that takes several calls; it may lie within a group of the host's.
 class Group {
  public:
   explicit Group(Calls& calls) : calls_(calls) { NCCL(ncclGroupStart()); }

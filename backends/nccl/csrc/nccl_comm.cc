@@ -1,4 +1,4 @@
-// See nccl_comm.h: making one, and what it says of itself. Its collectives are in nccl_collectives.cc.
+// See nccl_comm.h: creation, and the answers to query and info. The collectives are in nccl_collectives.cc.
 #include "nccl_comm.h"
 
 #include <algorithm>
@@ -13,8 +13,8 @@ namespace {
 // NCCL's kernels for 8-bit floats are for devices from here on ("sm_90").
 constexpr int kFloat8Arch = 90;
 
-// What a communicator is at best, as long as there is none; set when the backend is loaded.
-Meeting g_best;
+// This rank's options, which answer query before there is a communicator; set when the backend is loaded.
+Agreement g_best;
 
 bool device_has_float8(CudaDevice& device) {
   const std::string arch = device.props().arch;
@@ -22,7 +22,7 @@ bool device_has_float8(CudaDevice& device) {
   return digits != std::string::npos && std::atoi(arch.c_str() + digits) >= kFloat8Arch;
 }
 
-hvd_coll_caps answer(const hvd::Coll& c, const Meeting& agreed) {
+hvd_coll_caps answer(const hvd::Coll& c, const Agreement& agreed) {
   hvd_coll_caps caps{};
   const bool reduces = c.kind() == HVD_ALLREDUCE || c.kind() == HVD_REDUCE || c.kind() == HVD_REDUCESCATTER;
   const NcclApi* const api = nccl_if_found();
@@ -39,7 +39,7 @@ hvd_coll_caps answer(const hvd::Coll& c, const Meeting& agreed) {
 }
 
 // Blocking stays unset where the other kind is not asked for: NCCL_COMM_BLOCKING decides.
-ncclConfig_t config_of(const Meeting& agreed) {
+ncclConfig_t config_of(const Agreement& agreed) {
   ncclConfig_t config;
   if (agreed.nonblocking) config.blocking = 0;
   return config;
@@ -82,7 +82,7 @@ NcclComm::NcclComm(NcclComm& parent, const hvd::CommInit& init) : Comm(init), ag
 // Passes: L2.allreduce, L2.process_sets, L4.create_deadline
 NcclComm::NcclComm(const hvd::CommInit& init) : Comm(init) {
   const NcclApi& api = nccl();
-  agreed_ = meet(init, api.version >= kNcclFloat8Version && device_has_float8(device()));
+  agreed_ = agree(init, api.version >= kNcclFloat8Version && device_has_float8(device()));
   const int32_t rank = init.rank, size = init.size;
   ncclUniqueId id;
   if (init.id.size() != sizeof(id)) throw hvd::Error(HVD_E_INVALID, "the communicator's id has the wrong size");

@@ -7,9 +7,9 @@
 #include <string>
 
 #include "cuda_device.h"
+#include "nccl_agreement.h"
 #include "nccl_api.h"
 #include "nccl_handle.h"
-#include "nccl_meeting.h"
 
 class NcclComm : public hvd::Comm<NcclComm, CudaDevice> {
  public:
@@ -70,5 +70,5 @@ class NcclComm : public hvd::Comm<NcclComm, CudaDevice> {
   void reduces(const hvd::Coll& c, const char* what, F&& calls);
 
   const std::shared_ptr<NcclHandle> handle_ = std::make_shared<NcclHandle>();
-  Meeting agreed_;
+  Agreement agreed_;
 };

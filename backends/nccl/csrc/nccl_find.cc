@@ -35,7 +35,7 @@ std::vector<std::string> objects() {
   return paths;
 }
 
-// By its name, then under whatever path: a file that was opened by its path need not answer to the name.
+// By its name, then by the paths of all loaded files: a file that was opened by its path need not answer to the name.
 std::optional<FoundNccl> loaded(const std::vector<std::string>& objects) {
   if (void* library = dlopen(kName, RTLD_NOW | RTLD_NOLOAD)) return FoundNccl{library, path_of(library, kName)};
   for (const std::string& path : objects) {

@@ -9,11 +9,11 @@ struct FoundNccl {
   std::string path;
 };
 
-// In this order: the one that the process has loaded, under whatever path (PyTorch's); option `library`;
-// HOROVOD_NCCL_HOME; the wheels nvidia-nccl-cu12 and -cu13 in the Python environments that this process uses; what the
-// system's loader finds. Never a second copy beside a loaded one: an option that names another file than that is an
-// error.
+// In this order: the one that the process has loaded, under any path (PyTorch's); option `library`;
+// HOROVOD_NCCL_HOME; the wheels nvidia-nccl-cu12 and -cu13 in the Python environments that this process uses; the one
+// that the system's loader finds. Never a second copy beside a loaded one: an option that names another file than that
+// is an error.
 //
-// Nothing when there is none, with *tried telling what was looked at. Throws HVD_E_UNAVAILABLE for what was named and
-// cannot be had. One thread at a time.
+// No value if no library was found; *tried then lists the places. Throws HVD_E_UNAVAILABLE if an option names a library
+// that cannot be opened. One thread at a time.
 std::optional<FoundNccl> find_nccl(std::string* tried);

@@ -12,8 +12,8 @@ using Clock = std::chrono::steady_clock;
 // How long a thread that ends the communicator lets a call come back by itself (first connections take seconds), and
 // how long the host waits for an end.
 constexpr auto kGrace = std::chrono::seconds(10);
-constexpr auto kGoodbye = std::chrono::seconds(2);
-// What "no deadline" is to clocks that calculate with it.
+constexpr auto kFinalizeTime = std::chrono::seconds(2);
+// "No deadline" for clocks, which would overflow with HVD_NO_DEADLINE.
 constexpr int64_t kForeverNs = int64_t{365} * 24 * 3600 * 1'000'000'000;
 
 int64_t now_ns() { return std::chrono::nanoseconds(Clock::now().time_since_epoch()).count(); }
@@ -49,10 +49,10 @@ void NcclHandle::begin(CudaDevice& device, const char* call, int64_t deadline_ns
   late(std::string(call) + ": an earlier call with the communicator it is split off has not come back in time");
 }
 
-// Stays until it is over, also where NCCL goes on in threads of its own: early versions of it do so in this thread's
+// Returns when the creation is over, also if NCCL goes on in threads of its own: early versions use this thread's
 // memory.
 void NcclHandle::join(const Make& make, const std::shared_ptr<NcclHandle>& parent) {
-  // A split that nobody waits for any more may still write it.
+  // A split that the host no longer waits for may still write it.
   auto comm = std::make_unique<ncclComm_t>(nullptr);
   std::exception_ptr failure;
   bool has_one = false;
@@ -63,7 +63,7 @@ void NcclHandle::join(const Make& make, const std::shared_ptr<NcclHandle>& paren
     ncclResult_t result = make(comm.get());
     if (result == ncclInProgress && parent) result = outcome(parent->comm_, parent.get());
     if (result == ncclInProgress && parent) comm.release();
-    // In progress, it is there, and has to be let go of even if nothing becomes of it.
+    // A communicator in progress exists, and has to be freed even if its creation fails.
     has_one = comm && *comm && (result == ncclSuccess || result == ncclInProgress);
     if (has_one) result = outcome(*comm, nullptr);
     check_nccl(result, call_);
@@ -80,7 +80,7 @@ void NcclHandle::join(const Make& make, const std::shared_ptr<NcclHandle>& paren
   ended(&NcclApi::ncclCommAbort);
 }
 
-// What a communicator in progress comes to; ncclInProgress when nobody wants to know any more.
+// Waits for the result of a communicator in progress; ncclInProgress if the creation was abandoned meanwhile.
 ncclResult_t NcclHandle::outcome(ncclComm_t comm, const NcclHandle* of) {
   ncclResult_t state = ncclInProgress;
   for (;; std::this_thread::sleep_for(std::chrono::milliseconds(1))) {
@@ -117,7 +117,7 @@ bool NcclHandle::created() {
 NcclHandle::Lock NcclHandle::enter(const char* what, int64_t deadline_ns) {
   Lock lock(calls_, std::defer_lock);
   const auto until = at(deadline_ns);
-  // Who aborts holds it for as long as that takes, and who says goodbye until the others have answered.
+  // A thread that aborts holds the lock as long as that takes; a thread that finalizes, until the other ranks answer.
   for (;;) {
     if (aborted_.load()) aborted(what);
     if (lock.try_lock_for(std::chrono::milliseconds(10))) break;
@@ -127,7 +127,7 @@ NcclHandle::Lock NcclHandle::enter(const char* what, int64_t deadline_ns) {
   return lock;
 }
 
-// Whether NCCL's own threads have done what was given to them.
+// Have NCCL's own threads enqueued all operations?
 bool NcclHandle::settled(const char* what, int64_t deadline_ns) {
   const Lock lock = enter(what, deadline_ns);
   ncclResult_t state = ncclSuccess;
@@ -163,8 +163,8 @@ void NcclHandle::group_end() {
   if (group_stream_) enqueued_on(*group_stream_);
 }
 
-// The stream itself may be gone when it matters, and so an event stands for it. A communicator's work comes one after
-// the other, whatever streams it is on. What fails here shows itself elsewhere.
+// An event stands for the stream, which may be destroyed before the event is asked. A communicator's operations follow
+// each other on all streams. A failure here is told by a later call.
 void NcclHandle::enqueued_on(CUstream stream) noexcept {
   if (group_.owns_lock()) {
     group_stream_ = stream;
@@ -176,7 +176,7 @@ void NcclHandle::enqueued_on(CUstream stream) noexcept {
 bool NcclHandle::at_work() const { return cuda().cuEventQuery(last_) == CUDA_ERROR_NOT_READY; }
 
 void NcclHandle::async_error() {
-  // Whoever is in a call hears of errors himself.
+  // A thread that is inside a call gets the error from that call.
   const Lock lock(calls_, std::try_to_lock);
   if (!lock.owns_lock() || comm_ == nullptr) return;
   ncclResult_t state = ncclSuccess;
@@ -186,7 +186,7 @@ void NcclHandle::async_error() {
 
 // ----------------------------------------------------------------------------------------------------------- endings
 
-// Ends the communicator by one of NCCL's functions, on a thread that may wait.
+// Ends the communicator by a function of NCCL's, on a thread that may wait.
 void NcclHandle::ended(ncclResult_t (*NcclApi::*how)(ncclComm_t)) noexcept {
   // Without a current context NCCL would make one, on the process's first device. Where the context does not work any
   // more, its kernels and threads still have to be told.
@@ -200,7 +200,7 @@ void NcclHandle::ended(ncclResult_t (*NcclApi::*how)(ncclComm_t)) noexcept {
   // A call that stays inside NCCL, because a peer does not answer or the device's queue is full, comes out when it sees
   // the abort; NCCL is made for that. ncclCommFinalize does not look for it, and would go on in freed memory.
   const bool alone = lock.try_lock_for(kGrace);
-  if (!alone && in_goodbye_.load()) {
+  if (!alone && in_finalize_.load()) {
     hvd::log(HVD_LOG_WARN, __FILE__, __LINE__,
              "NCCL does not come back from ncclCommFinalize; the communicator is left as it is");
     return;
@@ -236,28 +236,28 @@ void NcclHandle::finalize(int64_t deadline_ns) {
   if (nccl().ncclCommFinalize == nullptr) return;
   const auto until = at(deadline_ns);
   deadline_ns = std::chrono::nanoseconds(until.time_since_epoch()).count();
-  if (!goodbye_begun_) {
-    // An abort ends what is under way, but not a goodbye that waits for it.
+  if (!finalize_begun_) {
+    // An abort ends operations in flight, but not an ncclCommFinalize that waits for them.
     if (!hvd::poll_until(deadline_ns, [&] { return aborted_.load() || !at_work(); }))
-      late("ncclCommFinalize: what was enqueued before is not done in time");
+      late("ncclCommFinalize: operations that were enqueued before are not done in time");
     if (aborted_.load()) aborted("ncclCommFinalize");
-    goodbye_begun_ = true;
-    say_goodbye(deadline_ns);
+    finalize_begun_ = true;
+    start_finalize(deadline_ns);
   }
-  if (!wait_until(until, goodbye_over_)) late("ncclCommFinalize: the other ranks did not say goodbye in time");
+  if (!wait_until(until, finalize_over_)) late("ncclCommFinalize: the other ranks did not finalize in time");
   if (failure_) std::rethrow_exception(failure_);
 }
 
-void NcclHandle::say_goodbye(int64_t deadline_ns) {
+void NcclHandle::start_finalize(int64_t deadline_ns) {
   std::thread([self = shared_from_this(), deadline_ns] {
-    hvd::thread_enter("nccl goodbye");
+    hvd::thread_enter("nccl finalize");
     std::exception_ptr failure;
     try {
       const CudaScope current(self->context_);
       self->run("ncclCommFinalize", deadline_ns, [&](Calls& calls) {
-        self->in_goodbye_ = true;
+        self->in_finalize_ = true;
         const ncclResult_t result = nccl().ncclCommFinalize(calls.comm());
-        self->in_goodbye_ = false;
+        self->in_finalize_ = false;
         calls.check(result, "ncclCommFinalize");
       });
     } catch (...) {
@@ -265,7 +265,7 @@ void NcclHandle::say_goodbye(int64_t deadline_ns) {
     }
     std::lock_guard<std::mutex> guard(self->mutex_);
     self->failure_ = failure;
-    self->goodbye_over_ = true;
+    self->finalize_over_ = true;
     self->changed_.notify_all();
   }).detach();
 }
@@ -274,7 +274,7 @@ void NcclHandle::end() noexcept {
   if (!ready_) return abort();
   if (!aborted_.load()) {
     try {
-      finalize(std::chrono::nanoseconds((Clock::now() + kGoodbye).time_since_epoch()).count());
+      finalize(std::chrono::nanoseconds((Clock::now() + kFinalizeTime).time_since_epoch()).count());
       std::thread([self = shared_from_this()] {
         hvd::thread_enter("nccl end");
         self->ended(&NcclApi::ncclCommDestroy);
@@ -284,7 +284,7 @@ void NcclHandle::end() noexcept {
       abort();
     }
   }
-  if (!wait_until(Clock::now() + kGoodbye, over_))
+  if (!wait_until(Clock::now() + kFinalizeTime, over_))
     hvd::log(HVD_LOG_WARN, __FILE__, __LINE__,
              "NCCL has not let go of a communicator within 2 s; a thread of this process still waits for it");
 }

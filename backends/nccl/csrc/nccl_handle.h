@@ -1,9 +1,9 @@
-// One communicator of the library's, from its making to its end, and whoever is in a call with it meanwhile.
+// One communicator of NCCL's, from its creation to its end, and the lock of the thread that is in a call with it.
 //
-// NCCL's calls can last as long as a peer likes, and this backend's may not. So joining, finalizing, aborting and
-// destroying go on in threads of their own, which keep the handle alive; what the host calls waits for them until a
-// deadline and then goes on without them. begin(), created(), run(), the groups, finalize() and end() are the host's,
-// one at a time; abort() and async_error() are for any thread.
+// NCCL's calls can last as long as a peer likes, and this backend's may not. So creation, finalize, abort and destroy
+// run on threads of their own, which keep the handle alive; the methods that the host calls wait for them until a
+// deadline and then go on without them. begin(), created(), run(), the groups, finalize() and end() are the host's, one
+// at a time; abort() and async_error() are for any thread.
 #pragma once
 
 #include <atomic>
@@ -22,14 +22,14 @@
 class NcclHandle : public std::enable_shared_from_this<NcclHandle> {
  public:
   using Lock = std::unique_lock<std::timed_mutex>;
-  // What makes the communicator: ncclCommInitRankConfig or the like.
+  // The call that makes the communicator: ncclCommInitRankConfig or ncclCommSplit.
   using Make = std::function<ncclResult_t(ncclComm_t*)>;
 
-  // Begins to make it on `device`; `call` is the name of what does. `parent`: the one that it is split off, if any,
-  // whose later calls come behind this one.
+  // Begins to make the communicator on `device`. `call`: the name of the function in `make`. `parent`: the communicator
+  // that it is split off, if any; the parent's later calls come behind this one.
   void begin(CudaDevice& device, const char* call, int64_t deadline_ns, Make make,
              std::shared_ptr<NcclHandle> parent = nullptr);
-  // Whether it is made. Throws why it cannot be: HVD_E_TIMEOUT from the deadline of begin() on.
+  // Is it made? Throws the error of its creation; HVD_E_TIMEOUT from the deadline of begin() on.
   bool created();
 
   // Lets `calls(Calls&)` make calls of NCCL's with the communicator, and returns when the library has enqueued them; in
@@ -39,7 +39,7 @@ class NcclHandle : public std::enable_shared_from_this<NcclHandle> {
   void run(const char* what, int64_t deadline_ns, F&& calls);
   void group_begin();
   void group_end();
-  // What run() or the group has enqueued is on this stream.
+  // Tells the stream on which run() or the group has enqueued its operations.
   void enqueued_on(CUstream stream) noexcept;
 
   // NCCL's handle, for a call that already holds this one, as the joining of a child does.
@@ -47,12 +47,12 @@ class NcclHandle : public std::enable_shared_from_this<NcclHandle> {
 
   void abort();
   void async_error();
-  // A goodbye that all ranks take part in. Throws HVD_E_TIMEOUT.
+  // ncclCommFinalize, in which all ranks take part. Throws HVD_E_TIMEOUT.
   void finalize(int64_t deadline_ns);
-  // Whether it has begun to end.
-  bool leaving() const { return goodbye_begun_ || aborted_.load(); }
+  // Has it begun to end?
+  bool leaving() const { return finalize_begun_ || aborted_.load(); }
   const std::atomic<bool>& abort_flag() const { return aborted_; }
-  // Lets go of everything; bounded in time, after abort() also local.
+  // Frees everything; bounded in time, and after abort() also local.
   void end() noexcept;
 
  private:
@@ -63,11 +63,11 @@ class NcclHandle : public std::enable_shared_from_this<NcclHandle> {
   bool settled(const char* what, int64_t deadline_ns);
   bool at_work() const;
   void settle(const char* what, int64_t deadline_ns);
-  void say_goodbye(int64_t deadline_ns);
+  void start_finalize(int64_t deadline_ns);
   void ended(ncclResult_t (*NcclApi::*how)(ncclComm_t)) noexcept;
   bool wait_until(std::chrono::steady_clock::time_point until, const bool& done);
 
-  // Whoever holds it is in a call with comm_. Not held while another thread of NCCL's is waited for.
+  // Held by the thread that is in a call with comm_, but not while it waits for another thread of NCCL's.
   std::timed_mutex calls_;
   std::atomic<ncclComm_t> comm_{nullptr};
   Lock group_;  // held from group_begin() to group_end()
@@ -75,21 +75,21 @@ class NcclHandle : public std::enable_shared_from_this<NcclHandle> {
   std::optional<CUstream> group_stream_;
 
   CUcontext context_ = nullptr;
-  CUevent last_ = nullptr;  // recorded behind what was enqueued last
+  CUevent last_ = nullptr;  // recorded behind the last operation
 
-  std::atomic<bool> aborted_{false}, in_goodbye_{false};
-  bool ready_ = false, goodbye_begun_ = false;  // the host's
+  std::atomic<bool> aborted_{false}, in_finalize_{false};
+  bool ready_ = false, finalize_begun_ = false;  // the host's
 
-  // What the threads have come to.
+  // The progress of the threads.
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool entered_ = false, joined_ = false, abandoned_ = false, goodbye_over_ = false, over_ = false;
-  std::exception_ptr failure_;  // of joining, then of the goodbye
+  bool entered_ = false, joined_ = false, abandoned_ = false, finalize_over_ = false, over_ = false;
+  std::exception_ptr failure_;  // of the creation, then of finalize
   const char* call_ = "";
   int64_t deadline_ns_ = 0;
 };
 
-// The calls of one run(); each is checked. What has only begun is waited for at the end.
+// The calls of one run(); each is checked. run() waits at its end for calls that have only begun.
 class NcclHandle::Calls {
  public:
   Calls(ncclComm_t comm, bool grouped) : comm_(comm), grouped_(grouped) {}

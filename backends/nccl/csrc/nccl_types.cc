@@ -78,7 +78,7 @@ Reduction::Reduction(const hvd::Coll& c, ncclComm_t comm, int32_t size, const st
   if (c.dtype() == HVD_BOOL) op_ = c.op() == HVD_SUM || c.op() == HVD_MAX ? ncclMax : ncclMin;
   double factor = c.prescale() * c.postscale();
   if (factor == 1) return;
-  // What is linear may be scaled before instead of after.
+  // A sum is linear: its factors may all be applied before it.
   if (c.op() == HVD_AVG) factor /= size;
   float narrow = static_cast<float>(factor);
   void* const scalar = c.dtype() == HVD_FLOAT32 ? static_cast<void*>(&narrow) : &factor;

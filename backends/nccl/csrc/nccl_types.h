@@ -9,8 +9,8 @@
 // Moving data needs no element type: broadcast, allgather and the like go as this many of these.
 inline constexpr ncclDataType_t kBytes = ncclInt8;
 
-// Whether NCCL of this version does the arithmetic of a reduction itself, and as the ABI has it. A pure function of
-// what is the same on all ranks, since all ranks have the same version (the loader compares).
+// Does NCCL of this version do the arithmetic of this reduction, with the results that the ABI demands? The answer is
+// the same on all ranks, since all ranks have the same version (hvd-core compares).
 bool nccl_reduces(const hvd::Coll& c, int version);
 
 bool is_float8(int32_t dtype);

@@ -2,7 +2,7 @@
 #include <hvd/backend_reduce.hpp>
 #include <vector>
 
-#include "plan.h"
+#include "copy_launch.h"
 
 extern "C" bool hvd_kernel_on_host(const char* name, unsigned grid, unsigned block, void** params);
 
@@ -11,15 +11,15 @@ extern "C" bool hvd_kernel_on_host(const char* name, unsigned grid, unsigned blo
 // Both answer with the number of launches (0 or 1), or -1; facts: whether the table was too long for the arguments,
 // kinds, items, tiles, bytes of a tile, blocks.
 static int batch(const hvd_kernels::Copy* copies, uint64_t n, uint32_t processors, uint32_t facts[6], bool run) {
-  hvd_kernels::Plan plan;
-  plan_copies({copies, copies + n}, processors, plan);
-  hvd_kernels::CopyArgs& args = plan.args;
-  args.table = plan.table.empty() ? 0 : reinterpret_cast<uint64_t>(plan.table.data());
-  const uint32_t found[6] = {args.table != 0, args.n_kinds, args.n_items, args.tiles, args.tile_bytes, plan.blocks};
+  hvd_kernels::CopyLaunch launch;
+  prepare_copies({copies, copies + n}, processors, launch);
+  hvd_kernels::CopyArgs& args = launch.args;
+  args.table = launch.table.empty() ? 0 : reinterpret_cast<uint64_t>(launch.table.data());
+  const uint32_t found[6] = {args.table != 0, args.n_kinds, args.n_items, args.tiles, args.tile_bytes, launch.blocks};
   std::copy(found, found + 6, facts);
-  if (plan.blocks == 0) return 0;
+  if (launch.blocks == 0) return 0;
   void* params[] = {&args};
-  return !run || hvd_kernel_on_host("hvd_copy_scale", plan.blocks, hvd_kernels::kThreads, params) ? 1 : -1;
+  return !run || hvd_kernel_on_host("hvd_copy_scale", launch.blocks, hvd_kernels::kThreads, params) ? 1 : -1;
 }
 EXPORTED int run_batch(const hvd_kernels::Copy* copies, uint64_t n, uint32_t processors, uint32_t facts[6]) {
   return batch(copies, n, processors, facts, true);

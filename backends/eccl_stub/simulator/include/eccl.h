@@ -10,8 +10,8 @@
  *   - Buffers are device memory of that device, long enough: else ecclInvalidArgument.
  *   - No split, no finalize, no non-blocking creation, no registration of memory, no all-to-all.
  *
- * Calls return when the operation is in the stream's queue. What goes wrong afterwards (a peer died, or asks for
- * something else) ends the communicator's operations on all ranks and is told by ecclCommGetAsyncError.
+ * Calls return when the operation is in the stream's queue. A later failure (a peer died, or asks for something else)
+ * ends the communicator's operations on all ranks; ecclCommGetAsyncError tells it.
  */
 #ifndef ECCL_H_
 #define ECCL_H_

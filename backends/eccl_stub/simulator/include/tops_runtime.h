@@ -159,7 +159,7 @@ TOPS_PUBLIC_API void* topsSimAddress(const void* device_ptr, size_t bytes);
 TOPS_PUBLIC_API topsError_t topsSimSubBuffer(void** view, void* base, size_t offset, size_t bytes);
 
 /* Simulator only: the copies that this process has asked for so far, by topsMemcpyKind (never topsMemcpyDefault).
- * Collectives and kernels are none. */
+ * Collectives and kernels do not count. */
 typedef struct topsSimTraffic_t {
   uint64_t calls[4];
   uint64_t bytes[4];

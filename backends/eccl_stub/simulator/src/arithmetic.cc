@@ -23,7 +23,7 @@ uint32_t to_bits(float f) {
   return u;
 }
 
-// Element types as they lie in memory, and what they are computed in.
+// Element types as they lie in memory, and the types they are computed in.
 struct Half {
   uint16_t bits;
 };

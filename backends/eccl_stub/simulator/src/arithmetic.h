@@ -2,9 +2,9 @@
 //
 // Sources are combined in the order given, so that all ranks get the same bits. float16 and bfloat16 are computed in
 // float32 and rounded once; integers wrap around, except that an average's sum is exact (of up to 32
-// bits) and its division truncates. A NaN in any source makes MIN and MAX NaN. What is reduced
-// `by_device` is as devices have it that calculate in the type itself: small floats are rounded after each step, and a
-// NaN loses against a number in MIN and MAX.
+// bits) and its division truncates. A NaN in any source makes MIN and MAX NaN. Reductions
+// `by_device` imitate devices that calculate in the type itself: small floats are rounded after each step, and a NaN
+// loses against a number in MIN and MAX.
 #pragma once
 
 #include <eccl.h>

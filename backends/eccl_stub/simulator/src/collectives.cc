@@ -1,5 +1,5 @@
 // The algorithms: between each pair of ranks there is a connection, so that every collective is one or two exchanges of
-// everybody with everybody. Sums are made slice by slice, each by one rank, in rank order.
+// all ranks with all ranks. Sums are made slice by slice, each by one rank, in rank order.
 #include <algorithm>
 #include <cstring>
 
@@ -67,9 +67,9 @@ class Collective {
   // The r-th of equal blocks.
   Range block(int r) const { return {op_.count * width_ * static_cast<size_t>(r), op_.count * width_}; }
 
-  Piece out_piece(char* base, Range range) const { return {base + range.begin, range.bytes}; }
+  Chunk out_chunk(char* base, Range range) const { return {base + range.begin, range.bytes}; }
 
-  // One leg for each peer. The first exchange of a collective carries headers, and with them everybody's factor.
+  // One leg for each peer. The first exchange of a collective carries headers, and with them every rank's factor.
   std::vector<Leg> legs(bool headers) {
     std::vector<Leg> made;
     for (int r = 0; r < size_; ++r) {
@@ -82,7 +82,7 @@ class Collective {
     return made;
   }
 
-  // Sums `bytes` from everybody: own ones at `own`, rank r's at scratch + r * bytes.
+  // Sums `bytes` of all ranks: this rank's at `own`, rank r's at scratch + r * bytes.
   void sum(char* own, size_t bytes, char* scratch, char* out) {
     std::vector<Source> sources;
     for (int r = 0; r < size_; ++r) {
@@ -105,12 +105,12 @@ class Collective {
     sum(op_.send.data, bytes, scratch, op_.recv.data);
   }
 
-  // Everybody's part of this rank's slice, summed to `out`; null: into the scratch memory, which is returned.
+  // All ranks' parts of this rank's slice, summed to `out`; null: into the scratch memory, which is returned.
   char* sum_slice(Range mine, Range (Collective::*part)(int) const, char* out) {
     char* scratch = comm_.scratch(mine.bytes * static_cast<size_t>(size_));
     auto all = legs(true);
     for (Leg& leg : all) {
-      leg.out.push_back(out_piece(op_.send.data, (this->*part)(leg.peer)));
+      leg.out.push_back(out_chunk(op_.send.data, (this->*part)(leg.peer)));
       leg.in.push_back({scratch + static_cast<size_t>(leg.peer) * mine.bytes, mine.bytes});
     }
     transfer(comm_, all);
@@ -124,8 +124,8 @@ class Collective {
     sum_slice(mine, &Collective::slice, op_.recv.data + mine.begin);
     auto all = legs(false);
     for (Leg& leg : all) {
-      leg.out.push_back(out_piece(op_.recv.data, mine));
-      leg.in.push_back(out_piece(op_.recv.data, slice(leg.peer)));
+      leg.out.push_back(out_chunk(op_.recv.data, mine));
+      leg.in.push_back(out_chunk(op_.recv.data, slice(leg.peer)));
     }
     transfer(comm_, all);
   }
@@ -136,7 +136,7 @@ class Collective {
     char* summed = sum_slice(mine, &Collective::slice, root ? op_.recv.data + mine.begin : nullptr);
     auto all = legs(false);
     for (Leg& leg : all) {
-      if (root) leg.in.push_back(out_piece(op_.recv.data, slice(leg.peer)));
+      if (root) leg.in.push_back(out_chunk(op_.recv.data, slice(leg.peer)));
       if (leg.peer == op_.root) leg.out.push_back({summed, mine.bytes});
     }
     transfer(comm_, all);
@@ -159,7 +159,7 @@ class Collective {
     auto all = legs(true);
     for (Leg& leg : all) {
       leg.out.push_back({op_.send.data, op_.count * width_});
-      leg.in.push_back(out_piece(op_.recv.data, block(leg.peer)));
+      leg.in.push_back(out_chunk(op_.recv.data, block(leg.peer)));
     }
     transfer(comm_, all);
     move(op_.recv.data + block(rank_).begin, op_.send.data, op_.count * width_);
@@ -169,7 +169,7 @@ class Collective {
     auto all = legs(true);
     for (Leg& leg : all) {
       if (leg.peer == op_.root) leg.out.push_back({op_.send.data, op_.count * width_});
-      if (rank_ == op_.root) leg.in.push_back(out_piece(op_.recv.data, block(leg.peer)));
+      if (rank_ == op_.root) leg.in.push_back(out_chunk(op_.recv.data, block(leg.peer)));
     }
     transfer(comm_, all);
     if (rank_ == op_.root) move(op_.recv.data + block(rank_).begin, op_.send.data, op_.count * width_);
@@ -178,7 +178,7 @@ class Collective {
   void scatter() {
     auto all = legs(true);
     for (Leg& leg : all) {
-      if (rank_ == op_.root) leg.out.push_back(out_piece(op_.send.data, block(leg.peer)));
+      if (rank_ == op_.root) leg.out.push_back(out_chunk(op_.send.data, block(leg.peer)));
       if (leg.peer == op_.root) leg.in.push_back({op_.recv.data, op_.count * width_});
     }
     transfer(comm_, all);

@@ -36,7 +36,8 @@ class Comm {
   int device() const { return device_; }
   int peer_fd(int rank) const { return peers_[static_cast<size_t>(rank)].fd(); }
 
-  // A place in the order; `put` queues whatever will call run with it, before anybody else gets the next place.
+  // Takes a place in the order. `put` queues the work that will call run() with it, before another call takes the next
+  // place.
   void issue(const std::function<void(uint64_t)>& put);
   // On a stream's thread: waits for the turn, then does `work` unless the communicator has failed. A Failure thrown by
   // it becomes the communicator's.

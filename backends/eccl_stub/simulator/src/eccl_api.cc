@@ -123,7 +123,7 @@ ecclResult_t ecclGetUniqueId(ecclUniqueId* id) {
   const ecclResult_t error = sim::enter_eccl();
   if (error != ecclSuccess) return error;
   try {
-    sim::open_meeting(id);
+    sim::open_rendezvous(id);
     return ecclSuccess;
   } catch (const sim::Failure& why) {
     return refuse(why.code, why.text);

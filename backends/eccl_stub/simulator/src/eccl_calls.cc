@@ -13,7 +13,7 @@ using Kind = sim::Operation::Kind;
 
 namespace {
 
-// What is common to all operations: an Operation step by step, until something is wrong.
+// The common part of all operations: fills an Operation step by step, until an argument is wrong.
 class Call {
  public:
   Call(Kind kind, size_t count, ecclDataType_t type, ecclComm_t comm, topsStream_t stream) {

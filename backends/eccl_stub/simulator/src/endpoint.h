@@ -1,5 +1,5 @@
-// Where a process can be reached: an abstract Unix socket for those that share its network namespace, TCP for all
-// others. Both are opened for every endpoint, and whoever connects takes the first that answers. IPv4.
+// The address of a process: an abstract Unix socket for processes in its network namespace, TCP for all others. Every
+// endpoint opens both, and a connecting process takes the first that answers. IPv4.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@ namespace sim {
 
 using Token = std::array<unsigned char, 16>;
 
-// As it travels.
+// As it is sent between processes.
 struct Address {
   static constexpr int kMost = 8;
   Token name;            // of the abstract socket
@@ -22,13 +22,13 @@ struct Address {
 
 class Listener {
  public:
-  // False: the system has no socket for us.
+  // False if the system gives no socket.
   bool open(int backlog);
   const Address& address() const { return address_; }
   int unix_fd() const { return unix_.fd(); }
   int tcp_fd() const { return tcp_.fd(); }
 
-  // A connection, or none when nobody waits. Non-blocking.
+  // A connection; an empty Socket if no process is connecting. Does not block.
   Socket accept();
 
  private:
@@ -36,7 +36,7 @@ class Listener {
   Address address_{};
 };
 
-// None: nobody answered at any of the addresses before the deadline.
+// An empty Socket if no address answered before the deadline.
 Socket connect_to(const Address& address, Clock::time_point deadline);
 
 Token random_token();

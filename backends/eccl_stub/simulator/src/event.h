@@ -1,5 +1,5 @@
-// Events: markers in streams' queues. An event stands for its last recording; whoever waited for an earlier one keeps
-// that. Any thread.
+// Events: markers in streams' queues. An event stands for its last recording; work that waited for an earlier recording
+// still waits for that one. Any thread.
 #pragma once
 
 #include <tops_runtime.h>

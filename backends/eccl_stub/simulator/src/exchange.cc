@@ -1,4 +1,4 @@
-// One poll loop over all peers; whatever can move, moves. Headers are compared as soon as they are complete.
+// One poll loop over all peers that moves all data that can move. Headers are compared as soon as they are complete.
 #include "exchange.h"
 
 #include <poll.h>
@@ -20,15 +20,15 @@ namespace {
 // How far one direction of a leg has come.
 class Progress {
  public:
-  explicit Progress(const std::vector<Piece>& pieces) : pieces_(pieces) { skip_empty(); }
+  explicit Progress(const std::vector<Chunk>& chunks) : chunks_(chunks) { skip_empty(); }
 
-  bool done() const { return next_ == pieces_.size(); }
+  bool done() const { return next_ == chunks_.size(); }
 
   int pending(iovec* out, int most) const {
     int n = 0;
-    for (size_t i = next_; i < pieces_.size() && n < most; ++i) {
+    for (size_t i = next_; i < chunks_.size() && n < most; ++i) {
       const size_t skip = i == next_ ? offset_ : 0;
-      if (pieces_[i].bytes > skip) out[n++] = {pieces_[i].data + skip, pieces_[i].bytes - skip};
+      if (chunks_[i].bytes > skip) out[n++] = {chunks_[i].data + skip, chunks_[i].bytes - skip};
     }
     return n;
   }
@@ -37,12 +37,12 @@ class Progress {
   template <class Check>
   void advance(size_t bytes, Check&& check) {
     while (bytes > 0) {
-      const Piece& piece = pieces_[next_];
-      const size_t part = std::min(bytes, piece.bytes - offset_);
+      const Chunk& chunk = chunks_[next_];
+      const size_t part = std::min(bytes, chunk.bytes - offset_);
       offset_ += part;
       bytes -= part;
-      if (offset_ < piece.bytes) return;
-      if (piece.expected != nullptr) check(piece);
+      if (offset_ < chunk.bytes) return;
+      if (chunk.expected != nullptr) check(chunk);
       ++next_;
       offset_ = 0;
       skip_empty();
@@ -51,10 +51,10 @@ class Progress {
 
  private:
   void skip_empty() {
-    while (!done() && pieces_[next_].bytes == 0) ++next_;
+    while (!done() && chunks_[next_].bytes == 0) ++next_;
   }
 
-  const std::vector<Piece>& pieces_;
+  const std::vector<Chunk>& chunks_;
   size_t next_ = 0, offset_ = 0;
 };
 
@@ -85,7 +85,7 @@ bool push(Running& r) {
   const ssize_t sent = sendmsg(r.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
   if (sent < 0 && errno != EAGAIN && errno != EINTR) gone(r.leg.peer);
   if (sent <= 0) return false;
-  r.out.advance(static_cast<size_t>(sent), [](const Piece&) {});
+  r.out.advance(static_cast<size_t>(sent), [](const Chunk&) {});
   return true;
 }
 
@@ -98,12 +98,12 @@ bool pull(Running& r) {
   const ssize_t got = recvmsg(r.fd, &message, MSG_DONTWAIT);
   if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) gone(r.leg.peer);
   if (got < 0) return false;
-  r.in.advance(static_cast<size_t>(got), [&](const Piece& piece) {
+  r.in.advance(static_cast<size_t>(got), [&](const Chunk& chunk) {
     Header theirs;
-    memcpy(&theirs, piece.data, sizeof theirs);
-    if (theirs.agrees(*piece.expected)) return;
+    memcpy(&theirs, chunk.data, sizeof theirs);
+    if (theirs.agrees(*chunk.expected)) return;
     throw Failure{ecclRemoteError, "rank " + std::to_string(r.leg.peer) + " does " + words(theirs) + ", this rank " +
-                                       words(*piece.expected)};
+                                       words(*chunk.expected)};
   });
   return true;
 }

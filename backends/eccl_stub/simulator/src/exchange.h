@@ -10,7 +10,7 @@
 
 namespace sim {
 
-// Goes before what a rank sends to a peer for an operation: what the sender thinks the operation is.
+// The first message from a rank to a peer in an operation: the operation as the sender knows it.
 struct Header {
   uint32_t kind;  // Operation::Kind
   uint32_t type;  // ecclDataType_t
@@ -22,16 +22,16 @@ struct Header {
   bool agrees(const Header& other) const;
 };
 
-struct Piece {
+struct Chunk {
   char* data;
   size_t bytes;
-  const Header* expected = nullptr;  // the piece is a Header, which must agree with this one
+  const Header* expected = nullptr;  // the chunk is a Header, which must agree with this one
 };
 
 // Everything that goes to one peer and comes from it, in order.
 struct Leg {
   int peer;
-  std::vector<Piece> out, in;
+  std::vector<Chunk> out, in;
 };
 
 // Returns when all of it has moved. Throws Failure: a peer went away, does something else, or no byte has moved for too

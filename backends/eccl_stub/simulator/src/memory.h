@@ -1,8 +1,8 @@
-// Allocations: what a pointer of the caller's stands for, and where its bytes really are.
+// Allocations: the memory behind a pointer of the caller, and where its bytes really are.
 //
 // Device memory is an anonymous file mapped twice. The caller gets the mapping that may not be touched (PROT_NONE); the
 // other one is known to the library alone. With handles (TOPS_SIM_MEMORY=handle) only the first byte of the caller's
-// mapping, or a view's name, means something. Any thread; an allocation lives while somebody holds a reference.
+// mapping, or a view's name, means something. Any thread; an allocation lives as long as a reference to it.
 #pragma once
 
 #include <tops_runtime.h>
@@ -33,22 +33,22 @@ struct Memory {
 
 using MemoryRef = std::shared_ptr<Memory>;
 
-// Null where the system gives none.
+// Null if the system gives no memory.
 MemoryRef allocate_device(int device, size_t bytes);
 MemoryRef allocate_pinned(int device, size_t bytes);
 // Device memory that the host can reach as well, in runtimes that have such.
 MemoryRef allocate_managed(int device, size_t bytes);
 
-// A stretch of memory that something queued will use. `memory` keeps it mapped; null for host memory of the caller's.
+// Contiguous memory that queued work will use. `memory` keeps it mapped; null for host memory of the caller's.
 struct Span {
   char* data = nullptr;
   MemoryRef memory;
 };
 
 struct Found {
-  MemoryRef memory;  // null: not ours
+  MemoryRef memory;  // null: not memory of this library
   size_t offset = 0;
-  bool arithmetic = false;  // a handle that somebody has calculated with
+  bool arithmetic = false;  // a handle to which an offset was added
 };
 
 // What `p` points to.
@@ -60,11 +60,11 @@ topsError_t host_span(const void* p, size_t bytes, Span* span);
 // The name of `base` + `offset` (topsSimSubBuffer).
 topsError_t view_of(void* base, size_t offset, size_t bytes, void** view);
 
-// Forgets the allocation that begins at `p`. Its contents are lost at once, so that whoever still uses it is noticed.
+// Forgets the allocation that begins at `p`. Its contents are lost at once, so that a later use is noticed.
 topsError_t release(void* p, bool on_device);
 
-// While one lives on a thread, that thread runs a kernel of `device`: addresses of its memory can be had, and what was
-// looked at stays mapped until the end.
+// While a KernelScope lives on a thread, that thread runs a kernel of `device`: it can get addresses of device memory,
+// which stay mapped until the end of the scope.
 class KernelScope {
  public:
   explicit KernelScope(int device);

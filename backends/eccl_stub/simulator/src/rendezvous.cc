@@ -1,4 +1,4 @@
-// The meeting point's thread, and a rank's way through it. Strangers that connect are dropped: all must know the token.
+// The rendezvous' thread, and a rank's way through it. Connections that do not show the token are closed.
 #include "rendezvous.h"
 
 #include <poll.h>
@@ -14,23 +14,23 @@ namespace sim {
 namespace {
 
 constexpr char kMagic[8] = {'e', 'c', 'c', 'l', 's', 'i', 'm', '1'};
-constexpr auto kStranger = std::chrono::seconds(5);  // how long a connection may take to say who it is
+constexpr auto kUnprovenTime = std::chrono::seconds(5);  // how long a connection may take to tell its rank
 
 struct Id {
   char magic[8];
   Token token;
   Address address;
 };
-static_assert(sizeof(Id) <= ECCL_UNIQUE_ID_BYTES, "the id must hold the address of the meeting point");
+static_assert(sizeof(Id) <= ECCL_UNIQUE_ID_BYTES, "the id must hold the address of the rendezvous");
 
-// What a rank says to the meeting point and, without an address, to a peer.
+// The message of a rank to the rendezvous and, without an address, to a peer.
 struct Hello {
   Token token;
   int32_t rank, size;
   Address address;
 };
 
-// What the meeting point answers; the addresses of all ranks follow when all is well.
+// The answer of the rendezvous; on success the addresses of all ranks follow.
 struct Answer {
   int32_t result;  // ecclResult_t
   char text[124];
@@ -38,9 +38,9 @@ struct Answer {
 
 Failure remote(const std::string& text) { return {ecclRemoteError, text}; }
 
-class Meeting {
+class Rendezvous {
  public:
-  Meeting() : token_(random_token()) {}
+  Rendezvous() : token_(random_token()) {}
 
   bool open(ecclUniqueId* out) {
     if (!listener_.open(4096)) return false;
@@ -53,22 +53,22 @@ class Meeting {
     return true;
   }
 
-  // On its own thread: until all are there, somebody says something impossible, or the last is too late.
+  // On its own thread: until all ranks have come, a rank sends something impossible, or the last rank is late.
   void run() {
     while (!complete()) {
       if (!wait()) return dismiss({ecclRemoteError, "ranks are missing after the time limit"});
       admit();
-      for (Guest& guest : guests_) {
-        if (!listen_to(guest)) return;
+      for (Incoming& incoming : incoming_) {
+        if (!listen_to(incoming)) return;
       }
-      guests_.erase(std::remove_if(guests_.begin(), guests_.end(), [](const Guest& g) { return !g.socket; }),
-                    guests_.end());
+      incoming_.erase(std::remove_if(incoming_.begin(), incoming_.end(), [](const Incoming& g) { return !g.socket; }),
+                      incoming_.end());
     }
     answer_all();
   }
 
  private:
-  struct Guest {
+  struct Incoming {
     Socket socket;
     Hello hello{};
     size_t got = 0;
@@ -78,14 +78,14 @@ class Meeting {
 
   bool complete() const {
     return size_ > 0 &&
-           std::count_if(guests_.begin(), guests_.end(), [](const Guest& g) { return g.known(); }) == size_;
+           std::count_if(incoming_.begin(), incoming_.end(), [](const Incoming& g) { return g.known(); }) == size_;
   }
 
   // Something to read; false when time is over. Before the first rank has come there is no limit: the id may be kept.
   bool wait() {
     std::vector<pollfd> all{{listener_.unix_fd(), POLLIN, 0}, {listener_.tcp_fd(), POLLIN, 0}};
-    for (const Guest& guest : guests_) {
-      if (!guest.known()) all.push_back({guest.socket.fd(), POLLIN, 0});
+    for (const Incoming& incoming : incoming_) {
+      if (!incoming.known()) all.push_back({incoming.socket.fd(), POLLIN, 0});
     }
     const auto deadline = first_ + settings().quiet;
     const bool limited = size_ > 0 || all.size() > 2;
@@ -95,29 +95,29 @@ class Meeting {
 
   void admit() {
     for (Socket s = listener_.accept(); s; s = listener_.accept()) {
-      guests_.emplace_back();
-      guests_.back().socket = std::move(s);
+      incoming_.emplace_back();
+      incoming_.back().socket = std::move(s);
     }
   }
 
-  // False when the meeting has failed.
-  bool listen_to(Guest& guest) {
-    if (guest.known()) return true;
+  // False when the rendezvous has failed.
+  bool listen_to(Incoming& incoming) {
+    if (incoming.known()) return true;
     const auto before = Clock::now();
-    // Whatever is there now; a deadline in the past makes it not wait.
-    while (!guest.known()) {
-      char* at = reinterpret_cast<char*>(&guest.hello) + guest.got;
-      if (!receive_all(guest.socket.fd(), at, 1, before)) break;
-      ++guest.got;
+    // Takes the bytes that have come; with a deadline in the past receive_all does not wait.
+    while (!incoming.known()) {
+      char* at = reinterpret_cast<char*>(&incoming.hello) + incoming.got;
+      if (!receive_all(incoming.socket.fd(), at, 1, before)) break;
+      ++incoming.got;
     }
-    if (!guest.known()) {
-      if (before - guest.since > kStranger) guest.socket = Socket();
+    if (!incoming.known()) {
+      if (before - incoming.since > kUnprovenTime) incoming.socket = Socket();
       return true;
     }
-    const Hello& h = guest.hello;
-    if (h.token != token_) {  // not one of ours
-      guest.socket = Socket();
-      guest.got = 0;
+    const Hello& h = incoming.hello;
+    if (h.token != token_) {  // not a rank of this communicator
+      incoming.socket = Socket();
+      incoming.got = 0;
       return true;
     }
     if (size_ == 0) {
@@ -129,8 +129,8 @@ class Meeting {
                "ranks name different numbers of ranks: " + std::to_string(size_) + " and " + std::to_string(h.size)});
       return false;
     }
-    const auto same = [&](const Guest& g) { return g.known() && g.socket && g.hello.rank == h.rank; };
-    if (std::count_if(guests_.begin(), guests_.end(), same) > 1) {
+    const auto same = [&](const Incoming& g) { return g.known() && g.socket && g.hello.rank == h.rank; };
+    if (std::count_if(incoming_.begin(), incoming_.end(), same) > 1) {
       dismiss({ecclInvalidArgument, "rank " + std::to_string(h.rank) + " came twice"});
       return false;
     }
@@ -141,33 +141,34 @@ class Meeting {
     Answer answer{};
     answer.result = why.code;
     why.text.copy(answer.text, sizeof answer.text - 1);
-    for (const Guest& guest : guests_) {
-      if (guest.known() && guest.socket) send_all(guest.socket.fd(), &answer, sizeof answer, Clock::now() + kStranger);
+    for (const Incoming& incoming : incoming_) {
+      if (incoming.known() && incoming.socket)
+        send_all(incoming.socket.fd(), &answer, sizeof answer, Clock::now() + kUnprovenTime);
     }
   }
 
   void answer_all() {
     std::vector<Address> addresses(static_cast<size_t>(size_));
-    for (const Guest& guest : guests_) {
-      if (guest.known()) addresses[static_cast<size_t>(guest.hello.rank)] = guest.hello.address;
+    for (const Incoming& incoming : incoming_) {
+      if (incoming.known()) addresses[static_cast<size_t>(incoming.hello.rank)] = incoming.hello.address;
     }
     const Answer fine{};
-    for (const Guest& guest : guests_) {
-      if (!guest.known()) continue;
-      const auto deadline = Clock::now() + kStranger;
-      send_all(guest.socket.fd(), &fine, sizeof fine, deadline);
-      send_all(guest.socket.fd(), addresses.data(), addresses.size() * sizeof(Address), deadline);
+    for (const Incoming& incoming : incoming_) {
+      if (!incoming.known()) continue;
+      const auto deadline = Clock::now() + kUnprovenTime;
+      send_all(incoming.socket.fd(), &fine, sizeof fine, deadline);
+      send_all(incoming.socket.fd(), addresses.data(), addresses.size() * sizeof(Address), deadline);
     }
   }
 
   Listener listener_;
   const Token token_;
-  std::vector<Guest> guests_;
+  std::vector<Incoming> incoming_;
   int size_ = 0;
   Clock::time_point first_{};
 };
 
-// Connects to one peer and hears that it is the one.
+// Connects to one peer, which confirms its rank.
 Socket call(const Address& address, const Hello& mine, int peer, Clock::time_point deadline) {
   Socket s = connect_to(address, deadline);
   Token echo{};
@@ -178,7 +179,7 @@ Socket call(const Address& address, const Hello& mine, int peer, Clock::time_poi
   return s;
 }
 
-// Takes the calls of all higher ranks.
+// Accepts the connections of all higher ranks.
 void answer_calls(Listener& listener, const Hello& mine, std::vector<Socket>& peers, Clock::time_point deadline) {
   auto missing = static_cast<int>(peers.size()) - 1 - mine.rank;
   while (missing > 0) {
@@ -186,11 +187,11 @@ void answer_calls(Listener& listener, const Hello& mine, std::vector<Socket>& pe
     if (!s) {
       pollfd both[] = {{listener.unix_fd(), POLLIN, 0}, {listener.tcp_fd(), POLLIN, 0}};
       poll(both, 2, milliseconds_until(deadline));
-      if (Clock::now() >= deadline) throw remote(std::to_string(missing) + " ranks have not called");
+      if (Clock::now() >= deadline) throw remote(std::to_string(missing) + " ranks have not connected");
       continue;
     }
     Hello theirs;
-    if (!receive_all(s.fd(), &theirs, sizeof theirs, std::min(deadline, Clock::now() + kStranger))) continue;
+    if (!receive_all(s.fd(), &theirs, sizeof theirs, std::min(deadline, Clock::now() + kUnprovenTime))) continue;
     if (theirs.token != mine.token || theirs.rank <= mine.rank || theirs.rank >= mine.size) continue;
     Socket& place = peers[static_cast<size_t>(theirs.rank)];
     if (place || !send_all(s.fd(), mine.token.data(), mine.token.size(), deadline)) continue;
@@ -201,10 +202,10 @@ void answer_calls(Listener& listener, const Hello& mine, std::vector<Socket>& pe
 
 }  // namespace
 
-void open_meeting(ecclUniqueId* id) {
-  auto meeting = std::make_shared<Meeting>();
-  if (!meeting->open(id)) throw Failure{ecclSystemError, "cannot open a socket to meet at"};
-  std::thread([meeting] { meeting->run(); }).detach();
+void open_rendezvous(ecclUniqueId* id) {
+  auto rendezvous = std::make_shared<Rendezvous>();
+  if (!rendezvous->open(id)) throw Failure{ecclSystemError, "cannot open a socket for the rendezvous"};
+  std::thread([rendezvous] { rendezvous->run(); }).detach();
 }
 
 std::vector<Socket> meet(const ecclUniqueId& unique, int size, int rank, Clock::time_point deadline) {
@@ -214,17 +215,18 @@ std::vector<Socket> meet(const ecclUniqueId& unique, int size, int rank, Clock::
   Listener listener;
   if (!listener.open(size)) throw Failure{ecclSystemError, "cannot open a socket to listen at"};
   Socket point = connect_to(id.address, deadline);
-  if (!point) throw remote("nobody is at the meeting point: the process that made the id has ended, or it was used");
+  if (!point)
+    throw remote("the rendezvous has no process: the process that made the id has ended, or the id was used before");
   const Hello hello{id.token, rank, size, listener.address()};
   Answer answer{};
   std::vector<Address> addresses(static_cast<size_t>(size));
   if (!send_all(point.fd(), &hello, sizeof hello, deadline) ||
       !receive_all(point.fd(), &answer, sizeof answer, deadline)) {
-    throw remote("the meeting point went away, or ranks are missing after the time limit");
+    throw remote("the rendezvous was closed, or ranks are missing after the time limit");
   }
   if (answer.result != ecclSuccess) throw Failure{static_cast<ecclResult_t>(answer.result), answer.text};
   if (!receive_all(point.fd(), addresses.data(), addresses.size() * sizeof(Address), deadline)) {
-    throw remote("the meeting point went away");
+    throw remote("the rendezvous was closed");
   }
   return connect_ranks(listener, addresses, id.token, rank, deadline);
 }

@@ -1,5 +1,5 @@
-// What the whole library shares: settings from the environment, the calling thread's state, and what a fork changes.
-// Everything here may be called from any thread. Nothing is ever destroyed: streams' threads may outlive exit().
+// Shared by the whole library: settings from the environment, the calling thread's state, and the handling of a fork.
+// Any thread. Nothing is ever destroyed, because streams' threads may outlive exit().
 #pragma once
 
 #include <tops_runtime.h>
@@ -10,7 +10,7 @@
 
 namespace sim {
 
-// What a library that is made of these sources calls its variables (tops_names.cc).
+// The names of the environment variables of a library that is made of these sources (tops_names.cc).
 struct Names {
   const char *devices, *visible, *device_bytes, *memory, *delay, *timeout;
 };
@@ -30,7 +30,7 @@ const Settings& settings();
 // First line of every function that uses devices: remembers that this process does, and refuses in a forked child and
 // on a stream's thread (a host function or a kernel that calls back).
 topsError_t enter();
-// The same without use: what may be asked before a fork.
+// The same for functions that do not use a device, and may be called before a fork.
 bool is_forked_child();
 
 // Remembers a failure as the thread's last one.

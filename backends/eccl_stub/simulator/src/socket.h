@@ -25,12 +25,12 @@ class Socket {
   int fd_ = -1;
 };
 
-// Around a fork, see runtime.cc. The child calls close_all_sockets, when nobody holds the lock.
+// Around a fork, see runtime.cc. The child calls close_all_sockets when no thread holds the lock.
 void lock_sockets();
 void unlock_sockets();
 void close_all_sockets();
 
-// All of it before the deadline, or false. `fd` is non-blocking.
+// Moves all bytes before the deadline, or returns false. `fd` is non-blocking.
 bool send_all(int fd, const void* data, size_t bytes, Clock::time_point deadline);
 bool receive_all(int fd, void* data, size_t bytes, Clock::time_point deadline);
 // Waits until `events` (poll's) or the deadline; false at the deadline.

@@ -1,4 +1,4 @@
-// The worker of a stream. Detached: it holds the stream, and nobody ever waits for the thread itself.
+// The worker of a stream. Detached: it holds the stream, and no thread ever joins it.
 #include "stream.h"
 
 #include <thread>
@@ -32,9 +32,9 @@ void Stream::run() {
     topsError_t result = topsErrorLaunchFailure;
     try {
       result = item.fn();
-    } catch (...) {  // a kernel's; there is nobody to hand it to
+    } catch (...) {  // thrown by a kernel; there is no caller to rethrow it to
     }
-    item.fn = nullptr;  // what it kept alive is gone before the stream counts as idle
+    item.fn = nullptr;  // objects that it kept alive are destroyed before the stream counts as idle
     lock.lock();
     if (result != topsSuccess && failure_ == topsSuccess) failure_ = result;
     ++done_;

@@ -1,5 +1,5 @@
-// A stream: a queue, and a thread that works it off in order. Created and used from any thread; the thread starts with
-// the first item and ends when the stream was destroyed and everything queued is done.
+// A stream: a queue, and a thread that carries out its items in order. Created and used from any thread; the thread
+// starts with the first item and ends when the stream was destroyed and everything queued is done.
 #pragma once
 
 #include <tops_runtime.h>
@@ -15,7 +15,7 @@ namespace sim {
 
 class Stream : public std::enable_shared_from_this<Stream> {
  public:
-  // What is queued: returns what the stream is to report.
+  // An item of the queue: returns the result that the stream reports.
   using Work = std::function<topsError_t()>;
 
   Stream(int device, int priority) : device_(device), priority_(priority) {}
@@ -29,9 +29,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
 
   // topsErrorNotReady while something is queued; else the first failure since the last answer.
   topsError_t query();
-  // Waits for what is queued now.
+  // Waits for the items that are queued now.
   topsError_t synchronize();
-  // No more items; what is queued is still done.
+  // Takes no more items; the queued ones are still done.
   void close();
 
  private:

@@ -1,6 +1,6 @@
-"""What hvd-core is told about this backend before it loads anything, and whether it can work on this machine.
+"""The description of this backend, and a probe that tells whether it can work on this machine.
 
-Imported by ``hvd plugin list`` and the like in processes that will never use the backend: nothing heavy here.
+Commands like ``hvd plugin list`` import this module in processes that never use the backend: keep it light.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def vendor_library() -> str:
 
 
 def probe() -> Available | Unavailable:
-    """Asks the vendor's library how many devices there are. Opens none."""
+    """Asks the vendor's library how many devices there are. Opens no device."""
     name = vendor_library()
     fix = "set HOROVOD_BACKEND_ECCL_STUB_LIBRARY, or library in [backend.eccl_stub] of plugins.toml"
     try:

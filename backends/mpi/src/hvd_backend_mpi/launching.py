@@ -10,7 +10,7 @@ import sys
 
 def command(size: int) -> list[str]:
     """The words before a program for ``size`` processes on this machine: the mpirun of the PATH, else the one beside this
-    Python. Raises LookupError when there is none."""
+    Python. Raises LookupError if there is no mpirun."""
     beside = os.path.join(sys.prefix, "bin", "mpirun")
     path = (
         shutil.which("mpirun") or shutil.which("mpiexec") or (beside if os.access(beside, os.X_OK) else None)

@@ -82,7 +82,7 @@ def started_without_pmi(environ: Mapping[str, str]) -> bool:
 
 
 def launcher_kind(environ: Mapping[str, str]) -> str | None:
-    """Of which family the launcher of this job is; None where there is none, or one that starts ranks of any."""
+    """The family of the launcher of this job; None without a launcher, or with one that starts ranks of any family."""
     if "OMPI_COMM_WORLD_SIZE" in environ:
         return "Open MPI"
     return "MPICH" if {"PMI_RANK", "MPI_LOCALNRANKS"} <= environ.keys() else None

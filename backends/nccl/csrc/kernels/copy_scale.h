@@ -1,4 +1,4 @@
-// hvd_copy_scale: copies of a batch in one launch, each with its own types and factor. What one thread of it does.
+// hvd_copy_scale: copies of a batch in one launch, each with its own types and factor. The work of one thread.
 #pragma once
 
 #include "memory.h"
@@ -7,14 +7,14 @@ namespace hvd_kernels {
 
 // ---------------------------------------------------------------------------------------------------- bits as they are
 
-// Units are taken this many at a time, so that there is always something on its way.
+// Units are read this many at a time, so that reads are always in flight.
 template <uint32_t bytes>
 constexpr uint32_t kInFlight = bytes == 16 ? 4 : 8;
 
-// Bytes [begin, end) of an item, both a multiple of the unit away from an address that is one.
+// Bytes [begin, end) of an item; both lie a multiple of the unit away from an aligned address.
 template <uint32_t bytes>
 HVD_BOTH void copy_units(uint64_t dst, uint64_t src, uint32_t begin, uint32_t end, uint32_t lane) {
-  using Unit = typename Piece<bytes>::Type;
+  using Unit = typename Word<bytes>::Type;
   constexpr uint32_t kRound = kLanes * bytes, kStep = kRound * kInFlight<bytes>;
   uint32_t at = begin;
   for (; at + kStep <= end; at += kStep) {

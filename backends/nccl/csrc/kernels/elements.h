@@ -1,9 +1,9 @@
-// Elements of every type of the ABI, one at a time: as they lie in memory, what they are computed in, and back.
+// Elements of every type of the ABI, one at a time: from memory to the type they are computed in, and back.
 //
 // The same code for the device and the host (plain C++17 there), so that a processor can show what a kernel computes.
 // Values are those of <hvd/backend_reduce.hpp>, bit by bit: 16 and 8 bit floats are computed in float and rounded once,
-// to nearest even; integers are scaled in double, truncated toward zero and held within the type. What is not promised
-// is which NaN a NaN becomes.
+// to nearest even; integers are scaled in double, truncated toward zero and held within the type. The bits
+// of a NaN are not promised.
 #pragma once
 
 #include <hvd/backend_abi.h>

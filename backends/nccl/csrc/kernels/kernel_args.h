@@ -1,6 +1,6 @@
-// What the kernels are given: one struct per kernel, passed by value as its only parameter. For who launches them
-// (cuda_batch.cc), for the kernels, and for who executes them on the host (kernels_host.cc). Plain data, no CUDA
-// header.
+// The parameters of the kernels: one struct per kernel, passed by value as its only parameter. For the code that
+// launches them (cuda_kernels.cc), for the kernels, and for the code that executes them on the host (kernels_host.cc).
+// Plain data, no CUDA header.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,11 @@ constexpr uint32_t kThreads = 128;  // per block
 // As many blocks as a multiprocessor is to hold at a time, which says how many registers a thread may have.
 constexpr uint32_t kBlocksPerProcessor = 5;
 
-// Pieces of work are handed to warps in tiles, of a size that is chosen for each launch: little enough that every
-// processor has some, and not so little that finding it costs more than doing it.
+// Work is given to warps in tiles, of a size that is chosen for each launch: small enough that every processor has some
+// tiles, and large enough that finding a tile costs less than its work.
 constexpr uint32_t kSmallestTile = 4096;  // bytes of the wider side; all are powers of two from here
 
-// How elements travel.
+// How elements are copied.
 enum CopyPath : uint8_t {
   kRaw = 0,      // bits as they are; `count` in bytes
   kInteger = 1,  // through int64, kept modulo the width

@@ -20,8 +20,8 @@ file(GLOB kernel_headers CONFIGURE_DEPENDS "${kernels}/*.h")
 
 set(architectures "")
 if(HVD_NVCC)
-  # It may be too old for the kernels (before 11.7), its host compiler too new for it or missing: then it is as if there
-  # were none.
+  # nvcc may be too old for the kernels (before 11.7), or its host compiler too new for it or missing: then nvcc is not
+  # used.
   file(WRITE "${made}/probe.cu" "#include <cstring>\n__global__ void nothing(const __grid_constant__ int) {}\n")
   execute_process(COMMAND ${nvcc_command} --list-gpu-code OUTPUT_VARIABLE known ERROR_QUIET)
   execute_process(COMMAND ${nvcc_command} -arch=compute_75 -ptx "${made}/probe.cu" -o "${made}/probe.ptx"
@@ -65,6 +65,6 @@ target_sources(hvd_backend_nccl PRIVATE
   csrc/cuda_api.cc
   csrc/cuda_device.cc
   csrc/cuda_kernels.cc
-  csrc/kernels/plan.cc
+  csrc/kernels/copy_launch.cc
   "${made}/binaries.cc")
 target_include_directories(hvd_backend_nccl PRIVATE "${kernels}")

@@ -9,30 +9,30 @@
 
 namespace hvd_kernels {
 
-// A piece of memory that is read or written at once.
+// A word of memory that is read or written at once.
 template <uint32_t bytes>
-struct Piece;
+struct Word;
 template <>
-struct Piece<1> {
+struct Word<1> {
   using Type = uint8_t;
 };
 template <>
-struct Piece<2> {
+struct Word<2> {
   using Type = uint16_t;
 };
 template <>
-struct Piece<4> {
+struct Word<4> {
   using Type = uint32_t;
 };
 template <>
-struct Piece<8> {
+struct Word<8> {
   using Type = uint64_t;
 };
 struct alignas(16) Words {
   uint32_t w[4];
 };
 template <>
-struct Piece<16> {
+struct Word<16> {
   using Type = Words;
 };
 
@@ -127,10 +127,10 @@ struct Group {
 template <class E, class W>
 HVD_BOTH void load_group(Group<W>& group, uint64_t from, uint32_t lane) {
   using Mem = typename E::Mem;
-  constexpr uint32_t kBytes = sizeof(Mem) * kChunk, kPiece = kBytes < 16 ? kBytes : 16, kPieces = kBytes / kPiece;
-  using Part = typename Piece<kPiece>::Type;
+  constexpr uint32_t kBytes = sizeof(Mem) * kChunk, kWord = kBytes < 16 ? kBytes : 16, kWords = kBytes / kWord;
+  using Part = typename Word<kWord>::Type;
   struct Parts {
-    Part part[kPieces];
+    Part part[kWords];
   };
   struct Elements {
     Mem at[kChunk];
@@ -139,8 +139,8 @@ HVD_BOTH void load_group(Group<W>& group, uint64_t from, uint32_t lane) {
   HVD_UNROLL
   for (uint32_t r = 0; r < kRounds; ++r) {
     HVD_UNROLL
-    for (uint32_t i = 0; i < kPieces; ++i) {
-      raw[r].part[i] = read<Part>(from + (r * kLanes + lane) * uint64_t{kBytes} + i * kPiece);
+    for (uint32_t i = 0; i < kWords; ++i) {
+      raw[r].part[i] = read<Part>(from + (r * kLanes + lane) * uint64_t{kBytes} + i * kWord);
     }
   }
   HVD_UNROLL
@@ -154,10 +154,10 @@ HVD_BOTH void load_group(Group<W>& group, uint64_t from, uint32_t lane) {
 template <class E, class W>
 HVD_BOTH void store_group(const Group<W>& group, uint64_t to, uint32_t lane) {
   using Mem = typename E::Mem;
-  constexpr uint32_t kBytes = sizeof(Mem) * kChunk, kPiece = kBytes < 16 ? kBytes : 16, kPieces = kBytes / kPiece;
-  using Part = typename Piece<kPiece>::Type;
+  constexpr uint32_t kBytes = sizeof(Mem) * kChunk, kWord = kBytes < 16 ? kBytes : 16, kWords = kBytes / kWord;
+  using Part = typename Word<kWord>::Type;
   struct Parts {
-    Part part[kPieces];
+    Part part[kWords];
   };
   struct Elements {
     Mem at[kChunk];
@@ -169,8 +169,8 @@ HVD_BOTH void store_group(const Group<W>& group, uint64_t to, uint32_t lane) {
     for (uint32_t i = 0; i < kChunk; ++i) elements.at[i] = stored<E>(group.v[r][i]);
     const Parts raw = bits_as<Parts>(elements);
     HVD_UNROLL
-    for (uint32_t i = 0; i < kPieces; ++i) {
-      write(to + (r * kLanes + lane) * uint64_t{kBytes} + i * kPiece, raw.part[i]);
+    for (uint32_t i = 0; i < kWords; ++i) {
+      write(to + (r * kLanes + lane) * uint64_t{kBytes} + i * kWord, raw.part[i]);
     }
   }
 }
@@ -190,7 +190,7 @@ HVD_BOTH void store_group(const Group<W>& group, int32_t dtype, uint64_t to, uin
   });
 }
 
-// One element, for what groups do not fit: beginnings, ends, and addresses that are no multiples.
+// One element, where groups do not fit: at the beginning, at the end, and at addresses that are not aligned.
 template <class W>
 HVD_BOTH W load_one(int32_t dtype, uint64_t from) {
   W v = 0;

@@ -1,4 +1,4 @@
-// hvd_reduce: one array onto another, element by element. What one thread of it does.
+// hvd_reduce: one array onto another, element by element. The work of one thread.
 #pragma once
 
 #include "memory.h"

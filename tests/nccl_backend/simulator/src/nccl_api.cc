@@ -126,7 +126,7 @@ SIM_EXPORT ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   if (id == nullptr) return refuse(ncclInvalidArgument, "out argument is NULL");
   if (sim::enter() != topsSuccess) return refuse(ncclUnhandledCudaError, "Cuda failure 'initialization error'");
   try {
-    sim::open_meeting(id);
+    sim::open_rendezvous(id);
     return ncclSuccess;
   } catch (const sim::Failure& why) {
     return refuse(why.code, why.text);

@@ -1,13 +1,13 @@
-// See mpi_meeting.h.
-#include "mpi_meeting.h"
+// See mpi_rendezvous.h.
+#include "mpi_rendezvous.h"
 
 #include <sstream>
 #include <vector>
 
 #include "mpi_api.h"
 #include "mpi_device.h"
-#include "mpi_lane.h"
 #include "mpi_process.h"
+#include "work_thread.h"
 
 namespace {
 
@@ -55,7 +55,7 @@ Member introduce(const hvd::CommInit& init, int64_t deadline_ns, int64_t blockin
 std::string key_of(int32_t rank) { return "mpi/" + std::to_string(rank); }
 constexpr const char* kAll = "mpi/all";
 
-// Everybody's text, by way of rank 0: as many keys as ranks, and one.
+// All members' descriptions, collected and shared by rank 0: as many keys as ranks, and one.
 std::vector<Member> share(const hvd::CommInit& init, const Member& me) {
   std::vector<Member> all;
   if (init.size == 1) return {me};
@@ -130,14 +130,15 @@ struct Joining {
 
 }  // namespace
 
-Meeting meet(const hvd::CommInit& init, int64_t blocking_from) {
+Rendezvous rendezvous(const hvd::CommInit& init, int64_t blocking_from) {
   const int64_t deadline_ns = init.deadline_ns > 0 ? init.deadline_ns : now_ns() + hvd::kDefaultWaitNs;
   const std::vector<Member> all = share(init, introduce(init, deadline_ns, blocking_from));
-  if (all.size() != static_cast<size_t>(init.size)) throw hvd::Error(HVD_E_INTERNAL, "the meeting's text is cut off");
+  if (all.size() != static_cast<size_t>(init.size))
+    throw hvd::Error(HVD_E_INTERNAL, "the text of the rendezvous is cut off");
   check(init, all);
   auto joining = std::make_shared<Joining>();
   joining->tag = tag_of(init.key);
-  Meeting met;
+  Rendezvous met;
   met.any_thread = met.reads_device = true;
   met.blocking_from = all[0].blocking_from;
   for (const Member& m : all) {

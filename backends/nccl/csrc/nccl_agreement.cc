@@ -1,5 +1,5 @@
-// See nccl_meeting.h. No state; any thread.
-#include "nccl_meeting.h"
+// See nccl_agreement.h. No state; any thread.
+#include "nccl_agreement.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -15,7 +15,7 @@ std::string lower(std::string text) {
 
 bool is_on(const std::string& text) { return text == "1" || text == "true" || text == "yes" || text == "on"; }
 
-// "4MiB", "4m", "4194304". hvd-core has checked it; whoever runs the backend without it is told.
+// "4MiB", "4m", "4194304". hvd-core has checked the text; a host that has not gets the error.
 uint64_t bytes_of(const std::string& text) {
   char* rest = nullptr;
   const uint64_t number = std::strtoull(text.c_str(), &rest, 10);
@@ -23,21 +23,21 @@ uint64_t bytes_of(const std::string& text) {
   for (const auto& [letter, shift] : {std::pair{'k', 10}, {'m', 20}, {'g', 30}, {'t', 40}})
     if (!unit.empty() && unit[0] == letter) return number << shift;
   if (rest != text.c_str() && (unit.empty() || unit == "b")) return number;
-  throw hvd::Error(HVD_E_INVALID, "option pack_below = '" + text + "' is no number of bytes, such as 4194304 or 4m");
+  throw hvd::Error(HVD_E_INVALID, "option pack_below = '" + text + "' is not a number of bytes, such as 4194304 or 4m");
 }
 
 }  // namespace
 
-Meeting options_of_this_rank() {
-  Meeting m;
+Agreement options_of_this_rank() {
+  Agreement m;
   m.nonblocking = is_on(lower(hvd::option("nonblocking", "0")));
   m.exact = lower(hvd::option("minmax", "exact")) != "native";
   m.pack_below = bytes_of(hvd::option("pack_below", "4m"));
   return m;
 }
 
-Meeting meet(const hvd::CommInit& init, bool float8) {
-  Meeting m = options_of_this_rank();
+Agreement agree(const hvd::CommInit& init, bool float8) {
+  Agreement m = options_of_this_rank();
   m.float8 = float8;
   if (init.size == 1) return m;
   hvd::Store& store = init.store;

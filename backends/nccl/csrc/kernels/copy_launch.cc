@@ -1,5 +1,5 @@
-// See plan.h.
-#include "plan.h"
+// See copy_launch.h.
+#include "copy_launch.h"
 
 #include <algorithm>
 #include <cstring>
@@ -57,7 +57,7 @@ uint32_t tile_for(uint64_t bytes, uint32_t processors) {
 
 }  // namespace
 
-void plan_copies(const std::vector<Copy>& copies, uint32_t processors, Plan& plan) {
+void prepare_copies(const std::vector<Copy>& copies, uint32_t processors, CopyLaunch& launch) {
   std::vector<CopyKind> kinds;
   std::vector<uint32_t> kind_of_copy(copies.size());
   uint64_t bytes = 0;
@@ -78,20 +78,20 @@ void plan_copies(const std::vector<Copy>& copies, uint32_t processors, Plan& pla
     bytes += n * wider(kind);
   }
 
-  CopyArgs& args = plan.args;
+  CopyArgs& args = launch.args;
   args.table = 0;
   args.n_kinds = static_cast<uint32_t>(kinds.size());
   args.n_items = n_items;
   args.tiles = 0;
   args.tile_bytes = tile_for(bytes, processors);
-  plan.blocks = 0;
-  plan.table.clear();
+  launch.blocks = 0;
+  launch.table.clear();
   CopyKind* all_kinds = args.kinds;
   CopyItem* items = args.items;
   if (args.n_kinds > kInlineKinds || n_items > kInlineItems) {
-    plan.table.resize(args.n_kinds * sizeof(CopyKind) + n_items * sizeof(CopyItem));
-    all_kinds = reinterpret_cast<CopyKind*>(plan.table.data());
-    items = reinterpret_cast<CopyItem*>(plan.table.data() + args.n_kinds * sizeof(CopyKind));
+    launch.table.resize(args.n_kinds * sizeof(CopyKind) + n_items * sizeof(CopyItem));
+    all_kinds = reinterpret_cast<CopyKind*>(launch.table.data());
+    items = reinterpret_cast<CopyItem*>(launch.table.data() + args.n_kinds * sizeof(CopyKind));
   }
 
   // Where the next item of each kind goes.
@@ -118,7 +118,7 @@ void plan_copies(const std::vector<Copy>& copies, uint32_t processors, Plan& pla
     args.tiles += (items[i].count + tile_elements - 1) / tile_elements;
     items[i].tiles_end = args.tiles;
   }
-  plan.blocks = std::min((args.tiles + kWarps - 1) / kWarps, processors * kBlocksPerProcessor);
+  launch.blocks = std::min((args.tiles + kWarps - 1) / kWarps, processors * kBlocksPerProcessor);
 }
 
 uint32_t reduce_blocks(uint64_t count, uint32_t processors) {

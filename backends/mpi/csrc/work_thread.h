@@ -1,4 +1,4 @@
-// One thread that runs what others hand to it, in order; it sleeps in between and lives as long as the process.
+// A thread that runs functions of other threads, in order. It sleeps in between and lives as long as the process.
 #pragma once
 
 #include <condition_variable>
@@ -9,7 +9,7 @@
 #include <mutex>
 #include <thread>
 
-class Lane {
+class WorkThread {
  public:
   // Returns when the body has run; throws what it throws.
   void run(const std::function<void()>& body);

@@ -1,5 +1,5 @@
-// See mpi_lane.h.
-#include "mpi_lane.h"
+// See work_thread.h.
+#include "work_thread.h"
 
 #include <chrono>
 #include <hvd/backend.hpp>
@@ -18,7 +18,7 @@ Clock::time_point at(int64_t deadline_ns) {
 
 int64_t now_ns() { return std::chrono::nanoseconds(Clock::now().time_since_epoch()).count(); }
 
-std::shared_ptr<Lane::Job> Lane::post(std::function<void()> body) {
+std::shared_ptr<WorkThread::Job> WorkThread::post(std::function<void()> body) {
   auto job = std::make_shared<Job>();
   job->body = std::move(body);
   std::lock_guard<std::mutex> lock(mutex_);
@@ -29,7 +29,7 @@ std::shared_ptr<Lane::Job> Lane::post(std::function<void()> body) {
   return job;
 }
 
-void Lane::serve() {
+void WorkThread::serve() {
   hvd::thread_enter("mpi");
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
@@ -49,14 +49,14 @@ void Lane::serve() {
   }
 }
 
-void Lane::run(const std::function<void()>& body) {
+void WorkThread::run(const std::function<void()>& body) {
   const auto job = post(body);
   std::unique_lock<std::mutex> lock(mutex_);
   finished_.wait(lock, [&] { return job->done; });
   if (job->error) std::rethrow_exception(job->error);
 }
 
-bool Lane::run_until(int64_t deadline_ns, std::function<void()> body) {
+bool WorkThread::run_until(int64_t deadline_ns, std::function<void()> body) {
   const auto job = post(std::move(body));
   std::unique_lock<std::mutex> lock(mutex_);
   if (!finished_.wait_until(lock, at(deadline_ns), [&] { return job->done; })) return false;
