@@ -1,4 +1,4 @@
-"""How the tcp backend's ranks find each other: interfaces, strangers on the port, descriptors, foreign bytes."""
+"""How the tcp backend's ranks find each other: interfaces, unproven connections, descriptors, foreign bytes."""
 
 import gc
 import hashlib
@@ -19,7 +19,7 @@ from reference import sample
 from table_driver import Backend, Comm, failure
 
 pytestmark = pytest.mark.timeout(120)
-CARD = struct.Struct("<II160s240s")
+ADDRESSES = struct.Struct("<II160s240s")
 TABLE = struct.Struct("<QII32sIIII512s")
 HEADER = struct.Struct("<IIIIQQQQQ5Q")
 
@@ -29,9 +29,9 @@ def backend_name():
     return "tcp"
 
 
-def endpoints(card):
-    """[(host, port)] of a rank's card in the store."""
-    count, _, raw, _ = CARD.unpack(card)
+def endpoints(addresses):
+    """[(host, port)] of a rank's addresses in the store."""
+    count, _, raw, _ = ADDRESSES.unpack(addresses)
     found = []
     for i in range(count):
         family, _, port, address = struct.unpack_from("<BBH16s", raw, 20 * i)
@@ -42,8 +42,8 @@ def endpoints(card):
     return found
 
 
-def loopback_of(card):
-    return next(e for e in endpoints(card) if e[0] == "127.0.0.1")
+def loopback_of(addresses):
+    return next(e for e in endpoints(addresses) if e[0] == "127.0.0.1")
 
 
 def read_when_there(path, seconds=20):
@@ -77,13 +77,13 @@ def in_thread(results, backend, rank, size, body):
     return thread
 
 
-def test_strangers_on_the_port(library, tmp_path):
+def test_unproven_connections_on_the_port(library, tmp_path):
     """They may connect, be silent, talk nonsense, lie about who they are: ranks come together all the same."""
     backend = Backend(library, tmp_path)
     results = {}
     threads = [in_thread(results, backend, 1, 3, sum_ranks)]
-    at = loopback_of(read_when_there(tmp_path / "1.tcp_card_1"))
-    strangers = []
+    at = loopback_of(read_when_there(tmp_path / "1.tcp_addresses_1"))
+    unproven = []
     opening = b"HVDTCP01" + struct.pack("<IIII", 2, 1, 0, 3) + b"n" * 32
     for first_words in [b""] * 70 + [
         b"GET / HTTP/1.1\r\n\r\n" * 2000,
@@ -92,14 +92,14 @@ def test_strangers_on_the_port(library, tmp_path):
         b"\0" * 100_000,
     ]:
         s = socket.create_connection(at, timeout=10)
-        strangers.append(s)
+        unproven.append(s)
         try:
             s.sendall(first_words)
         except OSError:
             pass
     gone = socket.create_connection(at, timeout=10)
     gone.close()
-    liar = strangers[72]
+    liar = unproven[72]
     threads += [in_thread(results, backend, rank, 3, sum_ranks) for rank in (0, 2)]
     # The one that claims to be rank 2 is asked for a proof, and dropped for a wrong one.
     liar.settimeout(10)
@@ -115,7 +115,7 @@ def test_strangers_on_the_port(library, tmp_path):
     for t in threads:
         t.join(40)
     assert results == {0: "fine", 1: "fine", 2: "fine"}
-    for s in strangers:
+    for s in unproven:
         s.close()
 
 
@@ -127,7 +127,7 @@ def test_a_rank_that_is_only_one_of_the_machine_is_not_believed(library, tmp_pat
         (3, HEADER.pack(0x4D505448, 1, 0, 0, 1, 12, 0, 4, 4, 0, 1, 0, 0, 0) + b"1234", "disagree"),
     ]:
         backend = Backend(library, tmp_path)
-        (tmp_path / f"{number}.tcp_card_1").write_bytes(CARD.pack(1, 0, b"\x04", b""))
+        (tmp_path / f"{number}.tcp_addresses_1").write_bytes(ADDRESSES.pack(1, 0, b"\x04", b""))
         told_to = {}
 
         def attempt(backend=backend, number=number, told_to=told_to):
@@ -141,8 +141,8 @@ def test_a_rank_that_is_only_one_of_the_machine_is_not_believed(library, tmp_pat
         thread.start()
         table = read_when_there(tmp_path / f"{number}.tcp_table")
         head = TABLE.unpack_from(table)
-        cards = table[TABLE.size :]
-        at = loopback_of(cards[: CARD.size])
+        addresses = table[TABLE.size :]
+        at = loopback_of(addresses[: ADDRESSES.size])
         s = socket.create_connection(at, timeout=10)
         who, mine = struct.pack("<IIII", 1, 0, 0, 2), os.urandom(32)
         s.sendall(b"HVDTCP01" + who + mine)
@@ -185,7 +185,7 @@ def test_named_interface_is_the_only_one_bound(library, tmp_path, iface, variabl
     backend = Backend(library, tmp_path, {} if variable else {"iface": iface})
     results = {}
     threads = [in_thread(results, backend, 1, 2, sum_ranks)]
-    found = endpoints(read_when_there(tmp_path / "1.tcp_card_1"))
+    found = endpoints(read_when_there(tmp_path / "1.tcp_addresses_1"))
     assert found and all(host in ("127.0.0.1", "::1") for host, _ in found)
     listening = []
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
@@ -239,9 +239,9 @@ def test_create_says_whom_it_could_not_reach(library, tmp_path):
     dead.bind(("127.0.0.1", 0))
     port = dead.getsockname()[1]
     dead.close()
-    card = CARD.pack(1, 0, struct.pack("<BBH4s", 4, 1, port, b"\x7f\0\0\1"), b"")
+    addresses = ADDRESSES.pack(1, 0, struct.pack("<BBH4s", 4, 1, port, b"\x7f\0\0\1"), b"")
     head = TABLE.pack(0x3130307063744856, 2, 1, b"s" * 32, 1, 256, 64, 16, b"")
-    (tmp_path / "1.tcp_table").write_bytes(head + card * 2)
+    (tmp_path / "1.tcp_table").write_bytes(head + addresses * 2)
     started = time.monotonic()
     error = failure(Comm, backend, 1, 2, seconds=1)
     assert error.code == TIMEOUT and time.monotonic() - started < 20
