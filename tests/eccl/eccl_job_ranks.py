@@ -1,4 +1,4 @@
-"""One rank of test_eccl_engine.py's jobs in which something is missing or somebody dies: LIBRARY gap|kill|none."""
+"""One rank of test_eccl_engine.py's jobs in which something is missing or a rank dies: LIBRARY gap|kill|none."""
 
 from __future__ import annotations
 

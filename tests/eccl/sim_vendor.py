@@ -113,7 +113,7 @@ class Rank:
 
 
 def run(library, size, body, *args, environment=(), timeout=60, lost=(), enter=None):
-    """body(Rank, *args) on `size` forked processes; results in rank order. Ranks in `lost` may have none.
+    """body(Rank, *args) on `size` forked processes; results in rank order. Ranks in `lost` may return no result.
 
     enter(rank) is called first in each process, before the library is opened.
     """

@@ -157,7 +157,7 @@ print(failure.code, failure.text, current())
 
 
 def test_a_vendors_result_keeps_its_number_and_name():
-    """A rank of a communicator that asks the simulator for what it must not."""
+    """A rank makes a call that the simulator forbids."""
     said = stub_backend.run("""
 device = made("open", 0, None)
 stream = made("stream_create", device, 0)

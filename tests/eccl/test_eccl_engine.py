@@ -1,7 +1,7 @@
 """hvd_core over eccl_stub: the engine's matrix of cases with tensors in the simulated device's memory, on real ranks.
 
-The backend is chosen as a user chooses it, the device by local_rank(). Streams are slowed down, so that whoever does not
-wait for them reads old data; the host that touches device memory dies.
+The backend is chosen as a user chooses it, the device by local_rank(). Streams are slowed down, so that code that
+does not wait for them reads old data; a host that touches device memory dies.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The gloo backend when something goes wrong: abort, deadlines, dead peers, ranks that disagree; and what it leaves.
+"""Failures in the gloo backend: abort, deadlines, dead peers, ranks that disagree; and leaks.
 
 Gloo itself cannot end a collective that another rank never joins. Upper limits of time are generous on purpose: what
 they tell apart is an end and none.

@@ -1,4 +1,4 @@
-"""The gloo backend's results: the conformance kit, its algorithms, factors, and what the package says about itself."""
+"""The gloo backend's results: the conformance kit, its algorithms, factors, and the description of the package."""
 
 import json
 import subprocess

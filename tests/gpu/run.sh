@@ -4,8 +4,8 @@
 #   tests/gpu/run.sh [OUT] [build] [kit] [tests] [bench]        all four by default; OUT: out/gpu
 #
 # Nothing is fetched: it takes the python (PYTHON=python3) with torch, NumPy and pytest that is there, cmake, a C++20
-# compiler, pybind11 >= 3 and, for kernels built for this very GPU, nvcc. What Python packages are missing may lie as wheels
-# in a folder (HVD_GPU_WHEELS). What was built is kept in build/gpu, so that parts can be run one by one.
+# compiler, pybind11 >= 3 and, for kernels built for this very GPU, nvcc. Missing Python packages may lie as wheels
+# in a folder (HVD_GPU_WHEELS). Builds are kept in build/gpu, so that parts can be run one by one.
 # HVD_GPU_TESTS names files instead of all of tests/gpu, PYTEST_ARGS adds to pytest's options, HVD_GPU_TESTS_S is the
 # limit of the tests in seconds.
 # In OUT: versions.txt, build.log, kit.txt and kit.json, tests.log and tests.xml, bench.txt and bench.json, summary.txt.

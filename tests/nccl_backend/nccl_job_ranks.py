@@ -1,6 +1,6 @@
-"""One rank of test_nccl_simulated_jobs.py: what a job over the backend does and does not ask of CUDA and NCCL, counted by
-their simulator. In one process group, as starting ranks is what takes time. Argument "kill": rank 1 dies; "join": it
-has no tensor; "staged": the data travel over a backend of the host's.
+"""One rank of test_nccl_simulated_jobs.py: the calls to CUDA and NCCL that a job over the backend makes, counted
+by their simulator. All checks run in one job, as starting ranks takes most of the time. Argument "kill": rank 1 dies;
+"join": it has no tensor; "staged": the data go over a backend of the host's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import simulated_cuda
 from hvd_core import _core, runtime
 
 SIDE = os.environ["HOROVOD_BACKEND_NCCL_LIBRARY"]
-# Whatever makes the host wait for the device, openly or not, or takes memory.
+# Calls that make the host wait for the device, openly or not, or take memory.
 WAITS = ("cuStreamSynchronize", "cuCtxSynchronize", "cuEventSynchronize", "implicit synchronisations")
 MEMORY = ("cuMemAlloc_v2", "cuMemHostAlloc", "cuMemAllocManaged", "cuMemFree_v2", "cuMemFreeHost")
 
@@ -65,7 +65,7 @@ def refused(kind, call):
 
 
 def reduced(arrays, name, prescale=1.0):
-    """In place, and nobody waits."""
+    """In place, and without waiting."""
     refs = [a.ref for a in arrays]
     handle = engine.allreduce(refs, refs, name, SUM, prescale, 1.0, 0)
     engine.wait(handle)
@@ -164,7 +164,7 @@ def the_default_stream():
 
 
 def a_capture_beside_a_job():
-    """Somebody captures a graph, in the mode that forbids everybody else's dangerous calls, while work is in flight."""
+    """A thread captures a graph, in the mode that forbids other threads' dangerous calls, while work is in flight."""
     context = sim.out("cuDevicePrimaryCtxRetain", device.ordinal)
     begun, over, ends = threading.Event(), threading.Event(), []
 
@@ -248,7 +248,7 @@ def killed():
     if rank == 1:
         time.sleep(0.5)
         os.kill(os.getpid(), signal.SIGKILL)
-    # The other's stream goes on with whatever is there; who waits for the end, and who comes next, is told.
+    # The other rank's stream goes on with old data; a call that waits for the end, and the next call, fail.
     second = functools.partial(engine.order_after, handle, None)
     third = functools.partial(face.allreduce, np.ones(3, np.float32), "third", hvd.Sum)
     for name, call in (("second", second), ("third", third)):

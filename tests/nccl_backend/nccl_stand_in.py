@@ -30,7 +30,7 @@ def nccl(path, version, without=(), soname="libnccl.so.2"):
 
 
 def cuda(path, version):
-    """A driver that serves that CUDA. Whoever initialises it is gone."""
+    """A driver for that version of CUDA. A process that initialises it ends."""
     code = f"int cuDriverGetVersion(int* v) {{ *v = {version}; return 0; }} int cuInit(unsigned f) {{ _exit(99); }}"
     return _library(path, code)
 

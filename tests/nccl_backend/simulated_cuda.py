@@ -20,7 +20,7 @@ def build():
 
 
 def environment(**more):
-    """What makes the backend take the simulator for both libraries."""
+    """The variables that make the backend use the simulator for both libraries."""
     library = str(build())
     return {
         "HOROVOD_BACKEND_NCCL_LIBRARY": library,

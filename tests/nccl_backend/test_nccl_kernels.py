@@ -112,7 +112,7 @@ def patterns(dtype):
 
 
 def same_bits(got, wanted, dtype):
-    """NaN is NaN, whatever its bits; all else is compared bit by bit."""
+    """A NaN equals every NaN; all other values are compared bit by bit."""
     if dtype in FLOATS:
         with np.errstate(invalid="ignore"):
             lost, missing = np.isnan(got.astype(np.float64)), np.isnan(wanted.astype(np.float64))

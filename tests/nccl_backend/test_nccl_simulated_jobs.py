@@ -1,5 +1,5 @@
-"""hvd_core over `nccl` on the simulated CUDA and NCCL: whole jobs of real ranks. Streams are slowed down, so that whoever
-does not wait for them reads old data; the host that touches device memory dies; calls are counted.
+"""hvd_core over `nccl` on the simulated CUDA and NCCL: whole jobs of real ranks. Streams are slowed down, so that code
+that does not wait for them reads old data; a host that touches device memory dies; calls are counted.
 """
 
 import json

@@ -9,7 +9,7 @@ import pytest
 
 import simulated_cuda
 
-# What is not declared, and composed by hvd_core.
+# Cases of collectives that the backend lacks and hvd_core composes.
 EMULATED = ["L2.average", "L2.barrier"]
 
 

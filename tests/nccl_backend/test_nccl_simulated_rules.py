@@ -1,5 +1,5 @@
 """The simulator of CUDA and NCCL holds its callers to the rules of the real ones: contexts, memory that is out of the
-host's reach, captures, communicators under way. What is shown on it is worth as much as that.
+host's reach, captures, communicators under way. A test on it proves as much as the simulator is faithful.
 """
 
 import ctypes as c
@@ -39,7 +39,7 @@ def contexts_and_memory(sim):
     pinned = sim.out("cuMemHostAlloc", 4096, 1)
     stream, event = sim.out("cuStreamCreate", 1), sim.out("cuEventCreate", 2)
 
-    # The host has no way to the device's memory: whoever reads it dies, unless it asks the system to do that.
+    # The host cannot reach the device's memory: a thread that reads it dies, unless the system reads for it.
     write = os.pipe()[1]
     libc = c.CDLL(None, use_errno=True)
     assert libc.write(write, c.c_void_p(pointer), c.c_size_t(1)) == -1 and c.get_errno() == errno.EFAULT
@@ -64,7 +64,7 @@ def contexts_and_memory(sim):
     sim.good("cuCtxPopCurrent_v2", None)
     assert sim.calls("contexts") == 2
 
-    # The default stream comes after what a blocking stream was given, and before what it is given next.
+    # The default stream comes after all work of a blocking stream so far, and before its next work.
     blocking = sim.lib.device_stream()
     go = c.c_int(0)
     sim("device_hold", blocking, c.byref(go))
@@ -121,7 +121,7 @@ def captures(sim):
     sim.good("cuStreamSynchronize", stream)
     assert c.string_at(pinned, 1) == b"\x05"
 
-    # An event of a capture draws another stream into it, and nobody may ask for it.
+    # An event of a capture draws another stream into it, and must not be queried.
     other = sim.out("cuStreamCreate", 1)
     status = c.c_int()
     sim.good("cuStreamBeginCapture_v2", stream, cuda.RELAXED)

@@ -123,8 +123,8 @@ def check_contexts(device):
 
 
 def check_captures(device):
-    """A thread captures its own stream and goes on calling us: all succeeds, and nothing gets into the graph. With the
-    stream that is captured, or the default one, whatever would enqueue is refused before it does harm."""
+    """A thread captures its own stream and calls this backend meanwhile: all calls succeed, and nothing gets into the
+    graph. Calls that would enqueue on the captured stream, or on the default one, are refused before they do harm."""
     device.open()
     context = C.c_void_p()
     device.good("cuDevicePrimaryCtxRetain", C.byref(context), 0)

@@ -1,5 +1,6 @@
-"""Writes generated/kernels.ptx: the kernels as text in an old version of NVIDIA's virtual machine language (PTX), which the driver
-compiles for devices that there is no machine code for, and for machines that built the wheel without nvcc.
+"""Writes generated/kernels.ptx: the kernels as text in an old version of NVIDIA's virtual machine language (PTX).
+
+The driver compiles it for devices without machine code in the wheel, and in wheels that were built without nvcc.
 
     python make_ptx.py --include ../../../../hvd_core/include      # after each change to the kernels; needs nvcc
 

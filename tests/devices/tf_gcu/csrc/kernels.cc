@@ -1,7 +1,7 @@
 // Ordinary kernels, so that something makes tensors on the device and uses them: AddV2, Sub, Mul, Square and MatMul of
 // floats, done by "kernels" of the simulator on the stream of the context. A call returns when the work is in the
-// queue, and TF_GCU_JITTER_US makes each piece late by up to so many microseconds, so that whoever does not wait is
-// found out.
+// queue, and TF_GCU_JITTER_US makes each kernel late by up to that many microseconds, so that code that
+// does not wait fails.
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -63,7 +63,7 @@ struct Array {
 };
 
 // The tensor's handle is dropped at once. The memory stays what it is until the stream has done what is queued now:
-// TensorFlow gives it to nobody else but on the same stream.
+// TensorFlow uses it again on the same stream only.
 Array array_of(TF_Tensor* tensor) {
   Array array;
   array.data = tensorflow().TF_TensorData(tensor);

@@ -12,7 +12,7 @@ namespace {
 
 TensorFlow g_table;
 
-// The library that has the C API, whatever number its name ends with.
+// The library that has the C API; its name may end with any number.
 int is_framework(dl_phdr_info* info, size_t, void* found) {
   if (info->dlpi_name == nullptr || std::strstr(info->dlpi_name, "libtensorflow_framework.so") == nullptr) return 0;
   *static_cast<std::string*>(found) = info->dlpi_name;

@@ -14,7 +14,7 @@ c10::Allocator& allocator();
 c10::Allocator& pinned_allocator();
 bool is_pinned(const void* address);
 
-// The block behind `data` is used on `stream` too: when it is freed, it waits for what is in the stream then.
+// The block behind `data` is used on `stream` too: when it is freed, it waits for the work that is in the stream then.
 void record_stream(const c10::DataPtr& data, const c10::Stream& stream);
 
 // Gives cached blocks back to the vendor.

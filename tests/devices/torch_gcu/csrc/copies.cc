@@ -24,7 +24,7 @@ class InFlight {
     topsEvent_t event = nullptr;
     TORCH_GCU_CALL(topsEventCreateWithFlags, &event, topsEventDisableTiming);
     TORCH_GCU_CALL(topsEventRecord, event, native(stream));
-    std::deque<Entry> over;  // freed after the mutex: a storage may belong to anybody
+    std::deque<Entry> over;  // freed after the mutex is released: the deleter of a storage may call this code
     std::lock_guard lock(mutex_);
     entries_.push_back({event, storage});
     while (!entries_.empty() && vendor().topsEventQuery(entries_.front().event) != topsErrorNotReady) {

@@ -10,7 +10,7 @@ namespace cusim {
 // not so long.
 bool reachable(const void* p, size_t bytes, sim::Span* span);
 
-// As copies see it: host memory that nobody has told the driver of as well. `pageable`: it is such memory.
+// Memory that copies take: also host memory that is unknown to the driver. `pageable`: it is such memory.
 CUresult copyable(const void* p, size_t bytes, sim::Span* span, bool* pageable);
 
 }  // namespace cusim

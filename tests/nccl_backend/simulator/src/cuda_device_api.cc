@@ -84,7 +84,7 @@ CUresult checked(CUdevice device, const void* out) {
   return is_device(device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
-// What a kernel, a copy or a wait did to the context, for whoever waits for it.
+// Waits for all streams of the context, and returns the failure of a kernel, a copy or a wait.
 CUresult wait_for(Context& context) {
   for (const StreamRef& stream : streams_of(&context)) {
     CUstreamCaptureStatus status;

@@ -35,7 +35,7 @@ int newest_ptx(int driver) {
   return 65;
 }
 
-// The number behind `word`, times ten where it has a point; 0: there is none.
+// The number behind `word`, times ten if it has a point; 0 if there is no number.
 int number_after(const std::string& text, const char* word, bool point) {
   const size_t at = text.find(word);
   if (at == std::string::npos) return 0;

@@ -1,6 +1,6 @@
 // Kernels address device memory, which a processor must not touch: before a launch is executed, each address in its
-// parameters becomes that of the bytes themselves, and is checked with its length. What is outside of any allocation is
-// what a device calls an illegal address.
+// parameters becomes that of the bytes themselves, and is checked with its length. An address outside of every
+// allocation is an illegal address, as on a device.
 #include "kernels.h"
 
 #include <cstring>

@@ -14,7 +14,7 @@ struct Kernel {
   CUresult (*run)(unsigned blocks, unsigned threads, std::vector<char> parameters);
 };
 
-// Null: a kernel that nobody can execute here.
+// Null for a kernel that cannot be executed here.
 const Kernel* find_kernel(const char* name);
 
 }  // namespace cusim

@@ -184,7 +184,7 @@ SIM_EXPORT ncclResult_t ncclCommDestroy(ncclComm_t handle) {
   return drain(nccl);
 }
 
-// Returns when nothing of it is left in any stream, which takes as long as what stands before it there.
+// Returns when nothing of the communicator is left in any stream, after all work before it there.
 SIM_EXPORT ncclResult_t ncclCommAbort(ncclComm_t handle) {
   SIM_CALLED;
   const NcclRef nccl = take(handle);

@@ -19,7 +19,7 @@ bool is_integer(ncclDataType_t type) { return type < ecclFloat16; }
 
 bool is_float8(ncclDataType_t type) { return type >= sim::kFloat8e4m3; }
 
-// What is common to all operations: an Operation step by step, until something is wrong.
+// The common part of all operations: fills an Operation step by step, until an argument is wrong.
 class Call {
  public:
   Call(Kind kind, size_t count, ncclDataType_t type, ncclComm_t comm, CUstream stream) {

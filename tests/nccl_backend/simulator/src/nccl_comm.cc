@@ -46,7 +46,7 @@ Place own_place(int device) {
 
 sim::Failure lost(int peer) { return {ncclRemoteError, "rank " + std::to_string(peer) + " went away"}; }
 
-// Everybody's `mine`, in rank order.
+// All ranks' `mine`, in rank order.
 template <class T>
 std::vector<T> gather(const std::vector<sim::Socket>& peers, int rank, const T& mine) {
   const auto deadline = sim::Clock::now() + sim::settings().quiet;

@@ -34,7 +34,7 @@ struct Nccl : std::enable_shared_from_this<Nccl> {
   void set_comm(sim::CommRef comm);
   void fail(ncclResult_t code, const std::string& text);
   void abort();
-  // Whether `peer` (-1: everybody) is connected already; from now on it is.
+  // Is `peer` (-1: every rank) connected already? From now on it is.
   bool connect(int peer);
 
  private:

@@ -53,7 +53,7 @@ CUresult execute(const sim::CommRef& comm, uint64_t place, const std::vector<sim
     try {
       perform(*comm, batch);
     } catch (const sim::Failure& why) {
-      // Without a network between them nobody hears of a peer's end; the kernel turns until it is aborted.
+      // Without a network between them no rank hears of a peer's end; the kernel runs until it is aborted.
       while (settings().silent_death && why.code == ncclRemoteError && comm->state() == ncclSuccess) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }

@@ -59,12 +59,12 @@ EventRef take(CUevent handle);
 // A stream that the current context may be given work for.
 CUresult usable(CUstream handle, StreamRef* stream);
 
-// Queues `work`, behind what the legacy default stream orders before it; or hands it to the stream's capture.
+// Queues `work`, behind the work that the legacy default stream orders before it; or hands it to the stream's capture.
 CUresult give(Stream& stream, std::function<CUresult()> work);
 CUresult record(Stream& stream, Event& event);
 CUresult hold_back(Stream& stream, Event& event);
 
-// Captures. `prohibited`: first line of calls that may not be made while somebody captures (in this thread's mode);
+// Captures. `prohibited`: first line of calls that are forbidden while a thread captures (in this thread's mode);
 // such a call ends the captures in question, and answers 900.
 CUresult prohibited();
 CUstreamCaptureMode& mode_of_thread();

@@ -22,7 +22,7 @@ _extension: ctypes.CDLL | None = None
 
 
 class Traffic(NamedTuple):
-    """Copies that the vendor's runtime was asked for since the process began, by whomever. Collectives are none."""
+    """Copies that the vendor's runtime was asked for since the process began. Collectives do not count."""
 
     to_device: int
     to_host: int
@@ -89,7 +89,7 @@ def load() -> None:
 
 
 def traffic() -> Traffic:
-    """What was copied so far. RuntimeError before load()."""
+    """The number of copies so far. Raises RuntimeError before load()."""
     numbers = (ctypes.c_uint64 * 8)()
     if _extension is None or _extension.tf_gcu_traffic(numbers):
         raise RuntimeError("tf_gcu: load() was not called")
@@ -105,8 +105,8 @@ def queued_kernels() -> int:
 
 @contextlib.contextmanager
 def held(seconds: float = 20.0) -> Iterator[None]:
-    """Within the block kernels of ours do not run, nor what stands behind them in their streams. Who waits for them in
-    the block is released after `seconds`. RuntimeError before load()."""
+    """Within the block this device's kernels do not run, nor the work behind them in their streams. A thread that waits
+    for them in the block is released after `seconds`. Raises RuntimeError before load()."""
     if _extension is None:
         raise RuntimeError("tf_gcu: load() was not called")
     release = threading.Timer(seconds, _extension.tf_gcu_hold_kernels, [0])

@@ -82,7 +82,7 @@ _opener = ctypes.CFUNCTYPE(None)(lambda: why_unavailable() and None)
 
 
 def extension() -> ctypes.CDLL:
-    """The loaded extension. RuntimeError with the reason if there is none."""
+    """The loaded extension. Raises RuntimeError, with the reason, if it is not loaded."""
     if _extension is None:
         raise RuntimeError(f"torch_gcu: {_problem}")
     return _extension
