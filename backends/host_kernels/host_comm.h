@@ -10,6 +10,7 @@
 // All but the constructor, abort() and async_error() run on one thread at a time (T1).
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 #include "collective.h"
@@ -18,6 +19,18 @@
 #include "support.h"
 
 namespace hvd::host_kernels {
+
+// Counts a call of another thread (abort, async_error) as long as it is inside. A communicator's destructor waits for
+// these calls.
+class CountedCall {
+ public:
+  explicit CountedCall(std::atomic<uint32_t>& calls) : calls_(calls) { calls_.fetch_add(1); }
+  ~CountedCall() { calls_.fetch_sub(1); }
+  CountedCall(const CountedCall&) = delete;
+
+ private:
+  std::atomic<uint32_t>& calls_;
+};
 
 template <class T>
 class HostComm : public hvd::Comm<T>, public hvd::Request {

@@ -149,17 +149,12 @@ ShmComm::~ShmComm() {
 }
 
 void ShmComm::abort() {
-  calls_inside_.fetch_add(1);
+  const CountedCall inside(calls_inside_);
   declare_failed(HVD_E_ABORTED);
-  calls_inside_.fetch_sub(1);
 }
 
 void ShmComm::async_error() const {
-  struct Inside {
-    std::atomic<uint32_t>& calls;
-    explicit Inside(std::atomic<uint32_t>& calls) : calls(calls) { calls.fetch_add(1); }
-    ~Inside() { calls.fetch_sub(1); }
-  } const inside(calls_inside_);
+  const CountedCall inside(calls_inside_);
   check_failure();
 }
 

@@ -68,7 +68,7 @@ void TcpComm::shut_down_links() {
 }
 
 void TcpComm::abort() {
-  calls_inside_.fetch_add(1);
+  const CountedCall inside(calls_inside_);
   {
     const std::lock_guard<std::mutex> lock(death_mutex_);
     if (dead_.load() == HVD_OK) {
@@ -80,7 +80,6 @@ void TcpComm::abort() {
   const uint64_t one = 1;
   if (bell_) [[maybe_unused]]
     const ssize_t n = write(bell_.get(), &one, sizeof one);
-  calls_inside_.fetch_sub(1);
 }
 
 bool TcpComm::die(hvd_rc code, const char* format, ...) {
@@ -101,11 +100,7 @@ bool TcpComm::die(hvd_rc code, const char* format, ...) {
 }
 
 void TcpComm::async_error() const {
-  struct Inside {
-    std::atomic<uint32_t>& calls;
-    explicit Inside(std::atomic<uint32_t>& calls) : calls(calls) { calls.fetch_add(1); }
-    ~Inside() { calls.fetch_sub(1); }
-  } const inside(calls_inside_);
+  const CountedCall inside(calls_inside_);
   check_failure();
 }
 
