@@ -229,7 +229,11 @@ class Work {
   explicit Work(std::unique_ptr<Request> request) : request_(request.release()) {}
   // A request that the backend keeps and uses again, for example the communicator itself: nothing is allocated for the
   // operation. Its class overrides Request::free_request().
-  static Work in_flight(Request& request) { return Work(std::unique_ptr<Request, Freed>(&request)); }
+  static Work in_flight(Request& request) {
+    Work work = done();
+    work.request_.reset(&request);
+    return work;
+  }
   bool complete() const { return request_ == nullptr; }
   Request* release() { return request_.release(); }
 
@@ -237,7 +241,6 @@ class Work {
   struct Freed {
     void operator()(Request* request) const { request->free_request(); }
   };
-  explicit Work(std::unique_ptr<Request, Freed> request) : request_(std::move(request)) {}
   std::unique_ptr<Request, Freed> request_;
 };
 
@@ -260,9 +263,8 @@ struct NoComm {};  // for a backend with a device table only
 //   static hvd_coll_caps query(const Coll&)       when the sets above cannot express the answer
 //   hvd_coll_caps query_made(const Coll&) const   the same of one communicator, where that depends on whose memory it
 //                               was made for; may throw HVD_E_UNSUPPORTED with the reason. Any thread
-//   static hvd::Error why_unserved(const Coll&)   the error of a collective that query does not serve; absent: a
-//   general
-//                               HVD_E_UNSUPPORTED. Any thread
+//   static hvd::Error why_unserved(const Coll&)   the error of a collective that query does not serve; absent:
+//                               HVD_E_UNSUPPORTED with a general text. Any thread
 //   static constexpr bool reports_abort = true   the class's own methods fail after abort() and say more about it than
 //                               this layer, which else refuses every call after an abort
 //   static std::string info(const std::string& key)   a fact for reports, "" where it is not known. Any thread
