@@ -1,13 +1,13 @@
 // Two ranks prove to each other that they know the communicator's secret, before anything else is read from a
-// connection. One object per connection; never blocks. Used by create, on its thread.
+// connection. One object per connection; never blocks. Used by the constructor, on its thread.
 //
 //   caller -> host   which rank calls which, for which socket, and a random number
-//   host -> caller   a random number, and the MAC of all that was said, marked "host"
+//   host -> caller   a random number, and the MAC of all bytes so far, marked "host"
 //   caller -> host   the same MAC, marked "caller"
 //   host -> caller   one byte: welcome
 //
 // The MACs cover both random numbers, both ranks, the socket and the size; neither can be replayed, reflected or moved
-// to another pair. A stranger costs the host at most 56 + 32 bytes of reading and one MAC.
+// to another pair. A connection without the secret costs the host at most 56 + 32 bytes of reading and one MAC.
 #pragma once
 
 #include <cstdint>

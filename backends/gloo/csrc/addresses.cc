@@ -121,7 +121,7 @@ std::vector<Address> parse_list(const std::string& list) {
   return all;
 }
 
-// The address that the system would use to reach `peer`; empty where there is no way. Nothing is sent.
+// The address that the system would use to reach `peer`; empty if there is no route. Sends no data.
 std::string source_towards(const Address& peer) {
   sockaddr_storage to;
   std::memset(&to, 0, sizeof to);
@@ -177,7 +177,7 @@ std::string choose_address(const std::vector<std::string>& lists, const std::vec
   for (size_t r = 0; r < hosts.size(); ++r) one_host = one_host && !elsewhere(r);
   if (one_host) return wanted && !mine.empty() ? to_text(mine.front()) : "127.0.0.1";
 
-  // The one whose network most of the others' hosts are in; the list's order among equals.
+  // The address whose network has the most of the other hosts; among equals the first of the list.
   size_t best = mine.size(), most = 0;
   for (size_t i = 0; i < mine.size(); ++i) {
     if (mine[i].loopback()) continue;

@@ -12,7 +12,7 @@ namespace hvd::gloo_backend {
 
 // This host's addresses with their networks, "10.0.0.5/24 fd00::5/64 127.0.0.1/8": the likeliest to be reachable from
 // elsewhere first. `wanted`: a comma list of interfaces, networks or addresses, any of which will do; empty: all.
-// Throws HVD_E_INVALID, with what there is, where nothing matches; `source` says who wanted it.
+// Throws HVD_E_INVALID, with the list of interfaces, if none matches; `source`: the setting that `wanted` comes from.
 std::string list_addresses(const std::string& wanted, const std::string& source);
 
 // The address for `rank` of a communicator whose members have `lists` and are on `hosts`.

@@ -8,7 +8,7 @@
 
 namespace hvd::gloo_backend {
 
-// What an operation ended with; HVD_OK: well.
+// The end of an operation; HVD_OK for success.
 struct Failure {
   hvd_rc code = HVD_OK;
   int32_t flags = 0;
@@ -18,7 +18,7 @@ struct Failure {
   [[noreturn]] void raise() const { throw Error(code, text, flags); }
 };
 
-// The failure behind an exception of Gloo's, `during` what.
+// The failure behind an exception of Gloo's; `during`: the phase in which it was thrown, for the message.
 Failure failure_of(std::exception_ptr problem, const std::string& during);
 
 }  // namespace hvd::gloo_backend

@@ -60,7 +60,7 @@ std::vector<std::string> Exchange::round(const std::string& name, const std::str
       tables_.push_back(table);
       return texts;
     } catch (const Error& e) {
-      // The others wait for the table; tell them rather than let them run into their deadline.
+      // The other ranks wait for the table, and would otherwise run into their deadline.
       init_.store.set(table.c_str(), "E" + e.text);
       throw;
     }

@@ -1,4 +1,4 @@
-// What every rank of a communicator has to tell the others before they are connected, through the job's store.
+// Texts that the ranks of a communicator exchange through the job's store before they are connected.
 //
 // One round: every rank gives a text to rank 0, which gives all texts to every rank. For the thread that creates the
 // communicator.
@@ -18,7 +18,7 @@ class Exchange {
   // All ranks' texts, by rank; collective. Throws HVD_E_TIMEOUT at the deadline, or HVD_E_REMOTE with rank 0's reason
   // if rank 0 gave up.
   std::vector<std::string> round(const std::string& name, const std::string& mine);
-  // Takes away what the rounds have left in the store; on rank 0 once all ranks are known to have read it.
+  // Deletes the keys of the rounds from the store; on rank 0, once all ranks are known to have read them.
   void forget();
 
  private:

@@ -21,7 +21,7 @@ constexpr const char* kLibrary =
 constexpr uint64_t kBcubeBytes = 256 * 1024;
 constexpr int32_t kBcubeRanks = 4;
 
-// What remains of a reduction once its arguments are gone.
+// A reduction without its arguments, which may be gone when it runs.
 struct Reduction {
   Reduction(const Coll& c, int32_t size)
       : dtype(c.dtype()), op(c.op() == HVD_AVG ? HVD_SUM : c.op()), pre(c.prescale()), post(c.postscale()) {
@@ -79,8 +79,8 @@ const char* GlooComm::vendor_lib() { return kLibrary; }
 
 std::string GlooComm::info(const std::string& key) { return key == "library" ? kLibrary : ""; }
 
-// Served: everything that Gloo has a collective for. An average of integers divides the exact sum, which Gloo, adding
-// in the elements' own type, does not have; a reducescatter it has in no current form.
+// Serves every collective that Gloo has. An average of integers divides the exact sum, but Gloo adds in the elements'
+// own type; Gloo has no current reducescatter.
 hvd_coll_caps GlooComm::query(const Coll& c) {
   hvd_coll_caps caps{};
   const bool reduces = c.kind() == HVD_ALLREDUCE || c.kind() == HVD_REDUCE;
@@ -235,7 +235,7 @@ Work GlooComm::allgather(const Coll& c) {
   const void* const in = c.in(0);
   char* const out = static_cast<char*>(c.out(0));
   const uint64_t own = parts[me];
-  // In place: this rank's part stands where it belongs.
+  // In place: this rank's part is already in its place.
   const auto place_own = [=] {
     if (in != out) copy(out + before, in, own);
   };

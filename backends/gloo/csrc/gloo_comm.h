@@ -1,7 +1,7 @@
-// A communicator over Gloo, as hvd-core sees it: what is served, and each collective as a job for the worker.
+// A communicator over Gloo: its capabilities, and each collective as a job for the worker.
 //
 // Threads: as in backend_abi.h. Gloo's calls block, so they run on the worker; calls here return at once, except the
-// constructor, which meets the other ranks.
+// constructor, which connects to the other ranks.
 #pragma once
 
 #include <cstdint>
@@ -57,7 +57,7 @@ class GlooComm : public Comm<GlooComm> {
 
   Settings settings_;
   std::shared_ptr<Mesh> mesh_;      // NULL in a communicator of one
-  std::shared_ptr<Worker> worker_;  // so there
+  std::shared_ptr<Worker> worker_;  // NULL as well
   uint64_t sequence_ = 0;
 };
 

@@ -1,7 +1,7 @@
 // See mesh.h.
 //
-// Gloo's own rendezvous would do for connecting, but it names no rank that is missing, has a timeout where a deadline
-// is needed, and leaves its keys in the store.
+// Gloo's own rendezvous could connect the ranks, but it does not name a missing rank, has a timeout instead of a
+// deadline, and leaves its keys in the store.
 #include "mesh.h"
 
 #include <gloo/barrier.h>
@@ -94,7 +94,7 @@ std::string Mesh::create_pairs(const std::string& address, milliseconds left) {
 
 namespace {
 
-// What create_pairs of a peer has written for `rank`.
+// The addresses that create_pairs() of a peer has written for `rank`.
 std::vector<char> address_for(const std::string& all, int rank) {
   size_t at = 0;
   for (int r = 0;; ++r) {
@@ -131,7 +131,7 @@ std::shared_ptr<Mesh> Mesh::connect(const CommInit& init, Settings* settings) {
   auto mesh = std::make_shared<Mesh>(init.rank, init.size);
   Exchange exchange(init);
   const std::string own = list_addresses(settings->iface, settings->iface_source);
-  // Each rank's addresses; rank 0's choice of the algorithm comes along.
+  // Each rank's addresses, and with them rank 0's choice of the algorithm.
   std::vector<std::string> lists = exchange.round("hosts", settings->algorithm + "\n" + own);
   settings->algorithm = lists[0].substr(0, lists[0].find('\n'));
   for (std::string& list : lists) list.erase(0, list.find('\n') + 1);
@@ -144,7 +144,7 @@ std::shared_ptr<Mesh> Mesh::connect(const CommInit& init, Settings* settings) {
   }
   mesh->connect_pairs(init, exchange.round("pairs", pairs), address);
   mesh->setTimeout(kForever);
-  // That all connections are there does not mean that all ranks know it.
+  // This rank has all its connections, but the other ranks may not.
   try {
     ::gloo::BarrierOptions options(mesh);
     mesh->set_limits(Transport::Clock::time_point::max(), until(init.deadline_ns));

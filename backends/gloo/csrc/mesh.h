@@ -1,4 +1,4 @@
-// The connections of one communicator: a Gloo context whose ranks met through the job's store.
+// The connections of one communicator: a Gloo context whose ranks found each other through the job's store.
 //
 // connect() is for the thread that creates the communicator, interrupt() for any, the rest for the communicator's
 // worker.
@@ -17,7 +17,7 @@
 
 namespace hvd::gloo_backend {
 
-// Options as they hold on this rank.
+// The options in force on this rank.
 struct Settings {
   std::string iface, iface_source;
   int32_t timeout_s = 0;  // that a message may be waited for; 0: as long as the operation has
@@ -30,7 +30,7 @@ class Mesh : public ::gloo::Context {
   // Connects to every other rank, by the deadline; the settings become those of the communicator.
   static std::shared_ptr<Mesh> connect(const CommInit& init, Settings* settings);
 
-  // For what is waited for from now on.
+  // For all waits from now on.
   void set_limits(Transport::Clock::time_point deadline, std::chrono::milliseconds patience) {
     transport_->set_limits(deadline, patience);
   }
@@ -38,7 +38,7 @@ class Mesh : public ::gloo::Context {
   void interrupt() { transport_->interrupt(); }
   // A thread that waits for a peer that has closed its connection fails now; Gloo would not tell it. For one thread.
   void look_after_peers() { transport_->look_after_peers(); }
-  // Ends the connections, by which the peers learn that this rank takes no more part. Once nothing runs any more.
+  // Ends the connections, by which the peers learn that this rank takes no more part. Call it when no collective runs.
   void close() { closeConnections(); }
 
   using ::gloo::Context::Context;

@@ -1,4 +1,4 @@
-// Threads that are made while this lives take no signals: those are for the program's own.
+// Threads that are made while this object lives take no signals: signals are for the program's own threads.
 #pragma once
 
 #include <signal.h>

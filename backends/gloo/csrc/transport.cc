@@ -30,7 +30,7 @@ class Transport::Buffer : public UnboundBuffer {
     transport_.buffers_.erase(this);
   }
 
-  // Gloo's collectives do not look at what these return; an exception they pass on.
+  // Gloo's collectives ignore the results of these methods, but pass on an exception.
   bool waitRecv(int* rank, milliseconds) override {
     return wait(rank, from_, [this](int* peer, milliseconds time) { return real_->waitRecv(peer, time); });
   }
@@ -52,14 +52,14 @@ class Transport::Buffer : public UnboundBuffer {
     real_->recv(std::move(from), slot, offset, bytes);
   }
 
-  // Wakes who waits for a peer that is lost. Under the transport's mutex.
+  // Wakes the waits for a lost peer. Under the transport's mutex.
   void look_after_peers() {
     if (lost_among(from_) >= 0) real_->abortWaitRecv();
     if (lost_among(to_) >= 0) real_->abortWaitSend();
   }
 
  private:
-  using Peers = std::vector<int>;  // of messages under way, one entry each
+  using Peers = std::vector<int>;  // of messages in flight, one entry each
 
   void check() const {
     if (transport_.interrupted_) throw ::gloo::IoException("the communicator was interrupted");

@@ -1,8 +1,8 @@
 // Gloo's TCP transport with three things added: every wait ends at the operation's deadline, all of them can be
 // interrupted from another thread, and none waits for a peer that has closed its connection.
 //
-// The last is for messages of which a part has been written or read: when the connection ends, Gloo tells those that
-// wait for one that has not begun, and forgets those.
+// The last is for messages of which a part has been written or read. When a connection ends, Gloo wakes the waits for
+// messages that have not begun, and never those.
 //
 // A wrapper around the transport's own context, by its public interface: Gloo's collectives create their buffers here
 // and wait on them. interrupt() is for any thread, look_after_peers() for one; the rest is for the thread that runs the
@@ -27,14 +27,14 @@ class Transport : public ::gloo::transport::Context {
 
   explicit Transport(std::shared_ptr<::gloo::transport::Context> real);
 
-  // The waits from now on end at the deadline, and each after `patience`. What Gloo's callers ask for does not count.
+  // All waits from now on end at the deadline, and each after `patience`. The timeouts of Gloo's callers do not count.
   void set_limits(Clock::time_point deadline, std::chrono::milliseconds patience) {
     deadline_ = deadline;
     patience_ = patience;
   }
   // All waits end with an exception, those that have begun and all to come. Never blocks.
   void interrupt();
-  // Posts what look_after_peers() looks at. Once, when all pairs are connected.
+  // Posts the buffers that look_after_peers() checks. Call it once, when all pairs are connected.
   void post_sentinels();
   // Lets waits for messages from and to peers that have closed their connections end. Never blocks.
   void look_after_peers();
@@ -52,9 +52,9 @@ class Transport : public ::gloo::transport::Context {
   std::atomic<bool> interrupted_{false};
   std::mutex mutex_;
   std::set<Buffer*> buffers_;
-  // By rank: receives a message that no peer sends, and so hears of the end of the connection. None for this rank.
+  // By rank: a receive of a message that no peer sends, which ends with the connection. Empty for this rank.
   std::vector<std::unique_ptr<::gloo::transport::UnboundBuffer>> sentinels_;
-  char nothing_ = 0;        // what they receive
+  char nothing_ = 0;        // the memory of these receives
   std::vector<bool> lost_;  // written under the mutex, by look_after_peers()
 };
 

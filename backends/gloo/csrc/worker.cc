@@ -10,7 +10,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kForever = std::chrono::hours(100);
-// A job that takes longer has its peers looked after.
+// The peers of a job that takes longer are checked.
 constexpr std::chrono::milliseconds kLong{100};
 
 int64_t now_ns() { return std::chrono::nanoseconds(Clock::now().time_since_epoch()).count(); }
@@ -101,7 +101,7 @@ void Worker::stop() {
   if (watcher_.joinable()) watcher_.join();
 }
 
-// Busy jobs do not have to wake it: it looks whether one has come each time, and sleeps on only when none has.
+// Jobs do not wake this thread: it looks for a new job each time, and sleeps on only if no job has come.
 void Worker::watch() {
   thread_enter("gloo watch");
   std::unique_lock<std::mutex> lock(mutex_);
@@ -137,11 +137,11 @@ void Worker::run(Job& job) {
   if (!failure) return;
   std::lock_guard<std::mutex> lock(mutex_);
   if (!failure_) failure_ = failure;
-  job.failure = failure_;  // an abort explains what came of it
+  job.failure = failure_;  // after an abort the job's own error is a consequence of it
 }
 
 // The connections of a communicator that has failed are closed here, at once, so that the peers need not wait for their
-// own deadlines. One that is well closes them when it goes, which loses nothing that is on its way.
+// own deadlines. A healthy communicator closes them when it is destroyed, which loses no data in flight.
 void Worker::main() {
   thread_enter("gloo worker");
   bool closed = false;

@@ -36,13 +36,13 @@ class Worker {
   ~Worker() { stop(); }
 
   std::shared_ptr<Job> post(const char* what, int64_t deadline_ns, Body body);
-  // Both throw what the job failed with. test never sleeps, wait does until `deadline_ns`.
+  // Both throw the job's error. test never sleeps, wait does until `deadline_ns`.
   bool test(Job& job);
   bool wait(Job& job, int64_t deadline_ns);
 
   void abort();
   Failure failure();
-  // Interrupts what runs and ends the thread.
+  // Interrupts the running job and ends the thread.
   void stop();
 
  private:

@@ -5,7 +5,7 @@
 
 namespace {
 
-// What the ABIs call differently and otherwise agree on.
+// Symbols whose names differ from ABI to ABI.
 struct Handles {
   Handle comm_world, errors_return, byte, i8, i16, i32, i64, u8, u16, u32, u64, f32, f64, sum, prod, min, max, lor,
       land;

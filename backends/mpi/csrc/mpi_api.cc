@@ -1,4 +1,4 @@
-// See mpi_api.h. Called by one thread at a time until load_mpi() has returned, then by any.
+// See mpi_api.h. One thread at a time until load_mpi() has returned, then any thread.
 #include "mpi_api.h"
 
 #include <dlfcn.h>

@@ -1,4 +1,4 @@
-// See mpi_comm.h. Nothing here waits but the constructor.
+// See mpi_comm.h. Only the constructor waits.
 #include "mpi_comm.h"
 
 #include <cstdlib>
@@ -13,7 +13,7 @@ namespace {
 
 // MPI counts with an int; some libraries compute sizes in bytes with it as well.
 constexpr uint64_t kMostBytes = 0x7fffffff;
-// From here on copying a buffer costs more than a call of its own.
+// From this size on, copying a buffer costs more than a call of its own.
 constexpr uint64_t kPackBelow = 64 << 10;
 
 bool reduces(int32_t kind) { return kind == HVD_ALLREDUCE || kind == HVD_REDUCE || kind == HVD_REDUCESCATTER; }
@@ -105,8 +105,8 @@ std::string MpiComm::info(const std::string& key) {
   return "";
 }
 
-// On a device's memory MPI moves what it is given; it reduces with operators of its own only, in blocking calls only
-// (Open MPI's nonblocking reductions do not look whose memory it is), and nothing here scales.
+// In device memory MPI moves data, and reduces with operators of its own only, in blocking calls only (Open MPI's
+// nonblocking reductions do not check whose memory it is). This backend does not scale there.
 hvd_coll_caps MpiComm::query_made(const hvd::Coll& c) const {
   hvd_coll_caps caps = query(c);
   if (device_type_.empty()) return caps;
@@ -133,7 +133,7 @@ MpiComm::MpiComm(const hvd::CommInit& init) : Comm(init) {
   channel_ = std::make_shared<Channel>(met.comm, blocking_from, init.notify_token);
 }
 
-// What all collectives have in common. The signature is completed by each of them.
+// The common part of all collectives. Each of them completes the signature.
 std::shared_ptr<Operation> MpiComm::prepare(const hvd::Coll& c) const {
   auto o = std::make_shared<Operation>();
   o->call.kind = c.kind();

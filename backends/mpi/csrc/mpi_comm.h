@@ -1,4 +1,4 @@
-// A communicator of this backend: what it declares, and its collectives as MPI calls.
+// A communicator of this backend: its capabilities, and its collectives as MPI calls.
 #pragma once
 
 #include <hvd/backend.hpp>
@@ -10,9 +10,9 @@
 
 class MpiComm : public hvd::Comm<MpiComm> {
  public:
-  // Not declared, and so left to hvd-core: VECTORED (it packs), split (it creates anew).
+  // Not declared, so hvd-core does without: VECTORED (hvd-core packs lists), split (it creates anew).
   static constexpr uint64_t caps = HVD_CAP_REQUEST | HVD_CAP_MEM_HOST | HVD_CAP_MEM_DEVICE;
-  static inline const char* device_types = "cpu";  // load() says them all
+  static inline const char* device_types = "cpu";  // load() sets all types
   static constexpr const char* tag = "MPI";
   static constexpr const char* version = "0.1.0";
   static constexpr hvd_option options[] = {

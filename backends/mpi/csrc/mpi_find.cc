@@ -49,16 +49,16 @@ std::vector<std::string> loaded() {
   return paths;
 }
 
-// Where the loader has put it; `asked` may have been a bare name.
+// The path of the loaded file; `asked` may have been a bare name.
 std::string path_of(void* library, const std::string& asked) {
   link_map* map = nullptr;
   if (dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 && map->l_name != nullptr && *map->l_name != '\0') return map->l_name;
   return asked;
 }
 
-// What a library's constructors do to the process's signals is undone: UCX, below most MPIs, takes over SIGSEGV and
-// others for its own reports of crashes, and with them Python's faulthandler and the handlers of other runtimes. Not
-// where the user has asked UCX for it.
+// Restores the signal handlers that a library's constructors have changed: UCX, below most MPIs, takes over SIGSEGV and
+// others for its own reports of crashes, and so disables Python's faulthandler and the handlers of other runtimes. Does
+// nothing if the user has asked UCX for it.
 class SignalsKept {
  public:
   SignalsKept() {
@@ -150,7 +150,7 @@ FoundLibrary find_library() {
   if (!wish.empty()) {
     FoundLibrary found = open(wish);
     check_family(found, launcher, "option library:");
-    // Two MPI libraries in one process do not get along.
+    // Two MPI libraries in one process disturb each other.
     for (const std::string& other : already) {
       void* handle = dlopen(other.c_str(), RTLD_NOW | RTLD_NOLOAD);
       if (handle == found.handle) return found;
@@ -166,8 +166,8 @@ FoundLibrary find_library() {
   }
   std::string tried;
   if (const auto found = search(names_for(launcher), launcher, &tried)) return *found;
-  // Nothing of the right family. One of the wrong family deserves to be named; looking for it opens it, but the job
-  // ends.
+  // No library of the right family. A library of the wrong family is named in the message; the search opens it, but the
+  // job ends anyway.
   if (const auto wrong = search(names_for(Launcher{}), launcher, &tried)) {
     check_family(*wrong, launcher, "the only MPI library found,");
   }

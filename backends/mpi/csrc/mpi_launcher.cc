@@ -32,7 +32,7 @@ std::string executable_of(int pid) {
   return n > 0 ? std::string(path, static_cast<size_t>(n)) : "";
 }
 
-// 0 when it cannot be told.
+// 0 if it is unknown.
 int parent_of(int pid) {
   std::ifstream status("/proc/" + std::to_string(pid) + "/status");
   for (std::string line; std::getline(status, line);) {

@@ -1,4 +1,4 @@
-// Whose launcher has started this process, as its environment and its ancestors show.
+// The launcher that has started this process, as its environment and its ancestors show.
 #pragma once
 
 #include <optional>
@@ -8,7 +8,7 @@
 #include "mpi_abi.h"
 
 struct Launcher {
-  std::optional<Family> family;       // absent: none of MPI's, or one (such as srun) that starts ranks of any MPI
+  std::optional<Family> family;       // absent: not a launcher of MPI's, or one (srun) that starts ranks of any MPI
   std::string evidence;               // "OMPI_COMM_WORLD_SIZE=2 in the environment", for messages
   std::vector<std::string> prefixes;  // installations of launchers: of an ancestor first, then of mpirun on the PATH
 };

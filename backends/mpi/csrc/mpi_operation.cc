@@ -104,7 +104,7 @@ void Channel::advance() {
   }
 }
 
-// Goes on with the operation as far as it goes at once.
+// Drives the operation as far as it goes without waiting.
 void Channel::step(Operation& o) {
   if (o.state == Operation::kQueued && o.agreed) {
     if (aborted_) return;
@@ -134,7 +134,7 @@ void Channel::step(Operation& o) {
   if (o.state != Operation::kBlocking) return;
   int result = 0;
   if (worker_.over(&result)) return finish(o, result);
-  sched_yield();  // who asks again and again may have the core that the thread needs
+  sched_yield();  // a caller that tests in a loop may occupy the core that the thread needs
 }
 
 // All ranks are here. From now on MPI reads and writes the buffers.

@@ -1,11 +1,11 @@
-// One operation of a communicator, from its call to its end, and the communicator's row of them.
+// One operation of a communicator, from its call to its end, and the communicator's queue of operations.
 //
-// A collective begins with a gate: a tiny allreduce of what each rank asks for. Behind it, all ranks are there and
-// agree; so an operation that waits for a rank which never comes can be let go of without MPI ever having seen a
-// buffer, ranks that ask for different things all learn of it, and a blocking call blocks for as long as the data take.
-// Operations that the host marks HVD_COLL_AGREED, as the engine does, have been agreed on already and need no gate.
-// Then the operation itself: nonblocking and driven by the waiting thread, or a blocking call, for which MPI libraries
-// are tuned. The driving thread makes short blocking calls, a thread of its own makes long ones.
+// A collective begins with a gate: a tiny allreduce of each rank's signature. After the gate all ranks have come and
+// agree. So an operation that waits for a rank which never comes can be abandoned before MPI has seen a buffer, all
+// ranks learn of a disagreement, and a blocking call blocks only as long as the data take. Operations that the host
+// marks HVD_COLL_AGREED, as the engine does, have been agreed on already and need no gate. Then the operation itself:
+// nonblocking and driven by the waiting thread, or a blocking call, for which MPI libraries are tuned. The driving
+// thread makes short blocking calls, a thread of its own makes long ones.
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,7 @@ struct Operation {
   MpiCall call;
   int32_t dtype = 0;
   uint64_t bytes = 0;      // of the largest buffer that this rank sees
-  uint64_t signature = 0;  // equal on all ranks that ask for the same; unused where agreed
+  uint64_t signature = 0;  // equal on all ranks that ask for the same operation; unused if agreed
   int64_t deadline_ns = 0;
   int64_t begun_ns = 0;
   bool agreed = false;  // no gate
@@ -38,30 +38,30 @@ struct Operation {
   uint64_t result_count = 0;
 
   enum State { kQueued, kGate, kRunning, kBlocking, kDone } state = kQueued;
-  // Signature, its complement, bytes, other collectives under way in this process; and their maxima over the ranks.
+  // Signature, its complement, bytes, other collectives in flight in this process; and their maxima over the ranks.
   int64_t said[4] = {}, heard[4] = {};
   Handle request = 0;
   std::optional<hvd::Error> error;
   bool harmless = false;  // ... after which the communicator is as good as before
 };
 
-// What the operations of one communicator share. Used by one thread at a time, but for abort(); outlives its requests.
+// The part that all operations of one communicator share. One thread at a time, except for abort(); outlives its
+// requests.
 class Channel {
  public:
   // blocking_from: bytes from which on collectives are made as blocking calls; all ranks have the same.
   // HVD_NO_DEADLINE: never. Takes over the MPI communicator.
   Channel(Handle comm, int64_t blocking_from, void* notify_token);
-  // Local. The MPI communicator is freed, unless something may still be going on in it.
+  // Local. Frees the MPI communicator, unless an operation may still be in flight in it.
   ~Channel();
 
-  // Begins it, behind the ones before it. Throws when nothing more can be done here.
+  // Queues the operation behind the earlier ones. Throws if the communicator can do no more.
   void post(const std::shared_ptr<Operation>& operation);
-  // Drives; true when the operation is complete. Throws what went wrong with it; ABORTED only when MPI has let go of
-  // its buffers.
+  // Drives; true when the operation is complete. Throws its error; ABORTED only when MPI no longer uses its buffers.
   bool test(Operation& operation);
   // The same until deadline_ns, mostly asleep.
   bool wait(Operation& operation, int64_t deadline_ns);
-  // The request is given back; what is still under way is kept alive for ever.
+  // The host frees the request; an operation that is still in flight is kept alive for ever.
   void abandon(const std::shared_ptr<Operation>& operation);
   // Any thread; does not block.
   void abort() { aborted_ = true; }
@@ -80,7 +80,7 @@ class Channel {
   const int64_t blocking_from_;
   void* const notify_token_;
   std::atomic<bool> aborted_{false};
-  std::deque<std::shared_ptr<Operation>> row_;  // collectives; only the first one is under way
+  std::deque<std::shared_ptr<Operation>> row_;  // collectives; only the first one is in flight
   std::optional<hvd::Error> failed_;
   bool dirty_ = false;
   Worker worker_;

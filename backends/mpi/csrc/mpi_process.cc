@@ -18,7 +18,7 @@ std::atomic<Level> g_level{kUnknown};
 std::atomic<bool> g_one_thread{true};
 std::atomic<bool> g_damaged{false};
 std::atomic<int> g_stuck{0};
-pid_t g_owner = 0;  // of MPI_Finalize: the process that has initialised it, through us
+pid_t g_owner = 0;  // the process in which this backend has initialised MPI, and has to finalize it
 
 // Never destroyed: its thread lives as long as the process.
 WorkThread& mpi_thread() {
@@ -66,7 +66,7 @@ void initialise(int64_t deadline_ns) {
   auto provided = std::make_shared<int>(0);
   const bool over = mpi_thread().run_until(deadline_ns, [provided, wanted] {
     check_mpi(mpi().Init_thread(nullptr, nullptr, wanted, provided.get()), "Init_thread");
-    // Ours to decide, as long as the program does not use MPI: an error is an answer, not the end of the process.
+    // The program does not use MPI, so this backend decides: errors are returned, and do not end the process.
     mpi().Comm_set_errhandler(mpi().comm_world, mpi().errors_return);
   });
   if (!over) {
@@ -78,7 +78,7 @@ void initialise(int64_t deadline_ns) {
   g_level = level_of(*provided);
 }
 
-// MPI is the program's (mpi4py's). Below SERIALIZED only its own thread may call, and that is not ours.
+// The program has initialised MPI (mpi4py). Below SERIALIZED only the program's own thread may call MPI.
 void adopt() {
   int provided = 0;
   check_mpi(mpi().Query_thread(&provided), "Query_thread");

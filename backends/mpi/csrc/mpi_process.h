@@ -1,9 +1,8 @@
-// MPI as a whole in this process: who initialises and ends it, with which level of threads, and on which thread calls
-// are made.
+// MPI in this process: its initialisation and its end, the level of threads, and the thread that makes the calls.
 //
-// MPI is initialised once. Where the program has done it (mpi4py), that is used and left alone. Else the first
-// communicator does it, on a thread of ours that also ends MPI when the process exits. With MPI_THREAD_MULTIPLE calls
-// are made by whichever thread has something to call; below that, all on that one thread.
+// MPI is initialised once. If the program has done it (mpi4py), this backend uses it and never ends it. Else the first
+// communicator initialises it, on a thread of this backend that also ends MPI when the process exits. With
+// MPI_THREAD_MULTIPLE any thread calls MPI; below that, only that one thread.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +10,16 @@
 #include <memory>
 #include <string>
 
-// Makes MPI usable. Throws HVD_E_UNAVAILABLE: MPI is finalized, or was initialised by the program with a level that
-// does not let us call it. HVD_E_TIMEOUT: MPI_Init did not return until deadline_ns. One thread at a time.
+// Makes MPI usable. Throws HVD_E_UNAVAILABLE if MPI is finalized, or the program has initialised it with a level of
+// threads that forbids this backend's calls; HVD_E_TIMEOUT if MPI_Init has not returned by deadline_ns. One thread at a
+// time.
 void begin_mpi(int64_t deadline_ns);
 
-// Whether any thread may call MPI. Known once begin_mpi() has returned.
+// May any thread call MPI? Known once begin_mpi() has returned.
 bool mpi_any_thread();
 
-// Runs a piece of MPI calls where they may be made, and returns when it has run. Throws what it throws, and
-// HVD_E_INVALID when the program has finalized MPI meanwhile. Any thread.
+// Runs `body`, which calls MPI, on a thread that may call it, and returns when it has run. Throws its exceptions, and
+// HVD_E_INVALID if the program has finalized MPI meanwhile. Any thread.
 void with_mpi(const std::function<void()>& body);
 
 // The same for a body that waits for other ranks: false when it has not returned by deadline_ns. It then goes on by

@@ -15,7 +15,7 @@ bool is_small_integer(int32_t dtype) {
 // Does MPI have the type?
 bool has_kind(int32_t dtype) { return !hvd::is_floating(dtype) || dtype == HVD_FLOAT32 || dtype == HVD_FLOAT64; }
 
-// An operator of MPI's gets no context, so that each pair of a type and a reduction is a function.
+// An operator of MPI's gets no context, so each pair of a type and a reduction is a function of its own.
 template <int32_t dtype, int32_t op>
 void combine(void* in, void* inout, int* n, void*) {
   hvd::reduce_elements(dtype, op, inout, in, static_cast<uint64_t>(*n));
@@ -82,7 +82,7 @@ Handle own_op(int32_t dtype, int32_t op) {
 bool mpi_reduces(int32_t dtype, int32_t op) { return op != HVD_AVG || hvd::is_floating(dtype); }
 
 bool mpi_reduces_alone(int32_t dtype, int32_t op) {
-  // MIN and MAX of MPI's may lose a NaN, depending on who holds it.
+  // MPI's MIN and MAX may lose a NaN, depending on the rank that has it.
   if (hvd::is_floating(dtype) && op != HVD_SUM && op != HVD_PROD) return false;
   // Open MPI 5 adds 8 and 16 bits with saturation (its op/avx), where sums wrap.
   if (is_small_integer(dtype)) return false;

@@ -7,7 +7,7 @@
 
 // Is this reduction of this type served in host memory? AVG of integers needs an exact sum, which no MPI type holds.
 bool mpi_reduces(int32_t dtype, int32_t op);
-// ... by MPI alone, so that it may be asked of memory that only MPI can read?
+// ... by MPI alone, so that it also works in memory that only MPI can read?
 bool mpi_reduces_alone(int32_t dtype, int32_t op);
 // Are factors applied to this type? Those of integers are left to the host.
 bool mpi_scales(int32_t dtype);

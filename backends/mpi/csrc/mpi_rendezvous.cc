@@ -11,7 +11,7 @@
 
 namespace {
 
-// What a rank tells the others.
+// The facts that a rank tells the others.
 struct Member {
   int world_size = 0, world_rank = 0, any_thread = 0, reads_device = 0;
   int64_t blocking_from = 0;
@@ -102,14 +102,14 @@ void check(const hvd::CommInit& init, const std::vector<Member>& all) {
                        "horovodrun --mpi");
 }
 
-// The same on all members, and seldom that of another communicator; at most 32767, which every MPI takes.
+// A tag that is the same on all members, and rarely that of another communicator; at most 32767, which every MPI takes.
 int tag_of(const std::string& key) {
   uint32_t hash = 2166136261u;
   for (unsigned char c : key) hash = (hash ^ c) * 16777619u;
   return static_cast<int>(hash % 32749);
 }
 
-// Owns all it refers to: it may be left behind.
+// Owns all objects it refers to, since its thread may be abandoned.
 struct Joining {
   std::vector<int> ranks;
   int tag = 0;

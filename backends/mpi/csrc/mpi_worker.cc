@@ -31,7 +31,7 @@ void serve(const std::shared_ptr<State>& s) {
     mpi_call_is_stuck(+1);
     const int result = call();
     mpi_call_is_stuck(-1);
-    call = nullptr;  // what it owns may go now
+    call = nullptr;  // frees the objects that it owns
     lock.lock();
     s->result = result;
     s->over = true;

@@ -1,4 +1,5 @@
-// A thread that makes one blocking call at a time, for one communicator. Begun with the first one; asleep in between.
+// A thread that makes one blocking call at a time, for one communicator. It starts with the first call and sleeps
+// between calls.
 #pragma once
 
 #include <condition_variable>
@@ -11,12 +12,12 @@ class Worker {
  public:
   Worker() = default;
   Worker(const Worker&) = delete;
-  // Ends the thread; one that is inside of a call is left behind, and ends by itself should it ever return.
+  // Ends the thread. A thread that is inside a call is abandoned, and ends when the call returns.
   ~Worker();
 
-  // Nothing may be running. `call` owns all that it needs; `told` runs after it, on the same thread.
+  // No call may be running. `call` owns all objects that it needs; `told` runs after it, on the same thread.
   void start(std::function<int()> call, std::function<void()> told);
-  // What the call has answered, once it has returned (true).
+  // True when the call has returned; its result is in the argument.
   bool over(int* result);
   // Sleeps until it has returned or the deadline passes.
   void wait(int64_t deadline_ns);

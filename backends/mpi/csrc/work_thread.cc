@@ -9,7 +9,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 Clock::time_point at(int64_t deadline_ns) {
-  // No further than a wait can express.
+  // At most the longest time that a wait can express.
   const int64_t far = now_ns() + int64_t{3'600'000'000'000} * 24 * 365;
   return Clock::time_point(std::chrono::nanoseconds(std::min(deadline_ns, far)));
 }

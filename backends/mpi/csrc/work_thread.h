@@ -31,7 +31,7 @@ class WorkThread {
   bool started_ = false;
 };
 
-// For a piece of work that may never return: a thread of its own, which is left behind at the deadline.
+// For a function that may never return: runs it on a thread of its own, which is abandoned at the deadline.
 bool run_detached_until(int64_t deadline_ns, std::function<void()> body);
 
 int64_t now_ns();

@@ -1,4 +1,4 @@
-// The backend's name, its device class and its communicator class; hvd_backend_entry_v1 comes of it.
+// The backend's name, its device class and its communicator class. HVD_BACKEND defines hvd_backend_entry_v1 from them.
 #include <hvd/backend.hpp>
 
 #include "cuda_device.h"

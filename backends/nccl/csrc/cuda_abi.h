@@ -1,5 +1,5 @@
-// CUDA's driver interface in words of our own, as far as this backend uses it: cuda.h is not needed to build. Numbers
-// and layouts are those of CUDA 11 to 13; the functions stand in cuda_functions.inc.
+// The part of CUDA's driver interface that this backend uses, in declarations of its own, so that cuda.h is not needed
+// to build. Numbers and layouts are those of CUDA 11 to 13; the functions are in cuda_functions.inc.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ struct CUuuid {
   unsigned char bytes[16];
 };
 
-// Of CUresult; the others stand in cuda_errors.inc.
+// Values of CUresult; the others are in cuda_errors.inc.
 enum : int {
   CUDA_SUCCESS = 0,
   CUDA_ERROR_NOT_INITIALIZED = 3,

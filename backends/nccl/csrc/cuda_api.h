@@ -1,4 +1,4 @@
-// CUDA's driver as a table of functions. Nothing is linked, and no cuda.h is needed: cuda_abi.h. Any thread.
+// CUDA's driver as a table of functions. Nothing is linked, and cuda.h is not needed: see cuda_abi.h. Any thread.
 #pragma once
 
 #include <hvd/backend.hpp>
@@ -16,10 +16,10 @@ struct CudaApi {
 // name and the function that is missing.
 const CudaApi& cuda();
 
-// Has CUDA initialise itself in this process, once: from then on CUDA_VISIBLE_DEVICES is read and cast in stone. Makes
-// no context. False where there is no device; throws HVD_E_UNAVAILABLE where CUDA does not work.
+// Initialises CUDA in this process, once: CUDA reads CUDA_VISIBLE_DEVICES then, and later changes have no effect. Makes
+// no context. False if there is no device; throws HVD_E_UNAVAILABLE if CUDA does not work.
 bool init_cuda();
-// Whether init_cuda() has succeeded in this process.
+// Has init_cuda() succeeded in this process?
 bool cuda_is_initialised();
 
 // Throws unless the call succeeded, with the code that cuda_errors.inc gives it and CUDA's own words. `call`: the

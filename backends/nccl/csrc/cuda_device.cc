@@ -1,4 +1,4 @@
-// See cuda_device.h. Nothing here waits inside CUDA: what must wait asks again until its deadline.
+// See cuda_device.h. No method blocks inside CUDA: a method that waits asks again and again until its deadline.
 #include "cuda_device.h"
 
 #include <algorithm>
@@ -59,7 +59,7 @@ CudaDevice::~CudaDevice() {
   try {
     const CudaScope current(context_);
     kernels_.reset();
-  } catch (const hvd::Error&) {  // the context is gone already, and all that was in it
+  } catch (const hvd::Error&) {  // the context is destroyed already, with all its objects
     if (kernels_) kernels_->forget();
   }
   if (retained_) cuda().cuDevicePrimaryCtxRelease(device_);
@@ -98,7 +98,8 @@ hvd_device_props CudaDevice::props() {
   hvd::set_text(props.uuid, text.c_str());
 
   CUDA(cuDeviceGetPCIBusId(props.pci, sizeof(props.pci), device_));
-  for (char& c : props.pci) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));  // as the kernel has it
+  for (char& c : props.pci)
+    c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));  // as the kernel spells it
   std::ifstream numa("/sys/bus/pci/devices/" + std::string(props.pci) + "/numa_node");
   if (!(numa >> props.numa_node)) props.numa_node = -1;
   return props;
@@ -106,7 +107,7 @@ hvd_device_props CudaDevice::props() {
 
 // ---------------------------------------------------------------------------------------------- streams and events
 
-// True when done, false when not yet.
+// Turns the answer of a query into true (done) or false (not yet).
 static bool done(CUresult result, const char* call) {
   if (result == CUDA_ERROR_NOT_READY) return false;
   check_cuda(result, call);
@@ -145,7 +146,7 @@ CUstream CudaDevice::stream_create(int32_t priority) {
 void CudaDevice::stream_destroy(Stream stream) { CUDA(cuStreamDestroy(stream)); }
 
 bool CudaDevice::stream_query(Stream stream) {
-  refuse_capture(stream);  // asking would spoil the capture
+  refuse_capture(stream);  // a query would invalidate the capture
   return done(cuda().cuStreamQuery(stream), "cuStreamQuery");
 }
 

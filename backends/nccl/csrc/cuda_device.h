@@ -1,5 +1,5 @@
-// Devices, streams, events and memory of CUDA, by its driver's interface, as hvd::Device wants them. Any thread; every
-// method runs with the device's context current on the calling thread (CudaScope).
+// Devices, streams, events and memory of CUDA, over the driver's interface, with the methods that hvd::Device looks
+// for. Any thread; every method runs with the device's context current on the calling thread (CudaScope).
 #pragma once
 
 #include <hvd/backend.hpp>
@@ -31,13 +31,13 @@ class CudaDevice : public hvd::Device<CudaDevice> {
 
   // Devices that this process sees; 0 if CUDA works and there is no device. Throws HVD_E_UNAVAILABLE without CUDA.
   static int32_t count();
-  // Takes the context that frameworks use, too, or the one it is given.
+  // Uses the device's primary context, as frameworks do, or the context in `init`.
   explicit CudaDevice(const hvd::DeviceInit& init);
   ~CudaDevice();
   CudaScope make_current() const { return CudaScope(context_); }
   hvd_device_props props();
 
-  // priority: below 0 before others, as far as the device knows such.
+  // priority: streams below 0 go before others, if the device has priorities.
   Stream stream_create(int32_t priority);
   void stream_destroy(Stream stream);
   bool stream_query(Stream stream);
@@ -56,7 +56,7 @@ class CudaDevice : public hvd::Device<CudaDevice> {
   static hvd::MemInfo mem_query(const void* p);
 
   void copy(Stream stream, hvd_buf dst, hvd_buf src, uint64_t bytes);
-  // Without kernels that the device can run: copies one by one, and HVD_E_UNSUPPORTED for the others.
+  // Without kernels for this device: plain copies go one by one, and all others fail with HVD_E_UNSUPPORTED.
   void batched_copy_scale(Stream stream, const hvd::CopyItems& items);
   void reduce_local(Stream stream, hvd_buf inout, hvd_buf in, uint64_t count, int32_t dtype, int32_t op);
 

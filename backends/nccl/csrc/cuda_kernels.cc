@@ -52,8 +52,8 @@ std::string error_text(CUresult result) {
 }  // namespace
 
 void CudaKernels::load(int arch) {
-  // Made by a newer compiler than an old driver knows, the code may be refused; then, as for devices that are newer
-  // than all of it, the driver compiles the text.
+  // An old driver may refuse code of a newer compiler. Then, as for devices newer than all code, the driver compiles
+  // the text.
   const hvd_kernels::Binary* binary = binary_for(arch);
   std::string said = "there is no machine code for sm_" + std::to_string(arch);
   if (binary != nullptr) {
@@ -108,7 +108,7 @@ void CudaKernels::copy_scale(CUstream stream, const std::vector<Copy>& copies) {
   try {
     start(copy_scale_, stream, launch.blocks, &launch.args);
   } catch (const hvd::Error&) {
-    cuda().cuEventRecord(slot.done, stream);  // the table's copy still has to come
+    cuda().cuEventRecord(slot.done, stream);  // the copy of the table is still in the stream
     throw;
   }
   CUDA(cuEventRecord(slot.done, stream));

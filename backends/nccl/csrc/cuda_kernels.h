@@ -1,4 +1,4 @@
-// The kernels of one device: their machine code, loaded by the driver, and the launches of them. Called with the
+// The kernels of one device: their machine code, loaded by the driver, and their launches. Called with the
 // device's context current; any thread.
 #pragma once
 
@@ -14,23 +14,23 @@ class CudaKernels {
  public:
   static constexpr uint32_t kMostItems = 1u << 16;  // of one batch: a table of 1.5 MiB
 
-  // arch: 90 for sm_90. Code that cannot be loaded is no error yet: a warning now, and see copy_scale().
+  // arch: 90 for sm_90. If the code cannot be loaded there is only a warning; see copy_scale().
   CudaKernels(int arch, int processors);
-  // The context is current, and nothing here is in use any more.
+  // The context must be current, and no launch in flight.
   ~CudaKernels();
   CudaKernels(const CudaKernels&) = delete;
 
-  // Enqueues all copies as one launch; none overlaps another. Without code copies that change nothing go one by one,
-  // and anything else is HVD_E_UNSUPPORTED.
+  // Enqueues all copies as one launch; none overlaps another. Without code, copies that change no bits go one by
+  // one, and all others fail with HVD_E_UNSUPPORTED.
   void copy_scale(CUstream stream, const std::vector<hvd_kernels::Copy>& copies);
-  // HVD_E_UNSUPPORTED without code.
+  // Fails with HVD_E_UNSUPPORTED without code.
   void reduce(CUstream stream, const hvd_kernels::ReduceArgs& args);
 
-  // The context has died, and with it all that would have to be given back.
+  // The context was destroyed, and with it all objects that the destructor would free.
   void forget();
 
  private:
-  // Room for a table that is too long for the arguments, on both sides. Used again when `done` has been reached.
+  // Memory for a table that is too long for the arguments, on host and device. Used again when `done` is reached.
   struct Slot {
     void* host = nullptr;
     CUdeviceptr device = 0;

@@ -1,4 +1,4 @@
-// NCCL's types as its binary interface has had them since 2.19, in words of our own: nccl.h would need a CUDA toolkit.
+// The types of NCCL's binary interface since 2.19, in declarations of this backend: nccl.h would need a CUDA toolkit.
 // RCCL's are the same. Streams are CUDA's handles, carried as void*.
 #pragma once
 
@@ -26,7 +26,7 @@ enum ncclResult_t : int32_t {
   ncclTimeout = 8  // since 2.32
 };
 
-// Operators that a communicator has made have numbers from 5 on.
+// Operators that a communicator creates have numbers from 5 on.
 enum ncclRedOp_t : int32_t {
   ncclSum = 0,
   ncclProd = 1,
@@ -53,8 +53,8 @@ enum ncclDataType_t : int32_t {
 
 enum ncclScalarResidence_t : int32_t { ncclScalarDevice = 0, ncclScalarHostImmediate = 1 };
 
-// The configuration of 2.19. Later libraries read as much as `size` says, and take what `version` does not know yet for
-// unset. The last field stands where 2.19 has padding, and later ones something that has to be unset.
+// The configuration of 2.19. Later libraries read `size` bytes, and treat fields that are newer than `version` as
+// unset. The last field is padding in 2.19, and a field that has to be unset in later versions.
 inline constexpr int32_t kNcclUnset = INT32_MIN;
 struct ncclConfig_t {
   size_t size = sizeof(ncclConfig_t);

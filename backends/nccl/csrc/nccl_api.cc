@@ -35,7 +35,7 @@ std::string version_text(int code) {
   return std::to_string(code / 10000) + "." + std::to_string(code / 100 % 100) + "." + std::to_string(code % 100);
 }
 
-// The version first: of an old library that is the better reason than whichever function it lacks.
+// The version first: for an old library it is a better reason than the name of a missing function.
 NcclApi fill(const FoundNccl& found) {
   NcclApi api;
   api.path = found.path;

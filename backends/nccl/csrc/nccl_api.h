@@ -1,5 +1,5 @@
-// NCCL as a table of functions, filled when the backend is loaded. Nothing is linked, and no nccl.h is needed:
-// nccl_abi.h.
+// NCCL as a table of functions, filled when the backend is loaded. Nothing is linked, and nccl.h is not needed:
+// see nccl_abi.h.
 #pragma once
 
 #include <hvd/backend.hpp>
@@ -16,8 +16,8 @@ struct NcclApi {
   std::string path;  // of the file
 };
 
-// Finds and opens the library, once; any thread. Where there is none at all, this does nothing and nccl() says so: the
-// backend's tables and answers can be looked at without NCCL. Throws HVD_E_UNAVAILABLE for one that cannot be used.
+// Finds and opens the library, once; any thread. Does nothing if there is no library, so that the backend's tables can
+// be inspected without NCCL; then nccl() throws. Throws HVD_E_UNAVAILABLE for a library that cannot be used.
 void load_nccl();
 
 // The table. Throws HVD_E_UNAVAILABLE, with the places that were searched, if no library was found.

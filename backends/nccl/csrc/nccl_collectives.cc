@@ -1,5 +1,5 @@
-// The collectives of nccl_comm.h, as calls of NCCL's: enqueued on the stream they are given. Lists go in one group,
-// which NCCL makes one launch of.
+// The collectives of nccl_comm.h as calls of NCCL's, enqueued on the stream in their arguments. Lists go in one group,
+// for which NCCL makes one launch.
 #include "nccl_comm.h"
 #include "nccl_types.h"
 
@@ -29,7 +29,7 @@ bool same_place(const hvd_buf& a, const hvd_buf& b) { return a.base == b.base &&
 
 char* address(const hvd_buf& buf) { return static_cast<char*>(buf.base) + buf.offset; }
 
-// Where a part of the result may lie where another rank's part still has to be read.
+// For collectives that would overwrite input that has still to be sent.
 void refuse_in_place(const hvd::Coll& c, const char* what) {
   for (uint64_t i = 0; i < c.buffers(); ++i) {
     if (c.args().in[i].base == nullptr || !same_place(c.args().in[i], c.args().out[i])) continue;
@@ -37,7 +37,7 @@ void refuse_in_place(const hvd::Coll& c, const char* what) {
   }
 }
 
-// One buffer by itself, all of a list within a group: calls(taken, stream, i) makes the calls for buffer i.
+// Calls calls(taken, stream, i) for each buffer i, within a group if there are several.
 template <class F>
 void each(const hvd::Coll& c, Calls& taken, void* stream, F&& calls) {
   if (c.buffers() == 1) return calls(taken, stream, uint64_t{0});
@@ -92,20 +92,20 @@ void NcclComm::broadcast(const hvd::Coll& c) {
   run(c, "ncclBroadcast", [&](Calls& calls, void* stream, uint64_t i) {
     const uint64_t bytes = c.count(i) * c.element_bytes();
     if (bytes == 0) return;
-    // The root's result may have no place of its own.
+    // The root's `out` may be NULL.
     void* const to = rank() == root && c.args().out[i].base == nullptr ? address(c.args().in[i]) : c.out(i);
     const void* const from = rank() == root ? c.in(i) : to;
     COMM_CALL(calls, ncclBroadcast(from, to, bytes, kBytes, root, calls.comm(), stream));
   });
 }
 
-// With a size per rank: one broadcast from each.
+// ncclAllGather needs equal sizes. With a size per rank this is one broadcast from each rank.
 //
 // Passes: L2.allgather, L2.allgatherv
 void NcclComm::allgather(const hvd::Coll& c) {
   const uint64_t width = c.element_bytes();
   run(c, "ncclAllGather", [&](Calls& calls, void* stream, uint64_t i) {
-    const bool in_place = same_place(c.args().in[i], c.args().out[i]);  // then this rank's part stands where it belongs
+    const bool in_place = same_place(c.args().in[i], c.args().out[i]);  // this rank's part is already in its place
     char* const out = address(c.args().out[i]);
     const uint64_t own = c.count(i) * width;
     if (c.args().out_counts == nullptr) {
@@ -127,7 +127,7 @@ void NcclComm::allgather(const hvd::Coll& c) {
   });
 }
 
-// With a size per rank: one reduction to each.
+// ncclReduceScatter needs equal sizes. With a size per rank this is one reduction to each rank.
 //
 // Passes: L2.reducescatter, L2.reducescatterv
 void NcclComm::reducescatter(const hvd::Coll& c) {

@@ -26,19 +26,19 @@ hvd_coll_caps answer(const hvd::Coll& c, const Agreement& agreed) {
   hvd_coll_caps caps{};
   const bool reduces = c.kind() == HVD_ALLREDUCE || c.kind() == HVD_REDUCE || c.kind() == HVD_REDUCESCATTER;
   const NcclApi* const api = nccl_if_found();
-  // Without the library: what the least one would do.
+  // Without the library: the answers for the oldest supported version.
   if (reduces && !nccl_reduces(c, api != nullptr ? api->version : kNcclLeastVersion)) return caps;
   if (reduces && is_float8(c.dtype()) && !agreed.float8) return caps;
   if (reduces && agreed.exact && nccl_loses_nan(c)) return caps;
   caps.support = HVD_NATIVE;
   caps.score = 90;
-  // Bytes may lie anywhere; what is calculated with, where its type may.
+  // Data that are only moved may lie at any address, elements that are reduced at multiples of their size.
   caps.alignment = reduces ? static_cast<uint32_t>(c.element_bytes()) : 1;
   caps.pack_below = agreed.pack_below;
   return caps;
 }
 
-// Blocking stays unset where the other kind is not asked for: NCCL_COMM_BLOCKING decides.
+// Without the option `nonblocking` the field stays unset, and NCCL_COMM_BLOCKING decides.
 ncclConfig_t config_of(const Agreement& agreed) {
   ncclConfig_t config;
   if (agreed.nonblocking) config.blocking = 0;
@@ -62,7 +62,7 @@ hvd_coll_caps NcclComm::query_made(const hvd::Coll& c) const { return answer(c, 
 // Passes: L2.allreduce
 void NcclComm::id_create(void* id) { NCCL(ncclGetUniqueId(static_cast<ncclUniqueId*>(id))); }
 
-// All ranks of the parent come here, those that are in no part of it with a size of 0.
+// All ranks of the parent call this; ranks that are in no part have a size of 0.
 //
 // Passes: L4.split
 NcclComm::NcclComm(NcclComm& parent, const hvd::CommInit& init) : Comm(init), agreed_(parent.agreed_) {
@@ -109,8 +109,8 @@ void* NcclComm::mem_register(const hvd_buf& buf) {
 }
 
 void NcclComm::mem_deregister(void* registered) {
-  if (registered == nullptr || handle_->leaving()) return;  // NCCL forgets it with the communicator
-  // At an end, which is not to wait long for a call that does not come back.
+  if (registered == nullptr || handle_->leaving()) return;  // NCCL deregisters it with the communicator
+  // With a short deadline, since the communicator ends and must not wait long for a call that does not return.
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(2);
   handle_->run("ncclCommDeregister", std::chrono::nanoseconds(until.time_since_epoch()).count(),
                [&](NcclHandle::Calls& calls) { COMM_CALL(calls, ncclCommDeregister(calls.comm(), registered)); });

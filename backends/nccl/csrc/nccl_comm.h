@@ -1,5 +1,5 @@
-// A communicator of NCCL's, as hvd::Comm wants it: memory of CUDA devices, in stream order. Threads: as in
-// hvd/backend_abi.h; every method runs with the communicator's device current.
+// A communicator of NCCL's with the methods that hvd::Comm looks for: collectives on memory of CUDA devices, in stream
+// order. Threads: as in hvd/backend_abi.h. Every method runs with the communicator's device current.
 #pragma once
 
 #include <hvd/backend.hpp>
@@ -13,7 +13,7 @@
 
 class NcclComm : public hvd::Comm<NcclComm, CudaDevice> {
  public:
-  // Not declared, and so left to hvd-core: a barrier.
+  // Not declared, so hvd-core does without: barrier.
   static constexpr uint64_t caps =
       HVD_CAP_STREAM | HVD_CAP_MEM_DEVICE | HVD_CAP_VECTORED | HVD_CAP_GROUP_SAME | HVD_CAP_GROUP_MIXED;
   static constexpr const char* tag = "NCCL";
@@ -38,7 +38,7 @@ class NcclComm : public hvd::Comm<NcclComm, CudaDevice> {
   static std::string info(const std::string& key) { return nccl_fact(key); }
   static uint64_t id_bytes() { return sizeof(ncclUniqueId); }
   static void id_create(void* id);
-  // What one serves at best, and what this one does.
+  // The answer for any communicator, and the answer of this one.
   static hvd_coll_caps query(const hvd::Coll& c);
   hvd_coll_caps query_made(const hvd::Coll& c) const;
 

@@ -15,14 +15,14 @@ namespace {
 
 constexpr const char* kName = "libnccl.so.2";
 
-// Where the loader has put it; `asked` may have been a bare name.
+// The path of the loaded file; `asked` may have been a bare name.
 std::string path_of(void* library, const std::string& asked) {
   link_map* map = nullptr;
   if (dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 && map->l_name != nullptr && *map->l_name != '\0') return map->l_name;
   return asked;
 }
 
-// Paths of all that the process has loaded.
+// Paths of all libraries that the process has loaded.
 std::vector<std::string> objects() {
   std::vector<std::string> paths;
   dl_iterate_phdr(
@@ -60,7 +60,7 @@ std::optional<FoundNccl> open(const std::string& name, std::string* tried) {
   return FoundNccl{library, path_of(library, name)};
 }
 
-// The option is obeyed or refused, never passed over.
+// An option is obeyed, or is an error; it is never ignored.
 FoundNccl wished(const std::string& wish, const std::optional<FoundNccl>& already) {
   if (already) {
     void* same = dlopen(wish.c_str(), RTLD_NOW | RTLD_NOLOAD);

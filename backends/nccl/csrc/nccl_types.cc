@@ -6,8 +6,8 @@
 namespace {
 
 constexpr uint64_t bit(int32_t n) { return uint64_t{1} << n; }
-// Those whose scalar, which has the element's type, can say any factor. One of float16 cannot be 1e-8 or 1e5, and one
-// of bfloat16 has 8 bits, though results may well be in range and better.
+// Types whose scalar, which has the element's type, can hold any factor. A float16 cannot be 1e-8 or 1e5, and a
+// bfloat16 has 8 bits, although the result may be in range and more precise.
 constexpr uint64_t kScaled = bit(HVD_FLOAT32) | bit(HVD_FLOAT64);
 constexpr uint64_t kFloats = kScaled | bit(HVD_FLOAT16) | bit(HVD_BFLOAT16);
 constexpr uint64_t kIntegers =
@@ -28,13 +28,13 @@ bool nccl_loses_nan(const hvd::Coll& c) {
 bool nccl_reduces(const hvd::Coll& c, int version) {
   const int32_t dtype = c.dtype();
   const bool scaled = c.prescale() != 1 || c.postscale() != 1, average = c.op() == HVD_AVG;
-  // As uint8: or is the maximum, and the minimum.
+  // As uint8: the maximum is "or", the minimum "and".
   if (dtype == HVD_BOOL) return !average && !scaled;
   if (is_float8(dtype)) return version >= kNcclFloat8Version && !average && !scaled;
-  // An average of integers is to be that of the exact sum, and NCCL divides what has wrapped.
+  // An average of integers must be that of the exact sum, but NCCL divides a sum that may have wrapped.
   if (in(kIntegers, dtype)) return !average && !scaled;
   if (!in(kFloats, dtype)) return false;
-  // A factor that is applied before a product, minimum or maximum has no operator.
+  // There is no operator that scales before a product, minimum or maximum.
   return !scaled || ((c.op() == HVD_SUM || average) && in(kScaled, dtype));
 }
 
@@ -89,6 +89,6 @@ Reduction::Reduction(const hvd::Coll& c, ncclComm_t comm, int32_t size, const st
 }
 
 Reduction::~Reduction() {
-  // An abort that could not wait for this call has freed the communicator; in any case it takes the operator with it.
+  // After an abort the communicator may be freed, and with it the operator.
   if (comm_ != nullptr && !aborted_.load()) nccl().ncclRedOpDestroy(op_, comm_);
 }

@@ -1,4 +1,4 @@
-// What NCCL can reduce, and how a reduction is said in its words. No state; any thread.
+// Which reductions NCCL has, and how they are called there. No state; any thread.
 #pragma once
 
 #include <atomic>
@@ -6,7 +6,7 @@
 
 #include "nccl_abi.h"
 
-// Moving data needs no element type: broadcast, allgather and the like go as this many of these.
+// The element type of collectives that only move data: broadcast, allgather and others count bytes.
 inline constexpr ncclDataType_t kBytes = ncclInt8;
 
 // Does NCCL of this version do the arithmetic of this reduction, with the results that the ABI demands? The answer is
@@ -15,16 +15,16 @@ bool nccl_reduces(const hvd::Coll& c, int version);
 
 bool is_float8(int32_t dtype);
 
-// Whether it is NCCL's own minimum or maximum of floats, which takes the other number for a NaN.
+// Is it a minimum or maximum of floats? NCCL's own returns the other number for a NaN.
 bool nccl_loses_nan(const hvd::Coll& c);
 
-// NCCL's type of the elements. Only for what nccl_reduces() says yes to.
+// NCCL's number of the element type. Only for a reduction that nccl_reduces() accepts.
 ncclDataType_t nccl_type(const hvd::Coll& c);
 
-// NCCL's reduction for one call, scale factors included; to be kept until the call has returned.
+// NCCL's operator for one reduction, with its scale factors. Must live until NCCL's call has returned.
 class Reduction {
  public:
-  // `aborted`: whether the communicator may be gone.
+  // `aborted`: true if the communicator may be freed already.
   Reduction(const hvd::Coll& c, ncclComm_t comm, int32_t size, const std::atomic<bool>& aborted);
   ~Reduction();
   Reduction(const Reduction&) = delete;
@@ -33,5 +33,5 @@ class Reduction {
  private:
   ncclRedOp_t op_;
   const std::atomic<bool>& aborted_;
-  ncclComm_t comm_ = nullptr;  // whose operator has to be destroyed
+  ncclComm_t comm_ = nullptr;  // set if op_ was created, and has to be destroyed
 };

@@ -1,6 +1,6 @@
-"""What hvd-core is told about this backend before it loads anything, and whether it can work on this machine.
+"""The description of this backend, and a probe that tells whether it can work on this machine.
 
-Imported by ``hvd plugin list`` and the like in processes that will never use the backend: nothing heavy here.
+Commands like ``hvd plugin list`` import this module in processes that never use the backend: keep it light.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def describe() -> BackendDescriptor:
 
 
 def probe() -> Available | Unavailable:
-    """Opens the backend's library, with which the loader finds Gloo; asks the network for nothing."""
+    """Opens the backend's library, so that the loader looks for Gloo. Does not touch the network."""
     try:
         ctypes.CDLL(str(LIBRARY), mode=os.RTLD_NOW | os.RTLD_LOCAL)
     except OSError as error:

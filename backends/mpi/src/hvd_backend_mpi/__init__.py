@@ -1,6 +1,6 @@
-"""What hvd-core is told about this backend before it loads anything, and whether it can work on this machine.
+"""The description of this backend, and a probe that tells whether it can work on this machine.
 
-Imported by ``hvd plugin list`` and the like in processes that will never use the backend: nothing heavy here.
+Commands like ``hvd plugin list`` import this module in processes that never use the backend: keep it light.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def describe() -> BackendDescriptor:
 
 
 def device_types() -> list[str]:
-    """Of the devices whose memory an MPI library may read: those that libraries say themselves, and those of option
-    ``devices``. Which of them this one reads is known when it runs."""
+    """The device types whose memory an MPI library may read: those that libraries report, and those of option
+    ``devices``. Whether this machine's library reads them is known when it runs."""
     listed = os.environ.get("HOROVOD_BACKEND_MPI_DEVICES", "").replace(" ", "").split(",")
     return list(dict.fromkeys(["cuda", "rocm", *(t for t in listed if t not in ("", "auto", "none", "cpu"))]))
 
 
 def launch(size: int) -> list[str]:
-    """What starts ``size`` processes of one MPI job here."""
+    """The words of a command that starts ``size`` processes of one MPI job on this machine."""
     from hvd_backend_mpi.launching import command
 
     return command(size)

@@ -1,7 +1,7 @@
-"""Where an MPI library would be found, without opening one.
+"""Finds the MPI library that this backend would use, without opening it.
 
 The same places in the same order as csrc/mpi_find.cc, which decides. Nothing is loaded here: a process that considers the
-backend and then does without it must stay free to load another MPI, through mpi4py say.
+backend and then does without it must stay free to load another MPI, for example through mpi4py.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def look(environ: Mapping[str, str] = os.environ) -> Available | Unavailable:
             )
         kind = launcher_kind(environ)
         name = os.path.basename(wish)
-        # libmpi_abi can be anyone's: the library itself is asked, when it is loaded.
+        # A libmpi_abi may be of any family: it is asked when it is loaded.
         family = next((f for f, names in NAMES.items() if name in names and "_abi" not in name), None)
         if kind and family and family != kind:
             return Unavailable(f"option library: {_mismatch(wish, family, kind)}", _FIX_MISMATCH)
@@ -75,7 +75,7 @@ def _mismatch(path: str, family: str, kind: str) -> str:
 
 
 def started_without_pmi(environ: Mapping[str, str]) -> bool:
-    """Whether srun has started several processes and told no MPI library how they find each other."""
+    """Has srun started several processes without telling an MPI library how they find each other?"""
     tasks = environ.get("SLURM_STEP_NUM_TASKS", "") if "SLURM_PROCID" in environ else ""
     told = any(name.startswith(("PMI_", "PMIX_", "OMPI_COMM_WORLD_", "HOROVOD_RANK")) for name in environ)
     return tasks.isdigit() and int(tasks) > 1 and not told
@@ -99,7 +99,7 @@ def loaded_libraries() -> list[str]:
 
 
 def folders(environ: Mapping[str, str]) -> Iterator[str]:
-    """Those that are searched, the nearest to the launcher first."""
+    """The folders to search, the nearest to the launcher first."""
     commands = list(_ancestors())
     on_path = shutil.which("mpirun", path=environ.get("PATH")) or shutil.which(
         "mpiexec", path=environ.get("PATH")

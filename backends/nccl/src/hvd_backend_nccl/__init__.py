@@ -1,6 +1,6 @@
-"""What hvd-core is told about this backend before it loads anything, and whether it can work on this machine.
+"""The description of this backend, and a probe that tells whether it can work on this machine.
 
-Imported by ``hvd plugin list`` and the like in processes that will never use the backend: nothing heavy here.
+Commands like ``hvd plugin list`` import this module in processes that never use the backend: keep it light.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def describe() -> BackendDescriptor:
 
 
 def probe() -> Available | Unavailable:
-    """Whether there are a driver, a device and NCCL. Creates no context and fixes no visibility."""
+    """Are there a driver, a device and NCCL? Creates no context; CUDA_VISIBLE_DEVICES may still be set later."""
     from hvd_backend_nccl.looking import look
 
     return look()

@@ -1,7 +1,7 @@
-"""Where an NCCL library would be found, without opening one.
+"""Finds the NCCL library that this backend would use, without opening it.
 
 The same places in the same order as csrc/nccl_find.cc, which decides. Nothing is loaded here: a process that considers
-the backend and then does without it must stay free to load another NCCL, with PyTorch say.
+the backend and then does without it must stay free to load another NCCL, for example with PyTorch.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _FIX = (
 
 @dataclass(frozen=True)
 class Found:
-    """A library: its file, its version as far as that is known unopened, the major of the CUDA that it is built for (0:
-    not known)."""
+    """A library: its file, its version if it is known without opening it, and the major version of the CUDA that it is
+    built for (0: unknown)."""
 
     path: str
     version: tuple[int, ...] = ()
@@ -74,7 +74,7 @@ def loaded_library() -> str | None:
 
 
 def places(environ: Mapping[str, str]) -> Iterator[str]:
-    """Files, the likeliest first, whether they exist or not."""
+    """Possible files, the likeliest first; they need not exist."""
     if home := environ.get("HOROVOD_NCCL_HOME"):
         yield from (f"{home}/lib/{NAME}", f"{home}/lib64/{NAME}")
     if folder := environ.get("HOROVOD_NCCL_LIB"):
@@ -93,7 +93,7 @@ def places(environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def _described(path: str, loaded: bool) -> Found:
-    """What a file's surroundings tell of it; a library that is loaded tells its version itself."""
+    """A library by the wheel or the path around its file; a loaded library tells its version itself."""
     site, _, in_wheel = path.rpartition("/nvidia/nccl/lib/")
     wheel = None
     if in_wheel and os.path.isdir(site):
@@ -115,6 +115,6 @@ def _told(path: str) -> str:
 
 
 def _numbers_of(path: str) -> str:
-    """2.21.5 of libnccl.so.2.21.5."""
+    """The version in a file's name: 2.21.5 of libnccl.so.2.21.5; empty if there is none there."""
     match = re.search(r"libnccl\.so\.(\d+\.\d+\.\d+)$", path)
     return match[1] if match else ""

@@ -1,8 +1,8 @@
-"""Whether this machine has what the backend needs: a driver, a device that is visible, NCCL.
+"""Does this machine have a driver, a visible device and NCCL?
 
-Asked in processes that may never use a device, and by hvd.init(), before scripts choose a device through
-CUDA_VISIBLE_DEVICES. So the driver is not initialised (cuInit reads that variable once and for all): its version can be
-had without, devices are counted by their files, and NCCL's library is looked for and not opened.
+Processes that may never use a device ask this, and hvd.init() does before scripts choose a device through
+CUDA_VISIBLE_DEVICES. So the driver is not initialised, since cuInit reads that variable once and for all: the
+driver tells its version without it, devices are counted by their files, and NCCL's library is looked for, not opened.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from hvd_backend_nccl import library
 from hvd_core.backends.descriptor import Available, Unavailable
 
 LEAST_CUDA = 11000
-"""What the driver has to serve, as cuDriverGetVersion writes it: the driver's functions that csrc/cuda_functions.inc
-names, and the oldest CUDA that an NCCL of 2.19 is built for."""
+"""The oldest CUDA, as cuDriverGetVersion writes it, whose driver has the functions in csrc/cuda_functions.inc; an NCCL
+of 2.19 is built for it or a later one."""
 
 _NUMBERED = re.compile(r"nvidia\d+")
-# Where devices have no numbered files: the Windows Subsystem for Linux, and Tegra.
+# Systems whose devices have no numbered files: the Windows Subsystem for Linux, and Tegra.
 _OTHER_DEVICES = ("dxg", "nvhost-gpu", "nvgpu")
 
 
 def look(environ: Mapping[str, str] = os.environ, devices: Path = Path("/dev")) -> Available | Unavailable:
-    """The first thing that is missing, or what was found."""
+    """Available with a text of the libraries found, or Unavailable with the first thing that is missing."""
     named = environ.get("HOROVOD_BACKEND_NCCL_CUDA_LIBRARY")
     try:
         driver = ctypes.CDLL(named or "libcuda.so.1", mode=os.RTLD_NOW | os.RTLD_LOCAL)
@@ -74,7 +74,7 @@ def look(environ: Mapping[str, str] = os.environ, devices: Path = Path("/dev")) 
 
 
 def _cuda_version(driver: ctypes.CDLL) -> int | None:
-    """One of the few functions that work before cuInit."""
+    """By cuDriverGetVersion, one of the few functions that work before cuInit."""
     version = ctypes.c_int(0)
     try:
         failed = driver.cuDriverGetVersion(ctypes.byref(version))
@@ -84,14 +84,14 @@ def _cuda_version(driver: ctypes.CDLL) -> int | None:
 
 
 def _count(devices: Path) -> int | None:
-    """Devices by their files; None where they are there and cannot be counted."""
+    """The number of devices by their files; None if there are devices that cannot be counted."""
     names = os.listdir(devices)
     numbered = sum(1 for name in names if _NUMBERED.fullmatch(name))
     return numbered or (None if any(name in names for name in _OTHER_DEVICES) else 0)
 
 
 def _visible(wish: str | None, count: int | None) -> int | None:
-    """How many of ``count`` the driver will show: the entries of CUDA_VISIBLE_DEVICES up to the first that names none."""
+    """The number of devices that the driver will show: entries of CUDA_VISIBLE_DEVICES up to the first unknown one."""
     if wish is None:
         return count
     entries = []
