@@ -112,7 +112,9 @@ def _living_job(nodeid):
     for own in ("test_tf_device", "alone-", "synchronous", "random-", "address"):
         if own in nodeid:
             return f"{path} {own}"
-    torch = _folder(path) == "torch" or "[torch-" in case
+    if "tensorflow1" in nodeid or "tensorflow_1" in nodeid:
+        return "tensorflow 1 on 2 ranks"
+    torch = _folder(path) == "torch" or "[torch-" in case or case == "test_keras_trains_on_torch"
     ranks = re.search(r"[\[-]([1-9])-", case)
     return f"{'torch' if torch else 'tensorflow'} on {ranks[1] if ranks else 2} ranks"
 
@@ -132,7 +134,7 @@ def pytest_xdist_make_scheduler(config, log):
         def _split_scope(self, nodeid):
             path = nodeid.partition("::")[0]
             folder = _folder(path)
-            if folder in _BY_JOB:
+            if folder in _BY_JOB or path.endswith("/test_tf_examples.py"):
                 return _living_job(nodeid)
             whole = folder in _MOSTLY_BUSY + _MOSTLY_WAITING and folder not in _BY_FILE
             return folder if whole else path

@@ -1,5 +1,5 @@
 """The examples for TensorFlow and Keras train to at least 96 % on two processes, which end with equal weights, and run on
-one without a launcher. Files are written by rank 0 only. Real launcher, real training.
+one without a launcher. Files are written by rank 0 only. The ranks are those of the other tests of the framework.
 """
 
 import importlib.metadata
@@ -13,11 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from harness.frameworks import run_with
+
 pytest.importorskip("sklearn", reason="the examples' data set comes with scikit-learn")
 
 HERE = Path(__file__).resolve().parent
 EXAMPLES = HERE.parents[1] / "examples"
-HOROVODRUN = [sys.executable, "-m", "horovod.runner.launch", "-np"]
+# The example for TensorFlow 1 switches its process to the behaviour of TensorFlow 1.
+TENSORFLOW_1 = {"HVD_TEST_TENSORFLOW_1": "1"}
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -36,16 +39,33 @@ def need_keras_3():
         pytest.skip(f"Keras {version} has no backend but TensorFlow")
 
 
-def train(folder, launcher, example, *options):
-    """Run an example in `folder`; returns what it printed and the test accuracy in per cent."""
-    command = [*launcher, sys.executable, str(HERE / "run_example.py"), str(folder)]
-    command += [str(EXAMPLES / f"{example}.py"), "--output", str(folder / "out"), *options]
+def train(folder, example, *options, framework="tensorflow", process_env=None):
+    """Run an example in `folder` on two living ranks; returns what it printed and the test accuracy in per cent."""
+    words = [*example_and_output(folder, example), *options]
+    place = "examples/run_example.py::run"
+    call = (str(folder), words[0], words[1:])
+    output = run_with(framework, 2, place, *call, init=None, process_env=process_env).output
+    return output, accuracy_in(output)
+
+
+def train_alone(folder, example, *options):
+    """Run an example in `folder` in one process without a launcher; returns the same."""
+    command = [sys.executable, str(HERE / "run_example.py"), str(folder)]
+    command += [*example_and_output(folder, example), *options]
     env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
     result = subprocess.run(command, capture_output=True, text=True, timeout=430, cwd=folder, env=env)
     assert result.returncode == 0, f"{command}\n{result.stdout[-4000:]}\n{result.stderr[-4000:]}"
-    lines = re.findall(r"test accuracy ([\d.]+) %", result.stdout)
-    assert len(lines) == 1, f"not one final line, but {len(lines)}, in:\n{result.stdout[-4000:]}"
-    return result.stdout, float(lines[0])
+    return result.stdout, accuracy_in(result.stdout)
+
+
+def example_and_output(folder, example):
+    return [str(EXAMPLES / f"{example}.py"), "--output", str(folder / "out")]
+
+
+def accuracy_in(output):
+    lines = re.findall(r"test accuracy ([\d.]+) %", output)
+    assert len(lines) == 1, f"not one final line, but {len(lines)}, in:\n{output[-4000:]}"
+    return float(lines[0])
 
 
 def expect_equal_weights(folder, ranks=2):
@@ -62,7 +82,7 @@ def written(folder):
 
 def test_tensorflow1_trains_and_goes_on_from_its_checkpoint(tmp_path):
     need("tensorflow")
-    output, accuracy = train(tmp_path, [*HOROVODRUN, "2"], "tensorflow1_digits")
+    output, accuracy = train(tmp_path, "tensorflow1_digits", process_env=TENSORFLOW_1)
     assert accuracy >= 96.0 and "2 process(es)" in output
     expect_equal_weights(tmp_path)
     steps = 20 * 1437 // 64
@@ -70,14 +90,14 @@ def test_tensorflow1_trains_and_goes_on_from_its_checkpoint(tmp_path):
     assert f"tensorflow1/model.ckpt-{steps}.index" in written(tmp_path)
 
     # One process alone, from the checkpoint of two: the step is that of the checkpoint.
-    output, accuracy = train(tmp_path, [], "tensorflow1_digits", "--resume", "--epochs", "11")
+    output, accuracy = train_alone(tmp_path, "tensorflow1_digits", "--resume", "--epochs", "11")
     assert f"after step {11 * 1437 // 32} (1 process" in output
     assert accuracy >= 96.0
 
 
 def test_tensorflow2_trains(tmp_path):
     need("tensorflow", "tqdm")
-    output, accuracy = train(tmp_path, [*HOROVODRUN, "2"], "tensorflow2_digits")
+    output, accuracy = train(tmp_path, "tensorflow2_digits")
     assert accuracy >= 96.0 and "2 process(es)" in output
     expect_equal_weights(tmp_path)
     assert "tensorflow2/checkpoint-1.index" in written(tmp_path)
@@ -86,7 +106,7 @@ def test_tensorflow2_trains(tmp_path):
 @pytest.mark.slow  # keras_digits does the same, below
 def test_tensorflow2_trains_without_a_launcher(tmp_path):
     need("tensorflow", "tqdm")
-    output, _ = train(tmp_path, [], "tensorflow2_digits", "--epochs", "2")
+    output, _ = train_alone(tmp_path, "tensorflow2_digits", "--epochs", "2")
     assert "1 process(es)" in output
 
 
@@ -94,14 +114,14 @@ def test_tensorflow2_trains_without_a_launcher(tmp_path):
 def test_tensorflow2_trains_with_its_step_compiled(tmp_path):
     need("tensorflow", "tqdm")
     options = ["--jit", "--fp16-allreduce", "--epochs", "8"]
-    _, accuracy = train(tmp_path, [*HOROVODRUN, "2"], "tensorflow2_digits", *options)
+    _, accuracy = train(tmp_path, "tensorflow2_digits", *options)
     assert accuracy >= 85.0
     expect_equal_weights(tmp_path)
 
 
 def test_keras_trains_on_tensorflow(tmp_path):
     need("tensorflow", "keras")
-    output, accuracy = train(tmp_path, [*HOROVODRUN, "2"], "keras_digits")
+    output, accuracy = train(tmp_path, "keras_digits")
     assert accuracy >= 96.0 and "2 process(es)" in output and "on tensorflow" in output
     expect_equal_weights(tmp_path)
     assert written(tmp_path) == ["keras", "keras/best.weights.h5"]
@@ -110,7 +130,7 @@ def test_keras_trains_on_tensorflow(tmp_path):
 
 def test_keras_trains_on_torch(tmp_path):
     need_keras_3()
-    output, accuracy = train(tmp_path, [*HOROVODRUN, "2"], "keras_digits", "--backend", "torch")
+    output, accuracy = train(tmp_path, "keras_digits", "--backend", "torch", framework="torch")
     assert accuracy >= 96.0 and "on torch" in output
     expect_equal_weights(tmp_path)
     assert written(tmp_path) == ["keras", "keras/best.weights.h5"]
@@ -120,5 +140,5 @@ def test_keras_trains_on_torch(tmp_path):
 @pytest.mark.parametrize("backend", ["tensorflow", "torch"])
 def test_keras_trains_without_a_launcher(tmp_path, backend):
     need_keras_3() if backend == "torch" else need("keras", "tensorflow")
-    output, _ = train(tmp_path, [], "keras_digits", "--backend", backend, "--epochs", "2")
+    output, _ = train_alone(tmp_path, "keras_digits", "--backend", backend, "--epochs", "2")
     assert "1 process(es)" in output
