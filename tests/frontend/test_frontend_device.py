@@ -1,5 +1,5 @@
 """The table with tensors on a made-up device (tests/backends/fake_stream): in the order of the caller's stream, or at the
-end of the work where there is none.
+end of the work if the caller gives no stream.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ from harness.rank import ignore_the_launcher  # noqa: E402
 
 
 def native(face, array, stream=True):
-    """The table's tensor for an array on the device, and what must live as long."""
+    """The table's tensor for an array on the device, and the objects that must live as long."""
     shape = (ctypes.c_int64 * max(len(array.shape), 1))(*array.shape)
     device = face.device
     where = (device.type.encode(), device.ordinal, int(stream), device.stream if stream else None)
@@ -107,7 +107,7 @@ def _every_operation(face):
     ).ok()  # the engine's stream stands still
     bare = table.submit(nt.ALLREDUCE, [native(face, x, False)], [native(face, y, False)], "bare")
     host = np.full(2, 1.0 + rank)
-    table.submit(nt.ALLREDUCE, [host], [host], "host").ok()  # nobody else waits
+    table.submit(nt.ALLREDUCE, [host], [host], "host").ok()  # no other call waits
     assert not bare.over.wait(0.5) and list(host) == [3, 3]
     go.value = 1
     bare.ok()
