@@ -98,7 +98,7 @@ bool parse_network(const std::string& text, Endpoint* network, uint32_t* bits) {
 
 void set_up_socket(int fd, uint32_t peer_timeout_s) {
   set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-  // While nothing of ours is on the way only these probes notice that the peer's host is gone. Where something is,
+  // While no data of this rank is on the way, only these probes notice that the peer's host is gone. While some is,
   // progress.cc watches the acknowledgements; TCP_USER_TIMEOUT would also end connections to a peer that lives but is
   // slow to read.
   const int seconds = static_cast<int>(std::max(peer_timeout_s, 2u));

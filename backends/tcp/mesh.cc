@@ -88,7 +88,7 @@ class Builder {
   std::list<Incoming> incoming_;
 };
 
-// Neighbours in a network of ours first. Loopback first on one host; elsewhere last, for hosts that only seem to be
+// Addresses in a network of this host first. Loopback first on one host; elsewhere last, for hosts that only seem to be
 // two.
 std::vector<Endpoint> Builder::order(uint32_t peer) const {
   const RankAddresses& own = directory_.ranks[peer];

@@ -39,7 +39,7 @@ def test_mpi4py_beside_us_in_either_order(mpi_job, order):
         world = MPI.COMM_WORLD
         assert (world.rank, world.size) == (hvd_core.rank(), hvd_core.size())
         handles = [hvd_core.allreduce_async(np.ones(n, np.float32), op=hvd_core.Sum) for n in (10, 3_000_000)]
-        for turn in range(50):  # while ours are under way
+        for turn in range(50):  # while this backend's collectives are in flight
             assert world.allreduce(turn) == turn * world.size
         for handle in handles:
             assert (hvd_core.synchronize(handle) == world.size).all()
@@ -158,7 +158,7 @@ def test_processes_that_mpi_sees_alone(mpi_job, tmp_path):
 
 
 def test_mpis_own_settings_reach_it(mpi_job):
-    """A setting of MPI's that forbids what it would have chosen; nothing of ours sets any."""
+    """A setting of MPI's that forbids its own choice; this backend sets none."""
     text = program("""
         import os
         mine = {k: v for k, v in os.environ.items() if k.startswith(("OMPI_MCA_", "UCX_", "MPICH_", "MPIR_CVAR_"))}

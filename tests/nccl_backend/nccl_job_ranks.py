@@ -120,7 +120,7 @@ def other_verbs_wait_for_nothing_either():
             engine.order_after(handle, device.stream)
             engine.release(handle)
         counts = {known: counted[known] for known in counted.names if counted[known]}
-        counts.pop("cuMemAlloc_v2", None)  # several results are under way at once
+        counts.pop("cuMemAlloc_v2", None)  # several results are in flight at once
         assert not counts, (name, counts)
 
 

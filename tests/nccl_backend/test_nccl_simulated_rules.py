@@ -1,5 +1,5 @@
 """The simulator of CUDA and NCCL holds its callers to the rules of the real ones: contexts, memory that is out of the
-host's reach, captures, communicators under way. A test on it proves as much as the simulator is faithful.
+host's reach, captures, communicators in progress. A test on it proves as much as the simulator is faithful.
 """
 
 import ctypes as c
@@ -159,7 +159,7 @@ def on_ranks(size, body, **environment):
 
 
 def settle(sim, comm):
-    """The communicator's state once it is no longer under way."""
+    """The communicator's state once it is no longer in progress."""
     state = c.c_int(cuda.IN_PROGRESS)
     while state.value == cuda.IN_PROGRESS:
         sim.good("ncclCommGetAsyncError", comm, c.byref(state))

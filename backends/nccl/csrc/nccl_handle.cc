@@ -286,5 +286,5 @@ void NcclHandle::end() noexcept {
   }
   if (!wait_until(Clock::now() + kFinalizeTime, over_))
     hvd::log(HVD_LOG_WARN, __FILE__, __LINE__,
-             "NCCL has not let go of a communicator within 2 s; a thread of this process still waits for it");
+             "NCCL has not freed a communicator within 2 s; a thread of this process still waits for it");
 }

@@ -122,7 +122,7 @@ TF_GCU_EXPORT void TF_InitKernel() {
   if (tf_gcu::find_tensorflow().empty()) tf_gcu::g_refused_kernels = tf_gcu::register_kernels();
 }
 
-// "" or what is wrong. The text is valid until the next call.
+// "", or the reason of a failure. The text is valid until the next call.
 TF_GCU_EXPORT const char* tf_gcu_open_vendor(const char* file) {
   static std::string said;
   said = tf_gcu::open_vendor(file);

@@ -41,7 +41,7 @@ struct Vendor {
 // Opens the library; a second call with success behind it does nothing. Returns "" or what went wrong.
 std::string open_vendor(const std::string& file);
 
-// What finds the file and calls open_vendor(). Called without any lock of ours.
+// The function that finds the file and calls open_vendor(). Called without a lock of this library.
 using Opener = void (*)();
 void set_opener(Opener opener) noexcept;
 

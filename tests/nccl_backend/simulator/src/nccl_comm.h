@@ -22,7 +22,7 @@ struct Nccl : std::enable_shared_from_this<Nccl> {
   bool blocking = true;
   std::atomic<bool> finalized{false};
 
-  // The lasting failure, or what is under way; checked at the beginning of each use.
+  // The lasting failure, or ncclInProgress; checked at the beginning of each use.
   ncclResult_t state();
   std::string text();
   ncclResult_t ready();

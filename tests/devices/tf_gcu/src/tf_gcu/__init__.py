@@ -97,7 +97,7 @@ def traffic() -> Traffic:
 
 
 def queued_kernels() -> int:
-    """How many kernels of ours were launched and are not done yet. RuntimeError before load()."""
+    """The number of this device's kernels that were launched and are not done. Raises RuntimeError before load()."""
     if _extension is None:
         raise RuntimeError("tf_gcu: load() was not called")
     return _extension.tf_gcu_queued_kernels()
