@@ -65,11 +65,12 @@ class HorovodVersionMismatchError(ImportError):
         return type(self), (self.name, self.version, self.installed_version)
 
 
-def get_version_mismatch_message(name, version, installed_version):
-    """The sentence for a framework ``name`` that was ``version`` at build time and is ``installed_version`` now."""
+def get_version_mismatch_message(name: str, version: str, installed_version: str) -> str:
+    """The text of a HorovodVersionMismatchError."""
     return (
-        f"Framework {name} installed with version {installed_version} but found version {version}. "
-        "This can result in unexpected behavior including runtime errors."
+        f"Framework {name} installed with version {installed_version} but found version {version}.\n"
+        "This can result in unexpected behavior including runtime errors. "
+        "Reinstall hvd-core next to the framework version that is in use."
     )
 
 

@@ -10,6 +10,7 @@ from hvd_core.errors import (
     JobEndedError,
     OperationFailedError,
     ProcessSetRemovedError,
+    get_version_mismatch_message,
 )
 
 __all__ = [
@@ -21,12 +22,3 @@ __all__ = [
     "ProcessSetRemovedError",
     "get_version_mismatch_message",
 ]
-
-
-def get_version_mismatch_message(name: str, version: str, installed_version: str) -> str:
-    """The text of a HorovodVersionMismatchError."""
-    return (
-        f"Framework {name} installed with version {installed_version} but found version {version}.\n"
-        "This can result in unexpected behavior including runtime errors. "
-        "Reinstall hvd-core next to the framework version that is in use."
-    )
