@@ -15,7 +15,7 @@
 namespace hvd::plugin {
 namespace {
 
-// An id comes from a vendor's library (the largest known is 4 KiB); beyond this the size is not believed.
+// The largest id that is accepted. An id comes from a vendor's library; the largest known one has 4 KiB.
 constexpr uint64_t kMaxIdBytes = 1u << 20;
 
 constexpr uint64_t kMaxFactBytes = 1u << 20;
@@ -29,7 +29,7 @@ int64_t now_ns() {
 
 std::string text_or_empty(const char* text) { return text ? text : ""; }
 
-// A library stays open for good, so what was loaded is known to the process, not to an engine.
+// The loaded backends of the process. A library is never closed, so they outlive any engine.
 struct Loaded {
   std::mutex mutex;
   std::map<std::pair<hvd_backend_entry_fn, std::string>, std::shared_ptr<Backend>> by_entry;
@@ -119,8 +119,8 @@ hvd_coll_caps Backend::query(hvd_comm comm, const hvd_coll_args& args, std::stri
   return out;
 }
 
-// Rank 0 makes the id, the others fetch it, the last one to have it clears the keys away. Rank 0's failure travels
-// the same way, so that the others hear of it at once and not at their deadline.
+// Rank 0 creates the id and the others fetch it; the last rank to fetch it deletes the keys. If rank 0 fails, it stores
+// the error in place of the id, so that the others fail at once and not at their deadline.
 std::string Backend::exchange_id(const std::string& prefix, Store& store, int32_t rank, size_t size,
                                  int64_t deadline_ns) const {
   const hvd_comm_api* comm = api_->comm;
@@ -226,7 +226,7 @@ std::unique_ptr<Communicator> Backend::create_comm(const std::string& key, Store
   hvd_error error = empty_error();
   const hvd_rc rc = api_->comm->create(&args, &handle, &error);
   if (rc != HVD_OK && rc != HVD_INPROGRESS) throw_backend_error(name_, "create", rc, error);
-  if (handle == nullptr) refuse(HVD_E_ABI, "the backend reported success but gave no communicator");
+  if (handle == nullptr) refuse(HVD_E_ABI, "the backend reported success but returned no communicator");
   if (rc == HVD_INPROGRESS) await_creation(handle, deadline_ns);
   return std::make_unique<Communicator>(shared_from_this(), handle, my_rank_in_comm, size);
 }

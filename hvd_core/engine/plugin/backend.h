@@ -1,7 +1,7 @@
-// A loaded backend: checked tables with what the engine asks of them.
+// A loaded backend: its checked tables, and the engine's calls into them.
 //
-// Backends are shared and live as long as the process: a library is opened and shaken hands with once, whatever the
-// number of engines. All members are const and may be called from any thread; create_comm waits for other ranks.
+// Backends are shared and live as long as the process: a library is opened, and its tables are checked, once for all
+// engines. All members are const and may be called from any thread; create_comm waits for other ranks.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace hvd::plugin {
 
-// One option that a backend declares; the texts are its own, "" where it gives none.
+// One option that a backend declares; with its own texts; a missing text is "".
 struct Option {
   std::string name, type, fallback, range, doc;
 };
@@ -30,9 +30,9 @@ struct OpenDevice {
 
 class Backend : public std::enable_shared_from_this<Backend> {
  public:
-  // Both throw LoadError, or BackendError when the backend says itself that it cannot work here. The same library
-  // or entry gives the same object. `origin` takes the place of a path in messages; a path "entry:0x..." is the address
-  // of an entry function in this process.
+  // Both throw LoadError, or BackendError if the backend answers that it cannot work here. The same library or entry
+  // function returns the same object. `origin` replaces the path in messages. A path "entry:0x..." is the address of an
+  // entry function in this process.
   static std::shared_ptr<Backend> load_library(const std::string& path, const std::string& expected_name);
   static std::shared_ptr<Backend> load_entry(hvd_backend_entry_fn entry, const std::string& expected_name,
                                              const std::string& origin);
@@ -41,7 +41,7 @@ class Backend : public std::enable_shared_from_this<Backend> {
 
   const std::string& name() const { return name_; }              // "shm"
   const std::string& tag() const { return tag_; }                // "SHM"
-  const std::string& version() const { return version_; }        // the plugin's own, may be ""
+  const std::string& version() const { return version_; }        // of the plugin; may be ""
   const std::string& vendor_lib() const { return vendor_lib_; }  // may be ""
   const std::string& path() const { return origin_; }
   int abi_minor() const { return api_->hdr.minor; }
@@ -58,21 +58,22 @@ class Backend : public std::enable_shared_from_this<Backend> {
   const hvd_device_api* device_api() const { return api_->device; }
   const hvd_comm_api* comm_api() const { return api_->comm; }
 
-  // A fact about the library as it runs now, which the backend tells under this key; none: it does not know, or not
-  // yet. Throws BackendError for what it may not answer. Any thread at any time.
+  // A fact about the running library, by key; nullopt if the backend does not know it, or not yet. Throws BackendError
+  // for an answer that the ABI does not allow. Any thread at any time.
   std::optional<std::string> fact(const std::string& key) const;
 
-  // Collective over `ranks` (world ranks in order; hosts[i] is the host index of ranks[i]): every member calls it
-  // with the same key, which no two communicators of a job share. Waits for the members until deadline_ns (absolute
-  // CLOCK_MONOTONIC). `device`: whose memory it is for; its table may be another backend's. Throws BackendError:
-  // TIMEOUT, REMOTE, or what the backend says.
+  // All `ranks` (world ranks in order; hosts[i] is the host index of ranks[i]) call this with the same key, which is
+  // unique in the job. Waits for the members until deadline_ns (absolute CLOCK_MONOTONIC). `device`: the device whose
+  // memory the communicator uses; it may be a foreign device. Throws BackendError: TIMEOUT, REMOTE, or the backend's
+  // own error.
   std::unique_ptr<Communicator> create_comm(const std::string& key, Store& store, const std::vector<int32_t>& ranks,
                                             const std::vector<int32_t>& hosts, int32_t my_rank_in_comm,
                                             int64_t deadline_ns, void* notify_token = nullptr,
                                             const OpenDevice& device = {});
 
-  // How a collective would be served, before any communicator exists. support is HVD_UNSERVED when the backend
-  // answers UNSUPPORTED (*why, unless null, has its text then); other failures throw BackendError. Reads no addresses.
+  // How a collective would be served, without a communicator. support is HVD_UNSERVED if the backend answers
+  // UNSUPPORTED
+  // (*why, unless null, then has its text); other failures throw BackendError. Reads no addresses.
   hvd_coll_caps query(const hvd_coll_args& args) const { return query(nullptr, args); }
   hvd_coll_caps query(hvd_comm comm, const hvd_coll_args& args, std::string* why = nullptr) const;
 

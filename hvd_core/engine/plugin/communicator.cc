@@ -80,14 +80,14 @@ void Communicator::free_group() noexcept {
   group_.clear();
 }
 
-// Where the backend has no abort of its own, at least nothing new begins.
+// Refuses new operations after an abort of a backend without an abort slot.
 void Communicator::check_alive(const char* what) const {
   if (!aborted() || (api_->caps & HVD_CAP_ABORT)) return;
   throw BackendError(HVD_E_ABORTED, HVD_EF_COMM_DEAD, 0,
                      backend_->name() + ": " + what + ": the communicator was aborted (ABORTED)");
 }
 
-// True complete, false in flight; throws on failure, after which nothing is in flight.
+// Returns true if the operation is complete, false if it is in flight. Throws if it failed; it is not in flight then.
 bool Communicator::settle(const char* what, hvd_rc rc, const hvd_error& error) {
   if (rc == HVD_INPROGRESS) return false;
   free_request();
@@ -116,10 +116,10 @@ void Communicator::check(const Collective& c) const {
   }
 }
 
-// One call to the backend; its answer, where it makes sense.
+// Calls the backend once and returns its answer, or an error for an answer that the ABI does not allow.
 hvd_rc Communicator::submit(const Collective& c, hvd_req* request, hvd_error* error) {
   hvd_coll_args args = c.args();
-  args.flags = HVD_COLL_AGREED;  // only what the log has ordered gets here, one at a time
+  args.flags = HVD_COLL_AGREED;  // the log has ordered all collectives, one at a time
   coll_ = c.coll;
   const hvd_rc rc = api_->collective(handle_, &args, request, error);
   if (rc != HVD_INPROGRESS || *request != nullptr) return rc;
@@ -156,21 +156,21 @@ bool Communicator::start_group(const std::vector<Collective>& members) {
     if (request != nullptr) group_.push_back(request);
   }
   if (begun) {
-    // Also after a failure, so that the backend does not stay inside the group; the first error is the one to tell.
+    // Also after a failure, so that the backend does not stay inside the group. The first error is the one that counts.
     const bool well = rc == HVD_OK || rc == HVD_INPROGRESS;
     hvd_error second = empty_error();
     const hvd_rc ended = api_->group_end(handle_, well ? &error : &second);
     if (well) rc = ended, what = "group_end";
   }
   if (rc != HVD_OK) {
-    if (!group_.empty()) abort();  // what did start must not go on with the buffers
+    if (!group_.empty()) abort();  // members that did start must not go on using their buffers
     free_group();
     throw_backend_error(backend_->name(), what, rc, error);
   }
   return settle_group(0);
 }
 
-// One turn over the requests of a group: a test each (deadline 0), or a wait for each in turn.
+// Goes over the requests of a group once: tests each (deadline 0), or waits for each.
 bool Communicator::settle_group(int64_t deadline_ns) {
   bool all = true;
   for (hvd_req& request : group_) {

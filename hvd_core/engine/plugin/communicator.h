@@ -1,8 +1,7 @@
-// One communicator of a backend, as the engine's data plane uses it: one collective, or one group of them, in flight
-// at a time.
+// One communicator of a backend. It has one collective, or one group of collectives, in flight at a time.
 //
-// start, test, wait and finalize: one thread at a time, whichever it is. abort and async_error: any thread, any time
-// between construction and the start of destruction; whoever calls them from outside keeps the object alive.
+// start, test, wait and finalize: one thread at a time, any thread. abort and async_error: any thread, at any time
+// between construction and the start of destruction; their caller keeps the object alive.
 #pragma once
 
 #include <atomic>
@@ -18,9 +17,9 @@ namespace hvd::plugin {
 
 class Backend;
 
-// One collective, in the words of hvd_coll_args. `in`, `out` and `counts` have one element per buffer (none for a
-// barrier); in_counts and out_counts are empty, or hold size() elements per buffer. root and peer are ranks within the
-// communicator. The vectors may die as soon as start() returns; the memory they point to may not.
+// One collective; the fields have the meaning of hvd_coll_args. `in`, `out` and `counts` have one element per buffer
+// (none for a barrier); in_counts and out_counts are empty, or hold size() elements per buffer. root and peer are ranks
+// within the communicator. The vectors may die as soon as start() returns; the memory of the buffers must stay.
 struct Collective {
   int32_t coll = 0, dtype = 0, op = 0, root = 0, peer = 0;
   std::vector<hvd_buf> in, out;
@@ -30,27 +29,27 @@ struct Collective {
   uint64_t seq = 0;
   hvd_stream stream = nullptr;
 
-  // As new, but the lists keep their memory.
+  // Resets all fields to their defaults; the lists keep their capacity.
   void reset();
-  // Pointers into this object: valid while it lives unchanged.
+  // The result points into this object: valid until it changes.
   hvd_coll_args args() const;
 };
 
 class Communicator {
  public:
-  // `handle` is a communicator that is ready for use; made by Backend::create_comm.
+  // `handle` is a communicator that is ready for use. Backend::create_comm calls this.
   Communicator(std::shared_ptr<Backend> backend, hvd_comm handle, int32_t rank, int32_t size);
-  // Aborts what is still in flight, then destroys. Local and bounded in time, throws nothing.
+  // Aborts the collective in flight, then destroys the communicator. Local and bounded in time; throws nothing.
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
   // True: complete (REQUEST) or enqueued on the stream (STREAM). False: in flight, ask test() or wait().
-  // All three throw BackendError when the operation fails; it is then no longer in flight (one exception: after
-  // abort() with a backend that has no abort of its own, the request stays until destruction).
+  // start(), test() and wait() throw BackendError if the operation fails. It is no longer in flight then, with one
+  // exception: after abort() of a backend without an abort slot, the request stays until destruction.
   bool start(const Collective& collective);
-  // The same for several collectives between the backend's group_begin and group_end; it must have HVD_CAP_GROUP_SAME
-  // (then all are of one kind) or HVD_CAP_GROUP_MIXED.
+  // The same for several collectives between the backend's group_begin and group_end. The backend must have
+  // HVD_CAP_GROUP_SAME (then all members are of one kind) or HVD_CAP_GROUP_MIXED.
   bool start_group(const std::vector<Collective>& members);
   // True: complete, or nothing in flight. Makes progress, never sleeps.
   bool test();
@@ -58,21 +57,22 @@ class Communicator {
   bool wait(int64_t deadline_ns);
   bool in_flight() const { return request_ != nullptr || !group_.empty(); }
 
-  // Makes pending and later calls fail with ABORTED, on all ranks where the backend can; never blocks, idempotent.
+  // Makes pending and later calls fail with ABORTED, on all ranks if the backend can do that. Never blocks; idempotent.
   void abort() noexcept;
   bool aborted() const noexcept { return aborted_.load(std::memory_order_acquire); }
-  // HVD_OK, HVD_E_UNSUPPORTED where the backend cannot tell, or the failure that has happened since; *text says what.
+  // HVD_OK, HVD_E_UNSUPPORTED if the backend cannot tell, or the code of a failure since creation, described by *text.
   hvd_rc async_error(std::string* text = nullptr) noexcept;
-  // A collective goodbye; does nothing where the backend has none. Throws BackendError.
+  // Finalizes the communicator; all members call it. Does nothing if the backend has no finalize slot. Throws
+  // BackendError.
   void finalize(int64_t deadline_ns);
 
   // How this communicator would serve a collective; see Backend::query.
   hvd_coll_caps query(const Collective& collective, std::string* why = nullptr) const;
 
-  // Tells the backend of memory that collectives will often use; null where it makes nothing of that. Throws
+  // Registers memory that collectives will often use. Null if the backend does not register memory. Throws
   // BackendError.
   void* register_memory(const hvd_buf& buf);
-  // The memory is no longer in use by any of them.
+  // No collective uses the memory any more.
   void deregister_memory(void* registered) noexcept;
 
   uint64_t caps() const;
@@ -95,7 +95,7 @@ class Communicator {
   hvd_comm handle_;
   const int32_t rank_, size_;
   hvd_req request_ = nullptr;
-  int32_t coll_ = 0;            // of the request, for messages
+  int32_t coll_ = 0;            // the collective in flight, for messages
   std::vector<hvd_req> group_;  // requests of a group; null: complete
   std::atomic<bool> aborted_{false};
 };

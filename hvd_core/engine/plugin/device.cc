@@ -13,7 +13,8 @@ namespace hvd::plugin {
 namespace {
 
 constexpr int64_t kLastWaitNs = 2'000'000'000;
-// This much is kept for later, or this part of the device's memory: to free some may mean to wait for the device.
+// The size of the pool: at least this much, or this part of the device's memory. Freeing memory may wait for the
+// device.
 constexpr uint64_t kPoolBytes = uint64_t{512} << 20, kPoolPart = 16;
 
 int64_t now_ns() {
@@ -41,7 +42,7 @@ hvd_copy_item item_of(const hvd_buf& dst, const hvd_buf& src, uint64_t count, in
 Mark::~Mark() {
   if (device_->abandoned()) return;
   std::lock_guard lock(device_->mutex_);
-  // One that nobody saw reached must not be recorded anew while a stream may still have to come to it.
+  // An event must not be recorded again before its stream has reached it.
   if (reached_.load(std::memory_order_relaxed))
     device_->events_.push_back(event_);
   else
@@ -64,7 +65,7 @@ bool Mark::wait(int64_t deadline_ns) {
   if (HVD_HAS(device_->api_, hvd_device_api, event_wait)) {
     hvd_error error = empty_error();
     const hvd_rc rc = device_->api_->event_wait(event_, deadline_ns, &error);
-    // That this wait is over is no failure of the operation.
+    // A timeout of this wait is no failure of the operation.
     if (rc != HVD_OK && rc != HVD_INPROGRESS && rc != HVD_E_TIMEOUT) device_->fail("event_wait", rc, error);
     return reached();
   }
@@ -139,7 +140,7 @@ Device::~Device() {
   hvd_error ignored = empty_error();
   const int64_t deadline = now_ns() + kLastWaitNs;
   bool quiet = !stream_ || api_->stream_sync(stream_, deadline, &ignored) == HVD_OK;
-  // Streams of the caller's may have to come to a few marks and copies yet.
+  // Callers' streams may not have reached some marks and copies yet.
   while (quiet && in_use()) {
     const timespec pause{0, 200'000};
     if (now_ns() < deadline)
@@ -149,8 +150,8 @@ Device::~Device() {
   }
   if (!quiet) {
     log(HVD_LOG_WARN, backend_->name(), __FILE__, __LINE__,
-        "the device still works, or has failed, at the end of the job; its streams and " +
-            std::to_string(free_.size() + kept_.size()) + " blocks of memory are left as they are");
+        "at the end of the job, the device is still busy or has failed; its streams and " +
+            std::to_string(free_.size() + kept_.size()) + " blocks of memory are not freed");
     return;
   }
   free_blocks();
@@ -194,7 +195,7 @@ MarkRef Device::mark(hvd_stream stream) {
 
 hvd_event Device::record(hvd_stream stream) {
   hvd_error error = empty_error();
-  // A few old ones each time, so that there are never many.
+  // A few at each call, so that the list stays short.
   for (int i = 0; i < 4 && !doubtful_.empty() && is_over(doubtful_.front()); ++i) {
     events_.push_back(doubtful_.front());
     doubtful_.pop_front();
@@ -262,7 +263,7 @@ void Device::copy(hvd_stream stream, const std::vector<Copy>& list) {
   batched(stream, items);
 }
 
-// The table has no question for this, so one element of scratch memory is the question.
+// The table has no query for this, so it is tried on one element of scratch memory.
 bool Device::scales(int32_t dtype) {
   {
     std::lock_guard lock(mutex_);

@@ -1,8 +1,8 @@
-// One opened device of a backend's device table: its memory, its streams, and marks in them.
+// One open device of a backend's device table: its memory, its streams, and marks in them.
 //
-// Device memory may be a handle: only (base, offset) is ever passed on. Calls come from any thread; they take turns on
-// a mutex that is held for the time of one call into the table, which never waits for the device. Waiting
-// (Mark::wait, drain) holds nothing. Memory, marks and wrapped streams are pooled; all of them keep the device open.
+// The base of a buffer may be a handle: only (base, offset) is passed on, never a sum. Any thread may call. A mutex is
+// held for each call into the table, which never waits for the device. Mark::wait and drain hold no mutex while they
+// wait. Memory, marks and wrapped streams are pooled; all of them keep the device open.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,7 @@ namespace hvd::plugin {
 
 class Device;
 
-// A place in a stream: what had been given to it when the mark was made.
+// A recorded event: the point in a stream that all work enqueued before the mark precedes.
 class Mark {
  public:
   Mark(std::shared_ptr<Device> device, hvd_event event) : device_(std::move(device)), event_(event) {}
@@ -29,9 +29,9 @@ class Mark {
   Mark(const Mark&) = delete;
   Mark& operator=(const Mark&) = delete;
 
-  // Whether the stream has come that far; never sleeps. Throws BackendError when the device has failed, like wait().
+  // Whether the stream has reached the mark; never sleeps. Throws BackendError if the device has failed, like wait().
   bool reached();
-  // Asleep until then (true) or until the deadline (false).
+  // Sleeps until the stream has reached the mark (true), or until the deadline (false).
   bool wait(int64_t deadline_ns);
   hvd_event event() const { return event_; }
   Device& device() const { return *device_; }
@@ -43,7 +43,8 @@ class Mark {
 };
 using MarkRef = std::shared_ptr<Mark>;
 
-// A block of pooled memory. Whoever lets go of it has seen to it that nothing uses it any more.
+// A block of pooled memory. It returns to the pool when the last reference goes, so nothing may use it then, except
+// streams that used_by() has named.
 class Memory {
  public:
   Memory(std::shared_ptr<Device> device, int32_t kind, hvd_mem mem, hvd_buf all)
@@ -52,10 +53,10 @@ class Memory {
   Memory(const Memory&) = delete;
   Memory& operator=(const Memory&) = delete;
 
-  // The first `bytes` of it behind the alignment that was asked for.
+  // The allocated bytes, at the alignment that allocate() was asked for.
   hvd_buf buf = {};
 
-  // Something in this stream uses it: it is not given to anybody else before the stream has come so far.
+  // Work in this stream uses the memory: it is not allocated again before the stream has completed that work.
   void used_by(hvd_stream stream);
 
  private:
@@ -81,14 +82,14 @@ class Device : public std::enable_shared_from_this<Device> {
   };
   static constexpr uint64_t kAlignment = 64;
 
-  // Opens the backend's device number `ordinal`. Throws BackendError; UNSUPPORTED without streams, events and memory
-  // in the table.
+  // Opens the backend's device `ordinal`. Throws BackendError; UNSUPPORTED if the table has no streams, events or
+  // memory.
   static std::shared_ptr<Device> open(std::shared_ptr<Backend> backend, int32_t ordinal);
-  // How many the backend sees; 0 where it cannot tell, which opening one explains.
+  // How many devices the backend sees; 0 if it cannot tell (open() then throws the reason).
   static int32_t count(const Backend& backend) noexcept;
-  // The number of the device whose memory `data` is; -1 where the backend cannot tell.
+  // The ordinal of the device that `data` is on; -1 if the backend cannot tell.
   static int32_t owner(const Backend& backend, const void* data) noexcept;
-  // Waits a moment for what is under way, then closes; what a device that goes on might still use is kept.
+  // Waits a moment for outstanding work, then closes the device. If the work does not end, its memory is kept.
   ~Device();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
@@ -96,38 +97,38 @@ class Device : public std::enable_shared_from_this<Device> {
   const Backend& backend() const { return *backend_; }
   OpenDevice opened() const { return {device_, api_}; }
   int32_t ordinal() const { return ordinal_; }
-  // Addresses in its memory mean something to its own table only.
+  // Whether addresses in its memory are handles that only its own table understands.
   bool handles() const { return handles_; }
-  // The engine's own stream; everything that the engine does on the device is ordered by it.
+  // The engine's own stream. It orders all work of the engine on the device.
   hvd_stream stream() const { return stream_; }
 
-  // Whether a caller's streams can be used at all, and whether one stream can wait for another's mark by itself.
+  // Whether callers' streams can be used, and whether a stream can wait for a mark in another stream.
   bool wraps_streams() const;
   bool orders_streams() const;
-  // A stream of the caller's; the same object for the same native one.
+  // Wraps a caller's native stream; the same native stream returns the same object.
   hvd_stream wrap(void* native);
 
-  // Notes the present end of the stream.
+  // Records a mark at the present end of the stream.
   MarkRef mark(hvd_stream stream);
-  // What is given to the stream from now on starts when the mark is reached. Only with orders_streams().
+  // Later work on the stream starts when the mark is reached. Only if orders_streams().
   void order_after(hvd_stream stream, const Mark& mark);
 
-  // In this order, after what the stream has been given before.
+  // Enqueues copies, in this order, after all earlier work on the stream.
   void copy(hvd_stream stream, const std::vector<Copy>& list);
-  // For lists with memory of the host's that is not PINNED: what makes one launch of a list does not reach that.
+  // For lists with host memory that is not PINNED, which the table's batched copy cannot reach.
   void copy_each(hvd_stream stream, const std::vector<Copy>& list);
-  // Whether copies of this type can be scaled on their way; tried out the first time.
+  // Whether copies of this type can be multiplied by a factor. The first call tries it.
   bool scales(int32_t dtype);
-  // The same with elements multiplied on their way. Only with scales(), or factors of 1.
+  // Copies that multiply each element by a factor. Only if scales(), or with factors of 1.
   void copy_scaled(hvd_stream stream, const std::vector<ScaledCopy>& list);
 
-  // HVD_MEM_DEVICE or HVD_MEM_PINNED, uninitialised. Never a null base, also for 0 bytes.
+  // Allocates HVD_MEM_DEVICE or HVD_MEM_PINNED memory, uninitialised. The base is never null, not even for 0 bytes.
   MemoryRef allocate(int32_t kind, uint64_t bytes, uint64_t alignment = kAlignment);
 
-  // Until the stream has nothing left to do (true), or the deadline (false). Throws when the device has failed.
+  // Waits until the stream has no work left (true), or until the deadline (false). Throws if the device has failed.
   bool drain(hvd_stream stream, int64_t deadline_ns);
 
-  // In a forked child: the device is the parent's, nothing of it is touched any more.
+  // Called in a forked child: the device belongs to the parent, so this object makes no further calls into the table.
   void abandon() noexcept { abandoned_.store(true); }
   bool abandoned() const noexcept { return abandoned_.load(std::memory_order_relaxed); }
 
@@ -138,7 +139,7 @@ class Device : public std::enable_shared_from_this<Device> {
     int32_t kind;
     hvd_mem mem;
     hvd_buf all;
-    uint64_t since = 0;  // the lower, the longer it lies in the pool
+    uint64_t since = 0;  // lower: longer in the pool
   };
   struct Kept {
     std::vector<hvd_event> uses;
@@ -149,12 +150,12 @@ class Device : public std::enable_shared_from_this<Device> {
   void begin(int32_t ordinal);
   [[noreturn]] void fail(const char* what, hvd_rc rc, const hvd_error& error) const;
   void batched(hvd_stream stream, const std::vector<hvd_copy_item>& items);
-  // All of these under mutex_.
+  // The caller holds mutex_.
   hvd_event record(hvd_stream stream);
   bool is_over(hvd_event event) noexcept;
   void give_back(Block block) noexcept;
   void free_oldest() noexcept;
-  void sweep() noexcept;
+  void collect_unused() noexcept;
   bool in_use() noexcept;
   void free_blocks() noexcept;
 
@@ -167,11 +168,11 @@ class Device : public std::enable_shared_from_this<Device> {
   bool handles_ = false;
   std::atomic<bool> abandoned_{false};
 
-  std::mutex mutex_;  // around each call into the table, and what follows
+  std::mutex mutex_;  // held for each call into the table, and for the members below
   std::map<void*, hvd_stream> wrapped_;
-  std::vector<hvd_event> events_;   // to be used again
-  std::deque<hvd_event> doubtful_;  // marks that were let go of before anybody saw them reached
-  std::vector<Kept> kept_;          // memory that was let go of and is still used by a stream
+  std::vector<hvd_event> events_;   // free for reuse
+  std::deque<hvd_event> doubtful_;  // of marks that were destroyed before they were known to be reached
+  std::vector<Kept> kept_;          // memory that was returned and that a stream still uses
   std::multimap<std::pair<int32_t, uint64_t>, Block> free_;  // by kind and size
   uint64_t free_bytes_ = 0, pool_bytes_ = 0, given_back_ = 0;
   std::map<int32_t, bool> scales_;

@@ -1,5 +1,4 @@
-// The memory of a device: blocks that are kept for whoever asks for such a size next, and those that a stream still
-// uses. See device.h.
+// The memory pool of a device: free blocks by size, and returned blocks that a stream still uses. See device.h.
 #include <algorithm>
 #include <bit>
 
@@ -30,13 +29,13 @@ void Memory::used_by(hvd_stream stream) {
 
 MemoryRef Device::allocate(int32_t kind, uint64_t bytes, uint64_t alignment) {
   alignment = std::max(alignment, alignment_);
-  // Pieces of few sizes, so that the next step finds what this one leaves.
-  const uint64_t room = bytes + alignment;
-  const uint64_t step = std::bit_floor(std::max(room, kSmallestBlock)) / 4;
-  const uint64_t wanted = (std::max(room, kSmallestBlock) + step - 1) / step * step;
+  // Rounds up to one of few sizes, so that the next training step finds the blocks of this one.
+  const uint64_t needed = bytes + alignment;
+  const uint64_t step = std::bit_floor(std::max(needed, kSmallestBlock)) / 4;
+  const uint64_t wanted = (std::max(needed, kSmallestBlock) + step - 1) / step * step;
   Block block{kind, nullptr, {}};
   std::unique_lock lock(mutex_);
-  sweep();
+  collect_unused();
   if (const auto at = free_.find({kind, wanted}); at != free_.end()) {
     block = at->second;
     free_.erase(at);
@@ -44,7 +43,7 @@ MemoryRef Device::allocate(int32_t kind, uint64_t bytes, uint64_t alignment) {
   } else {
     hvd_error error = empty_error();
     hvd_rc rc = api_->mem_alloc(device_, kind, wanted, &block.mem, &block.all, &error);
-    if (rc != HVD_OK && !free_.empty()) {  // perhaps what is kept for later is in the way
+    if (rc != HVD_OK && !free_.empty()) {  // the free blocks may take the memory
       free_blocks();
       error = empty_error();
       rc = api_->mem_alloc(device_, kind, wanted, &block.mem, &block.all, &error);
@@ -54,7 +53,7 @@ MemoryRef Device::allocate(int32_t kind, uint64_t bytes, uint64_t alignment) {
   }
   lock.unlock();
   auto memory = std::make_shared<Memory>(shared_from_this(), kind, block.mem, block.all);
-  // What a handle stands for begins where the device wants it to.
+  // The memory of a handle is aligned by the device.
   const bool handle = handles_ && kind == HVD_MEM_DEVICE;
   const auto at = (handle ? 0 : reinterpret_cast<uintptr_t>(block.all.base)) + block.all.offset;
   memory->buf = {block.all.base, block.all.offset + (alignment - at % alignment) % alignment, bytes};
@@ -67,15 +66,15 @@ void Device::give_back(Block block) noexcept {
     api_->mem_free(block.mem, &ignored);
     return;
   }
-  // The old blocks go, not the new one: sizes that nobody asks for any more must not keep those out that are in use
-  // now.
+  // Frees the oldest blocks, so that sizes that are not used any more leave the pool.
   while (free_bytes_ + block.all.bytes > pool_bytes_) free_oldest();
   block.since = ++given_back_;
   free_bytes_ += block.all.bytes;
   free_.emplace(std::pair{block.kind, block.all.bytes}, block);
 }
 
-void Device::sweep() noexcept {
+// Returns blocks to the pool that no stream uses any more.
+void Device::collect_unused() noexcept {
   for (size_t i = 0; i < kept_.size();) {
     Kept& k = kept_[i];
     while (!k.uses.empty() && is_over(k.uses.back())) {
@@ -92,9 +91,9 @@ void Device::sweep() noexcept {
   }
 }
 
-// Whether a stream still has to come to a mark or to the last use of a block of memory.
+// Whether a stream has not reached a mark, or the last use of a block of memory, yet.
 bool Device::in_use() noexcept {
-  sweep();
+  collect_unused();
   while (!doubtful_.empty() && is_over(doubtful_.front())) {
     events_.push_back(doubtful_.front());
     doubtful_.pop_front();

@@ -12,7 +12,7 @@ constexpr const char* kNames[] = {"OK",      "INPROGRESS", "INVALID", "UNSUPPORT
                                   "TIMEOUT", "ABORTED",    "REMOTE",  "DEVICE",      "INTERNAL",    "ABI"};
 constexpr int32_t kKnown = sizeof(kNames) / sizeof(kNames[0]);
 
-// How many bytes the UTF-8 sequence at p (n bytes left) has, 0 when it is not one.
+// The length of the UTF-8 sequence at p (n bytes left); 0 if the bytes are not UTF-8.
 size_t utf8_length(const unsigned char* p, size_t n) {
   size_t length = p[0] < 0x80                   ? 1
                   : p[0] >= 0xC2 && p[0] < 0xE0 ? 2
@@ -55,7 +55,7 @@ std::string rc_name(hvd_rc rc) {
 }
 
 hvd_error empty_error() {
-  // On the path of every call, polls included: the text is only made empty, which spares clearing a kilobyte.
+  // Every call uses this, polls included, so only the ends of the text are cleared, not its kilobyte.
   hvd_error error;
   constexpr size_t kBehindText = offsetof(hvd_error, text) + sizeof(error.text);
   std::memset(&error, 0, offsetof(hvd_error, text));
@@ -70,7 +70,7 @@ hvd_error empty_error() {
 void throw_backend_error(const std::string& who, const std::string& what, hvd_rc rc, const hvd_error& error) {
   int64_t vendor_code = error.vendor_code;
   int32_t code = rc;
-  // Also OK and INPROGRESS: a caller only comes here when those were not allowed as an answer.
+  // Also OK and INPROGRESS: callers pass them only if the call must not answer them.
   if (code <= HVD_INPROGRESS || code >= kKnown) {
     code = HVD_E_INTERNAL;
   }

@@ -1,4 +1,4 @@
-// The host's side of the plugin border. See host_api.h.
+// The host's side of the plugin interface. See host_api.h.
 #include "engine/plugin/host_api.h"
 
 #include <pthread.h>
@@ -24,7 +24,7 @@ namespace {
 
 constexpr size_t kPool = 32;
 
-// A backend's thread can log while the process exits, so nothing here is ever destroyed.
+// A backend's thread can log while the process exits, so this object is never destroyed.
 struct Sinks {
   std::mutex mutex;
   std::shared_ptr<const LogSink> log;
@@ -48,7 +48,7 @@ template <class T>
 void replace(std::shared_ptr<const T> Sinks::* member, T sink) {
   auto fresh = sink ? std::make_shared<const T>(std::move(sink)) : nullptr;
   std::lock_guard<std::mutex> lock(sinks().mutex);
-  std::swap(sinks().*member, fresh);  // the old one dies after the lock
+  std::swap(sinks().*member, fresh);  // the old sink is destroyed after the lock is released
 }
 
 // ------------------------------------------------------------------------------------------------- the pool
@@ -63,7 +63,7 @@ std::array<Slot, kPool>& pool() {
   return *slots;
 }
 
-// No exception may cross the border; what one says is put into the backend's error struct.
+// No exception may leave the host's functions; its text goes into the backend's error struct.
 template <class F>
 hvd_rc guarded(hvd_error* error, F&& body) noexcept {
   try {
@@ -86,8 +86,8 @@ StoreScope& scope(void* store, const char* key) {
   return *static_cast<StoreScope*>(store);
 }
 
-// Hands `value` out by the *n convention: capacity on entry, size on return (also when it does not fit).
-hvd_rc hand_out(std::string_view value, void* p, uint64_t* n, hvd_error* error) {
+// Copies `value` to the caller. *n is the capacity on entry and the size on return, also if the value does not fit.
+hvd_rc copy_out(std::string_view value, void* p, uint64_t* n, hvd_error* error) {
   const uint64_t capacity = *n;
   *n = value.size();
   if (value.size() > capacity) {
@@ -113,7 +113,7 @@ hvd_rc store_get(void* store, const char* key, void* p, uint64_t* n, int64_t dea
     if (n == nullptr || (p == nullptr && *n != 0)) {
       throw BackendError(HVD_E_INVALID, 0, 0, "store_get needs n, and p when *n is not 0");
     }
-    return hand_out(s.store->get(s.prefix + key, deadline_ns == 0 ? s.deadline_ns : deadline_ns), p, n, error);
+    return copy_out(s.store->get(s.prefix + key, deadline_ns == 0 ? s.deadline_ns : deadline_ns), p, n, error);
   });
 }
 
@@ -162,7 +162,7 @@ struct Thunks {
       if (key == nullptr || n == nullptr || (text == nullptr && *n != 0)) return HVD_E_INVALID;
       const char* value = std::getenv(option_variable(pool()[N].name, key).c_str());
       if (value == nullptr) return HVD_E_UNAVAILABLE;
-      return hand_out(std::string_view(value, std::strlen(value) + 1), text, n, nullptr);  // with its NUL
+      return copy_out(std::string_view(value, std::strlen(value) + 1), text, n, nullptr);  // with its NUL
     });
   }
 
@@ -211,7 +211,7 @@ const hvd_host_api* make_host_api(const std::string& backend_name) {
   static size_t used = 0;
   std::lock_guard<std::mutex> lock(mutex);
   if (used == 0) fill_pool(std::make_index_sequence<kPool>());
-  // The name is all that a table depends on, so another attempt at the same backend takes the same one.
+  // A table depends on the name only, so another attempt to load the same backend gets the same table.
   for (size_t i = 0; i < used; ++i) {
     if (pool()[i].name == backend_name) return &pool()[i].table;
   }

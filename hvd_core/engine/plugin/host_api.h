@@ -1,9 +1,9 @@
-// What a backend may call on us: the hvd_host_api tables and the sinks behind them.
+// The functions that a backend may call: the hvd_host_api tables and the sinks behind them.
 //
-// Some slots (log, option) carry no context argument, yet their answer depends on which backend calls, so every
-// loaded backend is handed a table of its own, from a fixed pool: tables must live as long as the process, since
-// backends are never unloaded. The sinks are process-wide for the same reason: a backend outlives any one engine.
-// Thread rules: sinks are set before backends are loaded, and are called from any thread, backends' own included.
+// Some slots (log, option) have no context argument, but their answer depends on the backend that calls. So each loaded
+// backend gets a table of its own from a fixed pool. Backends are never unloaded, so tables live as long as the
+// process, and the sinks are process-wide. Threads: sinks are set before backends are loaded, and any thread may call
+// them, also a backend's own threads.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ using LogSink = std::function<void(int32_t, const std::string&, const char*, int
 using NotifySink = std::function<void(void*)>;
 // (communicator handle, seq, phase, 1 begin / 0 end). Without a sink nothing happens.
 using ActivitySink = std::function<void(hvd_comm, uint64_t, const std::string&, int32_t)>;
-// On a thread of the backend's own, which has just announced itself and bears its name. Without a sink nothing happens.
+// Called on a backend's own thread that has just announced itself; its name is set. Without a sink nothing happens.
 using ThreadSink = std::function<void()>;
 
 void set_log_sink(LogSink sink);
@@ -30,17 +30,17 @@ void set_notify_sink(NotifySink sink);
 void set_activity_sink(ActivitySink sink);
 void set_thread_sink(ThreadSink sink);
 
-// To the same sink, for this layer's own lines.
+// Writes a line of the plugin layer itself to the log sink.
 void log(int32_t level, const std::string& backend, const char* file, int32_t line, const std::string& text);
 
-// What hvd_comm_args.store points to: a store with the communicator's private key prefix.
+// hvd_comm_args.store points to this: a store with the communicator's private key prefix.
 struct StoreScope {
   Store* store;
   std::string prefix;
-  int64_t deadline_ns;  // for a store_get that leaves it to us (0)
+  int64_t deadline_ns;  // for a store_get with deadline 0
 };
 
-// A table for one backend, alive until the process ends. Throws LoadError when the pool is empty.
+// A table for one backend, alive until the process ends. Throws LoadError if the pool is empty.
 const hvd_host_api* make_host_api(const std::string& backend_name);
 
 // HOROVOD_BACKEND_<NAME>_<OPTION>, in upper case and with '_' for every other character.

@@ -15,13 +15,13 @@
 namespace hvd::plugin {
 namespace {
 
-// What 1.0 has: later minors only make tables longer, so these never change.
+// The sizes of ABI 1.0. Later minors only make tables longer, so these never change.
 constexpr size_t kMinBackend = offsetof(hvd_backend_api, info) + sizeof(void*);
 constexpr size_t kMinDevice = offsetof(hvd_device_api, reduce_local) + sizeof(void*);
 constexpr size_t kMinComm = offsetof(hvd_comm_api, mem_deregister) + sizeof(void*);
 constexpr size_t kMinOption = offsetof(hvd_option, doc) + sizeof(void*);
 
-// Far above any real table; a size beyond it means that we are not looking at a table at all.
+// Far above any real table; a larger size means that the pointer is wrong.
 constexpr size_t kAbsurd = 1u << 16;
 constexpr uint64_t kAbsurdOptions = 4096;
 constexpr size_t kNameLimit = 32;
@@ -54,7 +54,7 @@ const SlotRule kRules[] = {
 
 std::string our_version() { return std::to_string(HVD_ABI_MAJOR) + "." + std::to_string(HVD_ABI_MINOR); }
 
-// Size and major of a struct's header, before anything else of it is touched.
+// Checks size and major of a struct's header before any other field is read.
 void check_header(const void* table, size_t minimum, const char* what, const std::string& name,
                   const std::string& origin) {
   if (reinterpret_cast<uintptr_t>(table) % alignof(hvd_hdr) != 0) {
@@ -100,7 +100,7 @@ void check_slots(const hvd_hdr* table, const std::string& which, const std::stri
   }
 }
 
-// What the declared capabilities promise must be in the table.
+// Checks that the table has the slots that the declared capabilities need.
 void check_caps(const hvd_comm_api* comm, const std::string& name, const std::string& origin) {
   const uint64_t caps = comm->caps;
   const bool stream = caps & HVD_CAP_STREAM;
@@ -145,7 +145,7 @@ void check_options(const hvd_backend_api* api, const std::string& name, const st
            "it declares " + std::to_string(api->option_count) + " options" +
                (api->options == nullptr ? " and a NULL list of them" : ""));
   }
-  // One stride for the whole list: elements may be of a longer, newer kind than ours.
+  // The first element's size is the stride of the list: elements may be of a longer, newer struct.
   check_header(api->options, kMinOption, "option list", name, origin);
   const size_t stride = api->options[0].hdr.struct_size;
   for (uint64_t i = 0; i < api->option_count; ++i) {

@@ -1,31 +1,31 @@
 /* The contract between hvd-core and a backend plugin: one C header, no library to link.
  *
  * A plugin is a shared object that exports hvd_backend_entry_v1 and answers with static, constant tables. The
- * engine ("host") calls the tables; the plugin calls the host through hvd_host_api. Nothing else crosses the border.
+ * engine ("host") calls the tables; the plugin calls the host through hvd_host_api. There is no other interface.
  *
  * Threads
  *   T1  The host makes one call at a time into the communicators of one device (or of host memory), and one at a time
- *       into the table of a device, but from changing threads; a call of the one kind may meet one of the other.
+ *       into the table of a device, but from changing threads. A call of one kind may run while one of the other does.
  *   T2  abort, async_error, query, event_query, mem_query, count, stream_native, id_bytes and info may come from any
- *       thread at any time; so may event_wait and stream_sync, several at once and beside all other calls.
+ *       thread at any time; so may event_wait and stream_sync, several at once and during all other calls.
  *   T3  no call waits for another rank except create, split, finalize, stream_sync, event_wait and req_wait; these
- *       honour the deadline they are given. What is marked HVD_COLL_AGREED may also block in collective, group_end and
- *       req_test, until its deadline or an abort; the first operations of a communicator may block there in any case.
+ *       keep their deadline. A collective marked HVD_COLL_AGREED may also block in collective, group_end and req_test,
+ *       until its deadline or an abort; the first operations of a communicator may block there in any case.
  *   T4  a plugin's own thread announces itself with host->thread_enter before its first host call.
- *   T5  after abort, destroy is local and bounded in time. A create that nobody waits for any more may still run then.
+ *   T5  after abort, destroy is local and bounded in time. A create that the host has given up may still run then.
  *
  * Versions
  *   The major is in the entry symbol's name; the minor is the size of the structs. Structs only grow, at the end.
- *   Whoever reads a struct uses at most hdr.struct_size bytes of it; whoever fills a caller's out-struct writes at
- *   most out->hdr.struct_size bytes. Arrays of structs are walked with the first element's hdr.struct_size as stride.
- *   A zero in a field always means the behaviour from before the field existed. A callee that is handed a struct
- *   longer than it knows answers HVD_E_UNSUPPORTED unless every byte beyond what it knows is zero.
- *   Numbers (element types, reductions, collectives, kinds of memory, codes) grow likewise: one that a callee does not
- *   know is HVD_E_UNSUPPORTED or HVD_E_INVALID, in query as in the call itself, and changes nothing. Bits of `flags`
- * that it does not know are advice, and ignored. There is no hidden padding (-Wpadded is an error in the tests), so
- * sizeof(T) is the end of T's last field.
+ *   The reader of a struct uses at most hdr.struct_size bytes of it; a callee that fills a caller's out-struct writes
+ *   at most out->hdr.struct_size bytes. Arrays of structs are walked with the first element's hdr.struct_size as
+ * stride. A zero in a field always means the behaviour from before the field existed. A callee that gets a struct
+ * longer than it knows answers HVD_E_UNSUPPORTED unless every byte beyond its own version of the struct is zero.
+ *   Numbers (element types, reductions, collectives, kinds of memory, codes) grow likewise. To a number that it does
+ * not know, a callee answers HVD_E_UNSUPPORTED or HVD_E_INVALID, in query as in the call itself, and changes nothing.
+ *   It ignores bits of `flags` that it does not know: they are advice. There is no hidden padding (-Wpadded is an error
+ * in the tests), so sizeof(T) is the end of T's last field.
  *
- * Deadlines are absolute CLOCK_MONOTONIC nanoseconds; 0 asks for the host's default, HVD_NO_DEADLINE for none.
+ * Deadlines are absolute CLOCK_MONOTONIC nanoseconds; 0 means the host's default, HVD_NO_DEADLINE no deadline.
  */
 #ifndef HVD_BACKEND_ABI_H_
 #define HVD_BACKEND_ABI_H_
@@ -41,15 +41,15 @@
 extern "C" {
 #endif
 
-/* First member of every struct. `ext` is NULL in this minor: there for experiments, whose structs begin with a hvd_hdr
- * and a uint64_t that tells what they are. Whoever does not know what hangs there goes by as if it were NULL. */
+/* First member of every struct. `ext` is NULL in this minor. It is for experiments, whose structs begin with a hvd_hdr
+ * and a uint64_t that identifies them. A reader that does not know the struct treats `ext` as NULL. */
 typedef struct hvd_hdr {
   uint32_t struct_size;
   uint16_t major, minor;
   const void* ext;
 } hvd_hdr;
 
-/* True when a table reaches as far as slot f and fills it. */
+/* True if a table is long enough for slot f and fills it. */
 #define HVD_HAS(p, T, f) ((p) && (p)->hdr.struct_size >= offsetof(T, f) + sizeof((p)->f) && (p)->f)
 
 /* ------------------------------------------------------------------------------------------------ numbers, fixed */
@@ -59,7 +59,7 @@ enum {
   HVD_OK = 0,
   HVD_INPROGRESS = 1,    /* started; ask again with the matching test or wait call */
   HVD_E_INVALID = 2,     /* the caller broke a rule of this header */
-  HVD_E_UNSUPPORTED = 3, /* this backend cannot do that, and said so in query */
+  HVD_E_UNSUPPORTED = 3, /* this backend cannot do that, and query answered so */
   HVD_E_UNAVAILABLE = 4, /* could work, but not on this machine now */
   HVD_E_NOMEM = 5,
   HVD_E_TIMEOUT = 6, /* the deadline passed */
@@ -110,14 +110,14 @@ enum {
   HVD_COLL_COUNT = 9
 };
 
-/* DEVICE: the device's own. PINNED: the host's, and the device copies from and to it by itself. HOST: any of the
- * host's. MANAGED: moves between both. REGISTERED: the device's own, made so that communicators can mem_register it. */
+/* DEVICE: device memory. PINNED: host memory that the device itself copies from and to. HOST: any host memory. MANAGED:
+ * memory that moves between both. REGISTERED: device memory allocated so that communicators can mem_register it. */
 enum { HVD_MEM_DEVICE = 1, HVD_MEM_PINNED = 2, HVD_MEM_HOST = 3, HVD_MEM_MANAGED = 4, HVD_MEM_REGISTERED = 5 };
 
-/* What a communicator table declares in `caps`. */
+/* Bits of hvd_comm_api.caps. */
 enum {
   HVD_CAP_STREAM = 1u << 0,      /* collective() enqueues on args->stream and returns HVD_OK; on host memory (no stream)
-                                    it is complete then */
+                                    the collective is complete then */
   HVD_CAP_REQUEST = 1u << 1,     /* collective() returns a request that req_test/req_wait drive */
   HVD_CAP_VECTORED = 1u << 2,    /* takes n_bufs > 1; otherwise the host packs */
   HVD_CAP_GROUP_SAME = 1u << 3,  /* group_begin/group_end around calls of one kind */
@@ -136,8 +136,8 @@ enum { HVD_LOG_TRACE = 0, HVD_LOG_DEBUG = 1, HVD_LOG_INFO = 2, HVD_LOG_WARN = 3,
 
 /* --------------------------------------------------------------------------------------------------- small structs */
 
-/* Owned by the caller, who sets hdr.struct_size; filled only when a call fails. A plugin is never given NULL for one,
- * and may give NULL itself. Texts end in a NUL. */
+/* The caller owns it and sets hdr.struct_size; the callee fills it only if the call fails. The host never passes NULL
+ * for an hvd_error, a plugin may. Texts end in a NUL. */
 typedef struct hvd_error {
   hvd_hdr hdr;
   int32_t code, flags;
@@ -152,7 +152,7 @@ typedef struct hvd_mem_s* hvd_mem;
 typedef struct hvd_comm_s* hvd_comm;
 typedef struct hvd_req_s* hvd_req;
 
-/* A piece of memory. `base` may be a handle: never add to it, use `offset`. */
+/* A buffer. `base` may be a handle: never add to it, use `offset`. */
 typedef struct hvd_buf {
   void* base;
   uint64_t offset;
@@ -165,30 +165,30 @@ typedef struct hvd_host_api {
   hvd_hdr hdr;
   void (*log)(int32_t level, const char* file, int32_t line, const char* text);
   /* Key-value rendezvous; `store` comes from hvd_comm_args. Keys are private to the communicator being created. get
-   * waits until the key exists or the deadline passes; *n is the capacity on entry, the size on return, also with the
-   * HVD_E_INVALID of a value that does not fit. */
+   * waits until the key exists or the deadline passes; *n is the capacity on entry, the size on return, also if the
+   * value does not fit and the answer is HVD_E_INVALID. */
   hvd_rc (*store_set)(void* store, const char* key, const void* p, uint64_t n, hvd_error*);
   hvd_rc (*store_get)(void* store, const char* key, void* p, uint64_t* n, int64_t deadline_ns, hvd_error*);
   hvd_rc (*store_add)(void* store, const char* key, int64_t delta, int64_t* now, hvd_error*);
   hvd_rc (*store_del)(void* store, const char* key, hvd_error*);
   /* Value of one of the plugin's own options as text that ends in a NUL, which *n counts; *n as in store_get.
-   * HVD_E_UNAVAILABLE when unset. */
+   * HVD_E_UNAVAILABLE if the option is not set. */
   hvd_rc (*option)(const char* key, char* text, uint64_t* n);
   void (*thread_enter)(const char* role);
   /* A phase of the operation with this seq begins (1) or ends (0); phases of one operation may nest. */
   void (*activity)(hvd_comm, uint64_t seq, const char* phase, int32_t begin_end);
-  /* Completion learnt on a thread of the plugin's own: the host calls req_test or event_query soon. */
+  /* A thread of the plugin has seen a completion: the host calls req_test or event_query soon. */
   void (*notify)(void* token);
 } hvd_host_api;
 
 /* ------------------------------------------------------------------------------------------------------- devices */
 
-/* What a device says of itself in hvd_device_props.flags. */
+/* Bits of hvd_device_props.flags. */
 enum {
-  HVD_DEVICE_HANDLES = 1 << 0 /* `base` of its memory is a handle: nobody but this table can follow it */
+  HVD_DEVICE_HANDLES = 1 << 0 /* `base` of its memory is a handle that only this table understands */
 };
 
-/* What is not known is 0 or "". A NUMA node that is not known is -1. */
+/* Unknown values are 0 or "". An unknown NUMA node is -1. */
 typedef struct hvd_device_props {
   hvd_hdr hdr;
   uint64_t free_bytes, total_bytes;
@@ -196,17 +196,18 @@ typedef struct hvd_device_props {
   /* The device works best on addresses that are multiples of `alignment` (a power of two, or 0), and takes this many
    * items in one batched_copy_scale (0: any number). */
   uint32_t alignment, batch_limit;
-  char pci[32], uuid[48], arch[48]; /* "0000:3b:00.0", the vendor's own, "sm_90" */
+  char pci[32], uuid[48], arch[48]; /* "0000:3b:00.0", the vendor's format, "sm_90" */
 } hvd_device_props;
 
-/* Flags of event_create. Without any it is for order alone, which runtimes have cheaper. */
+/* Flags of event_create. An event without flags only orders streams, which costs runtimes less. */
 enum {
-  HVD_EVENT_TIMING = 1 << 0 /* event_elapsed_ns may be asked about it; HVD_E_INVALID may be the answer otherwise */
+  HVD_EVENT_TIMING = 1 << 0 /* event_elapsed_ns works with it; without this flag it may answer HVD_E_INVALID */
 };
 
-/* `count` elements, each made dst_dtype, times `scale` where that is neither 0 nor 1. Between equal types unscaled,
- * bits pass as they are, at any address; elements that are converted or scaled lie at multiples of their size. No two
- * items of a call overlap, so that they may go in any order; src and dst of one may be the same buffer. */
+/* Copies `count` elements, converts each to dst_dtype, and multiplies it by `scale` unless that is 0 or 1. Between
+ * equal types without a scale, the bits are copied, at any address; elements that are converted or scaled lie at
+ * multiples of their size. No two items of a call overlap, so their order is free; src and dst of one item may be the
+ * same buffer. */
 typedef struct hvd_copy_item {
   hvd_hdr hdr;
   hvd_buf src, dst;
@@ -219,12 +220,14 @@ typedef struct hvd_device_api {
   hvd_hdr hdr;
   const char* device_type; /* "cuda", "gcu", "cpu" */
   hvd_rc (*count)(int32_t*, hvd_error*);
-  hvd_rc (*open)(int32_t ordinal, void* native_context, hvd_device*, hvd_error*); /* context: NULL for the usual one */
+  hvd_rc (*open)(int32_t ordinal, void* native_context, hvd_device*,
+                 hvd_error*); /* context: NULL for the default one */
   hvd_rc (*close)(hvd_device, hvd_error*);
   hvd_rc (*props)(hvd_device, hvd_device_props*, hvd_error*);
-  hvd_rc (*stream_create)(hvd_device, int32_t priority, hvd_stream*, hvd_error*); /* below 0: before others; 0: usual */
-  /* `native` stays the caller's, and may be gone before its wrapper: that is only used as long as `native` lives, and
-   * destroying it does not touch `native`. One native stream may be wrapped more than once. */
+  hvd_rc (*stream_create)(hvd_device, int32_t priority, hvd_stream*,
+                          hvd_error*); /* below 0: before others; 0: normal */
+  /* `native` belongs to the caller and may be destroyed before its wrapper. The wrapper is used only while `native`
+   * lives, and destroying it does not touch `native`. One native stream may be wrapped more than once. */
   hvd_rc (*stream_wrap)(hvd_device, void* native, hvd_stream*, hvd_error*);
   void* (*stream_native)(hvd_stream);
   hvd_rc (*stream_wait_event)(hvd_stream, hvd_event, hvd_error*);
@@ -239,10 +242,10 @@ typedef struct hvd_device_api {
   hvd_rc (*event_destroy)(hvd_event, hvd_error*);
   hvd_rc (*mem_alloc)(hvd_device, int32_t kind, uint64_t bytes, hvd_mem*, hvd_buf*, hvd_error*);
   hvd_rc (*mem_free)(hvd_mem, hvd_error*);
-  hvd_rc (*mem_query)(const void* p, int32_t* kind, int32_t* ordinal, hvd_error*); /* ordinal of the host's: -1 */
-  /* Enqueued, all three: memory stays as it is until the stream has come that far; the items themselves may go at once.
-   * Memory of the host's that is not PINNED may also be copied before the call returns; only `copy` is given such. What
-   * batched_copy_scale and reduce_local are given, the device reads and writes by itself: DEVICE, PINNED, MANAGED or
+  hvd_rc (*mem_query)(const void* p, int32_t* kind, int32_t* ordinal, hvd_error*); /* ordinal of host memory: -1 */
+  /* All three enqueue work: the caller keeps the memory until the stream has completed it, but may free the items at
+   * once. Host memory that is not PINNED may also be copied before the call returns; only `copy` gets it.
+   * batched_copy_scale and reduce_local get memory that the device itself reads and writes: DEVICE, PINNED, MANAGED or
    * REGISTERED memory. */
   hvd_rc (*copy)(hvd_stream, hvd_buf dst, hvd_buf src, uint64_t bytes, hvd_error*);
   hvd_rc (*batched_copy_scale)(hvd_stream, const hvd_copy_item*, uint64_t n, hvd_error*);
@@ -252,8 +255,8 @@ typedef struct hvd_device_api {
 
 /* -------------------------------------------------------------------------------------------------- communicators */
 
-/* What it points to may be read during create and split only, but for the store: that lives until neither these nor
- * create_test answer INPROGRESS. */
+/* The plugin may read its pointers during create and split only, except the store: that lives until create, split or
+ * create_test answers something else than INPROGRESS. */
 typedef struct hvd_comm_args {
   hvd_hdr hdr;
   const char* key; /* unique for this communicator in this job, for ever; the same on all its ranks */
@@ -263,34 +266,35 @@ typedef struct hvd_comm_args {
   const int32_t* ranks; /* world ranks of the members, in order; `size` of them */
   const int32_t* hosts; /* host index of each member */
   int32_t rank, size;   /* of this process within the communicator */
-  hvd_device device;    /* whose memory the communicator works on; NULL for host memory */
+  hvd_device device;    /* the device whose memory it works on; NULL for host memory */
   int64_t deadline_ns;
-  void* notify_token; /* to hand to host->notify */
-  /* The table that opened `device`: this backend's own, or another's for a type of this one's device_types. Streams and
-   * memory are that table's: look into its handles by its slots only. NULL without a device. */
+  void* notify_token; /* argument of host->notify */
+  /* The table that opened `device`: this backend's, or another backend's for one of this backend's device_types (a
+   * foreign device). Streams and memory belong to that table: only its slots read their handles. NULL without a device.
+   */
   const hvd_device_api* device_api;
 } hvd_comm_args;
 
 /* Bits of hvd_coll_args.flags; a backend may ignore any of them. */
 enum {
-  /* All members have asked for this operation, alike, and make it: a backend need not find that out again. A process
-   * makes such operations one at a time, in an order that is the same for any two that several processes share. */
+  /* All members have asked for the same operation and carry it out: a backend need not check that again. A process
+   * carries out agreed operations one at a time; any two of them that several processes share have the same order. */
   HVD_COLL_AGREED = 1 << 0
 };
 
 /* One collective over a list of buffers that share dtype, op and scale factors.
  *   n_bufs     length of in, out and counts; 1 unless the communicator declares VECTORED; 0 for BARRIER
- *   counts[i]  elements of buffer i that this rank puts in (ALLREDUCE, REDUCE, BROADCAST: the same on all ranks)
+ *   counts[i]  elements of buffer i that this rank contributes (ALLREDUCE, REDUCE, BROADCAST: the same on all ranks)
  *   ALLGATHER       out_counts[i * size + r]: elements from rank r in out[i], in rank order; NULL: counts[i] from each
  *   REDUCESCATTER   out_counts[i * size + r]: elements that rank r receives of in[i]; NULL: counts[i] / size each
  *   ALLTOALL        in_counts[i * size + r] to rank r, out_counts[i * size + r] from rank r; NULL: counts[i] / size
  *   BROADCAST       reads in[i] on the root only; REDUCE writes results on the root only, and may use out[i] elsewhere
  *   SEND, RECV      peer; SEND has no `out` (NULL), RECV no `in`. BARRIER has neither
- * in[i] equal to out[i] means in place; an ALLGATHER then finds this rank's part where it goes. The host asks neither a
- * REDUCESCATTER nor an ALLTOALL in place; a backend may refuse them with HVD_E_UNSUPPORTED. Results are what a
- * reduction in rank order gives, prescale before and postscale after it; a factor of 0 means 1. The backend may read
- * `args` and everything it points to only during the call; buffers themselves stay valid until the request completes,
- * or the stream has come that far. */
+ * in[i] equal to out[i] means in place; the input of an ALLGATHER then lies at its place in the output. The host never
+ * asks for a REDUCESCATTER or an ALLTOALL in place; a backend may refuse them with HVD_E_UNSUPPORTED. Results are those
+ * of a reduction in rank order, prescale before and postscale after it; a factor of 0 means 1. The backend may read
+ * `args` and all its pointers only during the call; buffers stay valid until the request completes, or until the stream
+ * has completed the collective. */
 typedef struct hvd_coll_args {
   hvd_hdr hdr;
   int32_t coll, dtype, op, flags;
@@ -309,11 +313,11 @@ typedef struct hvd_coll_args {
 
 /* The answer to query. In all calls of this kind, each buffer's address must be a multiple of `alignment` bytes (0 or
  * 1: any address), and no buffer may hold more than max_count elements, an allgather's result included (0: any number).
- * The host copies and cuts as these ask.
- * pack_below is about lists in an ALLREDUCE, REDUCE or BROADCAST. In device memory, of a list for a backend that is
- * VECTORED: buffers of fewer bytes are packed into one (0: none). In host memory, of a list for a backend that is not:
- * those go as one, packed, the others one by one (0: all are packed). Of two backends that are asked for the same, the
- * one with the higher score is better. */
+ * The host copies and divides buffers to keep these limits.
+ * pack_below is about lists in an ALLREDUCE, REDUCE or BROADCAST. In device memory, for a backend that is VECTORED:
+ * buffers of fewer bytes are packed into one (0: no buffer is packed). In host memory, for a backend that is not
+ * VECTORED: buffers of fewer bytes are packed into one, the others are sent one by one (0: all are packed). Of two
+ * backends that serve the same collective, the one with the higher score is better. */
 typedef struct hvd_coll_caps {
   hvd_hdr hdr;
   int32_t support, score;
@@ -330,24 +334,24 @@ typedef struct hvd_comm_api {
   hvd_rc (*id_create)(void* id, hvd_error*);
   hvd_rc (*create)(const hvd_comm_args*, hvd_comm*, hvd_error*); /* may return INPROGRESS: then create_test */
   hvd_rc (*create_test)(hvd_comm, hvd_error*);
-  /* As create, out of a communicator whose ranks all make this call: each with the members of its own part, or with a
-   * `size` of 0, which asks for nothing and gets NULL. Parts share no rank; `id` is NULL. */
+  /* Like create, from a communicator whose ranks all make this call: each with the members of its own part, or with a
+   * `size` of 0, which returns NULL. Parts share no rank; `id` is NULL. */
   hvd_rc (*split)(hvd_comm, const hvd_comm_args*, hvd_comm*, hvd_error*);
   hvd_rc (*finalize)(hvd_comm, int64_t deadline_ns, hvd_error*);
   hvd_rc (*destroy)(hvd_comm, hvd_error*);
   hvd_rc (*abort)(hvd_comm, hvd_error*); /* never blocks, idempotent; later calls return ABORTED */
   hvd_rc (*async_error)(hvd_comm, hvd_error*);
-  /* Pure function of arguments that are the same on all ranks; addresses are not looked at. The scale factors are among
-   * them: the answer for factors of 0 or 1 says nothing about others. Without a communicator (NULL): what one of this
-   * backend serves at best; with one: what it serves on the memory that it was made for. */
+  /* A pure function of arguments that are equal on all ranks; it reads no addresses. The scale factors count: the
+   * answer for factors of 0 or 1 says nothing about others. Without a communicator (NULL): the best that a communicator
+   * of this backend can serve; with one: how it serves the memory that it was created for. */
   hvd_rc (*query)(hvd_comm, const hvd_coll_args*, hvd_coll_caps*, hvd_error*);
-  /* STREAM: enqueued, HVD_OK. REQUEST: HVD_OK when already complete (*req NULL), or HVD_INPROGRESS with a request. */
+  /* STREAM: enqueued, HVD_OK. REQUEST: HVD_OK if already complete (*req NULL), or HVD_INPROGRESS with a request. */
   hvd_rc (*collective)(hvd_comm, const hvd_coll_args*, hvd_req*, hvd_error*);
   /* After each group_begin that answered HVD_OK comes a group_end, also after a failure or an abort. */
   hvd_rc (*group_begin)(hvd_comm, hvd_error*);
   hvd_rc (*group_end)(hvd_comm, hvd_error*);
   hvd_rc (*req_test)(hvd_req, hvd_error*);                      /* OK, INPROGRESS or an error; makes progress */
-  hvd_rc (*req_wait)(hvd_req, int64_t deadline_ns, hvd_error*); /* the same, asleep until done or the deadline */
+  hvd_rc (*req_wait)(hvd_req, int64_t deadline_ns, hvd_error*); /* the same, but sleeps until done or the deadline */
   hvd_rc (*req_free)(hvd_req);
   /* Local. The host deregisters before it frees the buffer, and before it finalizes or destroys the communicator. */
   hvd_rc (*mem_register)(hvd_comm, hvd_buf, void** handle, hvd_error*);
@@ -368,8 +372,8 @@ typedef struct hvd_backend_api {
   const hvd_comm_api* comm;
   const hvd_option* options;
   uint64_t option_count;
-  /* A fact about the library as it runs now, as text for reports: *text ends in a NUL, *n is the capacity on entry and
-   * the size with the NUL on return. HVD_E_INVALID when it does not fit; HVD_E_UNAVAILABLE for what is not known, or
+  /* A fact about the running library, as text for reports: *text ends in a NUL, *n is the capacity on entry and the
+   * size with the NUL on return. HVD_E_INVALID if the text does not fit; HVD_E_UNAVAILABLE if the fact is not known, or
    * not yet. Any thread at any time; opens and starts nothing. */
   hvd_rc (*info)(const char* key, char* text, uint64_t* n, hvd_error*);
 } hvd_backend_api;
