@@ -1,4 +1,4 @@
-"""The compiler that this folder's tests share, for what is built once."""
+"""The compiler and the libraries that this folder's tests share."""
 
 import pytest
 

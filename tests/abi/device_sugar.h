@@ -8,7 +8,7 @@
 
 using test::check;
 
-// As in a backend's library, where everything is hidden.
+// As in a backend's library, whose symbols are hidden.
 namespace {
 
 // A runtime with a current device per thread, as many have.
@@ -62,7 +62,7 @@ struct WithMemory : Minimal {
   void mem_free(void* p, int32_t) { delete[] static_cast<char*>(p); }
 };
 
-// Streams that no pointer can carry can be made, not wrapped.
+// Streams that do not fit into a pointer can be created, not wrapped.
 struct WithNumbers : hvd::Device<WithNumbers> {
   static constexpr const char* device_type = "toy";
   using Stream = int;
@@ -78,7 +78,7 @@ struct Full final : hvd::Device<Full> {
   static constexpr const char* device_type = "toy";
   using Stream = ToyStream;
   using Event = ToyEvent;
-  // Puts back what was current before, as long as a call lasts.
+  // Restores the previous current device at the end of the call.
   struct Current {
     explicit Current(int now) : before(t_current) { t_current = now; }
     ~Current() { t_current = before; }

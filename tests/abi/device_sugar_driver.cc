@@ -1,5 +1,5 @@
-// hvd::Device and what hvd::Comm gained with it, called through the tables that they make: which slots are NULL, what
-// the vendor's methods are given, what becomes of exceptions, and on which thread which device is current.
+// hvd::Device, and hvd::Comm with a device, called through their tables: which slots are NULL, the arguments of the
+// vendor's methods, exceptions, and the current device of each thread.
 #include <thread>
 
 #include "device_sugar.h"
@@ -280,7 +280,7 @@ void no_exception_crosses() {
     hvd_comm none = nullptr;
     COMM_FAILS(create, &args, &none);
     check(none == nullptr && other == nullptr && t == nullptr && f == nullptr, "nothing is handed out");
-    // What a vendor cannot destroy is gone for this side nevertheless; the sanitizer would see a leak.
+    // The wrapper is freed also if the vendor cannot destroy its object; the sanitizer would see a leak.
     FAILS(mem_free, m);
     FAILS(event_destroy, e);
     FAILS(stream_destroy, s);

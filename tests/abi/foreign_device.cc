@@ -1,4 +1,4 @@
-// A backend without a device table whose communicators work on devices that others open, and which tells facts.
+// A backend without a device table whose communicators work on foreign devices, and which knows facts about itself.
 #include <hvd/backend.hpp>
 
 namespace {
@@ -9,7 +9,8 @@ struct ForeignComm : hvd::Comm<ForeignComm> {
   static constexpr const char* version = "1.0";
   explicit ForeignComm(const hvd::CommInit& init) : Comm(init), device_(init.device), api_(init.device_api) {
     if ((device_ == nullptr) != (api_ == nullptr)) throw hvd::Error(HVD_E_INVALID, "a device and its table belong");
-    if (api_ && std::string(api_->device_type) != "toy") throw hvd::Error(HVD_E_INVALID, "whose device is that?");
+    if (api_ && std::string(api_->device_type) != "toy")
+      throw hvd::Error(HVD_E_INVALID, "the device is not of type toy");
   }
 
   static std::string info(const std::string& key) {

@@ -1,5 +1,5 @@
-// Communicators on devices that another backend's table has opened, and what a backend tells of itself; see
-// foreign_device.cc. foreign_device_driver LIBRARY
+// Communicators on foreign devices, and facts about a library; see foreign_device.cc.
+// foreign_device_driver LIBRARY
 #include "device_sugar.h"
 
 using hvd::plugin::Backend;
@@ -57,7 +57,7 @@ hvd_error* error() {
   return &g_error;
 }
 
-// A communicator class with a device class of its own.
+// A communicator class that has a device class accepts only devices of that class.
 void own_devices_only() {
   const hvd_device_api* table = hvd::DeviceTable<Full>::table();
   const hvd_comm_api* comm = hvd::CommTable<FullComm>::table();

@@ -1,5 +1,5 @@
-// Hands forged tables to the loader and prints, for each, "name: accepted" or "name: <the refusal>". Tables lie on the
-// heap, exactly as long as they claim to be, so that AddressSanitizer sees any look beyond.
+// Hands forged tables to the loader and prints, for each, "name: accepted" or "name: <the refusal>". Tables are on
+// the heap and have exactly their claimed size, so that AddressSanitizer sees any access beyond it.
 #include <cstring>
 #include <memory>
 
@@ -18,7 +18,7 @@ hvd_rc nothing(A...) {
   return HVD_OK;
 }
 
-// A right table of every kind, whose parts a forger may change or cut.
+// A valid table of every kind. A forger changes or cuts parts of it.
 struct Forged {
   hvd_device_api device;
   hvd_comm_api comm;
@@ -53,7 +53,7 @@ struct Forged {
   }
 };
 
-// What the entry function below answers.
+// The answer of the entry function below.
 const hvd_backend_api* answer = nullptr;
 hvd_rc answer_rc = HVD_OK;
 
@@ -75,7 +75,7 @@ void report(const char* name, hvd_backend_entry_fn fn) {
 }
 
 // A copy of a struct on the heap, cut or extended to `size` bytes, the extension dirty. It claims that size, unless
-// the forger has made it claim another. Kept for good, as a library's tables would be.
+// the forger has made it claim another. It is never freed, like a library's tables.
 template <class T>
 T* cut(const T& from, size_t size) {
   static auto* kept = new std::vector<std::unique_ptr<unsigned char[]>>;

@@ -1,4 +1,4 @@
-// load_driver LIBRARY NAME: what the loader makes of a file, on one line, or its refusal.
+// load_driver LIBRARY NAME: loads a file and prints its tables on one line, or the refusal.
 #include "support.h"
 
 int main(int argc, char** argv) {

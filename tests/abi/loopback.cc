@@ -1,8 +1,8 @@
 // A worked sample of a backend written with backend.hpp: ranks are threads of one process.
 //
-// Rank 0 makes a Hub and publishes its address in the store; whoever arrives last at a collective computes it for
-// everybody, in rank order. Built by tests/abi, loaded through the same loader as any backend, and of use to whoever
-// wants several engines in one process.
+// Rank 0 makes a Hub and publishes its address in the store. The last rank that arrives at a collective computes it for
+// all ranks, in rank order. tests/abi builds it and loads it through the same loader as any backend. It also serves
+// programs with several engines in one process.
 #include <unistd.h>
 
 #include <chrono>
@@ -16,7 +16,7 @@
 
 namespace {
 
-// What one rank brings to a collective. The vectors are copies: args die with the call that started it.
+// The arguments of one rank. The vectors are copies: args die with the call that started the collective.
 struct Post {
   explicit Post(const hvd::Coll& c)
       : kind(c.kind()),
@@ -114,7 +114,7 @@ struct Hub {
     changed.notify_all();
   }
 
-  // With the mutex held: is collective `turn` over? Throws when it went wrong.
+  // With the mutex held: is collective `turn` complete? Throws if it failed.
   bool over(uint64_t turn) {
     if (auto it = failures.find(turn); it != failures.end()) throw it->second;
     if (finished >= turn) return true;

@@ -156,7 +156,7 @@ void waits_and_deadlines(Backend& b) {
     check(contains(error, "TIMEOUT loopback: barrier:"), "deadline of the operation: " + error);
   });
   const std::string error = test::thrown([&] { test::join_comm(b, store, "alone", 1, 2, 0.1); });
-  check(contains(error, "TIMEOUT loopback: create: nobody set 'alone/hub' in time"),
+  check(contains(error, "TIMEOUT loopback: create: no rank set 'alone/hub' in time"),
         "creation has a deadline: " + error);
 }
 
@@ -196,7 +196,7 @@ void bad_creations(Backend& b) {
         "hosts");
   check(contains(create({0, 1}, {0}, 0), "(INVALID)"), "hosts and ranks differ in length");
   check(contains(create({0, 1}, {0, 0}, 2), "(INVALID)"), "rank outside");
-  check(contains(create({}, {}, 0), "(INVALID)"), "nobody");
+  check(contains(create({}, {}, 0), "(INVALID)"), "no ranks");
 }
 
 // The thunks' own checks, called as another host would call them.

@@ -12,7 +12,7 @@ using test::contains;
 
 namespace {
 
-// An out-struct with a trip wire behind it.
+// An out-struct followed by bytes that must not change.
 template <class T>
 struct Guarded {
   T value;
@@ -113,7 +113,7 @@ void arrays(const hvd_device_api* api, int minor) {
 #endif
 }
 
-// A host that has the newer host slot, for a plugin that may know it.
+// A host with the newer host slot, for a plugin that may know it.
 void host_slot(hvd_backend_entry_fn entry, int minor) {
 #if HVD_ABI_MINOR >= 1
   static hvd_host_api host;

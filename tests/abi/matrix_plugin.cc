@@ -44,7 +44,7 @@ struct Copier : hvd::Comm<Copier> {
   }
 };
 
-// Fails always, with everything an error struct can say.
+// Always fails, and fills every field of the error struct.
 hvd_rc failing(hvd_comm c, const hvd_coll_args* args, hvd_req* out, hvd_error* error) {
   if (args->coll != HVD_BROADCAST) return hvd::CommTable<Copier>::table()->collective(c, args, out, error);
   hvd_error mine;

@@ -34,7 +34,7 @@ class MapStore : public hvd::plugin::Store {
     std::unique_lock<std::mutex> lock(mutex_);
     const auto until = std::chrono::steady_clock::time_point(std::chrono::nanoseconds(deadline_ns));
     if (!changed_.wait_until(lock, until, [&] { return values_.count(key) > 0; })) {
-      throw hvd::plugin::BackendError(HVD_E_TIMEOUT, 0, 0, "nobody set '" + key + "' in time");
+      throw hvd::plugin::BackendError(HVD_E_TIMEOUT, 0, 0, "no rank set '" + key + "' in time");
     }
     return values_[key];
   }
@@ -69,7 +69,7 @@ inline void check(bool good, const std::string& what) {
   std::printf("FAILED: %s\n", what.c_str());
 }
 
-// What a call throws, as "CODE text", or "" when it throws nothing.
+// The exception of a call as "CODE text"; "" if it throws nothing.
 inline std::string thrown(const std::function<void()>& body) {
   try {
     body();

@@ -1,4 +1,4 @@
-"""hvd::Device, and what a vendor is told at compile time who has the methods not quite right."""
+"""hvd::Device, and the compile errors for methods with a wrong signature."""
 
 import subprocess
 

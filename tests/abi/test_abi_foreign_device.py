@@ -1,4 +1,4 @@
-"""Backends on devices that another opened, and facts about a library: fields that came at the end of their structs."""
+"""Backends on foreign devices, and facts about a library: fields that were appended to their structs."""
 
 import pytest
 

@@ -59,7 +59,7 @@ def test_frozen_backend_keeps_the_contract(tmp_path):
 
 
 def test_frozen_backend_serves_a_job(tmp_path):
-    """Two ranks with tensors in the device's memory: what the library has, and what it has not (64 bits are refused)."""
+    """Two ranks with tensors in device memory: served types, and types that the library refuses (64 bits)."""
     side = tmp_path / "libprogram_side.so"
     include = ROOT / "backends" / "eccl_stub" / "simulator" / "include"
     compiler = os.environ.get("CC", "cc")

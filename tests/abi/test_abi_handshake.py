@@ -1,4 +1,4 @@
-"""Tables and libraries that are wrong in one way each: refused with the reason, never a crash."""
+"""Tables and libraries with one fault each: refused with the reason, never a crash."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hvd_core.backends import BackendLoadError, installed
 
 ACCEPTED = {"good", "long_with_dirty_tails", "newer_minor", "only_device", "only_comm"}
 
-# What the message must say; the whole of each is in one golden test below.
+# A part of each message; the golden test below has the whole messages.
 REFUSED = {
     "short_backend": "its backend table says it has 80 bytes; ABI 1.0 has 88 and a later one more",
     "short_comm": "its comm table says it has 168 bytes; ABI 1.0 has 176",
@@ -59,7 +59,7 @@ REFUSED = {
 
 @pytest.fixture(scope="module")
 def verdicts(toolchain):
-    """Name of the forgery -> what the loader said."""
+    """Name of the forgery -> the loader's answer."""
     output = toolchain.must(toolchain.program(HERE / "forge_driver.cc"))
     found: dict[str, str] = {}
     name = ""
@@ -104,7 +104,8 @@ def test_load_says_why_a_file_cannot_be_opened(loader, tmp_path):
     assert loader(missing) == (
         f"horovod: backend 'forged' ({missing}) failed to load.\n"
         f"  cause: {missing}: cannot open shared object file: No such file or directory\n"
-        "  fix: reinstall the wheel that the backend came with, and check LD_LIBRARY_PATH for what it needs"
+        "  fix: reinstall the wheel that the backend came with, and check that LD_LIBRARY_PATH names the "
+        "libraries it needs"
     )
     text = tmp_path / "libtext.so"
     text.write_text("I am a backend, honestly.\n" * 10)

@@ -1,4 +1,4 @@
-"""The frozen layout: what 1.0 fixed stays where it is, in C and in C++, and no struct has hidden padding."""
+"""The frozen layout: the fields of 1.0 keep their places, in C and in C++, and no struct has hidden padding."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HEADER = PACKAGE / "include" / "hvd" / "backend_abi.h"
 HOW = "\n\nThe backend ABI only grows at the end: hvd_core/include/hvd/CHANGELOG-ABI.md says how to add a minor."
 
 
-# sha256 of the records of what is released.
+# sha256 of the records of released minors.
 FROZEN = {"layout_1_0.txt": "150705898ce70a7f654b686671bd72431bb6cdf2545f3b6597fce851e3b868f8"}
 
 
@@ -24,7 +24,7 @@ def records() -> list[Path]:
 
 
 def frozen() -> dict[str, list[tuple[str, int, int]]]:
-    """Struct -> (field, offset, size) as recorded; the field 'sizeof' closes what one minor says of a struct."""
+    """Struct -> (field, offset, size) as recorded; the field 'sizeof' ends a minor's record of a struct."""
     structs: dict[str, list[tuple[str, int, int]]] = {}
     for record in records():
         for line in record.read_text().splitlines():

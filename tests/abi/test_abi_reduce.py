@@ -79,7 +79,7 @@ def is_float(dtype):
 
 
 def operands(dtype):
-    """Two arrays in which everything meets everything: all pairs of 8-bit values, many pairs of the others."""
+    """Two arrays with all pairs of 8-bit values, or many pairs of values of another type."""
     kind = np.dtype(TYPES[dtype])
     if kind.itemsize == 1:
         values = np.arange(2 if dtype == 9 else 256, dtype=np.uint8)
@@ -110,7 +110,7 @@ def check_same(got, want, dtype):
     if not is_float(dtype):
         np.testing.assert_array_equal(got, want)
         return
-    # NaN is NaN, whatever its bits; zeros of either sign are one value to MIN and MAX; all else bit by bit.
+    # All NaNs are equal; zeros of either sign are one value to MIN and MAX; all else bit by bit.
     with np.errstate(invalid="ignore"):  # casting a signalling NaN
         got, want = got.astype(np.float64), want.astype(np.float64)
     np.testing.assert_array_equal(got, want)
@@ -127,7 +127,7 @@ def test_reductions_are_those_of_numpy(arithmetic, dtype):
         into = a.copy()
         assert arithmetic.reduce(dtype, op, into.ctypes.data, b.ctypes.data, a.size) == 0
         assert into.tobytes() == out.tobytes()
-        # The second operand as the place of the result.
+        # The result replaces the second operand.
         into = b.copy()
         assert arithmetic.combine(dtype, op, into.ctypes.data, a.ctypes.data, into.ctypes.data, a.size) == 0
         assert into.tobytes() == out.tobytes()
@@ -165,7 +165,7 @@ def test_factors(arithmetic, dtype, factor):
 
 
 def truncated(values, factor):
-    """Integers times a factor in double: truncated toward zero, held within the type, and 0 for what is no number."""
+    """Integers times a factor in double: truncated toward zero, clamped to the type, and 0 for NaN."""
     limits = np.iinfo(values.dtype)
     x = np.trunc(values.astype(np.float64) * factor)
     within = (x > float(limits.min)) & (x < float(limits.max))

@@ -1,4 +1,4 @@
-"""The table of types agrees with both headers, with its Python mirror, and with what the engine reduces."""
+"""The table of types agrees with both headers, with its Python mirror, and with the reductions of the engine."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from table_driver import Backend, Comm
 
 
 def in_processes(library, store, size, body, *args, options=None, timeout=60, lost=(), enter=None):
-    """body(comm, *args) on `size` forked ranks; results in rank order. Ranks in `lost` may have none.
+    """body(comm, *args) on `size` forked ranks; results in rank order. Ranks in `lost` need not return a result.
 
     enter(rank) is called first in each process, before the library is opened.
     """

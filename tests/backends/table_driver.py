@@ -218,7 +218,7 @@ class Comm:
     def await_told(self, what, seconds=40):
         end = time.monotonic() + seconds
         while not (self.backend.store / f"told.{what}").exists():
-            assert time.monotonic() < end, f"nobody has told {what}"
+            assert time.monotonic() < end, f"no rank has told {what}"
             time.sleep(0.002)
 
     def abort(self):

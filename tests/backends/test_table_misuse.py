@@ -1,4 +1,4 @@
-"""Misuse, deadlines of create and of waits, and what does not depend on how a backend moves bytes."""
+"""Misuse, deadlines of create and of waits, and other rules for every backend, however it moves bytes."""
 
 import ctypes as C
 import time

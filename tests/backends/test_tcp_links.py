@@ -233,7 +233,7 @@ def test_no_descriptor_is_inherited_by_programs(ranks):
 
 
 def test_create_says_whom_it_could_not_reach(library, tmp_path):
-    """Rank 0's table names a port on which nobody is rank 0."""
+    """Rank 0's table names a port where rank 0 does not listen."""
     backend = Backend(library, tmp_path)
     dead = socket.socket()
     dead.bind(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""NumPy's verbs on the memory of a made-up device (tests/backends/fake_device, fake_stream), for the engine's tests.
+"""NumPy's verbs on the memory of a fake device (tests/backends/fake_device, fake_stream), for the engine's tests.
 
 Arrays are copied to the device on a stream of this program's own, which works a while after it was asked: whoever does
 not wait for that stream reads old data, and the host that follows a device's address dies. `DeviceFace` looks like the

@@ -1,4 +1,4 @@
-"""One rank of the matrix of test_device_matrix.py: matrix_ranks.py with its tensors on a made-up device."""
+"""One rank of the matrix of test_device_matrix.py: matrix_ranks.py with its tensors on a fake device."""
 
 from __future__ import annotations
 

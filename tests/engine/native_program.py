@@ -33,6 +33,7 @@ PROGRAMS = {
         "data/layout.cc",
     ],
 }
+PROGRAMS["schedule_test"] = PROGRAMS["hierarchical_test"]
 
 
 def build(name: str, flags: list[str] | None = None) -> Path:

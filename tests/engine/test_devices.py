@@ -1,7 +1,7 @@
 """Tensors on a device, beside the matrix of test_device_matrix.py: what is waited for and what is not, mistakes,
 ranks that join, several ways in one job, and the end.
 
-The device is made up (tests/backends/fake_stream): its streams are held where a test wants to see that nobody waits for them.
+The device is a fake one (tests/backends/fake_stream): its streams are held where a test wants to see that nobody waits for them.
 """
 
 import multiprocessing

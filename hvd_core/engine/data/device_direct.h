@@ -38,7 +38,7 @@ class DeviceTransport final : public Transport {
     SumAndDivide  // an average, as a sum and a division
   };
   Method method(const plugin::Collective& c);
-  // The backend's reason for not serving the collective; "" if it gives none.
+  // The backend's reason for not serving the collective; "" if it gives no reason.
   const std::string& why(const plugin::Collective& c) { return ask(c, Abilities::kNone).why; }
 
   // Only for collectives whose method() is not None. Buffers of 0 bytes may be null.

@@ -70,7 +70,8 @@ class Schedule {
   enum class Kind { Collective, Group, Wait, Computation };
   size_t size() const { return count_; }
   Kind kind(size_t i) const { return steps_[i]->kind(); }
-  // Of a Collective: the collective. Of a Group: its members.
+  // Of a Collective or Group: its communicator, and the collective or the members.
+  const plugin::Communicator& communicator_at(size_t i) const { return *steps_[i]->comm; }
   const plugin::Collective& collective_at(size_t i) const { return steps_[i]->collective; }
   const std::vector<plugin::Collective>& group_at(size_t i) const { return steps_[i]->group; }
 

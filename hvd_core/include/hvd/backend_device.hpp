@@ -1,8 +1,8 @@
-// The device half of backend.hpp: a device table made from a class with the methods it has. Included by backend.hpp.
+// The device half of backend.hpp: makes a device table from the methods of a class. Included by backend.hpp.
 //
 //   struct MyDevice : hvd::Device<MyDevice> {
 //     static constexpr const char* device_type = "my";
-//     using Stream = my_stream_t;   // a pointer: streams of others can then be wrapped, and ours be given to them
+//     using Stream = my_stream_t;   // a pointer type, if foreign streams are to be wrapped
 //     using Event = my_event_t;
 //     static int32_t count();
 //     explicit MyDevice(const hvd::DeviceInit& init) : Device(init) { ... }
@@ -11,9 +11,9 @@
 //     ...
 //   };
 //
-// Everything below is optional but device_type, Stream, count, the constructor and copy; what is missing becomes a NULL
-// slot. Methods throw hvd::Error. Streams and events are what the vendor's runtime calls so; this layer keeps what
-// belongs to them. Threads: as in backend_abi.h; event_query() is called from any thread.
+// device_type, Stream, count, the constructor and copy are required; each other method that is missing becomes a NULL
+// slot. Methods throw hvd::Error. Stream and Event are types of the vendor's runtime; this layer owns the objects
+// around them. Threads: as in backend_abi.h; any thread may call event_query().
 #ifndef HVD_BACKEND_DEVICE_HPP_
 #define HVD_BACKEND_DEVICE_HPP_
 
@@ -27,7 +27,7 @@ struct DeviceInit {
   void* native_context;  // the framework's, for runtimes that have contexts; else NULL
 };
 
-// What mem_query answers about an address; throw HVD_E_UNSUPPORTED where the runtime cannot tell.
+// The answer of mem_query about an address; mem_query throws HVD_E_UNSUPPORTED if the runtime cannot tell.
 struct MemInfo {
   int32_t kind, ordinal;
 };
@@ -78,7 +78,7 @@ inline hvd_device_props no_props() {
   return props;
 }
 
-// Fills one of the texts of hvd_device_props, as far as it has room.
+// Copies a text into a field of hvd_device_props, cut to its size.
 template <size_t N>
 void set_text(char (&to)[N], const char* text) {
   const size_t n = std::min(std::strlen(text), N - 1);
@@ -126,7 +126,7 @@ HVD_METHOD(reduce_local, void, "void reduce_local(Stream, hvd_buf, hvd_buf, uint
            std::declval<T&>().reduce_local(std::declval<typename T::Stream>(), hvd_buf{}, hvd_buf{}, uint64_t{},
                                            int32_t{}, int32_t{}))
 
-// What stands behind an hvd_stream, an hvd_event and an hvd_mem. An hvd_device is the T itself.
+// The objects behind hvd_stream, hvd_event and hvd_mem. An hvd_device points to the T itself.
 template <class T>
 struct StreamOf {
   T* device;
@@ -155,7 +155,7 @@ H* handle(void* given, const char* what) {
 
 }  // namespace detail
 
-// The vendor's own stream behind an hvd_stream that D's table made or wrapped.
+// The vendor's stream of an hvd_stream that D's table created or wrapped.
 template <class D>
 auto native_stream(hvd_stream s) {
   return detail::handle<detail::StreamOf<D>>(s, "stream")->native;

@@ -30,7 +30,7 @@ class DeviceTable {
                 "event_wait, event_elapsed_ns and stream_wait_event need event_create and its group");
   static_assert(kMemory == detail::has_mem_free<T>(), "mem_alloc and mem_free: both or none");
   static_assert(!kEvents || kStreams, "events are recorded in streams: stream_create and its group are missing");
-  // What a pointer can carry may be wrapped; destroying the wrapper needs the stream group.
+  // Streams that fit into a pointer can be wrapped. The stream group has the slot that destroys the wrapper.
   static constexpr bool kNative = kStreams && std::is_pointer_v<typename T::Stream>;
 
  public:
@@ -101,8 +101,8 @@ class DeviceTable {
     return t;
   }
 
-  // A thunk's body: `given` is the handle of an H, whose device is made current. The body returns nothing, or false for
-  // what is still under way.
+  // Runs a thunk's body with the H behind the handle `given`, after its device is made current. The body returns
+  // nothing, or false if the work is not complete.
   template <class H, class F>
   static hvd_rc on(void* given, hvd_error* error, F&& body) noexcept {
     return guarded(error, [&]() -> hvd_rc {
@@ -208,7 +208,7 @@ class DeviceTable {
       x.recorded.store(true);
     });
   }
-  // Before the first record there is nothing to wait for, whatever the runtime says about such an event.
+  // An event that was never recorded is complete, also if the runtime answers otherwise.
   static hvd_rc event_query(hvd_event e, hvd_error* error) noexcept {
     return on<Event>(e, error, [&](Event& x) { return !x.recorded.load() || x.device->event_query(x.native); });
   }

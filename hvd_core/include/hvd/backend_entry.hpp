@@ -1,4 +1,4 @@
-// The backend's own table and the one exported symbol, from a device class and a communicator class. Included by
+// Makes the backend's table and the one exported symbol from a device class and a communicator class. Included by
 // backend.hpp only.
 #ifndef HVD_BACKEND_ENTRY_HPP_
 #define HVD_BACKEND_ENTRY_HPP_
@@ -21,8 +21,8 @@ hvd_rc info(const char* key, char* text, uint64_t* n, hvd_error* error) noexcept
     }
     const std::string fact = C::info(key);
     if (fact.empty()) throw Error(HVD_E_UNAVAILABLE, std::string("there is nothing to tell of '") + key + "'");
-    const uint64_t room = std::exchange(*n, fact.size() + 1);
-    if (room < *n) throw Error(HVD_E_INVALID, "the text needs " + std::to_string(*n) + " bytes");
+    const uint64_t capacity = std::exchange(*n, fact.size() + 1);
+    if (capacity < *n) throw Error(HVD_E_INVALID, "the text needs " + std::to_string(*n) + " bytes");
     std::memcpy(text, fact.c_str(), *n);
     return HVD_OK;
   });
@@ -41,7 +41,7 @@ void describe(hvd_backend_api& t) {
   if constexpr (has_info<C>()) t.info = &info<C>;
 }
 
-// A device class may also bring a table that was written by hand.
+// A device class may also have a table that was written by hand.
 template <class D>
 const hvd_device_api* device_table() {
   if constexpr (HasTable<D>::value) {

@@ -1,10 +1,10 @@
-// Arithmetic on elements in host memory, for backends whose library leaves it to them (user-defined reductions).
+// Arithmetic on elements in host memory, for backends whose library has user-defined reductions.
 //
 // Header-only, C++17, pure functions of any thread. Nothing need be aligned. 16 and 8 bit floats are computed in float
 // and rounded once, to nearest even; a NaN in either operand makes MIN and MAX NaN; sums and products of integers wrap;
-// on bool SUM and MAX are "or", PROD and MIN "and", with results 0 and 1. Compile with -O3: at -O2 gcc leaves loops
-// of unknown length alone. On x86 each loop exists twice, and the processor that runs says which one is taken; one with
-// F16C converts float16 itself.
+// on bool SUM and MAX are "or", PROD and MIN "and", with results 0 and 1. Compile with -O3: at -O2 gcc does not
+// vectorise loops of unknown length. On x86 each loop is compiled twice and chosen by the processor at run time; a
+// processor with F16C converts float16 itself.
 #ifndef HVD_BACKEND_REDUCE_HPP_
 #define HVD_BACKEND_REDUCE_HPP_
 
@@ -32,8 +32,8 @@ HVD_INLINE To bits_as(From from) {
   return to;
 }
 
-// a where `first`, else b. By masks: of ?: gcc makes a branch and moves into it what is needed on one side only, and no
-// loop with a branch around an addition of floats vectorises.
+// first ? a : b, by masks. gcc compiles ?: to a branch and moves operations into it; a loop with a branch around an
+// addition of floats does not vectorise.
 HVD_INLINE uint32_t pick(bool first, uint32_t a, uint32_t b) {
   const uint32_t mask = 0u - static_cast<uint32_t>(first);
   return (a & mask) | (b & ~mask);
@@ -47,7 +47,7 @@ constexpr float power_of_two(int exponent) {
 }
 
 // ----------------------------------------------------------------------------------------------- element types
-// Mem: as it lies in memory. Acc: what it is combined in.
+// Mem: the type in memory. Acc: the type of the computation.
 
 template <class T, bool float_>
 struct Plain {
@@ -80,7 +80,7 @@ struct Bfloat16 {
 };
 
 // A float with fewer bits of exponent than float has: one sign bit, then exponent, then `fraction` bits. With
-// `infinite` its top exponent holds infinity and NaN, as IEEE has it; without, only the number of all ones is NaN.
+// `infinite` its top exponent holds infinity and NaN, as in IEEE; without it, only the number of all ones is NaN.
 template <class M, int fraction, int bias, bool infinite>
 struct SmallFloat {
   using Mem = M;
@@ -89,7 +89,7 @@ struct SmallFloat {
   static constexpr int kBits = static_cast<int>(sizeof(M)) * 8, kShift = 23 - fraction;
   static constexpr uint32_t kMagnitude = (1u << (kBits - 1)) - 1;
   static constexpr uint32_t kInfinity = kMagnitude & ~((1u << fraction) - 1u);
-  // The smallest number that is not finite; what is too large becomes it.
+  // The smallest number that is not finite; larger numbers become it.
   static constexpr uint32_t kTop = infinite ? kInfinity : kMagnitude;
   static constexpr uint32_t kNan = infinite ? kInfinity | (1u << (fraction - 1)) : kMagnitude;
   static constexpr uint32_t kRebias = static_cast<uint32_t>(127 - bias) << 23;
@@ -107,7 +107,7 @@ struct SmallFloat {
     const uint32_t bits = bits_as<uint32_t>(v), rest = bits & 0x7fffffffu;
     const uint32_t sign = (bits >> (32 - kBits)) & (kMagnitude + 1);
     const uint32_t normal = (rest + (1u << (kShift - 1)) - 1u + ((rest >> kShift) & 1u) - kRebias) >> kShift;
-    // Added to this, a number below the smallest normal one is rounded by the adder to the multiple that is wanted.
+    // The addition of this number rounds a subnormal result to the multiple that the type has.
     constexpr float kAlign = power_of_two(24 - bias - fraction);
     const uint32_t tiny = bits_as<uint32_t>(bits_as<float>(rest) + kAlign) - bits_as<uint32_t>(kAlign);
     const uint32_t number = pick(rest < kRebias + (1u << 23), tiny, pick(normal < kTop, normal, kTop));
@@ -141,7 +141,7 @@ HVD_INLINE typename E::Acc combine(typename E::Acc a, typename E::Acc b) {
   }
 }
 
-// Integers by a factor in double, truncated toward zero and held within the type; bool stays as it is.
+// Multiplies integers by a factor in double, truncates toward zero and clamps to the type; bool does not change.
 template <class E>
 HVD_INLINE typename E::Acc scaled(typename E::Acc v, double factor) {
   using T = typename E::Acc;
@@ -177,7 +177,8 @@ HVD_INLINE void store(void* p, uint64_t i, typename E::Acc acc) {
   std::memcpy(static_cast<char*>(p) + i * sizeof(v), &v, sizeof(v));
 }
 
-// `ivdep`: out may be an operand, element for element, which the vectoriser's overlap test would send the slow way.
+// `ivdep`: out may be one of the operands, element for element. The vectoriser's overlap test would take the slow loop
+// then.
 template <class E, int op>
 struct Combine {
   static HVD_INLINE void run(void* out, const void* a, const void* b, uint64_t n, double) {
@@ -199,7 +200,7 @@ template <class Loop>
   Loop::run(out, a, b, n, factor);
 }
 
-// float16 by the processor's own conversions, several times as fast as by arithmetic.
+// float16 by the processor's conversions, several times as fast as arithmetic.
 template <int op>
 [[gnu::target("avx2,f16c")]] void combine_halves(void* out, const void* a, const void* b, uint64_t n) {
   const auto at = [](const void* p, uint64_t i) { return static_cast<const char*>(p) + 2 * i; };
@@ -242,7 +243,7 @@ void run(void* out, const void* a, const void* b, uint64_t n, double factor) {
   Loop::run(out, a, b, n, factor);
 }
 
-// f(E{}) with the element type of a number; false where there is none.
+// Calls f(E{}) with the element type of a number; returns false for an unknown number.
 template <class F>
 bool with_element(int32_t dtype, F&& f) {
   switch (dtype) {
@@ -275,8 +276,8 @@ bool with_element(int32_t dtype, F&& f) {
 
 }  // namespace arithmetic
 
-// out[i] = a[i] op b[i]; `out` may be one of the operands. SUM, PROD, MIN, MAX of every type; an average is a sum and
-// somebody's division. HVD_E_UNSUPPORTED for what is none of these.
+// out[i] = a[i] op b[i]; `out` may be one of the operands. SUM, PROD, MIN, MAX of every type. For an
+// average, the caller sums and divides. Throws HVD_E_UNSUPPORTED for another reduction or type.
 inline void combine_elements(int32_t dtype, int32_t op, void* out, const void* a, const void* b, uint64_t n) {
   bool known = false;
   arithmetic::with_element(dtype, [&](auto element) {
@@ -306,14 +307,14 @@ inline void reduce_elements(int32_t dtype, int32_t op, void* inout, const void* 
   combine_elements(dtype, op, inout, inout, in, n);
 }
 
-// Whether elements of this type are floating-point numbers; false for a number that is no type's.
+// Whether elements of this type are floating-point numbers; false for an unknown type.
 inline bool is_floating(int32_t dtype) {
   bool floating = false;
   arithmetic::with_element(dtype, [&](auto element) { floating = decltype(element)::kFloat; });
   return floating;
 }
 
-// data[i] *= factor, as prescale and postscale mean it. HVD_E_UNSUPPORTED for a number that is no element type.
+// data[i] *= factor, by the rules of prescale and postscale. Throws HVD_E_UNSUPPORTED for an unknown type.
 inline void scale_elements(int32_t dtype, void* data, uint64_t n, double factor) {
   const bool known = arithmetic::with_element(dtype, [&](auto element) {
     arithmetic::run<arithmetic::Scale<decltype(element)>>(data, data, nullptr, n, factor);

@@ -1,13 +1,12 @@
-// A made-up device for tests of what the engine does with memory that the host must not touch; included by the backends
-// that have it.
+// A fake device for tests of device memory, which the host must not read. Backends with the device include this file.
 //
-// Its memory is real memory behind two mappings: the address that the host gets is PROT_NONE, so that whoever follows
-// it dies of SIGSEGV; the device uses the other. Streams are threads with a queue, events are marks in such a queue,
-// and copies happen when their turn comes, a while after they were asked for: whoever does not wait reads old data.
-// T1 of backend_abi.h holds; event_query, event_wait and stream_sync from any thread.
+// Its memory has two mappings. The address that the host gets is PROT_NONE, so a host thread that reads it dies of
+// SIGSEGV; the device uses the other address. A stream is a thread with a queue, an event is a mark in the queue, and a
+// copy runs some time after it was enqueued, so a reader that does not wait gets old data. T1 of backend_abi.h holds;
+// any thread may call event_query, event_wait and stream_sync.
 //
-// Options: delay_us (how long each piece of work waits for its turn), fail_copy (the number of the copy that fails, of
-// those on the host's own streams; counted from 1 over the life of the process, 0: none).
+// Options: delay_us (how long each task of a stream waits before it runs), fail_copy (the number of the copy that
+// fails; counts copies on the engine's own streams from 1 over the life of the process; 0: no copy fails).
 #pragma once
 
 #include <chrono>
@@ -27,7 +26,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 uint64_t number_option(const char* key, uint64_t fallback) {
-  if (!hvd::host) return fallback;  // the program's side may come before the engine's
+  if (!hvd::host) return fallback;  // the user program may use the device before the engine does
   const std::string text = hvd::option(key, "");
   return text.empty() ? fallback : std::strtoull(text.c_str(), nullptr, 10);
 }
@@ -63,10 +62,10 @@ class Stream {
     std::unique_lock<std::mutex> lock(mutex_);
     const auto target = asked_;
     const auto until = Clock::time_point(std::chrono::nanoseconds(deadline_ns));
-    const auto far = Clock::now() + std::chrono::hours(1);
+    const auto hour = Clock::now() + std::chrono::hours(1);
     while (done_ < target) {
       check();
-      if (changed_.wait_until(lock, std::min(until, far)) == std::cv_status::timeout && done_ < target) return false;
+      if (changed_.wait_until(lock, std::min(until, hour)) == std::cv_status::timeout && done_ < target) return false;
     }
     check();
     return true;
@@ -103,7 +102,7 @@ class Stream {
   std::thread worker_;
 };
 
-// A mark: the number of times it was recorded, and how many of these its streams have come to.
+// An event: how often it was recorded, and how many of these marks the streams have reached.
 struct Event {
   std::mutex mutex;
   std::condition_variable changed;
@@ -113,7 +112,7 @@ struct Event {
 
 Stream* stream_of(hvd_stream s) { return reinterpret_cast<Stream*>(s); }
 
-// Streams that are not the host's: it may use them, but not end them, and copies that are to fail are not theirs.
+// Streams of the user program: the engine may use them but not destroy them, and fail_copy does not count their copies.
 struct NativeStreams {
   std::mutex mutex;
   std::set<Stream*> all;
@@ -125,7 +124,7 @@ NativeStreams& native_streams() {
   return *streams;
 }
 
-// The default one has the address 0 outside.
+// A null address means the default stream.
 Stream* native_stream(void* native) {
   NativeStreams& streams = native_streams();
   std::lock_guard<std::mutex> lock(streams.mutex);
@@ -163,7 +162,7 @@ void enqueue_scaled(hvd_stream s, const hvd_copy_item& item) {
 }
 
 struct FakeDevice {
-  // `native`: with streams of the program's own, and streams that wait for each other's events.
+  // `native`: with streams of the user program, and streams that wait for events of other streams.
   static hvd_device_api make(const char* device_type, bool native) {
     hvd_device_api t;
     std::memset(&t, 0, sizeof(t));
@@ -322,8 +321,8 @@ struct FakeDevice {
     std::unique_lock<std::mutex> lock(event.mutex);
     const uint64_t turn = event.recorded;
     const auto until = Clock::time_point(std::chrono::nanoseconds(deadline_ns));
-    const auto far = Clock::now() + std::chrono::hours(1);
-    if (deadline_ns) event.changed.wait_until(lock, std::min(until, far), [&] { return event.reached >= turn; });
+    const auto hour = Clock::now() + std::chrono::hours(1);
+    if (deadline_ns) event.changed.wait_until(lock, std::min(until, hour), [&] { return event.reached >= turn; });
     if (event.failed && *event.failed) throw hvd::Error(HVD_E_DEVICE, "a copy has failed", 0, 77);
     return event.reached >= turn;
   }

@@ -1,4 +1,4 @@
-// The memory of a made-up device, each piece of it with two mappings; see fake_device.h.
+// The memory of the fake device: each block has two mappings; see fake_device.h.
 #pragma once
 
 #include <sys/mman.h>
@@ -16,8 +16,8 @@
 namespace {
 
 struct Memory {
-  char* host = nullptr;    // what the host has for an address
-  char* device = nullptr;  // where the bytes are
+  char* host = nullptr;    // the address that the host gets
+  char* device = nullptr;  // the address that the device uses
   uint64_t bytes = 0, mapped = 0;
   int32_t kind = 0;
 };
@@ -60,7 +60,7 @@ class Pool {
     remove(gone);
   }
 
-  // Where the device finds a buffer; host memory that is not ours is taken as it is.
+  // The address by which the device reads a buffer; other host memory keeps its address.
   char* find(const hvd_buf& b, uint64_t bytes, int32_t* kind = nullptr) {
     char* at = static_cast<char*>(b.base) + b.offset;
     std::lock_guard<std::mutex> lock(mutex_);

@@ -1,5 +1,5 @@
-// What a program has of the device beside the engine: memory, and streams of its own. For tests, which call these
-// functions through ctypes; included at the end of a backend.
+// The user program's side of the fake device: memory, and streams of its own. Tests call these functions through
+// ctypes. Included at the end of a backend.
 #pragma once
 
 #include "fake_device.h"
@@ -13,13 +13,13 @@ PROGRAM_SIDE void* device_stream() {
   native_stream(made);
   return made;
 }
-// Host memory is any memory that is not the device's. A null stream is the default one.
+// All other memory is host memory. A null stream is the default one.
 PROGRAM_SIDE void device_copy(void* stream, void* to, void* from, uint64_t bytes) {
   enqueue_copy(reinterpret_cast<hvd_stream>(native_stream(stream)), {to, 0, bytes}, {from, 0, bytes}, bytes);
 }
 PROGRAM_SIDE void device_sync(void* stream) { native_stream(stream)->sync(INT64_MAX); }
 PROGRAM_SIDE int device_idle(void* stream) { return native_stream(stream)->idle(); }
-// The stream stands still here until *go is not 0, or the stream's copies have failed.
+// The stream waits here until *go is not 0, or until its copies have failed.
 PROGRAM_SIDE void device_hold(void* stream, volatile int* go) {
   Stream* const s = native_stream(stream);
   s->add([s, go] {

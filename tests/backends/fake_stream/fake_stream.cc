@@ -1,6 +1,6 @@
-// A made-up accelerator, "fake_stream": the device of fake_device.h with streams of the program's own, and
-// communicators that read its memory. Ranks are processes on one machine that meet in shared memory; a collective is a
-// task of a stream that waits for the other ranks' tasks. Like real ones it lacks much: see query().
+// The fake accelerator "fake_stream": the device of fake_device.h with streams of the user program, and communicators
+// that read its memory. Ranks are processes on one machine that share a segment; a collective is a task of a stream
+// that waits for the other ranks' tasks. Like a real one, it lacks many types and collectives: see query().
 //
 // Options: delay_us, fail_copy (fake_device.h); mode ("stream", or "request": collectives return requests); max_count
 // (elements of one call); fail_collective (the number of the collective that finds its peers gone; 0: none).
@@ -32,7 +32,7 @@ struct Stopped {};
 
 std::atomic<uint64_t> collectives_done{0};
 
-// What a task needs of a collective.
+// The arguments of a collective for its task.
 struct Task {
   int32_t coll, dtype, op, root;
   uint64_t width, in_bytes;
@@ -65,7 +65,7 @@ void combine(char* to, const char* from, uint64_t bytes, int32_t op) {
   }
 }
 
-// What both kinds of communicators are made of. Lives as long as its last task.
+// The shared state of a communicator of either kind. Its last task keeps it alive.
 class Rendezvous {
  public:
   Rendezvous(const hvd::CommInit& init) : rank_(init.rank), size_(init.size) {
@@ -78,7 +78,7 @@ class Rendezvous {
     } else {
       name = init.store.get("segment");
     }
-    // Whoever comes first makes it; new pages are zero.
+    // The first rank creates it; new pages are zero.
     const int fd = shm_open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (fd < 0 || ftruncate(fd, sizeof(Shared)) != 0) throw hvd::Error(HVD_E_NOMEM, "no shared memory");
     shared_ = static_cast<Shared*>(mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0));
@@ -147,7 +147,7 @@ class Rendezvous {
     }
   }
 
-  // What this rank wants of the round's data, of which everyone's begin at byte `at`.
+  // Copies or reduces this rank's part of the round's data, which begin at byte `at` of each rank's input.
   void take(const Task& t, uint64_t at) {
     const auto me = static_cast<size_t>(rank_);
     const Slot& first = shared_->slots[0];
@@ -192,7 +192,7 @@ class Rendezvous {
     }
   }
 
-  // The part [begin, begin + bytes) of a run of which `data` is [at, at + n).
+  // Copies the overlap of [begin, begin + bytes) and [at, at + n); `data` holds the latter.
   static void copy_part(char* to, uint64_t begin, uint64_t bytes, const char* data, uint64_t at, uint64_t n) {
     const uint64_t first = std::max(begin, at), last = std::min(begin + bytes, at + n);
     if (first < last) std::memcpy(to + (first - begin), data + (first - at), last - first);
@@ -267,7 +267,7 @@ struct FakeComm : hvd::Comm<T> {
     const bool gives = t.coll != HVD_BROADCAST || t.root == this->rank();
     t.in = gives ? place(c.args().in[0], t.in_bytes) : nullptr;
     t.out = c.args().out[0].base ? place(c.args().out[0], out_bytes) : nullptr;
-    // In place, an allgather finds this rank's part where it will stand in the end.
+    // In place, this rank's input of an allgather lies at its place in the output.
     if (t.coll == HVD_ALLGATHER && t.in == t.out)
       for (int32_t r = 0; r < this->rank(); ++r) t.in += t.get[static_cast<size_t>(r)];
     const uint64_t most = query(c).max_count, n = t.coll == HVD_ALLGATHER ? out_bytes / t.width : c.count(0);

@@ -1,4 +1,4 @@
-// The made-up device "fake_sync": a device table without communicators, without streams of the program's own, and
+// The fake device "fake_sync": a device table without communicators, without streams of the program's own, and
 // without events that streams wait for.
 #include "../fake_device/fake_device.h"
 

@@ -1,6 +1,5 @@
-// A backend without devices whose communicators work on memory of devices that others open, as a library that knows
-// several vendors' memory does. What moves is moved by shm; device memory is reached by the slots of the table that
-// opened the device, and by nothing else.
+// A backend without a device table whose communicators work on foreign devices, like a library that supports several
+// vendors' memory. The shm backend moves the data; only the slots of the table that opened the device reach its memory.
 //
 // Options: shm (path of its library), reads (device types whose memory is read on this machine, such as "fake_stream";
 // none: communicators for devices can be made and serve nothing), lacks (the number of an element type that is served
@@ -31,7 +30,7 @@ const hvd_comm_api* shm() {
   return table;
 }
 
-// Calls a slot and throws what it says.
+// Calls a slot and throws its error.
 template <class F>
 hvd_rc checked(F&& call) {
   hvd_error error;
@@ -119,9 +118,9 @@ struct ForeignComm : hvd::Comm<ForeignComm> {
   hvd_stream stream = nullptr;
 };
 
-struct Turn : hvd::Request {
-  explicit Turn(ForeignComm* comm) : comm(comm) {}
-  ~Turn() override {
+struct StagedRequest : hvd::Request {
+  explicit StagedRequest(ForeignComm* comm) : comm(comm) {}
+  ~StagedRequest() override {
     if (request) shm()->req_free(request);
     for (const Memory& m : staging) comm->api->mem_free(m.mem, nullptr);
   }
@@ -144,22 +143,22 @@ struct Turn : hvd::Request {
   std::vector<std::pair<hvd_buf, hvd_buf>> results;
 };
 
-// On a device: both buffers whole, as the host says how long they are; apart, so that nothing is in place.
+// On a device: copies both buffers as a whole to separate host memory.
 hvd::Work ForeignComm::start(const hvd::Coll& c) {
   hvd_coll_args args = c.args();
-  auto turn = std::make_unique<Turn>(this);
+  auto request = std::make_unique<StagedRequest>(this);
   std::vector<hvd_buf> in, out;
   for (uint64_t i = 0; api && i < args.n_bufs; ++i) {
     const bool in_place = args.in[i].base == args.out[i].base && args.in[i].offset == args.out[i].offset;
     const bool has_in = args.in[i].base != nullptr && (args.coll != HVD_BROADCAST || args.root == rank());
     hvd_buf given = args.in[i], taken = args.out[i];
     if (in_place) given.bytes = taken.bytes = std::max(given.bytes, taken.bytes);
-    turn->staging.push_back(pinned(given.bytes));
-    in.push_back(turn->staging.back().buf);
+    request->staging.push_back(pinned(given.bytes));
+    in.push_back(request->staging.back().buf);
     if (has_in || in_place) copy(in.back(), given, given.bytes);
-    if (!in_place) turn->staging.push_back(pinned(taken.bytes));
-    out.push_back(taken.base ? turn->staging.back().buf : hvd_buf{});
-    if (taken.base && taken.bytes) turn->results.emplace_back(taken, out.back());
+    if (!in_place) request->staging.push_back(pinned(taken.bytes));
+    out.push_back(taken.base ? request->staging.back().buf : hvd_buf{});
+    if (taken.base && taken.bytes) request->results.emplace_back(taken, out.back());
   }
   if (api) {
     sync();
@@ -167,9 +166,9 @@ hvd::Work ForeignComm::start(const hvd::Coll& c) {
     args.out = out.data();
     args.stream = nullptr;
   }
-  const hvd_rc rc = checked([&](hvd_error* e) { return shm()->collective(inner, &args, &turn->request, e); });
-  if (turn->settle(rc)) return hvd::Work::done();
-  return hvd::Work(std::move(turn));
+  const hvd_rc rc = checked([&](hvd_error* e) { return shm()->collective(inner, &args, &request->request, e); });
+  if (request->settle(rc)) return hvd::Work::done();
+  return hvd::Work(std::move(request));
 }
 
 }  // namespace

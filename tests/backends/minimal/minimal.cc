@@ -1,6 +1,6 @@
-// A deliberately minimal backend, for tests of what the engine composes: allreduce SUM, broadcast and allgather of
-// float32 on host memory, one buffer at a time, nothing else. Small, but real: ranks are processes (or threads) that
-// meet over TCP on this machine's loopback interface; rank 0 receives what the others have and sends back the results.
+// A backend with the least collectives, for tests of compositions: allreduce SUM, broadcast and allgather of float32 on
+// host memory, one buffer at a time. Ranks are processes (or threads) connected over TCP on the loopback interface;
+// rank 0 receives the data of all ranks and sends back the results.
 //
 // Options: max_count (most elements of one call; enforced), alignment (of addresses, in bytes; enforced).
 #include <arpa/inet.h>
@@ -31,7 +31,7 @@ uint64_t number_option(const char* key, uint64_t fallback) {
   return text.empty() ? fallback : std::strtoull(text.c_str(), nullptr, 10);
 }
 
-// A connection with at most one message under way in each direction.
+// A connection with at most one message in flight in each direction.
 struct Link {
   int fd = -1;
   std::vector<char> out, in;
@@ -40,7 +40,7 @@ struct Link {
   bool busy() const { return sent < out.size() || received < in.size(); }
 };
 
-// What precedes each rank's data, so that ranks that disagree find out.
+// Precedes each rank's data, so that a disagreement of ranks is detected.
 struct Head {
   uint64_t turn, coll, root, elements;
   bool operator==(const Head& o) const {
@@ -112,10 +112,10 @@ struct Minimal : hvd::Comm<Minimal> {
   void abort() {
     aborted = true;
     for (const Link& link : links)
-      if (link.fd >= 0) shutdown(link.fd, SHUT_RDWR);  // wakes who waits, here and there
+      if (link.fd >= 0) shutdown(link.fd, SHUT_RDWR);  // wakes waiting threads on both sides
   }
 
-  // Moves what can be moved; true when nothing is left to move.
+  // Sends and receives as much as possible; returns true if nothing is left.
   bool move() {
     bool idle = true;
     for (Link& link : links) {
@@ -141,7 +141,7 @@ struct Minimal : hvd::Comm<Minimal> {
     throw hvd::Error(HVD_E_REMOTE, "a peer has closed the connection", HVD_EF_COMM_DEAD);
   }
 
-  // Until something can be moved, or the deadline.
+  // Sleeps until a link is ready, or until the deadline.
   void sleep(int64_t deadline_ns) {
     std::vector<pollfd> list;
     for (const Link& link : links) {
@@ -247,7 +247,7 @@ Turn::Turn(Minimal* comm, const hvd::Coll& c) : comm_(comm), deadline_ns_(c.args
   head_.elements = c.kind() == HVD_ALLREDUCE ? c.count(0) : total;
   result_.resize(head_.elements * 4);
   target_ = c.args().out[0].base ? static_cast<char*>(c.out(0)) : nullptr;
-  // In place, an allgather finds this rank's part where it will stand in the end.
+  // In place, this rank's input of an allgather lies at its place in the output.
   uint64_t skip = 0;
   if (c.kind() == HVD_ALLGATHER && c.in(0) == c.out(0))
     for (int32_t r = 0; r < comm->rank(); ++r) skip += counts_[static_cast<size_t>(r)];

@@ -1,5 +1,5 @@
-// Adasum between threads of one process, over real communicators of the shm backend. What goes in and what comes out
-// are files, so that the one who compares needs nothing of ours.
+// Adasum between threads of one process, over real communicators of the shm backend. Inputs and outputs
+// are files, so that the comparison uses no code of the engine.
 //
 //   adasum_test libhvd_backend_shm.so FOLDER RANKS DTYPE PRESCALE POSTSCALE LOCAL_BYTES apart|inplace COUNT...
 //

@@ -1,5 +1,5 @@
-// What EmulatedTransport and DirectTransport make of backends that lack things, against the shm backend that has them
-// all: every collective, type and reduction, with ranks as threads, must give the same bits.
+// EmulatedTransport and DirectTransport over backends that lack collectives, types or reductions, compared with the shm
+// backend, which has them all: every collective, type and reduction must give the same bits. Ranks are threads.
 //
 //   emulated_test path/to/libhvd_backend_shm.so path/to/libminimal.so [seed [most_ranks]]
 #include "engine/data/emulated.h"
@@ -125,7 +125,7 @@ void groups(const Setup& setup, int expected) {
   test::check(mask.groups == expected, setup.name + ": " + std::to_string(mask.groups) + " groups");
 }
 
-// Messages, and what a backend is said to be able to.
+// Messages, and the reported services of a backend.
 void words(const Setup& minimal) {
   test::MapStore store;
   const auto comm = test::join_comm(*minimal.backend, store, "words", 0, 1);
@@ -164,7 +164,7 @@ void words(const Setup& minimal) {
   test::check(test::contains(text, "this reduction of float8_e5m2 does not exist on host memory"), text);
 }
 
-// What is said, in a file that stands for stderr: once, and by rank 0 alone.
+// The log lines, in a file that replaces stderr: each once, and from rank 0 alone.
 void said_once(const Setup& minimal) {
   std::fflush(stderr);
   const int saved = dup(2);

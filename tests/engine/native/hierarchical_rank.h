@@ -82,7 +82,7 @@ class Watched final : public data::Transport {
 
  private:
   data::DirectTransport direct_;
-  data::EmulatedTransport emulated_;  // a DirectTransport for what the communicator has itself
+  data::EmulatedTransport emulated_;  // a DirectTransport where the communicator serves the collective
 };
 
 struct Shared {

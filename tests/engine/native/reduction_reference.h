@@ -65,8 +65,8 @@ inline double as_double(const char* p, int32_t dtype) {
   return h & 0x8000 ? -v : v;
 }
 
-// Whether `got` is what the ranks' elements at `from` (one each) reduce to. Roundings: one of the inputs' sums per
-// level.
+// Whether `got` is the reduction of the ranks' elements at `from` (one each). One rounding of the sum per level is
+// allowed.
 inline bool float_is_right(const char* got, const std::vector<const char*>& from, int32_t dtype, int32_t op, double pre,
                            double post) {
   double value = 0, size = 0;

@@ -45,7 +45,7 @@ void look_at(const Live& live, int rank, const Members& joined, Course& course) 
   }
 }
 
-// The requests of one step. Its memory stays until all of them are done, whatever happens.
+// The requests of one step. Its memory stays until all of them are done, also after a failure.
 class Flight {
  public:
   Flight(Engine& engine, int rank, const Set& set, Course& course)
@@ -258,7 +258,7 @@ void run_uneven(Engine& engine, int rank, const std::vector<Step>& all, const st
     auto request = engine.join();
     wait_here(engine, *request, rng);
     if (!request->ok()) return require(course.may_end.load(), "join: " + request->error());
-    // Whoever has more to do needs the others' JOIN for it, and so joins after them.
+    // A rank with more steps needs the other ranks' JOIN for them, and so joins after them.
     const auto last = static_cast<size_t>(request->last_joined);
     require(last < counts.size() && counts[last] == *std::max_element(counts.begin(), counts.end()),
             "join: rank " + std::to_string(request->last_joined) + " cannot have been the last");

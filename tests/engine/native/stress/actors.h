@@ -1,5 +1,5 @@
 // The threads of a rank: one per stream that submits, helpers that wait for its requests in an order of their own, and
-// one that polls whatever is under way.
+// one that polls all requests in flight.
 //
 // run_stream is called on the stream's thread; Helpers' methods on any thread of the rank.
 #pragma once
@@ -16,12 +16,12 @@
 
 namespace hvd::native {
 
-// What a round is about, shared by all its threads.
+// The state of a round, shared by all its threads.
 struct Course {
-  // From here on operations may fail, because somebody has been told to end the job.
+  // From here on operations may fail, because a rank has been told to end the job.
   std::atomic<bool> may_end{false};
   std::atomic<uint64_t> done{0}, failed{0}, refused{0}, sets{0};
-  // Streams that have come this far, for an ending in the middle.
+  // Streams that have reached this point, for an ending in the middle.
   std::atomic<int> steps{0};
 };
 

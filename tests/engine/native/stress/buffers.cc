@@ -1,4 +1,4 @@
-// The data of one operation on one rank, and the arithmetic of what must come out. See plan.h.
+// The data of one operation on one rank, and the arithmetic of the expected results. See plan.h.
 //
 // Values are small whole numbers with a period of three, exact in every type and cheap to check.
 #include <algorithm>

@@ -8,7 +8,7 @@
 
 namespace hvd::native {
 
-// What is going on, for messages. Set before the threads of a round start.
+// The current situation, for messages. Set before the threads of a round start.
 inline std::string& situation() {
   static auto* text = new std::string;
   return *text;

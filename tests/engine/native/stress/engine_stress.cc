@@ -1,5 +1,5 @@
 // Whole engines in one process, driven by many threads through random programs and every way to end. For sanitizers;
-// says "passed" and what it did.
+// prints "passed" and a summary.
 //
 //   engine_stress [--seconds S] [--seed N] [--rounds N] [--ranks 2,3,4] [--ending NAME] [--backends FOLDER]
 //                 [--ways shm|tcp|both]

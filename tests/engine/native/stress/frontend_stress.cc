@@ -1,5 +1,5 @@
 // Front ends without Python on whole engines in one process: calls from many threads by both ways of the table, done()s
-// that call again, and every way to end. For sanitizers; says "passed" and what it did.
+// that call again, and every way to end. For sanitizers; prints "passed" and a summary.
 //
 //   frontend_stress [--seconds S] [--seed N] [--backends FOLDER]
 //

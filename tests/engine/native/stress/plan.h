@@ -1,5 +1,5 @@
-// What the ranks of a round do, drawn from a seed: streams of steps, each step a few operations, and what must come
-// out.
+// The operations of the ranks of a round, drawn from a seed: streams of steps, a few operations in each, and the
+// expected results.
 //
 // All ranks follow the same plan (they are in one process), each with values of its own. Immutable once made; any
 // thread.

@@ -49,7 +49,7 @@ void shut_down(Engine& engine, Rng rng) {
   require(engine.stopped(), "shutdown() came back, but the engine has not stopped");
 }
 
-// The engines go, all at once and in any order; nobody may still use them.
+// Destroys the engines, all at once and in any order; no thread may still use them.
 void drop_all(World& world) {
   std::vector<std::function<void()>> drops;
   for (int r = 0; r < world.size(); ++r) drops.push_back([&world, r] { world.slot(r).reset(); });
@@ -165,7 +165,7 @@ void work(World& world, const Plan& plan, int changes, Rng& rng, Course& course,
   helpers.clear();
 }
 
-// Submissions meet the end at every possible point: whatever was accepted must be done when close() is through.
+// Submissions meet the end at every possible point: all accepted requests must be done when close() returns.
 void flood(World& world, Rng& rng, Course& course) {
   course.may_end = true;
   const Members alone{0};
@@ -259,7 +259,7 @@ void run_round(const RoundOptions& options, Tally& tally) {
   const auto tree = static_cast<Tree>(rng.below(3));
   const Ways& ways = rng.pick(options.ways);
   Ending ending = rng.pick(options.endings);
-  // To wait for somebody who does not come takes long; a few times will do.
+  // To wait for an absent rank takes long; a few times are enough.
   if (ending == Ending::Absent && options.endings.size() > 1 && !rng.one_in(4)) ending = Ending::Finish;
   const Knobs knobs = draw_knobs(rng);
   situation() = "seed " + std::to_string(options.seed) + ", " + std::to_string(ranks) + " ranks, tree " +

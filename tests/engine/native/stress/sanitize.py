@@ -47,7 +47,7 @@ def build(kind: str) -> Path:
 
 
 def commands(folder: Path, seconds: float, seed: int) -> list[list[str]]:
-    """What is run, to take about `seconds` in all."""
+    """The commands to run; they take about `seconds` in all."""
     stress = seconds * 0.6 / len(WAYS)
     return [
         [str(folder / "threads_kept")],

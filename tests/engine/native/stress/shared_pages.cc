@@ -28,7 +28,7 @@ struct Place {
   int users = 0;
 };
 
-std::mutex g_mutex;  // for what is written to places; never held when the sanitizer's own calls pass by
+std::mutex g_mutex;  // guards g_places; never held in calls of the sanitizer itself
 Place g_places[kPlaces];
 
 void* shared(size_t bytes, int protection, int flags, int fd, const struct stat& file) {

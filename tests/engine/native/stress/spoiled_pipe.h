@@ -1,4 +1,4 @@
-// One direction of a link between nodes in one process, which delivers bytes in whatever pieces, and spoils some of
+// One direction of a link between nodes in one process, which delivers bytes in chunks of any size, and spoils some of
 // them.
 #pragma once
 
@@ -47,7 +47,7 @@ inline std::string spoil(Rng& rng, std::string data) {
   return data;
 }
 
-// One direction of a link. Bytes arrive when they are delivered, in whatever pieces.
+// One direction of a link. Bytes arrive when they are delivered, in chunks of any size.
 struct Pipe {
   std::deque<std::string> under_way;
   std::string arrived;

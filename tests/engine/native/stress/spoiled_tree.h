@@ -1,5 +1,5 @@
-// A tree of real control nodes on a virtual clock that hear spoiled messages, and what they report to a host that looks
-// at it the way the engine relies on it.
+// A tree of real control nodes on a virtual clock that receive spoiled messages. Their host checks the rules that the
+// engine relies on.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,7 @@ namespace hvd::native {
 
 using namespace hvd::control;
 
-// What the engine relies on, whatever the peers say.
+// The rules that the engine relies on, also with spoiled messages.
 struct Host final : Node::Host {
   int world = 0;
   std::set<RequestToken> open;

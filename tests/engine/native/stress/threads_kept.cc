@@ -1,5 +1,5 @@
-// A backend's threads and their cores: whoever announces itself through the host's table gets its name and is put back
-// into the process's cores, whatever it did to itself or inherited. Says "passed".
+// A backend's threads and their cores: a thread that announces itself through the host's table gets its name and the
+// process's cores, whichever cores it inherited or chose. Prints "passed".
 #include <pthread.h>
 #include <sched.h>
 
@@ -67,7 +67,7 @@ int main() {
           "a backend's own choice within the process's cores was lost");
   require(after(host, [&] { pin_myself(one); }) == all, "a thread of the pinned engine's thread stayed with it");
 
-  // The process was given one core: whoever is elsewhere, or everywhere, comes back.
+  // The process was given one core: a thread on another core, or on all cores, returns to it.
   observe::CoreMask given(all.size());
   given[static_cast<size_t>(one) / 64] = 1ul << (one % 64);
   plugin::set_thread_sink([given] { observe::keep_within(given, -1); });

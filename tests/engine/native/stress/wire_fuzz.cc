@@ -4,7 +4,7 @@
 //
 //   wire_fuzz [--seconds S] [--seed N]
 //
-// For sanitizers; says "passed" and what it did. A failure names its seed.
+// For sanitizers; prints "passed" and a summary. A failure names its seed.
 #include "check.h"
 #include "engine/control/link.h"
 #include "engine/control/messages.h"

@@ -65,7 +65,7 @@ class World {
   Engine& operator[](int rank) { return *engines_[static_cast<size_t>(rank)]; }
   std::unique_ptr<Engine>& slot(int rank) { return engines_[static_cast<size_t>(rank)]; }
 
-  // What the others see when the process of this rank dies: its sockets are at their end. False if it has none.
+  // Ends the sockets of this rank, as the death of its process would. Returns false if it has no sockets.
   bool cut(int rank);
 
  private:

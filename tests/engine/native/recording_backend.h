@@ -1,0 +1,108 @@
+// A backend for tests of schedules: it answers queries as the test wants, completes each collective at once without
+// moving data, and records the collectives that were started.
+#pragma once
+
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/data/schedule.h"
+#include "engine/plugin/backend.h"
+#include "engine/types/collectives.h"
+#include "engine/types/dtypes.h"
+
+namespace test {
+
+// "allreduce float32 3 5": the collective, its type, and the elements of each buffer.
+inline std::string text_of(int32_t coll, int32_t dtype, const uint64_t* counts, uint64_t n) {
+  std::string text = hvd::types::collective_name(coll);
+  if (coll != HVD_BARRIER) text += std::string(" ") + hvd::types::dtype_name(dtype);
+  for (uint64_t i = 0; i < n; ++i) text += " " + std::to_string(counts[i]);
+  return text;
+}
+inline std::string text_of(const hvd::plugin::Collective& c) {
+  return text_of(c.coll, c.dtype, c.counts.data(), c.counts.size());
+}
+
+// One communicator of such a backend.
+class RecordingComm {
+ public:
+  uint32_t alignment = 1;
+  uint64_t max_count = 0, pack_below = 0;
+  std::function<bool(int32_t coll, int32_t dtype, int32_t op)> serves = [](int32_t, int32_t, int32_t) { return true; };
+  std::vector<std::string> started;
+  bool records = true;
+
+  RecordingComm(const std::string& name, int32_t rank, int32_t size, uint64_t caps) : name_(name) {
+    std::memset(&table_, 0, sizeof table_);
+    std::memset(&api_, 0, sizeof api_);
+    table_.hdr = {sizeof table_, HVD_ABI_MAJOR, HVD_ABI_MINOR, nullptr};
+    table_.caps = caps | HVD_CAP_REQUEST | HVD_CAP_MEM_HOST;
+    table_.query = query;
+    table_.collective = start;
+    table_.group_begin = [](hvd_comm, hvd_error*) { return hvd_rc{HVD_OK}; };
+    table_.group_end = [](hvd_comm, hvd_error*) { return hvd_rc{HVD_OK}; };
+    table_.destroy = [](hvd_comm, hvd_error*) { return hvd_rc{HVD_OK}; };
+    api_.hdr = {sizeof api_, HVD_ABI_MAJOR, HVD_ABI_MINOR, nullptr};
+    api_.name = name_.c_str();
+    api_.comm = &table_;
+    backend_ = std::make_shared<hvd::plugin::Backend>(&api_, name_);
+    comm_ = std::make_unique<hvd::plugin::Communicator>(backend_, reinterpret_cast<hvd_comm>(this), rank, size);
+  }
+  RecordingComm(const RecordingComm&) = delete;
+  RecordingComm& operator=(const RecordingComm&) = delete;
+
+  hvd::plugin::Communicator& comm() { return *comm_; }
+
+ private:
+  static RecordingComm& of(hvd_comm comm) { return *reinterpret_cast<RecordingComm*>(comm); }
+
+  static hvd_rc query(hvd_comm comm, const hvd_coll_args* a, hvd_coll_caps* out, hvd_error*) {
+    const RecordingComm& self = of(comm);
+    if (!self.serves(a->coll, a->dtype, a->op)) return HVD_E_UNSUPPORTED;
+    out->support = HVD_NATIVE;
+    out->alignment = self.alignment;
+    out->max_count = self.max_count;
+    out->pack_below = self.pack_below;
+    return HVD_OK;
+  }
+
+  static hvd_rc start(hvd_comm comm, const hvd_coll_args* a, hvd_req*, hvd_error*) {
+    RecordingComm& self = of(comm);
+    if (self.records) self.started.push_back(text_of(a->coll, a->dtype, a->counts, a->n_bufs));
+    return HVD_OK;
+  }
+
+  const std::string name_;
+  hvd_comm_api table_;
+  hvd_backend_api api_;
+  std::shared_ptr<hvd::plugin::Backend> backend_;
+  std::unique_ptr<hvd::plugin::Communicator> comm_;
+};
+
+// The steps of a schedule as text: "compute; within: allreduce float32 8; within: group(...)".
+inline std::string text_of(const hvd::data::Schedule& schedule) {
+  using Kind = hvd::data::Schedule::Kind;
+  std::string text;
+  for (size_t i = 0; i < schedule.size(); ++i) {
+    if (i > 0) text += "; ";
+    const Kind kind = schedule.kind(i);
+    if (kind == Kind::Computation) text += "compute";
+    if (kind == Kind::Wait) text += "wait";
+    if (kind != Kind::Collective && kind != Kind::Group) continue;
+    text += schedule.communicator_at(i).backend().name() + ": ";
+    if (kind == Kind::Collective) {
+      text += text_of(schedule.collective_at(i));
+      continue;
+    }
+    text += "group(";
+    for (size_t m = 0; m < schedule.group_at(i).size(); ++m)
+      text += (m > 0 ? ", " : "") + text_of(schedule.group_at(i)[m]);
+    text += ")";
+  }
+  return text;
+}
+
+}  // namespace test
