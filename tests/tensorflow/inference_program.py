@@ -1,5 +1,7 @@
-"""Loads what inference_training.py has saved and computes with it. Runs where horovod and hvd_core cannot be imported
-(tf_without_horovod.py)."""
+"""Loads the models that inference_training.py has saved, and computes with them.
+
+Runs where horovod and hvd_core cannot be imported (tf_without_horovod.py).
+"""
 
 import numpy as np
 
@@ -11,7 +13,7 @@ def main(folder: str) -> None:
     saved = np.load(f"{folder}/wanted.npz")
     inputs = tf.constant(saved["inputs"])
 
-    # The graph is built again, without an optimizer, and takes the variables it knows.
+    # The graph is built again, without an optimizer, and reads its variables from the checkpoint.
     with tf.Graph().as_default():
         weight = v1.get_variable("weight", [3, 2])
         outputs = tf.tanh(tf.matmul(v1.placeholder_with_default(saved["inputs"], [None, 3]), weight))

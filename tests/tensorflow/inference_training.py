@@ -1,4 +1,4 @@
-"""Trains three models with Horovod, on each rank, and saves them as programs do: on rank 0. For inference_program.py."""
+"""Trains three models with Horovod on each rank, and saves them on rank 0, as programs do. For inference_program.py."""
 
 import numpy as np
 import tensorflow as tf
@@ -10,7 +10,7 @@ INPUTS = np.random.RandomState(0).uniform(-1, 1, (5, 3)).astype(np.float32)
 
 
 def in_a_graph(folder: str) -> np.ndarray:
-    """A session that writes checkpoints, and a SavedModel of its forward part."""
+    """Trains in a session that writes checkpoints, and saves a SavedModel of the forward part."""
     with tf.Graph().as_default():
         weight = v1.get_variable("weight", [3, 2])
         inputs = v1.placeholder_with_default(INPUTS, [None, 3])
@@ -37,7 +37,7 @@ def in_a_graph(folder: str) -> np.ndarray:
 
 
 class Model(tf.Module):
-    """A forward that is exported, and a step that is not: its operations are Horovod's."""
+    """A module whose forward function is exported. Its step has operations of Horovod, and is not."""
 
     def __init__(self) -> None:
         super().__init__()

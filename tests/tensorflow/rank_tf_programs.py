@@ -1,7 +1,7 @@
-"""Runs a program of programs/ on a rank as if it were the script, and saves what has become of its weights. Called by
+"""Runs a program of programs/ on a rank as if it were the script, and saves its final weights. Called by
 test_tf_programs.py on every rank of a living job.
 
-A rank works in a folder of its own, FOLDER/PROGRAM/RANK: what is written there was written by this rank.
+A rank works in a folder of its own, FOLDER/PROGRAM/RANK, so the files there are those of this rank.
 """
 
 import os
@@ -19,7 +19,7 @@ PROGRAMS = Path(__file__).with_name("programs")
 
 
 def watching_sessions(found):
-    """Within it sessions hand over their variables when they end: programs for TensorFlow 1 keep them to themselves."""
+    """A context in which sessions store their variables when they end: programs for TensorFlow 1 do not return them."""
     import tensorflow.compat.v1 as tf
 
     class Look(tf.train.SessionRunHook):
@@ -49,7 +49,7 @@ def run(name, folder):
     own = folder / name / rank
     own.mkdir(parents=True, exist_ok=True)
     os.chdir(own)
-    # Ranks begin differently, so that only a broadcast can make them equal.
+    # Ranks begin with different weights, so that only a broadcast can make them equal.
     random.seed(int(rank))
     np.random.seed(int(rank))
     path = str(PROGRAMS / f"{name}.py")

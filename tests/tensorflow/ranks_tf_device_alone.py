@@ -1,5 +1,5 @@
-"""Checks of TensorFlow's device `GCU` itself (tests/devices/tf_gcu), run first on every rank. What is not there
-would make the checks of horovod.tensorflow on it meaningless: its streams must really be late, its copies be counted."""
+"""Checks of TensorFlow's device `GCU` itself (tests/devices/tf_gcu), run first on every rank. The
+checks of horovod.tensorflow on it rely on the device: its streams must really be late, and its copies must be counted."""
 
 import ctypes
 

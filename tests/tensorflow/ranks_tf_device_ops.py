@@ -1,6 +1,6 @@
-"""Checks of horovod.tensorflow on tensors of a device, run on every rank. Who serves the device differs from job to job
-(HVD_TEST_SERVED); what the operations give does not. The device's streams are late (TOPS_SIM_DELAY_US,
-TF_GCU_JITTER_US): whoever does not wait for the right one gets other numbers."""
+"""Checks of horovod.tensorflow on tensors of a device, run on every rank. Jobs differ in how the device is served
+(HVD_TEST_SERVED); the results are the same. The device's streams are late (TOPS_SIM_DELAY_US, TF_GCU_JITTER_US): an
+operation that does not wait for the right stream gets other numbers."""
 
 import contextlib
 import os

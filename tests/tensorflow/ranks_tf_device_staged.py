@@ -1,5 +1,5 @@
-"""The checks of ranks_tf_device_ops.py once more, when only the device table of the backend is used, by an engine that
-was started anew in the same process: the operations are those of the backend for host memory."""
+"""The checks of ranks_tf_device_ops.py once more, with a new engine in the same process. It uses only the device table of
+the backend: the backend for host memory carries out the operations."""
 
 import horovod.tensorflow as hvd
 import ranks_tf_device_ops

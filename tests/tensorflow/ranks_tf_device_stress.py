@@ -1,7 +1,7 @@
-"""Producer, collective and consumer on a device whose kernels are late, over and over, on every rank: nothing waits on
-the host in between, memory is given back at once and used again, and one wrong order is one wrong number.
+"""Producer, collective and consumer on a device whose kernels are late, many times, on every rank. The host does not
+wait in between, memory is released at once and used again, and a wrong order gives a wrong number.
 
-How often: HVD_TEST_TURNS.
+HVD_TEST_TURNS is the number of turns.
 """
 
 import os

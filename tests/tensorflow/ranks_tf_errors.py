@@ -1,4 +1,4 @@
-"""Checks of what goes wrong: as which exception, on which ranks, and that what comes after works. Run on every rank by
+"""Checks of failures: which exception on which ranks, and that later operations work. Run on every rank by
 tests/harness, on two ranks or more."""
 
 import functools
@@ -114,7 +114,7 @@ def check_arguments_of_one_rank():
             ValueError,
             "root_rank must be",
             name,
-            lambda n: hvd.broadcast(tf.ones([2]), "nobody", n),
+            lambda n: hvd.broadcast(tf.ones([2]), "not a rank", n),
             lambda n: hvd.broadcast(tf.ones([2]), 0, n),
         )
         for root in (1 << 32, 1 << 70, 0.9, "0"):
@@ -374,7 +374,7 @@ def check_job_that_ends():
     if ME == 0:
         hvd.shutdown()
     else:
-        function = tf.function(lambda x: mpi_ops._allreduce(x, "nobody answers"))
+        function = tf.function(lambda x: mpi_ops._allreduce(x, "no rank answers"))
         raises(
             errors.UnknownError,
             "HorovodAllreduce: .*Horovod has been shut down",

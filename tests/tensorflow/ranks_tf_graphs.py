@@ -1,4 +1,4 @@
-"""Checks of what graphs do with operations: many at once on one thread, names, loops, branches, functions in functions,
+"""Checks of operations in graphs: many at once on one thread, names, loops, branches, functions in functions,
 threads, saved models. Run on every rank by tests/harness."""
 
 import tempfile

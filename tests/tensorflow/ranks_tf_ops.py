@@ -1,8 +1,8 @@
-"""The matrix: every operation with every type and shape, eagerly, in tf.function and in a graph of TensorFlow 1, on all
-ranks and on process sets, against NumPy in float64. Run on every rank by tests/harness.
+"""The matrix: every operation with every dtype and shape, eagerly, in tf.function and in a graph of TensorFlow 1, on all
+ranks and on process sets, compared with NumPy in float64. Run on every rank by tests/harness.
 
-The cases of an operation are run as one function, and as one graph, since each costs TensorFlow some milliseconds to
-make: so many calls are also on their way at once.
+The cases of an operation run as one function and as one graph, since TensorFlow needs some milliseconds to make each. So
+many calls are also pending at once.
 """
 
 import numpy as np

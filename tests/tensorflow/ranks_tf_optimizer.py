@@ -1,6 +1,6 @@
 """Checks of DistributedOptimizer around optimizers of tf.compat.v1, run on every rank by tests/harness.
 
-What the ranks train together is compared with what one process trains on all of their data.
+The weights that the ranks train together are compared with those that one process trains on the data of all ranks.
 """
 
 import warnings

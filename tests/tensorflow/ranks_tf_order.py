@@ -1,4 +1,4 @@
-"""Checks of what must come in the program's order: calls of compiled functions, join and barrier inside of functions. Run
+"""Checks of operations that keep the program's order: calls of compiled functions, join and barrier in functions. Run
 on every rank by tests/harness, on two ranks or more."""
 
 import itertools

@@ -1,6 +1,6 @@
 """Checks of process sets in layers and functions, run on three ranks by tests/harness.
 
-Those of tapes and optimizers are beside their other checks.
+Process sets of tapes and optimizers are checked with these.
 """
 
 import numpy as np

@@ -1,9 +1,9 @@
-"""Random graphs of our operations and ordinary ones, with constants, duplicates and unused results, while each rank
-lets TensorFlow optimize them differently. Run on every rank by tests/harness; HVD_TEST_TF_GRAPHS says how many.
+"""Random graphs of Horovod's and ordinary operations, with constants, duplicates and unused results. Each rank lets
+TensorFlow optimize them differently. Run on every rank by tests/harness; HVD_TEST_TF_GRAPHS is the number of graphs.
 
-A graph is a list of steps that is the same on all ranks, since it comes from a seed. It is carried out twice: by
-TensorFlow, and in NumPy for all ranks side by side. Were one rank to fold, merge, drop or hold back a call of ours that
-another makes, a value would be wrong or the job would hang.
+A graph is a list of steps that is the same on all ranks, since it comes from a seed. It is computed twice: by TensorFlow,
+and by NumPy for all ranks. If one rank folded, merged, dropped or delayed a call that another rank makes, a value would
+be wrong or the job would hang.
 """
 
 import os

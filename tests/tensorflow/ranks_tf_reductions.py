@@ -1,6 +1,6 @@
-"""Checks of allreduce, reducescatter and their groups as programs call them: arguments, compression, tf.IndexedSlices.
+"""Checks of the public allreduce, reducescatter and their groups: arguments, compression, tf.IndexedSlices.
 
-Run on every rank by tests/harness; dtypes, shapes and modes of the operations below them are another module's.
+Run on every rank by tests/harness; ranks_tf_ops.py checks dtypes, shapes and modes.
 """
 
 import warnings

@@ -1,4 +1,4 @@
-"""Checks of SyncBatchNormalization, run on every rank by tests/harness: against one process that has all batches."""
+"""Checks of SyncBatchNormalization, run on every rank by tests/harness. The reference is one process with all batches."""
 
 import numpy as np
 import tensorflow as tf

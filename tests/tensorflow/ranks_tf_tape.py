@@ -1,4 +1,4 @@
-"""Checks of the gradient tapes, run on every rank by tests/harness. Gradients are judged against NumPy, in float64."""
+"""Checks of the gradient tapes, run on every rank by tests/harness. Gradients are compared with NumPy, in float64."""
 
 import numpy as np
 import tensorflow as tf

@@ -1,6 +1,6 @@
 """horovod.tensorflow on tensors of a device: the simulated `GCU` of tests/devices/tf_gcu, whose streams are late.
 
-The checks are in ranks_tf_device_*.py. Each way to serve the device needs processes of its own, as TensorFlow takes one
+The checks are in ranks_tf_device_*.py. Each service of the device needs processes of its own, as TensorFlow takes one
 set of kernels for a device.
 The device itself (tf_gcu) and the backend are installed by `make test`.
 """
@@ -17,7 +17,7 @@ from harness.frameworks import run_check
 HERE = Path(__file__).resolve().parent
 PLUGIN = HERE.parent / "devices" / "tf_gcu"
 
-# Late enough that who does not wait reads what was there before; short enough for thousands of operations.
+# Long enough that an operation that does not wait reads old values; short enough for thousands of operations.
 LATE = {"TOPS_SIM_DELAY_US": "50", "TF_GCU_JITTER_US": "200"}
 OPS = "ranks_tf_device_ops"
 JOBS = {
@@ -25,7 +25,7 @@ JOBS = {
         ["ranks_tf_device_alone", OPS, "ranks_tf_device_stress", "ranks_tf_device_staged"],
         {**LATE, "HOROVOD_BACKEND": "eccl_stub", "HVD_TEST_SERVED": "NATIVE"},
     ),
-    # A device that nobody serves: TensorFlow copies.
+    # A device that no backend serves: TensorFlow copies.
     "no_backend": ([OPS], {**LATE, "HOROVOD_BACKEND": "shm", "HVD_TEST_SERVED": "HOST"}),
 }
 CASES = [

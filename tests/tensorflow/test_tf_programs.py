@@ -1,5 +1,5 @@
-"""The programs that Horovod's pages show for TensorFlow and Keras (programs/) train on two ranks: only their data set is
-another. Ranks begin with different weights and end with equal ones, files come from rank 0 alone.
+"""The programs on Horovod's pages about TensorFlow and Keras (programs/) train on two ranks, with another data set. Ranks
+begin with different weights and end with equal ones; only rank 0 writes files.
 """
 
 import importlib.util
@@ -34,7 +34,7 @@ def run(folder, program, **process_env):
 
 
 def weights(folder, program):
-    """The weights that all ranks have in the end, checked to be the same, in order; and the rest of what was saved."""
+    """The final weights in order, checked to be the same on all ranks, and the other saved arrays."""
     ranks = [dict(np.load(folder / f"{program}-{rank}.npz")) for rank in range(RANKS)]
     names = [name for name in ranks[0] if name != "step" and not name.startswith("history.")]
     assert names
@@ -49,7 +49,7 @@ def files(folder, program, rank):
 
 
 def convolution(x, kernel, bias):
-    """'valid', then relu: (N, H, W, C) float64."""
+    """A convolution with padding 'valid', then relu: (N, H, W, C) float64."""
     high, wide = x.shape[1] - kernel.shape[0] + 1, x.shape[2] - kernel.shape[1] + 1
     total = sum(
         x[:, i : i + high, j : j + wide] @ kernel[i, j]
@@ -60,7 +60,7 @@ def convolution(x, kernel, bias):
 
 
 def accuracy_of_network(weights):
-    """Of the programs' network on the test set, computed here from the weights alone."""
+    """The accuracy of the programs' network on the test set, computed from the weights with NumPy."""
     _, (images, labels) = load_data()
     x = images[..., np.newaxis] / 255.0
     w1, b1, w2, b2, w3, b3, w4, b4 = (np.float64(value) for value in weights)
@@ -114,7 +114,7 @@ def test_keras_with_warmup_and_schedule(schedule):
     folder, output = schedule
     found, saved = weights(folder, "keras_schedule")
     assert accuracy_of_network(found) >= 0.85
-    # Of one process, 1, to that of two, at the end of the warm-up; then by the schedule.
+    # The rate rises from that of one process, 1, to that of two at the end of the warm-up; then the schedule sets it.
     rates = saved["history.lr" if "history.lr" in saved else "history.learning_rate"]
     np.testing.assert_allclose(rates[1:], [2.0, 2.0, 0.2, 0.02], rtol=1e-2)
     assert 1.0 < rates[0] < 2.0
@@ -125,7 +125,7 @@ def test_keras_with_warmup_and_schedule(schedule):
 
 @pytest.mark.slow
 def test_keras_goes_on_from_a_checkpoint_of_rank_0(schedule):
-    """Rank 0 has the files of the first run less the last two; the others know only what they are told."""
+    """Rank 0 has the files of the first run without the last two; the other ranks have only the values that it sends."""
     folder, _ = schedule
     before = dict(np.load(folder / "keras_schedule-0.npz"))
     for epoch in (4, 5):

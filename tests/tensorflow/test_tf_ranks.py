@@ -8,14 +8,14 @@ from harness import check_names
 from harness.frameworks import run_check
 
 OPS = ["ranks_tf_ops", "ranks_tf_gradients"]
-BETWEEN = ["ranks_tf_errors", "ranks_tf_graphs", "ranks_tf_order"]  # for two ranks and more
+BETWEEN = ["ranks_tf_errors", "ranks_tf_graphs", "ranks_tf_order"]  # on two ranks and more
 ABOVE = [
     "ranks_tf_reductions",
     "ranks_tf_functions",
     "ranks_tf_tape_corners",
     "ranks_tf_optimizer_corners",
 ]
-# What does not depend on how many ranks there are.
+# Checks that do not depend on the number of ranks.
 ONCE = ["ranks_tf_tape", "ranks_tf_optimizer", "ranks_tf_sync_batch_norm"]
 RANDOM = "ranks_tf_random_graphs"
 JOBS = {
@@ -29,7 +29,7 @@ JOBS = {
 SLOW = ("more", "random")
 # What the ranks' processes need from their start. Each costs processes of its own.
 ENVIRONMENT = {
-    # A TensorFlow whose kernels cannot finish later, as far as we know.
+    # As with a TensorFlow whose kernels hold their thread until the operation is done.
     "synchronous": {"HOROVOD_TF_SYNCHRONOUS_KERNELS": "1"},
     "random": {"HVD_TEST_TF_GRAPHS": "200"},
 }
@@ -41,7 +41,7 @@ CASES = [
 ]
 
 
-# Looked for, not imported: that takes seconds, and only the ranks need it.
+# TensorFlow is not imported here: that takes seconds, and only the ranks need it.
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("tensorflow") is None,
     reason="TensorFlow is not installed; `make test` does that",

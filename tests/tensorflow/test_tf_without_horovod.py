@@ -1,6 +1,6 @@
-"""TensorFlow where horovod.tensorflow is absent, or its compiled parts are.
+"""TensorFlow in a process in which horovod.tensorflow, or its compiled parts, are missing.
 
-The first test asks for a process that has not loaded the compiled parts; the others come after it.
+The first test needs a process that has not loaded the compiled parts; the others come after it.
 """
 
 import importlib.util
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.mark.timeout(700)
 def test_models_load_where_horovod_cannot_be_imported(tmp_path):
-    """What has been trained with Horovod is loaded and used where there is no Horovod."""
+    """Models that were trained with Horovod are loaded and used without Horovod."""
     run_with("tensorflow", 2, "tensorflow/inference_training.py::train", str(tmp_path))
     function = "tensorflow/tf_without_horovod.py::load_where_horovod_is_absent"
     loaded = run_with(

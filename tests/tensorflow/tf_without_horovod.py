@@ -1,7 +1,7 @@
-"""What a process does in which horovod.tensorflow is absent, or cannot be imported as a whole. One process with
-TensorFlow serves all of it, as it never loads the library of Horovod's operations.
+"""Checks in a process in which horovod.tensorflow is missing, or cannot be imported as a whole. One process with
+TensorFlow runs all of them, as it never loads the library of Horovod's operations.
 
-Run by test_tf_import.py and test_tf_inference.py on one living rank, whose engine is not initialised.
+Run by test_tf_without_horovod.py on one living rank, whose engine is not initialised.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ def _is_ours(name):
 
 @contextlib.contextmanager
 def imported_anew():
-    """Within the block modules of ours are not imported yet; what the block imports is forgotten afterwards."""
+    """A context that begins without modules of this project, and forgets those that its block imports."""
     before = {name: sys.modules.pop(name) for name in list(sys.modules) if _is_ours(name)}
     try:
         yield
@@ -32,7 +32,7 @@ def imported_anew():
 
 
 class Absent:
-    """A finder of modules for which an import of ours is an error."""
+    """A finder of modules that refuses to import modules of this project."""
 
     def find_spec(self, name, path=None, target=None):
         if _is_ours(name):
@@ -40,7 +40,7 @@ class Absent:
 
 
 def load_where_horovod_is_absent(folder):
-    """Loads what inference_training.py has saved in `folder`. Returns the modules of ours that were imported."""
+    """Load the models that inference_training.py has saved in `folder`. Returns the imported modules of this project."""
     assert "libhvd_tf" not in Path("/proc/self/maps").read_text(), "this process has Horovod's operations"
     absent = Absent()
     with imported_anew():
@@ -55,7 +55,7 @@ def load_where_horovod_is_absent(folder):
 
 
 def errors_of_calls():
-    """{call: (class, text)} of the calls that raise, horovod.tensorflow being imported now."""
+    """{call: (class, text)} of the calls that raise, after an import of horovod.tensorflow."""
     import tensorflow as tf
 
     import horovod.tensorflow as hvd
@@ -100,7 +100,7 @@ def errors_without_the_operations():
 
 @contextlib.contextmanager
 def _gradients_registered_twice():
-    """TensorFlow takes a gradient once per process; here horovod.tensorflow is imported twice, and calculates none."""
+    """TensorFlow accepts a gradient once per process; here horovod.tensorflow is imported twice, and never uses it."""
     import tensorflow as tf
 
     with (
