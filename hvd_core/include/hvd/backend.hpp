@@ -1,9 +1,9 @@
-// C++17 sugar over backend_abi.h for those who write a backend; header-only, and nothing of it crosses the border.
+// A C++17 layer over backend_abi.h for authors of backends. Header-only; the host sees only the C tables.
 //
-// A communicator is a class with the methods it has: hvd::Comm<T> says which names are looked for, and
-// hvd::Device<T> (backend_device.hpp) does so for a device. This layer makes the tables from what is there, checks and
-// completes every struct the host passes, turns exceptions into hvd_error, and lets none escape. Threads: as in
-// backend_abi.h; abort() and query() are called from any thread.
+// A communicator is a class. hvd::Comm<T> lists the methods that the class may have; hvd::Device<T>
+// (backend_device.hpp) does so for a device. This layer makes the tables from the methods of the class, checks and
+// completes every struct from the host, and turns exceptions into hvd_error; no exception leaves it. Threads: as in
+// backend_abi.h; any thread may call abort() and query().
 //
 //   struct MyComm : hvd::Comm<MyComm> {
 //     static constexpr uint64_t caps = HVD_CAP_REQUEST | HVD_CAP_MEM_HOST;
@@ -12,7 +12,7 @@
 //   };
 //   HVD_BACKEND(mine, hvd::NoDevice, MyComm)      or (mine, MyDevice, MyComm), or (mine, MyDevice, hvd::NoComm)
 //
-// Complete ones: tests/abi/loopback.cc for host memory; the template in backends/ for a device.
+// Complete examples: tests/abi/loopback.cc for host memory; the template in backends/ for a device.
 #ifndef HVD_BACKEND_HPP_
 #define HVD_BACKEND_HPP_
 
@@ -35,21 +35,21 @@
 #include "hvd/backend_detect.hpp"
 #include "hvd/backend_errors.hpp"
 
-// Hidden, for a reason beyond tidiness: default-visibility inline variables are unique in the process even across
+// Hidden, because default-visibility inline variables are unique in the process even across
 // RTLD_LOCAL, and one backend would then use another's host table.
 #pragma GCC visibility push(hidden)
 namespace hvd {
 
 // ------------------------------------------------------------------------------------------------------- the host
 
-// The table the host gave at entry; set once by HVD_BACKEND, before anything else runs.
+// The host's table. HVD_BACKEND sets it once, before any other code runs.
 inline const hvd_host_api* host = nullptr;
 
 inline void log(int32_t level, const char* file, int32_t line, const std::string& text) {
   host->log(level, file, line, text.c_str());
 }
 
-// HOROVOD_BACKEND_<NAME>_<KEY>, or `fallback` where it is not set.
+// HOROVOD_BACKEND_<NAME>_<KEY>, or `fallback` if it is not set.
 inline std::string option(const char* key, const std::string& fallback) {
   std::string text(256, '\0');
   for (;;) {
@@ -61,11 +61,11 @@ inline std::string option(const char* key, const std::string& fallback) {
   }
 }
 
-// A plugin's own thread says who it is before its first call of the host.
+// A plugin's own thread announces itself before its first call of the host.
 inline void thread_enter(const char* role) { host->thread_enter(role); }
 
-// Sleeps until done() says true (true) or the deadline passes (false); for runtimes that can only be asked. A deadline
-// of 0 stands for kDefaultWaitNs.
+// Sleeps until done() returns true (true) or until the deadline (false); for runtimes that can only be polled. A
+// deadline of 0 means kDefaultWaitNs.
 inline constexpr int64_t kDefaultWaitNs = 60'000'000'000;
 template <class Done>
 bool poll_until(int64_t deadline_ns, Done&& done) {
@@ -79,14 +79,14 @@ bool poll_until(int64_t deadline_ns, Done&& done) {
   }
 }
 
-// The rendezvous of a communicator that is being created.
+// The key-value store for the rendezvous of a communicator that is being created.
 class Store {
  public:
   explicit Store(void* handle) : handle_(handle) {}
   void set(const char* key, const std::string& value) {
     check(host->store_set(handle_, key, value.data(), value.size(), prepare()));
   }
-  // `expected`: bytes of the value, as far as the caller knows; a longer value costs a second question.
+  // `expected`: bytes of the value, as far as the caller knows; a longer value costs a second call.
   std::string get(const char* key, int64_t deadline_ns = 0, size_t expected = 256) {
     std::string value(expected, '\0');
     uint64_t n = value.size();
@@ -105,7 +105,7 @@ class Store {
     return now;
   }
   void del(const char* key) { check(host->store_del(handle_, key, prepare())); }
-  // What the host's slots take, for code that calls them itself.
+  // The argument of the host's slots, for code that calls them itself.
   void* handle() const { return handle_; }
 
  private:
@@ -123,7 +123,7 @@ class Store {
   hvd_error error_;
 };
 
-// ------------------------------------------------------------------------------------------------- what methods see
+// ---------------------------------------------------------------------------------------------- arguments of methods
 
 namespace detail {
 // The device table of this backend, whether made from class D or written by hand; NULL without one.
@@ -131,7 +131,7 @@ template <class D>
 const hvd_device_api* device_table();
 }  // namespace detail
 
-// Everything a communicator's constructor may want. All of it is copied, so it may be kept, except the store, which
+// The arguments of a communicator's constructor. All of it is copied, so it may be kept, except the store, which
 // is valid during construction (and until created() is true) only.
 struct CommInit {
   explicit CommInit(const hvd_comm_args& a)
@@ -146,12 +146,12 @@ struct CommInit {
         notify_token(a.notify_token),
         device_api(a.device_api),
         store(a.store) {}
-  // The device of this backend's own device class D that the communicator works on. Throws for one that another
-  // backend has opened: that is not a D.
+  // The device of this backend's device class D that the communicator works on. Throws for a foreign device, which is
+  // not a D.
   template <class D>
   D& device_as() const {
     if (device == nullptr) throw Error(HVD_E_INVALID, "this communicator is for device memory and got no device");
-    // Hosts from before device_api gave devices of the backend's own only.
+    // Hosts from before device_api only passed devices of the backend itself.
     if (device_api != nullptr && device_api != detail::device_table<D>()) {
       throw Error(HVD_E_UNSUPPORTED, std::string("the ") + device_api->device_type +
                                          " device was opened by another backend; communicators of this one work on "
@@ -165,7 +165,7 @@ struct CommInit {
   hvd_device device;
   int64_t deadline_ns;
   void* notify_token;
-  const hvd_device_api* device_api;  // the table that opened `device`, maybe another backend's
+  const hvd_device_api* device_api;  // the table that opened `device`; of another backend for a foreign device
   mutable Store store;
 };
 
@@ -194,12 +194,12 @@ class Coll {
   uint64_t element_bytes() const {
     return args_.dtype >= 0 && args_.dtype < HVD_DTYPE_COUNT ? kDtypeBytes[args_.dtype] : 0;
   }
-  // The runtime's own stream of an operation on a device of class D.
+  // The runtime's stream of an operation on a device of class D.
   template <class D>
   auto stream() const {
     return native_stream<D>(args_.stream);
   }
-  // The same on a device that another backend's table has opened (CommInit::device_api); NULL where that has none.
+  // The same on a foreign device (CommInit::device_api); NULL if its table has no stream_native.
   void* foreign_stream(const hvd_device_api* api) const {
     return HVD_HAS(api, hvd_device_api, stream_native) ? api->stream_native(args_.stream) : nullptr;
   }
@@ -210,11 +210,11 @@ class Coll {
   const hvd_coll_args& args_;
 };
 
-// An operation in flight (REQUEST communicators). Owns whatever must outlive the call that started it.
+// An operation in flight (REQUEST communicators). It owns all objects that must outlive the call that started it.
 class Request {
  public:
   virtual ~Request() = default;
-  // True when complete; makes progress, never sleeps. Both throw when the operation fails.
+  // Returns true if complete; makes progress, never sleeps. test() and wait() throw if the operation fails.
   virtual bool test() = 0;
   // Sleeps until complete (true) or until the deadline of this wait (false).
   virtual bool wait(int64_t deadline_ns) = 0;
@@ -222,7 +222,7 @@ class Request {
   virtual void free_request() { delete this; }
 };
 
-// What a collective method returns: complete already (or enqueued, for STREAM), or a request.
+// The result of a collective method: complete already (or enqueued, for STREAM), or a request.
 class Work {
  public:
   static Work done() { return Work(std::unique_ptr<Request>()); }
@@ -248,36 +248,37 @@ struct NoDevice {};
 struct NoComm {};  // for a backend with a device table only
 
 // Base of a communicator class T. Looked for in T, all optional but `caps` and T(const CommInit&):
-//   static constexpr uint64_t caps                HVD_CAP_*; ABORT and GROUP_SAME are added from what is there
+//   static constexpr uint64_t caps                HVD_CAP_*; ABORT and GROUP_SAME are added if T has the methods
 //   static constexpr const char* device_types     for MEM_DEVICE; absent: D's
 //   static constexpr uint64_t dtypes, reductions  sets of 1 << HVD_<dtype>, 1 << HVD_<op>; absent: all
 //   Work allreduce, reduce, broadcast, allgather, reducescatter, alltoall, send, recv, barrier (const Coll&)
 //                               with HVD_CAP_STREAM they may return nothing
 //   void abort()                any thread, never blocks
 //   bool created()              creation goes on after the constructor; true when finished
-//   void finalize(int64_t deadline_ns);   void async_error() (throws what went wrong)
-//   void group_begin(), group_end();      T(T& parent, const CommInit&), for split: also where size is 0, for what the
-//                               others need of a rank that is in no part; that object is destroyed at once
+//   void finalize(int64_t deadline_ns);   void async_error() (throws the failure)
+//   void group_begin(), group_end();      T(T& parent, const CommInit&), for split: also with size 0, if the other
+//                               ranks need a rank that is in no part; that object is destroyed at once
 //   void* mem_register(const hvd_buf&);   void mem_deregister(void*)
 //   static uint64_t id_bytes(); static void id_create(void* id)
 //   static hvd_coll_caps query(const Coll&)       when the sets above cannot express the answer
-//   hvd_coll_caps query_made(const Coll&) const   the same of one communicator, where that depends on whose memory it
+//   hvd_coll_caps query_made(const Coll&) const   the same of one communicator, if the answer depends on the device it
 //                               was made for; may throw HVD_E_UNSUPPORTED with the reason. Any thread
 //   static hvd::Error why_unserved(const Coll&)   the error of a collective that query does not serve; absent:
 //                               HVD_E_UNSUPPORTED with a general text. Any thread
-//   static constexpr bool reports_abort = true   the class's own methods fail after abort() and say more about it than
-//                               this layer, which else refuses every call after an abort
-//   static std::string info(const std::string& key)   a fact for reports, "" where it is not known. Any thread
-//   static void load()          opens the vendor's library; before all else, may throw HVD_E_UNAVAILABLE
+//   static constexpr bool reports_abort = true   the class's own methods fail after abort(), with a better text than
+//   this
+//                               layer, which otherwise refuses every call after an abort
+//   static std::string info(const std::string& key)   a fact for reports, "" if it is not known. Any thread
+//   static void load()          opens the vendor's library; called first, may throw HVD_E_UNAVAILABLE
 //   static constexpr const char *tag, *version;   static const char* vendor_lib()
 //   static constexpr hvd_option options[]         made with hvd::make_option
-// D: the device class whose memory it works on. It is made current (D::make_current) around every method.
+// D: the device class whose memory it works on. The device is made current (D::make_current) around every method.
 template <class T, class D = NoDevice>
 class Comm {
  public:
   using DeviceClass = D;
   explicit Comm(const CommInit& init) : rank_(init.rank), size_(init.size), key_(init.key) {
-    // One that works on host memory as well is also made without a device.
+    // A communicator class that also works on host memory is also created without a device.
     if constexpr (!std::is_same_v<D, NoDevice>) {
       if (init.device != nullptr || !(T::caps & HVD_CAP_MEM_HOST)) device_ = &init.device_as<D>();
     }

@@ -1,7 +1,7 @@
-// How the tables' makers learn which methods a class has. Included by the other headers of this layer only.
+// Detects which methods a class has. Included by the other headers of this layer only.
 //
-// A method that is there under its name but cannot be called as the layer calls it is an error at compile time: it
-// would otherwise become a NULL slot in silence.
+// A method with the right name that cannot be called as the layer calls it is an error at compile time. Otherwise it
+// would silently become a NULL slot.
 #ifndef HVD_BACKEND_DETECT_HPP_
 #define HVD_BACKEND_DETECT_HPP_
 
@@ -31,7 +31,7 @@ template <class T>
 using Derivable = std::conditional_t<std::is_final_v<T>, Nothing, T>;
 
 // Defines has_<name><T>(). The last argument calls the method on `std::declval<T&>()`, or statically. Two bases with
-// one name make the name ambiguous: that is how a name is noticed whatever its type.
+// one name make the name ambiguous, which detects a name of any type.
 #define HVD_METHOD(name, returned, signature, ...)                                                        \
   struct named_##name {                                                                                   \
     int name;                                                                                             \
@@ -53,7 +53,7 @@ using Derivable = std::conditional_t<std::is_final_v<T>, Nothing, T>;
     return fits_##name<T>::value;                                                                         \
   }
 
-// Constants; those have no signature to get wrong.
+// Constants, which have no signature to check.
 #define HVD_CONSTANT(Name, expression) \
   template <class T, class = void>     \
   struct Name : std::false_type {};    \
@@ -77,8 +77,8 @@ HVD_CONSTANT(HasEvent, std::declval<typename T::Event>())
 
 HVD_METHOD(make_current, void, "auto make_current() const", std::declval<const T&>().make_current())
 
-// Makes the device current on this thread where its class has that notion. What make_current() returns lives as long
-// as the call, so that it may put back what was current before.
+// Makes the device current on this thread if its class has make_current(). The object that make_current() returns lives
+// as long as the call, so that it may restore the previous device.
 template <class D>
 auto enter([[maybe_unused]] const D& device) {
   if constexpr (has_make_current<D>()) {

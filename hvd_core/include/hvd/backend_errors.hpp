@@ -1,5 +1,5 @@
-// What a backend's code throws and how that crosses the border; and how structs are read that may be shorter or longer
-// than this header has them. Included by backend.hpp; also for code of a backend that needs no more of it.
+// The exceptions of a backend's code, as hvd_error for the host; and access to structs that may be shorter or longer
+// than in this header. Included by backend.hpp; a backend's code may also include it alone.
 #ifndef HVD_BACKEND_ERRORS_HPP_
 #define HVD_BACKEND_ERRORS_HPP_
 
@@ -16,7 +16,7 @@
 #pragma GCC visibility push(hidden)
 namespace hvd {
 
-// What a method throws to fail with a code of the ABI; any other exception becomes HVD_E_INTERNAL.
+// A method throws it to fail with a code of the ABI; any other exception becomes HVD_E_INTERNAL.
 struct Error : std::exception {
   Error(hvd_rc code, std::string text, int32_t flags = 0, int64_t vendor_code = 0)
       : code(code), flags(flags), vendor_code(vendor_code), text(std::move(text)) {}
@@ -47,8 +47,8 @@ inline bool all_zero(const unsigned char* p, size_t n) {
 
 }  // namespace detail
 
-// A complete copy of a struct the host passed: fields it does not know yet are zero. A field that we do not know yet
-// must be zero, or obeying the call would mean to ignore what was asked: UNSUPPORTED.
+// A complete copy of a struct from the host: fields that the host does not know yet are zero. A field that this header
+// does not know must be zero; otherwise the call would ignore a part of the request, so it fails with UNSUPPORTED.
 template <class T>
 T complete(const T* given, const char* what) {
   if (given == nullptr || given->hdr.struct_size < detail::kFirstSize<T>) {
@@ -73,13 +73,13 @@ const T& complete_in(const T* given, const char* what, T& storage) {
   return storage = complete(given, what);
 }
 
-// Element i of an array of structs, whose elements are as long as the first says.
+// Element i of an array of structs; the first element has the size of all.
 template <class T>
 const T* element(const T* first, uint64_t i) {
   return reinterpret_cast<const T*>(reinterpret_cast<const char*>(first) + i * first->hdr.struct_size);
 }
 
-// Fills the caller's out-struct as far as the caller knows it; its header stays.
+// Fills the caller's out-struct up to the caller's size; its header stays.
 template <class T>
 void give(T* out, const T& mine) {
   if (out == nullptr || out->hdr.struct_size <= sizeof(hvd_hdr)) return;
@@ -100,7 +100,7 @@ inline hvd_rc fail(hvd_error* out, hvd_rc code, const char* text, int32_t flags 
 }
 
 // A vendor's result codes as a table: one row for each code the library documents, 0 being success. Usually in a file
-// of its own, <name>_errors.inc. A code without a row is HVD_E_INTERNAL; its number is kept either way.
+// of its own, <name>_errors.inc. A code without a row is HVD_E_INTERNAL; its number is kept in both cases.
 struct ErrorRow {
   int64_t vendor_code;
   const char* name;
@@ -114,7 +114,8 @@ class ErrorTable {
   constexpr ErrorTable(const char* library, const ErrorRow (&rows)[N])
       : library_(library), begin_(rows), end_(rows + N) {}
 
-  // Throws unless `result` is 0. `call` is what was called, `detail` what the library says about it (may be NULL).
+  // Throws unless `result` is 0. `call` names the called function, `detail` is the library's text about it (may be
+  // NULL).
   void check(int64_t result, const char* call, const char* detail = nullptr) const {
     if (result == 0) return;
     const ErrorRow* row = std::find_if(begin_, end_, [&](const ErrorRow& r) { return r.vendor_code == result; });

@@ -101,7 +101,7 @@ class CommTable {
       t.device_types = D::device_type;
     }
     t.caps = T::caps | (detail::has_abort<T>() ? uint64_t{HVD_CAP_ABORT} : 0);
-    // The careful assumption about groups, where the class does not say.
+    // If the class does not declare a kind of group, assume the weaker one.
     if constexpr (kGroups && !(T::caps & kGroupCaps)) t.caps |= HVD_CAP_GROUP_SAME;
     if constexpr (detail::has_id_bytes<T>()) {
       t.id_bytes = &id_bytes;
@@ -145,7 +145,7 @@ class CommTable {
       return body();
     });
   }
-  // The same for a communicator and a body that returns nothing, or false for what is still under way.
+  // The same for a communicator and a body that returns nothing, or false if the operation is in flight.
   template <class F>
   static hvd_rc on(hvd_comm c, hvd_error* error, F&& body) noexcept {
     Holder* const h = holder(c);
@@ -191,7 +191,7 @@ class CommTable {
       if constexpr (kHasDevice) device = init.device != nullptr ? &init.device_as<D>() : nullptr;
       return run(device, error, [&]() -> hvd_rc {
         auto made = std::make_unique<Holder>(parent..., init);
-        // One that is in no part of a split has done what the others need, and is nothing.
+        // The object of a rank in no part of a split has served the other ranks and is not returned.
         if (init.size == 0) return HVD_OK;
         *out = reinterpret_cast<hvd_comm>(made.release());
         return detail::has_created<T>() ? HVD_INPROGRESS : HVD_OK;
@@ -233,7 +233,7 @@ class CommTable {
   }
   static hvd_rc group_end(hvd_comm c, hvd_error* error) noexcept {
     return on(c, error, [](Holder& h) {
-      h.comm.group_end();  // after an abort too: a library that opened a group on this thread has to leave it
+      h.comm.group_end();  // also after an abort: a library that opened a group on this thread has to leave it
       check_alive(h);
     });
   }
@@ -254,7 +254,7 @@ class CommTable {
     if (h.aborted.load()) throw Error(HVD_E_ABORTED, "the communicator was aborted", HVD_EF_COMM_DEAD);
   }
 
-  // Has the class a method for this collective?
+  // Whether the class has a method for this collective.
   static bool has(int32_t coll) {
     switch (coll) {
       case HVD_ALLREDUCE:
@@ -307,7 +307,7 @@ class CommTable {
     }
   }
 
-  // Of one communicator; NULL stands for any.
+  // The answer of one communicator, or of the backend if the handle is NULL.
   static hvd_coll_caps answer([[maybe_unused]] const Holder* h, const Coll& c) {
     const hvd_coll_caps any = answer(c);
     if constexpr (detail::has_query_made<T>()) {
