@@ -2,11 +2,10 @@
 
 import importlib
 
-from harness.checks import place_of
-from harness.rank_main import find_function
-
 import native_program
 from harness import Outcome, launch, run_on_ranks
+from harness.checks import place_of
+from harness.rank_main import find_function
 
 BACKENDS = native_program.ROOT / "tests" / "backends"
 SOURCES = {

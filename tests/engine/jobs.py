@@ -1,78 +1,20 @@
-"""Starts small programs on several ranks through the real launcher, for the engine's tests.
-
-A program is Python text; it runs with ``hvd`` (the NumPy face), ``np``, ``rank`` and ``size`` at hand, after init().
-Where one rank must not go on before another has come so far, and the engine is not to be asked: ``tell("x")`` and
-``await_told("x")``, or ``meet("x")`` on all ranks. They use the program's folder, once per name and job.
-"""
+"""Starts programs that are files on several ranks through the real launcher: the matrices of the engine's tests. Checks that
+are functions run on living ranks; see tests/harness."""
 
 import os
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
-from launchers import finish
-
 import hvd_core
+from harness import finish
 
-PRELUDE = """
-import os, signal, sys, threading, time
-import numpy as np
-import hvd_core as hvd
-from hvd_core import runtime
-
-def expect(kind, call, *parts):
-    try:
-        call()
-    except kind as error:
-        for part in parts:
-            assert part in str(error), (part, str(error))
-        return str(error)
-    raise AssertionError(f"{kind.__name__} was expected, nothing was raised")
-
-def expect_ctrl_c(call, seconds):
-    '''Ctrl-C comes so long after the call has begun.'''
-    begun = threading.Event()
-    def interrupt():
-        begun.wait()
-        time.sleep(seconds)
-        os.kill(os.getpid(), signal.SIGINT)
-    threading.Thread(target=interrupt).start()
-    expect(KeyboardInterrupt, lambda: (begun.set(), call()))
-
-def tell(what):
-    open(os.path.join(os.path.dirname(os.path.abspath(__file__)), f"told.{what}"), "w").close()
-
-def is_told(what):
-    return os.path.exists(os.path.join(os.path.dirname(os.path.abspath(__file__)), f"told.{what}"))
-
-def await_told(what, seconds=40):
-    end = time.monotonic() + seconds
-    while not is_told(what):
-        assert time.monotonic() < end, f"nobody has told {what}"
-        time.sleep(0.005)
-
-def meet(what):
-    tell(f"{what}.{rank}")
-    for r in range(size):
-        await_told(f"{what}.{r}")
-
-hvd.init()
-rank, size = hvd.rank(), hvd.size()
-"""
+__all__ = ["finish", "has_backend", "start"]
 
 
 def has_backend(name: str) -> bool:
     """Whether this build embeds the backend."""
     return any((Path(hvd_core.__file__).parent / "lib").glob(f"*{name}*.so"))
-
-
-def write_program(folder: Path, text: str) -> Path:
-    for left in Path(folder).glob("told.*"):  # by an earlier job of the same test
-        left.unlink()
-    path = Path(folder) / "program.py"
-    path.write_text(PRELUDE + textwrap.dedent(text))
-    return path
 
 
 def start(ranks: int, program: Path, env=None, arguments=(), **popen) -> subprocess.Popen:
@@ -86,8 +28,3 @@ def start(ranks: int, program: Path, env=None, arguments=(), **popen) -> subproc
         text=True,
         **popen,
     )
-
-
-def run(ranks: int, folder: Path, text: str, env=None, timeout=100, code=0) -> str:
-    """Run a program given as text to its end and return what it printed; asserts on the exit code."""
-    return finish(start(ranks, write_program(folder, text), env), timeout, code)

@@ -1,211 +1,196 @@
-"""The table before, at and after the end of a job: every call gets exactly one done(), soon, with the right status."""
+"""The table before, at and after the end of a job: every call gets exactly one done(), soon, and of the right kind."""
 
 import os
 import re
 import signal
-import sys
+import threading
 import time
 from pathlib import Path
 
-sys.path[1:1] = [str(Path(__file__).parents[1] / "engine")]
-import jobs  # noqa: E402
+import numpy as np
 
-TABLE = f"""
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-import threading
+import hvd_core as hvd
 import native_table as nt
-table = nt.Table(hvd.frontend_table())
+from harness import launch, on_ranks
+from harness.rank import ignore_the_launcher
+from hvd_core import runtime
+from hvd_core.backends import PythonBackend, PythonCommunicator
 
-def submit(name, **options):
+
+def submit(table, name, **options):
     return table.submit(nt.ALLREDUCE, [np.ones(3)], [np.empty(3)], name, **options)
 
-def refused(how, text):
+
+def refused(table, how, text):
+    """Every operation is refused in this way, with this text."""
     for verb in ("submit", "run"):
         for op in range(7):
             p = table.call(verb, op, [np.ones(3)], [np.ones(3)], "x")
             assert (p.times, p.status) == (1, how), (verb, op, p.times, p.status, p.message)
             assert text in p.message, p.message
-"""
 
 
-def run(ranks, folder, text, timeout=100, code=0, **options):
-    program = jobs.write_program(folder, text)
-    program.write_text(program.read_text().replace(jobs.PRELUDE, jobs.PRELUDE + TABLE))
-    job = jobs.start(ranks, program, **options)
-    return job if timeout is None else jobs.finish(job, timeout, code)
+def names_of_threads():
+    found = []
+    for t in os.listdir("/proc/self/task"):
+        try:
+            found.append(Path(f"/proc/self/task/{t}/comm").read_text().strip())
+        except OSError:
+            pass  # it has ended meanwhile
+    return found
 
 
-def test_frontend_without_an_engine(tmp_path):
-    run(
-        2,
-        tmp_path,
-        """
-        text = "Horovod has not been initialized; use hvd.init()."
-        def check_without_engine():
-            refused(nt.FAILED_PRECONDITION, text)
-            raw = table.raw
-            raw.poison(0, 0, b"x", 0, b"y")
-            assert {f() for f in (raw.rank, raw.size, raw.local_rank, raw.local_size)} == {-1}
-            assert {raw.process_set_rank(0), raw.process_set_size(0), raw.scattered_rows(3, 0)} == {-1}
-            assert raw.serves(b"cpu") == -1
-            end = time.monotonic() + 20  # a thread that has been joined may still be listed
-            while left := [name for name in names_of_threads() if "hvd-" in name]:
-                assert time.monotonic() < end, left
-                time.sleep(0.001)
+@on_ranks(2)
+def test_frontend_without_an_engine():
+    rank = hvd.rank()
+    table = nt.Table(hvd.frontend_table())
+    text = "Horovod has not been initialized; use hvd.init()."
 
-        def names_of_threads():
-            found = []
-            for t in os.listdir("/proc/self/task"):
-                try:
-                    found.append(open(f"/proc/self/task/{t}/comm").read().strip())
-                except OSError:
-                    pass  # it has ended meanwhile
-            return found
+    def check_without_engine():
+        refused(table, nt.FAILED_PRECONDITION, text)
+        raw = table.raw
+        raw.poison(0, 0, b"x", 0, b"y")
+        assert {f() for f in (raw.rank, raw.size, raw.local_rank, raw.local_size)} == {-1}
+        assert {raw.process_set_rank(0), raw.process_set_size(0), raw.scattered_rows(3, 0)} == {-1}
+        assert raw.serves(b"cpu") == -1
+        end = time.monotonic() + 20  # a thread that has been joined may still be listed
+        while left := [name for name in names_of_threads() if "hvd-" in name]:
+            assert time.monotonic() < end, left
+            time.sleep(0.001)
 
-        for turn in range(3):  # the table outlives the engines
-            x = np.full(4, rank + 1.0)
-            table.submit(nt.ALLREDUCE, [x], [x], "again").ok()
-            assert list(x) == [3] * 4
-            hvd.shutdown()
-            check_without_engine()
-            hvd.init()
-        """,
-    )
+    for _ in range(3):  # the table outlives the engines
+        x = np.full(4, rank + 1.0)
+        table.submit(nt.ALLREDUCE, [x], [x], "again").ok()
+        assert list(x) == [3] * 4
+        hvd.shutdown()
+        check_without_engine()
+        hvd.init()
 
 
-def test_frontend_in_a_fork(tmp_path):
-    run(
-        2,
-        tmp_path,
-        """
-        stop = threading.Event()
-        def work():  # holds the table's locks at any moment
-            while not stop.is_set():
-                table.raw.rank()
-        threads = [threading.Thread(target=work) for _ in range(2)]
+@on_ranks(2)
+def test_frontend_in_a_fork():
+    rank = hvd.rank()
+    table = nt.Table(hvd.frontend_table())
+    stop = threading.Event()
+
+    def work():  # holds the table's locks at any moment
+        while not stop.is_set():
+            table.raw.rank()
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for t in threads:
+        t.start()
+    pending = submit(table, "pending") if rank == 0 else None
+    for _ in range(20):
+        child = os.fork()
+        if child == 0:
+            signal.alarm(10)
+            refused(table, nt.FAILED_PRECONDITION, "fork")
+            assert table.raw.rank() == table.raw.size() == -1
+            table.raw.poison(0, 0, b"pending", 0, b"from a child")
+            os._exit(7)
+        assert os.waitpid(child, 0)[1] == 7 << 8
+    stop.set()
+    (pending or submit(table, "pending")).ok()
+
+
+@on_ranks(3)
+def test_frontend_calls_pending_at_a_shutdown():
+    rank = hvd.rank()
+    table = nt.Table(hvd.frontend_table())
+    calls = [submit(table, f"own.{rank}.{k}", urgent=k % 2 == 0) for k in range(50)]
+    calls += [submit(table, "nearly") for _ in range(rank < 2)]  # the last rank is missing
+    runs, begun = [], threading.Event()
+
+    def work():
+        begun.set()
+        runs.append(table.run(nt.ALLREDUCE, [np.ones(3)], [np.empty(3)], f"run.{rank}"))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    begun.wait()
+    hvd.barrier()  # all ranks have submitted their pending calls
+    if rank == 1:
+        time.sleep(0.5)
+    else:
+        calls[0].result(20)  # the call reports that rank 1 has left
+        assert "rank 1" in calls[0].message and "was the first to leave" in calls[0].message
+        refused(table, nt.UNKNOWN, "Horovod has been shut down.")  # there is an engine, but no job
+    hvd.shutdown()
+    thread.join()
+    for p in calls + runs:
+        assert (p.times, p.status) == (1, nt.UNKNOWN), (p.times, p.status, p.message)
+        assert p.message.startswith("Horovod has been shut down."), p.message
+
+
+@on_ranks(2)
+def test_frontend_calls_from_many_threads_at_a_shutdown():
+    table = nt.Table(hvd.frontend_table())
+    for _ in range(4):
+        calls = [[] for _ in range(4)]
+
+        def work(number):
+            k = 0
+            while not calls[number] or calls[number][-1].status not in (nt.UNKNOWN, nt.FAILED_PRECONDITION):
+                verb = ("submit", "run")[number % 2]
+                x = np.ones(4)
+                p = table.call(verb, nt.ALLREDUCE, [x], [x], f"{number}.{k}")
+                calls[number].append(p)
+                if k % 5 == 4 or verb == "run":
+                    p.result(20)
+                k += 1
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
         for t in threads:
             t.start()
-        pending = submit("pending") if rank == 0 else None
-        for turn in range(20):
-            child = os.fork()
-            if child == 0:
-                signal.alarm(10)
-                refused(nt.FAILED_PRECONDITION, "fork")
-                assert table.raw.rank() == table.raw.size() == -1
-                table.raw.poison(0, 0, b"pending", 0, b"from a child")
-                os._exit(7)
-            assert os.waitpid(child, 0)[1] == 7 << 8
-        stop.set()
-        (pending or submit("pending")).ok()
-        """,
-    )
-
-
-def test_frontend_calls_pending_at_a_shutdown(tmp_path):
-    run(
-        3,
-        tmp_path,
-        """
-        calls = [submit(f"own.{rank}.{k}", urgent=k % 2 == 0) for k in range(50)]
-        calls += [submit("nearly") for _ in range(rank < 2)]  # the last rank is missing
-        runs, begun = [], threading.Event()
-        def work():
-            begun.set()
-            runs.append(table.run(nt.ALLREDUCE, [np.ones(3)], [np.empty(3)], f"run.{rank}"))
-        thread = threading.Thread(target=work)
-        thread.start()
-        begun.wait()
-        hvd.barrier()  # all ranks have submitted their pending calls
-        if rank == 1:
-            time.sleep(0.5)
-        else:
-            calls[0].result(20)  # the call reports that rank 1 has left
-            assert "rank 1" in calls[0].message and "was the first to leave" in calls[0].message
-            refused(nt.UNKNOWN, "Horovod has been shut down.")  # there is an engine, but no job
+        end = time.monotonic() + 40
+        while not any(p.status == nt.OK for list_ in calls for p in list_):
+            assert time.monotonic() < end, "no call succeeds"
+            time.sleep(0.01)
+        hvd.barrier()  # on the other rank too
+        time.sleep(0.2)
         hvd.shutdown()
-        thread.join()
-        for p in calls + runs:
-            assert (p.times, p.status) == (1, nt.UNKNOWN), (p.times, p.status, p.message)
-            assert p.message.startswith("Horovod has been shut down."), p.message
-        """,
-    )
-
-
-def test_frontend_calls_from_many_threads_at_a_shutdown(tmp_path):
-    run(
-        2,
-        tmp_path,
-        """
-        for turn in range(4):
-            calls = [[] for _ in range(4)]
-            def work(number):
-                k = 0
-                while not calls[number] or calls[number][-1].status not in (nt.UNKNOWN, nt.FAILED_PRECONDITION):
-                    verb = ("submit", "run")[number % 2]
-                    x = np.ones(4)
-                    p = table.call(verb, nt.ALLREDUCE, [x], [x], f"{number}.{k}")
-                    calls[number].append(p)
-                    if k % 5 == 4 or verb == "run":
-                        p.result(20)
-                    k += 1
-            threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
-            for t in threads:
-                t.start()
-            end = time.monotonic() + 40
-            while not any(p.status == nt.OK for list_ in calls for p in list_):
-                assert time.monotonic() < end, "no call succeeds"
-                time.sleep(0.01)
-            hvd.barrier()  # on the other rank too
-            time.sleep(0.2)
-            hvd.shutdown()
-            for p in [p for list_ in calls for p in list_ if p.status is not None]:
-                assert p.times == 1
-            for t in threads:
-                t.join()
-            found = {p.status for list_ in calls for p in list_}
-            assert all(p.times == 1 for list_ in calls for p in list_)
-            assert found <= {nt.OK, nt.UNKNOWN, nt.FAILED_PRECONDITION} and nt.OK in found, found
-            hvd.init()
-        """,
-    )
-
-
-def test_frontend_shutdown_from_a_done(tmp_path):
-    run(
-        2,
-        tmp_path,
-        """
-        ended = threading.Event()
-        p = submit("last", then=lambda p: (hvd.shutdown(), ended.set()))
-        assert ended.wait(20) and p.ok().times == 1
-        refused(nt.FAILED_PRECONDITION, "not been initialized")
+        for p in [p for list_ in calls for p in list_ if p.status is not None]:
+            assert p.times == 1
+        for t in threads:
+            t.join()
+        found = {p.status for list_ in calls for p in list_}
+        assert all(p.times == 1 for list_ in calls for p in list_)
+        assert found <= {nt.OK, nt.UNKNOWN, nt.FAILED_PRECONDITION} and nt.OK in found, found
         hvd.init()
-        submit("first").ok()
-        """,
-    )
 
 
-KILLED = """
-# The launcher ends ranks that have not noticed the failure within a second, which may be too short on a busy machine.
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-calls = [submit("together" if rank < 2 else "apart"), submit(f"own.{rank}", urgent=True)]
-print("pid", rank, os.getpid(), flush=True)
-if rank == 1:
-    signal.pause()
-runs = []
-runs = [table.run(nt.ALLREDUCE, [np.ones(3)], [np.ones(3)], "missing")]
-for p in calls[1:] + runs:
-    p.result(20)
-    assert (p.times, p.status) == (1, nt.UNKNOWN), (p.status, p.message)
-    print("heard:", p.message, flush=True)
-refused(nt.UNKNOWN, "died")
-assert all(p.result(5).times == 1 for p in calls)
-print("all told", flush=True)
-"""
+@on_ranks(2)
+def test_frontend_shutdown_from_a_done():
+    table = nt.Table(hvd.frontend_table())
+    ended = threading.Event()
+    p = submit(table, "last", then=lambda p: (hvd.shutdown(), ended.set()))
+    assert ended.wait(20) and p.ok().times == 1
+    refused(table, nt.FAILED_PRECONDITION, "not been initialized")
+    hvd.init()
+    submit(table, "first").ok()
+
+
+def _a_peer_is_killed():
+    rank = hvd.rank()
+    table = nt.Table(hvd.frontend_table())
+    ignore_the_launcher()
+    calls = [submit(table, "together" if rank < 2 else "apart"), submit(table, f"own.{rank}", urgent=True)]
+    print("pid", rank, os.getpid(), flush=True)
+    if rank == 1:
+        signal.pause()
+    runs = [table.run(nt.ALLREDUCE, [np.ones(3)], [np.ones(3)], "missing")]
+    for p in calls[1:] + runs:
+        p.result(20)
+        assert (p.times, p.status) == (1, nt.UNKNOWN), (p.status, p.message)
+        print("heard:", p.message, flush=True)
+    refused(table, nt.UNKNOWN, "died")
+    assert all(p.result(5).times == 1 for p in calls)
+    print("all told", flush=True)
 
 
 def test_frontend_kill_of_a_peer(tmp_path):
-    job = run(3, tmp_path, KILLED, timeout=None)
+    job = launch(3, _a_peer_is_killed, folder=tmp_path)
     text, pids = "", {}
     while len(pids) < 3:
         line = job.stdout.readline()
@@ -226,42 +211,41 @@ def test_frontend_kill_of_a_peer(tmp_path):
     assert job.returncode != 0
 
 
-def test_frontend_says_that_memory_lingers(tmp_path):
-    """A backend whose library continues after the abort: the result tells the owner of the memory."""
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import os, signal, sys, time\nimport numpy as np\nimport hvd_core as hvd\nfrom hvd_core import runtime\n"
-        + TABLE
-        + """
-from hvd_core.backends import PythonBackend, PythonCommunicator
 begun, go_on = threading.Event(), threading.Event()
+
 
 class Stubborn(PythonCommunicator):
     def __init__(self, key, store, ranks, hosts, rank, size, deadline):
         pass
+
     def allreduce(self, inputs, outputs, op, prescale, postscale, call):
         begun.set()
         go_on.wait(20)
+
     broadcast = allgather = allreduce
+
     def abort(self):
         pass
+
     def destroy(self):
         pass
+
 
 class StubbornBackend(PythonBackend):
     name = "stubborn"
     communicator = Stubborn
 
-hvd.init(backend=StubbornBackend)
-p = submit("held")
-assert begun.wait(20)
-runtime.engine().abort("enough")
-p.result(20)
-assert (p.times, p.status, p.lingers) == (1, nt.UNKNOWN, 1), (p.status, p.lingers)
-assert "enough" in p.message, p.message
-go_on.set()
-hvd.shutdown()
-print("through", flush=True)
-"""
-    )
-    assert "through" in jobs.finish(jobs.start(1, program), 60)
+
+@on_ranks(1, init=None)
+def test_frontend_says_that_memory_lingers():
+    """A backend whose library continues after the abort: the result tells the owner of the memory."""
+    hvd.init(backend=StubbornBackend)
+    table = nt.Table(hvd.frontend_table())
+    p = submit(table, "held")
+    assert begun.wait(20)
+    runtime.engine().abort("enough")
+    p.result(20)
+    assert (p.times, p.status, p.lingers) == (1, nt.UNKNOWN, 1), (p.status, p.lingers)
+    assert "enough" in p.message, p.message
+    go_on.set()
+    hvd.shutdown()
