@@ -179,15 +179,3 @@ class Launcher:
         for pid in self.wait_for_none(5):
             with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
                 os.kill(pid, 9)
-
-
-def finish(job: subprocess.Popen, timeout: float, code: int = 0) -> str:
-    """What the job printed until its end; asserts that this comes in time, and on the exit code."""
-    try:
-        output, _ = job.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        job.terminate()
-        output, _ = job.communicate(timeout=60)
-        raise AssertionError(f"not finished after {timeout} s; it printed:\n{output}") from None
-    assert job.returncode == code, f"exit code {job.returncode}, expected {code}; it printed:\n{output}"
-    return output

@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from launchers import finish
 
 import simulated_cuda
+from harness import finish
 
 HERE = Path(__file__).parent
 MATRIX = HERE.parent / "eccl" / "eccl_matrix_ranks.py"

@@ -6,9 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from launchers import finish
-
 import hvd_core
+from harness import finish
 
 PROGRAM = str(Path(__file__).with_name("subset_ranks.py"))
 ROOT = str(Path(hvd_core.__file__).parents[1])
