@@ -68,7 +68,7 @@ def test_one_core_each(by_mpirun, program):
     cores = [word[6] for word in sums(done.stdout)]
     assert len(set(cores)) == 2 and all("," not in one for one in cores), cores
     # One of the two ranks may not use core 0: one warning per host, and no thread is pinned.
-    assert done.stderr.count("it asks for cores outside of those that the ranks were given") == 1, done.stderr
+    assert done.stderr.count("it names cores that the ranks may not use") == 1, done.stderr
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="the other tests run as an ordinary user already")
