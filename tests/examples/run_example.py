@@ -16,10 +16,19 @@ import numpy as np
 def run(folder, example, options):
     """`example`: the path of its file; `options`: texts. The weights are saved in FOLDER/<rank>.npz."""
     os.chdir(folder)
+    if "tensorflow1" in example:
+        begin_graph()
     with mock.patch.object(sys, "argv", [example, *options]):
         weights = runpy.run_path(example, run_name="example")["main"]()
     rank = os.environ.get("HOROVOD_RANK", "0")
     np.savez(os.path.join(folder, f"{rank}.npz"), *weights)
+
+
+def begin_graph():
+    """What another program of TensorFlow 1 has left in the default graph of this process is gone."""
+    import tensorflow.compat.v1 as tf
+
+    tf.reset_default_graph()
 
 
 if __name__ == "__main__":

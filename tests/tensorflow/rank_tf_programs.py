@@ -54,6 +54,7 @@ def run(name, folder):
     np.random.seed(int(rank))
     path = str(PROGRAMS / f"{name}.py")
     if name.startswith("tf1"):
+        tf.compat.v1.reset_default_graph()  # another program may have run in this process
         found = {}
         with watching_sessions(found):
             runpy.run_path(path, run_name="__main__")
