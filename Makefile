@@ -71,6 +71,7 @@ lint: $(VENV)/.test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(if $(CXX_FILES),$(BIN)/clang-format --dry-run -Werror $(CXX_FILES))
+	$(BIN)/python tests/architecture/plain_english.py
 
 format: $(VENV)/.test
 	$(BIN)/python docs/include.py

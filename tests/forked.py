@@ -43,7 +43,7 @@ class ForkedRanks:
                 process.join()
 
     def results(self, timeout, lost=()):
-        """What work() returned, in rank order. Ranks in `lost` may have none; AssertionError says who failed."""
+        """The results of work(), in rank order. Ranks in `lost` may lack one; AssertionError names the failed ranks."""
         end = time.monotonic() + timeout
         results, failures = [], []
         for rank, pipe in enumerate(self.pipes):

@@ -1,7 +1,7 @@
 """Starts the real horovodrun, here or inside a host of namespaces.py, and finds what it may have left behind.
 
-Each job carries a mark in its environment, which all its descendants inherit: whoever still carries it
-afterwards was left behind.
+Each job carries a mark in its environment, which all its descendants inherit: a process that still
+carries it afterwards was left behind.
 """
 
 import contextlib
@@ -30,9 +30,9 @@ def first_by(kind):
 
 
 def left_in_shared_memory(before, seconds=30):
-    """Names in /dev/shm that were not there `before` (a set of names) and that nobody alive has mapped.
+    """Names in /dev/shm that were not there `before` (a set of names) and that no living process has mapped.
 
-    Programs beside the test use the folder too. What they have made and not yet mapped is waited for.
+    Programs beside the test use the folder too. The function waits until they have mapped the files that they made.
     """
     deadline = time.monotonic() + seconds
     while new := {name for name in os.listdir(SHARED_MEMORY) if not name.startswith(_OF_MPI)} - set(before):
@@ -119,7 +119,7 @@ class Launcher:
         return found
 
     def wait_for_none(self, seconds=60):
-        """Waits until nobody carries the mark; returns those who still do. On a busy machine that may take long."""
+        """Waits until no process carries the mark; returns those that still do. On a busy machine that may take long."""
         deadline = time.monotonic() + seconds
         while (left := self.processes()) and time.monotonic() < deadline:
             time.sleep(0.05)

@@ -107,7 +107,7 @@ class Network:
 
 
 def _remove(name):
-    # Whoever is still inside was started by the test that made the host.
+    # A process that is still inside was started by the test that made the host.
     for pid in _ip("netns", "pids", name, check=False).split():
         try:
             os.kill(int(pid), signal.SIGKILL)

@@ -29,7 +29,9 @@ class StorePlace:
 
 
 def named_address(text: str) -> str | None:
-    """This machine's address for the name of an interface, a network (10.0.0.0/8) or an address; None if it has none."""
+    """This machine's address for the name of an interface, a network (10.0.0.0/8) or an address.
+
+    None if this machine has no such address."""
     try:
         network = ipaddress.ip_network(text, strict=False)
     except ValueError:

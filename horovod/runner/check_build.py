@@ -148,7 +148,7 @@ def _mpi_controller(rows: list[Row], launcher: str, no_launcher: str) -> str:
 
 
 def _mpirun() -> tuple[str, str]:
-    """(description of the mpirun that --mpi would use, ""), or ("", the reason why there is none)."""
+    """(description of the mpirun that --mpi would use, ""), or ("", the reason why it would find no mpirun)."""
     from horovod.runner.mpi_flavours import find_mpirun
 
     try:

@@ -1,7 +1,7 @@
 """Starts ranks on this machine and follows them to their end: in the launcher, and in the agent on other hosts.
 
-The processes belong to the keeper (keeper.py). This side reads what they print and what the keeper reports, and
-hands both to a Listener. Everything runs on the thread that turns the selector, except request(), which a
+The processes belong to the keeper (keeper.py). This side reads the output of the ranks and the reports of the
+keeper, and hands both to a Listener. Everything runs on the thread that turns the selector, except request(), which a
 signal handler of that thread may call.
 """
 

@@ -227,7 +227,7 @@ class RemoteRanks:
             self._listener.said(self, data)
 
     def _receive(self, name: str) -> bytes | None:
-        """The data that arrived on one stream, None if there is none. Closes the stream at its end."""
+        """The data that arrived on one stream, None if no data arrived. Closes the stream at its end."""
         descriptor = self._readers.get(name)
         if descriptor is None:
             return None

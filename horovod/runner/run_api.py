@@ -117,7 +117,7 @@ def _result(rank: int, place: int) -> Any:
 
 
 def _failure(text: str, raised: int | None, places: dict[int, int]) -> RuntimeError:
-    """The exception for a failed job, with what the first failing process left behind."""
+    """The exception for a failed job, with the traceback and the exception that the first failing process wrote."""
     cause = None
     if raised is not None:
         data = read_all(places[raised])

@@ -18,7 +18,7 @@ class BackendDuplicate(BackendNotInstalled):
 
 
 class BackendVersionMismatch(BackendNotInstalled):
-    """Discovery: this host has another version of the backend's distribution than the launcher found, or has none."""
+    """Discovery: this host has another version of the backend's distribution than the launcher found, or lacks it."""
 
 
 class BackendDescribeError(BackendError):

@@ -19,7 +19,7 @@ _ROW = re.compile(r"^HVD_SLOT\((\w+), (\w+), (\d+), (REQUIRED|OPTIONAL|GROUP\((\
 @dataclass(frozen=True)
 class Slot:
     """One function slot: ``table`` is host, device, comm or backend; ``need`` is REQUIRED, OPTIONAL or GROUP; ``says``
-    is what it does, in a line."""
+    describes the function in a line."""
 
     table: str
     name: str

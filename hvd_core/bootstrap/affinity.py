@@ -67,7 +67,7 @@ def _parse(setting, local_size):
             return None, f"{word!r} is not the number of a core"
     cores = [int(word) for word in words]
     if len(cores) == 1:
-        # The launcher's --thread-affinity has always been a single number, whatever the number of ranks.
+        # The launcher's --thread-affinity has always been a single number, for any number of ranks.
         return [cores[0] + i for i in range(local_size)], None
     if len(cores) < local_size:
         return None, f"it has {len(cores)} cores for {local_size} ranks"

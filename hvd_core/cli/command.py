@@ -59,7 +59,7 @@ def _list(verbs) -> None:
 
 
 def _show(verbs) -> None:
-    parser = _verb(verbs, "show", "showing", "show one backend: tables, slots, options, and what it serves")
+    parser = _verb(verbs, "show", "showing", "show one backend: tables, slots, options and services")
     parser.add_argument("name", metavar="NAME")
     _with_json(parser)
 

@@ -58,7 +58,7 @@ def _choices(options: argparse.Namespace, name: str, asking: bool) -> dict[str, 
             f"Your library, such as lib{name}.so.2 (empty: the simulator)", "--library", empty=True
         )
     if asking and id_bytes is None and not store:
-        answer = _ask("Bytes of its unique id (empty: 128; 'store': it has none)", "--id-bytes", empty=True)
+        answer = _ask("Bytes of its unique id (empty: 128; 'store': it has no id)", "--id-bytes", empty=True)
         store = answer == "store"
         id_bytes = None if store or not answer else _number(answer)
     choices = {}

@@ -42,7 +42,7 @@ class PluginsConfig:
         return None
 
     def policy(self) -> str:
-        """The site's policy for messages: ``/etc/hvd/plugins.toml (allow = a, b)``; "" if there is none."""
+        """The site's policy for messages: ``/etc/hvd/plugins.toml (allow = a, b)``; "" if the site has no policy."""
         for file in self.files:
             parts = [
                 f"{key} = {', '.join(value.value) or 'none'}"

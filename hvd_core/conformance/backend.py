@@ -184,8 +184,8 @@ ENTRY = C.CFUNCTYPE(rc, C.POINTER(HostApi), C.POINTER(C.POINTER(BackendApi)), ER
 class Backend:
     """A loaded backend. ``path`` is a library's, or "entry:0x..." with an entry function's address in this process.
 
-    ``comm`` and ``device`` are its tables, None where it has none. Raises OSError when the library does not open,
-    AttributeError without the entry symbol, BackendFailure when the entry function refuses.
+    ``comm`` and ``device`` are its tables, None for a table that it lacks. Raises OSError when the library does not
+    open, AttributeError without the entry symbol, BackendFailure when the entry function refuses.
     """
 
     def __init__(self, name: str, path: str, store: Any = None) -> None:

@@ -63,7 +63,7 @@ def outcome(kit: Kit, start, abort_at_deadline: bool = True) -> tuple[int, str]:
 
 
 def _drained(kit: Kit, pending: Pending, limit: int, code: int, text: str) -> tuple[int, str]:
-    """A failed communicator lets its stream go on once it is aborted: whatever is behind it must not hang."""
+    """A failed communicator lets its stream go on once it is aborted: work behind it in the stream must not hang."""
     if kit.backend.caps & abi.CAP_ABORT:
         pending.comm.abort()
     limit = max(limit, time.monotonic_ns() + int(kit.limit(LATE_S) * 1e9))

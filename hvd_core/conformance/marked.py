@@ -1,5 +1,6 @@
-"""L2: what the host marks for a backend, and what may change nothing in the results: operations that all ranks have
-agreed on, memory that is registered.
+"""L2: marks that the host gives to a backend: operations that all ranks have agreed on, memory that is registered.
+
+Neither mark may change a result.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def agreed(kit: Kit) -> None:
 def _sum(
     comm: Comm, dtype: str, count: int, alignment: int, salt: int, out: Region | None = None, **more
 ) -> str:
-    """What is wrong with an allreduce; in place in ``out`` where that is given."""
+    """The fault of an allreduce's result, in words; in place in ``out`` where that is given."""
     columns = [sample(dtype, r, count, salt) for r in range(comm.size)]
     if out is None:
         source, out = (

@@ -1,6 +1,6 @@
 """The support matrix of a backend in Markdown: collectives by element types, from the rows of the L2 cases.
 
-NATIVE: the backend does it. EMULATED: hvd-core composes it from what the backend has. -: it cannot be had.
+NATIVE: the backend does it. EMULATED: hvd-core composes it from the backend's other collectives. -: it cannot be had.
 """
 
 from __future__ import annotations

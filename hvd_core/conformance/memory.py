@@ -1,7 +1,7 @@
 """Memory to hand to a backend, with guards on both sides: the host's, or a device's through its own table.
 
-Device memory may be a handle or an address that the host must not touch: only (base, offset) is ever used, and
-whatever is read or written goes through the device's copy. One thread.
+Device memory may be a handle or an address that the host must not touch: only (base, offset) is ever used, and all
+reads and writes go through the device's copy. One thread.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from hvd_core.conformance.verdicts import FAIL, SKIPPED
 class CommonCases:
     """Base class of a backend's conformance tests.
 
-    ``backend``: its name, or "module:Class" of one in Python. ``library``: a path to try instead of what is installed.
+    ``backend``: its name, or "module:Class" of one in Python. ``library``: a path to try, not the installed one.
     ``ranks``: how many processes. ``quick``: smaller counts. ``patience``: multiplies time limits. ``extra``: modules
     with cases of one's own. ``environment``: variables for the ranks, such as the backend's options; {rank} in a value is
     each one's own number.

@@ -78,7 +78,7 @@ def recreate(kit: Kit) -> None:
 
 
 def _check_keys(kit: Kit, since: int) -> None:
-    """Whatever was put into the store was deleted, by whichever rank."""
+    """All keys that ranks put into the store were deleted, each by some rank."""
     kit.meet()
     all_keys = kit.share(kit.backend.host.keys[since:])
     put = {key for keys in all_keys for verb, key in keys if verb == "set"}

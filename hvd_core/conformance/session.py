@@ -138,7 +138,7 @@ class LocalRanks:
         return f"; it is in {' < '.join(places)}" if places else ""
 
     def stop(self) -> None:
-        """Ends all ranks, whatever they do."""
+        """Ends all ranks, those that hang or compute too."""
         for process in self._processes:
             process.stdin.close()
         for process in self._processes:

@@ -16,9 +16,8 @@ MOVABLE = frozenset(NUMBERS)
 
 REDUCIBLE = frozenset(name for name, dtype in DTYPES.items() if dtype.reducible) - {"uint32", "uint64"}
 """Types that allreduce and reducescatter take in the frameworks' front ends: integers, and floats of 16 bits and more.
-The
-original Horovod reduces neither uint32 nor uint64. The engine does, and bool but for averages; the NumPy API leaves the
-choice to the engine."""
+The original Horovod reduces neither uint32 nor uint64. The engine does, and bool but for averages; the NumPy API leaves
+the choice to the engine."""
 
 
 def unsupported_text(name: str, reduces: bool) -> str:

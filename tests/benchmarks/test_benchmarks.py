@@ -1,5 +1,5 @@
 """The benchmarks run, compare, check results and clean up. Smoke tests: no figure is judged here, since they
-share the machine with whatever else runs; real figures come from running the scripts on a quiet machine.
+share the machine with other programs; real figures come from running the scripts on a quiet machine.
 """
 
 import importlib.util

@@ -93,7 +93,7 @@ timeout_is_success            shm        L4.deadline
 leaks_memory                  shm        L4.recreate
 leaks_thread                  shm        L4.recreate
 split_turns_ranks_around      shm        L4.split
-split_gives_everybody_one     shm        L4.split
+split_gives_every_rank_one    shm        L4.split
 leaves_store_keys             shm        L4.recreate
 leaks_descriptor              eccl_stub  L4.recreate
 notifies_a_stranger           shm        L3.host_calls

@@ -1,4 +1,4 @@
-"""The backends of this repository pass the kit. Each class is what a vendor's test suite has: three lines."""
+"""The backends of this repository pass the kit. Each class has three lines, as in a vendor's test suite."""
 
 from pathlib import Path
 from typing import ClassVar

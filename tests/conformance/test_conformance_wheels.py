@@ -1,4 +1,4 @@
-"""L0 on packages: what a backend's module says about itself, and what it costs to hear it."""
+"""L0 on packages: a backend's module describes itself correctly, and the description costs little."""
 
 import os
 import subprocess

@@ -53,7 +53,7 @@ def announce(
 
 
 def wheel(folder: Path, name: str, code: str, version: str = "0.3.0") -> Path:
-    """A real wheel of a plugin in ``folder``: built by pip and setuptools, with what is installed here."""
+    """A real wheel of a plugin in ``folder``: built by pip and setuptools from the packages that are installed here."""
     source = folder / f"{name}-{version}-source"
     package = source / f"hvd_backend_{name}"
     package.mkdir(parents=True)

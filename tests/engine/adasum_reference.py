@@ -13,7 +13,7 @@ def pair(a, b):
 
 
 def tree(vectors):
-    """The documented order: ranks beyond a power of two into the first ones, then halves of what is left."""
+    """The documented order: ranks beyond a power of two into the first ones, then halves of the remaining ranks."""
     n = len(vectors)
     power = 1 << (n.bit_length() - 1)
     folded = [pair(vectors[i], vectors[i + power]) if i + power < n else vectors[i] for i in range(power)]

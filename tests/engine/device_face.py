@@ -1,8 +1,8 @@
 """NumPy's verbs on the memory of a fake device (tests/backends/fake_device, fake_stream), for the engine's tests.
 
-Arrays are copied to the device on a stream of this program's own, which works a while after it was asked: whoever does
-not wait for that stream reads old data, and the host that follows a device's address dies. `DeviceFace` looks like the
-NumPy face, so that the matrix of cases runs over it as it is.
+Arrays are copied to the device on a stream of this program's own, which copies a while after the call. An engine that
+does not wait for that stream reads old data, and a host that follows a device's address dies. `DeviceFace` looks like
+the NumPy API, so that the matrix of cases runs over it unchanged.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class DeviceArray:
         )
 
     def numpy(self) -> np.ndarray:
-        """Copied back on the stream, after what it has been given."""
+        """The array, copied back on the stream, after the work that the stream has already."""
         out = np.empty(self.shape, self.dtype)
         self.device.api.device_copy(self.device.stream, out.ctypes.data, self.address, self.bytes)
         self.device.sync()
@@ -119,7 +119,7 @@ class DeviceArray:
 
 
 class DeviceFace:
-    """The blocking verbs; whatever is not here is the NumPy face's."""
+    """The blocking verbs; all other attributes are those of the NumPy API."""
 
     def __init__(self, device: Device) -> None:
         self.device = device

@@ -146,7 +146,7 @@ def reducescatter(op: str, columns: list[np.ndarray], pre: float = 1.0, post: fl
 
 
 def difference(got: np.ndarray, wanted: np.ndarray, tolerance: float) -> str:
-    """What is wrong with a result, in words; empty when nothing is."""
+    """The difference between a result and the wanted one, in words; empty when they agree."""
     if got.shape != wanted.shape:
         return f"shape {got.shape} instead of {wanted.shape}"
     if got.size == 0 or (tolerance == 0 and got.dtype == wanted.dtype and np.array_equal(got, wanted)):

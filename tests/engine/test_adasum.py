@@ -15,7 +15,7 @@ from adasum_reference import tree
 from harness import on_ranks
 from harness.rank import expect
 
-HERE = 0  # everything to everybody: never
+HERE = 0  # bytes up to which each rank gets all data and computes alone: never
 ALONE = 1 << 40  # ... always
 BFLOAT16 = "bfloat16"
 NUMBERS = {"float16": 6, "float32": 7, "float64": 8, BFLOAT16: 10, "int32": 4}

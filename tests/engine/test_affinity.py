@@ -252,7 +252,7 @@ assert list(seen["hvd-create"].values()) == [given] * 2, seen
 
 @two_cores
 def test_communicators_are_made_on_all_cores_of_the_process(tmp_path):
-    # Whoever drives the engine has them made, and that may be its pinned thread.
+    # The driver has them made, and it may be the engine's pinned thread.
     program = tmp_path / "program.py"
     program.write_text(f"FOLDER = {str(Path(__file__).parent)!r}\n" + MADE)
     command = [sys.executable, "-m", "horovod.runner.launch", "-np", "2", sys.executable, str(program)]

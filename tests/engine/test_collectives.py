@@ -1,4 +1,4 @@
-"""Alltoall and reducescatter through the NumPy face: uneven, empty, changing sizes, groups, and mistakes."""
+"""Alltoall and reducescatter through the NumPy API: uneven, empty, changing sizes, groups, and mistakes."""
 
 import numpy as np
 

@@ -1,7 +1,7 @@
-"""What the engine composes where a backend lacks something: with backends that lack nearly everything.
+"""Operations that the engine composes where a backend lacks something: with backends that lack nearly everything.
 
-native/emulated_test.cc compares every collective, type and reduction, bit for bit, with what the shm backend does
-natively; ranks are threads there. native/staged_test.cc does it with memory that only a device can read
+native/emulated_test.cc compares every collective, type and reduction, bit for bit, with the results of the shm
+backend's own collectives; ranks are threads there. native/staged_test.cc does it with memory that only a device can read
 (tests/backends/fake_device). tests/backends/minimal is a backend of its own, between processes too.
 """
 

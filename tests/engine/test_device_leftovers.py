@@ -1,4 +1,4 @@
-"""What is left to a device when Python has gone on: copies on the caller's own stream at the end, forked children."""
+"""Work that a device still has when Python has gone on: copies on the caller's own stream at the end, forked children."""
 
 import os
 import threading

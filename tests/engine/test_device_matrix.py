@@ -1,8 +1,8 @@
 """Every operation on the memory of fake devices, on real ranks: the matrix of test_matrix.py over device_face.py.
 
 "fake_sync" has a device table only, without streams of the program's own, so that everything is staged; "fake_stream" has
-communicators that read its memory: "stream" enqueues, "request" is driven, and what they lack (64-bit reductions,
-averages, factors, float16, bool, long calls, any address) is packed, cut, moved or composed.
+communicators that read its memory: "stream" enqueues, "request" is driven. They lack 64-bit reductions, averages,
+factors, float16, bool, long calls and arbitrary addresses; the engine packs, cuts, moves or composes these.
 """
 
 import json

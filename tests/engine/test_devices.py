@@ -1,7 +1,8 @@
-"""Tensors on a device, beside the matrix of test_device_matrix.py: what is waited for and what is not, mistakes,
-ranks that join, several ways in one job, and the end.
+"""Tensors on a device, beside the matrix of test_device_matrix.py: the waits that are needed and no others,
+mistakes, ranks that join, several ways in one job, and the end.
 
-The device is a fake one (tests/backends/fake_stream): its streams are held where a test wants to see that nobody waits for them.
+The device is a fake one (tests/backends/fake_stream). A test that wants to see that no thread waits for a stream holds
+this stream.
 """
 
 import multiprocessing

@@ -1,5 +1,5 @@
-"""Communicators of one backend on devices that another opened: what they serve of the memory, and what goes through
-host memory because they do not.
+"""Communicators of one backend on devices that another opened: they serve memory that they read, and all
+other memory goes through host memory.
 
 "foreign_device" (tests/backends/foreign_device) has no device table; devices are those of "fake_stream" and "fake_sync".
 """
@@ -68,7 +68,7 @@ def _operations_and_facts(face):
     engine = runtime.engine()
     assert engine.backend_fact("foreign_device", "device_memory") == "fake_stream,fake_sync"
     assert engine.backend_fact("fake_stream", "device_memory") is None
-    assert engine.backend_fact("nobody", "device_memory") is None
+    assert engine.backend_fact("absent", "device_memory") is None
     return served
 
 

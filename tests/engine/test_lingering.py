@@ -1,6 +1,7 @@
 """Memory that a backend does not let go of: a library that blocks may write to tensors long after the job was aborted.
 
-The handle fails at once; the tensor stays, whoever forgets it, so that nobody else's memory is written to.
+The handle fails at once. The tensor stays even when the program drops it, so that the library writes to no memory that
+now belongs to something else.
 """
 
 import gc

@@ -67,7 +67,7 @@ def test_a_leader_sends_as_much_as_one_rank(order):
         job.step(order)
     sent = [b - a for a, b in zip(before, job.sent())]
     assert sent[0] == 0
-    assert sent[1:] == [10] * (len(PARENTS) - 1)  # one ARRIVE per step, from everybody, leaders included
+    assert sent[1:] == [10] * (len(PARENTS) - 1)  # one ARRIVE per step from every rank, leaders included
 
 
 def test_what_is_held_goes_up_after_a_bounded_time():
@@ -96,7 +96,7 @@ def test_who_waits_makes_the_held_message_urgent():
     job.submit(7, "w")
     job.settle()
     assert job.sent()[1] == before + 1
-    # Nobody need wait for the time that small tensors are held for company.
+    # No rank need wait until the coalescing delay is over.
     assert all(any(e[0] == "execute" for e in job.take(r)) for r in RANKS)
 
 

@@ -1,4 +1,4 @@
-"""The NumPy face on real ranks, against NumPy in float64."""
+"""The NumPy API on real ranks, against NumPy in float64."""
 
 import time
 

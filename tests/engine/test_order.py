@@ -1,4 +1,4 @@
-"""What may differ between ranks without harm: the order of submissions, waits, and who waits for whom by other means."""
+"""Ranks may differ without harm in the order of submissions, in waits, and in waits for each other by other means."""
 
 import random
 import threading

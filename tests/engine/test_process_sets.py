@@ -1,4 +1,4 @@
-"""Process sets through the NumPy face: static and dynamic, overlapping, ids, removal, and mistakes with them."""
+"""Process sets through the NumPy API: static and dynamic, overlapping, ids, removal, and mistakes with them."""
 
 import numpy as np
 
@@ -41,7 +41,7 @@ def test_sets_named_in_init():
         assert mine.tolist() == ([0.0, 2.0], [4.0])[ps.rank()]
         hvd.barrier(process_set=ps)
     expect(ValueError, lambda: hvd.add_process_set([0]), "HOROVOD_DYNAMIC_PROCESS_SETS")
-    hvd.barrier()  # who is in no set would end the job for those who are
+    hvd.barrier()  # a rank in no set would end the job for the members
     hvd.shutdown()
     assert pair.process_set_id is None and ends.size() is None
     hvd.init()

@@ -93,7 +93,7 @@ def _registers_and_names_it():
         hvd.shutdown()
 
 
-# What is registered stays in its process, so these two have processes of their own.
+# A registered class stays registered in its process, so these two tests have processes of their own.
 def test_a_registered_class_has_a_name(tmp_path):
     run_to_the_end(2, _registers_and_names_it, folder=tmp_path, env={"HOROVOD_BACKEND": "star"}, init=None)
 

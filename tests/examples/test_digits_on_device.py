@@ -19,7 +19,7 @@ def test_trains_on_a_device(tmp_path, monkeypatch):
     output, accuracy = train([*HOROVODRUN, "2", sys.executable], tmp_path, "--device", "gcu")
     assert accuracy >= 97.0
     assert "2 process(es) on gcu, backend eccl_stub" in output
-    # What was saved from the device goes on on the CPU.
+    # Training goes on on the CPU from the file that was saved from the device.
     output, again = train([*HOROVODRUN, "2", sys.executable], tmp_path, "--resume", "--epochs", "31")
     assert again >= 97.0 and re.search(r"on cpu, backend \w+", output)
 

@@ -1,4 +1,4 @@
-"""The harness itself: one job for many checks, and what a failed check says."""
+"""The harness itself: one job for many checks, and the message of a failed check."""
 
 import os
 import signal

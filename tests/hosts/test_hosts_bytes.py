@@ -4,7 +4,7 @@ Theory, for an allreduce of N bytes over 2 x 2 ranks, sent by each host:
 - hierarchical: two lanes, each reduces N/2 between its two ranks, which send N/4 to reduce and N/4 to gather: N
 - a flat ring that goes through the hosts one after the other: one of its edges leaves each host and carries
   2 (n - 1) / n N = 1.5 N
-- flat, everybody with everybody: each of the two ranks sends N/4 to two remote ranks, twice: 2 N
+- flat, every rank with every other: each of the two ranks sends N/4 to two remote ranks, twice: 2 N
 """
 
 import os

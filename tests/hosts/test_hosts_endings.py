@@ -1,4 +1,4 @@
-"""Jobs on several hosts end everywhere, whatever happens, and nothing is left behind on any host."""
+"""Jobs on several hosts end everywhere after every failure, and nothing is left behind on any host."""
 
 import os
 import signal

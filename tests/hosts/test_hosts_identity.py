@@ -158,7 +158,7 @@ print("all said", file=sys.stderr)
 """
     process = made.start_python(1, code)
     pid = made.wait_for_process("import sys, time")
-    # Nobody reads: a pipe's 64 KiB, the agent's MiB and the pipes between may be full, but no more.
+    # No process reads: a pipe's 64 KiB, the agent's MiB and the pipes between may be full, but no more.
     made.wait_until_asleep(pid)
     with open(f"/proc/{pid}/io") as counters:
         written = int(counters.read().split("wchar:")[1].split()[0])

@@ -52,8 +52,8 @@ assert average.tolist() == [(size - 1) / 2] * 5
 # The same bits everywhere, although sums of these depend on the order.
 chance = np.random.default_rng(rank).standard_normal(100_003).astype(np.float32)
 total = hvd.allreduce(chance, op=hvd.Sum, name="noise")
-everybody = hvd.allgather(total.reshape(1, -1), name="everybody's")
-assert all(np.array_equal(row, total) for row in everybody)
+totals = hvd.allgather(total.reshape(1, -1), name="totals")
+assert all(np.array_equal(row, total) for row in totals)
 # Sets of ranks: first and last, which are on different hosts; and all but the first.
 ends, tail = hvd.add_process_set([0, size - 1]), hvd.add_process_set(range(1, size))
 for chosen, ranks in ((ends, [0, size - 1]), (tail, list(range(1, size)))):

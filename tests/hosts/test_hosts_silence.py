@@ -10,8 +10,8 @@ pytestmark = [pytest.mark.netns, pytest.mark.timeout(300)]
 
 TIMEOUT_S = 3
 MARGIN_S = 20  # for a busy machine
-# Connects; once a host has been cut off, waits for what a link between hosts says first. With "talk", something is
-# under way when it happens.
+# Connects; once a host has been cut off, waits for the first event on each link between hosts. With "talk", data is
+# under way when the host is cut off.
 WATCH = """
 import errno, os, select, socket, sys, time
 from hvd_core.bootstrap import connect
@@ -23,9 +23,9 @@ while not os.path.exists("cut"):
 cut = float(open("cut").read())
 if "talk" in sys.argv:
     for fd, peer in links.items():
-        # Rank 1 is not cut off: what it is told would be an answer to its wait.
+        # Rank 1 is not cut off: data sent to it would end its wait.
         if world.rank != 1 and peer != 1:
-            os.write(fd, b"anybody there?")
+            os.write(fd, b"still there?")
 for fd in select.select(links, [], [], 60)[0]:
     error = socket.socket(fileno=os.dup(fd)).getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
     print(links[fd], errno.errorcode.get(error, error), time.monotonic() - cut, flush=True)

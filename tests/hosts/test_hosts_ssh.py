@@ -1,6 +1,6 @@
 """The default remote shell, with a real ssh server on the other host.
 
-Skipped where there is none: on Debian `apt install openssh-server`, or name one in HVD_TEST_SSHD.
+Skipped where no ssh server is installed: on Debian `apt install openssh-server`, or name one in HVD_TEST_SSHD.
 """
 
 import os

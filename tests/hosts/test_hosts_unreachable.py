@@ -1,4 +1,4 @@
-"""What the user reads when a host cannot take part; and that the secret is not for everybody to read."""
+"""The message to the user when a host cannot take part; and no other user can read the secret."""
 
 import re
 import sys

@@ -49,7 +49,7 @@ class CleanEnvironment:
 
     def borrow(self, requirement: str, asked_with: tuple[str, ...] = ("",)) -> None:
         """Link a distribution of the tests' environment, and all that it requires in turn. ``asked_with``: the extras of
-        whoever requires it."""
+        the distribution that requires it."""
         wanted = Requirement(requirement)
         if wanted.marker is not None and not any(wanted.marker.evaluate({"extra": e}) for e in asked_with):
             return

@@ -1,4 +1,4 @@
-"""The protocol model's folder holds the language of the programs and what they mean."""
+"""The protocol model's folder holds the language of the programs and their meaning."""
 
 import sys
 from pathlib import Path

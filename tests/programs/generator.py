@@ -27,7 +27,8 @@ COUNTS = (0, 1, 3, 17, 64, 1000, 5000)
 
 
 class Style(NamedTuple):
-    """What may occur. `stalls`: a rank may wait for what others never submit (only a simulation survives that)."""
+    """The events that may occur. `stalls`: a rank may wait for a request that others never submit (only a simulation
+    survives that)."""
 
     stalls: bool = True
     endings: bool = True  # leave, abort, signals between ranks
@@ -163,16 +164,16 @@ class _Maker:
         name = self.rng.choice([s for s in self.sets if s != "w"])
         pending = self.choose_calls(name) if self.rng.random() < 0.3 else []
         known = self.recent.get(name, [])
-        if known and self.rng.random() < 0.7:  # a part of what may be a known batch
+        if known and self.rng.random() < 0.7:  # a part of a possible known batch
             pending = self.rng.sample(known, self.rng.randint(1, len(known)))
         if self.rng.random() < 0.5:
             self.step(pending, own_order=True, waits=False)
-        else:  # only some of the members submit: the end of the set fails what is left
+        else:  # only some of the members submit: the end of the set fails these requests
             for r in self.sets[name]:
                 if pending and self.rng.random() < 0.5:
                     self.submit_all(r, pending)
         for r, ops in enumerate(self.program):
-            # What may still be in flight elsewhere must not be mixed up with a name's reuse.
+            # A request that may still be in flight elsewhere must not be mixed up with a name's reuse.
             ops.append(("end", name))
             for key in [k for k in self.in_flight[r] if k[0] == name]:
                 if self.rng.random() < 0.7:

@@ -30,7 +30,7 @@ STYLE = Style(stalls=False)
 class RealJob(NamedTuple):
     seed: int
     program: Program
-    ends_early: bool  # results may also be errors, from whatever moment on
+    ends_early: bool  # results may also be errors, from any moment on
     results: dict[tuple, str]  # (rank, key, n) -> exec | fail | ended
     rounds: dict[tuple, Round]  # of those
 
@@ -42,9 +42,9 @@ class Report(NamedTuple):
 
 
 def prepare(seed: int, program: Program) -> RealJob | None:
-    """None for a program that would wait for ever, or whose end nobody brings about."""
+    """None for a program that would wait for ever, or whose end no rank brings about."""
     enders = [r for r, ops in enumerate(program) if any(op[0] in ("leave", "abort") for op in ops)]
-    # What is executed before an end is what would be executed without one.
+    # The requests that are executed before an end are those that would be executed without one.
     world = World([[op for op in ops if op[0] not in ("leave", "abort")] for ops in program], Switches())
     meaning = ideal(world)
     at_end = [pc == len(code) for pc, code in zip(meaning.pcs, world.code, strict=True)]

@@ -1,8 +1,8 @@
-"""One rank of a job that runs many random programs, one after another, through the NumPy face.
+"""One rank of a job that runs many random programs, one after another, through the NumPy API.
 
 Started by real_jobs.py through the launcher: `real_rank.py JOBS FOLDER SECONDS LEAST`. Every result is compared with
-what the sequential model says; the first mistake ends the process with code 4, a program that makes no progress with
-code 5, and a line that starts with `MISTAKE` says where. A second thread keeps the watch.
+the result of the sequential model. The first wrong result ends the process with code 4, a program that makes no
+progress with code 5, and a line that starts with `MISTAKE` says where. A second thread keeps the watch.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Rank:
                 time.sleep(self.rng.choice([0.0001, 0.0005, 0.003]))
             kind, *rest = op
             getattr(self, "do_" + {"await": "wait_for"}.get(kind, kind))(*rest)
-        self.doing = "waiting for what is left"
+        self.doing = "waiting for the outstanding requests"
         for key in list(self.outstanding):
             self.do_wait(*key)
         if not self.job.ends_early:

@@ -47,7 +47,7 @@ def walk_once(sim_type: type, program: Program, schedule: int) -> tuple[str, lis
 
 
 def check_seed(sim_type: type, seed: int, schedules: int = 4) -> str:
-    """What is wrong with the engine, shown by the smallest program found; empty when nothing is."""
+    """The engine's fault, shown by the smallest program found; empty when no fault is found."""
     program = generate(seed).program
     for i in range(schedules):
         schedule = seed * 16 + i

@@ -20,7 +20,7 @@ SEEDS, PARTS = 1200, 8
 
 
 def check_part(part: int) -> str:
-    """What is wrong with the first program of a part that does not do what it means; empty if all do."""
+    """The fault of the first program of a part whose results differ from its meaning; empty if all agree."""
     seeds = range(part * SEEDS // PARTS, (part + 1) * SEEDS // PARTS)
     return next(filter(None, (check_seed(core.ProtocolSim, seed) for seed in seeds)), "")
 

@@ -1,4 +1,4 @@
-"""What the words of a program's signatures call on the NumPy face, with which data, and what must come out.
+"""The calls of the NumPy API for the words of a program's signatures, their data, and the expected results.
 
 Data depend on rank, key and round, so that no two operations could be mistaken for each other; rows that may differ
 from rank to rank do. Expectations are NumPy's (tests/engine/expected.py). Any thread.
@@ -54,7 +54,7 @@ def inputs(call: Call, key: tuple, n: tuple, rank: int, ranks: tuple[int, ...]) 
 
 
 def wrong(round_: Round, rank: int, got: list[np.ndarray]) -> str:
-    """What is not as it should be in a rank's results of an executed round; empty when nothing is."""
+    """The fault in a rank's results of an executed round, in words; empty when they are right."""
     ranks = round_.ranks
     call = parse(next(iter(round_.said.values()))[1])
     given = {r: inputs(call, round_.key, n, r, ranks) for r, (n, _) in round_.said.items()}

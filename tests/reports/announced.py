@@ -23,7 +23,7 @@ def probe():
     {probe}
 """
 
-# A backend that computes, under whatever name, for jobs of the launchers that it names.
+# A backend that computes, under a name that the test gives, for jobs of the launchers that it names.
 IN_PYTHON = """
 from hvd_core.backends import BackendDescriptor
 
@@ -49,8 +49,8 @@ def distribution(site, name, version, module, code, entry_points=""):
 
 
 def hide_installed(site):
-    """The same distributions without a backend in them, first on the path: whatever the tests' environment has installed
-    of these does not count. backend() puts something in."""
+    """The same distributions without a backend in them, first on the path: those that the tests' environment has
+    installed do not count. backend() puts a backend in."""
     for name in ("mpi", "gloo", "nccl", "eccl-stub"):
         distribution(site, f"hvd-backend-{name}", "1.5", f"announced_{name}".replace("-", "_"), "")
 

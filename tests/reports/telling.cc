@@ -1,4 +1,4 @@
-// A backend of jobs of one process that tells of its "library" whatever the environment has: TELL_<KEY>.
+// A backend of jobs of one process that reports facts of its "library" from the environment: TELL_<KEY>.
 #include <cstdlib>
 #include <hvd/backend.hpp>
 

@@ -1,4 +1,4 @@
-"""mpi_built(), nccl_built(), mpi_enabled(), ...: what is installed, and what the running job uses."""
+"""mpi_built(), nccl_built(), mpi_enabled(), ...: the installed backends, and those that the running job uses."""
 
 import json
 

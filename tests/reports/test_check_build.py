@@ -1,4 +1,4 @@
-"""`horovodrun --check-build`: the lines that scripts look for, and what is behind them."""
+"""`horovodrun --check-build`: the lines that scripts look for, and the facts that they report."""
 
 import sys
 

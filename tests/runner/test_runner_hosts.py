@@ -46,7 +46,7 @@ def test_wrong_hostfile_names_the_line(tmp_path, text):
 
 def test_empty_hostfile(tmp_path):
     file = tmp_path / "hosts"
-    file.write_text("\n# nobody\n")
+    file.write_text("\n# empty\n")
     with pytest.raises(ValueError, match="names no host"):
         parse_host_files(file)
 

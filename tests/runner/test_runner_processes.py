@@ -1,7 +1,6 @@
 """Exit codes, and that nothing outlives the job, however it ends. Real processes only.
 
-The keeper's own times are what a job takes to end (END_S); what a test measures has BUSY_S on top, for machines with
-other work.
+A job takes the keeper's own times to end (END_S); the limit of a test has BUSY_S on top, for machines with other work.
 """
 
 import os
@@ -236,8 +235,8 @@ def test_standard_input_is_empty(launcher):
     assert sorted(done.stdout.splitlines()) == ["[0]<stdout>:''", "[1]<stdout>:''"]
 
 
-# Signals 32 and 33 belong to the C library, whose posix_spawn leaves them ignored in what it starts: `make`, for one,
-# hands that down to us, and nobody can change it back.
+# Signals 32 and 33 belong to the C library, whose posix_spawn leaves them ignored in the programs that it starts:
+# `make`, for one, hands that down to us, and no program can change it back.
 LIBC_OWN = 1 << 31 | 1 << 32
 
 

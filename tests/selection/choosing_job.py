@@ -73,7 +73,7 @@ def why_no_site():
 
 def hide(site, name):
     """Has the project's own wheel of this name, where it is installed, count as one without a backend: of two wheels of
-    one name the first on the path counts. What is said of it would differ from machine to machine."""
+    one name the first on the path counts. The messages about the project's wheel would differ from machine to machine."""
     info = site / f"hvd_backend_{name}-0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: hvd-backend-{name}\nVersion: 0\n")

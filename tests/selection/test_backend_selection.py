@@ -341,7 +341,7 @@ def test_legacy_names_of_a_backend_that_cannot_work_in_this_launchers_jobs(caplo
     assert of(made) == ("mpi", "HOROVOD_CPU_OPERATIONS")
     assert table(made)["cuda"]["allgather"] == ("mpi", "HOROVOD_GPU_ALLGATHER")
     assert table(made)["cuda"]["broadcast"] == ("nccl", "automatic")
-    # One process is alone in any case, and what was not baked into an image means what it says.
+    # One process is alone in any case, and a variable that was not baked into an image takes effect.
     assert of(plan(world=None, **legacy)) == ("mpi", "HOROVOD_CPU_OPERATIONS")
     assert of(plan(value="mpi")) == ("mpi", ENV)
     assert caplog.records == []

@@ -1,4 +1,4 @@
-"""Random installations, jobs and wishes: whatever was asked for, there is a whole table or an error that says why."""
+"""Random installations, jobs and wishes: each yields a whole table or an error that says why."""
 
 import random
 from types import SimpleNamespace

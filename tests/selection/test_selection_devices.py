@@ -1,7 +1,7 @@
 """The selection with a backend that has devices of its own: the project's template, in real jobs.
 
 These tests move no data of a device (tests/engine and tests/eccl do). They check which backend would move it, and the
-error if there is none.
+error if no backend can.
 """
 
 import json

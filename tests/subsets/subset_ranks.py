@@ -79,7 +79,7 @@ def training():
         error = weight[0] * x + weight[1] - slope * x - 1.0
         gradient = np.array([(error * x).mean(), error.mean()])
         weight -= 0.5 * hvd.allreduce(gradient, op=hvd.Average, name="gradient")
-    return {"weight": weight.tolist(), "everybody": hvd.allgather(weight[None], name="end").tolist()}
+    return {"weight": weight.tolist(), "weights": hvd.allgather(weight[None], name="end").tolist()}
 
 
 def refused():

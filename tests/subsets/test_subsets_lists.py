@@ -61,7 +61,7 @@ def test_two_jobs_train_at_once():
     said = subset_jobs.run(subset_jobs.HOROVODRUN, 4, "training")
     for report, slope in zip(said, (2.0, 2.0, -3.0, -3.0), strict=True):
         assert report["weight"] == pytest.approx([slope, 1.0], abs=0.01)
-        assert report["everybody"] == [report["weight"]] * 2  # to the last bit
+        assert report["weights"] == [report["weight"]] * 2  # to the last bit
 
 
 def test_lists_that_make_no_sense_are_refused():

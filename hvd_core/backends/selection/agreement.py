@@ -131,7 +131,7 @@ def _wait_for_readers(world: Any, key: str, deadline: float) -> None:
 
 
 def compare(answers: Sequence[Statement], host_names: Sequence[str], launcher: str = "") -> str:
-    """The message about the differences and failures in the statements of ranks 0, 1, ...; "" if there are none."""
+    """The message about the differences and failures in the statements of ranks 0, 1, ...; "" if all agree."""
     good = [a for a in answers if "failed" not in a]
     devices = list(dict.fromkeys(d for a in good for d in a["choice"]))
     differing = [d for d in devices if len({a["choice"].get(d) for a in good}) > 1]
@@ -170,7 +170,7 @@ def _text(answer: Statement, shown: Sequence[str], names: Sequence[str]) -> str:
         label = f"{device}: " if len(shown) > 1 or device == "hvd-core" else ""
         sources = answer["sources"].get(device)
         source = f" [{', '.join(sources)}]" if sources else ""
-        # Other ranks have a backend for this device type; tell why this rank has none.
+        # Other ranks have a backend for this device type; tell why this rank has no backend for it.
         none = f"none ({answer['note']})" if answer["note"] else "none"
         unused = f" ({answer['unused']})" if answer["unused"] and device == HOST else ""
         texts.append(f"{label}{answer['choice'].get(device) or none}{source}{unused}")

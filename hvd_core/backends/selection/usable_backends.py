@@ -114,7 +114,7 @@ class UsableBackends:
         return [b.name for b in discovery.installed()]
 
     def policy(self) -> str:
-        """The site's file with its allow and deny lists, for messages; "" if it has none."""
+        """The site's file with its allow and deny lists, for messages; "" if the site has no such file."""
         return self.config.policy()
 
     def describe_installed(self) -> str:

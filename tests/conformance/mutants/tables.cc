@@ -1,4 +1,4 @@
-// Faults of loading and of what the tables say: L0 finds them, and the leaks of making communicators (L4).
+// Faults of loading and of the tables' contents, which L0 finds, and leaks of making communicators (L4).
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -114,8 +114,8 @@ const Add p2("split_is_create", [] {
     return split_by_create(a, a->rank, out, e);
   };
 });
-// Gives a communicator to those who asked for none.
-const Add p3("split_gives_everybody_one", [] {
+// Gives a communicator also to the ranks that asked for no communicator (size 0).
+const Add p3("split_gives_every_rank_one", [] {
   ours.comm.split = [](hvd_comm, const hvd_comm_args* a, hvd_comm* out, hvd_error* e) {
     if (a->size != 0) return split_by_create(a, a->rank, out, e);
     *out = reinterpret_cast<hvd_comm>(&ours);

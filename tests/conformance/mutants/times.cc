@@ -7,7 +7,7 @@
 namespace mutants {
 namespace {
 
-// Waits on the host for what it was to start.
+// Waits on the host for the end of the work that it was only to start.
 const Add t1("waits_in_enqueue", [] {
   ours.comm.collective = [](hvd_comm c, const hvd_coll_args* a, hvd_req* r, hvd_error* e) -> hvd_rc {
     if (ours.comm.caps & HVD_CAP_REQUEST) return complete(c, a, e);
@@ -17,7 +17,7 @@ const Add t1("waits_in_enqueue", [] {
   };
 });
 
-// Waits on the host for what is already in the stream, as a copy through pageable memory would.
+// Waits on the host for the work that is already in the stream, as a copy through pageable memory would.
 const Add t2("syncs_before_enqueue", [] {
   ours.comm.collective = [](hvd_comm c, const hvd_coll_args* a, hvd_req* r, hvd_error* e) -> hvd_rc {
     real->device->stream_sync(a->stream, a->deadline_ns, e);
