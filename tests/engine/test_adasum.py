@@ -15,8 +15,9 @@ from adasum_reference import tree
 from harness import on_ranks
 from harness.rank import expect
 
-HERE = 0  # bytes up to which each rank gets all data and computes alone: never
-ALONE = 1 << 40  # ... always
+# Bytes of all ranks together up to which each rank gathers all data and computes alone.
+HERE = 0  # never
+ALONE = 1 << 40  # always
 BFLOAT16 = "bfloat16"
 NUMBERS = {"float16": 6, "float32": 7, "float64": 8, BFLOAT16: 10, "int32": 4}
 # Relative error of one rounding.

@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.netns, pytest.mark.timeout(300)]
 
 TIMEOUT_S = 3
 MARGIN_S = 20  # for a busy machine
-# Connects; once a host has been cut off, waits for the first event on each link between hosts. With "talk", data is
+# Connects; once a host has been cut off, waits for the first event on a link between hosts. With "talk", data is
 # under way when the host is cut off.
 WATCH = """
 import errno, os, select, socket, sys, time
