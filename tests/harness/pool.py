@@ -1,5 +1,6 @@
 """The living jobs of this process (of each worker of pytest-xdist): found again by the number of ranks and the other
-settings of the launch (command, variables), started when first wanted, ended when others need the room or the session ends.
+settings of the launch (command, variables), started when first wanted, ended when others need the room or the
+session ends.
 """
 
 import atexit

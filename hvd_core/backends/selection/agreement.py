@@ -131,7 +131,7 @@ def _wait_for_readers(world: Any, key: str, deadline: float) -> None:
 
 
 def compare(answers: Sequence[Statement], host_names: Sequence[str], launcher: str = "") -> str:
-    """The message about the differences and failures in the statements of ranks 0, 1, ...; "" if all agree and succeed."""
+    """Message about the differences and failures in the statements of ranks 0, 1, ...; "" if all agree and succeed."""
     good = [a for a in answers if "failed" not in a]
     devices = list(dict.fromkeys(d for a in good for d in a["choice"]))
     differing = [d for d in devices if len({a["choice"].get(d) for a in good}) > 1]
