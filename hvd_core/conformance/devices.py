@@ -52,7 +52,8 @@ def opening(kit: Kit) -> None:
     call, count = kit.backend.call, C.c_int32(-1)
     call("device", "count", C.byref(count))
     kit.expect(
-        count.value >= 1, f"count returns {count.value}; the probe should have answered that there is no device"
+        count.value >= 1,
+        f"count returns {count.value}; the probe should have answered that there is no device",
     )
     for ordinal in (-1, count.value):
         refused(kit, "open", ordinal, None, C.byref(P()))
@@ -101,9 +102,7 @@ def memory(kit: Kit) -> None:
             allowed=(OK, UNSUPPORTED),
         )
         if code == UNSUPPORTED:
-            kit.expect(
-                kind != MEM_DEVICE or space.name == "cpu", "the device has no memory of kind DEVICE"
-            )
+            kit.expect(kind != MEM_DEVICE or space.name == "cpu", "the device has no memory of kind DEVICE")
             kit.row(name, EMULATED, "the device has none")
             continue
         kit.expect(
@@ -215,7 +214,11 @@ class Slow:
         return bool(self.seen[-1] == value and (self.seen[:: 4096 + 1] == value).all())
 
 
-@case("L1.streams", "a stream carries out its work in order, and stream_sync returns when it is complete", seconds=120)
+@case(
+    "L1.streams",
+    "a stream carries out its work in order, and stream_sync returns when it is complete",
+    seconds=120,
+)
 def streams(kit: Kit) -> None:
     space = kit.need_device("mem_alloc", "stream_create")
     stream, chain = space.new_stream(), Slow(kit, space)
@@ -286,7 +289,9 @@ def native_streams(kit: Kit) -> None:
 
 
 @case(
-    "L1.events", "events: complete before the first record, then when their stream has reached them", seconds=120
+    "L1.events",
+    "events: complete before the first record, then when their stream has reached them",
+    seconds=120,
 )
 def events(kit: Kit) -> None:
     space = kit.need_device("mem_alloc", "stream_create", "event_create")
@@ -304,7 +309,9 @@ def events(kit: Kit) -> None:
         other.start()
         other.join()
         kit.expect(answers == [True], f"event_query from another thread: {answers}")
-        kit.expect(chain.arrived(value), "event_query answers OK, but the copy before the event has not arrived")
+        kit.expect(
+            chain.arrived(value), "event_query answers OK, but the copy before the event has not arrived"
+        )
     if kit.backend.has("device", "event_wait"):
         chain.enqueue(9, stream)
         call("device", "event_record", event, stream)
@@ -346,7 +353,9 @@ def _elapsed(kit: Kit, space: DeviceSpace, stream: P) -> None:
 
 
 @case(
-    "L1.stream_wait_event", "a stream waits for an event of another stream, and the host does not", seconds=120
+    "L1.stream_wait_event",
+    "a stream waits for an event of another stream, and the host does not",
+    seconds=120,
 )
 def stream_wait_event(kit: Kit) -> None:
     space = kit.need_device("mem_alloc", "stream_create", "event_create", "stream_wait_event")

@@ -98,7 +98,8 @@ def _is_dead(kit: Kit, comm: Comm, wanted: tuple[int, ...], why: str) -> None:
     kit.expect(code in wanted, f"{why}, a collective answers {code_name(code)}; it must answer {names}")
     code, _ = comm.async_error()
     kit.expect(
-        code in (*wanted, UNSUPPORTED), f"{why}, async_error answers {code_name(code)}; it must answer {names}"
+        code in (*wanted, UNSUPPORTED),
+        f"{why}, async_error answers {code_name(code)}; it must answer {names}",
     )
 
 
@@ -233,7 +234,9 @@ def create_deadline(kit: Kit) -> None:
             kit.expect(took < 1.0 + kit.limit(LATE_S), f"create ended {took - 1:.1f} s after its deadline")
             if comm is not None:  # made without the others; the first operation cannot be
                 code, text = outcome(kit, lambda c=comm: Sum(kit, c, 40).start(seconds=1.0))
-                kit.expect(code != OK, "create and an operation answered OK, although a rank has not called create")
+                kit.expect(
+                    code != OK, "create and an operation answered OK, although a rank has not called create"
+                )
                 kit.row(
                     f"[{space.name}]",
                     NATIVE,

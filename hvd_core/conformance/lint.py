@@ -33,7 +33,8 @@ def symbol(bare: Bare) -> None:
     shared = read(Path(bare.target.path))
     python = [n for n in shared.needed if n.startswith("libpython")]
     bare.expect(
-        not python, f"is linked with {', '.join(python)}; a backend must work with any Python, and without Python"
+        not python,
+        f"is linked with {', '.join(python)}; a backend must work with any Python, and without Python",
     )
     others = [s for s in shared.defined if s.startswith("hvd_") and not s.startswith("hvd_backend_entry_v")]
     others += [s for s in shared.defined if re.match(r"_ZN?[A-Z]*\d*3hvd", s)]
@@ -46,7 +47,9 @@ def symbol(bare: Bare) -> None:
 
 def _check_header(bare: Bare, table, what: str, least: int) -> None:
     hdr = table.hdr
-    bare.expect(least <= hdr.struct_size < 65536, f"the {what} has struct_size {hdr.struct_size}; ABI 1.0 has {least}")
+    bare.expect(
+        least <= hdr.struct_size < 65536, f"the {what} has struct_size {hdr.struct_size}; ABI 1.0 has {least}"
+    )
     bare.expect(hdr.major == 1, f"the {what} has major version {hdr.major}, its entry symbol has 1")
     bare.expect(hdr.ext is None, f"the {what} has a non-NULL hdr.ext, which is reserved")
 
@@ -55,7 +58,9 @@ def _check_header(bare: Bare, table, what: str, least: int) -> None:
 def tables(bare: Bare) -> None:
     backend = bare.backend
     _check_header(bare, backend.api, "backend table", abi.BackendApi.info.offset + 8)
-    bare.expect(backend.comm or backend.device, "the backend has neither a device table nor a communicator table")
+    bare.expect(
+        backend.comm or backend.device, "the backend has neither a device table nor a communicator table"
+    )
     for which, struct in (("device", abi.DeviceApi), ("comm", abi.CommApi)):
         table = getattr(backend, which)
         if table is None:
@@ -97,9 +102,14 @@ def capabilities(bare: Bare) -> None:
     for name, slot in (
         ("REQUEST", "req_wait"), ("ABORT", "abort"), ("GROUP_SAME", "group_begin"), ("GROUP_MIXED", "group_begin"),
     ):  # fmt: skip
-        bare.expect(not has[name] or backend.has("comm", slot), f"{name} is declared, but the slot {slot} is empty")
+        bare.expect(
+            not has[name] or backend.has("comm", slot), f"{name} is declared, but the slot {slot} is empty"
+        )
     for name, slot in (("ABORT", "abort"), ("REQUEST", "req_test")):
-        bare.expect(has[name] or not backend.has("comm", slot), f"the slot {slot} is filled, but {name} is not declared")
+        bare.expect(
+            has[name] or not backend.has("comm", slot),
+            f"the slot {slot} is filled, but {name} is not declared",
+        )
     grouped = has["GROUP_SAME"] or has["GROUP_MIXED"]
     bare.expect(
         grouped or not backend.has("comm", "group_begin"),
@@ -107,9 +117,13 @@ def capabilities(bare: Bare) -> None:
     )
     bare.expect(has["MEM_HOST"] or has["MEM_DEVICE"], "neither MEM_HOST nor MEM_DEVICE is declared")
     bare.expect(
-        not has["MEM_DEVICE"] or backend.comm.device_types, "MEM_DEVICE is declared, but device_types is empty"
+        not has["MEM_DEVICE"] or backend.comm.device_types,
+        "MEM_DEVICE is declared, but device_types is empty",
     )
-    bare.expect(has["STREAM"] <= has["MEM_DEVICE"], "STREAM is declared without MEM_DEVICE; streams belong to a device")
+    bare.expect(
+        has["STREAM"] <= has["MEM_DEVICE"],
+        "STREAM is declared without MEM_DEVICE; streams belong to a device",
+    )
     if not has["ABORT"]:
         bare.note("ABORT", "not declared: elastic jobs refuse this backend")
 
@@ -118,7 +132,10 @@ def capabilities(bare: Bare) -> None:
 def identity(bare: Bare) -> None:
     api = bare.backend.api
     name, tag, version = ((text or b"").decode() for text in (api.name, api.tag, api.version))
-    bare.expect(NAME.fullmatch(name), f"the name is {name!r}; it must have 1 to 32 characters of a-z, 0-9, '_' and '-'")
+    bare.expect(
+        NAME.fullmatch(name),
+        f"the name is {name!r}; it must have 1 to 32 characters of a-z, 0-9, '_' and '-'",
+    )
     bare.expect(
         name == bare.target.name,
         f"the library's name is '{name}', but the backend is installed as '{bare.target.name}'",
@@ -134,7 +151,10 @@ def identity(bare: Bare) -> None:
     bare.expect(api.vendor_lib is not None, 'vendor_lib is NULL; it must be "" if there is no vendor library')
     for which in ("device_type",) if bare.backend.device else ():
         kind = (getattr(bare.backend.device, which) or b"").decode()
-        bare.expect(re.fullmatch(r"[a-z][a-z0-9_]*", kind), f"{which} is {kind!r}; it must consist of a-z, 0-9 and '_'")
+        bare.expect(
+            re.fullmatch(r"[a-z][a-z0-9_]*", kind),
+            f"{which} is {kind!r}; it must consist of a-z, 0-9 and '_'",
+        )
 
 
 @case("L0.options", "every option has a name, a type, a default within its range, and a sentence", ranks=0)
@@ -254,7 +274,11 @@ def _difference(before, now) -> str:
     return f"{before} before, {now} now"
 
 
-@case("L0.query", "query is a pure function, needs no communicator, and checks struct sizes and invalid numbers", ranks=0)
+@case(
+    "L0.query",
+    "query is a pure function, needs no communicator, and checks struct sizes and invalid numbers",
+    ranks=0,
+)
 def query(bare: Bare) -> None:
     backend = bare.backend
     if backend.comm is None:
@@ -268,10 +292,13 @@ def query(bare: Bare) -> None:
                     f"two equal questions got different answers: {_asked(coll, dtype, op)}",
                 )
                 bare.expect(
-                    one.support in (0, 1, 2), f"support {one.support} is not a valid answer: {_asked(coll, dtype, op)}"
+                    one.support in (0, 1, 2),
+                    f"support {one.support} is not a valid answer: {_asked(coll, dtype, op)}",
                 )
                 good = one.alignment & (one.alignment - 1) == 0
-                bare.expect(good, f"alignment {one.alignment} is not a power of two: {_asked(coll, dtype, op)}")
+                bare.expect(
+                    good, f"alignment {one.alignment} is not a power of two: {_asked(coll, dtype, op)}"
+                )
     for coll, dtype, op in ((99, 7, 0), (0, 99, 0), (0, 7, 99), (-1, -1, -1)):
         bare.expect(
             backend.query(coll, dtype, op).support == 0,
@@ -318,7 +345,9 @@ def _newer_arguments(bare: Bare) -> None:
 
 
 @case(
-    "L0.required", "the backend serves an allgather of some type, from which hvd-core can compose the rest", ranks=0
+    "L0.required",
+    "the backend serves an allgather of some type, from which hvd-core can compose the rest",
+    ranks=0,
 )
 def required(bare: Bare) -> None:
     backend = bare.backend
@@ -337,4 +366,6 @@ def required(bare: Bare) -> None:
     bare.expect(some, "query serves no allgather of any type; hvd-core cannot compose operations without one")
     for name, key in (("allreduce", (abi.ALLREDUCE, False)), ("broadcast", (abi.BROADCAST, False))):
         if not served[key]:
-            bare.note(name, "served for no type: hvd-core composes it from allgather, which moves many more bytes")
+            bare.note(
+                name, "served for no type: hvd-core composes it from allgather, which moves many more bytes"
+            )

@@ -71,7 +71,8 @@ def descriptor(bare: Bare) -> None:
     )
     if told.library is not None:
         bare.expect(
-            Path(told.library).is_absolute(), f"the descriptor's library is not an absolute path: {told.library}"
+            Path(told.library).is_absolute(),
+            f"the descriptor's library is not an absolute path: {told.library}",
         )
 
 

@@ -126,7 +126,9 @@ def two_streams(kit: Kit) -> None:
 
 
 @case(
-    "L3.producer_consumer", "a collective sees earlier work of its stream, and later work sees its result", seconds=120
+    "L3.producer_consumer",
+    "a collective sees earlier work of its stream, and later work sees its result",
+    seconds=120,
 )
 def producer_consumer(kit: Kit) -> None:
     dtype, alignment = plain_type(kit)
@@ -235,7 +237,9 @@ def ownership(kit: Kit) -> None:
             late = turn % kit.size
             step = Sum(kit, comm, 30_000, turn)
             if kit.rank == late:
-                kit.expect(kit.hear(f"called {space.kind} {turn}"), "the other ranks' collective does not return")
+                kit.expect(
+                    kit.hear(f"called {space.kind} {turn}"), "the other ranks' collective does not return"
+                )
             pending = step.start()
             if kit.rank == (late + 1) % kit.size:
                 junk = [np.full(4096, 0xEE, np.uint8) for _ in range(256)]
@@ -274,4 +278,6 @@ def no_waiting(kit: Kit) -> None:
             p.wait()
         for s in steps:
             kit.expect(not s.wrong(), s.wrong())
-        kit.expect(not waited, "rank 0's collective did not return before the other ranks had made the same call")
+        kit.expect(
+            not waited, "rank 0's collective did not return before the other ranks had made the same call"
+        )

@@ -87,9 +87,7 @@ def _check_keys(kit: Kit, since: int) -> None:
     kit.expect(not left, f"{len(left)} keys are left in the store, such as {left[0] if left else ''}")
 
 
-@case(
-    "L4.resize", "communicators over fewer ranks, then over all ranks again, as in an elastic job", ranks=2
-)
+@case("L4.resize", "communicators over fewer ranks, then over all ranks again, as in an elastic job", ranks=2)
 def resize(kit: Kit) -> None:
     for space in kit.spaces():
         for turn, members in enumerate(

@@ -94,9 +94,7 @@ def narrowing(kit: Kit) -> None:
     _try_all(kit, traps, ("sum", "min", "max"), body)
 
 
-@case(
-    "L2.special_values", "every reduction keeps NaN, infinities, -0.0 and subnormals", ranks=2
-)
+@case("L2.special_values", "every reduction keeps NaN, infinities, -0.0 and subnormals", ranks=2)
 def special_values(kit: Kit) -> None:
     nan, inf = float("nan"), float("inf")
     rows = [(nan, 1.0), (1.0, nan), (nan, nan), (2.0, 1.0), (inf, 1.0), (-inf, 1.0), (-0.0, -0.0), (inf, inf)]

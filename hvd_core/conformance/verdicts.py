@@ -104,7 +104,9 @@ def merge(case: str, by_rank: dict[int, Result]) -> Result:
         for rank, r in failed.items():
             if r.text:
                 ranks_by_text.setdefault(r.text, []).append(rank)
-        texts = [f"{_ranks(ranks)}: {text}" if len(by_rank) > 1 else text for text, ranks in ranks_by_text.items()]
+        texts = [
+            f"{_ranks(ranks)}: {text}" if len(by_rank) > 1 else text for text, ranks in ranks_by_text.items()
+        ]
         texts = texts or [f"{row.what}: {row.text}" for row in bad[:3]]
         merged.text = "; ".join(texts)
     elif by_rank and all(r.verdict == SKIPPED for r in by_rank.values()):

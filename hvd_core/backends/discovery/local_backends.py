@@ -55,7 +55,9 @@ class EmbeddedPythonBackend(InstalledBackend):
             automatic=False,
             provides=frozenset({"comm"}),
             version=__version__,
-            candidate=Candidate(name, EMBEDDED, entry=f"hvd_core.backends.discovery.embedded:{name}", for_tests=True),
+            candidate=Candidate(
+                name, EMBEDDED, entry=f"hvd_core.backends.discovery.embedded:{name}", for_tests=True
+            ),
         )
         self.descriptor = BackendDescriptor(name, ABI, self.devices, self.provides, None, python=class_path)
 
