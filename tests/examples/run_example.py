@@ -5,6 +5,7 @@ python run_example.py FOLDER EXAMPLE [its options]      FOLDER/<rank>.npz
 Ranks that stay alive call run().
 """
 
+import contextlib
 import os
 import runpy
 import sys
@@ -18,10 +19,19 @@ def run(folder, example, options):
     os.chdir(folder)
     if "tensorflow1" in example:
         begin_graph()
-    with mock.patch.object(sys, "argv", [example, *options]):
+    with mock.patch.object(sys, "argv", [example, *options]), threads_as_they_are():
         weights = runpy.run_path(example, run_name="example")["main"]()
     rank = os.environ.get("HOROVOD_RANK", "0")
     np.savez(os.path.join(folder, f"{rank}.npz"), *weights)
+
+
+def threads_as_they_are():
+    """TensorFlow takes a number of threads only before its first use. A process that stays alive has used it, and has the
+    number from its environment."""
+    tf = sys.modules.get("tensorflow")
+    if tf is None:
+        return contextlib.nullcontext()
+    return mock.patch.object(tf.config.threading, "set_intra_op_parallelism_threads")
 
 
 def begin_graph():

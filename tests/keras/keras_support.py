@@ -28,14 +28,21 @@ TOLERANCE = 1e-6 if TORCH else 1e-11
 
 @contextlib.contextmanager
 def in_float64():
-    """Within it Keras computes in float64."""
+    """Within it Keras computes in float64. Programs that have run in this process may have fixed another type."""
     settings = keras.config if KERAS3 else keras.backend
     before = settings.floatx()
+    policy = (
+        keras.config.dtype_policy() if KERAS3 else None
+    )  # Keras 3 keeps the policy that it was first asked for
     settings.set_floatx("float64")
+    if KERAS3:
+        keras.config.set_dtype_policy("float64")
     try:
         yield
     finally:
         settings.set_floatx(before)
+        if KERAS3:
+            keras.config.set_dtype_policy(policy)
 
 
 def modes():
