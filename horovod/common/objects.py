@@ -7,13 +7,16 @@ one call. Unpickling runs code of the sender, as in Horovod: the ranks of a job 
 from __future__ import annotations
 
 import pickle
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 import hvd_core
 from horovod.common.basics import runtime
+from horovod.common.exceptions import HorovodInternalError
 from horovod.common.process_sets import ProcessSet, global_process_set
+from hvd_core.frontend.refusals import report, reported
 
 try:
     from cloudpickle import dumps as _dumps  # also takes lambdas and classes of __main__
@@ -41,13 +44,15 @@ def broadcast_object(
         At the root ``obj`` itself, elsewhere a copy of the root's object.
 
     Raises:
-        ValueError: Horovod is not initialized, or the root is not in the process set.
+        ValueError: Horovod is not initialized, or the root is not in the process set. The errors of pickling; the other
+            ranks' calls fail then.
         HorovodInternalError: a rank is gone.
     """
     # The original names it after the object's type, which stalls where the others pass None.
     name = "broadcast_object" if name is None else name
     is_root = runtime().rank() == root_rank
-    data = _bytes_of(obj) if is_root else np.empty(0, np.uint8)
+    with reported("broadcast", f"broadcast.{name}.sz", process_set):
+        data = _bytes_of(obj) if is_root else np.empty(0, np.uint8)
     length = np.array([data.size], np.int64)
     hvd_core.broadcast_(length, root_rank, f"{name}.sz", process_set)
     if not is_root:
@@ -70,13 +75,24 @@ def allgather_object(
         The objects in rank order, the same list on all ranks.
 
     Raises:
-        ValueError: Horovod is not initialized. HorovodInternalError: a rank is gone.
+        ValueError: Horovod is not initialized. HorovodInternalError: a rank is gone. The errors of pickling; the other
+            ranks' calls fail then.
     """
     name = "allgather_object" if name is None else name
     runtime().rank()  # before init() the missing init() is the better message
-    data = _bytes_of(obj)
+    try:
+        data = _bytes_of(obj)
+    except Exception as error:
+        for part in ("sz", "t"):
+            report("allgather", f"allgather.{name}.{part}", process_set, error)
+        raise
     handle = hvd_core.allgather_async(np.array([data.size], np.int64), f"{name}.sz", process_set)
-    everything = hvd_core.allgather(data, f"{name}.t", process_set)
+    try:
+        everything = hvd_core.allgather(data, f"{name}.t", process_set)
+    except HorovodInternalError:
+        with suppress(HorovodInternalError):
+            hvd_core.synchronize(handle)  # so that the handle is released
+        raise
     lengths = hvd_core.synchronize(handle)
     return [pickle.loads(everything[end - n : end].data) for n, end in zip(lengths, np.cumsum(lengths))]
 

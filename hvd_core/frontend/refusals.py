@@ -37,10 +37,13 @@ def report(operation: str, name: str | None, process_set: Any, error: Exception 
         error: the reason, as the other ranks will read it.
     """
     number = 0 if process_set is None else getattr(process_set, "process_set_id", None)
-    if number is None or not current_job.is_initialized():
+    job = current_job.current()
+    if number is None or job is None:
         return
+    # Python's texts may have surrogates (of file names, say), which the engine does not take.
+    text = _reason(error).encode("utf-8", "backslashreplace").decode()
     with suppress(HorovodInternalError):  # the job has ended
-        current_job.engine().poison(name, _reason(error), number, operation)
+        job.engine.poison(name, text, number, operation)
 
 
 def refuse(

@@ -1,4 +1,4 @@
-// Descriptors and configurations of a job in one process. See world.h; the real ones are made by bootstrap/wiring.py.
+// Descriptors and configurations of a job in one process. See world.h; the real ones are made by bootstrap/links.py.
 #include "world.h"
 
 #include <sys/eventfd.h>
