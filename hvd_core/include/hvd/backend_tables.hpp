@@ -180,9 +180,9 @@ class CommTable {
       if (out == nullptr) throw Error(HVD_E_INVALID, "the place for the communicator is NULL");
       *out = nullptr;
       const hvd_comm_args mine = complete(args, "hvd_comm_args");
-      // A rank that is in no part of a split has size 0.
+      // A rank that is in no part of a split has size 0, and no rank of its own.
       const int32_t least = sizeof...(Parent) == 0 ? 1 : 0;
-      if (mine.size < least || mine.rank < 0 || (mine.size > 0 && mine.rank >= mine.size)) {
+      if (mine.size < least || (mine.size > 0 && (mine.rank < 0 || mine.rank >= mine.size))) {
         throw Error(HVD_E_INVALID, "rank " + std::to_string(mine.rank) + " of " + std::to_string(mine.size) +
                                        " is not a rank of a communicator");
       }
