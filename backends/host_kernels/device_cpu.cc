@@ -49,8 +49,7 @@ hvd_rc count(int32_t* n, hvd_error*) {
 }
 
 hvd_rc open(int32_t ordinal, void*, hvd_device* out, hvd_error* err) {
-  if (ordinal != 0)
-    return report(err, HVD_E_INVALID, "there is one cpu device, number 0; asked for %d", ordinal);
+  if (ordinal != 0) return report(err, HVD_E_INVALID, "there is one cpu device, number 0; asked for %d", ordinal);
   *out = reinterpret_cast<hvd_device>(&g_device);
   return HVD_OK;
 }
@@ -181,8 +180,7 @@ hvd_rc reduce_local(hvd_stream, hvd_buf inout, hvd_buf in, uint64_t n, int32_t d
     return report(err, HVD_E_INVALID, "a local reduction of %s by %s does not exist", dtype_name(dtype), op_name(op));
   }
   const ReduceFn reduce = kernels().reduce[dtype][op];
-  if (reduce == nullptr)
-    return report(err, HVD_E_UNSUPPORTED, "the cpu device does not reduce %s", dtype_name(dtype));
+  if (reduce == nullptr) return report(err, HVD_E_UNSUPPORTED, "the cpu device does not reduce %s", dtype_name(dtype));
   if (inout.bytes / size < n || in.bytes / size < n) {
     return report(err, HVD_E_INVALID, "%llu elements of %s do not fit buffers of %llu and %llu bytes",
                   (unsigned long long)n, dtype_name(dtype), (unsigned long long)inout.bytes,

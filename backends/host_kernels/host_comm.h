@@ -131,6 +131,10 @@ class HostComm : public hvd::Comm<T>, public hvd::Request {
       state_ = State::kDone;
       result_ = error.code;
       throw;
+    } catch (...) {
+      state_ = State::kDone;
+      result_ = HVD_E_INTERNAL;
+      throw;
     }
     state_ = State::kDone;
     return true;

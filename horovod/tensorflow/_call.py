@@ -65,6 +65,8 @@ def report(call: CallIdentity, error: Exception | str) -> None:
     Args:
         error: the reason that the other ranks get.
     """
+    if getattr(call.process_set, "process_set_id", None) is None:
+        return  # no rank can wait for the call, and no name may be used up
     name = None if call.name is None else str(call.name)
     if not _context.executing_eagerly():
         if not name or not _basics.is_initialized():

@@ -8,6 +8,7 @@ from typing import Any
 from horovod.common import exports
 from horovod.common.exports import *  # noqa: F403
 from horovod.common.exports import _basics  # noqa: F401 (programs import it)
+from horovod.common.process_sets import ProcessSet  # noqa: F401 (programs import it)
 from horovod.common.reduce_ops import op_from
 from horovod.tensorflow import _op_gradients  # noqa: F401 (registers the gradients)
 from horovod.tensorflow._job_ops import (

@@ -20,7 +20,7 @@ from .socket_io import BootstrapError, BootstrapTimeout, Deadline
 
 PURPOSE = b"local"
 # The version of the messages that the modules of this folder exchange.
-VERSION = 2
+VERSION = 3
 
 
 @dataclass

@@ -48,7 +48,10 @@ def gathered_integers(own: Sequence[int], name: str) -> list[int]:
 
     core = engine()
     handle = core.allgather([np.array(own, dtype=np.int64)], name)
-    core.wait(handle)
-    everything = output_array(core, handle, 0).tolist()
-    core.release(handle)
-    return everything
+    try:
+        core.wait(handle)
+        return output_array(core, handle, 0).tolist()
+    finally:
+        # After Ctrl-C the request is still under way and needs its memory.
+        if core.poll(handle):
+            core.release(handle)

@@ -88,6 +88,7 @@ def keep(handle: int, kind: str, result: Any, alive: Any) -> int:
 
 def barrier(process_set: ProcessSet | None = None) -> None:
     """Wait until all ranks of the set have called barrier()."""
+    engine()  # before init() the missing init() is the better message
     job_operations.barrier(number_of(process_set))
 
 

@@ -162,8 +162,9 @@ hvd_backend_entry_fn open_library(const std::string& path, const std::string& na
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* cause = dlerror();
-    refuse(name, path, cause ? cause : "dlopen gives no reason",
-           "reinstall the wheel that the backend came with, and check that LD_LIBRARY_PATH names the libraries it needs");
+    refuse(
+        name, path, cause ? cause : "dlopen gives no reason",
+        "reinstall the wheel that the backend came with, and check that LD_LIBRARY_PATH names the libraries it needs");
   }
   const std::string symbol = "hvd_backend_entry_v" + std::to_string(HVD_ABI_MAJOR);
   if (void* entry = dlsym(library, symbol.c_str())) return reinterpret_cast<hvd_backend_entry_fn>(entry);

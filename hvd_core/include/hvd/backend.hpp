@@ -239,7 +239,13 @@ class Work {
 
  private:
   struct Freed {
-    void operator()(Request* request) const { request->free_request(); }
+    // A request that refuses to be freed stays with its backend.
+    void operator()(Request* request) const noexcept {
+      try {
+        request->free_request();
+      } catch (...) {
+      }
+    }
   };
   std::unique_ptr<Request, Freed> request_;
 };
