@@ -50,15 +50,25 @@ def broadcast_object(
     """
     # The original names it after the object's type, which stalls where the others pass None.
     name = "broadcast_object" if name is None else name
-    is_root = runtime().rank() == root_rank
-    with reported("broadcast", f"broadcast.{name}.sz", process_set):
+    me = runtime().rank()  # before init() the missing init() is the better message
+    with reported("broadcast", name_of_size(name), process_set):
+        is_root = bool(me == root_rank)
         data = _bytes_of(obj) if is_root else np.empty(0, np.uint8)
-    length = np.array([data.size], np.int64)
+        length = np.array([data.size], np.int64)
     hvd_core.broadcast_(length, root_rank, f"{name}.sz", process_set)
     if not is_root:
-        data = np.empty(int(length[0]), np.uint8)
+        with reported("broadcast", f"broadcast.{name}.t", process_set):
+            data = np.empty(int(length[0]), np.uint8)
     hvd_core.broadcast_(data, root_rank, f"{name}.t", process_set)
     return obj if is_root else pickle.loads(data.data)
+
+
+def name_of_size(name: Any) -> str | None:
+    """The name of the first request of broadcast_object(): the number of bytes. None if `name` cannot be made a text."""
+    try:
+        return f"broadcast.{name}.sz"
+    except Exception:
+        return None
 
 
 def allgather_object(
@@ -80,15 +90,22 @@ def allgather_object(
     """
     name = "allgather_object" if name is None else name
     runtime().rank()  # before init() the missing init() is the better message
+    parts: list[str | None] = [None, None]
     try:
+        parts = [f"{name}.sz", f"{name}.t"]
         data = _bytes_of(obj)
-    except Exception as error:
-        for part in ("sz", "t"):
-            report("allgather", f"allgather.{name}.{part}", process_set, error)
+        length = np.array([data.size], np.int64)
+    except BaseException as error:
+        for part in parts:
+            report("allgather", part, process_set, error, "allgather")
         raise
-    handle = hvd_core.allgather_async(np.array([data.size], np.int64), f"{name}.sz", process_set)
     try:
-        everything = hvd_core.allgather(data, f"{name}.t", process_set)
+        handle = hvd_core.allgather_async(length, parts[0], process_set)
+    except BaseException as error:  # the first of the two operations has been reported
+        report("allgather", parts[1], process_set, error, "allgather")
+        raise
+    try:
+        everything = hvd_core.allgather(data, parts[1], process_set)
     except HorovodInternalError:
         with suppress(HorovodInternalError):
             hvd_core.synchronize(handle)  # so that the handle is released

@@ -20,6 +20,7 @@ from horovod.torch._submit import (
     check,
     check_all,
     engine,
+    failed,
     fetch_many,
     fetch_one,
     keep_after_interrupt,
@@ -27,9 +28,8 @@ from horovod.torch._submit import (
     reference,
     resolve_op,
     some_members_of,
-    wire_op,
 )
-from hvd_core.frontend.reductions import ENGINE_NUMBERS
+from hvd_core.frontend.reductions import ENGINE_NUMBERS, engine_number
 
 
 def empty_like(tensor):
@@ -51,56 +51,72 @@ def reduce_into(
 
     With `wait` there is no handle: the call returns when the output is there.
     """
-    if name is not None:
-        name = f"allreduce.{name}"
-    on_device = check(tensor, REDUCIBLE, "allreduce", name, process_set)
-    try:
-        number = ENGINE_NUMBERS[op]
-    except (KeyError, TypeError):
-        number = wire_op("allreduce", name, process_set, op)
     source, target, fetch = tensor, output, None
-    if on_device:
-        source, target, fetch = _on_device(tensor, output)
-    elif BY_ADDRESS:
-        source, target = reference(tensor), reference(output)
-    set_id = process_set.process_set_id
+    try:
+        full_name = None if name is None else f"allreduce.{name}"
+        on_device = check(tensor, REDUCIBLE, process_set)
+        try:
+            number = ENGINE_NUMBERS[op]
+        except (KeyError, TypeError):
+            number = engine_number(op)
+        if on_device:
+            source, target, fetch = _on_device(tensor, output)
+        elif BY_ADDRESS:
+            source, target = reference(tensor), reference(output)
+        set_id = process_set.process_set_id
+    except BaseException as error:
+        failed("allreduce", "allreduce", name, process_set, error)
+        raise
     if wait:
         try:
             return engine().allreduce(
-                source, target, name, number, prescale_factor, postscale_factor, set_id, True
+                source, target, full_name, number, prescale_factor, postscale_factor, set_id, True
             )
         except KeyboardInterrupt:
             keep_after_interrupt((tensor, output))
             raise
-    handle = engine().allreduce(source, target, name, number, prescale_factor, postscale_factor, set_id)
+    handle = engine().allreduce(source, target, full_name, number, prescale_factor, postscale_factor, set_id)
     _handle_map[handle] = (tensor, output, fetch)
     return handle
 
 
-def reduce_group(tensors, in_place, name, op, prescale_factor, postscale_factor, process_set) -> int:
+def _reduce_group(
+    tensors, in_place, average, name, op, prescale_factor, postscale_factor, process_set
+) -> int:
     """Submit one all-or-nothing allreduce of a caller's list of tensors. Returns the handle."""
-    full_name = None if name is None else f"grouped_allreduce.{name}"
-    tensors = some_members_of(tensors, "allreduce", full_name, process_set)
-    outputs = tensors if in_place else [empty_like(t) for t in tensors]
+    try:
+        if average is not None:
+            op = resolve_op(op, average, stacklevel=5)
+        elif op is None:
+            op = Average
+        tensors = some_members_of(tensors)
+        outputs = tensors if in_place else [empty_like(t) for t in tensors]
+    except BaseException as error:
+        failed("allreduce", "grouped_allreduce", name, process_set, error)
+        raise
     return reduce_group_into(tensors, outputs, name, op, prescale_factor, postscale_factor, process_set)
 
 
 def reduce_group_into(tensors, outputs, name, op, prescale_factor, postscale_factor, process_set) -> int:
     """Submit one all-or-nothing allreduce of a list of tensors, not empty. Returns the handle."""
-    if name is not None:
-        name = f"grouped_allreduce.{name}"
-    on_device = check_all(tensors, REDUCIBLE, "allreduce", name, process_set)
-    core = engine()
-    number = wire_op("allreduce", name, process_set, op)
-    set_id = process_set.process_set_id
     fetch = None
-    if on_device:
-        submitted = Submitted(tensors, outputs)
-        sources, targets, fetch = submitted.sources, submitted.targets, submitted.all
-    else:
-        sources = operands(tensors)
-        targets = sources if outputs is tensors else operands(outputs)
-    handle = core.allreduce(sources, targets, name, number, prescale_factor, postscale_factor, set_id)
+    try:
+        full_name = None if name is None else f"grouped_allreduce.{name}"
+        on_device = check_all(tensors, REDUCIBLE, process_set)
+        number = engine_number(op)
+        if on_device:
+            submitted = Submitted(tensors, outputs)
+            sources, targets, fetch = submitted.sources, submitted.targets, submitted.all
+        else:
+            sources = operands(tensors)
+            targets = sources if outputs is tensors else operands(outputs)
+        set_id = process_set.process_set_id
+    except BaseException as error:
+        failed("allreduce", "grouped_allreduce", name, process_set, error)
+        raise
+    handle = engine().allreduce(
+        sources, targets, full_name, number, prescale_factor, postscale_factor, set_id
+    )
     _handle_map[handle] = (tensors, outputs, fetch)
     return handle
 
@@ -110,22 +126,26 @@ def broadcast_into(tensor, output, root_rank, name, process_set, wait: bool = Fa
 
     With `wait` there is no handle: the call returns when the output is there.
     """
-    if name is not None:
-        name = f"broadcast.{name}"
-    source, fetch = as_sent(tensor), None
-    target = source if output is tensor else as_sent(output)
-    if check(source, MOVABLE, "broadcast", name, process_set):
-        source, target, fetch = _on_device(source, target)
-        fetch = returning(output, fetch)
-    elif BY_ADDRESS:
-        source, target = reference(source), reference(target)
+    try:
+        full_name = None if name is None else f"broadcast.{name}"
+        source, fetch = as_sent(tensor), None
+        target = source if output is tensor else as_sent(output)
+        if check(source, MOVABLE, process_set):
+            source, target, fetch = _on_device(source, target)
+            fetch = returning(output, fetch)
+        elif BY_ADDRESS:
+            source, target = reference(source), reference(target)
+        set_id = process_set.process_set_id
+    except BaseException as error:
+        failed("broadcast", "broadcast", name, process_set, error)
+        raise
     if wait:
         try:
-            return engine().broadcast(source, target, root_rank, name, process_set.process_set_id, True)
+            return engine().broadcast(source, target, root_rank, full_name, set_id, True)
         except KeyboardInterrupt:
             keep_after_interrupt((tensor, output))
             raise
-    handle = engine().broadcast(source, target, root_rank, name, process_set.process_set_id)
+    handle = engine().broadcast(source, target, root_rank, full_name, set_id)
     _handle_map[handle] = (tensor, output, fetch)
     return handle
 
@@ -161,11 +181,15 @@ def allreduce_async(
             `average`, or an operation of this name is still pending. Disagreements between ranks surface in
             synchronize().
     """
-    if average is not None:
-        op = resolve_op(op, average, "allreduce", name, process_set)
-    elif op is None:
-        op = Average
-    output = empty_like(tensor)
+    try:
+        if average is not None:
+            op = resolve_op(op, average)
+        elif op is None:
+            op = Average
+        output = empty_like(tensor)
+    except BaseException as error:
+        failed("allreduce", "allreduce", name, process_set, error)
+        raise
     return reduce_into(tensor, output, name, op, prescale_factor, postscale_factor, process_set)
 
 
@@ -190,10 +214,14 @@ def allreduce_async_(
     Raises:
         ValueError: as in allreduce_async.
     """
-    if average is not None:
-        op = resolve_op(op, average, "allreduce", name, process_set)
-    elif op is None:
-        op = Average
+    try:
+        if average is not None:
+            op = resolve_op(op, average)
+        elif op is None:
+            op = Average
+    except BaseException as error:
+        failed("allreduce", "allreduce", name, process_set, error)
+        raise
     return reduce_into(tensor, tensor, name, op, prescale_factor, postscale_factor, process_set)
 
 
@@ -218,11 +246,7 @@ def grouped_allreduce_async(
     Raises:
         ValueError: as in allreduce_async, and for an empty list.
     """
-    if average is not None:
-        op = resolve_op(op, average, "grouped_allreduce", name, process_set)
-    elif op is None:
-        op = Average
-    return reduce_group(tensors, False, name, op, prescale_factor, postscale_factor, process_set)
+    return _reduce_group(tensors, False, average, name, op, prescale_factor, postscale_factor, process_set)
 
 
 def grouped_allreduce_async_(
@@ -246,11 +270,7 @@ def grouped_allreduce_async_(
     Raises:
         ValueError: as in grouped_allreduce_async.
     """
-    if average is not None:
-        op = resolve_op(op, average, "grouped_allreduce", name, process_set)
-    elif op is None:
-        op = Average
-    return reduce_group(tensors, True, name, op, prescale_factor, postscale_factor, process_set)
+    return _reduce_group(tensors, True, average, name, op, prescale_factor, postscale_factor, process_set)
 
 
 def allgather_async(
@@ -270,18 +290,22 @@ def allgather_async(
     Raises:
         ValueError: as in allreduce_async. A 0-dim tensor fails in synchronize(), on all ranks.
     """
-    if name is not None:
-        name = f"allgather.{name}"
-    source, fetch = as_sent(tensor), fetch_one
-    as_bytes = source is not tensor
-    if check(source, MOVABLE, "allgather", name, process_set):
-        submitted = Submitted([source], None)
-        source, fetch = submitted.sources[0], submitted.first
-    elif BY_ADDRESS:
-        source = reference(source)
-    if as_bytes:
-        fetch = viewed(fetch, tensor.dtype)
-    handle = engine().allgather(source, name, process_set.process_set_id)
+    try:
+        full_name = None if name is None else f"allgather.{name}"
+        source, fetch = as_sent(tensor), fetch_one
+        as_bytes = source is not tensor
+        if check(source, MOVABLE, process_set):
+            submitted = Submitted([source], None)
+            source, fetch = submitted.sources[0], submitted.first
+        elif BY_ADDRESS:
+            source = reference(source)
+        if as_bytes:
+            fetch = viewed(fetch, tensor.dtype)
+        set_id = process_set.process_set_id
+    except BaseException as error:
+        failed("allgather", "allgather", name, process_set, error)
+        raise
+    handle = engine().allgather(source, full_name, set_id)
     _handle_map[handle] = (tensor, None, fetch)
     return handle
 
@@ -301,19 +325,23 @@ def grouped_allgather_async(
     Raises:
         ValueError: as in allgather_async, and for an empty list.
     """
-    if name is not None:
-        name = f"grouped_allgather.{name}"
-    tensors = some_members_of(tensors, "allgather", name, process_set)
-    sources = [as_sent(tensor) for tensor in tensors]
-    as_bytes = any(source is not tensor for source, tensor in zip(sources, tensors))
-    if check_all(sources, MOVABLE, "allgather", name, process_set):
-        submitted = Submitted(sources, None)
-        sources, fetch = submitted.sources, submitted.all
-    else:
-        sources, fetch = operands(sources), fetch_many(len(tensors))
-    if as_bytes:
-        fetch = viewed_all(fetch, [tensor.dtype for tensor in tensors])
-    handle = engine().allgather(sources, name, process_set.process_set_id)
+    try:
+        full_name = None if name is None else f"grouped_allgather.{name}"
+        tensors = some_members_of(tensors)
+        sources = [as_sent(tensor) for tensor in tensors]
+        as_bytes = any(source is not tensor for source, tensor in zip(sources, tensors))
+        if check_all(sources, MOVABLE, process_set):
+            submitted = Submitted(sources, None)
+            sources, fetch = submitted.sources, submitted.all
+        else:
+            sources, fetch = operands(sources), fetch_many(len(tensors))
+        if as_bytes:
+            fetch = viewed_all(fetch, [tensor.dtype for tensor in tensors])
+        set_id = process_set.process_set_id
+    except BaseException as error:
+        failed("allgather", "grouped_allgather", name, process_set, error)
+        raise
+    handle = engine().allgather(sources, full_name, set_id)
     _handle_map[handle] = (tensors, None, fetch)
     return handle
 
@@ -338,7 +366,11 @@ def broadcast_async(
     Raises:
         ValueError: as in allreduce_async, and for a root that is not in the process set.
     """
-    output = empty_like(tensor)
+    try:
+        output = empty_like(tensor)
+    except BaseException as error:
+        failed("broadcast", "broadcast", name, process_set, error)
+        raise
     return broadcast_into(tensor, output, root_rank, name, process_set)
 
 

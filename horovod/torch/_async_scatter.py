@@ -15,17 +15,18 @@ from horovod.torch._devices import Submitted
 from horovod.torch._dtypes import MOVABLE, REDUCIBLE, as_sent, viewed
 from horovod.torch._submit import (
     BY_ADDRESS,
+    UnsupportedOpError,
     _handle_map,
     check,
     check_all,
     engine,
+    failed,
     fetch_one,
     operands,
     reference,
     some_members_of,
-    wire_op,
 )
-from hvd_core.frontend.refusals import refuse, reported
+from hvd_core.frontend.reductions import engine_number
 from hvd_core.frontend.rows import row_counts
 
 Splits: TypeAlias = Sequence[int] | torch.Tensor
@@ -55,24 +56,26 @@ def alltoall_async(
         ValueError: as in allreduce_async, and for splits that do not fit the tensor or the process set. A 0-dim tensor
             fails in synchronize(), on all ranks.
     """
-    if name is not None:
-        name = f"alltoall.{name}"
-    source, fetch = as_sent(tensor), fetch_one
-    as_bytes = source is not tensor
-    on_device = check(source, MOVABLE, "alltoall", name, process_set)
-    rows = []
-    if splits is not None:
-        with reported("alltoall", name, process_set):
-            rows = [_row_counts(splits)]
-    if on_device:
-        submitted = Submitted([source], None)
-        source, fetch = submitted.sources[0], submitted.first
-    elif BY_ADDRESS:
-        source = reference(source)
-    if as_bytes:
-        fetch = viewed(fetch, tensor.dtype)
-    handle = engine().alltoall(source, rows, name, process_set.process_set_id)
-    _handle_map[handle] = (tensor, None, _with_splits(fetch, splits))
+    try:
+        full_name = None if name is None else f"alltoall.{name}"
+        source, fetch = as_sent(tensor), fetch_one
+        as_bytes = source is not tensor
+        on_device = check(source, MOVABLE, process_set)
+        rows = [] if splits is None else [_row_counts(splits)]
+        if on_device:
+            submitted = Submitted([source], None)
+            source, fetch = submitted.sources[0], submitted.first
+        elif BY_ADDRESS:
+            source = reference(source)
+        if as_bytes:
+            fetch = viewed(fetch, tensor.dtype)
+        fetch = _with_splits(fetch, splits)
+        set_id = process_set.process_set_id
+    except BaseException as error:
+        failed("alltoall", "alltoall", name, process_set, error)
+        raise
+    handle = engine().alltoall(source, rows, full_name, set_id)
+    _handle_map[handle] = (tensor, None, fetch)
     return handle
 
 
@@ -113,26 +116,43 @@ def _reducescatter(
     postscale_factor: float,
     process_set: ProcessSet,
 ) -> int:
-    on_device = check_all(tensors, REDUCIBLE, "reducescatter", name, process_set)
-    core = engine()
-    number = wire_op("reducescatter", name, process_set, op)
-    if op == Adasum:
-        text = "Reducescatter has no op Adasum. Use hvd.Average, Sum, Min, Max or Product."
-        refuse("reducescatter", name, process_set, text)
-    if not all(t.dim() for t in tensors):
-        refuse("reducescatter", name, process_set, "Reducescatter does not support scalar inputs")
-    set_id = process_set.process_set_id
-    outputs = _outputs(tensors, set_id, core)
+    prefix = "reducescatter" if single else "grouped_reducescatter"
     fetch = None
-    if on_device:
-        submitted = Submitted(tensors, outputs)
-        sources, targets = submitted.sources, submitted.targets
-        fetch = submitted.first if single else submitted.all
-    else:
-        sources, targets = operands(tensors), operands(outputs)
-    handle = core.reducescatter(sources, targets, name, number, prescale_factor, postscale_factor, set_id)
+    try:
+        full_name = None if name is None else f"{prefix}.{name}"
+        tensors = some_members_of(tensors)
+        on_device = check_all(tensors, REDUCIBLE, process_set)
+        number = _scattered_op(op)
+        if not all(t.dim() for t in tensors):
+            raise ValueError("Reducescatter does not support scalar inputs")
+        set_id = process_set.process_set_id
+        outputs = _outputs(tensors, set_id, engine())
+        if on_device:
+            submitted = Submitted(tensors, outputs)
+            sources, targets = submitted.sources, submitted.targets
+            fetch = submitted.first if single else submitted.all
+        else:
+            sources, targets = operands(tensors), operands(outputs)
+    except BaseException as error:
+        failed("reducescatter", prefix, name, process_set, error)
+        raise
+    handle = engine().reducescatter(
+        sources, targets, full_name, number, prescale_factor, postscale_factor, set_id
+    )
     _handle_map[handle] = (tensors, outputs[0] if single else outputs, fetch)
     return handle
+
+
+def _scattered_op(op: Any) -> int:
+    """The engine's number of the reduce op of a reducescatter. Raises UnsupportedOpError for Adasum and for other values
+    that are no such op."""
+    try:
+        number = engine_number(op)
+    except ValueError as error:
+        raise UnsupportedOpError(str(error)) from None
+    if op == Adasum:
+        raise UnsupportedOpError("Reducescatter has no op Adasum. Use hvd.Average, Sum, Min, Max or Product.")
+    return number
 
 
 def reducescatter_async(
@@ -157,10 +177,8 @@ def reducescatter_async(
         multiple of the number of ranks, the first ranks get one more. A rank may get none.
 
     Raises:
-        ValueError: as in allreduce_async, and for a 0-dim tensor.
+        ValueError: as in allreduce_async, and for a 0-dim tensor. For another `op` it is a NotImplementedError as well.
     """
-    if name is not None:
-        name = f"reducescatter.{name}"
     return _reducescatter([tensor], True, name, op, prescale_factor, postscale_factor, process_set)
 
 
@@ -184,7 +202,4 @@ def grouped_reducescatter_async(
     Raises:
         ValueError: as in reducescatter_async, and for an empty list.
     """
-    if name is not None:
-        name = f"grouped_reducescatter.{name}"
-    tensors = some_members_of(tensors, "reducescatter", name, process_set)
     return _reducescatter(tensors, False, name, op, prescale_factor, postscale_factor, process_set)

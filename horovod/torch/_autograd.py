@@ -41,10 +41,12 @@ class HorovodAllreduce(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, tensor, average, name, op, prescale_factor, postscale_factor, process_set):
-        op = op_from(op, average)
+        handle = ops.allreduce_async(
+            tensor, average, name, op, prescale_factor, postscale_factor, process_set
+        )
+        op = op_from(op, average, deprecated=False)
         ctx.arguments = (op, prescale_factor, postscale_factor, process_set)
         ctx.name = name
-        handle = ops.allreduce_async(tensor, None, name, op, prescale_factor, postscale_factor, process_set)
         return synchronize(handle)
 
     @staticmethod
@@ -60,12 +62,12 @@ class HorovodGroupedAllreduce(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, average, name, op, prescale_factor, postscale_factor, process_set, *tensors):
-        op = op_from(op, average)
+        handle = ops.grouped_allreduce_async(
+            tensors, average, name, op, prescale_factor, postscale_factor, process_set
+        )
+        op = op_from(op, average, deprecated=False)
         ctx.arguments = (op, prescale_factor, postscale_factor, process_set)
         ctx.name = name
-        handle = ops.grouped_allreduce_async(
-            tensors, None, name, op, prescale_factor, postscale_factor, process_set
-        )
         return tuple(synchronize(handle))
 
     @staticmethod
@@ -80,10 +82,11 @@ class HorovodAllgather(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, tensor, name, process_set):
+        handle = ops.allgather_async(tensor, name, process_set)
         ctx.rows = tensor.shape[0] if tensor.dim() else 0
         ctx.name = name
         ctx.process_set = process_set
-        return synchronize(ops.allgather_async(tensor, name, process_set))
+        return synchronize(handle)
 
     @staticmethod
     def backward(ctx, grad_output):
@@ -98,10 +101,11 @@ class HorovodGroupedAllgather(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, name, process_set, *tensors):
+        handle = ops.grouped_allgather_async(tensors, name, process_set)
         ctx.rows = [tensor.shape[0] if tensor.dim() else 0 for tensor in tensors]
         ctx.name = name
         ctx.process_set = process_set
-        return tuple(synchronize(ops.grouped_allgather_async(tensors, name, process_set)))
+        return tuple(synchronize(handle))
 
     @staticmethod
     def backward(ctx, *grad_outputs):

@@ -10,10 +10,12 @@ from collections.abc import Callable, Sequence
 import torch
 
 from horovod.common.process_sets import ProcessSet
-from horovod.common.reduce_ops import Average
+from horovod.common.reduce_ops import BOTH_GIVEN, Average
 from horovod.torch import _library
 from horovod.torch._submit import resolve_op
 from horovod.torch.compression import Compression
+from hvd_core.frontend.operations import request_name
+from hvd_core.frontend.refusals import refuse
 from hvd_core.frontend.rows import scattered_rows
 
 
@@ -36,7 +38,9 @@ def _number(process_set: ProcessSet) -> int:
 def _reduction(operation, op, average, prescale_factor, postscale_factor, name, process_set) -> tuple:
     """The arguments of a reducing op behind its tensors."""
     if average is not None:
-        op = resolve_op(op, average, operation, name, process_set)
+        if op is not None:
+            refuse("allreduce", request_name(operation, name), process_set, BOTH_GIVEN)
+        op = resolve_op(op, average)
     elif op is None:
         op = Average
     return op, prescale_factor, postscale_factor, name, _number(process_set)

@@ -11,9 +11,7 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reduce_ops import Average, Sum
 from horovod.torch._async_ops import allgather_async
 from horovod.torch._dtypes import REDUCIBLE
-from horovod.torch._submit import HorovodInternalError, check, engine, synchronize
-from hvd_core.frontend.operations import request_name
-from hvd_core.frontend.refusals import report
+from horovod.torch._submit import HorovodInternalError, check, failed, synchronize
 
 
 def sparse_allreduce_async(
@@ -34,35 +32,31 @@ def sparse_allreduce_async(
     Raises:
         ValueError: not sparse, or as in allreduce_async. NotImplementedError: another `op`.
     """
-    engine()
-    names = [None if name is None else f"{name}.{part}" for part in ("indices", "values")]
-    if op not in (Average, Sum):
-        text = "Sparse tensors can be reduced with hvd.Average and hvd.Sum only."
-        _report(names, process_set, text)
-        raise NotImplementedError(text)
-    if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.sparse_coo:
-        text = f"A sparse COO tensor is required, but found {getattr(tensor, 'layout', type(tensor))}."
-        _report(names, process_set, text)
-        raise ValueError(text)
-    shape = tensor.shape
-    tensor = tensor.detach().coalesce()
-    indices = tensor.indices().transpose(0, 1).contiguous()
-    values = tensor.values().contiguous()
+    names: list[str | None] = [None, None]
     try:
-        check(values, REDUCIBLE, "allgather", request_name("allgather", names[1]), process_set)
-    except ValueError as error:
-        _report(names[:1], process_set, error)
+        if name is not None:
+            names = [f"{name}.indices", f"{name}.values"]
+        if op not in (Average, Sum):
+            raise NotImplementedError("Sparse tensors can be reduced with hvd.Average and hvd.Sum only.")
+        if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.sparse_coo:
+            found = getattr(tensor, "layout", type(tensor))
+            raise ValueError(f"A sparse COO tensor is required, but found {found}.")
+        shape = tensor.shape
+        tensor = tensor.detach().coalesce()
+        indices = tensor.indices().transpose(0, 1).contiguous()
+        values = tensor.values().contiguous()
+        check(values, REDUCIBLE, process_set)
+        divisor = process_set.size() if op == Average else 1
+    except BaseException as error:
+        for part in names:
+            failed("allgather", "allgather", part, process_set, error)
         raise
-    handles = (
-        allgather_async(indices, names[0], process_set),
-        allgather_async(values, names[1], process_set),
-    )
-    return SparseReduction(handles, shape, process_set.size() if op == Average else 1)
-
-
-def _report(names: list, process_set: ProcessSet, error: Exception | str) -> None:
-    for name in names:
-        report("allgather", request_name("allgather", name), process_set, error)
+    try:
+        first = allgather_async(indices, names[0], process_set)
+    except BaseException as error:  # the first of the two operations has been reported
+        failed("allgather", "allgather", names[1], process_set, error)
+        raise
+    return SparseReduction((first, allgather_async(values, names[1], process_set)), shape, divisor)
 
 
 class SparseReduction:

@@ -16,15 +16,13 @@ from torch.utils.dlpack import from_dlpack
 from horovod.common.basics import call_after_the_job, engine
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.exports import _basics
-from horovod.common.process_sets import ProcessSet
+from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reduce_ops import BOTH_GIVEN, op_from
 from horovod.torch import _devices
 from horovod.torch._devices import reference
 from horovod.torch._dtypes import REDUCIBLE, why_not
 from hvd_core.frontend import groups
-from hvd_core.frontend.operations import request_name
-from hvd_core.frontend.reductions import engine_number
-from hvd_core.frontend.refusals import refuse, report, reported
+from hvd_core.frontend.refusals import report
 from hvd_core.process_sets import why_no_number
 
 # handle -> (inputs, outputs, fetch). It keeps the tensors alive while the engine reads and writes their
@@ -44,29 +42,48 @@ BY_ADDRESS = (
 )
 
 
-def resolve_op(op: int | None, average: Any, prefix: str, name: str | None, process_set: ProcessSet) -> int:
-    """The reduce op that the arguments `op` and `average` of an operation mean together.
+def failed(operation: str, prefix: str, name: Any, process_set: Any, error: BaseException) -> None:
+    """Let the other ranks' matching call fail, because `error` was raised while this one was prepared.
+
+    To be called in the guard of a function (see hvd_core.frontend.refusals), which then raises `error` again.
+
+    Args:
+        operation, name, process_set, prefix: as for refusals.report(); `name` is the caller's argument.
 
     Raises:
-        ValueError: both are given. The matching call of the other ranks fails too. `prefix` and `name` identify it.
+        ValueError: before init(), as the missing init() is the better message.
+    """
+    if isinstance(error, Exception):
+        engine()
+    report(operation, name, process_set, error, prefix)
+
+
+def nothing(operation: str, prefix: str, name: Any, process_set: ProcessSet) -> list:
+    """The result of a grouped operation without tensors. Nothing is sent. If the groups of other ranks have tensors,
+    their calls fail."""
+    report(
+        operation, name, process_set, f"{prefix}() was called there with an empty list of tensors.", prefix
+    )
+    return []
+
+
+class UnsupportedOpError(ValueError, NotImplementedError):
+    """An operation does not have this reduce op: a ValueError, and the NotImplementedError (a RuntimeError) that programs
+    catch."""
+
+
+def resolve_op(op: int | None, average: Any, stacklevel: int = 4) -> int:
+    """The reduce op that the arguments `op` and `average` of an operation mean together. `stacklevel` as for op_from().
+
+    Raises:
+        ValueError: both are given.
     """
     if op is not None and average is not None:
-        refuse("allreduce", request_name(prefix, name), process_set, BOTH_GIVEN)
-    return op_from(op, average, stacklevel=4)
+        raise ValueError(BOTH_GIVEN)
+    return op_from(op, average, stacklevel=stacklevel)
 
 
-def wire_op(operation: str, name: str | None, process_set: ProcessSet, op: Any) -> int:
-    """The engine's number of a reduce op. Raises ValueError if `op` is not a reduce op, here and for the other ranks."""
-    try:
-        return engine_number(op)
-    except ValueError as error:
-        report(operation, name, process_set, error)
-        raise
-
-
-def reject(
-    tensor: Any, allowed: frozenset, operation: str, name: str | None, process_set: ProcessSet
-) -> bool:
+def reject(tensor: Any, allowed: frozenset, process_set: ProcessSet) -> bool:
     """Raise the error that says why `tensor` cannot be communicated. Called when a check has failed; returns the result
     of `check` if nothing is wrong.
 
@@ -74,15 +91,15 @@ def reject(
         ValueError: not a tensor, a type or layout that is not supported, not contiguous, on a device that no backend
             serves, or the process set is not registered.
     """
-    engine()  # Before init() the missing init() is the better message.
+    core = engine()
     if not isinstance(process_set, ProcessSet):
-        raise ValueError(why_no_number(process_set))
-    if not isinstance(tensor, torch.Tensor):
+        text = why_no_number(process_set)
+    elif not isinstance(tensor, torch.Tensor):
         text = f"A torch.Tensor is required, but found {type(tensor).__name__}: {tensor!r:.80}."
     elif tensor.layout is not torch.strided or tensor.dtype not in allowed:
         text = why_not(tensor, allowed is REDUCIBLE)
-    elif not tensor.is_cpu and not _devices.is_served(tensor, engine()):
-        text = engine().why_not_served(tensor.device.type)
+    elif not tensor.is_cpu and not _devices.is_served(tensor, core):
+        text = core.why_not_served(tensor.device.type)
     elif not tensor.is_contiguous():
         text = "Tensor is required to be contiguous."
     elif tensor.is_neg():
@@ -95,10 +112,10 @@ def reject(
         text = why_no_number(process_set)
     else:
         return not tensor.is_cpu
-    refuse(operation, name, process_set, text)
+    raise ValueError(text)
 
 
-def check(tensor: Any, allowed: frozenset, operation: str, name: str | None, process_set: ProcessSet) -> bool:
+def check(tensor: Any, allowed: frozenset, process_set: ProcessSet) -> bool:
     """Whether `tensor` is on a device, rather than in host memory.
 
     Raises ValueError unless it is contiguous, of an allowed type, on a device that is served, and the set registered.
@@ -114,55 +131,40 @@ def check(tensor: Any, allowed: frozenset, operation: str, name: str | None, pro
             return False
     except (AttributeError, RuntimeError):
         pass  # no tensor, or a layout without strides
-    return reject(tensor, allowed, operation, name, process_set)
+    return reject(tensor, allowed, process_set)
 
 
-def check_all(
-    tensors: list, allowed: frozenset, operation: str, name: str | None, process_set: ProcessSet
-) -> bool:
+def check_all(tensors: list, allowed: frozenset, process_set: ProcessSet) -> bool:
     """Whether the tensors of a group are on a device: `check` for each, all on the same one."""
-    on_device = [check(tensor, allowed, operation, name, process_set) for tensor in tensors]
+    on_device = [check(tensor, allowed, process_set) for tensor in tensors]
     if any(on_device):
         text = _devices.several_devices(tensors)
         if text:
-            refuse(operation, name, process_set, text)
+            raise ValueError(text)
         return True
     return False
 
 
-def some_members_of(tensors: Any, operation: str, name: str | None, process_set: ProcessSet) -> list:
+def some_members_of(tensors: Any) -> list:
     """The tensors of a group as a new list. Raises ValueError for an empty list, a tensor, or no list at all."""
-    try:
-        return groups.some_members_of(tensors, torch.Tensor)
-    except Exception as error:
-        engine()  # Before init() the missing init() is the better message.
-        report(operation, name, process_set, error)
-        raise
+    return groups.some_members_of(tensors, torch.Tensor)
 
 
-def members_of(tensors: Any, operation: str, name: str | None, process_set: ProcessSet) -> list:
+def members_of(tensors: Any) -> list:
     """As some_members_of(), for a list that may be empty."""
-    try:
-        return groups.members_of(tensors, torch.Tensor)
-    except Exception as error:
-        engine()
-        report(operation, name, process_set, error)
-        raise
+    return groups.members_of(tensors, torch.Tensor)
 
 
-def compress_all(
-    compression: Any, tensors: list, operation: str, name: str | None, process_set: ProcessSet
-) -> list[tuple]:
-    """(tensor to send, context for `decompress`) of each tensor. A failure fails the other ranks' matching call as well.
+def compress_all(compression: Any, tensors: list) -> list[tuple]:
+    """(tensor to send, context for `decompress`) of each tensor.
 
     Raises:
         ValueError: a value in `tensors` is not a tensor. The compressor may raise other exceptions.
     """
     for tensor in tensors:
         if not isinstance(tensor, torch.Tensor):
-            reject(tensor, REDUCIBLE, operation, name, process_set)
-    with reported(operation, name, process_set):
-        return [compression.compress(tensor) for tensor in tensors]
+            reject(tensor, REDUCIBLE, global_process_set)
+    return [compression.compress(tensor) for tensor in tensors]
 
 
 def operands(tensors: list[torch.Tensor]) -> list:

@@ -29,7 +29,7 @@ from horovod.torch._autograd import (
     HorovodGroupedAllreduce,
 )
 from horovod.torch._compile import tracing
-from horovod.torch._submit import compress_all, members_of, resolve_op, synchronize
+from horovod.torch._submit import compress_all, failed, members_of, nothing, resolve_op, synchronize
 from horovod.torch.compression import Compression, Compressor
 
 
@@ -82,16 +82,22 @@ def allreduce(
         return _compile.allreduce(
             tensor, average, name, compression, op, prescale_factor, postscale_factor, process_set
         )
-    if average is not None:
-        op = resolve_op(op, average, "allreduce", name, process_set)
-    elif op is None:
-        op = Average
-    if compression is Compression.none and not needs_grad((tensor,)):
-        output = empty_like(tensor)
+    try:
+        if average is not None:
+            op = resolve_op(op, average)
+        elif op is None:
+            op = Average
+        plain = compression is Compression.none and not needs_grad((tensor,))
+        if plain:
+            output = empty_like(tensor)
+        else:
+            ((compressed, context),) = compress_all(compression, [tensor])
+    except BaseException as error:
+        failed("allreduce", "allreduce", name, process_set, error)
+        raise
+    if plain:
         reduce_into(tensor, output, name, op, prescale_factor, postscale_factor, process_set, True)
         return output
-    full_name = None if name is None else f"allreduce.{name}"
-    ((compressed, context),) = compress_all(compression, [tensor], "allreduce", full_name, process_set)
     reduced = HorovodAllreduce.apply(
         compressed, None, name, op, prescale_factor, postscale_factor, process_set
     )
@@ -121,10 +127,14 @@ def allreduce_(
     """
     if tracing():
         return _compile.allreduce_(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
-    if average is not None:
-        op = resolve_op(op, average, "allreduce", name, process_set)
-    elif op is None:
-        op = Average
+    try:
+        if average is not None:
+            op = resolve_op(op, average)
+        elif op is None:
+            op = Average
+    except BaseException as error:
+        failed("allreduce", "allreduce", name, process_set, error)
+        raise
     reduce_into(tensor, tensor, name, op, prescale_factor, postscale_factor, process_set, True)
     return tensor
 
@@ -156,19 +166,23 @@ def grouped_allreduce(
         return _compile.grouped_allreduce(
             tensors, average, name, compression, op, prescale_factor, postscale_factor, process_set
         )
-    if average is not None:
-        op = resolve_op(op, average, "grouped_allreduce", name, process_set)
-    elif op is None:
-        op = Average
-    full_name = None if name is None else f"grouped_allreduce.{name}"
-    tensors = members_of(tensors, "allreduce", full_name, process_set)
+    try:
+        if average is not None:
+            op = resolve_op(op, average)
+        elif op is None:
+            op = Average
+        tensors = members_of(tensors)
+        plain = compression is Compression.none and not needs_grad(tensors)
+        if tensors and not plain:
+            compressed, contexts = zip(*compress_all(compression, tensors))
+    except BaseException as error:
+        failed("allreduce", "grouped_allreduce", name, process_set, error)
+        raise
     if not tensors:
-        return []
+        return nothing("allreduce", "grouped_allreduce", name, process_set)
     arguments = (None, name, op, prescale_factor, postscale_factor, process_set)
-    if compression is Compression.none and not needs_grad(tensors):
+    if plain:
         return synchronize(grouped_allreduce_async(tensors, *arguments))
-    pairs = compress_all(compression, tensors, "allreduce", full_name, process_set)
-    compressed, contexts = zip(*pairs)
     reduced = HorovodGroupedAllreduce.apply(*arguments, *compressed)
     return [compression.decompress(tensor, context) for tensor, context in zip(reduced, contexts)]
 
@@ -198,14 +212,17 @@ def grouped_allreduce_(
         return _compile.grouped_allreduce_(
             tensors, average, name, op, prescale_factor, postscale_factor, process_set
         )
-    if average is not None:
-        op = resolve_op(op, average, "grouped_allreduce", name, process_set)
-    elif op is None:
-        op = Average
-    full_name = None if name is None else f"grouped_allreduce.{name}"
-    tensors = members_of(tensors, "allreduce", full_name, process_set)
+    try:
+        if average is not None:
+            op = resolve_op(op, average)
+        elif op is None:
+            op = Average
+        tensors = members_of(tensors)
+    except BaseException as error:
+        failed("allreduce", "grouped_allreduce", name, process_set, error)
+        raise
     if not tensors:
-        return []
+        return nothing("allreduce", "grouped_allreduce", name, process_set)
     return synchronize(
         grouped_allreduce_async_(tensors, None, name, op, prescale_factor, postscale_factor, process_set)
     )
@@ -232,7 +249,12 @@ def allgather(
     """
     if tracing():
         return _compile.allgather(tensor, name, process_set)
-    if needs_grad((tensor,)):
+    try:
+        differentiable = needs_grad((tensor,))
+    except BaseException as error:
+        failed("allgather", "allgather", name, process_set, error)
+        raise
+    if differentiable:
         return HorovodAllgather.apply(tensor, name, process_set)
     return synchronize(allgather_async(tensor, name, process_set))
 
@@ -254,11 +276,15 @@ def grouped_allgather(
     """
     if tracing():
         return _compile.grouped_allgather(tensors, name, process_set)
-    full_name = None if name is None else f"grouped_allgather.{name}"
-    tensors = members_of(tensors, "allgather", full_name, process_set)
+    try:
+        tensors = members_of(tensors)
+        differentiable = needs_grad(tensors)
+    except BaseException as error:
+        failed("allgather", "grouped_allgather", name, process_set, error)
+        raise
     if not tensors:
-        return []
-    if needs_grad(tensors):
+        return nothing("allgather", "grouped_allgather", name, process_set)
+    if differentiable:
         return list(HorovodGroupedAllgather.apply(name, process_set, *tensors))
     return synchronize(grouped_allgather_async(tensors, name, process_set))
 
@@ -288,9 +314,15 @@ def broadcast(
     """
     if tracing():
         return _compile.broadcast(tensor, root_rank, name, process_set)
-    if needs_grad((tensor,)):
+    try:
+        differentiable = needs_grad((tensor,))
+        if not differentiable:
+            output = empty_like(tensor)
+    except BaseException as error:
+        failed("broadcast", "broadcast", name, process_set, error)
+        raise
+    if differentiable:
         return HorovodBroadcast.apply(tensor, root_rank, name, process_set)
-    output = empty_like(tensor)
     broadcast_into(tensor, output, root_rank, name, process_set, True)
     return output
 

@@ -16,7 +16,7 @@ from horovod.torch._async_scatter import (
 )
 from horovod.torch._autograd import HorovodAlltoall, HorovodGroupedReducescatter, HorovodReducescatter
 from horovod.torch._compile import tracing
-from horovod.torch._submit import compress_all, members_of, synchronize
+from horovod.torch._submit import compress_all, failed, members_of, nothing, synchronize
 from horovod.torch._sync_ops import needs_grad
 from horovod.torch.compression import Compression, Compressor
 
@@ -68,7 +68,12 @@ def alltoall(
     """
     if tracing():
         return _compile.alltoall(tensor, splits, name, process_set)
-    if needs_grad((tensor,)):
+    try:
+        differentiable = needs_grad((tensor,))
+    except BaseException as error:
+        failed("alltoall", "alltoall", name, process_set, error)
+        raise
+    if differentiable:
         return HorovodAlltoall.apply(tensor, splits, name, process_set)
     output, received = synchronize(alltoall_async(tensor, splits, name, process_set))
     return output if splits is None else (output, received)
@@ -108,10 +113,15 @@ def reducescatter(
             tensor, name, compression, op, process_set, prescale_factor, postscale_factor
         )
     arguments = (name, op, process_set, prescale_factor, postscale_factor)
-    if compression is Compression.none and not needs_grad((tensor,)):
+    try:
+        plain = compression is Compression.none and not needs_grad((tensor,))
+        if not plain:
+            ((compressed, context),) = compress_all(compression, [tensor])
+    except BaseException as error:
+        failed("reducescatter", "reducescatter", name, process_set, error)
+        raise
+    if plain:
         return synchronize(reducescatter_async(tensor, *arguments))
-    full_name = None if name is None else f"reducescatter.{name}"
-    ((compressed, context),) = compress_all(compression, [tensor], "reducescatter", full_name, process_set)
     return compression.decompress(HorovodReducescatter.apply(compressed, *arguments), context)
 
 
@@ -141,14 +151,18 @@ def grouped_reducescatter(
         return _compile.grouped_reducescatter(
             tensors, name, compression, op, process_set, prescale_factor, postscale_factor
         )
-    full_name = None if name is None else f"grouped_reducescatter.{name}"
-    tensors = members_of(tensors, "reducescatter", full_name, process_set)
+    try:
+        tensors = members_of(tensors)
+        plain = compression is Compression.none and not needs_grad(tensors)
+        if tensors and not plain:
+            compressed, contexts = zip(*compress_all(compression, tensors))
+    except BaseException as error:
+        failed("reducescatter", "grouped_reducescatter", name, process_set, error)
+        raise
     if not tensors:
-        return []
+        return nothing("reducescatter", "grouped_reducescatter", name, process_set)
     arguments = (name, op, process_set, prescale_factor, postscale_factor)
-    if compression is Compression.none and not needs_grad(tensors):
+    if plain:
         return synchronize(grouped_reducescatter_async(tensors, *arguments))
-    pairs = compress_all(compression, tensors, "reducescatter", full_name, process_set)
-    compressed, contexts = zip(*pairs)
     reduced = HorovodGroupedReducescatter.apply(*arguments, *compressed)
     return [compression.decompress(tensor, context) for tensor, context in zip(reduced, contexts)]

@@ -1,17 +1,18 @@
 """Broadcasting models, optimizer state and Python objects. All ranks call them, one thread each."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from horovod.common.exports import rank
-from horovod.common.objects import allgather_object, broadcast_object
+from horovod.common.objects import allgather_object, broadcast_object, name_of_size
 from horovod.common.process_sets import global_process_set
 from horovod.torch._async_ops import broadcast_async_
 from horovod.torch._slots import empty_sparse
-from horovod.torch._submit import synchronize
-from hvd_core.frontend.refusals import report
+from horovod.torch._submit import failed, synchronize
+from hvd_core.frontend.refusals import reported
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
 
@@ -31,34 +32,60 @@ def broadcast_parameters(params: Mapping[str, Any] | Iterable[Any], root_rank: i
             place in memory (``expand()``). Nothing has been sent then, and the other ranks' calls fail.
         HorovodInternalError: ranks disagree, a rank has made a mistake, or a rank is gone.
     """
-    if isinstance(params, Mapping):
-        named = sorted(params.items())
-    elif isinstance(params, list):
-        named = [p if isinstance(p, tuple) else (f"parameter.{i}", p) for i, p in enumerate(params)]
-    else:
-        raise ValueError(
-            f"broadcast_parameters() takes a dict or a list, but found {type(params).__name__}. "
-            "Pass model.state_dict(), or list(model.named_parameters())."
-        )
-    for name, param in named:
-        text = _why_not_received(param)
-        if text:
-            text = f"broadcast_parameters(): entry {name!r} {text}"
-            for other, _ in named:
-                report("broadcast", f"broadcast.{other}", global_process_set, text)
-            raise ValueError(text)
+    named = _named(params)
+    with _reported_for_each(named, 0):
+        for name, param in named:
+            text = _why_not_received(param)
+            if text:
+                raise ValueError(f"broadcast_parameters(): entry {name!r} {text}")
     pending = []
     with torch.no_grad():
-        for name, param in named:
+        for place, (name, param) in enumerate(named):
             if param is None:
                 continue
-            target = param.detach()
-            plain = target.resolve_conj().resolve_neg().contiguous()
-            pending.append((broadcast_async_(_as_real(plain), root_rank, name), plain, target))
+            with _reported_for_each(named, place):
+                target = param.detach()
+                plain = target.resolve_conj().resolve_neg().contiguous()
+                sent = _as_real(plain)
+            with _reported_for_each(named, place + 1):  # this one is reported by broadcast_async_()
+                pending.append((broadcast_async_(sent, root_rank, name), plain, target))
         for handle, plain, target in pending:
             synchronize(handle)
             if plain is not target:
                 target.copy_(plain)
+
+
+def _named(params: Any) -> list[tuple[Any, Any]]:
+    """The parameters as a list of (name, tensor) in the order in which they are sent."""
+    if isinstance(params, Mapping):
+        entries = list(params.items())
+        with _reported_for_each(entries, 0):
+            return sorted(entries)
+    if isinstance(params, list):
+        pairs = (p if isinstance(p, tuple) and len(p) == 2 else None for p in params)
+        return [pair or (f"parameter.{i}", params[i]) for i, pair in enumerate(pairs)]
+    text = (
+        f"broadcast_parameters() takes a dict or a list, but found {type(params).__name__}. "
+        "Pass model.state_dict(), or list(model.named_parameters())."
+    )
+    # The names tell which operations the other ranks wait for.
+    entries = params.state_dict().items() if isinstance(params, torch.nn.Module) else params
+    if isinstance(entries, Iterable) and not isinstance(entries, (str, bytes, torch.Tensor)):
+        with _reported_for_each(_named(list(entries)), 0):
+            raise ValueError(text)
+    raise ValueError(text)
+
+
+@contextmanager
+def _reported_for_each(named: list[tuple[Any, Any]], first: int) -> Iterator[None]:
+    """A guard: an exception is reported as the failure of the broadcasts of all parameters from number `first` on."""
+    try:
+        yield
+    except BaseException as error:
+        for name, param in named[first:]:
+            if param is not None:
+                failed("broadcast", "broadcast", name, global_process_set, error)
+        raise
 
 
 def _why_not_received(param: Any) -> str:
@@ -122,16 +149,50 @@ def broadcast_optimizer_state(
         ValueError: `optimizer` is LBFGS, whose state cannot be sent, or the ranks' parameter groups differ.
         HorovodInternalError: a rank is gone.
     """
-    if isinstance(optimizer, torch.optim.LBFGS):
-        raise ValueError("cannot broadcast torch.optim.LBFGS state")
+    name = "optimizer_state"
+    with reported("broadcast", name_of_size(name), global_process_set):
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise ValueError("cannot broadcast torch.optim.LBFGS state")
+        groups = optimizer.param_groups
+        description = None
+        if rank() == root_rank:
+            description = {
+                "options": [{k: v for k, v in group.items() if k != "params"} for group in groups],
+                "state": [
+                    [_describe(optimizer.state.get(p), p) for p in group["params"]] for group in groups
+                ],
+            }
+    description = broadcast_object(description, root_rank, name=name)
+    names = _tensor_names(description["state"])
+    with _reported_for_each([(name, True) for group in names for own in group for name in own.values()], 0):
+        tensors = _prepare(optimizer, description, names, root_rank)
+        if not tensors and not any(state for states in description["state"] for state in states):
+            _zero_missing_grads(optimizer, model)
+    broadcast_parameters(tensors, root_rank)
+
+
+def _tensor_names(described: list[list[dict | None]]) -> list[list[dict[str, str]]]:
+    """The names under which the tensors of a described state are sent, by their keys: for each group, each parameter."""
+    occurrences: dict[str, int] = {}
+    names: list[list[dict[str, str]]] = []
+    for states in described:
+        names.append([])
+        for state in states:
+            own = {}
+            for key, value in (state or {}).items():
+                if isinstance(value, _SentTensor):
+                    occurrences[key] = occurrences.get(key, 0) + 1
+                    own[key] = f"{key}.{occurrences[key]}"
+            names[-1].append(own)
+    return names
+
+
+def _prepare(
+    optimizer: torch.optim.Optimizer, description: dict, names: list[list[dict[str, str]]], root_rank: int
+) -> list[tuple[str, torch.Tensor]]:
+    """Give the optimizer the described options, and state of the described form. Returns the state's tensors with the
+    names under which they are sent."""
     groups = optimizer.param_groups
-    description = None
-    if rank() == root_rank:
-        description = {
-            "options": [{k: v for k, v in group.items() if k != "params"} for group in groups],
-            "state": [[_describe(optimizer.state.get(p), p) for p in group["params"]] for group in groups],
-        }
-    description = broadcast_object(description, root_rank, name="optimizer_state")
     lengths = [len(states) for states in description["state"]]
     if lengths != [len(group["params"]) for group in groups]:
         raise ValueError(
@@ -141,22 +202,15 @@ def broadcast_optimizer_state(
         )
     for group, options in zip(groups, description["options"]):
         _apply_options(group, options)
-
     tensors: list[tuple[str, torch.Tensor]] = []
-    occurrences: dict[str, int] = {}
-    for group, states in zip(groups, description["state"]):
-        for param, state in zip(group["params"], states):
+    for group, states, sent in zip(groups, description["state"], names):
+        for param, state, own in zip(group["params"], states, sent):
             if state is None:
                 optimizer.state.pop(param, None)
                 continue
             optimizer.state[param] = _shape_like(optimizer.state.get(param) or {}, state, param)
-            for key, value in state.items():
-                if isinstance(value, _SentTensor):
-                    occurrences[key] = occurrences.get(key, 0) + 1
-                    tensors.append((f"{key}.{occurrences[key]}", optimizer.state[param][key]))
-    if not tensors and not any(state for states in description["state"] for state in states):
-        _zero_missing_grads(optimizer, model)
-    broadcast_parameters(tensors, root_rank)
+            tensors += [(name, optimizer.state[param][key]) for key, name in own.items()]
+    return tensors
 
 
 def _describe(state: Mapping | None, param: torch.Tensor) -> dict | None:

@@ -36,7 +36,7 @@ from horovod.torch._autograd import (
     HorovodReducescatter,
 )
 from horovod.torch._sparse import sparse_allreduce_async
-from horovod.torch._submit import _basics, _handle_map, engine, poll, synchronize  # noqa: F401 (programs import these)
+from horovod.torch._submit import _basics, _handle_map, engine, failed, poll, synchronize  # noqa: F401 (programs import these)
 from horovod.torch._sync_ops import (
     allgather,
     allreduce,
@@ -132,5 +132,9 @@ def barrier(process_set: ProcessSet = global_process_set) -> None:
         ValueError: Horovod is not initialized, or the set is not registered.
         HorovodInternalError: a rank is gone.
     """
-    engine()  # Before init() the missing init() is the better message.
-    job_operations.barrier(number_of(process_set))
+    try:
+        number = number_of(process_set)
+    except BaseException as error:
+        failed("barrier", "barrier", None, process_set, error)
+        raise
+    job_operations.barrier(number)

@@ -5,7 +5,6 @@ The arrays of a handle are kept here until ``synchronize()``. Any thread may cal
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,8 +20,8 @@ from hvd_core.process_sets import ProcessSet
 __all__ = [
     "array_of",
     "barrier",
-    "checked",
     "contiguous_array_of",
+    "failed",
     "interrupted",
     "join",
     "keep",
@@ -59,21 +58,15 @@ def number_of(process_set: ProcessSet | None) -> int:
     return 0 if process_set is None else process_sets.number_of(process_set)
 
 
-def checked(
-    values: Any, operation: str, name: str | None, process_set: ProcessSet | None, check: Callable
-) -> list:
-    """``check(value)`` of each value. An exception is reported to the other ranks.
+def failed(operation: str, prefix: str, name: Any, process_set: Any, error: BaseException) -> None:
+    """Let the other ranks' matching call fail, because ``error`` was raised while this one was prepared.
 
-    Args:
-        values: anything to iterate over; an exception while it is iterated over is reported too.
-        operation, name, process_set: as for refusals.report().
-        check: returns the value in the form that the engine takes, or raises.
+    Called in the guard of a function (see hvd_core.frontend.refusals), which then raises ``error`` again. Raises
+    ValueError before init(), as the missing init() is the better message.
     """
-    try:
-        return [check(value) for value in values]
-    except Exception as error:
-        report(operation, name, process_set, error)
-        raise
+    if isinstance(error, Exception):
+        engine()
+    report(operation, name, process_set, error, prefix)
 
 
 def keep(handle: int, kind: str, result: Any, alive: Any) -> int:
@@ -88,8 +81,12 @@ def keep(handle: int, kind: str, result: Any, alive: Any) -> int:
 
 def barrier(process_set: ProcessSet | None = None) -> None:
     """Wait until all ranks of the set have called barrier()."""
-    engine()  # before init() the missing init() is the better message
-    job_operations.barrier(number_of(process_set))
+    try:
+        number = number_of(process_set)
+    except BaseException as error:
+        failed("barrier", "barrier", None, process_set, error)
+        raise
+    job_operations.barrier(number)
 
 
 def poll(handle: int) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from hvd_core.current_job import engine
 from hvd_core.frontend.operations import request_name
 from hvd_core.frontend.rows import row_counts
-from hvd_core.numpy_face._handles import checked, contiguous_array_of, keep, number_of, synchronize
+from hvd_core.numpy_face._handles import contiguous_array_of, failed, keep, number_of, synchronize
 from hvd_core.process_sets import ProcessSet
 
 
@@ -19,17 +19,22 @@ def _as_bits(array: np.ndarray) -> np.ndarray:
     return array if array.dtype.kind in "biuf" else array.view(f"u{array.dtype.itemsize}")
 
 
-def _arrays(tensors, operation, name, process_set) -> tuple[list[np.ndarray], list[np.ndarray]]:
+def _arrays(tensors: Iterable) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """The tensors as contiguous arrays, and the arrays that are sent for them."""
-    arrays = checked(tensors, operation, name, process_set, contiguous_array_of)
-    return arrays, checked(arrays, operation, name, process_set, _as_bits)
+    arrays = [contiguous_array_of(tensor) for tensor in tensors]
+    return arrays, [_as_bits(array) for array in arrays]
 
 
 def _allgather_async(tensors, prefix, name, process_set, single) -> int:
-    name = request_name(prefix, name)
-    arrays, plain = _arrays(tensors, "allgather", name, process_set)
-    handle = engine().allgather(plain, name, number_of(process_set))
-    return keep(handle, "gathered", ([a.dtype for a in arrays], single), plain)
+    try:
+        full_name = request_name(prefix, name)
+        arrays, plain = _arrays(tensors)
+        result = [a.dtype for a in arrays], single
+        number = number_of(process_set)
+    except BaseException as error:
+        failed("allgather", prefix, name, process_set, error)
+        raise
+    return keep(engine().allgather(plain, full_name, number), "gathered", result, plain)
 
 
 def allgather_async(tensor: Any, name: str | None = None, process_set: ProcessSet | None = None) -> int:
@@ -59,18 +64,27 @@ def grouped_allgather(
     return synchronize(grouped_allgather_async(tensors, name, process_set))
 
 
-def _broadcast(inputs, outputs, root_rank, prefix, name, process_set, result) -> int:
-    handle = engine().broadcast(
-        inputs, outputs, root_rank, request_name(prefix, name), number_of(process_set)
-    )
-    return keep(handle, "ready", result, inputs)
+def _broadcast(tensors, in_place, single, root_rank, prefix, name, process_set) -> int:
+    try:
+        full_name = request_name(prefix, name)
+        if in_place:  # the engine checks the caller's arrays
+            inputs = outputs = list(tensors)
+        else:
+            inputs = [contiguous_array_of(tensor) for tensor in tensors]
+            outputs = [np.empty_like(a) for a in inputs]
+        number = number_of(process_set)
+    except BaseException as error:
+        failed("broadcast", prefix, name, process_set, error)
+        raise
+    handle = engine().broadcast(inputs, outputs, root_rank, full_name, number)
+    return keep(handle, "ready", outputs[0] if single else outputs, inputs)
 
 
 def broadcast_async_(
     tensor: np.ndarray, root_rank: int, name: str | None = None, process_set: ProcessSet | None = None
 ) -> int:
     """Start a broadcast in place. Returns a handle."""
-    return _broadcast(tensor, tensor, root_rank, "broadcast", name, process_set, tensor)
+    return _broadcast((tensor,), True, True, root_rank, "broadcast", name, process_set)
 
 
 def broadcast_(
@@ -87,10 +101,7 @@ def broadcast_async(
     tensor: Any, root_rank: int, name: str | None = None, process_set: ProcessSet | None = None
 ) -> int:
     """Start a broadcast into a new array. Returns a handle."""
-    full_name = request_name("broadcast", name)
-    (array,) = checked([tensor], "broadcast", full_name, process_set, contiguous_array_of)
-    output = np.empty_like(array)
-    return _broadcast(array, output, root_rank, "broadcast", name, process_set, output)
+    return _broadcast((tensor,), False, True, root_rank, "broadcast", name, process_set)
 
 
 def broadcast(
@@ -107,9 +118,7 @@ def grouped_broadcast_async_(
     process_set: ProcessSet | None = None,
 ) -> int:
     """Start the broadcast of a group in place: all members, or none. Returns one handle."""
-    prefix = "grouped_broadcast"
-    arrays = checked(tensors, "broadcast", request_name(prefix, name), process_set, lambda tensor: tensor)
-    return _broadcast(arrays, arrays, root_rank, prefix, name, process_set, arrays)
+    return _broadcast(tensors, True, False, root_rank, "grouped_broadcast", name, process_set)
 
 
 def grouped_broadcast_(
@@ -123,11 +132,16 @@ def grouped_broadcast_(
 
 
 def _alltoall_async(tensors, splits, prefix, name, process_set, single) -> int:
-    name = request_name(prefix, name)
-    arrays, plain = _arrays(tensors, "alltoall", name, process_set)
-    rows = checked(splits, "alltoall", name, process_set, row_counts)
-    handle = engine().alltoall(plain, rows, name, number_of(process_set))
-    return keep(handle, "exchanged", ([a.dtype for a in arrays], single), plain)
+    try:
+        full_name = request_name(prefix, name)
+        arrays, plain = _arrays(tensors)
+        rows = [] if splits is None else [row_counts(given) for given in splits]
+        result = [a.dtype for a in arrays], single
+        number = number_of(process_set)
+    except BaseException as error:
+        failed("alltoall", prefix, name, process_set, error)
+        raise
+    return keep(engine().alltoall(plain, rows, full_name, number), "exchanged", result, plain)
 
 
 def alltoall_async(
@@ -137,7 +151,7 @@ def alltoall_async(
     process_set: ProcessSet | None = None,
 ) -> int:
     """Start an alltoall. Returns a handle; its result is the pair (output, received splits)."""
-    given = [] if splits is None else [splits]
+    given = None if splits is None else [splits]
     return _alltoall_async([tensor], given, "alltoall", name, process_set, True)
 
 
@@ -165,8 +179,7 @@ def grouped_alltoall_async(
     process_set: ProcessSet | None = None,
 ) -> int:
     """Start the alltoall of a group, with splits for each member or for no member. Returns one handle."""
-    given = [] if splits is None else splits
-    return _alltoall_async(tensors, given, "grouped_alltoall", name, process_set, False)
+    return _alltoall_async(tensors, splits, "grouped_alltoall", name, process_set, False)
 
 
 def grouped_alltoall(

@@ -11,10 +11,9 @@ from hvd_core.current_job import engine
 from hvd_core.errors import HorovodInternalError
 from hvd_core.frontend.operations import request_name
 from hvd_core.frontend.reductions import ENGINE_NUMBERS, Average, engine_number
-from hvd_core.frontend.refusals import report
 from hvd_core.numpy_face._handles import (
-    checked,
     contiguous_array_of,
+    failed,
     interrupted,
     keep,
     number_of,
@@ -23,32 +22,22 @@ from hvd_core.numpy_face._handles import (
 from hvd_core.process_sets import ProcessSet
 
 
-def _engine_number(op: int, operation: str, name: str | None, process_set: ProcessSet | None) -> int:
-    try:
-        return engine_number(op)
-    except ValueError as error:
-        report(operation, name, process_set, error)
-        raise
-
-
 def _allreduce(
     tensors, in_place, single, prefix, name, op, prescale_factor, postscale_factor, process_set
 ) -> int:
-    name = request_name(prefix, name)
-    if in_place:  # the engine checks the caller's arrays
-        inputs = outputs = checked(tensors, "allreduce", name, process_set, lambda tensor: tensor)
-    else:
-        inputs = checked(tensors, "allreduce", name, process_set, contiguous_array_of)
-        outputs = [np.empty_like(a) for a in inputs]
-    handle = engine().allreduce(
-        inputs,
-        outputs,
-        name,
-        _engine_number(op, "allreduce", name, process_set),
-        prescale_factor,
-        postscale_factor,
-        number_of(process_set),
-    )
+    try:
+        full_name = request_name(prefix, name)
+        if in_place:  # the engine checks the caller's arrays
+            inputs = outputs = list(tensors)
+        else:
+            inputs = [contiguous_array_of(tensor) for tensor in tensors]
+            outputs = [np.empty_like(a) for a in inputs]
+        op = engine_number(op)
+        number = number_of(process_set)
+    except BaseException as error:
+        failed("allreduce", prefix, name, process_set, error)
+        raise
+    handle = engine().allreduce(inputs, outputs, full_name, op, prescale_factor, postscale_factor, number)
     return keep(handle, "ready", outputs[0] if single else outputs, inputs)
 
 
@@ -105,15 +94,19 @@ def allreduce_(
     process_set: ProcessSet | None = None,
 ) -> np.ndarray:
     """Reduce an array in place over all ranks; see allreduce()."""
-    if name is not None:
-        name = f"allreduce.{name}"
     try:
-        number = ENGINE_NUMBERS[op]
-    except (KeyError, TypeError):
-        number = _engine_number(op, "allreduce", name, process_set)
+        full_name = None if name is None else f"allreduce.{name}"
+        try:
+            op_number = ENGINE_NUMBERS[op]
+        except (KeyError, TypeError):
+            op_number = engine_number(op)
+        set_number = number_of(process_set)
+    except BaseException as error:
+        failed("allreduce", "allreduce", name, process_set, error)
+        raise
     try:
         engine().allreduce(
-            tensor, tensor, name, number, prescale_factor, postscale_factor, number_of(process_set), True
+            tensor, tensor, full_name, op_number, prescale_factor, postscale_factor, set_number, True
         )
     except (HorovodInternalError, ValueError, TypeError):
         raise
@@ -164,16 +157,19 @@ def grouped_allreduce_(tensors: Sequence[np.ndarray], name: str | None = None, o
 
 
 def _reducescatter(tensors, prefix, name, op, prescale_factor, postscale_factor, process_set, single) -> int:
-    core = engine()
-    number = number_of(process_set)
-    name = request_name(prefix, name)
-    arrays = checked(tensors, "reducescatter", name, process_set, contiguous_array_of)
-    op = _engine_number(op, "reducescatter", name, process_set)
-    outputs = [
-        np.empty((core.scattered_rows(a.shape[0], number), *a.shape[1:]) if a.ndim else (), a.dtype)
-        for a in arrays
-    ]
-    handle = core.reducescatter(arrays, outputs, name, op, prescale_factor, postscale_factor, number)
+    try:
+        full_name = request_name(prefix, name)
+        arrays = [contiguous_array_of(tensor) for tensor in tensors]
+        op = engine_number(op)
+        number = number_of(process_set)
+        rows = engine().scattered_rows
+        outputs = [
+            np.empty((rows(a.shape[0], number), *a.shape[1:]) if a.ndim else (), a.dtype) for a in arrays
+        ]
+    except BaseException as error:
+        failed("reducescatter", prefix, name, process_set, error)
+        raise
+    handle = engine().reducescatter(arrays, outputs, full_name, op, prescale_factor, postscale_factor, number)
     return keep(handle, "ready", outputs[0] if single else outputs, (arrays, outputs))
 
 

@@ -84,11 +84,13 @@ PyEngine::~PyEngine() {
     if (kept.request->failed() && kept.request->lingers) kept.owners.keep_for_good();
 }
 
-// Runs `take`, which converts the caller's arguments. A refused argument is reported to the other ranks, so that their
-// calls fail and do not wait.
+// Takes the arguments that identify the call, then runs `take`, which converts the others. A refused argument is
+// reported to the other ranks, so that their calls fail and do not wait.
 template <typename F>
-void PyEngine::checked(const calls::Call& call, F&& take) {
+void PyEngine::checked(calls::Call& call, py::handle name, py::handle process_set, F&& take) {
   try {
+    call.process_set = argument<int>(process_set, "process_set", "the number of a process set");
+    call.name = name_argument(name);
     take();
   } catch (const std::exception& e) {
     engine_->poison(call.process_set, call.kind, call.name, e.what());
@@ -112,11 +114,10 @@ uint64_t PyEngine::submit(calls::Call&& call, Owners owners) {
   return 0;
 }
 
-uint64_t PyEngine::allreduce(py::handle inputs, py::handle outputs, const std::optional<std::string>& name,
-                             py::handle reduce_op, py::handle prescale, py::handle postscale, int process_set,
-                             bool wait) {
-  calls::Call c{.kind = OpKind::Allreduce, .name = name, .process_set = process_set, .waits = wait};
-  checked(c, [&] {
+uint64_t PyEngine::allreduce(py::handle inputs, py::handle outputs, py::handle name, py::handle reduce_op,
+                             py::handle prescale, py::handle postscale, py::handle process_set, bool wait) {
+  calls::Call c{.kind = OpKind::Allreduce, .waits = wait};
+  checked(c, name, process_set, [&] {
     c.reduce_op = argument<int>(reduce_op, "op", kReduceOp);
     c.in = tensors_of(inputs, inputs.is(outputs));
     c.out = inputs.is(outputs) ? c.in : tensors_of(outputs, true);
@@ -126,16 +127,16 @@ uint64_t PyEngine::allreduce(py::handle inputs, py::handle outputs, const std::o
   return submit(std::move(c), {inputs, outputs});
 }
 
-uint64_t PyEngine::allgather(py::handle inputs, const std::optional<std::string>& name, int process_set) {
-  calls::Call c{.kind = OpKind::Allgather, .name = name, .process_set = process_set};
-  checked(c, [&] { c.in = tensors_of(inputs, false); });
+uint64_t PyEngine::allgather(py::handle inputs, py::handle name, py::handle process_set) {
+  calls::Call c{.kind = OpKind::Allgather};
+  checked(c, name, process_set, [&] { c.in = tensors_of(inputs, false); });
   return submit(std::move(c), {inputs, {}});
 }
 
-uint64_t PyEngine::broadcast(py::handle inputs, py::handle outputs, py::handle root,
-                             const std::optional<std::string>& name, int process_set, bool wait) {
-  calls::Call c{.kind = OpKind::Broadcast, .name = name, .process_set = process_set, .waits = wait};
-  checked(c, [&] {
+uint64_t PyEngine::broadcast(py::handle inputs, py::handle outputs, py::handle root, py::handle name,
+                             py::handle process_set, bool wait) {
+  calls::Call c{.kind = OpKind::Broadcast, .waits = wait};
+  checked(c, name, process_set, [&] {
     c.in = tensors_of(inputs, inputs.is(outputs));
     c.out = inputs.is(outputs) ? c.in : tensors_of(outputs, true);
     c.root = argument<int>(root, "root_rank", "a rank");
@@ -143,20 +144,19 @@ uint64_t PyEngine::broadcast(py::handle inputs, py::handle outputs, py::handle r
   return submit(std::move(c), {inputs, outputs});
 }
 
-uint64_t PyEngine::alltoall(py::handle inputs, py::handle row_splits, const std::optional<std::string>& name,
-                            int process_set) {
-  calls::Call c{.kind = OpKind::Alltoall, .name = name, .process_set = process_set};
-  checked(c, [&] {
+uint64_t PyEngine::alltoall(py::handle inputs, py::handle row_splits, py::handle name, py::handle process_set) {
+  calls::Call c{.kind = OpKind::Alltoall};
+  checked(c, name, process_set, [&] {
     c.in = tensors_of(inputs, false);
     c.splits = argument<std::vector<std::vector<int64_t>>>(row_splits, "splits", "lists of whole numbers");
   });
   return submit(std::move(c), {inputs, {}});
 }
 
-uint64_t PyEngine::reducescatter(py::handle inputs, py::handle outputs, const std::optional<std::string>& name,
-                                 py::handle reduce_op, py::handle prescale, py::handle postscale, int process_set) {
-  calls::Call c{.kind = OpKind::Reducescatter, .name = name, .process_set = process_set};
-  checked(c, [&] {
+uint64_t PyEngine::reducescatter(py::handle inputs, py::handle outputs, py::handle name, py::handle reduce_op,
+                                 py::handle prescale, py::handle postscale, py::handle process_set) {
+  calls::Call c{.kind = OpKind::Reducescatter};
+  checked(c, name, process_set, [&] {
     c.in = tensors_of(inputs, false);
     c.out = tensors_of(outputs, true);
     c.reduce_op = argument<int>(reduce_op, "op", kReduceOp);
@@ -189,8 +189,10 @@ std::vector<int64_t> PyEngine::received_splits(uint64_t handle, size_t index) {
   return request->received_splits[index];
 }
 
-uint64_t PyEngine::barrier(int process_set, bool wait) {
-  return submit({.kind = OpKind::Barrier, .process_set = process_set, .waits = wait}, {});
+uint64_t PyEngine::barrier(py::handle process_set, bool wait) {
+  calls::Call c{.kind = OpKind::Barrier, .waits = wait};
+  checked(c, py::none(), process_set, [] {});
+  return submit(std::move(c), {});
 }
 
 uint64_t PyEngine::join() { return keep(engine_->join()); }

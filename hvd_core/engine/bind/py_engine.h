@@ -29,18 +29,18 @@ class PyEngine {
   ~PyEngine();
 
   // Each returns a handle. With `wait` it waits for the result and returns 0.
-  uint64_t allreduce(pybind11::handle inputs, pybind11::handle outputs, const std::optional<std::string>& name,
-                     pybind11::handle reduce_op, pybind11::handle prescale, pybind11::handle postscale, int process_set,
-                     bool wait);
-  uint64_t allgather(pybind11::handle inputs, const std::optional<std::string>& name, int process_set);
-  uint64_t broadcast(pybind11::handle inputs, pybind11::handle outputs, pybind11::handle root,
-                     const std::optional<std::string>& name, int process_set, bool wait);
+  uint64_t allreduce(pybind11::handle inputs, pybind11::handle outputs, pybind11::handle name,
+                     pybind11::handle reduce_op, pybind11::handle prescale, pybind11::handle postscale,
+                     pybind11::handle process_set, bool wait);
+  uint64_t allgather(pybind11::handle inputs, pybind11::handle name, pybind11::handle process_set);
+  uint64_t broadcast(pybind11::handle inputs, pybind11::handle outputs, pybind11::handle root, pybind11::handle name,
+                     pybind11::handle process_set, bool wait);
   // `splits`: rows for each rank, one list per tensor; empty: equal shares.
-  uint64_t alltoall(pybind11::handle inputs, pybind11::handle row_splits, const std::optional<std::string>& name,
-                    int process_set);
-  uint64_t reducescatter(pybind11::handle inputs, pybind11::handle outputs, const std::optional<std::string>& name,
+  uint64_t alltoall(pybind11::handle inputs, pybind11::handle row_splits, pybind11::handle name,
+                    pybind11::handle process_set);
+  uint64_t reducescatter(pybind11::handle inputs, pybind11::handle outputs, pybind11::handle name,
                          pybind11::handle reduce_op, pybind11::handle prescale, pybind11::handle postscale,
-                         int process_set);
+                         pybind11::handle process_set);
   // The number of rows that this rank gets from a reducescatter of `rows` rows.
   int64_t scattered_rows(int64_t rows, int process_set);
   uint64_t add_process_set(std::vector<int32_t> ranks);
@@ -48,7 +48,7 @@ class PyEngine {
   int process_set_of(uint64_t handle);
   std::map<int32_t, std::vector<int32_t>> process_sets();
   std::vector<int64_t> received_splits(uint64_t handle, size_t index);
-  uint64_t barrier(int process_set, bool wait);
+  uint64_t barrier(pybind11::handle process_set, bool wait);
   uint64_t join();
   void poison(const std::optional<std::string>& name, const std::string& text, int process_set,
               const std::string& operation);
@@ -85,7 +85,7 @@ class PyEngine {
   uint64_t submit(calls::Call&& call, Owners owners);
   void start_up();
   template <typename F>
-  void checked(const calls::Call& call, F&& take);
+  void checked(calls::Call& call, pybind11::handle name, pybind11::handle process_set, F&& take);
   void await(queue::Request& request);
   // py_engine_devices.cc
   void order(queue::Request& request, std::optional<uint64_t> stream);
