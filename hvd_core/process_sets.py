@@ -158,6 +158,11 @@ def number_of(process_set: ProcessSet) -> int:
     return number
 
 
+def is_registered(number: int) -> bool:
+    """Whether a process set of this job has this number."""
+    return number == 0 or any(s.process_set_id == number for s in list(_registered))
+
+
 def why_no_number(process_set: Any) -> str:
     """The text of the ValueError for a value that has no number of a process set."""
     if isinstance(process_set, ProcessSet):

@@ -111,7 +111,9 @@ class Backend(ABC):
         """A sparse gradient with the rows of all ranks, divided by their number for op=Average."""
 
     @abstractmethod
-    def report(self, operation: str, name: str | None, text: str, process_set: ProcessSet) -> None:
+    def report(
+        self, operation: str, name: str | None, error: BaseException | str, process_set: ProcessSet
+    ) -> None:
         """Let the other ranks' matching call of "allreduce", "allgather", "broadcast" or "reducescatter" fail, after this
         rank's call has failed."""
 

@@ -43,10 +43,13 @@ def allreduce(
     Raises:
         ValueError: `average` and `op` are both given. The errors of the framework's own allreduce.
     """
-    op = op_from(op, average, deprecated=False)
-    return backend_of(keras_package(keras)).allreduce(
-        value, name, op, prescale_factor, postscale_factor, compression, process_set
-    )
+    backend = backend_of(keras_package(keras))
+    try:
+        op = op_from(op, average, deprecated=False)
+    except BaseException as error:
+        backend.report("allreduce", name, error, process_set)
+        raise
+    return backend.allreduce(value, name, op, prescale_factor, postscale_factor, compression, process_set)
 
 
 def allgather(

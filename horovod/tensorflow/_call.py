@@ -6,7 +6,7 @@ thread that traces it.
 
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow.python.eager import context as _context
@@ -16,8 +16,7 @@ from horovod.common.process_sets import ProcessSet
 from horovod.tensorflow import _names, _program_order, _xla
 from horovod.tensorflow._library import UNORDERED, operations, register_devices, run_in_parallel
 from hvd_core.frontend import element_types, groups, refusals
-from hvd_core.frontend.operations import request_name
-from hvd_core.frontend.reductions import ENGINE_NUMBERS, engine_number
+from hvd_core.process_sets import is_registered, number_of
 
 
 def _dtypes(names: frozenset) -> frozenset:
@@ -55,30 +54,29 @@ class CallIdentity(NamedTuple):
     ignore_name_scope: bool = False
 
 
-def report(call: CallIdentity, error: Exception | str) -> None:
+def report(call: CallIdentity, error: BaseException | str) -> None:
     """Let the other ranks' matching call fail: this rank's call failed before the engine knew of it.
 
-    Does nothing before init() and for an unregistered process set, and in a graph for a call without a name: such a
-    name is made of the names of tensors, and there may be no tensor. The other ranks' calls then fail when
-    this rank ends.
+    To be called in the guard of a function (see hvd_core.frontend.refusals), which then raises `error` again. Does
+    nothing before init() and for an unregistered process set, and in a graph for a call without a name: such a name is
+    made of the names of tensors, and there may be no tensor. The other ranks' calls then fail when this rank ends.
 
     Args:
         error: the reason that the other ranks get.
     """
-    if getattr(call.process_set, "process_set_id", None) is None:
-        return  # no rank can wait for the call, and no name may be used up
-    name = None if call.name is None else str(call.name)
+    name = None if isinstance(call.name, str) and not call.name else call.name
     if not _context.executing_eagerly():
-        if not name or not _basics.is_initialized():
+        if not isinstance(name, str) or not _basics.is_initialized():
             return
         name = _names.negotiated(tf.compat.v1.get_default_graph(), name, call.ignore_name_scope)
-    refusals.report(call.operation, request_name(call.operation, name or None), call.process_set, error)
+    refusals.report(call.operation, name, call.process_set, error, call.operation)
 
 
-def refuse(call: CallIdentity, text: str, error: type[Exception] = ValueError) -> NoReturn:
-    """Raise `error(text)` here, and let the matching call fail on the other ranks."""
-    report(call, text)
-    raise error(text)
+def nothing(function: str, call: CallIdentity) -> list:
+    """The result of a grouped operation without tensors. Nothing is sent. If the groups of other ranks have tensors,
+    their calls fail."""
+    report(call, f"{function}() was called there with an empty list.")
+    return []
 
 
 def prepare_devices() -> None:
@@ -89,36 +87,37 @@ def prepare_devices() -> None:
         register_devices()
 
 
-def reduce_op_number(op: int, call: CallIdentity) -> int:
-    """The engine's number of a reduce op.
-
-    Raises:
-        ValueError: `op` is not a reduce op. The other ranks' matching call fails as well.
-    """
-    try:
-        return ENGINE_NUMBERS[op]
-    except (KeyError, TypeError):
-        pass
-    try:
-        return engine_number(op)
-    except ValueError as error:
-        report(call, error)
-        raise
+def set_number(process_set: Any) -> int:
+    """The number of a process set. Raises ValueError for a value that is no registered set."""
+    number = number_of(process_set)
+    if number and _basics.is_initialized() and not is_registered(number):
+        raise ValueError(
+            f"Process set provided does not exist, or has not been registered. Its number is {number}."
+        )
+    return number
 
 
-def factor_text(value: float, argument: str, call: CallIdentity) -> str:
+def factor_text(value: float, argument: str) -> str:
     """A factor as the operations take it: as text, because TensorFlow rounds attributes that are numbers to 32 bits.
 
     Raises:
-        ValueError: `value` is not a number. The other ranks' matching call fails as well.
+        ValueError: `value` is not a number.
     """
     if isinstance(value, float) and value == 1.0:
         return "1"
     try:
         return repr(float(value))
     except (TypeError, ValueError, OverflowError) as error:
-        text = f"{argument} must be a number, but is {value!r:.80}: {error}"
-    refuse(call, text)
+        raise ValueError(f"{argument} must be a number, but is {value!r:.80}: {error}") from None
+
+
+def check_name(name: Any) -> None:
+    """Raise TypeError for a name that is not a str, ValueError for one that TensorFlow cannot take."""
+    if name is None:
+        return
+    if not isinstance(name, str):
+        raise TypeError(f"name must be a str, but found {type(name).__name__}: {name!r:.80}.")
+    name.encode()
 
 
 def checked_tensor(value: Any, allowed: frozenset, call: CallIdentity) -> tf.Tensor:
@@ -126,34 +125,22 @@ def checked_tensor(value: Any, allowed: frozenset, call: CallIdentity) -> tf.Ten
 
     Raises:
         ValueError: the dtype is not allowed. TypeError: the name is not a str. The errors of tf.convert_to_tensor().
-            The other ranks' matching call fails as well.
     """
-    name = call.name
-    if name is not None and not isinstance(name, str):
-        refuse(call, f"name must be a str, but found {type(name).__name__}: {name!r:.80}.", TypeError)
-    try:
-        tensor = value if isinstance(value, tf.Tensor) else tf.convert_to_tensor(value)
-    except Exception as error:
-        report(call, error)
-        raise
+    check_name(call.name)
+    tensor = value if isinstance(value, tf.Tensor) else tf.convert_to_tensor(value)
     dtype = tensor.dtype
     if dtype not in allowed:
-        refuse(call, element_types.unsupported_text(dtype.name, reduces=dtype in MOVABLE))
+        raise ValueError(element_types.unsupported_text(dtype.name, reduces=dtype in MOVABLE))
     return tensor
 
 
-def group_members(values: Any, call: CallIdentity) -> list:
+def group_members(values: Any) -> list:
     """The members of a group as a new list, which may be empty. Rows of a tensor count as members.
 
     Raises:
-        ValueError: `values` cannot be iterated over. The errors of a generator. The other ranks' matching call fails as
-            well.
+        ValueError: `values` cannot be iterated over. The errors of a generator.
     """
-    try:
-        return groups.members_of(values, ())
-    except Exception as error:
-        report(call, error)
-        raise
+    return groups.members_of(values, ())
 
 
 def checked_tensors(values: Any, allowed: frozenset, call: CallIdentity) -> list[tf.Tensor]:
@@ -161,13 +148,9 @@ def checked_tensors(values: Any, allowed: frozenset, call: CallIdentity) -> list
 
     Raises:
         ValueError: `values` is empty, one tensor, or cannot be iterated over. The errors of a generator and of
-            checked_tensor(). The other ranks' matching call fails as well.
+            checked_tensor().
     """
-    try:
-        members = groups.some_members_of(values, tf.Tensor)
-    except Exception as error:
-        report(call, error)
-        raise
+    members = groups.some_members_of(values, tf.Tensor)
     return [checked_tensor(member, allowed, call) for member in members]
 
 
@@ -212,7 +195,7 @@ def without_order(outputs: Any) -> Any:
     return outputs
 
 
-def require_rows(tensors: list[tf.Tensor], kind: str, call: CallIdentity) -> None:
-    """Raise ValueError if one of `tensors` is known to be a scalar. The other ranks' matching call fails as well."""
+def require_rows(tensors: list[tf.Tensor], kind: str) -> None:
+    """Raise ValueError if one of `tensors` is known to be a scalar."""
     if any(tensor.shape.rank == 0 for tensor in tensors):
-        refuse(call, f"{kind} does not support scalar inputs.")
+        raise ValueError(f"{kind} does not support scalar inputs.")

@@ -13,8 +13,8 @@ from horovod.common.reduce_ops import BOTH_GIVEN, Adasum, Average, Sum, op_from
 from horovod.tensorflow._call import (
     CallIdentity,
     group_members,
+    nothing,
     plain,
-    refuse,
     report,
 )
 from horovod.tensorflow.compression import Compression, Compressor
@@ -54,7 +54,8 @@ def allreduce(
         device_dense: name of the device to reduce tensors on; empty: where TensorFlow places the operation.
         device_sparse: the same for tf.IndexedSlices.
         compression: hvd.Compression.none, .fp16 or .bf16; tf.IndexedSlices are sent as they are.
-        op: Average (the default), Sum, Adasum, Min, Max or Product; Average or Sum for tf.IndexedSlices.
+        op: Average (the default), Sum, Adasum, Min, Max or Product; Average or Sum for tf.IndexedSlices. The average of
+            integers is rounded toward zero, that of the integers of tf.IndexedSlices is a true division (floats).
         prescale_factor, postscale_factor: multiplied with the tensor before and after the reduction.
         name: identifies the operation across ranks. The default is made of the tensor's name in a graph; in eager mode
             calls without a name are counted.
@@ -72,15 +73,23 @@ def allreduce(
         tf.errors.UnknownError: a rank is gone or the job has ended.
     """
     call = CallIdentity("allreduce", name, process_set, ignore_name_scope)
-    op = _reduce_op(op, average, call)
-    if isinstance(tensor, tf.IndexedSlices):
-        problem = why_not_slices(op, prescale_factor, postscale_factor)
-        if problem:
-            refuse(call._replace(operation="allgather"), problem, NotImplementedError)
+    try:
+        op = _reduce_op(op, average)
+        is_sparse = isinstance(tensor, tf.IndexedSlices)
+        if is_sparse:
+            call = call._replace(operation="allgather")
+            _check_slices(op, prescale_factor, postscale_factor)
+        # The two scopes of a device are the same: TensorFlow looks at the name in the first of them.
+        with on_device(device_sparse if is_sparse else device_dense):
+            if not is_sparse:
+                sent, context = compression.compress(tf.convert_to_tensor(tensor))
+    except BaseException as error:
+        report(call, error)
+        raise
+    if is_sparse:
         with on_device(device_sparse):
             return _allreduce_slices(tensor, op, name, process_set, ignore_name_scope)
     with on_device(device_dense):
-        sent, context = _compressed(tensor, compression, call)
         reduced = _allreduce(
             sent,
             name=name,
@@ -93,20 +102,17 @@ def allreduce(
         return compression.decompress(reduced, context)
 
 
-def _compressed(tensor, compression, call) -> tuple[tf.Tensor, Any]:
-    """The compressed tensor, and the context for decompress(). If compress() fails, the other ranks' matching call fails
-    as well."""
-    try:
-        return compression.compress(tf.convert_to_tensor(tensor))
-    except Exception as error:
-        report(call, error)
-        raise
-
-
-def _reduce_op(op: int | None, average: Any, call: CallIdentity) -> int:
+def _reduce_op(op: int | None, average: Any) -> int:
     if op is not None and average is not None:
-        refuse(call, BOTH_GIVEN)
+        raise ValueError(BOTH_GIVEN)
     return op_from(op, average, stacklevel=4)
+
+
+def _check_slices(op: int, prescale_factor: float, postscale_factor: float) -> None:
+    """Raise NotImplementedError if tf.IndexedSlices cannot be reduced with these arguments."""
+    problem = why_not_slices(op, prescale_factor, postscale_factor)
+    if problem:
+        raise NotImplementedError(problem)
 
 
 def why_not_slices(op: int, prescale_factor: float, postscale_factor: float) -> str:
@@ -142,7 +148,7 @@ def _allreduce_slices(
     )
     if op == Average:
         ranks = size_op(process_set.process_set_id) if decided_at_run_time() else process_set.size()
-        values = tf.cast(values / tf.cast(ranks, values.dtype), values.dtype)
+        values = values / tf.cast(ranks, values.dtype)  # of integers, a true division: floats
     return tf.IndexedSlices(values, indices, dense_shape=slices.dense_shape)
 
 
@@ -164,8 +170,8 @@ def grouped_allreduce(
 
     Args:
         tensors: tensors (or values that tf.convert_to_tensor() accepts) of any dtypes. Each tf.IndexedSlices among them
-            is reduced by itself. The same number on all ranks, in the same order. An empty list is returned at once, and
-            the other ranks are not told.
+            is reduced by itself. The same number on all ranks, in the same order. An empty list is returned at
+            once; on other ranks, groups that have tensors fail.
         The others are those of allreduce().
 
     Returns:
@@ -175,11 +181,23 @@ def grouped_allreduce(
         The errors of allreduce(); also if the ranks' groups differ.
     """
     call = CallIdentity("allreduce", name, process_set, ignore_name_scope)
-    op = _reduce_op(op, average, call)
-    results = group_members(tensors, call)
-    dense = [i for i, tensor in enumerate(results) if not isinstance(tensor, tf.IndexedSlices)]
+    try:
+        op = _reduce_op(op, average)
+        results = group_members(tensors)
+        sparse = [i for i, tensor in enumerate(results) if isinstance(tensor, tf.IndexedSlices)]
+        dense = [i for i in range(len(results)) if i not in sparse]
+        if sparse:
+            if not dense:
+                call = call._replace(operation="allgather", name=_name_of_slices(name, sparse[0]))
+            _check_slices(op, prescale_factor, postscale_factor)
+        with on_device(device_dense):
+            packed = [compression.compress(tf.convert_to_tensor(results[i])) for i in dense]
+    except BaseException as error:
+        report(call, error)
+        raise
+    if not results:
+        return nothing("grouped_allreduce", call)
     with on_device(device_dense):
-        packed = [_compressed(results[i], compression, call) for i in dense]
         if packed:
             reduced = _grouped_allreduce(
                 [sent for sent, _ in packed],
@@ -192,18 +210,23 @@ def grouped_allreduce(
             )
             for i, tensor, (_, context) in zip(dense, reduced, packed):
                 results[i] = compression.decompress(tensor, context)
-    for i in [i for i in range(len(results)) if i not in dense]:
+    for i in sparse:
         results[i] = allreduce(
             results[i],
             device_sparse=device_sparse,
             op=op,
             prescale_factor=prescale_factor,
             postscale_factor=postscale_factor,
-            name=None if name is None else f"{name}.{i}",
+            name=_name_of_slices(name, i),
             process_set=process_set,
             ignore_name_scope=ignore_name_scope,
         )
     return results
+
+
+def _name_of_slices(name: Any, place: int) -> str | None:
+    """The name of the operations on a group's tf.IndexedSlices at this place."""
+    return None if name is None else f"{name}.{place}"
 
 
 @plain
@@ -257,7 +280,8 @@ def grouped_reducescatter(
     """reducescatter() of several tensors as one operation, in one message.
 
     Args:
-        tensors: the same number on all ranks, in the same order. An empty list is returned at once.
+        tensors: the same number on all ranks, in the same order. An empty list is returned at once; on
+            other ranks, groups that have tensors fail.
         The others are those of reducescatter().
 
     Returns:
@@ -267,9 +291,13 @@ def grouped_reducescatter(
         The errors of reducescatter().
     """
     call = CallIdentity("reducescatter", None, process_set)
-    tensors = group_members(tensors, call)
+    try:
+        tensors = group_members(tensors)
+    except BaseException as error:
+        report(call, error)
+        raise
     if not tensors:
-        return []
+        return nothing("grouped_reducescatter", call)
     return _scatter(
         tensors, device_dense, compression, op, call,
         lambda sent: _grouped_reducescatter(
@@ -279,14 +307,18 @@ def grouped_reducescatter(
 
 
 def _scatter(tensors, device_dense, compression, op, call, scatter) -> list[tf.Tensor]:
-    problem = ""
-    if any(isinstance(tensor, tf.IndexedSlices) for tensor in tensors):
-        problem = "reducescatter does not support tf.IndexedSlices. Pass tf.convert_to_tensor(slices)."
-    elif op == Adasum:
-        problem = "The Adasum reduction cannot be scattered. Use op=Average or op=Sum."
-    if problem:
-        refuse(call, problem, NotImplementedError)
+    try:
+        if any(isinstance(tensor, tf.IndexedSlices) for tensor in tensors):
+            raise NotImplementedError(
+                "reducescatter does not support tf.IndexedSlices. Pass tf.convert_to_tensor(slices)."
+            )
+        if op == Adasum:
+            raise NotImplementedError("The Adasum reduction cannot be scattered. Use op=Average or op=Sum.")
+        with on_device(device_dense):
+            packed = [compression.compress(tf.convert_to_tensor(tensor)) for tensor in tensors]
+    except BaseException as error:
+        report(call, error)
+        raise
     with on_device(device_dense):
-        packed = [_compressed(tensor, compression, call) for tensor in tensors]
         scattered = scatter([sent for sent, _ in packed])
         return [compression.decompress(t, context) for t, (_, context) in zip(scattered, packed)]

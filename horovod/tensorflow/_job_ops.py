@@ -4,9 +4,8 @@ import tensorflow as tf
 
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow import _program_order, _xla
-from horovod.tensorflow._call import plain, prepare_devices
+from horovod.tensorflow._call import CallIdentity, plain, prepare_devices, report, set_number
 from horovod.tensorflow._library import operations
-from hvd_core.process_sets import number_of
 
 _FACTS = {
     "HorovodRank": lambda _, name: operations.horovod_rank(name=name),
@@ -70,7 +69,11 @@ def barrier(process_set: ProcessSet = global_process_set) -> tf.Operation | None
     """
     _refuse_xla("hvd.barrier")
     prepare_devices()
-    number = number_of(process_set)
+    try:
+        number = set_number(process_set)
+    except BaseException as error:
+        report(CallIdentity("barrier", None, process_set), error)
+        raise
     if tf.executing_eagerly():
         operations.horovod_barrier(process_set_id=number, blocking=True)
         return None

@@ -228,16 +228,18 @@ class TensorFlowBackend(Backend):
             mpi_ops._reducescatter(sent, name=name, op=op, ignore_name_scope=True, process_set=process_set)
         )
 
-    def report(self, operation: str, name: str | None, text: str, process_set: ProcessSet) -> None:
-        report(CallIdentity(operation, name, process_set, True), text)
+    def report(
+        self, operation: str, name: str | None, error: BaseException | str, process_set: ProcessSet
+    ) -> None:
+        report(CallIdentity(operation, name, process_set, True), error)
 
     @contextmanager
     def _reported(self, operation: str, name: str | None, process_set: ProcessSet):
         """A context: an exception in it lets the other ranks' matching call fail as well, instead of waiting."""
         try:
             yield
-        except Exception as error:
-            self.report(operation, name, f"{type(error).__name__}: {error}", process_set)
+        except BaseException as error:
+            self.report(operation, name, error, process_set)
             raise
 
     def _tensor(self, value: Any) -> tf.Tensor:

@@ -15,11 +15,12 @@ from horovod.tensorflow._call import (
     CallIdentity,
     checked_tensor,
     checked_tensors,
+    nothing,
     perform,
     plain,
-    refuse,
+    report,
+    set_number,
 )
-from hvd_core.process_sets import number_of
 
 
 @plain
@@ -43,8 +44,12 @@ def allgather(
         As hvd.allreduce.
     """
     call = CallIdentity("allgather", name, process_set, ignore_name_scope)
-    attributes = {"process_set_id": number_of(process_set)}
-    tensor = checked_tensor(tensor, MOVABLE, call)
+    try:
+        attributes = {"process_set_id": set_number(process_set)}
+        tensor = checked_tensor(tensor, MOVABLE, call)
+    except BaseException as error:
+        report(call, error)
+        raise
     return perform("HorovodAllgather", tensor, attributes, call)
 
 
@@ -57,8 +62,12 @@ def grouped_allgather(
 ) -> list[tf.Tensor]:
     """Gather several tensors as one operation. As `allgather`; their dtypes may differ. Returns a list."""
     call = CallIdentity("allgather", name, process_set, ignore_name_scope)
-    attributes = {"process_set_id": number_of(process_set)}
-    tensors = checked_tensors(tensors, MOVABLE, call)
+    try:
+        attributes = {"process_set_id": set_number(process_set)}
+        tensors = checked_tensors(tensors, MOVABLE, call)
+    except BaseException as error:
+        report(call, error)
+        raise
     return perform("HorovodGroupedAllgather", tensors, attributes, call)
 
 
@@ -84,8 +93,12 @@ def broadcast(
         As hvd.allreduce.
     """
     call = CallIdentity("broadcast", name, process_set, ignore_name_scope)
-    attributes = {"process_set_id": number_of(process_set), "root_rank": _root_number(root_rank, call)}
-    tensor = checked_tensor(tensor, MOVABLE, call)
+    try:
+        attributes = {"process_set_id": set_number(process_set), "root_rank": _root_number(root_rank)}
+        tensor = checked_tensor(tensor, MOVABLE, call)
+    except BaseException as error:
+        report(call, error)
+        raise
     return perform("HorovodBroadcast", tensor, attributes, call)
 
 
@@ -110,12 +123,19 @@ def broadcast_(
         As hvd.allreduce.
     """
     call = CallIdentity("broadcast", name, process_set)
-    attributes = {"process_set_id": number_of(process_set), "root_rank": _root_number(root_rank, call)}
-    variables = list(variables)
+    try:
+        attributes = {"process_set_id": set_number(process_set), "root_rank": _root_number(root_rank)}
+        variables = list(variables)
+        for variable in variables:
+            if not hasattr(variable, "assign"):
+                raise ValueError(f"broadcast_() takes variables, but found {variable!r:.80}.")
+        # The value is a copy: the operation must not see a later assignment.
+        values = [checked_tensor(_value_of(v), MOVABLE, call) for v in variables]
+    except BaseException as error:
+        report(call, error)
+        raise
     if not variables:
-        return []
-    # The value is a copy: the operation must not see a later assignment.
-    values = checked_tensors([_value_of(v) for v in variables], MOVABLE, call)
+        return nothing("broadcast_", call)
     results = perform("HorovodGroupedBroadcast", values, attributes, call)
     assigned = [_assign(variable, value) for variable, value in zip(variables, results)]
     if tf.executing_eagerly():
@@ -147,19 +167,23 @@ def alltoall(
         As hvd.allreduce. tf.errors.InvalidArgumentError on all ranks for wrong splits.
     """
     call = CallIdentity("alltoall", name, process_set, ignore_name_scope)
-    attributes: dict[str, Any] = {"process_set_id": number_of(process_set)}
-    tensor = checked_tensor(tensor, MOVABLE, call)
-    if splits is None:
-        attributes["splits"] = []
-    else:
-        attributes["splits"] = [_splits_tensor(splits, call)]
-        attributes["Treceived"] = attributes["splits"][0].dtype
+    try:
+        attributes: dict[str, Any] = {"process_set_id": set_number(process_set)}
+        tensor = checked_tensor(tensor, MOVABLE, call)
+        if splits is None:
+            attributes["splits"] = []
+        else:
+            attributes["splits"] = [_splits_tensor(splits)]
+            attributes["Treceived"] = attributes["splits"][0].dtype
+    except BaseException as error:
+        report(call, error)
+        raise
     output, received = perform("HorovodAlltoall", tensor, attributes, call)
     return output if splits is None else (output, received)
 
 
-def _root_number(root_rank: Any, call: CallIdentity) -> int:
-    """`root_rank` as an int of 32 bits. Raises ValueError, here and on the other ranks, if it is not one."""
+def _root_number(root_rank: Any) -> int:
+    """`root_rank` as an int of 32 bits. Raises ValueError if it is not one."""
     try:
         root = operator.index(root_rank)
         # The engine refuses a number that is not a rank. A number of more bits would be another one there.
@@ -167,21 +191,20 @@ def _root_number(root_rank: Any, call: CallIdentity) -> int:
             return root
     except TypeError:
         pass
-    text = f"root_rank must be the number of a rank, but is {root_rank!r:.80}."
-    refuse(call, text)
+    raise ValueError(f"root_rank must be the number of a rank, but is {root_rank!r:.80}.")
 
 
-def _splits_tensor(splits: Any, call: CallIdentity) -> tf.Tensor:
-    """`splits` as a tensor of int32 or int64. Raises ValueError, here and on the other ranks, if it is not one."""
+def _splits_tensor(splits: Any) -> tf.Tensor:
+    """`splits` as a tensor of int32 or int64. Raises ValueError if it is not one."""
     is_typed = hasattr(splits, "dtype")
     try:
         tensor = tf.convert_to_tensor(splits, dtype=None if is_typed else tf.int32)
     except (TypeError, ValueError, tf.errors.OpError) as error:
         text = f"alltoall expects splits to contain 32-bit integer elements: {error}"
-        refuse(call, text)
+        raise ValueError(text) from None
     if tensor.dtype not in (tf.int32, tf.int64):
         text = f"alltoall expects splits to contain 32-bit integer elements, but found {tensor.dtype.name}."
-        refuse(call, text)
+        raise ValueError(text)
     return tensor
 
 

@@ -18,18 +18,19 @@ from horovod.tensorflow._call import (
     factor_text,
     perform,
     plain,
-    reduce_op_number,
+    report,
     require_rows,
+    set_number,
 )
-from hvd_core.process_sets import number_of
+from hvd_core.frontend.reductions import engine_number
 
 
 def _attributes(call, op, prescale_factor, postscale_factor) -> dict[str, Any]:
     return {
-        "process_set_id": number_of(call.process_set),
-        "reduce_op": reduce_op_number(op, call),
-        "prescale_factor": factor_text(prescale_factor, "prescale_factor", call),
-        "postscale_factor": factor_text(postscale_factor, "postscale_factor", call),
+        "process_set_id": set_number(call.process_set),
+        "reduce_op": engine_number(op),
+        "prescale_factor": factor_text(prescale_factor, "prescale_factor"),
+        "postscale_factor": factor_text(postscale_factor, "postscale_factor"),
     }
 
 
@@ -65,8 +66,12 @@ def _allreduce(
             operation, on every rank.
     """
     call = CallIdentity("allreduce", name, process_set, ignore_name_scope)
-    attributes = _attributes(call, op, prescale_factor, postscale_factor)
-    tensor = checked_tensor(tensor, REDUCIBLE, call)
+    try:
+        attributes = _attributes(call, op, prescale_factor, postscale_factor)
+        tensor = checked_tensor(tensor, REDUCIBLE, call)
+    except BaseException as error:
+        report(call, error)
+        raise
     return perform("HorovodAllreduce", tensor, attributes, call)
 
 
@@ -82,8 +87,12 @@ def _grouped_allreduce(
 ) -> list[tf.Tensor]:
     """Reduce several tensors as one operation. As `_allreduce`; their types may differ. Returns a list."""
     call = CallIdentity("allreduce", name, process_set, ignore_name_scope)
-    attributes = _attributes(call, op, prescale_factor, postscale_factor)
-    tensors = checked_tensors(tensors, REDUCIBLE, call)
+    try:
+        attributes = _attributes(call, op, prescale_factor, postscale_factor)
+        tensors = checked_tensors(tensors, REDUCIBLE, call)
+    except BaseException as error:
+        report(call, error)
+        raise
     return perform("HorovodGroupedAllreduce", tensors, attributes, call)
 
 
@@ -111,9 +120,13 @@ def _reducescatter(
         ValueError: also for a scalar. The other errors of `_allreduce`.
     """
     call = CallIdentity("reducescatter", name, process_set, ignore_name_scope)
-    attributes = _attributes(call, op, prescale_factor, postscale_factor)
-    tensor = checked_tensor(tensor, REDUCIBLE, call)
-    require_rows([tensor], "HorovodReducescatter", call)
+    try:
+        attributes = _attributes(call, op, prescale_factor, postscale_factor)
+        tensor = checked_tensor(tensor, REDUCIBLE, call)
+        require_rows([tensor], "HorovodReducescatter")
+    except BaseException as error:
+        report(call, error)
+        raise
     return perform("HorovodReducescatter", tensor, attributes, call)
 
 
@@ -129,7 +142,11 @@ def _grouped_reducescatter(
 ) -> list[tf.Tensor]:
     """Reduce and scatter several tensors as one operation. As `_reducescatter`. Returns a list."""
     call = CallIdentity("reducescatter", name, process_set, ignore_name_scope)
-    attributes = _attributes(call, op, prescale_factor, postscale_factor)
-    tensors = checked_tensors(tensors, REDUCIBLE, call)
-    require_rows(tensors, "HorovodGroupedReducescatter", call)
+    try:
+        attributes = _attributes(call, op, prescale_factor, postscale_factor)
+        tensors = checked_tensors(tensors, REDUCIBLE, call)
+        require_rows(tensors, "HorovodGroupedReducescatter")
+    except BaseException as error:
+        report(call, error)
+        raise
     return perform("HorovodGroupedReducescatter", tensors, attributes, call)

@@ -8,7 +8,7 @@ import tensorflow as tf
 from horovod.common import objects
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow import _gradient_names
-from horovod.tensorflow._call import plain
+from horovod.tensorflow._call import CallIdentity, nothing, plain, report
 from horovod.tensorflow._move_ops import broadcast_
 from horovod.tensorflow.util import _executing_eagerly, flat_variables
 
@@ -46,16 +46,24 @@ def broadcast_variables(
         tf.errors.FailedPreconditionError: the ranks' lists differ.
         tf.errors.InvalidArgumentError, tf.errors.UnknownError: see allreduce().
     """
-    found = flat_variables(variables)
-    for variable in found:
-        if not hasattr(variable, "assign"):
-            raise ValueError(f"broadcast_variables() takes variables, but found {variable!r}.")
-    if process_set.size() == 1 or not found:
+    name = _gradient_names.of_call("broadcast_variables")
+    first = CallIdentity("broadcast", f"{name}.group_0", process_set)
+    try:
+        found = flat_variables(variables)
+        for variable in found:
+            if not hasattr(variable, "assign"):
+                raise ValueError(f"broadcast_variables() takes variables, but found {variable!r}.")
+        groups = [] if process_set.size() == 1 else _groups(found)
+    except BaseException as error:
+        report(first, error)
+        raise
+    if not groups:
+        if not found:
+            nothing("broadcast_variables", first)
         return None if _executing_eagerly() else tf.no_op(name="broadcast_variables")
-    call = _gradient_names.of_call("broadcast_variables")
     assigned: list = []
-    for number, group in enumerate(_groups(found)):
-        assigned += broadcast_(group, root_rank, name=f"{call}.group_{number}", process_set=process_set)
+    for number, group in enumerate(groups):
+        assigned += broadcast_(group, root_rank, name=f"{name}.group_{number}", process_set=process_set)
     return None if _executing_eagerly() else tf.group(*assigned, name="broadcast_variables")
 
 

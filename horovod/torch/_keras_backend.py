@@ -13,7 +13,6 @@ from horovod._keras.backends import Backend
 from horovod._keras.options import Options
 from horovod.common.process_sets import ProcessSet
 from horovod.common.reduce_ops import Average
-from hvd_core.frontend.operations import request_name
 from hvd_core.frontend.refusals import report, reported
 
 
@@ -114,8 +113,10 @@ class TorchBackend(Backend):
     def reduce_sparse(self, gradient: torch.Tensor, name: str, options: Options) -> torch.Tensor:
         return hvd.sparse_allreduce_async(gradient, name, options.op, process_set=options.process_set)()
 
-    def report(self, operation: str, name: str | None, text: str, process_set: ProcessSet) -> None:
-        report(operation, request_name(operation, name), process_set, text)
+    def report(
+        self, operation: str, name: str | None, error: BaseException | str, process_set: ProcessSet
+    ) -> None:
+        report(operation, name, process_set, error, operation)
 
     def broadcast_variables(self, variables: Sequence, root_rank: int, name: str) -> None:
         tensors = [self.identity(v) for v in variables]
@@ -152,7 +153,7 @@ class TorchBackend(Backend):
         return hvd.reducescatter(sent, name=name, op=op, process_set=process_set)
 
     def _sent(self, value: Any, operation: str, name: str | None, process_set: ProcessSet) -> torch.Tensor:
-        with reported(operation, request_name(operation, name), process_set):
+        with reported(operation, name, process_set, operation):
             return _tensor(value)
 
     def not_rewritten(self, function: Callable) -> Callable:
