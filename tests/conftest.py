@@ -60,6 +60,8 @@ def pytest_configure(config):
         os.environ.pop(name, None)
     # Several ranks share few cores here; without this each would start a thread per core.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    # A program may set its number of threads itself. Idle threads sleep then, as the cores have other work.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # A shell's background job ignores SIGINT and SIGQUIT, under nohup SIGHUP, and so would all that the tests start.
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_IGN:

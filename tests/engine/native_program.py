@@ -40,7 +40,7 @@ def build(name: str, flags: list[str] | None = None) -> Path:
     """The program native/NAME.cc, one of PROGRAMS, linked with the engine or, with flags of its own, with its parts."""
     engine = PROGRAMS[name]
     library = None if flags else _engine_library()
-    flags = flags or ["-O1", "-g1"]
+    flags = flags or ["-O2", "-g1"]
     parts = () if library else dict.fromkeys([*PLUGIN, *COMMON, *engine])
     sources = [NATIVE / f"{name}.cc", *(PACKAGE / "engine" / s for s in parts)]
     with ThreadPoolExecutor(2) as pool:

@@ -111,6 +111,7 @@ int main(int argc, char** argv) {
   shared.between = load(argv[3]);
   for (int i = 5; i < argc; ++i) shared.hosts.push_back(std::atoi(argv[i]));
   shared.hashes.resize(shared.hosts.size());
+  shared.inputs.resize(shared.hosts.size());
   shared.meet = std::make_unique<std::barrier<>>(static_cast<ptrdiff_t>(shared.hosts.size()));
   const Cases cases(shared.hosts.size(), std::string(argv[4]) == "few");
   std::vector<std::thread> threads;

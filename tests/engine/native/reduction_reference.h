@@ -26,7 +26,7 @@ inline bool is_float(int32_t t) {
 // n elements. For reductions, floats are of moderate size (no infinities, no NaN) and booleans are 0 or 1.
 inline std::vector<char> data(uint64_t seed, uint64_t rank, uint64_t buffer, uint64_t n, int32_t dtype, bool reduces) {
   const uint64_t width = hvd::types::dtype_bytes(dtype), key = mix(seed * 1000003 + rank * 1009 + buffer);
-  std::vector<char> bytes(n * width);
+  std::vector<char> bytes(n * width + sizeof(uint64_t));  // each element is written as 8 bytes, the next one over it
   for (uint64_t i = 0; i < n; ++i) {
     uint64_t bits = mix(key + i * 0x9e3779b97f4a7c15u);
     if (reduces && dtype == HVD_BOOL) bits &= 1;
@@ -37,8 +37,9 @@ inline std::vector<char> data(uint64_t seed, uint64_t rank, uint64_t buffer, uin
       if (dtype == HVD_FLOAT32) bits = sign << 31 | (126 + exponent) << 23 | (low & 0x7fffff);
       if (dtype == HVD_FLOAT64) bits = sign << 63 | (1022 + exponent) << 52 | low;
     }
-    std::memcpy(bytes.data() + i * width, &bits, width);
+    std::memcpy(bytes.data() + i * width, &bits, sizeof bits);
   }
+  bytes.resize(n * width);
   return bytes;
 }
 
