@@ -25,6 +25,7 @@ from expected import (
     is_float,
     reducescatter,
     sample,
+    scattered,
 )
 
 DTYPES = [
@@ -89,17 +90,18 @@ class Matrix:
                 continue
             what = f"reducescatter {op} {dtype} x {count}"
             got = hvd.reducescatter(mine, name=what, op=number, process_set=self.ps)
-            self.check(what, got, reducescatter(op, columns), dtype)
+            self.check(what, got, scattered(wanted), dtype)
         if not np.array_equal(mine, sample(dtype, self.ranks[self.me], count)):
             self.mistakes.append(f"the input of a reduction of {dtype} x {count} was changed")
         if dtype != np.bool_:
             what = f"allreduce scaled {dtype} x {count}"
             factors = {"prescale_factor": 0.5, "postscale_factor": 3.0}
             got = hvd.allreduce(mine, name=what, op=hvd.Sum, process_set=self.ps, **factors)
-            self.check(what, got, allreduce("Sum", columns, 0.5, 3.0), dtype)
+            wanted = allreduce("Sum", columns, 0.5, 3.0)
+            self.check(what, got, wanted, dtype)
             what = f"reducescatter scaled {dtype} x {count}"
             got = hvd.reducescatter(mine, name=what, op=hvd.Sum, process_set=self.ps, **factors)
-            self.check(what, got, reducescatter("Sum", columns, 0.5, 3.0), dtype)
+            self.check(what, got, scattered(wanted), dtype)
 
     def movements(self, dtype: np.dtype, count: int) -> None:
         size = len(self.ranks)
