@@ -22,6 +22,9 @@ class Job:
     def __init__(self, world: World, engine: Engine, plan: Any) -> None:
         self.world, self.engine, self.plan = world, engine, plan
         self.pid = os.getpid()
+        # (device type, operation, element type, reduction) of the operations that front ends have copied through host
+        # memory, in the order of their first use; the values are None. See frontend/staged.py.
+        self.staged: dict[tuple[str, str, str, str], None] = {}
 
     def is_parents(self) -> bool:
         """Whether this process is a forked child, which must not touch the engine."""

@@ -5,17 +5,18 @@ Not differentiable. Unnamed operations are matched in the order of submission, s
 in the same order; named ones may be submitted in any order. Any thread that holds the GIL.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reduce_ops import Average
-from horovod.torch._devices import Submitted
 from horovod.torch._dtypes import MOVABLE, REDUCIBLE, as_sent, returning, viewed, viewed_all
+from horovod.torch._staging import submitted
 from horovod.torch._submit import (
     BY_ADDRESS,
+    _basics,
     _handle_map,
     check,
     check_all,
@@ -28,6 +29,7 @@ from horovod.torch._submit import (
     reference,
     resolve_op,
     some_members_of,
+    synchronize,
 )
 from hvd_core.frontend.reductions import ENGINE_NUMBERS, engine_number
 
@@ -37,11 +39,18 @@ def empty_like(tensor):
     return torch.empty_like(tensor, requires_grad=False) if isinstance(tensor, torch.Tensor) else tensor
 
 
-def _on_device(tensor, output) -> tuple[Any, Any, Callable]:
-    """(input and output in the form that the engine takes, function that synchronize() calls) for tensors on a device."""
+def _on_device(operation, tensor, output, op=None, is_sent=True, is_received=True) -> Any:
+    """The form in which the engine takes one tensor on a device and the tensor for the result; see submitted()."""
     inputs = [tensor]
-    submitted = Submitted(inputs, inputs if output is tensor else [output])
-    return submitted.sources[0], submitted.targets[0], submitted.first
+    outputs = inputs if output is tensor else [output]
+    return submitted(operation, inputs, outputs, engine(), op, is_sent, is_received)
+
+
+def _begin(taken: Any, handle: int, wait: bool) -> None:
+    """Let an operation on a device begin; with `wait`, wait for its result."""
+    taken.begin(engine(), handle, wait)
+    if wait:
+        synchronize(handle)
 
 
 def reduce_into(
@@ -51,7 +60,7 @@ def reduce_into(
 
     With `wait` there is no handle: the call returns when the output is there.
     """
-    source, target, fetch = tensor, output, None
+    source, target, fetch, taken = tensor, output, None, None
     try:
         full_name = None if name is None else f"allreduce.{name}"
         on_device = check(tensor, REDUCIBLE, process_set)
@@ -60,14 +69,15 @@ def reduce_into(
         except (KeyError, TypeError):
             number = engine_number(op)
         if on_device:
-            source, target, fetch = _on_device(tensor, output)
+            taken = _on_device("allreduce", tensor, output, op)
+            source, target, fetch = taken.sources[0], taken.targets[0], taken.first
         elif BY_ADDRESS:
             source, target = reference(tensor), reference(output)
         set_id = process_set.process_set_id
     except BaseException as error:
         failed("allreduce", "allreduce", name, process_set, error)
         raise
-    if wait:
+    if wait and not (taken and taken.deferred):
         try:
             return engine().allreduce(
                 source, target, full_name, number, prescale_factor, postscale_factor, set_id, True
@@ -77,6 +87,8 @@ def reduce_into(
             raise
     handle = engine().allreduce(source, target, full_name, number, prescale_factor, postscale_factor, set_id)
     _handle_map[handle] = (tensor, output, fetch)
+    if taken:
+        _begin(taken, handle, wait)
     return handle
 
 
@@ -99,14 +111,14 @@ def _reduce_group(
 
 def reduce_group_into(tensors, outputs, name, op, prescale_factor, postscale_factor, process_set) -> int:
     """Submit one all-or-nothing allreduce of a list of tensors, not empty. Returns the handle."""
-    fetch = None
+    fetch = taken = None
     try:
         full_name = None if name is None else f"grouped_allreduce.{name}"
         on_device = check_all(tensors, REDUCIBLE, process_set)
         number = engine_number(op)
         if on_device:
-            submitted = Submitted(tensors, outputs)
-            sources, targets, fetch = submitted.sources, submitted.targets, submitted.all
+            taken = submitted("allreduce", tensors, outputs, engine(), op)
+            sources, targets, fetch = taken.sources, taken.targets, taken.all
         else:
             sources = operands(tensors)
             targets = sources if outputs is tensors else operands(outputs)
@@ -118,6 +130,8 @@ def reduce_group_into(tensors, outputs, name, op, prescale_factor, postscale_fac
         sources, targets, full_name, number, prescale_factor, postscale_factor, set_id
     )
     _handle_map[handle] = (tensors, outputs, fetch)
+    if taken:
+        _begin(taken, handle, False)
     return handle
 
 
@@ -126,20 +140,23 @@ def broadcast_into(tensor, output, root_rank, name, process_set, wait: bool = Fa
 
     With `wait` there is no handle: the call returns when the output is there.
     """
+    fetch = taken = None
     try:
         full_name = None if name is None else f"broadcast.{name}"
-        source, fetch = as_sent(tensor), None
+        source = as_sent(tensor)
         target = source if output is tensor else as_sent(output)
         if check(source, MOVABLE, process_set):
-            source, target, fetch = _on_device(source, target)
-            fetch = returning(output, fetch)
+            is_root = _basics.rank() == root_rank
+            changes = not is_root or output is not tensor
+            taken = _on_device("broadcast", source, target, is_sent=is_root, is_received=changes)
+            source, target, fetch = taken.sources[0], taken.targets[0], returning(output, taken.first)
         elif BY_ADDRESS:
             source, target = reference(source), reference(target)
         set_id = process_set.process_set_id
     except BaseException as error:
         failed("broadcast", "broadcast", name, process_set, error)
         raise
-    if wait:
+    if wait and not (taken and taken.deferred):
         try:
             return engine().broadcast(source, target, root_rank, full_name, set_id, True)
         except KeyboardInterrupt:
@@ -147,6 +164,8 @@ def broadcast_into(tensor, output, root_rank, name, process_set, wait: bool = Fa
             raise
     handle = engine().broadcast(source, target, root_rank, full_name, set_id)
     _handle_map[handle] = (tensor, output, fetch)
+    if taken:
+        _begin(taken, handle, wait)
     return handle
 
 
@@ -290,13 +309,14 @@ def allgather_async(
     Raises:
         ValueError: as in allreduce_async. A 0-dim tensor fails in synchronize(), on all ranks.
     """
+    taken = None
     try:
         full_name = None if name is None else f"allgather.{name}"
         source, fetch = as_sent(tensor), fetch_one
         as_bytes = source is not tensor
         if check(source, MOVABLE, process_set):
-            submitted = Submitted([source], None)
-            source, fetch = submitted.sources[0], submitted.first
+            taken = submitted("allgather", [source], None, engine())
+            source, fetch = taken.sources[0], taken.first
         elif BY_ADDRESS:
             source = reference(source)
         if as_bytes:
@@ -307,6 +327,8 @@ def allgather_async(
         raise
     handle = engine().allgather(source, full_name, set_id)
     _handle_map[handle] = (tensor, None, fetch)
+    if taken:
+        _begin(taken, handle, False)
     return handle
 
 
@@ -325,14 +347,15 @@ def grouped_allgather_async(
     Raises:
         ValueError: as in allgather_async, and for an empty list.
     """
+    taken = None
     try:
         full_name = None if name is None else f"grouped_allgather.{name}"
         tensors = some_members_of(tensors)
         sources = [as_sent(tensor) for tensor in tensors]
         as_bytes = any(source is not tensor for source, tensor in zip(sources, tensors))
         if check_all(sources, MOVABLE, process_set):
-            submitted = Submitted(sources, None)
-            sources, fetch = submitted.sources, submitted.all
+            taken = submitted("allgather", sources, None, engine())
+            sources, fetch = taken.sources, taken.all
         else:
             sources, fetch = operands(sources), fetch_many(len(tensors))
         if as_bytes:
@@ -343,6 +366,8 @@ def grouped_allgather_async(
         raise
     handle = engine().allgather(sources, full_name, set_id)
     _handle_map[handle] = (tensors, None, fetch)
+    if taken:
+        _begin(taken, handle, False)
     return handle
 
 

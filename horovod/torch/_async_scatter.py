@@ -11,8 +11,8 @@ import torch
 
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reduce_ops import Adasum, Average
-from horovod.torch._devices import Submitted
 from horovod.torch._dtypes import MOVABLE, REDUCIBLE, as_sent, viewed
+from horovod.torch._staging import submitted
 from horovod.torch._submit import (
     BY_ADDRESS,
     UnsupportedOpError,
@@ -56,6 +56,7 @@ def alltoall_async(
         ValueError: as in allreduce_async, and for splits that do not fit the tensor or the process set. A 0-dim tensor
             fails in synchronize(), on all ranks.
     """
+    taken = None
     try:
         full_name = None if name is None else f"alltoall.{name}"
         source, fetch = as_sent(tensor), fetch_one
@@ -63,8 +64,8 @@ def alltoall_async(
         on_device = check(source, MOVABLE, process_set)
         rows = [] if splits is None else [_row_counts(splits)]
         if on_device:
-            submitted = Submitted([source], None)
-            source, fetch = submitted.sources[0], submitted.first
+            taken = submitted("alltoall", [source], None, engine())
+            source, fetch = taken.sources[0], taken.first
         elif BY_ADDRESS:
             source = reference(source)
         if as_bytes:
@@ -76,6 +77,8 @@ def alltoall_async(
         raise
     handle = engine().alltoall(source, rows, full_name, set_id)
     _handle_map[handle] = (tensor, None, fetch)
+    if taken:
+        taken.begin(engine(), handle, False)
     return handle
 
 
@@ -117,7 +120,7 @@ def _reducescatter(
     process_set: ProcessSet,
 ) -> int:
     prefix = "reducescatter" if single else "grouped_reducescatter"
-    fetch = None
+    fetch = taken = None
     try:
         full_name = None if name is None else f"{prefix}.{name}"
         tensors = some_members_of(tensors)
@@ -128,9 +131,9 @@ def _reducescatter(
         set_id = process_set.process_set_id
         outputs = _outputs(tensors, set_id, engine())
         if on_device:
-            submitted = Submitted(tensors, outputs)
-            sources, targets = submitted.sources, submitted.targets
-            fetch = submitted.first if single else submitted.all
+            taken = submitted("reducescatter", tensors, outputs, engine(), op)
+            sources, targets = taken.sources, taken.targets
+            fetch = taken.first if single else taken.all
         else:
             sources, targets = operands(tensors), operands(outputs)
     except BaseException as error:
@@ -140,6 +143,8 @@ def _reducescatter(
         sources, targets, full_name, number, prescale_factor, postscale_factor, set_id
     )
     _handle_map[handle] = (tensors, outputs[0] if single else outputs, fetch)
+    if taken:
+        taken.begin(engine(), handle, False)
     return handle
 
 

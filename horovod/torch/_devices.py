@@ -122,6 +122,8 @@ class Submitted:
 
     __slots__ = ("device", "inputs", "outputs", "sources", "stream", "targets")
 
+    deferred = False  # the engine takes the tensors as they are
+
     def __init__(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor] | None):
         self.inputs, self.outputs = inputs, outputs
         self.device = inputs[0].device
@@ -132,6 +134,9 @@ class Submitted:
         if outputs is not None and outputs is not inputs:
             self.targets = [reference(tensor, self.stream) for tensor in outputs]
 
+    def begin(self, core: Any, handle: int, wait: bool) -> None:
+        """Nothing: the operation has begun."""
+
     def settle(self, core: Any, handle: int) -> int | None:
         """Let the calling thread's current stream wait for the operation that `core` has enqueued. Returns the stream."""
         now = current_stream(self.device)
@@ -139,9 +144,9 @@ class Submitted:
         if now != self.stream and now is not None:
             # When the tensors are freed, their memory returns to the stream that it was allocated for, which does not
             # wait for the operation. So the framework must know that another stream uses it.
-            _record(self.inputs, self.device)
+            record(self.inputs, self.device)
             if self.outputs is not None and self.outputs is not self.inputs:
-                _record(self.outputs, self.device)
+                record(self.outputs, self.device)
         return now
 
     def first(self, core: Any, handle: int) -> torch.Tensor:
@@ -174,10 +179,11 @@ def come_after(stream: Any, tensor: torch.Tensor) -> None:
     now = stream_of(tensor.device)
     if now != stream:
         now.wait_stream(stream)
-        _record([tensor], tensor.device)
+        record([tensor], tensor.device)
 
 
-def _record(tensors: Sequence[torch.Tensor], device: torch.device) -> None:
+def record(tensors: Sequence[torch.Tensor], device: torch.device) -> None:
+    """Let PyTorch know that the calling thread's current stream of `device` uses the memory of these tensors."""
     stream = stream_of(device)
     for tensor in tensors:
         try:

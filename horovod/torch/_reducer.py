@@ -22,7 +22,7 @@ from horovod.torch._given_up import LEFT, give_up, sweep, wait_for
 from horovod.torch._gradients import gradient_of, is_quick, store, wire_form
 from horovod.torch._slots import Group, Slot
 from horovod.torch._sparse import sparse_allreduce_async
-from horovod.torch._submit import BY_ADDRESS, _handle_map, engine, forget, settle
+from horovod.torch._submit import BY_ADDRESS, _handle_map, engine, forget, settle_each
 from horovod.torch.compression import BF16Compressor, Compression, FP16Compressor
 from hvd_core.frontend.reductions import ENGINE_NUMBERS
 from hvd_core.frontend.refusals import report
@@ -332,11 +332,11 @@ class GradientReducer:
             self._submit_arrived()
             self._submit_missing()
             handles = self._handles
-            core.wait_many(handles)
-            self._raise_failure()
             if self.on_device:
-                for handle in handles:
-                    settle(core, handle)
+                settle_each(core, handles)
+            else:
+                core.wait_many(handles)
+            self._raise_failure()
             grads, wires = [], []
             for slot in self.active:
                 grad = slot.param.grad

@@ -18,7 +18,7 @@ from horovod.common.exceptions import HorovodInternalError
 from horovod.common.exports import _basics
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reduce_ops import BOTH_GIVEN, op_from
-from horovod.torch import _devices
+from horovod.torch import _devices, _staging
 from horovod.torch._devices import reference
 from horovod.torch._dtypes import REDUCIBLE, why_not
 from hvd_core.frontend import groups
@@ -98,8 +98,8 @@ def reject(tensor: Any, allowed: frozenset, process_set: ProcessSet) -> bool:
         text = f"A torch.Tensor is required, but found {type(tensor).__name__}: {tensor!r:.80}."
     elif tensor.layout is not torch.strided or tensor.dtype not in allowed:
         text = why_not(tensor, allowed is REDUCIBLE)
-    elif not tensor.is_cpu and not _devices.is_served(tensor, core):
-        text = core.why_not_served(tensor.device.type)
+    elif not tensor.is_cpu and not _devices.is_served(tensor, core) and (refusal := _staging.why_not(tensor)):
+        text = refusal
     elif not tensor.is_contiguous():
         text = "Tensor is required to be contiguous."
     elif tensor.is_neg():
@@ -193,7 +193,8 @@ def poll(handle: int) -> bool:
     """
     if handle not in _handle_map:
         raise ValueError(f"Handle {handle} was not created or has been cleared.")
-    return engine().poll(handle)
+    staged = _staging.STAGED.get(handle) if _staging.STAGED else None
+    return engine().poll(handle) if staged is None else staged.poll(engine(), handle)
 
 
 def synchronize(handle: int) -> Any:
@@ -233,6 +234,16 @@ def settle(core, handle: int) -> None:
     fetch = _handle_map[handle][2]
     if fetch is not None:
         fetch(core, handle)
+
+
+def settle_each(core, handles: list[int]) -> None:
+    """Wait for operations on devices, and settle() each of them. Raises HorovodInternalError if one has failed, when all
+    are over."""
+    if any(handle in _staging.STAGED for handle in handles):
+        return _staging.wait_for_each(core, handles, settle)
+    core.wait_many(handles)
+    for handle in handles:
+        settle(core, handle)
 
 
 def keep_after_interrupt(tensors: tuple) -> None:

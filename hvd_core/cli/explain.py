@@ -108,7 +108,7 @@ def _choice() -> tuple[tuple[Any, ...], str, str]:
         report = report_now(None)
     except (BackendError, ValueError) as error:
         return (), "", str(error)
-    return tuple(report), report.note, ""
+    return tuple(report), f"{report.note}; {report.unserved}" if report.note else "", ""
 
 
 def _print(settings: PluginsConfig, rows: list[Row], table: tuple[Any, ...], note: str, fault: str) -> None:

@@ -68,6 +68,7 @@ class PluginsFile:
     probe_timeout_s: Value | None = None
     affinity: Value | None = None
     wheels: dict[str, str] = field(default_factory=dict)
+    devices: dict[str, str] = field(default_factory=dict)
 
 
 def read(path: Path, kind: str) -> PluginsFile:
@@ -171,13 +172,13 @@ class _Reader:
             "backend": self._backends,
             "probe": self._probe,
             "affinity": self._affinity,
-            **({"wheels": self._wheels} if self.file.kind == "packaged" else {}),
+            **({"wheels": self._wheels, "devices": self._devices} if self.file.kind == "packaged" else {}),
         }
         for key, found in data.items():
             if key in known:
                 known[key](self._table((key,), found))
-            elif key == "wheels":
-                self._wrong((key,), "[wheels] is part of the packaged file only.")
+            elif key in ("wheels", "devices"):
+                self._wrong((key,), f"[{key}] is part of the packaged file only.")
             else:
                 self._unknown((key,), TOP)
 
@@ -300,6 +301,11 @@ class _Reader:
         for name, wheel in table.items():
             if self._checked(("wheels", name), wheel, lambda v: isinstance(v, str), "a wheel's name"):
                 self.file.wheels[name] = wheel
+
+    def _devices(self, table: dict[str, Any]) -> None:
+        for device, name in table.items():
+            if self._checked(("devices", device), name, lambda v: isinstance(v, str), "a backend's name"):
+                self.file.devices[device] = name
 
 
 def _shown(value: Any) -> str:

@@ -82,6 +82,13 @@ class PluginsConfig:
         return {name: wheel for f in self.files for name, wheel in f.wheels.items()}
 
 
+def wheel_for_device(device_type: str) -> str | None:
+    """The wheel with a backend for devices of this type; None if this distribution knows none. Raises
+    PluginsTomlError."""
+    packaged = read(packaged_file(), "packaged")
+    return packaged.wheels.get(packaged.devices.get(device_type, ""))
+
+
 def load(environ: Mapping[str, str], site: Path = SITE_FILE) -> PluginsConfig:
     """Read the files.
 

@@ -24,12 +24,6 @@ using observe::Level;
 using queue::RequestRef;
 using types::Failure;
 
-namespace {
-const char* const kDuplicate =
-    "Requested to allreduce, allgather, or broadcast a tensor with the same name as another tensor that is currently "
-    "being processed.  If you want to request another tensor, use a different tensor name.";
-}  // namespace
-
 Engine::Engine(EngineConfig config, std::shared_ptr<plugin::Store> store)
     : config_(std::move(config)), store_(std::move(store)), sets_(config_.rank) {
   load_backends();
@@ -147,6 +141,7 @@ void Engine::close() {
     // The inbox may have submissions that came after the last driver. No other thread would look for them.
     std::lock_guard lock(driver_);
     take_inbox();
+    fail_deferred(stop_text_);  // likewise
   }
   executor_.reset();
 }
@@ -197,8 +192,8 @@ RequestRef Engine::submit(control::SignatureFields fields, queue::Call&& call) {
   request->ready = std::move(call.ready);
   request->urgent = call.urgent || call.waits;
   if ((request->listener = call.listener)) call.listener->request = request;
-  if (!push({Command::Submit, request, set->id, {}, {}}, call.waits))
-    throw InvalidRequest(std::string(kDuplicate) + " Name: '" + *request->item.name + "'.");
+  const bool fresh = call.deferred ? defer(request) : push({Command::Submit, request, set->id, {}, {}}, call.waits);
+  if (!fresh) throw InvalidRequest(std::string(queue::kDuplicateText) + " Name: '" + *request->item.name + "'.");
   return request;
 }
 
@@ -246,8 +241,9 @@ bool Engine::push(Command c, bool soon) {
     if (c.type == Command::Submit && c.request->item.sig->fields().repeats) {
       fresh = names_.insert(c.request->key()).second;
       // The refused call still counts, so that it meets the other ranks' call of the same number (R8).
-      if (!fresh) c = {Command::Poison, nullptr, c.set, *c.request->item.name, kDuplicate};
+      if (!fresh) c = {Command::Poison, nullptr, c.set, *c.request->item.name, queue::kDuplicateText};
     }
+    if (!deferred_.empty() && comes_after_deferred(c)) return fresh;
     inbox_.push_back(std::move(c));
     inbox_filled_.store(true);
   }
@@ -290,8 +286,8 @@ void Engine::take_inbox() {
         if (!node_->submit(c.set, c.request->item, c.request->handle, c.request->urgent, now)) {
           // An unnamed operation and a named one have got the same name.
           live_.erase(c.request->handle);
-          node_->poison(c.set, *c.request->item.name, kDuplicate);
-          const std::string text = std::string(kDuplicate) + " Name: '" + *c.request->item.name + "'.";
+          node_->poison(c.set, *c.request->item.name, queue::kDuplicateText);
+          const std::string text = std::string(queue::kDuplicateText) + " Name: '" + *c.request->item.name + "'.";
           end(c.request, Failure::Mistake, text);
         }
         break;

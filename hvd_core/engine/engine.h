@@ -99,6 +99,11 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   // Makes a request of a call that was checked (see calls::submit): `fields` are its signature. Throws InvalidRequest,
   // RequestFailed; then the listener is not called.
   queue::RequestRef submit(control::SignatureFields fields, queue::Call&& call);
+  // For a request of a call with Call::deferred, which waits for its data. begin(): the data are there; the request
+  // takes part from now on. give_up(): there will be no data, for the reason `text`; the request fails, and so does the
+  // matching call of the other ranks. Both do nothing if the job has ended meanwhile, or after each other. deferred.cc
+  void begin(const queue::RequestRef& request);
+  void give_up(const queue::RequestRef& request, const std::string& text);
   queue::RequestRef join(queue::Listener* listener = nullptr);
   // All ranks of the job add and remove the same sets in the same order. The request of an addition ends with the new
   // number in process_set. Here and below `process_set` is the number that users see.
@@ -189,6 +194,11 @@ class Engine final : private control::Node::Host, private data::Executor::Events
     Engine& engine;
   };
   bool push(Command c, bool soon);  // returns false for a submission whose name is in flight
+  // deferred.cc
+  bool defer(const queue::RequestRef& request);  // likewise
+  bool comes_after_deferred(Command& c);
+  bool end_deferral(const queue::RequestRef& request, Command now);
+  void fail_deferred(const std::string& text);
   void end(const queue::RequestRef& request);
   void end(const queue::RequestRef& request, types::Failure failure, const std::string& error);
   void free_name(const queue::Request& request);
@@ -238,6 +248,14 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   std::mutex inbox_mutex_;
   std::vector<Command> inbox_, taking_;
   std::unordered_set<std::string> names_;  // in flight, from submit() to completion; also under inbox_mutex_
+  // Requests that wait for their data, by their keys, with the commands that come after each; and the commands that
+  // come after all of them. Also under inbox_mutex_.
+  struct Deferred {
+    queue::RequestRef request;
+    std::vector<Command> after;
+  };
+  std::unordered_map<std::string, Deferred> deferred_;
+  std::vector<Command> after_deferred_;
   std::atomic<bool> inbox_filled_{false};
   std::atomic<uint64_t> next_handle_{1};
 

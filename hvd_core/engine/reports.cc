@@ -142,6 +142,7 @@ void Engine::aborted(const std::string& cause) {
 void Engine::fail_everything(const std::string& text) {
   for (auto& [token, request] : live_) end(request, Failure::JobEnded, text);
   live_.clear();
+  fail_deferred(text);
   if (join_request_) join_request_->fail(Failure::JobEnded, text);
   join_request_.reset();
 }

@@ -20,6 +20,11 @@ TABLE = {"gcu": "eccl_stub", "cuda": "nccl"}[KIND]
 MODULE.set_device(ORDINAL)
 
 
+def is_served():
+    """Whether this job has a backend for the device; else PyTorch copies its tensors through host memory."""
+    return KIND in hvd.mpi_ops.engine().device_types()
+
+
 def hold(milliseconds=10):
     """Keep the current stream busy, so that work which does not wait for it comes too early.
 

@@ -17,6 +17,13 @@ JOBS = {
     "eccl_stub": (["ranks_device_ops", "ranks_device_stress"], 2, {"HOROVOD_BACKEND": "eccl_stub"}, {}),
     # Only the device's table is used: the operations are those of the backend for host memory.
     "staged": (["ranks_device_ops", "ranks_device_stress"], 2, {"HOROVOD_BACKEND": "gcu=shm"}, {}),
+    # No backend has the device: PyTorch copies.
+    "no-backend": (
+        ["ranks_device_ops", "ranks_device_stress", "ranks_staging"],
+        2,
+        {"HOROVOD_BACKEND": "shm"},
+        {},
+    ),
 }
 CASES = [
     (job, module, check)

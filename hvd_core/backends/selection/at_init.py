@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any
 
@@ -69,9 +69,12 @@ def with_alternative(error: BackendError, plan: BackendPlan) -> BackendError:
     )
 
 
-def report_now(plan: BackendPlan | None, engine: Any = None) -> BackendReport:
-    """The report of ``plan``, with the operations that ``engine`` has carried out so far. If ``plan`` is None: the
-    report of the plan that a job of one process would choose in this environment."""
+def report_now(
+    plan: BackendPlan | None, engine: Any = None, staged: Iterable[tuple[str, str, str, str]] = ()
+) -> BackendReport:
+    """The report of ``plan``, with the operations that ``engine`` has carried out so far, and those that front ends have
+    copied through host memory (``Job.staged``). If ``plan`` is None: the report of the plan that a job of one process
+    would choose in this environment."""
     if plan is None:
         settings = read_environment()
         plan = choose(
@@ -84,7 +87,7 @@ def report_now(plan: BackendPlan | None, engine: Any = None) -> BackendReport:
         )
     if engine is None:
         return report(plan)
-    return report(plan, info=engine.backend_info(), fact=engine.backend_fact)
+    return report(plan, info=engine.backend_info(), fact=engine.backend_fact, staged=staged)
 
 
 def log_report(plan: BackendPlan, settings: EngineSettings, rank: int, engine: Any) -> None:
@@ -94,6 +97,7 @@ def log_report(plan: BackendPlan, settings: EngineSettings, rank: int, engine: A
         return
     stamp = datetime.now().strftime("[%Y-%m-%d %H:%M:%S.%f] ") if settings.log_with_time else ""
     table = report(plan, fact=engine.backend_fact)
-    lines = [*str(table).splitlines(), *([f"other device types: {table.note}"] if table.note else [])]
+    others = [f"other device types: {table.note}", f"other device types: {table.unserved}"]
+    lines = [*str(table).splitlines(), *(others if table.note else [])]
     sys.stderr.write("".join(f"{stamp}[{rank}] horovod INFO: {line}\n" for line in lines))
     sys.stderr.flush()

@@ -142,7 +142,9 @@ class BackendPlan:
 
     ``host_overrides``: operation -> the backend on host memory, if it differs from ``host_route``. ``note``: why device
     types that are not in ``devices`` are not served, and what to set. ``unused_between``: why a backend that belongs to
-    the jobs of this job's launcher is not used between hosts; "" if it is used or not installed.
+    the jobs of this job's launcher is not used between hosts; "" if it is used or not installed. ``named_for_devices``:
+    an older variable that names a backend for all accelerators, as a clause for messages; "" without one. The tensors of
+    a device type that is not in ``devices`` must not be copied through host memory then.
     """
 
     host_route: HostRoute
@@ -150,6 +152,7 @@ class BackendPlan:
     devices: tuple[DeviceRoutes, ...] = ()
     note: str = ""
     unused_between: str = ""
+    named_for_devices: str = ""
 
     def cells(self) -> tuple[Cell, ...]:
         """The rows of the report, host memory first."""
@@ -162,6 +165,12 @@ class BackendPlan:
                 staged = route is None or device.type not in route.serves
                 cells.append(Cell(operation, device.type, over, staged, source))
         return tuple(cells)
+
+    def staged_cells(self, device_type: str) -> tuple[Cell, ...]:
+        """The rows of a device type without a backend, whose tensors a front end copies through host memory."""
+        return tuple(
+            Cell(o, device_type, self.host_cell(o).backends, True, AUTOMATIC) for o in DEVICE_OPERATIONS
+        )
 
     def host_cell(self, operation: str) -> Cell:
         """The row of an operation on host memory."""

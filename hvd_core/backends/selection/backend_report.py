@@ -61,12 +61,14 @@ class ServedRow:
 class BackendReport(tuple[BackendRow, ...]):
     """The rows of the table; ``str()`` gives readable text.
 
-    ``note``: why device types that are not in the table are not served. ``unused_between``: why a backend that belongs to
+    ``note``: why device types that are not in the table are not served. ``unserved``: the treatment of tensors of those
+    types. ``unused_between``: why a backend that belongs to
     this job's launcher is not used between hosts. ``served``: the operations that the engine has carried out on devices
     so far. ``facts``: backend -> the facts that it reports about its library in this job.
     """
 
     note: str = ""
+    unserved: str = ""
     unused_between: str = ""
     served: tuple[ServedRow, ...] = ()
     facts: Mapping[str, Mapping[str, str]] = MappingProxyType({})
@@ -105,14 +107,21 @@ def report(
     query: Query | None = None,
     info: Iterable[dict[str, Any]] = (),
     fact: Fact | None = None,
+    staged: Iterable[tuple[str, str, str, str]] = (),
 ) -> BackendReport:
     """The report of a plan.
 
     ``query(backend, operation, element type)``: returns {"support", "score"}; by default the backends' tables answer.
-    ``info`` and ``fact``: the engine's backend_info() and backend_fact().
+    ``info`` and ``fact``: the engine's backend_info() and backend_fact(). ``staged``: (device type, operation, element
+    type, reduction) of operations that a front end has copied through host memory.
     """
-    result = BackendReport(_row(cell, query or _ask) for cell in plan.cells())
+    staged = tuple(staged)
+    cells = [cell for device in dict.fromkeys(s[0] for s in staged) for cell in plan.staged_cells(device)]
+    result = BackendReport(_row(cell, query or _ask) for cell in (*plan.cells(), *cells))
     result.note, result.unused_between = plan.note, plan.unused_between
+    result.unserved = "their tensors are copied through host memory (STAGED)"
+    if plan.named_for_devices:
+        result.unserved = f"{plan.named_for_devices}, so their tensors are refused"
     told = {b.name: _facts(b.name, fact) for b in plan.backends()} if fact else {}
     result.facts = {name: known for name, known in told.items() if known}
     result.served = tuple(
@@ -127,6 +136,18 @@ def report(
         )
         for backend in info
         for done in backend.get("served", ())
+    )
+    result.served += tuple(
+        ServedRow(
+            operation=operation,
+            device=device,
+            dtype=dtype,
+            reduction=reduction,
+            backend=" x ".join(b.name for b in plan.host_cell(operation).backends),
+            support="STAGED",
+            how="",
+        )
+        for device, operation, dtype, reduction in staged
     )
     return result
 

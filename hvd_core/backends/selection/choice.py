@@ -116,7 +116,14 @@ class Choice:
         overrides = self._host_overrides(host_route)
         devices = self._devices(BackendPlan(host_route, overrides))
         self._warn_of_unused_legacy([d.type for d in devices])
-        return BackendPlan(host_route, overrides, devices, self._note(), self.backends.unused_between)
+        return BackendPlan(
+            host_route,
+            overrides,
+            devices,
+            self._note(),
+            self.backends.unused_between,
+            self._named_for_devices(),
+        )
 
     # Host memory.
 
@@ -276,6 +283,10 @@ class Choice:
         if unusable:
             return "; ".join(unusable)
         return f"no other backend that is installed serves device memory; installed: {self.backends.describe_installed()}"
+
+    def _named_for_devices(self) -> str:
+        rules = (rule for level in self.levels for rule in level.rules if rule.device == ACCELERATORS)
+        return next((f"{rule.source} names the backend '{rule.names[0]}' for devices" for rule in rules), "")
 
     # Names.
 

@@ -100,6 +100,8 @@ void PyEngine::checked(calls::Call& call, py::handle name, py::handle process_se
 
 uint64_t PyEngine::submit(calls::Call&& call, Owners owners) {
   const bool wait = call.waits, on_device = !call.in.empty() && !call.in[0].on_host();
+  call.deferred = !call.in.empty() && !call.in[0].staged_from.empty();
+  require(!wait || !call.deferred, "an operation on copies cannot be waited for at once: it begins with begin()");
   std::optional<uint64_t> stream;
   if (on_device && call.in[0].has_stream) stream = reinterpret_cast<uint64_t>(call.in[0].stream);
   auto request = calls::submit(*engine_, std::move(call));
@@ -225,6 +227,18 @@ queue::RequestRef PyEngine::find(uint64_t handle) {
   return it->second.request;
 }
 
+void PyEngine::begin(uint64_t handle) {
+  const auto request = find(handle);
+  py::gil_scoped_release nogil;
+  engine_->begin(request);
+}
+
+void PyEngine::give_up(uint64_t handle, const std::string& text) {
+  const auto request = find(handle);
+  py::gil_scoped_release nogil;
+  engine_->give_up(request, text);
+}
+
 bool PyEngine::known(uint64_t handle) {
   std::lock_guard lock(handles_mutex_);
   return handles_.contains(handle);
@@ -338,6 +352,8 @@ void bind_engine(py::module_& m) {
       .def("poll", &PyEngine::poll)
       .def("wait", &PyEngine::wait)
       .def("wait_many", &PyEngine::wait_many)
+      .def("begin", &PyEngine::begin, py::arg("handle"))
+      .def("give_up", &PyEngine::give_up, py::arg("handle"), py::arg("text"))
       .def("known", &PyEngine::known)
       .def("release", &PyEngine::release)
       .def("output", &PyEngine::output)

@@ -56,6 +56,9 @@ class PyEngine {
   bool poll(uint64_t handle);
   void wait(uint64_t handle);
   void wait_many(const std::vector<uint64_t>& handles);
+  // For operations on copies of a device's tensors (TensorRef::staged_from): the copies are made, or cannot be made.
+  void begin(uint64_t handle);
+  void give_up(uint64_t handle, const std::string& text);
   bool known(uint64_t handle);
   void release(uint64_t handle);
   pybind11::capsule output(uint64_t handle, size_t index);

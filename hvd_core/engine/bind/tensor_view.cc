@@ -187,6 +187,7 @@ Tensor tensor_of(py::handle object, bool writable) {
     t.device_id = ref.device_id;
     t.has_stream = ref.stream.has_value();
     if (ref.stream) t.stream = reinterpret_cast<void*>(*ref.stream);
+    t.staged_from = ref.staged_from;
     return t;
   }
   throw py::type_error("expected a NumPy array or a tensor with DLPack's C exchange API, got " +
@@ -251,14 +252,17 @@ void bind_tensor_ref(py::module_& m) {
       m, "TensorRef",
       "An address with its description: a tensor of a framework without DLPack's API, or on a device. "
       "stream: the native stream whose work so far makes the data; None: they are ready. owner: what keeps the memory "
-      "alive, the tensor itself; the engine holds on to it if a backend does not let go of the memory.")
+      "alive, the tensor itself; the engine holds on to it if a backend does not let go of the memory. staged_from: "
+      "the "
+      "type of the device whose tensor the caller copies to this host memory; the operation begins with "
+      "Engine.begin().")
       .def(py::init([](uint64_t address, std::vector<int64_t> shape, int32_t dtype, std::string device_type,
-                       int32_t device_id, std::optional<uint64_t> stream, py::object owner) {
-             return TensorRef{address,   std::move(shape), dtype,           std::move(device_type),
-                              device_id, stream,           std::move(owner)};
+                       int32_t device_id, std::optional<uint64_t> stream, py::object owner, std::string staged_from) {
+             return TensorRef{address,          std::move(shape),      dtype, std::move(device_type), device_id, stream,
+                              std::move(owner), std::move(staged_from)};
            }),
            py::arg("ptr"), py::arg("shape"), py::arg("dtype"), py::arg("device_type") = "cpu", py::arg("device_id") = 0,
-           py::arg("stream") = py::none(), py::arg("owner") = py::none());
+           py::arg("stream") = py::none(), py::arg("owner") = py::none(), py::arg("staged_from") = "");
 }
 
 }  // namespace hvd::bind

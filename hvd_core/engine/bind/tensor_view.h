@@ -22,6 +22,7 @@ struct TensorRef {
   int32_t device_id = 0;
   std::optional<uint64_t> stream;  // native; its work so far produces the data
   pybind11::object owner;          // keeps the memory alive; None if the caller does
+  std::string staged_from;         // see queue::Tensor
 };
 
 // Throws pybind11::value_error for a dtype without a number, and for memory that is not contiguous.

@@ -28,12 +28,12 @@ control::SignatureFields fields_of(types::OpKind kind, const std::vector<queue::
   require(!in.empty(), types::op_name(kind), " needs at least one tensor");
   control::SignatureFields f;
   f.kind = kind;
-  f.device_type = in[0].device_type;
   for (const auto& t : in) {
-    require(t.device_type == f.device_type && t.device_id == in[0].device_id,
+    require(t.device_type == in[0].device_type && t.device_id == in[0].device_id && t.staged_from == in[0].staged_from,
             "Tensors in list must be on same device.");
     f.tensors.push_back({t.dtype, t.shape});
   }
+  f.device_type = in[0].staged_from.empty() ? in[0].device_type : std::string(control::kStaged) + in[0].staged_from;
   return f;
 }
 

@@ -68,6 +68,14 @@ std::string shape_sentence(OpKind kind, const TensorSpec& a, const TensorSpec& b
          std::to_string(b.shape[d]) + ".";
 }
 
+// The reason why one rank copies tensors of a device through host memory and another rank does not.
+std::string staged_hint(const SignatureFields& a, const SignatureFields& b) {
+  const std::string staged(kStaged);
+  if (a.device_type != staged + b.device_type && b.device_type != staged + a.device_type) return "";
+  return " A rank without a backend for a device copies its tensors through host memory (staged): install the backend "
+         "on all ranks.";
+}
+
 // The first difference, in the order in which Horovod checks.
 std::string sentence(const SignatureFields& a, const SignatureFields& b) {
   for (size_t i = 0; i < std::min(a.tensors.size(), b.tensors.size()); ++i)
@@ -98,7 +106,7 @@ std::string sentence(const SignatureFields& a, const SignatureFields& b) {
            std::to_string(a.root) + ", but another rank specified root rank " + std::to_string(b.root) + ".";
   if (a.device_type != b.device_type)
     return std::string("Mismatched ") + op_label(a.kind) + " device selection: One rank specified device " +
-           a.device_type + ", but another rank specified device " + b.device_type + ".";
+           a.device_type + ", but another rank specified device " + b.device_type + "." + staged_hint(a, b);
   return "Mismatched names: One rank named the operation, but another rank did not.";
 }
 

@@ -22,6 +22,9 @@ struct TensorSpec {
   bool operator==(const TensorSpec&) const = default;
 };
 
+// Begins the device type of tensors that their front end copies through host memory: "staged TYPE".
+inline constexpr std::string_view kStaged = "staged ";
+
 struct SignatureFields {
   types::OpKind kind = types::OpKind::Allreduce;
   int32_t reduce_op = 0;
@@ -31,6 +34,8 @@ struct SignatureFields {
   std::string device_type = "cpu";
   std::vector<TensorSpec> tensors;
   std::vector<int32_t> ranks;  // AddProcessSet: the members, ascending
+
+  bool on_host() const { return device_type == "cpu" || device_type.starts_with(kStaged); }
 };
 
 class Signature {

@@ -10,7 +10,6 @@
 namespace hvd::data {
 
 namespace {
-const std::string kHost = "cpu";
 constexpr int64_t kLastWaitNs = 500'000'000;
 }  // namespace
 
@@ -89,9 +88,9 @@ bool Executor::carry_out(Entry& entry) {
   if (!begun_) {
     auto it = sets_.find(entry.set);
     if (it == sets_.end()) throw plugin::BackendError(HVD_E_INTERNAL, 0, 0, "no communicator for this process set");
-    const std::string& type = entry.work[0].item.sig->fields().device_type;
-    if (type != kHost) {
-      if (!begin_on_device(entry, it->second, type)) return false;
+    const control::SignatureFields& fields = entry.work[0].item.sig->fields();
+    if (!fields.on_host()) {
+      if (!begin_on_device(entry, it->second, fields.device_type)) return false;
     } else {
       begun_ = true;
       batch_.write_schedule(*schedule_, *it->second, nullptr, *backends_.math, entry.work, ++seq_);

@@ -26,8 +26,9 @@ struct Call {
   std::vector<std::vector<int64_t>> splits = {};
   // On a device: the points in the caller's streams at which the data are ready. calls::submit() sets it.
   std::vector<plugin::MarkRef> ready = {};
-  bool urgent = false;           // the caller does nothing else until the operation is done
-  bool waits = false;            // the calling thread is about to wait, and drives the request itself
+  bool urgent = false;    // the caller does nothing else until the operation is done
+  bool waits = false;     // the calling thread is about to wait, and drives the request itself
+  bool deferred = false;  // the data come later: the request begins with Engine::begin(). Not together with waits
   Listener* listener = nullptr;  // is called when the request is settled
 };
 

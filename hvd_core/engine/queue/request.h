@@ -31,6 +31,9 @@ struct Tensor {
   // On a device: the native stream whose work so far produces the data. Without a stream the data are ready.
   bool has_stream = false;
   void* stream = nullptr;
+  // In host memory: the type of the device whose tensor the caller copies to this memory, and the result from it;
+  // empty if the caller's tensor itself is here.
+  std::string staged_from = {};
 
   bool on_host() const { return device_type == "cpu"; }
   uint64_t count() const {
@@ -85,7 +88,7 @@ class Request {
   std::vector<Tensor> in, out;  // out is empty where the engine allocates
   // Alltoall: rows of in[i] for each rank of the set. Rows at the end may belong to no rank.
   std::vector<std::vector<int64_t>> splits;
-  bool urgent = false;                 // the caller waits for it at once
+  std::atomic<bool> urgent{false};     // the caller waits for it at once
   std::vector<plugin::MarkRef> ready;  // on a device: the points in the caller's streams at which the data are ready
   Listener* listener = nullptr;        // set before it is submitted, then the finishing thread's
 

@@ -1,0 +1,230 @@
+"""Tensors on devices that no backend serves: PyTorch copies them to host memory and the results back.
+
+So a device works on its first day, and a program without the backend's wheel runs, if more slowly.
+
+A call returns at once, as on any device. Its copy is enqueued on a stream of its own, behind the work that the caller's
+current stream has so far; a helper thread (`_copy_waits`) waits for the copy and lets the operation begin. Until then
+the engine holds the operation back: it has its name and its number since the call, so that ranks agree. The result is
+copied back on the current stream of the thread that calls synchronize() or poll(), in order with work that is given to
+this stream later.
+
+Buffers are pinned memory of PyTorch's own allocator, which knows the streams that still use them. A device without
+streams, events or pinned memory (as `_device_streams` finds out) is copied by calls that wait.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+from torch.utils.dlpack import from_dlpack
+
+from horovod.common.basics import UNAVAILABLE
+from horovod.common.exceptions import HorovodInternalError
+from horovod.torch import _copy_waits, _devices
+from horovod.torch._device_streams import streams_of
+from horovod.torch._dtypes import DTYPE_NUMBERS
+from hvd_core.frontend import staged
+from hvd_core.frontend.reductions import OP_NAMES
+
+if UNAVAILABLE is None:
+    from hvd_core._core import TensorRef
+
+# The operations that are not over, by handle; for poll(). The table of handles keeps them alive.
+STAGED: WeakValueDictionary[int, "Staged"] = WeakValueDictionary()
+
+
+def why_not(tensor: torch.Tensor) -> str:
+    """The text of the error for a tensor on a device that no backend serves; "" if it can be copied through host memory.
+
+    Logs a warning at the first tensor of a device type.
+    """
+    kind = tensor.device.type
+    if kind == "meta":
+        return (
+            "The tensor is on the device 'meta', where tensors have no data, so there is nothing to communicate. Give it "
+            "memory first, such as module.to_empty(device=...) followed by the initialisation of the values."
+        )
+    text = staged.refusal(kind)
+    if not text:
+        staged.warn_once(kind)
+    return text
+
+
+def submitted(
+    operation: str,
+    inputs: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor] | None,
+    core: Any,
+    op: int | None = None,
+    is_sent: bool = True,
+    is_received: bool = True,
+) -> "_devices.Submitted | Staged":
+    """The form in which the engine `core` takes tensors of one device, and the steps of synchronize().
+
+    Args:
+        operation: such as "allreduce".
+        inputs, outputs: as for `_devices.Submitted`.
+        op: the reduce op, for reductions.
+        is_sent, is_received: whether the operation reads `inputs` and writes `outputs` on this rank.
+    """
+    if _devices.is_served(inputs[0], core):
+        return _devices.Submitted(inputs, outputs)
+    kind = inputs[0].device.type
+    for tensor in inputs:
+        staged.note(kind, operation, str(tensor.dtype).removeprefix("torch."), OP_NAMES.get(op, ""))
+    return Staged(inputs, outputs, is_sent, is_received)
+
+
+class Staged:
+    """An operation on copies of device tensors. The interface is that of `_devices.Submitted`.
+
+    Args:
+        inputs, outputs, is_sent, is_received: as for `submitted`.
+    """
+
+    __slots__ = (
+        "__weakref__", "_back", "_back_on", "_called", "_called_on", "_hosts", "_is_received", "_results", "_streams",
+        "device", "inputs", "outputs", "ready", "sources", "targets",
+    )  # fmt: skip
+
+    deferred = True
+
+    def __init__(
+        self,
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor] | None,
+        is_sent: bool = True,
+        is_received: bool = True,
+    ):
+        self.inputs, self.outputs, self._is_received = inputs, outputs, is_received
+        self.device = inputs[0].device
+        self._streams = streams_of(self.device)
+        self._back = self._back_on = self._called_on = self._called = None
+        self.ready = None  # an event: the inputs are in host memory; None: they are there
+        self._hosts = [self._host(tensor) for tensor in inputs]
+        # The copies are ours, so a result of the same layout may take the place of its input.
+        alike = outputs is inputs or (outputs is not None and _same_shapes(inputs, outputs))
+        self._results = self._hosts if alike else [self._host(tensor) for tensor in outputs or ()]
+        self._copy_to_host(is_sent)
+        self.sources = [self._reference(host) for host in self._hosts]
+        self.targets = self.sources if alike else [self._reference(host) for host in self._results]
+
+    def _host(self, tensor: torch.Tensor) -> torch.Tensor:
+        pinned = self._streams is not None
+        return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=pinned)
+
+    def _reference(self, host: torch.Tensor) -> Any:
+        number = DTYPE_NUMBERS[host.dtype]
+        kind = self.device.type
+        return TensorRef(host.data_ptr(), tuple(host.shape), number, owner=host, staged_from=kind)
+
+    def _copy_to_host(self, is_sent: bool) -> None:
+        pairs = [(host, t.detach()) for host, t in zip(self._hosts, self.inputs) if is_sent and t.numel()]
+        streams = self._streams
+        if streams is None:
+            for host, tensor in pairs:
+                host.copy_(tensor)
+            return
+        self._called_on = streams.current()
+        self._called = streams.mark(self._called_on)
+        if pairs:
+            # Not on the caller's stream, whose later work would have to wait for the copy.
+            with streams.copying_after(self._called) as side:
+                for host, tensor in pairs:
+                    host.copy_(tensor, non_blocking=True)
+                self.ready = streams.mark(side, waits=True)
+
+    def begin(self, core: Any, handle: int, wait: bool) -> None:
+        """Let the operation begin when its inputs are in host memory. Returns at once, unless `wait` is true."""
+        STAGED[handle] = self
+        if self.ready is None:
+            core.begin(handle)
+        else:
+            (_copy_waits.wait_here if wait else _copy_waits.leave_to_helper)(core, handle, self.ready, self)
+
+    def poll(self, core: Any, handle: int) -> bool:
+        """Whether the results are on the device. Enqueues their copies when the operation is over."""
+        if not core.poll(handle):
+            return False
+        if self.outputs is None:
+            return True  # they become tensors of the device in synchronize()
+        try:
+            core.wait(handle)
+        except HorovodInternalError:
+            return True
+        self._copy_back()
+        return self._back is None or self._back.query()
+
+    def first(self, core: Any, handle: int) -> torch.Tensor:
+        """Return the output of an operation with one tensor; see all()."""
+        return self.all(core, handle)[0]
+
+    def all(self, core: Any, handle: int) -> Sequence[torch.Tensor]:
+        """The outputs on the device, complete for work that is given to the current stream from now on."""
+        core.wait(handle)
+        if self.outputs is None:
+            return [self._to_device(from_dlpack(core.output(handle, i))) for i in range(len(self.inputs))]
+        self._copy_back()
+        return self.outputs
+
+    def _to_device(self, host: torch.Tensor) -> torch.Tensor:
+        if self._streams is not None:
+            pinned = self._host(host)  # the engine's memory is not pinned, so that a copy from it would wait
+            host = pinned.copy_(host)
+        result = torch.empty(host.shape, dtype=host.dtype, device=self.device)
+        return result.copy_(host, non_blocking=self._streams is not None)
+
+    def _copy_back(self) -> None:
+        if not self._is_received:
+            return
+        streams = self._streams
+        now = None if streams is None else streams.current()
+        if self._back is not None:
+            if now != self._back_on:
+                streams.let_wait(now, self._back)
+                _devices.record(self.outputs, self.device)
+            return
+        if now is not None and now != self._called_on:
+            # The memory of the outputs belongs to the stream of the call: its earlier use is over, and it is told of
+            # the use by this stream.
+            streams.let_wait(now, self._called)
+            _devices.record(self.outputs, self.device)
+        for output, host in zip(self.outputs, self._results):
+            if output.numel():
+                _overwrite(output, host, now is not None)
+        if now is not None:
+            self._back, self._back_on = streams.mark(now), now
+        else:
+            self._is_received = False  # it has the result now
+
+
+def _same_shapes(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> bool:
+    return all(a.shape == b.shape for a, b in zip(inputs, outputs))
+
+
+def _overwrite(output: torch.Tensor, host: torch.Tensor, non_blocking: bool) -> None:
+    # Through `data`, as the engine writes to memory: autograd does not see it.
+    if output.is_inference():
+        with torch.inference_mode():
+            output.copy_(host, non_blocking=non_blocking)
+    else:
+        output.data.copy_(host, non_blocking=non_blocking)
+
+
+def wait_for_each(core: Any, handles: Sequence[int], settle: Callable[[Any, int], None]) -> None:
+    """Wait for operations, and call ``settle(core, handle)`` after each: results are copied back while later operations
+    are carried out.
+
+    Raises:
+        HorovodInternalError: an operation has failed. All of them are over nevertheless.
+    """
+    failure = None
+    for handle in handles:
+        try:
+            core.wait(handle)
+            settle(core, handle)
+        except HorovodInternalError as error:
+            failure = failure or error
+    if failure is not None:
+        raise failure

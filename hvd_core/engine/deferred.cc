@@ -1,0 +1,101 @@
+// Requests that wait for their data: a front end copies a device's tensors to host memory, and the call returns before
+// the copy is made. Such a request has its name, its handle and, without a name, its number from the time of the call,
+// so that ranks agree on them. The control node does not know it until begin().
+//
+// Commands that must not overtake it wait as well: a failure under its name, a join, and changes of process sets. Any
+// thread.
+#include <utility>
+
+#include "engine/engine.h"
+#include "engine/types/operations.h"
+
+namespace hvd {
+
+using queue::RequestRef;
+using types::Failure;
+
+bool Engine::defer(const RequestRef& request) {
+  Command refused{Command::Poison, nullptr, request->set, *request->item.name, queue::kDuplicateText};
+  {
+    std::lock_guard lock(inbox_mutex_);
+    const bool repeats = request->item.sig->fields().repeats;
+    if (!(repeats && names_.contains(request->key())) &&
+        deferred_.try_emplace(request->key(), Deferred{request, {}}).second) {
+      if (repeats) names_.insert(request->key());
+      return true;
+    }
+  }
+  push(std::move(refused), false);  // the refused call counts nevertheless, as in push()
+  return false;
+}
+
+// Whether `c` was put aside until the requests that it must not overtake have begun. The caller holds inbox_mutex_.
+bool Engine::comes_after_deferred(Command& c) {
+  switch (c.type) {
+    case Command::Poison:
+    case Command::Wanted: {
+      const auto at = deferred_.find(std::to_string(c.set) + ":" + c.name);
+      if (at == deferred_.end()) return false;
+      if (c.type == Command::Wanted)
+        at->second.request->urgent = true;
+      else
+        at->second.after.push_back(std::move(c));
+      return true;
+    }
+    case Command::Submit:
+      if (!types::changes_sets(c.request->item.sig->fields().kind)) return false;
+      [[fallthrough]];
+    case Command::Join:
+      after_deferred_.push_back(std::move(c));
+      return true;
+    default:
+      return false;
+  }
+}
+
+// Puts `now` into the inbox in place of the request, then the commands that waited for it. Returns false if the request
+// does not wait any more.
+bool Engine::end_deferral(const RequestRef& request, Command now) {
+  std::lock_guard lock(inbox_mutex_);
+  const auto at = deferred_.find(request->key());
+  if (at == deferred_.end() || at->second.request != request) return false;
+  std::vector<Command> after = std::move(at->second.after);
+  deferred_.erase(at);
+  inbox_.push_back(std::move(now));
+  for (Command& c : after) inbox_.push_back(std::move(c));
+  if (deferred_.empty()) {
+    for (Command& c : after_deferred_) inbox_.push_back(std::move(c));
+    after_deferred_.clear();
+  }
+  inbox_filled_.store(true);
+  return true;
+}
+
+void Engine::begin(const RequestRef& request) {
+  CallUnderWay under_way(*this);
+  if (forked_) check_usable();
+  if (end_deferral(request, {Command::Submit, request, request->set, {}, {}})) try_drive();
+}
+
+void Engine::give_up(const RequestRef& request, const std::string& text) {
+  CallUnderWay under_way(*this);
+  if (forked_) check_usable();
+  if (!end_deferral(request, {Command::Poison, nullptr, request->set, *request->item.name, text})) return;
+  end(request, Failure::Mistake, text);
+  try_drive();
+}
+
+void Engine::fail_deferred(const std::string& text) {
+  std::unordered_map<std::string, Deferred> deferred;
+  std::vector<Command> after;
+  {
+    std::lock_guard lock(inbox_mutex_);
+    deferred.swap(deferred_);
+    after.swap(after_deferred_);
+  }
+  for (auto& [key, d] : deferred) end(d.request, Failure::JobEnded, text);
+  for (const Command& c : after)
+    if (c.request) end(c.request, Failure::JobEnded, text);
+}
+
+}  // namespace hvd

@@ -1,0 +1,381 @@
+"""Checks of tensors on a device that no backend serves, which PyTorch copies through host memory; run by tests/harness.
+
+The device's streams are late (TOPS_SIM_DELAY_US, hold()), so that a copy which does not wait has wrong numbers. The
+checks of ranks_device_*.py run on such a device too."""
+
+import copy
+import dataclasses
+import logging
+import threading
+
+import torch
+
+import horovod.torch as hvd
+from device_under_test import COUNT, DEVICE, KIND, MODULE, hold
+from horovod.common.exceptions import HorovodInternalError
+from horovod.torch import _copy_waits, _device_streams, _staging
+from hvd_core import current_job
+from hvd_core.frontend import staged
+from support import raises
+
+ME, SIZE = hvd.rank(), hvd.size()
+TOTAL = SIZE * (SIZE + 1) / 2  # of 1, 2, ...
+
+
+def mine(*shape):
+    return torch.full(shape or (4,), ME + 1.0, device=DEVICE)
+
+
+def still_works():
+    assert hvd.allreduce(mine(), op=hvd.Sum, name="still.works").cpu().tolist() == [TOTAL] * 4
+    assert hvd.allreduce(mine(), op=hvd.Sum).cpu().tolist() == [TOTAL] * 4
+    assert not hvd.mpi_ops._handle_map, hvd.mpi_ops._handle_map
+
+
+class Heard(logging.Handler):
+    """The warnings of Horovod while it is entered."""
+
+    def __enter__(self):
+        self.texts = []
+        logging.getLogger("horovod").addHandler(self)
+        return self
+
+    def emit(self, record):
+        self.texts.append(record.getMessage())
+
+    def __exit__(self, *_):
+        logging.getLogger("horovod").removeHandler(self)
+
+
+def check_one_warning_that_says_what_to_install():
+    staged._warned.discard(KIND)
+    with Heard() as heard:
+        hvd.allreduce(mine())
+        hvd.allgather(mine())
+    assert len(heard.texts) == 1, heard.texts
+    for part in (
+        f"device type '{KIND}'",
+        "STAGED",
+        "why: HOROVOD_BACKEND names shm",
+        "fix: ",
+        "wheel",
+        "vendor",
+    ):
+        assert part in heard.texts[0], heard.texts
+    assert staged._remedy("cuda") == "pip install hvd-backend-nccl"
+
+
+def check_calls_return_before_the_device_is_done():
+    hvd.allreduce(mine(1 << 16), op=hvd.Sum, name="late")
+    for _ in range(100):  # if the host waits for a processor, the stream is done first
+        MODULE.synchronize()
+        tensor = torch.zeros(1 << 16, device=DEVICE)
+        hold()
+        for _ in range(20):
+            tensor.fill_(-1.0)
+        tensor.fill_(ME + 1.0)
+        handle = hvd.allreduce_async_(tensor, op=hvd.Sum, name="late")
+        early = not MODULE.current_stream().query()
+        assert hvd.synchronize(handle) is tensor
+        assert tensor.cpu().unique().tolist() == [TOTAL]
+        enough = hvd.allreduce(torch.tensor(int(early)), op=hvd.Min, name="early")
+        if enough:
+            return
+    raise AssertionError("the call has waited for the device each time")
+
+
+def check_unnamed_operations_keep_their_order():
+    """Those of the device begin later than those of the host that come after them."""
+    for _ in range(5):
+        tensors = [torch.full((8,), float(i), device=DEVICE if i % 2 else "cpu") for i in range(12)]
+        handles = [hvd.allreduce_async(tensor, op=hvd.Sum) for tensor in tensors]
+        order = list(enumerate(handles))
+        for i, handle in order if ME else reversed(order):
+            assert hvd.synchronize(handle).cpu().tolist() == [float(i * SIZE)] * 8
+
+
+def check_ranks_with_and_without_the_device():
+    """All ranks are told, by the text of each rank's tensor."""
+    if SIZE == 1:
+        return
+    where = DEVICE if ME == 0 else "cpu"
+    for call in (
+        lambda t: hvd.allreduce(t, name="where"),
+        lambda t: hvd.grouped_allreduce([t, t], name="where"),
+        lambda t: hvd.allgather(t, name="where"),
+        lambda t: hvd.alltoall(t, name="where"),
+        lambda t: hvd.reducescatter(t, name="where"),
+        lambda t: hvd.broadcast(t, 0, name="where"),
+    ):
+        with raises(HorovodInternalError, "device selection", "rank 0: ", f"on staged {KIND}", "on cpu"):
+            call(torch.ones(2 * SIZE, device=where))
+        still_works()
+
+
+def check_a_backend_that_is_named_for_devices_is_not_replaced():
+    job = current_job.get()
+    plan = job.plan
+    named = "HOROVOD_GPU_OPERATIONS names the backend 'nccl' for devices"
+    job.plan = dataclasses.replace(plan, named_for_devices=named)
+    try:
+        for call in (hvd.allreduce, hvd.allgather, hvd.allreduce_async_):
+            with raises(ValueError, f"no backend serves tensors on device type '{KIND}'", named, "unset"):
+                call(mine(), name="refused")
+    finally:
+        job.plan = plan
+    hvd.barrier()
+    still_works()
+
+
+def check_mistakes_are_those_of_the_host():
+    for call, texts in (
+        (lambda t: hvd.allreduce(t.t()), ("contiguous",)),
+        (lambda t: hvd.allreduce(t > 0), ("is not supported",)),
+        (lambda t: hvd.allreduce(t, op=77), ("reduce op",)),
+        (lambda t: hvd.broadcast(t, SIZE), ("invalid root rank",)),
+        (lambda t: hvd.alltoall(t, [1] * (SIZE + 1)), ("splits",)),
+        (lambda t: hvd.grouped_allreduce([t, t.cpu()]), ("same device",)),
+        (lambda t: hvd.reducescatter(t.sum()), ("scalar",)),
+    ):
+        with raises(ValueError, *texts):
+            call(mine(2, 3))
+        still_works()
+    handles = [hvd.allreduce_async(mine(), name="twice", op=hvd.Sum)]
+    with raises(ValueError, "same name"):
+        hvd.allreduce_async(mine(), name="twice")
+    assert hvd.synchronize(handles[0]).cpu()[0] == TOTAL
+    still_works()
+
+
+class _Broken:
+    """An event of a device that has failed."""
+
+    def synchronize(self):
+        raise RuntimeError("device lost")
+
+
+def check_a_copy_that_fails_fails_the_call_of_all_ranks():
+    for wait in (False, True):
+        host = torch.ones(3)
+        made = _staging.Staged([mine(3)], [mine(3)])
+        core = hvd.mpi_ops.engine()
+        handle = core.allreduce(made.sources[0], made.targets[0], "broken", 0)
+        if ME == 0:
+            made.ready = _Broken()
+        try:
+            made.begin(core, handle, wait)
+        except RuntimeError as error:
+            assert wait and ME == 0 and "device lost" in str(error)
+        with raises(HorovodInternalError, "could not be copied to host memory", "device lost"):
+            core.wait(handle)
+        core.release(handle)
+        del host
+    still_works()
+
+
+def check_an_interrupted_wait_leaves_no_rank_waiting():
+    class Interrupted:
+        count = 0
+
+        def synchronize(self):
+            self.count += 1
+            if self.count == 1:
+                raise KeyboardInterrupt
+
+    made = _staging.Staged([mine(3)], [mine(3)])
+    core = hvd.mpi_ops.engine()
+    handle = core.allreduce(made.sources[0], made.targets[0], "interrupted", 0)
+    made.ready.synchronize()
+    made.ready = Interrupted()
+    with raises(KeyboardInterrupt):
+        made.begin(core, handle, True)
+    assert made.first(core, handle).cpu().tolist() == [TOTAL] * 3
+    core.release(handle)
+    still_works()
+
+
+def check_results_that_autograd_does_not_see():
+    with torch.inference_mode():
+        tensor = mine()
+    assert tensor.is_inference()
+    hvd.allreduce_(tensor, op=hvd.Sum)
+    assert tensor.cpu()[0] == TOTAL
+    leaf = mine().requires_grad_()
+    version = leaf._version
+    hvd.broadcast_(leaf, SIZE - 1)
+    assert leaf.is_leaf and leaf._version == version and leaf.detach().cpu()[0] == SIZE
+
+
+def check_only_the_root_sends_and_the_others_receive():
+    for root in range(SIZE):
+        tensor = mine(1000)
+        other = MODULE.Stream()
+        handle = hvd.broadcast_async_(tensor, root, name="root")
+        with MODULE.stream(other):
+            assert hvd.synchronize(handle) is tensor
+            assert tensor.cpu().unique().tolist() == [root + 1.0]
+        out = hvd.broadcast(mine(5), root)
+        assert out.cpu().tolist() == [root + 1.0] * 5
+
+
+def check_the_bits_are_those_of_the_host():
+    generator = torch.Generator().manual_seed(ME)
+    for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.int32):
+        host = (torch.rand(999, generator=generator) * 100).to(dtype)
+        for op in (hvd.Average, hvd.Sum, hvd.Max, hvd.Adasum):
+            if op == hvd.Adasum and not dtype.is_floating_point:
+                continue
+            factors = {} if op in (hvd.Max, hvd.Adasum) else {"prescale_factor": 1.7, "postscale_factor": 0.3}
+            found, wanted = (
+                hvd.allreduce(tensor, op=op, name="bits", **factors) for tensor in (host.to(DEVICE), host)
+            )
+            assert found.device == DEVICE and torch.equal(found.cpu(), wanted), (dtype, op)
+
+
+def check_threads():
+    failures = []
+
+    def work(number):
+        try:
+            MODULE.set_device(DEVICE.index)
+            with MODULE.stream(MODULE.Stream()):
+                for turn in range(10):
+                    found = hvd.allreduce(mine(64) * number, op=hvd.Sum, name=f"thread.{number}.{turn % 3}")
+                    assert found.cpu().unique().tolist() == [TOTAL * number]
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures
+    assert sum(thread.name == "hvd-copies" for thread in threading.enumerate()) == 1
+
+
+def check_a_device_without_streams():
+    """Copies that wait: of a device whose module in torch has no streams or events, or that pins no memory."""
+    known = _device_streams._found
+    _device_streams._found = {DEVICE: None}
+    try:
+        tensor = mine(100)
+        handle = hvd.allreduce_async_(tensor, op=hvd.Sum)
+        while not hvd.poll(handle):
+            pass
+        assert tensor.cpu().unique().tolist() == [TOTAL]
+        assert hvd.synchronize(handle) is tensor
+        assert hvd.allreduce(mine(), op=hvd.Sum).cpu()[0] == TOTAL
+        assert hvd.allgather(mine(ME + 1)).cpu().tolist() == [
+            r + 1.0 for r in range(SIZE) for _ in range(r + 1)
+        ]
+        assert hvd.broadcast(mine(3), 0).cpu().tolist() == [1.0] * 3
+        assert hvd.reducescatter(mine(SIZE), op=hvd.Sum).cpu().tolist() == [TOTAL]
+        rows, _ = hvd.alltoall(mine(SIZE), [1] * SIZE)
+        assert rows.cpu().tolist() == [r + 1.0 for r in range(SIZE)]
+    finally:
+        _device_streams._found = known
+
+
+def check_compiled_functions():
+    @torch.compile(backend="eager", fullgraph=True)
+    def compiled(tensor):
+        reduced = hvd.allreduce(tensor * 2, op=hvd.Sum, name="compiled")
+        return hvd.grouped_allreduce([reduced, tensor], op=hvd.Max, name="compiled")[0] + 1
+
+    tensor = mine().requires_grad_()
+    result = compiled(tensor)
+    result.sum().backward()
+    assert result.detach().cpu().tolist() == [2 * TOTAL + 1] * 4
+    assert tensor.grad.device == DEVICE
+
+
+def check_shutdown_with_a_pending_operation():
+    if ME == 0:
+        hvd.allreduce_async(mine(), name="never")
+    hvd.barrier()
+    hvd.shutdown()
+    hvd.init()
+    still_works()
+
+
+# ----------------------------------------------------------------------------------------------------------- training
+
+
+class Model(torch.nn.Module):
+    def __init__(self, norm):
+        super().__init__()
+        self.table = torch.nn.Embedding(12, 6, sparse=True)
+        self.norm = hvd.SyncBatchNorm(6) if norm else torch.nn.Identity()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(6, 6) for _ in range(3))
+
+    def forward(self, words):
+        hidden = self.norm(self.table(words))
+        for layer in self.layers:
+            hidden = torch.tanh(layer(hidden))
+        return hidden.square().mean()
+
+
+def trained(where, kind, norm, clipped, **options):
+    """The weights after some steps, and the optimizer's state, on the CPU."""
+    torch.manual_seed(7 + ME)
+    model = Model(norm).to(where, torch.float64)
+    # The simulated device cannot add up sparse gradients.
+    model.table.sparse = options.get("backward_passes_per_step", 1) == 1 and options.get("op") != hvd.Adasum
+    inner = kind(model.parameters(), lr=0.3, foreach=False)
+    hvd.broadcast_parameters(model.state_dict(), 0)
+    hvd.broadcast_optimizer_state(inner, 0)
+    if options.pop("grouped", False):
+        options["groups"] = [list(model.layers.parameters())]
+    optimizer = hvd.DistributedOptimizer(inner, model.named_parameters(), **options)
+    for step in range(3):
+        optimizer.zero_grad()
+        for turn in range(options.get("backward_passes_per_step", 1)):
+            words = (torch.arange(8) * (ME + 2) + step + turn) % 12
+            model(words.to(where)).backward()
+        if clipped:
+            optimizer.synchronize()
+            torch.nn.utils.clip_grad_norm_(model.layers.parameters(), 0.1)
+            with optimizer.skip_synchronize():
+                optimizer.step()
+        else:
+            optimizer.step()
+    return {name: value.cpu() for name, value in copy.deepcopy(model.state_dict()).items()}
+
+
+def check_training_gives_the_weights_of_the_cpu():
+    """But for the last digits, in which computations on this device differ from those on the CPU."""
+    for case, (kind, norm, clipped, options) in enumerate(
+        [
+            (torch.optim.SGD, False, False, {}),
+            (torch.optim.SGD, True, True, {}),
+            (torch.optim.SGD, False, False, {"backward_passes_per_step": 2}),
+            (torch.optim.SGD, False, False, {"compression": hvd.Compression.fp16}),
+            (torch.optim.SGD, False, False, {"grouped": True, "gradient_predivide_factor": 2.0}),
+            (torch.optim.SGD, False, False, {"op": hvd.Adasum}),
+            (torch.optim.SGD, False, False, {"sparse_as_dense": True}),
+        ]
+    ):
+        found, wanted = (
+            trained(where, kind, norm, clipped, **options) for where in (DEVICE, torch.device("cpu"))
+        )
+        for name, value in wanted.items():
+            torch.testing.assert_close(found[name], value, rtol=1e-12, atol=1e-12, msg=f"case {case}: {name}")
+        rows = hvd.allgather(found["layers.2.weight"].reshape(1, -1))
+        assert all(torch.equal(rows[0], row) for row in rows), case
+
+
+def check_other_devices_of_the_type():
+    if COUNT > 1:
+        elsewhere = torch.device(KIND, (ORDINAL_OF_DEVICE + 1) % COUNT)
+        tensor = torch.full((3,), ME + 1.0, device=elsewhere)
+        result = hvd.allreduce(tensor, op=hvd.Sum)
+        assert result.device == elsewhere and result.cpu().tolist() == [TOTAL] * 3
+        assert MODULE.current_device() == ORDINAL_OF_DEVICE
+
+
+ORDINAL_OF_DEVICE = DEVICE.index
+
+
+def begin_check():
+    assert _copy_waits._ended is False
