@@ -204,9 +204,12 @@ def vectors(dtype, seed, n, ranks):
     return [(common * rng.uniform(-1, 2) + rng.standard_normal(n)).astype(dtype) for _ in range(ranks)]
 
 
-def close(got, all_, tolerance):
-    want = tree([a.astype(np.float64) for a in all_])
-    assert got.dtype == all_[0].dtype
+def wanted(all_):
+    return tree([a.astype(np.float64) for a in all_])
+
+
+def close(got, want, dtype, tolerance):
+    assert got.dtype == dtype
     assert np.abs(got - want).max(initial=0) <= tolerance * np.abs(want).max(initial=1), (got, want)
 
 
@@ -214,17 +217,21 @@ def close(got, all_, tolerance):
 def test_through_the_engine():
     """Batches and groups: tensors of one batch keep their own products."""
     rank, size = hvd.rank(), hvd.size()
-    for step in range(3):
-        for dtype, tolerance in (("float32", 1e-5), ("float64", 1e-13), ("float16", 2e-2)):
-            sizes = [1, 10, 0, 1000, 77_777]
-            all_ = [vectors(dtype, step * 10 + i, n, size) for i, n in enumerate(sizes)]
-            handles = [
-                hvd.allreduce_async(a[rank], name=f"{dtype}.{i}", op=hvd.Adasum) for i, a in enumerate(all_)
-            ]
-            for a, handle in zip(all_, handles):
-                close(hvd.synchronize(handle), a, tolerance)
-            for a, got in zip(all_, hvd.grouped_allreduce([a[rank] for a in all_], op=hvd.Adasum)):
-                close(got, a, tolerance)
+    sizes = [1, 10, 0, 1000, 77_777]
+    for dtype, tolerance in (("float32", 1e-5), ("float64", 1e-13), ("float16", 2e-2)):
+        inputs = [vectors(dtype, i, n, size) for i, n in enumerate(sizes)]
+        results = [wanted(all_) for all_ in inputs]
+        for factor in (
+            1,
+            2,
+            4,
+        ):  # other values in every step; powers of two change no bits of a result but its exponent
+            mine = [all_[rank] * np.dtype(dtype).type(factor) for all_ in inputs]
+            handles = [hvd.allreduce_async(a, name=f"{dtype}.{i}", op=hvd.Adasum) for i, a in enumerate(mine)]
+            for want, handle in zip(results, handles):
+                close(hvd.synchronize(handle), want * factor, dtype, tolerance)
+            for want, got in zip(results, hvd.grouped_allreduce(mine, op=hvd.Adasum)):
+                close(got, want * factor, dtype, tolerance)
     some = vectors("float32", 99, 5000, size)
     got = hvd.allreduce(some[rank], op=hvd.Adasum)
     copies = hvd.allgather(got.reshape(1, -1))
@@ -243,5 +250,5 @@ def test_a_rank_that_has_joined_gives_zeros():
         hvd.join()
     else:
         some[1] = np.zeros(400, np.float32)
-        close(hvd.allreduce(some[rank], op=hvd.Adasum), some, 1e-5)
+        close(hvd.allreduce(some[rank], op=hvd.Adasum), wanted(some), "float32", 1e-5)
         hvd.join()

@@ -9,71 +9,33 @@ import os
 import random
 import re
 import shutil
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+import affinity_ranks
+from harness import run_on_ranks, run_to_the_end
 from hvd_core.bootstrap import affinity
 
 CORES = sorted(os.sched_getaffinity(0))
 two_cores = pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
 
-PROGRAM = """
-import json, os, sys, threading
-import numpy as np
-import hvd_core as hvd
-from hvd_core import runtime
-
-def threads():
-    found = []
-    for tid in os.listdir("/proc/self/task"):
-        try:
-            with open(f"/proc/self/task/{tid}/status") as file:
-                fields = dict(line.rstrip("\\n").split(":\\t", 1) for line in file if ":\\t" in line)
-        except OSError:
-            continue  # a thread that has just ended
-        found.append((fields["Name"], fields["Cpus_allowed_list"]))
-    return found
-
-report = {"inherited": threads()[0][1]}
-hvd.init()
-report["rank"], report["local_rank"] = hvd.rank(), hvd.local_rank()
-report["cores"] = [sorted(mask) for mask in runtime.world().local_cores]
-report["started"] = threads()
-handles = [hvd.allreduce_async(np.ones(n), name=f"t{n}") for n in (1, 1000, 300_000)]
-hvd.barrier()
-for handle in handles:
-    hvd.synchronize(handle)
-user = threading.Thread(target=lambda: hvd.allgather(np.ones(3), name="from a thread of the caller's"))
-user.start()
-user.join()
-report["worked"] = threads()
-hvd.shutdown()
-report["ended"] = threads()
-os.write(1, ("REPORT " + json.dumps(report) + "\\n").encode())
-"""
-
 
 def job(tmp_path, ranks, before=(), launcher=(), env=None):
-    """Runs PROGRAM; returns (reports by rank, all that was printed)."""
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
+    """A launch of its own, for what ranks inherit; returns (reports by rank, all that was printed)."""
     launcher = launcher or [sys.executable, "-m", "horovod.runner.launch"]
-    command = [*before, *launcher, "-np", str(ranks), sys.executable, str(program)]
-    done = subprocess.run(
-        command,
-        env={**os.environ, **(env or {})},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=90,
-    )
-    assert done.returncode == 0, done.stdout
-    found = [json.loads(text) for text in re.findall(r"REPORT (\{.*\})", done.stdout)]
-    assert len(found) == ranks, done.stdout
-    return sorted(found, key=lambda report: report["rank"]), done.stdout
+    command = [*before, *launcher, "-np", str(ranks), sys.executable]
+    print_report = affinity_ranks.print_report
+    output = run_to_the_end(ranks, print_report, folder=tmp_path, command=command, env=env, init=None)
+    found = [json.loads(text) for text in re.findall(r"REPORT (\{.*\})", output)]
+    assert len(found) == ranks, output
+    return sorted(found, key=lambda report: report["rank"]), output
+
+
+def reports_with(ranks, wish):
+    """The same from living ranks, whose next engine has the setting."""
+    outcome = run_on_ranks(ranks, affinity_ranks.report, env={"HOROVOD_THREAD_AFFINITY": wish}, init=None)
+    return outcome.results, outcome.output
 
 
 def engine_threads(report):
@@ -147,7 +109,7 @@ def test_a_core_for_each_local_rank(tmp_path, through_flag):
         launcher = [sys.executable, "-m", "horovod.runner.launch", "--thread-affinity", wish]
         reports, output = job(tmp_path, 2, launcher=launcher)
     else:
-        reports, output = job(tmp_path, 2, env={"HOROVOD_THREAD_AFFINITY": wish})
+        reports, output = reports_with(2, wish)
     assert "HOROVOD_THREAD_AFFINITY" not in output
     for report, core in zip(reports, (CORES[1], CORES[0])):
         check_kept_within(report)
@@ -156,8 +118,8 @@ def test_a_core_for_each_local_rank(tmp_path, through_flag):
 
 @two_cores
 @pytest.mark.skipif(CORES[:2] != [CORES[0], CORES[0] + 1], reason="needs two neighbouring cores")
-def test_a_single_number_counts_up(tmp_path):
-    reports, _ = job(tmp_path, 2, env={"HOROVOD_THREAD_AFFINITY": str(CORES[0])})
+def test_a_single_number_counts_up():
+    reports, _ = reports_with(2, str(CORES[0]))
     for report in reports:
         check_kept_within(report)
         assert engine_threads(report) == [frozenset([CORES[0] + report["local_rank"]])]
@@ -174,8 +136,8 @@ def test_a_single_number_counts_up(tmp_path):
         (f"{CORES[0]},{CORES[0]}", None),
     ],
 )
-def test_wrong_values_are_said_once_and_change_nothing(tmp_path, wish, said):
-    reports, output = job(tmp_path, 2, env={"HOROVOD_THREAD_AFFINITY": wish})
+def test_wrong_values_are_said_once_and_change_nothing(wish, said):
+    reports, output = reports_with(2, wish)
     if said is None:  # odd, but what was asked for
         assert [engine_threads(report) for report in reports] == [[frozenset(CORES[:1])]] * 2
         return
@@ -186,8 +148,8 @@ def test_wrong_values_are_said_once_and_change_nothing(tmp_path, wish, said):
         assert engine_threads(report) == [frozenset(CORES)]
 
 
-def test_too_few_entries(tmp_path):
-    reports, output = job(tmp_path, 3, env={"HOROVOD_THREAD_AFFINITY": f"{CORES[0]},{CORES[-1]}"})
+def test_too_few_entries():
+    reports, output = reports_with(3, f"{CORES[0]},{CORES[-1]}")
     assert output.count("it has 2 cores for 3 ranks") == 1, output
     assert all(engine_threads(report) == [frozenset(CORES)] for report in reports)
 
@@ -204,61 +166,19 @@ def test_the_setting_does_not_widen_the_mask(tmp_path):
 
 
 def test_one_process_without_a_launcher(tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
-    done = subprocess.run(
-        [sys.executable, str(program)],
-        env={**os.environ, "HOROVOD_THREAD_AFFINITY": str(CORES[-1])},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    report = json.loads(done.stdout.partition("REPORT ")[2])
+    env = {"HOROVOD_THREAD_AFFINITY": str(CORES[-1])}
+    alone = [sys.executable]
+    said = run_to_the_end(1, affinity_ranks.print_report, folder=tmp_path, command=alone, env=env, init=None)
+    report = json.loads(said.partition("REPORT ")[2])
     check_kept_within(report)
     assert engine_threads(report) == [frozenset(CORES[-1:])]
 
 
-MADE = """
-import contextlib, os, sys
-import numpy as np
-sys.path.insert(0, FOLDER)
-from star_backend import StarBackend, StarCommunicator
-import hvd_core as hvd
-
-seen = {}
-
-class Communicator(StarCommunicator):
-    def __init__(self, *args):
-        for tid in os.listdir("/proc/self/task"):
-            with contextlib.suppress(OSError), open(f"/proc/self/task/{tid}/comm") as file:  # it may have just ended
-                # By thread: one that made the communicator before may still be listed.
-                seen.setdefault(file.read().strip(), {})[tid] = sorted(os.sched_getaffinity(int(tid)))
-        super().__init__(*args)
-
-class Backend(StarBackend):
-    name = "watchful"
-    communicator = Communicator
-
-given = sorted(os.sched_getaffinity(0))
-hvd.init(backend=Backend)
-for r in (0, 1):
-    hvd.add_process_set([r])
-rank = hvd.rank()
-hvd.shutdown()
-assert list(seen["hvd-engine"].values())[-1] == given[rank : rank + 1], seen
-assert list(seen["hvd-create"].values()) == [given] * 2, seen
-"""
-
-
 @two_cores
-def test_communicators_are_made_on_all_cores_of_the_process(tmp_path):
+def test_communicators_are_made_on_all_cores_of_the_process():
     # The driver has them made, and it may be the engine's pinned thread.
-    program = tmp_path / "program.py"
-    program.write_text(f"FOLDER = {str(Path(__file__).parent)!r}\n" + MADE)
-    command = [sys.executable, "-m", "horovod.runner.launch", "-np", "2", sys.executable, str(program)]
     wish = {"HOROVOD_THREAD_AFFINITY": f"{CORES[0]},{CORES[1]}", "HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
-    done = subprocess.run(command, env={**os.environ, **wish}, capture_output=True, text=True, timeout=90)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_on_ranks(2, affinity_ranks.check_where_communicators_are_made, env=wish, init=None)
 
 
 # ------------------------------------------------------------------------------------------------------ the functions
