@@ -39,10 +39,12 @@ def test_numbers_are_the_headers():
 
 
 def test_case_ids_are_readable_and_unique():
-    names = [c.name for c in all_cases()]
+    # The kit's own; another test of this process may have brought cases of its own.
+    kit = [c for c in all_cases() if c.run.__module__.startswith("hvd_core.conformance.")]
+    names = [c.name for c in kit]
     assert len(names) == len(set(names)) >= 60
     assert all(re.fullmatch(r"L[0-5]\.[a-z_]+", name) for name in names)
-    assert {c.level for c in all_cases()} == set(LEVELS)
+    assert {c.level for c in kit} == set(LEVELS)
 
 
 def test_bfloat16_and_float8_are_converted_as_they_are_defined():

@@ -10,18 +10,8 @@ import pytest
 pytestmark = [pytest.mark.netns, pytest.mark.timeout(300)]
 
 RELAY = f"{sys.executable} {Path(__file__).with_name('relay.py')} {{host}}"
-WHO = """
-import json, os
-from hvd_core.bootstrap import connect
-told = {name: os.environ["HOROVOD_" + name] for name in (
-    "RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "HOSTNAME", "STORE")}
-world = connect()
-found = {name: getattr(world, name) for name in (
-    "rank", "size", "local_rank", "local_size", "cross_rank", "cross_size", "hosts")}
-links = [(type(link).__name__, link.peer) for link in world.links]
-world.close()
-print(json.dumps({"told": told, "found": found, "links": links}))
-"""
+
+WHO = (sys.executable, Path(__file__).with_name("identity_rank.py"))
 
 
 def reports(done):
@@ -37,7 +27,7 @@ def reports(done):
 def test_ranks_know_their_place_and_find_each_other(cluster, slots):
     made = cluster(*slots)
     homes = [host for host, count in enumerate(slots) for _ in range(count)]
-    ranks = reports(made.python(len(homes), WHO))
+    ranks = reports(made.run("-np", len(homes), *WHO))
     assert len(ranks) == len(homes)
     for rank, (report, home) in enumerate(zip(ranks, homes)):
         local_rank = homes[:rank].count(home)
@@ -54,7 +44,7 @@ def test_ranks_know_their_place_and_find_each_other(cluster, slots):
 
 def test_the_store_is_at_the_address_that_the_hosts_reach(cluster):
     made = cluster(1, 1)
-    for report in reports(made.python(2, WHO)):
+    for report in reports(made.run("-np", 2, *WHO)):
         assert report["told"]["STORE"].startswith(f"tcp://{made.network[0].address}:")
 
 
@@ -65,7 +55,7 @@ def test_a_named_interface_is_where_the_store_is(cluster, hosts):
     made = cluster(1, 1, network=network)
     for env, options in (({}, ("--network-interfaces", "lo")), ({"HOROVOD_GLOO_IFACE": "lo"}, ())):
         # The first address of lo is no use to other hosts: they say so.
-        done = made.python(2, WHO, *options, env=env)
+        done = made.run("-np", 2, *options, *WHO, env=env)
         assert done.returncode == 1
         assert "it does not reach the launcher at tcp://127.0.0.1:" in done.stderr
     network[0].run("ip", "link", "add", "second", "type", "bridge")
@@ -73,20 +63,20 @@ def test_a_named_interface_is_where_the_store_is(cluster, hosts):
     network[0].run("ip", "link", "set", "second", "up")
     network[1].run("ip", "route", "add", "10.252.0.0/24", "via", network[0].address)
     for env, options in (({}, ("--network-interfaces", "second")), ({"HOROVOD_GLOO_IFACE": "second"}, ())):
-        for report in reports(made.python(2, WHO, *options, env=env)):
+        for report in reports(made.run("-np", 2, *options, *WHO, env=env)):
             assert report["told"]["STORE"].startswith("tcp://10.252.0.1:")
 
 
 def test_the_store_of_a_local_job_is_at_loopback(cluster):
     made = cluster(2, 0)
-    for report in reports(made.python(2, WHO)):
+    for report in reports(made.run("-np", 2, *WHO)):
         assert report["told"]["STORE"].startswith("tcp://127.0.0.1:")
 
 
 def test_all_ranks_may_be_elsewhere(cluster, hosts, tmp_path):
     network = hosts(3)
     made = cluster(0, 1, 1, network=network)
-    ranks = reports(made.python(2, WHO))
+    ranks = reports(made.run("-np", 2, *WHO))
     assert [report["told"]["HOSTNAME"] for report in ranks] == [network[1].name, network[2].name]
     # Not even its Python has to be here.
     done = made.run("-np", 2, "--remote-python", sys.executable, "sh", "-c", "echo $HOROVOD_RANK")

@@ -45,6 +45,11 @@ class MpiJob:
             "MPI4PY_LIBMPI": self.library,
         } | variables
 
+    @staticmethod
+    def words(name):
+        """The command of a rank that executes a function of mpi_ranks.py."""
+        return [sys.executable, Path(__file__).with_name("mpi_ranks.py"), name]
+
     def start(self, words, size=2, options=(), **variables):
         """A finished job of the words behind mpirun's own."""
         command = list(map(str, [*self.mpirun, *options, "-np", size, *words]))
@@ -52,9 +57,9 @@ class MpiJob:
             command, env=self.environment(**variables), capture_output=True, text=True, timeout=200
         )
 
-    def run(self, program, size=2, **variables):
-        """A finished job of a Python program given as text. It succeeds, and each rank's last line is "done"."""
-        done = self.start([sys.executable, "-c", program], size, **variables)
+    def run(self, name, size=2, **variables):
+        """A finished job of a function of mpi_ranks.py. It succeeds, and each rank's last line is "done"."""
+        done = self.start(self.words(name), size, **variables)
         assert done.returncode == 0 and done.stdout.count("done") == size, done.stdout + done.stderr
         return done
 

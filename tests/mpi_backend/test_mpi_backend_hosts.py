@@ -11,23 +11,6 @@ while [ "${1#-}" != "$1" ]; do shift; done
 host=$1; shift
 exec ip netns exec "$host" unshare --uts sh -c "hostname $host; $*"
 """
-PROGRAM = """
-import numpy as np, hvd_core
-hvd_core.init()
-rank, size = hvd_core.rank(), hvd_core.size()
-assert (hvd_core.local_size(), hvd_core.cross_size()) == (2, 2)
-for count in (7, 300_000, 3_000_000):
-    got = hvd_core.allreduce(np.full(count, rank + 1.0, np.float32), op=hvd_core.Sum)
-    assert (got == 10).all(), got
-got = hvd_core.allgather(np.full((rank + 1, 2), rank, np.int64))
-assert got[:, 0].tolist() == [0, 1, 1, 2, 2, 2, 3, 3, 3, 3]
-assert hvd_core.broadcast(np.full(5, rank), root_rank=3).tolist() == [3] * 5
-if rank == 0:
-    row = hvd_core.backend_report()[0]
-    print("over", row.backend, flush=True)
-hvd_core.shutdown()
-print("done", flush=True)
-"""
 
 
 def across(mpi_job, network, tmp_path):
@@ -57,7 +40,7 @@ def across(mpi_job, network, tmp_path):
 def test_two_hosts(mpi_job, hosts, tmp_path, backend):
     pytest.importorskip("mpi4py", reason="the ranks of mpirun meet over hosts by it")
     mpi_job.mpirun = across(mpi_job, hosts(2), tmp_path)
-    done = mpi_job.run(PROGRAM, size=4, HOROVOD_BACKEND=backend)
+    done = mpi_job.run("two_hosts", size=4, HOROVOD_BACKEND=backend)
     over = {"mpi": "over mpi", "shm,mpi": "over shm x mpi"}[backend]
     assert over in done.stdout, done.stdout + done.stderr
 
@@ -65,5 +48,5 @@ def test_two_hosts(mpi_job, hosts, tmp_path, backend):
 @pytest.mark.parametrize("backend", ["shm,mpi"])
 @first_by("mpich")
 def test_two_simulated_hosts(mpi_job, backend):
-    done = mpi_job.run(PROGRAM, size=4, HOROVOD_BACKEND=backend, HOROVOD_SIMULATED_HOSTS="0,0,1,1")
+    done = mpi_job.run("two_hosts", size=4, HOROVOD_BACKEND=backend, HOROVOD_SIMULATED_HOSTS="0,0,1,1")
     assert "over shm x mpi" in done.stdout

@@ -10,26 +10,6 @@ from launchers import first_by
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "pytorch_digits.py"
 
-# 2^31 + 17 elements, each a byte: more than an int counts, in one tensor.
-LARGE = """
-import numpy as np, hvd_core
-hvd_core.init()
-n = 2**31 + 17
-data = np.full(n, hvd_core.rank() + 1, np.uint8)
-data[-1] = 40
-hvd_core.allreduce_(data, op=hvd_core.Sum)
-assert data[0] == data[2**31] == 3 and data[-1] == 80 and (data[:-1:65537] == 3).all()
-data[:] = hvd_core.rank() + 5
-hvd_core.broadcast_(data, root_rank=1)
-assert data[0] == data[-1] == 6
-del data
-part = np.full((2**30 + 9, 1), hvd_core.rank() + 1, np.uint8)
-whole = hvd_core.allgather(part)
-assert whole.shape == (2**31 + 18, 1) and whole[0] == 1 and whole[-1] == 2 and whole[2**30 + 8] == 1
-hvd_core.shutdown()
-print("done", flush=True)
-"""
-
 
 @first_by("mpich")
 def test_digits(mpi_job, tmp_path):
@@ -49,4 +29,4 @@ def test_digits(mpi_job, tmp_path):
 
 @pytest.mark.slow
 def test_more_than_an_int_counts(mpi_job):
-    mpi_job.run(LARGE)
+    mpi_job.run("more_than_an_int_counts")
