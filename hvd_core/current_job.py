@@ -1,6 +1,6 @@
 """The job that this process is in, and its one engine. runtime.init() sets it, shutdown() clears it.
 
-Process sets, front ends and the NumPy API look the engine up here. It imports nothing of the package, so that a program
+Process sets, front ends and the NumPy API look the engine up here. It imports nothing that is compiled, so that a program
 can make process sets where the engine cannot be loaded (on a Spark driver, for instance). Any thread may read it.
 """
 
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING, Any
+
+from hvd_core.errors import NotInitializedError
 
 if TYPE_CHECKING:
     from hvd_core._core import Engine
@@ -49,7 +51,7 @@ def get() -> Job:
     """The job. Raises ValueError before init()."""
     job = _job
     if job is None:
-        raise ValueError(NOT_INITIALIZED)
+        raise NotInitializedError(NOT_INITIALIZED)
     return job
 
 
@@ -63,7 +65,7 @@ def engine() -> Engine:
     # Every operation calls this, so it does not call get().
     job = _job
     if job is None:
-        raise ValueError(NOT_INITIALIZED)
+        raise NotInitializedError(NOT_INITIALIZED)
     return job.engine
 
 

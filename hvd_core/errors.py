@@ -3,10 +3,11 @@
 HorovodInternalError
 ├── OperationFailedError      a rank made a mistake, or the ranks disagree; the job goes on
 ├── ProcessSetRemovedError    the process set was removed; the job goes on
-└── JobEndedError             shutdown, the death of a rank, an abort; every later call fails too
+├── JobEndedError             shutdown, the death of a rank, an abort; every later call fails too
+└── NotInitializedError       a call before init() or after shutdown(); also a ValueError
 
-The three kinds are raised by the engine: by a blocking call, or by ``synchronize()`` for an asynchronous one. Ranks whose
-operations fail for one reason get the same kind. ``except HorovodInternalError`` catches all of them.
+The first three kinds are raised by the engine: by a blocking call, or by ``synchronize()`` for an asynchronous one. Ranks
+whose operations fail for one reason get the same kind. ``except HorovodInternalError`` catches all of them.
 """
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "HorovodVersionMismatchError",
     "HostsUpdatedInterrupt",
     "JobEndedError",
+    "NotInitializedError",
     "OperationFailedError",
     "ProcessSetRemovedError",
     "get_version_mismatch_message",
@@ -41,6 +43,13 @@ class JobEndedError(HorovodInternalError):
     """The job has ended: a rank has shut down, died or aborted. Every later call fails with this error.
 
     Elastic programs restore their state and start again after this kind alone.
+    """
+
+
+class NotInitializedError(HorovodInternalError, ValueError):
+    """Horovod is not initialized in this process: init() has not been called, or shutdown() has.
+
+    In the original rank() and size() raise ValueError, and operations on tensors HorovodInternalError: this is both.
     """
 
 
@@ -80,6 +89,7 @@ for _error in (
     OperationFailedError,
     ProcessSetRemovedError,
     JobEndedError,
+    NotInitializedError,
     HostsUpdatedInterrupt,
     HorovodVersionMismatchError,
 ):

@@ -39,6 +39,8 @@ class ProcessSet:
         ValueError: `ranks_or_comm` holds a value that is not an int, or is neither iterable nor a communicator.
     """
 
+    __module__ = "horovod.common.process_sets"  # where users know it, in tracebacks and for pickle
+
     process_set_id: int | None = None
     ranks: list[int] | None = None
     mpi_comm: Any = None

@@ -5,6 +5,7 @@ classes. This package does not import ``horovod.tensorflow`` and ``horovod.torch
 """
 
 from horovod._keras.optimizer import create_distributed_optimizer
+from horovod._keras.saving import load_and_wrap as load_model
 from horovod._keras.values import allgather, allreduce, broadcast, broadcast_global_variables, reducescatter
 
 __all__ = [
@@ -13,5 +14,6 @@ __all__ = [
     "broadcast",
     "broadcast_global_variables",
     "create_distributed_optimizer",
+    "load_model",
     "reducescatter",
 ]

@@ -304,6 +304,13 @@ class BestModelWeightsLast(BestModel):
 
 BestModelWeightsLast.__doc__ = BestModel.__doc__
 
+# The original's names, for isinstance(): its Spark estimators and their copies look for schedules among callbacks.
+BestModelCheckpointImpl = BestModel
+BroadcastGlobalVariablesCallbackImpl = BroadcastGlobalVariables
+LearningRateScheduleCallbackImpl = LearningRateSchedule
+LearningRateWarmupCallbackImpl = LearningRateWarmup
+MetricAverageCallbackImpl = MetricAverage
+
 # By the names of the public classes.
 CALLBACKS = {
     "BestModelCheckpoint": BestModel,

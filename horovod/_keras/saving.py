@@ -1,6 +1,6 @@
 """load_model: loads a saved model and makes its optimizer a distributed one."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -30,19 +30,59 @@ def load_model(
     Returns:
         The model. Its optimizer, if it has one, is a DistributedOptimizer.
     """
-    # Files of Horovod 0.28 name classes of `horovod._keras`, which Keras finds among the custom objects.
     keras = keras_package(keras)
-    known = {cls.__name__: cls for cls in _optimizer_classes(keras, legacy_opts)}
+    model, optimizer = _loaded(keras, filepath, custom_optimizers, custom_objects, legacy_opts)
+    if optimizer is not None:
+        model.optimizer = create_distributed_optimizer(keras, optimizer, name=None, compression=compression)
+    return model
+
+
+def load_and_wrap(
+    keras: ModuleType,
+    wrap_optimizer: Callable[[type], Callable[..., Any]],
+    optimizer_modules: Any,
+    filepath: Any,
+    custom_optimizers: Iterable[type] | None,
+    custom_objects: Mapping[str, Any] | None,
+) -> Any:
+    """``horovod._keras.load_model``: a saved model whose optimizer is made by the caller's function.
+
+    Args:
+        wrap_optimizer: from an optimizer's class, a function that makes the new optimizer from its configuration as
+            keyword arguments. The new optimizer gets the saved state.
+        optimizer_modules: accepted for compatibility; Keras knows its optimizers.
+        filepath, custom_optimizers, custom_objects: as in load_model().
+    """
+    keras = keras_package(keras)
+    model, optimizer = _loaded(keras, filepath, custom_optimizers, custom_objects)
+    if optimizer is not None:
+        model.optimizer = wrap_optimizer(type(optimizer))(**optimizer.get_config())
+        model.optimizer.build(model.trainable_variables)
+        for variable, saved in zip(_variables_of(model.optimizer), _variables_of(optimizer)):
+            variable.assign(saved)
+    return model
+
+
+def _variables_of(optimizer: Any) -> list:
+    found = optimizer.variables
+    return list(found() if callable(found) else found)
+
+
+def _loaded(
+    keras: ModuleType, filepath: Any, custom_optimizers: Any, custom_objects: Any, legacy: bool = False
+) -> tuple[Any, Any]:
+    """(the model, its optimizer). The optimizer is None if there is no optimizer, or if it is distributed already."""
+    # Files of Horovod 0.28 name classes of `horovod._keras`, which Keras finds among the custom objects.
+    known = {cls.__name__: cls for cls in _optimizer_classes(keras, legacy)}
     known |= {cls.__name__: cls for cls in custom_optimizers or ()}
     known |= dict(custom_objects or {})
     model = keras.models.load_model(filepath, custom_objects=known)
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None or isinstance(optimizer, (Distributed, DistributedScaler)):
-        return model
+        return model, None
     if _lacks_its_variables(keras, model, optimizer):
         optimizer = _from_h5(optimizer, model, filepath)
-    model.optimizer = create_distributed_optimizer(keras, optimizer, name=None, compression=compression)
-    return model
+    return model, optimizer
 
 
 def _optimizer_classes(keras: ModuleType, legacy: bool) -> list[type]:

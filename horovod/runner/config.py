@@ -235,6 +235,17 @@ def validate_config_args(args: argparse.Namespace) -> None:
                 raise ValueError(f"{option.dest}={value} must be >= {option.low}")
 
 
+def options_without_effect(args: argparse.Namespace) -> list[str]:
+    """Each given option whose variable is not set because another option is missing, as "--a without --b"."""
+    return [
+        f"{option.flags[0]} without --{option.only_with.replace('_', '-')}"
+        for option in OPTIONS
+        if option.only_with
+        and getattr(args, option.dest) not in (None, False)
+        and not getattr(args, option.only_with)
+    ]
+
+
 def set_env_from_args(env: MutableMapping[str, str], args: argparse.Namespace) -> MutableMapping[str, str]:
     """Sets the variables of all options that have a value; returns `env`."""
     for option in OPTIONS:

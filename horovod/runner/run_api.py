@@ -11,11 +11,12 @@ import pickle
 import shutil
 import sys
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 from horovod.runner.function_memory import FunctionMemory, read_all, write_all
 from horovod.runner.job import check_supported
-from horovod.runner.launch import make_parser
+from horovod.runner.parser import make_parser
 from horovod.runner.starting import run_job
 
 _OLD_NAMES = {
@@ -81,10 +82,19 @@ def _python_path() -> str:
 
 def run_from_arguments(arguments: dict[str, Any]) -> list[Any]:
     """Implements horovod.run. `arguments`: its parameters by name."""
+    func, args, kwargs = (arguments.pop(name) for name in ("func", "args", "kwargs"))
+    return run_function(_settings(arguments), func, args, kwargs)
+
+
+def run_function(
+    settings: argparse.Namespace, func: Callable, args: tuple = (), kwargs: dict | None = None
+) -> list[Any]:
+    """The results of `func(*args, **kwargs)` on the ranks of a job. `settings`: the options of horovodrun.
+
+    Raises the exceptions of horovod.run.
+    """
     import cloudpickle
 
-    func, args, kwargs = (arguments.pop(name) for name in ("func", "args", "kwargs"))
-    settings = _settings(arguments)
     python = settings.executable or sys.executable
     # With other hosts it may be there and not here; run_job() looks where there are ranks here.
     if settings.hosts is None and settings.hostfile is None and shutil.which(python) is None:

@@ -8,6 +8,7 @@ from typing import Any
 from horovod.common import exports
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.exports import *  # noqa: F403
+from horovod.common.missing import missing_part as _missing_part
 from horovod.common.process_sets import (
     ProcessSet,
     add_process_set,
@@ -15,6 +16,7 @@ from horovod.common.process_sets import (
     remove_process_set,
 )
 from horovod.tensorflow import mpi_ops
+from horovod.tensorflow._adasum_optimizer import _DistributedAdasumOptimizer
 from horovod.tensorflow._collectives import (
     allreduce,
     grouped_allreduce,
@@ -80,6 +82,7 @@ __all__ = [
     "PartialDistributedGradientTape",
     "ProcessSet",
     "SyncBatchNormalization",  # noqa: F405 (see __getattr__)
+    "_DistributedAdasumOptimizer",
     "_DistributedOptimizer",
     "_allreduce",
     "_allreduce_cond",
@@ -126,10 +129,17 @@ __all__ = [
 __all__ += exports.__all__
 
 
+def _check_has_gpu() -> bool:
+    return gpu_available()
+
+
 def __getattr__(name: str) -> Any:
     # Made at first use: it needs Keras, and a program without Keras must work where Keras cannot be imported.
     if name == "SyncBatchNormalization":
         from horovod.tensorflow.sync_batch_norm import SyncBatchNormalization
 
         return SyncBatchNormalization
+    if name == "elastic":
+        # hasattr() stays False; an import raises the same text as an ImportError.
+        raise AttributeError(str(_missing_part(f"{__name__}.elastic")))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

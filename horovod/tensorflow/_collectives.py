@@ -24,6 +24,7 @@ from horovod.tensorflow.mpi_ops import (
     _grouped_reducescatter,
     _reducescatter,
     grouped_allgather,
+    size,
     size_op,
 )
 from horovod.tensorflow.util import decided_at_run_time, in_xla, on_device
@@ -103,6 +104,8 @@ def allreduce(
 
 
 def _reduce_op(op: int | None, average: Any) -> int:
+    if tf.executing_eagerly():
+        size()  # ValueError before init(), as programs expect of these two; other operations fail in their kernels
     if op is not None and average is not None:
         raise ValueError(BOTH_GIVEN)
     return op_from(op, average, stacklevel=4)

@@ -8,7 +8,12 @@ from typing import Any
 from horovod.common import exports
 from horovod.common.exports import *  # noqa: F403
 from horovod.common.exports import _basics  # noqa: F401 (programs import it)
-from horovod.common.process_sets import ProcessSet  # noqa: F401 (programs import it)
+from horovod.common.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
 from horovod.common.reduce_ops import op_from
 from horovod.tensorflow import _op_gradients  # noqa: F401 (registers the gradients)
 from horovod.tensorflow._job_ops import (
@@ -20,6 +25,7 @@ from horovod.tensorflow._job_ops import (
     rank_op,
     size_op,
 )
+from horovod.tensorflow._library import operations as MPI_LIB
 from horovod.tensorflow._move_ops import allgather, alltoall, broadcast, broadcast_, grouped_allgather
 from horovod.tensorflow._reduce_ops import (
     _allreduce,
@@ -29,15 +35,19 @@ from horovod.tensorflow._reduce_ops import (
 )
 
 __all__ = [
+    "MPI_LIB",
+    "ProcessSet",
     "_allreduce",
     "_grouped_allreduce",
     "_grouped_reducescatter",
     "_reducescatter",
+    "add_process_set",
     "allgather",
     "alltoall",
     "barrier",
     "broadcast",
     "broadcast_",
+    "global_process_set",
     "grouped_allgather",
     "handle_average_backwards_compatibility",
     "join",
@@ -45,6 +55,7 @@ __all__ = [
     "local_size_op",
     "process_set_included_op",
     "rank_op",
+    "remove_process_set",
     "size_op",
 ]
 __all__ += exports.__all__

@@ -4,10 +4,15 @@ Importing prints nothing, and does not fail where the engine cannot be loaded: t
 the functions raise ImportError with the reason.
 """
 
+from typing import Any as _Any
+
+import torch as _torch
+
 from horovod.common import exports
 from horovod.common.basics import UNAVAILABLE as _UNAVAILABLE
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.exports import *  # noqa: F403
+from horovod.common.missing import missing_part as _missing_part
 from horovod.common.process_sets import (
     ProcessSet,
     add_process_set,
@@ -101,3 +106,14 @@ __all__ = [
     "synchronize",
 ]
 __all__ += exports.__all__
+
+
+def _check_has_gpu() -> bool:
+    return _torch.cuda.is_available()
+
+
+def __getattr__(name: str) -> _Any:
+    if name == "elastic":
+        # hasattr() stays False; an import raises the same text as an ImportError.
+        raise AttributeError(str(_missing_part(f"{__name__}.elastic")))
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

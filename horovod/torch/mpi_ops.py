@@ -7,9 +7,16 @@ Any thread that holds the GIL; it is released while waiting.
 from typing import Any
 
 from horovod.common import exports
+from horovod.common.exceptions import HorovodInternalError
 from horovod.common.exports import *  # noqa: F403
-from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
 from horovod.common.reduce_ops import op_from
+from horovod.common.util import gpu_available, num_rank_is_power_2
 from horovod.torch._async_ops import (
     allgather_async,
     allreduce_async,
@@ -48,10 +55,12 @@ from horovod.torch._sync_ops import (
     grouped_allreduce_,
 )
 from horovod.torch._sync_scatter import alltoall, grouped_reducescatter, reducescatter
+from horovod.torch.compression import Compression
 from hvd_core.frontend import job_operations
 from hvd_core.process_sets import number_of
 
 __all__ = [
+    "Compression",
     "HorovodAllgather",
     "HorovodAllreduce",
     "HorovodAlltoall",
@@ -59,7 +68,10 @@ __all__ = [
     "HorovodGroupedAllgather",
     "HorovodGroupedAllreduce",
     "HorovodGroupedReducescatter",
+    "HorovodInternalError",
     "HorovodReducescatter",
+    "ProcessSet",
+    "add_process_set",
     "allgather",
     "allgather_async",
     "allreduce",
@@ -73,6 +85,8 @@ __all__ = [
     "broadcast_",
     "broadcast_async",
     "broadcast_async_",
+    "global_process_set",
+    "gpu_available",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",
@@ -83,9 +97,11 @@ __all__ = [
     "grouped_reducescatter_async",
     "handle_average_backwards_compatibility",
     "join",
+    "num_rank_is_power_2",
     "poll",
     "reducescatter",
     "reducescatter_async",
+    "remove_process_set",
     "sparse_allreduce_async",
     "synchronize",
 ]

@@ -35,8 +35,18 @@ from horovod.torch._optimizer_arguments import (
 )
 from horovod.torch._reducer import GradientReducer
 from horovod.torch.compression import Compression, Compressor
-from horovod.torch.functions import allgather_object
-from horovod.torch.mpi_ops import allreduce
+from horovod.torch.functions import allgather_object, broadcast_object  # noqa: F401 (see below)
+from horovod.torch.mpi_ops import (  # noqa: F401 (modified optimizers import the operations and sizes from here)
+    Sum,
+    allreduce,
+    allreduce_async_,
+    grouped_allreduce_async_,
+    rank,
+    rocm_built,
+    size,
+    sparse_allreduce_async,
+    synchronize,
+)
 
 __all__ = ["DistributedOptimizer"]
 

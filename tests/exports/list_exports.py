@@ -19,8 +19,22 @@ OURS = ("horovod", "hvd_core")
 ALSO_USED = {
     "horovod.torch": ("_MPI_LIB_AVAILABLE",),
     "horovod.torch.mpi_ops": ("_basics", "_handle_map"),
-    "horovod.torch.optimizer": ("_DistributedAdasumOptimizer", "_DistributedOptimizer"),
+    "horovod.torch.optimizer": (
+        *("_DistributedAdasumOptimizer", "_DistributedOptimizer"),
+        *(
+            "Sum",
+            "allreduce_async_",
+            "broadcast_object",
+            "grouped_allreduce_async_",
+            "rank",
+            "rocm_built",
+            "size",
+        ),
+        *("sparse_allreduce_async", "synchronize"),
+    ),
     "horovod.tensorflow.mpi_ops": ("_basics",),
+    "horovod.runner": ("_HorovodArgs",),
+    "horovod.runner.launch": ("_run",),
 }
 
 

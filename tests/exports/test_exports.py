@@ -22,6 +22,12 @@ WITHOUT_FRAMEWORK = [
     *("hvd_core.backends", "hvd_core.conformance"),
     *("horovod", "horovod.runner", "horovod.common.basics", "horovod.common.exceptions"),
     *("horovod.common.process_sets", "horovod.common.util"),
+    *("horovod.runner.launch", "horovod.runner.mpi_run", "horovod.runner.gloo_run"),
+    *(
+        f"horovod.runner.common.util.{name}"
+        for name in ("hosts", "safe_shell_exec", "secret", "settings", "timeout")
+    ),
+    *("horovod.runner.util.network", "horovod.runner.util.threads"),
 ]
 TORCH = [
     "horovod.torch",

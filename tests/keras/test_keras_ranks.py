@@ -16,6 +16,7 @@ MODULES = [
     "ranks_keras_gradients",
     "ranks_keras_callbacks",
     "ranks_keras_values",
+    "ranks_keras_names",
 ]
 FRAMEWORK = {"torch": "torch", "tensorflow": "tensorflow", "tf.keras": "tensorflow"}
 # All checks run on two ranks; on other numbers of ranks only those that depend on it. TensorFlow takes several times as

@@ -16,7 +16,7 @@ ABOVE = [
     "ranks_tf_optimizer_corners",
 ]
 # Checks that do not depend on the number of ranks.
-ONCE = ["ranks_tf_tape", "ranks_tf_optimizer", "ranks_tf_sync_batch_norm"]
+ONCE = ["ranks_tf_tape", "ranks_tf_optimizer", "ranks_tf_sync_batch_norm", "ranks_tf_names"]
 RANDOM = "ranks_tf_random_graphs"
 JOBS = {
     (1, "all"): [*OPS, "ranks_tf_reductions", "ranks_tf_functions", "ranks_tf_tape"],

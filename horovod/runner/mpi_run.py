@@ -1,0 +1,48 @@
+"""Programs' questions about the mpirun of this machine. ``horovod.runner.mpi_flavours`` answers them. Any thread."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from horovod.common.missing import missing_part
+from horovod.runner import mpi_flavours
+
+__all__ = ["is_intel_mpi", "is_mpich", "is_open_mpi", "is_spectrum_mpi", "mpi_available"]
+
+
+def _kind(env: Mapping[str, str] | None) -> str | None:
+    try:
+        return mpi_flavours.find_mpirun(os.environ if env is None else env).kind
+    except ValueError:
+        return None
+
+
+def mpi_available(env: Mapping[str, str] | None = None) -> bool:
+    """Whether there is an mpirun that ``horovodrun --mpi`` would use. `env`: variables in place of os.environ."""
+    return _kind(env) is not None
+
+
+def is_open_mpi(env: Mapping[str, str] | None = None) -> bool:
+    """Whether that mpirun is Open MPI's."""
+    return _kind(env) == mpi_flavours.OPEN_MPI
+
+
+def is_spectrum_mpi(env: Mapping[str, str] | None = None) -> bool:
+    """Whether that mpirun is IBM Spectrum MPI's."""
+    return _kind(env) == mpi_flavours.SPECTRUM
+
+
+def is_mpich(env: Mapping[str, str] | None = None) -> bool:
+    """Whether that mpirun is MPICH's."""
+    return _kind(env) == mpi_flavours.MPICH
+
+
+def is_intel_mpi(env: Mapping[str, str] | None = None) -> bool:
+    """Whether that mpirun is Intel MPI's."""
+    return _kind(env) == mpi_flavours.INTEL
+
+
+def __getattr__(name: str) -> Any:
+    if name == "mpi_run":
+        raise missing_part(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

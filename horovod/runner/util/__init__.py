@@ -1,0 +1,1 @@
+"""``from horovod.runner.util import network, threads``: see common/README.md of the folder above."""
