@@ -13,6 +13,7 @@ from typing import Any
 
 from horovod.common import built
 from horovod.common.coexistence import report_original
+from horovod.common.ignored import warn_about_ignored
 from horovod.common.process_sets import (
     ProcessSet,
     _temp_process_set_object,
@@ -119,6 +120,7 @@ class HorovodBasics:
             _after_the_job()
         engine_runtime.init(comm=comm, process_sets=process_sets, backend=backend)
         built.warn_about_controller(os.environ, engine_runtime.world(), engine_runtime.plan())
+        warn_about_ignored(os.environ, engine_runtime.rank())
 
     def shutdown(self) -> None:
         """Stop Horovod, on all ranks. Operations that the ranks had agreed on are finished, other pending ones fail.
@@ -198,26 +200,42 @@ class HorovodBasics:
         self.rank()
 
     def mpi_threads_supported(self) -> bool:
-        """Whether MPI was initialised with MPI_THREAD_MULTIPLE, by this job or by the program. False also before MPI is
-        initialised: in a job that uses MPI for device memory only, that is before the first operation on device memory.
+        """Whether the program may call MPI from any thread (MPI_THREAD_MULTIPLE), ``mpi4py`` for instance.
+
+        If another backend than mpi moves the data, and MPI's launcher has started this process, the question itself
+        starts MPI through mpi4py, with that level, unless the program has started MPI. If the backend mpi is used for
+        device memory only, the answer is False before the first operation on device memory.
 
         Raises:
-            ValueError: the job does not use MPI, or has not been initialised.
+            ValueError: no launcher of MPI has started the job, mpi4py cannot be used, or Horovod is not initialised.
         """
-        if not self.mpi_enabled():
-            raise ValueError(
-                "Horovod MPI is not enabled; Please make sure it's installed and enabled. (This job does not use the "
-                "backend mpi, and MPI is left to the program. To have it used: HOROVOD_BACKEND=mpi.)"
-            )
-        return runtime().backend_fact("mpi", "threads") == "multiple"
+        if self.mpi_enabled():
+            return runtime().backend_fact("mpi", "threads") == "multiple"
+        reason = "Horovod is not initialised; use hvd.init()."
+        if self.is_initialized():
+            reason = "No launcher of MPI has started this process: use mpirun, or horovodrun --mpi."
+            from hvd_core.bootstrap import BootstrapError, mpi_beside
+
+            try:
+                answer = mpi_beside.has_all_threads(runtime().world().launcher)
+            except BootstrapError as error:
+                answer, reason = None, str(error)
+            if answer is not None:
+                return answer
+        raise ValueError(
+            f"Horovod MPI is not enabled; Please make sure it's installed and enabled. ({reason})"
+        )
 
     def mpi_enabled(self) -> bool:
         """Whether this job uses the backend mpi, for any operation on any device type. False before init()."""
         return self.is_initialized() and built.uses(runtime().plan(), "mpi")
 
     def mpi_built(self) -> bool:
-        """Whether the backend mpi is installed (the wheel hvd-backend-mpi)."""
-        return built.backend("mpi")
+        """Whether MPI can be used here: the backend mpi is installed (the wheel hvd-backend-mpi), or mpi4py is installed
+        and finds an MPI library. Starts no MPI."""
+        from hvd_core.bootstrap import mpi_beside
+
+        return built.backend("mpi") or mpi_beside.can_be_loaded(os.environ)
 
     def gloo_enabled(self) -> bool:
         """Whether this job uses the backend gloo, or works without MPI. Programs expect that gloo_enabled() or
@@ -225,8 +243,9 @@ class HorovodBasics:
         return self.is_initialized() and (built.uses(runtime().plan(), "gloo") or not self.mpi_enabled())
 
     def gloo_built(self) -> bool:
-        """Whether the backend gloo is installed (the wheel hvd-backend-gloo)."""
-        return built.backend("gloo")
+        """Whether jobs can do without MPI, which is so wherever the engine can be loaded. The backend gloo (the wheel
+        hvd-backend-gloo) is not asked about: `hvd plugin list` shows it."""
+        return UNAVAILABLE is None
 
     def nccl_built(self) -> int:
         """NCCL_VERSION_CODE (an int, 21903 for 2.19.3) of the library that the backend nccl finds; 0 without the backend

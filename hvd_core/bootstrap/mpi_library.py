@@ -38,6 +38,19 @@ def settings(launcher, environ):
     return {"MPI4PY_LIBMPI": os.pathsep.join(places)} if places else {}
 
 
+def on_the_loaders_path(environ):
+    """Whether the dynamic loader knows a library of MPI by its bare name. Reads the loader's cache."""
+    folders = [folder for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
+    if any(os.path.exists(os.path.join(folder, name)) for folder in folders for name in _ALL):
+        return True
+    try:
+        with open("/etc/ld.so.cache", "rb") as cache:
+            content = cache.read()
+    except OSError:
+        return False
+    return any(b"\0" + name.encode() + b"\0" in content for name in _ALL)
+
+
 def _loaded():
     """Paths of MPI libraries that the process has loaded already."""
     try:

@@ -18,11 +18,27 @@ def asked(site, **variables):
     return json.loads(python(ASK, site, **variables).stdout)
 
 
-def test_nothing_is_built_without_wheels_and_the_types_are_the_originals(site):
+# Whether mpi4py finds a library on this machine; a program may not ask like this, as MPI would run afterwards.
+MPI4PY = """
+    import mpi4py
+    mpi4py.rc.initialize = False
+    from mpi4py import MPI
+"""
+
+
+def mpi4py_works(site):
+    try:
+        python(MPI4PY, site)
+        return True
+    except AssertionError:
+        return False
+
+
+def test_without_wheels_jobs_need_no_mpi_and_the_types_are_the_originals(site):
     said, types = asked(site)
     assert said == {
-        "mpi": False,
-        "gloo": False,
+        "mpi": mpi4py_works(site),
+        "gloo": True,
         "nccl": 0,
         "ddl": False,
         "ccl": False,
@@ -32,13 +48,23 @@ def test_nothing_is_built_without_wheels_and_the_types_are_the_originals(site):
     assert types == {**dict.fromkeys(QUESTIONS, "bool"), "nccl": "int"}
 
 
+def test_mpi_is_built_where_mpi4py_finds_a_library(site, tmp_path):
+    nowhere = {"LD_LIBRARY_PATH": "", "MPI4PY_LIBMPI": str(tmp_path / "libmpi.so")}
+    asked_for = "from hvd_core.bootstrap import mpi_beside; import os, sys; print(mpi_beside.can_be_loaded(os.environ))"
+    ends = f"{asked_for[:-1]}, 'mpi4py' in sys.modules)"
+    before = python(ends, site, **nowhere).stdout.split()
+    (tmp_path / "libmpi.so").touch()
+    assert python(ends, site, **nowhere).stdout.split() == ["True", "False"], "the question loads nothing"
+    assert before[1] == "False"
+
+
 def test_built_is_installed_and_describes_itself(site):
     backend(site, "mpi", devices=("cpu", "cuda", "rocm"), probe='return Unavailable("no libmpi")')
-    backend(site, "gloo", code="raise ImportError('half installed')")
+    backend(site, "ddl", code="raise ImportError('half installed')")
     backend(site, "ccl")
     backend(site, "acme", devices=("rocm",), provides=("device", "comm"))
     said, _ = asked(site)
-    assert said["mpi"] and said["ccl"] and not said["gloo"]
+    assert said["mpi"] and said["ccl"] and not said["ddl"]
     assert said["rocm"], "acme opens such devices"
     assert not said["cuda"], "mpi reads that memory, but no backend opens the devices"
 
@@ -59,9 +85,9 @@ def test_asking_imports_what_is_asked_about_and_probes_nothing(site):
 
 def test_a_library_without_a_wheel_is_built_when_it_is_there(site, tmp_path):
     library = tmp_path / "libx.so"
-    assert not asked(site, HOROVOD_BACKEND_PATH_MPI=str(library))[0]["mpi"]
+    assert not asked(site, HOROVOD_BACKEND_PATH_DDL=str(library))[0]["ddl"]
     library.touch()
-    assert asked(site, HOROVOD_BACKEND_PATH_MPI=str(library))[0]["mpi"]
+    assert asked(site, HOROVOD_BACKEND_PATH_DDL=str(library))[0]["ddl"]
 
 
 ENABLED = """
@@ -77,8 +103,8 @@ ENABLED = """
     print(hvd.mpi_enabled(), hvd.gloo_enabled())
 """
 NOT_ENABLED = (
-    "Horovod MPI is not enabled; Please make sure it's installed and enabled. (This job does not use the backend mpi, "
-    "and MPI is left to the program. To have it used: HOROVOD_BACKEND=mpi.)"
+    "Horovod MPI is not enabled; Please make sure it's installed and enabled. (No launcher of MPI has started this "
+    "process: use mpirun, or horovodrun --mpi.)"
 )
 
 

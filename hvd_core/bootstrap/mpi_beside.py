@@ -1,0 +1,58 @@
+"""MPI for the program, through mpi4py, in a job whose data another backend moves.
+
+Programs ask whether MPI can be used, and use ``MPI.COMM_WORLD`` for messages of their own. The job needs none of this.
+Called on a thread of the program, never by the engine.
+"""
+
+import importlib.util
+import os
+import sys
+from importlib.machinery import EXTENSION_SUFFIXES
+
+from . import mpi_library
+from .identity import identify
+from .mpi_rendezvous import available, start_mpi
+from .socket_io import BootstrapError
+
+# Launchers that start MPI in every process. srun may or may not.
+_START_MPI = ("openmpi", "mpich", "pmix", "mpi")
+
+
+def can_be_loaded(environ):
+    """Whether mpi4py is installed and there is an MPI library for it. Loads neither.
+
+    The search reads file names only, so that a library which cannot be loaded counts as well.
+    """
+    if "mpi4py.MPI" in sys.modules:
+        return True
+    if not available():
+        return False
+    (package,) = importlib.util.find_spec("mpi4py").submodule_search_locations
+    if any(os.path.exists(os.path.join(package, f"MPI{end}")) for end in EXTENSION_SUFFIXES):
+        return True  # compiled for the MPI of this machine; a wheel from an index has a file for each MPI
+    told = environ.get("MPI4PY_LIBMPI") or mpi_library.settings("", environ).get("MPI4PY_LIBMPI", "")
+    places = [place for place in told.split(os.pathsep) if place]
+    return any(map(os.path.exists, places)) or mpi_library.on_the_loaders_path(environ)
+
+
+def has_all_threads(launcher):
+    """Whether MPI may be called by several threads at once (MPI_THREAD_MULTIPLE). None if `launcher` has started no MPI.
+
+    Starts MPI with that level if the program has not started it.
+
+    Raises BootstrapError if mpi4py cannot be used, or uses another MPI than the launcher.
+    """
+    MPI = sys.modules.get("mpi4py.MPI")
+    runs = MPI is not None and MPI.Is_initialized() and not MPI.Is_finalized()
+    if launcher not in _START_MPI and not (launcher == "srun" and runs):
+        return None
+    MPI = start_mpi(launcher)
+    found = (MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size())
+    launched = identify(os.environ) if launcher != "mpi" else None
+    if launched is not None and found != (launched.rank, launched.size or found[1]):
+        raise BootstrapError(
+            f"horovod: {launcher} says this is rank {launched.rank} of {launched.size}, MPI says {found[0]} of "
+            f"{found[1]}: mpi4py uses another MPI than the launcher. Set MPI4PY_LIBMPI to the library of the launcher's "
+            "MPI."
+        )
+    return MPI.Query_thread() == MPI.THREAD_MULTIPLE
