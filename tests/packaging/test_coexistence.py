@@ -21,6 +21,14 @@ def test_original_distribution_is_reported(tmp_path):
     assert said.count("The original horovod 0.28.1 is installed beside hvd-core") == 1
 
 
+def test_the_wheel_of_that_name_that_requires_hvd_core_is_no_original(tmp_path):
+    folder = tmp_path / "horovod-0.29.0.dist-info"
+    folder.mkdir()
+    head = "Metadata-Version: 2.1\nName: horovod\nVersion: 0.29.0\n"
+    (folder / "METADATA").write_text(f"{head}Requires-Dist: hvd-core==0.29.0\n")
+    assert run_init(tmp_path).stderr == ""
+
+
 def test_silence_without_it():
     done = run_init()
     assert done.stderr == "" and done.stdout == ""
