@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from namespaces import hosts  # noqa: F401 (a fixture)
 
-from harness import pool
+from harness import fork_servers, pool
 
 # Variables by which a rank learns who it is. Left over from an outer launcher they would turn every test
 # process into a rank of that job.
@@ -67,11 +67,13 @@ def pytest_configure(config):
         if signal.getsignal(number) is signal.SIG_IGN:
             usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
             signal.signal(number, usual)
+    fork_servers.begin_session()
     pool.remember_environment()
 
 
 def pytest_unconfigure(config):
     pool.close_all()
+    fork_servers.end_session()
 
 
 def pytest_report_header(config):

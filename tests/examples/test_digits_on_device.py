@@ -7,9 +7,12 @@ import sys
 
 import pytest
 
-pytest.importorskip("torch_gcu", reason="`make test` installs tests/devices/torch_gcu")
+from harness.frameworks import launcher
+from harness.installed import need
 
-from test_pytorch_digits import HOROVODRUN, train
+need("torch_gcu", reason="`make test` installs tests/devices/torch_gcu")
+
+from test_pytorch_digits import HOROVODRUN, train  # noqa: E402
 
 
 @pytest.mark.slow
@@ -27,4 +30,4 @@ def test_trains_on_a_device(tmp_path, monkeypatch):
 def test_a_process_without_a_device_of_its_own_says_so(tmp_path, monkeypatch):
     monkeypatch.setenv("TOPS_SIM_DEVICES", "1")
     with pytest.raises(AssertionError, match="process 1 of this host needs a device of its own"):
-        train([*HOROVODRUN, "2", sys.executable], tmp_path, "--device", "gcu", "--epochs", "1")
+        train(launcher("torch", 2), tmp_path, "--device", "gcu", "--epochs", "1")

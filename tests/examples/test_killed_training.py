@@ -15,9 +15,11 @@ import psutil
 import pytest
 from launchers import left_in_shared_memory
 
-pytest.importorskip("torch", reason="the example trains with torch")
-pytest.importorskip("sklearn", reason="the example's data set comes with scikit-learn")
-pytest.importorskip("matplotlib", reason="the example draws with matplotlib")
+from harness.installed import need
+
+need("torch", reason="the example trains with torch")
+need("sklearn", reason="the example's data set comes with scikit-learn")
+need("matplotlib", reason="the example draws with matplotlib")
 
 EXAMPLE = str(Path(__file__).resolve().parents[2] / "examples" / "pytorch_digits.py")
 

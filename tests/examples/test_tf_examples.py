@@ -3,19 +3,18 @@ one without a launcher. Files are written by rank 0 only. The ranks are those of
 """
 
 import importlib.metadata
-import importlib.util
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from harness.frameworks import run_with
+from harness.frameworks import environment_of, python_with, run_with
+from harness.installed import need
 
-pytest.importorskip("sklearn", reason="the examples' data set comes with scikit-learn")
+need("sklearn", reason="the examples' data set comes with scikit-learn")
 
 HERE = Path(__file__).resolve().parent
 EXAMPLES = HERE.parents[1] / "examples"
@@ -23,13 +22,6 @@ EXAMPLES = HERE.parents[1] / "examples"
 TENSORFLOW_1 = {"HVD_TEST_TENSORFLOW_1": "1"}
 
 pytestmark = pytest.mark.timeout(900)
-
-
-def need(*packages):
-    """Skips the test without them. Importing them here would cost seconds and the memory of the ranks."""
-    for package in packages:
-        if importlib.util.find_spec(package) is None:
-            pytest.skip(f"the example needs {package}")
 
 
 def need_keras_3():
@@ -50,9 +42,10 @@ def train(folder, example, *options, framework="tensorflow", process_env=None):
 
 def train_alone(folder, example, *options):
     """Run an example in `folder` in one process without a launcher; returns the same."""
-    command = [sys.executable, str(HERE / "run_example.py"), str(folder)]
+    framework = "torch" if "torch" in options else "tensorflow"
+    command = [*python_with(framework), str(HERE / "run_example.py"), str(folder)]
     command += [*example_and_output(folder, example), *options]
-    env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
+    env = {**os.environ, **environment_of(framework)}
     result = subprocess.run(command, capture_output=True, text=True, timeout=430, cwd=folder, env=env)
     assert result.returncode == 0, f"{command}\n{result.stdout[-4000:]}\n{result.stderr[-4000:]}"
     return result.stdout, accuracy_in(result.stdout)

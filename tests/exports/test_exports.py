@@ -15,6 +15,8 @@ import pytest
 from list_exports import text_of
 
 HERE = Path(__file__).parent
+sys.path.append(str(HERE.parent))  # for the command above
+from harness.frameworks import environment_of, python_with  # noqa: E402
 
 # The modules of each list.
 WITHOUT_FRAMEWORK = [
@@ -51,14 +53,13 @@ KERAS = [
 ]
 
 
-def listed_by_a_process(modules: list[str]) -> str:
+def listed_by_a_process(framework: str, modules: list[str]) -> str:
     """The text of these modules. A process of its own, since frameworks are not loaded into the tests' process."""
-    quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"}
     program = subprocess.run(
-        [sys.executable, str(HERE / "list_exports.py"), *modules],
+        [*python_with(framework), str(HERE / "list_exports.py"), *modules],
         capture_output=True,
         text=True,
-        env=os.environ | quiet,
+        env=os.environ | environment_of(framework),
         timeout=200,
     )
     assert program.returncode == 0, program.stderr
@@ -77,12 +78,12 @@ def test_modules_without_a_framework():
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
 def test_torch():
-    compare("torch.txt", listed_by_a_process(TORCH))
+    compare("torch.txt", listed_by_a_process("torch", TORCH))
 
 
 @pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed")
 def test_tensorflow_and_keras():
-    text = listed_by_a_process(TENSORFLOW + KERAS)
+    text = listed_by_a_process("tensorflow", TENSORFLOW + KERAS)
     start = text.index(f"[{KERAS[0]}]")
     compare("tensorflow.txt", text[:start].rstrip("\n") + "\n")
     compare("keras.txt", text[start:])
@@ -90,6 +91,6 @@ def test_tensorflow_and_keras():
 
 if __name__ == "__main__":
     (HERE / "without_framework.txt").write_text(text_of(WITHOUT_FRAMEWORK), encoding="utf-8")
-    (HERE / "torch.txt").write_text(listed_by_a_process(TORCH), encoding="utf-8")
-    (HERE / "tensorflow.txt").write_text(listed_by_a_process(TENSORFLOW), encoding="utf-8")
-    (HERE / "keras.txt").write_text(listed_by_a_process(KERAS), encoding="utf-8")
+    (HERE / "torch.txt").write_text(listed_by_a_process("torch", TORCH), encoding="utf-8")
+    (HERE / "tensorflow.txt").write_text(listed_by_a_process("tensorflow", TENSORFLOW), encoding="utf-8")
+    (HERE / "keras.txt").write_text(listed_by_a_process("tensorflow", KERAS), encoding="utf-8")

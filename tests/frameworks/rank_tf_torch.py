@@ -4,9 +4,13 @@ imports TensorFlow first, rank 1 PyTorch. Prints "all well" when every check has
 import contextlib
 import importlib
 import os
+import sys
 import threading
 from pathlib import Path
 
+# The fork server of a rank has imported its framework before.
+assert ("tensorflow" in sys.modules, "torch" in sys.modules) in ((True, False), (False, True))
+assert ("tensorflow" in sys.modules) == (os.environ["HOROVOD_RANK"] == "0")
 FACES = ["horovod.tensorflow", "horovod.torch"]
 for face in FACES if os.environ["HOROVOD_RANK"] == "0" else reversed(FACES):
     importlib.import_module(face)

@@ -2,11 +2,14 @@
 
 import importlib.util
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from harness.frameworks import environment_of, python_with
 
 for framework in ("tensorflow", "torch"):
     if importlib.util.find_spec(framework) is None:
@@ -19,16 +22,12 @@ pytestmark = pytest.mark.timeout(600)
 
 
 def test_two_frameworks_share_an_engine():
-    """Rank 0 imports TensorFlow first, rank 1 PyTorch."""
-    command = [sys.executable, "-m", "horovod.runner.launch", "-np", "2"]
-    command += [sys.executable, str(HERE / "rank_tf_torch.py")]
-    env = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "TF_CPP_MIN_LOG_LEVEL": "2",
-        "HOROVOD_DYNAMIC_PROCESS_SETS": "1",
-        "HOROVOD_START_TIMEOUT": "200",  # each imports another framework first
-    }
+    """Rank 0 imports TensorFlow first, rank 1 PyTorch: each is a child of the framework's fork server."""
+    program = shlex.quote(str(HERE / "rank_tf_torch.py"))
+    first, second = (shlex.join(python_with(framework)) for framework in ("tensorflow", "torch"))
+    shell = f'if [ "$HOROVOD_RANK" = 0 ]; then exec {first} {program}; else exec {second} {program}; fi'
+    command = [sys.executable, "-m", "horovod.runner.launch", "-np", "2", "sh", "-c", shell]
+    env = {**os.environ, **environment_of("tensorflow"), "HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
     done = subprocess.run(
         command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=580
     )

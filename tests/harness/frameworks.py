@@ -1,4 +1,5 @@
-"""Living jobs whose ranks have imported a framework: TensorFlow takes 5 s of processor time per process, PyTorch 2 s.
+"""Living jobs whose ranks have imported a framework: TensorFlow takes 5 s of processor time per process, PyTorch 2 s. So
+one process per framework imports it, and the ranks of all lanes are its children (fork_server.py).
 
 All tests on TensorFlow, those of Keras and of the programs included, share one job for each number of ranks; so do all
 tests on PyTorch. A test has a job of its own only where the processes need another environment from their start.
@@ -7,11 +8,13 @@ tests on PyTorch. A test has a job of its own only where the processes need anot
 import os
 import sys
 
+from . import fork_servers, pool
 from .checks import run_on_ranks
 from .job import Outcome
 
 # Several ranks share few cores; ranks import a framework at different speeds; TensorFlow would print much.
-_SHARED = {"OMP_NUM_THREADS": "1", "HOROVOD_START_TIMEOUT": "200"}
+# Threads that wait must leave the cores to others.
+_SHARED = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "HOROVOD_START_TIMEOUT": "200"}
 _ENVIRONMENT = {
     "tensorflow": {
         **_SHARED,
@@ -34,6 +37,38 @@ _ENVIRONMENT = {
 }
 # An environment with another TensorFlow may run the ranks of its tests.
 _PYTHON = {"tensorflow": os.environ.get("HVD_TEST_TF_PYTHON", sys.executable), "torch": sys.executable}
+# What ranks begin with. A child could not begin with a module of ours: tests want its import, its engine, its library.
+_MODULES = {
+    "tensorflow": ("tensorflow", "keras", "sklearn.datasets", "sklearn.model_selection", "tqdm", "h5py"),
+    "torch": (
+        "torch",
+        "torch._dynamo",
+        "keras",
+        "sklearn.datasets",
+        "sklearn.model_selection",
+        "tqdm",
+        "h5py",
+    ),
+}
+
+
+def python_with(framework: str, process_env: dict[str, str] | None = None) -> list[str]:
+    """The words that stand for an interpreter which has imported a framework: those of a fork server's client.
+
+    process_env: variables for the imports, in addition to those of the framework's jobs.
+    """
+    environment = {**pool.base_environment(), **_ENVIRONMENT[framework], **(process_env or {})}
+    return fork_servers.interpreter(_MODULES[framework], environment, _PYTHON[framework])
+
+
+def launcher(framework: str, ranks: int) -> list[str]:
+    """The words of horovodrun and of python_with(), in front of a program that is to run on `ranks` ranks."""
+    return [_PYTHON[framework], "-m", "horovod.runner.launch", "-np", str(ranks), *python_with(framework)]
+
+
+def environment_of(framework: str) -> dict[str, str]:
+    """The variables of a framework's jobs."""
+    return dict(_ENVIRONMENT[framework])
 
 
 def run_with(
@@ -47,16 +82,16 @@ def run_with(
 ) -> Outcome:
     """run_on_ranks() with "tensorflow" or "torch" in the ranks; `function` is text such as "torch/ranks_ops.py::check_x".
 
-    process_env: variables that differ from the environment of the framework's other jobs; they cost further processes.
+    process_env: variables that differ from the environment of the framework's other jobs. They are set after the import
+        of the framework, so they cost only forks.
     Raises RanksFailed.
     """
-    python = _PYTHON[framework]
     return run_on_ranks(
         ranks,
         function,
         *arguments,
         process_env={**_ENVIRONMENT[framework], **(process_env or {})},
-        command=[python, "-m", "horovod.runner.launch", "-np", str(ranks), python],
+        command=launcher(framework, ranks),
         kind=framework,
         timeout=timeout,
         **{"init": f"horovod.{framework}", **options},

@@ -21,6 +21,11 @@ def remember_environment() -> None:
     _BASE = dict(os.environ)
 
 
+def base_environment() -> dict[str, str]:
+    """The variables that every job begins with."""
+    return dict(_BASE or os.environ)
+
+
 def call(key: tuple, command, variables: dict, function, arguments, options, seconds) -> Outcome:
     """Runs a call on the living job of that key; `key` begins with the number of ranks.
 
@@ -33,7 +38,7 @@ def call(key: tuple, command, variables: dict, function, arguments, options, sec
         job = None
     if job is None:
         _make_room(key[0])
-        job = Job(key[0], command, {**(_BASE or os.environ), **variables})
+        job = Job(key[0], command, {**base_environment(), **variables})
     _jobs[key] = job  # at the end: used last
     return job.call(function, arguments, options, seconds)
 

@@ -4,7 +4,6 @@ import inspect
 import json
 import pickle
 import subprocess
-import sys
 import warnings
 import zipfile
 from pathlib import Path
@@ -12,6 +11,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from harness.fork_servers import same_interpreter
 from keras_support import (
     KERAS3,
     KIND,
@@ -169,17 +169,9 @@ def check_a_saved_model_does_not_name_us():
         assert optimizer["module"] == "keras.optimizers"
         assert optimizer["class_name"] == "Adam"
         if hvd.rank() == 0:  # a process that cannot import horovod
-            code = (
-                "import sys; sys.modules['horovod'] = sys.modules['hvd_core'] = None\n"
-                "import numpy, keras\n"
-                f"model = keras.models.load_model({path!r})\n"
-                "print(float(numpy.asarray(keras.ops.convert_to_numpy(model(numpy.ones((1, 6))))).sum()))\n"
-                if KERAS3
-                else "import sys; sys.modules['horovod'] = sys.modules['hvd_core'] = None\n"
-                "import numpy, keras\n"
-                f"print(float(keras.models.load_model({path!r})(numpy.ones((1, 6))).numpy().sum()))\n"
-            )
-            done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+            program = Path(__file__).with_name("load_without_horovod.py")
+            command = [*same_interpreter(), str(program), str(path)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=300)
             assert done.returncode == 0, done.stderr
             wanted = numpy_of(model(np.ones((1, 6))).detach() if TORCH else model(np.ones((1, 6)))).sum()
             assert abs(float(done.stdout.split()[-1]) - wanted) < 1e-5

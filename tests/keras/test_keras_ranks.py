@@ -1,14 +1,13 @@
 """The checks of ranks_keras_*.py on 1, 2 and 3 living ranks, for each kind of Keras (keras_rank.py). The ranks are those
 of the other tests with the kind's framework (tests/harness/frameworks.py)."""
 
-import importlib.util
-
 import pytest
-
-pytest.importorskip("keras")
 
 from harness import check_names
 from harness.frameworks import run_with
+from harness.installed import is_installed, need
+
+need("keras")
 
 MODULES = [
     "ranks_keras_optimizer",
@@ -46,8 +45,7 @@ CASES = [
 @pytest.mark.parametrize(("kind", "ranks", "module", "check"), CASES)
 def test_check(kind, ranks, module, check):
     framework = FRAMEWORK[kind]
-    found = importlib.util.find_spec(framework)
-    if found is None or found.origin is None:  # it may be a folder of tests
+    if not is_installed(framework):
         pytest.skip(f"Keras on {framework} needs that framework, which is not installed")
     init = "horovod.tensorflow.keras" if kind == "tf.keras" else "horovod.keras"
     options = {"init": init, "init_options": {"process_sets": "dynamic"}}

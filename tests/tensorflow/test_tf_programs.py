@@ -2,7 +2,6 @@
 begin with different weights and end with equal ones; only rank 0 writes files.
 """
 
-import importlib.util
 import sys
 from pathlib import Path
 
@@ -10,17 +9,17 @@ import numpy as np
 import pytest
 
 from harness.frameworks import run_with
+from harness.installed import Later, need
 
-if importlib.util.find_spec("tensorflow") is None:
-    pytest.skip("the programs are for TensorFlow", allow_module_level=True)
-pytest.importorskip("sklearn", reason="the programs' data set comes with scikit-learn")
+need("tensorflow", reason="the programs are for TensorFlow")
+need("sklearn", reason="the programs' data set comes with scikit-learn")
 
 RANKS = 2
 # Programs for TensorFlow 1 switch their process to its behaviour.
 TENSORFLOW_1 = {"HVD_TEST_TENSORFLOW_1": "1"}
 
 sys.path.insert(0, str(Path(__file__).with_name("programs")))
-from handwritten import load_data  # noqa: E402
+handwritten = Later("handwritten")
 
 pytestmark = pytest.mark.timeout(500)
 
@@ -61,7 +60,7 @@ def convolution(x, kernel, bias):
 
 def accuracy_of_network(weights):
     """The accuracy of the programs' network on the test set, computed from the weights with NumPy."""
-    _, (images, labels) = load_data()
+    _, (images, labels) = handwritten.load_data()
     x = images[..., np.newaxis] / 255.0
     w1, b1, w2, b2, w3, b3, w4, b4 = (np.float64(value) for value in weights)
     x = convolution(convolution(x, w1, b1), w2, b2)
@@ -73,7 +72,7 @@ def test_monitored_session_of_tensorflow_1(tmp_path):
     run(tmp_path, "tf1_monitored_session", **TENSORFLOW_1)
     found, saved = weights(tmp_path, "tf1_monitored_session")
     assert saved["step"] == 1000 // RANKS
-    _, (images, labels) = load_data()
+    _, (images, labels) = handwritten.load_data()
     hidden_bias, hidden, out_bias, out = (
         saved[name] for name in ("hidden/bias", "hidden/weights", "out/bias", "out/weights")
     )

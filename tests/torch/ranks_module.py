@@ -11,6 +11,13 @@ def import_horovod():
     assert not horovod.torch.is_initialized()
 
 
+def why_no_device():
+    """The reason for which the simulated device cannot be used; empty if it can."""
+    import torch
+
+    return torch.gcu.why_unavailable() if hasattr(torch, "gcu") else "no module torch.gcu"
+
+
 def use_without_a_launcher():
     import torch
 

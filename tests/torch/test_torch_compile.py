@@ -3,10 +3,11 @@ minutes to compile without a cache, and with it."""
 
 import pytest
 
-pytest.importorskip("torch")
-
 from harness import check_names
 from harness.frameworks import run_check
+from harness.installed import need
+
+need("torch")
 
 DYNAMIC = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
 

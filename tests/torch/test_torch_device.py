@@ -6,10 +6,11 @@ device itself (torch_gcu) and the backend are installed by `make test`.
 
 import pytest
 
-pytest.importorskip("torch")
-
 from harness import check_names, run_to_the_end
-from harness.frameworks import run_check
+from harness.frameworks import environment_of, launcher, run_check, run_with
+from harness.installed import need
+
+need("torch")
 
 # The streams are late by TOPS_SIM_DELAY_US, which the processes have from their start.
 JOBS = {
@@ -35,9 +36,7 @@ CASES = [
 
 @pytest.fixture(scope="module", autouse=True)
 def _device():
-    import torch
-
-    why = torch.gcu.why_unavailable() if hasattr(torch, "gcu") else "no module torch.gcu"
+    why = run_with("torch", 1, "torch/ranks_module.py::why_no_device", init=None).results[0]
     if why:
         pytest.skip(
             "torch has no device 'gcu': `make test` installs backends/eccl_stub and tests/devices/torch_gcu. "
@@ -53,9 +52,15 @@ def test_check(job, module, check):
 
 
 def test_the_death_of_a_rank_is_told_to_who_waits_for_a_device():
-    env = {"TOPS_SIM_DELAY_US": "200", "HOROVOD_BACKEND": "eccl_stub", "HOROVOD_START_TIMEOUT": "200"}
+    env = {**environment_of("torch"), "HOROVOD_BACKEND": "eccl_stub"}
     output = run_to_the_end(
-        2, "torch/rank_device_dies.py::last_rank_dies", env=env, init="horovod.torch", timeout=280, code=137
+        2,
+        "torch/rank_device_dies.py::last_rank_dies",
+        env=env,
+        init="horovod.torch",
+        timeout=280,
+        code=137,
+        command=launcher("torch", 2),
     )
     told = [line for line in output.splitlines() if "told:" in line]
     assert len(told) == 1 and "rank 1" in told[0], output

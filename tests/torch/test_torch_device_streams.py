@@ -4,20 +4,21 @@ from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("torch")
+from harness.installed import Later, need
 
-import torch
+need("torch")
+torch, hvd, _devices = Later("torch"), Later("horovod.torch"), Later("horovod.torch._devices")
 
-import horovod.torch as hvd
-from horovod.torch import _devices
 
-MAIA = torch.device("maia", 3)  # a type that torch knows by name and for which no module exists
+def maia():
+    """A type of device that torch knows by name and for which no module exists."""
+    return torch.device("maia", 3)
 
 
 @pytest.fixture(autouse=True)
 def _forget(monkeypatch):
-    monkeypatch.setattr(_devices, "_found", {})
-    monkeypatch.setattr(_devices, "_registered", {})
+    monkeypatch.setattr("horovod.torch._devices._found", {})
+    monkeypatch.setattr("horovod.torch._devices._registered", {})
 
 
 @pytest.mark.parametrize("attribute", ["maia_stream", "sycl_queue", "native_handle"])
@@ -29,38 +30,38 @@ def test_a_module_with_current_streams_is_asked_each_time(monkeypatch, attribute
         asked.append(index)
         return SimpleNamespace(**{attribute: value})
 
-    monkeypatch.setattr(torch, "maia", SimpleNamespace(current_stream=current_stream), raising=False)
-    assert _devices.current_stream(MAIA) == address
+    monkeypatch.setattr("torch.maia", SimpleNamespace(current_stream=current_stream), raising=False)
+    assert _devices.current_stream(maia()) == address
     asked.clear()
-    assert _devices.current_stream(MAIA) == address
+    assert _devices.current_stream(maia()) == address
     assert asked == [3]
 
 
 def test_the_vendors_own_name_of_a_stream_comes_first(monkeypatch):
     stream = SimpleNamespace(maia_stream=1, sycl_queue=2, native_handle=3)
-    monkeypatch.setattr(torch, "maia", SimpleNamespace(current_stream=lambda index: stream), raising=False)
-    assert _devices.current_stream(MAIA) == 1
+    monkeypatch.setattr("torch.maia", SimpleNamespace(current_stream=lambda index: stream), raising=False)
+    assert _devices.current_stream(maia()) == 1
 
 
 def test_a_module_whose_streams_have_no_address_is_synchronized(monkeypatch):
     waited = []
     module = SimpleNamespace(current_stream=lambda index: object(), synchronize=waited.append)
-    monkeypatch.setattr(torch, "maia", module, raising=False)
-    assert _devices.current_stream(MAIA) is None
-    assert _devices.current_stream(MAIA) is None
+    monkeypatch.setattr("torch.maia", module, raising=False)
+    assert _devices.current_stream(maia()) is None
+    assert _devices.current_stream(maia()) is None
     assert waited == [3, 3]
 
 
 def test_without_a_module_the_error_says_what_to_do():
     with pytest.raises(ValueError, match=r"no torch\.maia.*hvd\.register_stream_provider"):
-        _devices.current_stream(MAIA)
+        _devices.current_stream(maia())
 
 
 def test_who_registers_a_function_is_asked_instead(monkeypatch):
     module = SimpleNamespace(current_stream=lambda index: SimpleNamespace(maia_stream=1))
-    monkeypatch.setattr(torch, "maia", module, raising=False)
-    assert _devices.current_stream(MAIA) == 1
+    monkeypatch.setattr("torch.maia", module, raising=False)
+    assert _devices.current_stream(maia()) == 1
     hvd.register_stream_provider("maia", lambda index: 100 + index)
-    assert _devices.current_stream(MAIA) == 103
+    assert _devices.current_stream(maia()) == 103
     hvd.register_stream_provider("maia", lambda index: None)
-    assert _devices.current_stream(MAIA) is None
+    assert _devices.current_stream(maia()) is None

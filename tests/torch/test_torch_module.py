@@ -3,17 +3,18 @@ state of the module matters."""
 
 import inspect
 import re
-import sys
 
 import pytest
 
 from harness import run_on_ranks
-from harness.frameworks import run_with
+from harness.frameworks import environment_of, python_with, run_with
+from harness.installed import Later, need
 
-torch = pytest.importorskip("torch")
-
-import horovod.torch as hvd  # noqa: E402
-from horovod.torch import compression, functions, mpi_ops, optimizer  # noqa: E402
+need("torch")
+torch, hvd = Later("torch"), Later("horovod.torch")
+compression, functions, mpi_ops, optimizer = (
+    Later(f"horovod.torch.{name}") for name in ("compression", "functions", "mpi_ops", "optimizer")
+)
 
 NOT_INITIALIZED = "Horovod has not been initialized; use hvd.init()."
 
@@ -22,7 +23,8 @@ def alone(function, kind):
     """Calls a function of ranks_module.py in a process without a launcher: its result and its output. Each kind is a
     process."""
     place = f"torch/ranks_module.py::{function}"
-    done = run_on_ranks(1, place, init=None, command=[sys.executable], kind=kind, timeout=280)
+    options = {"command": python_with("torch"), "process_env": environment_of("torch"), "kind": kind}
+    done = run_on_ranks(1, place, init=None, timeout=280, **options)
     return done.results[0], done.output
 
 
@@ -83,56 +85,57 @@ def test_answers_that_need_no_init():
 
 # Programs rely on names and order of arguments.
 SIGNATURES = {
-    hvd.allreduce: "tensor average name compression op prescale_factor postscale_factor process_set",
-    hvd.allreduce_: "tensor average name op prescale_factor postscale_factor process_set",
-    hvd.allreduce_async: "tensor average name op prescale_factor postscale_factor process_set",
-    hvd.allreduce_async_: "tensor average name op prescale_factor postscale_factor process_set",
-    hvd.grouped_allreduce: "tensors average name compression op prescale_factor postscale_factor process_set",
-    hvd.grouped_allreduce_: "tensors average name op prescale_factor postscale_factor process_set",
-    hvd.grouped_allreduce_async: "tensors average name op prescale_factor postscale_factor process_set",
-    hvd.grouped_allreduce_async_: "tensors average name op prescale_factor postscale_factor process_set",
-    hvd.sparse_allreduce_async: "tensor name op process_set",
-    hvd.allgather: "tensor name process_set",
-    hvd.allgather_async: "tensor name process_set",
-    hvd.grouped_allgather: "tensors name process_set",
-    hvd.grouped_allgather_async: "tensors name process_set",
-    hvd.broadcast: "tensor root_rank name process_set",
-    hvd.broadcast_: "tensor root_rank name process_set",
-    hvd.broadcast_async: "tensor root_rank name process_set",
-    hvd.broadcast_async_: "tensor root_rank name process_set",
-    hvd.alltoall: "tensor splits name process_set",
-    hvd.alltoall_async: "tensor splits name process_set",
-    hvd.reducescatter: "tensor name compression op process_set prescale_factor postscale_factor",
-    hvd.reducescatter_async: "tensor name op process_set prescale_factor postscale_factor",
-    hvd.grouped_reducescatter: "tensors name compression op process_set prescale_factor postscale_factor",
-    hvd.grouped_reducescatter_async: "tensors name op process_set prescale_factor postscale_factor",
-    hvd.join: "device",
-    hvd.barrier: "process_set",
-    hvd.poll: "handle",
-    hvd.synchronize: "handle",
-    hvd.broadcast_parameters: "params root_rank",
-    hvd.broadcast_optimizer_state: "optimizer root_rank model",
-    hvd.broadcast_object: "obj root_rank name process_set",
-    hvd.allgather_object: "obj name process_set",
-    hvd.DistributedOptimizer: "optimizer named_parameters compression backward_passes_per_step op "
+    "allreduce": "tensor average name compression op prescale_factor postscale_factor process_set",
+    "allreduce_": "tensor average name op prescale_factor postscale_factor process_set",
+    "allreduce_async": "tensor average name op prescale_factor postscale_factor process_set",
+    "allreduce_async_": "tensor average name op prescale_factor postscale_factor process_set",
+    "grouped_allreduce": "tensors average name compression op prescale_factor postscale_factor process_set",
+    "grouped_allreduce_": "tensors average name op prescale_factor postscale_factor process_set",
+    "grouped_allreduce_async": "tensors average name op prescale_factor postscale_factor process_set",
+    "grouped_allreduce_async_": "tensors average name op prescale_factor postscale_factor process_set",
+    "sparse_allreduce_async": "tensor name op process_set",
+    "allgather": "tensor name process_set",
+    "allgather_async": "tensor name process_set",
+    "grouped_allgather": "tensors name process_set",
+    "grouped_allgather_async": "tensors name process_set",
+    "broadcast": "tensor root_rank name process_set",
+    "broadcast_": "tensor root_rank name process_set",
+    "broadcast_async": "tensor root_rank name process_set",
+    "broadcast_async_": "tensor root_rank name process_set",
+    "alltoall": "tensor splits name process_set",
+    "alltoall_async": "tensor splits name process_set",
+    "reducescatter": "tensor name compression op process_set prescale_factor postscale_factor",
+    "reducescatter_async": "tensor name op process_set prescale_factor postscale_factor",
+    "grouped_reducescatter": "tensors name compression op process_set prescale_factor postscale_factor",
+    "grouped_reducescatter_async": "tensors name op process_set prescale_factor postscale_factor",
+    "join": "device",
+    "barrier": "process_set",
+    "poll": "handle",
+    "synchronize": "handle",
+    "broadcast_parameters": "params root_rank",
+    "broadcast_optimizer_state": "optimizer root_rank model",
+    "broadcast_object": "obj root_rank name process_set",
+    "allgather_object": "obj name process_set",
+    "DistributedOptimizer": "optimizer named_parameters compression backward_passes_per_step op "
     "gradient_predivide_factor num_groups groups sparse_as_dense process_set",
 }
 
 
-@pytest.mark.parametrize("function", SIGNATURES, ids=lambda f: f.__name__)
-def test_signature(function):
+@pytest.mark.parametrize("function_name", SIGNATURES)
+def test_signature(function_name):
+    function = getattr(hvd, function_name)
     parameters = inspect.signature(function).parameters
-    assert " ".join(parameters) == SIGNATURES[function]
+    assert " ".join(parameters) == SIGNATURES[function_name]
     if "process_set" in parameters:
         assert parameters["process_set"].default is hvd.global_process_set
     for name, default in {
         "prescale_factor": 1.0,
         "average": None,
-        "op": hvd.Average if "reducescatter" in function.__name__ else None,
+        "op": hvd.Average if "reducescatter" in function_name else None,
         "name": None,
         "device": -1,
     }.items():
-        if name in parameters and function not in (hvd.sparse_allreduce_async, hvd.DistributedOptimizer):
+        if name in parameters and function_name not in ("sparse_allreduce_async", "DistributedOptimizer"):
             assert parameters[name].default == default
     assert function.__doc__
 

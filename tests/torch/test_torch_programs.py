@@ -8,15 +8,11 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-
-import torch
-import torch.nn.functional as F
-from torch import nn
-from torch.utils.data import DataLoader
-from torch.utils.data.distributed import DistributedSampler
-
 from harness.frameworks import run_with
+from harness.installed import Later, need
+
+need("torch")
+torch, nn, F = Later("torch"), Later("torch.nn"), Later("torch.nn.functional")
 
 HERE = Path(__file__).parent
 RANKS = range(2)
@@ -41,6 +37,9 @@ def results(folder, name):
 
 def batches_of_all(dataset, epoch, batch_size):
     """For each step the batches of the ranks, as the program's samplers and loaders return them."""
+    from torch.utils.data import DataLoader
+    from torch.utils.data.distributed import DistributedSampler
+
     loaders = []
     for rank in RANKS:
         sampler = DistributedSampler(dataset, num_replicas=len(RANKS), rank=rank)

@@ -3,10 +3,11 @@ C exchange API."""
 
 import pytest
 
-pytest.importorskip("torch")
-
 from harness import check_names
 from harness.frameworks import run_check
+from harness.installed import need
+
+need("torch")
 
 MODULES = [
     "ranks_ops",

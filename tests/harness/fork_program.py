@@ -1,0 +1,47 @@
+"""What test_fork_server.py lets a fork server's child do.
+
+python fork_program.py WORD [ARGUMENT ...]
+"""
+
+import os
+import signal
+import sys
+import time
+
+
+def tell(folder):
+    """Prints what the process is, and what it has read from a file that it has inherited."""
+    print(
+        sys.argv[1:],
+        "decimal" in sys.modules,
+        os.getcwd(),
+        os.environ.get("HVD_TEST_SPOKEN"),
+        sys.stdin.read(),
+    )
+    print(os.read(int(folder), 100).decode(), file=sys.stderr)
+
+
+def end(code):
+    sys.exit(int(code))
+
+
+def fail():
+    raise KeyError("a mistake")
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def wait(path):
+    """Writes its process id into a file, waits for SIGTERM, and ends with 7."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+    with open(f"{path}.new", "w") as file:
+        file.write(str(os.getpid()))
+    os.rename(f"{path}.new", path)
+    while True:
+        time.sleep(1000)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,124 @@
+"""The fork servers of a test session: all its lanes share one for each interpreter and set of modules."""
+
+import atexit
+import fcntl
+import hashlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from . import fork_server
+
+_HERE = Path(__file__).parent
+# The folder of the session's servers: made by the first process of the tests, inherited by those that it starts.
+_FOLDER = "HVD_TEST_FORK_SERVERS"
+# Seconds for the imports, on a machine with much other work.
+_START_SECONDS = 240.0
+# The leases of this process: the connections to its servers, by address.
+_leases: dict[str, socket.socket] = {}
+_own_folder: str | None = None
+
+
+def begin_session() -> None:
+    """Makes the folder unless this process has inherited one."""
+    global _own_folder
+    if _FOLDER not in os.environ:
+        _own_folder = os.environ[_FOLDER] = tempfile.mkdtemp(prefix="hvd-fork-")
+
+
+def end_session() -> None:
+    """Ends this process's leases and removes the folder that begin_session() made. A server ends with its last lease."""
+    global _own_folder
+    while _leases:
+        _leases.popitem()[1].close()
+    if _own_folder is not None:
+        os.environ.pop(_FOLDER, None)
+        shutil.rmtree(_own_folder, ignore_errors=True)
+        _own_folder = None
+
+
+def interpreter(
+    modules: tuple[str, ...], environment: dict[str, str], python: str = sys.executable
+) -> list[str]:
+    """The words that stand for `python` in a command, where the program is to begin with these modules imported.
+
+    environment: what the imports see, whole. A program has its own, but what a module reads once is from here.
+    Raises RuntimeError if the server does not start.
+    """
+    begin_session()
+    key = repr((python, modules, sorted(environment.items())))
+    address = str(Path(os.environ[_FOLDER]) / hashlib.sha256(key.encode()).hexdigest()[:16])
+    if address not in _leases or not _is_alive(_leases[address]):
+        command = [python, str(_HERE / "fork_server.py"), address, *modules]
+        _leases[address] = _lease(address, command, environment)
+    return _client(python, address)
+
+
+def same_interpreter() -> list[str]:
+    """In a program that interpreter() has run: the words for another child of its server. Elsewhere the interpreter."""
+    address = os.environ.get(fork_server.ADDRESS)
+    return _client(sys.executable, address) if address else [sys.executable]
+
+
+def _client(python: str, address: str) -> list[str]:
+    return [python, "-I", "-S", str(_HERE / "fork_client.py"), address]
+
+
+def _is_alive(lease: socket.socket) -> bool:
+    try:
+        return lease.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+def _lease(address: str, command: list[str], environment: dict[str, str]) -> socket.socket:
+    with open(f"{address}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another lane may be starting it
+        try:
+            return _connected(address)
+        except OSError:
+            pass  # there is no server, or it has ended
+        for left in (address, f"{address}.new"):
+            Path(left).unlink(missing_ok=True)
+        log = Path(f"{address}.log")
+        with log.open("wb") as output:
+            server = subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd="/",
+                start_new_session=True,
+            )
+        end = time.monotonic() + _START_SECONDS
+        while not os.path.exists(address):
+            if server.poll() is not None or time.monotonic() > end:
+                server.kill()
+                said = log.read_text(errors="replace")[-3000:]
+                raise RuntimeError(f"{command} ended with {server.wait()}; it printed:\n{said}")
+            time.sleep(0.02)
+        return _connected(address)
+
+
+def _connected(address: str) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.connect(address)
+        fork_server.send(connection, ("lease", None))
+        if fork_server.receive(connection) is None:
+            raise ConnectionError(f"the server at {address} is ending")
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
+atexit.register(end_session)

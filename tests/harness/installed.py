@@ -1,0 +1,34 @@
+"""Packages that tests need, without an import: every lane collects all tests, and an import of a framework costs seconds.
+
+A module of tests says need("torch") in place of pytest.importorskip(), and `torch = Later("torch")` in place of an import
+where its tests use the framework in their own process.
+"""
+
+import importlib.util
+
+import pytest
+
+
+def is_installed(package: str) -> bool:
+    """Whether the package can be imported; a folder of tests that has its name does not count."""
+    found = importlib.util.find_spec(package)
+    return found is not None and found.origin is not None
+
+
+def need(*packages: str, reason: str = "") -> None:
+    """Skips the test, or the module of tests that is being collected, unless the packages are installed."""
+    for package in packages:
+        if not is_installed(package):
+            pytest.skip(reason or f"{package} is not installed", allow_module_level=True)
+
+
+class Later:
+    """A module that is imported when an attribute of it is first used."""
+
+    def __init__(self, name: str):
+        self._name = name
+
+    def __getattr__(self, attribute: str):
+        if attribute.startswith("__") or attribute == "_mock_name":  # pytest looks for them while it collects
+            raise AttributeError(f"{self!r} has no {attribute}")
+        return getattr(importlib.import_module(self._name), attribute)

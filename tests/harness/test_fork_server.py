@@ -1,0 +1,68 @@
+"""Fork servers: a child is what a new interpreter would be, and its client ends as it ends."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from harness import fork_servers
+
+PROGRAM = str(Path(__file__).with_name("fork_program.py"))
+
+
+def start(*words, **options):
+    command = fork_servers.interpreter(("decimal",), dict(os.environ))
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    return subprocess.Popen([*command, PROGRAM, *map(str, words)], text=True, **pipes, **options)
+
+
+def wait_until(condition):
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_child_has_the_modules_and_what_its_client_has(tmp_path):
+    reader, writer = os.pipe()
+    os.write(writer, b"from a file")
+    env = {**os.environ, "HVD_TEST_SPOKEN": "aloud"}
+    client = start("tell", reader, cwd=tmp_path, env=env, pass_fds=[reader])
+    os.close(reader)
+    os.close(writer)
+    out, err = client.communicate("from the input", timeout=60)
+    assert (out, err) == (f"{['tell', str(reader)]} True {tmp_path} aloud from the input\n", "from a file\n")
+    assert client.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code"), [(("end", 0), 0), (("end", 3), 3), (("die",), -9), (("fail",), 1)]
+)
+def test_a_client_ends_as_the_child_does(words, code):
+    client = start(*words)
+    _, err = client.communicate(timeout=60)
+    assert client.returncode == code
+    assert ("KeyError: 'a mistake'" in err) == (words == ("fail",))
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 7), (signal.SIGKILL, -9)])
+def test_a_signal_to_the_client_reaches_the_child(tmp_path, number, code):
+    path = tmp_path / "pid"
+    client = start("wait", path)
+    wait_until(path.exists)
+    child = Path("/proc") / path.read_text()
+    assert child.exists()
+    client.send_signal(number)
+    client.communicate(timeout=60)
+    assert client.returncode == code
+    wait_until(lambda: not child.exists())
+
+
+def test_a_server_that_cannot_start_says_why():
+    with pytest.raises(RuntimeError, match="no module of this kind"):
+        fork_servers.interpreter(
+            ("fork_server_that_fails",), {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+        )
