@@ -7,15 +7,7 @@ from pathlib import Path
 
 import hvd_core
 
-PROGRAM = """
-import sys
-sys.path[:] = [sys.argv[1], *sys.path, sys.argv[2]]
-from hvd_core import compiled_part
-try:
-    compiled_part.load()
-except ImportError as error:
-    print(error.name, error)
-"""
+PROGRAM = str(Path(__file__).with_name("load_compiled_part.py"))
 
 
 def copy_of_sources(folder: Path) -> Path:
@@ -25,7 +17,7 @@ def copy_of_sources(folder: Path) -> Path:
 
 def error_of(checkout: Path, installed: Path) -> str:
     # -S: the hooks of an editable install would find the compiled module of the project's own checkout.
-    command = [sys.executable, "-S", "-c", PROGRAM, str(checkout), str(installed)]
+    command = [sys.executable, "-S", PROGRAM, str(checkout), str(installed)]
     program = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True, cwd=checkout)
     return program.stdout.strip()
 

@@ -1,4 +1,4 @@
-"""What test_fork_server.py lets a fork server's child do.
+"""The programs of the children in test_fork_server.py.
 
 python fork_program.py WORD [ARGUMENT ...]
 """
@@ -10,7 +10,7 @@ import time
 
 
 def tell(folder):
-    """Prints what the process is, and what it has read from a file that it has inherited."""
+    """Prints facts of the process, and the text that it reads from an inherited file."""
     print(
         sys.argv[1:],
         "decimal" in sys.modules,

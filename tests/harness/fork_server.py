@@ -6,6 +6,9 @@ An import of TensorFlow costs 5 s of processor time, a fork of a process that ha
 child and stands for it in the eyes of a launcher; fork_servers.py starts the servers of a test session. Neither imports
 of the modules nor this program start a thread, so a child can use them.
 
+Children have the seed of their server's hashes, so a set of texts has the same order on all ranks that one server
+forks. A test for which another order matters needs interpreters of its own.
+
 A connection carries one of two requests: "lease" keeps the server alive; "run" is a program's arguments, environment,
 folder and open files. The server ends when all leases have ended. A module that is not installed is left out.
 """
@@ -177,7 +180,7 @@ def _kill(pid: int) -> None:
 
 
 def _begin(program: dict) -> None:
-    """Makes this child what a new interpreter with the program's environment would be."""
+    """Makes this child like a new interpreter with the program's environment would be."""
     os.setsid()
     os.chdir(program["folder"])
     os.umask(program["umask"])

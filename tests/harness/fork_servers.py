@@ -51,6 +51,8 @@ def interpreter(
     Raises RuntimeError if the server does not start.
     """
     begin_session()
+    # Variables of pytest differ from lane to lane.
+    environment = {name: value for name, value in environment.items() if not name.startswith("PYTEST_")}
     key = repr((python, modules, sorted(environment.items())))
     address = str(Path(os.environ[_FOLDER]) / hashlib.sha256(key.encode()).hexdigest()[:16])
     if address not in _leases or not _is_alive(_leases[address]):

@@ -22,6 +22,10 @@ def need(*packages: str, reason: str = "") -> None:
             pytest.skip(reason or f"{package} is not installed", allow_module_level=True)
 
 
+# While it collects, pytest asks each object of a module for these.
+_ASKED_BY_PYTEST = ("__bases__", "__test__", "__wrapped__", "_mock_name")
+
+
 class Later:
     """A module that is imported when an attribute of it is first used."""
 
@@ -29,6 +33,6 @@ class Later:
         self._name = name
 
     def __getattr__(self, attribute: str):
-        if attribute.startswith("__") or attribute == "_mock_name":  # pytest looks for them while it collects
+        if attribute in _ASKED_BY_PYTEST:
             raise AttributeError(f"{self!r} has no {attribute}")
         return getattr(importlib.import_module(self._name), attribute)

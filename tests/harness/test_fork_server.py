@@ -1,4 +1,4 @@
-"""Fork servers: a child is what a new interpreter would be, and its client ends as it ends."""
+"""Fork servers: a child is like a new interpreter, and its client ends as it ends."""
 
 import os
 import signal

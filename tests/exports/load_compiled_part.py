@@ -1,0 +1,17 @@
+"""Prints the error of loading the compiled part of hvd_core, for test_import_from_checkout.py.
+
+    python -S load_compiled_part.py CHECKOUT FOLDER
+
+The checkout comes first on the path of modules; FOLDER, where another hvd_core is installed, comes last.
+"""
+
+import sys
+
+sys.path[:] = [sys.argv[1], *sys.path[1:], sys.argv[2]]
+
+from hvd_core import compiled_part  # noqa: E402
+
+try:
+    compiled_part.load()
+except ImportError as error:
+    print(error.name, error)
