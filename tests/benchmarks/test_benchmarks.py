@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from compiled import STORE
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -27,8 +28,9 @@ report, shapes = map(_module_of_the_benchmarks, ("report", "shapes"))
 
 
 @pytest.fixture(scope="session")
-def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("helpers")
+def cache():
+    """Where the native helpers are kept, by their sources and the compiler, as compiled.py keeps other programs."""
+    return STORE / "benchmarks"
 
 
 @pytest.fixture

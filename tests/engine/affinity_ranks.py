@@ -26,7 +26,7 @@ def _threads():
 
 
 def report():
-    """The threads before, in and after the engine's life, and what the ranks told each other about their cores."""
+    """The threads before, in and after the engine's life, and the cores that the ranks told each other."""
     said = {"inherited": _threads()[0][1]}
     hvd.init()
     said["rank"], said["local_rank"] = hvd.rank(), hvd.local_rank()

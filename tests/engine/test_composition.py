@@ -31,7 +31,7 @@ def check(command, env=None):
         capture_output=True,
         text=True,
         timeout=500,
-        env={**os.environ, **(env or {})},
+        env={**os.environ, **native_program.PATIENT, **(env or {})},
     )
     assert done.returncode == 0 and done.stdout.endswith("all good\n"), (
         done.stdout[-4000:] + done.stderr[-4000:]

@@ -4,6 +4,7 @@ The ranks are threads of a C++ program and the hosts are made up, but the commun
 (native/hierarchical_test.cc).
 """
 
+import os
 import subprocess
 
 import pytest
@@ -39,7 +40,8 @@ def run(layout, within="shm", between="shm", extent="all", flags=None):
     program = native_program.build("hierarchical_test", flags)
     libraries = [library(name) for name in ("shm", within, between)]
     command = [program, *libraries, extent, *LAYOUTS[layout].split()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    env = {**os.environ, **native_program.PATIENT}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=env)
     assert done.returncode == 0 and done.stdout.startswith("passed"), (
         done.stdout[-2000:] + done.stderr[-2000:]
     )

@@ -1,4 +1,4 @@
-"""A rank that prints what the launcher told it about its place, and what it found out itself, as JSON."""
+"""A rank that prints what the launcher told it about its place, and the place that it found out itself, as JSON."""
 
 import json
 import os
