@@ -8,7 +8,6 @@ The latter executes this file by its path; so it imports nothing of hvd-core.
 
 import os
 import sys
-from importlib import metadata
 
 
 def report(site: str) -> None:
@@ -18,6 +17,8 @@ def report(site: str) -> None:
     if getattr(sys, "_hvd_core_looked_for_files_in", None) == site:
         return
     sys._hvd_core_looked_for_files_in = site
+    from importlib import metadata  # late: importing hvd_core stays quick
+
     for found in metadata.distributions(name="hvd-core", path=[site]):
         lost = [str(file) for file in found.files or () if not os.path.exists(found.locate_file(file))]
         if lost:

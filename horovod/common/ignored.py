@@ -46,7 +46,7 @@ _IGNORED = {
 
 
 def ignored_settings(environ: Mapping[str, str]) -> list[str]:
-    """Each setting that is set and has no effect, as "HOROVOD_X=value (--option): the reason"."""
+    """Each setting that is set and has no effect, as "NAME=value (--option): the reason"."""
     found = []
     for name, (nothing, option, reason) in _IGNORED.items():
         value = environ.get(name)

@@ -128,6 +128,9 @@ __all__ = [
 ]
 __all__ += exports.__all__
 
+for _class in (BroadcastGlobalVariablesHook, _DistributedAdasumOptimizer, _DistributedOptimizer):
+    _class.__module__ = __name__  # where users know it
+
 
 def _check_has_gpu() -> bool:
     return gpu_available()

@@ -107,6 +107,12 @@ __all__ = [
 ]
 __all__ += exports.__all__
 
+for _function in (
+    *(HorovodAllgather, HorovodAllreduce, HorovodAlltoall, HorovodBroadcast, HorovodReducescatter),
+    *(HorovodGroupedAllgather, HorovodGroupedAllreduce, HorovodGroupedReducescatter),
+):
+    _function.__module__ = __name__  # where users know it
+
 
 def handle_average_backwards_compatibility(op: int | None, average: Any) -> int:
     """The reduce op meant by the arguments `op` and `average` together. ValueError if both are given."""

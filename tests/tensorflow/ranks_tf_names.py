@@ -16,6 +16,7 @@ def check_names_that_programs_import():
     total = mpi_ops.MPI_LIB.horovod_size(process_set_id=0)
     assert int(total) == hvd.size()
     assert issubclass(hvd._DistributedAdasumOptimizer, tf.compat.v1.train.Optimizer)
+    assert hvd._DistributedOptimizer.__module__ == "horovod.tensorflow"
     assert util.gpu_available("tensorflow") is bool(tf.config.list_physical_devices("GPU"))
 
 
