@@ -48,7 +48,7 @@ def run_job(
             print(text, file=sys.stderr, flush=True)
         return run_mpi_job(args, command, started, extra_env, function)
     for option, value in (("--mpi-args", args.mpi_args), ("--binding-args", args.binding_args)):
-        if value is not None:
+        if value:
             raise ValueError(f"{option} is for mpirun, which does not start this job. Add --mpi.")
     controller = os.environ.get("HOROVOD_CONTROLLER", "").strip().lower()
     if controller not in ("", "gloo"):

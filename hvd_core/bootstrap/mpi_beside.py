@@ -27,18 +27,20 @@ def can_be_loaded(environ):
         return True
     if not available():
         return False
-    (package,) = importlib.util.find_spec("mpi4py").submodule_search_locations
-    if any(os.path.exists(os.path.join(package, f"MPI{end}")) for end in EXTENSION_SUFFIXES):
+    folders = importlib.util.find_spec("mpi4py").submodule_search_locations or ()
+    if any(os.path.exists(os.path.join(f, f"MPI{end}")) for f in folders for end in EXTENSION_SUFFIXES):
         return True  # compiled for the MPI of this machine; a wheel from an index has a file for each MPI
-    told = environ.get("MPI4PY_LIBMPI") or mpi_library.settings("", environ).get("MPI4PY_LIBMPI", "")
-    places = [place for place in told.split(os.pathsep) if place]
+    told = environ.get("MPI4PY_LIBMPI", "")
+    if told:
+        return any(os.path.exists(place) for place in told.split(os.pathsep))
+    places = mpi_library.settings("", environ).get("MPI4PY_LIBMPI", "").split(os.pathsep)
     return any(map(os.path.exists, places)) or mpi_library.on_the_loaders_path(environ)
 
 
 def has_all_threads(launcher):
     """Whether MPI may be called by several threads at once (MPI_THREAD_MULTIPLE). None if `launcher` has started no MPI.
 
-    Starts MPI with that level if the program has not started it.
+    Starts MPI with that level if the program has not started it; HOROVOD_MPI_THREADS_DISABLE=1 asks for no threads.
 
     Raises BootstrapError if mpi4py cannot be used, or uses another MPI than the launcher.
     """

@@ -109,7 +109,8 @@ def start_mpi(launcher):
             "the last shutdown() only."
         )
     if not MPI.Is_initialized():
-        MPI.Init_thread(MPI.THREAD_MULTIPLE)
+        alone = os.environ.get("HOROVOD_MPI_THREADS_DISABLE", "").strip() not in ("", "0")
+        MPI.Init_thread(MPI.THREAD_SINGLE if alone else MPI.THREAD_MULTIPLE)
     return MPI
 
 

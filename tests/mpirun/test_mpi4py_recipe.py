@@ -91,6 +91,14 @@ except ValueError as error:
 """
 
 
+@pytest.mark.slow
+def test_threads_can_be_disabled(by_mpirun, mpirun):
+    env = {"HOROVOD_BACKEND": "shm", "HOROVOD_MPI_THREADS_DISABLE": "1", **library_of(mpirun)}
+    command = [*by_mpirun.mpirun, "-np", "2", sys.executable, "-c", QUESTION]
+    out, err = by_mpirun.start_command(command, env).communicate(timeout=200)
+    assert out.decode().count("answer False") == 2, (out + err).decode()
+
+
 @first_by("mpich")
 def test_an_mpi4py_that_cannot_answer_says_why(by_mpirun, mpirun):
     """The library of another MPI, under which every rank would be alone."""

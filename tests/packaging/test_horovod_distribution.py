@@ -42,7 +42,7 @@ def write_wheel(folder: Path, name: str, version: str, requires: tuple[str, ...]
 @pytest.fixture(scope="module")
 def marker(tmp_path_factory):
     """The wheel of packages/horovod."""
-    pytest.importorskip("setuptools", reason="building the wheel needs setuptools")
+    pytest.importorskip("setuptools", minversion="77", reason="building the wheel needs setuptools")
     folder = tmp_path_factory.mktemp("marker")
     source = shutil.copytree(
         ROOT / "packages" / "horovod",
