@@ -39,10 +39,6 @@ class DeltaOptimizer(torch.optim.Optimizer):
 
     find_duplicates = staticmethod(find_duplicates)
 
-    @property
-    def _handles(self) -> dict:
-        return {}  # nothing is pending between steps
-
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Change the number of backward passes per step()."""
         check_backward_passes(passes)

@@ -61,6 +61,22 @@ def wire_form(slot: Slot, grad: torch.Tensor, compression: type[Compressor]) -> 
     return grad if grad.is_contiguous() else grad.contiguous()
 
 
+def make_wires(slots: list[Slot], wire_dtype: torch.dtype) -> None:
+    """Convert float32 and float64 gradients to the type that is sent, all at once."""
+    grads, wires = [], []
+    for slot in slots:
+        grad = slot.param.grad
+        if not is_quick(grad) or grad.dtype not in (torch.float32, torch.float64):
+            continue
+        if slot.wire is None or slot.wire.shape != grad.shape:
+            slot.wire = torch.empty_like(grad, dtype=wire_dtype)
+        slot.sent, slot.context = slot.wire, grad.dtype
+        grads.append(grad)
+        wires.append(slot.wire)
+    if grads:
+        torch._foreach_copy_(wires, grads)
+
+
 def store(slot: Slot, compression: type[Compressor]) -> None:
     """Put the result into ``param.grad``, if it was not reduced there."""
     param = slot.param

@@ -16,20 +16,18 @@ from typing import Any
 import torch
 
 from horovod.common.process_sets import ProcessSet
+from horovod.torch import _changed_gradients
 from horovod.torch._async_ops import reduce_group_into, reduce_into
 from horovod.torch._devices import come_after, stream_of
 from horovod.torch._given_up import LEFT, give_up, sweep, wait_for
-from horovod.torch._gradients import gradient_of, is_quick, store, wire_form
+from horovod.torch._gradients import gradient_of, is_quick, make_wires, store, wire_form
+from horovod.torch._hooks import when_complete
 from horovod.torch._slots import Group, Slot
 from horovod.torch._sparse import sparse_allreduce_async
 from horovod.torch._submit import BY_ADDRESS, _handle_map, engine, forget, settle_each
 from horovod.torch.compression import BF16Compressor, Compression, FP16Compressor
 from hvd_core.frontend.reductions import ENGINE_NUMBERS
 from hvd_core.frontend.refusals import report
-
-# torch < 2.1 has no hook that runs after the gradient is stored; there the accumulator node of the graph is
-# hooked.
-HAS_POST_ACCUMULATE_HOOK = hasattr(torch.Tensor, "register_post_accumulate_grad_hook")
 
 # Gradients are collected up to this many bytes, or this many gradients. Larger ones are never held back, and a few
 # hundred KiB take longer to reduce than to collect: communication begins as early as without collecting.
@@ -87,6 +85,7 @@ class GradientReducer:
         ] = []  # pending reductions; always this list object, which a finalizer holds too
         self._handles: list[int] = []
         self._failures: list[Exception] = []  # of reductions that could not begin
+        self._has_warned = False  # of a changed gradient
 
     # ---------------------------------------------------------------------------------------- registration
 
@@ -96,12 +95,8 @@ class GradientReducer:
             return
         slot = Slot(param, name, self.passes)
         self.slots[param] = slot
-        if HAS_POST_ACCUMULATE_HOOK:
-            self.hooks.append(param.register_post_accumulate_grad_hook(self._hook_for(slot)))
-        else:
-            accumulator = param.expand_as(param).grad_fn.next_functions[0][0]
-            slot.anchor = accumulator
-            self.hooks.append(accumulator.register_hook(self._hook_for(slot)))
+        hook, slot.anchor = when_complete(param, self._hook_for(slot))
+        self.hooks.append(hook)
 
     def group(self, members: Iterable[torch.Tensor], name: str) -> None:
         """Reduce the gradients of these parameters as one operation."""
@@ -173,7 +168,7 @@ class GradientReducer:
         set_id, number = self.process_set.process_set_id, ENGINE_NUMBERS.get(self.op)
         plain = self._quick and set_id is not None and number is not None
         if plain and self._wire_dtype is not None:
-            self._make_wires(arrived)
+            make_wires(arrived, self._wire_dtype)
         if LEFT:
             sweep()
         prescale, postscale = self.factors
@@ -191,6 +186,10 @@ class GradientReducer:
                     continue
                 _handle_map[handle] = (grad, grad, None)
                 slot.sent, slot.handle, slot.sparse_dim = grad, handle, 0
+                if self._wire_dtype is None:
+                    slot.version = grad._version
+                else:
+                    _changed_gradients.note(slot)
                 active.append(slot)
                 handles.append(handle)
             else:
@@ -206,21 +205,6 @@ class GradientReducer:
             except IndexError:  # another thread has taken the last one
                 break
         return mine
-
-    def _make_wires(self, arrived: list[Slot]) -> None:
-        """Convert the collected float32 and float64 gradients to the type that is sent, all at once."""
-        grads, wires = [], []
-        for slot in arrived:
-            grad = slot.param.grad
-            if not is_quick(grad) or grad.dtype not in (torch.float32, torch.float64):
-                continue
-            if slot.wire is None or slot.wire.shape != grad.shape:
-                slot.wire = torch.empty_like(grad, dtype=self._wire_dtype)
-            slot.sent, slot.context = slot.wire, grad.dtype
-            grads.append(grad)
-            wires.append(slot.wire)
-        if grads:
-            torch._foreach_copy_(wires, grads)
 
     def _come_after(self, slot: Slot) -> None:
         """Let the current stream wait for the stream that completes a gradient: hooks submit on any stream."""
@@ -242,6 +226,7 @@ class GradientReducer:
                 slot.handle = sparse_allreduce_async(grad, slot.name, self.op, self.process_set)
             else:
                 slot.sent = sent
+                _changed_gradients.note(slot)
                 self.on_device = self.on_device or not sent.is_cpu
                 slot.handle = reduce_into(sent, sent, slot.name, self.op, *self.factors, self.process_set)
                 self._handles.append(slot.handle)
@@ -266,6 +251,7 @@ class GradientReducer:
                         "sparse_as_dense=True, or leave it out of `groups`."
                     )
                 slot.sent = wire_form(slot, grad, self.compression)
+                _changed_gradients.note(slot)
             if LEFT:
                 wait_for(self.process_set.process_set_id, group.name)
             sent = [slot.sent for slot in group.slots]
@@ -281,6 +267,26 @@ class GradientReducer:
         for slot in group.slots:
             slot.handle = handle
             self.active.append(slot)
+
+    def start(self, param: torch.Tensor) -> tuple[Any, Any]:
+        """Start the reduction of a gradient that no hook has started. (its handle, the context of the compression)
+
+        Raises:
+            ValueError: `param` is not among the parameters. Other exceptions: the reduction could not begin.
+        """
+        slot = self.slots.get(param)
+        if slot is None:
+            raise ValueError("This optimizer does not reduce the gradient of that parameter.")
+        if not self.busy:
+            self.busy, self.core, self.reduced = True, engine(), {}
+        self._submit_arrived()
+        if slot.handle is None and not slot.failed:
+            if slot.group is None:
+                self._submit(slot)
+            else:
+                self._submit_group(slot.group)
+        self._raise_failure()
+        return slot.handle, slot.context
 
     def _failed(self, slots: list[Slot], error: Exception) -> None:
         """Note reductions that could not begin. They are not tried again in this round: a new try would belong to the
@@ -308,15 +314,6 @@ class GradientReducer:
 
     # ------------------------------------------------------------------------------------------ completion
 
-    def handles(self) -> dict:
-        """{parameter: (handle or None, context)} of the parameters whose gradients have been computed."""
-        self._submit_arrived()
-        return {
-            param: (slot.handle, slot.context)
-            for param, slot in self.slots.items()
-            if slot.handle is not None or slot.delay < self.passes
-        }
-
     def synchronize(self) -> None:
         """Wait until all gradients are reduced and stored in ``param.grad``.
 
@@ -338,8 +335,13 @@ class GradientReducer:
                 core.wait_many(handles)
             self._raise_failure()
             grads, wires = [], []
+            changed = None
             for slot in self.active:
                 grad = slot.param.grad
+                if grad is slot.sent and grad._version == slot.version:
+                    continue
+                if _changed_gradients.is_changed(slot, grad):
+                    changed = slot
                 if grad is slot.sent:
                     continue
                 if slot.sent is not None and slot.sent is slot.wire and is_quick(grad):
@@ -355,6 +357,9 @@ class GradientReducer:
         for handle in handles:
             forget(core, handle)
         self._clear()
+        if changed is not None and not self._has_warned:
+            self._has_warned = True
+            _changed_gradients.warn(changed)
 
     def remember_reduced(self) -> None:
         """Note the gradients that synchronize() has left, for still_reduced()."""
@@ -373,7 +378,8 @@ class GradientReducer:
         groups = set()
         for slot in self.slots.values():
             slot.delay = self.passes
-            slot.handle = slot.sent = slot.context = None
+            slot.handle = slot.sent = slot.context = slot.given = None
+            slot.version = -1
             slot.failed = False
             if slot.group is not None:
                 groups.add(slot.group)

@@ -11,8 +11,8 @@ class Slot:
     """One parameter: how many backward passes its gradient still needs, and its pending reduction."""
 
     __slots__ = (
-        "anchor", "context", "delay", "failed", "group", "handle", "made_on", "name", "nbytes", "param", "sent",
-        "sparse_dim", "wire", "wire_name",
+        "anchor", "context", "delay", "failed", "given", "group", "handle", "made_on", "name", "nbytes", "param", "sent",
+        "sparse_dim", "version", "wire", "wire_name",
     )  # fmt: skip
 
     def __init__(self, param: torch.Tensor, name: str, delay: int):
@@ -29,6 +29,10 @@ class Slot:
         )
         self.context: Any = None
         self.failed = False  # its reduction could not begin
+        # The gradient that was sent, as _changed_gradients.py compares it: PyTorch's count of its changes, and the
+        # tensor, None where that is `sent`.
+        self.version = -1
+        self.given: torch.Tensor | None = None
         self.group: Group | None = None
         self.sparse_dim = 0  # of the last gradient; 0 for a dense one
         self.anchor: Any = None  # keeps the accumulator node alive: the hook is deleted with it

@@ -33,6 +33,7 @@ from horovod.torch._optimizer_arguments import (
     name_parameters,
     require_same_names,
 )
+from horovod.torch._original_names import NamesOfAdasum, NamesOfReductions
 from horovod.torch._reducer import GradientReducer
 from horovod.torch.compression import Compression, Compressor
 from horovod.torch.functions import allgather_object, broadcast_object  # noqa: F401 (see below)
@@ -68,15 +69,15 @@ class _Wrapper(torch.optim.Optimizer):
         )
 
 
-class _DistributedAdasumOptimizer(DeltaOptimizer, _Wrapper):
+class _DistributedAdasumOptimizer(NamesOfAdasum, DeltaOptimizer, _Wrapper):
     """The methods that precede those of the wrapped optimizer's class for op=Adasum."""
 
 
-class _DistributedOptimizer(_Wrapper):
+class _DistributedOptimizer(NamesOfReductions, _Wrapper):
     """The methods that precede those of the wrapped optimizer's class."""
 
     def _distribute(self, named_parameters, groups, reducer: GradientReducer) -> None:
-        self._reducer = reducer
+        self._reducer, self._asked_groups = reducer, groups
         self._should_synchronize = True
         self._synchronized = False
         self._frozen: list[tuple[torch.Tensor, str]] = []
@@ -145,10 +146,6 @@ class _DistributedOptimizer(_Wrapper):
     def process_set(self) -> ProcessSet:
         """The ranks that take part."""
         return self._reducer.process_set
-
-    @property
-    def _handles(self) -> dict:
-        return self._reducer.handles()
 
     find_duplicates = staticmethod(find_duplicates)
 

@@ -122,7 +122,7 @@ def check_the_wrapper_is_the_wrapped():
     assert optimizer.state_dict() == inner.state_dict() and optimizer.defaults["lr"] == 0.125
     assert len(optimizer.state) == 6 and optimizer.param_groups is inner.param_groups
     assert optimizer.op == hvd.Average and optimizer.process_set is hvd.global_process_set
-    assert optimizer.backward_passes_per_step == 1 and optimizer._handles == {}
+    assert optimizer.backward_passes_per_step == 1 and not optimizer._reducer.active
     assert set(optimizer._parameter_names.values()) == {n for n, _ in model.named_parameters()}
     twin = hvd.DistributedOptimizer(torch.optim.Adam(model_of().parameters()))
     twin.load_state_dict(optimizer.state_dict())
@@ -143,7 +143,7 @@ def check_load_state_dict_while_reducing():
     saved = optimizer.state_dict()
     loss_of(model, 0, ME).backward()
     optimizer.load_state_dict(saved)
-    assert optimizer._handles == {}
+    assert not optimizer._reducer.active
     for _ in range(3):
         optimizer.zero_grad()
         loss_of(model, 0, ME).backward()
@@ -186,7 +186,7 @@ def check_wrong_use():
             optimizer.zero_grad()
         with raises(AssertionError, "more than backward_passes_per_step times"):
             loss_of(model, 0, ME).backward()
-        assert len(optimizer._handles) == 6 and all(type(h) is int for h, _ in optimizer._handles.values())
+        assert len(optimizer._reducer.active) == 6
     optimizer.step()
     optimizer.zero_grad(set_to_none=False)
     assert not any(p.grad.any() for p in model.parameters())
@@ -254,13 +254,13 @@ def check_size_can_be_patched():
     with mock.patch("horovod.torch.size", return_value=1):
         optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters())
     loss_of(model, 0, ME).backward()
-    assert not hvd.mpi_ops._handle_map and optimizer._handles == {}
+    assert not hvd.mpi_ops._handle_map and not optimizer._reducer.active
     optimizer.step()
     with mock.patch("horovod.torch.size", return_value=4):
         optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters())
     model.zero_grad()
     loss_of(model, 0, ME).backward()
-    assert len(optimizer._handles) == 6
+    assert len(optimizer._reducer.active) == 6
     optimizer.step()
 
 
@@ -275,7 +275,7 @@ def check_a_failed_reduction_leaves_the_optimizer_usable():
             optimizer.step()
     else:
         optimizer.step()
-    assert not hvd.mpi_ops._handle_map and optimizer._handles == {}
+    assert not hvd.mpi_ops._handle_map and not optimizer._reducer.active
     optimizer.zero_grad()
     agree(train_together(sgd), train_alone(sgd))
 

@@ -20,6 +20,7 @@ MODULES = [
     "ranks_optimizer_use",
     "ranks_optimizer_more",
     "ranks_optimizer_corners",
+    "ranks_optimizer_names",
     "ranks_sync_batch_norm",
 ]
 # horovod.torch reads it when it is imported, so these checks have processes of their own.
