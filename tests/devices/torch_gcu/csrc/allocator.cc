@@ -2,6 +2,7 @@
 #include "allocator.h"
 
 #include <algorithm>
+#include <bit>
 #include <map>
 #include <mutex>
 #include <set>
@@ -154,14 +155,21 @@ class Pool final : public c10::Allocator {
   std::map<c10::DeviceIndex, MemoryStats> stats_;
 };
 
-// Page-locked host memory. Copies keep the storage alive themselves (copies.cc), so that freeing needs no events.
+// Page-locked host memory, which is kept for later tensors when it is freed, as torch.cuda does: to lock pages takes
+// time. Copies keep the storage alive themselves (copies.cc), so that freeing needs no events.
 class PinnedPool final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     void* address = nullptr;
     if (bytes != 0) {
-      TORCH_GCU_CALL(topsHostMalloc, &address, bytes, 0);
+      bytes = std::bit_ceil(bytes);
       std::lock_guard lock(mutex_);
+      if (const auto at = free_.find(bytes); at != free_.end()) {
+        address = at->second;
+        free_.erase(at);
+      } else {
+        TORCH_GCU_CALL(topsHostMalloc, &address, bytes, 0);
+      }
       ranges_.emplace(static_cast<char*>(address), bytes);
     }
     return {address, address, &release, c10::Device(c10::DeviceType::CPU)};
@@ -186,15 +194,15 @@ class PinnedPool final : public c10::Allocator {
   static void release(void* address) {
     if (address == nullptr || !vendor_usable()) return;
     auto& pool = instance();
-    {
-      std::lock_guard lock(pool.mutex_);
-      pool.ranges_.erase(static_cast<char*>(address));
-    }
-    (void)vendor().topsHostFree(address);
+    std::lock_guard lock(pool.mutex_);
+    const auto at = pool.ranges_.find(static_cast<char*>(address));
+    pool.free_.emplace(at->second, address);
+    pool.ranges_.erase(at);
   }
 
   std::mutex mutex_;
-  std::map<const char*, size_t> ranges_;
+  std::map<const char*, size_t> ranges_;  // in use
+  std::multimap<size_t, void*> free_;     // by size, a power of two
 };
 
 }  // namespace
