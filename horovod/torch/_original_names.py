@@ -52,13 +52,13 @@ def _why(optimizer: Any, name: str, replaced: str) -> str:
 
 
 class OriginalNames:
-    """Says what took the place of a name that an optimizer does not have. `replaced_names`: by name."""
+    """Says what took the place of a name that an optimizer does not have. `_replaced_names`: by name."""
 
-    replaced_names = REPLACED
+    _replaced_names = REPLACED
 
     def __getattr__(self, name: str) -> Any:
         # Called where a name is not found otherwise. An optimizer of a program may have such a method too.
-        replaced = type(self).replaced_names.get(name)
+        replaced = type(self)._replaced_names.get(name)
         if replaced is not None:
             raise AttributeError(_why(self, name, replaced), name=name, obj=self)
         inherited = getattr(super(), "__getattr__", None)
@@ -117,7 +117,7 @@ class NamesOfReductions(OriginalNames):
 class NamesOfAdasum(OriginalNames):
     """The names that programs read, for an optimizer with op=hvd.Adasum. `_compression` is an attribute of it."""
 
-    replaced_names = REPLACED | _OF_ADASUM
+    _replaced_names = REPLACED | _OF_ADASUM
 
     @property
     def _requires_update(self) -> set[torch.Tensor]:
