@@ -3,8 +3,10 @@
 // A kernel combines one element-aligned run of n elements from n_src sources in source order (which is rank order), so
 // that every rank that computes it gets the same bits:
 //     v = pre * src[0][i];  v = v op (pre * src[r][i]) for r = 1, 2, ...;  dst[i] = v / divisor * post
-// float16 and bfloat16 are computed in float32 and rounded once, at the end. Integer factors are applied in double
-// and truncated toward zero (saturating). A NaN in any source makes MIN and MAX NaN. Pure functions, any thread.
+// float32 and float64 are multiplied by a factor of their own type. float16 and bfloat16 are computed in float32 and
+// rounded at the end; a factor adds roundings (docs/backend-abi.md, "Factors"): of each product with `pre`, and of a
+// sum before its product with `post`. Integers are multiplied in double and truncated toward zero (saturating). A NaN
+// in any source makes MIN and MAX NaN. Pure functions, any thread.
 #pragma once
 
 #include <cstdint>

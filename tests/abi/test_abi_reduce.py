@@ -32,6 +32,13 @@ scale(int32_t dtype, void* data, uint64_t n, double factor) {
     return HVD_OK;
   });
 }
+extern "C" __attribute__((visibility("default"))) int32_t
+divide(int32_t dtype, void* data, uint64_t n, uint32_t divisor) {
+  return hvd::guarded(nullptr, [&]() -> hvd_rc {
+    hvd::divide_elements(dtype, data, n, divisor);
+    return HVD_OK;
+  });
+}
 """
 TYPES = {
     0: np.uint8,
@@ -71,6 +78,7 @@ def arithmetic(request, toolchain, tmp_path_factory):
     library.combine.argtypes = [ctypes.c_int32, ctypes.c_int32, where, where, where, ctypes.c_uint64]
     library.reduce.argtypes = [ctypes.c_int32, ctypes.c_int32, where, where, ctypes.c_uint64]
     library.scale.argtypes = [ctypes.c_int32, where, ctypes.c_uint64, ctypes.c_double]
+    library.divide.argtypes = [ctypes.c_int32, where, ctypes.c_uint64, ctypes.c_uint32]
     return library
 
 
@@ -157,11 +165,23 @@ def test_factors(arithmetic, dtype, factor):
         if dtype == 9:
             want = a
         elif is_float(dtype):
-            exact = a.astype(np.float64) * factor
-            want = (exact if a.itemsize >= 4 else exact.astype(np.float32)).astype(a.dtype)
+            # In the type that the elements are computed in: neither a wider product nor a wider factor.
+            computed = a.dtype if a.itemsize >= 4 else np.dtype(np.float32)
+            want = (a.astype(computed) * computed.type(factor)).astype(a.dtype)
         else:
             want = truncated(a, factor)
     check_same(got, want, dtype)
+
+
+@pytest.mark.parametrize("dtype", [n for n in TYPES if is_float(n)], ids=lambda n: np.dtype(TYPES[n]).name)
+def test_averages_are_divided(arithmetic, dtype):
+    a, _ = operands(dtype)
+    for divisor in (1, 2, 3, 7):
+        got = a.copy()
+        assert arithmetic.divide(dtype, got.ctypes.data, a.size, divisor) == 0
+        computed = a.dtype if a.itemsize >= 4 else np.dtype(np.float32)
+        with np.errstate(all="ignore"):
+            check_same(got, (a.astype(computed) / computed.type(divisor)).astype(a.dtype), dtype)
 
 
 def truncated(values, factor):
@@ -181,4 +201,5 @@ def test_what_there_is_no_arithmetic_for_is_refused(arithmetic):
     assert arithmetic.reduce(15, SUM, a.ctypes.data, a.ctypes.data, 4) == UNSUPPORTED
     assert arithmetic.reduce(-1, SUM, a.ctypes.data, a.ctypes.data, 4) == UNSUPPORTED
     assert arithmetic.scale(15, a.ctypes.data, 4, 2.0) == UNSUPPORTED
+    assert arithmetic.divide(4, a.ctypes.data, 4, 2) == UNSUPPORTED
     assert (a == 1).all()

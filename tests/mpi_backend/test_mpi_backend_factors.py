@@ -1,5 +1,15 @@
-"""What MPI's backend leaves to the engine: factors of integers, which it does not apply itself."""
+"""Factors over MPI: those of floats, which the backend applies, and those of integers, which it leaves to the engine."""
+
+import sys
+from pathlib import Path
+
+BITS = Path(__file__).parents[1] / "engine" / "factor_rule.py"
 
 
 def test_integers_with_factors(mpi_job):
     mpi_job.run("factors")
+
+
+def test_factors_to_the_bit(mpi_job):
+    done = mpi_job.start([sys.executable, BITS])
+    assert done.returncode == 0 and done.stdout.count("done") == 2, done.stdout[-3000:] + done.stderr[-3000:]

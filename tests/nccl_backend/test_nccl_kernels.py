@@ -123,14 +123,16 @@ def same_bits(got, wanted, dtype):
 
 
 def cast(value, source, target, scale):
-    """What NumPy makes of it: in float if that loses nothing, else in double; integers cut off and held within."""
+    """What NumPy makes of it: factors within a type are of that type; else in float if that loses nothing, or in double;
+    integers cut off and held within."""
     to = np.dtype(TYPES[target])
     with np.errstate(all="ignore"):
         if source not in FLOATS and target not in FLOATS and scale == 1:
             return (value.view(np.uint8) != 0 if source == BOOL else value).astype(to)
         if source == BOOL:
             value = value.view(np.uint8) != 0
-        if source in SMALL_FLOATS and target in SMALL_FLOATS and float(np.float32(scale)) == scale:
+        fits = source == target or float(np.float32(scale)) == scale
+        if source in SMALL_FLOATS and target in SMALL_FLOATS and fits:
             return (value.astype(np.float32) * np.float32(scale)).astype(to)
         real = value.astype(np.float64) * scale
         if target == BOOL:

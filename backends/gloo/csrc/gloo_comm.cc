@@ -25,7 +25,7 @@ constexpr int32_t kBcubeRanks = 4;
 struct Reduction {
   Reduction(const Coll& c, int32_t size)
       : dtype(c.dtype()), op(c.op() == HVD_AVG ? HVD_SUM : c.op()), pre(c.prescale()), post(c.postscale()) {
-    if (c.op() == HVD_AVG) post /= size;
+    if (c.op() == HVD_AVG) divisor = static_cast<uint32_t>(size);
   }
   ::gloo::AllreduceOptions::Func function() const {
     return [dtype = dtype, op = op](void* out, const void* a, const void* b, size_t n) {
@@ -36,9 +36,11 @@ struct Reduction {
     if (pre != 1) scale_elements(dtype, p, n, pre);
   }
   void scale_after(void* p, uint64_t n) const {
+    if (divisor != 1) divide_elements(dtype, p, n, divisor);
     if (post != 1) scale_elements(dtype, p, n, post);
   }
   int32_t dtype, op;
+  uint32_t divisor = 1;
   double pre, post;
 };
 

@@ -158,7 +158,7 @@ void MpiComm::reducing(Operation& o, const hvd::Coll& c, uint64_t in_count, void
   o.call.type = mpi().types[c.dtype()];
   o.call.op = mpi_op(c.dtype(), c.op());
   o.postscale = c.postscale();
-  if (c.op() == HVD_AVG) o.postscale /= size();
+  if (c.op() == HVD_AVG) o.divisor = static_cast<uint32_t>(size());
   o.result = result;
   o.result_count = result_count;
   o.prescale = c.prescale();

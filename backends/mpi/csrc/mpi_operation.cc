@@ -176,6 +176,7 @@ bool Channel::pump(Operation& o) {
 
 void Channel::finish(Operation& o, int result) {
   check_mpi(result, "a blocking collective");
+  if (o.result != nullptr && o.divisor != 1) hvd::divide_elements(o.dtype, o.result, o.result_count, o.divisor);
   if (o.result != nullptr && o.postscale != 1) hvd::scale_elements(o.dtype, o.result, o.result_count, o.postscale);
   o.state = Operation::kDone;
 }

@@ -30,6 +30,7 @@ struct Operation {
 
   // Before it: `copy_bytes` from call.in to `work`, which becomes the input (and, where in_place, the output as well).
   double prescale = 1, postscale = 1;
+  uint32_t divisor = 1;  // of an average
   void* work = nullptr;
   uint64_t work_count = 0, work_bytes = 0;
   bool in_place = false;

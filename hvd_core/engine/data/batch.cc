@@ -6,6 +6,7 @@
 
 #include "engine/data/adasum.h"
 #include "engine/data/neutral.h"
+#include "engine/types/collectives.h"
 #include "engine/types/dtypes.h"
 #include "engine/types/operations.h"
 
@@ -120,6 +121,12 @@ void Batch::add(const Tensor& t, uint64_t out_count) {
 void Batch::emit(Schedule& schedule, int32_t coll, const std::vector<size_t>& tensors) {
   auto& c = begin(coll, tensors_[tensors[0]].dtype);
   const auto ranks = static_cast<size_t>(set_->size());
+  // An average with a factor is a sum with a factor, in the original's arithmetic. Without one it is exact.
+  if (types::has_reduction(coll) && c.op == HVD_AVG && types::is_reducible(c.dtype, c.op) &&
+      (c.prescale != 1.0 || c.postscale != 1.0)) {
+    c.op = HVD_SUM;
+    c.postscale /= static_cast<double>(ranks);
+  }
   for (size_t i : tensors) {
     const Tensor& t = tensors_[i];
     uint64_t out_count = t.count;

@@ -1,6 +1,7 @@
 // Sizes derived from the layout, the choice of the algorithm, barrier, and sets of one rank. See hierarchical.h.
 #include "engine/data/hierarchical.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -42,11 +43,13 @@ HierarchicalTransport::HierarchicalTransport(Layout layout, Transport* local, Tr
       neighbours_(layout_.neighbours().size()) {
   check(local_, "within", my_local_, neighbours_);
   check(cross_, "between", my_host_, my_local_ < lanes_ ? hosts_ : 1);
+  spread_ = {static_cast<uint32_t>(hosts_), static_cast<uint32_t>(neighbours_), 0};
   of_.resize(lanes_);
   runs_.resize(hosts_);
   place_.resize(ranks_);
   for (size_t h = 0; h < hosts_; ++h) {
     several_somewhere_ = several_somewhere_ || members(h).size() > 1;
+    spread_.most = std::max(spread_.most, static_cast<uint32_t>(members(h).size()));
     for (int32_t r : members(h)) {
       const auto rank = static_cast<size_t>(r);
       in_order_ = in_order_ && rank == host_order_.size();

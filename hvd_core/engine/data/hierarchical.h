@@ -93,7 +93,8 @@ class HierarchicalTransport final : public Transport {
   const uint64_t single_lane_bytes_;
   // Derived from the layout.
   const size_t ranks_, lanes_, hosts_, my_host_, my_local_, neighbours_;
-  bool several_somewhere_ = false;        // some host has more than one member
+  bool several_somewhere_ = false;  // some host has more than one member
+  Hosts spread_{};
   std::vector<int32_t> host_order_;       // set ranks, host by host
   bool in_order_ = true;                  // host order is rank order
   std::vector<std::vector<Run>> runs_;    // by host

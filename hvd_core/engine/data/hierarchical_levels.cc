@@ -42,22 +42,21 @@ void join(const void* sums, uint64_t n, T divisor, void* out) {
 
 }  // namespace
 
-TwoLevels::TwoLevels(const HostMath& math, const plugin::Collective& c, uint32_t ranks)
+TwoLevels::TwoLevels(const HostMath& math, const plugin::Collective& c, uint32_t ranks, const Hosts& hosts)
     : op(c.op), wire(c.dtype), math_(&math), dtype_(c.dtype), ranks_(ranks) {
   const double pre = c.prescale == 0.0 ? 1.0 : c.prescale, post = c.postscale == 0.0 ? 1.0 : c.postscale;
   first_pre = pre;
   last_post = post;
-  if (op == HVD_AVG) {
+  if (op == HVD_AVG && types::is_half(dtype_)) {
+    first_post = static_cast<double>(hosts.here) / hosts.most;
+    last_post = static_cast<double>(hosts.most) * hosts.number / ranks * post;
+  } else if (op == HVD_AVG) {
     if (!types::is_reducible(dtype_, op))
       throw plugin::BackendError(
           HVD_E_INVALID, 0, 0,
           std::string("there is no average of ") + types::dtype_name(dtype_) + "; reduce by sum, min or max");
     op = HVD_SUM;
-    if (types::is_half(dtype_)) {
-      const double power = static_cast<double>(std::bit_ceil(ranks));
-      first_post = 1.0 / power;
-      last_post = power / ranks * post;
-    } else if (types::is_floating(dtype_) && std::has_single_bit(ranks)) {
+    if (types::is_floating(dtype_) && std::has_single_bit(ranks)) {
       last_post = post / ranks;
     } else {
       finishes = true;

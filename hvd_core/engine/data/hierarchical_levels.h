@@ -2,12 +2,12 @@
 // computation after the last level. A value; HierarchicalTransport copies it into its computations.
 //
 // The first level is a collective within a host, the last one a collective between hosts. Hosts may have different
-// numbers of ranks, so neither level may average. An average is a sum and a division at the end:
+// numbers of ranks, so an average is a sum and a division at the end:
 //   integers up to 32 bits   are summed as 64-bit integers and divided exactly
 //   64-bit integers          are summed as two numbers, quotient and remainder by the number of ranks: no sum overflows
 //   float32, float64         are summed and divided (by a power of two: in the last level's factor, which is as exact)
-//   float16, bfloat16        stay 16 bits wide between the levels, so they are rounded once per level; the first level
-//                            scales them down by a power of two, so that their sum does not overflow
+//   float16, bfloat16        stay 16 bits wide between the levels, so they are rounded once per level. Their sum could
+//                            overflow, so both levels average; hosts with fewer ranks count less, by a factor
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,16 @@
 
 namespace hvd::data {
 
+// How the ranks of a collective lie on hosts.
+struct Hosts {
+  uint32_t number;      // of hosts
+  uint32_t here, most;  // ranks on this host, and on the host that has the most
+};
+
 class TwoLevels {
  public:
   // Throws plugin::BackendError for an average of booleans. `math` must outlive this object.
-  TwoLevels(const HostMath& math, const plugin::Collective& c, uint32_t ranks);
+  TwoLevels(const HostMath& math, const plugin::Collective& c, uint32_t ranks, const Hosts& hosts);
 
   int32_t op = HVD_SUM;     // of both levels
   int32_t wire = 0;         // the type both levels reduce

@@ -92,7 +92,7 @@ hvd_buf HierarchicalTransport::finish(Schedule& schedule, const TwoLevels& level
 }
 
 void HierarchicalTransport::allreduce(Schedule& schedule, const plugin::Collective& c) {
-  const TwoLevels levels(math_, c, static_cast<uint32_t>(ranks_));
+  const TwoLevels levels(math_, c, static_cast<uint32_t>(ranks_), spread_);
   const Slices slices(c.counts, lanes_for(total_bytes(c)));
   if (slices.total() == 0) return;
   const uint64_t width = levels.wire_bytes, n = slices.size(my_local_);
@@ -155,7 +155,7 @@ void HierarchicalTransport::spread(Schedule& schedule, const plugin::Collective&
 }
 
 void HierarchicalTransport::reduce(Schedule& schedule, const plugin::Collective& c) {
-  const TwoLevels levels(math_, c, static_cast<uint32_t>(ranks_));
+  const TwoLevels levels(math_, c, static_cast<uint32_t>(ranks_), spread_);
   const Slices slices(c.counts, lanes_for(total_bytes(c)));
   if (slices.total() == 0) return;
   const auto root = static_cast<size_t>(c.root);

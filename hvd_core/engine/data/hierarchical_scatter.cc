@@ -12,7 +12,7 @@
 namespace hvd::data {
 
 void HierarchicalTransport::reducescatter(Schedule& schedule, const plugin::Collective& c) {
-  const TwoLevels levels(math_, c, static_cast<uint32_t>(ranks_));
+  const TwoLevels levels(math_, c, static_cast<uint32_t>(ranks_), spread_);
   const uint64_t width = levels.wire_bytes;
   const size_t n = c.counts.size();
   const auto count = [&c, this](size_t i, size_t r) { return out_part(c, i, static_cast<int32_t>(r), size()); };

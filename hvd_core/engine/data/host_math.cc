@@ -156,10 +156,6 @@ void HostMath::load_partial(void* dst, int32_t partial, const void* src, int32_t
   const bool scales = prescale != 0 && prescale != 1 && dtype != HVD_BOOL;
   if (!scales) return convert(dst, partial, src, dtype, n);
   if (partial == dtype) return convert(dst, dtype, src, dtype, n, prescale);
-  if (types::is_half(dtype)) {
-    convert(dst, partial, src, dtype, n);
-    return convert(dst, partial, dst, partial, n, prescale);
-  }
   const uint64_t width = types::dtype_bytes(dtype), wide = types::dtype_bytes(partial), step = tile_of(width);
   alignas(64) char tile[kTileBytes];
   for (uint64_t done = 0; done < n; done += step) {
@@ -172,7 +168,9 @@ void HostMath::load_partial(void* dst, int32_t partial, const void* src, int32_t
 void HostMath::store_result(void* dst, int32_t dtype, const void* sums, int32_t partial, uint64_t n, uint32_t divisor,
                             double postscale) const {
   double post = postscale != 0 && dtype != HVD_BOOL ? postscale : 1.0;
-  // A factor is exact for a power of two, and rounds once less than a division and a factor.
+  // As the backend's kernels do it: a 16-bit sum is rounded before its factor, an average only at its end. A division
+  // by a power of two is an exact factor.
+  const bool in_float32 = types::is_half(dtype) && divisor > 1;
   if (!types::is_integer(dtype) && (divisor & (divisor - 1)) == 0) post /= divisor, divisor = 1;
   const uint64_t width = types::dtype_bytes(dtype), wide = types::dtype_bytes(partial);
   // An integer that was summed in floating point is converted to int64 first, which wraps; a direct conversion
@@ -184,14 +182,14 @@ void HostMath::store_result(void* dst, int32_t dtype, const void* sums, int32_t 
     const uint64_t m = std::min(step, n - done);
     char* const to = static_cast<char*>(dst) + done * width;
     const char* from = static_cast<const char*>(sums) + done * wide;
-    if (divisor > 1 || middle != partial || (types::is_half(dtype) && post != 1.0)) {
+    if (divisor > 1 || middle != partial || in_float32) {
       convert(tile, middle, from, partial, m);
       divide(tile, m, middle, divisor);
-      if (types::is_half(dtype) && post != 1.0) convert(tile, middle, tile, middle, m, post);
+      if (in_float32 && post != 1.0) convert(tile, middle, tile, middle, m, post);
       from = tile;
     }
     convert(to, dtype, from, middle, m);
-    if (!types::is_half(dtype) && post != 1.0) convert(to, dtype, to, dtype, m, post);
+    if (!in_float32 && post != 1.0) convert(to, dtype, to, dtype, m, post);
   }
 }
 

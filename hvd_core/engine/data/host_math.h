@@ -24,13 +24,12 @@ class HostMath {
   // dst[i] = src[i] * scale, as dst_dtype. Integers truncate toward zero. dst may be src if the types are equal.
   void convert(void* dst, int32_t dst_dtype, const void* src, int32_t src_dtype, uint64_t n, double scale = 1.0) const;
   // dst = the reduction of all `sources` (n elements each) in their order, by the rules of hvd_coll_args: prescale,
-  // combine, divide for AVG, postscale; 16-bit floats are reduced in float32 and rounded once, averages of integers are
-  // exact. Factors of 0 mean 1. dst may be one of the sources. The bits are those of the backend's kernels.
+  // combine, divide for AVG, postscale; 16-bit floats are reduced in float32, averages of integers are exact. Factors
+  // of 0 mean 1. dst may be one of the sources. The bits are those of the backend's kernels.
   void reduce_all(void* dst, const void* const* sources, uint32_t n_sources, uint64_t n, int32_t dtype, int32_t op,
                   double prescale, double postscale) const;
   // The first and the last step of a reduction that a collective carries out in the type `partial`, which holds every
-  // value of `dtype`. dst = src as `partial`, times prescale: integers are scaled within their own type, 16-bit floats
-  // in float32.
+  // value of `dtype`. dst = src as `partial`, times prescale: each product is a value of `dtype`.
   void load_partial(void* dst, int32_t partial, const void* src, int32_t dtype, uint64_t n, double prescale) const;
   // dst = partial sums / divisor * postscale, as `dtype`; integers wrap as a sum in their own type would.
   void store_result(void* dst, int32_t dtype, const void* sums, int32_t partial, uint64_t n, uint32_t divisor,

@@ -141,15 +141,15 @@ HVD_INLINE typename E::Acc combine(typename E::Acc a, typename E::Acc b) {
   }
 }
 
-// Multiplies integers by a factor in double, truncates toward zero and clamps to the type; bool does not change.
+// Multiplies floats by a factor of the type that they are computed in, integers in double, truncated toward zero and
+// clamped to their type; bool does not change.
 template <class E>
 HVD_INLINE typename E::Acc scaled(typename E::Acc v, double factor) {
   using T = typename E::Acc;
   if constexpr (E::kBool) {
     return v;
   } else if constexpr (E::kFloat) {
-    // In double: a third is no float, and an average of three equal numbers should be that number.
-    return static_cast<T>(static_cast<double>(v) * factor);
+    return v * static_cast<T>(factor);
   } else {
     constexpr bool kSigned = std::is_signed_v<T>;
     constexpr int kDigits = static_cast<int>(sizeof(T)) * 8 - (kSigned ? 1 : 0);
@@ -191,6 +191,14 @@ struct Scale {
   static HVD_INLINE void run(void* out, const void* a, const void*, uint64_t n, double factor) {
 #pragma GCC ivdep
     for (uint64_t i = 0; i < n; ++i) store<E>(out, i, scaled<E>(load<E>(a, i), factor));
+  }
+};
+template <class E>
+struct Divide {
+  static HVD_INLINE void run(void* out, const void* a, const void*, uint64_t n, double divisor) {
+    const auto d = static_cast<typename E::Acc>(divisor);
+#pragma GCC ivdep
+    for (uint64_t i = 0; i < n; ++i) store<E>(out, i, load<E>(a, i) / d);
   }
 };
 
@@ -312,6 +320,20 @@ inline bool is_floating(int32_t dtype) {
   bool floating = false;
   arithmetic::with_element(dtype, [&](auto element) { floating = decltype(element)::kFloat; });
   return floating;
+}
+
+// data[i] /= divisor, the end of an average of floats: rounded once, where a factor of 1 / divisor is rounded itself.
+// Throws HVD_E_UNSUPPORTED for a type that is not floating: an average of integers divides the exact sum.
+inline void divide_elements(int32_t dtype, void* data, uint64_t n, uint32_t divisor) {
+  bool known = false;
+  arithmetic::with_element(dtype, [&](auto element) {
+    using E = decltype(element);
+    if constexpr (E::kFloat) {
+      known = true;
+      arithmetic::run<arithmetic::Divide<E>>(data, data, nullptr, n, divisor);
+    }
+  });
+  if (!known) throw Error(HVD_E_UNSUPPORTED, "no division for element type " + std::to_string(dtype));
 }
 
 // data[i] *= factor, by the rules of prescale and postscale. Throws HVD_E_UNSUPPORTED for an unknown type.

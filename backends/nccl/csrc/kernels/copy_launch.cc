@@ -14,7 +14,7 @@ constexpr uint32_t kTilesPerWarp = 4;
 constexpr uint32_t kWarps = kThreads / kLanes;
 constexpr uint32_t kLargestTile = 1u << 20;
 
-// A product of floats is exact in double, so that rounding it to float is what multiplying in float does.
+// Then a product in float is that of a conversion in double, rounded once: a product of floats is exact in double.
 bool fits_float(double factor) { return static_cast<double>(static_cast<float>(factor)) == factor; }
 
 CopyKind kind_for(const Copy& c) {
@@ -28,7 +28,8 @@ CopyKind kind_for(const Copy& c) {
     kind.src_dtype = kind.dst_dtype = HVD_UINT8;  // so that copies of all types are of one kind
   } else if (is_integer(c.src_dtype) && is_integer(c.dst_dtype) && kind.scale == 1.0) {
     kind.path = kInteger;
-  } else if (is_small_float(c.src_dtype) && is_small_float(c.dst_dtype) && fits_float(kind.scale)) {
+  } else if (is_small_float(c.src_dtype) && is_small_float(c.dst_dtype) &&
+             (c.src_dtype == c.dst_dtype || fits_float(kind.scale))) {
     kind.path = kFloat;
   } else {
     kind.path = kDouble;
