@@ -13,7 +13,7 @@
 #include <cstdint>
 
 #include "host_kernels/descriptor.h"
-#include "sha256.h"
+#include "hvd/sha256.hpp"
 #include "shared.h"
 
 namespace hvd::tcp {

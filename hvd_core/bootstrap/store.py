@@ -1,7 +1,7 @@
 """The key-value store through which the processes of a job find each other.
 
-StoreServer runs one thread inside the launcher or rank 0; StoreClient blocks its caller. Both may be used
-from any thread. Nothing is parsed before the handshake of auth.py (purpose b'store').
+StoreServer (compiled: engine/store) runs one thread inside the launcher or rank 0; StoreClient blocks its caller. Both
+may be used from any thread. Nothing is parsed before the handshake of auth.py (purpose b'store').
 
 After the handshake, little endian, one answer per request, in order:
 

@@ -26,13 +26,14 @@ WORDS_IN_SETTINGS = {"bootstrap/world.py": {"gloo"}}
 ENGINE_ORDER = {
     "types": set(),
     "observe": {"types"},
+    "store": {"observe"},
     "plugin": {"types"},
     "control": {"types", "observe", "plugin"},
     "queue": {"types", "control", "plugin"},
     "data": {"types", "observe", "plugin", "control", "queue"},
     "engine": {"types", "observe", "plugin", "control", "queue", "data"},
     "calls": {"types", "observe", "plugin", "control", "queue", "engine"},
-    "bind": {"types", "observe", "plugin", "control", "queue", "engine", "calls"},
+    "bind": {"types", "observe", "store", "plugin", "control", "queue", "engine", "calls"},
 }
 # The stall report prints the coordinator's list of missing ranks.
 ENGINE_EXCEPTIONS = {"observe/stall.h": {"control"}}

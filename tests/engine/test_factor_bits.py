@@ -1,4 +1,4 @@
-"""prescale_factor and postscale_factor give the same bits as the original on two ranks, whatever moves the data.
+"""prescale_factor and postscale_factor give the same bits as the original on two ranks, over each backend.
 
 The folder of the backend mpi has this check for jobs of mpirun.
 """

@@ -5,6 +5,7 @@
 #include "engine/bind/py_backend.h"
 #include "engine/bind/py_engine.h"
 #include "engine/bind/sim.h"
+#include "engine/bind/store_server.h"
 #include "engine/bind/tensor_view.h"
 #include "engine/calls/frontend.h"
 #include "engine/plugin/errors.h"
@@ -58,6 +59,7 @@ PYBIND11_MODULE(_core, m) {
   hvd::bind::bind_py_backend(m);
   hvd::bind::bind_inspect(m);
   hvd::bind::bind_sim(m);
+  hvd::bind::bind_store_server(m);
   m.def(
       "frontend_table", [] { return reinterpret_cast<uintptr_t>(hvd::calls::frontend_table()); },
       "The address of the hvd_fe_table of hvd/frontend_abi.h, by which code without Python calls the engine.");

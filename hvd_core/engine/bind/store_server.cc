@@ -1,0 +1,37 @@
+// See store_server.h.
+#include "engine/bind/store_server.h"
+
+#include <cerrno>
+#include <memory>
+#include <string>
+#include <system_error>
+
+#include "engine/store/store_server.h"
+
+namespace py = pybind11;
+
+namespace hvd::bind {
+namespace {
+
+// A lack of descriptors or threads is an OSError, as everywhere in Python.
+std::unique_ptr<store::StoreServer> make(int listener, const py::bytes& secret, double handshake_s) {
+  try {
+    return std::make_unique<store::StoreServer>(listener, std::string(secret), static_cast<int64_t>(handshake_s * 1e9));
+  } catch (const std::system_error& e) {
+    errno = e.code().value();
+    PyErr_SetFromErrno(PyExc_OSError);
+    throw py::error_already_set();
+  }
+}
+
+}  // namespace
+
+void bind_store_server(py::module_& m) {
+  py::class_<store::StoreServer>(m, "StoreServer", "The server of the job's store, on a thread that needs no Python.")
+      .def(py::init(&make), py::arg("listener"), py::arg("secret"), py::arg("handshake_s"),
+           "listener: a listening socket's descriptor, which the server takes over.")
+      .def("clients", &store::StoreServer::clients)
+      .def("close", &store::StoreServer::close, py::call_guard<py::gil_scoped_release>());
+}
+
+}  // namespace hvd::bind

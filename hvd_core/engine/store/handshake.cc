@@ -1,0 +1,56 @@
+// See handshake.h.
+#include "engine/store/handshake.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <hvd/sha256.hpp>
+#include <system_error>
+
+namespace hvd::store {
+namespace {
+
+constexpr std::string_view kMagic = "hvdauth1", kPurpose = "store";
+
+Digest proof(const std::string& secret, std::string_view role, std::string_view nonces, std::string_view identity) {
+  Hmac hmac(secret.data(), secret.size());
+  const char zero = 0;
+  for (const std::string_view part : {role, kPurpose, nonces}) {
+    hmac.update(part.data(), part.size());
+    hmac.update(&zero, 1);
+  }
+  hmac.update(identity.data(), identity.size());
+  return hmac.finish();
+}
+
+const unsigned char* octets(const char* p) { return reinterpret_cast<const unsigned char*>(p); }
+
+}  // namespace
+
+Handshake::Handshake() {
+  // So few bytes come whole, or not at all.
+  while (::getrandom(nonce_.data(), nonce_.size(), 0) != static_cast<ssize_t>(nonce_.size())) {
+    if (errno != EINTR) throw std::system_error(errno, std::generic_category(), "random bytes");
+  }
+}
+
+std::string Handshake::challenge() const { return std::string(kMagic) + std::string(nonce_.data(), nonce_.size()); }
+
+bool Handshake::feed(std::string_view bytes, const std::string& secret, std::string* confirmation) {
+  received_ += bytes;
+  const std::string_view all = received_;
+  const size_t head = std::min(all.size(), kMagic.size());
+  if (all.substr(0, head) != kMagic.substr(0, head)) return false;
+  if (missing() > 0) return true;
+  std::string nonces(nonce_.data(), nonce_.size());
+  nonces += all.substr(kMagic.size(), kNonceBytes);
+  const std::string_view identity = all.substr(kMagic.size() + kNonceBytes, kIdentityBytes);
+  const Digest wanted = proof(secret, "client", nonces, identity);
+  if (!equal_digests(wanted.data(), octets(all.data() + kAnswerBytes - kProofBytes))) return false;
+  const Digest ours = proof(secret, "server", nonces, identity);
+  confirmation->assign(reinterpret_cast<const char*>(ours.data()), ours.size());
+  return true;
+}
+
+}  // namespace hvd::store

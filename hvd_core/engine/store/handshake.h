@@ -1,0 +1,34 @@
+// The accepting side of the bootstrap's handshake: the mutual proof of the job's secret. The messages are described in
+// hvd_core/bootstrap/auth.py, which has the other side.
+//
+// Does no I/O: the owner sends challenge(), passes what it receives, and sends the confirmation. One thread at a time.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace hvd::store {
+
+class Handshake {
+ public:
+  static constexpr size_t kNonceBytes = 32, kIdentityBytes = 16, kProofBytes = 32;
+  static constexpr size_t kAnswerBytes = 8 + kNonceBytes + kIdentityBytes + kProofBytes;
+
+  // Throws std::system_error if the system has no random bytes.
+  Handshake();
+
+  std::string challenge() const;
+  // Of the client's answer. The owner must not read more than this from a client before the proof.
+  size_t missing() const { return kAnswerBytes - received_.size(); }
+  // Takes at most missing() bytes. Returns false as soon as they are wrong. When nothing is missing, the client has
+  // proved `secret`, and the owner sends it *confirmation.
+  bool feed(std::string_view bytes, const std::string& secret, std::string* confirmation);
+
+ private:
+  std::array<char, kNonceBytes> nonce_;
+  std::string received_;
+};
+
+}  // namespace hvd::store

@@ -1,0 +1,420 @@
+// See service.h.
+#include "engine/store/service.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include "engine/observe/log.h"
+#include "engine/store/store_server.h"
+
+namespace hvd::store {
+namespace {
+
+enum Op : uint8_t { kSet = 1, kGet = 2, kAdd = 3, kDel = 4 };
+enum Status : uint8_t { kOk = 0, kTimeout = 1, kError = 2 };
+
+constexpr int64_t kListenAgainNs = 200'000'000;
+// A client that does not read its answers gets no further ones.
+constexpr size_t kMostUnsent = size_t{4} << 20;
+constexpr int64_t kForEverMs = int64_t{1} << 40;
+
+// All services of the process, for fork(). Never destroyed: threads may outlive the static objects.
+struct Registry {
+  std::mutex mutex;
+  std::vector<Service*> all;
+};
+Registry& registry() {
+  static auto* const r = new Registry;
+  return *r;
+}
+
+void close_descriptor(int& fd) {
+  if (fd >= 0) ::close(fd);
+  fd = -1;
+}
+
+template <class T>
+T number_at(std::string_view bytes, size_t at) {
+  T v;
+  std::memcpy(&v, bytes.data() + at, sizeof v);
+  return v;
+}
+
+template <class T>
+std::string_view bytes_of(const T& v) {
+  return {reinterpret_cast<const char*>(&v), sizeof v};
+}
+
+[[noreturn]] void lack(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
+
+}  // namespace
+
+Service::Service(int listener, std::string secret, int64_t handshake_ns)
+    : secret_(std::move(secret)), handshake_ns_(handshake_ns), listener_(listener) {
+  try {
+    epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
+    if (epoll_ < 0) lack("epoll_create1 for the store");
+    wake_ = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (wake_ < 0) lack("eventfd for the store");
+    for (int* fd : {&listener_, &wake_}) {
+      epoll_event event{EPOLLIN, {.ptr = fd}};
+      if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, *fd, &event) != 0) lack("epoll_ctl for the store");
+    }
+    std::lock_guard lock(registry().mutex);
+    registry().all.push_back(this);
+  } catch (...) {
+    close_all();
+    throw;
+  }
+}
+
+Service::~Service() {
+  {
+    std::lock_guard lock(registry().mutex);
+    std::erase(registry().all, this);
+  }
+  close_all();
+}
+
+void Service::close_all() {
+  for (auto* list : {&unproven_, &proven_list_})
+    for (auto& c : *list) close_descriptor(c->fd);
+  for (int* fd : {&listener_, &wake_, &epoll_}) close_descriptor(*fd);
+}
+
+void Service::before_fork() {
+  registry().mutex.lock();
+  for (Service* s : registry().all) s->mutex_.lock();
+}
+
+void Service::after_fork_in_parent() {
+  for (Service* s : registry().all) s->mutex_.unlock();
+  registry().mutex.unlock();
+}
+
+void Service::after_fork_in_child() {
+  // Closing never shuts a connection down, so those of the parent live on.
+  for (Service* s : registry().all) {
+    s->close_all();
+    s->mutex_.unlock();
+  }
+  registry().all.clear();
+  registry().mutex.unlock();
+}
+
+void Service::stop() {
+  stopping_ = true;
+  const uint64_t one = 1;
+  [[maybe_unused]] const auto n = ::write(wake_, &one, sizeof one);
+}
+
+void Service::run() {
+  std::array<epoll_event, 64> events;
+  while (!stopping_) {
+    int timeout;
+    {
+      std::lock_guard lock(mutex_);
+      timeout = wait_ms();
+    }
+    const int n = ::epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), timeout);
+    std::lock_guard lock(mutex_);
+    for (int i = 0; i < n && !stopping_; ++i) {
+      const epoll_event& event = events[static_cast<size_t>(i)];
+      turn(event.data.ptr, event.events);
+    }
+    turn(nullptr, 0);
+    dropped_.clear();
+  }
+}
+
+// One event, or the timers where `of` is NULL. Without memory a connection is lost, and not the store.
+void Service::turn(void* of, uint32_t events) {
+  if (of == &wake_) return;
+  try {
+    if (of == nullptr)
+      run_timers();
+    else if (of == &listener_)
+      accept_one();
+    else
+      serve(*static_cast<Connection*>(of), events);
+  } catch (const std::exception& e) {
+    observe::log(observe::Level::Error, std::string("store: ") + e.what());
+    if (of != nullptr && of != &listener_) drop(*static_cast<Connection*>(of), e.what());
+  }
+}
+
+int Service::wait_ms() const {
+  int64_t first = timers_.empty() ? INT64_MAX : timers_.begin()->first;
+  if (listen_again_ != 0) first = std::min(first, listen_again_);
+  if (first == INT64_MAX) return -1;
+  const int64_t left = (first - observe::now_ns() + 999'999) / 1'000'000;
+  return static_cast<int>(std::clamp<int64_t>(left, 0, 3'600'000));
+}
+
+void Service::run_timers() {
+  const int64_t now = observe::now_ns();
+  if (listen_again_ != 0 && listen_again_ <= now) {
+    epoll_event event{EPOLLIN, {.ptr = &listener_}};
+    if (::epoll_ctl(epoll_, EPOLL_CTL_MOD, listener_, &event) == 0) listen_again_ = 0;
+  }
+  while (!timers_.empty() && timers_.begin()->first <= now) {
+    Connection& c = *timers_.begin()->second;
+    clear_timer(c);
+    if (c.handshake) {
+      drop(c, "no proof of the secret in time");
+    } else if (c.waits) {
+      stop_waiting(c);
+      reply(c, kTimeout);
+      go_on(c);
+    }
+  }
+}
+
+void Service::accept_one() {
+  const int fd = ::accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  if (fd < 0) {
+    if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) return;
+    // Without a pause the listener would stay readable, and the thread would spin.
+    observe::log(observe::Level::Warning,
+                 std::string("store: could not accept a connection: ") + std::strerror(errno) + "; trying again");
+    epoll_event event{0, {.ptr = &listener_}};
+    ::epoll_ctl(epoll_, EPOLL_CTL_MOD, listener_, &event);
+    listen_again_ = observe::now_ns() + kListenAgainNs;
+    return;
+  }
+  std::unique_ptr<Connection> made;
+  try {
+    const int one = 1;
+    ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    if (unproven_.size() >= kMostUnproven)
+      drop(*unproven_.front(), "too many connections that have not proved the secret");
+    made = std::make_unique<Connection>();
+    made->handshake.emplace();
+    made->unsent = made->handshake->challenge();
+    unproven_.push_back(std::move(made));
+  } catch (...) {
+    ::close(fd);
+    throw;
+  }
+  Connection& c = *unproven_.back();
+  c.fd = fd;
+  c.place = std::prev(unproven_.end());
+  c.events = EPOLLIN;
+  epoll_event event{EPOLLIN, {.ptr = &c}};
+  if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event) != 0) return drop(c, "no memory for it");
+  set_timer(c, observe::now_ns() + handshake_ns_);
+  serve(c, EPOLLOUT);
+}
+
+void Service::serve(Connection& c, uint32_t events) {
+  if (c.fd < 0) return;  // dropped earlier in this turn
+  why_ = "closed by the peer";
+  if ((events & (EPOLLIN | EPOLLERR | EPOLLHUP)) && !read(c)) return drop(c, why_);
+  go_on(c);
+}
+
+// Answers what is there, and sends. A client may have sent further requests behind one that waited.
+void Service::go_on(Connection& c) {
+  if (!answer_all(c) || !flush(c)) drop(c, why_);
+}
+
+bool Service::read(Connection& c) {
+  if (c.handshake) return prove(c);
+  char data[1 << 16];
+  const ssize_t n = ::recv(c.fd, data, sizeof data, 0);
+  if (n < 0) return errno == EAGAIN || errno == EINTR;
+  if (n == 0) return false;
+  c.received.append(data, static_cast<size_t>(n));
+  why_ = "more requests sent ahead than the store keeps";
+  return c.received.size() <= 2 * kMostRequestBytes;
+}
+
+bool Service::prove(Connection& c) {
+  char data[Handshake::kAnswerBytes];
+  const ssize_t n = ::recv(c.fd, data, c.handshake->missing(), 0);
+  if (n < 0) return errno == EAGAIN || errno == EINTR;
+  if (n == 0) return false;
+  std::string confirmation;
+  why_ = "the peer does not know this job's secret, or does not speak this protocol";
+  if (!c.handshake->feed({data, static_cast<size_t>(n)}, secret_, &confirmation)) return false;
+  if (c.handshake->missing() > 0) return true;
+  clear_timer(c);
+  c.handshake.reset();
+  c.unsent += confirmation;
+  proven_list_.splice(proven_list_.end(), unproven_, c.place);
+  ++proven_;
+  return true;
+}
+
+bool Service::answer_all(Connection& c) {
+  size_t at = 0;
+  bool fine = true;
+  while (fine && !c.handshake && !c.waits && c.unsent.size() - c.sent < kMostUnsent && c.received.size() - at >= 4) {
+    const size_t size = number_at<uint32_t>(c.received, at);
+    why_ = "a request of a wrong size";
+    fine = size >= 3 && size <= kMostRequestBytes;
+    if (!fine || c.received.size() - at < 4 + size) break;
+    const std::string request = c.received.substr(at + 4, size);
+    at += 4 + size;
+    fine = answer(c, request);
+  }
+  c.received.erase(0, at);
+  if (c.received.empty()) c.received.shrink_to_fit();
+  return fine;
+}
+
+bool Service::answer(Connection& c, std::string_view request) {
+  const uint8_t op = static_cast<uint8_t>(request[0]);
+  const size_t key_bytes = number_at<uint16_t>(request, 1);
+  why_ = "a key or a payload of a wrong size";
+  if (key_bytes > kMostKeyBytes || 3 + key_bytes > request.size()) return false;
+  std::string key(request.substr(3, key_bytes));
+  const std::string_view payload = request.substr(3 + key_bytes);
+  if ((op == kGet || op == kAdd) && payload.size() != sizeof(int64_t)) return false;
+  switch (op) {
+    case kSet:
+      reply(c, kOk);
+      set(key, std::string(payload));
+      break;
+    case kGet:
+      get(c, std::move(key), number_at<int64_t>(payload, 0));
+      break;
+    case kAdd:
+      add(c, key, number_at<int64_t>(payload, 0));
+      break;
+    case kDel:
+      values_.erase(key);
+      reply(c, kOk);
+      break;
+    default:
+      reply(c, kError, "unknown operation " + std::to_string(op));
+  }
+  return true;
+}
+
+void Service::get(Connection& c, std::string key, int64_t timeout_ms) {
+  if (const auto found = values_.find(key); found != values_.end()) return reply(c, kOk, found->second);
+  if (timeout_ms == 0) return reply(c, kTimeout);
+  waiting_[key].push_back(&c);
+  c.awaited = std::move(key);
+  c.waits = true;
+  if (timeout_ms > 0 && timeout_ms < kForEverMs) set_timer(c, observe::now_ns() + timeout_ms * 1'000'000);
+}
+
+void Service::add(Connection& c, const std::string& key, int64_t delta) {
+  int64_t total = 0;
+  bool fine = true;
+  if (const auto found = values_.find(key); found != values_.end()) {
+    const char *const first = found->second.data(), *const last = first + found->second.size();
+    const auto [end, error] = std::from_chars(first, last, total);
+    fine = error == std::errc{} && end == last;
+  }
+  if (!fine || __builtin_add_overflow(total, delta, &total))
+    return reply(c, kError, "the value is not a number of 64 bits");
+  reply(c, kOk, bytes_of(total));
+  set(key, std::to_string(total));
+}
+
+void Service::set(const std::string& key, std::string value) {
+  std::string& kept = values_[key];
+  kept = std::move(value);
+  const auto found = waiting_.find(key);
+  if (found == waiting_.end()) return;
+  const std::vector<Connection*> those = std::move(found->second);
+  waiting_.erase(found);
+  for (Connection* c : those) {
+    clear_timer(*c);
+    c->waits = false;
+    reply(*c, kOk, kept);
+  }
+  // Their next requests may change the store again, so they come after all answers, on the turn of their descriptors.
+  for (Connection* c : those) watch(*c, EPOLLIN | EPOLLOUT);
+}
+
+void Service::reply(Connection& c, uint8_t status, std::string_view payload) {
+  c.unsent += bytes_of(static_cast<uint32_t>(1 + payload.size()));
+  c.unsent.push_back(static_cast<char>(status));
+  c.unsent += payload;
+}
+
+bool Service::flush(Connection& c) {
+  while (c.sent < c.unsent.size()) {
+    const ssize_t n = ::send(c.fd, c.unsent.data() + c.sent, c.unsent.size() - c.sent, MSG_NOSIGNAL);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno != EAGAIN) {
+      why_ = "closed by the peer";
+      return false;
+    }
+    if (n < 0) break;
+    c.sent += static_cast<size_t>(n);
+  }
+  if (c.sent == c.unsent.size()) {
+    const bool was_full = c.sent >= kMostUnsent;
+    c.unsent.clear();
+    c.unsent.shrink_to_fit();
+    c.sent = 0;
+    // Requests that were left because of the answers' size.
+    watch(c, EPOLLIN | (was_full && !c.received.empty() && !c.waits ? EPOLLOUT : 0u));
+  } else {
+    if (c.sent >= kMostUnsent) {
+      c.unsent.erase(0, c.sent);
+      c.sent = 0;
+    }
+    watch(c, EPOLLIN | EPOLLOUT);
+  }
+  return true;
+}
+
+void Service::watch(Connection& c, uint32_t events) {
+  if (c.events == events) return;
+  c.events = events;
+  epoll_event event{events, {.ptr = &c}};
+  ::epoll_ctl(epoll_, EPOLL_CTL_MOD, c.fd, &event);
+}
+
+void Service::set_timer(Connection& c, int64_t when) {
+  clear_timer(c);
+  c.timer = timers_.emplace(when, &c);
+}
+
+void Service::clear_timer(Connection& c) {
+  if (c.timer) timers_.erase(*c.timer);
+  c.timer.reset();
+}
+
+void Service::stop_waiting(Connection& c) {
+  c.waits = false;
+  const auto found = waiting_.find(c.awaited);
+  if (found == waiting_.end()) return;
+  std::erase(found->second, &c);
+  if (found->second.empty()) waiting_.erase(found);
+}
+
+void Service::drop(Connection& c, const char* why) {
+  if (c.fd < 0) return;
+  if (c.handshake && observe::log_enabled(observe::Level::Info))
+    observe::log(observe::Level::Info, std::string("store: refused a connection: ") + why);
+  clear_timer(c);
+  if (c.waits) stop_waiting(c);
+  // A process that is just being started may have a copy of the descriptor, which would keep it in the epoll.
+  ::epoll_ctl(epoll_, EPOLL_CTL_DEL, c.fd, nullptr);
+  close_descriptor(c.fd);
+  if (!c.handshake) --proven_;
+  c.received = {};
+  c.unsent = {};
+  dropped_.splice(dropped_.end(), c.handshake ? unproven_ : proven_list_, c.place);
+}
+
+}  // namespace hvd::store

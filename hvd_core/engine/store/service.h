@@ -1,0 +1,95 @@
+// The work of the store's thread: it accepts connections, reads requests and answers them. See store_server.h.
+//
+// run() is the thread; stop() and clients() may be called by any thread. The mutex is held whenever the state changes,
+// so that a fork, which takes it, leaves the child a state that it can close.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/store/handshake.h"
+
+namespace hvd::store {
+
+class Service {
+ public:
+  // Takes over `listener`. Throws std::system_error.
+  Service(int listener, std::string secret, int64_t handshake_ns);
+  ~Service();
+  Service(const Service&) = delete;
+  Service& operator=(const Service&) = delete;
+
+  void run();
+  void stop();
+  // Closes every descriptor. After the end of run().
+  void close_all();
+  size_t clients() const { return proven_; }
+
+  // Around fork(): all services of the process keep still, and the child closes its copies of their descriptors.
+  static void before_fork();
+  static void after_fork_in_parent();
+  static void after_fork_in_child();
+
+ private:
+  struct Connection;
+  using Timers = std::multimap<int64_t, Connection*>;
+
+  struct Connection {
+    int fd = -1;
+    std::optional<Handshake> handshake;  // until the proof
+    std::string received, unsent;
+    size_t sent = 0;      // of `unsent`
+    std::string awaited;  // the key of a GET that waits
+    bool waits = false;
+    uint32_t events = 0;  // what epoll looks for
+    std::optional<Timers::iterator> timer;
+    std::list<std::unique_ptr<Connection>>::iterator place;  // in unproven_ or proven_list_
+  };
+
+  void turn(void* of, uint32_t events);
+  void serve(Connection& c, uint32_t events);
+  void accept_one();
+  // These three return false if the connection must be dropped; *why_ says why.
+  bool read(Connection& c);
+  bool prove(Connection& c);
+  bool answer_all(Connection& c);
+  bool answer(Connection& c, std::string_view request);
+  bool flush(Connection& c);
+  void get(Connection& c, std::string key, int64_t timeout_ms);
+  void add(Connection& c, const std::string& key, int64_t delta);
+  void set(const std::string& key, std::string value);
+  void reply(Connection& c, uint8_t status, std::string_view payload = {});
+  void go_on(Connection& c);
+  void stop_waiting(Connection& c);
+  void watch(Connection& c, uint32_t events);
+  void set_timer(Connection& c, int64_t when);
+  void clear_timer(Connection& c);
+  void drop(Connection& c, const char* why);
+  void run_timers();
+  int wait_ms() const;
+
+  const std::string secret_;
+  const int64_t handshake_ns_;
+  int listener_, epoll_ = -1, wake_ = -1;
+  int64_t listen_again_ = 0;  // when the listener is watched again after a lack of descriptors; 0: it is watched
+  std::atomic<bool> stopping_{false};
+  std::atomic<size_t> proven_{0};
+  std::mutex mutex_;
+  std::list<std::unique_ptr<Connection>> unproven_, proven_list_;  // unproven: the oldest first
+  std::list<std::unique_ptr<Connection>> dropped_;                 // events of this turn may still name them
+  std::unordered_map<std::string, std::string> values_;
+  std::unordered_map<std::string, std::vector<Connection*>> waiting_;  // whose GET waits for the key, in order
+  Timers timers_;
+  const char* why_ = "";
+};
+
+}  // namespace hvd::store

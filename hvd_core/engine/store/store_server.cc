@@ -1,0 +1,52 @@
+// See store_server.h.
+#include "engine/store/store_server.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "engine/store/service.h"
+
+namespace hvd::store {
+
+StoreServer::StoreServer(int listener, std::string secret, int64_t handshake_ns) : owner_(::getpid()) {
+  static const int hooks =
+      ::pthread_atfork(&Service::before_fork, &Service::after_fork_in_parent, &Service::after_fork_in_child);
+  (void)hooks;
+  service_ = std::make_unique<Service>(listener, std::move(secret), handshake_ns);
+  // The program's signals are for its other threads.
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    thread_ = std::make_unique<std::thread>([service = service_.get()] {
+      ::pthread_setname_np(::pthread_self(), "hvd-store");
+      service->run();
+    });
+  } catch (...) {
+    ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw;
+  }
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+StoreServer::~StoreServer() {
+  close();
+  if (::getpid() == owner_) return;
+  // The thread is the parent's, and its state may have changed half way at the fork.
+  (void)service_.release();
+  (void)thread_.release();
+}
+
+size_t StoreServer::clients() const { return closed_ ? 0 : service_->clients(); }
+
+void StoreServer::close() {
+  if (::getpid() != owner_ || closed_.exchange(true)) return;
+  service_->stop();
+  thread_->join();
+  service_->close_all();
+}
+
+}  // namespace hvd::store
