@@ -52,6 +52,7 @@ class DeviceStreams:
     def __init__(self, module: Any, device: torch.device):
         self._module, self._device = module, device
         self._side = module.Stream(device)
+        self._is_capturing = getattr(module, "is_current_stream_capturing", None)
         try:
             module.Event(blocking=True)
             self._waiting = {"blocking": True}
@@ -59,7 +60,16 @@ class DeviceStreams:
             self._waiting = {}
 
     def current(self) -> Any:
-        """The calling thread's current stream."""
+        """The calling thread's current stream.
+
+        Raises:
+            ValueError: its work is being recorded for a graph, which cannot contain an operation of the host.
+        """
+        if self._is_capturing is not None and self._is_capturing():
+            raise ValueError(
+                f"This operation cannot be part of a {self._device.type} graph: no backend serves such devices in this "
+                "job, so that the data go through host memory. Call it outside of the graph."
+            )
         return self._module.current_stream(self._device)
 
     def mark(self, stream: Any, waits: bool = False) -> Any:

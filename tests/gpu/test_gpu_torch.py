@@ -26,6 +26,11 @@ JOBS = {
     "nccl-4": (4, ["ranks_device_stress"], {"HOROVOD_BACKEND": "nccl", "HVD_TEST_TURNS": "300"}),
     # Only the device's table is used: the operations are those of a backend for host memory.
     "tcp-2": (2, ["ranks_device_ops", "ranks_device_stress"], {"HOROVOD_BACKEND": "cuda=tcp", "HVD_TEST_TURNS": "500"}),
+    # No backend has the device: PyTorch copies.
+    "no-backend-2": (
+        2, ["ranks_device_ops", "ranks_device_stress", "ranks_staging"],
+        {"HOROVOD_BACKEND": "shm", "HVD_TEST_TURNS": "500"},
+    ),
     "shm-2": (2, ["ranks_device_stress"], {"HOROVOD_BACKEND": "cuda=shm", "HVD_TEST_TURNS": "500"}),
 }  # fmt: skip
 
