@@ -52,23 +52,25 @@ def broadcast_object(
     name = "broadcast_object" if name is None else name
     me = runtime().rank()  # before init() the missing init() is the better message
     with reported("broadcast", name_of_size(name), process_set):
+        name = f"{name}"
         is_root = bool(me == root_rank)
         data = _bytes_of(obj) if is_root else np.empty(0, np.uint8)
         length = np.array([data.size], np.int64)
     hvd_core.broadcast_(length, root_rank, f"{name}.sz", process_set)
-    if not is_root:
-        with reported("broadcast", f"broadcast.{name}.t", process_set):
+    with reported("broadcast", f"broadcast.{name}.t", process_set):
+        if not is_root:
             data = np.empty(int(length[0]), np.uint8)
     hvd_core.broadcast_(data, root_rank, f"{name}.t", process_set)
     return obj if is_root else pickle.loads(data.data)
 
 
-def name_of_size(name: Any) -> str | None:
-    """The name of the first request of broadcast_object(): the number of bytes. None if `name` cannot be made a text."""
+def name_of_size(name: Any) -> str:
+    """The name of the first request of broadcast_object(): the number of bytes. A name that cannot be made a text stands
+    for the default, as in a call without a name."""
     try:
         return f"broadcast.{name}.sz"
     except Exception:
-        return None
+        return "broadcast.broadcast_object.sz"
 
 
 def allgather_object(
@@ -88,11 +90,11 @@ def allgather_object(
         ValueError: Horovod is not initialized. HorovodInternalError: a rank is gone. The errors of pickling; the other
             ranks' calls fail then.
     """
-    name = "allgather_object" if name is None else name
+    parts = ["allgather_object.sz", "allgather_object.t"]
     runtime().rank()  # before init() the missing init() is the better message
-    parts: list[str | None] = [None, None]
     try:
-        parts = [f"{name}.sz", f"{name}.t"]
+        if name is not None:
+            parts = [f"{name}.sz", f"{name}.t"]
         data = _bytes_of(obj)
         length = np.array([data.size], np.int64)
     except BaseException as error:

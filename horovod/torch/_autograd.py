@@ -186,8 +186,9 @@ class HorovodReducescatter(torch.autograd.Function):
     @staticmethod
     def forward(ctx, tensor, name, op, process_set, prescale_factor, postscale_factor):
         arguments = (name, op, process_set, prescale_factor, postscale_factor)
+        handle = scatter.reducescatter_async(tensor, *arguments)
         ctx.made = _Scattered(*arguments)
-        return synchronize(scatter.reducescatter_async(tensor, *arguments))
+        return synchronize(handle)
 
     @staticmethod
     def backward(ctx, grad_output):
@@ -204,8 +205,9 @@ class HorovodGroupedReducescatter(torch.autograd.Function):
     @staticmethod
     def forward(ctx, name, op, process_set, prescale_factor, postscale_factor, *tensors):
         arguments = (name, op, process_set, prescale_factor, postscale_factor)
+        handle = scatter.grouped_reducescatter_async(tensors, *arguments)
         ctx.made = _Scattered(*arguments)
-        return tuple(synchronize(scatter.grouped_reducescatter_async(tensors, *arguments)))
+        return tuple(synchronize(handle))
 
     @staticmethod
     def backward(ctx, *grad_outputs):

@@ -62,7 +62,7 @@ def nothing(operation: str, prefix: str, name: Any, process_set: ProcessSet) -> 
     """The result of a grouped operation without tensors. Nothing is sent. If the groups of other ranks have tensors,
     their calls fail."""
     report(
-        operation, name, process_set, f"{prefix}() was called there with an empty list of tensors.", prefix
+        operation, name, process_set, f"{prefix}() was called there with an empty list.", prefix
     )
     return []
 
