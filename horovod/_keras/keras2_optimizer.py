@@ -24,6 +24,7 @@ class DistributedState:
         self.options = options
         self.reducer = GradientReducer(options, backend)
         self.aggregated = False
+        self.to_sum = False  # gradients were computed, and are to be summed when they are applied
         self.counter: Any = None
         self.sums: list = []
         self._summed: list = []  # the variables
@@ -101,7 +102,8 @@ class _Methods(Distributed):
         """The pairs for a method that computes gradients to return: reduced, unless several passes are summed."""
         pairs = list(pairs)
         if self._hvd_options.backward_passes_per_step > 1 or not pairs:
-            return pairs  # summed when they are applied
+            self._hvd.to_sum = bool(pairs)
+            return pairs
         self._hvd.aggregated = True
         return self._hvd.reduced(pairs)
 
@@ -115,6 +117,7 @@ class _Methods(Distributed):
         if not pairs or state.aggregated:
             return pairs
         if self._hvd_options.backward_passes_per_step > 1:
+            state.to_sum = False
             return state.summed(pairs)
         return state.reduced(pairs)
 
@@ -127,8 +130,10 @@ class _Methods(Distributed):
             pairs = list(pairs)
             with tf.init_scope():  # a branch of a graph must not make variables
                 build([variable for _, variable in pairs])
-            if aggregate:
+            if aggregate or state.to_sum:
                 pairs = state.summed(pairs)
+            elif state.counter is None:  # the program has reduced the gradients: there are no passes to count
+                return apply(pairs, False)
 
             def apply_sums():
                 apply(pairs, False)
@@ -139,7 +144,7 @@ class _Methods(Distributed):
 
             return tf.cond(state.is_last_pass(), apply_sums, count_pass)
         finally:
-            state.aggregated = False
+            state.aggregated = state.to_sum = False
 
 
 class Keras2Methods(_Methods):
@@ -174,9 +179,11 @@ class Keras2Methods(_Methods):
         return self.compute_gradients(loss, var_list, tape)
 
     def get_gradients(self, loss, params):
-        """Gradients of a loss in a graph, reduced over all ranks."""
+        """Gradients of a loss, reduced over all ranks: those that the wrapped class's get_gradients() returns, or, if it
+        has no such method, those of a loss in a graph."""
         params = tf.nest.flatten(params)
-        return [gradient for gradient, _ in self._hvd_computed(zip(tf.gradients(loss, params), params))]
+        own = getattr(super(), "get_gradients", tf.gradients)
+        return [gradient for gradient, _ in self._hvd_computed(zip(own(loss, params), params))]
 
     def _aggregate_gradients(self, grads_and_vars):
         return self.aggregate_gradients(grads_and_vars)
@@ -189,7 +196,8 @@ class LegacyMethods(_Methods):
         return self._hvd_computed(super()._compute_gradients(loss, var_list, grad_loss, tape))
 
     def get_gradients(self, loss, params):
-        """Gradients of a loss in a graph of TensorFlow 1, reduced over all ranks."""
+        """Gradients of a loss, reduced over all ranks: those that the wrapped class's get_gradients() returns. That of
+        Keras needs a graph."""
         params = tf.nest.flatten(params)
         return [
             gradient for gradient, _ in self._hvd_computed(zip(super().get_gradients(loss, params), params))
@@ -216,9 +224,11 @@ class LegacyMethods(_Methods):
                 pairs, name=name, experimental_aggregate_gradients=aggregate
             )
 
-        return self._hvd_apply(
+        done = self._hvd_apply(
             self._create_all_weights, apply, grads_and_vars, experimental_aggregate_gradients
         )
+        # LossScaleOptimizer calls this in a branch of a graph, and expects an operation.
+        return tf.group(done) if tf.is_symbolic_tensor(done) else done
 
 
 def methods_for(keras: ModuleType, optimizer: Any) -> type:

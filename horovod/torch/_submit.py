@@ -61,9 +61,7 @@ def failed(operation: str, prefix: str, name: Any, process_set: Any, error: Base
 def nothing(operation: str, prefix: str, name: Any, process_set: ProcessSet) -> list:
     """The result of a grouped operation without tensors. Nothing is sent. If the groups of other ranks have tensors,
     their calls fail."""
-    report(
-        operation, name, process_set, f"{prefix}() was called there with an empty list.", prefix
-    )
+    report(operation, name, process_set, f"{prefix}() was called there with an empty list.", prefix)
     return []
 
 

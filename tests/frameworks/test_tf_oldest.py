@@ -9,11 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from harness import check_names
+
 ROOT = Path(__file__).resolve().parents[2]
 # Tests that the library loads, that operations are right in each mode, and that Keras 2 trains.
 SUBSET = (
     "tests/tensorflow/test_tf_programs.py",
     "tests/examples/test_tf_examples.py::test_keras_trains_on_tensorflow",
+    *(
+        f"tests/keras/test_keras_ranks.py::test_check[tf.keras-2-ranks_keras_keras2-{check}]"
+        for check in check_names("keras/ranks_keras_keras2.py")
+    ),
 )
 
 

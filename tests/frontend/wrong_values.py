@@ -13,7 +13,7 @@ class Trouble(Exception):
 
 
 def _raises(*_, **__):
-    raise Trouble("this value lets nobody look at it")
+    raise Trouble("this value cannot be looked at")
 
 
 def hostile(*methods, **others):

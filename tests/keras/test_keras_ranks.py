@@ -1,6 +1,8 @@
 """The checks of ranks_keras_*.py on 1, 2 and 3 living ranks, for each kind of Keras (keras_rank.py). The ranks are those
 of the other tests with the kind's framework (tests/harness/frameworks.py)."""
 
+from importlib.metadata import version
+
 import pytest
 
 from harness import check_names
@@ -25,7 +27,7 @@ JOBS = {
     ("torch", 2): MODULES,
     ("torch", 3): MODULES[1:3],
     ("tensorflow", 2): MODULES[:3],
-    ("tf.keras", 2): MODULES[3:],
+    ("tf.keras", 2): MODULES[3:] + (["ranks_keras_keras2"] if version("keras").startswith("2.") else []),
 }
 SLOW = (
     {("torch", 4): MODULES}
