@@ -268,6 +268,17 @@ def check_arguments_that_the_engine_refuses():
     raises(
         ValueError, "not been registered", lambda: mpi_ops._allreduce(rows, process_set=hvd.ProcessSet([0]))
     )
+    nowhere = _temp_process_set_object(55)
+    for call in (
+        lambda: hvd.allreduce(rows, process_set=nowhere),
+        lambda: hvd.allgather(rows, process_set=nowhere),
+        lambda: hvd.broadcast(rows, 0, process_set=nowhere),
+        lambda: hvd.alltoall(rows, process_set=nowhere),
+        lambda: hvd.reducescatter(rows, process_set=nowhere),
+        lambda: hvd.barrier(process_set=nowhere),
+    ):
+        raises(ValueError, "not been registered. Its number is 55", call)
+        raises(ValueError, "not been registered. Its number is 55", tf.function(call, autograph=False))
 
 
 def check_scalars_in_functions():

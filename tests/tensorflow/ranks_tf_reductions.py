@@ -111,6 +111,13 @@ def check_indexed_slices():
                 assert isinstance(found, tf.IndexedSlices) and found.dense_shape.numpy().tolist() == [5, 3]
                 assert found.values.shape[0] == sum(counts)
                 near(tf.convert_to_tensor(found), dense(counts) * factor)
+    for dtype, floats in ((tf.int32, tf.float64), (tf.int64, tf.float64), (tf.float32, tf.float32)):
+        whole = tf.IndexedSlices(tf.constant([ME + 1], dtype), tf.constant([ME]), tf.constant([SIZE]))
+        for run in eagerly_and_as_function(lambda whole=whole: hvd.allreduce(whole)):
+            found = run()
+            assert found.values.dtype == floats, found.values
+            near(found.values, [(r + 1) / SIZE for r in RANKS])
+        assert hvd.allreduce(whole, op=hvd.Sum).values.dtype == dtype
     mixed = hvd.grouped_allreduce([mine(), slices(ME), mine()], op=hvd.Sum)
     near(mixed[0], SUM)
     near(tf.convert_to_tensor(mixed[1]), dense([2] * SIZE))
@@ -121,6 +128,7 @@ def check_indexed_slices():
         ("prescale_factor", {"prescale_factor": 2.0}),
     ):
         raises(NotImplementedError, text, lambda o=options: hvd.allreduce(slices(ME), **o))
+        raises(NotImplementedError, text, lambda o=options: hvd.grouped_allreduce([mine(), slices(ME)], **o))
     raises(NotImplementedError, "IndexedSlices", lambda: hvd.reducescatter(slices(ME)))
 
 

@@ -254,3 +254,12 @@ def check_adasum():
     leaf = torch.ones(2, requires_grad=True)
     hvd.allreduce(leaf, op=hvd.Adasum).sum().backward()
     expect(leaf.grad, np.ones(2), torch.float32)
+
+
+def check_errors_of_a_reducescatter_with_another_op():
+    for op in (hvd.Adasum, 77, "Sum"):
+        for kind in (ValueError, NotImplementedError, RuntimeError):
+            with raises(kind, "hvd.Average, Sum, Min, Max"):
+                hvd.reducescatter(torch.ones(SIZE), op=op)
+            with raises(kind, "hvd.Average, Sum, Min, Max"):
+                hvd.grouped_reducescatter_async([torch.ones(SIZE)], op=op)
