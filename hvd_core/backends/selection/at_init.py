@@ -97,7 +97,7 @@ def log_report(plan: BackendPlan, settings: EngineSettings, rank: int, engine: A
         return
     stamp = datetime.now().strftime("[%Y-%m-%d %H:%M:%S.%f] ") if settings.log_with_time else ""
     table = report(plan, fact=engine.backend_fact)
-    others = [f"other device types: {table.note}", f"other device types: {table.unserved}"]
-    lines = [*str(table).splitlines(), *(others if table.note else [])]
+    others = [f"other device types: {table.note}; {table.unserved}"] if table.note else []
+    lines = [*str(table).splitlines(), *others]
     sys.stderr.write("".join(f"{stamp}[{rank}] horovod INFO: {line}\n" for line in lines))
     sys.stderr.flush()
