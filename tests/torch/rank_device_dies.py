@@ -1,4 +1,4 @@
-"""A rank dies while the others have work on their devices: the errors that these get. Run by test_torch_device.py and
+"""Ranks that die, or end, while there is work on their devices: the errors that the others get. Run by test_torch_device.py and
 tests/gpu."""
 
 import os
@@ -37,3 +37,10 @@ def last_rank_dies():
     print("told:", failures[-1], file=sys.stderr, flush=True)
     # The device still works, and the tensors of the operations still exist.
     assert tensors[0].cpu().numel() == 1000
+
+
+def ends_while_copies_are_made():
+    from device_under_test import DEVICE
+
+    for i in range(30):
+        hvd.allreduce_async_(torch.ones(1 << 16, device=DEVICE), name=f"under way {i}")

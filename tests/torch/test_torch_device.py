@@ -51,8 +51,10 @@ def test_check(job, module, check):
     run_check("torch", ranks, "torch", module, check, env=env, process_env=process_env)
 
 
-def test_the_death_of_a_rank_is_told_to_who_waits_for_a_device():
-    env = {**environment_of("torch"), "HOROVOD_BACKEND": "eccl_stub"}
+# With shm alone no backend has the device: PyTorch copies.
+@pytest.mark.parametrize("backend", ["eccl_stub", pytest.param("shm", marks=pytest.mark.slow)])
+def test_the_death_of_a_rank_is_told_to_who_waits_for_a_device(backend):
+    env = {**environment_of("torch"), "HOROVOD_BACKEND": backend}
     output = run_to_the_end(
         2,
         "torch/rank_device_dies.py::last_rank_dies",
@@ -64,3 +66,16 @@ def test_the_death_of_a_rank_is_told_to_who_waits_for_a_device():
     )
     told = [line for line in output.splitlines() if "told:" in line]
     assert len(told) == 1 and "rank 1" in told[0], output
+
+
+@pytest.mark.slow
+def test_a_program_may_end_while_its_tensors_are_copied():
+    env = {**environment_of("torch"), "HOROVOD_BACKEND": "shm", "TOPS_SIM_DELAY_US": "2000"}
+    run_to_the_end(
+        2,
+        "torch/rank_device_dies.py::ends_while_copies_are_made",
+        env=env,
+        init="horovod.torch",
+        timeout=280,
+        command=launcher("torch", 2),
+    )
