@@ -58,7 +58,12 @@ def given(rank, shape, dtype, seed=0):
 
 
 def reduced(op, ranks, shape, dtype, prescale=1.0, postscale=1.0, seed=0):
-    """The expected result of an allreduce, in float64. Integers truncate after each factor and after the average."""
+    """The expected result of an allreduce, in float64. Integers truncate after each factor and after the average.
+
+    An average with factors is a sum whose second factor is divided by the number of ranks.
+    """
+    if op == hvd.Average and (prescale, postscale) != (1.0, 1.0):
+        op, postscale = hvd.Sum, postscale / len(ranks)
     keep = np.trunc if dtype.is_integer else (lambda x: x)
     parts = keep(np.stack([values(r, shape, dtype, seed) for r in ranks]) * prescale)
     if op == hvd.Average:

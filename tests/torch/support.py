@@ -36,7 +36,12 @@ def as_float64(tensor):
 
 
 def reduced(op, ranks, shape, dtype, prescale=1.0, postscale=1.0, seed=0):
-    """The right result of an allreduce, in float64; integers truncate after each factor and after the average."""
+    """The right result of an allreduce, in float64; integers truncate after each factor and after the average.
+
+    An average with factors is a sum whose second factor is divided by the number of ranks.
+    """
+    if op == hvd.Average and (prescale, postscale) != (1.0, 1.0):
+        op, postscale = hvd.Sum, postscale / len(ranks)
     parts = np.stack([as_float64(data_of(r, shape, dtype, seed)) for r in ranks])
     keep = np.trunc if not dtype.is_floating_point else (lambda x: x)
     parts = keep(parts * prescale)
