@@ -207,12 +207,12 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     Returns False, and does nothing, for a set that is not registered and for the global one. Raises as
     add_process_set() does.
     """
-    if process_set.process_set_id in (None, 0):
-        return False
-    engine = current_job.engine()
     with reported("remove_process_set", None, None):
+        number = process_set.process_set_id
+        if number in (None, 0):
+            return False
+        engine = current_job.engine()
         _require_dynamic()
-    number = process_set.process_set_id
     process_set._invalidate()
     with _changes:
         _change(engine, lambda: engine.remove_process_set(number))

@@ -75,6 +75,11 @@ def test_one_rank_that_fails_alone_fails_the_others_too():
             expect(hvd.HorovodInternalError, call, "rank 1: ", "HOROVOD_DYNAMIC_PROCESS_SETS=1")
     os.environ["HOROVOD_DYNAMIC_PROCESS_SETS"] = "1"
     assert hvd.add_process_set([1]).process_set_id == 2
+    other = hvd.add_process_set([0, 2])
+    if rank == 2:
+        expect(AttributeError, lambda: hvd.remove_process_set("a text"), "process_set_id")
+    else:
+        expect(hvd.HorovodInternalError, lambda: hvd.remove_process_set(other), "rank 2: ", "process_set_id")
     hvd.barrier()
 
 
