@@ -20,6 +20,7 @@ from abi_ctypes import (
     Buf,
     CollArgs,
     CollCaps,
+    Error,
     new,
 )
 from table_driver import Backend, Comm, deadline, failure
@@ -155,3 +156,16 @@ def test_buffers_with_an_offset(library, tmp_path):
     comm.backend.call(comm.api, "collective", comm.handle, C.byref(args), C.byref(C.c_void_p()))
     assert out.tolist() == [0, 2, 3, 4, 5, 0, 0, 0]
     comm.destroy()
+
+
+def test_null_places_for_results_are_refused(library, tmp_path):
+    """A caller without a place for the result gets an error, and no crash."""
+    backend = Backend(library, tmp_path)
+    args = new(CollArgs)
+    args.coll = BARRIER
+    refused = failure(backend.call, backend.comm_api, "query", None, C.byref(args), None)
+    assert refused.code == INVALID and "NULL" in refused.text
+    error = new(Error)
+    entry = backend.library.hvd_backend_entry_v1
+    assert entry(C.byref(backend.host), None, C.byref(error)) == INVALID
+    assert b"NULL" in error.text

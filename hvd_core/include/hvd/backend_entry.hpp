@@ -90,19 +90,20 @@ void load_library() {
 
 // Defines the one exported symbol. NAME without quotes; DEVICE an hvd::Device or hvd::NoDevice; COMM an hvd::Comm or
 // hvd::NoComm.
-#define HVD_BACKEND(NAME, DEVICE, COMM)                                                         \
-  extern "C" __attribute__((visibility("default"))) hvd_rc hvd_backend_entry_v1(                \
-      const hvd_host_api* host, const hvd_backend_api** out, hvd_error* error) {                \
-    return hvd::guarded(error, [&]() -> hvd_rc {                                                \
-      if (host == nullptr || host->hdr.struct_size < hvd::detail::kFirstSize<hvd_host_api>) {   \
-        throw hvd::Error(HVD_E_ABI, "the host's table is NULL or shorter than ABI 1.0 has it"); \
-      }                                                                                         \
-      hvd::host = host;                                                                         \
-      hvd::load_library<DEVICE>();                                                              \
-      hvd::load_library<COMM>();                                                                \
-      *out = hvd::backend_table<DEVICE, COMM>(HVD_TEXT(NAME));                                  \
-      return HVD_OK;                                                                            \
-    });                                                                                         \
+#define HVD_BACKEND(NAME, DEVICE, COMM)                                                                 \
+  extern "C" __attribute__((visibility("default"))) hvd_rc hvd_backend_entry_v1(                        \
+      const hvd_host_api* host, const hvd_backend_api** out, hvd_error* error) {                        \
+    return hvd::guarded(error, [&]() -> hvd_rc {                                                        \
+      if (out == nullptr) throw hvd::Error(HVD_E_INVALID, "the place for the backend's table is NULL"); \
+      if (host == nullptr || host->hdr.struct_size < hvd::detail::kFirstSize<hvd_host_api>) {           \
+        throw hvd::Error(HVD_E_ABI, "the host's table is NULL or shorter than ABI 1.0 has it");         \
+      }                                                                                                 \
+      hvd::host = host;                                                                                 \
+      hvd::load_library<DEVICE>();                                                                      \
+      hvd::load_library<COMM>();                                                                        \
+      *out = hvd::backend_table<DEVICE, COMM>(HVD_TEXT(NAME));                                          \
+      return HVD_OK;                                                                                    \
+    });                                                                                                 \
   }
 
 #endif  // HVD_BACKEND_ENTRY_HPP_

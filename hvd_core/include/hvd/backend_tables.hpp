@@ -318,6 +318,7 @@ class CommTable {
 
   static hvd_rc query(hvd_comm c, const hvd_coll_args* args, hvd_coll_caps* out, hvd_error* error) noexcept {
     return guarded(error, [&]() -> hvd_rc {
+      if (out == nullptr) throw Error(HVD_E_INVALID, "the place for the answer is NULL");
       const hvd_coll_args mine = complete(args, "hvd_coll_args");
       give(out, answer(holder(c), Coll(mine)));
       return HVD_OK;
