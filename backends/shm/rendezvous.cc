@@ -102,6 +102,7 @@ Descriptor receive_segment(int socket, const unsigned char* expected) {
   if (recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != static_cast<ssize_t>(sizeof token)) {
     return Descriptor();
   }
+  if (message.msg_flags & MSG_CTRUNC) throw no_descriptor_left();
   const cmsghdr* c = CMSG_FIRSTHDR(&message);
   if (c == nullptr || c->cmsg_type != SCM_RIGHTS || c->cmsg_len != CMSG_LEN(sizeof(int))) {
     return Descriptor();
@@ -150,6 +151,7 @@ Descriptor open_listener(Invitation* invitation) {
   const socklen_t n = abstract_address(*invitation, &address);
   if (!drawn || !listener || bind(listener.get(), reinterpret_cast<sockaddr*>(&address), n) != 0 ||
       listen(listener.get(), 128) != 0) {
+    if (!listener && out_of_descriptors(errno)) throw no_descriptor_left();
     throw formatted_error(HVD_E_UNAVAILABLE, 0, "a Unix socket to pass shared memory through: %s", strerror(errno));
   }
   return listener;
@@ -192,6 +194,7 @@ Descriptor fetch_segment(const CommInit& init, int64_t deadline_ns) {
     throw formatted_error(HVD_E_REMOTE, 0, "rank 0 could not make the shared segment: %s", invitation.reason);
   }
   const Descriptor server(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (!server && out_of_descriptors(errno)) throw no_descriptor_left();
   sockaddr_un address;
   const socklen_t length = abstract_address(invitation, &address);
   int connected;

@@ -73,6 +73,12 @@ void prefault(char* from, uint64_t bytes) {
 
 }  // namespace
 
+bool out_of_descriptors(int error) { return error == EMFILE || error == ENFILE; }
+
+Error no_descriptor_left() {
+  return Error(HVD_E_UNAVAILABLE, "Too many open files in this process: raise their limit (ulimit -n)");
+}
+
 Segment::~Segment() {
   if (base_ != nullptr) unmap_pages(base_, total_);
 }
@@ -81,6 +87,7 @@ Descriptor Segment::make(uint32_t size, uint64_t slot_bytes, uint64_t small_byte
   const uint64_t total = areas_offset(size) + size * area_bytes(slot_bytes, small_bytes);
   Descriptor made(memfd_create("hvd-shm", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!made) {
+    if (out_of_descriptors(errno)) throw no_descriptor_left();
     throw formatted_error(HVD_E_UNAVAILABLE, 0, "memfd_create failed: %s. The kernel or a seccomp filter forbids it",
                           strerror(errno));
   }

@@ -81,4 +81,8 @@ class Segment {
   uint64_t area_bytes_ = 0, slot_bytes_ = 0, small_bytes_ = 0, total_ = 0;
 };
 
+// Whether a call has failed because this process, or the host, has as many open files as it may have; its error.
+bool out_of_descriptors(int error);
+Error no_descriptor_left();
+
 }  // namespace hvd::shm

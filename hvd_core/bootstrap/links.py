@@ -9,6 +9,7 @@ import socket
 import struct
 from dataclasses import dataclass
 
+from . import limits
 from .acceptor import Acceptor
 from .auth import client_handshake
 from .rendezvous_listener import peer_credentials
@@ -219,10 +220,13 @@ def _receive_fds(session, sock, count, fd_count, peer, descriptors):
             fds += struct.unpack(f"{len(content) // 4}i", content[: len(content) // 4 * 4])
     for fd in fds:
         descriptors.own(fd)
-    if len(data) != count or len(fds) != fd_count or flags & (socket.MSG_CTRUNC | socket.MSG_TRUNC):
+    if flags & socket.MSG_CTRUNC:
+        raise limits.too_few_descriptors()
+    if not data:
+        raise ConnectionResetError(f"rank {peer} on this host has closed the connection")
+    if len(data) != count or len(fds) != fd_count or flags & socket.MSG_TRUNC:
         raise BootstrapError(
             f"rank {peer} on this host sent {len(data)} bytes and {len(fds)} descriptors, expected {count} "
-            "and "
-            f"{fd_count}: it has ended, or this process is out of descriptors (see 'ulimit -n')"
+            f"and {fd_count}"
         )
     return data, fds

@@ -4,6 +4,7 @@ This module knows no protocol. All functions block and may be called from any th
 socket at the same time.
 """
 
+import errno
 import socket
 import time
 
@@ -85,6 +86,8 @@ def connect_tcp(address, deadline):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return sock
         except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise  # the peer is not to blame, and time does not help
             last = error
         if deadline.left() <= 0.05:
             raise BootstrapTimeout(

@@ -9,7 +9,7 @@ import os
 import time
 from contextlib import suppress
 
-from . import affinity
+from . import affinity, limits
 from .identity import identify
 from .job_members import is_communicator, select
 from .socket_io import BootstrapError, BootstrapTimeout, Deadline
@@ -19,6 +19,7 @@ _log = logging.getLogger(__name__)
 DEFAULT_DEADLINE_SECONDS = 30.0
 DEFAULT_SILENCE_SECONDS = 30.0
 LONGEST_LINGER_SECONDS = 10.0
+_REPORT_SECONDS = 2.0  # for the reason of another rank that has gone
 
 
 class World:
@@ -111,7 +112,13 @@ def connect(environ=None, deadline_s=None, comm=None):
     if deadline_s is None:
         deadline_s = _seconds(environ, "HOROVOD_START_TIMEOUT", DEFAULT_DEADLINE_SECONDS)
     deadline = Deadline(deadline_s)
-    identity, found, job_comm = _find_store(environ, comm, deadline)
+    try:
+        identity, found, job_comm = _find_store(environ, comm, deadline)
+    except (OSError, RuntimeError) as error:
+        cause = limits.explained(error)
+        if cause is None:
+            raise
+        raise cause from error
     if identity.size == 1:
         return _alone(identity, job_comm)
     world = World(identity.rank, identity.size, identity.launcher, identity.members)
@@ -177,9 +184,31 @@ def _connect(world, identity, transport, deadline, silence_s):
         _build(world, session, identity, transport)
         _finish(session, found)
     except Exception as error:
-        session.fail(error)
-        found.give_up(error)
-        raise
+        cause = limits.explained(error) or (
+            _reported(session, error) if isinstance(error, OSError) else error
+        )
+        session.fail(cause)
+        found.give_up(cause)
+        if cause is error:
+            raise
+        raise cause from error
+
+
+def _reported(session, error):
+    """The failure that another rank has reported, if a connection of this rank broke off for that reason; else
+    `error`."""
+    if not isinstance(error, ConnectionError):
+        return error
+    end = Deadline(min(_REPORT_SECONDS, session.deadline.left()))
+    while not end.passed():
+        try:
+            session.check()
+        except BootstrapError as reported:
+            return reported
+        except OSError:
+            break
+        time.sleep(0.02)
+    return BootstrapError(f"another rank closed its connection during init(): {error}")
 
 
 def _build(world, session, identity, transport):

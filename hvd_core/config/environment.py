@@ -15,19 +15,26 @@ LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
 BEGIN, END = "<!-- engine settings: begin (generated) -->", "<!-- engine settings: end -->"
 
 
-def _parse_number(text: str, name: str, whole: bool = False) -> float:
+_MOST = (1 << 62) - 1  # of a number without a bound of its own
+
+
+def _parse_number(text: str, name: str, whole: bool = False, most: int = _MOST) -> float:
     try:
         value = int(text) if whole else float(text)
     except ValueError:
         kind = "a whole number" if whole else "a number"
         raise ValueError(f"{name}={text!r} is not {kind}.") from None
-    if not 0 <= value < 1 << 62:
-        raise ValueError(f"{name}={text!r} is out of range: it must not be negative.")
+    if not 0 <= value <= most:
+        raise ValueError(f"{name}={text!r} is out of range: it must be between 0 and {most}.")
     return value
 
 
 def _whole(text: str, name: str) -> int:
     return int(_parse_number(text, name, whole=True))
+
+
+def _whole_of_32_bits(text: str, name: str) -> int:
+    return int(_parse_number(text, name, whole=True, most=(1 << 32) - 1))
 
 
 def _positive(text: str, name: str) -> float | None:
@@ -83,7 +90,7 @@ class EngineSettings:
     cache_capacity: int = _setting(
         1024,
         "HOROVOD_CACHE_CAPACITY",
-        _whole,
+        _whole_of_32_bits,
         "how many names and signatures each link remembers; 0: none",
         "1024",
     )

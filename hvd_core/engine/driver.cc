@@ -54,12 +54,9 @@ bool Engine::drive(bool execute) {
   try {
     return drive_once(execute);
   } catch (const std::exception& e) {
-    node_->abort("rank " + std::to_string(config_.rank) + ": unexpected failure of the engine: " + e.what());
-    const std::string text = e.what();
-    for (const Command& c : taking_)
-      if (c.request && !c.request->done()) end(c.request, types::Failure::JobEnded, text);
-    taking_.clear();
-    return true;
+    const bool again = !stopped();
+    broke_down(e.what());
+    return again;
   }
 }
 

@@ -9,12 +9,15 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <new>
 #include <system_error>
+#include <tuple>
 #include <utility>
 
 #include "engine/control/channels.h"
 #include "engine/observe/affinity.h"
 #include "engine/observe/log.h"
+#include "engine/observe/threads.h"
 #include "engine/types/operations.h"
 
 namespace hvd {
@@ -24,12 +27,28 @@ using observe::Level;
 using queue::RequestRef;
 using types::Failure;
 
+namespace {
+// Many small blocks, so that they return to the allocator's free lists.
+constexpr int kReserveBlocks = 16;
+constexpr size_t kReserveBlock = 32 << 10;
+}  // namespace
+
 Engine::Engine(EngineConfig config, std::shared_ptr<plugin::Store> store)
     : config_(std::move(config)), store_(std::move(store)), sets_(config_.rank) {
   load_backends();
   next_handle_ = config_.first_handle;
-  epoll_fd_ = own_fds_.add(::epoll_create1(EPOLL_CLOEXEC));
   if (config_.segment_fd >= 0) segment_ = std::make_unique<control::Segment>(config_.segment_fd, config_.segment_bytes);
+  try {
+    set_up();
+  } catch (const std::exception& e) {
+    if (segment_) segment_->raise_abort("rank " + std::to_string(config_.rank) + ": " + e.what());
+    throw;
+  }
+}
+
+void Engine::set_up() {
+  for (int i = 0; i < kReserveBlocks; ++i) reserve_.push_back(std::make_unique<char[]>(kReserveBlock));
+  epoll_fd_ = own_fds_.add(::epoll_create1(EPOLL_CLOEXEC));
   if (config_.bells[0] < 0) {
     for (int& fd : config_.bells) fd = own_fds_.add(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   }
@@ -47,8 +66,7 @@ Engine::Engine(EngineConfig config, std::shared_ptr<plugin::Store> store)
   startup_ = new_request(0, "startup");
   live_[startup_->handle] = startup_;
   executor_->create(0, all, startup_);
-  thread_ = std::thread([this] { background(); });
-  ::pthread_setname_np(thread_.native_handle(), "hvd-engine");
+  thread_ = observe::start_thread("hvd-engine", [this] { background(); });
   if (config_.engine_core < 0) return;
   const std::string why = observe::pin_child(thread_.native_handle(), config_.engine_core);
   if (!why.empty())
@@ -238,13 +256,19 @@ bool Engine::push(Command c, bool soon) {
   bool fresh = true;
   {
     std::lock_guard lock(inbox_mutex_);
+    auto taken = names_.end();
     if (c.type == Command::Submit && c.request->item.sig->fields().repeats) {
-      fresh = names_.insert(c.request->key()).second;
+      std::tie(taken, fresh) = names_.insert(c.request->key());
       // The refused call still counts, so that it meets the other ranks' call of the same number (R8).
       if (!fresh) c = {Command::Poison, nullptr, c.set, *c.request->item.name, queue::kDuplicateText};
     }
-    if (!deferred_.empty() && comes_after_deferred(c)) return fresh;
-    inbox_.push_back(std::move(c));
+    try {
+      if (!deferred_.empty() && comes_after_deferred(c)) return fresh;
+      inbox_.push_back(std::move(c));
+    } catch (const std::bad_alloc&) {
+      if (fresh && taken != names_.end()) names_.erase(taken);  // the name is free again
+      throw;
+    }
     inbox_filled_.store(true);
   }
   if (!soon || !fresh) try_drive();

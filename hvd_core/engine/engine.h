@@ -150,6 +150,8 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   bool belongs_to_parent() const noexcept { return forked_; }
 
   bool stopped() const { return stopped_.load(std::memory_order_acquire); }
+  // The job did not end in good order. Valid once stopped().
+  bool aborted() const { return aborted_.load(std::memory_order_relaxed); }
   const EngineConfig& config() const { return config_; }
   const data::Backends& backends() const { return backends_; }
   // The backend of this name that moves data in this job or opens devices; null if there is no such backend.
@@ -181,6 +183,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
 
   queue::RequestRef new_request(control::SetId set, std::string name);
   queue::RequestRef live_request(control::RequestToken token);
+  void set_up();
   void load_backends();
   void plan_devices();
   void build_links();
@@ -205,6 +208,8 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   void fail_everything(const std::string& text);
   void tell_store_done();
   void stop(const std::string& text);
+  void broke_down(const char* why) noexcept;
+  void end_without_memory() noexcept;
   std::string describe(int32_t rank) const;  // "rank 3 (host a, pid 17)"
 
   // driver.cc: called with driver_ held, except background(), try_drive() and the end of leave_driver().
@@ -265,6 +270,8 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   bool closing_ = false, closed_ = false;
   std::string closing_text_;
   int32_t left_first_ = -1;
+  // Is freed when the engine itself runs out of memory, so that it can still tell the other ranks.
+  std::vector<std::unique_ptr<char[]>> reserve_;
   int64_t next_stall_check_ = control::kNever, next_watch_ns_ = 0;
   // The backend reported an abort or a lost peer; the control plane should soon report the rank and the cause.
   int64_t cause_due_ = control::kNever;
@@ -277,7 +284,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   std::atomic<int64_t> background_until_{0};
   std::atomic<int32_t> parked_{0}, calls_under_way_{0};
   std::atomic<bool> look_{false};  // a sleeping thread saw that a watched descriptor is readable
-  std::atomic<bool> stopped_{false}, quit_{false}, forked_{false}, leaving_{false};
+  std::atomic<bool> stopped_{false}, quit_{false}, forked_{false}, leaving_{false}, aborted_{false};
   mutable std::mutex stop_mutex_;
   std::string stop_text_;
   std::thread thread_;

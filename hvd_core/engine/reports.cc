@@ -136,7 +136,57 @@ void Engine::aborted(const std::string& cause) {
   executor_->abort();
   executor_->settle(observe::now_ns() + kSettleNs);
   executor_->clear();
+  aborted_ = true;
   stop("Horovod's engine was aborted: " + cause);
+}
+
+// The engine itself has failed, most likely for want of memory. Called by the driver.
+void Engine::broke_down(const char* why) noexcept {
+  reserve_.clear();
+  try {
+    node_->abort("rank " + std::to_string(config_.rank) + ": unexpected failure of the engine: " + why);
+    for (const Command& c : taking_)
+      if (c.request && !c.request->done()) end(c.request, Failure::JobEnded, why);
+    taking_.clear();
+    if (stopped()) return;
+  } catch (const std::exception&) {
+  }
+  end_without_memory();
+}
+
+// Ends the job on this rank without a step that needs memory. The other ranks see the connections go.
+void Engine::end_without_memory() noexcept {
+  constexpr char kText[] = "out of memory";  // short enough for a string without memory of its own
+  try {
+    if (segment_) segment_->raise_abort(kText);
+    executor_->abort();
+    executor_->settle(observe::now_ns() + kSettleNs);
+    executor_->clear();
+  } catch (const std::exception&) {
+  }
+  const auto fail = [&](const RequestRef& request) {
+    if (request && !request->done()) request->fail(Failure::JobEnded, kText);
+  };
+  std::unordered_map<std::string, Deferred> deferred;
+  std::vector<Command> after;
+  {
+    std::scoped_lock lock(stop_mutex_, inbox_mutex_);
+    if (stop_text_.empty()) stop_text_ = kText;
+    names_.clear();
+    deferred.swap(deferred_);
+    after.swap(after_deferred_);
+  }
+  aborted_ = true;
+  cause_due_ = end_due_ = next_stall_check_ = control::kNever;
+  stopped_.store(true, std::memory_order_release);
+  for (const Command& c : taking_) fail(c.request);
+  for (const Command& c : after) fail(c.request);
+  for (const auto& [key, d] : deferred) fail(d.request);
+  for (const auto& [token, request] : live_) fail(request);
+  fail(join_request_);
+  taking_.clear();
+  live_.clear();
+  join_request_.reset();
 }
 
 void Engine::fail_everything(const std::string& text) {

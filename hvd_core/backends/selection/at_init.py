@@ -93,7 +93,7 @@ def report_now(
 def log_report(plan: BackendPlan, settings: EngineSettings, rank: int, engine: Any) -> None:
     """Write the report to standard error, in the form of the engine's log. Only rank 0 writes, if the log level is
     info."""
-    if settings.log_level > _INFO or rank != 0:
+    if settings.log_level > _INFO or rank != 0 or sys.stderr is None:
         return
     stamp = datetime.now().strftime("[%Y-%m-%d %H:%M:%S.%f] ") if settings.log_with_time else ""
     table = report(plan, fact=engine.backend_fact)

@@ -1,14 +1,19 @@
 // The extension module hvd_core._core: its classes, and which Python exception each C++ one becomes.
 #include <pybind11/pybind11.h>
 
+#include <system_error>
+
 #include "engine/bind/inspect.h"
 #include "engine/bind/py_backend.h"
 #include "engine/bind/py_engine.h"
 #include "engine/bind/sim.h"
 #include "engine/bind/store_server.h"
+#include "engine/bind/tensor_types.h"
 #include "engine/bind/tensor_view.h"
 #include "engine/calls/frontend.h"
+#include "engine/observe/log.h"
 #include "engine/plugin/errors.h"
+#include "engine/plugin/host_api.h"
 
 namespace py = pybind11;
 
@@ -21,6 +26,12 @@ void raise(const char* module, const char* name, const char* text) {
   } catch (py::error_already_set& e) {
     e.restore();
   }
+}
+
+// With the number, so that Python can tell which limit of the system was met.
+void raise_os_error(const std::system_error& e) {
+  const py::object value = py::make_tuple(e.code().value(), e.what());
+  PyErr_SetObject(PyExc_OSError, value.ptr());
 }
 
 // The class of hvd_core/errors.py for a kind of failure.
@@ -48,13 +59,21 @@ PYBIND11_MODULE(_core, m) {
       PyErr_SetString(PyExc_ValueError, e.what());
     } catch (const hvd::RequestFailed& e) {
       raise("hvd_core.errors", name_of(e.failure), e.what());
+    } catch (const std::system_error& e) {
+      raise_os_error(e);
     } catch (const hvd::plugin::LoadError& e) {
       raise("hvd_core.backends.errors", "BackendLoadError", e.what());
     } catch (const hvd::plugin::BackendError& e) {
       raise("hvd_core.backends.errors", "BackendOpenError", e.what());
     }
   });
+  // Python found no stderr when it started.
+  if (py::module_::import("sys").attr("__stderr__").is_none()) {
+    hvd::observe::log_nothing();
+    hvd::plugin::set_log_sink([](int32_t, const std::string&, const char*, int32_t, const std::string&) {});
+  }
   hvd::bind::bind_tensor_ref(m);
+  hvd::bind::bind_tensor_types(m);
   hvd::bind::bind_engine(m);
   hvd::bind::bind_py_backend(m);
   hvd::bind::bind_inspect(m);

@@ -2,9 +2,10 @@
 #include "engine/calls/completions.h"
 
 #include <linux/futex.h>
-#include <pthread.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include "engine/observe/threads.h"
 
 namespace hvd::calls {
 namespace {
@@ -19,8 +20,7 @@ void Completions::start() {
   if (started_.load(std::memory_order_acquire)) return;
   std::lock_guard lock(mutex_);
   if (started_.load() || shared_->over.load()) return;
-  thread_ = std::thread([shared = shared_] { shared->work(); });
-  ::pthread_setname_np(thread_.native_handle(), "hvd-done");
+  thread_ = observe::start_thread("hvd-done", [shared = shared_] { shared->work(); });
   started_.store(true, std::memory_order_release);
 }
 

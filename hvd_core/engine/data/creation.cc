@@ -1,12 +1,11 @@
 // See creation.h.
 #include "engine/data/creation.h"
 
-#include <pthread.h>
-
 #include <chrono>
 #include <utility>
 
 #include "engine/observe/log.h"
+#include "engine/observe/threads.h"
 
 namespace hvd::data {
 
@@ -17,8 +16,7 @@ constexpr int64_t kJoinNs = 2'000'000'000;
 Creation::Creation(std::function<std::shared_ptr<void>()> make, std::shared_ptr<plugin::Store> store,
                    const observe::CoreMask& cores)
     : store_(std::move(store)) {
-  thread_ = std::thread([state = state_, make = std::move(make), cores]() mutable {
-    ::pthread_setname_np(::pthread_self(), "hvd-create");
+  thread_ = observe::start_thread("hvd-create", [state = state_, make = std::move(make), cores]() mutable {
     observe::use_all_of(cores);
     std::shared_ptr<void> made;
     std::exception_ptr error;

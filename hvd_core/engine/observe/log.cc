@@ -11,7 +11,7 @@
 namespace hvd::observe {
 namespace {
 std::atomic<int32_t> g_threshold{static_cast<int32_t>(Level::Warning)}, g_rank{-1};
-std::atomic<bool> g_with_time{true};
+std::atomic<bool> g_with_time{true}, g_has_stderr{true};
 }  // namespace
 
 void set_log(Level threshold, bool with_time, int32_t rank) {
@@ -20,7 +20,11 @@ void set_log(Level threshold, bool with_time, int32_t rank) {
   g_rank = rank;
 }
 
-bool log_enabled(Level level) { return static_cast<int32_t>(level) >= g_threshold.load(std::memory_order_relaxed); }
+void log_nothing() { g_has_stderr = false; }
+
+bool log_enabled(Level level) {
+  return static_cast<int32_t>(level) >= g_threshold.load(std::memory_order_relaxed) && g_has_stderr;
+}
 
 void log(Level level, const std::string& text) {
   if (!log_enabled(level)) return;

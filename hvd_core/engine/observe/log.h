@@ -11,6 +11,8 @@ namespace hvd::observe {
 enum class Level : int32_t { Trace = 0, Debug = 1, Info = 2, Warning = 3, Error = 4, Fatal = 5 };
 
 void set_log(Level threshold, bool with_time, int32_t rank);
+// The process was started without stderr: its descriptor may be any file of the program. No line is written any more.
+void log_nothing();
 bool log_enabled(Level level);
 void log(Level level, const std::string& text);
 

@@ -1,0 +1,61 @@
+"""Limits of the operating system that a start can meet: an error's text names the limit, what is in use and the need.
+
+Pure functions of the exception and of this process; any thread.
+"""
+
+import errno
+import os
+import resource
+from contextlib import suppress
+
+from .socket_io import BootstrapError
+
+# Descriptors of a rank: the store, its links, the engine and one backend; measured, with some room. Each neighbour on
+# this host adds its socket, its bells and what watches it.
+_DESCRIPTORS = 16
+_PER_NEIGHBOUR = 4
+
+
+class LimitReached(BootstrapError):
+    """This process, or this host, lacks descriptors, threads or room for a file that init() needs."""
+
+
+def explained(error):
+    """The LimitReached that stands for `error`; None if `error` is not about a limit, or is explained already."""
+    if isinstance(error, LimitReached):
+        return None
+    cause = error.__cause__ or error.__context__  # of an error that says what was not possible then
+    if any(isinstance(e, OSError) and e.errno == errno.EMFILE for e in (error, cause)):
+        return too_few_descriptors()
+    if isinstance(error, OSError) and error.errno == errno.ENFILE:
+        return LimitReached("this host has as many open files as it may have (/proc/sys/fs/file-max)")
+    if isinstance(error, OSError) and error.errno == errno.EFBIG:
+        return LimitReached(
+            f"this process may write files of {_limit(resource.RLIMIT_FSIZE)} bytes only (ulimit -f), which limits "
+            "shared memory too. init() needs some MiB: raise the limit, or lift it with 'ulimit -f unlimited'"
+        )
+    no_thread = isinstance(error, RuntimeError) and str(error).startswith("can't start new thread")
+    if no_thread or (isinstance(error, OSError) and error.errno == errno.EAGAIN and "thread" in str(error)):
+        return LimitReached(
+            f"this process cannot start a thread: its user may have {_limit(resource.RLIMIT_NPROC)} processes and "
+            f"threads (ulimit -u), its address space may have {_limit(resource.RLIMIT_AS)} bytes (ulimit -v), and a "
+            "container may have a limit of its own (pids). init() needs about 8 threads"
+        )
+    return None
+
+
+def too_few_descriptors():
+    """The LimitReached for a process that has no descriptor left."""
+    used = "all of them"
+    with suppress(OSError):  # reading the folder needs a descriptor
+        used = str(len(os.listdir("/proc/self/fd")))
+    return LimitReached(
+        f"this process may have {_limit(resource.RLIMIT_NOFILE)} open files (ulimit -n), and {used} are in use. init() "
+        f"needs about {_DESCRIPTORS} more, and {_PER_NEIGHBOUR} for each neighbour on this host: raise the limit with "
+        "'ulimit -n'"
+    )
+
+
+def _limit(what):
+    soft, _ = resource.getrlimit(what)
+    return "unlimited" if soft == resource.RLIM_INFINITY else str(soft)

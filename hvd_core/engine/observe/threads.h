@@ -1,0 +1,27 @@
+// Starting a thread, with an error that says what is lacking.
+#pragma once
+
+#include <pthread.h>
+
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+namespace hvd::observe {
+
+// `name`: at most 15 characters. Throws std::system_error.
+template <typename F>
+std::thread start_thread(const char* name, F&& work) {
+  try {
+    std::thread thread(std::forward<F>(work));
+    ::pthread_setname_np(thread.native_handle(), name);
+    return thread;
+  } catch (const std::system_error& e) {
+    throw std::system_error(e.code(), std::string("the thread ") + name +
+                                          " cannot be started: this process or its user has as many threads as it may "
+                                          "have (ulimit -u, or the pids limit of the container)");
+  }
+}
+
+}  // namespace hvd::observe

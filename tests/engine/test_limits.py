@@ -1,0 +1,117 @@
+"""Limits of the operating system: init() names the limit and the need, and running out of memory ends no process."""
+
+import errno
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hvd_core as hvd
+from harness import on_ranks, run_to_the_end
+from harness.rank import await_told, expect, tell
+from hvd_core.bootstrap import limits
+from hvd_core.bootstrap.socket_io import BootstrapError
+from hvd_core.config.environment import read_environment
+
+
+@on_ranks(2, init=None, timeout=200)
+def test_init_with_few_descriptors_names_the_limit_on_all_ranks():
+    me = int(os.environ["HOROVOD_RANK"])
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for spare in (0, 2, 4, 6, 9):
+        if me == 1:
+            # A new descriptor gets the lowest free number, and the limit is one of numbers.
+            numbers = {int(fd) for fd in os.listdir("/proc/self/fd")}
+            free = [number for number in range(max(numbers) + 2 + spare) if number not in numbers]
+            resource.setrlimit(resource.RLIMIT_NOFILE, (free[spare], hard))
+        try:
+            text = expect(Exception, hvd.init)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert "(ulimit -n)" in text or (me == 0 and "Too many open files" in text), (
+            f"{spare} to spare: {text}"
+        )
+        tell(f"{spare}.{me}")
+        await_told(f"{spare}.{1 - me}")
+    hvd.init()
+    assert hvd.allreduce(np.ones(1), op=hvd.Sum) == 2
+
+
+def test_limits_are_told_from_other_errors():
+    for error, part in (
+        (OSError(errno.EMFILE, "Too many open files"), "(ulimit -n)"),
+        (OSError(errno.ENFILE, "Too many open files in system"), "file-max"),
+        (OSError(errno.EFBIG, "File too large"), "(ulimit -f)"),
+        (RuntimeError("can't start new thread"), "(ulimit -u)"),
+        (OSError(errno.EAGAIN, "the thread hvd-engine cannot be started"), "(ulimit -u)"),
+    ):
+        found = limits.explained(error)
+        assert isinstance(found, BootstrapError) and part in str(found), found
+    for error in (OSError(errno.EAGAIN, "try again"), RuntimeError("no"), ValueError("x"), found):
+        assert limits.explained(error) is None
+
+
+def test_settings_out_of_range_name_their_range():
+    for name, value, most in (
+        ("HOROVOD_CACHE_CAPACITY", 1 << 32, (1 << 32) - 1),
+        ("HOROVOD_CACHE_CAPACITY", -1, (1 << 32) - 1),
+        ("HOROVOD_FUSION_THRESHOLD", 1 << 62, (1 << 62) - 1),
+    ):
+        with pytest.raises(
+            ValueError, match=f"{name}='{value}' is out of range: it must be between 0 and {most}"
+        ):
+            read_environment({name: str(value)})
+
+
+def submit_without_memory():
+    """Rank 1 may use 100 KiB more than it has, and submits until that is used up."""
+    arrays = np.ones(60_000, np.float32)
+    hvd.barrier()
+    if hvd.rank() == 1:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        resource.setrlimit(resource.RLIMIT_AS, (pages * 4096 + (100 << 10), -1))
+    try:
+        handles = [hvd.allreduce_async_(arrays[i : i + 1], name="n" * 200 + str(i)) for i in range(60_000)]
+        for handle in handles:
+            hvd.synchronize(handle)
+        result = "done"
+    except (MemoryError, hvd.HorovodInternalError, ValueError) as error:
+        result = type(error).__name__
+    resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
+    hvd.shutdown()
+    hvd.init()
+    assert hvd.allreduce(np.ones(1), op=hvd.Sum, name="again") == 2
+    tell(f"ended.{hvd.rank()}")
+    print(f"rank {hvd.rank()}: {result}")
+
+
+def test_memory_that_runs_out_in_the_engine_ends_the_job_and_no_process():
+    out = run_to_the_end(2, submit_without_memory)
+    assert "terminate called" not in out, out
+    assert "rank 0: " in out and "rank 1: " in out, out
+
+
+def log_to_a_closed_stderr(path):
+    """This process was started without stderr: the first file that it opens gets its descriptor."""
+    with open(path, "w", buffering=1) as file:
+        file.write(f"{file.fileno()}\n")
+        hvd.init()
+        hvd.allreduce(np.ones(1))
+        hvd.shutdown()
+
+
+def test_log_lines_do_not_go_into_a_file_of_the_program(tmp_path):
+    path = tmp_path / "file"
+    environment = {**os.environ, "HOROVOD_LOG_LEVEL": "trace"}
+    command = [sys.executable, "-c", f"import test_limits; test_limits.log_to_a_closed_stderr({str(path)!r})"]
+    paths = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1])])
+    environment["PYTHONPATH"] = paths
+    loud = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stderr
+    assert "horovod DEBUG" in loud, "this test needs a log line"
+    closed = ["sh", "-c", 'exec "$0" "$@" 2>&-', *command]
+    subprocess.run(closed, env=environment, check=True)
+    assert path.read_text() == "2\n"
