@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from hvd_core import current_job
-from hvd_core.errors import HorovodInternalError
+from hvd_core.errors import HorovodInternalError, JobEndedError, OperationFailedError
 from hvd_core.frontend.refusals import reported
 
 __all__ = ["ProcessSet", "add_process_set", "global_process_set", "remove_process_set"]
@@ -133,6 +134,8 @@ global_process_set.process_set_id = 0
 global_process_set.ranks = None
 
 _changes = threading.Lock()
+# (engine, question, handle) of a change that is under way, and whose caller was interrupted.
+_left: tuple[Any, tuple[str, Any], int] | None = None
 _registered: list[ProcessSet] = []
 
 
@@ -215,7 +218,12 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         _require_dynamic()
     process_set._invalidate()
     with _changes:
-        _change(engine, lambda: engine.remove_process_set(number))
+        try:
+            _change(engine, ("remove", number), lambda: engine.remove_process_set(number))
+        except BaseException:
+            if _left is not None:  # interrupted: the program may ask again
+                process_set.process_set_id = number
+            raise
         # Other objects may stand for the same set; its number will be another set's.
         for ended in [s for s in _registered if s is process_set or s.process_set_id == number]:
             ended._invalidate()
@@ -250,27 +258,68 @@ def _checked(process_set: ProcessSet) -> ProcessSet:
 
 def _add(engine: Any, process_set: ProcessSet) -> ProcessSet:
     with _changes:
-        process_set.process_set_id = _change(engine, lambda: engine.add_process_set(process_set.ranks))
+        question = ("add", process_set.ranks)
+        process_set.process_set_id = _change(
+            engine, question, lambda: engine.add_process_set(process_set.ranks)
+        )
         _registered.append(process_set)
     return process_set
 
 
-def _change(engine: Any, submit: Callable[[], int]) -> int:
-    """Change the sets and wait for the change. A change that all ranks asked for alike, and that cannot be made, is their
-    common mistake: a ValueError."""
-    handle = None
+def _change(engine: Any, question: tuple[str, Any], submit: Callable[[], int]) -> int:
+    """Change the sets and wait for the change. ``question``: "add" and the ranks, or "remove" and the number.
+
+    A change that all ranks asked for alike, and that cannot be made, is their common mistake: a ValueError. When an
+    exception of a signal handler ends the wait, the change is still under way, and this rank has asked for it in the
+    other ranks' eyes: the next call with the same question waits for it again, and another one waits for its end first.
+    """
+    global _left
+    handle = _asked_before(engine, question)
     try:
-        handle = submit()
+        if handle is None:
+            handle = submit()
         engine.wait(handle)
         return engine.process_set_of(handle)
-    except HorovodInternalError as error:
-        text = str(error)
-        if text.startswith(("Mismatched", "A change of the process sets failed")) or "was aborted" in text:
+    except JobEndedError as error:
+        if engine.aborted:
             raise
-        raise ValueError(f"Horovod is shutting down. {text}" if engine.stopped else text) from None
+        raise ValueError(f"Horovod is shutting down. {error}") from None
+    except OperationFailedError as error:
+        if _can_be_made(engine, question):
+            raise
+        raise ValueError(str(error)) from None
     finally:
-        if handle is not None and engine.poll(handle):
-            engine.release(handle)
+        if handle is not None:
+            if engine.poll(handle):
+                engine.release(handle)
+            else:
+                _left = (engine, question, handle)
+
+
+def _asked_before(engine: Any, question: tuple[str, Any]) -> int | None:
+    """The handle of this change, if a call was interrupted that asked for it. Waits for another one that was."""
+    global _left
+    if _left is None or _left[0] is not engine:
+        return None
+    _, asked, handle = _left
+    if asked != question:
+        with suppress(HorovodInternalError):
+            engine.wait(handle)
+        engine.release(handle)
+        handle = None
+    _left = None
+    return handle
+
+
+def _can_be_made(engine: Any, question: tuple[str, Any]) -> bool:
+    """Whether a change is possible as things stand, so that the ranks must have asked for different ones."""
+    what, subject = question
+    sets = engine.process_sets()
+    if what == "remove":
+        return subject in sets
+    ranks = sorted(subject)
+    distinct = len(set(ranks)) == len(ranks) > 0
+    return distinct and set(ranks) <= set(sets[0]) and ranks not in sets.values()
 
 
 def begin(size: int, sets: Sequence[ProcessSet], entries: Sequence[int]) -> None:
@@ -299,8 +348,19 @@ def begin(size: int, sets: Sequence[ProcessSet], entries: Sequence[int]) -> None
             _registered.append(process_set)
 
 
+def forget_removed() -> None:
+    """After join(): forget the sets that the other ranks have removed meanwhile. Their numbers may be other sets'."""
+    now = ids_and_ranks()
+    with _changes:
+        for removed in [s for s in _registered if now.get(s.process_set_id) != s.ranks]:
+            removed._invalidate()
+            _registered.remove(removed)
+
+
 def end() -> None:
     """After shutdown(): forget all sets."""
+    global _left
+    _left = None
     for process_set in _registered:
         process_set._invalidate()
     _registered.clear()
