@@ -7,6 +7,7 @@ can make process sets where the engine cannot be loaded (on a Spark driver, for 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from hvd_core.errors import NotInitializedError
@@ -34,12 +35,25 @@ class Job:
 
 
 _job: Job | None = None
+_called_after_the_job: list[Callable[[], None]] = []
 
 
 def set_current(job: Job | None) -> None:
     """Called by runtime.init() and shutdown() only, which take turns."""
     global _job
     _job = job
+
+
+def call_after_the_job(forget: Callable[[], None]) -> None:
+    """Have ``forget`` called by each shutdown(). For front ends that keep something for each handle: handles of an ended
+    job mean nothing to the next one."""
+    _called_after_the_job.append(forget)
+
+
+def forget_the_job() -> None:
+    """Called by shutdown(), after the engine has ended."""
+    for forget in _called_after_the_job:
+        forget()
 
 
 def current() -> Job | None:

@@ -34,6 +34,15 @@ _log = logging.getLogger("horovod")
 
 
 _lock = threading.RLock()
+
+
+def _in_forked_child() -> None:
+    """A thread of the parent may have held the lock, in init() for instance. In the child it does not go on."""
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_in_forked_child)
 _registered = False
 _engines = 0
 
@@ -71,7 +80,10 @@ def init(
         else:
             try:
                 job, static = _start(comm, backend, process_sets)
-            except (BackendError, ValueError) as error:
+            except (BackendError, ValueError, OSError, RuntimeError) as error:
+                limit = _limit_met(error)
+                if limit is not None:
+                    raise limit from error
                 if str(error).startswith("horovod: "):
                     # The text says it all. Every rank prints it, and a traceback in front of it would bury it.
                     error.with_traceback(None)
@@ -86,6 +98,13 @@ def init(
         # The engine stays up when these are refused: a second init() with a clean list succeeds.
         sets, entries = communicator_sets.resolved(static, job.world.comm, job.world.size)
         _process_sets.begin(job.world.size, sets, entries)
+
+
+def _limit_met(error: Exception) -> Exception | None:
+    """The error that says which limit of the operating system `error` is about, if it is about one."""
+    from hvd_core.bootstrap import limits
+
+    return limits.explained(error)
 
 
 def _static_sets(process_sets: Any) -> list[_process_sets.ProcessSet]:
@@ -248,6 +267,8 @@ def shutdown() -> None:
         if job is None:
             return
         _leave()
+        if current_job.current() is not job:
+            return  # a signal handler that ran meanwhile has called shutdown() too
         if not job.is_parents():
             job.world.linger()
         _drop()
@@ -273,10 +294,10 @@ def _drop() -> None:
         return
     _process_sets.end()
     uncaught.unwatch()
-    if job.is_parents():
-        return
-    job.engine.close()
-    job.world.close()
+    if not job.is_parents():
+        job.engine.close()
+        job.world.close()
+    current_job.forget_the_job()
 
 
 def plan() -> BackendPlan:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from horovod.common import built
@@ -22,6 +22,7 @@ from horovod.common.process_sets import (
 )
 from hvd_core import compiled_part
 from hvd_core.backends.selection.backend_report import BackendReport
+from hvd_core.current_job import call_after_the_job
 from hvd_core.frontend import reductions
 
 try:
@@ -43,7 +44,6 @@ except ImportError as error:
 __all__ = ["UNAVAILABLE", "HorovodBasics", "call_after_the_job", "engine", "runtime"]
 
 _log = logging.getLogger("horovod")
-_called_after_the_job: list[Callable[[], None]] = []
 
 
 def runtime() -> Any:
@@ -57,17 +57,6 @@ def runtime() -> Any:
             f"Horovod cannot run here because its engine could not be loaded: {UNAVAILABLE}"
         ) from UNAVAILABLE
     return _runtime
-
-
-def call_after_the_job(forget: Callable[[], None]) -> None:
-    """Have ``forget`` called when a job has ended, at shutdown() or at the next init() at the latest. For front ends that
-    keep something for each handle: handles of an ended job mean nothing to the next one."""
-    _called_after_the_job.append(forget)
-
-
-def _after_the_job() -> None:
-    for forget in _called_after_the_job:
-        forget()
 
 
 class HorovodBasics:
@@ -116,8 +105,6 @@ class HorovodBasics:
         """
         engine_runtime = runtime()
         report_original()
-        if not engine_runtime.is_initialized():
-            _after_the_job()
         engine_runtime.init(comm=comm, process_sets=process_sets, backend=backend)
         built.warn_about_controller(os.environ, engine_runtime.world(), engine_runtime.plan())
         warn_about_ignored(os.environ, engine_runtime.rank())
@@ -130,7 +117,6 @@ class HorovodBasics:
         """
         if _runtime is not None:
             _runtime.shutdown()
-            _after_the_job()
 
     def is_initialized(self) -> bool:
         """True between init() and shutdown()."""

@@ -24,7 +24,6 @@ from horovod.torch._submit import (
     failed,
     fetch_many,
     fetch_one,
-    keep_after_interrupt,
     operands,
     reference,
     resolve_op,
@@ -78,13 +77,9 @@ def reduce_into(
         failed("allreduce", "allreduce", name, process_set, error)
         raise
     if wait and not (taken and taken.deferred):
-        try:
-            return engine().allreduce(
-                source, target, full_name, number, prescale_factor, postscale_factor, set_id, True
-            )
-        except KeyboardInterrupt:
-            keep_after_interrupt((tensor, output))
-            raise
+        return engine().allreduce(
+            source, target, full_name, number, prescale_factor, postscale_factor, set_id, True
+        )
     handle = engine().allreduce(source, target, full_name, number, prescale_factor, postscale_factor, set_id)
     _handle_map[handle] = (tensor, output, fetch)
     if taken:
@@ -157,11 +152,7 @@ def broadcast_into(tensor, output, root_rank, name, process_set, wait: bool = Fa
         failed("broadcast", "broadcast", name, process_set, error)
         raise
     if wait and not (taken and taken.deferred):
-        try:
-            return engine().broadcast(source, target, root_rank, full_name, set_id, True)
-        except KeyboardInterrupt:
-            keep_after_interrupt((tensor, output))
-            raise
+        return engine().broadcast(source, target, root_rank, full_name, set_id, True)
     handle = engine().broadcast(source, target, root_rank, full_name, set_id)
     _handle_map[handle] = (tensor, output, fetch)
     if taken:

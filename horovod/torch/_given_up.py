@@ -53,10 +53,14 @@ def _ended(core, handle: int) -> bool:
 
 def wait_for(set_id: int | None, name: str) -> None:
     """Wait until a name is free. The outcome of its earlier reduction is ignored."""
-    handles = LEFT.pop((set_id, name), ())
+    key = (set_id, name)
     core = engine()
-    for handle in handles:
+    for handle in LEFT.get(key, ()):
         if handle in _handle_map:
             with suppress(HorovodInternalError, ValueError):
                 core.wait(handle)
             forget(core, handle)
+    # Not before the wait: after an exception of a signal handler there, the name is still taken.
+    left = tuple(handle for handle in LEFT.pop(key, ()) if handle in _handle_map)
+    if left:
+        LEFT[key] = left

@@ -394,4 +394,11 @@ class GradientReducer:
         give_up(self.active, self.process_set.process_set_id)
         for slot in self.active:
             slot.wire = None  # the engine may still write to it
+            if self._is_pending(slot):
+                # Likewise. The next backward must not add to it, as it would after zero_grad(set_to_none=False).
+                slot.param.grad = None
         self._clear()
+
+    def _is_pending(self, slot: Slot) -> bool:
+        key = self.process_set.process_set_id, slot.wire_name if slot.group is None else slot.group.name
+        return key in LEFT

@@ -18,7 +18,7 @@ from horovod.common.exceptions import HorovodInternalError
 from horovod.common.exports import _basics
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reduce_ops import BOTH_GIVEN, op_from
-from horovod.torch import _devices, _staging
+from horovod.torch import _devices, _memory, _staging  # noqa: F401 (_memory registers the type of tensors)
 from horovod.torch._devices import reference
 from horovod.torch._dtypes import REDUCIBLE, why_not
 from hvd_core.frontend import groups
@@ -31,9 +31,6 @@ from hvd_core.process_sets import why_no_number
 _handle_map: dict[int, tuple[Any, Any, Callable | None]] = {}
 
 call_after_the_job(_handle_map.clear)
-
-# Tensors of operations whose callers were interrupted by Ctrl-C: the engine may still write to them.
-_interrupted: list[tuple] = []
 
 # Read once: asking per call would cost more than the answer saves.
 BY_ADDRESS = (
@@ -242,11 +239,6 @@ def settle_each(core, handles: list[int]) -> None:
     core.wait_many(handles)
     for handle in handles:
         settle(core, handle)
-
-
-def keep_after_interrupt(tensors: tuple) -> None:
-    """Keep the tensors of an operation whose caller was interrupted by Ctrl-C: the engine may still write to them."""
-    _interrupted.append(tensors)
 
 
 def forget(core, handle: int) -> None:

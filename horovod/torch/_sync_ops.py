@@ -63,7 +63,8 @@ def allreduce(
         name: identifies the operation across ranks; None numbers it in the order of submission.
         compression: makes a smaller tensor that is sent for `tensor`, such as hvd.Compression.fp16.
         op: hvd.Average (default), Sum, Min, Max, Product or, for floats, Adasum. Averages of integers truncate toward
-            zero. 16-bit floats are added up in 32 bits and rounded once.
+            zero. 16-bit floats are added up in 32 bits and rounded once; across hosts, once within the hosts and once
+            between them.
         prescale_factor: multiplies `tensor` before the reduction.
         postscale_factor: multiplies the result.
         process_set: the ranks that take part.

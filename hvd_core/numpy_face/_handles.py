@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hvd_core import process_sets
-from hvd_core.current_job import engine
+from hvd_core.current_job import call_after_the_job, engine
 from hvd_core.frontend import job_operations
 from hvd_core.frontend.host_arrays import output_array
 from hvd_core.frontend.job_operations import join
@@ -22,7 +22,6 @@ __all__ = [
     "barrier",
     "contiguous_array_of",
     "failed",
-    "interrupted",
     "join",
     "keep",
     "number_of",
@@ -31,11 +30,10 @@ __all__ = [
     "synchronize",
 ]
 
-# Arrays of operations whose callers were interrupted by Ctrl-C: the engine may still write to them.
-interrupted: list[np.ndarray] = []
-
 # handle -> (kind of result, description of the result, arrays that must stay alive)
 results: dict[int, tuple[str, Any, Any]] = {}
+
+call_after_the_job(results.clear)
 
 
 def array_of(tensor: Any) -> np.ndarray:

@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 
 from hvd_core.current_job import engine
-from hvd_core.errors import HorovodInternalError
 from hvd_core.frontend.operations import request_name
 from hvd_core.frontend.reductions import ENGINE_NUMBERS, Average, engine_number
 from hvd_core.numpy_face._handles import (
     contiguous_array_of,
     failed,
-    interrupted,
     keep,
     number_of,
     synchronize,
@@ -104,15 +102,9 @@ def allreduce_(
     except BaseException as error:
         failed("allreduce", "allreduce", name, process_set, error)
         raise
-    try:
-        engine().allreduce(
-            tensor, tensor, full_name, op_number, prescale_factor, postscale_factor, set_number, True
-        )
-    except (HorovodInternalError, ValueError, TypeError):
-        raise
-    except BaseException:  # Ctrl-C: the operation is still pending, and will write to the array
-        interrupted.append(tensor)
-        raise
+    engine().allreduce(
+        tensor, tensor, full_name, op_number, prescale_factor, postscale_factor, set_number, True
+    )
     return tensor
 
 

@@ -22,7 +22,7 @@ from hvd_core.config.environment import read_environment
 def test_init_with_few_descriptors_names_the_limit_on_all_ranks():
     me = int(os.environ["HOROVOD_RANK"])
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    for spare in (0, 2, 4, 6, 9):
+    for spare in range(6):
         if me == 1:
             # A new descriptor gets the lowest free number, and the limit is one of numbers.
             numbers = {int(fd) for fd in os.listdir("/proc/self/fd")}

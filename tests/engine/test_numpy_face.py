@@ -228,3 +228,17 @@ def test_join_with_uneven_data():
         assert len(hvd.allgather(x)) == 2 * here
     assert hvd.join() == 2, "the rank that joined last"
     assert hvd.allreduce(np.ones(1), op=hvd.Sum) == 3
+
+
+@on_ranks(2)
+def test_results_that_the_engine_allocates_are_writable():
+    size = hvd.size()
+    for dtype in (np.float32, np.float16, np.bool_, np.int8, np.uint64, np.complex64):
+        mine = np.ones((size, 3), dtype)
+        results = [hvd.allgather(mine), hvd.alltoall(mine), *hvd.grouped_allgather([mine, mine])]
+        results += hvd.grouped_alltoall([mine], [[1] * size])[0]
+        for result in results:
+            result[...] = 0
+            assert result.dtype == dtype and not result.any()
+    empty = hvd.allgather(np.ones((0, 2)))
+    assert empty.shape == (0, 2) and empty.flags.writeable

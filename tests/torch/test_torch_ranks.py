@@ -26,8 +26,9 @@ MODULES = [
 # horovod.torch reads it when it is imported, so these checks have processes of their own.
 BY_ADDRESS = {"HOROVOD_TORCH_NO_DLPACK_API": "1"}
 JOBS = {(1, "dlpack"): MODULES} | {(ranks, "dlpack"): [*MODULES, "ranks_matrix"] for ranks in (2, 3)}
+JOBS[2, "dlpack"].append("ranks_memory")
 JOBS |= {
-    (2, "address"): ["ranks_ops", "ranks_matrix", "ranks_functions"],
+    (2, "address"): ["ranks_ops", "ranks_matrix", "ranks_functions", "ranks_memory"],
     (3, "address"): ["ranks_optimizer"],
 }
 CASES = [

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/bind/python_lock.h"
 #include "engine/plugin/backend.h"
 #include "hvd/backend_abi.h"
 
@@ -24,7 +25,7 @@ using plugin::Backend;
 
 // Released while a library is loaded: its entry function may take long, and a backend in Python needs the lock.
 std::shared_ptr<Backend> load(const std::string& name, const std::string& path) {
-  py::gil_scoped_release unlocked;
+  WithoutPythonLock unlocked;
   return Backend::load_library(path, name);
 }
 
@@ -139,7 +140,7 @@ py::dict query(const std::string& name, const std::string& path, int32_t coll, i
   }
   hvd_coll_caps caps{};
   try {
-    py::gil_scoped_release unlocked;
+    WithoutPythonLock unlocked;
     caps = backend->query(args);
   } catch (const plugin::BackendError& e) {
     // A backend may call a question invalid (the average of booleans, for example). Then it does not serve it.
@@ -154,7 +155,7 @@ py::dict query(const std::string& name, const std::string& path, int32_t coll, i
 }
 
 std::optional<std::string> fact(const std::string& name, const std::string& path, const std::string& key) {
-  py::gil_scoped_release unlocked;
+  WithoutPythonLock unlocked;
   return Backend::load_library(path, name)->fact(key);
 }
 

@@ -2,44 +2,28 @@
 #include "engine/bind/py_backend.h"
 
 #include <pybind11/stl.h>
-#include <unistd.h>
 
 #include <array>
 #include <utility>
 #include <vector>
 
 #include "engine/bind/py_backend_table.h"
+#include "engine/bind/python_lock.h"
 
 namespace py = pybind11;
 
 namespace hvd::bind {
 namespace {
 
-bool finalizing() {
-#if PY_VERSION_HEX >= 0x030d0000
-  return Py_IsFinalizing();
-#else
-  return _Py_IsFinalizing();
-#endif
-}
-
-// Runs `body` without Python's lock. A thread that wakes up while the interpreter ends must not ask for the lock again:
-// older interpreters would end the thread there, and because of its C++ frames that ends the process.
+// Runs `body` without Python's lock.
 template <class F>
 auto asleep(F&& body) {
-  struct Lock {
-    PyThreadState* state = PyEval_SaveThread();
-    ~Lock() {
-      while (finalizing()) ::pause();
-      PyEval_RestoreThread(state);
-    }
-  };
-  const Lock lock;
+  const WithoutPythonLock unlocked;
   return body();
 }
 
 void* release_lock() { return Py_IsInitialized() && PyGILState_Check() ? PyEval_SaveThread() : nullptr; }
-void restore_lock(void* state) { PyEval_RestoreThread(static_cast<PyThreadState*>(state)); }
+void restore_lock(void* state) { take_python_lock(static_cast<PyThreadState*>(state)); }
 
 // The memory of each buffer as writable bytes, valid until the call is finished.
 py::list views(const std::vector<hvd_buf>& bufs) {

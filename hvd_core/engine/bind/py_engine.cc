@@ -8,6 +8,7 @@
 
 #include "engine/bind/arguments.h"
 #include "engine/bind/engine_config.h"
+#include "engine/bind/python_lock.h"
 #include "engine/bind/tensor_view.h"
 #include "engine/calls/checks.h"
 #include "engine/observe/log.h"
@@ -44,7 +45,7 @@ PyEngine::PyEngine(const py::dict& d) {
   keep_threads_within(c.engine_core);
   auto store = store_of(d);
   {
-    py::gil_scoped_release nogil;
+    WithoutPythonLock unlocked;
     engine_ = std::make_shared<Engine>(std::move(c), std::move(store));
   }
   start_up();
@@ -76,12 +77,12 @@ PyEngine::~PyEngine() {
   }
   close();
   {
-    py::gil_scoped_release nogil;
+    WithoutPythonLock unlocked;
     frontend_.reset();
     engine_.reset();
   }
-  for (auto& [handle, kept] : handles_)
-    if (kept.request->failed() && kept.request->lingers) kept.owners.keep_for_good();
+  for (auto& [handle, kept] : handles_) abandon(std::move(kept));
+  sweep_abandoned();
 }
 
 // Takes the arguments that identify the call, then runs `take`, which converts the others. A refused argument is
@@ -104,13 +105,15 @@ uint64_t PyEngine::submit(calls::Call&& call, Owners owners) {
   require(!wait || !call.deferred, "an operation on copies cannot be waited for at once: it begins with begin()");
   std::optional<uint64_t> stream;
   if (on_device && call.in[0].has_stream) stream = reinterpret_cast<uint64_t>(call.in[0].stream);
+  if (!abandoned_.empty()) sweep_abandoned();
+  if (!wait) owners.hold_memory();
   auto request = calls::submit(*engine_, std::move(call));
   if (!wait) return keep(std::move(request), std::move(owners));
   try {
     await(*request);
     if (on_device) order(*request, stream);
-  } catch (const RequestFailed&) {
-    if (request->failed() && request->lingers) owners.keep_for_good();
+  } catch (...) {
+    abandon({std::move(request), std::move(owners)});
     throw;
   }
   return 0;
@@ -210,104 +213,11 @@ void PyEngine::poison(const std::optional<std::string>& name, const std::string&
   throw InvalidRequest("unknown operation '" + operation + "'");
 }
 
-// ------------------------------------------------------------------------------------------------- handles, waiting
-
-uint64_t PyEngine::keep(queue::RequestRef request, Owners owners) {
-  const uint64_t handle = request->handle;
-  std::lock_guard lock(handles_mutex_);
-  handles_.emplace(handle, Kept{std::move(request), std::move(owners)});
-  return handle;
-}
-
-queue::RequestRef PyEngine::find(uint64_t handle) {
-  std::lock_guard lock(handles_mutex_);
-  auto it = handles_.find(handle);
-  if (it == handles_.end())
-    throw InvalidRequest("Handle " + std::to_string(handle) + " was not created or has been cleared.");
-  return it->second.request;
-}
-
-void PyEngine::begin(uint64_t handle) {
-  const auto request = find(handle);
-  py::gil_scoped_release nogil;
-  engine_->begin(request);
-}
-
-void PyEngine::give_up(uint64_t handle, const std::string& text) {
-  const auto request = find(handle);
-  py::gil_scoped_release nogil;
-  engine_->give_up(request, text);
-}
-
-bool PyEngine::known(uint64_t handle) {
-  std::lock_guard lock(handles_mutex_);
-  return handles_.contains(handle);
-}
-
-void PyEngine::release(uint64_t handle) {
-  Kept kept;
-  {
-    std::lock_guard lock(handles_mutex_);
-    auto entry = handles_.extract(handle);
-    if (entry.empty()) return;
-    kept = std::move(entry.mapped());
-  }
-  queue::RequestRef gone = std::move(kept.request);
-  if (gone->failed() && gone->lingers) kept.owners.keep_for_good();
-  if (gone->in.empty() || gone->in[0].on_host()) return;
-  // Deleting the last request of a device may wait until the device can be closed.
-  py::gil_scoped_release nogil;
-  gone.reset();
-}
-
-void PyEngine::await(queue::Request& request) {
-  while (!request.settled()) {
-    bool settled;
-    {
-      py::gil_scoped_release nogil;
-      settled = engine_->wait(request, kSignalSliceNs);
-    }
-    if (!settled && PyErr_CheckSignals() != 0) throw py::error_already_set();
-  }
-  request.throw_if_failed();
-}
-
-bool PyEngine::poll(uint64_t handle) { return engine_->poll(*find(handle)); }
-
-void PyEngine::wait(uint64_t handle) { await(*find(handle)); }
-
-void PyEngine::wait_many(const std::vector<uint64_t>& handles) {
-  std::vector<queue::RequestRef> requests;
-  requests.reserve(handles.size());
-  for (uint64_t h : handles) requests.push_back(find(h));
-  std::optional<RequestFailed> first_error;
-  for (auto& r : requests) {
-    try {
-      await(*r);
-    } catch (const RequestFailed& e) {
-      if (!first_error) first_error = e;
-    }
-  }
-  if (first_error) throw *first_error;
-}
-
-py::capsule PyEngine::output(uint64_t handle, size_t index) {
-  auto request = find(handle);
-  require(request->ok() && index < request->outputs.size(), "this handle has no such output");
-  require(!request->outputs[index].device_memory, "this output is on a device: copy_output() copies it");
-  require(request->outputs[index].data != nullptr, "this output was taken already");
-  return capsule_of(std::move(request->outputs[index]));
-}
-
-size_t PyEngine::output_count(uint64_t handle) { return find(handle)->outputs.size(); }
-
-int PyEngine::last_joined(uint64_t handle) { return find(handle)->last_joined; }
-
 void PyEngine::shutdown(const std::string& text, double timeout_s) {
   const int64_t deadline = observe::now_ns() + static_cast<int64_t>(timeout_s * 1e9);
   for (bool done = false; !done;) {
     {
-      py::gil_scoped_release nogil;
+      WithoutPythonLock unlocked;
       done = engine_->shutdown(text, deadline, kSignalSliceNs);
     }
     if (!done && PyErr_CheckSignals() != 0) throw py::error_already_set();
@@ -315,12 +225,12 @@ void PyEngine::shutdown(const std::string& text, double timeout_s) {
 }
 
 void PyEngine::abort(const std::string& cause) {
-  py::gil_scoped_release nogil;
+  WithoutPythonLock unlocked;
   engine_->abort(cause);
 }
 
 void PyEngine::close() {
-  py::gil_scoped_release nogil;
+  WithoutPythonLock unlocked;
   if (engine_->belongs_to_parent()) return;
   if (frontend_) calls::withdraw(*frontend_);
   engine_->close();
@@ -357,6 +267,7 @@ void bind_engine(py::module_& m) {
       .def("known", &PyEngine::known)
       .def("release", &PyEngine::release)
       .def("output", &PyEngine::output)
+      .def("output_array", &PyEngine::output_array)
       .def("output_count", &PyEngine::output_count)
       .def("output_info", &PyEngine::output_info, py::arg("handle"), py::arg("index") = 0)
       .def("copy_output", &PyEngine::copy_output, py::arg("handle"), py::arg("index"), py::arg("tensor"))
@@ -369,7 +280,8 @@ void bind_engine(py::module_& m) {
       .def("close", &PyEngine::close)
       .def("backend_info", &PyEngine::backend_info)
       .def("backend_fact", &PyEngine::backend_fact, py::arg("backend"), py::arg("key"))
-      .def_property_readonly("stopped", &PyEngine::stopped);
+      .def_property_readonly("stopped", &PyEngine::stopped)
+      .def_property_readonly("aborted", &PyEngine::aborted);
 }
 
 }  // namespace hvd::bind

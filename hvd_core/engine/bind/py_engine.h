@@ -1,6 +1,7 @@
 // The engine as Python sees it: operations that take tensors and give integer handles, and the table of handles.
 //
-// Methods are called with Python's lock. Methods that wait release it, and check for signals (Ctrl-C) every 100 ms.
+// Methods are called with Python's lock. Methods that wait release it, and check for signals every 100 ms. An exception
+// of a signal handler (Ctrl-C, a watchdog's) ends the wait and not the operation, whose tensors are kept until its end.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -13,6 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/bind/tensor_types.h"
 #include "engine/bind/tensor_view.h"
 #include "engine/calls/call.h"
 #include "engine/calls/frontend.h"
@@ -61,7 +63,9 @@ class PyEngine {
   void give_up(uint64_t handle, const std::string& text);
   bool known(uint64_t handle);
   void release(uint64_t handle);
+  // A result that the engine allocated in host memory. It can be taken once.
   pybind11::capsule output(uint64_t handle, size_t index);
+  pybind11::object output_array(uint64_t handle, size_t index);
   size_t output_count(uint64_t handle);
   int last_joined(uint64_t handle);
 
@@ -69,6 +73,7 @@ class PyEngine {
   void abort(const std::string& cause);
   void close();
   bool stopped() const { return engine_->stopped(); }
+  bool aborted() const { return engine_->aborted(); }
   pybind11::list backend_info() const;
   // plugin::Backend::fact(); None for a backend that this job does not use.
   std::optional<std::string> backend_fact(const std::string& backend, const std::string& key) const;
@@ -84,6 +89,7 @@ class PyEngine {
   struct Kept {
     queue::RequestRef request;
     Owners owners;
+    bool seen_done = false;  // poll() has told the caller
   };
   uint64_t submit(calls::Call&& call, Owners owners);
   void start_up();
@@ -95,12 +101,18 @@ class PyEngine {
   void await_end(queue::Request& request);
   pybind11::list served(const std::string& type) const;
   queue::RequestRef find(uint64_t handle);
+  queue::Output take_output(uint64_t handle, size_t index);
   uint64_t keep(queue::RequestRef request, Owners owners = {});
+  // A caller goes without waiting for the end: the tensors are kept until then.
+  void abandon(Kept kept);
+  void sweep_abandoned();
+  void warn_if_exchanged(uint64_t handle);
 
   std::shared_ptr<Engine> engine_;
   std::shared_ptr<calls::Frontend> frontend_;
   std::mutex handles_mutex_;
   std::unordered_map<uint64_t, Kept> handles_;
+  std::vector<Kept> abandoned_;
 };
 
 void bind_engine(pybind11::module_& m);

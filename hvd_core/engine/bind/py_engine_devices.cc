@@ -3,6 +3,7 @@
 #include <pybind11/stl.h>
 
 #include "engine/bind/py_engine.h"
+#include "engine/bind/python_lock.h"
 #include "engine/bind/tensor_view.h"
 #include "engine/calls/checks.h"
 #include "engine/observe/log.h"
@@ -20,7 +21,7 @@ void PyEngine::await_end(queue::Request& request) {
   while (!request.done()) {
     bool done;
     {
-      py::gil_scoped_release nogil;
+      WithoutPythonLock unlocked;
       done = engine_->finish(request, kSignalSliceNs);
     }
     if (!done && PyErr_CheckSignals() != 0) throw py::error_already_set();
@@ -50,7 +51,7 @@ void PyEngine::copy_output(uint64_t handle, size_t index, py::handle tensor) {
   if (!end) return;
   for (bool done = false; !done;) {
     {
-      py::gil_scoped_release nogil;
+      WithoutPythonLock unlocked;
       done = end->wait(observe::now_ns() + kSignalSliceNs);
     }
     if (!done && engine_->stopped()) await_end(*request);
@@ -91,7 +92,7 @@ py::list PyEngine::backend_info() const {
 
 // A backend's code may take its time over it.
 std::optional<std::string> PyEngine::backend_fact(const std::string& backend, const std::string& key) const {
-  py::gil_scoped_release nogil;
+  WithoutPythonLock unlocked;
   const auto used = engine_->backend(backend);
   return used ? used->fact(key) : std::nullopt;
 }

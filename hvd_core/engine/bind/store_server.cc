@@ -6,6 +6,7 @@
 #include <string>
 #include <system_error>
 
+#include "engine/bind/python_lock.h"
 #include "engine/store/store_server.h"
 
 namespace py = pybind11;
@@ -31,7 +32,7 @@ void bind_store_server(py::module_& m) {
       .def(py::init(&make), py::arg("listener"), py::arg("secret"), py::arg("handshake_s"),
            "listener: a listening socket's descriptor, which the server takes over.")
       .def("clients", &store::StoreServer::clients)
-      .def("close", &store::StoreServer::close, py::call_guard<py::gil_scoped_release>());
+      .def("close", &store::StoreServer::close, py::call_guard<WithoutPythonLock>());
 }
 
 }  // namespace hvd::bind

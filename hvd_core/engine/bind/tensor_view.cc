@@ -1,4 +1,4 @@
-// See tensor_view.h. The DLPack structs are declared here as its specification lays them out.
+// See tensor_view.h.
 #include "engine/bind/tensor_view.h"
 
 #include <hvd/backend_abi.h>
@@ -8,7 +8,10 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <memory>
 #include <utility>
+
+#include "engine/bind/tensor_types.h"
 
 namespace py = pybind11;
 
@@ -19,36 +22,6 @@ using queue::Tensor;
 
 // ---- DLPack
 
-struct DlDevice {
-  int32_t type, id;
-};
-struct DlType {
-  uint8_t code, bits;
-  uint16_t lanes;
-};
-struct DlTensor {
-  void* data;
-  DlDevice device;
-  int32_t ndim;
-  DlType dtype;
-  int64_t* shape;
-  int64_t* strides;
-  uint64_t byte_offset;
-};
-struct DlManagedTensor {
-  DlTensor tensor;
-  void* context;
-  void (*deleter)(DlManagedTensor*);
-};
-struct DlExchangeApi {
-  uint32_t major, minor;
-  DlExchangeApi* previous;
-  void* allocator;
-  int (*managed_from_object)(void*, void**);
-  int (*object_from_managed)(void*, void**);
-  int (*borrow)(void*, DlTensor*);
-  int (*current_stream)(int32_t, int32_t, void**);
-};
 constexpr int32_t kDlCpu = 1;
 
 struct DtypeRow {
@@ -77,36 +50,14 @@ int32_t dtype_of(DlType t) {
   return -1;
 }
 
-// Types seen before with their tables: a handful per process, looked up under Python's lock.
-std::vector<std::pair<PyTypeObject*, const DlExchangeApi*>>& known_types() {
-  static std::vector<std::pair<PyTypeObject*, const DlExchangeApi*>> types;
-  return types;
-}
-
-const DlExchangeApi* exchange_api(PyObject* o) {
-  PyTypeObject* type = Py_TYPE(o);
-  for (const auto& [t, api] : known_types())
-    if (t == type) return api;
-  const DlExchangeApi* api = nullptr;
-  PyObject* attribute = PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "__dlpack_c_exchange_api__");
-  if (attribute) {
-    api = static_cast<const DlExchangeApi*>(PyCapsule_GetPointer(attribute, "dlpack_exchange_api"));
-    Py_DECREF(attribute);
-  }
-  if (!api) PyErr_Clear();
-  if (api && (api->major != 1 || !api->borrow)) api = nullptr;
-  if (known_types().size() < 64) {
-    Py_INCREF(type);  // so that no later type gets this address
-    known_types().emplace_back(type, api);
-  }
-  return api;
-}
-
 [[noreturn]] void not_contiguous() { throw py::value_error("Tensor is required to be contiguous."); }
 
 Tensor from_dlpack(const DlExchangeApi* api, PyObject* o) {
   DlTensor d;
-  if (api->borrow(o, &d) != 0) throw py::error_already_set();
+  if (api->borrow(o, &d) != 0) {
+    const py::error_already_set error;
+    refuse_without_memory(o, py::str(error.value()).cast<std::string>());
+  }
   Tensor t;
   t.dtype = dtype_of(d.dtype);
   if (t.dtype < 0)
@@ -172,10 +123,8 @@ Tensor from_numpy(const py::array& a, bool writable) {
   return t;
 }
 
-}  // namespace
-
-Tensor tensor_of(py::handle object, bool writable) {
-  if (const auto* api = exchange_api(object.ptr())) return from_dlpack(api, object.ptr());
+Tensor described(py::handle object, bool writable) {
+  if (const auto* api = type_of(object.ptr()).api) return from_dlpack(api, object.ptr());
   if (py::isinstance<py::array>(object)) return from_numpy(py::reinterpret_borrow<py::array>(object), writable);
   if (py::isinstance<TensorRef>(object)) {
     const auto& ref = object.cast<const TensorRef&>();
@@ -194,6 +143,23 @@ Tensor tensor_of(py::handle object, bool writable) {
                        py::str(py::type::of(object)).cast<std::string>());
 }
 
+}  // namespace
+
+Tensor tensor_of(py::handle object, bool writable) {
+  Tensor t = described(object, writable);
+  if (!t.data && t.bytes() != 0) refuse_without_memory(object, "its address is null");
+  return t;
+}
+
+const void* address_of(py::handle tensor) {
+  const auto* api = type_of(tensor.ptr()).api;
+  DlTensor d;
+  if (!api) return nullptr;
+  if (api->borrow(tensor.ptr(), &d) == 0) return static_cast<char*>(d.data) + d.byte_offset;
+  PyErr_Clear();
+  return nullptr;
+}
+
 std::vector<Tensor> tensors_of(py::handle object, bool writable) {
   std::vector<Tensor> tensors;
   if (PyList_Check(object.ptr()) || PyTuple_Check(object.ptr())) {
@@ -205,16 +171,6 @@ std::vector<Tensor> tensors_of(py::handle object, bool writable) {
     tensors.push_back(tensor_of(object, writable));
   }
   return tensors;
-}
-
-// Copies references: the list may change while the operation runs.
-Owners::Owners(py::handle inputs, py::handle outputs) {
-  const auto held = [](py::handle object) -> py::object {
-    if (PyList_Check(object.ptr())) return py::reinterpret_steal<py::object>(PyList_AsTuple(object.ptr()));
-    return py::reinterpret_borrow<py::object>(object);
-  };
-  in = held(inputs);
-  if (outputs && !outputs.is(inputs)) out = held(outputs);
 }
 
 py::capsule capsule_of(queue::Output output) {
@@ -245,6 +201,19 @@ py::capsule capsule_of(queue::Output output) {
     throw py::error_already_set();
   }
   return py::reinterpret_steal<py::capsule>(capsule);
+}
+
+py::object array_of(queue::Output output) {
+  // By HVD_* number.
+  constexpr std::array<const char*, HVD_DTYPE_COUNT> kNumpy{"u1", "i1", "u2", "i2", "i4", "i8", "f2", "f4",
+                                                            "f8", "?",  "u2", "u1", "u1", "u4", "u8"};
+  const py::dtype type(kNumpy[static_cast<size_t>(output.dtype)]);
+  auto holder = std::make_unique<queue::Output>(std::move(output));
+  const void* data = holder->data.get();
+  const std::vector<py::ssize_t> shape(holder->shape.begin(), holder->shape.end());
+  const py::capsule base(holder.get(), [](void* memory) { delete static_cast<queue::Output*>(memory); });
+  (void)holder.release();
+  return py::array(type, shape, data, base);
 }
 
 void bind_tensor_ref(py::module_& m) {

@@ -25,22 +25,20 @@ struct TensorRef {
   std::string staged_from;         // see queue::Tensor
 };
 
-// Throws pybind11::value_error for a dtype without a number, and for memory that is not contiguous.
+// Throws pybind11::value_error for a dtype without a number, for memory that is not contiguous, and for a tensor
+// without memory of its own.
 queue::Tensor tensor_of(pybind11::handle object, bool writable);
 // One tensor, or a list or tuple of them.
 std::vector<queue::Tensor> tensors_of(pybind11::handle object, bool writable);
 
-// The objects of an operation's tensors, which keep their memory alive. Used with Python's lock.
-struct Owners {
-  pybind11::object in, out;
-  Owners() = default;
-  Owners(pybind11::handle inputs, pybind11::handle outputs);
-  // Until the process ends.
-  void keep_for_good() { in.release(), out.release(); }
-};
+// The address of a tensor whose type has DLPack's C exchange API; null for others.
+const void* address_of(pybind11::handle tensor);
 
 // A DLPack capsule ("dltensor") that owns the output's memory.
 pybind11::capsule capsule_of(queue::Output output);
+// A NumPy array that owns the output's memory, and is writable, which NumPy grants to no unversioned capsule. Types
+// that NumPy lacks become unsigned integers of their size.
+pybind11::object array_of(queue::Output output);
 
 void bind_tensor_ref(pybind11::module_& m);
 

@@ -1,0 +1,210 @@
+"""A signal handler that raises (a watchdog's TimeoutError, sys.exit) ends a wait and not the operation: what the operation
+uses stays, what it took from the other ranks is found again, and nothing is left over in the end."""
+
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+import weakref
+from pathlib import Path
+
+import numpy as np
+
+import hvd_core as hvd
+from harness import on_ranks, run_to_the_end
+from harness.rank import await_told, expect, tell
+from hvd_core import runtime
+from hvd_core.numpy_face import _handles
+
+DYNAMIC = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
+
+
+class Watchdog(Exception):
+    """What a program's signal handler raises; it is no error of ours."""
+
+
+def bark(*_):
+    raise Watchdog
+
+
+def interrupted(call):
+    """Calls call(), which waits for another rank, and interrupts it by the exception of a signal handler."""
+    before = signal.signal(signal.SIGALRM, bark)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        expect(Watchdog, call)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@on_ranks(2)
+def test_the_array_of_an_interrupted_call_is_kept_until_the_operation_ends():
+    if hvd.rank() == 0:
+        array = np.full(5000, 7.0)
+        alive = weakref.ref(array)
+        interrupted(lambda: hvd.allreduce_(array, name="x", op=hvd.Sum))
+        del array
+        gc.collect()
+        assert alive() is not None, "the engine writes to memory that was freed"
+        tell("interrupted")
+        hvd.barrier()
+        hvd.allreduce(np.ones(1), name="y")  # a submission lets go of ended operations
+        assert alive() is None, "kept after the end of the operation"
+    else:
+        await_told("interrupted")
+        assert hvd.allreduce(np.ones(5000), name="x", op=hvd.Sum)[0] == 8
+        hvd.barrier()
+        hvd.allreduce(np.ones(1), name="y")
+
+
+@on_ranks(2)
+def test_a_handle_that_is_released_too_early_keeps_its_arrays():
+    engine = runtime.engine()
+    if hvd.rank() == 0:
+        array = np.full(5000, 7.0)
+        alive = weakref.ref(array)
+        engine.release(engine.allreduce(array, array, "x", 1, 1.0, 1.0, 0))
+        del array
+        assert alive() is not None
+        tell("released")
+    else:
+        await_told("released")
+        array = np.ones(5000)
+        engine.allreduce(array, array, "x", 1, 1.0, 1.0, 0, True)
+    hvd.barrier()
+    hvd.barrier()
+    if hvd.rank() == 0:
+        assert alive() is None
+
+
+@on_ranks(3, env=DYNAMIC)
+def test_an_interrupted_change_of_the_process_sets_is_waited_for_again():
+    if hvd.rank() == 0:
+        interrupted(lambda: hvd.add_process_set([0, 1]))
+        interrupted(lambda: hvd.add_process_set([0, 1]))
+        tell("asked")
+    else:
+        await_told("asked")
+    pair = hvd.add_process_set([0, 1])
+    assert pair.process_set_id == 1
+    if hvd.rank() < 2:
+        assert hvd.allreduce(np.ones(1), op=hvd.Sum, process_set=pair) == 2
+    if hvd.rank() == 0:
+        interrupted(lambda: hvd.remove_process_set(pair))
+        tell("asked again")
+    else:
+        await_told("asked again")
+    assert hvd.remove_process_set(pair)
+    assert pair.process_set_id is None
+    assert list(hvd.process_sets.ids_and_ranks()) == [0]
+    hvd.barrier()
+
+
+@on_ranks(3, env=DYNAMIC)
+def test_an_interrupted_change_is_finished_before_another_one():
+    """The ranks make their changes in one order: a rank that has asked for a set has made that call."""
+    if hvd.rank() == 0:
+        interrupted(lambda: hvd.add_process_set([0, 1]))
+        tell("asked")
+    else:
+        await_told("asked")
+        hvd.add_process_set([0, 1])
+    assert hvd.add_process_set([1, 2]).process_set_id == 2
+    hvd.barrier()
+
+
+@on_ranks(2)
+def test_arrays_of_operations_that_were_pending_at_shutdown_are_freed():
+    array = np.ones(1000)
+    alive = weakref.ref(array)
+    handle = hvd.allreduce_async_(array, name=f"pending.{hvd.rank()}")
+    assert not hvd.poll(handle)
+    del array
+    hvd.barrier()
+    hvd.shutdown()
+    gc.collect()
+    assert alive() is None
+    assert not _handles.results
+    hvd.init()
+
+
+@on_ranks(2, init=None)
+def test_a_child_that_is_forked_during_init_can_end():
+    if int(os.environ["HOROVOD_RANK"]) == 0:
+        thread = threading.Thread(target=hvd.init)
+        thread.start()
+        while runtime._lock.acquire(blocking=False):  # until init() has begun
+            runtime._lock.release()
+            time.sleep(0.001)
+        child = os.fork()
+        if child == 0:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(30)
+            hvd.shutdown()  # as the interpreter does at its end
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0, "the child waits for a thread that it does not have"
+        tell("forked")
+        thread.join()
+    else:
+        await_told("forked")
+        hvd.init()
+    assert hvd.allreduce(np.ones(1), op=hvd.Sum) == 2
+
+
+def is_stopped(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+@on_ranks(2)
+def test_shutdown_in_a_handler_that_interrupts_shutdown():
+    """shutdown() waits for operations that were agreed on: rank 1 is stopped in the middle of them."""
+    calls = []
+    other = runtime.world().pids[1]
+
+    def end(*_):
+        os.kill(other, signal.SIGCONT)
+        hvd.shutdown()
+        calls.append(hvd.is_initialized())
+
+    before = signal.signal(signal.SIGALRM, end)
+    arrays = [np.ones(1 << 20, np.float32) for _ in range(40)]
+    handles = [hvd.allreduce_async_(array, name=str(i)) for i, array in enumerate(arrays)]
+    hvd.synchronize(handles[0])
+    if hvd.rank() == 0:
+        while not is_stopped(other):
+            time.sleep(0.001)
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        hvd.shutdown()
+        assert calls == [False], calls
+    else:
+        os.kill(other, signal.SIGSTOP)
+        hvd.shutdown()
+    signal.signal(signal.SIGALRM, before)
+    hvd.init()
+    assert hvd.allreduce(np.ones(1), op=hvd.Sum) == 2
+
+
+def wait_in_daemon_threads():
+    """The program ends while many daemon threads wait in a collective that no other rank calls."""
+    arrays = [np.ones(100, np.float32) for _ in range(30)]
+    waiting = threading.Semaphore(0)
+
+    def wait(k):
+        waiting.release()
+        hvd.allreduce_(arrays[k], name=f"{hvd.rank()}.{k}")
+
+    threading.excepthook = lambda _: None  # each thread ends with the job's end
+    for k in range(len(arrays)):
+        threading.Thread(target=wait, args=(k,), daemon=True).start()
+    for _ in arrays:
+        waiting.acquire()
+    hvd.barrier()
+    sys.setswitchinterval(100)  # so that the threads come too late to get Python's lock
+
+
+def test_daemon_threads_in_a_collective_at_the_end_of_the_interpreter():
+    out = run_to_the_end(2, wait_in_daemon_threads)
+    assert "terminate called" not in out, out
