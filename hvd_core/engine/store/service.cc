@@ -89,6 +89,12 @@ Service::~Service() {
 }
 
 void Service::close_all() {
+  // A fork between close() and the mark that it is closed would have the child close another file of that number.
+  std::lock_guard lock(mutex_);
+  close_descriptors();
+}
+
+void Service::close_descriptors() {
   for (auto* list : {&unproven_, &proven_list_})
     for (auto& c : *list) close_descriptor(c->fd);
   for (int* fd : {&listener_, &wake_, &epoll_}) close_descriptor(*fd);
@@ -107,7 +113,7 @@ void Service::after_fork_in_parent() {
 void Service::after_fork_in_child() {
   // Closing never shuts a connection down, so those of the parent live on.
   for (Service* s : registry().all) {
-    s->close_all();
+    s->close_descriptors();
     s->mutex_.unlock();
   }
   registry().all.clear();
@@ -129,6 +135,12 @@ void Service::run() {
       timeout = wait_ms();
     }
     const int n = ::epoll_wait(epoll_, events.data(), static_cast<int>(events.size()), timeout);
+    if (n < 0 && errno != EINTR) {
+      // The program has closed descriptors that are not its own; another turn would fail alike, without a pause.
+      observe::log(observe::Level::Error,
+                   std::string("store: epoll_wait: ") + std::strerror(errno) + "; the job's store has ended");
+      return;
+    }
     std::lock_guard lock(mutex_);
     for (int i = 0; i < n && !stopping_; ++i) {
       const epoll_event& event = events[static_cast<size_t>(i)];

@@ -55,6 +55,7 @@ class Service {
     std::list<std::unique_ptr<Connection>>::iterator place;  // in unproven_ or proven_list_
   };
 
+  void close_descriptors();
   void turn(void* of, uint32_t events);
   void serve(Connection& c, uint32_t events);
   void accept_one();
