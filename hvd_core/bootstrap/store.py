@@ -17,13 +17,23 @@ After the handshake, little endian, one answer per request, in order:
 Keys have at most 1024 bytes, requests at most 16 MiB; a client that breaks a limit is cut off.
 """
 
+import random
 import socket
 import struct
 import threading
+import time
 
 from .auth import NO_RANK, check_secret, client_handshake
 from .descriptors import DescriptorSet
-from .socket_io import BootstrapError, BootstrapTimeout, Deadline, connect_tcp, recv_exact, send_exact
+from .socket_io import (
+    AuthenticationError,
+    BootstrapError,
+    BootstrapTimeout,
+    Deadline,
+    connect_tcp,
+    recv_exact,
+    send_exact,
+)
 from .store_server import (
     ADD,
     DEL,
@@ -41,14 +51,34 @@ __all__ = ["StoreClient", "StoreServer", "open_store_connection"]
 
 # The time for the request and the answer to travel, added to the time that a GET may wait at the server.
 _ANSWER_SECONDS = 30.0
+# A wrong secret is reported after all of them, within half a second.
+_ATTEMPTS = 4
+_PAUSE_SECONDS = 0.06
 
 
 def open_store_connection(address, secret, rank=NO_RANK, epoch=0, deadline=None):
-    """An authenticated blocking socket to the store at ``address`` ('tcp://host:port')."""
+    """An authenticated blocking socket to the store at ``address`` ('tcp://host:port').
+
+    The store closes the oldest connection if too many have not proved the secret. In a large job it may be that of a rank
+    which is slow. So a connection that was closed is tried again a few times, after pauses of random lengths.
+    """
     deadline = deadline or Deadline(30)
+    attempt = 0
+    while True:
+        try:
+            return _connect_once(address, check_secret(secret), rank, epoch, deadline)
+        except (AuthenticationError, ConnectionError) as error:
+            closed = isinstance(error, ConnectionError) or isinstance(error.__cause__, ConnectionError)
+            attempt += 1
+            if not closed or attempt == _ATTEMPTS:
+                raise
+        time.sleep(min(random.uniform(0.5, 1.5) * _PAUSE_SECONDS * attempt, deadline.left()))
+
+
+def _connect_once(address, secret, rank, epoch, deadline):
     sock = connect_tcp(address, deadline)
     try:
-        client_handshake(sock, check_secret(secret), PURPOSE, rank, epoch, deadline)
+        client_handshake(sock, secret, PURPOSE, rank, epoch, deadline)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.settimeout(None)
     except BaseException:

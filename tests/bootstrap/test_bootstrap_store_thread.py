@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 from bootstrap_job import STORE_PROGRAM, environment
-from hvd_core.bootstrap import StoreClient, StoreServer
-from hvd_core.bootstrap.auth import CHALLENGE_BYTES, MAGIC
+from hvd_core.bootstrap import StoreClient, StoreServer, store
+from hvd_core.bootstrap.auth import CHALLENGE_BYTES, MAGIC, client_handshake
 from hvd_core.bootstrap.socket_io import Deadline, recv_exact, split_address
 from hvd_core.bootstrap.store import open_store_connection
 
@@ -69,6 +69,27 @@ def test_strangers_do_not_grow_a_store():
         assert client.add("alive", 1) == 1
         assert psutil.Process(process.pid).memory_info().rss - before < MEBIBYTE
         client.close()
+
+
+def test_a_rank_that_was_closed_among_many_connections_tries_again(monkeypatch):
+    """The store keeps 256 connections without a proof: a rank's is closed here while the rank is slow to answer."""
+    crowd, answers = [], []
+
+    def slow_handshake(sock, *args):
+        while not crowd or (not answers and len(crowd) < 256):
+            crowd.append(socket.create_connection(sock.getpeername()))
+            recv_exact(crowd[-1], CHALLENGE_BYTES, Deadline(30))
+        answers.append(sock)
+        return client_handshake(sock, *args)
+
+    monkeypatch.setattr(store, "client_handshake", slow_handshake)
+    with StoreServer("127.0.0.1", SECRET) as server:
+        client = StoreClient(server.address, SECRET)
+        assert client.add("alive", 1) == 1
+        client.close()
+    for sock in crowd:
+        sock.close()
+    assert len(answers) == 2
 
 
 def test_a_stranger_that_sends_much_is_cut_off_after_the_handshake():
