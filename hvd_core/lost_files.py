@@ -17,7 +17,18 @@ def report(site: str) -> None:
     if getattr(sys, "_hvd_core_looked_for_files_in", None) == site:
         return
     sys._hvd_core_looked_for_files_in = site
-    from importlib import metadata  # late: importing hvd_core stays quick
+    # No file of an archive can be removed, and print() would take stdout in place of an stderr that is None.
+    if not os.path.isdir(site) or sys.stderr is None:
+        return
+    from contextlib import suppress  # late: importing hvd_core stays quick
+
+    # Unreadable metadata or a full stderr must end no import and no start of Python.
+    with suppress(Exception):
+        _print_lost_files(site)
+
+
+def _print_lost_files(site: str) -> None:
+    from importlib import metadata
 
     for found in metadata.distributions(name="hvd-core", path=[site]):
         lost = [str(file) for file in found.files or () if not os.path.exists(found.locate_file(file))]

@@ -196,3 +196,18 @@ def test_hvd_core_itself_reports_where_there_is_no_startup_file(packages, capsys
     (packages / SHARED[0]).unlink()
     lost_files.report_at_import()
     assert "1 files of hvd-core are missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("broken", ["metadata", "stderr", "archive"])
+def test_a_hint_that_cannot_be_given_ends_nothing(packages, tmp_path, capsys, monkeypatch, broken):
+    (packages / "horovod" / "__init__.py").unlink(missing_ok=True)
+    site_folder = str(packages)
+    if broken == "metadata":
+        (record,) = packages.glob("hvd_core-*.dist-info/RECORD")
+        record.write_bytes(b"\xff\xfe,,\n")
+    elif broken == "stderr":
+        monkeypatch.setattr(sys, "stderr", None)
+    else:
+        site_folder = shutil.make_archive(str(tmp_path / "packages"), "zip", packages)
+    lost_files.report(site_folder)
+    assert capsys.readouterr().out == ""
