@@ -59,6 +59,25 @@ def runtime() -> Any:
     return _runtime
 
 
+def _wait_for_all_ranks_to_start_mpi() -> None:
+    """Return when every rank is here: an operation whose missing ranks the engine names, where MPI would wait silently.
+
+    Raises BootstrapError if the job ends before.
+    """
+    import numpy
+
+    from hvd_core import numpy_face
+    from hvd_core.bootstrap import BootstrapError
+    from hvd_core.errors import HorovodInternalError
+
+    try:
+        numpy_face.allreduce(numpy.zeros(1), op=reductions.Sum, name="horovod.mpi_threads_supported")
+    except HorovodInternalError as error:
+        raise BootstrapError(
+            f"MPI starts on all ranks together, and not all of them have called mpi_threads_supported(): {error}"
+        ) from error
+
+
 class HorovodBasics:
     """The basics as methods of one object, reachable by programs as ``hvd.mpi_ops._basics``."""
 
@@ -189,11 +208,14 @@ class HorovodBasics:
         """Whether the program may call MPI from any thread (MPI_THREAD_MULTIPLE), ``mpi4py`` for instance.
 
         If another backend than mpi moves the data, and MPI's launcher has started this process, the question itself
-        starts MPI through mpi4py, with that level, unless the program has started MPI. If the backend mpi is used for
-        device memory only, the answer is False before the first operation on device memory.
+        starts MPI through mpi4py, with that level, unless the program has started MPI. As MPI starts on all ranks
+        together, all of them have to ask then; a rank that asks alone waits, as in an operation.
+
+        If the backend mpi is used for device memory only, the answer is False before the first operation on such memory.
 
         Raises:
-            ValueError: no launcher of MPI has started the job, mpi4py cannot be used, or Horovod is not initialised.
+            ValueError: no launcher of MPI has started the job, mpi4py cannot be used, the job ended before all ranks had
+                asked, or Horovod is not initialised.
         """
         if self.mpi_enabled():
             return runtime().backend_fact("mpi", "threads") == "multiple"
@@ -203,7 +225,9 @@ class HorovodBasics:
             from hvd_core.bootstrap import BootstrapError, mpi_beside
 
             try:
-                answer = mpi_beside.has_all_threads(runtime().world().launcher)
+                answer = mpi_beside.has_all_threads(
+                    runtime().world().launcher, _wait_for_all_ranks_to_start_mpi
+                )
             except BootstrapError as error:
                 answer, reason = None, str(error)
             if answer is not None:

@@ -37,10 +37,11 @@ def can_be_loaded(environ):
     return any(map(os.path.exists, places)) or mpi_library.on_the_loaders_path(environ)
 
 
-def has_all_threads(launcher):
+def has_all_threads(launcher, before):
     """Whether MPI may be called by several threads at once (MPI_THREAD_MULTIPLE). None if `launcher` has started no MPI.
 
-    Starts MPI with that level if the program has not started it; HOROVOD_MPI_THREADS_DISABLE=1 asks for no threads.
+    Starts MPI with that level if the program has not started it; HOROVOD_MPI_THREADS_DISABLE=1 asks for no threads. Then
+    it calls `before` first, which returns when all ranks have called it.
 
     Raises BootstrapError if mpi4py cannot be used, or uses another MPI than the launcher.
     """
@@ -48,7 +49,7 @@ def has_all_threads(launcher):
     runs = MPI is not None and MPI.Is_initialized() and not MPI.Is_finalized()
     if launcher not in _START_MPI and not (launcher == "srun" and runs):
         return None
-    MPI = start_mpi(launcher)
+    MPI = start_mpi(launcher, before)
     found = (MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size())
     launched = identify(os.environ) if launcher != "mpi" else None
     if launched is not None and found != (launched.rank, launched.size or found[1]):

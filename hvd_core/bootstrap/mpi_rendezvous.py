@@ -79,8 +79,9 @@ def hand_over(MPI, comm, deadline):
     return message["store"], bytes.fromhex(message["secret"]), server
 
 
-def start_mpi(launcher):
-    """The initialised module mpi4py.MPI, on the MPI of the launcher. Raises BootstrapError."""
+def start_mpi(launcher, before=None):
+    """The initialised module mpi4py.MPI, on the MPI of the launcher. ``before`` is called if MPI is about to start, which
+    waits for all ranks, without a limit and with the interpreter held. Raises BootstrapError."""
     fresh = "mpi4py.MPI" not in sys.modules
     hints = mpi_library.settings(launcher, os.environ) if fresh else {}
     os.environ.update(hints)
@@ -109,6 +110,8 @@ def start_mpi(launcher):
             "the last shutdown() only."
         )
     if not MPI.Is_initialized():
+        if before is not None:
+            before()
         alone = os.environ.get("HOROVOD_MPI_THREADS_DISABLE", "").strip() not in ("", "0")
         MPI.Init_thread(MPI.THREAD_SINGLE if alone else MPI.THREAD_MULTIPLE)
     return MPI

@@ -110,6 +110,29 @@ def test_an_mpi4py_that_cannot_answer_says_why(by_mpirun, mpirun):
     assert text.count("/nowhere/libmpi.so") >= 2
 
 
+ONE_ASKS = """
+from horovod.common.basics import HorovodBasics
+hvd = HorovodBasics()
+hvd.init()
+if hvd.rank() == 0:
+    try:
+        hvd.mpi_threads_supported()
+    except ValueError as error:
+        print("refused", error)
+"""
+
+
+@first_by("mpich")
+def test_a_rank_that_asks_alone_learns_it_when_another_one_ends(by_mpirun, mpirun):
+    """Inside of MPI it would wait for ever, and silently."""
+    env = {"HOROVOD_BACKEND": "shm", **library_of(mpirun)}
+    command = [*by_mpirun.mpirun, "-np", "2", sys.executable, "-c", ONE_ASKS]
+    job = by_mpirun.start_command(command, env)
+    out, err = job.communicate(timeout=200)
+    assert job.returncode == 0, (out + err).decode()
+    assert "not all of them have called mpi_threads_supported()" in out.decode(), (out + err).decode()
+
+
 def test_ranks_that_horovodrun_starts_have_no_mpi(tmp_path):
     from launchers import Launcher
 
