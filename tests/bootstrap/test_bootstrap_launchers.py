@@ -1,6 +1,7 @@
 """connect() under launchers that bring no store of ours: both MPIs, torchrun; started for real."""
 
 import re
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -41,7 +42,7 @@ def test_mpirun_two_jobs_at_once_do_not_meet(mpirun):
 @pytest.mark.mpi
 def test_mpirun_through_a_wrapper_script(mpirun):
     # Each rank has a parent of its own here; what they share is further up.
-    command = " ".join(PROGRAM)
+    command = shlex.join(map(str, PROGRAM))
     job = start([*mpirun, "-np", "2", "sh", "-c", f"{command} fork; exit $?"])
     for world in check_healthy(reports([job]), 2, name_of(mpirun)):
         # Rank 0 holds the store here: its forked child must not keep the port.

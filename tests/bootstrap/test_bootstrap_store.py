@@ -1,6 +1,7 @@
 """The store over real sockets: operations, waits, limits, and what strangers at its port can do (nothing)."""
 
 import os
+import shlex
 import socket
 import struct
 import subprocess
@@ -200,9 +201,9 @@ def test_store_drops_who_stays_silent(monkeypatch):
 
 
 def test_store_recovers_when_it_runs_out_of_descriptors():
-    command = f"ulimit -n 24; exec {sys.executable} {STORE_PROGRAM} 127.0.0.1"
+    program = shlex.join([sys.executable, str(STORE_PROGRAM), "127.0.0.1"])
     server = subprocess.Popen(
-        ["sh", "-c", command], env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        ["sh", "-c", f"ulimit -n 24; exec {program}"], env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip
     server.stdin.write(SECRET.hex() + "\n")
