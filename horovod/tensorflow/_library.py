@@ -15,6 +15,7 @@ import tensorflow as tf
 
 import hvd_core
 from horovod.common.basics import runtime
+from hvd_core.frontend import staged
 
 PATH = Path(__file__).parent / "lib" / "libhvd_tf.so"
 
@@ -146,6 +147,7 @@ def register_devices() -> None:
                 _log.log(
                     logging.WARNING if runtime().rank() == 0 else logging.INFO,
                     "horovod: no backend works on memory of TensorFlow's %s devices in this job; TensorFlow copies "
-                    "their tensors to host memory and back for each operation.",
+                    "their tensors to host memory and back for each operation.\n  fix: %s, on all hosts",
                     kind,
+                    staged.remedy("cuda" if kind == "GPU" else kind.lower()),
                 )

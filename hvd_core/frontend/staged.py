@@ -40,11 +40,12 @@ def warn_once(device_type: str) -> None:
         "(STAGED), which is slower.%s\n  fix: %s, on all hosts",
         device_type,
         f"\n  why: {note}." if note else "",
-        _remedy(device_type),
+        remedy(device_type),
     )
 
 
-def _remedy(device_type: str) -> str:
+def remedy(device_type: str) -> str:
+    """The instruction that makes a backend serve a device type, such as "pip install hvd-backend-nccl"."""
     from hvd_core.config import plugins_toml
 
     with suppress(ValueError, OSError):

@@ -66,6 +66,7 @@ def test_copies_are_reported_once():
             run(job, OPS, "check_broadcast")
         said = _outputs[job]
         assert said.count("no backend works on memory of TensorFlow's GCU devices") == times, said[-2000:]
+        assert said.count("fix: install the backend wheel of the device's vendor") == times, said[-2000:]
 
 
 def test_declarations_are_tensorflows():
