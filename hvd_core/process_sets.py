@@ -307,6 +307,7 @@ def _asked_before(engine: Any, question: tuple[str, Any]) -> int | None:
             engine.wait(handle)
         engine.release(handle)
         handle = None
+        _forget_removed(engine)
     _left = None
     return handle
 
@@ -349,12 +350,20 @@ def begin(size: int, sets: Sequence[ProcessSet], entries: Sequence[int]) -> None
 
 
 def forget_removed() -> None:
-    """After join(): forget the sets that the other ranks have removed meanwhile. Their numbers may be other sets'."""
-    now = ids_and_ranks()
+    """After join(): forget the sets that the other ranks have removed meanwhile."""
+    engine = current_job.engine()
     with _changes:
-        for removed in [s for s in _registered if now.get(s.process_set_id) != s.ranks]:
-            removed._invalidate()
-            _registered.remove(removed)
+        _forget_removed(engine)
+
+
+def _forget_removed(engine: Any) -> None:
+    """Forget the sets that have been removed. Their numbers may be other sets'. The caller holds _changes."""
+    now = engine.process_sets()
+    # A set without a number is being removed by its caller.
+    known = [s for s in _registered if s.process_set_id is not None]
+    for removed in [s for s in known if now.get(s.process_set_id) != s.ranks]:
+        removed._invalidate()
+        _registered.remove(removed)
 
 
 def end() -> None:

@@ -234,7 +234,12 @@ RequestRef Engine::add_process_set(std::vector<int32_t> ranks) {
 RequestRef Engine::remove_process_set(int32_t process_set) {
   control::SignatureFields f;
   f.kind = types::OpKind::RemoveProcessSet;
-  f.root = static_cast<int32_t>(sets_.find(process_set, "remove_process_set")->id);
+  try {
+    f.root = static_cast<int32_t>(sets_.find(process_set, "remove_process_set")->id);
+  } catch (const InvalidRequest& e) {
+    poison(0, f.kind, control::kSetsName, e.what());
+    throw;
+  }
   return submit(std::move(f), {.name = control::kSetsName});
 }
 

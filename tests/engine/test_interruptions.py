@@ -116,6 +116,21 @@ def test_an_interrupted_change_is_finished_before_another_one():
     hvd.barrier()
 
 
+@on_ranks(2, env=DYNAMIC)
+def test_a_set_whose_interrupted_removal_is_finished_later_is_not_registered():
+    first = hvd.add_process_set([0])
+    if hvd.rank() == 0:
+        interrupted(lambda: hvd.remove_process_set(first))
+        assert first.process_set_id == 1
+        tell("asked")
+    else:
+        await_told("asked")
+        hvd.remove_process_set(first)
+    assert hvd.add_process_set([1]).process_set_id == 1
+    assert first.process_set_id is None  # else it would stand for the new set's ranks
+    hvd.barrier()
+
+
 @on_ranks(2)
 def test_arrays_of_operations_that_were_pending_at_shutdown_are_freed():
     array = np.ones(1000)

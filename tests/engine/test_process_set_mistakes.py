@@ -81,6 +81,14 @@ def test_one_rank_that_fails_alone_fails_the_others_too():
     else:
         expect(hvd.HorovodInternalError, lambda: hvd.remove_process_set(other), "rank 2: ", "process_set_id")
     hvd.barrier()
+    again = hvd.add_process_set([0])
+    if rank == 2:
+        again = hvd.ProcessSet([0])
+        again.process_set_id = 77
+        expect(ValueError, lambda: hvd.remove_process_set(again), "does not exist", "77")
+    else:
+        expect(hvd.HorovodInternalError, lambda: hvd.remove_process_set(again), "rank 2: ", "77")
+    hvd.barrier()
 
 
 @on_ranks(3, timeout=200)
