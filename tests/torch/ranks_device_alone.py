@@ -195,6 +195,7 @@ def check_data_loader():
 
 
 def check_a_forked_child_is_refused():
+    torch.ones(1, device=GCU)  # a child may use a device that its parent has not used
     child = os.fork()
     if child == 0:
         try:
