@@ -5,6 +5,7 @@ the interpreter, before the engine. Any thread may call the functions.
 """
 
 import atexit
+import os
 import threading
 from contextlib import suppress
 from queue import SimpleQueue
@@ -15,9 +16,10 @@ from horovod.common.exceptions import HorovodInternalError
 _EXIT_SECONDS = 30.0
 
 _waiting: SimpleQueue = SimpleQueue()
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal handler may call while its thread holds it
 _thread: threading.Thread | None = None
 _ended = False
+_parents: SimpleQueue | None = None  # in a forked child: kept, because what it holds is the parent's
 
 
 def leave_to_helper(core: Any, handle: int, copied: Any, kept: Any) -> None:
@@ -29,12 +31,17 @@ def leave_to_helper(core: Any, handle: int, copied: Any, kept: Any) -> None:
         copied: an event of a device.
         kept: keeps that memory alive.
     """
-    with _lock:
-        if not _ended:
-            _waiting.put((core, handle, copied, kept))
-            _start()
-            return
-    _begin(core, handle, copied)
+    try:
+        with _lock:
+            served = not _ended and _is_started()
+            if served:
+                _waiting.put((core, handle, copied, kept))
+        if not served:
+            _begin(core, handle, copied)
+    except BaseException:
+        # Of a signal handler. The other ranks wait for the operation; to begin twice does no harm.
+        _begin(core, handle, copied)
+        raise
 
 
 def wait_here(core: Any, handle: int, copied: Any, kept: Any) -> None:
@@ -60,12 +67,19 @@ def _begin(core: Any, handle: int, copied: Any) -> None:
             core.give_up(handle, text.encode("utf-8", "backslashreplace").decode())
 
 
-def _start() -> None:
+def _is_started() -> bool:
+    """Whether there is a thread; starts it. False: the process may not have one more thread, so that the callers wait."""
     global _thread
     if _thread is None:
-        _thread = threading.Thread(target=_serve, name="hvd-copies", daemon=True)
-        _thread.start()
+        atexit.unregister(_end)
         atexit.register(_end)
+        _thread = threading.Thread(target=_serve, name="hvd-copies", daemon=True)
+        try:
+            _thread.start()
+        except RuntimeError:
+            _thread = None
+            return False
+    return True
 
 
 def _serve() -> None:
@@ -82,4 +96,15 @@ def _end() -> None:
     with _lock:
         _ended = True
         _waiting.put(None)
-    _thread.join(_EXIT_SECONDS)
+    if _thread is not None:
+        _thread.join(_EXIT_SECONDS)
+
+
+def _in_forked_child() -> None:
+    """The child has no helper thread. Another thread of the parent may have held the lock."""
+    global _lock, _thread, _waiting, _parents
+    _lock, _thread = threading.RLock(), None
+    _parents, _waiting = _waiting, SimpleQueue()
+
+
+os.register_at_fork(after_in_child=_in_forked_child)

@@ -67,8 +67,8 @@ class DeviceStreams:
         """
         if self._is_capturing is not None and self._is_capturing():
             raise ValueError(
-                f"This operation cannot be part of a {self._device.type} graph: no backend serves such devices in this "
-                "job, so that the data go through host memory. Call it outside of the graph."
+                f"This operation cannot be captured in a {self._device.type} graph: no backend serves such devices in "
+                "this job, so that the data go through host memory. Call it outside of the graph."
             )
         return self._module.current_stream(self._device)
 

@@ -101,6 +101,9 @@ class Staged:
         self.device = inputs[0].device
         self._streams = streams_of(self.device)
         self._back = self._back_on = self._called_on = self._called = None
+        if self._streams is not None:
+            # First, as it refuses a stream that is recorded for a graph: to allocate pinned memory would end the record.
+            self._called_on = self._streams.current()
         self.ready = None  # an event: the inputs are in host memory; None: they are there
         self._hosts = [self._host(tensor) for tensor in inputs]
         # The copies are ours, so a result of the same layout may take the place of its input.
@@ -126,7 +129,6 @@ class Staged:
             for host, tensor in pairs:
                 host.copy_(tensor)
             return
-        self._called_on = streams.current()
         self._called = streams.mark(self._called_on)
         if pairs:
             # Not on the caller's stream, whose later work would have to wait for the copy.
