@@ -64,7 +64,7 @@ def check_one_warning_that_says_what_to_install():
         "vendor",
     ):
         assert part in heard.texts[0], heard.texts
-    assert staged._remedy("cuda") == "pip install hvd-backend-nccl"
+    assert staged.remedy("cuda") == "pip install hvd-backend-nccl"
 
 
 def check_calls_return_before_the_device_is_done():
