@@ -45,7 +45,7 @@ def warn_once(device_type: str) -> None:
 
 
 def remedy(device_type: str) -> str:
-    """The instruction that makes a backend serve a device type, such as "pip install hvd-backend-nccl"."""
+    """The instruction that makes a backend serve a device type, such as "pip install WHEEL"."""
     from hvd_core.config import plugins_toml
 
     with suppress(ValueError, OSError):
