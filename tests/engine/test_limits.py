@@ -15,6 +15,7 @@ from harness import on_ranks, run_to_the_end
 from harness.rank import await_told, expect, tell
 from hvd_core.bootstrap import limits
 from hvd_core.bootstrap.socket_io import BootstrapError
+from hvd_core.bootstrap.store_server import StoreServer
 from hvd_core.config.environment import read_environment
 
 
@@ -93,6 +94,26 @@ def test_memory_that_runs_out_in_the_engine_ends_the_job_and_no_process():
     out = run_to_the_end(2, submit_without_memory)
     assert "terminate called" not in out, out
     assert "rank 0: " in out and "rank 1: " in out, out
+
+
+def store_without_a_thread():
+    """The address space has no room for the stack of a second store's thread."""
+    first = StoreServer(secret=b"s" * 32)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * 4096 + (1 << 20), -1))
+    try:
+        error = None
+        StoreServer(secret=b"s" * 32)
+    except OSError as raised:
+        error = raised
+    resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
+    first.close()
+    print(f"explained: {limits.explained(error)}")
+
+
+def test_the_store_without_a_thread_names_the_limit():
+    out = run_to_the_end(1, store_without_a_thread, init=None)
+    assert "explained: this process cannot start a thread" in out and "(ulimit -v)" in out, out
 
 
 def log_to_a_closed_stderr(path):

@@ -1,10 +1,8 @@
 // See store_server.h.
 #include "engine/bind/store_server.h"
 
-#include <cerrno>
 #include <memory>
 #include <string>
-#include <system_error>
 
 #include "engine/bind/python_lock.h"
 #include "engine/store/store_server.h"
@@ -14,15 +12,8 @@ namespace py = pybind11;
 namespace hvd::bind {
 namespace {
 
-// A lack of descriptors or threads is an OSError, as everywhere in Python.
 std::unique_ptr<store::StoreServer> make(int listener, const py::bytes& secret, double handshake_s) {
-  try {
-    return std::make_unique<store::StoreServer>(listener, std::string(secret), static_cast<int64_t>(handshake_s * 1e9));
-  } catch (const std::system_error& e) {
-    errno = e.code().value();
-    PyErr_SetFromErrno(PyExc_OSError);
-    throw py::error_already_set();
-  }
+  return std::make_unique<store::StoreServer>(listener, std::string(secret), static_cast<int64_t>(handshake_s * 1e9));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include <utility>
 
+#include "engine/observe/threads.h"
 #include "engine/store/service.h"
 
 namespace hvd::store {
@@ -21,10 +22,8 @@ StoreServer::StoreServer(int listener, std::string secret, int64_t handshake_ns)
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
   try {
-    thread_ = std::make_unique<std::thread>([service = service_.get()] {
-      ::pthread_setname_np(::pthread_self(), "hvd-store");
-      service->run();
-    });
+    thread_ = std::make_unique<std::thread>(
+        observe::start_thread("hvd-store", [service = service_.get()] { service->run(); }));
   } catch (...) {
     ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
     throw;
