@@ -29,6 +29,9 @@ def jobs():
     yield sim_vendor.build
     yield from (lambda s=source: native_program.backend(s) for source in (TESTS / "backends").glob("*/*.cc"))
     yield from (lambda s=source: toolchain.program(s) for source in (TESTS / "abi").glob("*_driver.cc"))
+    yield lambda: abi_toolchain.loopbacks(toolchain)
+    yield lambda: abi_toolchain.loaded_loopback(toolchain)
+    yield from (lambda f=flavour: abi_toolchain.arithmetic(f) for flavour in abi_toolchain.ARITHMETIC)
     yield lambda: _with_newer_headers(abi_toolchain.matrix_hosts, toolchain)
     yield lambda: _with_newer_headers(abi_toolchain.matrix_plugins, toolchain)
     yield from (kit_libraries.shim, kit_libraries.fake_sync, kit_libraries.minimal)

@@ -72,6 +72,41 @@ APPENDED = [
 ]  # fmt: skip
 
 
+# How arithmetic.cc is compiled: as for use, and with a trap on undefined behaviour.
+ARITHMETIC = {
+    "fast": ["-O3"],
+    "checked": ["-O1", "-fsanitize=undefined", "-fsanitize-undefined-trap-on-error"],
+}
+
+
+def arithmetic(flavour: str) -> Path:
+    """The library of arithmetic.cc, compiled in one of the ways of ARITHMETIC."""
+    flags = [
+        "-std=c++17",
+        "-Wall",
+        "-Wextra",
+        "-Wpedantic",
+        "-Werror",
+        "-fPIC",
+        "-shared",
+        *ARITHMETIC[flavour],
+    ]
+    return compiled(
+        f"libarithmetic-{flavour}.so", [cxx(), *flags], [HERE / "arithmetic.cc"], [PACKAGE / "include"]
+    )
+
+
+def loopbacks(toolchain: Toolchain) -> list[Path]:
+    """The sample backend under two names: two libraries in one process must not share anything."""
+    source = HERE / "loopback.cc"
+    return [toolchain.library(source, name, f"-DLOOPBACK_NAME={name}") for name in ("loopback", "loopback2")]
+
+
+def loaded_loopback(toolchain: Toolchain) -> Path:
+    """The sample backend under its own name."""
+    return toolchain.library(HERE / "loopback.cc", "loopback-load")
+
+
 def newer_headers(include: Path) -> Path:
     """Makes `include` an include folder with the headers of a would-be ABI 1.1, by appending as a future minor would."""
     shutil.copytree(PACKAGE / "include", include)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from abi_toolchain import HERE
+from abi_toolchain import HERE, loaded_loopback
 from hvd_core.backends import BackendLoadError, installed
 
 ACCEPTED = {"good", "long_with_dirty_tails", "newer_minor", "only_device", "only_comm"}
@@ -137,7 +137,7 @@ def test_load_a_library_that_is_no_backend(loader, toolchain, tmp_path):
 
 
 def test_load_accepts_the_sample(loader, toolchain):
-    library = toolchain.library(HERE / "loopback.cc", "loopback-load")
+    library = loaded_loopback(toolchain)
     assert loader(library, "loopback") == "loopback 1.0 LOOPBACK comm"
     assert "the library says that it is backend 'loopback'" in loader(library, "other")
 

@@ -6,14 +6,12 @@ import re
 
 import pytest
 
-from abi_toolchain import HERE, PACKAGE
+from abi_toolchain import HERE, PACKAGE, loopbacks
 
 
 @pytest.fixture(scope="module")
 def libraries(toolchain):
-    """The sample under two names: two libraries in one process must not share anything."""
-    source = HERE / "loopback.cc"
-    return [toolchain.library(source, n, f"-DLOOPBACK_NAME={n}") for n in ("loopback", "loopback2")]
+    return loopbacks(toolchain)
 
 
 def test_loopback_through_the_table(toolchain, libraries):

@@ -6,40 +6,9 @@ import ctypes
 import ml_dtypes
 import numpy as np
 import pytest
-from compiled import compiled, cxx
 
-from abi_toolchain import PACKAGE
+import abi_toolchain
 
-SOURCE = """#include <hvd/backend_reduce.hpp>
-extern "C" __attribute__((visibility("default"))) int32_t
-combine(int32_t dtype, int32_t op, void* out, const void* a, const void* b, uint64_t n) {
-  return hvd::guarded(nullptr, [&]() -> hvd_rc {
-    hvd::combine_elements(dtype, op, out, a, b, n);
-    return HVD_OK;
-  });
-}
-extern "C" __attribute__((visibility("default"))) int32_t
-reduce(int32_t dtype, int32_t op, void* inout, const void* in, uint64_t n) {
-  return hvd::guarded(nullptr, [&]() -> hvd_rc {
-    hvd::reduce_elements(dtype, op, inout, in, n);
-    return HVD_OK;
-  });
-}
-extern "C" __attribute__((visibility("default"))) int32_t
-scale(int32_t dtype, void* data, uint64_t n, double factor) {
-  return hvd::guarded(nullptr, [&]() -> hvd_rc {
-    hvd::scale_elements(dtype, data, n, factor);
-    return HVD_OK;
-  });
-}
-extern "C" __attribute__((visibility("default"))) int32_t
-divide(int32_t dtype, void* data, uint64_t n, uint32_t divisor) {
-  return hvd::guarded(nullptr, [&]() -> hvd_rc {
-    hvd::divide_elements(dtype, data, n, divisor);
-    return HVD_OK;
-  });
-}
-"""
 TYPES = {
     0: np.uint8,
     1: np.int8,
@@ -59,20 +28,12 @@ TYPES = {
 }
 SUM, PROD, MIN, MAX, AVG = range(5)
 FOLDS = {SUM: np.add, PROD: np.multiply, MIN: np.minimum, MAX: np.maximum}
-FLAVOURS = {
-    "fast": ["-O3"],
-    "checked": ["-O1", "-fsanitize=undefined", "-fsanitize-undefined-trap-on-error"],
-}
 UNSUPPORTED = 3
 
 
-@pytest.fixture(scope="module", params=FLAVOURS)
-def arithmetic(request, toolchain, tmp_path_factory):
-    source = tmp_path_factory.mktemp("arithmetic") / "arithmetic.cc"
-    source.write_text(SOURCE)
-    flags = ["-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fPIC", "-shared"]
-    words = [cxx(), *flags, *FLAVOURS[request.param]]
-    out = compiled(f"libarithmetic-{request.param}.so", words, [source], [PACKAGE / "include"])
+@pytest.fixture(scope="module", params=abi_toolchain.ARITHMETIC)
+def arithmetic(request):
+    out = abi_toolchain.arithmetic(request.param)
     library = ctypes.CDLL(str(out))
     where = ctypes.c_void_p
     library.combine.argtypes = [ctypes.c_int32, ctypes.c_int32, where, where, where, ctypes.c_uint64]

@@ -35,8 +35,7 @@ def errors(function):
 
 def test_import_and_calls_where_the_engine_is_missing():
     found = errors("errors_without_the_engine")
-    assert found.pop("allreduce of text")[0] == "ValueError"
-    assert set(found) == {"init", "allreduce", "allgather", "size_op", "in a function"}
+    assert set(found) == {"init", "allreduce", "allreduce of text", "allgather", "size_op", "in a function"}
     for kind, text in found.values():
         assert kind in ("ImportError", "ModuleNotFoundError") and "hvd_core._core" in text, (kind, text)
 
