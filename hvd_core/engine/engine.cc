@@ -66,6 +66,7 @@ void Engine::set_up() {
   startup_ = new_request(0, "startup");
   live_[startup_->handle] = startup_;
   executor_->create(0, all, startup_);
+  observe::prepare_to_throw();
   thread_ = observe::start_thread("hvd-engine", [this] { background(); });
   if (config_.engine_core < 0) return;
   const std::string why = observe::pin_child(thread_.native_handle(), config_.engine_core);

@@ -10,11 +10,23 @@
 
 namespace hvd::observe {
 
+// Prepares the calling thread to throw when memory has run out. Its first throw allocates the thread's state of the C++
+// runtime, and the C library ends the process where that fails.
+inline void prepare_to_throw() {
+  try {
+    throw 0;
+  } catch (int) {
+  }
+}
+
 // `name`: at most 15 characters. Throws std::system_error.
 template <typename F>
 std::thread start_thread(const char* name, F&& work) {
   try {
-    std::thread thread(std::forward<F>(work));
+    std::thread thread([work = std::forward<F>(work)]() mutable {
+      prepare_to_throw();
+      work();
+    });
     ::pthread_setname_np(thread.native_handle(), name);
     return thread;
   } catch (const std::system_error& e) {
