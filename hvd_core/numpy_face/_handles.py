@@ -22,6 +22,7 @@ __all__ = [
     "barrier",
     "contiguous_array_of",
     "failed",
+    "inputs_and_outputs",
     "join",
     "keep",
     "number_of",
@@ -49,6 +50,16 @@ def contiguous_array_of(tensor: Any) -> np.ndarray:
     """As array_of(), and contiguous; 0-dim arrays stay 0-dim."""
     array = array_of(tensor)
     return np.ascontiguousarray(array).reshape(array.shape)
+
+
+def inputs_and_outputs(tensors: Any, in_place: bool) -> tuple[list, list]:
+    """The lists of arrays that the engine reads and writes. In place they are one list, of the caller's arrays, which the
+    engine checks; else contiguous arrays, and new ones of their shapes and dtypes."""
+    if in_place:
+        arrays = list(tensors)
+        return arrays, arrays
+    arrays = [contiguous_array_of(tensor) for tensor in tensors]
+    return arrays, [np.empty_like(array) for array in arrays]
 
 
 def number_of(process_set: ProcessSet | None) -> int:

@@ -10,7 +10,14 @@ import numpy as np
 from hvd_core.current_job import engine
 from hvd_core.frontend.operations import request_name
 from hvd_core.frontend.rows import row_counts
-from hvd_core.numpy_face._handles import contiguous_array_of, failed, keep, number_of, synchronize
+from hvd_core.numpy_face._handles import (
+    contiguous_array_of,
+    failed,
+    inputs_and_outputs,
+    keep,
+    number_of,
+    synchronize,
+)
 from hvd_core.process_sets import ProcessSet
 
 
@@ -67,11 +74,7 @@ def grouped_allgather(
 def _broadcast(tensors, in_place, single, root_rank, prefix, name, process_set) -> int:
     try:
         full_name = request_name(prefix, name)
-        if in_place:  # the engine checks the caller's arrays
-            inputs = outputs = list(tensors)
-        else:
-            inputs = [contiguous_array_of(tensor) for tensor in tensors]
-            outputs = [np.empty_like(a) for a in inputs]
+        inputs, outputs = inputs_and_outputs(tensors, in_place)
         number = number_of(process_set)
     except BaseException as error:
         failed("broadcast", prefix, name, process_set, error)

@@ -13,6 +13,7 @@ from hvd_core.frontend.reductions import ENGINE_NUMBERS, Average, engine_number
 from hvd_core.numpy_face._handles import (
     contiguous_array_of,
     failed,
+    inputs_and_outputs,
     keep,
     number_of,
     synchronize,
@@ -25,11 +26,7 @@ def _allreduce(
 ) -> int:
     try:
         full_name = request_name(prefix, name)
-        if in_place:  # the engine checks the caller's arrays
-            inputs = outputs = list(tensors)
-        else:
-            inputs = [contiguous_array_of(tensor) for tensor in tensors]
-            outputs = [np.empty_like(a) for a in inputs]
+        inputs, outputs = inputs_and_outputs(tensors, in_place)
         op = engine_number(op)
         number = number_of(process_set)
     except BaseException as error:
