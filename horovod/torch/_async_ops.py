@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
+from horovod.common.exports import _basics
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reduce_ops import Average
 from horovod.torch._dtypes import MOVABLE, REDUCIBLE, as_sent, returning, viewed, viewed_all
 from horovod.torch._staging import submitted
 from horovod.torch._submit import (
     BY_ADDRESS,
-    _basics,
     _handle_map,
     check,
     check_all,

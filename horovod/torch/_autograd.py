@@ -6,10 +6,11 @@ ranks must run the backwards of unnamed operations in the same order. Called on 
 
 import torch
 
+from horovod.common.exports import _basics
 from horovod.common.reduce_ops import Average, Sum, op_from
 from horovod.torch import _async_ops as ops
 from horovod.torch import _async_scatter as scatter
-from horovod.torch._submit import _basics, synchronize
+from horovod.torch._submit import synchronize
 from hvd_core.frontend.operations import gradient_name
 
 __all__ = [

@@ -8,9 +8,10 @@ finalizers included.
 from collections.abc import Iterable
 from contextlib import suppress
 
+from horovod.common.exports import _basics
 from horovod.torch._slots import Slot
 from horovod.torch._sparse import SparseReduction
-from horovod.torch._submit import HorovodInternalError, _basics, _handle_map, engine, forget
+from horovod.torch._submit import HorovodInternalError, _handle_map, engine, forget
 
 # (process set, name) -> handles. Usually empty, which is all that a submission checks.
 LEFT: dict[tuple[int | None, str], tuple[int, ...]] = {}

@@ -16,12 +16,13 @@ from typing import Any
 
 import torch
 
+from horovod.common.exports import _basics
 from horovod.common.process_sets import ProcessSet, _temp_process_set_object, global_process_set
 from horovod.torch import _async_ops as ops
 from horovod.torch import _async_scatter as scatter
 from horovod.torch import _autograd as eager
 from horovod.torch import _compilers
-from horovod.torch._submit import _basics, synchronize
+from horovod.torch._submit import synchronize
 
 # Before PyTorch 2.4 gradients and shapes cannot be registered this way. There a call ends the graph.
 SUPPORTED = hasattr(getattr(torch, "library", None), "register_autograd")

@@ -15,7 +15,6 @@ from torch.utils.dlpack import from_dlpack
 
 from horovod.common.basics import call_after_the_job, engine
 from horovod.common.exceptions import HorovodInternalError
-from horovod.common.exports import _basics
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reduce_ops import BOTH_GIVEN, op_from
 from horovod.torch import _devices, _memory, _staging  # noqa: F401 (_memory registers the type of tensors)
@@ -245,11 +244,6 @@ def forget(core, handle: int) -> None:
     """Delete a finished handle and the references to its tensors."""
     if _handle_map.pop(handle, None) is not None:
         core.release(handle)
-
-
-def is_current(core) -> bool:
-    """Whether `core` is the engine that runs now. It does not know the handles of an earlier engine."""
-    return _basics.is_initialized() and engine() is core
 
 
 def forget_finished(handles: Iterable[int]) -> None:

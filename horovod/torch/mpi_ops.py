@@ -9,6 +9,7 @@ from typing import Any
 from horovod.common import exports
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.exports import *  # noqa: F403
+from horovod.common.exports import _basics  # noqa: F401 (programs import it)
 from horovod.common.process_sets import (
     ProcessSet,
     add_process_set,
@@ -43,7 +44,7 @@ from horovod.torch._autograd import (
     HorovodReducescatter,
 )
 from horovod.torch._sparse import sparse_allreduce_async
-from horovod.torch._submit import _basics, _handle_map, engine, failed, poll, synchronize  # noqa: F401 (programs import these)
+from horovod.torch._submit import _handle_map, engine, failed, poll, synchronize  # noqa: F401 (programs import these)
 from horovod.torch._sync_ops import (
     allgather,
     allreduce,
