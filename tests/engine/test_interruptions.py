@@ -14,30 +14,11 @@ import numpy as np
 
 import hvd_core as hvd
 from harness import on_ranks, run_to_the_end
-from harness.rank import await_told, expect, tell
+from harness.rank import await_told, interrupted, tell
 from hvd_core import runtime
 from hvd_core.numpy_face import _handles
 
 DYNAMIC = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
-
-
-class Watchdog(Exception):
-    """What a program's signal handler raises; it is no error of ours."""
-
-
-def bark(*_):
-    raise Watchdog
-
-
-def interrupted(call):
-    """Calls call(), which waits for another rank, and interrupts it by the exception of a signal handler."""
-    before = signal.signal(signal.SIGALRM, bark)
-    signal.setitimer(signal.ITIMER_REAL, 0.2)
-    try:
-        expect(Watchdog, call)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 @on_ranks(2)

@@ -41,6 +41,26 @@ def expect_ctrl_c(call, seconds):
     thread.join()
 
 
+class Watchdog(Exception):
+    """What a program's signal handler raises; it is no error of ours."""
+
+
+def bark(*_):
+    """A signal handler that raises Watchdog."""
+    raise Watchdog
+
+
+def interrupted(call):
+    """Calls call(), which waits for another rank, and interrupts it by the exception of a signal handler."""
+    before = signal.signal(signal.SIGALRM, bark)
+    signal.setitimer(signal.ITIMER_REAL, 0.2)
+    try:
+        expect(Watchdog, call)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def ignore_the_launcher():
     """When a rank has failed, the launcher asks the others to end a second later: on a busy machine that may be before
     they have said what they heard."""

@@ -2,14 +2,13 @@
 own are refused. Run by tests/harness."""
 
 import gc
-import signal
 import weakref
 
 import numpy as np
 import torch
 
 import horovod.torch as hvd
-from harness.rank import await_told, tell
+from harness.rank import await_told, interrupted, tell
 from horovod.common.exceptions import HorovodInternalError
 from horovod.torch._given_up import LEFT, wait_for
 from horovod.torch._submit import BY_ADDRESS
@@ -17,25 +16,6 @@ from support import raises
 
 ME = hvd.rank()
 COUNT = 40_000
-
-
-class Watchdog(Exception):
-    """What a program's signal handler raises; it is no error of ours."""
-
-
-def bark(*_):
-    raise Watchdog
-
-
-def interrupted(call):
-    before = signal.signal(signal.SIGALRM, bark)
-    signal.setitimer(signal.ITIMER_REAL, 0.2)
-    try:
-        with raises(Watchdog):
-            call()
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def fresh():
