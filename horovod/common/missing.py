@@ -38,5 +38,6 @@ _INSTEAD = {
 
 
 def missing_part(name: str) -> ImportError:
-    """The error for a module or name of the list above, or of elastic training: what is missing, what to use instead."""
+    """The error for a module or name of the list above, or of elastic training. Its text names the missing part and the
+    replacement."""
     return ImportError(f"{name} is not part of hvd-core {__version__}. {_INSTEAD.get(name, _ELASTIC)}")

@@ -1,4 +1,4 @@
-// Starting a thread, with an error that says what is lacking.
+// Starting a thread. The error of a start that fails names the limit.
 #pragma once
 
 #include <pthread.h>
