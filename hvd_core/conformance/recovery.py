@@ -13,23 +13,22 @@ from hvd_core.conformance.comm import Comm
 from hvd_core.conformance.numerics import NUMBERS, compare
 from hvd_core.conformance.ordering import Sum
 from hvd_core.conformance.rules import served
+from hvd_core.conformance.shared_names import SharedNames
 
 MEMORY_PER_ROUND = 256 << 10
 
 
 def footprint() -> dict[str, int]:
-    """The resources that a process may leak: descriptors, threads, mappings, private memory, names in /dev/shm."""
+    """The resources that a process may leak: descriptors, threads, mappings, private memory."""
     private = 0
     for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
         if line.startswith("Private_Dirty:"):
             private = int(line.split()[1]) << 10
-    names = len(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else 0
     return {
         "descriptors": len(os.listdir("/proc/self/fd")),
         "threads": len(os.listdir("/proc/self/task")),
         "mappings": Path("/proc/self/maps").read_text().count("\n"),
         "bytes of memory": private,
-        "names in /dev/shm": names,
     }
 
 
@@ -37,7 +36,7 @@ def grown(before: dict[str, int], after: dict[str, int], rounds: int) -> str:
     """The resources that have grown by more than an accident, so that every round leaks; "" if none has."""
     allowed = {
         "descriptors": rounds // 10, "threads": rounds // 10, "mappings": rounds // 2,
-        "bytes of memory": rounds * MEMORY_PER_ROUND, "names in /dev/shm": 0,
+        "bytes of memory": rounds * MEMORY_PER_ROUND,
     }  # fmt: skip
     return ", ".join(
         f"{after[what] - before[what]} {what}"
@@ -61,12 +60,13 @@ def _use(kit: Kit, comm: Comm, turn: int) -> None:
 def recreate(kit: Kit) -> None:
     turns = 20 if kit.quick else 50
     for space in kit.spaces():
-        before, kept = {}, len(kit.backend.host.keys)
+        before, shared, kept = {}, SharedNames(), len(kit.backend.host.keys)
         for turn in range(turns):
             if turn == 5:
-                before = footprint()
+                before, shared = footprint(), SharedNames()
                 kit.meet()
             comm = kit.comm(space)
+            shared.look()
             if turn < 3 or turn % 10 == 0:
                 _use(kit, comm, turn)
             comm.finalize(kit.limit(20))
@@ -74,6 +74,11 @@ def recreate(kit: Kit) -> None:
             comm.destroy()
         left = grown(before, footprint(), turns - 5)
         kit.expect(not left, f"{turns - 5} communicators have leaked {left}")
+        kit.meet()  # until the rank that removes a name has done so
+        names = sorted(shared.left(turns - 5))
+        kit.expect(
+            not names, f"{turns - 5} communicators have left {len(names)} names in /dev/shm: {names[:3]}"
+        )
         _check_keys(kit, kept)
 
 

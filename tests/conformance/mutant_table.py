@@ -95,6 +95,8 @@ leaks_thread                  shm        L4.recreate
 split_turns_ranks_around      shm        L4.split
 split_gives_every_rank_one    shm        L4.split
 leaves_store_keys             shm        L4.recreate
+leaves_names                  shm        L4.recreate
+leaves_mapped_name            shm        L4.recreate
 leaks_descriptor              eccl_stub  L4.recreate
 notifies_a_stranger           shm        L3.host_calls
 phase_never_ends              eccl_stub  L3.host_calls

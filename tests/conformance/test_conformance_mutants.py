@@ -16,6 +16,13 @@ ALL = rows(FAST) + rows(SLOW)
 HARMLESS = {"L4.split": "split_is_create", "L2.registered": "register_is_nothing"}
 
 
+@pytest.fixture(autouse=True)
+def no_names_left():
+    yield
+    for left in Path("/dev/shm").glob("hvd-mutant-*"):
+        left.unlink(missing_ok=True)
+
+
 def verdict(shim, library, fault, backend, case, monkeypatch):
     monkeypatch.setenv("HVD_MUTANT_LIBRARY", str(library))
     monkeypatch.setenv("HVD_MUTANT", fault)

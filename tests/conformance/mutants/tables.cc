@@ -2,9 +2,11 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <string>
 
 #include "shim.h"
 
@@ -145,10 +147,34 @@ struct LeakThread {
   void operator()() const { start_thread(); }
 };
 
+int new_name(int turn) {
+  std::string name = "/dev/shm/hvd-mutant-" + std::to_string(getpid()) + "-" + std::to_string(turn);
+  return open(name.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+}
+// Every communicator leaves a name, which no process has mapped.
+struct LeaveName {
+  void operator()() const {
+    static int turn;
+    close(new_name(turn++));
+  }
+};
+// One communicator of many leaves a name, which its process keeps mapped.
+struct LeaveMappedName {
+  void operator()() const {
+    static int turn;
+    if (++turn != 10) return;
+    int fd = new_name(turn);
+    if (ftruncate(fd, 4096) == 0) mmap(nullptr, 4096, PROT_READ, MAP_SHARED, fd, 0);
+    close(fd);
+  }
+};
+
 const Add l1("leaks_descriptor", [] { leak_on_create(LeakDescriptor()); });
 const Add l2("leaks_memory", [] { leak_on_create(LeakMemory()); });
 const Add l3("leaks_thread", [] { leak_on_create(LeakThread()); });
-const Add l4(
+const Add l4("leaves_names", [] { leak_on_create(LeaveName()); });
+const Add l5("leaves_mapped_name", [] { leak_on_create(LeaveMappedName()); });
+const Add l6(
     "leaves_store_keys", [] { our_host.store_del = [](void*, const char*, hvd_error*) -> hvd_rc { return HVD_OK; }; },
     nullptr);
 
