@@ -8,6 +8,7 @@ The functions are Horovod's, on NumPy arrays and on anything else in host memory
 modules of their own over the same engine. Importing this package needs no framework and no compiled part.
 """
 
+from hvd_core import logs as _logs
 from hvd_core import lost_files as _lost_files
 from hvd_core.errors import HorovodInternalError
 from hvd_core.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
@@ -27,6 +28,7 @@ from hvd_core.runtime import (
 from hvd_core.version import __version__
 
 _lost_files.report_at_import()
+_logs.begin()
 
 _NUMPY_API = (
     "Adasum",

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from hvd_core import communicator_sets, compiled_part, current_job, uncaught
+from hvd_core import communicator_sets, compiled_part, current_job, logs, uncaught
 from hvd_core import process_sets as _process_sets
 from hvd_core.backends.errors import BackendError
 from hvd_core.current_job import Job, engine, is_initialized, rank, size, world
@@ -147,10 +147,11 @@ def _start(
     from hvd_core.backends.discovery.registry import host_math
     from hvd_core.backends.selection import at_init
     from hvd_core.bootstrap import affinity
-    from hvd_core.config import read_environment
+    from hvd_core.config.environment import read_environment, read_log_settings
 
     engine_type = compiled_part.load().Engine
     settings = read_environment()
+    logs.configure(*read_log_settings(os.environ))
     world = bootstrap.connect(deadline_s=settings.start_timeout_s, comm=comm)
     try:
         plan, plugins, static = at_init.decide(
@@ -197,15 +198,18 @@ def _start(
                 )
             },
         }
+        if settings.log_to_python:
+            logs.forward_engine_lines()
         try:
             engine = engine_type(config)
         except BackendError as error:
             raise at_init.with_alternative(error, plan) from None
         _engines += 1
     except BaseException:
+        logs.stop_forwarding()
         world.close()
         raise
-    at_init.log_report(plan, settings, world.rank, engine)
+    at_init.log_report(plan, world.rank, engine)
     return Job(world, engine, plan), static
 
 
@@ -297,6 +301,7 @@ def _drop() -> None:
     if not job.is_parents():
         job.engine.close()
         job.world.close()
+        logs.stop_forwarding()
     current_job.forget_the_job()
 
 

@@ -14,7 +14,7 @@ from .auth import HANDSHAKE_SECONDS, ServerHandshake
 from .descriptors import DescriptorSet
 from .socket_io import AuthenticationError, Deadline, send_exact
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("horovod")
 _MAX_UNPROVEN = 256
 
 

@@ -20,7 +20,7 @@ from .identity import launcher_process
 from .job_members import MembersDisagree, contradict, disagreement
 from .socket_io import BootstrapError, Deadline, recv_exact, send_exact
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("horovod")
 # Magic, the time when the sender entered this init() (monotonic clock, s), its rank in the launcher's job, its rank and
 # size in its own job, and the number of u32 that follow: the launcher's ranks of its own job, none if these are all.
 _ASK = struct.Struct("<8sd4I")

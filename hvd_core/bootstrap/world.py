@@ -9,12 +9,14 @@ import os
 import time
 from contextlib import suppress
 
+from hvd_core import logs
+
 from . import affinity, limits
 from .identity import identify
 from .job_members import is_communicator, select
 from .socket_io import BootstrapError, BootstrapTimeout, Deadline
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("horovod")
 
 DEFAULT_DEADLINE_SECONDS = 30.0
 DEFAULT_SILENCE_SECONDS = 30.0
@@ -119,6 +121,7 @@ def connect(environ=None, deadline_s=None, comm=None):
         if cause is None:
             raise
         raise cause from error
+    logs.set_rank(identity.rank)
     if identity.size == 1:
         return _alone(identity, job_comm)
     world = World(identity.rank, identity.size, identity.launcher, identity.members)

@@ -117,7 +117,19 @@ class EngineSettings:
     )
     """Index of LOG_LEVELS."""
     log_with_time: bool = _setting(
-        True, "HOROVOD_LOG_HIDE_TIME", _inverse, "1: no time in the lines of the log", "0"
+        True,
+        "HOROVOD_LOG_HIDE_TIME",
+        _inverse,
+        "1: no time in the lines of the log",
+        "0",
+    )
+    """Without HOROVOD_LOG_HIDE_TIME, HOROVOD_LOG_TIMESTAMP decides, which says the opposite."""
+    log_to_python: bool = _setting(
+        False,
+        "HOROVOD_LOG_TO_PYTHON",
+        _flag,
+        "1: lines of the engine's log go to Python's logger `horovod`, in place of stderr",
+        "0",
     )
     start_timeout_s: float = _setting(
         30.0, "HOROVOD_START_TIMEOUT", _positive, "seconds until all ranks must have called `init()`", "30"
@@ -171,12 +183,26 @@ def read_environment(environ: Mapping[str, str] | None = None) -> EngineSettings
         text = environ.get(variable, "").strip()
         value = setting.metadata["parse"](text, variable) if text else None
         values[setting.name] = setting.default if value is None else value
+    values["log_with_time"] = read_log_settings(environ)[1]
     disabled = environ.get("HOROVOD_STALL_CHECK_DISABLE", "").strip()
     if disabled and _flag(disabled, "HOROVOD_STALL_CHECK_DISABLE"):
         values["stall_warn_s"] = 0.0
     if 0 < values["stall_abort_s"] < values["stall_warn_s"]:
         values["stall_abort_s"] = 0.0
     return EngineSettings(**values)
+
+
+def read_log_settings(environ: Mapping[str, str]) -> tuple[int | None, bool]:
+    """(index of LOG_LEVELS, or None if no level is set; whether lines have the time). Raises ValueError that names the
+    variable if a value is not valid."""
+
+    def read(variable: str, parse: Callable[[str, str], Any]) -> Any:
+        text = environ.get(variable, "").strip()
+        return parse(text, variable) if text else None
+
+    hidden, shown = read("HOROVOD_LOG_HIDE_TIME", _flag), read("HOROVOD_LOG_TIMESTAMP", _flag)
+    with_time = not hidden if hidden is not None else shown is not False
+    return read("HOROVOD_LOG_LEVEL", _level), with_time
 
 
 def markdown() -> str:

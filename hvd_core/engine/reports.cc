@@ -4,6 +4,7 @@
 
 #include "engine/engine.h"
 #include "engine/observe/log.h"
+#include "engine/observe/printable.h"
 
 namespace hvd {
 
@@ -209,7 +210,7 @@ void Engine::stop(const std::string& text) {
                                    std::to_string(live_.size()) + (live_.size() == 1 ? " operation" : " operations"));
   {
     std::lock_guard lock(stop_mutex_);
-    if (stop_text_.empty()) stop_text_ = text;
+    if (stop_text_.empty()) stop_text_ = observe::printable(text);
   }
   cause_due_ = end_due_ = next_stall_check_ = control::kNever;
   stopped_.store(true, std::memory_order_release);

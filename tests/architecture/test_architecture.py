@@ -29,7 +29,7 @@ ENGINE_ORDER = {
     "store": {"observe"},
     "plugin": {"types"},
     "control": {"types", "observe", "plugin"},
-    "queue": {"types", "control", "plugin"},
+    "queue": {"types", "observe", "control", "plugin"},
     "data": {"types", "observe", "plugin", "control", "queue"},
     "engine": {"types", "observe", "plugin", "control", "queue", "data"},
     "calls": {"types", "observe", "plugin", "control", "queue", "engine"},

@@ -149,9 +149,9 @@ def test_broken_plugins_are_told_once_and_stop_nobody(launcher, tmp_path):
     done = launcher.python(2, RANK, env=path(site, other))
     assert [line[:6] for line in lines(done)] == ["read 0"] * 2
     for text in (
-        "horovod: backend 'broken' (hvd-backend-broken 0.3.0) cannot be described.",
-        "horovod: backend 'exits' (hvd-backend-exits 0.3.0) cannot be described.",
-        "horovod: backend 'twice' is offered by 2 wheels, and nothing says which is meant.",
+        "backend 'broken' (hvd-backend-broken 0.3.0) cannot be described.",
+        "backend 'exits' (hvd-backend-exits 0.3.0) cannot be described.",
+        "backend 'twice' is offered by 2 wheels, and nothing says which is meant.",
     ):
         assert done.stderr.count(text) == 1, done.stderr
 

@@ -14,7 +14,7 @@ NATIVE = Path(__file__).with_name("native")
 PLUGIN = sorted(str(p.relative_to(PACKAGE / "engine")) for p in (PACKAGE / "engine" / "plugin").glob("*.cc"))
 # What every transport stands on.
 COMMON = [*(f"data/{p}.cc" for p in ("abilities", "aligned", "direct", "host_math", "parts", "schedule"))]
-COMMON += ["control/signature.cc", "types/rank_list.cc", "observe/log.cc"]
+COMMON += ["control/signature.cc", "types/rank_list.cc", "observe/log.cc", "observe/printable.cc"]
 
 
 # The further parts of the engine that each program needs.

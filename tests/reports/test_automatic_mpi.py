@@ -74,7 +74,9 @@ def test_where_it_does_not_work_tcp_goes_between_hosts_and_the_log_says_why(mpir
         f"between hosts: {launcher} started this job, but backend 'mpi' is installed but unavailable here: "
     )
     assert len(re.findall(re.escape(text) + ".*/nowhere/libmpi.so", log)) == 1, log
-    assert "WARN" not in log
+    # The two hosts are simulated, which the launcher does not know.
+    warnings = [line for line in log.splitlines() if "WARN" in line]
+    assert all("can reach each other here" in line for line in warnings), log
 
 
 @pytest.mark.mpi

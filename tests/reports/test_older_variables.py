@@ -27,7 +27,7 @@ def job(start, site, **variables):
     done = run([*start, sys.executable, "-c", PROGRAM], site, **variables)
     assert done.returncode == 0, done.stdout + done.stderr
     (over,) = (line.rpartition("over ")[2] for line in done.stdout.splitlines() if "over " in line)
-    return over, re.findall(r"horovod(?:run)?: (.*)", done.stderr)
+    return over, re.findall(r"horovod(?:run| WARNING)?: (.*)", done.stderr)
 
 
 @pytest.fixture

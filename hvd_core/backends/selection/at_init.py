@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from collections.abc import Callable, Iterable
-from datetime import datetime
 from typing import Any
 
 from hvd_core.backends import discovery
@@ -22,7 +20,6 @@ from hvd_core.config import EngineSettings, read_environment
 from hvd_core.config.plugins_toml import PluginsConfig, load
 
 _log = logging.getLogger("horovod")
-_INFO = 2  # as an index of config.environment.LOG_LEVELS
 
 
 def decide(
@@ -90,14 +87,11 @@ def report_now(
     return report(plan, info=engine.backend_info(), fact=engine.backend_fact, staged=staged)
 
 
-def log_report(plan: BackendPlan, settings: EngineSettings, rank: int, engine: Any) -> None:
-    """Write the report to standard error, in the form of the engine's log. Only rank 0 writes, if the log level is
-    info."""
-    if settings.log_level > _INFO or rank != 0 or sys.stderr is None:
+def log_report(plan: BackendPlan, rank: int, engine: Any) -> None:
+    """Write the report to the log, at the level info. Only rank 0 writes."""
+    if rank != 0 or not _log.isEnabledFor(logging.INFO):
         return
-    stamp = datetime.now().strftime("[%Y-%m-%d %H:%M:%S.%f] ") if settings.log_with_time else ""
     table = report(plan, fact=engine.backend_fact)
     others = [f"other device types: {table.note}; {table.unserved}"] if table.note else []
-    lines = [*str(table).splitlines(), *others]
-    sys.stderr.write("".join(f"{stamp}[{rank}] horovod INFO: {line}\n" for line in lines))
-    sys.stderr.flush()
+    for line in [*str(table).splitlines(), *others]:
+        _log.info("%s", line)

@@ -4,6 +4,7 @@
 #include <system_error>
 
 #include "engine/bind/inspect.h"
+#include "engine/bind/log_lines.h"
 #include "engine/bind/py_backend.h"
 #include "engine/bind/py_engine.h"
 #include "engine/bind/sim.h"
@@ -77,6 +78,7 @@ PYBIND11_MODULE(_core, m) {
   hvd::bind::bind_engine(m);
   hvd::bind::bind_py_backend(m);
   hvd::bind::bind_inspect(m);
+  hvd::bind::bind_log_lines(m);
   hvd::bind::bind_sim(m);
   hvd::bind::bind_store_server(m);
   m.def(

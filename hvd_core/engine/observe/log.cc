@@ -5,13 +5,40 @@
 
 #include <array>
 #include <atomic>
+#include <condition_variable>
 #include <cstdio>
 #include <ctime>
+#include <deque>
+#include <mutex>
+#include <utility>
+
+#include "engine/observe/printable.h"
 
 namespace hvd::observe {
 namespace {
 std::atomic<int32_t> g_threshold{static_cast<int32_t>(Level::Warning)}, g_rank{-1};
-std::atomic<bool> g_with_time{true}, g_has_stderr{true};
+std::atomic<bool> g_with_time{true}, g_has_stderr{true}, g_keeps{false};
+
+// Never destroyed: threads of backends may log while the process ends.
+struct Kept {
+  static constexpr size_t kMost = 4096;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::deque<LogLine> lines;
+};
+Kept& kept() {
+  static auto* const all = new Kept;
+  return *all;
+}
+
+bool keep(Level level, const std::string& text) {
+  if (!g_keeps || level == Level::Fatal) return false;
+  const std::unique_lock lock(kept().mutex, std::try_to_lock);
+  if (!lock || !g_keeps || kept().lines.size() >= Kept::kMost) return false;
+  kept().lines.push_back({level, text});
+  kept().changed.notify_one();
+  return true;
+}
 }  // namespace
 
 void set_log(Level threshold, bool with_time, int32_t rank) {
@@ -23,11 +50,30 @@ void set_log(Level threshold, bool with_time, int32_t rank) {
 void log_nothing() { g_has_stderr = false; }
 
 bool log_enabled(Level level) {
-  return static_cast<int32_t>(level) >= g_threshold.load(std::memory_order_relaxed) && g_has_stderr;
+  return static_cast<int32_t>(level) >= g_threshold.load(std::memory_order_relaxed) && (g_has_stderr || g_keeps);
 }
 
-void log(Level level, const std::string& text) {
+void keep_lines(bool on) {
+  const std::lock_guard lock(kept().mutex);
+  g_keeps = on;
+  kept().changed.notify_all();
+}
+
+void keep_lines_no_more() { g_keeps = false; }
+
+std::optional<LogLine> take_line() {
+  std::unique_lock lock(kept().mutex);
+  kept().changed.wait(lock, [] { return !kept().lines.empty() || !g_keeps; });
+  if (kept().lines.empty()) return std::nullopt;
+  LogLine line = std::move(kept().lines.front());
+  kept().lines.pop_front();
+  return line;
+}
+
+void log(Level level, const std::string& raw) {
   if (!log_enabled(level)) return;
+  const std::string text = printable(raw);
+  if (keep(level, text) || !g_has_stderr) return;
   constexpr std::array names{"TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL"};
   std::string line;
   if (g_with_time) {

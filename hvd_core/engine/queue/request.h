@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "engine/control/messages.h"
+#include "engine/observe/printable.h"
 #include "engine/plugin/device.h"
 #include "engine/queue/errors.h"
 #include "engine/types/dtypes.h"
@@ -123,8 +124,9 @@ class Request {
     finish(kEnqueued);
   }
   void complete() { finish(kOk); }
+  // `text` may come from another rank: it is made safe to show.
   void fail(types::Failure failure, std::string text) {
-    error_ = std::move(text);
+    error_ = observe::printable(std::move(text));
     failure_ = failure;
     finish(kFailed);
   }
