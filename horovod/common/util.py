@@ -57,16 +57,15 @@ def ddl_built(verbose: bool = False) -> bool:
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether there is a front end for a framework ("torch", "tensorflow"), the framework is installed, and the engine
-    can be loaded. Imports no framework."""
-    if ext_base_name not in ("tensorflow", "torch"):
+    """Whether there is a front end for a framework ("torch", "tensorflow", "mxnet"), the framework is installed,
+    and the engine can be loaded. Imports no framework."""
+    if ext_base_name not in ("tensorflow", "torch", "mxnet"):
         return False
     front_end = os.path.join(os.path.dirname(os.path.dirname(__file__)), ext_base_name, "__init__.py")
-    return (
-        UNAVAILABLE is None
-        and os.path.isfile(front_end)
-        and importlib.util.find_spec(ext_base_name) is not None
-    )
+    framework = importlib.util.find_spec(ext_base_name)
+    # A folder of that name on the path has no origin.
+    is_installed = framework is not None and framework.origin is not None
+    return UNAVAILABLE is None and os.path.isfile(front_end) and is_installed
 
 
 def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) -> None:
@@ -84,7 +83,8 @@ def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) 
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether a framework ("torch", "tensorflow") sees a GPU. Imports the framework; False if it has no front end."""
+    """Whether a framework ("torch", "tensorflow", "mxnet") sees a GPU. Imports the framework; False if it has
+    no front end."""
     if not extension_available(ext_base_name):
         return False
     return importlib.import_module(f"horovod.{ext_base_name}")._check_has_gpu()

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from horovod.common.exports import _basics
+from horovod.common.failed_calls import failed
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reduce_ops import Average
 from horovod.torch._dtypes import MOVABLE, REDUCIBLE, as_sent, returning, viewed, viewed_all
@@ -21,7 +22,6 @@ from horovod.torch._submit import (
     check,
     check_all,
     engine,
-    failed,
     fetch_many,
     fetch_one,
     operands,

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from horovod.common.failed_calls import failed
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reduce_ops import Adasum, Average
 from horovod.torch._dtypes import MOVABLE, REDUCIBLE, as_sent, viewed
@@ -20,7 +21,6 @@ from horovod.torch._submit import (
     check,
     check_all,
     engine,
-    failed,
     fetch_one,
     operands,
     reference,

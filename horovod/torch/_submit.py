@@ -38,22 +38,6 @@ BY_ADDRESS = (
 )
 
 
-def failed(operation: str, prefix: str, name: Any, process_set: Any, error: BaseException) -> None:
-    """Let the other ranks' matching call fail, because `error` was raised while this one was prepared.
-
-    To be called in the guard of a function (see hvd_core.frontend.refusals), which then raises `error` again.
-
-    Args:
-        operation, name, process_set, prefix: as for refusals.report(); `name` is the caller's argument.
-
-    Raises:
-        ValueError: before init(), as the missing init() is the better message.
-    """
-    if isinstance(error, Exception):
-        engine()
-    report(operation, name, process_set, error, prefix)
-
-
 def nothing(operation: str, prefix: str, name: Any, process_set: ProcessSet) -> list:
     """The result of a grouped operation without tensors. Nothing is sent. If the groups of other ranks have tensors,
     their calls fail."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from horovod.common.failed_calls import failed
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reduce_ops import Average
 from horovod.torch import _compile
@@ -29,7 +30,7 @@ from horovod.torch._autograd import (
     HorovodGroupedAllreduce,
 )
 from horovod.torch._compile import tracing
-from horovod.torch._submit import compress_all, failed, members_of, nothing, resolve_op, synchronize
+from horovod.torch._submit import compress_all, members_of, nothing, resolve_op, synchronize
 from horovod.torch.compression import Compression, Compressor
 
 

@@ -5,6 +5,7 @@ from typing import overload
 
 import torch
 
+from horovod.common.failed_calls import failed
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reduce_ops import Average
 from horovod.torch import _compile
@@ -16,7 +17,7 @@ from horovod.torch._async_scatter import (
 )
 from horovod.torch._autograd import HorovodAlltoall, HorovodGroupedReducescatter, HorovodReducescatter
 from horovod.torch._compile import tracing
-from horovod.torch._submit import compress_all, failed, members_of, nothing, synchronize
+from horovod.torch._submit import compress_all, members_of, nothing, synchronize
 from horovod.torch._sync_ops import needs_grad
 from horovod.torch.compression import Compression, Compressor
 

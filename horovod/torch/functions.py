@@ -7,11 +7,12 @@ from typing import Any
 import torch
 
 from horovod.common.exports import rank
+from horovod.common.failed_calls import failed
 from horovod.common.objects import allgather_object, broadcast_object, name_of_size
 from horovod.common.process_sets import global_process_set
 from horovod.torch._async_ops import broadcast_async_
 from horovod.torch._slots import empty_sparse
-from horovod.torch._submit import failed, synchronize
+from horovod.torch._submit import synchronize
 from hvd_core.frontend.refusals import reported
 
 __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]

@@ -10,6 +10,7 @@ from horovod.common import exports
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.exports import *  # noqa: F403
 from horovod.common.exports import _basics  # noqa: F401 (programs import it)
+from horovod.common.failed_calls import failed
 from horovod.common.process_sets import (
     ProcessSet,
     add_process_set,
@@ -44,7 +45,7 @@ from horovod.torch._autograd import (
     HorovodReducescatter,
 )
 from horovod.torch._sparse import sparse_allreduce_async
-from horovod.torch._submit import _handle_map, engine, failed, poll, synchronize  # noqa: F401 (programs import these)
+from horovod.torch._submit import _handle_map, engine, poll, synchronize  # noqa: F401 (programs import these)
 from horovod.torch._sync_ops import (
     allgather,
     allreduce,

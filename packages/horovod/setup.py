@@ -20,7 +20,7 @@ EXTRAS = {
     "pytorch": [_TORCH],
     "tensorflow": [_TENSORFLOW],
     "keras": [_KERAS],
-    "mxnet": [],
+    "mxnet": ["mxnet==1.9.1", "numpy<2"],
     "spark": [],
     "ray": [],
     "all-frameworks": [_TORCH, _TENSORFLOW, _KERAS],

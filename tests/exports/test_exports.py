@@ -16,7 +16,7 @@ from list_exports import text_of
 
 HERE = Path(__file__).parent
 sys.path.append(str(HERE.parent))  # for the command above
-from harness.frameworks import environment_of, python_with  # noqa: E402
+from harness.frameworks import environment_of, python_with, why_no_mxnet  # noqa: E402
 
 # The modules of each list.
 WITHOUT_FRAMEWORK = [
@@ -46,6 +46,7 @@ TENSORFLOW = [
     ),
     *("horovod.tensorflow.gradient_aggregation", "horovod.tensorflow.gradient_aggregation_eager"),
 ]
+MXNET = ["horovod.mxnet", *(f"horovod.mxnet.{name}" for name in ("mpi_ops", "compression", "functions"))]
 KERAS = [
     *("horovod.tensorflow.keras", "horovod.tensorflow.keras.callbacks", "horovod.tensorflow.keras.elastic"),
     *("horovod.keras", "horovod.keras.callbacks", "horovod.keras.elastic"),
@@ -81,6 +82,11 @@ def test_torch():
     compare("torch.txt", listed_by_a_process("torch", TORCH))
 
 
+@pytest.mark.skipif(bool(why_no_mxnet()), reason=why_no_mxnet() or "-")
+def test_mxnet():
+    compare("mxnet.txt", listed_by_a_process("mxnet", MXNET))
+
+
 @pytest.mark.skipif(importlib.util.find_spec("tensorflow") is None, reason="TensorFlow is not installed")
 def test_tensorflow_and_keras():
     text = listed_by_a_process("tensorflow", TENSORFLOW + KERAS)
@@ -92,5 +98,6 @@ def test_tensorflow_and_keras():
 if __name__ == "__main__":
     (HERE / "without_framework.txt").write_text(text_of(WITHOUT_FRAMEWORK), encoding="utf-8")
     (HERE / "torch.txt").write_text(listed_by_a_process("torch", TORCH), encoding="utf-8")
+    (HERE / "mxnet.txt").write_text(listed_by_a_process("mxnet", MXNET), encoding="utf-8")
     (HERE / "tensorflow.txt").write_text(listed_by_a_process("tensorflow", TENSORFLOW), encoding="utf-8")
     (HERE / "keras.txt").write_text(listed_by_a_process("tensorflow", KERAS), encoding="utf-8")

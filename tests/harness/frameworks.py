@@ -7,6 +7,7 @@ tests on PyTorch. A test has a job of its own only where the processes need anot
 
 import os
 import sys
+from pathlib import Path
 
 from . import fork_servers, pool
 from .checks import run_on_ranks
@@ -34,9 +35,16 @@ _ENVIRONMENT = {
         "CUDA_VISIBLE_DEVICES": "",
         "KERAS_BACKEND": "torch",
     },
+    # The checkout is on the path of that environment, not installed in it.
+    "mxnet": {**_SHARED, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
 }
 # An environment with another TensorFlow may run the ranks of its tests.
-_PYTHON = {"tensorflow": os.environ.get("HVD_TEST_TF_PYTHON", sys.executable), "torch": sys.executable}
+_PYTHON = {
+    "tensorflow": os.environ.get("HVD_TEST_TF_PYTHON", sys.executable),
+    "torch": sys.executable,
+    # `make test` makes it, as MXNet needs an older NumPy.
+    "mxnet": os.environ.get("HVD_TEST_MXNET_PYTHON", str(Path(sys.prefix) / "mxnet" / "bin" / "python")),
+}
 # What ranks begin with. A child could not begin with a module of ours: tests want its import, its engine, its library.
 _MODULES = {
     "tensorflow": ("tensorflow", "keras", "sklearn.datasets", "sklearn.model_selection", "tqdm", "h5py"),
@@ -49,6 +57,7 @@ _MODULES = {
         "tqdm",
         "h5py",
     ),
+    "mxnet": ("mxnet_names", "mxnet", "sklearn.datasets", "sklearn.model_selection"),
 }
 
 
@@ -66,6 +75,21 @@ def launcher(framework: str, ranks: int) -> list[str]:
     return [_PYTHON[framework], "-m", "horovod.runner.launch", "-np", str(ranks), *python_with(framework)]
 
 
+def mxnet_python() -> str:
+    """The interpreter with MXNet."""
+    return _PYTHON["mxnet"]
+
+
+def why_no_mxnet() -> str:
+    """The reason why tests on MXNet cannot run here; "" if they can."""
+    python = mxnet_python()
+    return (
+        ""
+        if os.path.exists(python)
+        else f"no MXNet in an environment of its own ({python}); `make test` makes it"
+    )
+
+
 def environment_of(framework: str) -> dict[str, str]:
     """The variables of a framework's jobs."""
     return dict(_ENVIRONMENT[framework])
@@ -80,7 +104,7 @@ def run_with(
     timeout: float = 400.0,
     **options,
 ) -> Outcome:
-    """run_on_ranks() with "tensorflow" or "torch" in the ranks; `function` is text such as "torch/ranks_ops.py::check_x".
+    """run_on_ranks() with a framework in the ranks; `function` is text such as "torch/ranks_ops.py::check_x".
 
     process_env: variables that differ from the environment of the framework's other jobs. They are set after the import
         of the framework, so they cost only forks.

@@ -37,7 +37,6 @@ def test_the_page_names_what_is_there():
         ("import horovod.spark", "horovodrun or horovod.run()"),
         ("import horovod.spark.torch", "horovodrun or horovod.run()"),
         ("from horovod import ray", "horovodrun or horovod.run()"),
-        ("import horovod.mxnet as hvd", "MXNet is not supported"),
         ("from horovod.data import BaseDataLoader", "data loaders"),
         ("from horovod.common.elastic import run_fn", "Elastic training is not there yet"),
         ("from horovod.runner.elastic.discovery import HostDiscovery", "Elastic training is not there yet"),

@@ -1,0 +1,75 @@
+"""MXNet's arrays in the form that the engine takes: the address of their memory, without a copy. Any thread.
+
+MXNet computes later, on threads of its own. An array is handed to the engine when what MXNet has been given to do with it
+so far is done; an error of that work is raised here. Callers wait for the engine before they return, so what MXNet is
+given afterwards finds the result.
+"""
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from horovod.mxnet._load import mx
+from hvd_core._core import TensorRef
+from hvd_core.frontend.element_types import MOVABLE, NUMBERS, REDUCIBLE, unsupported_text
+
+__all__ = ["MOVABLE", "REDUCIBLE", "NDArray", "check", "empty", "reference"]
+
+_LIB, check_call = mx.base._LIB, mx.base.check_call
+
+NDArray = mx.nd.NDArray  # mx.np.ndarray derives from it
+
+# Of mx.Context: pinned and shared memory are the host's too.
+_HOST = ("cpu", "cpu_pinned", "cpu_shared")
+
+
+def _type_name(array: Any) -> str:
+    """The name of an array's element type in NumPy; "bfloat16" for MXNet's structure of that name."""
+    dtype = np.dtype(array.dtype)
+    return dtype.names[0] if dtype.names else dtype.name
+
+
+def check(array: Any, allowed: frozenset) -> None:
+    """Raises ValueError unless `array` is dense, in host memory, and of one of the types `allowed`."""
+    if not isinstance(array, NDArray):
+        raise ValueError(f"An MXNet NDArray is required, but found {type(array).__name__}: {array!r:.80}.")
+    if array.stype != "default":
+        raise ValueError(
+            f"An array of storage type {array.stype} is not supported. Pass array.tostype('default')."
+        )
+    if array.context.device_type not in _HOST:
+        raise ValueError(
+            f"horovod.mxnet works on arrays in host memory, but found one on {array.context}. "
+            "Pass array.as_in_context(mx.cpu())."
+        )
+    name = _type_name(array)
+    if name not in allowed:
+        raise ValueError(unsupported_text(name, allowed is REDUCIBLE))
+
+
+def reference(array: Any, writes: bool) -> TensorRef:
+    """The memory of a checked array, for the engine. Waits for MXNet's work on the array.
+
+    Args:
+        writes: the engine writes to it, so reads that MXNet has not done yet are waited for too.
+
+    Raises:
+        MXNetError: the work that produces the array has failed.
+    """
+    if writes:
+        check_call(_LIB.MXNDArrayWaitToWrite(array.handle))
+    else:
+        check_call(_LIB.MXNDArrayWaitToRead(array.handle))
+    address = ctypes.c_void_p()
+    check_call(_LIB.MXNDArrayGetData(array.handle, ctypes.byref(address)))
+    return TensorRef(address.value or 0, array.shape, NUMBERS[_type_name(array)], owner=array)
+
+
+def empty(shape: tuple, like: Any) -> Any:
+    """A new array of a shape, with the type, context and class of the array `like`."""
+    kind = mx.np if isinstance(like, mx.np.ndarray) else mx.nd
+    if all(shape) and shape:
+        return kind.empty(shape, dtype=like.dtype, ctx=like.context)
+    with mx.util.np_shape(True):  # without it a 0 in a shape means "unknown"
+        return kind.empty(shape, dtype=like.dtype, ctx=like.context)

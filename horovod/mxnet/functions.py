@@ -1,0 +1,90 @@
+"""Broadcasting models and Python objects. All ranks call them, one thread each."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from horovod.common.exports import size
+from horovod.common.failed_calls import reported_for_each
+from horovod.common.objects import allgather_object, broadcast_object
+from horovod.common.process_sets import global_process_set
+from horovod.mxnet._arrays import MOVABLE, NDArray, check
+from horovod.mxnet._load import mx
+from horovod.mxnet.mpi_ops import broadcast_
+
+__all__ = ["allgather_object", "broadcast_object", "broadcast_parameters"]
+
+Parameter = mx.gluon.Parameter
+
+
+def broadcast_parameters(params: Mapping[str, Any], root_rank: int = 0, prefix: str | None = None) -> None:
+    """Copy the root's parameters to all ranks, in place.
+
+    A parameter whose shape is not known yet (deferred initialization) is sent when MXNet initializes it, which is in the
+    first forward pass; so all ranks must do this pass.
+
+    Args:
+        params: `block.collect_params()`, or a dict of arrays, as Module.get_params() returns two. The names, shapes and
+            dtypes must be the same on all ranks.
+        root_rank: the rank whose values are sent.
+        prefix: begins the names of the operations; needed where several models with deferred parameters of equal names
+            are initialized at the same time.
+
+    Raises:
+        ValueError: `params` is of another type, or an entry cannot be sent. Nothing has been sent then, and the other
+            ranks' calls fail. MXNetError: the initializer of a parameter has failed.
+        HorovodInternalError: ranks disagree, a rank has made a mistake, or a rank is gone.
+    """
+    if not isinstance(params, Mapping) and not isinstance(params, mx.gluon.ParameterDict):
+        raise ValueError(
+            f"broadcast_parameters() takes a dict of parameters, but found {type(params).__name__}. Pass "
+            "block.collect_params(), or each of the two dicts that Module.get_params() returns."
+        )
+    if size() == 1:
+        return
+    names = [f"{prefix or ''}parameter.{key}" for key in sorted(params.keys())]
+    values = [params[key] for key in sorted(params.keys())]
+    waiting = list(names)
+    with reported_for_each("broadcast", "broadcast", waiting, global_process_set):
+        arrays = [_arrays_of(value, name) for value, name in zip(values, names)]
+    for name, value, found in zip(names, values, arrays):
+        if found is None:
+            _send_when_initialized(value, name, root_rank)
+        else:
+            _send(found, name, root_rank)
+
+
+def _arrays_of(value: Any, name: str) -> list[NDArray] | None:
+    """The arrays of a parameter: one, or one for each of its devices. None if it is not initialized yet.
+
+    Raises ValueError if they cannot be sent.
+    """
+    if isinstance(value, Parameter):
+        if value._data is None and value._deferred_init:
+            return None
+        arrays = value.list_data()
+    else:
+        arrays = [value]
+    for array in arrays:
+        try:
+            check(array, MOVABLE)
+        except ValueError as error:
+            raise ValueError(f"broadcast_parameters(): {name}: {error}") from None
+    return arrays
+
+
+def _send(arrays: list[NDArray], name: str, root_rank: int) -> None:
+    broadcast_(arrays[0], root_rank, name)
+    for other in arrays[1:]:
+        arrays[0].copyto(other)
+
+
+def _send_when_initialized(parameter: Parameter, name: str, root_rank: int) -> None:
+    """Broadcast a parameter once, when MXNet has initialized it."""
+    original = parameter._init_impl
+
+    def initialize_and_broadcast(data: NDArray, contexts: list) -> None:
+        del parameter._init_impl  # from now on the class's method
+        original(data, contexts)
+        _send(parameter.list_data(), name, root_rank)
+
+    parameter._init_impl = initialize_and_broadcast
