@@ -28,6 +28,8 @@ class Job:
         # (device type, operation, element type, reduction) of the operations that front ends have copied through host
         # memory, in the order of their first use; the values are None. See frontend/staged.py.
         self.staged: dict[tuple[str, str, str, str], None] = {}
+        # (process set, name) of the requests whose weights were announced. See frontend/initial_weights.py.
+        self.announced: set[tuple[int, str]] = set()
 
     def is_parents(self) -> bool:
         """Whether this process is a forked child, which must not touch the engine."""

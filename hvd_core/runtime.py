@@ -195,6 +195,7 @@ def _start(
                     "log_level",
                     "log_with_time",
                     "start_timeout_s",
+                    "check_consistency",
                 )
             },
         }

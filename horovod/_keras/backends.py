@@ -27,6 +27,9 @@ _CLASSES = {
 class Backend(ABC):
     """Operations on the tensors of one framework. Methods that communicate raise the errors of its Horovod front end."""
 
+    batch_prefix: str
+    """Begins the names of the requests that reduce() makes of batches."""
+
     @abstractmethod
     def mode(self) -> str:
         """How the calling code runs: "eager", "graph" (it is being traced) or "xla" (it is being traced for XLA)."""
@@ -42,6 +45,10 @@ class Backend(ABC):
     @abstractmethod
     def description_of(self, variable: Any) -> tuple[str, list[int], str]:
         """Name, shape and dtype of a variable."""
+
+    @abstractmethod
+    def values_of(self, variable: Any) -> Any:
+        """The values of a variable as an array of NumPy; None if they are not known while a graph is made."""
 
     @abstractmethod
     def gradients(self, loss: Any, variables: list, grad_loss: Any, tape: Any) -> list:

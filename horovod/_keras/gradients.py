@@ -19,6 +19,9 @@ from horovod._keras.agreement import (
 from horovod._keras.backends import Backend
 from horovod._keras.options import Options
 from horovod.common.util import split_list
+from hvd_core.frontend import initial_weights
+
+_REMEDY = "model.fit(..., callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])"
 
 
 def require_same_variables(before: Sequence, now: Sequence, backend: Backend) -> None:
@@ -223,6 +226,8 @@ class GradientReducer:
         backend = self.backend
         result: list = [None] * len(sent)
         batches = self._batches(sent, variables, kinds)
+        if initial_weights.checked():
+            self._announce_weights(batches, variables, agreement)
         outcomes, reduced_presence = backend.reduce(
             [[sent[i] for i in b] for b in batches],
             self._names(batches, agreement),
@@ -238,6 +243,15 @@ class GradientReducer:
                 name = f"keras.{agreement.number}.sparse.{index}"
                 result[index] = backend.reduce_sparse(sent[index], name, self.options)
         return result, reduced_presence
+
+    def _announce_weights(self, batches: list[list[int]], variables: list, agreement: StepAgreement) -> None:
+        number = self.options.process_set.process_set_id
+        for batch, name in zip(batches, self._names(batches, agreement)):
+            weights = [
+                (self.backend.description_of(v)[0], lambda v=v: self.backend.values_of(v))
+                for v in (variables[i] for i in batch)
+            ]
+            initial_weights.announce(f"{self.backend.batch_prefix}{name}", weights, _REMEDY, number)
 
     def _names(self, batches: list[list[int]], agreement: StepAgreement) -> list[str]:
         """The names of the operations that reduce the batches."""

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from horovod.common.gradient_arguments import check_groups, groups_from, predivide_factors
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.reduce_ops import Adasum
 from horovod.common.util import split_list
 from horovod.tensorflow import _gradient_names
 from horovod.tensorflow._call import plain
@@ -36,12 +37,16 @@ from horovod.tensorflow.util import (
     plain_variable,
     ref,
     refs_to_vars,
+    values_of,
     vars_to_refs,
 )
+from hvd_core.frontend import initial_weights
 from hvd_core.process_sets import number_of
 
 # The most bytes of a group in eager mode and in XLA. While a group is reduced its memory is needed a second time.
 _GROUP_BYTES = 128 << 20
+
+_REMEDY = "hvd.broadcast_variables(model.variables, root_rank=0)"
 
 
 def checked_groups(num_groups: int, groups: Any) -> Any:
@@ -147,6 +152,11 @@ class GradientReduction:
                 grads = [tf.convert_to_tensor(g) if isinstance(g, tf.IndexedSlices) else g for g in grads]
             together, single = self._partition(grads, vars)
             groups = {f"{call}.group_{number}": places for number, places in enumerate(together)}
+            # An optimizer of TensorFlow 1 combines changes by Adasum after each rank has changed its weights.
+            if vars is not None and self._op != Adasum and initial_weights.checked():
+                self._announce_weights(
+                    {**groups, **{names[i]: [i] for i in single}}, [plain_variable(v) for v in vars]
+                )
             results = list(grads)
             stand_ins: list = []  # the results for gradients that are None
             # By place: a tensor that exists once all ranks have shown that they have tf.IndexedSlices there too.
@@ -177,6 +187,14 @@ class GradientReduction:
                         with tf.control_dependencies([agreed[i]]):
                             results[i] = self._reduce_one(gradient, f"{names[i]}.rows")
             return _depending_on(stand_ins, results)
+
+    def _announce_weights(self, requests: dict[str, list[int]], variables: list) -> None:
+        for name, places in requests.items():
+            weights = [
+                (getattr(v, "name", name), lambda v=v: values_of(v)) for v in (variables[i] for i in places)
+            ]
+            number: Any = self.process_set.process_set_id
+            initial_weights.announce(f"allreduce.{name}", weights, _REMEDY, number)
 
     def _partition(self, grads: list, vars: Sequence[Any] | None) -> tuple[list[list[int]], list[int]]:
         """The places of the gradients of each group, and the places of the other gradients. The same on all ranks, also

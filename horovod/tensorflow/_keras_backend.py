@@ -18,7 +18,7 @@ from horovod.common.reduce_ops import Average
 from horovod.tensorflow import mpi_ops
 from horovod.tensorflow._call import CallIdentity, report
 from horovod.tensorflow._gradients import _depending_on
-from horovod.tensorflow.util import in_xla
+from horovod.tensorflow.util import in_xla, values_of
 
 # The most bytes that one operation reduces in eager mode and in XLA. Meanwhile their memory is needed a second time.
 _BATCH_BYTES = 128 << 20
@@ -26,6 +26,8 @@ _BATCH_BYTES = 128 << 20
 
 class TensorFlowBackend(Backend):
     """tf.Tensor, tf.IndexedSlices, tf.Variable and keras.Variable."""
+
+    batch_prefix = "allreduce."
 
     def mode(self) -> str:
         if tf.executing_eagerly():
@@ -44,6 +46,9 @@ class TensorFlowBackend(Backend):
         own = self.identity(variable)
         name = getattr(variable, "path", None) or own.name
         return name, own.shape.as_list(), own.dtype.base_dtype.name
+
+    def values_of(self, variable: Any) -> Any:
+        return values_of(self.identity(variable))
 
     def gradients(self, loss: Any, variables: list, grad_loss: Any, tape: Any) -> list:
         own = [self.identity(v) for v in variables]

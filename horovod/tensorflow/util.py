@@ -50,6 +50,18 @@ def ref(variable: Any) -> Any:
     return plain_variable(variable).ref()
 
 
+def values_of(variable: Any) -> Any:
+    """The present values of a variable as an array of NumPy, also while a tf.function is traced; None where they are not
+    known: in a graph of TensorFlow 1, and before the variable has values."""
+    with tf.init_scope():
+        if not tf.executing_eagerly():
+            return None
+        try:
+            return plain_variable(variable).numpy()
+        except (tf.errors.OpError, AttributeError, ValueError):
+            return None
+
+
 def vars_to_refs(variables: Any) -> Any:
     """The same structure of (lists of) variables as tuples of their references, which can be hashed."""
     if isinstance(variables, (list, tuple)):

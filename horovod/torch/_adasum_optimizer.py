@@ -13,6 +13,7 @@ import torch
 from horovod.common.gradient_arguments import check_backward_passes
 from horovod.common.process_sets import ProcessSet
 from horovod.common.reduce_ops import Adasum
+from horovod.torch import _initial_weights
 from horovod.torch._async_ops import allreduce_async_
 from horovod.torch._optimizer_arguments import find_duplicates
 from horovod.torch._submit import forget_finished, synchronize
@@ -102,6 +103,7 @@ class DeltaOptimizer(torch.optim.Optimizer):
     def _combine(self, params: list[torch.Tensor]) -> None:
         """Replace the change that the step made to each parameter by the Adasum of all ranks' changes."""
         pending = []
+        checked = _initial_weights.checked()
         try:
             for param in params:
                 change = param.detach().sub(self._starts[param])
@@ -110,6 +112,9 @@ class DeltaOptimizer(torch.optim.Optimizer):
                 )
                 sent, context = self._compression.compress(plain.contiguous())
                 name = self._parameter_names[param]
+                if checked:
+                    start = self._starts[param]
+                    _initial_weights.announce(f"allreduce.{name}", [(name, start)], self.process_set)
                 handle = allreduce_async_(sent, name=name, op=Adasum, process_set=self.process_set)
                 pending.append((param, handle, context))
             for param, handle, context in pending:

@@ -13,11 +13,14 @@ from horovod._keras.backends import Backend
 from horovod._keras.options import Options
 from horovod.common.process_sets import ProcessSet
 from horovod.common.reduce_ops import Average
+from horovod.torch._initial_weights import values_of
 from hvd_core.frontend.refusals import report, reported
 
 
 class TorchBackend(Backend):
     """torch.Tensor and keras.Variable."""
+
+    batch_prefix = "grouped_allreduce."
 
     def mode(self) -> str:
         return "eager"  # also under torch.compile, which does not trace our functions
@@ -33,6 +36,9 @@ class TorchBackend(Backend):
         tensor = self.identity(variable)
         name = getattr(variable, "path", None) or getattr(variable, "name", None) or "a tensor"
         return name, list(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+
+    def values_of(self, variable: Any) -> np.ndarray | None:
+        return values_of(self.identity(variable))
 
     def gradients(self, loss: Any, variables: list, grad_loss: Any, tape: Any) -> list:
         own = [self.identity(v) for v in variables]

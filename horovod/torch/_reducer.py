@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from horovod.common.process_sets import ProcessSet
-from horovod.torch import _changed_gradients
+from horovod.torch import _changed_gradients, _initial_weights
 from horovod.torch._async_ops import reduce_group_into, reduce_into
 from horovod.torch._devices import come_after, stream_of
 from horovod.torch._given_up import LEFT, give_up, sweep, wait_for
@@ -86,6 +86,8 @@ class GradientReducer:
         self._handles: list[int] = []
         self._failures: list[Exception] = []  # of reductions that could not begin
         self._has_warned = False  # of a changed gradient
+        # Names of requests that have not been sent yet, with their slots; empty unless HOROVOD_CHECK_CONSISTENCY is set.
+        self._unannounced: dict[str, list[Slot]] = {}
 
     # ---------------------------------------------------------------------------------------- registration
 
@@ -97,12 +99,18 @@ class GradientReducer:
         self.slots[param] = slot
         hook, slot.anchor = when_complete(param, self._hook_for(slot))
         self.hooks.append(hook)
+        if _initial_weights.checked():
+            self._unannounced[slot.wire_name] = [slot]
 
     def group(self, members: Iterable[torch.Tensor], name: str) -> None:
         """Reduce the gradients of these parameters as one operation."""
         slots = [self.slots[param] for param in members if param in self.slots]
         if slots:
             Group(name, slots)
+            if self._unannounced:
+                for slot in slots:
+                    self._unannounced.pop(slot.wire_name, None)
+                self._unannounced[f"grouped_allreduce.{name}"] = slots
 
     def set_passes(self, passes: int) -> None:
         """Change the number of backward passes per step()."""
@@ -180,6 +188,8 @@ class GradientReducer:
                 try:
                     if LEFT:
                         wait_for(set_id, slot.wire_name)
+                    if self._unannounced:
+                        self._announce(slot.wire_name)
                     handle = allreduce(grad, grad, slot.wire_name, number, prescale, postscale, set_id)
                 except Exception as error:
                     self._failed([slot], error)
@@ -194,6 +204,12 @@ class GradientReducer:
                 handles.append(handle)
             else:
                 self._submit(slot)
+
+    def _announce(self, name: str, is_sparse: bool = False) -> None:
+        slots = self._unannounced.pop(name, None)
+        if slots is not None:
+            sent = f"allgather.{slots[0].name}.indices" if is_sparse else name
+            _initial_weights.announce(sent, [(slot.name, slot.param) for slot in slots], self.process_set)
 
     def _take_arrived(self) -> list[Slot]:
         """Take the collected gradients. From here on no other thread converts or submits them."""
@@ -221,6 +237,8 @@ class GradientReducer:
             sent = None if sparse else wire_form(slot, grad, self.compression)
             if LEFT:
                 wait_for(self.process_set.process_set_id, slot.wire_name)
+            if self._unannounced:
+                self._announce(slot.wire_name, bool(sparse))
             reported = True
             if sparse:
                 slot.handle = sparse_allreduce_async(grad, slot.name, self.op, self.process_set)
@@ -256,6 +274,8 @@ class GradientReducer:
                 wait_for(self.process_set.process_set_id, group.name)
             sent = [slot.sent for slot in group.slots]
             self.on_device = self.on_device or not sent[0].is_cpu
+            if self._unannounced:
+                self._announce(f"grouped_allreduce.{group.name}")
             reported = True
             handle = reduce_group_into(sent, sent, group.name, self.op, *self.factors, self.process_set)
         except Exception as error:

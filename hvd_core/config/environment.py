@@ -158,6 +158,13 @@ class EngineSettings:
         "0: refuse operations and element types that a backend lacks, in place of composing them",
         "1",
     )
+    check_consistency: bool = _setting(
+        False,
+        "HOROVOD_CHECK_CONSISTENCY",
+        _flag,
+        "1: warn of ranks that begin to train with different weights, because the first broadcast is missing",
+        "0",
+    )
     thread_affinity: str = _setting(
         "",
         "HOROVOD_THREAD_AFFINITY",

@@ -204,6 +204,10 @@ RequestRef Engine::submit(control::SignatureFields fields, queue::Call&& call) {
     call.name = set->next_unnamed(fields.kind);
   }
   auto request = new_request(set->id, std::move(*call.name));
+  if (announced_weights_.any()) {
+    if (fields.kind == types::OpKind::Broadcast) announced_weights_.forget();
+    announced_weights_.take(request->key(), fields);
+  }
   request->item.sig = std::make_shared<const control::Signature>(std::move(fields));
   request->in = std::move(call.in);
   request->out = std::move(call.out);
@@ -214,6 +218,13 @@ RequestRef Engine::submit(control::SignatureFields fields, queue::Call&& call) {
   const bool fresh = call.deferred ? defer(request) : push({Command::Submit, request, set->id, {}, {}}, call.waits);
   if (!fresh) throw InvalidRequest(std::string(queue::kDuplicateText) + " Name: '" + *request->item.name + "'.");
   return request;
+}
+
+void Engine::announce_weights(int32_t process_set, const std::string& name, std::vector<control::WeightDigest> weights,
+                              std::string remedy) {
+  check_usable();
+  const auto set = sets_.find(process_set, "announce_weights");
+  announced_weights_.announce(std::to_string(set->id) + ":" + name, std::move(weights), std::move(remedy));
 }
 
 RequestRef Engine::join(queue::Listener* listener) {

@@ -22,6 +22,7 @@
 #include "engine/control/segment.h"
 #include "engine/control/store_client.h"
 #include "engine/data/executor.h"
+#include "engine/queue/announced_weights.h"
 #include "engine/queue/call.h"
 #include "engine/queue/errors.h"
 #include "engine/queue/process_sets.h"
@@ -81,6 +82,7 @@ struct EngineConfig {
   int64_t start_ns = 30'000'000'000;  // how long ranks may take to come together for a communicator
   uint64_t first_handle = 1;          // greater than the handles of earlier engines of this process
   int64_t spin_ns = 50'000;           // how long a waiting caller looks before it sleeps
+  bool check_consistency = false;     // front ends announce the weights that they train
   int32_t engine_core = -1;           // the background thread's only core; -1: all cores of the process
 };
 
@@ -99,6 +101,10 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   // Makes a request of a call that was checked (see calls::submit): `fields` are its signature. Throws InvalidRequest,
   // RequestFailed; then the listener is not called.
   queue::RequestRef submit(control::SignatureFields fields, queue::Call&& call);
+  // HOROVOD_CHECK_CONSISTENCY: the next request of this name reduces the gradients of these weights for the first time.
+  // `remedy`: the line of the user's program that makes the weights equal. Throws InvalidRequest, RequestFailed.
+  void announce_weights(int32_t process_set, const std::string& name, std::vector<control::WeightDigest> weights,
+                        std::string remedy);
   // For a request of a call with Call::deferred, which waits for its data. begin(): the data are there; the request
   // takes part from now on. give_up(): there will be no data, for the reason `text`; the request fails, and so does the
   // matching call of the other ranks. Both do nothing if the job has ended meanwhile, or after each other. deferred.cc
@@ -174,6 +180,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   void set_added(control::SetId set, const std::vector<int32_t>& members, control::RequestToken request) override;
   void set_removed(control::SetId set, control::RequestToken request) override;
   void link_lost(control::Rank peer, const std::string& why) override;
+  void warn(const std::string& text) override;
   void lost(const std::string& cause);
   // data::Executor::Events
   void completed(const queue::RequestRef& request) override;
@@ -250,6 +257,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   std::unique_ptr<control::Node> node_;
   std::unique_ptr<data::Executor> executor_;
 
+  queue::AnnouncedWeights announced_weights_;
   std::mutex inbox_mutex_;
   std::vector<Command> inbox_, taking_;
   std::unordered_set<std::string> names_;  // in flight, from submit() to completion; also under inbox_mutex_

@@ -102,6 +102,8 @@ void Engine::closed(control::Rank by, const std::string& text) {
   observe::log(Level::Debug, "shutdown begun by " + describe(by));
 }
 
+void Engine::warn(const std::string& text) { observe::log(Level::Warning, text); }
+
 void Engine::broken(int32_t code, const std::string& why) {
   executor_->clear();
   if (node_->is_closed()) {  // no message goes over the links any more

@@ -106,6 +106,7 @@ EngineConfig config_of(const py::dict& d) {
   c.start_ns = static_cast<int64_t>(d["start_timeout_s"].cast<double>() * 1e9);
   c.first_handle = d["first_handle"].cast<uint64_t>();
   c.spin_ns = static_cast<int64_t>(d["spin_us"].cast<double>() * 1e3);
+  if (d.contains("check_consistency")) c.check_consistency = d["check_consistency"].cast<bool>();
   c.engine_core = d["engine_core"].cast<int32_t>();
   return c;
 }

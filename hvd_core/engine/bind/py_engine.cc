@@ -202,6 +202,14 @@ uint64_t PyEngine::barrier(py::handle process_set, bool wait) {
 
 uint64_t PyEngine::join() { return keep(engine_->join()); }
 
+void PyEngine::announce_weights(const std::string& name,
+                                const std::vector<std::tuple<std::string, uint64_t, uint64_t>>& weights,
+                                const std::string& remedy, int process_set) {
+  std::vector<control::WeightDigest> digests;
+  for (const auto& [parameter, elements, digest] : weights) digests.push_back({parameter, elements, digest});
+  engine_->announce_weights(process_set, name, std::move(digests), remedy);
+}
+
 void PyEngine::poison(const std::optional<std::string>& name, const std::string& text, int process_set,
                       const std::string& operation) {
   for (size_t k = 0; k < types::kOpKinds; ++k) {
@@ -257,6 +265,8 @@ void bind_engine(py::module_& m) {
       .def("received_splits", &PyEngine::received_splits, py::arg("handle"), py::arg("index") = 0)
       .def("barrier", &PyEngine::barrier, py::arg("process_set") = 0, py::arg("wait") = false)
       .def("join", &PyEngine::join)
+      .def("announce_weights", &PyEngine::announce_weights, py::arg("name"), py::arg("weights"), py::arg("remedy"),
+           py::arg("process_set") = 0)
       .def("poison", &PyEngine::poison, py::arg("name"), py::arg("text"), py::arg("process_set") = 0,
            py::arg("operation") = "allreduce")
       .def("poll", &PyEngine::poll)
@@ -280,6 +290,7 @@ void bind_engine(py::module_& m) {
       .def("close", &PyEngine::close)
       .def("backend_info", &PyEngine::backend_info)
       .def("backend_fact", &PyEngine::backend_fact, py::arg("backend"), py::arg("key"))
+      .def_property_readonly("checks_consistency", &PyEngine::checks_consistency)
       .def_property_readonly("stopped", &PyEngine::stopped)
       .def_property_readonly("aborted", &PyEngine::aborted);
 }

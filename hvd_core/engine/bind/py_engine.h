@@ -11,6 +11,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -52,6 +53,11 @@ class PyEngine {
   std::vector<int64_t> received_splits(uint64_t handle, size_t index);
   uint64_t barrier(pybind11::handle process_set, bool wait);
   uint64_t join();
+  // Each weight: its name, the number of its elements, a digest of its values.
+  void announce_weights(const std::string& name,
+                        const std::vector<std::tuple<std::string, uint64_t, uint64_t>>& weights,
+                        const std::string& remedy, int process_set);
+  bool checks_consistency() const { return engine_->config().check_consistency; }
   void poison(const std::optional<std::string>& name, const std::string& text, int process_set,
               const std::string& operation);
 

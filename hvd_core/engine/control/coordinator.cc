@@ -91,8 +91,12 @@ void Coordinator::ready(const UpMessage& m, int64_t now) {
 void Coordinator::ready(SetId set, const Item& item, Rank rank, bool urgent, int64_t now) {
   Round& round = round_of(set, item.name, rank, now);
   round.urgent |= urgent;
-  if (!round.sig) round.sig = item.sig;
-  if (round.sig->same(*item.sig))
+  if (item.sig->has_weights())
+    round.weights.emplace_back(rank, item.sig);
+  else if (weights_.has_findings())
+    if (const std::string text = weights_.submitted_again(set, *item.name); !text.empty()) log_.warn(text);
+  if (!round.sig) round.sig = item.sig->has_weights() ? item.sig->without_weights() : item.sig;
+  if (round.sig->agrees(*item.sig))
     round.agreed.insert(rank);
   else
     round.others.emplace_back(rank, item.sig);
@@ -127,6 +131,8 @@ void Coordinator::decide_while_complete(SetId set, const std::string& name, int6
       change_sets(round, now);
       it = s.rounds.find(name);  // forming batches may have changed the table
     } else {
+      if (!round.weights.empty()) weights_.compare(set, name, round.weights);
+      if (weights_.has_findings()) weights_.agreed(*round.sig);
       fusion_.add(set, {round.name, round.sig}, round.urgent, now);
     }
   }
@@ -254,6 +260,7 @@ void Coordinator::join(Rank rank, int64_t now) {
 }
 
 void Coordinator::leave(const UpMessage& m) {
+  for (const std::string& text : weights_.take_all()) log_.warn(text);
   form_all_batches();
   Entry e;
   e.type = Entry::Close;

@@ -15,6 +15,7 @@
 #include "engine/control/fusion.h"
 #include "engine/control/messages.h"
 #include "engine/control/rank_set.h"
+#include "engine/control/weights_check.h"
 
 namespace hvd::control {
 
@@ -38,6 +39,7 @@ class Coordinator {
   struct Log {
     virtual ~Log() = default;
     virtual void append(Entry e) = 0;
+    virtual void warn(const std::string&) {}  // for the user, on this rank
   };
 
   Coordinator(CoordinatorConfig config, Log& log);
@@ -62,8 +64,9 @@ class Coordinator {
     RankSet said;  // ranks that have submitted or poisoned it
     SigRef sig;    // the first signature
     NameRef name;
-    RankSet agreed;                               // ranks with that signature
-    std::vector<std::pair<Rank, SigRef>> others;  // ranks with another one
+    RankSet agreed;                                // ranks with that signature
+    std::vector<std::pair<Rank, SigRef>> others;   // ranks with another one
+    std::vector<std::pair<Rank, SigRef>> weights;  // submissions with digests of weights
     std::vector<std::pair<Rank, std::string>> poison;
     int64_t since = 0;
     bool urgent = false;          // a caller waits on some rank
@@ -123,6 +126,7 @@ class Coordinator {
   std::deque<SetState> sets_;  // by number; references stay valid when one is added
   std::vector<Known> known_;
   std::map<std::pair<SetId, std::string>, History> history_;
+  WeightsCheck weights_;
   Fusion fusion_;  // requests that all ranks have submitted
   RankSet joined_;
   bool closed_ = false;

@@ -12,9 +12,10 @@ NameRef make_name(std::string_view text) { return std::make_shared<const std::st
 SigRef make_sig(std::string_view bytes) { return Signature::parse(bytes); }
 
 void put_item(Writer& w, DictionaryEncoder& names, DictionaryEncoder& sigs, const Item& item) {
-  // A name that does not come again would only displace useful ones. Its signature may come again.
+  // A name that does not come again would only displace useful ones. Its signature may come again, but not one
+  // with digests of weights.
   names.put(w, *item.name, item.sig->fields().repeats);
-  sigs.put(w, item.sig->bytes(), true);
+  sigs.put(w, item.sig->bytes(), !item.sig->has_weights());
 }
 
 Item get_item(Reader& r, DictionaryDecoder<NameRef>& names, DictionaryDecoder<SigRef>& sigs) {

@@ -37,6 +37,7 @@ class Node final : private Participant::Outbox, private Coordinator::Log {
     // The first cause of an abort that this node learns of, once (R12).
     virtual void aborted(const std::string& cause) = 0;
     virtual void link_lost(Rank peer, const std::string& why) = 0;
+    virtual void warn(const std::string&) {}  // a warning for the user, on the root
   };
 
   // `parent` is null on the root.
@@ -74,6 +75,7 @@ class Node final : private Participant::Outbox, private Coordinator::Log {
   void send(UpMessage m) override { towards_root(std::move(m), now_); }
   // Coordinator::Log
   void append(Entry e) override;
+  void warn(const std::string& text) override { host_.warn(text); }
 
   void towards_root(UpMessage m, int64_t now);
   void say_up(const UpMessage& m);

@@ -138,6 +138,16 @@ Signature::Signature(SignatureFields fields) : fields_(std::move(fields)) {
     payload_bytes_ += count * types::dtype_bytes(t.dtype);
     one_dtype = one_dtype && t.dtype == fields_.tensors[0].dtype;
   }
+  agreed_bytes_ = bytes_.size();
+  if (has_weights()) {
+    w.varint(fields_.weights.size());
+    for (const WeightDigest& d : fields_.weights) {
+      w.bytes(d.parameter);
+      w.varint(d.elements);
+      w.varint(d.digest);
+    }
+    w.bytes(fields_.remedy);
+  }
   if (one_dtype)
     fuse_key_.push_back(static_cast<char>(fields_.tensors[0].dtype));
   else
@@ -165,6 +175,21 @@ std::shared_ptr<const Signature> Signature::parse(std::string_view bytes) {
     t.shape.resize(r.count());
     for (auto& d : t.shape) d = r.svarint();
   }
+  if (r.done()) return std::make_shared<const Signature>(std::move(f));
+  f.weights.resize(r.count());
+  for (auto& d : f.weights) {
+    d.parameter = r.bytes();
+    d.elements = r.varint();
+    d.digest = r.varint();
+  }
+  f.remedy = r.bytes();
+  return std::make_shared<const Signature>(std::move(f));
+}
+
+std::shared_ptr<const Signature> Signature::without_weights() const {
+  SignatureFields f = fields_;
+  f.weights.clear();
+  f.remedy.clear();
   return std::make_shared<const Signature>(std::move(f));
 }
 
@@ -174,7 +199,7 @@ std::string mismatch(const std::string& name, const std::vector<std::pair<int32_
   auto sorted = said;
   std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   for (const auto& [rank, sig] : sorted) {
-    auto it = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first->same(*sig); });
+    auto it = std::find_if(groups.begin(), groups.end(), [&](const auto& g) { return g.first->agrees(*sig); });
     if (it == groups.end()) it = groups.insert(groups.end(), {sig, {}});
     it->second.push_back(rank);
   }

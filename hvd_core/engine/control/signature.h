@@ -1,5 +1,6 @@
 // The signature of a request: operation, dtypes, shapes, reduce op, factors, root and device type. Two ranks agree if
-// the canonical bytes are equal; mismatch() describes a difference.
+// the canonical bytes are equal; mismatch() describes a difference. Digests of weights may follow (WeightDigest): ranks
+// need not agree on them.
 //
 // Immutable and shared by reference, so that a signature that was seen before is not parsed again. Any thread.
 #pragma once
@@ -22,6 +23,13 @@ struct TensorSpec {
   bool operator==(const TensorSpec&) const = default;
 };
 
+// With HOROVOD_CHECK_CONSISTENCY: a weight as a rank has it when it first reduces the weight's gradient. See
+// weights_check.h.
+struct WeightDigest {
+  std::string parameter;
+  uint64_t elements = 0, digest = 0;
+};
+
 // Begins the device type of tensors that their front end copies through host memory: "staged TYPE".
 inline constexpr std::string_view kStaged = "staged ";
 
@@ -33,7 +41,9 @@ struct SignatureFields {
   bool repeats = true;  // false for unnamed operations: their names do not come again, so that they are not cached
   std::string device_type = "cpu";
   std::vector<TensorSpec> tensors;
-  std::vector<int32_t> ranks;  // AddProcessSet: the members, ascending
+  std::vector<int32_t> ranks;         // AddProcessSet: the members, ascending
+  std::vector<WeightDigest> weights;  // whose gradients are reduced
+  std::string remedy;                 // the line of the user's program that makes the weights equal
 
   bool on_host() const { return device_type == "cpu" || device_type.starts_with(kStaged); }
 };
@@ -45,15 +55,23 @@ class Signature {
 
   const SignatureFields& fields() const { return fields_; }
   const std::string& bytes() const { return bytes_; }
+  // Equal in all bytes, those of the weights included.
   bool same(const Signature& other) const { return this == &other || bytes_ == other.bytes_; }
+  // Equal in all that ranks must agree on.
+  bool agrees(const Signature& other) const { return this == &other || agreed() == other.agreed(); }
+  bool has_weights() const { return !fields_.weights.empty(); }
+  std::shared_ptr<const Signature> without_weights() const;
 
   // Requests may share a batch if their fuse keys are equal and not empty.
   const std::string& fuse_key() const { return fuse_key_; }
   uint64_t payload_bytes() const { return payload_bytes_; }
 
  private:
+  std::string_view agreed() const { return std::string_view(bytes_).substr(0, agreed_bytes_); }
+
   SignatureFields fields_;
   std::string bytes_, fuse_key_;
+  size_t agreed_bytes_ = 0;
   uint64_t payload_bytes_ = 0;
 };
 
