@@ -37,6 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     _new(verbs)
     _config(verbs)
     _config(groups)
+    _doctor_of_jobs(groups)
     return parser
 
 
@@ -70,6 +71,30 @@ def _doctor(verbs) -> None:
     )
     parser.add_argument("name", metavar="NAME", nargs="?", help="one backend only")
     parser.add_argument("--no-open", action="store_true", help="open no device and run no collective")
+    _with_json(parser)
+
+
+def _doctor_of_jobs(groups) -> None:
+    parser = groups.add_parser(
+        "doctor",
+        help="examine backends; pack a bug report",
+        description="Run all phases of all backends, as `hvd plugin doctor`; or pack a bug report.",
+        epilog=_EPILOG,
+    )
+    parser.set_defaults(work="asking")
+    parser.add_argument("name", metavar="NAME", nargs="?", help="one backend only")
+    parser.add_argument("--no-open", action="store_true", help="open no device and run no collective")
+    parser.add_argument(
+        "--bundle",
+        metavar="OUT.tar.gz",
+        help="pack a bug report: flight recorders, versions, variables without secrets, facts about this host, backends",
+    )
+    parser.add_argument(
+        "--log",
+        action="append",
+        metavar="FILE",
+        help="with --bundle: pack the end of this file too (repeatable)",
+    )
     _with_json(parser)
 
 

@@ -1,0 +1,121 @@
+"""`hvd doctor --bundle`: what is packed, and what is not."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import tarfile
+
+import pytest
+
+from hvd_core.cli.redaction import REMOVED, Redaction, is_secret_name
+
+SECRET = "c0rrect-horse-battery"
+
+
+def bundle(folder, *options, **variables):
+    path = folder / "report.tar.gz"
+    environ = {**os.environ, **variables}
+    done = subprocess.run(
+        [sys.executable, "-m", "hvd_core.cli", "doctor", "--bundle", str(path), *options],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    return done, path
+
+
+def contents(path):
+    with tarfile.open(path) as archive:
+        names = archive.getnames()
+        return {name.split("/", 1)[1]: archive.extractfile(name).read().decode() for name in names}
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory):
+    """(the finished command, the bundle's path, {file: text}) of one bundle."""
+    folder = tmp_path_factory.mktemp("bundle")
+    log = folder / "training.log"
+    log.write_text(f"rank 0 uses {SECRET}\nhttps://me:hidden@example.org/x\nthe last line\n")
+    done, path = bundle(
+        folder,
+        "--log",
+        str(log),
+        HOROVOD_SECRET_KEY=SECRET,
+        HOROVOD_FUSION_THRESHOLD="4096",
+        HVD_TEST_PATH=f"/mnt/{SECRET}/x",
+        OMPI_MCA_x="f" * 64,
+        MY_PRIVATE_MATTER="nobody's business",
+    )
+    assert done.returncode == 0, done.stderr
+    return done, path, contents(path)
+
+
+def test_bundle_has_facts_about_versions_host_and_backends(packed):
+    _, _, files = packed
+    assert json.loads(files["versions.json"])["python"] == sys.version
+    host = json.loads(files["host.json"])
+    assert set(host["cores"]["of this process"]) == os.sched_getaffinity(0)
+    assert host["limits"]["NOFILE"] and host["file systems"]["/dev/shm"] and "lo" in host["interfaces"]
+    assert any(step["backend"] == "shm" for step in json.loads(files["backends.json"]))
+    assert json.loads(files["configuration.json"])
+
+
+def test_bundle_has_variables_without_secrets(packed):
+    _, _, files = packed
+    variables = json.loads(files["environment.json"])
+    assert variables["HOROVOD_FUSION_THRESHOLD"] == "4096"
+    assert variables["HOROVOD_SECRET_KEY"] == REMOVED
+    assert variables["HVD_TEST_PATH"] == f"/mnt/{REMOVED}/x"
+    assert variables["OMPI_MCA_x"] == REMOVED
+    assert "MY_PRIVATE_MATTER" not in variables
+
+
+def test_bundle_has_the_end_of_a_log_without_secrets(packed):
+    _, _, files = packed
+    (log,) = [text for name, text in files.items() if name.endswith("training.log")]
+    assert log == f"rank 0 uses {REMOVED}\nhttps://{REMOVED}@example.org/x\nthe last line\n"
+    assert not any(SECRET in text for text in files.values())
+
+
+def test_bundle_is_for_its_owner_only_and_lists_its_parts(packed):
+    done, path, files = packed
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert all(name in done.stdout for name in files)
+    assert "secrets were removed" in done.stdout
+
+
+def test_bundle_overwrites_no_file(tmp_path):
+    (tmp_path / "report.tar.gz").write_text("mine")
+    done, path = bundle(tmp_path)
+    assert done.returncode == 2 and "exists already" in done.stderr
+    assert path.read_text() == "mine"
+
+
+def test_a_log_that_is_missing_is_named_in_the_bundle(tmp_path):
+    done, path = bundle(tmp_path, "--log", str(tmp_path / "no.log"), "--json")
+    assert done.returncode == 0
+    (name,) = [part["file"] for part in json.loads(done.stdout)["parts"] if part["file"].startswith("logs/")]
+    assert "FileNotFoundError" in contents(path)[name]
+
+
+@pytest.mark.parametrize(
+    "name", ["HOROVOD_SECRET_KEY", "AWS_ACCESS_KEY_ID", "HF_TOKEN", "PGPASSWORD", "API_KEY"]
+)
+def test_names_of_secrets(name):
+    assert is_secret_name(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["HOROVOD_TIMELINE", "PATH", "KEYBOARD", "OMPI_MCA_btl", "HOROVOD_CACHE_CAPACITY"]
+)
+def test_other_names(name):
+    assert not is_secret_name(name)
+
+
+def test_a_longer_secret_is_removed_before_a_shorter_one():
+    redaction = Redaction({"A_TOKEN": "abcdef", "B_TOKEN": "abcdefghij"})
+    assert redaction.text("abcdefghij abcdef") == f"{REMOVED} {REMOVED}"
+    assert redaction.removed == 2
