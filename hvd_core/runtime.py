@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import re
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,8 @@ SHUT_DOWN = (
 )
 _SHUTDOWN_SECONDS = 60.0
 _log = logging.getLogger("horovod")
+# What the engine says about a rank whose end it has seen (engine.cc, reports.cc).
+_RANK_LOST = re.compile(r"rank \d+ \(host .*\) (died|is gone)")
 
 
 _lock = threading.RLock()
@@ -65,7 +68,8 @@ def init(
     an ordered list of these, in place of HOROVOD_BACKEND.
 
     Raises ValueError for arguments or environment variables that make no sense, and for lists of ranks that differ
-    between their members; hvd_core.bootstrap.BootstrapError when the ranks do not come together;
+    between their members; hvd_core.bootstrap.BootstrapError when the ranks do not come together, of which RankLost
+    (another rank has ended) is a HorovodInternalError too;
     hvd_core.backends.errors.BackendError when no backend can be used; NotImplementedError when a communicator defines a
     process set, but ``comm`` is not a communicator.
     """
@@ -171,6 +175,8 @@ def _start(
             "hosts": list(world.hosts),
             "host_names": list(world.host_names),
             "job": f"engine/{world.epoch}",
+            # Counted by the rank's number in the launcher's job, see horovod/runner/ended_ranks.py.
+            "bereaved_key": f"hvd/bereaved/{(world.members or range(world.size))[world.rank]}",
             "links": [_link(link) for link in world.links],
             "segment_fd": world.segment_fd,
             "segment_bytes": world.segment_bytes,
@@ -204,11 +210,19 @@ def _start(
         try:
             engine = engine_type(config)
         except BackendError as error:
+            if _RANK_LOST.search(str(error)):
+                raise bootstrap.RankLost(str(error)) from None
             raise at_init.with_alternative(error, plan) from None
         _engines += 1
-    except BaseException:
+        world.leave_init()
+    except BaseException as error:
         logs.stop_forwarding()
+        if isinstance(error, Exception):
+            world.leave_init()  # the agreement, or the engine, has told the other ranks
+        lost = world.store_lost() if isinstance(error, bootstrap.StoreLost) else None
         world.close()
+        if lost is not None:
+            raise lost from error
         raise
     at_init.log_report(plan, world.rank, engine)
     return Job(world, engine, plan), static

@@ -26,6 +26,7 @@ namespace {
 
 constexpr const char* kKey = "shm/segment";
 constexpr int64_t kRequestNs = 2000000000;  // how long one connection may keep the others waiting
+constexpr int64_t kSliceNs = 100000000;     // how often a wait for another rank looks whether it is still wanted
 
 struct Invitation {
   uint32_t ready, reserved;  // ready 0: rank 0 failed, `reason` says why
@@ -72,6 +73,15 @@ bool await(int fd, short events, int64_t deadline_ns) {
   }
 }
 
+// The same, for a wait that ends early (throws ABORTED) if the host has given the creation up.
+bool await_wanted(const CommInit& init, int fd, int64_t deadline_ns) {
+  while (!await(fd, POLLIN, std::min(deadline_ns, now_ns() + kSliceNs))) {
+    if (now_ns() >= deadline_ns) return false;
+    check_wanted(init);
+  }
+  return true;
+}
+
 // One message each way; both fit a SOCK_SEQPACKET record, so there are no partial ones.
 bool send_segment(int connection, const unsigned char* token, int segment) {
   iovec data = {const_cast<unsigned char*>(token), 32};
@@ -114,11 +124,12 @@ Descriptor receive_segment(int socket, const unsigned char* expected) {
 }
 
 // Answers requests until every other rank has the segment.
-void serve(int listener, const Invitation& invitation, int segment, uint32_t size, int64_t deadline_ns) {
+void serve(const CommInit& init, int listener, const Invitation& invitation, int segment, uint32_t size,
+           int64_t deadline_ns) {
   std::vector<bool> served(size, false);
   uint32_t missing = size - 1;
   while (missing > 0) {
-    if (!await(listener, POLLIN, deadline_ns)) {
+    if (!await_wanted(init, listener, deadline_ns)) {
       const uint32_t first = static_cast<uint32_t>(std::find(served.begin() + 1, served.end(), false) - served.begin());
       throw formatted_error(HVD_E_TIMEOUT, 0,
                             "%u of %u ranks did not come for the shared segment in time, rank %u first", missing,
@@ -175,7 +186,7 @@ Descriptor share_segment(const CommInit& init, uint64_t slot_bytes, uint64_t sma
   }
   invitation.ready = 1;
   publish(init, invitation);
-  serve(listener.get(), invitation, segment.get(), size, deadline_ns);
+  serve(init, listener.get(), invitation, segment.get(), size, deadline_ns);
   return segment;
 }
 
@@ -217,7 +228,7 @@ Descriptor fetch_segment(const CommInit& init, int64_t deadline_ns) {
   if (send(server.get(), &request, sizeof request, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof request)) {
     throw formatted_error(HVD_E_REMOTE, 0, "asking rank 0 for the shared segment: %s", strerror(errno));
   }
-  if (!await(server.get(), POLLIN, deadline_ns)) {
+  if (!await_wanted(init, server.get(), deadline_ns)) {
     throw formatted_error(HVD_E_TIMEOUT, 0, "rank 0 did not pass the shared segment in time");
   }
   Descriptor segment = receive_segment(server.get(), invitation.answer_token);
@@ -231,6 +242,8 @@ Descriptor exchange_segment(const CommInit& init, uint64_t slot_bytes, uint64_t 
   if (init.rank == 0) return share_segment(init, slot_bytes, small_bytes, deadline_ns);
   return fetch_segment(init, deadline_ns);
 }
+
+void check_wanted(const CommInit& init) { init.store.del("shm/wanted"); }
 
 void remove_invitation(const CommInit& init) {
   try {

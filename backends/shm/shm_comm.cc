@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "rendezvous.h"
@@ -14,6 +15,7 @@ namespace hvd::shm {
 namespace {
 
 constexpr int64_t kCreateSeconds = 120;
+constexpr int64_t kAttachSliceNs = 100000000;
 
 // Adds the processors this thread may run on to the shared set.
 void add_cpus(std::atomic<uint64_t>* cpus) {
@@ -48,11 +50,11 @@ ShmComm::ShmComm(const CommInit& init) : HostComm(init) {
   sources_.assign(size_, nullptr);
   scratch_.reset(new char[segment_.small_bytes()]);
   view_ = {&segment_, rank_, size_, 0, 0, 0, sources_.data(), scratch_.get()};
-  attach(deadline);
+  attach(init, deadline);
   if (rank_ == 0) remove_invitation(init);
 }
 
-void ShmComm::attach(int64_t deadline_ns) {
+void ShmComm::attach(const CommInit& init, int64_t deadline_ns) {
   Header& header = segment_.header();
   add_cpus(header.cpus);
   header.attached.fetch_add(1);
@@ -67,7 +69,9 @@ void ShmComm::attach(int64_t deadline_ns) {
       throw formatted_error(HVD_E_TIMEOUT, HVD_EF_COMM_DEAD, "%u of %u ranks mapped the shared segment in time",
                             attached, size_);
     }
-    futex_wait(&mine().wake, ticket, deadline_ns);
+    const int64_t until = std::min(deadline_ns, now_ns() + kAttachSliceNs);
+    futex_wait(&mine().wake, ticket, until);
+    if (now_ns() >= until) check_wanted(init);
   }
   // With a processor for each rank, spinning for a peer is cheaper than sleeping; otherwise it keeps the peer from
   // running.

@@ -52,7 +52,7 @@ class ShmComm : public HostComm<ShmComm> {
   void check_failure() const;
 
  private:
-  void attach(int64_t deadline_ns);
+  void attach(const CommInit& init, int64_t deadline_ns);
   void choose_sizes();
   void begin_chunks();
   void post_hello();

@@ -24,6 +24,7 @@ namespace hvd::tcp {
 namespace {
 
 constexpr int64_t kMs = 1000000;
+constexpr int64_t kSliceMs = 100;           // how often a wait looks whether it is still wanted
 constexpr int64_t kConnectNs = 3000 * kMs;  // for one address; the next may do better
 constexpr int64_t kProofNs = 10000 * kMs;   // for one accepted connection to prove its rank
 constexpr int64_t kRetryNs = 100 * kMs;     // between two rounds through a peer's addresses
@@ -280,8 +281,11 @@ void Builder::run(int64_t deadline_ns) {
         polled_attempts.push_back(&attempt);
     }
     const int64_t left = std::max<int64_t>(0, next_event(deadline_ns) - now);
-    const int timeout = static_cast<int>(std::min<int64_t>(left / kMs + 1, 1000));
-    if (missing_ == 0 || poll(polled.data(), polled.size(), timeout) <= 0) continue;
+    const int timeout = static_cast<int>(std::min<int64_t>(left / kMs + 1, kSliceMs));
+    if (missing_ == 0) continue;
+    const int ready = poll(polled.data(), polled.size(), timeout);
+    if (ready == 0 && timeout == kSliceMs) init_.store.del("tcp/wanted");  // throws if the host has given this up
+    if (ready <= 0) continue;
     size_t at = listener_.sockets().size();
     // Accepted connections before listeners: a connection that is accepted now is not in `polled`.
     for (const auto& incoming : polled_incoming) {

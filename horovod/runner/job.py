@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from horovod.runner.addresses import store_place
+from horovod.runner.ended_ranks import EndedRanks
 from horovod.runner.env import (
     SECRET,
     backend_environment,
@@ -140,7 +141,8 @@ def run_job(
             sites.append(RemoteRanks(host, words, command, ranks, common, address, function))
         if args.verbose:
             _describe(output, placement, here, server.address)
-        job = Job(sites, output, bool(args.verbose), timeout_s)
+        ends = EndedRanks(join_address(place.local, port), secret)
+        job = Job(sites, output, bool(args.verbose), timeout_s, ends=ends)
         started(job)
         return job.run()
     finally:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import selectors
+import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from horovod.runner.ended_ranks import EndedRanks
 from horovod.runner.local_ranks import STREAMS, LocalRanks
 from horovod.runner.output import Output, OutputClosedError, RankStream
 from horovod.runner.remote_ranks import RemoteRanks
@@ -22,11 +24,33 @@ _OTHER_FAILURES_S = 1.0
 
 @dataclass
 class Outcome:
-    """How a job ended. `first_failed` is (rank, exit code); a signal counts as 128 + its number."""
+    """How a job ended. `codes`: the exit code of each rank, in the order of their ends; a signal counts as 128 + its
+    number. `failures`: (rank, exit code) of those that failed by themselves, in that order; `late`: of those that did
+    so when all were being ended. `culprit`: the one that failed first, once that is decided. `quitter`: a rank that had
+    ended with exit code 0 before all failures, which follow from that."""
 
     codes: dict[int, int] = field(default_factory=dict)
-    first_failed: tuple[int, int] | None = None
+    failures: list[tuple[int, int]] = field(default_factory=list)
+    late: list[tuple[int, int]] = field(default_factory=list)
+    culprit: tuple[int, int] | None = None
+    quitter: int | None = None
     problem: str | None = None
+
+    @property
+    def first_failed(self) -> tuple[int, int] | None:
+        """(rank, exit code) of the rank that failed first."""
+        return self.culprit or (self.failures[0] if self.failures else None)
+
+    def decide(self, bereaved: set[int]) -> None:
+        """Chooses the culprit. `bereaved`: ranks that failed because another one had failed before. Exit codes alone do
+        not tell: a survivor may be seen to end before the rank whose end it reports."""
+        if not self.failures:
+            return
+        ends = [*self.failures, *self.late]
+        self.culprit = next((end for end in ends if end[0] not in bereaved), ends[0])
+        if self.culprit[0] in bereaved:
+            ended = list(self.codes)[: list(self.codes).index(self.culprit[0])]
+            self.quitter = next((rank for rank in ended if self.codes[rank] == 0), None)
 
     @property
     def raised(self) -> int | None:
@@ -44,11 +68,16 @@ class Outcome:
         if self.first_failed is None:
             return self.problem
         rank, code = self.first_failed
-        return (
+        text = (
             "Horovod detected that one or more processes exited with non-zero status, thus causing the job "
             "to be terminated. The first process to do so was:\n"
             f"Process name: {rank}\nExit code: {code}\n"
         )
+        if self.quitter is not None:
+            text += (
+                f"Process {self.quitter} had ended before, with exit code 0, while others still needed it.\n"
+            )
+        return text
 
 
 class Job:
@@ -61,12 +90,14 @@ class Job:
         verbose: bool = False,
         start_timeout_s: float = 30.0,
         outcome: Outcome | None = None,
+        ends: EndedRanks | None = None,
     ):
         self._sites = sites
         self._output = output
         self._verbose = verbose
         self._start_timeout_s = start_timeout_s
         self._outcome = outcome or Outcome()
+        self._ends = ends
         self._streams: dict[tuple[int, int], RankStream] = {}
         self._termination_reported = False
         self._unfinished_lines: dict[str, bytes] = {}
@@ -89,6 +120,7 @@ class Job:
                 for site in self._sites:
                     site.begin()
                 self._follow()
+                self._decide()
         except OutputClosedError:
             self._output.mute()
             self._end()
@@ -191,6 +223,7 @@ class Job:
         elif kind == "exit":
             self._handle_exit(site, event["rank"], event["code"], event["asked"])
         elif kind == "terminating":
+            self._decide()
             if not self._termination_reported and self._outcome.first_failed is not None:
                 note(
                     f"Terminating remaining workers after failure of Process {self._outcome.first_failed[0]}."
@@ -209,11 +242,23 @@ class Job:
 
     def _handle_exit(self, site, rank: int, code: int, asked: bool) -> None:
         self._outcome.codes[rank] = code
-        if code and not asked and self._outcome.exit_code == 0:
-            self._outcome.first_failed = (rank, code)
-            self._fail_others(site)
+        if self._ends is not None:
+            self._ends.tell(rank, code, site.host)
+        if code and not asked:
+            first = self._outcome.exit_code == 0
+            self._outcome.failures.append((rank, code))
+            if first:
+                self._fail_others(site)
+        elif code and code - 128 not in (signal.SIGTERM, signal.SIGKILL):
+            self._outcome.late.append((rank, code))
         if code or self._verbose:
             self._output.stderr.note(f"Process {rank} exit with status code {code}.")
+
+    def _decide(self) -> None:
+        """Names the rank that failed first. Called some time after the first failure was seen, or at the end of the job,
+        so that the other ranks have told what they know."""
+        failed = [rank for rank, _ in (*self._outcome.failures, *self._outcome.late)]
+        self._outcome.decide(self._ends.bereaved(failed) if self._ends is not None else set())
 
     def _handle_loss(self, site, text: str) -> None:
         where = "" if site.host is None or site.over else f"{site.host}: "
@@ -247,6 +292,8 @@ class Job:
             site.hang_up()
         for site in self._sites:
             site.close()
+        if self._ends is not None:
+            self._ends.close()
         for stream in self._streams.values():
             try:
                 stream.end()

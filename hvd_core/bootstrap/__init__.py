@@ -3,15 +3,17 @@
 The engine needs connect() only; StoreServer is for launchers. Both may be used from any thread, one call at a time.
 """
 
-from .socket_io import AuthenticationError, BootstrapError, BootstrapTimeout
+from .socket_io import AuthenticationError, BootstrapError, BootstrapTimeout, RankLost, StoreLost
 from .world import World, connect
 
 __all__ = [
     "AuthenticationError",
     "BootstrapError",
     "BootstrapTimeout",
+    "RankLost",
     "ShmLink",
     "StoreClient",
+    "StoreLost",
     "StoreServer",
     "TcpLink",
     "World",

@@ -16,7 +16,7 @@ from .auth import client_handshake
 from .job_members import init_text
 from .rendezvous_listener import peer_uid
 from .session import name_ranks
-from .socket_io import BootstrapError, BootstrapTimeout, Deadline
+from .socket_io import BootstrapError, Deadline
 
 PURPOSE = b"local"
 # The version of the messages that the modules of this folder exchange.
@@ -187,9 +187,10 @@ def _receive(session, others, descriptors):
         for other in others:
             key = f"reached/{session.rank}/{other}"
             if session.wait(key, lambda other=other: f"rank {other} did not say whether it shares a host"):
-                sock = acceptor.wait_for(other, session.deadline.left())
-                if sock is None:
-                    raise BootstrapTimeout(f"the local connection of rank {other} was lost")
+                sock = session.in_slices(
+                    lambda seconds, other=other: acceptor.wait_for(other, seconds),
+                    f"rank {other} did not connect on this host",
+                )
                 sockets[other] = descriptors.own(sock)
     finally:
         acceptor.close()

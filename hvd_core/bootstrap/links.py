@@ -13,7 +13,7 @@ from . import limits
 from .acceptor import Acceptor
 from .auth import client_handshake
 from .rendezvous_listener import peer_credentials
-from .socket_io import BootstrapError, BootstrapTimeout, connect_tcp, join_address
+from .socket_io import BootstrapError, connect_tcp, join_address
 
 PURPOSE = b"link"
 HEADER_BYTES = 64 << 10
@@ -115,7 +115,7 @@ def _tcp_parent(session, parent, descriptors):
     address = session.wait(
         f"link/{parent}", lambda: f"rank {parent}, the parent in the tree, did not open its port"
     )
-    sock = descriptors.own(connect_tcp(address, session.deadline))
+    sock = descriptors.own(connect_tcp(address, session.deadline, between=session.check))
     try:
         client_handshake(sock, session.secret, PURPOSE, session.rank, session.epoch, session.deadline)
     except (OSError, BootstrapError) as error:
@@ -126,21 +126,10 @@ def _tcp_parent(session, parent, descriptors):
 
 
 def _tcp_child(session, acceptor, child, subtree, descriptors):
-    sock = _in_slices(
-        session, lambda seconds: acceptor.wait_for(child, seconds), f"rank {child} did not connect"
+    sock = session.in_slices(
+        lambda seconds: acceptor.wait_for(child, seconds), f"rank {child} did not connect"
     )
     return TcpLink(child, subtree, _prepare_tcp(descriptors.own(sock), session.silence_s), False)
-
-
-def _in_slices(session, attempt, what):
-    """Repeats attempt(seconds) in short slices, so that another rank's failure is noticed before the deadline."""
-    while True:
-        result = attempt(min(0.5, session.deadline.left()))
-        if result is not None:
-            return result
-        session.check()
-        if session.deadline.passed():
-            raise BootstrapTimeout(f"{what} to rank {session.rank} within {session.deadline.seconds:g} s")
 
 
 def _prepare_tcp(sock, silence_s):
@@ -213,7 +202,7 @@ def _receive_fds(session, sock, count, fd_count, peer, descriptors):
         except (TimeoutError, BlockingIOError):
             return None
 
-    data, ancillary, flags, _ = _in_slices(session, attempt, f"rank {peer} did not send its descriptors")
+    data, ancillary, flags, _ = session.in_slices(attempt, f"rank {peer} did not send its descriptors")
     fds = []
     for level, kind, content in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):

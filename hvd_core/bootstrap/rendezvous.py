@@ -11,7 +11,8 @@ import time
 from . import rendezvous_listener as listeners
 from .auth import new_secret
 from .job_members import MembersDisagree, MemberWatch, contradict, disagreement, init_text, number
-from .session import Session
+from .session import Session, never_came
+from .siblings import SiblingWatch
 from .socket_io import BootstrapError, BootstrapTimeout, Deadline
 from .store_server import StoreServer
 
@@ -56,14 +57,17 @@ class Rendezvous:
             )
             session.look = MemberWatch(self._identity, self._published.read, self._published.tell).look
 
-    def give_up(self, error):
-        """Gives the other ranks time to read the failure, if the store or the listener ends with this process."""
+    def give_up(self, error, own_connections):
+        """Gives the other ranks time to read the failure, if the store or the listener ends with this process.
+        ``own_connections``: how many connections to the store are this process's."""
         for members, count in getattr(error, "attempts", ()):
             _counts[members] = max(count, _counts.get(members, 0))
         if self._listener is not None and isinstance(error, MembersDisagree):
             self._listener.give_up(error)
         elif self.server is not None:
-            time.sleep(_FAREWELL_SECONDS)
+            deadline = Deadline(_FAREWELL_SECONDS)
+            while self.server.clients() > own_connections and not deadline.passed():
+                time.sleep(0.005)
 
     def close_listener(self):
         """Stops offering the secret, so that the next init() does not find this one's store."""
@@ -181,6 +185,7 @@ def _join_first_member(identity, named, deadline):
 def _ask_first_member(identity, named, listener, deadline):
     first = 0 if identity.members is None else identity.members[0]
     watch = MemberWatch(identity, lambda rank: _members_at(named(rank), identity, deadline))
+    siblings = SiblingWatch(identity)
     pause, look_at = 0.005, time.monotonic() + _LOOK_SECONDS
     while True:
         answer = listeners.ask(named(first), identity, deadline)
@@ -196,6 +201,8 @@ def _ask_first_member(identity, named, listener, deadline):
             raise disagreement(identity.members, identity.launcher_rank, answer["members"], first)
         if time.monotonic() >= look_at:
             watch.look()
+            if first in siblings.missing():
+                raise never_came(first, "has no process on this host any more: it ended")
             look_at = time.monotonic() + _LOOK_SECONDS
         if deadline.left() <= pause:
             raise BootstrapTimeout(_first_member_missing(identity, first, answer, deadline))

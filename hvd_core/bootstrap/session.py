@@ -1,16 +1,26 @@
-"""The store as one init() uses it: keys with a prefix of their own, and waits that end if another rank fails.
+"""The store as one init() uses it: keys with a prefix of their own, and waits that end if another rank fails or dies.
+
+A rank that is in init() leaves a will with the store: if its connection ends before release(), the store publishes that
+the rank has ended. A launcher that holds the store adds the ends of processes that have not come to init()
+(horovod/runner/ended_ranks.py). Both wake every waiting rank at once, so nothing here looks again and again.
 
 Used on the thread that runs init(). Every wait ends at the session's deadline.
 """
 
 import contextlib
 import json
+import os
 import secrets
+import time
 
 from .job_members import MembersDisagree
-from .socket_io import BootstrapError, BootstrapTimeout
+from .siblings import SiblingWatch
+from .socket_io import BootstrapError, BootstrapTimeout, RankLost
 
-# How often a wait checks whether another rank has failed.
+# How often a wait for something that is no key checks whether another rank has failed. The check makes no system call
+# but one look at the store's connection.
+_CHECK_SECONDS = 0.05
+# How often a waiting rank calls look().
 _LOOK_SECONDS = 0.5
 
 
@@ -29,6 +39,30 @@ class Session:
         # Not the rank: two processes may claim the same rank, and each must see the other's failure.
         self._process = secrets.token_hex(8)
         self.look = None  # called from time to time while this rank waits; raises to end the wait
+        self._look_at = 0.0
+        self._members = {}  # launcher's rank -> rank
+        self._launcher_tells, self._siblings = False, None
+        self._ends_read = 0
+        self._launcher_rank = rank
+
+    def attend(self, identity, host, launcher_tells):
+        """Leaves the will. ``identity``: of this process; ``host``: the name of its host; ``launcher_tells``: the store
+        is the launcher's, which publishes the ends of processes."""
+        self._launcher_rank = identity.launcher_rank
+        text = f"rank {self.rank} (host {host}, pid {os.getpid()}) ended during init()"
+        will = {"rank": self.rank, "process": self._process, "text": text, "attempts": None, "ended": True}
+        self.store.will(self._prefix + "failure", json.dumps(will).encode())
+        self._members = {other: i for i, other in enumerate(identity.members or range(self.size))}
+        self._launcher_tells, self._siblings = launcher_tells, SiblingWatch(identity)
+
+    def all_have_come(self):
+        """From now on the end of a process counts only if it is still in init()."""
+        self._launcher_tells, self._siblings = False, None
+
+    def release(self):
+        """Takes the will back: init() is over here, or its failure is known to the other ranks."""
+        with contextlib.suppress(BootstrapError):
+            self.store.will("", b"")
 
     def put(self, key, value, keep=False):
         """Publishes ``value`` (any JSON value). With ``keep``, forget() does not delete it."""
@@ -53,37 +87,98 @@ class Session:
     def wait(self, key, on_timeout=None):
         """Waits until ``key`` exists and returns its value.
 
-        Raises BootstrapError if another rank fails first, BootstrapTimeout with the text that ``on_timeout()`` returns if
-        the deadline passes.
+        Raises RankLost if another rank ends first, BootstrapError if it fails, BootstrapTimeout with the text that
+        ``on_timeout()`` returns if the deadline passes.
         """
         while True:
-            try:
-                return json.loads(
-                    self.store.get(self._prefix + key, min(_LOOK_SECONDS, self.deadline.left()))
-                )
-            except BootstrapTimeout:
-                pass
-            self.check()
+            value = self.read(self._prefix + key, min(_LOOK_SECONDS, self.deadline.left()))
+            if value is not None:
+                return json.loads(value)
+            self._call_look()
             if self.deadline.passed():
                 text = on_timeout() if on_timeout else f"no rank published {key!r}"
                 raise BootstrapTimeout(f"{text} within {self.deadline.seconds:g} s")
 
+    def read(self, whole_key, seconds):
+        """The value (bytes) of a key without this session's prefix, or None after ``seconds``. Raises as wait() does."""
+        until = time.monotonic() + seconds
+        while True:
+            answer = self.store.wait_any((whole_key, *self._alarms()), max(0.0, until - time.monotonic()))
+            if answer is None:
+                return None
+            which, value = answer
+            if which == 0:
+                return value
+            self._take_alarm(which - 1, value)
+
     def check(self):
-        """Raises BootstrapError if another rank has failed, or what look() raises."""
-        failure = self.peek("failure")
-        if failure is not None and failure["process"] != self._process:
-            if failure["attempts"] is not None:
-                attempts = [(None if m is None else tuple(m), count) for m, count in failure["attempts"]]
-                raise MembersDisagree(failure["text"], attempts)
-            raise BootstrapError(f"rank {failure['rank']} gave up: {failure['text']}")
+        """Raises RankLost if another rank has ended, BootstrapError if it has failed, or what look() raises."""
+        while (answer := self.store.wait_any(self._alarms(), 0)) is not None:
+            self._take_alarm(*answer)
+        if time.monotonic() >= self._look_at:
+            self._call_look()
+
+    def in_slices(self, attempt, what):
+        """Repeats attempt(seconds), for a wait that the store does not end, until it returns something else than None.
+
+        Raises as wait() does; the text of BootstrapTimeout begins with ``what``."""
+        while True:
+            result = attempt(min(_CHECK_SECONDS, self.deadline.left()))
+            if result is not None:
+                return result
+            self.check()
+            if self.deadline.passed():
+                raise BootstrapTimeout(f"{what} to rank {self.rank} within {self.deadline.seconds:g} s")
+
+    def _call_look(self):
+        self._look_at = time.monotonic() + _LOOK_SECONDS
+        if self._siblings is not None:
+            for launched in self._siblings.missing():
+                self._check_has_come(launched, "has no process on this host any more: it ended")
         if self.look is not None:
             self.look()
+
+    def _check_has_come(self, launched, text):
+        """Raises RankLost, with what happened to the process of the launcher's rank ``launched``, unless that rank is in
+        init(): its will tells more, and at once."""
+        rank = self._members.get(launched)
+        if rank is None or rank == self.rank or self.peek(f"hello/{rank}") is not None:
+            return
+        self._mourn()
+        raise never_came(rank, text)
+
+    def _alarms(self):
+        ends = (f"hvd/ended/{self._ends_read}",) if self._launcher_tells else ()
+        return (self._prefix + "failure", *ends)
+
+    def _take_alarm(self, which, value):
+        value = json.loads(value)
+        if which == 1:
+            self._ends_read += 1
+            return self._check_has_come(value["rank"], value["text"])
+        self._mourn()
+        if value["attempts"] is not None:
+            attempts = [(None if m is None else tuple(m), count) for m, count in value["attempts"]]
+            raise MembersDisagree(value["text"], attempts)
+        if value.get("ended"):
+            raise RankLost(value["text"])
+        raise BootstrapError(f"rank {value['rank']} gave up: {value['text']}")
+
+    def _mourn(self):
+        """Tells the launcher that this rank fails because another one has failed before."""
+        with contextlib.suppress(BootstrapError):
+            self.store.add(f"hvd/bereaved/{self._launcher_rank}", 1)
 
     def fail(self, error):
         """Publishes the failure of this rank. The other ranks see the first failure only."""
         with contextlib.suppress(OSError, RuntimeError):
-            if self.count("failures") == 1:
-                failure = {"rank": self.rank, "process": self._process, "text": str(error)}
+            if self.count("failures") == 1 and self.peek("failure") is None:
+                failure = {
+                    "rank": self.rank,
+                    "process": self._process,
+                    "text": str(error) or type(error).__name__,
+                }
+                failure["ended"] = isinstance(error, RankLost)
                 failure["attempts"] = error.attempts if isinstance(error, MembersDisagree) else None
                 self.put("failure", failure)
 
@@ -96,6 +191,13 @@ class Session:
         for key in self._written:
             self.store.delete(key)
         self._written.clear()
+
+
+def never_came(rank, text):
+    """The error about a rank whose process has ended without init()."""
+    return RankLost(
+        f"rank {rank} {text} before it called init(). All ranks must call it. Its own output may tell why it ended."
+    )
 
 
 def name_ranks(ranks):

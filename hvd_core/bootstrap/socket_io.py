@@ -8,6 +8,8 @@ import errno
 import socket
 import time
 
+from hvd_core.errors import JobEndedError
+
 
 class BootstrapError(RuntimeError):
     """The processes of the job could not connect to each other. The text names the ranks and the reason."""
@@ -19,6 +21,14 @@ class BootstrapTimeout(BootstrapError, TimeoutError):
 
 class AuthenticationError(BootstrapError):
     """The other side could not prove that it knows this job's secret."""
+
+
+class StoreLost(BootstrapError):
+    """The connection to the job's store has ended."""
+
+
+class RankLost(BootstrapError, JobEndedError):
+    """Another rank, or the process with the job's store, has ended while this rank was in init()."""
 
 
 class Deadline:
@@ -73,10 +83,11 @@ def _arm(sock, deadline):
     sock.settimeout(left)
 
 
-def connect_tcp(address, deadline):
+def connect_tcp(address, deadline, between=None):
     """A connected TCP socket without Nagle's delay. ``address`` is 'tcp://host:port'.
 
-    A refused connection is tried again until the deadline: the listener may be starting.
+    A refused connection is tried again until the deadline: the listener may be starting. ``between()`` is called before
+    each further attempt, and may raise.
     """
     host, port = split_address(address)
     last = None
@@ -94,6 +105,8 @@ def connect_tcp(address, deadline):
                 f"could not connect to {address} within {deadline.seconds:g} s: {last}. "
                 "Check that the process there is alive and that no firewall is between."
             )
+        if between is not None:
+            between()
         time.sleep(0.05)
 
 

@@ -12,12 +12,19 @@ After the handshake, little endian, one answer per request, in order:
         3 ADD  payload = i64 delta; the value is kept as decimal text, absent counts as 0
                                                            answer: i64, the sum
         4 DEL  payload empty; no error if absent           answer: empty
+        5 WILL payload = a value, which the store sets under the key when this connection ends, unless the key is there
+           then; the next WILL replaces it, one with an empty key takes it back
+                                                           answer: empty
+        6 ANY  payload = up to 7 more keys, each u16 length | key; waits for ever until one of the keys is there; the
+           next request of this connection ends the wait (timeout)
+                                                           answer: u8 (which key, from 0) | its value
     answer     u32 n (bytes that follow) | u8 status (0 ok, 1 timeout, 2 error) | payload (2: UTF-8 text)
 
 Keys have at most 1024 bytes, requests at most 16 MiB; a client that breaks a limit is cut off.
 """
 
 import random
+import select
 import socket
 import struct
 import threading
@@ -30,12 +37,14 @@ from .socket_io import (
     BootstrapError,
     BootstrapTimeout,
     Deadline,
+    StoreLost,
     connect_tcp,
     recv_exact,
     send_exact,
 )
 from .store_server import (
     ADD,
+    ANY,
     DEL,
     ERROR,
     GET,
@@ -44,6 +53,7 @@ from .store_server import (
     OK,
     PURPOSE,
     SET,
+    WILL,
     StoreServer,
 )
 
@@ -56,8 +66,8 @@ _ATTEMPTS = 4
 _PAUSE_SECONDS = 0.06
 
 
-def open_store_connection(address, secret, rank=NO_RANK, epoch=0, deadline=None):
-    """An authenticated blocking socket to the store at ``address`` ('tcp://host:port').
+def open_store_connection(address, secret, rank=NO_RANK, epoch=0, deadline=None, between=None):
+    """An authenticated blocking socket to the store at ``address`` ('tcp://host:port'). ``between``: see connect_tcp().
 
     The store closes the oldest connection if too many have not proved the secret. In a large job it may be that of a rank
     which is slow. So a connection that was closed is tried again a few times, after pauses of random lengths.
@@ -66,7 +76,7 @@ def open_store_connection(address, secret, rank=NO_RANK, epoch=0, deadline=None)
     attempt = 0
     while True:
         try:
-            return _connect_once(address, check_secret(secret), rank, epoch, deadline)
+            return _connect_once(address, check_secret(secret), rank, epoch, deadline, between)
         except (AuthenticationError, ConnectionError) as error:
             closed = isinstance(error, ConnectionError) or isinstance(error.__cause__, ConnectionError)
             attempt += 1
@@ -75,8 +85,8 @@ def open_store_connection(address, secret, rank=NO_RANK, epoch=0, deadline=None)
         time.sleep(min(random.uniform(0.5, 1.5) * _PAUSE_SECONDS * attempt, deadline.left()))
 
 
-def _connect_once(address, secret, rank, epoch, deadline):
-    sock = connect_tcp(address, deadline)
+def _connect_once(address, secret, rank, epoch, deadline, between):
+    sock = connect_tcp(address, deadline, between)
     try:
         client_handshake(sock, secret, PURPOSE, rank, epoch, deadline)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -95,14 +105,18 @@ class StoreClient:
         secret: the job's secret, at least 16 bytes.
         rank: shown in the server's log messages only.
         deadline: a socket_io.Deadline for connecting; 30 s by default.
+        between: called before each further attempt to connect; it may raise.
 
     Raises AuthenticationError or BootstrapTimeout.
     """
 
-    def __init__(self, address, secret, rank=NO_RANK, epoch=0, deadline=None):
+    def __init__(self, address, secret, rank=NO_RANK, epoch=0, deadline=None, between=None):
         self._descriptors = DescriptorSet()
-        self._sock = self._descriptors.own(open_store_connection(address, secret, rank, epoch, deadline))
+        self._sock = self._descriptors.own(
+            open_store_connection(address, secret, rank, epoch, deadline, between)
+        )
         self._lock = threading.Lock()
+        self._awaited = None  # the keys of the ANY whose answer is still to come
         self.address = address
 
     def set(self, key, value):
@@ -124,6 +138,37 @@ class StoreClient:
         """Deletes ``key``, if it exists."""
         self._call(DEL, key, b"")
 
+    def will(self, key, value):
+        """Has the store set ``key`` to ``value`` (bytes) when this connection ends, unless the key is there then. An
+        empty ``key`` takes it back."""
+        self._call(WILL, key, value)
+
+    def wait_any(self, keys, timeout_s):
+        """(index, value) of the first of ``keys`` that exists, waiting up to ``timeout_s`` seconds for one of them; None
+        after that time. At most 8 keys; calls that repeat the same keys cost nothing while none of them is there."""
+        keys = tuple(keys)
+        with self._lock:
+            deadline = Deadline(timeout_s + _ANSWER_SECONDS)
+            try:
+                if self._awaited != keys:
+                    names = [key.encode() for key in keys]
+                    more = b"".join(struct.pack("<H", len(name)) + name for name in names[1:])
+                    self._send(ANY, names[0], more, deadline)
+                    self._awaited = keys
+                poll = select.poll()
+                poll.register(self._sock, select.POLLIN)
+                if not poll.poll(int(timeout_s * 1000)):
+                    return None
+                self._awaited = None
+                status, value = self._answer(deadline)
+            except OSError as error:
+                raise self._lost(error) from error
+        if status != OK:
+            raise BootstrapError(
+                f"the store at {self.address} refused {keys!r}: {value.decode(errors='replace')}"
+            )
+        return value[0], value[1:]
+
     def local_host(self):
         """The numeric address of this process's end of the connection, on the interface that leads to the store."""
         return self._sock.getsockname()[0]
@@ -134,24 +179,13 @@ class StoreClient:
 
     def _call(self, op, key, payload, wait_s=0.0):
         name = key.encode() if isinstance(key, str) else key
-        size = 3 + len(name) + len(payload)
-        if len(name) > MAX_KEY_BYTES or size > MAX_REQUEST_BYTES:
-            raise ValueError(f"store request too large: key {len(name)} bytes, {size} bytes in all")
-        request = struct.pack("<IBH", size, op, len(name)) + name + payload
         with self._lock:
             deadline = Deadline(wait_s + _ANSWER_SECONDS)
             try:
-                send_exact(self._sock, request, deadline)
-                (count,) = struct.unpack("<I", recv_exact(self._sock, 4, deadline))
-                answer = recv_exact(self._sock, count, deadline)
+                self._send(op, name, payload, deadline)
+                status, value = self._answer(deadline)
             except OSError as error:
-                # The connection cannot be used again: a late answer would be taken for the next request's.
-                self.close()
-                raise BootstrapError(
-                    f"lost the connection to the store at {self.address}: {error}. "
-                    "The launcher, or rank 0 where it holds the store, has probably ended."
-                ) from error
-        status, value = answer[0], answer[1:]
+                raise self._lost(error) from error
         if status == OK:
             return value
         if status == ERROR:
@@ -159,3 +193,26 @@ class StoreClient:
                 f"the store at {self.address} refused {key!r}: {value.decode(errors='replace')}"
             )
         raise BootstrapTimeout(f"no process set {key!r} in the store at {self.address} within {wait_s:g} s")
+
+    def _send(self, op, name, payload, deadline):
+        size = 3 + len(name) + len(payload)
+        if len(name) > MAX_KEY_BYTES or size > MAX_REQUEST_BYTES:
+            raise ValueError(f"store request too large: key {len(name)} bytes, {size} bytes in all")
+        send_exact(self._sock, struct.pack("<IBH", size, op, len(name)) + name + payload, deadline)
+        if self._awaited is not None:
+            # This request has ended the wait, whose answer comes first.
+            self._awaited = None
+            self._answer(deadline)
+
+    def _answer(self, deadline):
+        (count,) = struct.unpack("<I", recv_exact(self._sock, 4, deadline))
+        answer = recv_exact(self._sock, count, deadline)
+        return answer[0], answer[1:]
+
+    def _lost(self, error):
+        # The connection cannot be used again: a late answer would be taken for the next request's.
+        self.close()
+        return StoreLost(
+            f"lost the connection to the store at {self.address}: {error}. "
+            "The launcher, or rank 0 where it holds the store, has probably ended."
+        )

@@ -12,7 +12,7 @@ from .auth import HANDSHAKE_SECONDS, check_secret
 from .socket_io import join_address
 
 PURPOSE = b"store"
-SET, GET, ADD, DEL = 1, 2, 3, 4
+SET, GET, ADD, DEL, WILL, ANY = 1, 2, 3, 4, 5, 6
 OK, TIMEOUT, ERROR = 0, 1, 2
 MAX_KEY_BYTES = 1024
 MAX_REQUEST_BYTES = 16 << 20

@@ -14,14 +14,14 @@ from hvd_core import logs
 from . import affinity, limits
 from .identity import identify
 from .job_members import is_communicator, select
-from .socket_io import BootstrapError, BootstrapTimeout, Deadline
+from .socket_io import BootstrapError, BootstrapTimeout, Deadline, RankLost, StoreLost
 
 _log = logging.getLogger("horovod")
 
 DEFAULT_DEADLINE_SECONDS = 30.0
 DEFAULT_SILENCE_SECONDS = 30.0
 LONGEST_LINGER_SECONDS = 10.0
-_REPORT_SECONDS = 2.0  # for the reason of another rank that has gone
+_REPORT_SECONDS = 0.5  # for the reason of another rank that has gone
 
 
 class World:
@@ -54,7 +54,35 @@ class World:
         self.links, self.segment_fd, self.segment_bytes = [], -1, 0
         self.comm = None
         self._rendezvous = None
+        self._session = None
         self._descriptors = None
+
+    def read(self, key, seconds):
+        """The value (bytes) of ``key`` in the store, for the part of init() that comes after connect().
+
+        Raises RankLost if a rank ends meanwhile, BootstrapTimeout after ``seconds``.
+        """
+        try:
+            value = self._session.read(key, seconds)
+        except StoreLost as error:
+            raise self.store_lost() from error
+        if value is None:
+            raise BootstrapTimeout(f"no process set {key!r} in the store within {seconds:g} s")
+        return value
+
+    def store_lost(self):
+        """The error that says whose end has closed the connection to the store, which is lost during init()."""
+        holder = "the launcher, or another process that held the job's store,"
+        if self._rendezvous.dies_with_rank_zero:
+            known = f" (host {self.host_names[0]}, pid {self.pids[0]})" if self.host_names else ""
+            holder = f"rank 0{known}, which held the job's store,"
+        return RankLost(f"{holder} ended during init()")
+
+    def leave_init(self):
+        """init() is over, or the other ranks know why it failed: the end of this process is not told by the store."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.release()
 
     @property
     def holds_store(self):
@@ -172,6 +200,7 @@ def _alone(identity, comm=None):
 
 def _connect(world, identity, transport, deadline, silence_s):
     from .descriptors import DescriptorSet
+    from .hosts import host_name
     from .session import Session
     from .store import StoreClient, open_store_connection
 
@@ -179,39 +208,46 @@ def _connect(world, identity, transport, deadline, silence_s):
     world.secret, world.epoch = found.secret, found.epoch
     world._descriptors = DescriptorSet()
     at = (found.address, found.secret, world.rank, found.epoch, deadline)
-    world.store = StoreClient(*at)
+    refused = _lost_with_rank_zero if found.dies_with_rank_zero else None
+    world.store = StoreClient(*at, refused)
     session = Session(world.store, found.secret, world.rank, world.size, found.epoch, deadline, silence_s)
+    world._session = session
     try:
+        session.attend(identity, host_name(os.environ), not found.dies_with_rank_zero)
         found.open(session)
-        world.store_fd = world._descriptors.own(open_store_connection(*at)).fileno()
+        world.store_fd = world._descriptors.own(open_store_connection(*at, refused)).fileno()
         _build(world, session, identity, transport)
         _finish(session, found)
-    except Exception as error:
-        cause = limits.explained(error) or (
-            _reported(session, error) if isinstance(error, OSError) else error
-        )
+    except BaseException as error:  # KeyboardInterrupt too: the other ranks wait
+        cause = limits.explained(error) or _cause(session, error, world)
         session.fail(cause)
-        found.give_up(cause)
+        found.give_up(cause, own_connections=1 + (world.store_fd >= 0))
+        session.release()
         if cause is error:
             raise
         raise cause from error
 
 
-def _reported(session, error):
-    """The failure that another rank has reported, if a connection of this rank broke off for that reason; else
-    `error`."""
-    if not isinstance(error, ConnectionError):
+def _lost_with_rank_zero():
+    raise RankLost("rank 0 ended during init(): its store, to which the ranks connect, is gone")
+
+
+def _cause(session, error, world):
+    """The failure or the end of another rank, if a connection of this rank broke off for that reason; else `error`."""
+    if isinstance(error, StoreLost):
+        return world.store_lost()
+    if not (isinstance(error, ConnectionError) or isinstance(error.__cause__, ConnectionError)):
         return error
     end = Deadline(min(_REPORT_SECONDS, session.deadline.left()))
     while not end.passed():
         try:
             session.check()
+        except StoreLost:
+            return world.store_lost()
         except BootstrapError as reported:
             return reported
-        except OSError:
-            break
-        time.sleep(0.02)
-    return BootstrapError(f"another rank closed its connection during init(): {error}")
+        time.sleep(0.005)
+    return RankLost(f"another rank closed its connection during init(): {error}")
 
 
 def _build(world, session, identity, transport):
@@ -263,15 +299,13 @@ def _all_up(session):
 def _finish(session, found):
     """Makes sure that no rank needs the store for init() any more, so that shutdown() may follow at once."""
     session.look = None  # all members are connected
+    session.all_have_come()
     found.close_listener()
     if not found.dies_with_rank_zero:
         session.forget()
     elif session.rank != 0:
-        session.count("left")
+        if session.count("left") == session.size - 1:
+            session.put("all left", True)
     else:
         # The store ends with rank 0, so the other ranks must have finished with it.
-        while session.peek("left") != session.size - 1:
-            session.check()
-            if session.deadline.passed():
-                raise BootstrapTimeout(f"not all ranks finished init() within {session.deadline.seconds:g} s")
-            time.sleep(0.0005)
+        session.wait("all left", lambda: "not all ranks finished init()")

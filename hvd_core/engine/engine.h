@@ -83,6 +83,7 @@ struct EngineConfig {
   uint64_t first_handle = 1;          // greater than the handles of earlier engines of this process
   int64_t spin_ns = 50'000;           // how long a waiting caller looks before it sleeps
   bool check_consistency = false;     // front ends announce the weights that they train
+  std::string bereaved_key;           // a counter in the store that says: this rank fails because of another one
   int32_t engine_core = -1;           // the background thread's only core; -1: all cores of the process
 };
 
@@ -214,6 +215,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   void free_name(const queue::Request& request);
   void fail_everything(const std::string& text);
   void tell_store_done();
+  void tell_store_bereaved();
   void stop(const std::string& text);
   void broke_down(const char* why) noexcept;
   void end_without_memory() noexcept;
@@ -278,6 +280,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   bool closing_ = false, closed_ = false;
   std::string closing_text_;
   int32_t left_first_ = -1;
+  bool failed_here_ = false;  // the job is aborted because of a failure of this rank itself
   // Is freed when the engine itself runs out of memory, so that it can still tell the other ranks.
   std::vector<std::unique_ptr<char[]>> reserve_;
   int64_t next_stall_check_ = control::kNever, next_watch_ns_ = 0;

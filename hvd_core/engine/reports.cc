@@ -99,6 +99,7 @@ void Engine::closed(control::Rank by, const std::string& text) {
   closing_text_ = text;
   left_first_ = by;
   if (by != config_.rank) closing_text_ += " " + describe(by) + " was the first to leave.";
+  if (by != config_.rank) tell_store_bereaved();
   observe::log(Level::Debug, "shutdown begun by " + describe(by));
 }
 
@@ -112,7 +113,10 @@ void Engine::broken(int32_t code, const std::string& why) {
   }
   if (node_->is_aborted()) return;
   std::string text = "rank " + std::to_string(config_.rank) + ": " + why;
-  if (code != HVD_E_ABORTED && code != HVD_E_REMOTE) return node_->abort(text);
+  if (code != HVD_E_ABORTED && code != HVD_E_REMOTE) {
+    failed_here_ = true;
+    return node_->abort(text);
+  }
   // Another rank failed first. The control plane is about to report that rank and the cause.
   if (cause_due_ != control::kNever) return;
   cause_due_ = observe::now_ns() + kCauseGraceNs;
@@ -136,6 +140,7 @@ void Engine::lost(const std::string& cause) {
 
 void Engine::aborted(const std::string& cause) {
   if (segment_) segment_->raise_abort(cause);
+  if (!failed_here_) tell_store_bereaved();
   executor_->abort();
   executor_->settle(observe::now_ns() + kSettleNs);
   executor_->clear();
@@ -146,6 +151,7 @@ void Engine::aborted(const std::string& cause) {
 // The engine itself has failed, most likely for want of memory. Called by the driver.
 void Engine::broke_down(const char* why) noexcept {
   reserve_.clear();
+  failed_here_ = true;
   try {
     node_->abort("rank " + std::to_string(config_.rank) + ": unexpected failure of the engine: " + why);
     for (const Command& c : taking_)
@@ -204,6 +210,11 @@ void Engine::fail_everything(const std::string& text) {
 // (hvd_core/bootstrap/world.py).
 void Engine::tell_store_done() {
   if (store_) store_->count(config_.job + "/through");
+}
+
+// The launcher names the rank that failed first, and reads this to tell it from the others.
+void Engine::tell_store_bereaved() {
+  if (store_ && !config_.bereaved_key.empty()) store_->count(config_.bereaved_key);
 }
 
 void Engine::stop(const std::string& text) {

@@ -81,7 +81,8 @@ def agree(world: Any, own: Statement, timeout_s: float) -> None:
     """Compare the statements of all ranks of ``world``. ``own``: this rank's statement() or failure().
 
     Raises BackendDisagreement that lists the ranks by statement, also if the only difference is another rank's failure;
-    ValueError if the difference is in the process sets; BootstrapTimeout if a rank makes no statement in time. Returns
+    ValueError if the difference is in the process sets; BootstrapTimeout if a rank makes no statement in time; RankLost
+    if a rank ends meanwhile. Returns
     on a rank that failed itself, because its caller raises the original error.
     """
     if world.size == 1:
@@ -100,7 +101,7 @@ def agree(world: Any, own: Statement, timeout_s: float) -> None:
 
 def _verdict(world: Any, key: str, deadline: float) -> str:
     def read(name: object) -> bytes:
-        return world.store.get(f"{key}/{name}", max(0.0, deadline - time.monotonic()))
+        return world.read(f"{key}/{name}", max(0.0, deadline - time.monotonic()))
 
     if world.rank == 0:
         answers = [json.loads(read(rank)) for rank in range(world.size)]
@@ -127,7 +128,7 @@ def _wait_for_readers(world: Any, key: str, deadline: float) -> None:
     for rank in range(world.size):
         if rank != world.rank:
             with suppress(Exception):  # that rank has ended or never came; this rank raises an error anyway
-                world.store.get(f"{key}/heard/{rank}", max(0.0, until - time.monotonic()))
+                world.read(f"{key}/heard/{rank}", max(0.0, until - time.monotonic()))
 
 
 def compare(answers: Sequence[Statement], host_names: Sequence[str], launcher: str = "") -> str:

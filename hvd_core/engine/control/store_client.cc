@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -20,6 +21,8 @@ namespace {
 constexpr int64_t kSliceNs = 500'000'000;  // a waiting get() checks this often whether it was cancelled
 constexpr int kAnswerTimeoutMs = 30'000;   // if an answer does not come in this time, the store is gone
 constexpr uint32_t kMaxAnswer = 64u << 20;
+
+[[noreturn]] void cancelled() { throw plugin::BackendError(HVD_E_ABORTED, 0, 0, "the engine is stopping"); }
 
 [[noreturn]] void lost(const std::string& why) {
   throw plugin::BackendError(HVD_E_REMOTE, 0, 0, "the job's store is gone: " + why);
@@ -46,9 +49,23 @@ std::string request_text(uint8_t op, const std::string& key, std::string_view pa
 
 StoreClient::StoreClient(int fd) : fd_(::fcntl(fd, F_DUPFD_CLOEXEC, 0)) {
   if (fd_ < 0) throw std::system_error(errno, std::generic_category(), "duplicating the store's connection");
+  cancel_fd_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (cancel_fd_ >= 0) return;
+  const int error = errno;
+  ::close(fd_);
+  throw std::system_error(error, std::generic_category(), "an eventfd for the store's connection");
 }
 
-StoreClient::~StoreClient() { ::close(fd_); }
+StoreClient::~StoreClient() {
+  ::close(fd_);
+  ::close(cancel_fd_);
+}
+
+void StoreClient::cancel() {
+  cancelled_ = true;
+  const uint64_t one = 1;
+  [[maybe_unused]] const auto n = ::write(cancel_fd_, &one, sizeof one);
+}
 
 void StoreClient::send_all(std::string_view bytes) {
   while (!bytes.empty()) {
@@ -66,10 +83,11 @@ void StoreClient::send_all(std::string_view bytes) {
 
 void StoreClient::recv_all(char* into, size_t n) {
   while (n > 0) {
-    pollfd p{fd_, POLLIN, 0};
-    int ready = ::poll(&p, 1, kAnswerTimeoutMs);
+    pollfd p[] = {{fd_, POLLIN, 0}, {cancel_fd_, POLLIN, 0}};
+    int ready = ::poll(p, 2, kAnswerTimeoutMs);
     if (ready < 0 && errno == EINTR) continue;
     if (ready == 0) lost("no answer within 30 s");
+    if (p[1].revents) cancelled();  // the answer stays unread: no call follows
     ssize_t got = ::recv(fd_, into, n, 0);
     if (got < 0 && (errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK)) continue;
     if (got < 0) lost(std::strerror(errno));
@@ -89,7 +107,7 @@ std::string StoreClient::read_answer() {
 }
 
 bool StoreClient::call(Op op, const std::string& key, std::string_view payload, std::string* answer) {
-  if (cancelled_) throw plugin::BackendError(HVD_E_ABORTED, 0, 0, "the engine is stopping");
+  if (cancelled_) cancelled();
   const std::string request = request_text(op, key, payload);
   std::lock_guard lock(mutex_);
   send_all(request);

@@ -28,7 +28,7 @@ class StoreClient final : public plugin::Store {
 
   void count(const std::string& key) noexcept override;
 
-  void cancel() override { cancelled_ = true; }
+  void cancel() override;
 
  private:
   enum Op : uint8_t { kSet = 1, kGet = 2, kAdd = 3, kDel = 4 };
@@ -38,7 +38,7 @@ class StoreClient final : public plugin::Store {
   void send_all(std::string_view bytes);
   void recv_all(char* into, size_t n);
 
-  int fd_;
+  int fd_, cancel_fd_ = -1;  // cancel_fd_ is readable after cancel()
   std::mutex mutex_;
   int unread_ = 0;  // answers to count() that are still to come
   std::atomic<bool> cancelled_{false};

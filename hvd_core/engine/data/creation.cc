@@ -10,7 +10,8 @@
 namespace hvd::data {
 
 namespace {
-constexpr int64_t kJoinNs = 2'000'000'000;
+// A creation hears of cancel() in the store at once, and one that waits for a member itself within its own slice.
+constexpr int64_t kJoinNs = 500'000'000;
 }
 
 Creation::Creation(std::function<std::shared_ptr<void>()> make, std::shared_ptr<plugin::Store> store,

@@ -22,12 +22,13 @@
 namespace hvd::store {
 namespace {
 
-enum Op : uint8_t { kSet = 1, kGet = 2, kAdd = 3, kDel = 4 };
+enum Op : uint8_t { kSet = 1, kGet = 2, kAdd = 3, kDel = 4, kWill = 5, kAny = 6 };
 enum Status : uint8_t { kOk = 0, kTimeout = 1, kError = 2 };
 
 constexpr int64_t kListenAgainNs = 200'000'000;
 // A client that does not read its answers gets no further ones.
 constexpr size_t kMostUnsent = size_t{4} << 20;
+constexpr size_t kMostAwaited = 8;  // keys of one ANY
 constexpr int64_t kForEverMs = int64_t{1} << 40;
 
 // All services of the process, for fork(). Never destroyed: threads may outlive the static objects.
@@ -55,6 +56,18 @@ T number_at(std::string_view bytes, size_t at) {
 template <class T>
 std::string_view bytes_of(const T& v) {
   return {reinterpret_cast<const char*>(&v), sizeof v};
+}
+
+// Appends the keys of an ANY after its first: u16 length | bytes, each.
+bool more_keys(std::string_view payload, std::vector<std::string>* keys) {
+  while (!payload.empty()) {
+    if (payload.size() < 2 || keys->size() == kMostAwaited) return false;
+    const size_t bytes = number_at<uint16_t>(payload, 0);
+    if (bytes > kMostKeyBytes || bytes > payload.size() - 2) return false;
+    keys->emplace_back(payload.substr(2, bytes));
+    payload.remove_prefix(2 + bytes);
+  }
+  return true;
 }
 
 [[noreturn]] void lack(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
@@ -273,11 +286,16 @@ bool Service::prove(Connection& c) {
 bool Service::answer_all(Connection& c) {
   size_t at = 0;
   bool fine = true;
-  while (fine && !c.handshake && !c.waits && c.unsent.size() - c.sent < kMostUnsent && c.received.size() - at >= 4) {
+  while (fine && !c.handshake && (!c.waits || c.waits_for_any) && c.unsent.size() - c.sent < kMostUnsent &&
+         c.received.size() - at >= 4) {
     const size_t size = number_at<uint32_t>(c.received, at);
     why_ = "a request of a wrong size";
     fine = size >= 3 && size <= kMostRequestBytes;
     if (!fine || c.received.size() - at < 4 + size) break;
+    if (c.waits) {  // the client's next request ends an ANY
+      stop_waiting(c);
+      reply(c, kTimeout);
+    }
     const std::string request = c.received.substr(at + 4, size);
     at += 4 + size;
     fine = answer(c, request);
@@ -310,6 +328,17 @@ bool Service::answer(Connection& c, std::string_view request) {
       values_.erase(key);
       reply(c, kOk);
       break;
+    case kWill:
+      c.will_key = std::move(key);
+      c.will = payload;
+      reply(c, kOk);
+      break;
+    case kAny: {
+      std::vector<std::string> keys{std::move(key)};
+      if (!more_keys(payload, &keys)) return false;
+      any(c, std::move(keys));
+      break;
+    }
     default:
       reply(c, kError, "unknown operation " + std::to_string(op));
   }
@@ -320,9 +349,18 @@ void Service::get(Connection& c, std::string key, int64_t timeout_ms) {
   if (const auto found = values_.find(key); found != values_.end()) return reply(c, kOk, found->second);
   if (timeout_ms == 0) return reply(c, kTimeout);
   waiting_[key].push_back(&c);
-  c.awaited = std::move(key);
+  c.awaited = {std::move(key)};
   c.waits = true;
   if (timeout_ms > 0 && timeout_ms < kForEverMs) set_timer(c, observe::now_ns() + timeout_ms * 1'000'000);
+}
+
+void Service::any(Connection& c, std::vector<std::string> keys) {
+  for (size_t i = 0; i < keys.size(); ++i)
+    if (const auto found = values_.find(keys[i]); found != values_.end())
+      return reply(c, kOk, std::string(1, static_cast<char>(i)) + found->second);
+  for (const std::string& key : keys) waiting_[key].push_back(&c);
+  c.awaited = std::move(keys);
+  c.waits = c.waits_for_any = true;
 }
 
 void Service::add(Connection& c, const std::string& key, int64_t delta) {
@@ -348,8 +386,10 @@ void Service::set(const std::string& key, std::string value) {
   waiting_.erase(found);
   for (Connection* c : those) {
     clear_timer(*c);
-    c->waits = false;
-    reply(*c, kOk, kept);
+    std::string answer;
+    if (c->waits_for_any) answer.push_back(static_cast<char>(std::ranges::find(c->awaited, key) - c->awaited.begin()));
+    stop_waiting(*c);
+    reply(*c, kOk, answer + kept);
   }
   // Their next requests may change the store again, so they come after all answers, on the turn of their descriptors.
   for (Connection* c : those) watch(*c, EPOLLIN | EPOLLOUT);
@@ -407,11 +447,20 @@ void Service::clear_timer(Connection& c) {
 }
 
 void Service::stop_waiting(Connection& c) {
-  c.waits = false;
-  const auto found = waiting_.find(c.awaited);
-  if (found == waiting_.end()) return;
-  std::erase(found->second, &c);
-  if (found->second.empty()) waiting_.erase(found);
+  c.waits = c.waits_for_any = false;
+  for (const std::string& key : c.awaited) {
+    const auto found = waiting_.find(key);
+    if (found == waiting_.end()) continue;
+    std::erase(found->second, &c);
+    if (found->second.empty()) waiting_.erase(found);
+  }
+  c.awaited.clear();
+}
+
+// A value that is there stays: the first failure is the one that counts.
+void Service::carry_out_will(Connection& c) {
+  const std::string key = std::exchange(c.will_key, {}), value = std::exchange(c.will, {});
+  if (!key.empty() && !values_.contains(key)) set(key, value);
 }
 
 void Service::drop(Connection& c, const char* why) {
@@ -427,6 +476,7 @@ void Service::drop(Connection& c, const char* why) {
   c.received = {};
   c.unsent = {};
   dropped_.splice(dropped_.end(), c.handshake ? unproven_ : proven_list_, c.place);
+  carry_out_will(c);
 }
 
 }  // namespace hvd::store

@@ -47,10 +47,11 @@ class Service {
     int fd = -1;
     std::optional<Handshake> handshake;  // until the proof
     std::string received, unsent;
-    size_t sent = 0;      // of `unsent`
-    std::string awaited;  // the key of a GET that waits
-    bool waits = false;
-    uint32_t events = 0;  // what epoll looks for
+    size_t sent = 0;                   // of `unsent`
+    std::vector<std::string> awaited;  // the keys of a GET or ANY that waits
+    bool waits = false, waits_for_any = false;
+    std::string will_key, will;  // what the store sets when this connection ends; an empty key: nothing
+    uint32_t events = 0;         // what epoll looks for
     std::optional<Timers::iterator> timer;
     std::list<std::unique_ptr<Connection>>::iterator place;  // in unproven_ or proven_list_
   };
@@ -66,6 +67,8 @@ class Service {
   bool answer(Connection& c, std::string_view request);
   bool flush(Connection& c);
   void get(Connection& c, std::string key, int64_t timeout_ms);
+  void any(Connection& c, std::vector<std::string> keys);
+  void carry_out_will(Connection& c);
   void add(Connection& c, const std::string& key, int64_t delta);
   void set(const std::string& key, std::string value);
   void reply(Connection& c, uint8_t status, std::string_view payload = {});

@@ -1,0 +1,158 @@
+"""A rank that ends during init(), at any moment: the others hear of it. Nothing but the death ends their wait."""
+
+import os
+import shlex
+import signal
+
+import pytest
+from forked import ForkedRanks
+from launchers import first_by
+
+from bootstrap_job import reports, start
+from horovod.runner.ended_ranks import EndedRanks
+from hvd_core import HorovodInternalError
+from hvd_core.bootstrap import RankLost, StoreClient, StoreServer, connect, hosts, links, world
+from test_bootstrap_launchers import PROGRAM
+
+SECRET = bytes(range(32))
+SIZE = 3
+# Far beyond the time within which the results are expected: a rank that waits for it fails the test.
+START_TIMEOUT = 600
+WITHIN = 60
+
+# What a rank does next, by the moment of its death.
+MOMENTS = {
+    "roster": (hosts, "gather_roster"),
+    "neighbours": (hosts, "find_neighbours"),
+    "links": (links, "make_links"),
+    "descriptors": (links, "_receive_fds"),
+    "up": (world, "_all_up"),
+    "finish": (world, "_finish"),
+}
+
+
+def environ(rank, address, **more):
+    values = {"HOROVOD_RANK": str(rank), "HOROVOD_SIZE": str(SIZE), "HOROVOD_STORE": address}
+    return {**values, "HOROVOD_SECRET_KEY": SECRET.hex(), **more}
+
+
+def end_with(how):
+    os.kill(os.getpid(), signal.SIGKILL) if how == "kill" else os._exit(0)
+
+
+def loss_heard(rank, address, **more):
+    """What connect() raised, or the next wait of init(), for a key that is never set."""
+    try:
+        connect(environ(rank, address, **more), START_TIMEOUT).read("never", WITHIN)
+    except RankLost as error:
+        assert isinstance(error, HorovodInternalError)
+        return str(error)
+    raise AssertionError("init() went on although a rank had ended")
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("transport", ["auto", "tcp"])
+def test_death_is_heard_wherever_a_rank_waits(moment, victim, transport):
+    if transport == "tcp" and moment == "descriptors":
+        pytest.skip("with TCP links no descriptors are passed")
+    how = "kill" if victim else "exit"
+
+    def work(rank, pipe):
+        if rank == victim:
+            setattr(*MOMENTS[moment], lambda *_: end_with(how))
+        return loss_heard(rank, address, HOROVOD_CONTROL_TRANSPORT=transport)
+
+    with StoreServer("127.0.0.1", SECRET) as server:
+        address = server.address
+        with ForkedRanks(SIZE, work) as ranks:
+            pid = ranks.processes[victim].pid
+            heard = ranks.results(WITHIN, lost={victim})
+    heard.pop(victim)
+    for text in heard:
+        assert f"rank {victim} (host " in text and f"pid {pid}) ended during init()" in text
+
+
+def test_end_before_init_is_told_by_the_launcher():
+    with StoreServer("127.0.0.1", SECRET) as server:
+        address = server.address
+        # Twice: the next init() is told too, since the process does not come back.
+        with ForkedRanks(2, lambda rank, pipe: [loss_heard(rank, address) for _ in range(2)]) as ranks:
+            EndedRanks(address, SECRET).tell(2, 0, "nowhere")
+            for texts in ranks.results(WITHIN):
+                for text in texts:
+                    assert "rank 2 ended (host nowhere, exit code 0) before it called init()" in text
+
+
+def test_survivors_are_told_from_the_rank_that_failed_first():
+    def work(rank, pipe):
+        if rank == 1:
+            setattr(*MOMENTS["links"], lambda *_: end_with("kill"))
+        return loss_heard(rank, address)
+
+    with StoreServer("127.0.0.1", SECRET) as server:
+        address = server.address
+        with ForkedRanks(SIZE, work) as ranks:
+            ranks.results(WITHIN, lost={1})
+        ends = EndedRanks(address, SECRET)
+        assert ends.bereaved(range(SIZE)) == {0, 2}
+        ends.close()
+
+
+def test_store_carries_out_the_will_of_a_connection():
+    with StoreServer("127.0.0.1", SECRET) as server:
+        one, two, reader = (StoreClient(server.address, SECRET) for _ in range(3))
+        one.will("gone", b"one")
+        two.will("gone", b"two")
+        two.will("", b"")
+        assert reader.wait_any(("gone", "other"), 0) is None
+        two.close()
+        # An answer to a later request shows that the store has seen the end of `two`.
+        assert reader.wait_any(("gone", "other"), 0.05) is None
+        one.close()
+        assert reader.wait_any(("gone", "other"), WITHIN) == (0, b"one")
+        reader.close()
+
+
+def test_store_waits_for_any_of_several_keys():
+    with StoreServer("127.0.0.1", SECRET) as server:
+        waiting, other = StoreClient(server.address, SECRET), StoreClient(server.address, SECRET)
+        keys = ("a", "b", "c")
+        assert waiting.wait_any(keys, 0) is None
+        assert waiting.wait_any(keys, 0) is None
+        assert waiting.add("n", 2) == 2  # ends the wait, whose answer is not taken for this one's
+        assert waiting.wait_any(keys, 0) is None
+        other.set("c", b"third")
+        assert waiting.wait_any(keys, WITHIN) == (2, b"third")
+        other.set("a", b"first")
+        assert waiting.wait_any(keys, WITHIN) == (0, b"first")
+        assert waiting.wait_any(("b", "n"), WITHIN) == (1, b"2")
+        waiting.close()
+        other.close()
+
+
+@pytest.mark.mpi
+@first_by("mpich")
+def test_mpirun_rank_that_ended_before_init_is_missed_soon(mpirun):
+    script = 'case "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" in 1) exit 0;; esac; exec "$@"'
+    job = start(
+        [*mpirun, "-np", "3", "sh", "-c", script, "sh", *PROGRAM], HOROVOD_START_TIMEOUT=str(START_TIMEOUT)
+    )
+    said = reports([job], WITHIN)
+    assert len(said) == 2
+    for report in said:
+        assert "rank 1 has no process on this host any more" in report["text"]
+
+
+def test_torchrun_like_ranks_of_a_shell_do_not_miss_each_other():
+    # Somebody has set the variables of torchrun by hand: nothing but the start timeout tells.
+    environment = {
+        "RANK": "0",
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_PORT": "1",
+    }
+    words = shlex.join(map(str, PROGRAM))
+    job = start(["sh", "-c", f"{words}; exit $?"], HOROVOD_START_TIMEOUT="3", **environment)
+    assert "within 3 s" in reports([job], WITHIN)[0]["text"]

@@ -1,0 +1,66 @@
+"""The rank that the launcher names: the one that failed first, not one that failed because of it."""
+
+import atexit
+import os
+import time
+
+import numpy as np
+
+import hvd_core as hvd
+from harness import run_to_the_end
+from harness.rank import ignore_the_launcher
+from horovod.runner.processes import Outcome
+
+OTHERS, CULPRIT = (0, 1), 2
+
+
+def outcome(codes, *bereaved, late=()):
+    made = Outcome(dict(codes), [end for end in codes if end[1] and end not in late], list(late))
+    made.decide(set(bereaved))
+    return made
+
+
+def test_a_bereaved_rank_is_not_named():
+    assert outcome([(0, 1), (2, 137), (1, 1)], 0, 1).first_failed == (2, 137)
+    assert outcome([(0, 1), (1, 1)]).first_failed == (0, 1)
+    assert outcome([(0, 0), (1, 0)]).first_failed is None
+    # It was still on its way out when the others were ended.
+    assert outcome([(0, 1), (1, 1), (2, 3)], 0, 1, late=[(2, 3)]).first_failed == (2, 3)
+
+
+def test_a_rank_that_left_without_an_error_is_mentioned():
+    made = outcome([(2, 0), (1, 1), (0, 1)], 0, 1)
+    assert made.first_failed == (1, 1)
+    assert "Process 2 had ended before, with exit code 0" in made.error_text()
+    assert "had ended before" not in outcome([(1, 1), (2, 0), (0, 1)], 0, 1).error_text()
+
+
+def gone(pid):
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return True
+    return False
+
+
+def fail_last_although_first():
+    """The culprit's process ends when those of the others, which fail because of it, have ended already."""
+    ignore_the_launcher()
+    pids = hvd.runtime.world().pids
+
+    def see_the_others_end():
+        end = time.monotonic() + 60
+        while not all(gone(pids[rank]) for rank in OTHERS) and time.monotonic() < end:
+            time.sleep(0.01)
+
+    if hvd.rank() == CULPRIT:
+        atexit.register(see_the_others_end)
+        raise ValueError("the real cause")
+    for _ in range(10**6):
+        hvd.allreduce(np.ones(1), name="again")
+
+
+def test_survivors_that_end_before_it_are_not_named():
+    text = run_to_the_end(3, fail_last_although_first, code=1)
+    assert f"Process name: {CULPRIT}\n" in text
+    assert "the real cause" in text
