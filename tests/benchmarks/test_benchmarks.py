@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from compiled import STORE
 
+from harness.installed import need
+
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
@@ -79,7 +81,7 @@ def test_three_ranks_share_two_cores_and_get_the_right_sum(bench):
 
 
 def test_engine_backend_and_gloo_run_in_one_table(bench):
-    pytest.importorskip("torch")
+    need("torch")
     pytest.importorskip("hvd_core._core")
     found, _ = bench(
         "allreduce.py", "--only=torch,numpy,table,gloo,loop", "--sizes=4,1M", "--rounds=1", "--budget=0.01"
@@ -136,7 +138,7 @@ def test_idle_reads_cpu_time_of_every_rank(bench):
 
 
 def test_many_tensors_checks_each_form(bench):
-    pytest.importorskip("torch")
+    need("torch")
     pytest.importorskip("hvd_core._core")
     found, _ = bench("many_tensors.py", "--only=ours", "--cases=tiny", "--rounds=1")
     assert found["not_measured"] == {}

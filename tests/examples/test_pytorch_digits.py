@@ -38,7 +38,8 @@ def train(command, folder, *options):
 # One process trains in test_trains_without_a_launcher, and it is the most work for one.
 @pytest.mark.parametrize("processes", [2, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 3, 4))])
 def test_trains_under_horovodrun(processes, tmp_path):
-    output, accuracy = train([*HOROVODRUN, str(processes), sys.executable], tmp_path)
+    # Half of the epochs that it trains by itself, which `make train` does, suffice.
+    output, accuracy = train([*HOROVODRUN, str(processes), sys.executable], tmp_path, "--epochs", "15")
     assert accuracy >= 97.0
     assert f"{processes} process(es)" in output
     assert (tmp_path / "out" / "checkpoint.pt").stat().st_size > 100_000
@@ -48,8 +49,8 @@ def test_trains_under_horovodrun(processes, tmp_path):
 
 @first_by("openmpi")
 def test_trains_under_mpirun(mpirun, tmp_path):
-    output, accuracy = train([*mpirun, "-np", "2", *python_with("torch")], tmp_path, "--epochs", "6")
-    assert accuracy >= 90.0  # that it comes to 97 % is for test_trains_under_horovodrun
+    output, accuracy = train([*mpirun, "-np", "2", *python_with("torch")], tmp_path, "--epochs", "4")
+    assert accuracy >= 80.0  # that it comes to 97 % is for test_trains_under_horovodrun
     assert "2 process(es)" in output
 
 
@@ -68,8 +69,8 @@ def test_trains_under_torchrun(tmp_path):
         "--no-python",
         *python_with("torch"),
     ]
-    output, accuracy = train(torchrun, tmp_path, "--epochs", "6")
-    assert accuracy >= 90.0
+    output, accuracy = train(torchrun, tmp_path, "--epochs", "4")
+    assert accuracy >= 80.0
     assert "2 process(es)" in output
 
 

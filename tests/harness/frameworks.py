@@ -22,6 +22,8 @@ _ENVIRONMENT = {
         "TF_NUM_INTRAOP_THREADS": "1",
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "TF_ENABLE_ONEDNN_OPTS": "0",
+        # XLA's programs are small here and run a few times: what it optimizes costs more than they do.
+        "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
         # Without it XLA leaves alone on the CPU what is not told to be compiled.
         "TF_XLA_FLAGS": "--tf_xla_cpu_global_jit",
         "CUDA_VISIBLE_DEVICES": "",
@@ -46,18 +48,12 @@ _PYTHON = {
     "mxnet": os.environ.get("HVD_TEST_MXNET_PYTHON", str(Path(sys.prefix) / "mxnet" / "bin" / "python")),
 }
 # What ranks begin with. A child could not begin with a module of ours: tests want its import, its engine, its library.
+_DATA = ("sklearn.datasets", "sklearn.model_selection")
+_ALSO = ("keras", *_DATA, "tqdm", "h5py", "pytest")
 _MODULES = {
-    "tensorflow": ("tensorflow", "keras", "sklearn.datasets", "sklearn.model_selection", "tqdm", "h5py"),
-    "torch": (
-        "torch",
-        "torch._dynamo",
-        "keras",
-        "sklearn.datasets",
-        "sklearn.model_selection",
-        "tqdm",
-        "h5py",
-    ),
-    "mxnet": ("mxnet_names", "mxnet", "sklearn.datasets", "sklearn.model_selection"),
+    "tensorflow": ("tensorflow", *_ALSO),
+    "torch": ("torch", "torch._dynamo", *_ALSO),
+    "mxnet": ("mxnet_names", "mxnet", *_DATA, "pytest"),
 }
 
 

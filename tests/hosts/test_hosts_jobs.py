@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from namespaces import Network
 
+from harness.installed import need
 from host_words import rank_words
 
 pytest.importorskip("hvd_core._core", reason="the engine is not built")
@@ -50,8 +51,7 @@ print(horovod.run(work, (10,), num_proc=2, hosts={made.network.spec(1, 1)!r}))
 
 
 def test_training_on_two_hosts(cluster):
-    for module in ("torch", "sklearn", "matplotlib", "tqdm"):
-        pytest.importorskip(module, reason="the example needs it")
+    need("torch", "sklearn", "matplotlib", "tqdm", reason="the example needs them")
     made = cluster(2, 1)
     options = ("--epochs", 6, "--output", made.folder / "out")
     done = made.run("-np", 3, sys.executable, EXAMPLE, *options, timeout=170)

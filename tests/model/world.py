@@ -7,6 +7,7 @@ no outcome is lost. Used by checker.py, on one thread.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -57,6 +58,8 @@ class World:
         self._things: list[Any] = []
         self._rank_steps: dict[tuple, tuple[int, tuple]] = {}
         self._root_steps: dict[tuple, tuple[int, tuple]] = {}
+        self._participants: dict[tuple[int, int], Participant] = {}
+        self._coordinators: dict[int, Coordinator] = {}
 
     def initial(self) -> State:
         n = self.size
@@ -109,9 +112,22 @@ class World:
         return {r: self.code[r][s.pcs[r]] for r in range(self.size) if s.pcs[r] < len(self.code[r])}
 
     def participant(self, s: State, r: int) -> Participant:
-        return Participant(r, self._things[s.ranks[r]], self.switches)
+        """Rank r's half as it is in this state, to be read only: all states in which it is the same share it."""
+        at = (r, s.ranks[r])
+        if at not in self._participants:
+            self._participants[at] = self._new_participant(s, r)
+        return self._participants[at]
 
     def coordinator(self, s: State) -> Coordinator:
+        """The root's half as it is in this state, to be read only."""
+        if s.root not in self._coordinators:
+            self._coordinators[s.root] = self._new_coordinator(s)
+        return self._coordinators[s.root]
+
+    def _new_participant(self, s: State, r: int) -> Participant:
+        return Participant(r, self._things[s.ranks[r]], self.switches)
+
+    def _new_coordinator(self, s: State) -> Coordinator:
         return Coordinator(self._things[s.root], self.switches)
 
     def log(self, s: State) -> tuple:
@@ -228,7 +244,7 @@ class World:
     def _rank_step(self, s: State, r: int, event: tuple) -> State:
         at = (r, s.ranks[r], event)
         if at not in self._rank_steps:
-            me = self.participant(s, r)
+            me = self._new_participant(s, r)
             kind, *args = event
             call = {"poll": me.wanted, "add": me.sets, "end": me.sets}.get(kind) or getattr(me, kind)
             call(*([kind] if kind in ("add", "end") else []), *args)
@@ -273,7 +289,7 @@ class World:
     def _root_step(self, s: State, message: tuple) -> State:
         at = (s.root, message)
         if at not in self._root_steps:
-            root = self.coordinator(s)
+            root = self._new_coordinator(s)
             if message[0] in ("form_batches", "dissolve"):
                 getattr(root, message[0])(*message[1:])
             else:
@@ -321,6 +337,7 @@ def _micro(ops: list[tuple]) -> Iterator[tuple]:
             yield op
 
 
+@functools.lru_cache(maxsize=100_000)
 def _show(thing: Any) -> str:
     """Tuples as short text: (READY 1 w/A f32)."""
     if isinstance(thing, tuple):

@@ -7,23 +7,24 @@ from pathlib import Path
 import pytest
 from launchers import first_by
 
+from harness.installed import need
+
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "pytorch_digits.py"
 
 
 @first_by("mpich")
 def test_digits(mpi_job, tmp_path):
-    for module in ("torch", "sklearn", "matplotlib"):
-        pytest.importorskip(module, reason="the example needs it")
+    need("torch", "sklearn", "matplotlib", reason="the example needs them")
     words = ["--bind-to", "numa"]
     done = mpi_job.start(
-        [sys.executable, EXAMPLE, "--epochs", "12", "--output", tmp_path / "out"],
+        [sys.executable, EXAMPLE, "--epochs", "6", "--output", tmp_path / "out"],
         options=words,
         HOROVOD_BACKEND="mpi",
     )
     assert done.returncode == 0, done.stdout + done.stderr
     (accuracy,) = re.findall(r"test accuracy ([\d.]+) %", done.stdout)
-    assert float(accuracy) >= 97.0
+    assert float(accuracy) >= 90.0  # that it comes to 97 % is for tests/examples
     assert "2 process(es)" in done.stdout
 
 

@@ -12,6 +12,7 @@ import pytest
 
 import hvd_core
 from clean_environment import CleanEnvironment
+from harness.installed import need
 from hvd_core import lost_files
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,7 +83,7 @@ def index(wheel, marker, tmp_path_factory):
 @pytest.fixture(scope="module")
 def environment(index, tmp_path_factory):
     """A clean environment with pip and all that hvd-core and the extra pytorch require, and none of these themselves."""
-    pytest.importorskip("torch")
+    need("torch")
     made = CleanEnvironment(tmp_path_factory.mktemp("replacing") / "venv")
     for requirement in ("pip", "torch>=2.0", *(metadata.requires("hvd-core") or ())):
         made.borrow(requirement)

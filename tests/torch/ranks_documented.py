@@ -1,11 +1,14 @@
-"""The programs of Horovod's documentation, in our words: process sets, a compressor of one's own, inference. Run by
-tests/harness on two ranks."""
+"""The programs of Horovod's documentation, in our words: process sets, a compressor of one's own, inference; names
+that programs import from modules of horovod.torch. Run by tests/harness on two ranks."""
 
+import importlib
 import io
 
 import torch
 
 import horovod.torch as hvd
+from horovod.common import exceptions, util
+from horovod.torch import compression, mpi_ops, optimizer
 from horovod.torch.compression import Compressor
 from support import raises
 
@@ -97,3 +100,30 @@ def check_inference_needs_no_horovod():
     inputs = torch.randn(5, 4)
     assert torch.equal(plain.eval()(inputs), model.eval()(inputs))
     hvd.init()
+
+
+def check_names_of_modules_are_those_of_the_package():
+    assert mpi_ops.HorovodInternalError is exceptions.HorovodInternalError
+    assert mpi_ops.Compression is compression.Compression and mpi_ops.gpu_available is util.gpu_available
+    assert mpi_ops.add_process_set is hvd.add_process_set and mpi_ops.ProcessSet is hvd.ProcessSet
+    assert mpi_ops.gpu_available("torch", verbose=True) == torch.cuda.is_available()
+    assert mpi_ops.num_rank_is_power_2(4) and not mpi_ops.num_rank_is_power_2(6)
+    for name in (
+        "allreduce_async_",
+        "grouped_allreduce_async_",
+        "sparse_allreduce_async",
+        "synchronize",
+        "size",
+    ):
+        assert getattr(optimizer, name) is getattr(hvd, name)
+
+
+def check_elastic_training_is_missing_and_says_so():
+    assert not hasattr(hvd, "elastic")
+    with raises(AttributeError, "horovod.torch.elastic is not part of", "there yet"):
+        hvd.elastic.run(print)
+    for module in ("horovod.torch.elastic", "horovod.torch.elastic.state"):
+        with raises(ImportError, "horovod.torch.elastic is not part of", "there yet"):
+            importlib.import_module(module)
+    with raises(ImportError, "there yet"):
+        from horovod.torch import elastic  # noqa: F401

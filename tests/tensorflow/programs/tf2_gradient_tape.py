@@ -21,7 +21,7 @@ if gpus:
 dataset = tf.data.Dataset.from_tensor_slices(
     (tf.cast(images[..., tf.newaxis] / 255.0, tf.float32), tf.cast(labels, tf.int64))
 )
-dataset = dataset.repeat().shuffle(10000).batch(128)
+dataset = dataset.repeat().shuffle(10000).batch(64)
 
 model = tf.keras.Sequential(
     [
@@ -61,7 +61,7 @@ def training_step(images, labels, first_batch):
     return loss_value
 
 
-for batch, (images, labels) in enumerate(dataset.take(1000 // hvd.size())):
+for batch, (images, labels) in enumerate(dataset.take(500 // hvd.size())):
     loss_value = training_step(images, labels, batch == 0)
 
     if batch % 100 == 0 and hvd.local_rank() == 0:

@@ -18,7 +18,7 @@ if gpus:
 dataset = tf.data.Dataset.from_tensor_slices(
     (tf.cast(images[..., tf.newaxis] / 255.0, tf.float32), tf.cast(labels, tf.int64))
 )
-dataset = dataset.repeat().shuffle(10000).batch(128)
+dataset = dataset.repeat().shuffle(10000).batch(64)
 
 model = tf.keras.Sequential(
     [
@@ -55,4 +55,4 @@ if hvd.rank() == 0:
     callbacks.append(tf.keras.callbacks.ModelCheckpoint("./checkpoint-{epoch}.h5"))
 
 verbose = 1 if hvd.rank() == 0 else 0
-model.fit(dataset, steps_per_epoch=500 // hvd.size(), callbacks=callbacks, epochs=4, verbose=verbose)
+model.fit(dataset, steps_per_epoch=200 // hvd.size(), callbacks=callbacks, epochs=4, verbose=verbose)
