@@ -20,6 +20,8 @@ HERE = Path(__file__).resolve().parent
 EXAMPLES = HERE.parents[1] / "examples"
 # The example for TensorFlow 1 switches its process to the behaviour of TensorFlow 1.
 TENSORFLOW_1 = {"HVD_TEST_TENSORFLOW_1": "1"}
+# Half of the epochs that the examples train by themselves are enough for the accuracy.
+HALF = ("--epochs", "10")
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -75,22 +77,22 @@ def written(folder):
 
 def test_tensorflow1_trains_and_goes_on_from_its_checkpoint(tmp_path):
     need("tensorflow")
-    output, accuracy = train(tmp_path, "tensorflow1_digits", process_env=TENSORFLOW_1)
+    output, accuracy = train(tmp_path, "tensorflow1_digits", *HALF, process_env=TENSORFLOW_1)
     assert accuracy >= 96.0 and "2 process(es)" in output
     expect_equal_weights(tmp_path)
-    steps = 20 * 1437 // 64
+    steps = 10 * 1437 // 64
     assert f"after step {steps} " in output
     assert f"tensorflow1/model.ckpt-{steps}.index" in written(tmp_path)
 
     # One process alone, from the checkpoint of two: the step is that of the checkpoint.
-    output, accuracy = train_alone(tmp_path, "tensorflow1_digits", "--resume", "--epochs", "11")
-    assert f"after step {11 * 1437 // 32} (1 process" in output
+    output, accuracy = train_alone(tmp_path, "tensorflow1_digits", "--resume", "--epochs", "6")
+    assert f"after step {6 * 1437 // 32} (1 process" in output
     assert accuracy >= 96.0
 
 
 def test_tensorflow2_trains(tmp_path):
     need("tensorflow", "tqdm")
-    output, accuracy = train(tmp_path, "tensorflow2_digits")
+    output, accuracy = train(tmp_path, "tensorflow2_digits", *HALF)
     assert accuracy >= 96.0 and "2 process(es)" in output
     expect_equal_weights(tmp_path)
     assert "tensorflow2/checkpoint-1.index" in written(tmp_path)
@@ -114,7 +116,7 @@ def test_tensorflow2_trains_with_its_step_compiled(tmp_path):
 
 def test_keras_trains_on_tensorflow(tmp_path):
     need("tensorflow", "keras")
-    output, accuracy = train(tmp_path, "keras_digits")
+    output, accuracy = train(tmp_path, "keras_digits", *HALF)
     assert accuracy >= 96.0 and "2 process(es)" in output and "on tensorflow" in output
     expect_equal_weights(tmp_path)
     assert written(tmp_path) == ["keras", "keras/best.weights.h5"]
@@ -123,7 +125,7 @@ def test_keras_trains_on_tensorflow(tmp_path):
 
 def test_keras_trains_on_torch(tmp_path):
     need_keras_3()
-    output, accuracy = train(tmp_path, "keras_digits", "--backend", "torch", framework="torch")
+    output, accuracy = train(tmp_path, "keras_digits", "--backend", "torch", *HALF, framework="torch")
     assert accuracy >= 96.0 and "on torch" in output
     expect_equal_weights(tmp_path)
     assert written(tmp_path) == ["keras", "keras/best.weights.h5"]
