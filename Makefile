@@ -13,6 +13,8 @@ SANITIZE_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# Some machines forbid Python to keep what it compiles. The tests start thousands of processes; each would compile anew.
+unexport PYTHONDONTWRITEBYTECODE
 # The console scripts of .venv first: `mpirun`, `horovodrun` and the compilers' helpers come from there.
 WITH_VENV := PATH="$(CURDIR)/$(BIN):$$PATH"
 
