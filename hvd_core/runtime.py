@@ -260,7 +260,7 @@ def _link(link: Any) -> dict[str, Any]:
         "sock_fd": sock_fd,
     }
     if sock_fd >= 0:
-        return plain
+        return plain | {"key": link.key}
     return plain | {
         "slot": link.slot,
         "peer_bells": tuple(link.peer_bells),

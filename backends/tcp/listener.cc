@@ -3,7 +3,9 @@
 
 #include <errno.h>
 
+#include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "interfaces.h"
 #include "rendezvous.h"
@@ -15,9 +17,6 @@ uint16_t Listener::bind_to(const Endpoint& where, const LocalSettings& settings,
   Descriptor fd = make_socket(where.family, settings.peer_timeout_s, settings.buffer_kib);
   sockaddr_storage address;
   socklen_t n = to_sockaddr(where, &address);
-  const int zero = 0;
-  // One IPv6 socket for all addresses takes IPv4 too.
-  if (fd && where.family == 6) setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof zero);
   if (!fd || bind(fd.get(), reinterpret_cast<sockaddr*>(&address), n) != 0 || listen(fd.get(), backlog) != 0) {
     throw formatted_error(HVD_E_UNAVAILABLE, 0, "cannot listen on %s: %s", to_text(where).c_str(), strerror(errno));
   }
@@ -31,32 +30,24 @@ uint16_t Listener::bind_to(const Endpoint& where, const LocalSettings& settings,
   return bound.port;
 }
 
-void Listener::open(const LocalSettings& settings, int backlog) {
+void Listener::open(const LocalSettings& settings, bool one_host, int backlog) {
   std::vector<Interface> chosen = choose_interfaces(settings.iface, settings.iface_source);
+  const auto loopback = [](const Interface& i) { return i.endpoint.loopback != 0; };
+  if (one_host && settings.iface.empty() && std::any_of(chosen.begin(), chosen.end(), loopback))
+    std::erase_if(chosen, [&](const Interface& i) { return !loopback(i); });
   if (chosen.size() > kMaxEndpoints) chosen.resize(kMaxEndpoints);
-  if (!settings.iface.empty()) {
-    for (const Interface& i : chosen) {
+  std::optional<Error> problem;
+  for (const Interface& i : chosen) {
+    try {
       const uint16_t port = bind_to(i.endpoint, settings, backlog);
       endpoints_.push_back(i.endpoint);
       endpoints_.back().port = port;
+    } catch (const Error& error) {  // an address of IPv6 that is not in use yet, for instance
+      if (!settings.iface.empty()) throw;
+      if (!problem) problem = error;
     }
-    return;
   }
-  Endpoint any = {6, 0, 0, {}};
-  uint16_t port = 0;
-  bool v6 = true;
-  try {
-    port = bind_to(any, settings, backlog);
-  } catch (const Error&) {  // a kernel without IPv6
-    v6 = false;
-    any.family = 4;
-    port = bind_to(any, settings, backlog);
-  }
-  for (const Interface& i : chosen) {
-    if (!v6 && i.endpoint.family == 6) continue;
-    endpoints_.push_back(i.endpoint);
-    endpoints_.back().port = port;
-  }
+  if (endpoints_.empty()) throw *problem;
 }
 
 }  // namespace hvd::tcp

@@ -10,8 +10,9 @@ namespace hvd::tcp {
 
 class Listener {
  public:
-  // Binds to the addresses of the interfaces that the settings name; to all addresses if they name none.
-  void open(const LocalSettings& settings, int backlog);
+  // Binds to the addresses of the interfaces that the settings name. If they name none: to loopback where all ranks are
+  // on one host, else to each address of this host, one by one. Never to the address that means all of them.
+  void open(const LocalSettings& settings, bool one_host, int backlog);
   // What other ranks are told, in the order in which they should try.
   const std::vector<Endpoint>& endpoints() const { return endpoints_; }
   const std::vector<Descriptor>& sockets() const { return sockets_; }

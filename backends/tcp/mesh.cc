@@ -315,7 +315,9 @@ Mesh build_mesh(const CommInit& init, int64_t deadline_ns) {
   RankAddresses own = {};
   std::optional<Error> problem;
   try {
-    listener.open(mesh.local, SOMAXCONN);
+    const auto elsewhere = [&](int32_t host) { return host != init.hosts[static_cast<size_t>(init.rank)]; };
+    const bool one_host = !init.hosts.empty() && std::none_of(init.hosts.begin(), init.hosts.end(), elsewhere);
+    listener.open(mesh.local, one_host, SOMAXCONN);
     own.count = static_cast<uint32_t>(listener.endpoints().size());
     std::copy(listener.endpoints().begin(), listener.endpoints().end(), own.endpoints);
   } catch (const Error& error) {  // the other ranks are told, so that they need not wait for the deadline

@@ -44,12 +44,16 @@ class Acceptor:
         self._thread.start()
 
     def wait_for(self, rank, seconds):
-        """The socket of ``rank``, or None if it did not connect in time. The caller owns the socket then."""
+        """(the socket of ``rank``, the connection's key), or None if it did not connect in time. The caller owns the
+        socket then."""
         deadline = Deadline(seconds)
         with self._changed:
             while rank not in self._accepted and not deadline.passed():
                 self._changed.wait(deadline.left())
-            return self._descriptors.disown(self._accepted.pop(rank)) if rank in self._accepted else None
+            if rank not in self._accepted:
+                return None
+            sock, key = self._accepted.pop(rank)
+            return self._descriptors.disown(sock), key
 
     def close(self):
         """Stops accepting, and closes the sockets that wait_for() has not returned."""
@@ -120,7 +124,7 @@ class Acceptor:
         self._selector.unregister(sock)
         self._taken.add(handshake.rank)
         with self._changed:
-            self._accepted[handshake.rank] = sock
+            self._accepted[handshake.rank] = sock, handshake.key
             self._changed.notify_all()
 
     def _drop(self, sock, reason):

@@ -7,8 +7,8 @@ nonces and the client's identity, so that no message can be reflected or used on
     client -> server   'hvdauth1' | nonce_c (32) | u64 epoch | u32 rank | u32 0 | m1 (32)
     server -> client   m2 (32)
 
-ServerHandshake does no I/O (event loops feed it); client_handshake blocks. Later data on the connection is neither
-encrypted nor signed.
+ServerHandshake does no I/O (event loops feed it); client_handshake blocks. Both sides know a key of their connection then,
+with which the control links sign what follows (engine/control/seal.h). Nothing is encrypted.
 """
 
 import hashlib
@@ -46,8 +46,13 @@ def _mac(secret, role, purpose, nonces, identity):
     return hmac.new(secret, text, hashlib.sha256).digest()
 
 
+def _connection_key(secret, purpose, nonces, identity):
+    return _mac(secret, b"key", purpose, nonces, identity)
+
+
 class ServerHandshake:
-    """The accepting side: send ``challenge``, feed() the received bytes, send ``confirm`` when ``done`` is true."""
+    """The accepting side: send ``challenge``, feed() the received bytes, send ``confirm`` when ``done`` is true. ``key``:
+    that of the connection, as client_handshake() returns it."""
 
     def __init__(self, secret, purpose):
         self._secret = secret
@@ -55,7 +60,7 @@ class ServerHandshake:
         self._nonce = secrets.token_bytes(32)
         self._data = bytearray()
         self.challenge = MAGIC + self._nonce
-        self.confirm = b""
+        self.confirm = self.key = b""
         self.done = False
         self.epoch = 0
         self.rank = NO_RANK
@@ -77,12 +82,14 @@ class ServerHandshake:
             raise AuthenticationError("the peer does not know this job's secret")
         self.epoch, self.rank, _ = _IDENTITY.unpack(identity)
         self.confirm = _mac(self._secret, b"server", self._purpose, nonces, identity)
+        self.key = _connection_key(self._secret, self._purpose, nonces, identity)
         self.rest = bytes(self._data[ANSWER_BYTES:])
         self.done = True
 
 
 def client_handshake(sock, secret, purpose, rank, epoch, deadline):
-    """Proves the secret to the server behind ``sock`` and checks that the server knows it too.
+    """Proves the secret to the server behind ``sock`` and checks that the server knows it too. Returns the connection's
+    key, 32 bytes that both sides know and that no other connection has.
 
     Raises AuthenticationError, BootstrapTimeout or OSError.
     """
@@ -103,3 +110,4 @@ def client_handshake(sock, secret, purpose, rank, epoch, deadline):
         ) from error
     if not hmac.compare_digest(confirm, _mac(secret, b"server", purpose, nonces, identity)):
         raise AuthenticationError("the server does not know this job's secret")
+    return _connection_key(secret, purpose, nonces, identity)

@@ -20,7 +20,7 @@ from .socket_io import BootstrapError, Deadline
 
 PURPOSE = b"local"
 # The version of the messages that the modules of this folder exchange.
-VERSION = 3
+VERSION = 4
 
 
 @dataclass
@@ -187,7 +187,7 @@ def _receive(session, others, descriptors):
         for other in others:
             key = f"reached/{session.rank}/{other}"
             if session.wait(key, lambda other=other: f"rank {other} did not say whether it shares a host"):
-                sock = session.in_slices(
+                sock, _ = session.in_slices(
                     lambda seconds, other=other: acceptor.wait_for(other, seconds),
                     f"rank {other} did not connect on this host",
                 )

@@ -5,6 +5,7 @@ missing half of a pair, a contradiction or a value that is not a number is an er
 falls apart into single processes would train wrongly.
 """
 
+import hashlib
 import os
 import re
 from dataclasses import dataclass
@@ -205,6 +206,19 @@ def launcher_process(variable):
             return f"{pid}:{started}"
         pid = parent
     return f"{pid}:0"
+
+
+def private_facts(variable):
+    """A digest of what only this user, and root, can read about the process of launcher_process(); "" if this user cannot.
+
+    It is equal on all ranks of this host. The addresses in the auxiliary vector are random and stay the same.
+    """
+    pid = launcher_process(variable).partition(":")[0]
+    try:
+        with open(f"/proc/{pid}/auxv", "rb") as file:
+            return hashlib.sha256(file.read()).hexdigest()
+    except (PermissionError, FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def process_status(pid):

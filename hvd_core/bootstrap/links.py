@@ -52,7 +52,7 @@ class ShmLink:
 
 @dataclass(frozen=True)
 class TcpLink:
-    """A link between hosts. ``sock_fd`` is authenticated, non-blocking, without Nagle's delay.
+    """A link between hosts. ``sock_fd`` is authenticated, non-blocking, without Nagle's delay. ``key``: the connection's.
 
     ``subtree``: the world ranks reached through a child, () for the parent.
     """
@@ -60,6 +60,7 @@ class TcpLink:
     peer: int
     subtree: tuple
     sock_fd: int
+    key: bytes
     is_parent: bool
 
 
@@ -117,19 +118,19 @@ def _tcp_parent(session, parent, descriptors):
     )
     sock = descriptors.own(connect_tcp(address, session.deadline, between=session.check))
     try:
-        client_handshake(sock, session.secret, PURPOSE, session.rank, session.epoch, session.deadline)
+        key = client_handshake(sock, session.secret, PURPOSE, session.rank, session.epoch, session.deadline)
     except (OSError, BootstrapError) as error:
         raise BootstrapError(
             f"rank {parent} at {address} did not take the connection of rank {session.rank}: {error}"
         ) from error
-    return TcpLink(parent, (), _prepare_tcp(sock, session.silence_s), True)
+    return TcpLink(parent, (), _prepare_tcp(sock, session.silence_s), key, True)
 
 
 def _tcp_child(session, acceptor, child, subtree, descriptors):
-    sock = session.in_slices(
+    sock, key = session.in_slices(
         lambda seconds: acceptor.wait_for(child, seconds), f"rank {child} did not connect"
     )
-    return TcpLink(child, subtree, _prepare_tcp(descriptors.own(sock), session.silence_s), False)
+    return TcpLink(child, subtree, _prepare_tcp(descriptors.own(sock), session.silence_s), key, False)
 
 
 def _prepare_tcp(sock, silence_s):

@@ -1,6 +1,7 @@
 """The rendezvous on one host: each rank that is in init() listens at an abstract Unix socket.
 
-The socket's name follows from the launcher's job and the rank. A rank that connects sends the list of ranks it waits for.
+The socket's name follows from the launcher's job, the rank, and what only this user can read about the launcher's process.
+So other users can neither guess a name before it is taken, nor one rank's name from another's. A rank that connects sends the list of ranks it waits for.
 It receives the list that this rank waits for; from the first rank of an equal list it also receives the store's address
 and the secret. Only processes of the same user get an answer (both sides ask the kernel).
 """
@@ -16,7 +17,7 @@ import threading
 import time
 
 from .descriptors import DescriptorSet
-from .identity import launcher_process
+from .identity import launcher_process, private_facts
 from .job_members import MembersDisagree, contradict, disagreement
 from .socket_io import BootstrapError, Deadline, recv_exact, send_exact
 
@@ -53,9 +54,10 @@ def address_of(identity):
         f"size={whole.size}",
         f"uid={os.geteuid()}",
         f"launcher={launcher_process(whole.variable)}",
+        private_facts(whole.variable),
     )
-    job = hashlib.sha256("|".join(parts).encode()).hexdigest()[:40]
-    return lambda rank: f"\0hvd-{job}-{rank}"
+    job = hashlib.sha256("|".join(parts).encode()).digest()
+    return lambda rank: f"\0hvd-{hashlib.sha256(job + str(rank).encode()).hexdigest()[:40]}"
 
 
 class RendezvousListener:
@@ -79,11 +81,7 @@ class RendezvousListener:
             self._listener.bind(address)
         except OSError as error:
             self._descriptors.close()
-            rank = identity.launcher_rank
-            raise BootstrapError(
-                f"another process already listens at the rendezvous address of rank {rank} ({error}): was rank {rank} "
-                "started twice?"
-            ) from error
+            raise BootstrapError(_taken(address, identity.launcher_rank, error)) from error
         self._listener.listen(128)
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="hvd-rendezvous", daemon=True)
@@ -160,6 +158,30 @@ class RendezvousListener:
         return self._answer
 
 
+def _taken(address, rank, error):
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        try:
+            sock.settimeout(1)
+            sock.connect(address)
+            pid, uid = peer_credentials(sock)
+        except OSError:
+            pid, uid = 0, os.geteuid()
+    process = f"process {pid}" if pid else "a process"
+    if uid != os.geteuid():
+        return f"the rendezvous address of rank {rank} is taken by another user: {_other_user(process, uid)}"
+    return (
+        f"{process if pid else 'another process'} already listens at the rendezvous address of rank {rank} ({error}): was "
+        f"rank {rank} started twice?"
+    )
+
+
+def _other_user(process, uid):
+    return (
+        f"{process} of user {uid} listens there, and this job runs as user {os.geteuid()}. Start with horovodrun, which "
+        "needs no such address."
+    )
+
+
 def ask(address, identity, deadline):
     """The answer (dict) of the listener at ``address``; None if there is no listener, or it closed the connection.
     ``deadline``: the deadline of this init().
@@ -173,10 +195,11 @@ def ask(address, identity, deadline):
             limit = Deadline(min(_ANSWER_SECONDS, deadline.left()))
             sock.settimeout(max(0.001, limit.left()))
             sock.connect(address)
-            if peer_uid(sock) != os.geteuid():
+            pid, uid = peer_credentials(sock)
+            if uid != os.geteuid():
                 raise BootstrapError(
-                    f"a process of user {peer_uid(sock)} listens at this job's rendezvous address on this host; the job "
-                    f"runs as user {os.geteuid()}. Start with horovodrun, which needs no such address."
+                    "this job's rendezvous address on this host is taken by another user: "
+                    + _other_user(f"process {pid}" if pid else "a process", uid)
                 )
             head = _ASK.pack(
                 _ASK_MAGIC, deadline.since, identity.launcher_rank, identity.rank, identity.size, len(members)

@@ -121,7 +121,12 @@ void Engine::build_links() {
       // The socket reports that the neighbour has closed its links although its process lives on.
       if (l.guard_fd >= 0) watch(l.guard_fd, l.peer, true);
     }
-    auto link = std::make_unique<control::Link>(std::move(channel), l.peer, l.subtree);
+    std::unique_ptr<control::Seals> seals;
+    if (!l.key.empty()) {
+      const control::FrameSeal up(l.key, "up"), down(l.key, "down");
+      seals.reset(l.is_parent ? new control::Seals{up, down} : new control::Seals{down, up});
+    }
+    auto link = std::make_unique<control::Link>(std::move(channel), l.peer, l.subtree, std::move(seals));
     if (l.is_parent)
       parent = std::move(link);
     else

@@ -9,16 +9,16 @@ from forked import ForkedRanks
 from table_driver import Backend, Comm
 
 
-def in_processes(library, store, size, body, *args, options=None, timeout=60, lost=(), enter=None):
+def in_processes(library, store, size, body, *args, options=None, timeout=60, lost=(), enter=None, hosts=()):
     """body(comm, *args) on `size` forked ranks; results in rank order. Ranks in `lost` need not return a result.
 
-    enter(rank) is called first in each process, before the library is opened.
+    enter(rank) is called first in each process, before the library is opened. hosts: of each rank; all on one if empty.
     """
 
     def work(rank, _):
         if enter:
             enter(rank)
-        comm = Comm(Backend(library, store, options), rank, size)
+        comm = Comm(Backend(library, store, options), rank, size, hosts=hosts)
         result = body(comm, *args)
         if comm.handle is not None:
             comm.destroy()

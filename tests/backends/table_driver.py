@@ -138,12 +138,12 @@ class Backend:
 
 
 class Comm:
-    """One communicator; `number` names its private corner of the store."""
+    """One communicator; `number` names its private corner of the store, `hosts` is the host of each rank."""
 
-    def __init__(self, backend, rank, size, number=1, seconds=20):
+    def __init__(self, backend, rank, size, number=1, seconds=20, hosts=()):
         self.backend, self.api, self.rank, self.size = backend, backend.comm_api, rank, size
         members = (C.c_int32 * size)(*range(size))
-        hosts = (C.c_int32 * size)()
+        hosts = (C.c_int32 * size)(*hosts)
         args = new(CommArgs)
         args.key, args.store = b"job/0/global/shm", number
         args.ranks, args.hosts, args.rank, args.size = members, hosts, rank, size

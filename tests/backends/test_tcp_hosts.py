@@ -31,7 +31,7 @@ def between_hosts(ranks, hosts):
                 if libc.setns(namespace.fileno(), CLONE_NEWNET) != 0:
                     raise OSError(ctypes.get_errno(), "setns")
 
-        return ranks(size, body, network, *args, enter=enter, **options)
+        return ranks(size, body, network, *args, enter=enter, hosts=range(size), **options)
 
     return run
 
@@ -102,7 +102,7 @@ def names_who_is_missing(comm, network):
         network.unplug(1)
         comm.tell("unplugged")
     comm.await_told("unplugged")
-    error = failure(Comm, comm.backend, comm.rank, comm.size, number=2, seconds=4)
+    error = failure(Comm, comm.backend, comm.rank, comm.size, number=2, seconds=4, hosts=(0, 1))
     return error.text
 
 

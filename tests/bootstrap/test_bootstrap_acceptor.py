@@ -39,7 +39,7 @@ def test_link_port_accepts_known_ranks_among_garbage(door):
     strangers[3].sendall(b"hvdauth1" + bytes(40))
     ours = [knock(address, rank) for rank in (1, 2)]
     for rank, sock in zip((1, 2), ours, strict=True):
-        peer = acceptor.wait_for(rank, 5)
+        peer, _ = acceptor.wait_for(rank, 5)
         sock.sendall(b"x")
         peer.settimeout(5)
         assert peer.recv(1) == b"x"
@@ -60,7 +60,20 @@ def test_link_port_refuses(door, lie):
         knock(address, **{"rank": 1, **lie})
     assert acceptor.wait_for(1, 0.05) is None
     knock(address, 1).close()
-    acceptor.wait_for(1, 5).close()
+    acceptor.wait_for(1, 5)[0].close()
+
+
+def test_both_ends_of_a_connection_have_its_key(door):
+    address, acceptor = door
+    keys = set()
+    for rank in (1, 2):
+        with socket.create_connection(address) as sock:
+            key = client_handshake(sock, SECRET, b"link", rank, 5, Deadline(5))
+            peer, same = acceptor.wait_for(rank, 5)
+            peer.close()
+        assert key == same and len(key) == 32
+        keys.add(key)
+    assert len(keys) == 2 and SECRET not in keys
 
 
 def test_link_port_takes_each_rank_once(door):
@@ -68,5 +81,5 @@ def test_link_port_takes_each_rank_once(door):
     first = knock(address, 1)
     with pytest.raises(AuthenticationError):
         knock(address, 1)
-    acceptor.wait_for(1, 5).close()
+    acceptor.wait_for(1, 5)[0].close()
     first.close()

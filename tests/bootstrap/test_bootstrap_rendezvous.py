@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from hvd_core.bootstrap import BootstrapError, mpi_rendezvous, rendezvous_listener
+from hvd_core.bootstrap import BootstrapError, identity, mpi_rendezvous, rendezvous_listener
 from hvd_core.bootstrap.identity import Identity
 from hvd_core.bootstrap.job_members import MembersDisagree, select
 from hvd_core.bootstrap.rendezvous_listener import RendezvousListener
@@ -153,9 +153,43 @@ def test_another_user_at_the_rendezvous_address_gets_nothing(point):
     """
     squatter = as_nobody(script, point[1:])
     assert squatter.stdout.readline().strip() == "ready", squatter.stderr.read()
-    with pytest.raises(BootstrapError, match=f"a process of user {NOBODY} listens at this job"):
+    with pytest.raises(BootstrapError, match=f"process {squatter.pid} of user {NOBODY} listens there"):
         ask(point)
     assert squatter.communicate(timeout=60)[0].strip() == "0"
+
+
+def test_another_user_at_a_ranks_own_address_is_named(point):
+    script = """if True:
+        import socket, sys
+        sock = socket.socket(socket.AF_UNIX)
+        sock.bind("\\0" + sys.argv[1])
+        sock.listen()
+        print("ready", flush=True)
+        sys.stdin.read()
+    """
+    squatter = as_nobody(script, point[1:])
+    assert squatter.stdout.readline().strip() == "ready", squatter.stderr.read()
+    with pytest.raises(BootstrapError) as caught:
+        RendezvousListener(point, Identity(1, 3))
+    assert str(caught.value).startswith(
+        f"the rendezvous address of rank 1 is taken by another user: process {squatter.pid} of user {NOBODY} listens there"
+    )
+    squatter.communicate(timeout=60)
+
+
+def test_no_other_user_can_know_an_address_before_it_is_taken(monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    whole = Identity(0, 2, launcher="torchrun", variable="RANK")
+    named = rendezvous_listener.address_of(whole)
+    assert named(0) == rendezvous_listener.address_of(whole)(0)
+    assert (
+        os.path.commonprefix([named(0), named(1)]) != named(0)[:-1]
+    )  # one rank's name does not tell another's
+    launcher = identity.launcher_process("RANK").partition(":")[0]
+    assert len(identity.private_facts("RANK")) == 64
+    thief = as_nobody("import sys; open(f'/proc/{sys.argv[1]}/auxv', 'rb').read()", launcher)
+    _, err = thief.communicate(timeout=60)
+    assert "PermissionError" in err, err
 
 
 def test_store_address_over_mpi_is_on_the_interface_towards_the_other_hosts():

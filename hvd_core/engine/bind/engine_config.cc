@@ -41,6 +41,7 @@ LinkConfig link_of(const py::dict& d) {
   l.is_parent = d["is_parent"].cast<bool>();
   l.subtree = d["subtree"].cast<std::vector<int32_t>>();
   l.sock_fd = d["sock_fd"].cast<int>();
+  if (d.contains("key")) l.key = d["key"].cast<std::string>();
   if (l.sock_fd >= 0) return l;
   l.slot = d["slot"].cast<uint32_t>();
   l.peer_bells = d["peer_bells"].cast<std::array<int, 2>>();

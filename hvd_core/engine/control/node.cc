@@ -5,6 +5,10 @@
 #include <utility>
 
 namespace hvd::control {
+namespace {
+// How often a node looks at a frame that has begun and does not end.
+constexpr int64_t kLookNs = 1'000'000'000;
+}  // namespace
 
 Node::Node(NodeConfig config, std::unique_ptr<Link> parent, std::vector<std::unique_ptr<Link>> children, Host& host)
     : config_(config),
@@ -61,6 +65,8 @@ int64_t Node::next_deadline() const {
   if (coordinator_) t = std::min(t, coordinator_->next_deadline());
   if (merger_) t = std::min(t, merger_->next_deadline());
   if (unheard_since_ != kNever) t = std::min(t, unheard_since_ + config_.fusion.coalesce_ns / 2);
+  for (const Link* link : links_)
+    if (!link->lost && link->unfinished()) t = std::min(t, now_ + kLookNs);
   return t;
 }
 
@@ -163,24 +169,31 @@ bool Node::flushed() const {
 
 bool Node::read_links(int64_t now) {
   bool any = false;
-  auto on_abort = [&](std::string_view text) { abort(std::string(text)); };
-  for (size_t i = 0; i < children_.size(); ++i) {
-    Link& link = *children_[i];
-    if (link.lost) continue;
-    try {
-      any |= link.receive([&](std::string_view frame) { on_up_frame(i, frame, now); }, on_abort);
-    } catch (const ChannelClosed& e) {
-      lose(link, e.what());
-    }
-  }
-  if (parent_ && !parent_->lost) {
-    try {
-      any |= parent_->receive([&](std::string_view frame) { on_down_frame(frame); }, on_abort);
-    } catch (const ChannelClosed& e) {
-      lose(*parent_, e.what());
-    }
-  }
+  for (size_t i = 0; i < children_.size(); ++i)
+    any |= read(*children_[i], now, [&](std::string_view frame) { on_up_frame(i, frame, now); });
+  if (parent_) any |= read(*parent_, now, [&](std::string_view frame) { on_down_frame(frame); });
   return any;
+}
+
+template <typename OnFrame>
+bool Node::read(Link& link, int64_t now, OnFrame&& on_frame) {
+  if (link.lost) return false;
+  const auto refuse = [&](const std::string& why) {
+    abort("rank " + std::to_string(config_.rank) + ": rank " + std::to_string(link.peer) + ": " + why);
+    link.lost = true;  // what follows cannot be read either
+  };
+  try {
+    const bool any = link.receive(on_frame, [&](std::string_view text) { abort(std::string(text)); });
+    if (link.in_vain_ns(now) >= config_.unfinished_frame_ns)
+      refuse("it has sent " + link.unfinished_text() + " of a control message, and nothing for " +
+             std::to_string(config_.unfinished_frame_ns / 1'000'000'000) + " s");
+    return any;
+  } catch (const ChannelClosed& e) {
+    lose(link, e.what());
+  } catch (const WireError& e) {
+    refuse(e.what());
+  }
+  return false;
 }
 
 void Node::on_up_frame(size_t child, std::string_view payload, int64_t now) {

@@ -28,6 +28,8 @@ struct NodeConfig {
   bool known_batches = true;
   // How long an inner node may keep a message of one rank of its subtree until the other ranks say the same (R13).
   int64_t merge_ns = 5'000'000;
+  // A neighbour that begins a control message and sends no further byte of it for so long ends the job.
+  int64_t unfinished_frame_ns = 30'000'000'000;
 };
 
 class Node final : private Participant::Outbox, private Coordinator::Log {
@@ -80,6 +82,8 @@ class Node final : private Participant::Outbox, private Coordinator::Log {
   void towards_root(UpMessage m, int64_t now);
   void say_up(const UpMessage& m);
   bool read_links(int64_t now);
+  template <typename OnFrame>
+  bool read(Link& link, int64_t now, OnFrame&& on_frame);
   void on_up_frame(size_t child, std::string_view payload, int64_t now);
   void on_down_frame(std::string_view payload);
   bool drain(int64_t now);

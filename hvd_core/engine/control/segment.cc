@@ -8,10 +8,12 @@
 #include <cstring>
 #include <system_error>
 
+#include "engine/control/channel.h"
+
 namespace hvd::control {
 namespace {
 
-constexpr uint64_t kUpBytes = 256u << 10, kDownBytes = 512u << 10, kAbortText = 2048;
+constexpr uint64_t kUpBytes = 256u << 10, kDownBytes = 512u << 10, kAbortText = 32u << 10;
 constexpr uint64_t kUpAt = 4096, kDownAt = kUpAt + kUpBytes;
 static_assert(kDownAt + kDownBytes <= Segment::kSlotBytes);
 
@@ -41,6 +43,7 @@ uint64_t Ring::write(const char* bytes, uint64_t n) {
     std::atomic_thread_fence(std::memory_order_seq_cst);
     room = capacity - (w - counters->read.load(std::memory_order_acquire));
   }
+  if (room > capacity) throw ChannelClosed("control segment: the neighbour's counters are broken");
   n = std::min(n, room);
   uint64_t at = w % capacity, first = std::min(n, capacity - at);
   std::memcpy(data + at, bytes, first);
@@ -51,7 +54,9 @@ uint64_t Ring::write(const char* bytes, uint64_t n) {
 
 uint64_t Ring::read(char* into, uint64_t room) {
   uint64_t r = counters->read.load(std::memory_order_relaxed);
-  uint64_t n = std::min(room, counters->written.load(std::memory_order_acquire) - r);
+  uint64_t n = counters->written.load(std::memory_order_acquire) - r;
+  if (n > capacity) throw ChannelClosed("control segment: the neighbour's counters are broken");
+  n = std::min(n, room);
   if (n == 0) return 0;
   uint64_t at = r % capacity, first = std::min(n, capacity - at);
   std::memcpy(into, data + at, first);
@@ -103,6 +108,9 @@ bool Segment::abort_raised() const {
   return reinterpret_cast<Header*>(base_)->abort_state.load(std::memory_order_acquire) == kRaised;
 }
 
-std::string Segment::abort_text() const { return reinterpret_cast<Header*>(base_)->abort_text; }
+std::string Segment::abort_text() const {
+  const char* text = reinterpret_cast<Header*>(base_)->abort_text;
+  return std::string(text, ::strnlen(text, kAbortText));
+}
 
 }  // namespace hvd::control

@@ -1,0 +1,62 @@
+"""On which addresses the processes of a job listen: on one host, none that another host can reach. A library that is
+loaded into these processes, and into no other ones, notes every call of listen() (listen_log.c)."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from compiled import cc, compiled
+
+import hvd_core as hvd
+from harness import run_to_the_end
+from harness.rank import tell
+
+pytestmark = pytest.mark.timeout(180)
+SOURCE = Path(__file__).with_name("listen_log.c")
+LOOPBACK = {"127.0.0.1", "::1"}
+
+
+def work():
+    import numpy as np
+
+    hvd.allreduce(np.ones(3), name="t")
+    tell(f"pid.{os.getpid()}")
+
+
+def listening(folder, command=None, **env):
+    """The addresses on which the ranks have listened, and, if `command` is None, their launcher."""
+    shim = compiled("listen_log.so", [cc(), "-shared", "-fPIC", "-O1"], [SOURCE], after=["-ldl"])
+    log = folder / "listening"
+    env |= {"LD_PRELOAD": str(shim), "HVD_LISTEN_LOG": str(log)}
+    run_to_the_end(2, work, folder=folder, command=command, env=env)
+    lines = [line.split() for line in log.read_text().splitlines()]
+    ranks = {path.name.rpartition(".")[2] for path in folder.glob("told.*")}
+    assert len(ranks) == 2
+    heard = {pid for pid, _ in lines}
+    assert heard & ranks, "no rank has listened, so this test sees nothing"
+    return {address for pid, address in lines if command is None or pid in ranks}
+
+
+# TCP everywhere: the store, the control links, and the tcp backend.
+TCP = {"HOROVOD_BACKEND": "tcp", "HOROVOD_CONTROL_TRANSPORT": "tcp"}
+
+
+def test_under_horovodrun(tmp_path):
+    assert listening(tmp_path, **TCP) <= LOOPBACK
+
+
+@pytest.mark.mpi
+def test_under_mpirun(tmp_path, mpirun):
+    assert listening(tmp_path, [*mpirun, "-np", "2", sys.executable], **TCP) <= LOOPBACK
+
+
+def test_under_torchrun(tmp_path):
+    pytest.importorskip("torch", reason="torchrun comes with it")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    assert listening(tmp_path, command, **TCP) <= LOOPBACK
+
+
+def test_ranks_that_count_as_several_hosts_listen_on_single_addresses(tmp_path):
+    found = listening(tmp_path, **TCP, HOROVOD_SIMULATED_HOSTS="0,1")
+    assert not found & {"0.0.0.0", "::"}, found
