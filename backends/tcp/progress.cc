@@ -64,7 +64,11 @@ bool TcpComm::accept_header(Link& link) {
     return die(HVD_E_REMOTE, "%s sent no message where one was due (it begins with %08x): the stream is out of step",
                names_[link.peer].c_str(), h.magic);
   }
-  if (h.kind == kFailureNotice) return read_failure_notice(link);
+  if (h.kind == kFailureNotice) {
+    if (h.bytes <= kFailureNoticeBytes) return read_failure_notice(link);
+    return die(HVD_E_REMOTE, "%s gave up, for a reason of %" PRIu64 " bytes: the stream is out of step",
+               names_[link.peer].c_str(), h.bytes);
+  }
   if (h.seq != seq_) {
     // With several connections a peer's next operation may overtake what this one still waits for.
     if (h.seq > seq_ && sockets_per_peer_ > 1) return false;

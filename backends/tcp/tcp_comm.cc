@@ -131,7 +131,7 @@ bool TcpComm::lost(Link& link, Link::Io io) {
   if (!link.has_header()) {
     link.readable = true;
     if (link.read_header() == Link::Io::kDone && link.header().magic == kWireMagic &&
-        link.header().kind == kFailureNotice) {
+        link.header().kind == kFailureNotice && link.header().bytes <= kFailureNoticeBytes) {
       return read_failure_notice(link);
     }
   }
@@ -150,7 +150,7 @@ bool TcpComm::lost(Link& link, Link::Io io) {
 bool TcpComm::read_failure_notice(Link& link) {
   char text[kFailureNoticeBytes + 1] = "";
   Extent place;
-  const uint64_t bytes = std::min(link.header().bytes, kFailureNoticeBytes);
+  const uint64_t bytes = link.header().bytes;  // at most kFailureNoticeBytes, as the caller has seen
   const hvd_rc code = static_cast<hvd_rc>(link.header().slice);
   place.open(text, bytes);
   link.place({&place, 0, bytes});

@@ -10,6 +10,7 @@ import json
 import os
 import selectors
 import signal
+import struct
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -31,6 +32,7 @@ from horovod.runner.frames import (
 from horovod.runner.function_memory import FunctionMemory, append
 from horovod.runner.local_ranks import Listener
 from horovod.runner.remote_shell import guarded
+from hvd_core.logs import printable
 
 _CHUNK = 1 << 18
 # The last output of the remote shell is kept for error messages.
@@ -39,6 +41,8 @@ _LONGEST_SAID = 4096
 _LONGEST_NOISE = 1 << 20
 # The time between the end of the remote shell and the end of its output, in either order.
 _SHELL_END_S = 3.0
+# What reading a frame raises if its payload is not what its kind says.
+_INVALID = (ProtocolError, ValueError, KeyError, TypeError, AttributeError, RecursionError, struct.error)
 # How long a host may take to end its ranks after a request. Its keeper gives up after some 15 s.
 _ANSWER_S = (20.0, 12.0, 0.0)
 
@@ -185,8 +189,8 @@ class RemoteRanks:
         try:
             for kind, payload in self._incoming.feed(data):
                 self._take(kind, payload)
-        except (ProtocolError, ValueError, KeyError) as error:
-            self._refuse(f"the agent sent invalid data ({error})")
+        except _INVALID as error:
+            self._refuse(f"the agent sent invalid data ({type(error).__name__}: {error})")
 
     def _take(self, kind: int, payload: bytes) -> None:
         if kind == Kind.OUTPUT:
@@ -264,7 +268,9 @@ class RemoteRanks:
             if self.failure is not None:
                 text = f"lost the host {self.host!r}: {self.failure}"
             ranks = sorted(self._running)
-            self._listener.event(self, {"event": "lost", "ranks": ranks, "text": text + self.said()})
+            self._listener.event(
+                self, {"event": "lost", "ranks": ranks, "text": printable(text + self.said())}
+            )
             return
         self.ready = False
         self.failure = self.failure or f"the remote shell {shell_end} before the agent answered"
@@ -278,7 +284,7 @@ class RemoteRanks:
 
     def describe_failure(self) -> str:
         """The reason why the ranks did not start on this host."""
-        return f"host {self.host!r}: {self.failure or 'no answer'}{self.said()}"
+        return printable(f"host {self.host!r}: {self.failure or 'no answer'}{self.said()}")
 
     def hang_up(self) -> None:
         """Closes the agent's standard input, on which it ends its ranks."""

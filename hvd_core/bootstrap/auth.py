@@ -7,8 +7,8 @@ nonces and the client's identity, so that no message can be reflected or used on
     client -> server   'hvdauth1' | nonce_c (32) | u64 epoch | u32 rank | u32 0 | m1 (32)
     server -> client   m2 (32)
 
-ServerHandshake does no I/O (event loops feed it); client_handshake blocks. Both sides know a key of their connection then,
-with which the control links sign what follows (engine/control/seal.h). Nothing is encrypted.
+ServerHandshake does no I/O (event loops feed it); client_handshake blocks. Both sides know a key of their connection
+then, with which the control links sign what follows (engine/control/seal.h). Nothing is encrypted.
 """
 
 import hashlib

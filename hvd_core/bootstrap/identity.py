@@ -209,7 +209,7 @@ def launcher_process(variable):
 
 
 def private_facts(variable):
-    """A digest of what only this user, and root, can read about the process of launcher_process(); "" if this user cannot.
+    """A digest of what only this user, and root, can read about the process of launcher_process(); "" if it cannot.
 
     It is equal on all ranks of this host. The addresses in the auxiliary vector are random and stay the same.
     """

@@ -1,9 +1,10 @@
 """The rendezvous on one host: each rank that is in init() listens at an abstract Unix socket.
 
-The socket's name follows from the launcher's job, the rank, and what only this user can read about the launcher's process.
-So other users can neither guess a name before it is taken, nor one rank's name from another's. A rank that connects sends the list of ranks it waits for.
-It receives the list that this rank waits for; from the first rank of an equal list it also receives the store's address
-and the secret. Only processes of the same user get an answer (both sides ask the kernel).
+The socket's name follows from the launcher's job, the rank, and what only this user can read about the launcher's
+process: other users can neither guess a name before it is taken, nor one rank's name from another's. A rank that
+connects sends the list of ranks it waits for. It receives the list that this rank waits for; from the first rank of an
+equal list it also receives the store's address and the secret. Only processes of the same user get an answer (both sides
+ask the kernel).
 """
 
 import contextlib
@@ -28,6 +29,7 @@ _ASK = struct.Struct("<8sd4I")
 _ASK_MAGIC = b"hvdmeet2"
 _CREDENTIALS = struct.Struct("3i")
 _MOST_MEMBERS = 1 << 20
+_MOST_ANSWER_BYTES = 64 << 20
 _ANSWER_SECONDS = 5.0
 _FAREWELL_SECONDS = 1.0
 
@@ -170,8 +172,8 @@ def _taken(address, rank, error):
     if uid != os.geteuid():
         return f"the rendezvous address of rank {rank} is taken by another user: {_other_user(process, uid)}"
     return (
-        f"{process if pid else 'another process'} already listens at the rendezvous address of rank {rank} ({error}): was "
-        f"rank {rank} started twice?"
+        f"{process if pid else 'another process'} already listens at the rendezvous address of rank {rank} ({error}): "
+        f"was rank {rank} started twice?"
     )
 
 
@@ -206,9 +208,11 @@ def ask(address, identity, deadline):
             )
             send_exact(sock, head + struct.pack(f"<{len(members)}I", *members), limit)
             (count,) = struct.unpack("<I", recv_exact(sock, 4, limit))
-            answer = json.loads(recv_exact(sock, count, limit))
-        except OSError:
+            answer = json.loads(recv_exact(sock, min(count, _MOST_ANSWER_BYTES), limit))
+        except (OSError, ValueError, RecursionError):
             return None
+    if not isinstance(answer, dict):
+        return None
     if "gone" in answer:
         return None
     if "failed" in answer:

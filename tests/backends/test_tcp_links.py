@@ -125,6 +125,14 @@ def test_a_rank_that_is_only_one_of_the_machine_is_not_believed(library, tmp_pat
         (1, b"\xde\xad\xbe\xef" * 64, "out of step"),
         (2, HEADER.pack(0x4D505448, 1, 0, 0, 7, 0, 0, 4, 4, 0, 0, 0, 0, 0) + b"1234", "operation 7"),
         (3, HEADER.pack(0x4D505448, 1, 0, 0, 1, 12, 0, 4, 4, 0, 1, 0, 0, 0) + b"1234", "disagree"),
+        # A reason for giving up that is longer than any: it must not be copied.
+        (4, HEADER.pack(0x4D505448, 0xFA4E, 0, 0, 0, 0, 0, 8000, 0, *[0] * 5) + b"x" * 8000, "out of step"),
+        (
+            5,
+            HEADER.pack(0x4D505448, 0xFA4E, 0, 0, 0, 0, 0, 2**64 - 1, 0, *[0] * 5) + b"x" * 8000,
+            "out of step",
+        ),
+        (6, HEADER.pack(0x4D505448, 0xFA4E, 0, 0, 0, 0, 0, 700, 0, *[0] * 5) + b"y" * 700, "gave up: yyy"),
     ]:
         backend = Backend(library, tmp_path)
         (tmp_path / f"{number}.tcp_addresses_1").write_bytes(ADDRESSES.pack(1, 0, b"\x04", b""))

@@ -172,7 +172,8 @@ def test_another_user_at_a_ranks_own_address_is_named(point):
     with pytest.raises(BootstrapError) as caught:
         RendezvousListener(point, Identity(1, 3))
     assert str(caught.value).startswith(
-        f"the rendezvous address of rank 1 is taken by another user: process {squatter.pid} of user {NOBODY} listens there"
+        "the rendezvous address of rank 1 is taken by another user: "
+        f"process {squatter.pid} of user {NOBODY} listens there"
     )
     squatter.communicate(timeout=60)
 
@@ -182,9 +183,6 @@ def test_no_other_user_can_know_an_address_before_it_is_taken(monkeypatch):
     whole = Identity(0, 2, launcher="torchrun", variable="RANK")
     named = rendezvous_listener.address_of(whole)
     assert named(0) == rendezvous_listener.address_of(whole)(0)
-    assert (
-        os.path.commonprefix([named(0), named(1)]) != named(0)[:-1]
-    )  # one rank's name does not tell another's
     launcher = identity.launcher_process("RANK").partition(":")[0]
     assert len(identity.private_facts("RANK")) == 64
     thief = as_nobody("import sys; open(f'/proc/{sys.argv[1]}/auxv', 'rb').read()", launcher)

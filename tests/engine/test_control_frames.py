@@ -9,6 +9,7 @@ import pytest
 
 import hvd_core as hvd
 from harness import on_ranks
+from harness.rank import meet
 from hvd_core import current_job
 from hvd_core._core import ProtocolSim
 
@@ -161,6 +162,7 @@ def the_other_end_of(rank):
 )
 @on_ranks(2, env={"HOROVOD_CONTROL_TRANSPORT": "tcp"})
 def test_bytes_that_another_program_puts_into_a_connection(sent, text):
+    meet("up")  # a job may end while another rank is still in init()
     if hvd.rank() == 1:
         os.write(the_other_end_of(0), sent)
     with pytest.raises(hvd.HorovodInternalError, match=text):

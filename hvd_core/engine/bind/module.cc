@@ -13,6 +13,7 @@
 #include "engine/bind/tensor_view.h"
 #include "engine/calls/frontend.h"
 #include "engine/observe/log.h"
+#include "engine/observe/printable.h"
 #include "engine/plugin/errors.h"
 #include "engine/plugin/host_api.h"
 
@@ -63,9 +64,9 @@ PYBIND11_MODULE(_core, m) {
     } catch (const std::system_error& e) {
       raise_os_error(e);
     } catch (const hvd::plugin::LoadError& e) {
-      raise("hvd_core.backends.errors", "BackendLoadError", e.what());
+      raise("hvd_core.backends.errors", "BackendLoadError", hvd::observe::printable(e.what()).c_str());
     } catch (const hvd::plugin::BackendError& e) {
-      raise("hvd_core.backends.errors", "BackendOpenError", e.what());
+      raise("hvd_core.backends.errors", "BackendOpenError", hvd::observe::printable(e.what()).c_str());
     }
   });
   // Python found no stderr when it started.

@@ -53,7 +53,8 @@ def commands(folder: Path, seconds: float, seed: int) -> list[list[str]]:
         [str(folder / "threads_kept")],
         [str(folder / "device_stress"), "--seconds", f"{seconds * 0.15:g}", "--seed", str(seed)],
         [str(folder / "frontend_stress"), "--seconds", f"{seconds * 0.1:g}", "--seed", str(seed)],
-        [str(folder / "wire_fuzz"), "--seconds", f"{seconds * 0.15:g}", "--seed", str(seed)],
+        [str(folder / "wire_fuzz"), "--seconds", f"{seconds * 0.12:g}", "--seed", str(seed)],
+        [str(folder / "format_fuzz"), "--rounds", f"{seconds * 30:.0f}", "--seed", str(seed)],
         *(
             [str(folder / "engine_stress"), "--seconds", f"{stress:g}", "--seed", str(seed), "--ways", ways]
             for ways in WAYS

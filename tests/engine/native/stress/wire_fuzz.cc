@@ -109,8 +109,11 @@ void codec(Rng& rng, Draw&& draw, Tally& tally) {
 
 void link(Rng& rng, bool spoil_some, Tally& tally) {
   Pipe there, back;
-  Link from(std::make_unique<PipeChannel>(there, back, rng.next()), 1, {});
-  Link to(std::make_unique<PipeChannel>(back, there, rng.next()), 0, {});
+  const auto seals = [sealed = rng.one_in(2)](const char* out, const char* in) {
+    return sealed ? std::make_unique<Seals>(Seals{FrameSeal("key", out), FrameSeal("key", in)}) : nullptr;
+  };
+  Link from(std::make_unique<PipeChannel>(there, back, rng.next()), 1, {}, seals("up", "down"));
+  Link to(std::make_unique<PipeChannel>(back, there, rng.next()), 0, {}, seals("down", "up"));
   std::vector<std::string> said, heard;
   try {
     for (int step = 0; step < 200; ++step) {

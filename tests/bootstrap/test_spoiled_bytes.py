@@ -1,0 +1,140 @@
+"""Spoiled bytes for the bootstrap's readers: the handshake of the links, the rendezvous on a host, and the list of
+backends that the launcher hands on. Each reader refuses the bytes or answers, and raises no other error."""
+
+import json
+import os
+import random
+import secrets
+import socket
+import struct
+import threading
+
+import pytest
+
+from hvd_core.backends.discovery import backend_spec
+from hvd_core.backends.errors import BackendError
+from hvd_core.bootstrap import AuthenticationError, BootstrapError, auth, rendezvous_listener
+from hvd_core.bootstrap.identity import Identity
+from hvd_core.bootstrap.rendezvous_listener import RendezvousListener
+from hvd_core.bootstrap.socket_io import Deadline
+
+SECRET = bytes(range(32))
+STORE = "tcp://127.0.0.1:1234"
+
+
+def spoil(rng, data):
+    data = bytearray(data)
+    for _ in range(rng.randint(1, 3)):
+        kind, at = rng.randrange(4), rng.randrange(len(data) + 1)
+        if kind == 0 and at < len(data):
+            data[at] = rng.randrange(256)
+        elif kind == 1:
+            del data[at:]
+        elif kind == 2:
+            data[at:at] = rng.randbytes(rng.randint(1, 9))
+        elif at < len(data):
+            data[at] ^= 1 << rng.randrange(8)
+    return bytes(data)
+
+
+def right_answer(handshake):
+    nonce, identity = secrets.token_bytes(32), struct.pack("<QII", 5, 1, 0)
+    nonces = handshake.challenge[8:] + nonce
+    return auth.MAGIC + nonce + identity + auth._mac(SECRET, b"client", b"link", nonces, identity)
+
+
+def test_the_handshake_of_a_link_takes_right_answers_only():
+    rng = random.Random(17)
+    refused = 0
+    for _ in range(3000):
+        handshake = auth.ServerHandshake(SECRET, b"link")
+        right = right_answer(handshake)
+        sent = rest = right if rng.random() < 0.1 else spoil(rng, right)
+        try:
+            while rest and not handshake.done:
+                at = rng.randint(1, 60)
+                handshake.feed(rest[:at])
+                rest = rest[at:]
+        except AuthenticationError:
+            refused += 1
+        assert handshake.done == (sent[: len(right)] == right)
+    assert refused > 1000
+
+
+def test_the_rendezvous_survives_spoiled_questions():
+    rng = random.Random(17)
+    address = "\0hvd-test-" + secrets.token_hex(8)
+    question = rendezvous_listener._ASK.pack(b"hvdmeet2", 1.0, 1, 1, 3, 0)
+    listener = RendezvousListener(address, Identity(0, 3), (STORE, SECRET))
+    try:
+        for _ in range(300):
+            with socket.socket(socket.AF_UNIX) as sock:
+                sock.settimeout(30)
+                sock.connect(address)
+                sock.sendall(spoil(rng, question))
+                sock.shutdown(socket.SHUT_WR)
+                try:
+                    while sock.recv(4096):
+                        pass
+                except ConnectionResetError:
+                    pass
+        # As another rank than the spoiled questions may have been: this process may have become rank 1.
+        answer = rendezvous_listener.ask(address, Identity(2, 3), Deadline(30))
+        assert answer == {"members": None, "store": STORE, "secret": SECRET.hex()}
+    finally:
+        listener.close()
+
+
+def answered_with(text):
+    """What ask() makes of a listener that answers with these bytes."""
+    address = "\0hvd-test-" + secrets.token_hex(8)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen()
+
+        def answer():
+            peer, _ = listener.accept()
+            with peer:
+                peer.recv(4096)
+                try:
+                    peer.sendall(text)
+                except OSError:
+                    pass
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        try:
+            return rendezvous_listener.ask(address, Identity(1, 3), Deadline(10))
+        except BootstrapError as error:
+            return error
+        finally:
+            thread.join()
+
+
+def test_spoiled_answers_of_the_rendezvous_are_none():
+    rng = random.Random(17)
+    body = json.dumps({"members": [0, 1, 2], "store": STORE, "secret": SECRET.hex()}).encode()
+    right = struct.pack("<I", len(body)) + body
+    assert answered_with(right)["store"] == STORE
+    for bad in (b"7", b"[]", b"null", b"\xff\xff", b"{", b"[" * 60_000):
+        assert answered_with(struct.pack("<I", len(bad)) + bad) is None
+    for _ in range(100):
+        found = answered_with(spoil(rng, right))
+        assert found is None or isinstance(found, (dict, BootstrapError))
+
+
+def test_spoiled_lists_of_backends_are_refused():
+    rng = random.Random(17)
+    right = backend_spec.encode([]).encode()
+    for _ in range(2000):
+        text = os.fsdecode(spoil(rng, right))
+        try:
+            backend_spec.decode({"HOROVOD_BACKEND_SPEC": text})
+        except (BackendError, ValueError):
+            pass
+
+
+@pytest.mark.parametrize("text", ["null", "[]", "7", '{"backends": 7}', '{"backends": [7]}', "[" * 60_000])
+def test_a_list_of_backends_of_another_form_is_refused(text):
+    with pytest.raises((BackendError, ValueError)):
+        backend_spec.decode({"HOROVOD_BACKEND_SPEC": text})
