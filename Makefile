@@ -27,7 +27,7 @@ MPI := backends/mpi
 GLOO := backends/gloo
 NCCL := backends/nccl
 BUILD_INPUTS := CMakeLists.txt pyproject.toml hvd_core/version.py \
-    $(shell find hvd_core/engine hvd_core/include horovod/tensorflow/native backends/host_kernels backends/shm backends/tcp -type f \
+    $(shell find hvd_core/engine hvd_core/include horovod/tensorflow/native horovod/jax/native backends/host_kernels backends/shm backends/tcp -type f \
         \( -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.inc' -o -name 'CMakeLists.txt' \) 2>/dev/null)
 # $(call wheel_inputs,FOLDER): what a distribution is built from.
 wheel_inputs = $(shell find $(1) -name build -prune -o -type f \
@@ -85,7 +85,7 @@ wheel: $(VENV)/.tools
 	$(WITH_VENV) python -m pip wheel --no-build-isolation --no-deps -w dist .
 
 clean:
-	rm -rf $(VENV) build dist hvd_core/lib hvd_core/_core*.so horovod/tensorflow/lib backends/*/build backends/*/src/*/lib $(DEVICES)/*/build
+	rm -rf $(VENV) build dist hvd_core/lib hvd_core/_core*.so horovod/tensorflow/lib horovod/jax/lib backends/*/build backends/*/src/*/lib $(DEVICES)/*/build
 
 $(VENV)/.created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \

@@ -25,7 +25,7 @@ _IDENTITY_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MAST
 _HERE = Path(__file__).parent
 # The two ends from which `make test` works; see pytest_xdist_make_scheduler(). Folders that are in neither come between.
 _MOSTLY_BUSY = (
-    *("tensorflow", "keras", "torch", "mxnet", "frameworks"),
+    *("tensorflow", "keras", "torch", "jax", "mxnet", "frameworks"),
     "engine",
     "backends",
     "abi",
@@ -43,7 +43,9 @@ _MOSTLY_WAITING = (
 # Of the folders at the ends, those whose files may be in different lanes: they share nothing but living ranks.
 _BY_FILE = ("frameworks", "engine", "backends", "nccl_backend", "runner", "hosts")
 # Of these a lane has all tests that share a living job, as starting the job costs seconds; see _living_job().
-_BY_JOB = ("tensorflow", "keras", "torch", "mxnet")
+_BY_JOB = ("tensorflow", "keras", "torch", "jax", "mxnet")
+# Of the examples' tests, those that use these jobs too.
+_EXAMPLES_BY_JOB = ("/test_tf_examples.py", "/test_mxnet_digits.py", "/test_jax_digits.py")
 
 # Where build_programs.py has not run, the first test of these folders waits for a compiler.
 _WITH_A_COMPILER = ("engine", "frontend", "abi", "eccl", "conformance", "nccl_backend")
@@ -118,8 +120,9 @@ def _living_job(nodeid):
             return f"{path} {own}"
     if "tensorflow1" in nodeid or "tensorflow_1" in nodeid:
         return "tensorflow 1 on 2 ranks"
-    if "mxnet" in path:
-        return "mxnet"
+    for framework in ("mxnet", "jax"):
+        if framework in nodeid:
+            return framework
     torch = _folder(path) == "torch" or "[torch-" in case or case == "test_keras_trains_on_torch"
     ranks = re.search(r"[\[-]([1-9])-", case)
     return f"{'torch' if torch else 'tensorflow'} on {ranks[1] if ranks else 2} ranks"
@@ -140,7 +143,7 @@ def pytest_xdist_make_scheduler(config, log):
         def _split_scope(self, nodeid):
             path = nodeid.partition("::")[0]
             folder = _folder(path)
-            if folder in _BY_JOB or path.endswith(("/test_tf_examples.py", "/test_mxnet_digits.py")):
+            if folder in _BY_JOB or path.endswith(_EXAMPLES_BY_JOB):
                 return _living_job(nodeid)
             whole = folder in _MOSTLY_BUSY + _MOSTLY_WAITING and folder not in _BY_FILE
             return folder if whole else path

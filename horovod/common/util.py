@@ -57,9 +57,9 @@ def ddl_built(verbose: bool = False) -> bool:
 
 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether there is a front end for a framework ("torch", "tensorflow", "mxnet"), the framework is installed,
+    """Whether there is a front end for a framework ("torch", "tensorflow", "mxnet", "jax"), the framework is installed,
     and the engine can be loaded. Imports no framework."""
-    if ext_base_name not in ("tensorflow", "torch", "mxnet"):
+    if ext_base_name not in ("tensorflow", "torch", "mxnet", "jax"):
         return False
     front_end = os.path.join(os.path.dirname(os.path.dirname(__file__)), ext_base_name, "__init__.py")
     framework = importlib.util.find_spec(ext_base_name)
@@ -83,7 +83,7 @@ def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) 
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
-    """Whether a framework ("torch", "tensorflow", "mxnet") sees a GPU. Imports the framework; False if it has
+    """Whether a framework ("torch", "tensorflow", "mxnet", "jax") sees a GPU. Imports the framework; False if it has
     no front end."""
     if not extension_available(ext_base_name):
         return False

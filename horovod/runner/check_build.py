@@ -28,6 +28,7 @@ _FRAMEWORKS = (
     ),
     ("PyTorch", "torch", ("torch",)),
     ("MXNet", "mxnet", ("mxnet", "mxnet-mkl", "mxnet-cu112", "mxnet-cu110")),
+    ("JAX", "jax", ("jax",)),
 )
 
 

@@ -46,6 +46,10 @@ TENSORFLOW = [
     ),
     *("horovod.tensorflow.gradient_aggregation", "horovod.tensorflow.gradient_aggregation_eager"),
 ]
+JAX = [
+    "horovod.jax",
+    *(f"horovod.jax.{name}" for name in ("mpi_ops", "compression", "functions", "optimizer")),
+]
 MXNET = ["horovod.mxnet", *(f"horovod.mxnet.{name}" for name in ("mpi_ops", "compression", "functions"))]
 KERAS = [
     *("horovod.tensorflow.keras", "horovod.tensorflow.keras.callbacks", "horovod.tensorflow.keras.elastic"),
@@ -82,6 +86,11 @@ def test_torch():
     compare("torch.txt", listed_by_a_process("torch", TORCH))
 
 
+@pytest.mark.skipif(importlib.util.find_spec("optax") is None, reason="JAX is not installed")
+def test_jax():
+    compare("jax.txt", listed_by_a_process("jax", JAX))
+
+
 @pytest.mark.skipif(bool(why_no_mxnet()), reason=why_no_mxnet() or "-")
 def test_mxnet():
     compare("mxnet.txt", listed_by_a_process("mxnet", MXNET))
@@ -98,6 +107,7 @@ def test_tensorflow_and_keras():
 if __name__ == "__main__":
     (HERE / "without_framework.txt").write_text(text_of(WITHOUT_FRAMEWORK), encoding="utf-8")
     (HERE / "torch.txt").write_text(listed_by_a_process("torch", TORCH), encoding="utf-8")
+    (HERE / "jax.txt").write_text(listed_by_a_process("jax", JAX), encoding="utf-8")
     (HERE / "mxnet.txt").write_text(listed_by_a_process("mxnet", MXNET), encoding="utf-8")
     (HERE / "tensorflow.txt").write_text(listed_by_a_process("tensorflow", TENSORFLOW), encoding="utf-8")
     (HERE / "keras.txt").write_text(listed_by_a_process("tensorflow", KERAS), encoding="utf-8")

@@ -37,6 +37,7 @@ _ENVIRONMENT = {
         "CUDA_VISIBLE_DEVICES": "",
         "KERAS_BACKEND": "torch",
     },
+    "jax": {**_SHARED, "JAX_PLATFORMS": "cpu", "KERAS_BACKEND": "jax"},
     # The checkout is on the path of that environment, not installed in it.
     "mxnet": {**_SHARED, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
 }
@@ -44,6 +45,7 @@ _ENVIRONMENT = {
 _PYTHON = {
     "tensorflow": os.environ.get("HVD_TEST_TF_PYTHON", sys.executable),
     "torch": sys.executable,
+    "jax": os.environ.get("HVD_TEST_JAX_PYTHON", sys.executable),
     # `make test` makes it, as MXNet needs an older NumPy.
     "mxnet": os.environ.get("HVD_TEST_MXNET_PYTHON", str(Path(sys.prefix) / "mxnet" / "bin" / "python")),
 }
@@ -54,6 +56,8 @@ _MODULES = {
     "tensorflow": ("tensorflow", *_ALSO),
     "torch": ("torch", "torch._dynamo", *_ALSO),
     "mxnet": ("mxnet_names", "mxnet", *_DATA, "pytest"),
+    # A process can be forked until JAX has started a device.
+    "jax": ("jax", "jax.numpy", "optax", "keras", *_DATA, "pytest"),
 }
 
 

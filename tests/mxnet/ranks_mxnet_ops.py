@@ -188,7 +188,7 @@ def check_memory_is_mxnets():
 
 
 def check_waits_for_what_mxnet_computes():
-    """MXNet computes on its own threads: inputs are awaited, and so are reads of what is overwritten."""
+    """MXNet computes on its own threads: inputs are awaited, and so are reads of arrays that are overwritten."""
     size = 400
     factor = mx.nd.ones((size, size)) / size
     for _ in range(10):

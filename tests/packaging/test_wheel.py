@@ -63,6 +63,7 @@ def test_wheel_holds_nothing_else(wheel):
         "_core",
         "libhvd_backend_shm",
         "libhvd_backend_tcp",
+        "libhvd_jax",
         "libhvd_tf",
     }
 

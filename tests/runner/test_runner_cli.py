@@ -26,7 +26,7 @@ def test_check_build_has_the_familiar_layout(launcher):
     lines = done.stdout.splitlines()
     assert lines[0] == f"Horovod v{__version__}:"
     sections = {
-        "Available Frameworks:": ["TensorFlow", "PyTorch", "MXNet"],
+        "Available Frameworks:": ["TensorFlow", "PyTorch", "MXNet", "JAX"],
         "Available Controllers:": ["MPI", "Gloo"],
         "Available Tensor Operations:": ["NCCL", "DDL", "CCL", "MPI", "Gloo"],
     }

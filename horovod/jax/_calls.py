@@ -1,0 +1,200 @@
+"""One collective on JAX's arrays: at once on values, or as a part of a program that is being traced.
+
+At once the engine reads the arrays' memory and the result is there on return. In a program the operation is a call of the
+library's handler (``_library``), which XLA runs as soon as its inputs are there. Used by ``_gradients``. Any thread.
+"""
+
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from horovod.common.basics import engine
+from horovod.jax import _library
+from horovod.jax._trace import is_traced
+from hvd_core import current_job
+from hvd_core.frontend.element_types import MOVABLE, REDUCIBLE, unsupported_text
+from hvd_core.frontend.host_arrays import output_array
+from hvd_core.frontend.operations import NUMBERS, request_name
+from hvd_core.frontend.reductions import ENGINE_NUMBERS, Adasum
+from hvd_core.frontend.refusals import report
+from hvd_core.frontend.rows import scattered_rows
+
+_ADASUM = ENGINE_NUMBERS[Adasum]
+
+
+@dataclass(frozen=True)
+class Call:
+    """An operation on arrays, without the arrays. Hashable, as JAX caches programs by it.
+
+    Attributes:
+        operation: "allreduce", "allgather", "broadcast", "alltoall" or "reducescatter".
+        name: the request's name without prefix; None outside of programs, where the engine numbers calls.
+        process_set: its number. ranks, rank: its size, and this process's place in it.
+        reduce_op: the engine's number.
+        root_rank: of a broadcast, in the job; of an allreduce, the one rank that gets the result, while the others get
+            zeros; -1: all get it.
+        splits: of an alltoall outside of programs.
+        total_rows: of an allgather in a program; None for equally many on each rank.
+    """
+
+    operation: str
+    name: str | None
+    process_set: int
+    ranks: int
+    rank: int
+    reduce_op: int = 0
+    root_rank: int = -1
+    prescale: float = 1.0
+    postscale: float = 1.0
+    splits: tuple[int, ...] | None = None
+    total_rows: int | None = None
+
+    def as_gradient(self, operation: str | None = None, **changes: Any) -> "Call":
+        """The call that computes this call's gradient."""
+        name = None if self.name is None else f"{self.name}.grad"
+        return replace(self, operation=operation or self.operation, name=name, **changes)
+
+
+def check(array: Any, operation: str) -> None:
+    """Raises ValueError for an array that the operation cannot take, NotImplementedError for one on a device."""
+    allowed = REDUCIBLE if operation in ("allreduce", "reducescatter") else MOVABLE
+    if array.dtype.name not in allowed:
+        raise ValueError(unsupported_text(array.dtype.name, reduces=array.dtype.name in MOVABLE))
+    if operation in ("allgather", "alltoall", "reducescatter") and array.ndim == 0:
+        raise ValueError(f"{operation} does not support scalar inputs.")
+    where = _platform_of(array)
+    if where != "cpu":
+        raise NotImplementedError(
+            f"horovod.jax works on arrays in host memory, but found one on platform {where!r}. Set JAX_PLATFORMS=cpu, or "
+            "move it with jax.device_put(x, jax.devices('cpu')[0])."
+        )
+
+
+def _platform_of(array: Any) -> str:
+    if isinstance(array, jax.Array) and not isinstance(array, jax.core.Tracer):
+        return next(iter(array.devices())).platform
+    device = jax.config.jax_default_device
+    if device is not None:
+        return getattr(device, "platform", device)
+    return jax.default_backend()
+
+
+def perform(call: Call, arrays: list) -> tuple[list, list[int] | None]:
+    """The results, and the rows that each rank has sent here for an alltoall outside of programs."""
+    if is_traced(arrays):
+        try:
+            return _in_program(call, arrays), None
+        except Exception as error:  # the other ranks wait, or will, when they run their programs
+            of_set = SimpleNamespace(process_set_id=call.process_set)
+            report(call.operation, call.name, of_set, error, call.operation)
+            raise
+    return _at_once(call, [np.asarray(array) for array in arrays])
+
+
+def _in_program(call: Call, arrays: list) -> list:
+    shapes = [jax.ShapeDtypeStruct(_shape_in_program(call, array), array.dtype) for array in arrays]
+    mesh = jax.sharding.get_abstract_mesh() if hasattr(jax.sharding, "get_abstract_mesh") else None
+    if mesh is not None and mesh.size > 1 and jax.local_device_count() > 1:
+        raise ValueError(
+            f"{call.operation} in a program over a mesh of several local devices ({dict(mesh.shape)}). Horovod has one "
+            "process for each device: start more processes, and give each one device."
+        )
+    if call.splits is not None:
+        raise ValueError(
+            "alltoall takes splits outside of compiled programs only, as shapes are fixed there."
+        )
+    moves_rows = call.operation in ("allgather", "alltoall", "reducescatter")
+    # Adasum looks at whole arrays. What is done for each element can be done for all examples of a batch at once.
+    is_elementwise = not moves_rows and call.reduce_op != _ADASUM
+    vmap_method = "broadcast_all" if is_elementwise else "sequential"
+    if _library.why_callbacks():
+        options = {"vmap_method": vmap_method} if hasattr(jax, "ffi") else {"vectorized": is_elementwise}
+        return list(jax.pure_callback(_Callback(call), shapes, *arrays, **options))
+    return list(
+        _library.ffi_call(shapes, vmap_method)(
+            *arrays,
+            name=call.name,
+            op=np.int32(NUMBERS[call.operation]),
+            process_set=np.int32(call.process_set),
+            reduce_op=np.int32(call.reduce_op),
+            root_rank=np.int32(call.root_rank),
+            prescale=np.float64(call.prescale),
+            postscale=np.float64(call.postscale),
+        )
+    )
+
+
+def _shape_in_program(call: Call, array: Any) -> tuple:
+    shape = array.shape
+    if call.operation == "allgather":
+        rows = shape[0] * call.ranks if call.total_rows is None else call.total_rows
+        return (rows, *shape[1:])
+    if call.operation == "reducescatter":
+        return (scattered_rows(shape[0], call.ranks, call.rank), *shape[1:])
+    if call.operation == "alltoall" and shape[0] % call.ranks:
+        raise ValueError(
+            f"alltoall in a compiled program sends equally many rows to each of the {call.ranks} ranks, but the array "
+            f"has {shape[0]} rows. Call it outside of jit to pass splits."
+        )
+    return shape
+
+
+class _Callback:
+    """A function of values for jax.pure_callback."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    def __call__(self, *arrays: Any) -> tuple:
+        results, _ = _reduced(self._call, [np.asarray(array) for array in arrays])
+        return tuple(results)
+
+
+def _at_once(call: Call, arrays: list[np.ndarray]) -> tuple[list, list[int] | None]:
+    results, received = _reduced(call, arrays)
+    return [jnp.asarray(result) for result in results], received
+
+
+def _reduced(call: Call, arrays: list[np.ndarray]) -> tuple[list[np.ndarray], list[int] | None]:
+    """The same on NumPy arrays, which are read only."""
+    core, number, name = engine(), call.process_set, request_name(call.operation, call.name)
+    arrays = [np.ascontiguousarray(array).reshape(array.shape) for array in arrays]
+    outputs: list[np.ndarray] = []
+    if call.operation in ("allreduce", "broadcast"):
+        outputs = [np.empty_like(array) for array in arrays]
+    elif call.operation == "reducescatter":
+        rows = [core.scattered_rows(array.shape[0], number) for array in arrays]
+        outputs = [np.empty((n, *array.shape[1:]), array.dtype) for n, array in zip(rows, arrays)]
+    if call.operation == "allreduce":
+        factors = (call.prescale, call.postscale)
+        core.allreduce(arrays, outputs, name, call.reduce_op, *factors, number, True)
+        if call.root_rank not in (-1, current_job.rank()):
+            outputs = [np.zeros_like(output) for output in outputs]
+        return outputs, None
+    if call.operation == "broadcast":
+        core.broadcast(arrays, outputs, call.root_rank, name, number, True)
+        return outputs, None
+    if call.operation == "reducescatter":
+        handle = core.reducescatter(
+            arrays, outputs, name, call.reduce_op, call.prescale, call.postscale, number
+        )
+    else:
+        plain = [a if a.dtype.kind in "biuf" else a.view(f"u{a.dtype.itemsize}") for a in arrays]
+        if call.operation == "allgather":
+            handle = core.allgather(plain, name, number)
+        else:
+            handle = core.alltoall(plain, [] if call.splits is None else [list(call.splits)], name, number)
+    received = None
+    try:
+        core.wait(handle)
+        if call.operation != "reducescatter":
+            outputs = [output_array(core, handle, i).view(a.dtype) for i, a in enumerate(arrays)]
+        if call.operation == "alltoall":
+            received = list(core.received_splits(handle, 0))
+    finally:
+        core.release(handle)
+    return outputs, received

@@ -1,0 +1,89 @@
+"""Broadcasting parameters and Python objects. All ranks call them outside of compiled programs, one thread each."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from horovod.common.failed_calls import failed
+from horovod.common.objects import allgather_object, broadcast_object
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.jax._trace import is_traced
+from horovod.jax.mpi_ops import broadcast
+
+__all__ = ["allgather_object", "broadcast_object", "broadcast_parameters"]
+
+_NAME = "broadcast_parameters"
+
+
+def broadcast_parameters(
+    params: Any,
+    root_rank: int = 0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """The root's parameters on all ranks: for a model's parameters, an optimizer's state, or both in one tree.
+
+    Arrays of JAX do not change, so use the result: ``params = hvd.broadcast_parameters(params)``.
+
+    Args:
+        params: a pytree. Arrays, numbers and keys of random generators are sent; other leaves (functions, texts) stay
+            what they are on this rank. Structure, shapes and dtypes must be the same on all ranks.
+        root_rank: the GLOBAL rank whose values are sent, also within a process set.
+        name: begins the name of the operation.
+        process_set: the ranks that take part.
+
+    Returns:
+        A pytree of the same structure, with new arrays of the same classes.
+
+    Raises:
+        ValueError: an array cannot be sent, or in a compiled program; the other ranks' calls fail.
+        NotImplementedError: an array is not in host memory.
+        HorovodInternalError: ranks disagree, a rank has made a mistake, or a rank is gone.
+    """
+    name = _NAME if name is None else name
+    try:
+        if is_traced(jax.tree_util.tree_leaves(params)):
+            raise ValueError(
+                "broadcast_parameters() cannot be a part of a compiled program. Call it outside of jit."
+            )
+        leaves, structure = jax.tree_util.tree_flatten(params)
+        places = [i for i, leaf in enumerate(leaves) if _is_sendable(leaf)]
+        sent = [_plain(leaves[i]) for i in places]
+    except BaseException as error:
+        failed("broadcast", "broadcast", name, process_set, error)
+        raise
+    if sent:
+        for place, value in zip(places, broadcast(sent, root_rank, name, process_set)):
+            leaves[place] = _like(value, leaves[place])
+    return jax.tree_util.tree_unflatten(structure, leaves)
+
+
+def _is_key(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _is_sendable(leaf: Any) -> bool:
+    if isinstance(leaf, (jax.Array, np.ndarray, np.generic)):
+        return _is_key(leaf) or leaf.dtype.kind not in "OSUV" or hasattr(jnp, leaf.dtype.name)
+    return isinstance(leaf, (bool, int, float))
+
+
+def _plain(leaf: Any) -> Any:
+    if _is_key(leaf):
+        return jax.random.key_data(leaf)
+    if isinstance(leaf, jax.Array):
+        return leaf
+    # As bytes: JAX would make 32 bits of 64.
+    return np.frombuffer(np.asarray(leaf).tobytes(), np.uint8)
+
+
+def _like(value: Any, leaf: Any) -> Any:
+    if _is_key(leaf):
+        return jax.random.wrap_key_data(value, impl=jax.random.key_impl(leaf))
+    if isinstance(leaf, jax.Array):
+        return value
+    own = np.asarray(leaf)
+    array = np.frombuffer(np.asarray(value).tobytes(), own.dtype).reshape(own.shape).copy()
+    return array if isinstance(leaf, np.ndarray) else type(leaf)(array.item())

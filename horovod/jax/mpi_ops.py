@@ -1,0 +1,304 @@
+"""The operations of ``horovod.jax``, on arrays and on pytrees of arrays, inside and outside of compiled programs.
+
+Outside of ``jit`` a call returns when the result is there. In a program (``jit``, ``grad``, ``vmap``, ``scan``,
+``checkpoint``) it is a part of it: it begins when its inputs are computed, in any order, and XLA goes on meanwhile. It is
+a pure function of its inputs for the compiler: an operation whose result is not used is left out, so all ranks must trace
+alike. Errors in a program come from JAX, when the result is waited for, with the engine's text.
+
+Names: an operation of a program without a name is called by the file and line of its call. Any thread.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from horovod.common.basics import engine
+from horovod.common.failed_calls import failed
+from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.common.reduce_ops import Adasum, Average
+from horovod.jax._calls import Call, check
+from horovod.jax._gradients import collective
+from horovod.jax._trace import is_traced, name_in_program
+from horovod.jax.compression import Compression, Compressor
+from hvd_core.frontend import groups, job_operations
+from hvd_core.frontend.reductions import engine_number
+from hvd_core.frontend.refusals import report
+from hvd_core.frontend.rows import row_counts
+from hvd_core.process_sets import number_of
+
+__all__ = [
+    "allgather",
+    "allreduce",
+    "alltoall",
+    "barrier",
+    "broadcast",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_reducescatter",
+    "join",
+    "reducescatter",
+]
+
+
+def allreduce(
+    tensor: Any,
+    op: int = Average,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Reduce an array, or each array of a pytree, over all ranks. Differentiable.
+
+    Args:
+        tensor: an array of any shape, or a pytree of arrays, which is reduced as one operation. Integers of up to 64 bits
+            but uint32 and uint64, and floats of 16 bits and more, in host memory. Structure, shapes and dtypes must be
+            the same on all ranks.
+        op: hvd.Average, Sum, Min, Max, Product or Adasum. Averages of integers truncate toward zero.
+        name: identifies the operation across ranks.
+        compression: what is sent in place of the arrays.
+        prescale_factor, postscale_factor: the input and the result are multiplied by them.
+        process_set: the ranks that take part.
+
+    Returns:
+        Arrays of the same structure, shapes and dtypes, equal on all ranks.
+
+    Raises:
+        ValueError: an array, op or process set cannot be used, or before init(); the matching calls of the other ranks
+            fail. NotImplementedError: the array is not in host memory.
+        HorovodInternalError: ranks disagree, or a rank has made a mistake or is gone. In programs it is an error of JAX
+            with the same text.
+    """
+
+    def prepare(leaves: list) -> tuple[list, dict]:
+        return leaves, {
+            "reduce_op": engine_number(op),
+            "prescale": float(prescale_factor),
+            "postscale": float(postscale_factor),
+        }
+
+    return _on_tree("allreduce", tensor, name, process_set, prepare, compression)
+
+
+def grouped_allreduce(
+    tensors: Sequence[Any],
+    op: int = Average,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list:
+    """Reduce a list of arrays as one all-or-nothing operation; returns a list. See allreduce()."""
+    tensors = _members("allreduce", "grouped_allreduce", tensors, name, process_set)
+    return allreduce(tensors, op, name, compression, prescale_factor, postscale_factor, process_set)
+
+
+def allgather(tensor: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
+    """Concatenate the arrays of all ranks along dimension 0, in rank order. Differentiable.
+
+    Args:
+        tensor: an array of one dimension or more, or a pytree of them. Dimension 0 may differ from rank to rank outside
+            of programs; in a program it must be the same, as shapes are fixed there.
+        name, process_set: as in allreduce().
+
+    Raises:
+        ValueError, NotImplementedError, HorovodInternalError: as in allreduce().
+    """
+    return _on_tree("allgather", tensor, name, process_set, lambda leaves: (leaves, {}))
+
+
+def grouped_allgather(
+    tensors: Sequence[Any], name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list:
+    """Gather a list of arrays as one all-or-nothing operation; returns a list. See allgather()."""
+    return allgather(
+        _members("allgather", "grouped_allgather", tensors, name, process_set), name, process_set
+    )
+
+
+def broadcast(
+    tensor: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Any:
+    """The root's array, or pytree of arrays, on every rank. Differentiable.
+
+    Args:
+        tensor: an array or a pytree; structure, shapes and dtypes must be the same on all ranks.
+        root_rank: the GLOBAL rank that sends, also within a process set.
+        name, process_set: as in allreduce().
+
+    Raises:
+        ValueError, NotImplementedError, HorovodInternalError: as in allreduce().
+    """
+    return _on_tree(
+        "broadcast", tensor, name, process_set, lambda leaves: (leaves, {"root_rank": int(root_rank)})
+    )
+
+
+def alltoall(
+    tensor: Any,
+    splits: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Send rows of an array to each rank, and receive the rows that the other ranks send here. Differentiable.
+
+    Args:
+        tensor: an array of one dimension or more.
+        splits: how many rows go to each rank of the process set, in rank order; outside of programs only. None: equal
+            shares, dimension 0 must be a multiple of the number of ranks.
+        name, process_set: as in allreduce().
+
+    Returns:
+        The received rows in rank order. With `splits` a pair: these, and how many came from each rank, int32.
+
+    Raises:
+        ValueError: as in allreduce(), for splits that do not fit, and for splits in a program.
+        NotImplementedError, HorovodInternalError: as in allreduce().
+    """
+
+    def prepare(leaves: list) -> tuple[list, dict]:
+        if len(leaves) != 1:
+            raise ValueError(f"alltoall takes one array, but found a tree of {len(leaves)}.")
+        if splits is None:
+            return leaves, {}
+        return leaves, {"splits": tuple(row_counts(np.asarray(splits)))}
+
+    results = _on_tree("alltoall", tensor, name, process_set, prepare)
+    if splits is None:
+        return results[0] if isinstance(results, tuple) else results
+    return results
+
+
+def reducescatter(
+    tensor: Any,
+    op: int = Average,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Reduce an array over all ranks and return this rank's rows of the result. Differentiable.
+
+    Args:
+        tensor: an array of one dimension or more, or a pytree of them. If the rows are not a multiple of the number of
+            ranks, the first ranks get one more.
+        op: hvd.Average, Sum, Min, Max or Product.
+        name, compression, prescale_factor, postscale_factor, process_set: as in allreduce().
+
+    Raises:
+        ValueError, NotImplementedError, HorovodInternalError: as in allreduce().
+    """
+
+    def prepare(leaves: list) -> tuple[list, dict]:
+        if op == Adasum:
+            raise ValueError("Reducescatter has no op Adasum. Use hvd.Average, Sum, Min, Max or Product.")
+        return leaves, {
+            "reduce_op": engine_number(op),
+            "prescale": float(prescale_factor),
+            "postscale": float(postscale_factor),
+        }
+
+    return _on_tree("reducescatter", tensor, name, process_set, prepare, compression)
+
+
+def grouped_reducescatter(
+    tensors: Sequence[Any],
+    op: int = Average,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list:
+    """Reduce and scatter a list of arrays as one operation; returns a list. See reducescatter()."""
+    tensors = _members("reducescatter", "grouped_reducescatter", tensors, name, process_set)
+    return reducescatter(tensors, op, name, compression, prescale_factor, postscale_factor, process_set)
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Wait until all ranks of the process set have called barrier(). Outside of programs only.
+
+    Raises:
+        ValueError: in a program, before init(), or for a set that is not registered.
+        HorovodInternalError: a rank is gone.
+    """
+    try:
+        _need_no_program("barrier")
+        number = number_of(process_set)
+    except BaseException as error:
+        failed("barrier", "barrier", None, process_set, error)
+        raise
+    job_operations.barrier(number)
+
+
+def join() -> int:
+    """Say that this rank has no more data, and take part in the operations of the others with neutral data until all have
+    joined. Outside of programs only. Returns the rank that joined last.
+
+    Raises:
+        ValueError: in a program, or before init(). HorovodInternalError: a rank is gone.
+    """
+    _need_no_program("join")
+    return job_operations.join()
+
+
+def _need_no_program(function: str) -> None:
+    if is_traced(()):
+        raise ValueError(f"{function}() cannot be a part of a compiled program. Call it outside of jit.")
+
+
+def _members(operation: str, prefix: str, tensors: Any, name: Any, process_set: Any) -> list:
+    try:
+        return groups.members_of(tensors, (jax.Array, np.ndarray))
+    except BaseException as error:
+        failed(operation, operation, name, process_set, error)
+        raise
+
+
+def _on_tree(
+    operation: str,
+    tree: Any,
+    name: str | None,
+    process_set: ProcessSet,
+    prepare: Any,
+    compression: type[Compressor] = Compression.none,
+) -> Any:
+    """One operation on all leaves of a tree. `prepare`: leaves -> (leaves, attributes of the Call)."""
+    try:
+        leaves, structure = jax.tree_util.tree_flatten(tree)
+        traced = is_traced(leaves)
+        if traced:
+            name = name_in_program(operation, None if name is None else f"{name}")
+        leaves = [_array(leaf) for leaf in leaves]
+        leaves, attributes = prepare(leaves)
+        for leaf in leaves:
+            check(leaf, operation)
+        wires = [compression.compress(leaf) for leaf in leaves]
+        number = number_of(process_set)
+        engine()
+        call = Call(operation, name, number, process_set.size(), process_set.rank(), **attributes)
+    except BaseException as error:
+        failed(operation, operation, name, process_set, error)
+        raise
+    if not leaves:
+        report(operation, name, process_set, f"{operation}() was called there with an empty tree.", operation)
+        return tree
+    results = collective(call, [wire for wire, _ in wires])
+    if operation == "alltoall":
+        return tuple(results)
+    results = [compression.decompress(result, context) for result, (_, context) in zip(results, wires)]
+    return jax.tree_util.tree_unflatten(structure, results)
+
+
+def _array(leaf: Any) -> Any:
+    if isinstance(leaf, jax.Array):  # a Tracer too
+        return leaf
+    if isinstance(leaf, np.ndarray) and not is_traced(()):
+        return leaf  # no copy to a device; types of 64 bits stay
+    return jnp.asarray(leaf)

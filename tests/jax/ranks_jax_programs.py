@@ -1,0 +1,228 @@
+"""Checks of operations in programs of JAX: transformations, gradients, names, many at the same time. For every rank."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import horovod.jax as hvd
+from harness.rank import await_told, expect, tell
+from jax_support import ME, SIZE, all_of, mine, same, values_of
+
+MEAN = (SIZE + 1) / 2  # of ME + 1
+
+
+def check_gradients():
+    """Against the rules of docs/write-a-front-end.md, at once and compiled."""
+    weights = jnp.asarray(values_of(ME, (2 * SIZE, 3), seed=1), jnp.float32)
+    own = slice(2 * ME, 2 * ME + 2)
+    average = all_of((2 * SIZE, 3), seed=1).mean(0)
+    total = all_of((2 * SIZE, 3), seed=1).sum(0)
+    x = mine((2 * SIZE, 3))
+    rows = mine((2, 3))
+    last = SIZE - 1
+    cases = [
+        (lambda x: weights * hvd.allreduce(x), x, average),
+        (lambda x: weights * hvd.allreduce(x, op=hvd.Sum, prescale_factor=0.5), x, 0.5 * total),
+        (lambda x: weights * hvd.broadcast(x, last), x, average if last == ME else np.zeros_like(average)),
+        (lambda x: weights * hvd.allgather(x), rows, average[own]),
+        (
+            lambda x: weights * hvd.alltoall(x),
+            x,
+            np.concatenate([values_of(r, (2 * SIZE, 3), seed=1)[own] for r in range(SIZE)]),
+        ),
+        (
+            lambda x: weights[:2] * hvd.reducescatter(x),
+            x,
+            np.concatenate([values_of(r, (2 * SIZE, 3), seed=1)[:2] for r in range(SIZE)]),
+        ),
+    ]
+    for f, value, wanted in cases:
+        for way in (lambda f: f, jax.jit):
+            same(way(jax.grad(lambda x, f=f: f(x).sum()))(value), wanted)
+            if way is not jax.jit:
+                continue
+            checkpointed = jax.checkpoint(lambda x, f=f: f(jnp.sin(x)).sum())
+            found = jax.jit(jax.grad(checkpointed))(value)
+            np.testing.assert_allclose(found, np.asarray(wanted) * np.cos(value), rtol=1e-5, atol=1e-6)
+
+
+def check_gradients_of_unequal_rows_at_once():
+    rows = sum(r + 1 for r in range(SIZE))
+    weights = jnp.asarray(values_of(ME, (rows, 2), seed=2), jnp.float32)
+    found = jax.grad(lambda x: (weights * hvd.allgather(x, name="g")).sum())(mine((ME + 1, 2)))
+    first = sum(range(1, ME + 1))
+    same(found, all_of((rows, 2), seed=2).mean(0)[first : first + ME + 1])
+    splits = [1] + [0] * (SIZE - 1)  # one row to rank 0; the others are not sent
+    found = jax.grad(lambda x: (2.0 * hvd.alltoall(x, splits)[0]).sum())(mine((3, 2)))
+    same(found, np.array([[2.0, 2], [0, 0], [0, 0]]))
+
+
+def check_gradients_of_gradients_and_mixed_trees():
+    f = lambda x: (hvd.allreduce(x, op=hvd.Sum) ** 3).sum()  # noqa: E731
+    found = jax.jit(jax.grad(lambda x: jax.grad(f)(x).sum()))(jnp.full(3, ME + 1.0))
+    total = SIZE * MEAN
+    np.testing.assert_allclose(found, np.full(3, 6 * total * SIZE * SIZE), rtol=1e-5)
+
+    def mixed(x, n):
+        reduced = hvd.allreduce({"x": x, "n": n}, op=hvd.Sum)
+        return (reduced["x"] * reduced["n"]).sum()
+
+    found = jax.jit(jax.grad(mixed))(jnp.ones(2), jnp.full(2, ME, jnp.int32))
+    np.testing.assert_allclose(found, np.full(2, SIZE * sum(range(SIZE))))
+
+
+def check_vmap_scan_and_loops():
+    batch = jnp.arange(6.0).reshape(3, 2) + ME
+    wanted = np.arange(6.0).reshape(3, 2) + MEAN - 1
+    for way in (lambda f: f, jax.jit):
+        same(way(jax.vmap(hvd.allreduce))(batch), wanted)
+        same(way(jax.vmap(jax.vmap(hvd.allreduce)))(batch), wanted)
+        np.testing.assert_allclose(
+            way(jax.vmap(jax.grad(lambda x: hvd.allreduce(x).sum())))(batch), np.ones((3, 2))
+        )
+    gathered = jax.jit(jax.vmap(hvd.allgather))(batch[:, :, None])
+    wanted_rows = np.stack(
+        [np.concatenate([batch[i, :, None] - ME + r for r in range(SIZE)]) for i in range(3)]
+    )
+    same(gathered, wanted_rows)
+    mixed = jax.jit(jax.vmap(lambda x, y: hvd.grouped_allreduce([x, y]), in_axes=(0, None)))(
+        batch, jnp.ones(2)
+    )
+    same(mixed[0], wanted)
+    end, _ = jax.jit(lambda x: jax.lax.scan(lambda c, _: (hvd.allreduce(c), None), x, None, length=20))(
+        jnp.full(3, float(ME))
+    )
+    same(end, np.full(3, MEAN - 1))
+    same(
+        jax.jit(lambda x: jax.lax.fori_loop(0, 5, lambda i, c: hvd.allreduce(c) + 1, x))(jnp.zeros(2)), [5, 5]
+    )
+    found = jax.jit(lambda x: jax.lax.while_loop(lambda c: c[0] < 3, lambda c: hvd.allreduce(c) + 1, x))(
+        jnp.zeros(2)
+    )
+    same(found, [3, 3])
+    found = jax.jit(lambda p, x: jax.lax.cond(p, hvd.allreduce, lambda x: x, x))(True, mine((3,)))
+    same(found, all_of((3,)).mean(0))
+    sums = jax.jit(
+        jax.grad(lambda x: jax.lax.scan(lambda c, w: (hvd.allreduce(c * w), c), x, jnp.ones(4))[0].sum())
+    )
+    np.testing.assert_allclose(sums(jnp.ones(2)), np.ones(2), rtol=1e-6)
+
+
+def check_donated_buffers():
+    step = jax.jit(lambda x: hvd.allreduce(x, op=hvd.Sum) / SIZE, donate_argnums=0)
+    x = mine((1000,))
+    for _ in range(10):
+        x = step(x)
+    same(x, all_of((1000,)).mean(0))
+
+
+def check_many_calls_of_one_program_in_flight():
+    f = jax.jit(lambda x: hvd.allreduce(x, op=hvd.Sum))
+    results = [f(jnp.full(1000, float(i + ME))) for i in range(50)]
+    for i, result in enumerate(results):
+        same(result, np.full(1000, SIZE * (i + MEAN - 1)))
+
+
+def check_ranks_trace_in_different_order():
+    """Named operations that do not depend on each other, in another order on each rank."""
+    names = [f"o{i}" for i in range(30)]
+    order = names if ME % 2 == 0 else names[::-1]
+    f = jax.jit(lambda x: {n: hvd.allreduce(x + int(n[1:]), name=n, op=hvd.Sum) for n in order})
+    found = f(jnp.zeros(2000))
+    for name in names:
+        same(found[name], np.full(2000, SIZE * float(name[1:])))
+
+
+def check_names_agree_although_a_rank_traces_more():
+    """Unnamed operations, after one rank alone has traced other programs and this one in another shape."""
+
+    def step(x):
+        for _ in range(3):
+            x = hvd.allreduce(x) + 1
+        return x + sum(hvd.allreduce(x * k) for k in range(3))
+
+    if ME == 0:
+        jax.jit(lambda x: hvd.allreduce(hvd.allreduce(x))).lower(jnp.ones(7))
+        jax.jit(step).lower(jnp.ones((5, 5)))
+        jax.eval_shape(step, jnp.ones(3))
+    found = jax.jit(step)(jnp.full(2, ME + 1.0))
+    same(found, np.full(2, (MEAN + 3) * 4))
+    text = jax.jit(step).lower(jnp.ones(2)).as_text()
+    assert "ranks_jax_programs.py:" in text, "names say where the call is"
+
+
+def check_microbatches_have_names_of_their_own():
+    """Two gradients of one function in one program do not depend on each other."""
+
+    def step(x):
+        gradient = jax.grad(lambda x: (hvd.allreduce(x, op=hvd.Sum) ** 2).sum())
+        return gradient(x) + 10 * gradient(2 * x)
+
+    total = SIZE * MEAN
+    np.testing.assert_allclose(jax.jit(step)(jnp.full(3, ME + 1.0)), np.full(3, 42 * SIZE * total), rtol=1e-6)
+
+
+def check_one_name_twice_at_the_same_time_is_refused():
+    """A function that is compiled by itself has its names twice when it is called twice. Where the calls meet, that is an
+    error and not a mixture."""
+    mean = jax.jit(lambda x: hvd.allreduce(x, name="twice"))
+    both = jax.jit(lambda x, y: (mean(x), mean(y)))
+    x, y = jnp.full(300_000, ME + 1.0), jnp.full(300_000, -ME - 1.0)
+    try:
+        first, second = jax.block_until_ready(both(x, y))
+        assert (first == MEAN).all() and (second == -MEAN).all(), "they did not meet"
+    except jax.errors.JaxRuntimeError as error:
+        assert "twice" in str(error)
+    hvd.barrier()
+
+
+def check_unused_results_are_left_out_everywhere():
+    same(jax.jit(lambda x: (hvd.allreduce(x), x + 1)[1])(mine((3,))), values_of(ME, (3,)) + 1)
+
+
+def check_a_result_that_only_one_rank_uses_is_named():
+    """The compiler leaves the operation out on the other ranks; when they end the job, the text has the name."""
+    if SIZE < 2:
+        return
+    f = jax.jit(lambda x: (hvd.allreduce(x, name="metric"), x + 1))
+    only = jax.jit(lambda x: (hvd.allreduce(x, name="metric"), x + 1)[1])
+    if ME == 0:
+        tell("begun")
+        expect(jax.errors.JaxRuntimeError, lambda: jax.block_until_ready(f(jnp.ones(3))), "metric")
+    else:
+        jax.block_until_ready(only(jnp.ones(3)))
+        await_told("begun")
+    hvd.shutdown()
+
+
+def check_a_mesh_of_several_devices_is_refused():
+    """XLA_FLAGS gives these processes two local devices."""
+    devices = jax.local_devices()
+    if len(devices) < 2:
+        return
+    mesh = jax.sharding.Mesh(np.array(devices[:2]), ("d",))
+    spec = jax.sharding.PartitionSpec("d")
+    f = lambda x: hvd.allreduce(x, name="mesh")  # noqa: E731
+    mapped = jax.jit(jax.shard_map(f, mesh=mesh, in_specs=spec, out_specs=spec))
+    expect(
+        ValueError,
+        lambda: mapped(jnp.ones(4)),
+        "a mesh of several local devices",
+        "one process for each device",
+    )
+    # The compiler divides this one itself, so that the handler is the first to see both devices.
+    divided = jax.device_put(jnp.ones(4), jax.sharding.NamedSharding(mesh, spec))
+    expect(
+        jax.errors.JaxRuntimeError,
+        lambda: jax.block_until_ready(jax.jit(f)(divided)),
+        "several local devices",
+    )
+
+
+def check_partial_functions_and_closures():
+    scale = functools.partial(hvd.allreduce, op=hvd.Sum)
+    constant = mine((3,))  # a value, in a program
+    same(jax.jit(lambda x: scale(constant) + x)(jnp.zeros(3)), all_of((3,)).sum(0))
+    same(jax.jit(lambda x: scale(np.ones(3, np.float32)) + x)(jnp.zeros(3)), np.full(3, SIZE))
