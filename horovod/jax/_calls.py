@@ -108,7 +108,7 @@ def _in_program(call: Call, arrays: list) -> list:
             "alltoall takes splits outside of compiled programs only, as shapes are fixed there."
         )
     moves_rows = call.operation in ("allgather", "alltoall", "reducescatter")
-    # Adasum looks at whole arrays. What is done for each element can be done for all examples of a batch at once.
+    # Adasum looks at whole arrays. The others work on each element, so that the examples of a batch are one array.
     is_elementwise = not moves_rows and call.reduce_op != _ADASUM
     vmap_method = "broadcast_all" if is_elementwise else "sequential"
     if _library.why_callbacks():

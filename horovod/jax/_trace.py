@@ -1,7 +1,7 @@
 """Whether JAX is tracing a program now, and the names that operations get in it. Any thread.
 
 A compiled program runs its operations in any order, so each needs a name. Names must be the same on all ranks although
-these trace at different moments, and some more often than others. So a name is made of what the program's text says: the
+these trace at different moments, and some more often than others. So a name is made of the program's text: the
 caller's name, or the file and line of the call. A number is appended to the second and later calls of one name within the
 outermost program that is being traced.
 """

@@ -1,7 +1,8 @@
 // A collective of a compiled program: from XLA's call to the engine and back.
 //
-// XLA runs what does not depend on each other in any order, another one on each rank. So a handler must not wait for
-// its collective: it submits it and returns a future. The engine brings the ranks together by names, in any order.
+// XLA runs operations that do not depend on each other in any order, another one on each rank. So a handler must not
+// wait for its collective: it submits it and returns a future. The engine brings the ranks together by names, in any
+// order.
 //
 // A name may be asked for while it is in use: a program is executed again before its last execution is done. Then the
 // call waits in the line of its name, as the engine takes a name once. Two calls of one name within one execution are

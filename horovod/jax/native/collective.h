@@ -12,8 +12,8 @@ const hvd_fe_table* engine();
 void set_engine(const hvd_fe_table* table);
 
 // Begins the collective that the call describes. Completes the call's future when it is done, on a thread of the
-// engine. Never waits: XLA goes on with what does not depend on the result. Returns an error for a call that cannot be
-// begun.
+// engine. Never waits: XLA goes on with work that does not depend on the result. Returns an error for a call that
+// cannot be begun.
 xla::Error* begin_collective(xla::CallFrame* frame);
 
 }  // namespace hvd_jax
