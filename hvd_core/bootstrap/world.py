@@ -23,6 +23,13 @@ DEFAULT_SILENCE_SECONDS = 30.0
 LONGEST_LINGER_SECONDS = 10.0
 _REPORT_SECONDS = 0.5  # for the reason of another rank that has gone
 
+_NO_ENCRYPTION = (
+    "horovod: HOROVOD_TLS asks for encryption between hosts, which hvd-core does not have. Control messages are signed; "
+    "data are neither signed nor encrypted (SECURITY.md).\n"
+    "  fix: use an encrypted network between the hosts (WireGuard, IPsec) and name its interface in HOROVOD_GLOO_IFACE; "
+    "unset HOROVOD_TLS"
+)
+
 
 class World:
     """The job as this process sees it.
@@ -138,6 +145,8 @@ def connect(environ=None, deadline_s=None, comm=None):
     transport = environ.get("HOROVOD_CONTROL_TRANSPORT", "auto")
     if transport not in ("auto", "tcp"):
         raise ValueError(f"HOROVOD_CONTROL_TRANSPORT={transport!r} is not one of 'auto', 'tcp'")
+    if environ.get("HOROVOD_TLS", "").strip() not in ("", "0"):
+        raise ValueError(_NO_ENCRYPTION)
     silence_s = _seconds(environ, "HOROVOD_GLOO_TIMEOUT_SECONDS", DEFAULT_SILENCE_SECONDS)
     if deadline_s is None:
         deadline_s = _seconds(environ, "HOROVOD_START_TIMEOUT", DEFAULT_DEADLINE_SECONDS)

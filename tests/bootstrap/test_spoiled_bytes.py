@@ -86,7 +86,7 @@ def test_the_rendezvous_survives_spoiled_questions():
 
 
 def answered_with(text):
-    """What ask() makes of a listener that answers with these bytes."""
+    """The result of ask() at a listener that answers with these bytes."""
     address = "\0hvd-test-" + secrets.token_hex(8)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)

@@ -63,7 +63,9 @@ std::string printable(std::string text, size_t most) {
     const int32_t code = code_point(shown, at, &length);
     if (code >= 0 && !hidden(code)) {
       result += shown.substr(at, length);
-      if (begins_unindented_line(shown, at)) result += kIndent;
+      // Behind the last character that is shown comes the word that text was cut.
+      const bool at_the_cut = at + 1 == shown.size() && shown.size() < text.size() && shown[at] == '\n';
+      if (at_the_cut || begins_unindented_line(shown, at)) result += kIndent;
       continue;
     }
     if (code < 0x80)  // an invalid byte too

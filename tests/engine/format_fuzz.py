@@ -1,0 +1,29 @@
+"""Compiles native/stress/format_fuzz.cc with the readers that it feeds, under the address and undefined-behaviour
+sanitizers, for test_format_fuzz.py and build_programs.py."""
+
+from pathlib import Path
+
+from compiled import ROOT, compiled, cxx
+
+FLAGS = [
+    "-O1",
+    "-g1",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=all",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+]
+
+
+def build() -> Path:
+    engine, tcp = ROOT / "hvd_core" / "engine", ROOT / "backends" / "tcp"
+    sources = [
+        Path(__file__).with_name("native") / "stress" / "format_fuzz.cc",
+        *(tcp / name for name in ("extent.cc", "handshake.cc", "link.cc")),
+        *sorted((engine / "store").glob("*.cc")),
+        *(engine / "observe" / name for name in ("log.cc", "printable.cc")),
+        ROOT / "horovod" / "tensorflow" / "native" / "xla_call_text.cc",
+    ]
+    folders = [ROOT / "hvd_core", ROOT / "hvd_core" / "include", ROOT / "backends", tcp]
+    return compiled("format_fuzz", [cxx(), "-std=c++20", *FLAGS, f"-I{ROOT}", "-pthread"], sources, folders)
