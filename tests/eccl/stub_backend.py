@@ -1,8 +1,4 @@
-"""Where eccl_stub's library is, and programs that use it in a process of their own.
-
-A process of its own, because the simulator reads its settings when it is loaded, and a fork of a process that has
-loaded it has no devices.
-"""
+"""Where eccl_stub's library is, programs that use it (eccl_programs.py), and the kit on it."""
 
 import os
 import subprocess
@@ -12,32 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "backends" / "eccl_stub"
 PACKAGE = FOLDER / "src" / "hvd_backend_eccl_stub"
-
-# What a program finds ready: a loaded backend, and how to call its slots.
-PREAMBLE = """
-import ctypes as C, os, sys
-from hvd_core.conformance import abi
-from hvd_core.conformance.abi import Buf, CollArgs, CollCaps, CommArgs, new
-from hvd_core.conformance.backend import Backend, BackendFailure, deadline
-
-class Empty:  # the store of a job that needs none
-    def delete(self, key): pass
-
-backend = Backend("eccl_stub", {library!r}, Empty())
-vendor = C.CDLL({simulator!r})
-
-def refusal(call, *args):
-    try:
-        call(*args)
-    except BackendFailure as failure:
-        return failure
-    raise AssertionError("that was not refused")
-
-def made(slot, *args):
-    handle = C.c_void_p()
-    backend.call("device", slot, *args, C.byref(handle))
-    return handle
-"""
+PROGRAMS = Path(__file__).with_name("eccl_programs.py")
 
 
 def library(name="hvd_backend_eccl_stub"):
@@ -49,16 +20,11 @@ def library(name="hvd_backend_eccl_stub"):
     return path
 
 
-def run(program, *args, **environment):
-    """Runs the program after the preamble and returns what it printed."""
-    text = PREAMBLE.format(library=str(library()), simulator=str(library("eccl_sim"))) + program
-    return python(text, *args, **environment)
-
-
-def python(text, *args, **environment):
-    """Runs a program and returns what it printed."""
+def run(program, *arguments, **environment):
+    """Runs a function of eccl_programs.py in a process of its own and returns what it printed."""
+    words = [PROGRAMS, program.__name__, *arguments]
     done = subprocess.run(
-        [sys.executable, "-c", text, *map(str, args)],
+        [sys.executable, *map(str, words)],
         capture_output=True,
         text=True,
         timeout=120,
