@@ -57,6 +57,14 @@ def _mapped():
     return names
 
 
+def program_words(program):
+    """The command of a Python program: a text, or a function of a module that calls the function which its first
+    argument names."""
+    if isinstance(program, str):
+        return [sys.executable, "-c", program]
+    return [sys.executable, str(Path(program.__code__.co_filename).resolve()), program.__name__]
+
+
 class Launcher:
     """Runs `horovodrun` in a folder of its own; anything given as `env` is added to the environment.
 
@@ -99,12 +107,13 @@ class Launcher:
         out, err = (None if data is None else data.decode() for data in (out, err))
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
-    def python(self, count, code, *words, **options):
-        """`count` ranks that execute `code`; `words` are options of horovodrun."""
-        return self.run("-np", count, *words, sys.executable, "-c", code, **options)
+    def python(self, count, program, *words, **options):
+        """`count` ranks that execute `program`, a line of Python or a function as program_words() takes it; `words` are
+        options of horovodrun."""
+        return self.run("-np", count, *words, *program_words(program), **options)
 
-    def start_python(self, count, code, *words, **options):
-        return self.start("-np", count, *words, sys.executable, "-c", code, **options)
+    def start_python(self, count, program, *words, **options):
+        return self.start("-np", count, *words, *program_words(program), **options)
 
     def processes(self):
         """Process ids that carry the mark; zombies have no environment any more."""

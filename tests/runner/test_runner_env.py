@@ -3,19 +3,13 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
-DUMP = """
-import json, os
-with open("env." + os.environ["HOROVOD_RANK"], "w") as file:
-    json.dump(dict(os.environ), file)
-    file.write("\\n")
-"""
+import runner_ranks
 
 
 def environments(launcher, count, *words, env=None):
-    done = launcher.python(count, DUMP, *words, env=env)
+    done = launcher.python(count, runner_ranks.dump_environment, *words, env=env)
     assert done.returncode == 0, done.stderr
     return [json.loads((launcher.folder / f"env.{rank}").read_text()) for rank in range(count)], done
 
@@ -81,8 +75,9 @@ def test_callers_environment_is_kept_and_flags_beat_it(launcher):
 
 
 def test_the_secret_is_nowhere_but_in_the_ranks_environment(launcher):
-    body = DUMP + "import time; time.sleep(600)"
-    process = launcher.start_python(2, body, "--verbose", stderr=subprocess.STDOUT)
+    process = launcher.start_python(
+        2, runner_ranks.dump_environment_and_sleep, "--verbose", stderr=subprocess.STDOUT
+    )
     (text, _) = launcher.wait_for(2, "env.")
     secret = json.loads(text)["HOROVOD_SECRET_KEY"].encode()
     ranks = set()
@@ -102,16 +97,7 @@ def test_the_secret_is_nowhere_but_in_the_ranks_environment(launcher):
 
 
 def test_the_ranks_meet_in_the_store(launcher):
-    body = """
-import os
-from hvd_core.bootstrap.store import StoreClient
-rank = os.environ["HOROVOD_RANK"]
-client = StoreClient(os.environ["HOROVOD_STORE"], bytes.fromhex(os.environ["HOROVOD_SECRET_KEY"]), int(rank))
-client.set("from." + rank, ("hello " + rank).encode())
-print(*(client.get(f"from.{peer}", 90).decode() for peer in range(4)))
-client.close()
-"""
-    done = launcher.run("-np", 4, sys.executable, "-c", body)
+    done = launcher.python(4, runner_ranks.meet_in_the_store)
     assert done.returncode == 0, done.stderr
     said = "hello 0 hello 1 hello 2 hello 3"
     assert sorted(done.stdout.splitlines()) == [f"[{rank}]<stdout>:{said}" for rank in range(4)]

@@ -8,15 +8,7 @@ import threading
 
 import pytest
 
-CHATTER = """
-import os, sys
-rank = int(os.environ["HOROVOD_RANK"])
-for i in range(300):
-    sys.stdout.write(f"{rank}:{i}:" + "x" * (i % 97) + "\\n")
-    sys.stderr.write(f"{rank}:{i}:" + "e" * (i % 89) + "\\n")
-    if i % 50 == 0:
-        sys.stdout.flush()
-"""
+import runner_ranks
 
 
 def read_until(process, shown, end):
@@ -29,7 +21,7 @@ def read_until(process, shown, end):
 
 
 def test_lines_of_four_ranks_do_not_mix(launcher):
-    done = launcher.python(4, CHATTER)
+    done = launcher.python(4, runner_ranks.chatter)
     assert done.returncode == 0
     for text, name, fill in ((done.stdout, "stdout", "x97"), (done.stderr, "stderr", "e89")):
         per_rank = {rank: [] for rank in range(4)}
@@ -169,15 +161,7 @@ def test_folder_that_cannot_be_made(launcher):
 
 
 def test_progress_bar_between_other_lines(launcher):
-    code = """
-import os, sys, time
-from tqdm import tqdm
-if os.environ["HOROVOD_RANK"] == "0":
-    for _ in tqdm(range(5), mininterval=0, ascii=True): time.sleep(0.02)
-else:
-    print("other")
-"""
-    done = launcher.python(2, code)
+    done = launcher.python(2, runner_ranks.show_progress)
     assert done.returncode == 0
     bars = re.findall(r"\[0\]<stderr>: *(\d+)%\|", done.stderr)
     assert bars[0] == "0"

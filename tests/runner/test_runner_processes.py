@@ -12,31 +12,10 @@ import time
 
 import pytest
 
+import runner_ranks
 from horovod.runner import keeper
 
 END_S, BUSY_S = 5, 20
-# Ranks that would run for ever; each leaves a file with its process id once it is ready.
-SLEEP = """
-import os, time
-open("ready." + os.environ["HOROVOD_RANK"], "w").write(f"{os.getpid()}\\n")
-time.sleep(600)
-"""
-# As above, but deaf to SIGTERM.
-DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLEEP
-# Each rank has a child in its group, and a grandchild in a session of its own whose parent has gone.
-FAMILY = """
-import os, subprocess, sys
-subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-if os.fork() == 0:
-    os.setsid()
-    if os.fork() == 0:
-        import signal, time
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        open("orphan." + os.environ["HOROVOD_RANK"], "w").write(f"{os.getpid()}\\n")
-        time.sleep(600)
-    os._exit(0)
-os.wait()
-"""
 
 
 def test_the_keepers_times_leave_room_for_its_work():
@@ -87,28 +66,15 @@ def test_last_words_come_before_the_message(launcher):
 
 def test_others_get_a_moment_to_say_what_they_saw(launcher):
     # The moment begins when rank 1 has ended, and not before rank 0 has come so far.
-    body = """
-import os, sys, time
-def wait(there, path):
-    while os.path.exists(path) != there: time.sleep(0.01)
-if os.environ["HOROVOD_RANK"] == "1":
-    os.symlink(f"/proc/{os.getpid()}", "rank 1")
-    wait(True, "ready")
-    os.kill(os.getpid(), 9)
-while not os.path.islink("rank 1"): time.sleep(0.01)
-open("ready", "w").close()
-wait(False, "rank 1/stat")
-time.sleep(0.2); sys.exit("rank 1 died")
-"""
-    done = launcher.python(2, body)
+    done = launcher.python(2, runner_ranks.rank_0_sees_rank_1_die)
     assert done.returncode == 128 + 9
     assert "[0]<stderr>:rank 1 died\n" in done.stderr
     assert "Terminating" not in done.stderr
 
 
-@pytest.mark.parametrize("body", [SLEEP, DEAF])
-def test_kill_9_of_one_rank_ends_the_job_within_5_seconds(launcher, body):
-    process = launcher.start_python(4, FAMILY + body)
+@pytest.mark.parametrize("last", ["sleep", "deaf"])
+def test_kill_9_of_one_rank_ends_the_job_within_5_seconds(launcher, last):
+    process = launcher.start_python(4, getattr(runner_ranks, f"family_and_{last}"))
     pids = launcher.wait_for(4, "ready.")
     launcher.wait_for(4, "orphan.")
     os.kill(int(pids[2]), signal.SIGKILL)
@@ -118,7 +84,7 @@ def test_kill_9_of_one_rank_ends_the_job_within_5_seconds(launcher, body):
 
 
 def test_all_ranks_killed(launcher):
-    process = launcher.start_python(4, FAMILY + SLEEP)
+    process = launcher.start_python(4, runner_ranks.family_and_sleep)
     pids = launcher.wait_for(4, "ready.")
     launcher.wait_for(4, "orphan.")
     for pid in pids:
@@ -129,7 +95,7 @@ def test_all_ranks_killed(launcher):
 
 
 def test_kill_9_of_the_launcher_leaves_nothing(launcher):
-    process = launcher.start_python(4, FAMILY + DEAF)
+    process = launcher.start_python(4, runner_ranks.family_and_deaf)
     launcher.wait_for(4, "ready.")
     launcher.wait_for(4, "orphan.")
     process.kill()
@@ -137,7 +103,7 @@ def test_kill_9_of_the_launcher_leaves_nothing(launcher):
 
 
 def test_kill_9_of_the_keeper_ends_the_ranks(launcher):
-    process = launcher.start_python(4, SLEEP)
+    process = launcher.start_python(4, runner_ranks.sleep)
     pids = launcher.wait_for(4, "ready.")
     with open(f"/proc/{pids[0]}/stat") as stat:
         parent = int(stat.read().rpartition(")")[2].split()[1])
@@ -151,7 +117,7 @@ def test_kill_9_of_the_keeper_ends_the_ranks(launcher):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signal_to_the_launcher_leaves_nothing(launcher, number):
-    process = launcher.start_python(4, FAMILY + SLEEP)
+    process = launcher.start_python(4, runner_ranks.family_and_sleep)
     launcher.wait_for(4, "ready.")
     launcher.wait_for(4, "orphan.")
     process.send_signal(number)
@@ -163,14 +129,14 @@ def test_signal_to_the_launcher_leaves_nothing(launcher, number):
 
 
 def test_ctrl_c_is_quick_when_the_ranks_obey(launcher):
-    process = launcher.start_python(2, SLEEP)
+    process = launcher.start_python(2, runner_ranks.sleep)
     launcher.wait_for(2, "ready.")
     process.send_signal(signal.SIGINT)
     assert seconds_until_end(process) < keeper.STOP_GRACE_S
 
 
 def test_second_ctrl_c_kills(launcher):
-    process = launcher.start_python(2, DEAF)
+    process = launcher.start_python(2, runner_ranks.deaf)
     launcher.wait_for(2, "ready.")
     process.send_signal(signal.SIGINT)
     # Two signals before the first is handled would be one.
@@ -182,15 +148,7 @@ def test_second_ctrl_c_kills(launcher):
 
 
 def test_ranks_may_clean_up_after_ctrl_c(launcher):
-    body = """
-import os, signal, sys, time
-def save(*_):
-    time.sleep(1.0); print("saved", flush=True); sys.exit(0)
-signal.signal(signal.SIGTERM, save)
-open("ready." + os.environ["HOROVOD_RANK"], "w").write("x\\n")
-time.sleep(600)
-"""
-    process = launcher.start_python(2, body)
+    process = launcher.start_python(2, runner_ranks.save_at_the_end)
     launcher.wait_for(2, "ready.")
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=100)
@@ -200,7 +158,7 @@ time.sleep(600)
 
 def test_ctrl_c_in_a_terminal(launcher):
     """The terminal signals the whole foreground group; ranks and keeper are not in it."""
-    process = launcher.start_python(2, SLEEP, start_new_session=True)
+    process = launcher.start_python(2, runner_ranks.sleep, start_new_session=True)
     launcher.wait_for(2, "ready.")
     os.killpg(process.pid, signal.SIGINT)
     assert seconds_until_end(process) < keeper.STOP_GRACE_S
@@ -211,7 +169,7 @@ def test_ctrl_c_in_a_terminal(launcher):
 def test_signal_while_starting(launcher):
     """At any moment of the start: either the default action, or an orderly end; nothing stays."""
     for delay in (0.05, 0.1, 0.15, 0.2, 0.3):
-        process = launcher.start_python(2, SLEEP)
+        process = launcher.start_python(2, runner_ranks.sleep)
         time.sleep(delay)
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=100)
@@ -221,7 +179,7 @@ def test_signal_while_starting(launcher):
 
 def test_what_ranks_leave_running_is_ended(launcher):
     start = time.monotonic()
-    done = launcher.python(2, FAMILY)
+    done = launcher.python(2, runner_ranks.family)
     assert done.returncode == 0
     assert time.monotonic() - start < END_S + BUSY_S
     assert launcher.processes() == []
@@ -242,12 +200,7 @@ LIBC_OWN = 1 << 31 | 1 << 32
 
 def test_ranks_start_clean(launcher):
     """A session of their own, no stray descriptors, default signals."""
-    body = """
-import os, re
-print(os.getsid(0) == os.getpid(), sorted(int(n) for n in os.listdir("/proc/self/fd"))[:-1],
-      re.search("SigIgn:\\t(.*)", open("/proc/self/status").read()).group(1))
-"""
-    done = launcher.run("-np", 2, sys.executable, "-c", body)
+    done = launcher.python(2, runner_ranks.print_how_it_began)
     assert len(done.stdout.splitlines()) == 2
     for line in done.stdout.splitlines():
         clean, ignored = line[12:].rsplit(" ", 1)
@@ -296,7 +249,7 @@ def test_odd_arguments_and_variables_arrive_unchanged(launcher):
 
 def test_an_idle_job_sleeps(launcher):
     """Neither launcher nor keeper may poll."""
-    process = launcher.start_python(2, SLEEP)
+    process = launcher.start_python(2, runner_ranks.sleep)
     (pid, _) = launcher.wait_for(2, "ready.")
     with open(f"/proc/{pid}/stat") as stat:
         watched = process.pid, stat.read().rpartition(")")[2].split()[1]

@@ -8,8 +8,10 @@ import subprocess
 import sys
 
 import pytest
+from launchers import program_words
 
 import horovod
+import runner_ranks
 
 
 class OddError(Exception):
@@ -168,18 +170,11 @@ def test_in_a_thread():
 
 
 def test_ctrl_c_ends_the_job(launcher):
-    code = """
-import os, time, horovod
-def work():
-    open("ready." + os.environ["HOROVOD_RANK"], "w").write("x\\n")
-    time.sleep(600)
-try:
-    horovod.run(work, num_proc=2)
-except KeyboardInterrupt:
-    print("interrupted")
-"""
     process = subprocess.Popen(
-        [sys.executable, "-c", code], cwd=launcher.folder, env=launcher.environment(), stdout=subprocess.PIPE
+        program_words(runner_ranks.run_until_ctrl_c),
+        cwd=launcher.folder,
+        env=launcher.environment(),
+        stdout=subprocess.PIPE,
     )
     launcher.started.append(process)
     launcher.wait_for(2, "ready.")
