@@ -10,6 +10,7 @@ from horovod.common.exports import _basics
 from horovod.common.reduce_ops import Average, Sum, op_from
 from horovod.torch import _async_ops as ops
 from horovod.torch import _async_scatter as scatter
+from horovod.torch._async_gather import allgather_async, grouped_allgather_async
 from horovod.torch._submit import synchronize
 from hvd_core.frontend.operations import gradient_name
 
@@ -83,7 +84,7 @@ class HorovodAllgather(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, tensor, name, process_set):
-        handle = ops.allgather_async(tensor, name, process_set)
+        handle = allgather_async(tensor, name, process_set)
         ctx.rows = tensor.shape[0] if tensor.dim() else 0
         ctx.name = name
         ctx.process_set = process_set
@@ -92,7 +93,7 @@ class HorovodAllgather(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_output):
         rows = torch.tensor([ctx.rows], dtype=torch.int64)
-        sizes = ops.allgather_async(rows, gradient_name(ctx.name, "grad.sizes"), ctx.process_set)
+        sizes = allgather_async(rows, gradient_name(ctx.name, "grad.sizes"), ctx.process_set)
         averaged = _average(grad_output, gradient_name(ctx.name), ctx.process_set)
         return _own_rows(averaged, synchronize(sizes), ctx.process_set), None, None
 
@@ -102,7 +103,7 @@ class HorovodGroupedAllgather(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, name, process_set, *tensors):
-        handle = ops.grouped_allgather_async(tensors, name, process_set)
+        handle = grouped_allgather_async(tensors, name, process_set)
         ctx.rows = [tensor.shape[0] if tensor.dim() else 0 for tensor in tensors]
         ctx.name = name
         ctx.process_set = process_set
@@ -111,7 +112,7 @@ class HorovodGroupedAllgather(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *grad_outputs):
         rows = torch.tensor([ctx.rows], dtype=torch.int64)
-        handle = ops.allgather_async(rows, gradient_name(ctx.name, "grad.sizes"), ctx.process_set)
+        handle = allgather_async(rows, gradient_name(ctx.name, "grad.sizes"), ctx.process_set)
         grads = [grad.contiguous() for grad in grad_outputs]
         arguments = (Average, 1.0, 1.0, ctx.process_set)
         averaged = HorovodGroupedAllreduce.apply(None, gradient_name(ctx.name), *arguments, *grads)

@@ -13,11 +13,10 @@ from horovod.common.failed_calls import failed
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reduce_ops import Average
 from horovod.torch import _compile
+from horovod.torch._async_gather import allgather_async, grouped_allgather_async
 from horovod.torch._async_ops import (
-    allgather_async,
     broadcast_into,
     empty_like,
-    grouped_allgather_async,
     grouped_allreduce_async,
     grouped_allreduce_async_,
     reduce_into,

@@ -19,13 +19,12 @@ from horovod.common.process_sets import (
 )
 from horovod.common.reduce_ops import op_from
 from horovod.common.util import gpu_available, num_rank_is_power_2
+from horovod.torch._async_gather import allgather_async, grouped_allgather_async
 from horovod.torch._async_ops import (
-    allgather_async,
     allreduce_async,
     allreduce_async_,
     broadcast_async,
     broadcast_async_,
-    grouped_allgather_async,
     grouped_allreduce_async,
     grouped_allreduce_async_,
 )
