@@ -209,13 +209,14 @@ class HorovodBasics:
 
         If another backend than mpi moves the data, and MPI's launcher has started this process, the question itself
         starts MPI through mpi4py, with that level, unless the program has started MPI. As MPI starts on all ranks
-        together, all of them have to ask then; a rank that asks alone waits, as in an operation.
+        together, all of them have to ask then; a rank that asks alone waits, as in an operation. In a job of some of the
+        launcher's processes (``init(comm=...)``) the question starts nothing.
 
         If the backend mpi is used for device memory only, the answer is False before the first operation on such memory.
 
         Raises:
             ValueError: no launcher of MPI has started the job, mpi4py cannot be used, the job ended before all ranks had
-                asked, or Horovod is not initialised.
+                asked, has some of the launcher's processes only while MPI does not run, or Horovod is not initialised.
         """
         if self.mpi_enabled():
             return runtime().backend_fact("mpi", "threads") == "multiple"
@@ -226,7 +227,7 @@ class HorovodBasics:
 
             try:
                 answer = mpi_beside.has_all_threads(
-                    runtime().world().launcher, _wait_for_all_ranks_to_start_mpi
+                    runtime().world().launcher, runtime().size(), _wait_for_all_ranks_to_start_mpi
                 )
             except BootstrapError as error:
                 answer, reason = None, str(error)

@@ -37,21 +37,30 @@ def can_be_loaded(environ):
     return any(map(os.path.exists, places)) or mpi_library.on_the_loaders_path(environ)
 
 
-def has_all_threads(launcher, before):
+def has_all_threads(launcher, size, before):
     """Whether MPI may be called by several threads at once (MPI_THREAD_MULTIPLE). None if `launcher` has started no MPI.
 
     Starts MPI with that level if the program has not started it; HOROVOD_MPI_THREADS_DISABLE=1 asks for no threads. Then
     it calls `before` first, which returns when all ranks have called it.
 
-    Raises BootstrapError if mpi4py cannot be used, or uses another MPI than the launcher.
+    Args:
+        size: how many ranks the job has. MPI starts on all processes of the launcher together: it is not started for a
+            job of some of them.
+
+    Raises BootstrapError if mpi4py cannot be used, uses another MPI than the launcher, or cannot be started.
     """
     MPI = sys.modules.get("mpi4py.MPI")
     runs = MPI is not None and MPI.Is_initialized() and not MPI.Is_finalized()
     if launcher not in _START_MPI and not (launcher == "srun" and runs):
         return None
+    launched = identify(os.environ) if launcher != "mpi" else None
+    if not runs and launched is not None and (launched.size or size) != size:
+        raise BootstrapError(
+            f"this job has {size} of the {launched.size} processes that {launcher} has started, and MPI starts on all of "
+            "them together: let all processes start it before init(), by 'from mpi4py import MPI'"
+        )
     MPI = start_mpi(launcher, before)
     found = (MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size())
-    launched = identify(os.environ) if launcher != "mpi" else None
     if launched is not None and found != (launched.rank, launched.size or found[1]):
         raise BootstrapError(
             f"horovod: {launcher} says this is rank {launched.rank} of {launched.size}, MPI says {found[0]} of "

@@ -72,6 +72,36 @@ def test_the_recipe_works_unmodified(by_mpirun, mpirun, front_end, backend):
     assert job.returncode == 0 and out.decode().count("recipe done") == 2, (out + err).decode()
 
 
+PART = """
+import os, sys
+rank = int(os.environ.get("PMIX_RANK") or os.environ["PMI_RANK"])
+if sys.argv[1] == "running":
+    from mpi4py import MPI
+if rank < 2:
+    hvd.init(comm=[0, 1])
+    try:
+        answer = hvd.mpi_threads_supported()
+    except ValueError as error:
+        answer = str(error)
+    assert hvd.allreduce(ones(3), op=hvd.Sum)[0] == 2
+    hvd.shutdown()
+    print("answer:", answer, flush=True)
+"""
+
+
+@first_by("mpich")
+def test_a_job_of_some_processes_does_not_wait_for_the_others(by_mpirun, mpirun):
+    env = {"HOROVOD_BACKEND": "shm", **library_of(mpirun)}
+    for mpi, answer in (
+        ("absent", "this job has 2 of the 3 processes"),
+        ("running", "answer: True"),
+    ):
+        command = [*by_mpirun.mpirun, "-np", "3", sys.executable, "-c", NUMPY + PART, mpi]
+        job = by_mpirun.start_command(command, env)
+        out, err = job.communicate(timeout=200)
+        assert job.returncode == 0 and out.decode().count(answer) == 2, (out + err).decode()
+
+
 @pytest.mark.slow
 def test_the_recipe_works_with_horovodrun_mpi(by_horovodrun, mpirun):
     env = {"HOROVOD_BACKEND": "shm", **library_of(mpirun)}
