@@ -134,8 +134,11 @@ global_process_set.process_set_id = 0
 global_process_set.ranks = None
 
 _changes = threading.Lock()
-# (engine, question, handle) of a change that is under way, and whose caller was interrupted.
-_left: tuple[Any, tuple[str, Any], int] | None = None
+# (engine, question, handle, set) of a change that is under way, and whose caller was interrupted; the set is None for a
+# removal.
+_left: tuple[Any, tuple[str, Any], int, ProcessSet | None] | None = None
+# By ranks: sets whose addition was interrupted and then ended by another change, until the program asks for them again.
+_added_meanwhile: dict[tuple[int, ...], ProcessSet] = {}
 _registered: list[ProcessSet] = []
 
 
@@ -258,20 +261,29 @@ def _checked(process_set: ProcessSet) -> ProcessSet:
 
 def _add(engine: Any, process_set: ProcessSet) -> ProcessSet:
     with _changes:
+        earlier = _added_meanwhile.pop(tuple(process_set.ranks), None)
+        if earlier is not None and earlier.process_set_id is not None:
+            process_set.process_set_id = earlier.process_set_id
+            if process_set is not earlier:
+                _registered.append(process_set)
+            return process_set
         question = ("add", process_set.ranks)
         process_set.process_set_id = _change(
-            engine, question, lambda: engine.add_process_set(process_set.ranks)
+            engine, question, lambda: engine.add_process_set(process_set.ranks), process_set
         )
         _registered.append(process_set)
     return process_set
 
 
-def _change(engine: Any, question: tuple[str, Any], submit: Callable[[], int]) -> int:
+def _change(
+    engine: Any, question: tuple[str, Any], submit: Callable[[], int], added: ProcessSet | None = None
+) -> int:
     """Change the sets and wait for the change. ``question``: "add" and the ranks, or "remove" and the number.
 
     A change that all ranks asked for alike, and that cannot be made, is their common mistake: a ValueError. When an
     exception of a signal handler ends the wait, the change is still under way, and this rank has asked for it in the
     other ranks' eyes: the next call with the same question waits for it again, and another one waits for its end first.
+    ``added``: the set that the change is to add.
     """
     global _left
     handle = _asked_before(engine, question)
@@ -293,7 +305,7 @@ def _change(engine: Any, question: tuple[str, Any], submit: Callable[[], int]) -
             if engine.poll(handle):
                 engine.release(handle)
             else:
-                _left = (engine, question, handle)
+                _left = (engine, question, handle, added)
 
 
 def _asked_before(engine: Any, question: tuple[str, Any]) -> int | None:
@@ -301,10 +313,15 @@ def _asked_before(engine: Any, question: tuple[str, Any]) -> int | None:
     global _left
     if _left is None or _left[0] is not engine:
         return None
-    _, asked, handle = _left
+    _, asked, handle, added = _left
     if asked != question:
         with suppress(HorovodInternalError):
             engine.wait(handle)
+            if added is not None:
+                # The program has not been told its number. It may ask again, when no other rank does.
+                added.process_set_id = engine.process_set_of(handle)
+                _registered.append(added)
+                _added_meanwhile[tuple(added.ranks)] = added
         engine.release(handle)
         handle = None
         _forget_removed(engine)
@@ -370,6 +387,7 @@ def end() -> None:
     """After shutdown(): forget all sets."""
     global _left
     _left = None
+    _added_meanwhile.clear()
     for process_set in _registered:
         process_set._invalidate()
     _registered.clear()

@@ -86,14 +86,23 @@ def test_an_interrupted_change_of_the_process_sets_is_waited_for_again():
 
 @on_ranks(3, env=DYNAMIC)
 def test_an_interrupted_change_is_finished_before_another_one():
-    """The ranks make their changes in one order: a rank that has asked for a set has made that call."""
+    """The ranks make their changes in one order: a rank that has asked for a set has made that call. The program gets the
+    set when it asks again, which no other rank does."""
+    pair = hvd.ProcessSet([0, 1])
     if hvd.rank() == 0:
-        interrupted(lambda: hvd.add_process_set([0, 1]))
+        interrupted(lambda: hvd.add_process_set(pair))
         tell("asked")
     else:
         await_told("asked")
-        hvd.add_process_set([0, 1])
+        hvd.add_process_set(pair)
     assert hvd.add_process_set([1, 2]).process_set_id == 2
+    assert pair.process_set_id == 1
+    if hvd.rank() == 0:
+        assert hvd.add_process_set([0, 1]).process_set_id == 1
+    if hvd.rank() < 2:
+        assert hvd.allreduce(np.ones(1), op=hvd.Sum, process_set=pair) == 2
+    assert hvd.remove_process_set(pair)
+    assert hvd.add_process_set([0, 1]).process_set_id == 1
     hvd.barrier()
 
 
