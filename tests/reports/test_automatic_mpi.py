@@ -1,30 +1,15 @@
 """The real MPI backend in jobs of mpirun in which no backend is named."""
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
-from launchers import first_by
+from launchers import first_by, program_words
 
+import report_ranks
 from announced import python, run
 
 PACKAGE = Path(__file__).parents[2] / "backends" / "mpi" / "src" / "hvd_backend_mpi"
-PROGRAM = """
-import numpy as np
-import hvd_core
-from horovod.common.basics import HorovodBasics
-hvd = HorovodBasics()
-hvd.init()
-assert hvd_core.allreduce(np.full(3, float(hvd.rank())), op=hvd_core.Sum).tolist() == [1.0] * 3
-if hvd.rank() == 0:
-    row = hvd_core.backend_report()[0]
-    print("over", row.backend, row.source)
-    print("threads", hvd.mpi_enabled() and hvd.mpi_threads_supported())
-    print("enabled", hvd.mpi_enabled(), hvd.gloo_enabled(), hvd.mpi_built())
-    print("loaded", "libhvd_backend_mpi" in open("/proc/self/maps").read())
-hvd.shutdown()
-"""
 APART = {"HOROVOD_SIMULATED_HOSTS": "0,1"}
 
 
@@ -40,7 +25,7 @@ def with_mpi(site):
 
 def said(mpirun, site, **variables):
     """({what rank 0 prints by its first word}, standard error)."""
-    done = run([*mpirun, "-np", "2", sys.executable, "-c", PROGRAM], site, **variables)
+    done = run([*mpirun, "-np", "2", *program_words(report_ranks.print_the_way)], site, **variables)
     assert done.returncode == 0, done.stdout + done.stderr
     return dict(re.findall(r"^(over|threads|enabled|loaded) (.*)$", done.stdout, re.MULTILINE)), done.stderr
 
@@ -84,8 +69,7 @@ def test_where_it_does_not_work_tcp_goes_between_hosts_and_the_log_says_why(mpir
 def test_an_mpi_that_cannot_be_opened_says_how_to_do_without(mpirun, with_mpi):
     """A program that has finalized MPI before. The user has not named MPI, so the error tells how to run without it."""
     library = Path(mpirun[0]).parents[1] / "lib"
-    finalized = "from mpi4py import MPI; MPI.Finalize()\n"
-    done = run([*mpirun, "-np", "2", sys.executable, "-c", finalized + PROGRAM], with_mpi, **APART,
+    done = run([*mpirun, "-np", "2", *program_words(report_ranks.print_the_way_after_mpi)], with_mpi, **APART,
                LD_LIBRARY_PATH=str(library))  # fmt: skip
     assert done.returncode != 0
     assert "has called MPI_Finalize" in done.stderr

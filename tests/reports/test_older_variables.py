@@ -4,27 +4,17 @@ import re
 import sys
 
 import pytest
+from launchers import program_words
 
+import report_ranks
 from announced import IN_PYTHON, backend, run
 
-PROGRAM = """
-import numpy as np
-from horovod.common.basics import HorovodBasics
-from hvd_core import allreduce, backend_report
-hvd = HorovodBasics()
-hvd.init()
-assert allreduce(np.full(3, float(hvd.rank()))).tolist() == [(hvd.size() - 1) / 2] * 3
-hvd.init()
-if hvd.rank() == 0:
-    print("over", backend_report()[0].backend)
-hvd.shutdown()
-"""
 HOROVODRUN = [sys.executable, "-m", "horovod.runner.launch", "-np", "2"]
 
 
 def job(start, site, **variables):
     """(what the job's data went over, what it said in warnings, horovodrun's own among them)."""
-    done = run([*start, sys.executable, "-c", PROGRAM], site, **variables)
+    done = run([*start, *program_words(report_ranks.begin_twice)], site, **variables)
     assert done.returncode == 0, done.stdout + done.stderr
     (over,) = (line.rpartition("over ")[2] for line in done.stdout.splitlines() if "over " in line)
     return over, re.findall(r"horovod(?:run| WARNING)?: (.*)", done.stderr)

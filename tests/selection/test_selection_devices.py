@@ -10,8 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from launchers import program_words
 
 import hvd_core
+import selection_ranks
 from choosing_job import plugin, why_no_site
 from golden_texts import golden
 
@@ -120,39 +122,11 @@ def test_a_site_may_forbid_a_device_backend(job, stub, tmp_path):
     job.refused("veto_device_named", "BackendVetoed")
 
 
-# A rank that has two sums on its device, of 32 and of 64 bits, and says what its report says of them.
-SUMS = """
-import ctypes, sys
-import numpy as np
-import hvd_core as hvd
-from hvd_core import _core, runtime
-hvd.init()
-sim = ctypes.CDLL(sys.argv[1])
-sim.topsSetDevice(hvd.local_rank())
-for number, dtype in ((4, np.int32), (5, np.int64)):
-    mine = np.full(3, 2**40 + hvd.rank() if dtype is np.int64 else hvd.rank(), dtype)
-    memory = ctypes.c_void_p()
-    assert sim.topsMalloc(ctypes.byref(memory), ctypes.c_size_t(mine.nbytes)) == 0
-    assert sim.topsMemcpy(memory, mine.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(mine.nbytes), 1) == 0
-    tensor = _core.TensorRef(memory.value, (3,), number, "gcu", hvd.local_rank(), None)
-    engine = runtime.engine()
-    handle = engine.allreduce([tensor], [tensor], f"sum{number}", 0)
-    engine.wait(handle)
-    engine.order_after(handle, None)
-    engine.release(handle)
-    assert sim.topsMemcpy(mine.ctypes.data_as(ctypes.c_void_p), memory, ctypes.c_size_t(mine.nbytes), 2) == 0
-    assert mine.tolist() == [2**41 + 1 if dtype is np.int64 else 1] * 3, mine
-if hvd.rank() == 0:
-    print(hvd.backend_report())
-hvd.barrier()
-"""
-
-
 def test_what_was_done_is_reported(job, stub):
     job = job()
     env = job.environment() | {"HOROVOD_BACKEND": "eccl_stub"}
     simulator = LIBRARY.with_name("libeccl_sim.so")
-    done = job.launcher.run("-np", 2, sys.executable, "-c", SUMS, simulator, env=env)
+    done = job.launcher.run("-np", 2, *program_words(selection_ranks.sum_on_the_device), simulator, env=env)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [line.partition(">:")[2] for line in done.stdout.splitlines() if "[0]<stdout>" in line]
     golden("report_so_far", "\n".join(lines))

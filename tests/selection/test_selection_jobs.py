@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import hvd_core
+import selection_ranks
 from choosing_job import plugin, why_no_site
 from golden_texts import golden
 
@@ -152,22 +153,12 @@ def test_a_site_that_allows_nothing(job, tmp_path):
 
 
 def test_one_operation_on_host_memory_goes_over_another_backend(job, tmp_path):
-    code = """
-import numpy as np, hvd_core as hvd
-hvd.init()
-for _ in range(3):
-    assert hvd.allreduce(np.ones(3), op=hvd.Sum).tolist() == [2.0] * 3
-try:
-    hvd.broadcast(np.ones(3), 0)
-except hvd.HorovodInternalError as error:
-    print(error)
-"""
     env = {
         "HOROVOD_BACKEND": "shm,cpu.broadcast=chaos",
         "HOROVOD_BACKEND_CHAOS_FAIL_RANK": "0",
         "HOROVOD_BACKEND_CHAOS_FAIL_AT_OP": "1",
     }
-    done = job().launcher.run("-np", 2, sys.executable, "-c", code, env=env)
+    done = job().launcher.python(2, selection_ranks.broadcast_over_another_backend, env=env)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("chaos: broadcast: rank 0 fails at operation 1") == 2, done.stdout
 
