@@ -190,6 +190,7 @@ def _start(
             "spin_us": spin,
             "engine_core": -1 if core is None else core,
             "first_handle": (_engines << 40) + 1,
+            "packages": os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
             **{
                 key: getattr(settings, key)
                 for key in (
@@ -198,6 +199,7 @@ def _start(
                     "cache_capacity",
                     "stall_warn_s",
                     "stall_abort_s",
+                    "stall_json",
                     "log_level",
                     "log_with_time",
                     "start_timeout_s",

@@ -108,6 +108,13 @@ class EngineSettings:
         "seconds until this ends the job; 0: never. A value below the time of the warning counts as 0",
         "0",
     )
+    stall_json: str = _setting(
+        "",
+        "HOROVOD_STALL_REPORT_JSON",
+        _as_text,
+        "file to which rank 0 appends each stall report as one line of JSON",
+        "unset",
+    )
     log_level: int = _setting(
         3,
         "HOROVOD_LOG_LEVEL",

@@ -18,6 +18,7 @@ bool Engine::defer(const RequestRef& request) {
   Command refused{Command::Poison, nullptr, request->set, *request->item.name, queue::kDuplicateText};
   {
     std::lock_guard lock(inbox_mutex_);
+    note(*request);
     const bool repeats = request->item.sig->fields().repeats;
     if (!(repeats && names_.contains(request->key())) &&
         deferred_.try_emplace(request->key(), Deferred{request, {}}).second) {

@@ -13,7 +13,6 @@
 
 #include "engine/engine.h"
 #include "engine/observe/log.h"
-#include "engine/observe/stall.h"
 
 namespace hvd {
 
@@ -66,7 +65,7 @@ bool Engine::drive_once(bool execute) {
   if (segment_ && !node_->is_aborted() && segment_->abort_raised()) node_->abort(segment_->abort_text());
   bool any = node_->step(now);
   if (execute) any |= executor_->progress();
-  check_stalls(now);
+  any |= check_stalls(now);
   if (now >= next_watch_ns_ || (look_.load(std::memory_order_relaxed) && look_.exchange(false))) check_watched();
   if (now >= cause_due_) {
     cause_due_ = control::kNever;
@@ -248,7 +247,8 @@ bool Engine::has_input() {
 }
 
 int64_t Engine::next_deadline() const {
-  int64_t t = std::min({node_->next_deadline(), next_stall_check_, cause_due_, end_due_, executor_->next_look_ns()});
+  int64_t t = std::min({node_->next_deadline(), stalls_ ? stalls_->next() : control::kNever, cause_due_, end_due_,
+                        executor_->next_look_ns()});
   if (!node_->flushed()) t = std::min(t, now_ns() + kRetryFlushNs);
   return t;
 }
@@ -270,24 +270,6 @@ void Engine::check_watched() {
     node_->forget(peer);
     if (closing_ && !stopped()) link_lost(peer, "died");
   }
-}
-
-void Engine::check_stalls(int64_t now) {
-  auto* root = node_->coordinator();
-  if (!root || stopped() || config_.stall_warn_ns <= 0) return;
-  if (next_stall_check_ == control::kNever) {
-    if (root->waiting()) next_stall_check_ = now + config_.stall_warn_ns;
-    return;
-  }
-  if (now < next_stall_check_) return;
-  int64_t oldest;
-  auto stalled = root->stalled(now - config_.stall_warn_ns, &oldest);
-  next_stall_check_ = !stalled.empty()            ? now + config_.stall_warn_ns
-                      : oldest != control::kNever ? oldest + config_.stall_warn_ns
-                                                  : control::kNever;
-  if (stalled.empty()) return;
-  bool too_long = observe::report_stall(stalled, now, config_.stall_warn_ns, config_.stall_abort_ns);
-  if (too_long) node_->abort("operations were stalled for longer than HOROVOD_STALL_SHUTDOWN_TIME_SECONDS");
 }
 
 }  // namespace hvd

@@ -33,8 +33,9 @@ constexpr int kReserveBlocks = 16;
 constexpr size_t kReserveBlock = 32 << 10;
 }  // namespace
 
-Engine::Engine(EngineConfig config, std::shared_ptr<plugin::Store> store)
-    : config_(std::move(config)), store_(std::move(store)), sets_(config_.rank) {
+Engine::Engine(EngineConfig config, std::shared_ptr<plugin::Store> store,
+               std::shared_ptr<const observe::Program> program)
+    : config_(std::move(config)), store_(std::move(store)), program_(std::move(program)), sets_(config_.rank) {
   load_backends();
   next_handle_ = config_.first_handle;
   if (config_.segment_fd >= 0) segment_ = std::make_unique<control::Segment>(config_.segment_fd, config_.segment_bytes);
@@ -139,6 +140,9 @@ void Engine::build_links() {
   n.fusion = {config_.fusion_threshold, config_.coalesce_ns};
   n.dissolve_after_ns = config_.dissolve_after_ns;
   node_.reset(new control::Node(n, std::move(parent), std::move(children), *this));
+  if (node_->coordinator() && config_.stall_warn_ns > 0)
+    stalls_ = std::make_unique<StallCheck>(
+        StallCheck::Settings{config_.stall_warn_ns, config_.stall_abort_ns, config_.stall_json_path}, *node_, sets_);
 }
 
 void Engine::watch(int fd, int32_t peer, bool is_death) {
@@ -159,6 +163,7 @@ void Engine::close() {
   quit_ = true;
   bell_->ring_background();
   if (thread_.joinable()) thread_.join();
+  looker_.reset();
   // Threads that waited may still be returning, and use the engine until then.
   while (calls_under_way_.load() != 0) ::usleep(50);
   {
@@ -219,6 +224,7 @@ RequestRef Engine::submit(control::SignatureFields fields, queue::Call&& call) {
   request->splits = std::move(call.splits);
   request->ready = std::move(call.ready);
   request->urgent = call.urgent || call.waits;
+  request->site = call.site;
   if ((request->listener = call.listener)) call.listener->request = request;
   const bool fresh = call.deferred ? defer(request) : push({Command::Submit, request, set->id, {}, {}}, call.waits);
   if (!fresh) throw InvalidRequest(std::string(queue::kDuplicateText) + " Name: '" + *request->item.name + "'.");
@@ -232,23 +238,24 @@ void Engine::announce_weights(int32_t process_set, const std::string& name, std:
   announced_weights_.announce(std::to_string(set->id) + ":" + name, std::move(weights), std::move(remedy));
 }
 
-RequestRef Engine::join(queue::Listener* listener) {
+RequestRef Engine::join(queue::Listener* listener, types::CallSite site) {
   CallUnderWay under_way(*this);
   check_usable();
   auto request = new_request(0, "join.noname");
+  request->site = site;
   if ((request->listener = listener)) listener->request = request;
   push({Command::Join, request, 0, {}, {}}, false);
   return request;
 }
 
-RequestRef Engine::add_process_set(std::vector<int32_t> ranks) {
+RequestRef Engine::add_process_set(std::vector<int32_t> ranks, types::CallSite site) {
   control::SignatureFields f;
   f.kind = types::OpKind::AddProcessSet;
   f.ranks = std::move(ranks);
-  return submit(std::move(f), {.name = control::kSetsName});
+  return submit(std::move(f), {.name = control::kSetsName, .site = site});
 }
 
-RequestRef Engine::remove_process_set(int32_t process_set) {
+RequestRef Engine::remove_process_set(int32_t process_set, types::CallSite site) {
   control::SignatureFields f;
   f.kind = types::OpKind::RemoveProcessSet;
   try {
@@ -257,7 +264,7 @@ RequestRef Engine::remove_process_set(int32_t process_set) {
     poison(0, f.kind, control::kSetsName, e.what());
     throw;
   }
-  return submit(std::move(f), {.name = control::kSetsName});
+  return submit(std::move(f), {.name = control::kSetsName, .site = site});
 }
 
 void Engine::poison(int32_t process_set, types::OpKind kind, const std::optional<std::string>& name,
@@ -271,13 +278,22 @@ void Engine::poison(int32_t process_set, types::OpKind kind, const std::optional
     return;  // no rank can wait in a set that does not exist
   }
   if (!set->includes_me()) return;
+  note_error(std::string(types::op_name(kind)) + (name ? " of '" + *name + "'" : ""), text);
   push({Command::Poison, nullptr, set->id, name ? *name : set->next_unnamed(kind), text}, false);
+}
+
+// For reports. The caller holds inbox_mutex_.
+void Engine::note(queue::Request& request) {
+  const auto kind = request.item.sig ? request.item.sig->fields().kind : types::OpKind::Join;
+  request.submitted_ns = observe::coarse_now_ns();
+  submissions_.add({request.item.name, request.site, request.submitted_ns, request.set, kind});
 }
 
 bool Engine::push(Command c, bool soon) {
   bool fresh = true;
   {
     std::lock_guard lock(inbox_mutex_);
+    if (c.request) note(*c.request);
     auto taken = names_.end();
     if (c.type == Command::Submit && c.request->item.sig->fields().repeats) {
       std::tie(taken, fresh) = names_.insert(c.request->key());
@@ -353,6 +369,13 @@ void Engine::take_inbox() {
       case Command::Abort:
         node_->abort(c.text);
         break;
+      case Command::Looked: {
+        std::unique_lock lock(inbox_mutex_);
+        observe::Threads seen = std::move(seen_);
+        lock.unlock();
+        answer_looks(std::move(seen));
+        break;
+      }
     }
   }
   taking_.clear();

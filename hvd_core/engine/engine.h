@@ -22,11 +22,15 @@
 #include "engine/control/segment.h"
 #include "engine/control/store_client.h"
 #include "engine/data/executor.h"
+#include "engine/observe/looker.h"
+#include "engine/observe/program.h"
+#include "engine/observe/submissions.h"
 #include "engine/queue/announced_weights.h"
 #include "engine/queue/call.h"
 #include "engine/queue/errors.h"
 #include "engine/queue/process_sets.h"
 #include "engine/queue/request.h"
+#include "engine/stall_check.h"
 #include "engine/types/operations.h"
 
 namespace hvd {
@@ -80,6 +84,7 @@ struct EngineConfig {
   int64_t dissolve_after_ns = 1'000'000;  // how long this rank may hold part of a known batch
   uint32_t cache_capacity = 1024;
   int64_t stall_warn_ns = 60'000'000'000, stall_abort_ns = 0;  // 0: never
+  std::string stall_json_path;                                 // HOROVOD_STALL_REPORT_JSON
   int64_t start_ns = 30'000'000'000;  // how long ranks may take to come together for a communicator
   uint64_t first_handle = 1;          // greater than the handles of earlier engines of this process
   int64_t spin_ns = 50'000;           // how long a waiting caller looks before it sleeps
@@ -93,9 +98,11 @@ using queue::RequestFailed;
 
 class Engine final : private control::Node::Host, private data::Executor::Events {
  public:
-  // Starts the background thread, which makes the communicators of all ranks: wait for startup() first. Throws
-  // plugin::LoadError, plugin::BackendError, std::system_error.
-  Engine(EngineConfig config, std::shared_ptr<plugin::Store> store);
+  // Starts the background thread, which makes the communicators of all ranks: wait for startup() first. `program`:
+  // what stall reports ask about the program; null: they say less. Throws plugin::LoadError, plugin::BackendError,
+  // std::system_error.
+  Engine(EngineConfig config, std::shared_ptr<plugin::Store> store,
+         std::shared_ptr<const observe::Program> program = nullptr);
   ~Engine();
 
   const queue::RequestRef& startup() const { return startup_; }
@@ -112,11 +119,11 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   // matching call of the other ranks. Both do nothing if the job has ended meanwhile, or after each other. deferred.cc
   void begin(const queue::RequestRef& request);
   void give_up(const queue::RequestRef& request, const std::string& text);
-  queue::RequestRef join(queue::Listener* listener = nullptr);
+  queue::RequestRef join(queue::Listener* listener = nullptr, types::CallSite site = {});
   // All ranks of the job add and remove the same sets in the same order. The request of an addition ends with the new
   // number in process_set. Here and below `process_set` is the number that users see.
-  queue::RequestRef add_process_set(std::vector<int32_t> ranks);
-  queue::RequestRef remove_process_set(int32_t process_set);
+  queue::RequestRef add_process_set(std::vector<int32_t> ranks, types::CallSite site = {});
+  queue::RequestRef remove_process_set(int32_t process_set, types::CallSite site = {});
   queue::ProcessSets& process_sets() { return sets_; }
   // A call with this name failed on this rank before it reached the engine: the matching calls of the other ranks shall
   // fail too. Without a name the failed call is counted as the call would have been.
@@ -167,7 +174,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
 
  private:
   struct Command {
-    enum Type { Submit, Poison, Wanted, Join, Leave, Abort } type;
+    enum Type { Submit, Poison, Wanted, Join, Leave, Abort, Looked } type;
     queue::RequestRef request;
     control::SetId set = 0;
     std::string name, text;
@@ -183,6 +190,9 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   void set_removed(control::SetId set, control::RequestToken request) override;
   void link_lost(control::Rank peer, const std::string& why) override;
   void warn(const std::string& text) override;
+  void looked_at(uint32_t number) override;
+  void told(control::Rank rank, uint32_t number, const std::string& text) override;
+  void reported(const std::string& text) override;
   void lost(const std::string& cause);
   // data::Executor::Events
   void completed(const queue::RequestRef& request) override;
@@ -235,11 +245,18 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   bool has_input();
   int64_t next_deadline() const;
   void check_watched();
-  void check_stalls(int64_t now);
+  // stalls.cc
+  bool check_stalls(int64_t now);
+  void answer_looks(observe::Threads program);
+  observe::Snapshot snapshot();
+  observe::Submission submission_of(const queue::Request& request, bool deferred) const;
+  void note_error(const std::string& what, const std::string& text) noexcept;
+  void note(queue::Request& request);
 
   EngineConfig config_;
   data::Backends backends_;
   std::shared_ptr<plugin::Store> store_;
+  const std::shared_ptr<const observe::Program> program_;
   queue::ProcessSets sets_;
   queue::RequestRef startup_;
   std::unique_ptr<control::Segment> segment_;
@@ -263,6 +280,10 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   queue::AnnouncedWeights announced_weights_;
   std::mutex inbox_mutex_;
   std::vector<Command> inbox_, taking_;
+  observe::Submissions submissions_;  // also under inbox_mutex_, like the three that follow
+  observe::Threads seen_;             // of the last look
+  std::string last_error_;            // the last operation that failed on this rank, for reports
+  int64_t last_error_ns_ = 0;
   std::unordered_set<std::string> names_;  // in flight, from submit() to completion; also under inbox_mutex_
   // Requests that wait for their data, by their keys, with the commands that come after each; and the commands that
   // come after all of them. Also under inbox_mutex_.
@@ -284,7 +305,10 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   bool failed_here_ = false;  // the job is aborted because of a failure of this rank itself
   // Is freed when the engine itself runs out of memory, so that it can still tell the other ranks.
   std::vector<std::unique_ptr<char[]>> reserve_;
-  int64_t next_stall_check_ = control::kNever, next_watch_ns_ = 0;
+  int64_t next_watch_ns_ = 0;
+  std::unique_ptr<StallCheck> stalls_;       // on the root
+  std::unique_ptr<observe::Looker> looker_;  // from the first look on
+  std::vector<uint32_t> looks_;              // that are to be answered
   // The backend reported an abort or a lost peer; the control plane should soon report the rank and the cause.
   int64_t cause_due_ = control::kNever;
   std::string cause_meanwhile_;

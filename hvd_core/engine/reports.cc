@@ -32,6 +32,8 @@ void Engine::end(const RequestRef& request) {
 
 void Engine::end(const RequestRef& request, Failure failure, const std::string& error) {
   if (!request->enqueued()) free_name(*request);
+  if (failure != Failure::JobEnded && failure != Failure::SetRemoved)
+    note_error(request->item.name ? "'" + *request->item.name + "'" : "an operation", error);
   request->fail(failure, error);
 }
 
@@ -186,7 +188,8 @@ void Engine::end_without_memory() noexcept {
     after.swap(after_deferred_);
   }
   aborted_ = true;
-  cause_due_ = end_due_ = next_stall_check_ = control::kNever;
+  cause_due_ = end_due_ = control::kNever;
+  if (stalls_) stalls_->stop();
   stopped_.store(true, std::memory_order_release);
   for (const Command& c : taking_) fail(c.request);
   for (const Command& c : after) fail(c.request);
@@ -225,7 +228,8 @@ void Engine::stop(const std::string& text) {
     std::lock_guard lock(stop_mutex_);
     if (stop_text_.empty()) stop_text_ = observe::printable(text);
   }
-  cause_due_ = end_due_ = next_stall_check_ = control::kNever;
+  cause_due_ = end_due_ = control::kNever;
+  if (stalls_) stalls_->stop();
   stopped_.store(true, std::memory_order_release);
   fail_everything(text);
 }

@@ -105,6 +105,7 @@ EngineConfig config_of(const py::dict& d) {
   c.cache_capacity = d["cache_capacity"].cast<uint32_t>();
   c.stall_warn_ns = static_cast<int64_t>(d["stall_warn_s"].cast<double>() * 1e9);
   c.stall_abort_ns = static_cast<int64_t>(d["stall_abort_s"].cast<double>() * 1e9);
+  c.stall_json_path = d["stall_json"].cast<std::string>();
   c.start_ns = static_cast<int64_t>(d["start_timeout_s"].cast<double>() * 1e9);
   c.first_handle = d["first_handle"].cast<uint64_t>();
   c.spin_ns = static_cast<int64_t>(d["spin_us"].cast<double>() * 1e3);

@@ -9,6 +9,7 @@
 #include "engine/bind/arguments.h"
 #include "engine/bind/engine_config.h"
 #include "engine/bind/python_lock.h"
+#include "engine/bind/python_program.h"
 #include "engine/bind/tensor_view.h"
 #include "engine/calls/checks.h"
 #include "engine/observe/log.h"
@@ -44,9 +45,10 @@ PyEngine::PyEngine(const py::dict& d) {
   EngineConfig c = config_of(d);
   keep_threads_within(c.engine_core);
   auto store = store_of(d);
+  auto program = python_program(d["packages"].cast<std::string>());
   {
     WithoutPythonLock unlocked;
-    engine_ = std::make_shared<Engine>(std::move(c), std::move(store));
+    engine_ = std::make_shared<Engine>(std::move(c), std::move(store), std::move(program));
   }
   start_up();
   static const int hook = ::pthread_atfork(nullptr, nullptr, in_child);
@@ -105,6 +107,7 @@ uint64_t PyEngine::submit(calls::Call&& call, Owners owners) {
   require(!wait || !call.deferred, "an operation on copies cannot be waited for at once: it begins with begin()");
   std::optional<uint64_t> stream;
   if (on_device && call.in[0].has_stream) stream = reinterpret_cast<uint64_t>(call.in[0].stream);
+  call.site = call_site();
   if (!abandoned_.empty()) sweep_abandoned();
   if (!wait) owners.hold_memory();
   auto request = calls::submit(*engine_, std::move(call));
@@ -179,10 +182,12 @@ int64_t PyEngine::scattered_rows(int64_t rows, int process_set) {
 
 uint64_t PyEngine::add_process_set(std::vector<int32_t> ranks) {
   std::sort(ranks.begin(), ranks.end());
-  return keep(engine_->add_process_set(std::move(ranks)));
+  return keep(engine_->add_process_set(std::move(ranks), call_site()));
 }
 
-uint64_t PyEngine::remove_process_set(int process_set) { return keep(engine_->remove_process_set(process_set)); }
+uint64_t PyEngine::remove_process_set(int process_set) {
+  return keep(engine_->remove_process_set(process_set, call_site()));
+}
 
 int PyEngine::process_set_of(uint64_t handle) { return find(handle)->process_set; }
 
@@ -200,7 +205,7 @@ uint64_t PyEngine::barrier(py::handle process_set, bool wait) {
   return submit(std::move(c), {});
 }
 
-uint64_t PyEngine::join() { return keep(engine_->join()); }
+uint64_t PyEngine::join() { return keep(engine_->join(nullptr, call_site())); }
 
 void PyEngine::announce_weights(const std::string& name,
                                 const std::vector<std::tuple<std::string, uint64_t, uint64_t>>& weights,

@@ -32,6 +32,7 @@ Coordinator::SetState* Coordinator::find_set(SetId set) {
 
 void Coordinator::receive(const UpMessage& m, int64_t now) {
   if (closed_) return;
+  if (m.type != UpMessage::Want && m.type != UpMessage::Join) heard_at_ = now;
   m.ranks.for_each([this](Rank r) {
     if (r >= config_.world) throw WireError("control message: rank out of range");
   });
@@ -50,6 +51,8 @@ void Coordinator::receive(const UpMessage& m, int64_t now) {
       return leave(m);
     case UpMessage::Want:
       return want(m);
+    case UpMessage::Told:
+      return;  // Node's
   }
 }
 
@@ -243,6 +246,7 @@ void Coordinator::fail(SetId set, Round& round, const std::string& text) {
 void Coordinator::join(Rank rank, int64_t now) {
   dissolve_all(now);
   joined_.insert(rank);
+  joined_at_ = now;
   for (SetId set = 0; set < sets_.size(); ++set) {
     std::vector<std::string> names;
     for (auto& [name, round] : sets_[set].rounds)
@@ -270,8 +274,23 @@ void Coordinator::leave(const UpMessage& m) {
   log_.append(std::move(e));
 }
 
+Stalled Coordinator::stalled_join(int64_t since) const {
+  Stalled s{0, types::op_name(OpKind::Join), since, {}, {}, OpKind::Join};
+  for (Rank r : sets_[0].members) (joined_.contains(r) ? s.waiting : s.missing).push_back(r);
+  return s;
+}
+
+bool Coordinator::still_waits(const Stalled& s) const {
+  if (closed_) return false;
+  if (s.kind == OpKind::Join) return !joined_.empty() && std::max(joined_at_, heard_at_) == s.since;
+  if (!sets_[s.set].exists) return false;
+  const auto round = sets_[s.set].rounds.find(s.name);
+  return round != sets_[s.set].rounds.end() && round->second.since == s.since;
+}
+
 bool Coordinator::waiting() const {
-  return std::any_of(sets_.begin(), sets_.end(), [](const SetState& s) { return !s.rounds.empty(); }) ||
+  return !joined_.empty() ||
+         std::any_of(sets_.begin(), sets_.end(), [](const SetState& s) { return !s.rounds.empty(); }) ||
          std::any_of(known_.begin(), known_.end(), [](const Known& k) { return k.alive && !k.arrived.empty(); });
 }
 
@@ -292,11 +311,23 @@ std::vector<Stalled> Coordinator::stalled(int64_t before, int64_t* oldest) {
         *oldest = std::min(*oldest, round.since);
         continue;
       }
-      Stalled s{set, name, round.since, {}};
-      for (Rank r : sets_[set].members)
-        if (!round.said.contains(r) && !joined_.contains(r)) s.missing.push_back(r);
+      Stalled s{set, name, round.since, {}, {}, {}};
+      if (round.sig) s.kind = round.sig->fields().kind;
+      for (Rank r : sets_[set].members) {
+        if (round.said.contains(r))
+          s.waiting.push_back(r);
+        else if (!joined_.contains(r))
+          s.missing.push_back(r);
+      }
       found.push_back(std::move(s));
     }
+  }
+  // A rank that has joined may wait for long while the others work. It is stalled when they submit nothing.
+  if (const int64_t quiet_since = std::max(joined_at_, heard_at_); !joined_.empty()) {
+    if (quiet_since > before)
+      *oldest = std::min(*oldest, quiet_since);
+    else
+      found.push_back(stalled_join(quiet_since));
   }
   std::sort(found.begin(), found.end(), [](const Stalled& a, const Stalled& b) { return a.name < b.name; });
   return found;

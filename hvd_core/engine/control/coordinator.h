@@ -8,6 +8,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,12 +27,13 @@ struct CoordinatorConfig {
   bool known_batches = true;
 };
 
-// A name that some ranks have submitted and others have not, for stall reports.
+// A name that some ranks have submitted and others have not, or a join, for stall reports.
 struct Stalled {
   SetId set;
   std::string name;
   int64_t since;
-  std::vector<Rank> missing;
+  std::vector<Rank> missing, waiting;
+  std::optional<types::OpKind> kind;  // none where all ranks so far have failed before their submission
 };
 
 class Coordinator {
@@ -54,6 +56,9 @@ class Coordinator {
   // Names that have been waiting since before `before`. Known batches that some ranks arrived at so long ago are
   // dissolved, so that the next call can name their members. `oldest` becomes the start of the oldest other wait.
   std::vector<Stalled> stalled(int64_t before, int64_t* oldest);
+
+  // Whether a wait that stalled() has returned goes on.
+  bool still_waits(const Stalled& s) const;
 
   // Whether some ranks have submitted a request, or arrived at a known batch, and others have not.
   bool waiting() const;
@@ -107,6 +112,7 @@ class Coordinator {
   void change_sets(const Round& round, int64_t now);
   void join(Rank rank, int64_t now);
   void leave(const UpMessage& m);
+  Stalled stalled_join(int64_t since) const;
   // Null for a set that has ended: messages about it have no effect (R10). Throws WireError if it never existed.
   SetState* find_set(SetId set);
 
@@ -129,6 +135,7 @@ class Coordinator {
   WeightsCheck weights_;
   Fusion fusion_;  // requests that all ranks have submitted
   RankSet joined_;
+  int64_t joined_at_ = 0, heard_at_ = 0;  // the last JOIN; the last submission of any rank
   bool closed_ = false;
 };
 

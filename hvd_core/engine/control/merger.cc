@@ -52,6 +52,7 @@ void Merger::receive(UpMessage m, int64_t now) {
     case UpMessage::Poison:
     case UpMessage::AskDissolve:
     case UpMessage::Leave:
+    case UpMessage::Told:
       flush();
       return forward_(m);
   }
@@ -82,6 +83,8 @@ void Merger::see(const Entry& e) {
     case Entry::Run:
     case Entry::Fail:
     case Entry::Close:
+    case Entry::Look:
+    case Entry::Report:
       return;
   }
 }

@@ -65,6 +65,23 @@ RankSet get_ranks(Reader& r) {
   return ranks;
 }
 
+void put_members(Writer& w, const std::vector<Rank>& members) {
+  w.varint(members.size());
+  for (Rank m : members) w.varint(static_cast<uint64_t>(m));
+}
+
+std::vector<Rank> get_members(Reader& r) {
+  std::vector<Rank> members(r.count());
+  for (auto& m : members) m = static_cast<Rank>(r.varint());
+  return members;
+}
+
+std::string_view report_text(Reader& r) {
+  const std::string_view text = r.bytes();
+  if (text.size() > kLongestReport) throw WireError("control message: a report that is too long");
+  return text;
+}
+
 template <typename T>
 T checked(uint8_t v, T last) {
   if (v > static_cast<uint8_t>(last)) throw WireError("control message: unknown type " + std::to_string(v));
@@ -102,12 +119,16 @@ void UpEncoder::put(std::string& out, const UpMessage& m) {
     case UpMessage::Leave:
       w.bytes(m.text);
       break;
+    case UpMessage::Told:
+      w.varint(m.batch);
+      w.bytes(m.text);
+      break;
   }
 }
 
 UpMessage UpDecoder::get(Reader& r) {
   UpMessage m;
-  m.type = checked(r.u8(), UpMessage::Want);
+  m.type = checked(r.u8(), UpMessage::Told);
   m.ranks = get_ranks(r);
   switch (m.type) {
     case UpMessage::Ready:
@@ -133,6 +154,10 @@ UpMessage UpDecoder::get(Reader& r) {
       break;
     case UpMessage::Leave:
       m.text = r.bytes();
+      break;
+    case UpMessage::Told:
+      m.batch = static_cast<uint32_t>(r.varint());
+      m.text = report_text(r);
       break;
   }
   return m;
@@ -169,18 +194,25 @@ void EntryEncoder::put(std::string& out, const Entry& e) {
       break;
     case Entry::AddSet:
       w.varint(e.set);
-      w.varint(e.members.size());
-      for (Rank m : e.members) w.varint(static_cast<uint64_t>(m));
+      put_members(w, e.members);
       break;
     case Entry::RemoveSet:
       w.varint(e.set);
+      break;
+    case Entry::Look:
+      w.varint(e.batch);
+      put_members(w, e.members);
+      break;
+    case Entry::Report:
+      put_members(w, e.members);
+      w.bytes(e.text);
       break;
   }
 }
 
 Entry EntryDecoder::get(Reader& r) {
   Entry e;
-  e.type = checked(r.u8(), Entry::RemoveSet);
+  e.type = checked(r.u8(), Entry::Report);
   switch (e.type) {
     case Entry::Exec: {
       e.set = static_cast<SetId>(r.varint());
@@ -212,11 +244,18 @@ Entry EntryDecoder::get(Reader& r) {
       break;
     case Entry::AddSet:
       e.set = static_cast<SetId>(r.varint());
-      e.members.resize(r.count());
-      for (auto& m : e.members) m = static_cast<Rank>(r.varint());
+      e.members = get_members(r);
       break;
     case Entry::RemoveSet:
       e.set = static_cast<SetId>(r.varint());
+      break;
+    case Entry::Look:
+      e.batch = static_cast<uint32_t>(r.varint());
+      e.members = get_members(r);
+      break;
+    case Entry::Report:
+      e.members = get_members(r);
+      e.text = report_text(r);
       break;
   }
   return e;

@@ -21,20 +21,23 @@ using NameRef = std::shared_ptr<const std::string>;
 // The name, in set 0, under which process sets are added and removed (R10).
 inline constexpr const char* kSetsName = "#process_sets";
 
+// The longest text of a Told or a Report.
+inline constexpr size_t kLongestReport = size_t{64} << 10;
+
 struct Item {
   NameRef name;
   SigRef sig;
 };
 
 struct UpMessage {
-  enum Type : uint8_t { Ready = 0, Poison = 1, Arrive = 2, AskDissolve = 3, Join = 4, Leave = 5, Want = 6 };
+  enum Type : uint8_t { Ready = 0, Poison = 1, Arrive = 2, AskDissolve = 3, Join = 4, Leave = 5, Want = 6, Told = 7 };
   Type type = Ready;
   RankSet ranks;  // the senders: one rank, or several in a READY or ARRIVE that a Merger has put together
   SetId set = 0;
   Item item;                    // Ready; Poison, Want: name only
   bool urgent = false;          // Ready: a caller waits already
-  std::string text;             // Poison, Leave
-  uint32_t batch = 0, gen = 0;  // Arrive, AskDissolve
+  std::string text;             // Poison, Leave; Told: a snapshot (snapshot_wire.h)
+  uint32_t batch = 0, gen = 0;  // Arrive, AskDissolve; Told: `batch` is the number of the LOOK
 
   UpMessage() = default;
   UpMessage(Type t, Rank from) : type(t) { ranks.insert(from); }
@@ -42,16 +45,27 @@ struct UpMessage {
 };
 
 struct Entry {
-  enum Type : uint8_t { Exec = 0, Run = 1, Dissolve = 2, Fail = 3, Joined = 4, Close = 5, AddSet = 6, RemoveSet = 7 };
+  enum Type : uint8_t {
+    Exec = 0,
+    Run = 1,
+    Dissolve = 2,
+    Fail = 3,
+    Joined = 4,
+    Close = 5,
+    AddSet = 6,
+    RemoveSet = 7,
+    Look = 8,
+    Report = 9
+  };
   Type type = Exec;
   SetId set = 0;                // AddSet: its new number
   std::vector<Item> items;      // Exec
   bool defines = false;         // Exec: the items become known batch `batch`, generation 0
-  uint32_t batch = 0, gen = 0;  // Exec that defines, Run, Dissolve
+  uint32_t batch = 0, gen = 0;  // Exec that defines, Run, Dissolve; Look: `batch` is its number
   NameRef name;                 // Fail
-  std::string text;             // Fail, Close
+  std::string text;             // Fail, Close, Report
   std::vector<Rank> poisoners;  // Fail
-  std::vector<Rank> members;    // AddSet
+  std::vector<Rank> members;    // AddSet; Look: ranks that shall answer; Report: ranks that shall log the text
   Rank rank = 0;                // Joined: the rank that joined last; Close: the rank that left
 };
 

@@ -75,6 +75,37 @@ void Node::append(Entry e) {
   to_replay_.push_back(std::move(e));
 }
 
+void Node::look(uint32_t number, std::vector<Rank> ranks) {
+  Entry e;
+  e.type = Entry::Look;
+  e.batch = number;
+  e.members = std::move(ranks);
+  append(std::move(e));
+}
+
+void Node::report(std::vector<Rank> ranks, std::string text) {
+  Entry e;
+  e.type = Entry::Report;
+  e.members = std::move(ranks);
+  e.text = std::move(text);
+  append(std::move(e));
+}
+
+void Node::tell(uint32_t number, std::string text) {
+  UpMessage m(UpMessage::Told, config_.rank);
+  m.batch = number;
+  m.text = std::move(text);
+  towards_root(std::move(m), now_);
+}
+
+void Node::hear(const Entry& e) {
+  if (is_closed() || std::find(e.members.begin(), e.members.end(), config_.rank) == e.members.end()) return;
+  if (e.type == Entry::Look)
+    host_.looked_at(e.batch);
+  else
+    host_.reported(e.text);
+}
+
 bool Node::step(int64_t now) {
   bool any = false;
   now_ = now;
@@ -99,7 +130,10 @@ bool Node::drain(int64_t now) {
     while (!to_coordinator_.empty()) {
       UpMessage m = std::move(to_coordinator_.front());
       to_coordinator_.pop_front();
-      coordinator_->receive(m, now);
+      if (m.type != UpMessage::Told)
+        coordinator_->receive(m, now);
+      else if (m.rank() < config_.world)
+        host_.told(m.rank(), m.batch, m.text);
       any = true;
     }
     coordinator_->form_batches(now);
@@ -111,6 +145,7 @@ bool Node::drain(int64_t now) {
     ++entries_;
     if (merger_) merger_->see(e);
     me_.replay(e);
+    if (e.type == Entry::Look || e.type == Entry::Report) hear(e);
     any = true;
   }
   return any;

@@ -40,6 +40,11 @@ class Node final : private Participant::Outbox, private Coordinator::Log {
     virtual void aborted(const std::string& cause) = 0;
     virtual void link_lost(Rank peer, const std::string& why) = 0;
     virtual void warn(const std::string&) {}  // a warning for the user, on the root
+    // For stall reports (R14): the root asks what this rank does, and wants tell() with this number; another rank has
+    // told (on the root); the root's report is to be logged here.
+    virtual void looked_at(uint32_t) {}
+    virtual void told(Rank, uint32_t, const std::string&) {}
+    virtual void reported(const std::string&) {}
   };
 
   // `parent` is null on the root.
@@ -52,6 +57,12 @@ class Node final : private Participant::Outbox, private Coordinator::Log {
   void join() { me_.join(); }
   bool has_joined() const { return me_.has_joined(); }
   void leave(const std::string& text) { me_.leave(text); }
+
+  // For stall reports (R14). On the root: asks `ranks` for their snapshots, and has `ranks` log a text. On any rank:
+  // answers.
+  void look(uint32_t number, std::vector<Rank> ranks);
+  void report(std::vector<Rank> ranks, std::string text);
+  void tell(uint32_t number, std::string text);
 
   // Reads all links, lets the coordinator decide, sends messages, replays entries. Returns whether anything happened.
   bool step(int64_t now);
@@ -81,6 +92,7 @@ class Node final : private Participant::Outbox, private Coordinator::Log {
 
   void towards_root(UpMessage m, int64_t now);
   void say_up(const UpMessage& m);
+  void hear(const Entry& e);
   bool read_links(int64_t now);
   template <typename OnFrame>
   bool read(Link& link, int64_t now, OnFrame&& on_frame);

@@ -185,6 +185,9 @@ void Participant::replay(const Entry& e) {
       closed_ = true;
       events_.closed(e.rank, e.text);
       return;
+    case Entry::Look:
+    case Entry::Report:
+      return;  // Node's
   }
 }
 

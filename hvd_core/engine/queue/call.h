@@ -8,6 +8,7 @@
 
 #include "engine/plugin/device.h"
 #include "engine/queue/request.h"
+#include "engine/types/call_site.h"
 #include "engine/types/operations.h"
 #include "engine/types/reductions.h"
 
@@ -30,6 +31,7 @@ struct Call {
   bool waits = false;     // the calling thread is about to wait, and drives the request itself
   bool deferred = false;  // the data come later: the request begins with Engine::begin(). Not together with waits
   Listener* listener = nullptr;  // is called when the request is settled
+  types::CallSite site = {};     // where the program made the call
 };
 
 }  // namespace hvd::queue

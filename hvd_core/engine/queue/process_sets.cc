@@ -31,6 +31,13 @@ std::map<int32_t, std::vector<int32_t>> ProcessSets::all() const {
   return found;
 }
 
+int32_t ProcessSets::number_of(control::SetId id) const {
+  std::lock_guard lock(mutex_);
+  for (const auto& [number, set] : sets_)
+    if (set->id == id) return number;
+  return -1;
+}
+
 int32_t ProcessSets::add(control::SetId id, std::vector<int32_t> ranks) {
   auto set = std::make_shared<ProcessSet>();
   set->id = id;

@@ -41,6 +41,8 @@ class ProcessSets {
   // Throws InvalidRequest if no set has this number; the message begins with `what`.
   ProcessSetRef find(int32_t number, const std::string& what) const;
   std::map<int32_t, std::vector<int32_t>> all() const;
+  // The users' number of a set of the log; -1 if there is none any more.
+  int32_t number_of(control::SetId id) const;
 
   // In log order. add() returns the number.
   int32_t add(control::SetId id, std::vector<int32_t> ranks);

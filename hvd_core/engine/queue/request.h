@@ -18,6 +18,7 @@
 #include "engine/observe/printable.h"
 #include "engine/plugin/device.h"
 #include "engine/queue/errors.h"
+#include "engine/types/call_site.h"
 #include "engine/types/dtypes.h"
 
 namespace hvd::queue {
@@ -92,6 +93,8 @@ class Request {
   std::atomic<bool> urgent{false};     // the caller waits for it at once
   std::vector<plugin::MarkRef> ready;  // on a device: the points in the caller's streams at which the data are ready
   Listener* listener = nullptr;        // set before it is submitted, then the finishing thread's
+  types::CallSite site;                // for reports: where the program made the call, and when
+  int64_t submitted_ns = 0;
 
   // Valid once failed(): a backend did not stop in time after an abort, and may still read and write the tensors.
   bool lingers = false;

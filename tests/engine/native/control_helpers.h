@@ -80,6 +80,9 @@ struct Root final : Coordinator::Log {
         return log.push_back("ADDSET " + std::to_string(e.set));
       case Entry::RemoveSet:
         return log.push_back("REMOVESET " + std::to_string(e.set));
+      case Entry::Look:
+      case Entry::Report:
+        return;  // not the coordinator's
     }
   }
   void ready(Rank r, const Item& x, bool urgent = false, int64_t now = 0) {

@@ -50,7 +50,7 @@ Item draw_item(Rng& rng, const std::vector<SigRef>& signatures) {
 }
 
 UpMessage draw_message(Rng& rng, const std::vector<SigRef>& signatures) {
-  UpMessage m(static_cast<UpMessage::Type>(rng.below(7)), static_cast<Rank>(rng.below(200)));
+  UpMessage m(static_cast<UpMessage::Type>(rng.below(8)), static_cast<Rank>(rng.below(200)));
   for (uint64_t n = rng.below(3); n > 0; --n) m.ranks.insert(static_cast<Rank>(rng.below(200)));
   m.set = static_cast<SetId>(rng.below(4));
   m.item = draw_item(rng, signatures);
@@ -63,7 +63,7 @@ UpMessage draw_message(Rng& rng, const std::vector<SigRef>& signatures) {
 
 Entry draw_entry(Rng& rng, const std::vector<SigRef>& signatures) {
   Entry e;
-  e.type = static_cast<Entry::Type>(rng.below(8));
+  e.type = static_cast<Entry::Type>(rng.below(10));
   e.set = static_cast<SetId>(rng.below(4));
   for (uint64_t n = rng.below(5); n > 0; --n) e.items.push_back(draw_item(rng, signatures));
   e.defines = rng.one_in(2);

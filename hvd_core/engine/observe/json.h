@@ -1,0 +1,67 @@
+// Writes JSON: values are made bottom up and are text from the start. Plain values; any thread.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+#include "engine/observe/printable.h"
+
+namespace hvd::observe {
+
+class Json {
+ public:
+  static Json object() { return Json("{", "}"); }
+  static Json array() { return Json("[", "]"); }
+  template <typename T>
+    requires std::is_arithmetic_v<T>
+  explicit Json(T v) {
+    if constexpr (std::is_same_v<T, bool>) {
+      text_ = v ? "true" : "false";
+    } else if constexpr (std::is_floating_point_v<T>) {
+      char raw[32];
+      std::snprintf(raw, sizeof raw, "%.3f", v);
+      text_ = std::isfinite(v) && v < 1e15 && v > -1e15 ? raw : "null";
+    } else {
+      text_ = std::to_string(v);
+    }
+  }
+  explicit Json(std::string_view v) {
+    text_ = "\"";
+    for (const char c : printable(std::string(v))) {
+      char raw[8];
+      if (c == '"' || c == '\\') {
+        text_ += '\\';
+        text_ += c;
+      } else if (static_cast<unsigned char>(c) < 0x20) {
+        std::snprintf(raw, sizeof raw, "\\u%04x", static_cast<unsigned>(c));
+        text_ += raw;
+      } else {
+        text_ += c;
+      }
+    }
+    text_ += '"';
+  }
+
+  Json& set(std::string_view key, const Json& v) { return add(Json(key).text() + ": " + v.text()); }
+  template <typename T>
+  Json& set(std::string_view key, const T& v) {
+    return set(key, Json(v));
+  }
+  Json& push(const Json& v) { return add(v.text()); }
+  std::string text() const { return text_ + end_; }
+
+ private:
+  Json(const char* begin, const char* end) : text_(begin), end_(end) {}
+  Json& add(const std::string& v) {
+    if (text_.size() > 1) text_ += ", ";
+    text_ += v;
+    return *this;
+  }
+  std::string text_, end_;
+};
+
+}  // namespace hvd::observe

@@ -1,0 +1,21 @@
+// See snapshot.h.
+#include "engine/observe/snapshot.h"
+
+#include <cstdio>
+
+namespace hvd::observe {
+
+std::string text_of(const Place& place) {
+  std::string text = place.file;
+  if (place.line > 0) text += ":" + std::to_string(place.line);
+  if (!place.function.empty() && place.function != "<module>") text += " in " + place.function;
+  return text;
+}
+
+std::string seconds(double s) {
+  char text[32];
+  std::snprintf(text, sizeof text, s < 99.95 ? "%.1f s" : "%.0f s", s);
+  return text;
+}
+
+}  // namespace hvd::observe

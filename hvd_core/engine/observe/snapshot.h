@@ -1,0 +1,79 @@
+// What one rank does at a moment: operations that wait, the last submissions, the last error, and what its threads run.
+//
+// One structure for all readers: stall reports print the snapshots of several ranks beside each other. The engine fills
+// it (engine/stalls.cc), control/snapshot_wire.h carries it. Plain values; any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace hvd::observe {
+
+// A line of the program. Texts come from the rank as they are: printable() before they are shown.
+struct Place {
+  std::string file;  // relative to the rank's working directory, if it is below
+  int32_t line = 0;  // 0: not known
+  std::string function;
+  std::string source;     // the text of the line, if the file can be read
+  std::string condition;  // the nearest condition around the line that names a rank, such as "if hvd.rank() == 0:"
+  int32_t condition_line = 0;
+
+  bool known() const { return !file.empty(); }
+  bool operator==(const Place& o) const { return file == o.file && line == o.line && function == o.function; }
+};
+
+struct Submission {
+  std::string operation;    // "allreduce"
+  std::string name;         // of the request: "allreduce.loss"
+  int32_t process_set = 0;  // the number that users see
+  double age_s = 0;
+  Place place;
+  bool deferred = false;  // waits for a copy of its data from a device
+};
+
+struct Thread {
+  std::string name;  // empty: not known
+  bool is_main = false;
+  std::vector<Place> frames;  // innermost first; inner frames of the engine's own packages are left out
+  int32_t site = -1;          // index of the innermost frame of the user's program
+  bool in_engine = false;     // an operation of the engine was called in `frames[0]`, and has not returned
+
+  const Place* place() const {
+    if (site >= 0) return &frames[static_cast<size_t>(site)];
+    return frames.empty() ? nullptr : &frames[0];
+  }
+};
+
+// The threads of a rank's program at two moments.
+struct Threads {
+  std::vector<Thread> threads;  // the main thread first
+  std::string note;             // why threads are missing
+  bool lock_held = false;       // code of an extension kept Python's lock all the time
+  bool moved = false;           // the main thread was elsewhere the first time
+  Place before;                 // where, if it had moved
+  double busy = 0;              // share of the time between the two for which the main thread computed, or was ready to
+
+  const Thread* main() const { return !threads.empty() && threads[0].is_main ? &threads[0] : nullptr; }
+};
+
+struct Snapshot {
+  int32_t rank = 0;
+  std::string host;
+  int32_t pid = 0;
+  uint64_t submissions = 0;         // all so far
+  std::vector<Submission> waiting;  // not done, oldest first
+  std::vector<Submission> last;     // newest first
+  double joined_s = -1;             // how long it has waited in join(); negative: it has not joined
+  bool leaving = false;             // shutdown() was called
+  std::string error;                // the last operation that failed on this rank
+  double error_age_s = 0;
+  Threads program;
+};
+
+// "train.py:12 in main"
+std::string text_of(const Place& place);
+// "10.2 s"
+std::string seconds(double s);
+
+}  // namespace hvd::observe

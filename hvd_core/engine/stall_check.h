@@ -1,0 +1,70 @@
+// The root's watch over operations that only some ranks have submitted (R14): it finds them, asks the ranks what they
+// do, and has the report logged, again and again at growing distances while nothing proceeds.
+//
+// A state machine of the driver on rank 0: called with Engine::driver_ held.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/control/node.h"
+#include "engine/observe/stall.h"
+#include "engine/queue/process_sets.h"
+
+namespace hvd {
+
+class StallCheck {
+ public:
+  struct Settings {
+    int64_t warn_ns = 60'000'000'000, abort_ns = 0;  // 0: never
+    std::string json_path;                           // each report is a line of JSON in this file; empty: none
+    int32_t world = 1;
+  };
+
+  StallCheck(Settings settings, control::Node& node, const queue::ProcessSets& sets);
+
+  // Returns whether there are new entries of the log.
+  bool check(int64_t now);
+  // The cause with which the job has to end, because it has waited for too long; empty: it goes on.
+  const std::string& end() const { return end_; }
+  void told(control::Rank rank, uint32_t number, const std::string& text);
+  // When check() has to be called at the latest.
+  int64_t next() const { return next_; }
+  // Whether check() has more to look for than the time.
+  bool wants_time() const { return next_ == control::kNever || looking_ || !reported_.empty(); }
+  void stop();
+
+ private:
+  void begin_look(int64_t now);
+  void report(int64_t now);
+  observe::StallFacts facts(int64_t now, const std::vector<control::Stalled>& stalled) const;
+  std::vector<control::Rank> ranks_to_ask(const std::vector<control::Stalled>& stalled) const;
+  bool is_due(int64_t now, const std::vector<control::Stalled>& stalled) const;
+  void say_if_it_proceeds(int64_t now);
+  void log_everywhere(const std::vector<control::Rank>& ranks, const std::string& text);
+  void write_json(const std::string& line) const;
+
+  const Settings settings_;
+  control::Node& node_;
+  const queue::ProcessSets& sets_;
+  int64_t next_ = control::kNever;
+  bool acted_ = false;
+  std::string end_;
+
+  // A look that is under way.
+  bool looking_ = false;
+  uint32_t number_ = 0;
+  int64_t look_began_ = 0, look_ends_ = 0;
+  std::vector<control::Rank> asked_;
+  std::map<control::Rank, observe::Snapshot> answers_;
+
+  // The last report, while what it reported still waits.
+  std::vector<control::Stalled> reported_;
+  std::vector<control::Rank> told_ranks_;  // ranks that have logged it
+  int64_t stalled_since_ = 0, reported_at_ = 0;
+  uint64_t entries_seen_ = 0;
+};
+
+}  // namespace hvd

@@ -1,0 +1,139 @@
+// The engine's part in stall reports: on every rank the snapshot of what it does, on rank 0 the check (stall_check.h).
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/control/snapshot_wire.h"
+#include "engine/engine.h"
+#include "engine/observe/log.h"
+#include "engine/observe/stacks.h"
+
+namespace hvd {
+
+using observe::Submission;
+using queue::RequestRef;
+
+namespace {
+constexpr size_t kMostWaiting = 16;
+
+double age(int64_t since) { return std::max(0.0, static_cast<double>(observe::now_ns() - since) / 1e9); }
+}  // namespace
+
+// Returns whether the node has something new to send.
+bool Engine::check_stalls(int64_t now) {
+  if (!stalls_ || stopped() || (now < stalls_->next() && !stalls_->wants_time())) return false;
+  const bool any = stalls_->check(now);
+  if (stalls_->end().empty()) return any;
+  while (node_->step(now)) {  // the report goes out before the end
+  }
+  node_->abort(stalls_->end());
+  return true;
+}
+
+void Engine::told(control::Rank rank, uint32_t number, const std::string& text) {
+  if (stalls_) stalls_->told(rank, number, text);
+}
+
+void Engine::reported(const std::string& text) { observe::log(observe::Level::Warning, text); }
+
+// The stacks are read on other threads, which may take some tenths of a second.
+void Engine::looked_at(uint32_t number) {
+  looks_.push_back(number);
+  try {
+    if (program_ && !looker_) {
+      looker_ = std::make_unique<observe::Looker>(program_, [this](observe::Threads seen) {
+        CallUnderWay under_way(*this);
+        {
+          std::lock_guard lock(inbox_mutex_);
+          seen_ = std::move(seen);
+        }
+        push({Command::Looked, nullptr, 0, {}, {}}, false);
+      });
+    }
+    if (looker_) return looker_->look();
+    observe::Threads nothing;
+    nothing.note = "the engine runs without Python";
+    answer_looks(std::move(nothing));
+  } catch (const std::system_error& e) {
+    observe::Threads nothing;
+    nothing.note = e.what();
+    answer_looks(std::move(nothing));
+  }
+}
+
+void Engine::answer_looks(observe::Threads program) {
+  if (looks_.empty()) return;
+  observe::Snapshot s = snapshot();
+  s.program = std::move(program);
+  const std::string text = control::encode(s);
+  for (uint32_t number : std::exchange(looks_, {})) node_->tell(number, text);
+}
+
+Submission Engine::submission_of(const queue::Request& request, bool deferred) const {
+  Submission s;
+  if (request.item.sig) {
+    const auto kind = request.item.sig->fields().kind;
+    s.operation = types::op_name(kind);
+    s.name = types::changes_sets(kind) ? s.operation : *request.item.name;
+  } else {
+    s.operation = s.name = types::op_name(types::OpKind::Join);
+  }
+  s.process_set = sets_.number_of(request.set);
+  s.age_s = age(request.submitted_ns);
+  s.deferred = deferred;
+  if (program_) s.place = program_->place_of(request.site);
+  s.place.file = observe::shortened(s.place.file);
+  observe::add_source(s.place);
+  return s;
+}
+
+// What this rank does, without the stacks of its threads. Called with driver_ held.
+observe::Snapshot Engine::snapshot() {
+  observe::Snapshot s;
+  s.rank = config_.rank;
+  if (static_cast<size_t>(config_.rank) < config_.host_names.size())
+    s.host = config_.host_names[static_cast<size_t>(config_.rank)];
+  s.pid = ::getpid();
+  s.leaving = leaving_;
+  std::vector<std::pair<RequestRef, bool>> waiting;
+  for (const auto& [token, request] : live_)
+    if (request != startup_) waiting.emplace_back(request, false);
+  {
+    std::lock_guard lock(inbox_mutex_);
+    for (const Command& c : inbox_)
+      if (c.type == Command::Submit) waiting.emplace_back(c.request, false);
+    for (const auto& [key, d] : deferred_) waiting.emplace_back(d.request, true);
+    s.submissions = submissions_.count();
+    submissions_.for_each([&](const observe::Submitted& x) {
+      Submission one;
+      one.operation = types::op_name(x.kind);
+      one.name = types::changes_sets(x.kind) || x.kind == types::OpKind::Join ? one.operation : *x.name;
+      one.process_set = sets_.number_of(x.set);
+      one.age_s = age(x.at_ns);
+      if (program_) one.place = program_->place_of(x.site);
+      one.place.file = observe::shortened(one.place.file);
+      s.last.push_back(std::move(one));
+    });
+    s.error = last_error_;
+    s.error_age_s = age(last_error_ns_);
+  }
+  const auto older = [](const auto& a, const auto& b) { return a.first->submitted_ns < b.first->submitted_ns; };
+  const size_t shown = std::min(waiting.size(), kMostWaiting);
+  std::partial_sort(waiting.begin(), waiting.begin() + static_cast<int64_t>(shown), waiting.end(), older);
+  for (size_t i = 0; i < shown; ++i) s.waiting.push_back(submission_of(*waiting[i].first, waiting[i].second));
+  if (join_request_) s.joined_s = age(join_request_->submitted_ns);
+  return s;
+}
+
+void Engine::note_error(const std::string& what, const std::string& text) noexcept {
+  try {
+    std::string error = what + ": " + text;
+    std::lock_guard lock(inbox_mutex_);
+    last_error_.swap(error);
+    last_error_ns_ = observe::now_ns();
+  } catch (const std::bad_alloc&) {  // the report will lack it
+  }
+}
+
+}  // namespace hvd

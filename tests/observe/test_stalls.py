@@ -1,0 +1,190 @@
+"""Stall reports on living ranks: the cause of each mistake of stall_programs.py, with rank, operation and line."""
+
+import inspect
+import re
+import sys
+
+import pytest
+
+import stall_programs as programs
+from harness import run_on_ranks
+
+QUICK = {
+    "HOROVOD_STALL_CHECK_TIME_SECONDS": "0.1",
+    "HOROVOD_STALL_REPORT_JSON": programs.REPORTS,
+    "HOROVOD_DYNAMIC_PROCESS_SETS": "1",
+}
+HEAD = "One or more tensors were submitted to be reduced, gathered or broadcasted by subset of ranks"
+
+
+def line(function, part):
+    """'stall_programs.py:12' of the first line of the function that has the part."""
+    lines, first = inspect.getsourcelines(function)
+    return f"stall_programs.py:{first + next(i for i, text in enumerate(lines) if part in text)}"
+
+
+def outputs(function, ranks=2, **env):
+    return run_on_ranks(ranks, function, env={**QUICK, **env}).outputs
+
+
+def first_report(function, ranks=2, **env):
+    """The first report in rank 0's log."""
+    texts = outputs(function, ranks, **env)
+    for text in texts[:1]:
+        assert HEAD in text, text
+    return re.split(r"\n\[[^\n]*\] horovod ", texts[0])[0]
+
+
+def check(report, *parts):
+    for part in parts:
+        assert part in report, f"{part!r} is not in:\n{report}"
+
+
+def test_a_rank_that_sleeps():
+    report = first_report(programs.a_rank_sleeps)
+    check(report, "\n1: [allreduce.a]", "Likely cause: Rank 1 sleeps.", "waits for allreduce.a since")
+    check(
+        report,
+        line(programs.a_rank_sleeps, 'name="a"'),
+        line(programs.load_data, "sleep(0.5)") + " in load_data",
+    )
+
+
+def test_each_rank_logs_the_report_and_that_it_proceeds():
+    for text in outputs(programs.a_rank_sleeps):
+        check(
+            text,
+            HEAD,
+            "Rank 1 sleeps.",
+            "The operations that were stalled proceed again after",
+            ": allreduce.a",
+        )
+
+
+def test_a_rank_that_is_slow():
+    check(first_report(programs.a_rank_is_slow), "Rank 1 is slow", "in a_rank_is_slow", "(busy for ")
+
+
+@pytest.mark.skipif(
+    sys.version_info[:2] not in ((3, 11), (3, 12)), reason="other Pythons do not export what reads the stacks"
+)
+def test_a_rank_inside_of_an_extension():
+    here = line(programs.a_rank_is_inside_of_an_extension, "PyDLL")
+    check(first_report(programs.a_rank_is_inside_of_an_extension), here, "keeps Python's lock")
+
+
+@pytest.mark.parametrize(
+    ("program", "part", "words"),
+    [
+        (programs.a_rank_waits_for_a_lock, "with lock:\n            pass", "Rank 1 is in a deadlock"),
+        (programs.a_rank_waits_for_a_thread, "thread.join()", "the end of a thread"),
+        (programs.a_rank_waits_for_a_queue, "batches.get()", "waits for a queue"),
+    ],
+)
+def test_a_rank_that_waits_for_something_else(program, part, words):
+    report = first_report(program)
+    check(report, words, "rank 1")
+    if "\n" not in part:
+        check(report, line(program, part))
+
+
+def test_a_held_lock_is_shown_with_the_thread_that_holds_it():
+    report = first_report(programs.a_rank_waits_for_a_lock)
+    check(report, "waits for a lock at", ": with lock:", "Its thread", "in until_reported")
+
+
+def test_names_that_differ():
+    here = line(programs.names_differ, "loss.{rank}")
+    report = first_report(programs.names_differ)
+    check(
+        report,
+        "The ranks give different names to the operation at",
+        here,
+        "allreduce.loss.0",
+        "allreduce.loss.1",
+    )
+    check(report, "\n0: [allreduce.loss.1]", "\n1: [allreduce.loss.0]")
+
+
+def test_a_call_under_a_condition_on_the_rank():
+    report = first_report(programs.only_rank_0_calls)
+    check(
+        report,
+        "if hvd.rank() == 0: (line",
+        "some wait for allreduce.checkpoint, rank 1 waits for allreduce.a",
+    )
+    check(report, line(programs.only_rank_0_calls, '        hvd.allreduce(x(), name="checkpoint")\n'))
+
+
+@pytest.mark.parametrize(
+    "program", [programs.numbers_of_batches_differ, programs.numbers_of_batches_differ_without_a_metric]
+)
+def test_numbers_of_batches_that_differ(program):
+    report = first_report(program)
+    check(report, "Rank 1 has made fewer steps than the others", line(program, "range(4 - hvd.rank())")[:17])
+    assert report.count("Likely cause") == 1, report
+
+
+def test_calls_in_another_order():
+    report = first_report(programs.orders_differ)
+    check(
+        report,
+        "make different calls, or make them in another order",
+        "allreduce.noname.0",
+        "allgather.noname.0",
+    )
+    assert report.count("Likely cause") == 1, report
+
+
+def test_an_exception_that_was_swallowed():
+    report = first_report(programs.an_exception_is_swallowed)
+    check(report, "An operation failed on rank 1", "and its program went on", "allreduce.step")
+
+
+def test_a_join_that_waits():
+    report = first_report(programs.a_rank_has_joined)
+    check(report, "\n0: [join]", "waits for join", "Rank 0 sleeps")
+
+
+def test_members_of_a_process_set_only():
+    report = first_report(programs.members_of_a_set, ranks=3)
+    check(report, "\n2: [allreduce.a]", "(process set 1: ranks 0, 2)", "Rank 2 sleeps")
+    assert "rank 1" not in report
+
+
+def test_a_process_set_that_is_not_added_everywhere():
+    check(first_report(programs.a_set_is_added), "\n1: [add_process_set]", "waits for add_process_set since")
+
+
+def test_a_rank_that_does_not_answer():
+    check(
+        first_report(programs.a_rank_is_stopped),
+        "rank 1 does not answer",
+        "The engine of rank 1 does not answer",
+    )
+
+
+def test_the_first_report_is_whole():
+    missing = re.search(r"\n1: \[(.*)\]", first_report(programs.half_of_a_known_batch))[1]
+    assert missing == ", ".join(f"allreduce.g{i}" for i in range(4, 8))
+
+
+def test_a_report_comes_again_at_growing_distances():
+    text = outputs(programs.reported_again)[0]
+    ages = [float(age) for age in re.findall(r"waits for allreduce.a since ([\d.]+) s", text)]
+    assert len(ages) >= 3 and ages[1] >= 2 * ages[0] - 0.2 and ages[2] >= 2 * ages[1] - 0.2, ages
+    check(text, "This was reported before, after")
+
+
+def test_the_end_of_a_stalled_job_is_explained_on_every_rank():
+    done = run_on_ranks(2, programs.the_job_ends, env={**QUICK, "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "0.3"})
+    for text in done.results:
+        check(
+            text,
+            "stalled for longer than HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
+            "Rank 0 waited for allreduce.a",
+        )
+        check(
+            text, "Rank 1 did not submit it: it", "in the_job_ends", line(programs.the_job_ends, 'name="a"')
+        )
+    check(done.outputs[0], "Will shutdown.")
