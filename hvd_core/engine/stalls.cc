@@ -122,7 +122,10 @@ observe::Snapshot Engine::snapshot() {
   const size_t shown = std::min(waiting.size(), kMostWaiting);
   std::partial_sort(waiting.begin(), waiting.begin() + static_cast<int64_t>(shown), waiting.end(), older);
   for (size_t i = 0; i < shown; ++i) s.waiting.push_back(submission_of(*waiting[i].first, waiting[i].second));
-  if (join_request_) s.joined_s = age(join_request_->submitted_ns);
+  if (join_request_) {
+    s.joined_s = age(join_request_->submitted_ns);
+    s.waiting.push_back(submission_of(*join_request_, false));
+  }
   return s;
 }
 

@@ -42,7 +42,7 @@ def check(report, *parts):
 
 def test_a_rank_that_sleeps():
     report = first_report(programs.a_rank_sleeps)
-    check(report, "\n1: [allreduce.a]", "Likely cause: Rank 1 sleeps.", "waits for allreduce.a since")
+    check(report, "\n  1: [allreduce.a]", "Likely cause: Rank 1 sleeps.", "waits for allreduce.a since")
     check(
         report,
         line(programs.a_rank_sleeps, 'name="a"'),
@@ -103,7 +103,7 @@ def test_names_that_differ():
         "allreduce.loss.0",
         "allreduce.loss.1",
     )
-    check(report, "\n0: [allreduce.loss.1]", "\n1: [allreduce.loss.0]")
+    check(report, "\n  0: [allreduce.loss.1]", "\n  1: [allreduce.loss.0]")
 
 
 def test_a_call_under_a_condition_on_the_rank():
@@ -143,17 +143,18 @@ def test_an_exception_that_was_swallowed():
 
 def test_a_join_that_waits():
     report = first_report(programs.a_rank_has_joined)
-    check(report, "\n0: [join]", "waits for join", "Rank 0 sleeps")
+    check(report, "\n  0: [join]", "waits for join since", "Rank 0 sleeps")
+    check(report, line(programs.a_rank_has_joined, "hvd.join()"))
 
 
 def test_members_of_a_process_set_only():
     report = first_report(programs.members_of_a_set, ranks=3)
-    check(report, "\n2: [allreduce.a]", "(process set 1: ranks 0, 2)", "Rank 2 sleeps")
+    check(report, "\n  2: [allreduce.a]", "(process set 1: ranks 0, 2)", "Rank 2 sleeps")
     assert "rank 1" not in report
 
 
 def test_a_process_set_that_is_not_added_everywhere():
-    check(first_report(programs.a_set_is_added), "\n1: [add_process_set]", "waits for add_process_set since")
+    check(first_report(programs.a_set_is_added), "\n  1: [add_process_set]", "waits for add_process_set since")
 
 
 def test_a_rank_that_does_not_answer():
@@ -165,7 +166,7 @@ def test_a_rank_that_does_not_answer():
 
 
 def test_the_first_report_is_whole():
-    missing = re.search(r"\n1: \[(.*)\]", first_report(programs.half_of_a_known_batch))[1]
+    missing = re.search(r"\n  1: \[(.*)\]", first_report(programs.half_of_a_known_batch))[1]
     assert missing == ", ".join(f"allreduce.g{i}" for i in range(4, 8))
 
 

@@ -100,10 +100,10 @@ class Lines {
     size_t shown = 0;
     for (const Line& l : lines_) {
       if (shown++ == kRanks) {
-        text += "\n  and " + std::to_string(lines_.size() - kRanks) + " more";
+        text += "\n    and " + std::to_string(lines_.size() - kRanks) + " more";
         break;
       }
-      text += "\n  " + ranks_text(l.ranks) + (l.ranks.size() == 1 ? l.alone : "") + " " + l.rest + l.further;
+      text += "\n    " + ranks_text(l.ranks) + (l.ranks.size() == 1 ? l.alone : "") + " " + l.rest + l.further;
     }
     return text;
   }
@@ -123,8 +123,8 @@ std::string waiting_text(const StallFacts& facts, const Stall& stall, const Subm
 }
 
 std::string last_text(const Snapshot& s) {
-  if (s.last.empty()) return "\n    It has submitted nothing.";
-  std::string text = "\n    It submitted last: ";
+  if (s.last.empty()) return "\n      It has submitted nothing.";
+  std::string text = "\n      It submitted last: ";
   for (size_t i = 0; i < s.last.size() && i < kLast; ++i) {
     const Submission& x = s.last[i];
     text += (i ? ", " : "") + x.name + " " + seconds(x.age_s) + " ago" +
@@ -139,7 +139,7 @@ std::string other_threads(const Snapshot& s) {
   for (const Thread& t : s.program.threads) {
     if (t.is_main || t.site < 0 || shown++ == kOtherThreads) continue;
     text +=
-        "\n    Its thread" + (t.name.empty() ? "" : " " + one_line(t.name)) + " is" + one_line(place_text(*t.place()));
+        "\n      Its thread" + (t.name.empty() ? "" : " " + one_line(t.name)) + " is" + one_line(place_text(*t.place()));
   }
   return text;
 }
@@ -163,7 +163,7 @@ std::string ranks_paragraph(const StallFacts& facts) {
     const bool known = s != facts.snapshots.end();
     std::string further;
     if (const auto m = misses.find(r); m != misses.end())
-      further = "\n    It has not submitted " + one_line(facts.stalls[m->second].name) + "." +
+      further = "\n      It has not submitted " + one_line(facts.stalls[m->second].name) + "." +
                 (known ? last_text(s->second) + other_threads(s->second) : "");
     const Submission* w = known ? submission_of(s->second, facts.stalls[i]) : nullptr;
     waiting.add(r, waiting_text(facts, facts.stalls[i], w), further, known ? where(s->second) : "");
