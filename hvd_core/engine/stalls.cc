@@ -1,4 +1,4 @@
-// The engine's part in stall reports: on every rank the snapshot of what it does, on rank 0 the check (stall_check.h).
+// The engine's part in stall reports: every rank makes its snapshot, rank 0 runs the check (stall_check.h).
 #include <unistd.h>
 
 #include <algorithm>

@@ -154,7 +154,9 @@ def test_members_of_a_process_set_only():
 
 
 def test_a_process_set_that_is_not_added_everywhere():
-    check(first_report(programs.a_set_is_added), "\n  1: [add_process_set]", "waits for add_process_set since")
+    check(
+        first_report(programs.a_set_is_added), "\n  1: [add_process_set]", "waits for add_process_set since"
+    )
 
 
 def test_a_rank_that_does_not_answer():

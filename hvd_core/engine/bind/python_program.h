@@ -9,7 +9,7 @@
 
 namespace hvd::bind {
 
-// The innermost line of the user's program that led to this call; a library's where there is none. To be called with
+// The innermost line of the user's program that led to this call, or else a line of a library. To be called with
 // Python's lock, in the thread of the call. The function's code stays alive from then on, so that the engine can name
 // the line at any time.
 types::CallSite call_site() noexcept;

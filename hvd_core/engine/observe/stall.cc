@@ -103,7 +103,7 @@ class Lines {
         text += "\n    and " + std::to_string(lines_.size() - kRanks) + " more";
         break;
       }
-      text += "\n    " + ranks_text(l.ranks) + (l.ranks.size() == 1 ? l.alone : "") + " " + l.rest + l.further;
+      text += "\n    " + ranks_text(l.ranks) + (l.ranks.size() == 1 ? l.alone + " " : ", each: ") + l.rest + l.further;
     }
     return text;
   }
@@ -138,8 +138,8 @@ std::string other_threads(const Snapshot& s) {
   size_t shown = 0;
   for (const Thread& t : s.program.threads) {
     if (t.is_main || t.site < 0 || shown++ == kOtherThreads) continue;
-    text +=
-        "\n      Its thread" + (t.name.empty() ? "" : " " + one_line(t.name)) + " is" + one_line(place_text(*t.place()));
+    text += "\n      Its thread" + (t.name.empty() ? "" : " " + one_line(t.name)) + " is" +
+            one_line(place_text(*t.place()));
   }
   return text;
 }
