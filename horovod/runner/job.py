@@ -111,6 +111,7 @@ def run_job(
         timeout_s = seconds("HOROVOD_START_TIMEOUT", env.get("HOROVOD_START_TIMEOUT"))
     if placement.local():
         check_command(command)
+        check_proc()
     remote = placement.remote()
     shell = None
     if remote:
@@ -155,6 +156,14 @@ def _spec(slot: SlotInfo, command: Sequence[str], function: FunctionMemory | Non
         return RankSpec(slot.rank, command, variables)
     variables.update(function.variables(slot.rank))
     return RankSpec(slot.rank, command, variables, function.descriptors(slot.rank))
+
+
+def check_proc() -> None:
+    """Raises ValueError on a host without /proc, where no process of a job could be found and ended."""
+    if not os.path.isdir("/proc/self/fd"):
+        raise ValueError(
+            "/proc is not mounted on this host, and horovodrun needs it: mount -t proc proc /proc"
+        )
 
 
 def check_command(command: Sequence[str]) -> None:

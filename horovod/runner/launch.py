@@ -8,6 +8,7 @@ run_commandline() is the console script; it owns the process: it sets signal han
 from __future__ import annotations
 
 import argparse
+import errno
 import signal
 import sys
 from collections.abc import Sequence
@@ -108,8 +109,19 @@ def _run_command(args: argparse.Namespace) -> int:
         return 128 + signals.received
     text = outcome.error_text()
     if text is not None:
-        print(text, file=sys.stderr, end="", flush=True)
+        from horovod.runner.wrong_python import hint
+
+        print(text + hint(args.command, outcome.exit_code), file=sys.stderr, end="", flush=True)
     return outcome.exit_code
+
+
+def _explained(error: Exception) -> Exception:
+    """The error that names the limit of open files, if that is the cause."""
+    if getattr(error, "errno", None) != errno.EMFILE:
+        return error
+    from hvd_core.bootstrap.limits import too_few_descriptors
+
+    return too_few_descriptors("horovodrun needs about 16, and 5 for each rank on this host")
 
 
 def run_commandline(argv: Sequence[str] | None = None) -> None:
@@ -129,7 +141,7 @@ def run_commandline(argv: Sequence[str] | None = None) -> None:
         else:
             code = _run_command(args)
     except (ValueError, OSError, NotImplementedError) as error:
-        print(f"horovodrun: error: {error}", file=sys.stderr)
+        print(f"horovodrun: error: {_explained(error)}", file=sys.stderr)
         code = 2
     except RuntimeError as error:
         # Errors about backends or their settings have the same text as on the ranks.

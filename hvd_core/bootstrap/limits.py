@@ -14,6 +14,7 @@ from .socket_io import BootstrapError
 # this host adds its socket, its bells and what watches it.
 _DESCRIPTORS = 16
 _PER_NEIGHBOUR = 4
+_NEED = f"init() needs about {_DESCRIPTORS} more, and {_PER_NEIGHBOUR} for each neighbour on this host"
 
 
 class LimitReached(BootstrapError):
@@ -44,15 +45,15 @@ def explained(error):
     return None
 
 
-def too_few_descriptors():
-    """The LimitReached for a process that has no descriptor left."""
+def too_few_descriptors(need=None):
+    """The LimitReached for a process that has no descriptor left. ``need``: the words for what this process needs, in
+    place of those for init()."""
     used = "all of them"
     with suppress(OSError):  # reading the folder needs a descriptor
         used = str(len(os.listdir("/proc/self/fd")))
     return LimitReached(
-        f"this process may have {_limit(resource.RLIMIT_NOFILE)} open files (ulimit -n), and {used} are in use. init() "
-        f"needs about {_DESCRIPTORS} more, and {_PER_NEIGHBOUR} for each neighbour on this host: raise the limit with "
-        "'ulimit -n'"
+        f"this process may have {_limit(resource.RLIMIT_NOFILE)} open files (ulimit -n), and {used} are in use. "
+        f"{need or _NEED}: raise the limit with 'ulimit -n'"
     )
 
 

@@ -99,6 +99,13 @@ def connect_tcp(address, deadline, between=None):
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 raise  # the peer is not to blame, and time does not help
+            if error.errno in (errno.ENETUNREACH, errno.EADDRNOTAVAIL) and (
+                host == "::1" or host.startswith("127.")
+            ):
+                raise BootstrapError(
+                    f"could not connect to {address}: the network interface lo is down on this host ({error.strerror}). "
+                    "Turn it on: ip link set lo up"
+                ) from error
             last = error
         if deadline.left() <= 0.05:
             raise BootstrapTimeout(

@@ -100,7 +100,8 @@ void Engine::closed(control::Rank by, const std::string& text) {
   closing_ = true;  // the engine stops when the executor has carried out all earlier entries
   closing_text_ = text;
   left_first_ = by;
-  if (by != config_.rank) closing_text_ += " " + describe(by) + " was the first to leave.";
+  if (by != config_.rank)
+    closing_text_ += (text.ends_with('.') ? " " : ". ") + describe(by) + " was the first to leave.";
   if (by != config_.rank) tell_store_bereaved();
   observe::log(Level::Debug, "shutdown begun by " + describe(by));
 }

@@ -51,7 +51,7 @@ def test_an_exception_is_the_cause_on_the_others(tmp_path):
     output = run_to_the_end(2, _fails_under_a_hook_of_its_own, folder=tmp_path, code=1)
     assert output.count("own hook saw ValueError") == 1 and output.count("Traceback") == 1
     assert f"heard: {HEARD}ValueError: bad batch of two lines (test_uncaught.py, line" in output
-    assert ", in step) rank 1 (host " in output and "was the first to leave" in output
+    assert ", in step). rank 1 (host " in output and "was the first to leave" in output
     # Not the order of the lines: they come from two processes.
     assert "after the traceback: True" in output
 
