@@ -13,6 +13,8 @@ import os
 import secrets
 import time
 
+from hvd_core.logs import printable
+
 from .job_members import MembersDisagree
 from .siblings import SiblingWatch
 from .socket_io import BootstrapError, BootstrapTimeout, RankLost
@@ -153,6 +155,7 @@ class Session:
 
     def _take_alarm(self, which, value):
         value = json.loads(value)
+        value["text"] = printable(value["text"])
         if which == 1:
             self._ends_read += 1
             return self._check_has_come(value["rank"], value["text"])
