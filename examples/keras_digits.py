@@ -1,11 +1,12 @@
-"""Train a small CNN on scikit-learn's handwritten digits with Keras, on TensorFlow or on PyTorch.
+"""Train a small CNN on scikit-learn's handwritten digits with Keras, on TensorFlow, PyTorch or JAX.
 
     horovodrun -np 2 python examples/keras_digits.py
     horovodrun -np 2 python examples/keras_digits.py --backend torch
+    KERAS_BACKEND=jax horovodrun -np 2 python examples/keras_digits.py
     python examples/keras_digits.py                                    # one process
 
-Written with Horovod's public API only. Keras 3 runs on either backend, Keras 2 (TensorFlow <= 2.15) on TensorFlow. The
-best weights lie in ./out/keras (--output). Needs keras, tensorflow or torch, and scikit-learn.
+Written with Horovod's public API only. Keras 3 runs on each of them, Keras 2 (TensorFlow <= 2.15) on TensorFlow. The
+best weights lie in ./out/keras (--output). Needs keras, tensorflow, torch or jax, and scikit-learn.
 """
 
 import argparse
@@ -21,7 +22,10 @@ from sklearn.model_selection import train_test_split
 def parse_arguments():
     parser = argparse.ArgumentParser(description="CNN on handwritten digits, Keras with Horovod")
     parser.add_argument(
-        "--backend", choices=["tensorflow", "torch"], default="tensorflow", help="of Keras (tensorflow)"
+        "--backend",
+        choices=["tensorflow", "torch", "jax"],
+        default=os.environ.get("KERAS_BACKEND", "tensorflow"),
+        help="of Keras (KERAS_BACKEND, else tensorflow)",
     )
     parser.add_argument("--epochs", type=int, default=20, help="passes over the training data (default 20)")
     parser.add_argument(
@@ -43,6 +47,8 @@ def parse_arguments():
 
 arguments = parse_arguments()
 os.environ["KERAS_BACKEND"] = arguments.backend  # read when Keras is imported
+if arguments.backend == "jax":
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")  # horovod.jax works on arrays in host memory
 import keras  # noqa: E402
 
 import horovod.keras as hvd  # noqa: E402
@@ -50,6 +56,8 @@ import horovod.keras as hvd  # noqa: E402
 
 def take_devices():
     """Each process takes one GPU, where there are any, and its part of the host's cores."""
+    if arguments.backend == "jax":
+        return
     cores = max(1, len(os.sched_getaffinity(0)) // hvd.local_size())
     if arguments.backend == "torch":
         import torch

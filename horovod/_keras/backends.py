@@ -1,4 +1,4 @@
-"""The interface to a backend of Keras (TensorFlow, PyTorch), and the function that chooses one.
+"""The interface to a backend of Keras (TensorFlow, PyTorch, JAX), and the function that chooses one.
 
 DistributedOptimizer, callbacks and the value functions use it. Each framework's front end implements it in its own folder
 (``horovod/tensorflow/_keras_backend.py``, ``horovod/torch/_keras_backend.py``), so this package imports none of them.
@@ -19,6 +19,7 @@ from horovod._keras_module import major_version
 from horovod.common.process_sets import ProcessSet
 
 _CLASSES = {
+    "jax": ("horovod.jax._keras_backend", "JaxBackend"),
     "torch": ("horovod.torch._keras_backend", "TorchBackend"),
     "tensorflow": ("horovod.tensorflow._keras_backend", "TensorFlowBackend"),
 }
@@ -144,6 +145,15 @@ class Backend(ABC):
     def reducescatter(self, value: Any, name: str | None, op: int, process_set: ProcessSet) -> Any:
         """This rank's rows of the reduced value, as a tensor."""
 
+    def why_not(self, options: Options) -> str:
+        """The reason why an optimizer cannot have these options on this backend; "" if it can."""
+        return ""
+
+    def sync_model(self, model: Any) -> None:
+        """Make the variables of a model that is being trained hold its present values. Training goes on with the values
+        that are assigned to them."""
+        return None
+
     def misfit_for(self, variable: Any, kind: int) -> Any:
         """A tensor whose shape fits no gradient: a graph sends it in place of a gradient that this rank does not have."""
         raise NotImplementedError("there are no graphs")
@@ -179,7 +189,7 @@ def _instance(name: str) -> Backend:
         module, cls = _CLASSES[name]
     except KeyError:
         raise ValueError(
-            f"Horovod works with Keras on {' and '.join(sorted(_CLASSES))}, but Keras runs on {name}. "
+            f"Horovod works with Keras on {', '.join(sorted(_CLASSES))}, but Keras runs on {name}. "
             "Set KERAS_BACKEND before Keras is imported."
         ) from None
     return getattr(importlib.import_module(module), cls)()

@@ -198,6 +198,7 @@ class LearningRateSchedule:
 
     def _adjust(self, epoch: float) -> None:
         keras, optimizer = keras_package(self._hvd_keras), self.model.optimizer
+        backend_of(keras).sync_model(self.model)
         before = learning_rate.get(keras, optimizer)
         after = self.initial_lr * self.multiplier(epoch)
         learning_rate.set(keras, optimizer, after)

@@ -19,6 +19,8 @@ class DistributedState:
     """The state of a distributed optimizer that Keras does not know of."""
 
     def __init__(self, keras: Any, options: Options, backend: Backend):
+        if refusal := backend.why_not(options):
+            raise ValueError(refusal)
         self.keras, self.options, self.backend = keras, options, backend
         self.reducer = GradientReducer(options, backend)
         self.reduce = backend.not_rewritten(self.reducer.reduce)

@@ -15,7 +15,7 @@ from horovod._keras.distributed import Distributed, DistributedScaler
 from horovod._keras.options import Options, checked
 from horovod._keras_module import keras_package, major_version, version
 
-_FRAMEWORKS = frozenset(("keras", "tf_keras", "tensorflow", "torch"))
+_FRAMEWORKS = frozenset(("keras", "tf_keras", "tensorflow", "torch", "jax"))
 _log = logging.getLogger("horovod")
 
 

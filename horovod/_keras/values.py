@@ -112,6 +112,7 @@ def broadcast_model(keras: ModuleType, model: Any, root_rank: int, local_variabl
             f"The model {getattr(model, 'name', '')!r} has no weights to be broadcast, as it is not built. Call it on "
             "some data, or model.build(input_shape), before."
         )
+    backend.sync_model(model)
     local = {id(backend.identity(v)) for v in local_variables}
     weights = [v for v in model.weights if id(backend.identity(v)) not in local]
     backend.broadcast_variables(weights, root_rank, "keras.broadcast.model")

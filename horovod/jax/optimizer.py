@@ -48,7 +48,7 @@ def allreduce_gradients(
     factors = predivide_factors(gradient_predivide_factor)
     leaves, structure = jax.tree_util.tree_flatten(gradients)
     results = list(leaves)
-    for number, bucket in enumerate(_buckets(leaves, bucket_bytes)):
+    for number, bucket in enumerate(buckets_of(leaves, bucket_bytes)):
         bucket_name = None if name is None else f"{name}.{number}" if number else name
         reduced = allreduce(
             [leaves[i] for i in bucket], op, bucket_name, compression, *factors, process_set=process_set
@@ -58,7 +58,7 @@ def allreduce_gradients(
     return jax.tree_util.tree_unflatten(structure, results)
 
 
-def _buckets(leaves: list, limit: int) -> list[list[int]]:
+def buckets_of(leaves: list, limit: int = BUCKET_BYTES) -> list[list[int]]:
     """The places of the leaves in runs of about `limit` bytes, the last leaves first."""
     buckets: list[list[int]] = []
     filled = limit

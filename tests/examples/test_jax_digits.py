@@ -28,3 +28,13 @@ def test_trains_with_compressed_gradients_and_alone(tmp_path):
     assert accuracy_in(train(tmp_path, 2, "--bf16-allreduce")) >= 96.0
     expect_equal_weights(tmp_path)
     assert "1 process(es)" in train(tmp_path, 1, "--epochs", "2")
+
+
+@pytest.mark.timeout(500)
+def test_keras_trains_on_jax(tmp_path):
+    need("keras")
+    words = [str(EXAMPLES / "keras_digits.py"), ["--output", str(tmp_path / "out"), "--epochs", "10"]]
+    output = run_with("jax", 2, "examples/run_example.py::run", str(tmp_path), *words, init=None).output
+    assert accuracy_in(output) >= 95.0 and "on jax" in output
+    expect_equal_weights(tmp_path)
+    assert written(tmp_path) == ["keras", "keras/best.weights.h5"]

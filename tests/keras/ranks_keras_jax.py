@@ -1,0 +1,105 @@
+"""Checks of Keras on JAX, run on every rank: compiled steps equal one process with the joined batches; callbacks, saved
+models and options that need JAX's ways."""
+
+import os
+import tempfile
+
+import keras
+import numpy as np
+
+import horovod.keras as hvd
+from harness.rank import expect
+
+ME, SIZE = hvd.rank(), hvd.size()
+STEPS, ROWS = 4, 5
+
+
+def model_of(seed):
+    keras.utils.set_random_seed(seed)
+    return keras.Sequential(
+        [keras.Input((6,)), keras.layers.Dense(8, activation="tanh"), keras.layers.Dense(3)]
+    )
+
+
+def data_of(ranks):
+    parts = []
+    for rank in ranks:
+        random = np.random.RandomState(1000 + rank)
+        parts.append((random.normal(size=(STEPS, ROWS, 6)), random.normal(size=(STEPS, ROWS, 3))))
+    return tuple(
+        np.concatenate([part[i] for part in parts], axis=1).reshape(-1, (6, 3)[i]).astype("float32")
+        for i in (0, 1)
+    )
+
+
+def train(optimizer, ranks, seed=0, callbacks=(), **options):
+    model = model_of(seed)
+    model.compile(optimizer, loss="mse", **options)
+    x, y = data_of(ranks)
+    model.fit(
+        x, y, batch_size=ROWS * len(ranks), epochs=2, shuffle=False, verbose=0, callbacks=list(callbacks)
+    )
+    return model
+
+
+def agree(model, wanted):
+    for found, expected in zip(model.get_weights(), wanted.get_weights()):
+        np.testing.assert_allclose(found, expected, atol=2e-6)
+        rows = np.asarray(hvd.allgather(found[None]))
+        assert all(np.array_equal(rows[0], row) for row in rows)
+
+
+def adam():
+    return keras.optimizers.Adam(0.01, clipnorm=0.5)
+
+
+def check_fit_equals_one_process():
+    agree(train(hvd.DistributedOptimizer(adam()), [ME]), train(adam(), range(SIZE)))
+
+
+def check_accumulated_and_eager_steps():
+    agree(train(hvd.DistributedOptimizer(adam()), [ME], run_eagerly=True), train(adam(), range(SIZE)))
+    options = {"learning_rate": 0.1, "momentum": 0.9, "gradient_accumulation_steps": 2}
+    wanted = train(keras.optimizers.SGD(**options), range(SIZE))
+    agree(train(hvd.DistributedOptimizer(keras.optimizers.SGD(**options)), [ME]), wanted)
+
+
+def check_callbacks():
+    """The first step is made with other weights on each rank, and the broadcast after it replaces them."""
+    calls = [
+        hvd.callbacks.BroadcastGlobalVariablesCallback(SIZE - 1),
+        hvd.callbacks.MetricAverageCallback(),
+        hvd.callbacks.LearningRateWarmupCallback(initial_lr=0.1, warmup_epochs=2),
+    ]
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.9))
+    model = train(optimizer, [ME], seed=ME, callbacks=calls)
+    for values in model.get_weights():
+        rows = np.asarray(hvd.allgather(values[None]))
+        assert all(np.array_equal(rows[0], row) for row in rows)
+    assert abs(float(optimizer.learning_rate) - 0.1) < 1e-6
+    assert int(optimizer.iterations) == 2 * STEPS
+
+
+def check_saved_models():
+    model = train(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), [ME])
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "model.keras")
+        model.save(path)
+        again = hvd.load_model(path)
+    agree(again, model)
+    x, y = data_of([ME])
+    again.fit(x, y, batch_size=ROWS, verbose=0)
+    for values in again.get_weights():
+        rows = np.asarray(hvd.allgather(values[None]))
+        assert all(np.array_equal(rows[0], row) for row in rows)
+
+
+def check_refusals():
+    optimizer = keras.optimizers.SGD(0.1)
+    expect(
+        ValueError,
+        lambda: hvd.DistributedOptimizer(optimizer, backward_passes_per_step=2),
+        "gradient_accumulation_steps",
+    )
+    assert float(hvd.allreduce(float(ME), average=False)) == sum(range(SIZE))
+    assert np.asarray(hvd.broadcast(np.full(2, ME), SIZE - 1)).tolist() == [SIZE - 1] * 2
