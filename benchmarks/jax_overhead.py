@@ -3,8 +3,8 @@
 
     horovodrun -np 2 python benchmarks/jax_overhead.py [--runs 7]
 
-All ways are in the same processes and take turns. "ops": one allreduce in a compiled program, beside the same allreduce of our
-NumPy API outside of it, in a jax.pure_callback, and in mpi4jax if that is installed (then start the ranks with mpirun).
+All ways are in the same processes and take turns. "ops": one allreduce in a compiled program, beside the same allreduce of
+our NumPy API outside of it, in a jax.pure_callback, and in mpi4jax if that is installed (then start the ranks with mpirun).
 "gradients": 100 arrays of 16 KiB in one program: one by one, as a tree, concatenated, in one callback. "steps": SGD on a
 perceptron and on a small transformer, beside the same step without communication ("alone"). Medians of the turns; rank 0
 prints a table.
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import itertools
 import os
 import statistics
 import time
@@ -80,7 +81,7 @@ def perceptron(key):
     widths = (256, 512, 512, 10)
     params = [
         jax.random.normal(k, shape) * 0.05
-        for k, shape in zip(jax.random.split(key, 3), zip(widths, widths[1:]))
+        for k, shape in zip(jax.random.split(key, 3), itertools.pairwise(widths))
     ]
 
     def loss(params, x):
