@@ -139,6 +139,7 @@ def test_calls_in_another_order():
 def test_an_exception_that_was_swallowed():
     report = first_report(programs.an_exception_is_swallowed)
     check(report, "An operation failed on rank 1", "and its program went on", "allreduce.step")
+    assert report.count("Likely cause") == 1, report
 
 
 def test_a_join_that_waits():

@@ -122,15 +122,21 @@ std::string waiting_text(const StallFacts& facts, const Stall& stall, const Subm
   return text + " since " + seconds(stall.age_s) + (w ? one_line(place_text(w->place)) : "");
 }
 
+// The newest first; calls of one name and line in a row stand there once.
 std::string last_text(const Snapshot& s) {
   if (s.last.empty()) return "\n      It has submitted nothing.";
-  std::string text = "\n      It submitted last: ";
-  for (size_t i = 0; i < s.last.size() && i < kLast; ++i) {
+  std::string text = "It submitted last: ";
+  size_t shown = 0;
+  for (size_t i = 0; i < s.last.size() && shown < kLast; ++shown) {
     const Submission& x = s.last[i];
-    text += (i ? ", " : "") + x.name + " " + seconds(x.age_s) + " ago" +
+    size_t same = i + 1;
+    while (same < s.last.size() && s.last[same].name == x.name && s.last[same].place == x.place) ++same;
+    text += (shown ? ", " : "") + x.name + " " + seconds(x.age_s) + " ago" +
             (x.place.known() ? " (" + text_of(x.place) + ")" : "");
+    if (same - i > 1) text += ", " + std::to_string(same - i) + " times";
+    i = same;
   }
-  return one_line(text.substr(1)).insert(0, "\n");
+  return "\n      " + one_line(text);
 }
 
 std::string other_threads(const Snapshot& s) {
@@ -186,17 +192,25 @@ std::vector<std::pair<Cause, std::string>> causes_of(const StallFacts& facts) {
   for (size_t i = 0; i < facts.stalls.size(); ++i)
     for (int32_t r : facts.stalls[i].missing)
       if (seen.insert(r).second) found.push_back(diagnose(facts, i, r));
-  // Two ranks that wait for each other's operations tell one thing twice; a better reason says it all.
+  // Two ranks that wait for each other's operations tell one thing twice; a better reason says it all. Of an error that
+  // several ranks had, the rank that made the mistake tells.
   const auto parted = [](const Diagnosis& d) { return d.cause == Cause::OtherCall || d.cause == Cause::OtherName; };
-  std::stable_partition(found.begin(), found.end(), [&](const Diagnosis& d) { return parted(d) && d.conditional; });
-  bool told = std::any_of(found.begin(), found.end(),
-                          [](const Diagnosis& d) { return d.cause == Cause::FewerSteps || d.cause == Cause::Error; });
+  const auto order_of = [&](const Diagnosis& d) {
+    if (d.cause == Cause::Error)
+      return d.sentence.find("failed before it was submitted on") == std::string::npos ? 0 : 1;
+    return parted(d) ? (d.conditional ? 2 : 3) : 1;
+  };
+  std::stable_sort(found.begin(), found.end(),
+                   [&](const Diagnosis& a, const Diagnosis& b) { return order_of(a) < order_of(b); });
+  bool told = false, error_told = false;
   std::vector<std::pair<Cause, std::string>> causes;
   for (const Diagnosis& d : found) {
     const std::string text = one_line(capital(d.sentence));
     const auto same = [&](const auto& c) { return c.second == text; };
-    if (text.empty() || (parted(d) && told) || std::any_of(causes.begin(), causes.end(), same)) continue;
-    told |= parted(d);
+    if (text.empty() || std::any_of(causes.begin(), causes.end(), same)) continue;
+    if ((parted(d) && told) || (d.cause == Cause::Error && error_told)) continue;
+    told |= parted(d) || d.cause == Cause::FewerSteps || d.cause == Cause::Error;
+    error_told |= d.cause == Cause::Error;
     causes.emplace_back(d.cause, text);
   }
   return causes;

@@ -119,6 +119,7 @@ Diagnosis of_program(const Snapshot& s, const std::string& who) {
     return d;
   }
   d.doing = "stands" + at(place) + lock;
+  if (p.lock_held) d.sentence = who + " is inside of an extension, which keeps Python's lock.";
   return d;
 }
 
@@ -216,8 +217,7 @@ Diagnosis diagnose(const StallFacts& facts, size_t of, int32_t rank) {
   if (!s->error.empty() && d.cause != Cause::Joined && s->error_age_s < 2 * stall.age_s + 30) {
     d.cause = Cause::Error;
     d.sentence = "An operation failed on " + who + " " + seconds(s->error_age_s) + " ago, and its program went on: \"" +
-                 s->error + "\" An exception that is caught must be handled on all ranks alike." +
-                 (d.sentence.empty() ? "" : " " + d.sentence);
+                 s->error + "\" An exception that is caught must be handled on all ranks alike.";
   }
   return d;
 }
