@@ -30,6 +30,7 @@ def test_trains_with_compressed_gradients_and_alone(tmp_path):
     assert "1 process(es)" in train(tmp_path, 1, "--epochs", "2")
 
 
+@pytest.mark.slow  # tests/keras has the same in small
 @pytest.mark.timeout(500)
 def test_keras_trains_on_jax(tmp_path):
     need("keras")
