@@ -14,7 +14,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from hvd_core import communicator_sets, compiled_part, current_job, logs, uncaught
+from hvd_core import asked_facts, communicator_sets, compiled_part, current_job, logs, uncaught
 from hvd_core import process_sets as _process_sets
 from hvd_core.backends.errors import BackendError
 from hvd_core.current_job import Job, engine, is_initialized, rank, size, world
@@ -209,6 +209,8 @@ def _start(
         }
         if settings.log_to_python:
             logs.forward_engine_lines()
+        if settings.doctor:
+            config["doctor"] = asked_facts.doctor(world, config)
         try:
             engine = engine_type(config)
         except BackendError as error:

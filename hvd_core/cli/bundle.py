@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         try:
             with tarfile.open(fileobj=file, mode="w:gz") as archive:
-                for name, meaning, data in _parts(redaction, options.log or []):
+                for name, meaning, data in _parts(redaction, options.log or [], options.job):
                     _add(archive, f"{path.name.split('.')[0]}/{name}", data)
                     rows.append((name, len(data), meaning))
         except BaseException:
@@ -75,8 +75,8 @@ def _add(archive: tarfile.TarFile, name: str, data: bytes) -> None:
     archive.addfile(entry, io.BytesIO(data))
 
 
-def _parts(redaction: Redaction, logs: list[str]) -> Iterator[tuple[str, str, bytes]]:
-    """(file in the bundle, its meaning, its bytes) of each part."""
+def _parts(redaction: Redaction, logs: list[str], job: int | None) -> Iterator[tuple[str, str, bytes]]:
+    """(file in the bundle, its meaning, its bytes) of each part. ``job``: the argument of --job."""
 
     def packed(make: Callable[[], Any]) -> bytes:
         try:
@@ -95,6 +95,13 @@ def _parts(redaction: Redaction, logs: list[str]) -> Iterator[tuple[str, str, by
     yield "host.json", "cores, memory, limits, shared memory, interfaces", packed(host_facts)
     yield "backends.json", "hvd plugin doctor --no-open", packed(lambda: _own_command(_BACKENDS))
     yield "configuration.json", "hvd config --explain", packed(lambda: _own_command(_CONFIGURATION))
+    if job is not None:
+        asked = ["doctor", "--job", *([str(job)] if job else []), "--json"]
+        yield (
+            "job.json",
+            "hvd doctor --job: the answers of a running job",
+            packed(lambda: _own_command(asked)),
+        )
     for name in logs:
         yield (
             f"logs/{name.strip('/').replace('/', '_')}",

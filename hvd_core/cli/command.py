@@ -77,13 +77,29 @@ def _doctor(verbs) -> None:
 def _doctor_of_jobs(groups) -> None:
     parser = groups.add_parser(
         "doctor",
-        help="examine backends; pack a bug report",
-        description="Run all phases of all backends, as `hvd plugin doctor`; or pack a bug report.",
+        help="examine backends; ask a running job; pack a bug report",
+        description="Without options: run all phases of all backends, as `hvd plugin doctor`. With --pid, --job or "
+        "--bundle: ask a running job of yours what it does, or pack a bug report.",
         epilog=_EPILOG,
     )
     parser.set_defaults(work="asking")
     parser.add_argument("name", metavar="NAME", nargs="?", help="one backend only")
     parser.add_argument("--no-open", action="store_true", help="open no device and run no collective")
+    parser.add_argument(
+        "--pid",
+        type=int,
+        metavar="PID",
+        help="ask one process of a running job: what it waits for, its last submissions, the stacks of its threads",
+    )
+    parser.add_argument(
+        "--job",
+        type=int,
+        nargs="?",
+        const=0,
+        metavar="PID",
+        help="ask all processes of a running job: which ranks wait for which, and what these do instead. PID: any "
+        "process of the job, if you run several on this host. With --bundle the answer is packed too",
+    )
     parser.add_argument(
         "--bundle",
         metavar="OUT.tar.gz",

@@ -1,4 +1,4 @@
-"""Removes secrets from what a bug report carries: by the names of variables, and by their values wherever these occur."""
+"""Removes secrets from the texts of a bug report: by the names of variables, and by their values wherever these occur."""
 
 from __future__ import annotations
 

@@ -165,6 +165,13 @@ class EngineSettings:
         "0: refuse operations and element types that a backend lacks, in place of composing them",
         "1",
     )
+    doctor: bool = _setting(
+        True,
+        "HOROVOD_DOCTOR",
+        _flag,
+        "0: [`hvd doctor`](troubleshooting.md#ask-a-running-job) cannot ask the processes of this job",
+        "1",
+    )
     check_consistency: bool = _setting(
         False,
         "HOROVOD_CHECK_CONSISTENCY",

@@ -69,6 +69,7 @@ void Engine::set_up() {
   executor_->create(0, all, startup_);
   observe::prepare_to_throw();
   thread_ = observe::start_thread("hvd-engine", [this] { background(); });
+  start_doctor();
   if (config_.engine_core < 0) return;
   const std::string why = observe::pin_child(thread_.native_handle(), config_.engine_core);
   if (!why.empty())
@@ -160,6 +161,7 @@ void Engine::close() {
   if (forked_ || closed_) return;
   closed_ = true;
   if (!stopped()) abort("rank " + std::to_string(config_.rank) + " dropped its engine without shutting it down");
+  if (doctor_) doctor_->stop();
   quit_ = true;
   bell_->ring_background();
   if (thread_.joinable()) thread_.join();
@@ -322,6 +324,10 @@ void Engine::take_inbox() {
   }
   int64_t now = observe::now_ns();
   for (Command& c : taking_) {
+    if (c.type == Command::Asked || c.type == Command::AskedForAll) {
+      tell_doctor(c.type == Command::AskedForAll);
+      continue;
+    }
     if (node_->is_aborted() || closing_) {
       // In an orderly end, an abort stops the batches that still run.
       if (c.type == Command::Abort && !stopped()) {
@@ -376,6 +382,9 @@ void Engine::take_inbox() {
         answer_looks(std::move(seen));
         break;
       }
+      case Command::Asked:
+      case Command::AskedForAll:
+        break;  // above
     }
   }
   taking_.clear();

@@ -22,6 +22,7 @@
 #include "engine/control/segment.h"
 #include "engine/control/store_client.h"
 #include "engine/data/executor.h"
+#include "engine/doctor.h"
 #include "engine/observe/looker.h"
 #include "engine/observe/program.h"
 #include "engine/observe/submissions.h"
@@ -84,6 +85,7 @@ struct EngineConfig {
   int64_t dissolve_after_ns = 1'000'000;  // how long this rank may hold part of a known batch
   uint32_t cache_capacity = 1024;
   int64_t stall_warn_ns = 60'000'000'000, stall_abort_ns = 0;  // 0: never
+  std::string doctor_socket, doctor_facts;                     // see doctor.h; empty: hvd doctor cannot ask
   std::string stall_json_path;                                 // HOROVOD_STALL_REPORT_JSON
   int64_t start_ns = 30'000'000'000;  // how long ranks may take to come together for a communicator
   uint64_t first_handle = 1;          // greater than the handles of earlier engines of this process
@@ -161,6 +163,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   void in_forked_child() noexcept {
     forked_ = true;
     for (auto& [type, plan] : backends_.devices) plan->abandon();
+    if (doctor_) doctor_->close_in_child();
   }
   bool belongs_to_parent() const noexcept { return forked_; }
 
@@ -174,7 +177,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
 
  private:
   struct Command {
-    enum Type { Submit, Poison, Wanted, Join, Leave, Abort, Looked } type;
+    enum Type { Submit, Poison, Wanted, Join, Leave, Abort, Looked, Asked, AskedForAll } type;
     queue::RequestRef request;
     control::SetId set = 0;
     std::string name, text;
@@ -249,9 +252,13 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   bool check_stalls(int64_t now);
   void answer_looks(observe::Threads program);
   observe::Snapshot snapshot();
+  observe::Snapshot snapshot_with(std::vector<std::pair<queue::RequestRef, bool>> waiting);
   observe::Submission submission_of(const queue::Request& request, bool deferred) const;
   void note_error(const std::string& what, const std::string& text) noexcept;
   void note(queue::Request& request);
+  // asked.cc
+  void start_doctor();
+  void tell_doctor(bool all_ranks);
 
   EngineConfig config_;
   data::Backends backends_;
@@ -321,6 +328,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   std::atomic<int32_t> parked_{0}, calls_under_way_{0};
   std::atomic<bool> look_{false};  // a sleeping thread saw that a watched descriptor is readable
   std::atomic<bool> stopped_{false}, quit_{false}, forked_{false}, leaving_{false}, aborted_{false};
+  std::unique_ptr<Doctor> doctor_;
   mutable std::mutex stop_mutex_;
   std::string stop_text_;
   std::thread thread_;

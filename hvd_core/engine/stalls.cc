@@ -32,7 +32,11 @@ bool Engine::check_stalls(int64_t now) {
 }
 
 void Engine::told(control::Rank rank, uint32_t number, const std::string& text) {
-  if (stalls_) stalls_->told(rank, number, text);
+  if (number >= Doctor::kLooks) {
+    if (doctor_) doctor_->told(rank, text);
+  } else if (stalls_) {
+    stalls_->told(rank, number, text);
+  }
 }
 
 void Engine::reported(const std::string& text) { observe::log(observe::Level::Warning, text); }
@@ -90,15 +94,25 @@ Submission Engine::submission_of(const queue::Request& request, bool deferred) c
 
 // What this rank does, without the stacks of its threads. Called with driver_ held.
 observe::Snapshot Engine::snapshot() {
+  std::vector<std::pair<RequestRef, bool>> waiting;
+  for (const auto& [token, request] : live_)
+    if (request != startup_) waiting.emplace_back(request, false);
+  observe::Snapshot s = snapshot_with(std::move(waiting));
+  if (join_request_) {
+    s.joined_s = age(join_request_->submitted_ns);
+    s.waiting.push_back(submission_of(*join_request_, false));
+  }
+  return s;
+}
+
+// `waiting`: the requests that the driver knows, and whether each is deferred.
+observe::Snapshot Engine::snapshot_with(std::vector<std::pair<RequestRef, bool>> waiting) {
   observe::Snapshot s;
   s.rank = config_.rank;
   if (static_cast<size_t>(config_.rank) < config_.host_names.size())
     s.host = config_.host_names[static_cast<size_t>(config_.rank)];
   s.pid = ::getpid();
   s.leaving = leaving_;
-  std::vector<std::pair<RequestRef, bool>> waiting;
-  for (const auto& [token, request] : live_)
-    if (request != startup_) waiting.emplace_back(request, false);
   {
     std::lock_guard lock(inbox_mutex_);
     for (const Command& c : inbox_)
@@ -122,10 +136,6 @@ observe::Snapshot Engine::snapshot() {
   const size_t shown = std::min(waiting.size(), kMostWaiting);
   std::partial_sort(waiting.begin(), waiting.begin() + static_cast<int64_t>(shown), waiting.end(), older);
   for (size_t i = 0; i < shown; ++i) s.waiting.push_back(submission_of(*waiting[i].first, waiting[i].second));
-  if (join_request_) {
-    s.joined_s = age(join_request_->submitted_ns);
-    s.waiting.push_back(submission_of(*join_request_, false));
-  }
   return s;
 }
 

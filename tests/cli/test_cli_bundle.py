@@ -1,4 +1,4 @@
-"""`hvd doctor --bundle`: what is packed, and what is not."""
+"""`hvd doctor --bundle`: the parts of the bundle, and secrets that must not be in it."""
 
 import json
 import os
@@ -47,7 +47,7 @@ def packed(tmp_path_factory):
         HOROVOD_FUSION_THRESHOLD="4096",
         HVD_TEST_PATH=f"/mnt/{SECRET}/x",
         OMPI_MCA_x="f" * 64,
-        MY_PRIVATE_MATTER="nobody's business",
+        MY_OWN_MATTER="mine alone",
     )
     assert done.returncode == 0, done.stderr
     return done, path, contents(path)
@@ -70,7 +70,7 @@ def test_bundle_has_variables_without_secrets(packed):
     assert variables["HOROVOD_SECRET_KEY"] == REMOVED
     assert variables["HVD_TEST_PATH"] == f"/mnt/{REMOVED}/x"
     assert variables["OMPI_MCA_x"] == REMOVED
-    assert "MY_PRIVATE_MATTER" not in variables
+    assert "MY_OWN_MATTER" not in variables
 
 
 def test_bundle_has_the_end_of_a_log_without_secrets(packed):

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -105,6 +106,8 @@ EngineConfig config_of(const py::dict& d) {
   c.cache_capacity = d["cache_capacity"].cast<uint32_t>();
   c.stall_warn_ns = static_cast<int64_t>(d["stall_warn_s"].cast<double>() * 1e9);
   c.stall_abort_ns = static_cast<int64_t>(d["stall_abort_s"].cast<double>() * 1e9);
+  if (d.contains("doctor"))
+    std::tie(c.doctor_socket, c.doctor_facts) = d["doctor"].cast<std::pair<std::string, std::string>>();
   c.stall_json_path = d["stall_json"].cast<std::string>();
   c.start_ns = static_cast<int64_t>(d["start_timeout_s"].cast<double>() * 1e9);
   c.first_handle = d["first_handle"].cast<uint64_t>();

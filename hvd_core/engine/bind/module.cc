@@ -8,6 +8,7 @@
 #include "engine/bind/py_backend.h"
 #include "engine/bind/py_engine.h"
 #include "engine/bind/sim.h"
+#include "engine/bind/snapshots.h"
 #include "engine/bind/store_server.h"
 #include "engine/bind/tensor_types.h"
 #include "engine/bind/tensor_view.h"
@@ -81,6 +82,7 @@ PYBIND11_MODULE(_core, m) {
   hvd::bind::bind_inspect(m);
   hvd::bind::bind_log_lines(m);
   hvd::bind::bind_sim(m);
+  hvd::bind::bind_snapshots(m);
   hvd::bind::bind_store_server(m);
   m.def(
       "frontend_table", [] { return reinterpret_cast<uintptr_t>(hvd::calls::frontend_table()); },

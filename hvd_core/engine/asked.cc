@@ -1,0 +1,63 @@
+// The engine's part in the answers to `hvd doctor` (doctor.h).
+#include <utility>
+
+#include "engine/doctor.h"
+#include "engine/engine.h"
+#include "engine/observe/log.h"
+#include "engine/types/rank_list.h"
+
+namespace hvd {
+
+namespace {
+
+std::string count_of(size_t n, const char* one, const char* more) {
+  return std::to_string(n) + " " + (n == 1 ? one : more);
+}
+
+}  // namespace
+
+void Engine::start_doctor() {
+  if (config_.doctor_socket.empty()) return;
+  Doctor::Engine calls;
+  calls.wake = [this](bool all_ranks) {
+    CallUnderWay under_way(*this);
+    push({all_ranks ? Command::AskedForAll : Command::Asked, nullptr, 0, {}, {}}, false);
+    bell_->ring();
+    bell_->ring_background();
+  };
+  calls.last = [this] { return snapshot_with({}); };
+  calls.is_root = config_.rank == 0;
+  calls.size = config_.size;
+  try {
+    doctor_ = std::make_unique<Doctor>(config_.doctor_socket, config_.doctor_facts, program_, std::move(calls));
+  } catch (const std::system_error& e) {  // the job runs without it
+    observe::log(observe::Level::Info, std::string("hvd doctor cannot ask this process: ") + e.what());
+  }
+}
+
+// Called with driver_ held.
+void Engine::tell_doctor(bool all_ranks) {
+  if (!doctor_) return;
+  std::vector<std::string> lines;
+  if (stopped()) {
+    std::lock_guard lock(stop_mutex_);
+    lines.push_back("the job has ended here: " + stop_text_);
+  } else if (closing_) {
+    lines.push_back("the job ends in good order: " + closing_text_);
+  } else {
+    lines.push_back(count_of(live_.size(), "operation is", "operations are") + " under way");
+  }
+  if (executor_->in_flight()) lines.push_back("a backend carries out a batch now");
+  if (executor_->creating()) lines.push_back("communicators are being made");
+  if (executor_->outstanding()) lines.push_back("a device has work that is not complete");
+  lines.push_back(count_of(node_->entries(), "entry", "entries") + " of the log replayed, " +
+                  count_of(node_->messages_up(), "message", "messages") + " sent to the coordinator");
+  doctor_->told({snapshot(), std::move(lines), sets_.all()});
+  if (!all_ranks || node_->is_aborted() || node_->is_closed() || !node_->coordinator()) return;
+  std::vector<control::Rank> others;
+  for (control::Rank r = 0; r < config_.size; ++r)
+    if (r != config_.rank) others.push_back(r);
+  node_->look(Doctor::kLooks, std::move(others));
+}
+
+}  // namespace hvd
