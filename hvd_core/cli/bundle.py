@@ -32,7 +32,6 @@ _BEGINNINGS = (
 )  # fmt: skip
 _ENDINGS = ("_VISIBLE_DEVICES",)
 _MOST_LOG_BYTES = 1 << 20
-_MOST_FLIGHT_BYTES = 64 << 20
 _COMMAND_SECONDS = 60.0
 
 _BACKENDS = ["plugin", "doctor", "--no-open", "--json"]
