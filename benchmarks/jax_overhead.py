@@ -5,8 +5,8 @@
 
 All ways are in the same processes and take turns. Medians of the turns; rank 0 prints a table.
 
-ops: one allreduce in a compiled program, beside the same allreduce of our NumPy API outside of it, in a jax.pure_callback,
-and in mpi4jax if that is installed (then start the ranks with mpirun).
+ops: one allreduce in a compiled program, beside the same allreduce of our NumPy API outside of it, in a
+jax.pure_callback, and in mpi4jax if that is installed (then start the ranks with mpirun).
 gradients: 100 arrays of 16 KiB in one program: one by one, as a tree, concatenated, in one callback.
 steps: SGD on a perceptron and on a small transformer, beside the same step without communication ("alone").
 """
