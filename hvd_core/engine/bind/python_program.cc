@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "engine/bind/python_frames.h"
 #include "engine/bind/python_lock.h"
 
 namespace py = pybind11;
@@ -107,14 +108,6 @@ SeenCode& seen_code() {
   return *seen;
 }
 
-int32_t instruction_of(PyFrameObject* frame) {
-#if PY_VERSION_HEX >= 0x030b0000
-  return PyFrame_GetLasti(frame);
-#else
-  return PyFrame_GetLineNumber(frame);
-#endif
-}
-
 int32_t line_of(PyCodeObject* code, int32_t at) {
 #if PY_VERSION_HEX >= 0x030b0000
   return PyCode_Addr2Line(code, at);  // reads the code object's memory only
@@ -204,26 +197,17 @@ class PythonProgram final : public observe::Program {
 }  // namespace
 
 types::CallSite call_site() noexcept {
-  types::CallSite library;
+  types::CallSite found;
   try {
     SeenCode& seen = seen_code();
-    PyFrameObject* frame = PyThreadState_GetFrame(PyThreadState_Get());
-    for (int i = 0; frame && i < kMostFrames; ++i) {
-      PyCodeObject* const code = PyFrame_GetCode(frame);
+    for_each_frame(kMostFrames, [&](PyCodeObject* code, int32_t at) {
       const Origin origin = seen.origin_of(code);
-      types::CallSite site;
-      if (origin == Origin::User || (origin == Origin::Library && !library.code)) site = {code, instruction_of(frame)};
-      Py_DECREF(reinterpret_cast<PyObject*>(code));
-      PyFrameObject* const caller = origin == Origin::User ? nullptr : PyFrame_GetBack(frame);
-      Py_DECREF(reinterpret_cast<PyObject*>(frame));
-      frame = caller;
-      if (origin == Origin::User) return site;
-      if (site.code) library = site;
-    }
-    Py_XDECREF(reinterpret_cast<PyObject*>(frame));
-  } catch (const std::bad_alloc&) {
+      if (origin == Origin::User || (origin == Origin::Library && !found.code)) found = {code, at};
+      return origin != Origin::User;
+    });
+  } catch (const std::bad_alloc&) {  // the report lacks the line
   }
-  return library;
+  return found;
 }
 
 std::shared_ptr<const observe::Program> python_program(const std::string& packages) {
