@@ -66,7 +66,7 @@ class SiblingWatch:
 
 
 def _has_launcher(variable):
-    """Whether the process that started the ranks is a launcher, and not the shell of somebody who set the variables."""
+    """Whether the process that started the ranks is a launcher, and not the shell of a user who set the variables."""
     pid = int(launcher_process(variable).partition(":")[0])
     return pid > 1 and (process_status(pid)[0] in LAUNCHER_NAMES or "TORCHELASTIC_RUN_ID" in os.environ)
 

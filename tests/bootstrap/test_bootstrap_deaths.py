@@ -145,7 +145,7 @@ def test_mpirun_rank_that_ended_before_init_is_missed_soon(mpirun):
 
 
 def test_torchrun_like_ranks_of_a_shell_do_not_miss_each_other():
-    # Somebody has set the variables of torchrun by hand: nothing but the start timeout tells.
+    # A user has set the variables of torchrun by hand: only the start timeout tells.
     environment = {
         "RANK": "0",
         "WORLD_SIZE": "2",
