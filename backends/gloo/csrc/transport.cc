@@ -145,7 +145,14 @@ void Transport::post_sentinels() {
     if (peer == rank) continue;
     auto& sentinel = sentinels_[static_cast<size_t>(peer)];
     sentinel = real_->createUnboundBuffer(&nothing_, sizeof nothing_);
-    sentinel->recv(peer, kSentinelSlot);
+    try {
+      sentinel->recv(peer, kSentinelSlot);
+    } catch (const ::gloo::IoException&) {
+      // The peer has made this communicator and destroyed it again already, or it was lost since. An operation that
+      // needs the peer fails and names it.
+      std::lock_guard<std::mutex> lock(mutex_);
+      lost_[static_cast<size_t>(peer)] = true;
+    }
   }
 }
 

@@ -55,7 +55,7 @@ class Transport : public ::gloo::transport::Context {
   // By rank: a receive of a message that no peer sends, which ends with the connection. Empty for this rank.
   std::vector<std::unique_ptr<::gloo::transport::UnboundBuffer>> sentinels_;
   char nothing_ = 0;        // the memory of these receives
-  std::vector<bool> lost_;  // written under the mutex, by look_after_peers()
+  std::vector<bool> lost_;  // written under the mutex, by post_sentinels() and look_after_peers()
 };
 
 }  // namespace hvd::gloo_backend
