@@ -11,6 +11,7 @@ modules of their own over the same engine. Importing this package needs no frame
 from hvd_core import logs as _logs
 from hvd_core import lost_files as _lost_files
 from hvd_core.errors import HorovodInternalError
+from hvd_core.observe.timeline_switch import start_timeline, stop_timeline
 from hvd_core.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from hvd_core.runtime import (
     backend_report,
@@ -89,6 +90,8 @@ __all__ = [
     "remove_process_set",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
     *_NUMPY_API,
 ]
 

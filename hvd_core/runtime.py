@@ -152,6 +152,7 @@ def _start(
     from hvd_core.backends.selection import at_init
     from hvd_core.bootstrap import affinity
     from hvd_core.config.environment import read_environment, read_log_settings
+    from hvd_core.observe.settings import engine_observes
 
     engine_type = compiled_part.load().Engine
     settings = read_environment()
@@ -191,6 +192,7 @@ def _start(
             "engine_core": -1 if core is None else core,
             "first_handle": (_engines << 40) + 1,
             "packages": os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
+            "observe": engine_observes(settings, world),
             **{
                 key: getattr(settings, key)
                 for key in (

@@ -6,7 +6,6 @@ through any of them. Any thread; init() and shutdown() by one thread at a time.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -42,8 +41,6 @@ except ImportError as error:
 
 
 __all__ = ["UNAVAILABLE", "HorovodBasics", "call_after_the_job", "engine", "runtime"]
-
-_log = logging.getLogger("horovod")
 
 
 def runtime() -> Any:
@@ -181,28 +178,34 @@ class HorovodBasics:
         return runtime().backend_report()
 
     def start_timeline(self, file_path: str, mark_cycles: bool = False) -> None:
-        """Not implemented: writes nothing, and rank 0 logs a warning, so that programs go on.
+        """Write a timeline from now on, also where HOROVOD_TIMELINE was not set. All ranks call it at the same point of
+        the program; the call of rank 0 decides, and the others wait for nothing. A timeline under way ends first.
 
         Args:
-            file_path, mark_cycles: accepted for compatibility.
+            file_path: the file, which is made anew, in Chrome's trace format. Rank 0 writes it; with ``{rank}`` in it, or
+                with HOROVOD_TIMELINE_ALL_RANKS=1, every rank writes one.
+            mark_cycles: whether rounds of the engine are marked in it.
 
         Raises:
-            ValueError: Horovod is not initialized.
+            ValueError: Horovod is not initialized, or `file_path` is empty.
+            OSError: rank 0 cannot make the file.
+            HorovodInternalError: the job has ended.
         """
-        if self.rank() == 0:
-            _log.warning(
-                "horovod: start_timeline(%r): the timeline is not part of this release of hvd-core; nothing is written. "
-                "HOROVOD_LOG_LEVEL=debug logs some of the engine's work.",
-                file_path,
-            )
+        from hvd_core.observe import timeline_switch
+
+        runtime()
+        timeline_switch.start_timeline(file_path, mark_cycles)
 
     def stop_timeline(self) -> None:
-        """Not implemented: does nothing, as no timeline runs.
+        """End the timeline on all ranks. Returns on rank 0 when its file is complete. Without a timeline it does nothing.
 
         Raises:
             ValueError: Horovod is not initialized.
         """
-        self.rank()
+        from hvd_core.observe import timeline_switch
+
+        runtime()
+        timeline_switch.stop_timeline()
 
     def mpi_threads_supported(self) -> bool:
         """Whether the program may call MPI from any thread (MPI_THREAD_MULTIPLE), ``mpi4py`` for instance.

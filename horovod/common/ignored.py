@@ -11,13 +11,10 @@ _log = logging.getLogger("horovod")
 _logged: set[str] = set()
 
 _OFF = ("", "0", "false", "no", "off")
-_TIMELINE = "the timeline is not there yet"
 _AUTOTUNE = "there is no autotuning yet"
 
 # By variable: values that ask for nothing, the option of horovodrun or "", the reason.
 _IGNORED = {
-    "HOROVOD_TIMELINE": (_OFF, "--timeline-filename", _TIMELINE),
-    "HOROVOD_TIMELINE_MARK_CYCLES": (_OFF, "--timeline-mark-cycles", _TIMELINE),
     "HOROVOD_AUTOTUNE": (_OFF, "--autotune", _AUTOTUNE),
     "HOROVOD_AUTOTUNE_LOG": (_OFF, "--autotune-log-file", _AUTOTUNE),
     "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": ((), "--autotune-warmup-samples", _AUTOTUNE),

@@ -43,6 +43,7 @@ class World:
     launcher                'horovodrun', 'openmpi', 'mpich', 'torchrun', 'srun', 'pmix', 'mpi' (unknown) or 'single'
     store                   StoreClient; None for one process
     store_fd                a second authenticated connection to the store, blocking; -1 for one process
+    clock_offset_ns         what has to be added to this host's CLOCK_MONOTONIC for the clock of rank 0's host
     epoch                   number of this init() in the store, equal on all ranks; prefix keys with it
     secret                  the job's secret (bytes); empty for one process
     links                   ShmLink and TcpLink, the parent's first, then the children's by rank
@@ -58,6 +59,7 @@ class World:
         self.local_rank, self.local_size, self.cross_rank, self.cross_size = 0, 1, 0, 1
         self.local_cores = (frozenset(affinity.inherited()),)
         self.store, self.store_fd, self.secret, self.epoch = None, -1, b"", 0
+        self.clock_offset_ns = 0
         self.links, self.segment_fd, self.segment_bytes = [], -1, 0
         self.comm = None
         self._rendezvous = None
@@ -237,6 +239,20 @@ def _connect(world, identity, transport, deadline, silence_s):
         raise cause from error
 
 
+def _clock_offset(session, hosts):
+    if len(set(hosts)) == 1:
+        return 0
+    from . import clock
+
+    # Every rank must do the same: rank 0 says which.
+    exact = bool(os.environ.get("HOROVOD_TIMELINE", "").strip()) if session.rank == 0 else None
+    if session.rank == 0:
+        session.put("clock/exact", exact)
+    else:
+        exact = session.wait("clock/exact")
+    return (clock.offset_to_rank_0 if exact else clock.offset_by_wall_clocks)(session, list(hosts))[0]
+
+
 def _lost_with_rank_zero():
     raise RankLost("rank 0 ended during init(): its store, to which the ranks connect, is gone")
 
@@ -286,6 +302,7 @@ def _build(world, session, identity, transport):
     world.links, segment = links.make_links(session, shape, neighbours, transport, world._descriptors)
     if segment is not None:
         world.segment_fd, world.segment_bytes = segment, links.segment_bytes(shape.local_size)
+    world.clock_offset_ns = _clock_offset(session, world.hosts)
     _all_up(session)
 
 

@@ -38,6 +38,8 @@ def _parser() -> argparse.ArgumentParser:
     _config(verbs)
     _config(groups)
     _doctor_of_jobs(groups)
+    _timeline(groups)
+    _flight(groups)
     return parser
 
 
@@ -148,6 +150,42 @@ def _new(verbs) -> None:
 def _config(verbs) -> None:
     parser = _verb(verbs, "config", "explain", "show the configuration of a job started here")
     parser.add_argument("--explain", action="store_true", help="with the source of each value (the default)")
+    _with_json(parser)
+
+
+def _timeline(groups) -> None:
+    group = groups.add_parser("timeline", help="timelines: merge, summarize", epilog=_EPILOG)
+    verbs = group.add_subparsers(title="verbs", metavar="VERB", required=True)
+    parser = _verb(
+        verbs, "merge", "timeline", "put the timelines of several ranks into one file, on one clock"
+    )
+    parser.add_argument(
+        "files", metavar="FILE", nargs="+", help="a timeline, or a pattern such as 't.rank*.json'"
+    )
+    parser.add_argument("-o", "--output", metavar="OUT", required=True, help="the file to write")
+    parser.set_defaults(verb="merge")
+    _with_json(parser)
+    parser = _verb(
+        verbs,
+        "summarize",
+        "timeline",
+        "show exposed communication, overlap, stragglers and the slowest tensors",
+    )
+    parser.add_argument("file", metavar="FILE")
+    parser.add_argument("--top", type=int, metavar="N", default=10, help="how many tensors to show (10)")
+    parser.set_defaults(verb="summarize")
+    _with_json(parser)
+
+
+def _flight(groups) -> None:
+    parser = _verb(groups, "flight", "flight", "show the last events of the ranks of a job that failed")
+    parser.add_argument(
+        "path",
+        metavar="PATH",
+        nargs="?",
+        help="a file, or the folder of a job (the newest job that failed here)",
+    )
+    parser.add_argument("--last", type=int, metavar="N", default=50, help="events of each rank (50); 0: all")
     _with_json(parser)
 
 

@@ -179,6 +179,38 @@ class EngineSettings:
         "1: warn of ranks that begin to train with different weights, because the first broadcast is missing",
         "0",
     )
+    flight_recorder: bool = _setting(
+        True,
+        "HOROVOD_FLIGHT_RECORDER",
+        _flag,
+        "0: the last events of each rank are not recorded; see [timeline.md](timeline.md#the-flight-recorder)",
+        "1",
+    )
+    timeline: str = _setting(
+        "",
+        "HOROVOD_TIMELINE",
+        _as_text,
+        "the file for the [timeline](timeline.md) of rank 0, with `{rank}` in it: of each rank; `DYNAMIC`: none until "
+        "`start_timeline()`",
+        "unset",
+    )
+    timeline_mark_cycles: bool = _setting(
+        False,
+        "HOROVOD_TIMELINE_MARK_CYCLES",
+        _flag,
+        "1: rounds of the engine with work are marked in it",
+        "0",
+    )
+    timeline_all_ranks: bool = _setting(
+        False, "HOROVOD_TIMELINE_ALL_RANKS", _flag, "1: every rank writes a timeline", "0"
+    )
+    timeline_max_bytes: int = _setting(
+        0,
+        "HOROVOD_TIMELINE_MAX_BYTES",
+        _whole,
+        "most bytes of a rank's timeline: the oldest events are dropped; 0: no limit",
+        "0",
+    )
     thread_affinity: str = _setting(
         "",
         "HOROVOD_THREAD_AFFINITY",

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/engine.h"
+#include "engine/observe/observer.h"
 #include "engine/types/operations.h"
 
 namespace hvd {
@@ -23,6 +24,7 @@ bool Engine::defer(const RequestRef& request) {
     if (!(repeats && names_.contains(request->key())) &&
         deferred_.try_emplace(request->key(), Deferred{request, {}}).second) {
       if (repeats) names_.insert(request->key());
+      if (observer_->on()) observe_submission(*request);
       return true;
     }
   }

@@ -13,6 +13,7 @@
 
 #include "engine/engine.h"
 #include "engine/observe/log.h"
+#include "engine/observe/observer.h"
 
 namespace hvd {
 
@@ -66,6 +67,7 @@ bool Engine::drive_once(bool execute) {
   bool any = node_->step(now);
   if (execute) any |= executor_->progress();
   any |= check_stalls(now);
+  if (any) observer_->cycle();
   if (now >= next_watch_ns_ || (look_.load(std::memory_order_relaxed) && look_.exchange(false))) check_watched();
   if (now >= cause_due_) {
     cause_due_ = control::kNever;
@@ -186,10 +188,36 @@ void Engine::listen(BellState sleeper, int64_t until_ns) {
   if (p[1].revents) look_.store(true);
 }
 
+namespace {
+
+// Tells the observer that a caller waits: the beginning once, however many slices the wait has, and the end.
+class WaitObserved {
+ public:
+  WaitObserved(observe::Observer& observer, queue::Request& request)
+      : observer_(observer), request_(request), on_(observer.on() && request.observed.name != 0 && !request.settled()) {
+    if (!on_ || request.waited_since.load(std::memory_order_relaxed) != 0) return;
+    request.waited_since.store(now_ns(), std::memory_order_relaxed);
+    observer.waits(request.set, request.observed);
+  }
+  ~WaitObserved() {
+    if (on_ && request_.settled())
+      observer_.waited(request_.set, request_.observed, request_.waited_since.load(std::memory_order_relaxed));
+  }
+  WaitObserved(const WaitObserved&) = delete;
+
+ private:
+  observe::Observer& observer_;
+  queue::Request& request_;
+  const bool on_;
+};
+
+}  // namespace
+
 bool Engine::wait(queue::Request& request, int64_t slice_ns) {
   CallUnderWay under_way(*this);
   if (forked_) check_usable();
   const int64_t until = now_ns() + slice_ns;
+  WaitObserved observed(*observer_, request);
   bool said = false;
   while (!request.settled()) {
     if (!said && request.item.sig && !request.urgent) {
@@ -266,6 +294,7 @@ void Engine::check_watched() {
     // Its last messages still count: it may have left in good order.
     while (node_->step(now_ns())) {
     }
+    save_ring_of(peer);
     if (!node_->is_closed() && !node_->is_aborted()) lost(describe(peer) + " died");
     node_->forget(peer);
     if (closing_ && !stopped()) link_lost(peer, "died");

@@ -17,6 +17,7 @@
 #include "engine/control/channels.h"
 #include "engine/observe/affinity.h"
 #include "engine/observe/log.h"
+#include "engine/observe/observer.h"
 #include "engine/observe/threads.h"
 #include "engine/types/operations.h"
 
@@ -38,8 +39,9 @@ Engine::Engine(EngineConfig config, std::shared_ptr<plugin::Store> store,
     : config_(std::move(config)), store_(std::move(store)), program_(std::move(program)), sets_(config_.rank) {
   load_backends();
   next_handle_ = config_.first_handle;
-  if (config_.segment_fd >= 0) segment_ = std::make_unique<control::Segment>(config_.segment_fd, config_.segment_bytes);
+  if (config_.segment_fd >= 0) segment_ = std::make_shared<control::Segment>(config_.segment_fd, config_.segment_bytes);
   try {
+    make_observer();
     set_up();
   } catch (const std::exception& e) {
     if (segment_) segment_->raise_abort("rank " + std::to_string(config_.rank) + ": " + e.what());
@@ -61,6 +63,7 @@ void Engine::set_up() {
   executor_.reset(
       new data::Executor(config_.rank, config_.hosts, config_.job, config_.start_ns, backends_, store_, *this));
   executor_->limit_outstanding(config_.stall_warn_ns, config_.stall_abort_ns);
+  executor_->observe(*observer_);
   std::vector<int32_t> all;
   for (int32_t r = 0; r < config_.size; ++r) all.push_back(r);
   sets_.add(0, all);
@@ -140,6 +143,7 @@ void Engine::build_links() {
   n.cache_capacity = config_.cache_capacity;
   n.fusion = {config_.fusion_threshold, config_.coalesce_ns};
   n.dissolve_after_ns = config_.dissolve_after_ns;
+  n.observer = &*observer_;
   node_.reset(new control::Node(n, std::move(parent), std::move(children), *this));
   if (node_->coordinator() && config_.stall_warn_ns > 0)
     stalls_ = std::make_unique<StallCheck>(
@@ -175,6 +179,8 @@ void Engine::close() {
     fail_deferred(stop_text_);  // likewise
   }
   executor_.reset();
+  observer_->stop_timeline();
+  observer_->await_stopped_timelines();
 }
 
 std::string Engine::describe(int32_t rank) const {
@@ -302,6 +308,7 @@ bool Engine::push(Command c, bool soon) {
       // The refused call still counts, so that it meets the other ranks' call of the same number (R8).
       if (!fresh) c = {Command::Poison, nullptr, c.set, *c.request->item.name, queue::kDuplicateText};
     }
+    if (c.type == Command::Submit && observer_->on()) observe_submission(*c.request);
     try {
       if (!deferred_.empty() && comes_after_deferred(c)) return fresh;
       inbox_.push_back(std::move(c));
@@ -368,6 +375,11 @@ void Engine::take_inbox() {
       case Command::Join:
         join_request_ = c.request;
         node_->join();
+        break;
+      case Command::Observe:
+        timeline_requests_.push_back(c.request);
+        live_[c.request->handle] = c.request;
+        node_->coordinator()->observe(c.set, c.text);
         break;
       case Command::Leave:
         node_->leave(c.text);

@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -23,8 +24,10 @@
 #include "engine/control/store_client.h"
 #include "engine/data/executor.h"
 #include "engine/doctor.h"
+#include "engine/observe/event.h"
 #include "engine/observe/looker.h"
 #include "engine/observe/program.h"
+#include "engine/observe/settings.h"
 #include "engine/observe/submissions.h"
 #include "engine/queue/announced_weights.h"
 #include "engine/queue/call.h"
@@ -33,6 +36,10 @@
 #include "engine/queue/request.h"
 #include "engine/stall_check.h"
 #include "engine/types/operations.h"
+
+namespace hvd::observe {
+class Observer;
+}
 
 namespace hvd {
 
@@ -92,6 +99,7 @@ struct EngineConfig {
   int64_t spin_ns = 50'000;           // how long a waiting caller looks before it sleeps
   bool check_consistency = false;     // front ends announce the weights that they train
   std::string bereaved_key;           // a counter in the store that says: this rank fails because of another one
+  observe::ObserverSettings observe;  // the flight recorder and the timeline
   int32_t engine_core = -1;           // the background thread's only core; -1: all cores of the process
 };
 
@@ -150,6 +158,11 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   // Waits until the request is done (true) or about `slice_ns` have passed (false).
   bool finish(queue::Request& request, int64_t slice_ns);
 
+  // observing.cc. On rank 0: switches the timeline on all ranks, at one point of the log. With an empty path: off. The
+  // request is done when this rank has come to that point. On other ranks it has no effect and is done at once.
+  queue::RequestRef switch_timeline(const std::string& path, bool mark_cycles, bool all_ranks);
+  const std::shared_ptr<observe::Observer>& observer() const { return observer_; }
+
   // Ends the job for all ranks in good order: batches that were agreed on are executed first. Aborts at the deadline.
   // Returns true if the job has ended, false after about `slice_ns`: then call it again.
   bool shutdown(const std::string& text, int64_t deadline_ns, int64_t slice_ns);
@@ -177,7 +190,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
 
  private:
   struct Command {
-    enum Type { Submit, Poison, Wanted, Join, Leave, Abort, Looked, Asked, AskedForAll } type;
+    enum Type { Submit, Poison, Wanted, Join, Leave, Abort, Looked, Asked, AskedForAll, Observe } type;
     queue::RequestRef request;
     control::SetId set = 0;
     std::string name, text;
@@ -196,6 +209,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   void looked_at(uint32_t number) override;
   void told(control::Rank rank, uint32_t number, const std::string& text) override;
   void reported(const std::string& text) override;
+  void observe(uint32_t flags, const std::string& path) override;
   void lost(const std::string& cause);
   // data::Executor::Events
   void completed(const queue::RequestRef& request) override;
@@ -205,6 +219,11 @@ class Engine final : private control::Node::Host, private data::Executor::Events
 
   queue::RequestRef new_request(control::SetId set, std::string name);
   queue::RequestRef live_request(control::RequestToken token);
+  // observing.cc
+  void make_observer();
+  void observe_submission(queue::Request& request);
+  void observe_entry(control::SetId set, const std::vector<control::BatchItem>& items);
+  void save_ring_of(int32_t peer);
   void set_up();
   void load_backends();
   void plan_devices();
@@ -266,7 +285,8 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   const std::shared_ptr<const observe::Program> program_;
   queue::ProcessSets sets_;
   queue::RequestRef startup_;
-  std::unique_ptr<control::Segment> segment_;
+  std::shared_ptr<control::Segment> segment_;
+  std::shared_ptr<observe::Observer> observer_;
   control::BellWord own_bell_word_{0};
   std::optional<control::Doorbell> bell_;
   // Descriptors made here; closed even if the constructor throws.
@@ -306,6 +326,9 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   std::mutex driver_;  // protects node_, executor_ and the following members
   std::unordered_map<uint64_t, queue::RequestRef> live_;
   queue::RequestRef join_request_;
+  uint64_t batches_ = 0;  // entries that the executor has got
+  std::vector<observe::RequestName> batch_names_;
+  std::deque<queue::RequestRef> timeline_requests_;
   bool closing_ = false, closed_ = false;
   std::string closing_text_;
   int32_t left_first_ = -1;

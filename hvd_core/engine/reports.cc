@@ -4,6 +4,7 @@
 
 #include "engine/engine.h"
 #include "engine/observe/log.h"
+#include "engine/observe/observer.h"
 #include "engine/observe/printable.h"
 
 namespace hvd {
@@ -45,6 +46,8 @@ void Engine::enqueued(const RequestRef& request, const plugin::MarkRef& mark) {
 void Engine::execute(control::SetId set, std::vector<control::BatchItem> items) {
   for (auto& item : items)
     if (auto it = live_.find(item.token); it != live_.end()) item.request = it->second;
+  ++batches_;
+  if (observer_->on()) observe_entry(set, items);
   executor_->execute(set, std::move(items));
 }
 
@@ -53,6 +56,7 @@ void Engine::fail(control::RequestToken token, Failure failure, const std::strin
   if (it == live_.end()) return;
   auto request = std::move(it->second);
   live_.erase(it);
+  observer_->failed(request->set, request->observed, failure, text);
   end(request, failure, text);
 }
 
@@ -67,6 +71,7 @@ void Engine::refused(const RequestRef& request, const std::string& why) {
 }
 
 void Engine::joined(control::Rank last) {
+  observer_->joined(last);
   sets_.restart_counters();
   if (!join_request_) return;
   join_request_->last_joined = last;
@@ -83,6 +88,7 @@ RequestRef Engine::live_request(control::RequestToken token) {
 // the set's communicators exist.
 void Engine::set_added(control::SetId set, const std::vector<int32_t>& members, control::RequestToken token) {
   const int32_t number = sets_.add(set, members);
+  observer_->set_added(set, members.size());
   auto request = live_request(token);
   if (request) request->process_set = number;
   if (std::find(members.begin(), members.end(), config_.rank) != members.end())
@@ -93,10 +99,12 @@ void Engine::set_added(control::SetId set, const std::vector<int32_t>& members, 
 
 void Engine::set_removed(control::SetId set, control::RequestToken token) {
   sets_.remove(set);
+  observer_->set_removed(set);
   executor_->remove(set, live_request(token));
 }
 
 void Engine::closed(control::Rank by, const std::string& text) {
+  observer_->closed(by);
   closing_ = true;  // the engine stops when the executor has carried out all earlier entries
   closing_text_ = text;
   left_first_ = by;
@@ -142,12 +150,14 @@ void Engine::lost(const std::string& cause) {
 }
 
 void Engine::aborted(const std::string& cause) {
+  observer_->aborted(cause);
   if (segment_) segment_->raise_abort(cause);
   if (!failed_here_) tell_store_bereaved();
   executor_->abort();
   executor_->settle(observe::now_ns() + kSettleNs);
   executor_->clear();
   aborted_ = true;
+  observer_->save();
   stop("Horovod's engine was aborted: " + cause);
 }
 
@@ -232,6 +242,8 @@ void Engine::stop(const std::string& text) {
   cause_due_ = end_due_ = control::kNever;
   if (stalls_) stalls_->stop();
   stopped_.store(true, std::memory_order_release);
+  if (!aborted_) observer_->end_in_order();
+  observer_->flush();
   fail_everything(text);
 }
 

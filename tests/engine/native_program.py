@@ -15,6 +15,7 @@ PLUGIN = sorted(str(p.relative_to(PACKAGE / "engine")) for p in (PACKAGE / "engi
 # What every transport stands on.
 COMMON = [*(f"data/{p}.cc" for p in ("abilities", "aligned", "direct", "host_math", "parts", "schedule"))]
 COMMON += ["control/signature.cc", "types/rank_list.cc", "observe/log.cc", "observe/printable.cc"]
+COMMON += [f"observe/{p}.cc" for p in ("event_ring", "observer", "timeline", "timeline_format")]
 
 
 # The further parts of the engine that each program needs.

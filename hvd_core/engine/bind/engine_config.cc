@@ -74,6 +74,19 @@ EngineConfig::DeviceConfig device_of(const py::dict& d) {
   return c;
 }
 
+observe::ObserverSettings observe_of(const py::dict& d) {
+  observe::ObserverSettings s;
+  s.recorder = d["recorder"].cast<bool>();
+  s.flight_folder = d["flight_folder"].cast<std::string>();
+  s.job = d["job"].cast<std::string>();
+  s.clock_offset_ns = d["clock_offset_ns"].cast<int64_t>();
+  s.timeline_max_bytes = d["timeline_max_bytes"].cast<uint64_t>();
+  if (auto path = d["timeline"].cast<std::string>(); !path.empty())
+    s.timeline = observe::TimelineSettings{std::move(path), d["timeline_mark_cycles"].cast<bool>(),
+                                           d["timeline_all_ranks"].cast<bool>(), s.timeline_max_bytes};
+  return s;
+}
+
 }  // namespace
 
 EngineConfig config_of(const py::dict& d) {
@@ -114,6 +127,7 @@ EngineConfig config_of(const py::dict& d) {
   c.spin_ns = static_cast<int64_t>(d["spin_us"].cast<double>() * 1e3);
   if (d.contains("check_consistency")) c.check_consistency = d["check_consistency"].cast<bool>();
   c.engine_core = d["engine_core"].cast<int32_t>();
+  if (d.contains("observe")) c.observe = observe_of(d["observe"].cast<py::dict>());
   return c;
 }
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/bind/python_lock.h"
+#include "engine/observe/event.h"
 #include "engine/plugin/backend.h"
 #include "hvd/backend_abi.h"
 
@@ -172,6 +173,11 @@ void bind_inspect(py::module_& m) {
   m.def("backend_fact", &fact, py::arg("name"), py::arg("path"), py::arg("key"),
         "A fact that the library at `path` tells about itself as it runs now; None when it does not know it, or not "
         "yet. It is loaded for good. Raises BackendLoadError, BackendOpenError.");
+  py::dict kinds;
+#define X(id, number, name) kinds[py::int_(number)] = #name;
+  HVD_EVENT_KINDS(X)
+#undef X
+  m.attr("event_kinds") = kinds;  // of the flight recorder: {number: name}
 }
 
 }  // namespace hvd::bind

@@ -13,6 +13,8 @@
 #include "engine/bind/tensor_view.h"
 #include "engine/calls/checks.h"
 #include "engine/observe/log.h"
+#include "engine/observe/observer.h"
+#include "engine/plugin/host_api.h"
 #include "engine/types/operations.h"
 
 namespace py = pybind11;
@@ -54,6 +56,11 @@ PyEngine::PyEngine(const py::dict& d) {
   static const int hook = ::pthread_atfork(nullptr, nullptr, in_child);
   (void)hook;
   engines().push_back(engine_.get());
+  // The last engine of this process hears of the phases of its backends' work.
+  plugin::set_activity_sink([observer = std::weak_ptr<observe::Observer>(engine_->observer())](
+                                hvd_comm, uint64_t seq, const std::string& phase, int32_t begin_end) {
+    if (auto o = observer.lock()) o->phase(begin_end == 1, phase, seq);
+  });
   frontend_ = std::make_shared<calls::Frontend>(engine_);
   calls::serve(frontend_);
 }
@@ -274,6 +281,8 @@ void bind_engine(py::module_& m) {
            py::arg("process_set") = 0)
       .def("poison", &PyEngine::poison, py::arg("name"), py::arg("text"), py::arg("process_set") = 0,
            py::arg("operation") = "allreduce")
+      .def("switch_timeline", &PyEngine::switch_timeline, py::arg("path"), py::arg("mark_cycles") = false,
+           py::arg("all_ranks") = false)
       .def("poll", &PyEngine::poll)
       .def("wait", &PyEngine::wait)
       .def("wait_many", &PyEngine::wait_many)

@@ -61,6 +61,9 @@ class PyEngine {
   void poison(const std::optional<std::string>& name, const std::string& text, int process_set,
               const std::string& operation);
 
+  // See Engine::switch_timeline. Waits until this rank has come to that point of the log, and until a timeline that has
+  // ended is complete on the disk.
+  void switch_timeline(const std::string& path, bool mark_cycles, bool all_ranks);
   bool poll(uint64_t handle);
   void wait(uint64_t handle);
   void wait_many(const std::vector<uint64_t>& handles);

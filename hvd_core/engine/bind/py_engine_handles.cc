@@ -4,6 +4,7 @@
 #include "engine/bind/tensor_view.h"
 #include "engine/calls/checks.h"
 #include "engine/observe/log.h"
+#include "engine/observe/observer.h"
 
 namespace py = pybind11;
 
@@ -130,6 +131,18 @@ void PyEngine::await(queue::Request& request) {
     if (!settled && PyErr_CheckSignals() != 0) throw py::error_already_set();
   }
   request.throw_if_failed();
+}
+
+void PyEngine::switch_timeline(const std::string& path, bool mark_cycles, bool all_ranks) {
+  try {
+    await(*engine_->switch_timeline(path, mark_cycles, all_ranks));
+  } catch (const RequestFailed& e) {
+    // Another rank may have left the job already: its end is the end of the timeline too.
+    if (!path.empty() || e.failure != types::Failure::JobEnded) throw;
+    engine_->observer()->stop_timeline();
+  }
+  WithoutPythonLock unlocked;
+  engine_->observer()->await_stopped_timelines();
 }
 
 bool PyEngine::poll(uint64_t handle) {

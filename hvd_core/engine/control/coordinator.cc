@@ -93,6 +93,7 @@ void Coordinator::ready(const UpMessage& m, int64_t now) {
 
 void Coordinator::ready(SetId set, const Item& item, Rank rank, bool urgent, int64_t now) {
   Round& round = round_of(set, item.name, rank, now);
+  tell_ready(set, item, rank, now);
   round.urgent |= urgent;
   if (item.sig->has_weights())
     round.weights.emplace_back(rank, item.sig);
@@ -286,6 +287,16 @@ bool Coordinator::still_waits(const Stalled& s) const {
   if (!sets_[s.set].exists) return false;
   const auto round = sets_[s.set].rounds.find(s.name);
   return round != sets_[s.set].rounds.end() && round->second.since == s.since;
+}
+
+void Coordinator::observe(uint32_t flags, const std::string& path) {
+  if (closed_) return;
+  form_all_batches();  // of requests that were decided before
+  Entry e;
+  e.type = Entry::Observe;
+  e.batch = flags;
+  e.text = path;
+  log_.append(std::move(e));
 }
 
 bool Coordinator::waiting() const {

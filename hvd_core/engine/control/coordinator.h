@@ -18,6 +18,10 @@
 #include "engine/control/rank_set.h"
 #include "engine/control/weights_check.h"
 
+namespace hvd::observe {
+class Observer;
+}
+
 namespace hvd::control {
 
 struct CoordinatorConfig {
@@ -25,6 +29,7 @@ struct CoordinatorConfig {
   FusionConfig fusion;
   uint32_t repeats_before_known = 3;  // R4: the batch after so many equal ones in a row becomes a known batch
   bool known_batches = true;
+  observe::Observer* observer = nullptr;
 };
 
 // A name that some ranks have submitted and others have not, or a join, for stall reports.
@@ -52,6 +57,9 @@ class Coordinator {
   void form_batches(int64_t now);
   // When form_batches() has to be called at the latest.
   int64_t next_deadline() const { return fusion_.next_deadline(); }
+
+  // Appends an entry that switches the timeline on all ranks.
+  void observe(uint32_t flags, const std::string& path);
 
   // Names that have been waiting since before `before`. Known batches that some ranks arrived at so long ago are
   // dissolved, so that the next call can name their members. `oldest` becomes the start of the oldest other wait.
@@ -89,7 +97,8 @@ class Coordinator {
     uint32_t gen = 0;
     std::vector<Item> items;
     RankSet arrived;
-    int64_t since = 0;  // of the first arrival
+    int64_t since = 0;            // of the first arrival
+    std::vector<uint32_t> names;  // of the items, for the observer; empty until it asks
   };
   // For batches that begin with one name: the last batch, how often in a row it was equal to the one before, and how
   // many more repetitions are asked for because known batches of this name were dissolved.
@@ -105,6 +114,8 @@ class Coordinator {
   void poison(const UpMessage& m, int64_t now);
   Round& round_of(SetId set, const NameRef& name, Rank rank, int64_t now);
   bool complete(const SetState& s, const RankSet& said) const;
+  void tell_ready(SetId set, const Item& item, Rank rank, int64_t now);
+  void tell_arrived(Known& k, const RankSet& ranks, int64_t now);
   void decide_while_complete(SetId set, const std::string& name, int64_t now);
   std::string refusal(const SetState& s, const Round& round);
   std::string refuse_new_set(const std::vector<Rank>& ranks) const;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/control/coordinator.h"
+#include "engine/observe/observer.h"
 
 namespace hvd::control {
 
@@ -89,6 +90,7 @@ void Coordinator::arrive(const UpMessage& m, int64_t now) {
     if (!sets_[k.set].member_set.contains(r)) throw WireError("control message: from outside the process set");
   });
   if (k.arrived.empty()) k.since = now;
+  tell_arrived(k, m.ranks, now);
   k.arrived.insert_all(m.ranks);
   if (k.arrived.size() < sets_[k.set].members.size()) return;
   Entry e;
@@ -100,6 +102,35 @@ void Coordinator::arrive(const UpMessage& m, int64_t now) {
   k.arrived.clear();
   if (k.gen % kRunsThatForgive == 0) history_[{k.set, *k.items[0].name}].penalty /= 2;
   log_.append(std::move(e));
+}
+
+// ------------------------------------------------------------------------- the timeline: which rank was ready, and
+// when
+
+namespace {
+// The timeline shows ranks by their number in the process set.
+int32_t number_in(const std::vector<Rank>& members, Rank rank) {
+  return static_cast<int32_t>(std::find(members.begin(), members.end(), rank) - members.begin());
+}
+}  // namespace
+
+void Coordinator::tell_ready(SetId set, const Item& item, Rank rank, int64_t now) {
+  observe::Observer* const o = config_.observer;
+  if (!o || !o->timeline_on()) return;
+  const auto& f = item.sig->fields();
+  o->ready(set, o->name_of(*item.name, f.repeats), f.kind, number_in(sets_[set].members, rank), now);
+}
+
+void Coordinator::tell_arrived(Known& k, const RankSet& ranks, int64_t now) {
+  observe::Observer* const o = config_.observer;
+  if (!o || !o->timeline_on()) return;
+  if (k.names.empty())
+    for (const Item& item : k.items) k.names.push_back(o->name_of(*item.name, true).name);
+  const types::OpKind kind = k.items[0].sig->fields().kind;
+  ranks.for_each([&](Rank r) {
+    const int32_t number = number_in(sets_[k.set].members, r);
+    for (const uint32_t name : k.names) o->ready(k.set, {name, 0}, kind, number, now);
+  });
 }
 
 void Coordinator::ask_dissolve(const UpMessage& m, int64_t now) {

@@ -207,12 +207,16 @@ void EntryEncoder::put(std::string& out, const Entry& e) {
       put_members(w, e.members);
       w.bytes(e.text);
       break;
+    case Entry::Observe:
+      w.varint(e.batch);
+      w.bytes(e.text);
+      break;
   }
 }
 
 Entry EntryDecoder::get(Reader& r) {
   Entry e;
-  e.type = checked(r.u8(), Entry::Report);
+  e.type = checked(r.u8(), Entry::Observe);
   switch (e.type) {
     case Entry::Exec: {
       e.set = static_cast<SetId>(r.varint());
@@ -256,6 +260,10 @@ Entry EntryDecoder::get(Reader& r) {
     case Entry::Report:
       e.members = get_members(r);
       e.text = report_text(r);
+      break;
+    case Entry::Observe:
+      e.batch = static_cast<uint32_t>(r.varint());
+      e.text = r.bytes();
       break;
   }
   return e;

@@ -55,15 +55,17 @@ struct Entry {
     AddSet = 6,
     RemoveSet = 7,
     Look = 8,
-    Report = 9
+    Report = 9,
+    Observe = 10
   };
   Type type = Exec;
-  SetId set = 0;                // AddSet: its new number
-  std::vector<Item> items;      // Exec
-  bool defines = false;         // Exec: the items become known batch `batch`, generation 0
-  uint32_t batch = 0, gen = 0;  // Exec that defines, Run, Dissolve; Look: `batch` is its number
+  SetId set = 0;            // AddSet: its new number
+  std::vector<Item> items;  // Exec
+  bool defines = false;     // Exec: the items become known batch `batch`, generation 0
+  // Exec that defines, Run, Dissolve; Look: `batch` is its number; Observe: `batch` has flags
+  uint32_t batch = 0, gen = 0;
   NameRef name;                 // Fail
-  std::string text;             // Fail, Close, Report
+  std::string text;             // Fail, Close, Report; Observe: the path of a timeline
   std::vector<Rank> poisoners;  // Fail
   std::vector<Rank> members;    // AddSet; Look: ranks that shall answer; Report: ranks that shall log the text
   Rank rank = 0;                // Joined: the rank that joined last; Close: the rank that left

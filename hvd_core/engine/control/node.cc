@@ -25,6 +25,7 @@ Node::Node(NodeConfig config, std::unique_ptr<Link> parent, std::vector<std::uni
     c.fusion = config.fusion;
     c.repeats_before_known = config.repeats_before_known;
     c.known_batches = config.known_batches;
+    c.observer = config.observer;
     coordinator_.reset(new Coordinator(c, *this));
   } else {
     links_.push_back(parent_.get());

@@ -26,6 +26,7 @@ struct NodeConfig {
   int64_t dissolve_after_ns = 1'000'000;  // how long this rank may hold part of a known batch (R5)
   uint32_t repeats_before_known = 3;
   bool known_batches = true;
+  observe::Observer* observer = nullptr;  // on the root
   // How long an inner node may keep a message of one rank of its subtree until the other ranks say the same (R13).
   int64_t merge_ns = 5'000'000;
   // A neighbour that begins a control message and sends no further byte of it for so long ends the job.

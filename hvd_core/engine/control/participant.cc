@@ -181,6 +181,9 @@ void Participant::replay(const Entry& e) {
       return replay_add_set(e);
     case Entry::RemoveSet:
       return replay_remove_set(e);
+    case Entry::Observe:
+      events_.observe(e.batch, e.text);
+      return;
     case Entry::Close:
       closed_ = true;
       events_.closed(e.rank, e.text);

@@ -35,6 +35,8 @@ class Participant {
     virtual void closed(Rank by, const std::string& text) = 0;  // the job has ended in good order; no event follows
     virtual void set_added(SetId set, const std::vector<Rank>& members, RequestToken request) = 0;
     virtual void set_removed(SetId set, RequestToken request) = 0;
+    // Rank 0 switches the timeline at this point of the log (Coordinator::observe).
+    virtual void observe(uint32_t /*flags*/, const std::string& /*path*/) {}
   };
 
   Participant(Rank me, int64_t dissolve_after_ns, Outbox& outbox, Events& events)

@@ -14,8 +14,8 @@ namespace hvd::control {
 namespace {
 
 constexpr uint64_t kUpBytes = 256u << 10, kDownBytes = 512u << 10, kAbortText = 32u << 10;
-constexpr uint64_t kUpAt = 4096, kDownAt = kUpAt + kUpBytes;
-static_assert(kDownAt + kDownBytes <= Segment::kSlotBytes);
+constexpr uint64_t kUpAt = 4096, kDownAt = kUpAt + kUpBytes, kRecorderAt = kDownAt + kDownBytes;
+static_assert(kRecorderAt < Segment::kSlotBytes);
 
 enum : uint32_t { kNoAbort = 0, kWriting = 1, kRaised = 2 };
 
@@ -93,6 +93,10 @@ Ring Segment::down(uint32_t slot) const {
   SlotHeader* h = slot_header(base_, slot);
   return {&h->down, reinterpret_cast<char*>(h) + kDownAt, kDownBytes};
 }
+
+const uint64_t Segment::kRecorderBytes = kSlotBytes - kRecorderAt;
+
+void* Segment::recorder(uint32_t slot) const { return reinterpret_cast<char*>(slot_header(base_, slot)) + kRecorderAt; }
 
 void Segment::raise_abort(const std::string& text) const {
   auto* h = reinterpret_cast<Header*>(base_);

@@ -1,7 +1,8 @@
 // The control segment of a host: one memfd that the host's first rank made and passed on, mapped by all its ranks.
 //
 //   header (64 KiB)            magic, abort flag and text, the leader's bell
-//   slot of local rank i       that rank's bell, the ring towards the leader, the ring from the leader
+//   slot of local rank i       that rank's bell, the ring towards the leader, the ring from the leader, and the rank's
+//                              flight recorder
 //
 // It has no name, so that nothing is left behind after a crash. Forked children do not inherit it (MADV_DONTFORK).
 #pragma once
@@ -44,6 +45,9 @@ class Segment {
   BellWord* bell(uint32_t slot) const;
   Ring up(uint32_t slot) const;    // local rank -> leader
   Ring down(uint32_t slot) const;  // leader -> local rank
+  // Memory of this rank for its flight recorder, which its neighbours can read when it has died.
+  static const uint64_t kRecorderBytes;
+  void* recorder(uint32_t slot) const;
 
   // The host-wide abort flag: the first text is kept.
   void raise_abort(const std::string& text) const;

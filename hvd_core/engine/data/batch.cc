@@ -182,14 +182,16 @@ void Batch::write_allgather(Schedule& schedule) {
   c.out = {{rows_in_, 0, n * ranks * sizeof(int64_t)}};
   c.counts = {n};
   set_->write_steps(schedule, c);
-  schedule.compute([this, n, ranks](Schedule& then) {
-    for (size_t i = 0; i < n; ++i) {
-      int64_t rows = 0;
-      for (size_t r = 0; r < ranks; ++r) rows += rows_in_[r * n + i];
-      allocate_output(then, i, rows);
-    }
-    write_by_dtype(then);
-  });
+  schedule.compute(
+      [this, n, ranks](Schedule& then) {
+        for (size_t i = 0; i < n; ++i) {
+          int64_t rows = 0;
+          for (size_t r = 0; r < ranks; ++r) rows += rows_in_[r * n + i];
+          allocate_output(then, i, rows);
+        }
+        write_by_dtype(then);
+      },
+      "ALLOCATE_OUTPUT");
 }
 
 void Batch::write_alltoall(Schedule& schedule) {
@@ -213,16 +215,18 @@ void Batch::write_alltoall(Schedule& schedule) {
   c.out = {{rows_in_, 0, n * ranks * sizeof(int64_t)}};
   c.counts = {n * ranks};
   set_->write_steps(schedule, c);
-  schedule.compute([this, n, ranks](Schedule& then) {
-    for (size_t i = 0; i < n; ++i) {
-      std::vector<int64_t> received(ranks);
-      int64_t rows = 0;
-      for (size_t r = 0; r < ranks; ++r) rows += received[r] = rows_in_[r * n + i];
-      allocate_output(then, i, rows);
-      if (auto* q = request(tensors_[i])) q->received_splits.push_back(std::move(received));
-    }
-    write_by_dtype(then);
-  });
+  schedule.compute(
+      [this, n, ranks](Schedule& then) {
+        for (size_t i = 0; i < n; ++i) {
+          std::vector<int64_t> received(ranks);
+          int64_t rows = 0;
+          for (size_t r = 0; r < ranks; ++r) rows += received[r] = rows_in_[r * n + i];
+          allocate_output(then, i, rows);
+          if (auto* q = request(tensors_[i])) q->received_splits.push_back(std::move(received));
+        }
+        write_by_dtype(then);
+      },
+      "ALLOCATE_OUTPUT");
 }
 
 void Batch::allocate_output(Schedule& schedule, size_t tensor, int64_t rows) {

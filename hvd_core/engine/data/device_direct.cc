@@ -330,13 +330,13 @@ void BounceTransport::write_steps(Schedule& schedule, const plugin::Collective& 
   const uint64_t width = types::dtype_bytes(c.dtype);
   if (!is_one(c.prescale)) {
     for (size_t i = 0; i < c.counts.size(); ++i) one.in[i] = schedule.scratch_buf(c.counts[i] * width);
-    schedule.compute(scaled(one.in, c.in, c.counts, c.dtype, c.prescale));
+    schedule.compute(scaled(one.in, c.in, c.counts, c.dtype, c.prescale), "MEMCPY_IN_FUSION_BUFFER");
   }
   bounce(schedule, one);
   if (is_one(c.postscale)) return;
   std::vector<uint64_t> results;
   for (size_t i = 0; i < c.counts.size(); ++i) results.push_back(out_elements(c, i, rank(), size()));
-  schedule.compute(scaled(c.out, c.out, std::move(results), c.dtype, c.postscale));
+  schedule.compute(scaled(c.out, c.out, std::move(results), c.dtype, c.postscale), "MEMCPY_OUT_FUSION_BUFFER");
 }
 
 void BounceTransport::bounce(Schedule& schedule, const plugin::Collective& c) {

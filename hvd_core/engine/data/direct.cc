@@ -53,13 +53,15 @@ void DirectTransport::write_packed(Schedule& schedule, const plugin::Collective&
   for (uint64_t n : c.counts) total += n;
   const hvd_buf packed{aligned_scratch(schedule, total * width, ability.alignment), 0, total * width};
   if (c.coll != HVD_BROADCAST || c.root == rank()) {
-    schedule.compute([packed, width, in = c.in, counts = c.counts](Schedule&) {
-      char* at = address(packed);
-      for (size_t i = 0; i < counts.size(); ++i) {
-        if (counts[i]) std::memcpy(at, address(in[i]), counts[i] * width);
-        at += counts[i] * width;
-      }
-    });
+    schedule.compute(
+        [packed, width, in = c.in, counts = c.counts](Schedule&) {
+          char* at = address(packed);
+          for (size_t i = 0; i < counts.size(); ++i) {
+            if (counts[i]) std::memcpy(at, address(in[i]), counts[i] * width);
+            at += counts[i] * width;
+          }
+        },
+        "MEMCPY_IN_FUSION_BUFFER");
   }
   plugin::Collective one;
   copy_settings(one, c);
@@ -67,13 +69,15 @@ void DirectTransport::write_packed(Schedule& schedule, const plugin::Collective&
   one.counts = {total};
   emit(schedule, one);
   if (c.coll == HVD_REDUCE && c.root != rank()) return;
-  schedule.compute([packed, width, out = c.out, counts = c.counts](Schedule&) {
-    const char* at = address(packed);
-    for (size_t i = 0; i < counts.size(); ++i) {
-      if (counts[i] && out[i].base) std::memcpy(address(out[i]), at, counts[i] * width);
-      at += counts[i] * width;
-    }
-  });
+  schedule.compute(
+      [packed, width, out = c.out, counts = c.counts](Schedule&) {
+        const char* at = address(packed);
+        for (size_t i = 0; i < counts.size(); ++i) {
+          if (counts[i] && out[i].base) std::memcpy(address(out[i]), at, counts[i] * width);
+          at += counts[i] * width;
+        }
+      },
+      "MEMCPY_OUT_FUSION_BUFFER");
 }
 
 void DirectTransport::write_each(Schedule& schedule, const plugin::Collective& c) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/observe/log.h"
+#include "engine/observe/observer.h"
 
 namespace hvd::data {
 
@@ -67,6 +68,8 @@ bool Executor::progress() {
   return any;
 }
 
+observe::Observer* Executor::observed() const { return observer_ && observer_->on() ? observer_ : nullptr; }
+
 // Returns true when the entry is complete.
 bool Executor::carry_out(Entry& entry) {
   switch (entry.type) {
@@ -93,10 +96,11 @@ bool Executor::carry_out(Entry& entry) {
       if (!begin_on_device(entry, it->second, fields.device_type)) return false;
     } else {
       begun_ = true;
+      if (auto* o = observed()) o->begin(seq_ + 1);
       batch_.write_schedule(*schedule_, *it->second, nullptr, *backends_.math, entry.work, ++seq_);
     }
   }
-  return schedule_->advance();
+  return schedule_->advance(observed(), seq_);
 }
 
 void Executor::start_creation(std::function<std::shared_ptr<void>()> make) {
@@ -123,6 +127,7 @@ void Executor::finish(const std::string* refusal) {
   if (device_) return finish_on_device(refusal);
   Entry entry = std::move(queue_.front());
   queue_.pop_front();
+  if (auto* o = observed(); o && begun_) o->done(seq_);
   begun_ = false;
   schedule_->clear();
   const auto report = [&](const queue::RequestRef& request) {

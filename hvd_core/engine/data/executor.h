@@ -42,6 +42,9 @@ class Executor {
            std::shared_ptr<plugin::Store> store, Events& events);
   ~Executor();
 
+  // Is told about batches, which it knows by their numbers: the n-th call of execute() appends batch n.
+  void observe(observe::Observer& observer) { observer_ = &observer; }
+
   // Append an entry to the queue. `request` may be null; it completes with the entry.
   void execute(control::SetId set, std::vector<control::BatchItem> batch);
   void create(control::SetId set, const std::vector<int32_t>& members, queue::RequestRef request);
@@ -93,10 +96,12 @@ class Executor {
     std::shared_ptr<SetComms> set;
     SetDevice* device;
     plugin::MarkRef end;
+    uint64_t batch = 0;  // its number
     int64_t since = 0;
     bool warned = false;  // about its age
   };
 
+  observe::Observer* observed() const;  // null while it is off
   bool carry_out(Entry& entry);
   bool carry_out_create(Entry& entry);
   void finish(const std::string* refusal);
@@ -119,6 +124,7 @@ class Executor {
   const Backends backends_;
   const std::shared_ptr<plugin::Store> store_;
   Events& events_;
+  observe::Observer* observer_ = nullptr;
   const observe::CoreMask cores_ = observe::own_cores();  // the process's, read on the thread that creates the engine
 
   std::mutex sets_mutex_;  // abort() reads sets_ from other threads

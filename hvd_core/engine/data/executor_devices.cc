@@ -5,6 +5,7 @@
 
 #include "engine/data/executor.h"
 #include "engine/observe/log.h"
+#include "engine/observe/observer.h"
 #include "engine/types/operations.h"
 
 namespace hvd::data {
@@ -50,6 +51,7 @@ bool Executor::begin_on_device(Entry& entry, const std::shared_ptr<SetComms>& se
         schedule_->poll([ready] { return ready->reached(); }, [ready](int64_t until_ns) { ready->wait(until_ns); });
     }
   }
+  if (auto* o = observed()) o->begin(seq_ + 1);
   batch_.write_schedule(*schedule_, *set, device, *backends_.math, entry.work, ++seq_);
   return true;
 }
@@ -57,9 +59,10 @@ bool Executor::begin_on_device(Entry& entry, const std::shared_ptr<SetComms>& se
 // All work of the entry at the front is enqueued.
 void Executor::finish_on_device(const std::string* refusal) {
   plugin::Device& d = *device_->device();
-  Outstanding o{nullptr, {}, nullptr, device_, d.mark(d.stream()), observe::now_ns()};
+  Outstanding o{nullptr, {}, nullptr, device_, d.mark(d.stream()), seq_, observe::now_ns()};
   const bool over = o.end->reached();
   if (over) device_->check();
+  if (auto* observer = observed()) over ? observer->done(seq_) : observer->enqueued(seq_);
   o.schedule = std::move(schedule_);
   o.work = std::move(queue_.front().work);
   o.set = std::move(device_set_);
@@ -121,6 +124,7 @@ bool Executor::check_outstanding() {
     }
     Outstanding done = std::move(o);
     outstanding_.erase(outstanding_.begin() + static_cast<ptrdiff_t>(i));
+    if (auto* observer = observed()) observer->done(done.batch);
     done.schedule->clear();
     spare_.push_back(std::move(done.schedule));
     for (const control::BatchItem& w : done.work)

@@ -4,6 +4,9 @@
 #include <utility>
 
 #include "engine/observe/log.h"
+#include "engine/observe/observer.h"
+#include "engine/plugin/backend.h"
+#include "engine/types/collectives.h"
 
 namespace hvd::data {
 
@@ -25,6 +28,7 @@ Schedule::Step& Schedule::add() {
   ++count_;
   Step& s = *steps_[insert_++];
   s.comm = nullptr;
+  s.phase = nullptr;
   s.group.clear();
   return s;
 }
@@ -61,14 +65,30 @@ void Schedule::poll(Done done, Wait wait) {
   s.wait = std::move(wait);
 }
 
-void Schedule::compute(Computation computation) { add().computation = std::move(computation); }
+void Schedule::compute(Computation computation, const char* phase) {
+  Step& s = add();
+  s.computation = std::move(computation);
+  s.phase = phase;
+}
 
 char* Schedule::scratch(uint64_t bytes) {
   scratch_.push_back(queue::allocate(bytes));
   return static_cast<char*>(scratch_.back().get());
 }
 
-bool Schedule::advance() {
+void Schedule::Step::tell(observe::Observer* observer, bool begins, uint64_t batch) const {
+  if (!observer) return;
+  if (comm) {
+    const int32_t coll = group.empty() ? collective.coll : group[0].coll;
+    // As Horovod's timelines have it.
+    observer->step(begins, comm->backend().tag(), coll == HVD_BROADCAST ? "bcast" : types::collective_name(coll),
+                   batch);
+  } else if (phase) {
+    observer->step(begins, "", phase, batch);
+  }
+}
+
+bool Schedule::advance(observe::Observer* observer, uint64_t batch) {
   while (at_ < count_) {
     Step& s = *steps_[at_];
     if (running_) {
@@ -81,10 +101,14 @@ bool Schedule::advance() {
         throw;
       }
       running_ = false;
+      s.tell(observer, false, batch);
     } else if (!s.computation) {
+      s.tell(observer, true, batch);
       running_ = !s.start();
       if (running_) return false;
+      s.tell(observer, false, batch);
     } else {
+      s.tell(observer, true, batch);
       inserting_ = true;
       insert_ = at_ + 1;
       const Computation computation = std::move(s.computation);
@@ -95,6 +119,7 @@ bool Schedule::advance() {
         throw;
       }
       inserting_ = false;
+      s.tell(observer, false, batch);
     }
     ++at_;
   }

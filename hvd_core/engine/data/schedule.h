@@ -15,6 +15,10 @@
 #include "engine/plugin/communicator.h"
 #include "engine/queue/request.h"
 
+namespace hvd::observe {
+class Observer;
+}
+
 namespace hvd::data {
 
 class Schedule {
@@ -34,8 +38,9 @@ class Schedule {
   // it does for a collective.
   void poll(Done done, Wait wait);
   // Adds a computation. All steps before it are complete when it runs. It may add steps itself (sizes that only an
-  // exchange tells need that): they run right after it, before the steps that were added earlier.
-  void compute(Computation computation);
+  // exchange tells need that): they run right after it, before the steps that were added earlier. `phase`: its name in
+  // a timeline, if it is worth showing; lives longer than the schedule.
+  void compute(Computation computation, const char* phase = nullptr);
   // Makes settle() wait for more than the running step: for work that a computation has started on a device.
   void at_settle(Wait wait) { at_settle_.push_back(std::move(wait)); }
   // Uninitialised memory, aligned to 64 bytes, that lives until clear(). Never null, not even for 0 bytes. Throws
@@ -51,7 +56,8 @@ class Schedule {
 
   // Runs as many steps as it can and returns true when all are done. Never sleeps; it returns false after a few
   // microseconds of testing one collective. Throws the exception of a failed step (plugin::BackendError, ...).
-  bool advance();
+  // The observer is told about the steps of batch `batch`.
+  bool advance(observe::Observer* observer = nullptr, uint64_t batch = 0);
   // Sleeps in the backend until the running step is complete, or until the deadline. Only while in_flight().
   void wait(int64_t deadline_ns);
   bool in_flight() const { return running_; }
@@ -81,10 +87,12 @@ class Schedule {
     plugin::Collective collective;
     std::vector<plugin::Collective> group;  // replaces `collective` unless empty
     Computation computation;
-    Done done;  // of a wait
+    const char* phase = nullptr;  // of a computation
+    Done done;                    // of a wait
     Wait wait;
     Kind kind() const;
     bool start();
+    void tell(observe::Observer* observer, bool begins, uint64_t batch) const;
     bool test() { return comm ? comm->test() : done(); }
   };
   Step& add();

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "engine/control/messages.h"
+#include "engine/observe/event.h"
 #include "engine/observe/printable.h"
 #include "engine/plugin/device.h"
 #include "engine/queue/errors.h"
@@ -95,6 +96,8 @@ class Request {
   Listener* listener = nullptr;        // set before it is submitted, then the finishing thread's
   types::CallSite site;                // for reports: where the program made the call, and when
   int64_t submitted_ns = 0;
+  observe::RequestName observed;         // its name in events; 0 if nothing observed its submission
+  std::atomic<int64_t> waited_since{0};  // a caller began to wait then
 
   // Valid once failed(): a backend did not stop in time after an abort, and may still read and write the tensors.
   bool lingers = false;

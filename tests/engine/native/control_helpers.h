@@ -78,6 +78,8 @@ struct Root final : Coordinator::Log {
         return log.push_back("CLOSE");
       case Entry::AddSet:
         return log.push_back("ADDSET " + std::to_string(e.set));
+      case Entry::Observe:
+        return log.push_back("OBSERVE " + std::to_string(e.batch) + " " + e.text);
       case Entry::RemoveSet:
         return log.push_back("REMOVESET " + std::to_string(e.set));
       case Entry::Look:

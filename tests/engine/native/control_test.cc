@@ -288,6 +288,14 @@ void coordinator_names_the_ranks_that_a_stalled_request_waits_for() {
   EXPECT(found.size() == 1 && found[0].name == "late" && (found[0].missing == std::vector<Rank>{0, 2}));
 }
 
+void coordinator_switches_the_timeline_between_two_decisions() {
+  Root root(2);
+  root.all_ready(item("a"));
+  root.coordinator.observe(1, "t.json");
+  root.all_ready(item("b"));
+  EXPECT((root.entries() == Log{"EXEC a", "OBSERVE 1 t.json", "EXEC b"}));
+}
+
 #define CHECK(name) {#name, name}
 const std::vector<std::pair<const char*, void (*)()>> kChecks = {
     CHECK(fusion_puts_equal_requests_into_one_batch),
@@ -314,6 +322,7 @@ const std::vector<std::pair<const char*, void (*)()>> kChecks = {
     CHECK(known_batch_ends_with_poison_and_with_join),
     CHECK(coordinator_executes_decided_requests_before_the_end),
     CHECK(coordinator_names_the_ranks_that_a_stalled_request_waits_for),
+    CHECK(coordinator_switches_the_timeline_between_two_decisions),
 };
 
 }  // namespace

@@ -1,0 +1,161 @@
+// The observer of one rank: takes the events of its engine, for the flight recorder and for the timeline.
+//
+// The engine's threads call it at a few points (docs/architecture.md lists them). While neither consumer is on, a call
+// costs one test. Any thread may call; the timeline is switched by the thread that drives the engine.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/observe/event.h"
+#include "engine/observe/event_ring.h"
+#include "engine/observe/log.h"
+#include "engine/observe/settings.h"
+#include "engine/observe/texts.h"
+#include "engine/types/failure.h"
+#include "engine/types/operations.h"
+
+namespace hvd::observe {
+
+class Timeline;
+
+class Observer {
+ public:
+  static constexpr uint32_t kRecorderCapacity = 4096, kTimelineCapacity = 1u << 16;
+
+  // `ring`: memory of `ring_bytes` zeros for the recorder; null where there is no recorder.
+  // `ring_file`: the file behind that memory, if it has one.
+  Observer(ObserverSettings settings, int32_t rank, int32_t size, std::string host, std::shared_ptr<void> ring,
+           uint64_t ring_bytes, std::string ring_file = "");
+  ~Observer();
+
+#ifdef HVD_WITHOUT_OBSERVER  // for benchmarks/observer_instructions.py
+  static constexpr bool on() { return false; }
+  static constexpr bool timeline_on() { return false; }
+#else
+  bool on() const { return on_.load(std::memory_order_relaxed); }
+  bool timeline_on() const { return timeline_on_.load(std::memory_order_acquire); }
+#endif
+
+  // Without an `at`, the event happens now. All functions may be called while the observer is off.
+  void put(Event e) {
+    if (!on()) return;
+    if (e.time == 0) e.time = now_ns();
+    if (recorder_) recorder_->write(e);
+    if (timeline_on()) timeline_ring_->write(e);
+  }
+  void begin(uint64_t batch) { put({.kind = EventKind::Begin, .a = batch}); }
+  void enqueued(uint64_t batch) { put({.kind = EventKind::Enqueued, .a = batch}); }
+  void done(uint64_t batch) { put({.kind = EventKind::Done, .a = batch}); }
+  void waits(uint32_t set, const RequestName& n) {
+    put({.kind = EventKind::Waits, .set = static_cast<uint16_t>(set), .name = n.name, .b = n.number});
+  }
+  void waited(uint32_t set, const RequestName& n, int64_t since) {
+    put({.kind = EventKind::Waited,
+         .set = static_cast<uint16_t>(set),
+         .name = n.name,
+         .a = static_cast<uint64_t>(since),
+         .b = n.number});
+  }
+  void failed(uint32_t set, const RequestName& n, types::Failure failure, const std::string& error);
+  void set_added(uint32_t set, size_t ranks) {
+    put({.kind = EventKind::SetAdded, .set = static_cast<uint16_t>(set), .a = ranks});
+  }
+  void set_removed(uint32_t set) { put({.kind = EventKind::SetRemoved, .set = static_cast<uint16_t>(set)}); }
+  void joined(int32_t last) { put({.kind = EventKind::Joined, .a = static_cast<uint64_t>(last)}); }
+  void closed(int32_t by) { put({.kind = EventKind::Closed, .a = static_cast<uint64_t>(by)}); }
+  void aborted(const std::string& cause);
+  // A round of the driver that had work; only the timeline takes it.
+  void cycle() {
+    if (marks_cycles_.load(std::memory_order_relaxed))
+      timeline_ring_->write({.time = now_ns(), .kind = EventKind::Cycle});
+  }
+
+  // The observer's name of a request. `repeats`: the caller has given the name; otherwise it ends in a number.
+  RequestName name_of(std::string_view name, bool repeats);
+  // A request was submitted. describe(): the types and shapes as text; called when they are new under this name.
+  template <typename Describe>
+  RequestName submitted(uint32_t set, types::OpKind kind, std::string_view name, bool repeats, uint64_t bytes,
+                        std::string_view signature, Describe&& describe) {
+    if (!on()) return {};
+    RequestName n;
+    if (!repeats) name = split(name, &n.number);
+    uint32_t what = 0;
+    n.name = texts_.id(name, signature, &what, describe);
+    put({.kind = EventKind::Submitted,
+         .detail = static_cast<uint8_t>(kind),
+         .set = static_cast<uint16_t>(set),
+         .name = n.name,
+         .what = what,
+         .a = bytes,
+         .b = n.number});
+    return n;
+  }
+  // On the root: a rank is ready for this request; only the timeline takes it, which must be on. `rank`: in the
+  // process set.
+  void ready(uint32_t set, const RequestName& n, types::OpKind kind, int32_t rank, int64_t at) {
+    timeline_ring_->write({.time = at,
+                           .kind = EventKind::Ready,
+                           .detail = static_cast<uint8_t>(kind),
+                           .set = static_cast<uint16_t>(set),
+                           .name = n.name,
+                           .a = static_cast<uint64_t>(rank),
+                           .b = n.number});
+  }
+  // An entry of the log: a batch of these requests.
+  void entry(uint64_t batch, uint32_t set, types::OpKind kind, const std::vector<RequestName>& requests);
+  // A collective ("SHM", HVD_ALLREDUCE) or, with an empty tag, a computation of this name begins or ends.
+  void step(bool begins, std::string_view tag, std::string_view what, uint64_t batch);
+  // The same, from a backend.
+  void phase(bool begins, std::string_view phase, uint64_t batch);
+
+  // Writes a timeline from now on. A timeline that is being written already ends. A file that cannot be opened is
+  // reported in the log.
+  void start_timeline(TimelineSettings settings);
+  void stop_timeline();
+  // Waits until all timelines that were stopped are complete on the disk.
+  void await_stopped_timelines();
+  // Writes what there is to the file. Called when the job ends.
+  void flush();
+
+  // Saves the ring of this rank, or of a dead neighbour whose ring is at `memory`.
+  void save() const;
+  void save_of(const void* memory, uint64_t bytes, int32_t rank) const;
+  // The job has ended in good order: nothing is to be saved.
+  void end_in_order();
+
+  const ObserverSettings& settings() const { return settings_; }
+  int32_t rank() const { return rank_; }
+  const std::string& host() const { return host_; }
+
+ private:
+  static std::string_view split(std::string_view name, uint64_t* number);
+
+  const ObserverSettings settings_;
+  const int32_t rank_, size_;
+  const std::string host_;
+  const std::shared_ptr<void> ring_memory_;
+  const uint64_t ring_bytes_;
+  const std::string ring_file_;
+
+  std::atomic<bool> on_{false}, timeline_on_{false}, marks_cycles_{false};
+  // The memory of the timeline's ring lives longer than the threads that read it.
+  std::optional<EventRing> recorder_, timeline_ring_;
+  struct Free {
+    void operator()(char* p) const { std::free(p); }
+  };
+  std::unique_ptr<char, Free> timeline_memory_;
+  Texts texts_;
+  std::mutex timelines_mutex_;
+  std::shared_ptr<Timeline> timeline_;
+  std::vector<std::shared_ptr<Timeline>> stopped_;
+};
+
+}  // namespace hvd::observe

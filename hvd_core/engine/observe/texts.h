@@ -1,0 +1,86 @@
+// The texts that events name by numbers: names of tensors and phases, shapes, errors. Each text is stored once. Any
+// thread.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace hvd::observe {
+
+class Texts {
+ public:
+  // Called with each new text, under the mutex.
+  using Added = std::function<void(uint32_t id, std::string_view text)>;
+  explicit Texts(Added added) : added_(std::move(added)) {}
+
+  // The number of a text, from 1; 0 where kMost texts are known already.
+  uint32_t id(std::string_view text) {
+    std::lock_guard lock(mutex_);
+    return intern(text).id;
+  }
+  // The number of a request's name, and in *what the number of the description of its signature: describe() is called
+  // when the signature of this name is another one than the last time.
+  template <typename Describe>
+  uint32_t id(std::string_view name, std::string_view signature, uint32_t* what, Describe&& describe) {
+    std::lock_guard lock(mutex_);
+    Entry& entry = intern(name);
+    if (entry.signature != signature) {
+      // intern() may move other entries, but an unordered_map keeps references valid.
+      entry.signature = signature;
+      entry.what = intern(describe()).id;
+    }
+    *what = entry.what;
+    return entry.id;
+  }
+  // Appends the texts from number `all->size()` + 1 on.
+  void copy_new(std::vector<std::string>* all) {
+    std::lock_guard lock(mutex_);
+    for (size_t i = all->size(); i < texts_.size(); ++i) all->push_back(texts_[i]);
+  }
+  // Calls added() for all texts again.
+  void tell_all() {
+    std::lock_guard lock(mutex_);
+    for (size_t i = 0; i < texts_.size(); ++i) added_(static_cast<uint32_t>(i + 1), texts_[i]);
+  }
+
+ private:
+  // A program that gives each of its operations a name of its own must not fill the memory.
+  static constexpr size_t kMost = 1u << 16;
+
+  struct Hash {
+    using is_transparent = void;
+    size_t operator()(std::string_view s) const { return std::hash<std::string_view>{}(s); }
+  };
+  struct Entry {
+    uint32_t id = 0;
+    std::string signature;
+    uint32_t what = 0;
+  };
+
+  Entry& intern(std::string_view text) {
+    if (auto it = known_.find(text); it != known_.end()) return it->second;
+    if (texts_.size() >= kMost) {
+      overflow_ = {};
+      return overflow_;
+    }
+    texts_.emplace_back(text);
+    Entry& entry = known_.try_emplace(texts_.back()).first->second;
+    entry.id = static_cast<uint32_t>(texts_.size());
+    added_(entry.id, text);
+    return entry;
+  }
+
+  std::mutex mutex_;
+  std::unordered_map<std::string, Entry, Hash, std::equal_to<>> known_;
+  std::deque<std::string> texts_;
+  Entry overflow_;
+  Added added_;
+};
+
+}  // namespace hvd::observe

@@ -1,0 +1,308 @@
+// See timeline_format.h.
+#include "engine/observe/timeline_format.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "engine/observe/texts.h"
+#include "engine/types/operations.h"
+
+namespace hvd::observe {
+namespace {
+
+const char* label(uint8_t kind) {
+  return kind < types::kOpKinds ? types::op_label(static_cast<types::OpKind>(kind)) : "OPERATION";
+}
+
+}  // namespace
+
+void TimelineFormat::number(int64_t n) {
+  char text[24];
+  const auto end = std::to_chars(text, text + sizeof text, n).ptr;
+  out_.append(text, static_cast<size_t>(end - text));
+}
+
+void TimelineFormat::quoted(std::string_view s) {
+  out_ += '"';
+  for (const char c : s) {
+    if (c == '"' || c == '\\') {
+      out_ += '\\';
+      out_ += c;
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      constexpr char kHex[] = "0123456789abcdef";
+      out_ += "\\u00";
+      out_ += kHex[c >> 4 & 15];
+      out_ += kHex[c & 15];
+    } else {
+      out_ += c;
+    }
+  }
+  out_ += '"';
+}
+
+const std::string& TimelineFormat::text(uint32_t id) {
+  static const std::string kUnknown = "(unknown)";
+  if (id > names_.size()) texts_.copy_new(&names_);
+  return id == 0 || id > names_.size() ? kUnknown : names_[id - 1];
+}
+
+void TimelineFormat::rest(int64_t at, uint32_t pid) {
+  out_ += ",\"ts\":";
+  number(micros(at));
+  out_ += ",\"pid\":";
+  number(pid);
+}
+
+TimelineFormat::Tensor& TimelineFormat::tensor(uint16_t set, uint32_t name, uint64_t number) {
+  Tensor& t = tensors_[{set, name, number}];
+  if (t.pid == 0) {
+    t.pid = ++pids_;
+    t.name = name;
+    t.number = number;
+  }
+  return t;
+}
+
+void TimelineFormat::meta(Tensor& t) {
+  t.told = true;
+  std::string name = text(t.name);
+  if (t.number != 0) name += "." + std::to_string(t.number);
+  out_ += ",\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":";
+  number(t.pid);
+  out_ += ",\"args\":{\"name\":";
+  quoted(name);
+  out_ += "}},\n{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":";
+  number(t.pid);
+  out_ += ",\"args\":{\"sort_index\":";
+  number(t.pid);
+  out_ += "}}";
+}
+
+void TimelineFormat::begin(Tensor& t, std::string_view name, int64_t at) {
+  if (!t.told) meta(t);
+  t.last = std::max(t.last, at);
+  out_ += ",\n{\"name\":";
+  quoted(name);
+  out_ += ",\"ph\":\"B\"";
+  rest(t.last, t.pid);
+  out_ += '}';
+  t.open.emplace_back(name);
+}
+
+void TimelineFormat::end(Tensor& t, int64_t at, bool with_args) {
+  t.last = std::max(t.last, at);
+  t.open.pop_back();
+  out_ += ",\n{\"ph\":\"E\"";
+  rest(t.last, t.pid);
+  if (with_args && t.what != 0) {
+    const std::string& what = text(t.what);  // types, '|', shapes
+    const size_t bar = what.find('|');
+    out_ += ",\"args\":{\"dtype\":";
+    quoted(std::string_view(what).substr(0, bar));
+    out_ += ",\"shape\":";
+    quoted(bar == std::string::npos ? std::string_view() : std::string_view(what).substr(bar + 1));
+    out_ += '}';
+  }
+  out_ += '}';
+}
+
+void TimelineFormat::negotiate(Tensor& t, int64_t at) {
+  t.state = Tensor::Negotiates;
+  t.ready.clear();
+  begin(t, std::string("NEGOTIATE_") + label(t.kind), at);
+  for (const Tick& early : t.early) tick(t, early);
+  t.early.clear();
+}
+
+void TimelineFormat::tick(Tensor& t, const Tick& tick) {
+  // A rank that had arrived at a known batch is counted again when the batch is dissolved.
+  if (std::find(t.ready.begin(), t.ready.end(), tick.rank) != t.ready.end()) return;
+  t.ready.push_back(tick.rank);
+  t.last = std::max(t.last, tick.at);
+  out_ += ",\n{\"name\":\"";
+  number(static_cast<int64_t>(tick.rank));
+  out_ += "\",\"ph\":\"X\"";
+  rest(t.last, t.pid);
+  out_ += ",\"dur\":0}";
+}
+
+// The log has decided: the operation begins.
+void TimelineFormat::enter(Batch& b, Tensor& t, int64_t at) {
+  t.kind = entering_kind_;
+  while (!t.open.empty()) end(t, at);
+  t.state = Tensor::Runs;
+  // A join or a barrier has no activities; a barrier's span is its negotiation, as in the original.
+  if (static_cast<types::OpKind>(t.kind) != types::OpKind::Barrier) begin(t, label(t.kind), at);
+  b.tensors.push_back(&t);
+}
+
+void TimelineFormat::span(Batch& b, bool begins, const std::string& name, int64_t at) {
+  for (Tensor* t : b.tensors) {
+    if (begins && !t->open.empty())
+      begin(*t, name, at);
+    else if (!begins && t->open.size() > 1)
+      end(*t, at);
+  }
+  if (begins) b.last_step = name;
+}
+
+void TimelineFormat::finish(Batch& b, int64_t at) {
+  for (Tensor* t : b.tensors) {
+    while (t->open.size() > 1) end(*t, at);
+    if (!t->open.empty()) end(*t, at, true);
+    t->state = Tensor::Idle;
+    if (!t->early.empty()) negotiate(*t, at);
+  }
+}
+
+void TimelineFormat::fail(Tensor& t, int64_t at) {
+  while (!t.open.empty()) end(t, at);
+  begin(t, "ERROR", at);
+  end(t, at, true);
+  t.state = Tensor::Idle;
+}
+
+// Callers that wait at the same time are in lanes of their own, so that the spans of a lane do not overlap.
+void TimelineFormat::wait(const Event& e) {
+  const auto since = static_cast<int64_t>(e.a);
+  if (since < start_) return;
+  size_t lane = 0;
+  while (lane < wait_lanes_.size() && wait_lanes_[lane] > since) ++lane;
+  if (lane == wait_lanes_.size()) wait_lanes_.push_back(0);
+  wait_lanes_[lane] = e.time;
+  out_ += ",\n{\"name\":\"WAIT\",\"ph\":\"X\"";
+  rest(since, 0);
+  out_ += ",\"tid\":";
+  number(static_cast<int64_t>(lane));
+  out_ += ",\"dur\":";
+  number(micros(e.time) - micros(since));
+  out_ += ",\"args\":{\"tensor\":";
+  std::string name = text(e.name);
+  if (e.b != 0) name += "." + std::to_string(e.b);
+  quoted(name);
+  out_ += "}}";
+}
+
+void TimelineFormat::instant(std::string_view name, int64_t at, std::string_view args) {
+  out_ += ",\n{\"ph\":\"i\",\"name\":";
+  quoted(name);
+  rest(at, 0);
+  out_ += ",\"s\":\"g\"";
+  out_ += args;
+  out_ += '}';
+}
+
+void TimelineFormat::take(const Event& e) {
+  switch (e.kind) {
+    case EventKind::Submitted: {
+      Tensor& t = tensor(e.set, e.name, e.b);
+      t.kind = e.detail;
+      t.what = e.what;
+      if (t.state == Tensor::Idle) negotiate(t, e.time);
+      return;
+    }
+    case EventKind::Ready: {
+      Tensor& t = tensor(e.set, e.name, e.b);
+      if (t.state == Tensor::Runs) {
+        t.early.push_back({e.a, e.time});
+        return;
+      }
+      if (t.state == Tensor::Idle) {
+        t.kind = e.detail;
+        negotiate(t, e.time);
+      }
+      return tick(t, {e.a, e.time});
+    }
+    case EventKind::Entry:
+      entering_ = &batches_[e.a];
+      *entering_ = {};
+      entering_->entered = entering_at_ = e.time;
+      entering_set_ = e.set;
+      entering_kind_ = e.detail;
+      return enter(*entering_, tensor(e.set, e.name, e.b), e.time);
+    case EventKind::Members:
+      for (const uint64_t id :
+           {uint64_t{e.name}, uint64_t{e.what}, e.a & 0xffffffff, e.a >> 32, e.b & 0xffffffff, e.b >> 32})
+        if (id != 0 && entering_) enter(*entering_, tensor(entering_set_, static_cast<uint32_t>(id), 0), entering_at_);
+      return;
+    case EventKind::Member:
+      if (entering_) enter(*entering_, tensor(entering_set_, e.name, e.b), entering_at_);
+      return;
+    case EventKind::Cycle:
+      return instant("CYCLE_START", e.time, "");
+    case EventKind::Waited:
+      return wait(e);
+    case EventKind::Failed:
+      return fail(tensor(e.set, e.name, e.b), e.time);
+    case EventKind::Aborted: {
+      instant("ABORTED", e.time, "");
+      return;
+    }
+    default:
+      break;
+  }
+  const auto it = batches_.find(e.a);
+  if (it == batches_.end()) return;
+  Batch& b = it->second;
+  switch (e.kind) {
+    case EventKind::Begin:
+      if (micros(e.time) > micros(b.entered)) {
+        span(b, true, "QUEUE", b.entered);
+        span(b, false, "QUEUE", e.time);
+      }
+      return;
+    case EventKind::Step:
+    case EventKind::Phase:
+      return span(b, e.detail == 1, text(e.name), e.time);
+    case EventKind::Enqueued:
+      // The device works on; the last collective stands for it.
+      for (Tensor* t : b.tensors)
+        while (t->open.size() > 1) end(*t, e.time);
+      return span(b, true, b.last_step.empty() ? "QUEUE" : b.last_step, e.time);
+    case EventKind::Done: {
+      finish(b, e.time);
+      // Numbers of operations without names do not come again.
+      const auto tensors = std::move(b.tensors);
+      if (entering_ == &b) entering_ = nullptr;
+      batches_.erase(it);
+      for (const Tensor* t : tensors)
+        if (t->number != 0 && t->state == Tensor::Idle)
+          std::erase_if(tensors_, [&](const auto& x) { return &x.second == t; });
+      return;
+    }
+    default:
+      return;
+  }
+}
+
+void TimelineFormat::lost(uint64_t count, int64_t at) {
+  end_spans(at, false);
+  instant("EVENTS_LOST", at, ",\"args\":{\"count\":" + std::to_string(count) + "}");
+}
+
+void TimelineFormat::end_spans(int64_t at, bool reopen) {
+  for (auto& [key, t] : tensors_) {
+    const auto open = t.open;
+    while (!t.open.empty()) end(t, at);
+    if (reopen) {
+      t.open = open;
+    } else {
+      t.state = Tensor::Idle;
+      t.early.clear();
+    }
+  }
+  if (reopen) return;
+  batches_.clear();
+  entering_ = nullptr;
+}
+
+void TimelineFormat::begin_again(int64_t at) {
+  for (auto& [key, t] : tensors_) {
+    t.told = false;
+    const auto open = std::move(t.open);
+    t.open.clear();
+    for (const std::string& name : open) begin(t, name, at);
+  }
+}
+
+}  // namespace hvd::observe

@@ -1,0 +1,90 @@
+// Turns the observer's events into the lines of a timeline: Chrome's trace format with the events of the original
+// (docs/timeline.md). Each tensor is a process of the trace.
+//
+// A line is ",\n{...}". Times within one tensor never go back, and its spans nest, also where events of two of its
+// rounds overlap. Used by the thread that writes the file.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/observe/event.h"
+
+namespace hvd::observe {
+
+class Texts;
+
+class TimelineFormat {
+ public:
+  // Appends to *out. `start`: the time that is 0 in the file.
+  TimelineFormat(Texts& texts, int64_t start, std::string* out) : texts_(texts), start_(start), out_(*out) {}
+
+  void take(const Event& e);
+  // Events were overwritten before they were read: all spans end here.
+  void lost(uint64_t count, int64_t at);
+  // Ends all open spans. With `reopen`, begin_again() will open them in the next file.
+  void end_spans(int64_t at, bool reopen);
+  void begin_again(int64_t at);
+
+ private:
+  struct Tick {
+    uint64_t rank;
+    int64_t at;
+  };
+  struct Tensor {
+    uint32_t pid = 0, name = 0;
+    bool told = false;  // the file has its name
+    uint64_t number = 0;
+    uint32_t what = 0;
+    uint8_t kind = 0;  // of operation
+    int64_t last = 0;
+    enum State { Idle, Negotiates, Runs } state = Idle;
+    std::vector<std::string> open;  // the names of its open spans, the outermost first
+    std::vector<uint64_t> ready;    // the ranks that are shown as ready in this round
+    std::vector<Tick> early;        // of the next round, while this one runs
+  };
+  struct Batch {
+    std::vector<Tensor*> tensors;
+    int64_t entered = 0;
+    std::string last_step;
+  };
+  using Key = std::tuple<uint16_t, uint32_t, uint64_t>;  // set, name, number
+
+  Tensor& tensor(uint16_t set, uint32_t name, uint64_t number);
+  const std::string& text(uint32_t id);
+  void begin(Tensor& t, std::string_view name, int64_t at);
+  void end(Tensor& t, int64_t at, bool with_args = false);
+  void negotiate(Tensor& t, int64_t at);
+  void tick(Tensor& t, const Tick& tick);
+  void enter(Batch& b, Tensor& t, int64_t at);
+  void span(Batch& b, bool begins, const std::string& name, int64_t at);
+  void finish(Batch& b, int64_t at);
+  void fail(Tensor& t, int64_t at);
+  void wait(const Event& e);
+  void instant(std::string_view name, int64_t at, std::string_view args);
+  void meta(Tensor& t);
+  void rest(int64_t at, uint32_t pid);  // of a line: "ts" and "pid"
+  int64_t micros(int64_t at) const { return at > start_ ? (at - start_) / 1000 : 0; }
+  void number(int64_t n);
+  void quoted(std::string_view s);
+
+  Texts& texts_;
+  const int64_t start_;
+  std::string& out_;
+  std::vector<std::string> names_;
+  std::map<Key, Tensor> tensors_;
+  std::unordered_map<uint64_t, Batch> batches_;
+  Batch* entering_ = nullptr;
+  uint16_t entering_set_ = 0;
+  uint8_t entering_kind_ = 0;
+  int64_t entering_at_ = 0;
+  std::vector<int64_t> wait_lanes_;
+  uint32_t pids_ = 0;
+};
+
+}  // namespace hvd::observe

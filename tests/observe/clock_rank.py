@@ -1,0 +1,26 @@
+"""A rank that compares its clock with rank 0's over a store: clock_rank.py RANK ADDRESS SECRET HOSTS. Prints the offset
+and the largest error as JSON."""
+
+import json
+import sys
+
+from hvd_core.bootstrap import clock
+from hvd_core.bootstrap.session import Session
+from hvd_core.bootstrap.socket_io import Deadline
+from hvd_core.bootstrap.store import StoreClient
+
+rank, address, secret, hosts = (
+    int(sys.argv[1]),
+    sys.argv[2],
+    bytes.fromhex(sys.argv[3]),
+    json.loads(sys.argv[4]),
+)
+deadline = Deadline(60)
+store = StoreClient(address, secret, rank, 1, deadline)
+session = Session(store, secret, rank, len(hosts), 1, deadline)
+measured = clock.offset_to_rank_0(session, hosts)
+by_wall = clock.offset_by_wall_clocks(session, hosts)
+session.count("read")
+while session.peek("read") != len(hosts):
+    session.check()
+print(json.dumps([measured, by_wall[0]]))
