@@ -53,7 +53,7 @@ def _load() -> tuple[Any, ctypes.CDLL]:
     for function in (library.hvd_tf_missing, library.hvd_tf_problems, library.hvd_tf_register_with_xla):
         function.restype = ctypes.c_char_p
     library.hvd_tf_set_engine.argtypes = [ctypes.c_void_p]
-    library.hvd_tf_register_device.argtypes = [ctypes.c_char_p]
+    library.hvd_tf_register_device.argtypes = [ctypes.c_char_p, ctypes.c_char_p]
     missing = library.hvd_tf_missing().decode()
     if missing:
         raise ImportError(
@@ -139,15 +139,17 @@ def register_devices() -> None:
     with _lock:
         for kind in sorted(types - _registered):
             _registered.add(kind)
-            served = library.hvd_tf_register_device(kind.encode())
+            device_type = "cuda" if kind == "GPU" else kind.lower()
+            refusal = staged.refusal(device_type)
+            served = library.hvd_tf_register_device(kind.encode(), refusal.encode())
             if served == -1:
                 raise RuntimeError(library.hvd_tf_problems().decode())
-            if served == 0:
+            if served == 0 and not refusal:
                 # One warning per job, as all ranks use the same backends.
                 _log.log(
                     logging.WARNING if runtime().rank() == 0 else logging.INFO,
                     "horovod: no backend works on memory of TensorFlow's %s devices in this job; TensorFlow copies "
                     "their tensors to host memory and back for each operation.\n  fix: %s, on all hosts",
                     kind,
-                    staged.remedy("cuda" if kind == "GPU" else kind.lower()),
+                    staged.remedy(device_type),
                 )

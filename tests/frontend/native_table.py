@@ -75,6 +75,7 @@ class Call(ctypes.Structure):
         ("urgent", ctypes.c_int32),
         ("done", DONE),
         ("arg", ctypes.c_void_p),
+        ("staged_from", ctypes.c_char_p),
     )
 
 
@@ -178,6 +179,8 @@ class Table:
         postscale: float = 1.0,
         splits: Sequence[int] | None = None,
         urgent: bool = False,
+        staged_from: bytes | None = None,
+        struct_size: int = ctypes.sizeof(Call),
         then: Callable[[Pending], None] | None = None,
     ) -> Pending:
         """`verb` is submit or run; tensors are arrays, or pairs of a Tensor and the objects that have to live as long."""
@@ -193,7 +196,7 @@ class Table:
         pending = Pending(keep, then)
         rows = None if splits is None else (ctypes.c_int64 * max(len(splits), 1))(*splits)
         c = Call(
-            ctypes.sizeof(Call),
+            struct_size,
             op,
             None if name is None else name.encode(),
             process_set,
@@ -209,6 +212,7 @@ class Table:
             int(urgent),
             pending.callback,
             None,
+            staged_from,
         )
         getattr(self.raw, verb)(ctypes.byref(c))
         return pending

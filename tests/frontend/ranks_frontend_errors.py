@@ -34,6 +34,24 @@ def check_ranks_that_disagree():
         assert p.status == nt.FAILED_PRECONDITION and "rank-zero tensor" in p.message, p.message
 
 
+def check_ranks_that_copy_from_a_device_and_ranks_that_do_not():
+    if size == 1:
+        return
+    for verb, options in ways():
+        x = np.ones((size, 2), np.float32)
+        copied = {**options, "staged_from": None if rank else b"moon"}
+        for call, label in (
+            (lambda how: table.call(verb, nt.ALLREDUCE, [x], [x], "copied", **how), "ALLREDUCE"),
+            (lambda how: table.call(verb, nt.ALLGATHER, [x], name="copied", **how), "ALLGATHER"),
+        ):
+            p = call(copied).result()
+            assert p.status == nt.FAILED_PRECONDITION and f"Mismatched {label} device" in p.message, p.message
+            assert "on staged moon" in p.message and "on cpu" in p.message, p.message
+            call({**options, "staged_from": b"moon"}).ok()
+            # A caller that was compiled with an earlier header has no such field.
+            call({**copied, "struct_size": nt.Call.staged_from.offset}).ok()
+
+
 def check_mistakes_are_the_callers_and_heard_by_all():
     x = np.ones((4, 2), np.float32)
     y = np.empty_like(x)

@@ -26,8 +26,13 @@ JOBS = {
         {**LATE, "HOROVOD_BACKEND": "eccl_stub", "HVD_TEST_SERVED": "NATIVE"},
     ),
     # A device that no backend serves: TensorFlow copies.
-    "no_backend": ([OPS], {**LATE, "HOROVOD_BACKEND": "shm", "HVD_TEST_SERVED": "HOST"}),
+    "no_backend": (
+        [OPS, "ranks_tf_device_copied"],
+        {**LATE, "HOROVOD_BACKEND": "shm", "HVD_TEST_SERVED": "HOST"},
+    ),
+    "refused": (["ranks_tf_device_refused"], {"HOROVOD_BACKEND": "shm", "HVD_TEST_SERVED": "REFUSED"}),
 }
+FIRST = {"refused": ("ranks_tf_device_refused", "check_a_backend_that_is_named_for_devices_is_not_replaced")}
 CASES = [
     (job, module, check)
     for job, (modules, _) in JOBS.items()
@@ -61,9 +66,9 @@ def test_check(job, module, check):
 
 
 def test_copies_are_reported_once():
-    for job, times in (("no_backend", 1), ("eccl_stub", 0)):
+    for job, times in (("no_backend", 1), ("eccl_stub", 0), ("refused", 0)):
         if not _outputs[job]:  # this test runs alone
-            run(job, OPS, "check_broadcast")
+            run(job, *FIRST.get(job, (OPS, "check_broadcast")))
         said = _outputs[job]
         assert said.count("no backend works on memory of TensorFlow's GCU devices") == times, said[-2000:]
         assert said.count("fix: install the backend wheel of the device's vendor") == times, said[-2000:]

@@ -35,16 +35,18 @@ const Device& device_in(int slot) { return slots[static_cast<size_t>(slot)]; }
 
 bool cuda_stream_known() { return eigen_device() != nullptr; }
 
-int claim_slot(const char* tf_type, const hvd_fe_table& table) {
+int claim_slot(const char* tf_type, const std::string& refusal, const hvd_fe_table& table) {
   const bool cuda = std::string(tf_type) == "GPU";
   std::string type = cuda ? "cuda" : tf_type;
   for (char& c : type) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  if (table.serves(type.c_str()) != 1 || (cuda && !cuda_stream_known())) return 0;
+  const bool is_served = table.serves(type.c_str()) == 1 && (!cuda || cuda_stream_known());
   const std::lock_guard lock(slots_mutex);
   for (int slot = 1; slot < n_slots; ++slot)
     if (slots[static_cast<size_t>(slot)].type == type) return slot;
   if (n_slots == kSlots) return 0;
-  slots[static_cast<size_t>(n_slots)] = {type, cuda ? StreamSource::kCudaDevice : StreamSource::kPluggableDevice};
+  slots[static_cast<size_t>(n_slots)] =
+      is_served ? Device{type, cuda ? StreamSource::kCudaDevice : StreamSource::kPluggableDevice, {}}
+                : Device{type, StreamSource::kHostMemory, refusal};
   return n_slots++;
 }
 

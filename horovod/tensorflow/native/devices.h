@@ -12,7 +12,7 @@ namespace hvd_tf {
 
 // Where the stream comes from that orders the engine's work on a kernel's tensors.
 enum class StreamSource {
-  kHostMemory,       // no stream: the tensors are in host memory; TensorFlow copies those of a device there
+  kHostMemory,       // no stream: the tensors are in host memory, and TensorFlow has copied those of a device there
   kPluggableDevice,  // the stream of a PluggableDevice; the tensors are in the device's memory
   kCudaDevice        // the stream of TensorFlow's own CUDA device; the tensors are in the device's memory
 };
@@ -20,15 +20,18 @@ enum class StreamSource {
 struct Device {
   std::string type;  // the engine's name of it; "" for host memory
   StreamSource stream_source = StreamSource::kHostMemory;
+  std::string refusal;  // why kernels must not use host memory in the place of this device's memory; "" if they may
+
+  bool is_staged() const { return stream_source == StreamSource::kHostMemory && !type.empty(); }
 };
 
 // Slot 0 is host memory. claim_slot assigns the others, which never change.
-inline constexpr int kSlots = 5;
+inline constexpr int kSlots = 9;
 const Device& device_in(int slot);
 
-// The slot of a TensorFlow device type ("GPU", "XPU"). 0 if kernels have to use host memory, because the engine does
-// not serve the device type, or because its streams cannot be found.
-int claim_slot(const char* tf_type, const hvd_fe_table& table);
+// The slot of a TensorFlow device type ("GPU", "XPU"); 0 if there are too many types. The slot is_staged() if the
+// engine does not serve the device type, or if its streams cannot be found; `refusal` is for such a slot.
+int claim_slot(const char* tf_type, const std::string& refusal, const hvd_fe_table& table);
 
 // Whether claim_slot("GPU") could give a stream here.
 bool cuda_stream_known();

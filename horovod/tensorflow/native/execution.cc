@@ -23,9 +23,12 @@ std::atomic<int> pending_{0};
 class Execution {
  public:
   Execution(const Kernel& kernel, TF_OpKernelContext* context, TF_AsyncOpKernelDoneCallback* callback)
-      : kernel_(kernel), context_(context), done_(callback), name_(kernel.name) {
+      : kernel_(kernel), device_(device_in(kernel.slot)), context_(context), done_(callback), name_(kernel.name) {
     if (kernel.by_round) name_ += "/round_" + std::to_string(tf::GetIterId(context));
   }
+
+  // Whether a setting allows this kernel. False with the reason in `status_`.
+  bool may_run() { return device_.refusal.empty() || invalid(device_.refusal); }
 
   // Takes the tensors to reduce or move. False with the reason in `status_`.
   bool take_inputs() {
@@ -76,6 +79,7 @@ class Execution {
     call.in = views_.data();
     call.out = has_outputs_ ? views_.data() + operands_.size() : nullptr;
     call.splits = has_splits_ ? splits_.data() : nullptr;
+    if (device_.is_staged()) call.staged_from = device_.type.c_str();
     call.n_splits = static_cast<int32_t>(splits_.size());
     // The engine coalesces small tensors, which may delay them by up to a millisecond. For an operation that no other
     // accompanies that time would be lost, and a graph does not tell. So the last execution of the kernel decides.
@@ -133,14 +137,13 @@ class Execution {
     view.ndim = tf::NumDims(tensor);
     view.dtype = type->hvd;
     for (int d = 0; d < view.ndim; ++d) *(*dims)++ = tf::Dim(tensor, d);
-    if (kernel_.slot == 0) return true;
-    const Device& device = device_in(kernel_.slot);
-    view.device_type = device.type.c_str();
+    if (device_.stream_source == StreamSource::kHostMemory) return true;
+    view.device_type = device_.type.c_str();
     // Unknown: TF_GetDeviceId returns the vendor's number in 2.15, and the number among the visible devices in 2.21.
     // The backend finds the device by the memory.
     view.device_id = -1;
     view.has_stream = 1;
-    view.stream = index > 0 ? views_[0].stream : stream_of(device, context_, status_);
+    view.stream = index > 0 ? views_[0].stream : stream_of(device_, context_, status_);
     return status_.ok();
   }
 
@@ -250,7 +253,7 @@ class Execution {
     if (!status_.ok()) return;
     hvd_fe_tensor target = source;
     target.data = tf::TensorData(output);
-    if (kernel_.slot != 0) {
+    if (device_.stream_source != StreamSource::kHostMemory) {
       target.device_type = views_[0].device_type;
       target.device_id = views_[0].device_id;
       target.has_stream = views_[0].has_stream;
@@ -303,6 +306,7 @@ class Execution {
   }
 
   const Kernel& kernel_;
+  const Device& device_;
   TF_OpKernelContext* context_;
   Done done_;
   std::string name_;
@@ -343,7 +347,7 @@ void execute(const Kernel& kernel, TF_OpKernelContext* context, TF_AsyncOpKernel
   auto* execution = new Execution(kernel, context, callback);  // deletes itself at its end
   const hvd_fe_table* table = engine();
   if (table == nullptr) return execution->refuse(tf::kFailedPrecondition, kNotInitialized);
-  if (!execution->take_inputs() || !execution->make_outputs()) return execution->refuse(table);
+  if (!execution->may_run() || !execution->take_inputs() || !execution->make_outputs()) return execution->refuse(table);
   const hvd_fe_call call = execution->call();
   execution->begin();
   (execution->waits() ? table->run : table->submit)(&call);

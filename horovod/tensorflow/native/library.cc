@@ -38,9 +38,9 @@ HVD_TF_EXPORT int hvd_tf_asynchronous() { return hvd_tf::asynchronous() ? 1 : 0;
 HVD_TF_EXPORT void hvd_tf_set_engine(const hvd_fe_table* table) { hvd_tf::set_engine(table); }
 
 // As register_device() in registration.h; -2 without an engine. One thread at a time.
-HVD_TF_EXPORT int hvd_tf_register_device(const char* type) {
+HVD_TF_EXPORT int hvd_tf_register_device(const char* type, const char* refusal) {
   const hvd_fe_table* table = hvd_tf::engine();
-  return table == nullptr ? -2 : hvd_tf::register_device(type, *table);
+  return table == nullptr ? -2 : hvd_tf::register_device(type, refusal, *table);
 }
 
 // The functions that are missing for programs that XLA compiles; "" if these can call this library.

@@ -156,16 +156,17 @@ void register_operations() {
   register_fact_kernels();
 }
 
-int register_device(const char* type, const hvd_fe_table& table) {
+int register_device(const char* type, const char* refusal, const hvd_fe_table& table) {
   // TensorFlow keeps the pointer to the device type's name.
   static std::set<std::string> types;
   const auto [kept, is_new] = types.insert(type);
-  const int slot = claim_slot(type, table);
-  if (!is_new) return slot > 0 ? 1 : 0;
+  const int slot = claim_slot(type, refusal, table);
+  const bool on_device = device_in(slot).stream_source != StreamSource::kHostMemory;
+  if (!is_new) return on_device ? 1 : 0;
   for (int i = 0; i < kOperationCount; ++i)
     if (kOperations[i].op != HVD_FE_JOIN && kOperations[i].op != HVD_FE_BARRIER)
-      add_collective(i, kept->c_str(), slot, slot == 0);
-  return problems().empty() ? (slot > 0 ? 1 : 0) : -1;
+      add_collective(i, kept->c_str(), slot, !on_device);
+  return problems().empty() ? (on_device ? 1 : 0) : -1;
 }
 
 }  // namespace hvd_tf

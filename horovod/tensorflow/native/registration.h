@@ -13,9 +13,10 @@ namespace hvd_tf {
 void register_operations();
 
 // Registers kernels for another device type ("GPU", a PluggableDevice's type). They work on the device's memory if the
-// engine serves it, else on host memory, to and from which TensorFlow copies. Returns 1 for kernels on the device, 0
-// for kernels on host memory, -1 for a failure (see problems()).
-int register_device(const char* type, const hvd_fe_table& table);
+// engine serves it, else on host memory, to and from which TensorFlow copies, or they fail with the text `refusal`
+// unless it is "". Returns 1 for kernels on the device, 0 for kernels on host memory, -1 for a failure (see
+// problems()).
+int register_device(const char* type, const char* refusal, const hvd_fe_table& table);
 
 // Registers one kernel. Owns the builder.
 void add_kernel(const char* operation, const char* device_type, TF_KernelBuilder* builder);

@@ -1,6 +1,7 @@
 // See native_call.h.
 #include "engine/calls/native_call.h"
 
+#include <cstddef>
 #include <exception>
 #include <new>
 #include <utility>
@@ -67,6 +68,12 @@ std::vector<queue::Tensor> tensors_of(const hvd_fe_tensor* list, int32_t n) {
   return tensors;
 }
 
+// The type of the device that the call's tensors were copied from; nullptr if they were in host memory.
+const char* staged_from(const hvd_fe_call& c) {
+  constexpr size_t kEnd = offsetof(hvd_fe_call, staged_from) + sizeof c.staged_from;
+  return c.struct_size >= kEnd && c.staged_from && *c.staged_from ? c.staged_from : nullptr;
+}
+
 // Runs `step`, which comes before the submission. An exception is reported to the other ranks.
 template <typename F>
 void poisoning(Engine& engine, const Call& call, F&& step) {
@@ -93,6 +100,12 @@ Call call_of(Engine& engine, const hvd_fe_call& c) {
     require(c.n > 0 && c.in, types::op_name(call.kind), " needs at least one tensor");
     call.in = tensors_of(c.in, c.n);
     if (!types::sizes_vary(call.kind)) call.out = tensors_of(c.out, c.n);
+    if (const char* type = staged_from(c))
+      for (queue::Tensor& t : call.in) {
+        require(t.on_host(), "a tensor that was copied from a device must be in host memory, and is on ",
+                t.device_type);
+        t.staged_from = type;
+      }
     if (call.kind != OpKind::Alltoall) return;
     require(c.n == 1, "alltoall of several tensors at once is not supported, but there are ", c.n);
     require(c.n_splits >= 0, "a negative number of splits: ", c.n_splits);

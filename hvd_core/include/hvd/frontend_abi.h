@@ -94,6 +94,10 @@ typedef struct hvd_fe_call {
    * call the table. */
   void (*done)(void* arg, const hvd_fe_result* result);
   void* arg;
+  /* The type of the device whose tensors the framework has copied to the host memory `in`; it copies the results from
+   * host memory as well. NULL: the tensors were there. The ranks of one operation must agree on it. A call whose
+   * struct_size ends before it has NULL. */
+  const char* staged_from;
 } hvd_fe_call;
 
 typedef struct hvd_fe_table {
