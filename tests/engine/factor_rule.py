@@ -122,3 +122,14 @@ if __name__ == "__main__":
     hvd.init()
     check_bits()
     print("done")
+
+
+def check_quotient_that_is_too_small() -> None:
+    """postscale_factor / ranks may be too small for a double: the results are 0 (nearly, for float64), not unscaled."""
+    for dtype in DTYPES:
+        for tiny in (5e-324, -5e-324):
+            ones = np.ones(7, dtype)
+            found = hvd.allreduce(ones, op=hvd.Average, postscale_factor=tiny, name="tiny")
+            assert np.abs(found.astype(np.float64)).max() < 1e-320, (dtype, tiny, found)
+            rows = hvd.reducescatter(np.ones(6, dtype), op=hvd.Average, postscale_factor=tiny, name="tiny")
+            assert np.abs(rows.astype(np.float64)).max() < 1e-320, (dtype, tiny, rows)

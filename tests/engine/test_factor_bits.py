@@ -23,3 +23,8 @@ def test_factors_to_the_bit(way):
     if all(backend.name != needed for backend in installed()):
         pytest.skip(f"the backend {needed} is not installed")
     run_on_ranks(2, factor_rule.check_bits, env=WAYS[way])
+
+
+@pytest.mark.parametrize("way", ["shm", "tcp", "two hosts"])
+def test_a_factor_that_becomes_nothing_when_it_is_shared(way):
+    run_on_ranks(2, factor_rule.check_quotient_that_is_too_small, env=WAYS[way])

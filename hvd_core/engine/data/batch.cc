@@ -2,6 +2,8 @@
 #include "engine/data/batch.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <utility>
 
 #include "engine/data/adasum.h"
@@ -94,6 +96,14 @@ void Batch::write_by_dtype(Schedule& schedule) {
     if (!tensors.empty()) emit(schedule, types::collective_of(kind), tensors);
 }
 
+// A factor for a sum, in the place of a factor for an average. A backend's 0 means that there is no factor, so a
+// quotient that is too small for a double becomes the smallest one, which no element type of a sum but float64 can tell
+// from 0.
+double share_of(double factor, size_t ranks) {
+  const double share = factor / static_cast<double>(ranks);
+  return share != 0.0 ? share : std::copysign(std::numeric_limits<double>::denorm_min(), factor);
+}
+
 plugin::Collective& Batch::begin(int32_t coll, int32_t dtype) {
   const auto& f = (*work_)[0].item.sig->fields();
   auto& c = collective_;
@@ -125,7 +135,7 @@ void Batch::emit(Schedule& schedule, int32_t coll, const std::vector<size_t>& te
   if (types::has_reduction(coll) && c.op == HVD_AVG && types::is_reducible(c.dtype, c.op) &&
       (c.prescale != 1.0 || c.postscale != 1.0)) {
     c.op = HVD_SUM;
-    c.postscale /= static_cast<double>(ranks);
+    c.postscale = share_of(c.postscale, ranks);
   }
   for (size_t i : tensors) {
     const Tensor& t = tensors_[i];
