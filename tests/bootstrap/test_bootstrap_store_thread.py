@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from bootstrap_job import STORE_PROGRAM, environment
+from harness import run_to_the_end
 from hvd_core.bootstrap import StoreClient, StoreServer, store
 from hvd_core.bootstrap.auth import CHALLENGE_BYTES, MAGIC, client_handshake
 from hvd_core.bootstrap.socket_io import Deadline, recv_exact, split_address
@@ -135,3 +136,17 @@ def test_a_forked_child_has_no_server():
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert client.add("alive", 1) == 1
         client.close()
+
+
+def descriptors_are_closed():
+    """As a daemon does that closes all descriptors that it does not know."""
+    server = StoreServer("127.0.0.1", SECRET)
+    os.closerange(3, 256)
+    server.close()
+    server.close()
+    print("closed")
+
+
+def test_a_server_whose_descriptors_the_program_has_closed_can_be_closed():
+    out = run_to_the_end(1, descriptors_are_closed, init=None)
+    assert "closed" in out, out

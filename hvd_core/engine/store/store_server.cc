@@ -5,12 +5,17 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <utility>
 
+#include "engine/observe/log.h"
 #include "engine/observe/threads.h"
 #include "engine/store/service.h"
 
 namespace hvd::store {
+namespace {
+constexpr std::chrono::seconds kEndTime{3};
+}
 
 StoreServer::StoreServer(int listener, std::string secret, int64_t handshake_ns) : owner_(::getpid()) {
   static const int hooks =
@@ -22,8 +27,13 @@ StoreServer::StoreServer(int listener, std::string secret, int64_t handshake_ns)
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
   try {
+    std::promise<void> ended;
+    ended_ = ended.get_future();
     thread_ = std::make_unique<std::thread>(
-        observe::start_thread("hvd-store", [service = service_.get()] { service->run(); }));
+        observe::start_thread("hvd-store", [service = service_.get(), ended = std::move(ended)]() mutable {
+          service->run();
+          ended.set_value();
+        }));
   } catch (...) {
     ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
     throw;
@@ -44,8 +54,15 @@ size_t StoreServer::clients() const { return closed_ ? 0 : service_->clients(); 
 void StoreServer::close() {
   if (::getpid() != owner_ || closed_.exchange(true)) return;
   service_->stop();
-  thread_->join();
-  service_->close_all();
+  if (ended_.wait_for(kEndTime) == std::future_status::ready) {
+    thread_->join();
+    return service_->close_all();
+  }
+  observe::log(observe::Level::Warning,
+               "store: the thread of the job's store cannot be ended, because the program has closed its descriptors; "
+               "it stays until this process ends");
+  thread_->detach();
+  (void)service_.release();
 }
 
 }  // namespace hvd::store

@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -34,7 +35,9 @@ class StoreServer {
 
   // How many connections have proved the secret.
   size_t clients() const;
-  // Ends the thread and closes every connection; again, or in a forked child, it does nothing.
+  // Ends the thread and closes every connection; again, or in a forked child, it does nothing. If the program has
+  // closed the descriptor that wakes the thread, the thread cannot be reached: after some seconds it is left alone,
+  // asleep.
   void close();
 
  private:
@@ -42,6 +45,7 @@ class StoreServer {
   std::atomic<bool> closed_{false};
   std::unique_ptr<Service> service_;
   std::unique_ptr<std::thread> thread_;
+  std::future<void> ended_;
 };
 
 }  // namespace hvd::store
