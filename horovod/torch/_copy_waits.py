@@ -37,10 +37,10 @@ def leave_to_helper(core: Any, handle: int, copied: Any, kept: Any) -> None:
             if served:
                 _waiting.put((core, handle, copied, kept))
         if not served:
-            _begin(core, handle, copied)
+            begin_now(core, handle, copied)
     except BaseException:
         # Of a signal handler. The other ranks wait for the operation; to begin twice does no harm.
-        _begin(core, handle, copied)
+        begin_now(core, handle, copied)
         raise
 
 
@@ -55,9 +55,11 @@ def wait_here(core: Any, handle: int, copied: Any, kept: Any) -> None:
         raise
 
 
-def _begin(core: Any, handle: int, copied: Any) -> None:
+def begin_now(core: Any, handle: int, copied: Any) -> None:
+    """Wait for the event `copied`, if there is one, and let the operation begin; a copy that failed fails all ranks."""
     try:
-        copied.synchronize()
+        if copied is not None:
+            copied.synchronize()
         core.begin(handle)
     except (ValueError, HorovodInternalError):
         pass  # the operation has ended with the job
@@ -87,7 +89,7 @@ def _serve() -> None:
         entry = _waiting.get()
         if entry is None:
             return
-        _begin(*entry[:3])
+        begin_now(*entry[:3])
         del entry  # holds the engine and the tensors
 
 

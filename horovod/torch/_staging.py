@@ -24,6 +24,7 @@ from horovod.common.exceptions import HorovodInternalError
 from horovod.torch import _copy_waits, _devices
 from horovod.torch._device_streams import streams_of
 from horovod.torch._dtypes import DTYPE_NUMBERS
+from hvd_core import current_job
 from hvd_core.frontend import staged
 from hvd_core.frontend.reductions import OP_NAMES
 
@@ -84,8 +85,8 @@ class Staged:
     """
 
     __slots__ = (
-        "__weakref__", "_back", "_back_on", "_called", "_called_on", "_hosts", "_is_received", "_results", "_streams",
-        "device", "inputs", "outputs", "ready", "sources", "targets",
+        "__weakref__", "_back", "_back_on", "_began", "_called", "_called_on", "_hosts", "_is_received", "_results",
+        "_streams", "device", "inputs", "outputs", "ready", "sources", "targets",
     )  # fmt: skip
 
     deferred = True
@@ -98,6 +99,7 @@ class Staged:
         is_received: bool = True,
     ):
         self.inputs, self.outputs, self._is_received = inputs, outputs, is_received
+        self._began, self.sources = False, ()
         self.device = inputs[0].device
         self._streams = streams_of(self.device)
         self._back = self._back_on = self._called_on = self._called = None
@@ -144,6 +146,17 @@ class Staged:
             core.begin(handle)
         else:
             (_copy_waits.wait_here if wait else _copy_waits.leave_to_helper)(core, handle, self.ready, self)
+        self._began = True
+
+    def __del__(self) -> None:
+        # The exception of a signal handler may come between the engine's call and begin(). The other ranks wait for the
+        # operation, so it takes part, and this rank forgets it. To begin twice does no harm.
+        handle = None if self._began or not self.sources else self.sources[0].deferred
+        job = current_job.current() if handle is not None else None
+        if job is None or job.is_parents():
+            return
+        _copy_waits.begin_now(job.engine, handle, self.ready)
+        job.engine.release(handle)
 
     def poll(self, core: Any, handle: int) -> bool:
         """Whether the results are on the device. Enqueues their copies when the operation is over."""

@@ -28,7 +28,7 @@ JOBS = {
     "tcp-2": (2, ["ranks_device_ops", "ranks_device_stress"], {"HOROVOD_BACKEND": "cuda=tcp", "HVD_TEST_TURNS": "500"}),
     # No backend has the device: PyTorch copies.
     "no-backend-2": (
-        2, ["ranks_device_ops", "ranks_device_stress", "ranks_staging"],
+        2, ["ranks_device_ops", "ranks_device_stress", "ranks_staging", "ranks_staging_training"],
         {"HOROVOD_BACKEND": "shm", "HVD_TEST_TURNS": "500"},
     ),
     "shm-2": (2, ["ranks_device_stress"], {"HOROVOD_BACKEND": "cuda=shm", "HVD_TEST_TURNS": "500"}),

@@ -20,7 +20,7 @@ JOBS = {
     "staged": (["ranks_device_ops", "ranks_device_stress"], 2, {"HOROVOD_BACKEND": "gcu=shm"}, {}),
     # No backend has the device: PyTorch copies.
     "no-backend": (
-        ["ranks_device_ops", "ranks_device_stress", "ranks_staging"],
+        ["ranks_device_ops", "ranks_device_stress", "ranks_staging", "ranks_staging_training"],
         2,
         {"HOROVOD_BACKEND": "shm"},
         {},

@@ -111,14 +111,21 @@ void PyEngine::checked(calls::Call& call, py::handle name, py::handle process_se
 uint64_t PyEngine::submit(calls::Call&& call, Owners owners) {
   const bool wait = call.waits, on_device = !call.in.empty() && !call.in[0].on_host();
   call.deferred = !call.in.empty() && !call.in[0].staged_from.empty();
-  require(!wait || !call.deferred, "an operation on copies cannot be waited for at once: it begins with begin()");
+  const bool deferred = call.deferred;
+  require(!wait || !deferred, "an operation on copies cannot be waited for at once: it begins with begin()");
   std::optional<uint64_t> stream;
   if (on_device && call.in[0].has_stream) stream = reinterpret_cast<uint64_t>(call.in[0].stream);
   call.site = call_site();
   if (!abandoned_.empty()) sweep_abandoned();
   if (!wait) owners.hold_memory();
   auto request = calls::submit(*engine_, std::move(call));
-  if (!wait) return keep(std::move(request), std::move(owners));
+  if (!wait) {
+    const py::object inputs = deferred ? owners.inputs() : py::object();
+    const uint64_t handle = keep(std::move(request), std::move(owners));
+    // Before Python runs a signal handler, whose exception may cost the caller the handle.
+    if (deferred) note_deferred(inputs, handle);
+    return handle;
+  }
   try {
     await(*request);
     if (on_device) order(*request, stream);

@@ -71,6 +71,7 @@ class Owners {
   bool holds_memory() const { return !memory_.empty(); }
   // The tensors that are written: the outputs, or the inputs of an operation in place.
   pybind11::handle written() const { return out_ ? out_ : in_; }
+  const pybind11::object& inputs() const { return in_; }
   // Until the process ends.
   void keep_for_good();
 

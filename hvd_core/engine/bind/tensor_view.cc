@@ -160,6 +160,12 @@ const void* address_of(py::handle tensor) {
   return nullptr;
 }
 
+void note_deferred(py::handle object, uint64_t handle) {
+  const bool several = PyList_Check(object.ptr()) || PyTuple_Check(object.ptr());
+  const py::handle first = several ? py::handle(PySequence_Fast_GET_ITEM(object.ptr(), 0)) : object;
+  if (py::isinstance<TensorRef>(first)) first.cast<TensorRef&>().deferred = handle;
+}
+
 std::vector<Tensor> tensors_of(py::handle object, bool writable) {
   std::vector<Tensor> tensors;
   if (PyList_Check(object.ptr()) || PyTuple_Check(object.ptr())) {
@@ -231,7 +237,10 @@ void bind_tensor_ref(py::module_& m) {
                               std::move(owner), std::move(staged_from)};
            }),
            py::arg("ptr"), py::arg("shape"), py::arg("dtype"), py::arg("device_type") = "cpu", py::arg("device_id") = 0,
-           py::arg("stream") = py::none(), py::arg("owner") = py::none(), py::arg("staged_from") = "");
+           py::arg("stream") = py::none(), py::arg("owner") = py::none(), py::arg("staged_from") = "")
+      .def_readonly("deferred", &TensorRef::deferred,
+                    "The handle of the last operation that was submitted with this copy as an input and waits for "
+                    "Engine.begin(); None before that. For a caller that was interrupted before it got the handle.");
 }
 
 }  // namespace hvd::bind

@@ -23,7 +23,11 @@ struct TensorRef {
   std::optional<uint64_t> stream;  // native; its work so far produces the data
   pybind11::object owner;          // keeps the memory alive; None if the caller does
   std::string staged_from;         // see queue::Tensor
+  // The handle of the operation that was submitted with it and waits for begin().
+  std::optional<uint64_t> deferred = {};
 };
+// Writes the handle of a deferred operation into the first of its inputs.
+void note_deferred(pybind11::handle object, uint64_t handle);
 
 // Throws pybind11::value_error for a dtype without a number, for memory that is not contiguous, and for a tensor
 // without memory of its own.
