@@ -48,16 +48,28 @@ int poll_ns(pollfd* fds, nfds_t n, int64_t until_ns) {
 
 }  // namespace
 
-// One round. `execute`: also run collectives, which a thread that only submits does not. Throws no exception, because
-// the caller holds driver_.
-bool Engine::drive(bool execute) {
+// A step of the driver. Throws no exception, because the caller holds driver_. Returns whether there may be more to do.
+template <typename F>
+bool Engine::guarded(F&& step) {
   try {
-    return drive_once(execute);
+    return step();
   } catch (const std::exception& e) {
     const bool again = !stopped();
     broke_down(e.what());
     return again;
   }
+}
+
+// One round. `execute`: also run collectives, which a thread that only submits does not.
+bool Engine::drive(bool execute) {
+  return guarded([&] { return drive_once(execute); });
+}
+
+void Engine::wait_for_data(int64_t until_ns) {
+  guarded([&] {
+    executor_->wait(until_ns);
+    return true;
+  });
 }
 
 bool Engine::drive_once(bool execute) {
@@ -132,7 +144,7 @@ void Engine::background() {
       if (drive(true)) {
         quiet_since = now_ns();
       } else if (executor_->in_flight() && now_ns() - quiet_since > kBackgroundSpinNs) {
-        executor_->wait(now_ns() + kDataSliceNs);
+        wait_for_data(now_ns() + kDataSliceNs);
       } else if (!executor_->in_flight() && now_ns() - quiet_since > kBackgroundSpinNs) {
         break;
       } else {
@@ -167,7 +179,7 @@ bool Engine::drive_for(const queue::Request& request, int64_t until_ns) {
     } else {
       if (now >= until_ns) return false;
       if (executor_->in_flight())
-        executor_->wait(now + kDataSliceNs);
+        wait_for_data(now + kDataSliceNs);
       else
         sleep_as(BellState::CallerSleeps, std::min(until_ns, next_deadline()));
     }
@@ -259,7 +271,10 @@ bool Engine::poll(queue::Request& request) {
     push({Command::Wanted, nullptr, request.set, *request.item.name, {}}, false);
   } else if (driver_.try_lock()) {
     bell_->set(BellState::Awake);
-    executor_->look();  // and nothing more: the caller may hold Python's lock
+    guarded([&] {  // and nothing more: the caller may hold Python's lock
+      executor_->look();
+      return false;
+    });
     leave_driver();
   }
   return request.done();

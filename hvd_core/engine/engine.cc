@@ -161,10 +161,14 @@ void Engine::watch(int fd, int32_t peer, bool is_death) {
 
 Engine::~Engine() { close(); }
 
-void Engine::close() {
+void Engine::close() noexcept {
   if (forked_ || closed_) return;
   closed_ = true;
-  if (!stopped()) abort("rank " + std::to_string(config_.rank) + " dropped its engine without shutting it down");
+  try {
+    if (!stopped()) abort("rank " + std::to_string(config_.rank) + " dropped its engine without shutting it down");
+  } catch (const std::bad_alloc&) {
+    executor_->abort();  // the rest follows when the threads are gone
+  }
   if (doctor_) doctor_->stop();
   quit_ = true;
   bell_->ring_background();
@@ -175,7 +179,12 @@ void Engine::close() {
   {
     // The inbox may have submissions that came after the last driver. No other thread would look for them.
     std::lock_guard lock(driver_);
-    take_inbox();
+    if (!stopped()) broke_down("out of memory");
+    try {
+      take_inbox();
+    } catch (const std::bad_alloc&) {
+      broke_down("out of memory");
+    }
     fail_deferred(stop_text_);  // likewise
   }
   executor_.reset();
@@ -212,6 +221,7 @@ RequestRef Engine::new_request(control::SetId set, std::string name) {
 
 RequestRef Engine::submit(control::SignatureFields fields, queue::Call&& call) {
   CallUnderWay under_way(*this);
+  observe::prepare_to_throw_once();
   check_usable();
   const auto set = sets_.find(call.process_set, types::op_name(fields.kind));
   if (!set->includes_me())

@@ -170,7 +170,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   void abort(const std::string& cause);
   // Ends the thread, the communicators and the use of the bootstrap's descriptors; aborts a job that runs. Waits for
   // calls under way in other threads, which end soon. Calls that come later throw RequestFailed.
-  void close();
+  void close() noexcept;
   // In a forked child: this engine is the parent's. It closes nothing, ends nothing, and refuses all calls. It must not
   // be destroyed there, because a thread of the parent may have been changing any part of it during the fork.
   void in_forked_child() noexcept {
@@ -244,7 +244,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   bool end_deferral(const queue::RequestRef& request, Command now);
   void fail_deferred(const std::string& text);
   void end(const queue::RequestRef& request);
-  void end(const queue::RequestRef& request, types::Failure failure, const std::string& error);
+  void end(const queue::RequestRef& request, types::Failure failure, const std::string& error) noexcept;
   void free_name(const queue::Request& request);
   void fail_everything(const std::string& text);
   void tell_store_done();
@@ -257,8 +257,11 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   // driver.cc: called with driver_ held, except background(), try_drive() and the end of leave_driver().
   void background();
   void try_drive();
+  template <typename F>
+  bool guarded(F&& step);
   bool drive(bool execute);
   bool drive_once(bool execute);
+  void wait_for_data(int64_t until_ns);
   void take_inbox();
   void leave_driver();
   bool drive_for(const queue::Request& request, int64_t until_ns);

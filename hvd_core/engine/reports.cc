@@ -17,6 +17,7 @@ namespace {
 constexpr int64_t kCauseGraceNs = 1'000'000'000;
 constexpr int64_t kEndGraceNs = 10'000'000'000;
 constexpr int64_t kSettleNs = 500'000'000;
+constexpr char kNoMemoryText[] = "out of memory";  // short enough for a string without memory of its own
 }  // namespace
 
 // To be called before completion: the caller may use the name again at once.
@@ -26,20 +27,36 @@ void Engine::free_name(const queue::Request& request) {
   names_.erase(request.key());
 }
 
+// A request is settled in any case, as no caller of these functions would do so later. If there is no memory even for
+// its name, the engine breaks down after that.
 void Engine::end(const RequestRef& request) {
-  if (!request->enqueued()) free_name(*request);
+  try {
+    if (!request->enqueued()) free_name(*request);
+  } catch (const std::bad_alloc&) {
+    request->complete();
+    throw;
+  }
   request->complete();
 }
 
-void Engine::end(const RequestRef& request, Failure failure, const std::string& error) {
-  if (!request->enqueued()) free_name(*request);
-  if (failure != Failure::JobEnded && failure != Failure::SetRemoved)
-    note_error(request->item.name ? "'" + *request->item.name + "'" : "an operation", error);
-  request->fail(failure, error);
+void Engine::end(const RequestRef& request, Failure failure, const std::string& error) noexcept {
+  try {
+    if (!request->enqueued()) free_name(*request);
+    if (failure != Failure::JobEnded && failure != Failure::SetRemoved)
+      note_error(request->item.name ? "'" + *request->item.name + "'" : "an operation", error);
+    request->fail(failure, error);
+  } catch (const std::bad_alloc&) {
+    request->fail(failure, kNoMemoryText);
+  }
 }
 
 void Engine::enqueued(const RequestRef& request, const plugin::MarkRef& mark) {
-  free_name(*request);
+  try {
+    free_name(*request);
+  } catch (const std::bad_alloc&) {
+    request->enqueue(mark);
+    throw;
+  }
   request->enqueue(mark);
 }
 
@@ -178,22 +195,21 @@ void Engine::broke_down(const char* why) noexcept {
 
 // Ends the job on this rank without a step that needs memory. The other ranks see the connections go.
 void Engine::end_without_memory() noexcept {
-  constexpr char kText[] = "out of memory";  // short enough for a string without memory of its own
   try {
-    if (segment_) segment_->raise_abort(kText);
+    if (segment_) segment_->raise_abort(kNoMemoryText);
     executor_->abort();
     executor_->settle(observe::now_ns() + kSettleNs);
     executor_->clear();
   } catch (const std::exception&) {
   }
   const auto fail = [&](const RequestRef& request) {
-    if (request && !request->done()) request->fail(Failure::JobEnded, kText);
+    if (request && !request->done()) request->fail(Failure::JobEnded, kNoMemoryText);
   };
   std::unordered_map<std::string, Deferred> deferred;
   std::vector<Command> after;
   {
     std::scoped_lock lock(stop_mutex_, inbox_mutex_);
-    if (stop_text_.empty()) stop_text_ = kText;
+    if (stop_text_.empty()) stop_text_ = kNoMemoryText;
     names_.clear();
     deferred.swap(deferred_);
     after.swap(after_deferred_);

@@ -6,6 +6,7 @@
 
 #include <pybind11/pybind11.h>
 
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -113,15 +114,15 @@ class PyEngine {
   queue::Output take_output(uint64_t handle, size_t index);
   uint64_t keep(queue::RequestRef request, Owners owners = {});
   // A caller goes without waiting for the end: the tensors are kept until then.
-  void abandon(Kept kept);
-  void sweep_abandoned();
+  void abandon(Kept kept) noexcept;
+  void sweep_abandoned() noexcept;
   void warn_if_exchanged(uint64_t handle);
 
   std::shared_ptr<Engine> engine_;
   std::shared_ptr<calls::Frontend> frontend_;
   std::mutex handles_mutex_;
   std::unordered_map<uint64_t, Kept> handles_;
-  std::vector<Kept> abandoned_;
+  std::list<Kept> abandoned_;  // a list, because its elements move to another list without memory
 };
 
 void bind_engine(pybind11::module_& m);

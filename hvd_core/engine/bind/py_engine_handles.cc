@@ -14,8 +14,15 @@ using calls::require;
 
 uint64_t PyEngine::keep(queue::RequestRef request, Owners owners) {
   const uint64_t handle = request->handle;
-  std::lock_guard lock(handles_mutex_);
-  handles_.emplace(handle, Kept{std::move(request), std::move(owners)});
+  Kept kept{std::move(request), std::move(owners)};
+  try {
+    std::lock_guard lock(handles_mutex_);
+    handles_.emplace(handle, std::move(kept));
+  } catch (const std::bad_alloc&) {
+    // The engine has the request: its tensors must live on though the caller gets no handle.
+    if (kept.request) abandon(std::move(kept));
+    throw;
+  }
   return handle;
 }
 
@@ -68,25 +75,29 @@ void PyEngine::release(uint64_t handle) {
   let_go(std::move(kept.request));
 }
 
-void PyEngine::abandon(Kept kept) {
+void PyEngine::abandon(Kept kept) noexcept {
   try {
     if (!kept.request->done()) kept.owners.hold_memory();
+    std::list<Kept> one;
+    one.push_back(std::move(kept));
     std::lock_guard lock(handles_mutex_);
-    abandoned_.push_back(std::move(kept));
-  } catch (const std::bad_alloc&) {
+    abandoned_.splice(abandoned_.end(), one);
+  } catch (const std::exception&) {
     kept.owners.keep_for_good();
   }
   sweep_abandoned();
 }
 
 // Lets go of the tensors whose operations have ended.
-void PyEngine::sweep_abandoned() {
-  std::vector<Kept> ended;  // deleted without the mutex: that may run Python code
+void PyEngine::sweep_abandoned() noexcept {
+  std::list<Kept> ended;  // deleted without the mutex: that may run Python code
   {
     std::lock_guard lock(handles_mutex_);
-    for (Kept& kept : abandoned_)
-      if (kept.request->done()) ended.push_back(std::move(kept));
-    std::erase_if(abandoned_, [](const Kept& kept) { return !kept.request; });
+    for (auto at = abandoned_.begin(); at != abandoned_.end();) {
+      const auto next = std::next(at);
+      if (at->request->done()) ended.splice(ended.end(), abandoned_, at);
+      at = next;
+    }
   }
   for (Kept& kept : ended) {
     if (kept.request->failed() && kept.request->lingers) kept.owners.keep_for_good();

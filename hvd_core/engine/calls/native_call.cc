@@ -205,16 +205,11 @@ class Pending final : public queue::Listener, private Completions::Task {
  private:
   void run() noexcept override {
     Engine& engine = frontend_->engine();
-    std::string trouble;
     try {
       if (!request->failed() && can_order(*request)) engine.order_after(*request, request->in[0].stream);
-    } catch (const std::exception& e) {
-      trouble = e.what();
-    }
-    if (trouble.empty()) {
       call_done(engine, *request, done_, arg_);
-    } else {
-      const auto r = result_of(HVD_FE_UNKNOWN, trouble.c_str());
+    } catch (const std::exception& e) {  // none comes from done_()
+      const auto r = result_of(HVD_FE_UNKNOWN, e.what());
       done_(arg_, &r);
     }
     delete this;
@@ -242,8 +237,8 @@ std::optional<std::string> name_of(OpKind kind, const char* name) {
   return std::string(types::op_name(kind)) + "." + name;
 }
 
-void refuse_native(const hvd_fe_call& call, hvd_fe_status status, const std::string& text) {
-  const auto r = result_of(status, text.c_str());
+void refuse_native(const hvd_fe_call& call, hvd_fe_status status, const char* text) {
+  const auto r = result_of(status, text);
   call.done(call.arg, &r);
 }
 
@@ -286,7 +281,11 @@ void run_native(Frontend& frontend, const hvd_fe_call& call) {
   } catch (const std::exception& e) {
     return refuse_native(call, status_of(engine, e), e.what());
   }
-  call_done(engine, *request, call.done, call.arg);
+  try {
+    call_done(engine, *request, call.done, call.arg);
+  } catch (const std::exception& e) {  // none comes from done()
+    refuse_native(call, HVD_FE_UNKNOWN, e.what());
+  }
 }
 
 }  // namespace hvd::calls

@@ -16,7 +16,7 @@ namespace hvd::calls {
 // Both call done() exactly once, also after a failure.
 void submit_native(std::shared_ptr<Frontend> frontend, const hvd_fe_call& call);
 void run_native(Frontend& frontend, const hvd_fe_call& call);
-void refuse_native(const hvd_fe_call& call, hvd_fe_status status, const std::string& text);
+void refuse_native(const hvd_fe_call& call, hvd_fe_status status, const char* text);
 
 // Throws InvalidRequest if the number is not an hvd_fe_op, or is HVD_FE_JOIN.
 types::OpKind kind_of(int32_t op);

@@ -148,12 +148,16 @@ int64_t StoreClient::add(const std::string& key, int64_t delta) {
 }
 
 void StoreClient::count(const std::string& key) noexcept {
-  std::string payload;
-  put(payload, int64_t{1});
-  const std::string request = request_text(kAdd, key, payload);
-  std::unique_lock lock(mutex_, std::try_to_lock);
-  // So few bytes are sent whole, or not at all if the store's process takes no more bytes.
-  if (lock && ::send(fd_, request.data(), request.size(), MSG_NOSIGNAL | MSG_DONTWAIT) > 0) ++unread_;
+  try {
+    std::string payload;
+    put(payload, int64_t{1});
+    const std::string request = request_text(kAdd, key, payload);
+    std::unique_lock lock(mutex_, std::try_to_lock);
+    // So few bytes are sent whole, or not at all if the store's process takes no more bytes.
+    if (lock && ::send(fd_, request.data(), request.size(), MSG_NOSIGNAL | MSG_DONTWAIT) > 0) ++unread_;
+  } catch (const std::bad_alloc&) {
+    // The store's process then waits for this rank until this process ends.
+  }
 }
 
 void StoreClient::del(const std::string& key) {

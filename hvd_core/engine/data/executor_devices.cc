@@ -183,8 +183,8 @@ void Executor::settle(int64_t deadline_ns) noexcept {
     if (!device) continue;
     try {
       drained_ = device->drain(device->stream(), deadline_ns) && drained_;
-    } catch (const plugin::BackendError& e) {
-      observe::log(observe::Level::Debug, e.what());
+    } catch (const std::exception& e) {
+      observe::log_if_room(observe::Level::Debug, [&] { return e.what(); });
       drained_ = false;
     }
   }
@@ -197,9 +197,10 @@ void Executor::mark_lingering(const Schedule& schedule, const std::vector<contro
   for (const control::BatchItem& w : work)
     if (w.request) n += (w.request->lingers = true);
   if (n > 0)
-    observe::log(observe::Level::Warning, "the backend still uses the tensors of aborted operations (" +
-                                              std::to_string(n) +
-                                              "); the engine keeps their memory until this process ends");
+    observe::log_if_room(observe::Level::Warning, [n] {
+      return "the backend still uses the tensors of aborted operations (" + std::to_string(n) +
+             "); the engine keeps their memory until this process ends";
+    });
 }
 
 // Forgets the entries on devices. Their memory is kept until settle() has waited for the devices.

@@ -143,8 +143,8 @@ void Schedule::settle(int64_t deadline_ns) noexcept {
   const auto quietly = [](const auto& body) {
     try {
       body();
-    } catch (const plugin::BackendError&) {
-      // A failed step uses its buffers no longer.
+    } catch (const std::exception&) {
+      // A failed step uses its buffers no longer. If memory has run out, lingers() says whether it does.
     }
   };
   if (at_ < count_) {
@@ -170,15 +170,16 @@ void Schedule::clear() {
   at_settle_.clear();
   if (std::exchange(unsettled_, false)) {
     // The backend may still write to this memory. It stays until the process ends, so that no later allocation gets it.
-    if (const size_t n = scratch_.size() + kept_.size(); n > 0)
-      observe::log(observe::Level::Warning,
-                   "a collective that was aborted still uses " + std::to_string(n) +
-                       " buffers of the engine; the engine keeps them until this process ends");
+    if (const size_t n = scratch_.size() + (kept_ ? kept_->size() : 0); n > 0)
+      observe::log_if_room(observe::Level::Warning, [n] {
+        return "a collective that was aborted still uses " + std::to_string(n) +
+               " buffers of the engine; the engine keeps them until this process ends";
+      });
     for (auto& memory : scratch_) static_cast<void>(memory.release());
-    if (!kept_.empty()) static_cast<void>(new std::vector<std::shared_ptr<void>>(std::move(kept_)));
+    static_cast<void>(kept_.release());
   }
   scratch_.clear();
-  kept_.clear();
+  if (kept_) kept_->clear();
 }
 
 }  // namespace hvd::data

@@ -137,8 +137,8 @@ SetDevice::~SetDevice() {
     if (comm.aborted()) return;
     try {
       comm.finalize(observe::now_ns() + kFinalizeNs);
-    } catch (const plugin::BackendError& e) {
-      observe::log(observe::Level::Debug, e.what());
+    } catch (const std::exception& e) {
+      observe::log_if_room(observe::Level::Debug, [&] { return e.what(); });
     }
   });
 }

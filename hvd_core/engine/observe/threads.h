@@ -19,6 +19,13 @@ inline void prepare_to_throw() {
   }
 }
 
+// The same for threads of the program, at their first call.
+inline void prepare_to_throw_once() {
+  static thread_local bool prepared = false;
+  if (std::exchange(prepared, true)) return;
+  prepare_to_throw();
+}
+
 // `name`: at most 15 characters. Throws std::system_error.
 template <typename F>
 std::thread start_thread(const char* name, F&& work) {

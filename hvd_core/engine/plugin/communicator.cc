@@ -66,7 +66,7 @@ Communicator::~Communicator() {
   try {
     throw_backend_error(backend_->name(), "destroy", rc, error);
   } catch (const std::exception& e) {
-    log(HVD_LOG_WARN, backend_->name(), __FILE__, __LINE__, e.what());
+    log_if_room(HVD_LOG_WARN, backend_->name(), __FILE__, __LINE__, e.what());
   }
 }
 
@@ -222,9 +222,13 @@ hvd_rc Communicator::async_error(std::string* text) noexcept {
   const hvd_rc rc = api_->async_error(handle_, &error);
   if (rc == HVD_OK || rc == HVD_E_UNSUPPORTED || text == nullptr) return rc;
   try {
-    throw_backend_error(backend_->name(), "async_error", rc, error);
-  } catch (const std::exception& e) {
-    *text = e.what();
+    try {
+      throw_backend_error(backend_->name(), "async_error", rc, error);
+    } catch (const BackendError& e) {
+      *text = e.what();
+    }
+  } catch (const std::exception&) {
+    text->clear();  // no memory for the text
   }
   return rc;
 }
@@ -253,8 +257,7 @@ void* Communicator::register_memory(const hvd_buf& buf) {
 void Communicator::deregister_memory(void* registered) noexcept {
   hvd_error error = empty_error();
   const hvd_rc rc = api_->mem_deregister(handle_, registered, &error);
-  if (rc == HVD_OK || rc == HVD_E_ABORTED) return;
-  log(HVD_LOG_DEBUG, backend_->name(), __FILE__, __LINE__, error.text);
+  if (rc != HVD_OK && rc != HVD_E_ABORTED) log_if_room(HVD_LOG_DEBUG, backend_->name(), __FILE__, __LINE__, error.text);
 }
 
 uint64_t Communicator::caps() const { return api_->caps; }

@@ -44,9 +44,9 @@ Mark::~Mark() {
   std::lock_guard lock(device_->mutex_);
   // An event must not be recorded again before its stream has reached it.
   if (reached_.load(std::memory_order_relaxed))
-    device_->events_.push_back(event_);
+    device_->recycle(event_);
   else
-    device_->doubtful_.push_back(event_);
+    device_->set_aside(event_);
 }
 
 // No mutex: event_query may come from any thread at any time.
@@ -197,7 +197,7 @@ hvd_event Device::record(hvd_stream stream) {
   hvd_error error = empty_error();
   // A few at each call, so that the list stays short.
   for (int i = 0; i < 4 && !doubtful_.empty() && is_over(doubtful_.front()); ++i) {
-    events_.push_back(doubtful_.front());
+    recycle(doubtful_.front());
     doubtful_.pop_front();
   }
   hvd_event event = nullptr;
@@ -209,8 +209,25 @@ hvd_event Device::record(hvd_stream stream) {
   }
   const hvd_rc rc = api_->event_record(event, stream, &error);
   if (rc == HVD_OK) return event;
-  events_.push_back(event);
+  recycle(event);
   fail("event_record", rc, error);
+}
+
+void Device::recycle(hvd_event event) noexcept {
+  try {
+    events_.push_back(event);
+  } catch (const std::bad_alloc&) {
+    hvd_error ignored = empty_error();
+    api_->event_destroy(event, &ignored);
+  }
+}
+
+void Device::set_aside(hvd_event event) noexcept {
+  try {
+    doubtful_.push_back(event);
+  } catch (const std::bad_alloc&) {
+    // Its stream may still have to reach it, so it must not be destroyed: it stays until the process ends.
+  }
 }
 
 bool Device::is_over(hvd_event event) noexcept {

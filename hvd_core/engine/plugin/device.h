@@ -153,6 +153,8 @@ class Device : public std::enable_shared_from_this<Device> {
   // The caller holds mutex_.
   hvd_event record(hvd_stream stream);
   bool is_over(hvd_event event) noexcept;
+  void recycle(hvd_event event) noexcept;    // its stream has reached it
+  void set_aside(hvd_event event) noexcept;  // its stream may not have reached it
   void give_back(Block block) noexcept;
   void free_oldest() noexcept;
   void collect_unused() noexcept;

@@ -69,8 +69,14 @@ void Device::give_back(Block block) noexcept {
   // Frees the oldest blocks, so that sizes that are not used any more leave the pool.
   while (free_bytes_ + block.all.bytes > pool_bytes_) free_oldest();
   block.since = ++given_back_;
+  try {
+    free_.emplace(std::pair{block.kind, block.all.bytes}, block);
+  } catch (const std::bad_alloc&) {
+    hvd_error ignored = empty_error();
+    api_->mem_free(block.mem, &ignored);
+    return;
+  }
   free_bytes_ += block.all.bytes;
-  free_.emplace(std::pair{block.kind, block.all.bytes}, block);
 }
 
 // Returns blocks to the pool that no stream uses any more.
@@ -78,7 +84,7 @@ void Device::collect_unused() noexcept {
   for (size_t i = 0; i < kept_.size();) {
     Kept& k = kept_[i];
     while (!k.uses.empty() && is_over(k.uses.back())) {
-      events_.push_back(k.uses.back());
+      recycle(k.uses.back());
       k.uses.pop_back();
     }
     if (!k.uses.empty()) {
@@ -95,7 +101,7 @@ void Device::collect_unused() noexcept {
 bool Device::in_use() noexcept {
   collect_unused();
   while (!doubtful_.empty() && is_over(doubtful_.front())) {
-    events_.push_back(doubtful_.front());
+    recycle(doubtful_.front());
     doubtful_.pop_front();
   }
   return !kept_.empty() || !doubtful_.empty();
