@@ -40,6 +40,9 @@ class Service {
   static void after_fork_in_child();
 
  private:
+  enum Status : uint8_t { kOk = 0, kTimeout = 1, kError = 2 };
+  // A client that does not read its answers gets no further ones.
+  static constexpr size_t kMostUnsent = size_t{4} << 20;
   struct Connection;
   using Timers = std::multimap<int64_t, Connection*>;
 
@@ -56,30 +59,32 @@ class Service {
     std::list<std::unique_ptr<Connection>>::iterator place;  // in unproven_ or proven_list_
   };
 
+  // service.cc: connections and timers.
   void close_descriptors();
   void turn(void* of, uint32_t events);
   void serve(Connection& c, uint32_t events);
   void accept_one();
-  // These three return false if the connection must be dropped; *why_ says why.
+  // read, prove, flush, answer_all and answer return false if the connection must be dropped; *why_ says why.
   bool read(Connection& c);
   bool prove(Connection& c);
-  bool answer_all(Connection& c);
-  bool answer(Connection& c, std::string_view request);
   bool flush(Connection& c);
-  void get(Connection& c, std::string key, int64_t timeout_ms);
-  void any(Connection& c, std::vector<std::string> keys);
-  void carry_out_will(Connection& c);
-  void add(Connection& c, const std::string& key, int64_t delta);
-  void set(const std::string& key, std::string value);
-  void reply(Connection& c, uint8_t status, std::string_view payload = {});
   void go_on(Connection& c);
-  void stop_waiting(Connection& c);
   void watch(Connection& c, uint32_t events);
   void set_timer(Connection& c, int64_t when);
   void clear_timer(Connection& c);
   void drop(Connection& c, const char* why);
   void run_timers();
   int wait_ms() const;
+  // requests.cc
+  bool answer_all(Connection& c);
+  bool answer(Connection& c, std::string_view request);
+  void get(Connection& c, std::string key, int64_t timeout_ms);
+  void any(Connection& c, std::vector<std::string> keys);
+  void add(Connection& c, const std::string& key, int64_t delta);
+  void set(const std::string& key, std::string value);
+  void reply(Connection& c, uint8_t status, std::string_view payload = {});
+  void stop_waiting(Connection& c);
+  void carry_out_will(Connection& c);
 
   const std::string secret_;
   const int64_t handshake_ns_;
