@@ -12,7 +12,7 @@ namespace hvd::data {
 namespace {
 // A creation hears of cancel() in the store at once, and one that waits for a member itself within its own slice.
 constexpr int64_t kJoinNs = 500'000'000;
-}
+}  // namespace
 
 Creation::Creation(std::function<std::shared_ptr<void>()> make, std::shared_ptr<plugin::Store> store,
                    const observe::CoreMask& cores)
