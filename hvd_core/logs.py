@@ -104,7 +104,13 @@ def stop_forwarding() -> None:
 def _forward(compiled) -> None:
     while (line := compiled.take_log_line()) is not None:
         level, text = line
-        logger.log(_LEVELS[level], "%s", text)
+        try:
+            logger.log(_LEVELS[level], "%s", text)
+        except (
+            Exception
+        ) as error:  # of the program's filter or handler; the lines that follow must not be lost
+            with suppress(Exception):
+                sys.stderr.write(f"{text} (the program's logging raised {type(error).__name__}: {error})\n")
 
 
 def _in_forked_child() -> None:

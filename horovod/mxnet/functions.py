@@ -83,7 +83,8 @@ def _send_when_initialized(parameter: Parameter, name: str, root_rank: int) -> N
     original = parameter._init_impl
 
     def initialize_and_broadcast(data: NDArray, contexts: list) -> None:
-        del parameter._init_impl  # from now on the class's method
+        # From now on the class's method. It is there already where the parameter waits for two broadcasts.
+        parameter.__dict__.pop("_init_impl", None)
         original(data, contexts)
         _send(parameter.list_data(), name, root_rank)
 

@@ -46,11 +46,14 @@ class Outcome:
         not tell: a survivor may be seen to end before the rank whose end it reports."""
         if not self.failures:
             return
-        ends = [*self.failures, *self.late]
-        self.culprit = next((end for end in ends if end[0] not in bereaved), ends[0])
-        if self.culprit[0] in bereaved:
-            ended = list(self.codes)[: list(self.codes).index(self.culprit[0])]
+        self.culprit = next((end for end in self.failures if end[0] not in bereaved), None)
+        if self.culprit is None:
+            first = self.failures[0]
+            ended = list(self.codes)[: list(self.codes).index(first[0])]
             self.quitter = next((rank for rank in ended if self.codes[rank] == 0), None)
+            # A late end that is not a survivor's may be an answer to SIGTERM: it counts only without another cause.
+            others = self.late if self.quitter is None else []
+            self.culprit = next((end for end in others if end[0] not in bereaved), first)
 
     @property
     def raised(self) -> int | None:

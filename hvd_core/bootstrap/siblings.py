@@ -2,8 +2,8 @@
 
 mpirun and torchrun say nothing about a rank that ends with exit code 0 before init(), and the others would wait for the
 start timeout. The ranks of one host are started at nearly the same time, and each process carries its rank in its
-environment: so a rank whose number no process carries has ended. Only processes of the same user can be read.
-Used on the thread that runs init().
+environment: so a rank whose number no process carries has ended. A program may overwrite its environment later, so a
+process that was seen once counts until it ends. Used on the thread that runs init().
 """
 
 import os
@@ -12,8 +12,10 @@ import time
 from .identity import LAUNCHER_NAMES, launcher_process, process_status
 
 _LAUNCHERS = ("openmpi", "mpich", "torchrun")
-# Ranks are started one after the other. Seconds after the start of this process by which the others have started too.
+# Ranks are started one after the other. Seconds after the start of this process by which the others have started too:
+# a rank that was never seen counts as ended only after that time.
 _STARTED_SECONDS = 1.5
+_STARTED_SECONDS_PER_RANK = 0.05
 # A rank counts as gone if it is missing in two looks that are so far apart.
 _BETWEEN_SECONDS = 0.3
 # With many ranks the looks get rarer, since each rank looks at all of them.
@@ -29,46 +31,89 @@ class SiblingWatch:
         self._me = whole.rank
         members = range(whole.size or 0) if identity.members is None else identity.members
         self._others = [rank for rank in members if rank != whole.rank]
+        self._seen = {rank: set() for rank in self._others}  # by rank: (pid, start time) of its processes
         self._missing_since = {}
         self._next = 0.0
         one_host = whole.size is not None and whole.local_size == whole.size
         self._knows = whole.launcher in _LAUNCHERS and one_host and _has_launcher(whole.variable)
         if self._knows:
-            self._began = time.monotonic() - _age_of_this_process()
+            self._launcher = int(launcher_process(whole.variable).partition(":")[0])
+            self._all_started = (
+                time.monotonic()
+                - _age_of_this_process()
+                + _STARTED_SECONDS
+                + _STARTED_SECONDS_PER_RANK * len(self._others)
+            )
 
     def missing(self):
         """The launcher's ranks that have no process on this host any more, to be called from time to time."""
         now = time.monotonic()
-        if not self._knows or now < self._next or now - self._began < _STARTED_SECONDS:
+        if not self._knows or now < self._next:
             return []
         self._next = now + max(_BETWEEN_SECONDS, _SECONDS_PER_RANK * len(self._others))
-        present = self._ranks_with_a_process()
+        present, hidden = self._look()
         if self._me not in present:
             return []  # /proc does not show this very process: it cannot tell about others
-        gone = [rank for rank in self._others if rank not in present]
+        for rank in present.keys() & self._seen.keys():
+            self._seen[rank] |= present[rank]
+        gone = [rank for rank in self._others if rank not in present and self._has_ended(rank, now, hidden)]
         self._missing_since = {rank: self._missing_since.get(rank, now) for rank in gone}
         return [rank for rank, since in self._missing_since.items() if now - since >= _BETWEEN_SECONDS]
 
-    def _ranks_with_a_process(self):
-        ranks, prefix = set(), self._variable.encode() + b"="
+    def _has_ended(self, rank, now, hidden):
+        """`hidden`: the launcher has a process whose rank cannot be read."""
+        if self._seen[rank]:
+            return not any(_runs(*process) for process in self._seen[rank])
+        return not hidden and now >= self._all_started
+
+    def _look(self):
+        """The processes of each rank, and whether the launcher has a process whose rank cannot be read: a process of
+        another user or user namespace, or one that has overwritten its environment."""
+        ranks, hidden, prefix = {}, False, self._variable.encode() + b"="
         for name in os.listdir("/proc"):
             if not name.isdigit():
                 continue
             try:
                 with open(f"/proc/{name}/environ", "rb") as file:
                     entries = file.read().split(b"\0")
+            except PermissionError:
+                entries = []
             except OSError:
-                continue  # another user's, or it has ended
+                continue  # it has ended
+            if not any(b"=" in entry for entry in entries):
+                hidden = hidden or self._is_of_the_launcher(int(name))
+                continue
             values = [entry[len(prefix) :] for entry in entries if entry.startswith(prefix)]
             if values and values[0].isdigit() and all(part in entries for part in self._job):
-                ranks.add(int(values[0]))
-        return ranks
+                ranks.setdefault(int(values[0]), set()).add((int(name), process_status(name)[2]))
+        return ranks, hidden
+
+    def _is_of_the_launcher(self, pid):
+        """Whether a process that runs is a descendant of the launcher."""
+        if not _runs(pid, process_status(pid)[2]):
+            return False
+        while pid is not None and pid > 1:
+            if pid == self._launcher:
+                return True
+            pid = process_status(pid)[1]
+        return False
+
+
+def _runs(pid, started):
+    """Whether the process with this start time exists and is no zombie."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return False
+    return fields[0] not in (b"Z", b"X") and int(fields[19]) == started
 
 
 def _has_launcher(variable):
     """Whether the process that started the ranks is a launcher, and not the shell of a user who set the variables."""
     pid = int(launcher_process(variable).partition(":")[0])
-    return pid > 1 and (process_status(pid)[0] in LAUNCHER_NAMES or "TORCHELASTIC_RUN_ID" in os.environ)
+    name = process_status(pid)[0] if pid > 1 else None
+    return name is not None and (name in LAUNCHER_NAMES or "TORCHELASTIC_RUN_ID" in os.environ)
 
 
 def _age_of_this_process():

@@ -20,7 +20,7 @@ from typing import Any
 from hvd_core.asked_facts import PREFIX, prefix_of
 
 _CONNECT_SECONDS = 2.0
-_FACTS_SECONDS, _ANSWER_SECONDS = 3.0, 15.0
+_FACTS_SECONDS, _ANSWER_SECONDS = 10.0, 15.0
 _LONGEST_ANSWER = 64 << 20
 _CREDENTIALS = struct.Struct("3i")
 _NEEDED = frozenset(("job", "rank", "size", "hosts", "host_names", "pids", "backends"))

@@ -30,7 +30,7 @@ void Engine::start_doctor() {
   calls.size = config_.size;
   try {
     doctor_ = std::make_unique<Doctor>(config_.doctor_socket, config_.doctor_facts, program_, std::move(calls));
-  } catch (const std::system_error& e) {  // the job runs without it
+  } catch (const std::exception& e) {  // the job runs without it
     observe::log(observe::Level::Info, std::string("hvd doctor cannot ask this process: ") + e.what());
   }
 }

@@ -23,8 +23,14 @@ bool Engine::defer(const RequestRef& request) {
     const bool repeats = request->item.sig->fields().repeats;
     if (!(repeats && names_.contains(request->key())) &&
         deferred_.try_emplace(request->key(), Deferred{request, {}}).second) {
-      if (repeats) names_.insert(request->key());
-      if (observer_->on()) observe_submission(*request);
+      try {
+        if (repeats) names_.insert(request->key());
+        if (observer_->on()) observe_submission(*request);
+      } catch (const std::bad_alloc&) {
+        deferred_.erase(request->key());
+        if (repeats) names_.erase(request->key());
+        throw;
+      }
       return true;
     }
   }

@@ -71,8 +71,8 @@ void Engine::set_up() {
   live_[startup_->handle] = startup_;
   executor_->create(0, all, startup_);
   observe::prepare_to_throw();
-  thread_ = observe::start_thread("hvd-engine", [this] { background(); });
   start_doctor();
+  thread_ = observe::start_thread("hvd-engine", [this] { background(); });
   if (config_.engine_core < 0) return;
   const std::string why = observe::pin_child(thread_.native_handle(), config_.engine_core);
   if (!why.empty())
@@ -311,15 +311,15 @@ bool Engine::push(Command c, bool soon) {
   bool fresh = true;
   {
     std::lock_guard lock(inbox_mutex_);
-    if (c.request) note(*c.request);
+    if (c.request && c.type != Command::Observe) note(*c.request);
     auto taken = names_.end();
     if (c.type == Command::Submit && c.request->item.sig->fields().repeats) {
       std::tie(taken, fresh) = names_.insert(c.request->key());
       // The refused call still counts, so that it meets the other ranks' call of the same number (R8).
       if (!fresh) c = {Command::Poison, nullptr, c.set, *c.request->item.name, queue::kDuplicateText};
     }
-    if (c.type == Command::Submit && observer_->on()) observe_submission(*c.request);
     try {
+      if (c.type == Command::Submit && observer_->on()) observe_submission(*c.request);
       if (!deferred_.empty() && comes_after_deferred(c)) return fresh;
       inbox_.push_back(std::move(c));
     } catch (const std::bad_alloc&) {

@@ -169,9 +169,9 @@ void Engine::lost(const std::string& cause) {
 void Engine::aborted(const std::string& cause) {
   observer_->aborted(cause);
   if (segment_) segment_->raise_abort(cause);
-  if (!failed_here_) tell_store_bereaved();
   executor_->abort();
   executor_->settle(observe::now_ns() + kSettleNs);
+  if (!failed_here_) tell_store_bereaved();  // now no creation of a communicator has the connection to the store
   executor_->clear();
   aborted_ = true;
   observer_->save();
@@ -248,9 +248,10 @@ void Engine::tell_store_bereaved() {
 }
 
 void Engine::stop(const std::string& text) {
-  if (closing_ && !live_.empty() && left_first_ != config_.rank)
+  if (closing_ && !live_.empty() && left_first_ != config_.rank) {
     observe::log(Level::Error, describe(left_first_) + " has left the job; operations that wait for it here fail: " +
                                    std::to_string(live_.size()) + (live_.size() == 1 ? " operation" : " operations"));
+  }
   {
     std::lock_guard lock(stop_mutex_);
     if (stop_text_.empty()) stop_text_ = observe::printable(text);
@@ -258,9 +259,9 @@ void Engine::stop(const std::string& text) {
   cause_due_ = end_due_ = control::kNever;
   if (stalls_) stalls_->stop();
   stopped_.store(true, std::memory_order_release);
+  fail_everything(text);
   if (!aborted_) observer_->end_in_order();
   observer_->flush();
-  fail_everything(text);
 }
 
 }  // namespace hvd

@@ -70,7 +70,16 @@ void Engine::answer_looks(observe::Threads program) {
   if (looks_.empty()) return;
   observe::Snapshot s = snapshot();
   s.program = std::move(program);
-  const std::string text = control::encode(s);
+  std::string text = control::encode(s);
+  while (text.size() > control::kLongestReport) {  // many threads with deep stacks, long names and paths
+    if (s.program.threads.size() > 1)
+      s.program.threads.pop_back();
+    else if (!s.last.empty())
+      s.last.resize(s.last.size() / 2);
+    else
+      s.waiting.resize(s.waiting.size() / 2);
+    text = control::encode(s);
+  }
   for (uint32_t number : std::exchange(looks_, {})) node_->tell(number, text);
 }
 
@@ -96,7 +105,7 @@ Submission Engine::submission_of(const queue::Request& request, bool deferred) c
 observe::Snapshot Engine::snapshot() {
   std::vector<std::pair<RequestRef, bool>> waiting;
   for (const auto& [token, request] : live_)
-    if (request != startup_) waiting.emplace_back(request, false);
+    if (request != startup_ && request->item.sig) waiting.emplace_back(request, false);
   observe::Snapshot s = snapshot_with(std::move(waiting));
   if (join_request_) {
     s.joined_s = age(join_request_->submitted_ns);

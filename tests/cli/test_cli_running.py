@@ -31,6 +31,9 @@ def test_says_who_waits_for_which_rank_and_where():
     assert "main thread, in an operation" in one
 
 
+@pytest.mark.skipif(
+    sys.version_info[:2] not in ((3, 11), (3, 12)), reason="other Pythons do not export what reads the stacks"
+)
 def test_answers_while_c_code_keeps_pythons_lock():
     found = run_on_ranks(2, programs.holds_pythons_lock).results[0]
     (main,) = [thread for thread in found["threads"] if thread["is_main"]]

@@ -25,7 +25,7 @@ def test_the_offset_of_another_host_is_within_its_error():
     if not other_clock_works():
         pytest.skip("no time namespace can be made here (unshare --time, as root)")
     secret = new_secret()
-    server = StoreServer("127.0.0.1", secret)
+    server, processes = StoreServer("127.0.0.1", secret), []
     try:
         # Ranks 0 and 1 share a host, ranks 2 and 3 another one.
         program = [sys.executable, str(Path(__file__).with_name("clock_rank.py"))]
@@ -46,6 +46,8 @@ def test_the_offset_of_another_host_is_within_its_error():
         ]
         answers = [json.loads(process.communicate(timeout=90)[0]) for process in processes]
     finally:
+        for process in processes:
+            process.kill()
         server.close()
     assert [measured for measured, _ in answers[:2]] == [[0, 0], [0, 0]]
     assert answers[2][0] == answers[3][0]

@@ -44,10 +44,15 @@ HVD_JAX_EXPORT hvd_jax::xla::Error* hvd_jax_probe(hvd_jax::xla::CallFrame* frame
   xla::OfFuture future{xla::head_of<xla::OfFuture>(), nullptr};
   if (xla::Error* error = frame->api->create_future(&future)) return error;
   frame->future = future.future;
-  std::thread([api = frame->api, future, bytes, from = in->data, to = out->data]() mutable {
+  auto copy = [api = frame->api, future, bytes, from = in->data, to = out->data]() mutable {
     std::memcpy(to, from, bytes);
     api->set_available(&future);
-  }).detach();
+  };
+  try {
+    std::thread(copy).detach();
+  } catch (const std::exception&) {  // there may be no further thread
+    copy();
+  }
   return nullptr;
 }
 }

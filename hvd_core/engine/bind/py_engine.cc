@@ -71,7 +71,10 @@ void PyEngine::start_up() {
     await(*engine_->startup());
   } catch (const RequestFailed& e) {
     const std::string text = e.what();
-    engine_->close();
+    {
+      WithoutPythonLock unlocked;
+      engine_->close();
+    }
     throw plugin::BackendError(HVD_E_INTERNAL, 0, 0, text);
   }
 }

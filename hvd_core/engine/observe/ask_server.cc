@@ -83,7 +83,7 @@ AskServer::AskServer(const std::string& name, Answer answer) : answer_(std::move
   Descriptor listener(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   Descriptor stop(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (listener.fd < 0 || stop.fd < 0 || ::bind(listener.fd, reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
-      ::listen(listener.fd, 4) != 0)
+      ::listen(listener.fd, 64) != 0)
     fail("the socket of hvd doctor");
   listener_ = listener.fd;
   stop_fd_ = stop.fd;

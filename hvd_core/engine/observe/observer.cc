@@ -89,16 +89,28 @@ RequestName Observer::name_of(std::string_view name, bool repeats) {
 
 void Observer::failed(uint32_t set, const RequestName& n, types::Failure failure, const std::string& error) {
   if (!on()) return;
+  uint32_t what = 0;
+  try {
+    what = texts_.id(error);
+  } catch (const std::bad_alloc&) {
+    // The event goes without its text. The request must fail all the same.
+  }
   put({.kind = EventKind::Failed,
        .detail = static_cast<uint8_t>(failure),
        .set = static_cast<uint16_t>(set),
        .name = n.name,
-       .what = texts_.id(error),
+       .what = what,
        .b = n.number});
 }
 
 void Observer::aborted(const std::string& cause) {
-  if (on()) put({.kind = EventKind::Aborted, .name = texts_.id(cause)});
+  if (!on()) return;
+  uint32_t name = 0;
+  try {
+    name = texts_.id(cause);
+  } catch (const std::bad_alloc&) {
+  }
+  put({.kind = EventKind::Aborted, .name = name});
 }
 
 void Observer::entry(uint64_t batch, uint32_t set, types::OpKind kind, const std::vector<RequestName>& requests) {

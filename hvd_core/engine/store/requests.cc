@@ -37,7 +37,9 @@ bool more_keys(std::string_view payload, std::vector<std::string>* keys) {
     if (payload.size() < 2 || keys->size() == kMostAwaited) return false;
     const size_t bytes = number_at<uint16_t>(payload, 0);
     if (bytes > kMostKeyBytes || bytes > payload.size() - 2) return false;
-    keys->emplace_back(payload.substr(2, bytes));
+    const std::string_view key = payload.substr(2, bytes);
+    if (std::find(keys->begin(), keys->end(), key) != keys->end()) return false;  // a client asks once for a key
+    keys->emplace_back(key);
     payload.remove_prefix(2 + bytes);
   }
   return true;

@@ -308,7 +308,11 @@ void Service::drop(Connection& c, const char* why) {
   c.received = {};
   c.unsent = {};
   dropped_.splice(dropped_.end(), c.handshake ? unproven_ : proven_list_, c.place);
-  carry_out_will(c);
+  try {
+    carry_out_will(c);
+  } catch (const std::bad_alloc&) {
+    // The ranks that wait for its key then wait for their own deadlines; the store serves the others.
+  }
 }
 
 }  // namespace hvd::store
