@@ -18,6 +18,7 @@ import torch
 
 from horovod.common.exports import _basics
 from horovod.common.process_sets import ProcessSet, _temp_process_set_object, global_process_set
+from horovod.torch import _async_gather as gather
 from horovod.torch import _async_ops as ops
 from horovod.torch import _async_scatter as scatter
 from horovod.torch import _autograd as eager
@@ -76,7 +77,7 @@ def _grouped_allreduce(tensors, op, prescale_factor, postscale_factor, name, pro
 
 
 def _allgather(tensor, name, process_set):
-    return synchronize(ops.allgather_async(tensor.contiguous(), name, process_set_of(process_set)))
+    return synchronize(gather.allgather_async(tensor.contiguous(), name, process_set_of(process_set)))
 
 
 def _allgather_known(tensor, rows, name, process_set):
@@ -86,7 +87,7 @@ def _allgather_known(tensor, rows, name, process_set):
 
 def _grouped_allgather(tensors, name, process_set):
     chosen = process_set_of(process_set)
-    return list(synchronize(ops.grouped_allgather_async(_contiguous(tensors), name, chosen)))
+    return list(synchronize(gather.grouped_allgather_async(_contiguous(tensors), name, chosen)))
 
 
 def _broadcast(tensor, root_rank, name, process_set):

@@ -1,5 +1,6 @@
 """`horovodrun --check-build`: the lines that scripts look for, and the facts that they report."""
 
+import re
 import sys
 
 from announced import backend, distribution, python, run
@@ -109,7 +110,8 @@ def test_frameworks_are_found_and_not_imported(site):
     distribution(site, "tensorflow-cpu", "2.21.0", "tensorflow", never)
     found = checked(site)["Available Frameworks:"]
     assert found[0] == "[X] TensorFlow  (2.21.0)"
-    assert found[1:] == ["[X] PyTorch  (2.99.1)", "[ ] MXNet"]
+    assert found[1:3] == ["[X] PyTorch  (2.99.1)", "[ ] MXNet"]
+    assert len(found) == 4 and re.fullmatch(r"\[[X ]\] JAX( .*)?", found[3])  # this Python's own, or missing
 
 
 def test_it_costs_little(site):
