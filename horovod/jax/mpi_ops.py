@@ -75,13 +75,17 @@ def allreduce(
     """
 
     def prepare(leaves: list) -> tuple[list, dict]:
-        return leaves, {
-            "reduce_op": engine_number(op),
-            "prescale": float(prescale_factor),
-            "postscale": float(postscale_factor),
-        }
+        return leaves, _reduction(op, prescale_factor, postscale_factor)
 
     return _on_tree("allreduce", tensor, name, process_set, prepare, compression)
+
+
+def _reduction(op: int, prescale_factor: float, postscale_factor: float) -> dict:
+    return {
+        "reduce_op": engine_number(op),
+        "prescale": float(prescale_factor),
+        "postscale": float(postscale_factor),
+    }
 
 
 def grouped_allreduce(
@@ -198,11 +202,7 @@ def reducescatter(
     def prepare(leaves: list) -> tuple[list, dict]:
         if op == Adasum:
             raise ValueError("Reducescatter has no op Adasum. Use hvd.Average, Sum, Min, Max or Product.")
-        return leaves, {
-            "reduce_op": engine_number(op),
-            "prescale": float(prescale_factor),
-            "postscale": float(postscale_factor),
-        }
+        return leaves, _reduction(op, prescale_factor, postscale_factor)
 
     return _on_tree("reducescatter", tensor, name, process_set, prepare, compression)
 

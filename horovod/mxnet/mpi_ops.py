@@ -73,13 +73,8 @@ def allreduce(
             matching calls of the other ranks fail. MXNetError: the work that produces `tensor` has failed.
         HorovodInternalError: ranks disagree, or a rank has made a mistake or is gone.
     """
-    try:
-        reduction = op_from(op, average)
-    except BaseException as error:
-        failed("allreduce", "allreduce", name, process_set, error)
-        raise
-    factors = (prescale_factor, postscale_factor)
-    return _reduce((tensor,), None, "allreduce", name, reduction, factors, process_set)[0]
+    options = (average, name, prescale_factor, postscale_factor, process_set, op)
+    return _allreduce(tensor, False, *options)
 
 
 def allreduce_(
@@ -97,13 +92,8 @@ def allreduce_(
     Returns:
         `tensor`.
     """
-    try:
-        reduction = op_from(op, average)
-    except BaseException as error:
-        failed("allreduce", "allreduce", name, process_set, error)
-        raise
-    factors = (prescale_factor, postscale_factor)
-    return _reduce((tensor,), (tensor,), "allreduce", name, reduction, factors, process_set)[0]
+    options = (average, name, prescale_factor, postscale_factor, process_set, op)
+    return _allreduce(tensor, True, *options)
 
 
 def grouped_allreduce(
@@ -146,6 +136,16 @@ def grouped_allreduce_(
     """
     options = (average, name, prescale_factor, postscale_factor, process_set, op)
     return _grouped_allreduce(tensors, True, *options)
+
+
+def _allreduce(tensor, in_place, average, name, prescale, postscale, process_set, op) -> NDArray:
+    try:
+        reduction = op_from(op, average, stacklevel=4)
+    except BaseException as error:
+        failed("allreduce", "allreduce", name, process_set, error)
+        raise
+    outputs = (tensor,) if in_place else None
+    return _reduce((tensor,), outputs, "allreduce", name, reduction, (prescale, postscale), process_set)[0]
 
 
 def _grouped_allreduce(tensors, in_place, average, name, prescale, postscale, process_set, op) -> list:

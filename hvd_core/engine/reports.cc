@@ -248,10 +248,9 @@ void Engine::tell_store_bereaved() {
 }
 
 void Engine::stop(const std::string& text) {
-  if (closing_ && !live_.empty() && left_first_ != config_.rank) {
+  if (closing_ && !live_.empty() && left_first_ != config_.rank)
     observe::log(Level::Error, describe(left_first_) + " has left the job; operations that wait for it here fail: " +
                                    std::to_string(live_.size()) + (live_.size() == 1 ? " operation" : " operations"));
-  }
   {
     std::lock_guard lock(stop_mutex_);
     if (stop_text_.empty()) stop_text_ = observe::printable(text);

@@ -11,6 +11,7 @@ import threading
 
 import pytest
 
+from harness.spoiled import spoil
 from hvd_core.backends.discovery import backend_spec
 from hvd_core.backends.errors import BackendError
 from hvd_core.bootstrap import AuthenticationError, BootstrapError, auth, rendezvous_listener
@@ -20,21 +21,6 @@ from hvd_core.bootstrap.socket_io import Deadline
 
 SECRET = bytes(range(32))
 STORE = "tcp://127.0.0.1:1234"
-
-
-def spoil(rng, data):
-    data = bytearray(data)
-    for _ in range(rng.randint(1, 3)):
-        kind, at = rng.randrange(4), rng.randrange(len(data) + 1)
-        if kind == 0 and at < len(data):
-            data[at] = rng.randrange(256)
-        elif kind == 1:
-            del data[at:]
-        elif kind == 2:
-            data[at:at] = rng.randbytes(rng.randint(1, 9))
-        elif at < len(data):
-            data[at] ^= 1 << rng.randrange(8)
-    return bytes(data)
 
 
 def right_answer(handshake):

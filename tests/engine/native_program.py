@@ -4,6 +4,8 @@ Without flags of its own a program takes the engine's library as it was built, w
 the parts are compiled with the flags. Everything is kept; see compiled.py.
 """
 
+import re
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -93,3 +95,24 @@ def _engine_library() -> Path | None:
 def _object(source: Path, flags: list[str]) -> Path:
     words = [cxx(), "-std=c++20", "-Wall", "-Wextra", "-Werror", *flags, "-pthread", "-c"]
     return compiled(f"{source.parent.name}-{source.stem}.o", words, [source], [PACKAGE, PACKAGE / "include"])
+
+
+def source_of(name):
+    return (NATIVE / f"{name}.cc").read_text(encoding="utf-8")
+
+
+def checks_of(name):
+    """The checks that a program lists, in order, as its source has them."""
+    return re.findall(r"^ +CHECK\((\w+)\),$", source_of(name), re.M)
+
+
+def expect_check_passes(program, check):
+    done = subprocess.run([program, check], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def expect_all_checks_are_listed(program, name):
+    """Each function of the program's source that is a check stands in its list."""
+    listed = subprocess.run([program], capture_output=True, text=True, timeout=60, check=True).stdout.split()
+    written = re.findall(r"^void (\w+)\(\)", source_of(name), re.M)
+    assert listed == checks_of(name) and sorted(written) == sorted(listed)

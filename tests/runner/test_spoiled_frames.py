@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from harness.spoiled import spoil
 from horovod.runner.frames import MAGIC, Incoming, Kind, ProtocolError, frame, output_frame
 from horovod.runner.remote_ranks import RemoteRanks
 
@@ -42,21 +43,6 @@ def read_from(path, content):
             site.advance(time.monotonic())
         site.close()
     return site, heard
-
-
-def spoil(rng, data):
-    data = bytearray(data)
-    for _ in range(rng.randint(1, 3)):
-        kind, at = rng.randrange(4), rng.randrange(len(data) + 1)
-        if kind == 0 and at < len(data):
-            data[at] = rng.randrange(256)
-        elif kind == 1:
-            del data[at:]
-        elif kind == 2:
-            data[at:at] = rng.randbytes(rng.randint(1, 9))
-        elif at < len(data):
-            data[at] ^= 1 << rng.randrange(8)
-    return bytes(data)
 
 
 READY = frame(Kind.READY, json.dumps({"host": "far", "pid": 7, "python": "/p"}).encode())
