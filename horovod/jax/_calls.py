@@ -4,6 +4,7 @@ At once the engine reads the arrays' memory and the result is there on return. I
 library's handler (``_library``), which XLA runs as soon as its inputs are there. Used by ``_gradients``. Any thread.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,7 @@ from hvd_core.frontend.element_types import MOVABLE, REDUCIBLE, unsupported_text
 from hvd_core.frontend.host_arrays import output_array
 from hvd_core.frontend.operations import NUMBERS, request_name
 from hvd_core.frontend.reductions import ENGINE_NUMBERS, Adasum
-from hvd_core.frontend.refusals import report
+from hvd_core.frontend.refusals import reported
 from hvd_core.frontend.rows import scattered_rows
 
 _ADASUM = ENGINE_NUMBERS[Adasum]
@@ -70,7 +71,8 @@ def check(array: Any, operation: str) -> None:
     if where != "cpu":
         raise NotImplementedError(
             f"horovod.jax works on arrays in host memory, but found one on platform {where!r}. Set JAX_PLATFORMS=cpu, or "
-            "move it with jax.device_put(x, jax.devices('cpu')[0])."
+            "move the array with jax.device_put(x, jax.devices('cpu')[0]), and compile programs with "
+            "jax.default_device(jax.devices('cpu')[0])."
         )
 
 
@@ -86,13 +88,14 @@ def _platform_of(array: Any) -> str:
 def perform(call: Call, arrays: list) -> tuple[list, list[int] | None]:
     """The results, and the rows that each rank has sent here for an alltoall outside of programs."""
     if is_traced(arrays):
-        try:
+        with _reported(call):  # the other ranks wait, or will, when they run their programs
             return _in_program(call, arrays), None
-        except Exception as error:  # the other ranks wait, or will, when they run their programs
-            of_set = SimpleNamespace(process_set_id=call.process_set)
-            report(call.operation, call.name, of_set, error, call.operation)
-            raise
-    return _at_once(call, [np.asarray(array) for array in arrays])
+    return _at_once(call, arrays)
+
+
+def _reported(call: Call) -> reported:
+    of_set = SimpleNamespace(process_set_id=call.process_set)
+    return reported(call.operation, call.name, of_set, call.operation)
 
 
 def _in_program(call: Call, arrays: list) -> list:
@@ -150,25 +153,22 @@ class _Callback:
         self._call = call
 
     def __call__(self, *arrays: Any) -> tuple:
-        results, _ = _reduced(self._call, [np.asarray(array) for array in arrays])
+        results, _ = _reduced(self._call, arrays)
         return tuple(results)
 
 
-def _at_once(call: Call, arrays: list[np.ndarray]) -> tuple[list, list[int] | None]:
+def _at_once(call: Call, arrays: list) -> tuple[list, list[int] | None]:
     results, received = _reduced(call, arrays)
     return [jnp.asarray(result) for result in results], received
 
 
-def _reduced(call: Call, arrays: list[np.ndarray]) -> tuple[list[np.ndarray], list[int] | None]:
-    """The same on NumPy arrays, which are read only."""
+def _reduced(call: Call, given: Sequence[Any]) -> tuple[list[np.ndarray], list[int] | None]:
+    """The results as NumPy arrays. The memory of `given` is read only."""
     core, number, name = engine(), call.process_set, request_name(call.operation, call.name)
-    arrays = [np.ascontiguousarray(array).reshape(array.shape) for array in arrays]
-    outputs: list[np.ndarray] = []
-    if call.operation in ("allreduce", "broadcast"):
-        outputs = [np.empty_like(array) for array in arrays]
-    elif call.operation == "reducescatter":
-        rows = [core.scattered_rows(array.shape[0], number) for array in arrays]
-        outputs = [np.empty((n, *array.shape[1:]), array.dtype) for n, array in zip(rows, arrays)]
+    with _reported(call):  # an array may have been donated, or the program that computes it has failed
+        arrays = [np.asarray(array) for array in given]
+        arrays = [np.ascontiguousarray(array).reshape(array.shape) for array in arrays]
+        outputs = _outputs(call, arrays)
     if call.operation == "allreduce":
         factors = (call.prescale, call.postscale)
         core.allreduce(arrays, outputs, name, call.reduce_op, *factors, number, True)
@@ -198,3 +198,13 @@ def _reduced(call: Call, arrays: list[np.ndarray]) -> tuple[list[np.ndarray], li
     finally:
         core.release(handle)
     return outputs, received
+
+
+def _outputs(call: Call, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    """New arrays for the results; none where the engine allocates them."""
+    if call.operation in ("allreduce", "broadcast"):
+        return [np.empty_like(array) for array in arrays]
+    if call.operation == "reducescatter":
+        rows = [engine().scattered_rows(array.shape[0], call.process_set) for array in arrays]
+        return [np.empty((n, *array.shape[1:]), array.dtype) for n, array in zip(rows, arrays)]
+    return []

@@ -21,6 +21,7 @@ PATH = Path(__file__).parent / "lib" / "libhvd_jax.so"
 TARGET = "hvd_jax_collective"
 
 _log = logging.getLogger("horovod")
+_once = threading.Lock()
 
 # The attributes of a call, see native/frame.h.
 _PROBE = {
@@ -47,6 +48,9 @@ def _load() -> None:
     library.hvd_jax_set_engine(hvd_core.frontend_table())
     for name in (TARGET, "hvd_jax_probe"):
         jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(library, name)), platform="cpu")
+    # JAX chooses the device of a program after it is traced, so a program may come to a GPU unforeseen.
+    for platform in ("CUDA", "ROCM"):
+        jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(library.hvd_jax_refuse), platform=platform)
 
 
 def _probe() -> None:
@@ -59,13 +63,18 @@ def _probe() -> None:
         raise ImportError(f"the probe sent {sent} and received {received}")
 
 
-@functools.cache
 def why_callbacks() -> str:
     """The reason why compiled programs call Python in place of the library's handlers; "" if they call the handlers.
     Warns at the first call if there is a reason.
 
     The probe initialises JAX's devices, so it does not run before it is needed.
     """
+    with _once:  # handlers are registered once, also by threads that trace at the same time
+        return _why_callbacks()
+
+
+@functools.cache
+def _why_callbacks() -> str:
     reasons: list[Exception] = []
 
     def try_it() -> None:

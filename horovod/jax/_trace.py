@@ -3,13 +3,19 @@
 A compiled program runs its operations in any order, so each needs a name. Names must be the same on all ranks although
 these trace at different moments, and some more often than others. So a name is made of the program's text: the
 caller's name, or the file and line of the call. A number is appended to the second and later calls of one name within the
-outermost program that is being traced.
+program that is being traced.
+
+JAX keeps what it has traced of a function with a jit of its own, and uses it again wherever the function is called, also
+within another program. So such a function names and counts its operations by itself: nothing outside of it takes part,
+neither the line that calls it nor the operations of the program around it, which may be other ones when another rank
+traces it.
 """
 
 import os
 import sys
 import weakref
 from collections import Counter
+from types import FrameType
 from typing import Any
 
 import jax
@@ -17,12 +23,14 @@ import jax
 try:
     from jax._src.core import EvalTrace, trace_ctx, trace_state_clean
 except ImportError:  # another version: what follows does without
-    EvalTrace = trace_ctx = trace_state_clean = None
+    EvalTrace, trace_ctx, trace_state_clean = (), None, None
 
 # The call that is looked for is not in these packages.
 _LIBRARIES = frozenset(
     ("horovod", "jax", "jaxlib", "optax", "flax", "equinox", "haiku", "keras", "functools", "contextlib")
 )
+# JAX traces a function with a jit of its own from here.
+_JIT = "jax._src.pjit"
 
 _counts: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
@@ -36,34 +44,51 @@ def is_traced(arrays: Any) -> bool:
 
 def name_in_program(operation: str, name: str | None) -> str:
     """The name of an operation that is being traced. `name`: the caller's, or None."""
-    base = _place() if name is None else name
-    counts = _counts_of(_outermost_trace())
+    trace, function = _program()
+    base = _place(function) if name is None else name
+    counts = _counts_of(trace)
     count = counts[operation, base]
     counts[operation, base] += 1
     return f"{base}_{count}" if count else base
 
 
-def _place() -> str:
-    """File and line of the program's call of this package. The folder may differ from rank to rank."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None:
-        if frame.f_globals.get("__name__", "").partition(".")[0] not in _LIBRARIES:
+def _place(function: str) -> str:
+    """File and line of the program's call of this package, and the function with a jit of its own that has the line. No
+    folder, which may differ from rank to rank."""
+    own = frame = sys._getframe(1)
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if module.partition(".")[0] not in _LIBRARIES:
+            return _line(frame) + function
+        if module == _JIT:  # what has a jit is a library's function
             break
+        if module.startswith("horovod."):
+            own = frame
         frame = frame.f_back
+    return _line(own) + function
+
+
+def _line(frame: FrameType) -> str:
     return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
-def _outermost_trace() -> Any:
+def _program() -> tuple[Any, str]:
+    """The trace of the innermost function with a jit of its own, and " in FUNCTION". Outside of such functions the
+    outermost trace, and "". None without a trace."""
     trace = None if trace_ctx is None else trace_ctx.trace
-    while True:
+    while trace is not None and not isinstance(trace, EvalTrace):
+        about = getattr(getattr(trace, "frame", None), "debug_info", None)
+        if getattr(about, "traced_for", None) == "jit":
+            return trace, f" in {about.func_name}"
         parent = getattr(trace, "parent_trace", None)
         if parent is None or isinstance(parent, EvalTrace):
-            return trace
+            return trace, ""
         trace = parent
+    return None, ""
 
 
 def _counts_of(trace: Any) -> Counter:
     try:
         return _counts.setdefault(trace, Counter())
-    except TypeError:  # no trace, or one that cannot be referred to weakly
+    except TypeError:  # no trace, or one that cannot be referred to weakly: all calls of one name have it
         return Counter()

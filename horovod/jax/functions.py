@@ -54,9 +54,9 @@ def broadcast_parameters(
     except BaseException as error:
         failed("broadcast", "broadcast", name, process_set, error)
         raise
-    if sent:
-        for place, value in zip(places, broadcast(sent, root_rank, name, process_set)):
-            leaves[place] = _like(value, leaves[place])
+    # Without arrays an empty operation, which the ranks that have arrays hear of.
+    for place, value in zip(places, broadcast(sent, root_rank, name, process_set)):
+        leaves[place] = _like(value, leaves[place])
     return jax.tree_util.tree_unflatten(structure, leaves)
 
 

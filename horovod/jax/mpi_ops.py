@@ -8,7 +8,8 @@ alike. Errors in a program come from JAX, when the result is waited for, with th
 Names: an operation of a program without a name is called by the file and line of its call. Any thread.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import jax
@@ -98,7 +99,7 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list:
     """Reduce a list of arrays as one all-or-nothing operation; returns a list. See allreduce()."""
-    tensors = _members("allreduce", "grouped_allreduce", tensors, name, process_set)
+    tensors = _members("allreduce", tensors, name, process_set)
     return allreduce(tensors, op, name, compression, prescale_factor, postscale_factor, process_set)
 
 
@@ -120,9 +121,7 @@ def grouped_allgather(
     tensors: Sequence[Any], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list:
     """Gather a list of arrays as one all-or-nothing operation; returns a list. See allgather()."""
-    return allgather(
-        _members("allgather", "grouped_allgather", tensors, name, process_set), name, process_set
-    )
+    return allgather(_members("allgather", tensors, name, process_set), name, process_set)
 
 
 def broadcast(
@@ -217,7 +216,7 @@ def grouped_reducescatter(
     process_set: ProcessSet = global_process_set,
 ) -> list:
     """Reduce and scatter a list of arrays as one operation; returns a list. See reducescatter()."""
-    tensors = _members("reducescatter", "grouped_reducescatter", tensors, name, process_set)
+    tensors = _members("reducescatter", tensors, name, process_set)
     return reducescatter(tensors, op, name, compression, prescale_factor, postscale_factor, process_set)
 
 
@@ -253,10 +252,21 @@ def _need_no_program(function: str) -> None:
         raise ValueError(f"{function}() cannot be a part of a compiled program. Call it outside of jit.")
 
 
-def _members(operation: str, prefix: str, tensors: Any, name: Any, process_set: Any) -> list:
-    try:
+def _members(operation: str, tensors: Any, name: Any, process_set: Any) -> list:
+    with guarded(operation, name, process_set):
         return groups.members_of(tensors, (jax.Array, np.ndarray))
+
+
+@contextmanager
+def guarded(operation: str, name: Any, process_set: Any) -> Iterator[None]:
+    """A guard of the steps before a call of an operation: an exception is reported to the other ranks as the failure of
+    the call, under the name that the call would have in a program. Raises the errors of failed()."""
+    try:
+        yield
     except BaseException as error:
+        with suppress(Exception):  # of a name that is no text
+            if is_traced(()):
+                name = name_in_program(operation, None if name is None else f"{name}")
         failed(operation, operation, name, process_set, error)
         raise
 

@@ -10,7 +10,7 @@ from horovod.common.gradient_arguments import check_predivide_factor, check_regi
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reduce_ops import Average
 from horovod.jax.compression import Compression, Compressor
-from horovod.jax.mpi_ops import allreduce
+from horovod.jax.mpi_ops import allreduce, guarded
 
 __all__ = ["DistributedGradientTransformation", "allreduce_gradients", "value_and_grad"]
 
@@ -44,11 +44,14 @@ def allreduce_gradients(
         ValueError: as in allreduce(), and for a factor that makes no sense.
         NotImplementedError, HorovodInternalError: as in allreduce().
     """
-    check_predivide_factor(gradient_predivide_factor, op)
-    factors = predivide_factors(gradient_predivide_factor)
-    leaves, structure = jax.tree_util.tree_flatten(gradients)
+    with guarded("allreduce", name, process_set):
+        check_predivide_factor(gradient_predivide_factor, op)
+        factors = predivide_factors(gradient_predivide_factor)
+        leaves, structure = jax.tree_util.tree_flatten(gradients)
+        # Without gradients an empty operation, which the ranks that have gradients hear of.
+        buckets = buckets_of(leaves, bucket_bytes) or [[]]
     results = list(leaves)
-    for number, bucket in enumerate(buckets_of(leaves, bucket_bytes)):
+    for number, bucket in enumerate(buckets):
         bucket_name = None if name is None else f"{name}.{number}" if number else name
         reduced = allreduce(
             [leaves[i] for i in bucket], op, bucket_name, compression, *factors, process_set=process_set

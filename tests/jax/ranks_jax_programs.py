@@ -219,3 +219,30 @@ def check_partial_functions_and_closures():
     constant = mine((3,))  # a value, in a program
     same(jax.jit(lambda x: scale(constant) + x)(jnp.zeros(3)), all_of((3,)).sum(0))
     same(jax.jit(lambda x: scale(np.ones(3, np.float32)) + x)(jnp.zeros(3)), np.full(3, SIZE))
+
+
+def reduced(x):
+    return hvd.allreduce(x)
+
+
+@jax.jit
+def inner(x):
+    return reduced(x) + reduced(2 * x)
+
+
+def check_names_do_not_depend_on_what_a_rank_has_traced_before():
+    """JAX uses the trace of a function with a jit of its own again, here one that rank 0 alone has made outside of the
+    program, and on another line."""
+    step = jax.jit(hvd.value_and_grad(lambda x: (x**2).sum()))
+    several = jax.jit(lambda xs: hvd.allreduce_gradients(xs, bucket_bytes=1))
+    if ME == 0:
+        inner.lower(jnp.ones(3))
+        step.lower(jnp.ones(3))
+        several.lower([jnp.ones(3), jnp.ones(4)])
+    x = jnp.full(3, ME + 1.0)
+    for _ in range(2):
+        same(jax.jit(lambda x: inner(reduced(reduced(x))))(x), np.full(3, 3 * MEAN))
+        same(step(x)[1], np.full(3, 2 * MEAN))
+        for found in several([x, jnp.full(4, ME + 1.0)]):
+            same(found, np.full(found.shape, MEAN))
+    assert "ranks_jax_programs.py:" in inner.lower(jnp.ones(3)).as_text()

@@ -8,12 +8,12 @@ from harness.installed import need
 
 need("jax", "optax")
 
-MODULES = ["ranks_jax_ops", "ranks_jax_programs", "ranks_jax_training"]
+MODULES = ["ranks_jax_ops", "ranks_jax_programs", "ranks_jax_refusals", "ranks_jax_training"]
 CASES = [(ranks, m, c) for ranks in (2, 3, 1) for m in MODULES for c in check_names(f"jax/{m}.py")]
 # On three ranks; the others repeat what runs on two.
 OFTEN = {"check_process_sets", "check_reducescatter", "check_ranks_trace_in_different_order"}
 DEVICES = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
-ON_A_MESH = "check_a_mesh_of_several_devices_is_refused"
+ON_A_MESH = ("check_a_mesh_of_several_devices_is_refused", "check_programs_that_the_compiler_divides")
 
 
 def marks(ranks, check):
@@ -29,6 +29,6 @@ def marks(ranks, check):
     ],
 )
 def test_check(ranks, module, check):
-    process_env = DEVICES if check == ON_A_MESH else None
+    process_env = DEVICES if check in ON_A_MESH else None
     options = {"init_options": {"process_sets": "dynamic"}, "timeout": 150}
     run_check("jax", ranks, "jax", module, check, process_env=process_env, **options)

@@ -9,11 +9,13 @@
 // an error, since their order may differ from rank to rank.
 #include "collective.h"
 
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -62,6 +64,18 @@ class Collective {
 
   void submit();
 
+  // Ends the call: its future has the outcome. XLA may go on with the program on this thread, and use the memory of the
+  // call for something else.
+  void complete(xla::Code code, const std::string& problem) {
+    if (problem.empty()) {
+      xla::OfFuture args{xla::head_of<xla::OfFuture>(), future_};
+      api_->set_available(&args);
+    } else {
+      xla::FailFuture args{xla::head_of<xla::FailFuture>(), future_, make_error(api_, code, problem)};
+      api_->set_error(&args);
+    }
+  }
+
  private:
   // The engine allocates the results of operations whose shape depends on the other ranks, to be compared and copied.
   bool engine_allocates() const { return attributes_.op == HVD_FE_ALLGATHER || attributes_.op == HVD_FE_ALLTOALL; }
@@ -75,16 +89,6 @@ class Collective {
 
   void finish(const hvd_fe_result& result);
   std::string fetch(const hvd_fe_result& result);
-
-  void complete(xla::Code code, const std::string& problem) {
-    if (problem.empty()) {
-      xla::OfFuture args{xla::head_of<xla::OfFuture>(), future_};
-      api_->set_available(&args);
-    } else {
-      xla::FailFuture args{xla::head_of<xla::FailFuture>(), future_, make_error(api_, code, problem)};
-      api_->set_error(&args);
-    }
-  }
 
   const xla::Api* api_;
   xla::Future* future_ = nullptr;
@@ -153,12 +157,16 @@ void Collective::submit() {
 
 void Collective::finish(const hvd_fe_result& result) {
   std::unique_ptr<Collective> self(this);
-  std::string problem = result.status == HVD_FE_OK ? fetch(result) : result.message;
-  if (result.status != HVD_FE_OK && problem.find(attributes_.name) == std::string::npos)
-    problem = attributes_.name + ": " + problem;
+  std::string problem;
+  try {
+    problem = result.status == HVD_FE_OK ? fetch(result) : result.message;
+    if (result.status != HVD_FE_OK && problem.find(attributes_.name) == std::string::npos)
+      problem = attributes_.name + ": " + problem;
+  } catch (const std::bad_alloc&) {
+    problem = "out of memory";  // short enough for the string itself
+  }
   const xla::Code code = result.status == HVD_FE_OK ? xla::Code::kFailedPrecondition : code_of(result.status);
   if (Collective* next = lines().leave(this)) next->submit();
-  // XLA may go on with the program on this thread, and use the memory of the call for something else.
   complete(code, problem);
 }
 
@@ -182,29 +190,51 @@ std::string Collective::fetch(const hvd_fe_result& result) {
   return "";
 }
 
-// Within one execution all calls must be on one local device: ranks are processes, and there is one device for each.
-std::string why_not_this_device(const xla::CallFrame& frame) {
-  static std::mutex mutex;
-  static int64_t last_run = -1;
-  static int32_t last_device = -1;
-  const int64_t run = run_of(frame);
-  const int32_t device = device_of(frame);
-  if (run < 0 || device < 0) return "";
-  std::lock_guard lock(mutex);
-  if (run == last_run && device != last_device)
-    return "This program runs on several local devices (" + std::to_string(last_device) + " and " +
-           std::to_string(device) +
-           "), as a mesh, pmap or shard_map makes it. Horovod has one process for each device: start more processes, "
-           "and give each one device.";
-  last_run = run;
-  last_device = device;
-  return "";
+// The local device of each execution that has begun lately. Within one execution all calls must be on one device: ranks
+// are processes, and there is one device for each. The devices of one execution run at their own pace, so calls of
+// other executions may come between theirs.
+class Devices {
+ public:
+  // "" or the reason why a call of the execution `run` cannot be on `device`.
+  std::string why_not(int64_t run, int32_t device) {
+    if (run < 0 || device < 0) return "";  // XLA does not tell
+    std::lock_guard lock(mutex_);
+    for (const auto& [known, first] : recent_) {
+      if (known != run) continue;
+      if (first == device) return "";
+      return "This program runs on several local devices (" + std::to_string(first) + " and " + std::to_string(device) +
+             "), as a mesh, pmap, shard_map or a sharded array makes it. Horovod has one process for each device: "
+             "start "
+             "more processes, and give each one device.";
+    }
+    recent_[next_] = {run, device};
+    next_ = (next_ + 1) % recent_.size();
+    return "";
+  }
+
+ private:
+  struct Execution {
+    int64_t run = -1;
+    int32_t device = -1;
+  };
+  std::mutex mutex_;
+  std::array<Execution, 64> recent_;
+  size_t next_ = 0;
+};
+
+// Never destroyed, as lines().
+Devices& devices() {
+  static Devices* all = new Devices;
+  return *all;
 }
 
 // The other ranks' call fails too, with the same reason.
-xla::Error* refuse(const xla::CallFrame& frame, const Collective& collective, const std::string& text) {
-  const Attributes& a = collective.attributes();
+void tell_others(const Attributes& a, const std::string& text) {
   if (!a.name.empty()) engine()->poison(a.op, a.reduce_op, a.name.c_str(), a.process_set, text.c_str());
+}
+
+xla::Error* refuse(const xla::CallFrame& frame, const Attributes& attributes, const std::string& text) {
+  tell_others(attributes, text);
   return make_error(frame.api, xla::Code::kFailedPrecondition, text);
 }
 
@@ -218,23 +248,41 @@ xla::Error* begin_collective(xla::CallFrame* frame) {
   if (engine() == nullptr) return make_error(frame->api, xla::Code::kFailedPrecondition, kNotInitialized);
   auto collective = std::make_unique<Collective>(*frame);
   std::string problem = collective->read_call(*frame);
-  if (problem.empty()) problem = why_not_this_device(*frame);
-  if (!problem.empty()) return refuse(*frame, *collective, problem);
+  if (problem.empty()) problem = devices().why_not(run_of(*frame), device_of(*frame));
+  if (!problem.empty()) return refuse(*frame, collective->attributes(), problem);
   if (xla::Error* error = collective->make_future(frame)) return error;
-  Collective* begun = collective.release();  // deletes itself at its end
+  // XLA frees the future when it is completed, so the outcome goes there from now on, errors as well.
   bool clashes = false;
-  if (lines().enter(begun, &clashes)) {
-    begun->submit();
-  } else if (clashes) {
-    collective.reset(begun);
-    frame->future = nullptr;
-    return refuse(*frame, *collective,
-                  begun->attributes().name +
-                      ": two calls of this name run at the same time in one program, so the ranks could mix them up. A "
-                      "function that is compiled by itself and called twice within a program has the same names twice: "
-                      "call it without its own jit, or give the calls names.");
+  try {
+    if (lines().enter(collective.get(), &clashes)) {
+      collective.release()->submit();  // deletes itself at its end
+      return nullptr;
+    }
+    if (clashes)
+      problem = collective->attributes().name +
+                ": two calls of this name run at the same time in one program, so the ranks could mix them up. A "
+                "function that is compiled by itself and called twice within a program has the same names twice: call "
+                "it without its own jit, or give the calls names.";
+  } catch (const std::bad_alloc&) {
+    problem = "there is no memory for the call";
   }
+  if (problem.empty()) {
+    (void)collective.release();  // in the line of its name
+    return nullptr;
+  }
+  tell_others(collective->attributes(), problem);
+  collective->complete(xla::Code::kFailedPrecondition, problem);
   return nullptr;
+}
+
+xla::Error* refuse_collective(xla::CallFrame* frame) {
+  constexpr const char* kText =
+      "horovod.jax works on arrays in host memory, but XLA runs this program on another device. Set JAX_PLATFORMS=cpu, "
+      "or compile the program for the CPU: with jax.default_device(jax.devices('cpu')[0]).";
+  Attributes attributes;
+  const std::string problem = read(frame->attributes, &attributes);
+  if (engine() == nullptr || !problem.empty()) return make_error(frame->api, xla::Code::kFailedPrecondition, kText);
+  return refuse(*frame, attributes, attributes.name + ": " + kText);
 }
 
 }  // namespace hvd_jax

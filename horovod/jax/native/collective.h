@@ -16,4 +16,7 @@ void set_engine(const hvd_fe_table* table);
 // cannot be begun.
 xla::Error* begin_collective(xla::CallFrame* frame);
 
+// Refuses the collective on all ranks: for programs on devices whose memory this library cannot read.
+xla::Error* refuse_collective(xla::CallFrame* frame);
+
 }  // namespace hvd_jax

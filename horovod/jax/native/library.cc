@@ -10,20 +10,35 @@
 
 #define HVD_JAX_EXPORT __attribute__((visibility("default")))
 
+namespace {
+
+using hvd_jax::xla::CallFrame;
+
+hvd_jax::xla::Error* answer(CallFrame* frame, hvd_jax::xla::Error* (*handle)(CallFrame*)) {
+  if (hvd_jax::answer_metadata(*frame)) return nullptr;
+  try {
+    const std::string problem = hvd_jax::why_unreadable(*frame);
+    if (!problem.empty()) return hvd_jax::make_error(frame->api, hvd_jax::xla::Code::kInternal, problem);
+    return handle(frame);
+  } catch (const std::exception& error) {  // no memory
+    return hvd_jax::make_error(frame->api, hvd_jax::xla::Code::kInternal, error.what());
+  }
+}
+
+}  // namespace
+
 extern "C" {
 
 HVD_JAX_EXPORT void hvd_jax_set_engine(const hvd_fe_table* table) { hvd_jax::set_engine(table); }
 
 // A collective. Attributes: frame.h.
 HVD_JAX_EXPORT hvd_jax::xla::Error* hvd_jax_collective(hvd_jax::xla::CallFrame* frame) {
-  if (hvd_jax::answer_metadata(*frame)) return nullptr;
-  const std::string problem = hvd_jax::why_unreadable(*frame);
-  if (!problem.empty()) return hvd_jax::make_error(frame->api, hvd_jax::xla::Code::kInternal, problem);
-  try {
-    return hvd_jax::begin_collective(frame);
-  } catch (const std::exception& error) {  // no memory
-    return hvd_jax::make_error(frame->api, hvd_jax::xla::Code::kInternal, error.what());
-  }
+  return answer(frame, hvd_jax::begin_collective);
+}
+
+// The same for programs on a GPU, which this library does not serve.
+HVD_JAX_EXPORT hvd_jax::xla::Error* hvd_jax_refuse(hvd_jax::xla::CallFrame* frame) {
+  return answer(frame, hvd_jax::refuse_collective);
 }
 
 // Copies its one argument to its one result, on another thread and later: shows whether this library and this XLA
