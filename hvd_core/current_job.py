@@ -25,9 +25,6 @@ class Job:
     def __init__(self, world: World, engine: Engine, plan: Any) -> None:
         self.world, self.engine, self.plan = world, engine, plan
         self.pid = os.getpid()
-        # (device type, operation, element type, reduction) of the operations that front ends have copied through host
-        # memory, in the order of their first use; the values are None. See frontend/staged.py.
-        self.staged: dict[tuple[str, str, str, str], None] = {}
         # (process set, name) of the requests whose weights were announced. See frontend/initial_weights.py.
         self.announced: set[tuple[int, str]] = set()
 

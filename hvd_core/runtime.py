@@ -379,7 +379,7 @@ def backend_report() -> BackendReport:
     job = current_job.current()
     if job is None:
         return report_now(None)
-    return report_now(job.plan, None if job.is_parents() else job.engine, tuple(job.staged))
+    return report_now(job.plan, None if job.is_parents() else job.engine)
 
 
 __all__ = [

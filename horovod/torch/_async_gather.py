@@ -49,7 +49,7 @@ def allgather_async(
         source, fetch = as_sent(tensor), fetch_one
         as_bytes = source is not tensor
         if check(source, MOVABLE, process_set):
-            taken = submitted("allgather", [source], None, engine())
+            taken = submitted([source], None, engine())
             source, fetch = taken.sources[0], taken.first
         elif BY_ADDRESS:
             source = reference(source)
@@ -88,7 +88,7 @@ def grouped_allgather_async(
         sources = [as_sent(tensor) for tensor in tensors]
         as_bytes = any(source is not tensor for source, tensor in zip(sources, tensors))
         if check_all(sources, MOVABLE, process_set):
-            taken = submitted("allgather", sources, None, engine())
+            taken = submitted(sources, None, engine())
             sources, fetch = taken.sources, taken.all
         else:
             sources, fetch = operands(sources), fetch_many(len(tensors))

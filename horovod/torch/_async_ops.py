@@ -36,11 +36,11 @@ def empty_like(tensor):
     return torch.empty_like(tensor, requires_grad=False) if isinstance(tensor, torch.Tensor) else tensor
 
 
-def _on_device(operation, tensor, output, op=None, is_sent=True, is_received=True) -> Any:
+def _on_device(tensor, output, is_sent=True, is_received=True) -> Any:
     """The form in which the engine takes one tensor on a device and the tensor for the result; see submitted()."""
     inputs = [tensor]
     outputs = inputs if output is tensor else [output]
-    return submitted(operation, inputs, outputs, engine(), op, is_sent, is_received)
+    return submitted(inputs, outputs, engine(), is_sent, is_received)
 
 
 def _begin(taken: Any, handle: int, wait: bool) -> None:
@@ -66,7 +66,7 @@ def reduce_into(
         except (KeyError, TypeError):
             number = engine_number(op)
         if on_device:
-            taken = _on_device("allreduce", tensor, output, op)
+            taken = _on_device(tensor, output)
             source, target, fetch = taken.sources[0], taken.targets[0], taken.first
         elif BY_ADDRESS:
             source, target = reference(tensor), reference(output)
@@ -110,7 +110,7 @@ def reduce_group_into(tensors, outputs, name, op, prescale_factor, postscale_fac
         on_device = check_all(tensors, REDUCIBLE, process_set)
         number = engine_number(op)
         if on_device:
-            taken = submitted("allreduce", tensors, outputs, engine(), op)
+            taken = submitted(tensors, outputs, engine())
             sources, targets, fetch = taken.sources, taken.targets, taken.all
         else:
             sources = operands(tensors)
@@ -141,7 +141,7 @@ def broadcast_into(tensor, output, root_rank, name, process_set, wait: bool = Fa
         if check(source, MOVABLE, process_set):
             is_root = _basics.rank() == root_rank
             changes = not is_root or output is not tensor
-            taken = _on_device("broadcast", source, target, is_sent=is_root, is_received=changes)
+            taken = _on_device(source, target, is_sent=is_root, is_received=changes)
             source, target, fetch = taken.sources[0], taken.targets[0], returning(output, taken.first)
         elif BY_ADDRESS:
             source, target = reference(source), reference(target)

@@ -64,7 +64,7 @@ def alltoall_async(
         on_device = check(source, MOVABLE, process_set)
         rows = [] if splits is None else [_row_counts(splits)]
         if on_device:
-            taken = submitted("alltoall", [source], None, engine())
+            taken = submitted([source], None, engine())
             source, fetch = taken.sources[0], taken.first
         elif BY_ADDRESS:
             source = reference(source)
@@ -131,7 +131,7 @@ def _reducescatter(
         set_id = process_set.process_set_id
         outputs = _outputs(tensors, set_id, engine())
         if on_device:
-            taken = submitted("reducescatter", tensors, outputs, engine(), op)
+            taken = submitted(tensors, outputs, engine())
             sources, targets = taken.sources, taken.targets
             fetch = taken.first if single else taken.all
         else:

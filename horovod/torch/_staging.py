@@ -26,7 +26,6 @@ from horovod.torch._device_streams import streams_of
 from horovod.torch._dtypes import DTYPE_NUMBERS
 from hvd_core import current_job
 from hvd_core.frontend import staged
-from hvd_core.frontend.reductions import OP_NAMES
 
 if UNAVAILABLE is None:
     from hvd_core._core import TensorRef
@@ -53,27 +52,20 @@ def why_not(tensor: torch.Tensor) -> str:
 
 
 def submitted(
-    operation: str,
     inputs: Sequence[torch.Tensor],
     outputs: Sequence[torch.Tensor] | None,
     core: Any,
-    op: int | None = None,
     is_sent: bool = True,
     is_received: bool = True,
 ) -> "_devices.Submitted | Staged":
     """The form in which the engine `core` takes tensors of one device, and the steps of synchronize().
 
     Args:
-        operation: such as "allreduce".
         inputs, outputs: as for `_devices.Submitted`.
-        op: the reduce op, for reductions.
         is_sent, is_received: whether the operation reads `inputs` and writes `outputs` on this rank.
     """
     if _devices.is_served(inputs[0], core):
         return _devices.Submitted(inputs, outputs)
-    kind = inputs[0].device.type
-    for tensor in inputs:
-        staged.note(kind, operation, str(tensor.dtype).removeprefix("torch."), OP_NAMES.get(op, ""))
     return Staged(inputs, outputs, is_sent, is_received)
 
 

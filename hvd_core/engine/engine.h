@@ -147,6 +147,8 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   std::vector<std::string> device_types() const;
   // The text of the error for tensors on a device of another type.
   std::string why_not_served(const std::string& device_type) const;
+  // For reports: a front end has copied these tensors from a device without a backend (Tensor::staged_from).
+  void note_copied(const control::SignatureFields& fields, const std::vector<queue::Tensor>& tensors);
   // The device of a tensor; opens the device at its first tensor. Throws InvalidRequest, plugin::BackendError.
   std::shared_ptr<plugin::Device> device_of(const queue::Tensor& tensor) const;
   // Marks the points in the callers' streams at which these tensors are ready; for Call::ready.

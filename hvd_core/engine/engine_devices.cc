@@ -7,6 +7,8 @@
 
 #include "engine/engine.h"
 #include "engine/observe/log.h"
+#include "engine/types/collectives.h"
+#include "engine/types/operations.h"
 
 namespace hvd {
 
@@ -34,6 +36,14 @@ std::vector<std::string> Engine::device_types() const {
   std::vector<std::string> types;
   for (const auto& [type, plan] : backends_.devices) types.push_back(type);
   return types;
+}
+
+void Engine::note_copied(const control::SignatureFields& fields, const std::vector<queue::Tensor>& tensors) {
+  const int32_t collective = types::collective_of(fields.kind);
+  const int32_t op = types::has_reduction(collective) ? fields.reduce_op : 0;
+  for (const auto& t : tensors)
+    backends_.notes->add({t.staged_from, collective, static_cast<int32_t>(t.dtype), op},
+                         {"", {data::Service::Staged, ""}});
 }
 
 std::string Engine::why_not_served(const std::string& device_type) const {

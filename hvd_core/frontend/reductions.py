@@ -18,9 +18,6 @@ Product = _NUMBER_OF["Product"]
 ENGINE_NUMBERS = {number: reduction.number for number, reduction in USER_REDUCTIONS.items()}
 """The engine's number of each reduce op. Hot paths look an op up here, and call engine_number() if it is missing."""
 
-OP_NAMES = {number: reduction.label.lower() for number, reduction in USER_REDUCTIONS.items()}
-"""The name of each reduce op in reports, such as "sum"."""
-
 OF_ENGINE_NUMBER = {number: op for op, number in ENGINE_NUMBERS.items()}
 
 

@@ -1,6 +1,7 @@
 """Device types that no backend of the job serves, for front ends that copy their tensors through host memory.
 
-Whether a front end may do so, the warning, and the operations that were carried out that way, for hvd.backend_report().
+Whether a front end may do so, and the warning. The engine notes the operations (`TensorRef.staged_from`,
+`hvd_fe_call.staged_from`); hvd.backend_report() lists them.
 
 Any thread that holds the GIL.
 """
@@ -53,17 +54,3 @@ def remedy(device_type: str) -> str:
         if wheel:
             return f"pip install {wheel}"
     return "install the backend wheel of the device's vendor, if there is one"
-
-
-def note(device_type: str, operation: str, dtype: str, reduction: str = "") -> None:
-    """Remember an operation that is carried out on a copy in host memory.
-
-    Args:
-        device_type: of the tensors.
-        operation: a name of `hvd_core.types.OPERATIONS`.
-        dtype: the element type, such as "float32".
-        reduction: such as "sum"; "" for operations that only move data.
-    """
-    job = current_job.current()
-    if job is not None:
-        job.staged.setdefault((device_type, operation, dtype, reduction))

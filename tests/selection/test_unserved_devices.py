@@ -2,7 +2,7 @@
 
 import pytest
 
-from hvd_core.backends.selection.backend_report import report
+from hvd_core.backends.selection.backend_report import COPIED, report
 from hvd_core.config import plugins_toml
 from listed_backends import ECCL, MPI, SHM, TCP, plan
 
@@ -31,13 +31,17 @@ def test_variables_below_a_backend_for_everything_do_not_count():
     assert plan(SHM, TCP, MPI, HOROVOD_CPU_OPERATIONS="MPI").named_for_devices == ""
 
 
+def copied(collective, dtype, op="Sum"):
+    return {"collective": collective, "dtype": dtype, "op": op, "backend": "", "served": "STAGED", "how": ""}
+
+
 def test_the_report_lists_what_was_copied():
-    staged = [
-        ("tpu", "allreduce", "float32", "sum"),
-        ("tpu", "allgather", "int64", ""),
-        ("ipu", "broadcast", "bool", ""),
+    tpu = [copied("allreduce", "float32", "Sum"), copied("allgather", "int64")]
+    info = [
+        {"role": COPIED, "device_type": "tpu", "served": tpu},
+        {"role": COPIED, "device_type": "ipu", "served": [copied("broadcast", "bool")]},
     ]
-    made = report(plan(SHM, TCP), answers, staged=staged)
+    made = report(plan(SHM, TCP), answers, info=info)
     rows = [(row.operation, row.device) for row in made if row.support == "STAGED"]
     operations = ["allreduce", "allgather", "broadcast", "alltoall", "reducescatter"]
     assert rows == [(operation, device) for device in ("tpu", "ipu") for operation in operations]

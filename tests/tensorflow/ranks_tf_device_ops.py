@@ -65,11 +65,15 @@ def check_who_serves_says_so():
     still_works()
     from hvd_core.runtime import engine
 
-    rows = [row for row in engine().backend_info() if row.get("device_type") == "gcu"]
+    (row,) = (row for row in engine().backend_info() if row.get("device_type") == "gcu")
     if SERVED == "HOST":
-        assert not rows
+        report = hvd.backend_report()
+        (row,) = (
+            r for r in report.served if (r.device, r.operation, r.dtype) == ("gcu", "allreduce", "float32")
+        )
+        assert (row.support, row.backend, row.reduction) == ("STAGED", "shm", "sum")
+        assert {r.support for r in report if r.device == "gcu"} == {"STAGED"}
         return
-    (row,) = rows
     assert row["name"] == "eccl_stub" and row["ordinal"] == ORDINAL, row
     found = {(how["collective"], how["dtype"], how["op"]): how["served"] for how in row["served"]}
     assert found["allreduce", "float32", "Sum"] == SERVED, row["served"]

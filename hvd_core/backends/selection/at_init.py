@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from hvd_core.backends import discovery
@@ -66,12 +66,11 @@ def with_alternative(error: BackendError, plan: BackendPlan) -> BackendError:
     )
 
 
-def report_now(
-    plan: BackendPlan | None, engine: Any = None, staged: Iterable[tuple[str, str, str, str]] = ()
-) -> BackendReport:
-    """The report of ``plan``, with the operations that ``engine`` has carried out so far, and those that front ends have
-    copied through host memory (``Job.staged``). If ``plan`` is None: the report of the plan that a job of one process
-    would choose in this environment."""
+def report_now(plan: BackendPlan | None, engine: Any = None) -> BackendReport:
+    """The report of ``plan``, with the operations that ``engine`` has carried out on devices so far, those included
+    whose tensors a front end has copied through host memory.
+
+    If ``plan`` is None: the report of the plan that a job of one process would choose in this environment."""
     if plan is None:
         settings = read_environment()
         plan = choose(
@@ -84,7 +83,7 @@ def report_now(
         )
     if engine is None:
         return report(plan)
-    return report(plan, info=engine.backend_info(), fact=engine.backend_fact, staged=staged)
+    return report(plan, info=engine.backend_info(), fact=engine.backend_fact)
 
 
 def log_report(plan: BackendPlan, rank: int, engine: Any) -> None:

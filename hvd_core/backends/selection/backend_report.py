@@ -15,6 +15,9 @@ from hvd_core.types import COLLECTIVES, DTYPES, NATIVE, REDUCTIONS
 Query = Callable[[Usable, str, str], "dict[str, int]"]
 Fact = Callable[[str, str], "str | None"]
 
+COPIED = "copied by the front end"
+"""The role, in the engine's backend_info(), of device types whose tensors a front end copies through host memory."""
+
 FACTS = ("threads", "device_memory")
 """The facts that backends may report about their library in this job (docs/backend-abi.md)."""
 
@@ -107,16 +110,15 @@ def report(
     query: Query | None = None,
     info: Iterable[dict[str, Any]] = (),
     fact: Fact | None = None,
-    staged: Iterable[tuple[str, str, str, str]] = (),
 ) -> BackendReport:
     """The report of a plan.
 
     ``query(backend, operation, element type)``: returns {"support", "score"}; by default the backends' tables answer.
-    ``info`` and ``fact``: the engine's backend_info() and backend_fact(). ``staged``: (device type, operation, element
-    type, reduction) of operations that a front end has copied through host memory.
+    ``info`` and ``fact``: the engine's backend_info() and backend_fact().
     """
-    staged = tuple(staged)
-    cells = [cell for device in dict.fromkeys(s[0] for s in staged) for cell in plan.staged_cells(device)]
+    info = tuple(info)
+    copied = [entry["device_type"] for entry in info if entry["role"] == COPIED]
+    cells = [cell for device in copied for cell in plan.staged_cells(device)]
     result = BackendReport(_row(cell, query or _ask) for cell in (*plan.cells(), *cells))
     result.note, result.unused_between = plan.note, plan.unused_between
     result.unserved = "their tensors are copied through host memory (STAGED)"
@@ -130,24 +132,13 @@ def report(
             device=backend["device_type"],
             dtype=done["dtype"],
             reduction=done["op"].lower() if COLLECTIVES[done["collective"]].reduces else "",
-            backend=done["backend"],
+            backend=done["backend"]
+            or " x ".join(b.name for b in plan.host_cell(done["collective"]).backends),
             support=done["served"],
             how=done["how"],
         )
         for backend in info
         for done in backend.get("served", ())
-    )
-    result.served += tuple(
-        ServedRow(
-            operation=operation,
-            device=device,
-            dtype=dtype,
-            reduction=reduction,
-            backend=" x ".join(b.name for b in plan.host_cell(operation).backends),
-            support="STAGED",
-            how="",
-        )
-        for device, operation, dtype, reduction in staged
     )
     return result
 

@@ -2,6 +2,9 @@
 // collective. See py_engine.h.
 #include <pybind11/stl.h>
 
+#include <set>
+#include <string>
+
 #include "engine/bind/py_engine.h"
 #include "engine/bind/python_lock.h"
 #include "engine/bind/tensor_view.h"
@@ -84,6 +87,16 @@ py::list PyEngine::backend_info() const {
     d["abi_minor"] = plan->table()->abi_minor();
     const auto device = plan->opened();
     d["ordinal"] = device ? py::object(py::int_(device->ordinal())) : py::none();
+    d["served"] = served(type);
+    found.append(std::move(d));
+  }
+  std::set<std::string> copied;
+  for (const auto& [key, note] : backends.notes->all())
+    if (!backends.devices.contains(key.device)) copied.insert(key.device);
+  for (const auto& type : copied) {
+    py::dict d;
+    d["role"] = "copied by the front end";
+    d["device_type"] = type;
     d["served"] = served(type);
     found.append(std::move(d));
   }

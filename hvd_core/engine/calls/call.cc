@@ -104,6 +104,7 @@ queue::RequestRef submit(Engine& engine, Call&& call) {
   SignatureFields fields;
   try {
     fields = fields_for(engine, call);
+    if (!call.in.empty() && !call.in[0].staged_from.empty()) engine.note_copied(fields, call.in);
     if (!call.in.empty() && !call.in[0].on_host()) call.ready = engine.ready_marks(call.in, call.out);
   } catch (const std::exception& e) {
     engine.poison(call.process_set, call.kind, call.name, e.what());

@@ -20,7 +20,7 @@ class ServiceNotes {
     auto operator<=>(const Key&) const = default;
   };
   struct Note {
-    std::string backend;  // "shm"; for Staged the backend of the host communicators
+    std::string backend;  // "shm"; for Staged the backend of the host communicators; "" if a front end made the copies
     Served served;
   };
 
