@@ -24,8 +24,8 @@ def prefix_of(user: int) -> str:
     return f"{PREFIX}{user}-"
 
 
-def doctor(world: World, engine_config: dict[str, Any]) -> tuple[str, str]:
-    """(name of the socket, facts as one line of JSON)."""
+def doctor(world: World, engine_config: dict[str, Any], rings: dict[str, Any]) -> tuple[str, str]:
+    """(name of the socket, facts as one line of JSON). ``rings``: see observe/watch/start.py."""
     from hvd_core.version import __version__
 
     facts = {
@@ -39,7 +39,8 @@ def doctor(world: World, engine_config: dict[str, Any]) -> tuple[str, str]:
         "launcher": world.launcher,
         "version": __version__,
         "python": sys.version.split()[0],
-        "backends": _backends(engine_config),
+        "backends": backends(engine_config),
+        "rings": rings,
         "since": time.time(),
     }
     return f"{prefix_of(os.geteuid())}{os.urandom(8).hex()}", json.dumps(facts)
@@ -52,7 +53,7 @@ def job_name(world: World) -> str:
     return f"{hashlib.sha256(world.secret).hexdigest()[:12]}-{world.epoch}"
 
 
-def _backends(config: dict[str, Any]) -> list[str]:
+def backends(config: dict[str, Any]) -> list[str]:
     """The backends that the engine uses, in words."""
     found = []
     for key, words in (("local_backend", "within a host"), ("global_backend", "between hosts")):

@@ -153,6 +153,7 @@ def _start(
     from hvd_core.bootstrap import affinity
     from hvd_core.config.environment import read_environment, read_log_settings
     from hvd_core.observe.settings import engine_observes
+    from hvd_core.observe.watch import start as watch
 
     engine_type = compiled_part.load().Engine
     settings = read_environment()
@@ -209,10 +210,11 @@ def _start(
                 )
             },
         }
+        rings = watch.facts(world, config["observe"])
         if settings.log_to_python:
             logs.forward_engine_lines()
         if settings.doctor:
-            config["doctor"] = asked_facts.doctor(world, config)
+            config["doctor"] = asked_facts.doctor(world, config, rings)
         try:
             engine = engine_type(config)
         except BackendError as error:
@@ -220,6 +222,7 @@ def _start(
                 raise bootstrap.RankLost(str(error)) from None
             raise at_init.with_alternative(error, plan) from None
         _engines += 1
+        watch.start(settings, world, rings, asked_facts.backends(config))
         world.leave_init()
     except BaseException as error:
         logs.stop_forwarding()

@@ -37,6 +37,12 @@ def _whole_of_32_bits(text: str, name: str) -> int:
     return int(_parse_number(text, name, whole=True, most=(1 << 32) - 1))
 
 
+def _port(text: str, name: str) -> int:
+    if text.lower() == "auto":
+        return -1
+    return int(_parse_number(text, name, whole=True, most=65535))
+
+
 def _positive(text: str, name: str) -> float | None:
     return _parse_number(text, name) or None
 
@@ -211,6 +217,28 @@ class EngineSettings:
         "most bytes of a rank's timeline: the oldest events are dropped; 0: no limit",
         "0",
     )
+    metrics_port: int = _setting(
+        0,
+        "HOROVOD_METRICS_PORT",
+        _port,
+        "port on which the first rank of each host has [metrics](metrics.md) served; `auto`: any free port; 0: none",
+        "0",
+    )
+    """-1: any free port."""
+    metrics_address: str = _setting(
+        "127.0.0.1",
+        "HOROVOD_METRICS_ADDRESS",
+        _as_text,
+        "the address of that port; `0.0.0.0`: other machines may ask too, and the token crosses the network unencrypted",
+        "127.0.0.1",
+    )
+    watch_token_file: str = _setting(
+        "",
+        "HOROVOD_WATCH_TOKEN_FILE",
+        _as_text,
+        "file with the token for the metrics; without it a new one is made and printed",
+        "unset",
+    )
     thread_affinity: str = _setting(
         "",
         "HOROVOD_THREAD_AFFINITY",
@@ -219,6 +247,11 @@ class EngineSettings:
         "unset",
     )
     """The text itself: it can be checked only when the ranks of the host are known."""
+
+    @property
+    def watched(self) -> bool:
+        """Whether a process of its own reads the flight recorders (hvd_core/observe/watch)."""
+        return bool(self.metrics_port)
 
 
 def variable_of(name: str) -> str:

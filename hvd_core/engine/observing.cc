@@ -38,8 +38,10 @@ void Engine::make_observer() {
   if (config_.observe.recorder && segment_) {
     ring = std::shared_ptr<void>(segment_, segment_->recorder(config_.bell_slot));
   } else if (config_.observe.recorder) {
+    // A job of one process leaves no file behind, unless another process has to read it.
+    const bool in_file = config_.size > 1 || config_.observe.watched;
     auto own = std::make_shared<observe::MappedMemory>(observe::map_ring(
-        config_.size > 1 ? config_.observe.flight_folder : "", config_.rank, control::Segment::kRecorderBytes));
+        in_file ? config_.observe.flight_folder : "", config_.rank, control::Segment::kRecorderBytes));
     ring = std::shared_ptr<void>(own, own->get());
     file = own->path();
   }
@@ -53,8 +55,11 @@ void Engine::make_observer() {
 void Engine::observe_submission(queue::Request& request) {
   const control::Signature& sig = *request.item.sig;
   const auto& f = sig.fields();
-  request.observed = observer_->submitted(request.set, f.kind, *request.item.name, f.repeats, sig.payload_bytes(),
-                                          sig.bytes(), [&] { return described(f); });
+  // A signature does not know sizes that may differ between ranks, such as an allgather's first one.
+  uint64_t bytes = 0;
+  for (const auto& tensor : request.in) bytes += tensor.bytes();
+  request.observed = observer_->submitted(request.set, f.kind, *request.item.name, f.repeats, bytes, sig.bytes(),
+                                          [&] { return described(f); });
 }
 
 void Engine::observe_entry(control::SetId set, const std::vector<control::BatchItem>& items) {

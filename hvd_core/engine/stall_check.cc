@@ -155,6 +155,7 @@ void StallCheck::report(int64_t now) {
     return;
   }
   const observe::StallReport r = observe::report_of(facts(now, stalled));
+  ++reports_;
   reported_ = stalled;
   told_ranks_ = asked_;
   stalled_since_ = begin_of(stalled);

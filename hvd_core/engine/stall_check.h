@@ -35,6 +35,8 @@ class StallCheck {
   // Whether check() has more to look for than the time.
   bool wants_time() const { return next_ == control::kNever || looking_ || !reported_.empty(); }
   void stop();
+  // How many reports there were.
+  uint64_t reports() const { return reports_; }
 
  private:
   void begin_look(int64_t now);
@@ -64,7 +66,7 @@ class StallCheck {
   std::vector<control::Stalled> reported_;
   std::vector<control::Rank> told_ranks_;  // ranks that have logged it
   int64_t stalled_since_ = 0, reported_at_ = 0;
-  uint64_t entries_seen_ = 0;
+  uint64_t entries_seen_ = 0, reports_ = 0;
 };
 
 }  // namespace hvd

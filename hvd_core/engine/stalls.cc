@@ -7,6 +7,7 @@
 #include "engine/control/snapshot_wire.h"
 #include "engine/engine.h"
 #include "engine/observe/log.h"
+#include "engine/observe/observer.h"
 #include "engine/observe/stacks.h"
 
 namespace hvd {
@@ -24,6 +25,7 @@ double age(int64_t since) { return std::max(0.0, static_cast<double>(observe::no
 bool Engine::check_stalls(int64_t now) {
   if (!stalls_ || stopped() || (now < stalls_->next() && !stalls_->wants_time())) return false;
   const bool any = stalls_->check(now);
+  observer_->stall_reports(stalls_->reports());
   if (stalls_->end().empty()) return any;
   while (node_->step(now)) {  // the report goes out before the end
   }

@@ -18,6 +18,7 @@ SUFFIX = ".flight"
 _MAGIC = b"hvdring1"
 _VERSION = 1
 _HEADER = struct.Struct("<8s4I4I2i2I64s64s8xQ")
+HEADER_BYTES = 256
 _RECORD = struct.Struct("<IBBHqIIQQ")
 
 KINDS = {
@@ -86,12 +87,32 @@ class Ring:
         return _pending(self.events)
 
 
-def read_ring(memory: bytes) -> Ring:
-    """The ring in these bytes. Raises ValueError if they are not a ring of this version."""
-    if len(memory) < _HEADER.size or memory[:8] != _MAGIC:
+@dataclass(frozen=True)
+class Header:
+    """What a ring says about itself; offsets and sizes in bytes."""
+
+    capacity: int
+    texts_at: int
+    texts_bytes: int
+    records_at: int
+    pid: int
+    rank: int
+    size: int
+    host: str
+    job: str
+
+
+def is_ring(memory: bytes | memoryview) -> bool:
+    """Whether a ring begins here. In memory that a rank shares this becomes true when the rank has laid it out."""
+    return len(memory) >= HEADER_BYTES and bytes(memory[:8]) == _MAGIC
+
+
+def header_of(memory: bytes | memoryview) -> Header:
+    """Raises ValueError if there is no ring of this version."""
+    if not is_ring(memory):
         raise ValueError("these bytes are not a flight recorder of hvd-core")
-    (_, version, _, record_bytes, capacity, texts_at, texts_bytes, records_at, pid, rank, size, texts_used, ended,
-     host, job, written) = _HEADER.unpack_from(memory)  # fmt: skip
+    (_, version, _, record_bytes, capacity, texts_at, texts_bytes, records_at, pid, rank, size, _, _,
+     host, job, _) = _HEADER.unpack_from(memory)  # fmt: skip
     if version != _VERSION or record_bytes != _RECORD.size:
         raise ValueError(
             f"the flight recorder has version {version}, and this hvd-core reads version {_VERSION}: use the version of "
@@ -99,12 +120,34 @@ def read_ring(memory: bytes) -> Ring:
         )
     if records_at + capacity * record_bytes > len(memory) or texts_at + texts_bytes > records_at:
         raise ValueError("the flight recorder is cut off: its file was not written to the end")
-    texts = dict(_texts(memory[texts_at : texts_at + min(texts_used, texts_bytes)]))
-    ring = Ring(rank, size, pid, _string(host), _string(job), written, bool(ended))
-    for number in range(max(0, written - capacity), written):
-        record = _RECORD.unpack_from(memory, records_at + number % capacity * record_bytes)
+    return Header(capacity, texts_at, texts_bytes, records_at, pid, rank, size, _string(host), _string(job))
+
+
+def texts_used_in(memory: bytes | memoryview) -> int:
+    """Bytes of texts so far."""
+    return int(_HEADER.unpack_from(memory)[11])
+
+
+def ended_in(memory: bytes | memoryview) -> bool:
+    """Whether the rank has ended in good order."""
+    return bool(_HEADER.unpack_from(memory)[12])
+
+
+def written_in(memory: bytes | memoryview) -> int:
+    """How many events there were so far."""
+    return int(_HEADER.unpack_from(memory)[15])
+
+
+def read_ring(memory: bytes) -> Ring:
+    """The ring in these bytes. Raises ValueError if they are not a ring of this version."""
+    header = header_of(memory)
+    written, used = written_in(memory), min(texts_used_in(memory), header.texts_bytes)
+    named = dict(texts(memory[header.texts_at : header.texts_at + used]))
+    ring = Ring(header.rank, header.size, header.pid, header.host, header.job, written, ended_in(memory))
+    for number in range(max(0, written - header.capacity), written):
+        record = _RECORD.unpack_from(memory, header.records_at + number % header.capacity * _RECORD.size)
         if record[0] == (number + 1) & 0xFFFFFFFF:
-            ring.events.append(_event(number, record, texts))
+            ring.events.append(_event(number, record, named))
             if record[1] == 1:
                 ring.wall_offset = record[7] - record[4]
     return ring
@@ -173,7 +216,8 @@ def _string(text: bytes) -> str:
     return text.partition(b"\0")[0].decode(errors="replace")
 
 
-def _texts(memory: bytes) -> Iterator[tuple[int, str]]:
+def texts(memory: bytes) -> Iterator[tuple[int, str]]:
+    """(number, text) of the texts that lie here one after the other."""
     at = 0
     while at + 6 <= len(memory):
         number, length = struct.unpack_from("<IH", memory, at)
@@ -181,11 +225,11 @@ def _texts(memory: bytes) -> Iterator[tuple[int, str]]:
         at += 6 + length
 
 
-def _event(number: int, record: tuple[int, ...], texts: dict[int, str]) -> Event:
+def _event(number: int, record: tuple[int, ...], named: dict[int, str]) -> Event:
     _, kind, detail, set_, time, name, what, a, b = record
 
     def text(identity: int) -> str:
-        return texts.get(identity, f"name {identity}") if identity else ""
+        return named.get(identity, f"name {identity}") if identity else ""
 
     word = KINDS.get(kind, f"kind {kind}")
     if word == "members":

@@ -43,6 +43,7 @@ def engine_observes(settings: EngineSettings, world: World) -> dict[str, Any]:
     path = settings.timeline
     return {
         "recorder": settings.flight_recorder,
+        "watched": settings.watched,
         "flight_folder": str(folder / job),
         "job": job,
         "clock_offset_ns": world.clock_offset_ns,

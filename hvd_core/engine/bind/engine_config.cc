@@ -77,6 +77,7 @@ EngineConfig::DeviceConfig device_of(const py::dict& d) {
 observe::ObserverSettings observe_of(const py::dict& d) {
   observe::ObserverSettings s;
   s.recorder = d["recorder"].cast<bool>();
+  if (d.contains("watched")) s.watched = d["watched"].cast<bool>();
   s.flight_folder = d["flight_folder"].cast<std::string>();
   s.job = d["job"].cast<std::string>();
   s.clock_offset_ns = d["clock_offset_ns"].cast<int64_t>();

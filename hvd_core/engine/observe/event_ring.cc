@@ -35,14 +35,16 @@ std::string own_folder(const std::string& path) {
 }  // namespace
 
 EventRing::EventRing(void* memory, uint64_t bytes, uint32_t capacity)
-    : header_(static_cast<RingHeader*>(memory)), mask_(capacity - 1) {
+    : header_(static_cast<RingHeader*>(memory)),
+      counts_(reinterpret_cast<RingCounts*>(header_ + 1)),
+      mask_(capacity - 1) {
   const uint64_t records_at = bytes - uint64_t{capacity} * sizeof(Record);
   header_->version = kRingVersion;
   header_->header_bytes = sizeof(RingHeader);
   header_->record_bytes = sizeof(Record);
   header_->capacity = capacity;
-  header_->texts_at = sizeof(RingHeader);
-  header_->texts_bytes = static_cast<uint32_t>(records_at - sizeof(RingHeader));
+  header_->texts_at = sizeof(RingHeader) + sizeof(RingCounts);
+  header_->texts_bytes = static_cast<uint32_t>(records_at - header_->texts_at);
   header_->records_at = static_cast<uint32_t>(records_at);
   texts_ = static_cast<char*>(memory) + header_->texts_at;
   records_ = reinterpret_cast<Record*>(static_cast<char*>(memory) + records_at);

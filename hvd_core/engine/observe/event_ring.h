@@ -1,6 +1,7 @@
 // A ring of the last events of a rank, in memory that may outlive the process, and the texts that they name.
 //
 //   header (256 bytes)   RingHeader
+//   counts               RingCounts, up to the offset of the texts
 //   texts                at offset id: the id (4 bytes), the length (2 bytes), the bytes; in the order of arrival
 //   records              the event with number n is record n % capacity
 //
@@ -15,6 +16,7 @@
 #include <utility>
 
 #include "engine/observe/event.h"
+#include "engine/types/operations.h"
 
 namespace hvd::observe {
 
@@ -32,15 +34,41 @@ struct RingHeader {
 };
 static_assert(sizeof(RingHeader) == 256);
 
+// Sums since the start of the rank, for metrics: unlike events, nothing in here is ever overwritten. 64-bit counters;
+// hvd_core/observe/flight_records.py reads them.
+struct RingCounts {
+  static constexpr size_t kKinds = 16, kSteps = 32;
+  using Count = std::atomic<uint64_t>;
+  struct Kind {
+    Count operations, bytes;  // submitted by this rank
+  };
+  struct Step {
+    Count name, count;  // the text's id, 0: unused; collectives of this name that have begun
+  };
+
+  Count batches, requests;  // entries of the log that this rank carries out, and the requests in them
+  Count waits, wait_ns;     // calls that had to wait, which may overlap
+  Count failures;           // requests that failed
+  Count stall_reports;      // on rank 0: reports about operations that only some ranks have submitted
+  Count reserved[2];
+  Kind kinds[kKinds];  // by number of the operation
+  Step steps[kSteps];
+};
+static_assert(sizeof(RingCounts) == 64 + 16 * 16 + 32 * 16);
+static_assert(types::kOpKinds <= RingCounts::kKinds);
+
 class EventRing {
  public:
   // Lays the ring out in `bytes` bytes of zeros at `memory`, which the caller keeps: `capacity` records, a power of
   // two, and texts in the rest.
   EventRing(void* memory, uint64_t bytes, uint32_t capacity);
   // Bytes for so many records without texts.
-  static uint64_t bytes_for(uint32_t capacity) { return sizeof(RingHeader) + uint64_t{capacity} * sizeof(Record); }
+  static uint64_t bytes_for(uint32_t capacity) {
+    return sizeof(RingHeader) + sizeof(RingCounts) + uint64_t{capacity} * sizeof(Record);
+  }
 
   RingHeader& header() { return *header_; }
+  RingCounts& counts() { return *counts_; }
   // The ring belongs to this process from now on.
   void claim(int32_t rank, int32_t size, const std::string& host, const std::string& job);
 
@@ -69,6 +97,7 @@ class EventRing {
 
  private:
   RingHeader* header_;
+  RingCounts* counts_;
   char* texts_;
   Record* records_;
   uint32_t mask_;

@@ -95,6 +95,7 @@ void Observer::failed(uint32_t set, const RequestName& n, types::Failure failure
   } catch (const std::bad_alloc&) {
     // The event goes without its text. The request must fail all the same.
   }
+  if (recorder_) add(recorder_->counts().failures, 1);
   put({.kind = EventKind::Failed,
        .detail = static_cast<uint8_t>(failure),
        .set = static_cast<uint16_t>(set),
@@ -115,6 +116,10 @@ void Observer::aborted(const std::string& cause) {
 
 void Observer::entry(uint64_t batch, uint32_t set, types::OpKind kind, const std::vector<RequestName>& requests) {
   const int64_t now = now_ns();
+  if (recorder_) {
+    add(recorder_->counts().batches, 1);
+    add(recorder_->counts().requests, requests.size());
+  }
   put({.time = now,
        .kind = EventKind::Entry,
        .detail = static_cast<uint8_t>(kind),
@@ -164,7 +169,17 @@ void Observer::step(bool begins, std::string_view tag, std::string_view what, ui
   add(tag);
   if (!tag.empty()) add("_");
   add(what);
-  put({.kind = EventKind::Step, .detail = begins, .name = texts_.id({text, n}), .a = batch});
+  const uint32_t name = texts_.id({text, n});
+  if (begins && recorder_) count_step(name);
+  put({.kind = EventKind::Step, .detail = begins, .name = name, .a = batch});
+}
+
+void Observer::count_step(uint32_t name) {
+  if (name == 0) return;  // there are too many texts
+  for (auto& step : recorder_->counts().steps) {
+    if (step.name.load(std::memory_order_relaxed) == 0) step.name.store(name, std::memory_order_relaxed);
+    if (step.name.load(std::memory_order_relaxed) == name) return add(step.count, 1);
+  }
 }
 
 void Observer::phase(bool begins, std::string_view phase, uint64_t batch) {

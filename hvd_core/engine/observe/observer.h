@@ -58,7 +58,14 @@ class Observer {
     put({.kind = EventKind::Waits, .set = static_cast<uint16_t>(set), .name = n.name, .b = n.number});
   }
   void waited(uint32_t set, const RequestName& n, int64_t since) {
-    put({.kind = EventKind::Waited,
+    const int64_t now = now_ns();
+    if (recorder_) {
+      // The only counters that several threads write.
+      recorder_->counts().waits.fetch_add(1, std::memory_order_relaxed);
+      recorder_->counts().wait_ns.fetch_add(static_cast<uint64_t>(now - since), std::memory_order_relaxed);
+    }
+    put({.time = now,
+         .kind = EventKind::Waited,
          .set = static_cast<uint16_t>(set),
          .name = n.name,
          .a = static_cast<uint64_t>(since),
@@ -89,6 +96,11 @@ class Observer {
     if (!repeats) name = split(name, &n.number);
     uint32_t what = 0;
     n.name = texts_.id(name, signature, &what, describe);
+    if (recorder_) {
+      auto& kinds = recorder_->counts().kinds[static_cast<size_t>(kind)];
+      add(kinds.operations, 1);
+      add(kinds.bytes, bytes);
+    }
     put({.kind = EventKind::Submitted,
          .detail = static_cast<uint8_t>(kind),
          .set = static_cast<uint16_t>(set),
@@ -115,6 +127,10 @@ class Observer {
   void step(bool begins, std::string_view tag, std::string_view what, uint64_t batch);
   // The same, from a backend.
   void phase(bool begins, std::string_view phase, uint64_t batch);
+  // On the root: how many stalls were reported so far.
+  void stall_reports(uint64_t count) {
+    if (recorder_) recorder_->counts().stall_reports.store(count, std::memory_order_relaxed);
+  }
 
   // Writes a timeline from now on. A timeline that is being written already ends. A file that cannot be opened is
   // reported in the log.
@@ -137,6 +153,11 @@ class Observer {
 
  private:
   static std::string_view split(std::string_view name, uint64_t* number);
+  // To a counter that one thread writes at a time, under a lock: no other instruction than a plain addition needs.
+  static void add(RingCounts::Count& count, uint64_t n) {
+    count.store(count.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+  }
+  void count_step(uint32_t name);
 
   const ObserverSettings settings_;
   const int32_t rank_, size_;

@@ -1,0 +1,159 @@
+"""An HTTP server for pages and figures that only this user may see: a token, few paths, nothing else.
+
+A browser brings the token once in the address and gets a cookie; a program sends ``Authorization: Bearer``. Names in
+``Host`` that are not this machine's are refused, so that a page of another site cannot reach the server by a name of its
+own (DNS rebinding). There is no answer that another site may read. The server has threads of its own.
+"""
+
+from __future__ import annotations
+
+import hmac
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from http.cookies import CookieError, SimpleCookie
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
+
+LOOPBACK = "127.0.0.1"
+_LOCAL_NAMES = ("127.0.0.1", "localhost", "[::1]")
+_PATIENCE_S = 10  # for a peer that does not read or write
+_MOST_THREADS = 32
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+Page = Callable[[Mapping[str, str]], tuple[str, bytes]]
+"""Gets the parameters of a request; returns (content type, bytes)."""
+
+
+class GuardedServer:
+    """Serves ``pages`` by their paths, on ``address`` and ``port`` (0: any that is free), until close().
+
+    Raises OSError if the port cannot be had, with its number in the text.
+    """
+
+    def __init__(self, address: str, port: int, token: str, pages: Mapping[str, Page]) -> None:
+        handler = type("Handler", (_Handler,), {"token": token, "pages": dict(pages)})
+        handler.checks_host = address == LOOPBACK
+        try:
+            self._server = _Server((address, port), handler)
+        except OSError as error:
+            raise OSError(
+                error.errno, f"port {port} of {address} cannot be served: {error.strerror}"
+            ) from None
+        self.port: int = self._server.server_address[1]
+        handler.cookie = f"hvd_watch_{self.port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.2,), daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """No request is answered any more when this returns."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, *arguments) -> None:
+        self._room = threading.BoundedSemaphore(_MOST_THREADS)
+        super().__init__(*arguments)
+
+    def server_bind(self) -> None:
+        # The base class looks up the name of the host, which may take seconds.
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = self.server_address[:2]
+
+    def process_request(self, request, client_address) -> None:
+        if not self._room.acquire(blocking=False):
+            return self.shutdown_request(request)  # somebody opens connections and asks nothing
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request, client_address) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
+    def handle_error(self, request, client_address) -> None:
+        """A peer that goes away is no error."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    token = ""
+    cookie = ""
+    checks_host = True
+    pages: Mapping[str, Page] = {}
+    timeout = _PATIENCE_S
+    server_version, sys_version = "hvd-core", ""
+
+    def do_GET(self) -> None:
+        asked = urlsplit(self.path)
+        values = {name: found[-1] for name, found in parse_qs(asked.query).items()}
+        if self.checks_host and not _is_local(self.headers.get("Host", "")):
+            return self._refuse(403, "This server answers to 127.0.0.1 and localhost only.")
+        given = values.pop("token", None)
+        if given is not None and not self._is_token(given):
+            return self._refuse(403, "The token is not this server's: it has a new one at each start.")
+        if given is None and not self._is_known():
+            return self._refuse(403, "The token is missing: open the address that was printed at the start.")
+        page = self.pages.get(asked.path)
+        if page is None:
+            return self._refuse(404, "There is no such page.")
+        if given is not None and asked.path == "/":
+            # The token leaves the address, which a browser keeps and shows.
+            return self._answer(
+                303,
+                "text/plain",
+                b"",
+                {"Location": "/", "Set-Cookie": f"{self.cookie}={given}; HttpOnly; SameSite=Strict; Path=/"},
+            )
+        kind, body = page(values)
+        return self._answer(200, kind, body)
+
+    def _is_token(self, text: str) -> bool:
+        return hmac.compare_digest(text.encode(), self.token.encode())
+
+    def _is_known(self) -> bool:
+        scheme, _, given = self.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and self._is_token(given.strip()):
+            return True
+        try:
+            found = SimpleCookie(self.headers.get("Cookie", "")).get(self.cookie)
+        except CookieError:
+            return False
+        return found is not None and self._is_token(found.value)
+
+    def _refuse(self, status: int, why: str) -> None:
+        self._answer(status, "text/plain; charset=utf-8", f"{why}\n".encode())
+
+    def _answer(self, status: int, kind: str, body: bytes, more: Mapping[str, str] | None = None) -> None:
+        self.send_response(status)
+        for name, value in {**_HEADERS, **(more or {})}.items():
+            self.send_header(name, value)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_) -> None:
+        """Nothing: an address has the token in it."""
+
+
+def _is_local(host: str) -> bool:
+    """Whether a ``Host`` names this machine; the port may be that of a tunnel."""
+    name, _, port = host.rpartition(":") if not host.endswith("]") else (host, "", "0")
+    if not name:
+        name, port = host, "0"
+    return name.lower() in _LOCAL_NAMES and port.isdigit()

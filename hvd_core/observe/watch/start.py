@@ -1,0 +1,132 @@
+"""Starts the watcher of a host, where a setting asks for metrics. Called by init(), on its
+thread.
+
+One rank per host starts it, the first. It is no child of that rank, so that it goes on when the rank dies and a program
+that waits for its children does not meet it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hvd_core.bootstrap import World
+    from hvd_core.config.environment import EngineSettings
+
+CONFIG = "HVD_WATCHER"
+"""The variable in which the watcher gets its configuration."""
+_log = logging.getLogger("horovod")
+_owner: int | None = None
+
+
+def start(settings: EngineSettings, world: World, place: dict[str, Any], backends: list[str]) -> None:
+    """Start it if this rank is the first of its host and a setting asks for it. A job runs without it as well: what
+    hinders it is a warning of the log. ``place``: of the rings, see facts()."""
+    if not settings.watched or world.local_rank != 0:
+        return
+    why = hindrance(settings)
+    if why:
+        return _log.warning("%s", why)
+    config = {
+        "place": place,
+        "backends": backends,
+        "metrics_port": settings.metrics_port,
+        "metrics_address": settings.metrics_address,
+        "token_file": settings.watch_token_file,
+        "host": world.host_names[world.rank],
+        "size": world.size,
+        "job": place["job"],
+    }
+    try:
+        _launch(config)
+    except OSError as error:
+        _log.warning("no metrics are served: %s", error)
+
+
+def hindrance(settings: EngineSettings) -> str:
+    """Why there can be no watcher; empty if there can."""
+    if not settings.flight_recorder:
+        return (
+            "no metrics are served: they are read from the flight recorder, and "
+            "HOROVOD_FLIGHT_RECORDER=0 is set"
+        )
+    if settings.metrics_port and importlib.util.find_spec("prometheus_client") is None:
+        return (
+            "no metrics are served: HOROVOD_METRICS_PORT needs the package prometheus-client, "
+            "which is not installed: pip install 'hvd-core[metrics]'"
+        )
+    return ""
+
+
+def facts(world: World, observes: dict[str, Any]) -> dict[str, Any]:
+    """Where the rings of this rank's host are, for the watcher.
+    ``observes``: the engine's settings of the observer."""
+    found: dict[str, Any] = {
+        "job": observes["job"],
+        "pid": os.getpid(),
+        "segment_fd": -1,
+        "slots": 0,
+        "file": "",
+    }
+    if not observes["recorder"]:
+        return found
+    if world.segment_fd >= 0:
+        found |= {"segment_fd": world.segment_fd, "slots": world.local_size}
+    elif world.size > 1 or observes["watched"]:
+        found["file"] = str(Path(observes["flight_folder"]) / f"rank-{world.rank}.flight")
+    return found
+
+
+def _launch(config: dict[str, Any]) -> None:
+    global _owner
+    if _owner is not None:  # of a job before this one: its watcher gives up the ports
+        os.close(_owner)
+    ours, theirs = os.pipe2(os.O_CLOEXEC)
+    _owner = theirs
+    try:
+        root = str(Path(__file__).resolve().parents[3])
+        paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        segment = config["place"]["segment_fd"]
+        kept = [fd for fd in (segment, ours) if fd >= 0]
+        config["owner"] = ours
+        environment = {
+            **os.environ,
+            CONFIG: json.dumps(config),
+            "PYTHONPATH": os.pathsep.join(paths),
+            # The folder of the program may have a module of the name of one of the standard library's.
+            "PYTHONSAFEPATH": "1",
+            "PYTHONUNBUFFERED": "1",
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+        }
+        command = [sys.executable, "-m", "hvd_core.observe.watch.watcher"]
+        # The shell ends at once.
+        subprocess.run(
+            ["/bin/sh", "-c", '"$@" &', "sh", *command],
+            env=environment,
+            pass_fds=kept,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd="/",
+            check=False,
+        )
+    finally:
+        os.close(ours)
+
+
+def in_forked_child() -> None:
+    """The pipe to the watcher is the parent's."""
+    global _owner
+    if _owner is not None:
+        os.close(_owner)
+    _owner = None
+
+
+os.register_at_fork(after_in_child=in_forked_child)
