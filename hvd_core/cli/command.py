@@ -154,8 +154,20 @@ def _config(verbs) -> None:
 
 
 def _timeline(groups) -> None:
-    group = groups.add_parser("timeline", help="timelines: merge, summarize", epilog=_EPILOG)
-    verbs = group.add_subparsers(title="verbs", metavar="VERB", required=True)
+    group = groups.add_parser(
+        "timeline",
+        help="timelines: --live, merge, summarize",
+        description="With --live: show a running job of yours on this host in a browser, until Ctrl-C. The page is "
+        "served on this host only, at the address that is printed.",
+        epilog=_EPILOG,
+    )
+    group.set_defaults(work="live", json=False)
+    how = group.add_mutually_exclusive_group()
+    how.add_argument("--pid", type=int, metavar="PID", help="with --live: a process of the job")
+    how.add_argument("--job", type=int, metavar="PID", help="with --live: likewise, as for `hvd doctor`")
+    group.add_argument("--live", action="store_true", help="show a running job in a browser")
+    group.add_argument("--port", type=int, metavar="PORT", help="with --live: the port (any free one)")
+    verbs = group.add_subparsers(title="verbs", metavar="VERB")
     parser = _verb(
         verbs, "merge", "timeline", "put the timelines of several ranks into one file, on one clock"
     )

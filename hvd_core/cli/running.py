@@ -82,8 +82,9 @@ def _job(pid: int, as_json: bool) -> int:
     return codes.OK
 
 
-def _answers_of_job(pid: int) -> list[Answer]:
-    """The answers of the processes of one job; rank 0 also tells of ranks on other hosts."""
+def members_of_job(pid: int) -> list[Answer]:
+    """The processes of one job on this host, with their facts. ``pid``: any process of the job, or 0 if there is one job
+    only. Raises ValueError if there is no such job, or several."""
     answers = asked_processes.ask_each(asked_processes.addresses(), "facts")
     jobs: dict[str, list[Answer]] = {}
     for answer in answers:
@@ -103,6 +104,12 @@ def _answers_of_job(pid: int) -> list[Answer]:
             "\n".join(["several jobs of yours run on this host; name a process of one:", *lines])
         )
     (members,) = jobs.values()
+    return members
+
+
+def _answers_of_job(pid: int) -> list[Answer]:
+    """The answers of the processes of one job; rank 0 also tells of ranks on other hosts."""
+    members = members_of_job(pid)
     answers = asked_processes.ask_each([member.address for member in members], "job")
     answers = [answer for answer in answers if answer.facts["rank"] in answer.snapshots]
     if not answers:

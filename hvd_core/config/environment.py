@@ -217,6 +217,15 @@ class EngineSettings:
         "most bytes of a rank's timeline: the oldest events are dropped; 0: no limit",
         "0",
     )
+    timeline_live: int = _setting(
+        0,
+        "HOROVOD_TIMELINE_LIVE",
+        _port,
+        "port on which the first rank of each host has the [live timeline](timeline.md#live) served, on this host only; "
+        "`auto`: any free port; 0: none",
+        "0",
+    )
+    """-1: any free port."""
     metrics_port: int = _setting(
         0,
         "HOROVOD_METRICS_PORT",
@@ -236,7 +245,7 @@ class EngineSettings:
         "",
         "HOROVOD_WATCH_TOKEN_FILE",
         _as_text,
-        "file with the token for the metrics; without it a new one is made and printed",
+        "file with the token for the live timeline and the metrics; without it a new one is made and printed",
         "unset",
     )
     thread_affinity: str = _setting(
@@ -251,7 +260,7 @@ class EngineSettings:
     @property
     def watched(self) -> bool:
         """Whether a process of its own reads the flight recorders (hvd_core/observe/watch)."""
-        return bool(self.metrics_port)
+        return bool(self.timeline_live or self.metrics_port)
 
 
 def variable_of(name: str) -> str:

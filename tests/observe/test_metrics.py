@@ -1,5 +1,6 @@
-"""The metrics: they count what the ranks did, and the watcher serves them to those who know the token."""
+"""The metrics: they count what the ranks did, and the watcher serves them to programs that know the token."""
 
+import json
 import re
 import sys
 import time
@@ -115,6 +116,7 @@ def test_the_first_rank_of_a_host_starts_a_watcher_that_ends_with_the_job(tmp_pa
     (tmp_path / "token").write_text(TOKEN)
     env = {
         "HOROVOD_METRICS_PORT": "auto",
+        "HOROVOD_TIMELINE_LIVE": "auto",
         "HOROVOD_WATCH_TOKEN_FILE": str(tmp_path / "token"),
         "HOROVOD_FLIGHT_RECORDER_DIR": str(tmp_path / "flight"),
     }
@@ -122,12 +124,18 @@ def test_the_first_rank_of_a_host_starts_a_watcher_that_ends_with_the_job(tmp_pa
         folder = tmp_path / name
         job = launch(2, ranks.served_until_told, folder=folder, env=env, command=command)
         try:
-            address, seen = _announced(job)
+            page, address, seen = _announced(job)
             assert TOKEN not in seen
             _await(lambda folder=folder: (folder / "told.ready").exists())
             _await(lambda address=address: _served(address) == 4.0)
             found = ranks.samples(ranks.ask(address, TOKEN)[2])
             assert len(found["horovod_rank_up",]) == (1 if command else 2)
+            assert "<canvas" in ranks.ask(page, TOKEN)[2]
+            assert "fetch(" in ranks.ask(f"{page}page.js", TOKEN)[2]
+            ranks.ask(f"{page}data", TOKEN)  # from now on it reads the events
+            _await(lambda page=page: _data(page)["collectives"])
+            assert _data(page)["size"] == len(_data(page)["ranks"]) == (1 if command else 2)
+            assert ranks.ask(f"{page}data")[0] == 403
         finally:
             (folder / "told.asked").touch()
             finish(job, 120)
@@ -136,19 +144,24 @@ def test_the_first_rank_of_a_host_starts_a_watcher_that_ends_with_the_job(tmp_pa
 
 
 def _announced(job):
-    """(address of the metrics, all lines up to it)."""
+    """(address of the page, of the metrics, all lines up to them)."""
     seen = ""
     for line in job.stdout:
         seen += line
-        found = re.search(r"metrics: (http://127\.0\.0\.1:\d+/metrics)", line)
-        if found:
-            return found[1], seen
+        page = re.search(r"live timeline: (http://127\.0\.0\.1:\d+/)", seen)
+        found = re.search(r"metrics: (http://127\.0\.0\.1:\d+/metrics)", seen)
+        if page and found:
+            return page[1], found[1], seen
     raise AssertionError(f"no address in the output:\n{seen}")
 
 
 def _served(address):
     found = ranks.samples(ranks.ask(address, TOKEN)[2])
     return found.get(("horovod_operations_total", "allreduce"), {}).get("0")
+
+
+def _data(page):
+    return json.loads(ranks.ask(f"{page}data", TOKEN)[2])
 
 
 def _is_open(address):

@@ -1,5 +1,9 @@
 """Programs of the ranks in the tests of the watcher: operations whose counts are known."""
 
+import json
+import os
+import signal
+import time
 import urllib.error
 import urllib.request
 
@@ -80,3 +84,89 @@ def ask(address, token=None, headers=None):
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_):
         return None
+
+
+def late_steps(steps, may_begin=lambda step: None):
+    """Steps of three gradients, which rank 1 submits after rank 0."""
+    for step in range(steps):
+        if hvd.rank() == 1:
+            tools.await_told(f"step {step}")
+            may_begin(step)
+        handles = [hvd.allreduce_async(np.ones(1000, np.float32), name=f"grad.{i}") for i in range(3)]
+        if hvd.rank() == 0:
+            tools.tell(f"step {step}")
+        for handle in handles:
+            hvd.synchronize(handle)
+
+
+def seen_by_a_page():
+    """What a page would get on rank 0, of steps, a late rank and a stall."""
+    from hvd_core.observe.watch.host_figures import HostFigures
+
+    figures = HostFigures(SharedRings(place()))
+    figures.for_page(0)
+    figures.read()
+
+    def rank_0_waits_for_20_ms(step):
+        """In one of the steps."""
+        while step == 5 and not figures.for_page(0)["ranks"][0]["waiting"]:
+            figures.read()
+        time.sleep(0.02 if step == 5 else 0)
+
+    late_steps(10, rank_0_waits_for_20_ms)
+    tools.meet("steps are done")
+    figures.read()
+    steps = figures.for_page(0)
+    if hvd.rank() == 0:
+        handle = hvd.allreduce_async(np.ones(1), name="stalled")
+        end = time.monotonic() + 60
+        while not (stalls := figures.for_page(steps["last"])["stalls"]) and time.monotonic() < end:
+            figures.read()
+            time.sleep(0.05)
+        tools.tell("stall is seen")
+        hvd.synchronize(handle)
+        return steps, stalls
+    tools.await_told("stall is seen", 100)
+    hvd.allreduce(np.ones(1), name="stalled")
+    return steps, []
+
+
+def more_events_than_a_ring_holds():
+    """What a page gets when the watcher could not read for a while."""
+    from hvd_core.observe.watch.host_figures import HostFigures
+
+    figures = HostFigures(SharedRings(place()))
+    figures.for_page(0)
+    figures.read()
+    for _ in range(3000):
+        hvd.allreduce(np.ones(1), name="often")
+    figures.read()
+    late_steps(3)
+    tools.meet("done")
+    figures.read()
+    return figures.for_page(0)
+
+
+def train_until_told(path):
+    """Steps with a late rank until the test says so; rank 1 dies when the test asks for it. Writes this process' number
+    and where its rings are."""
+    hvd.allreduce(np.ones(1), name="warm-up")
+    if hvd.rank() == 1:
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump([os.getpid(), current_job.world().segment_fd], file)
+        os.rename(path, f"{path}.whole")
+    while True:
+        if hvd.rank() == 1:
+            if tools.is_told("die"):
+                hvd.allreduce_async(np.ones(3), name="never done")
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(0.01)
+        handles = [
+            hvd.allreduce_async(np.ones(25_000, np.float32), name=f"layer{i}.weight") for i in range(24)
+        ]
+        time.sleep(0.004)
+        for handle in handles:
+            hvd.synchronize(handle)
+        stop = hvd.allreduce(np.array([float(tools.is_told("stop"))]), name="stop")
+        if stop[0] > 0:
+            return

@@ -77,7 +77,7 @@ class _Server(ThreadingHTTPServer):
 
     def process_request(self, request, client_address) -> None:
         if not self._room.acquire(blocking=False):
-            return self.shutdown_request(request)  # somebody opens connections and asks nothing
+            return self.shutdown_request(request)  # a process opens connections and asks nothing
         super().process_request(request, client_address)
 
     def process_request_thread(self, request, client_address) -> None:

@@ -76,7 +76,7 @@ class SharedRing:
         self.rank, self.size, self.pid = header.rank, header.size, header.pid
         self.host, self.job = header.host, header.job
         self._memory = memory
-        self._capacity = header.capacity
+        self.capacity = header.capacity
         end = header.records_at + header.capacity * _RECORD.itemsize
         self._records = np.frombuffer(memory[header.records_at : end], _RECORD)
         self._texts_at, self._texts_bytes = header.texts_at, header.texts_bytes
@@ -114,20 +114,16 @@ class SharedRing:
             self._read_texts()
         return self._texts.get(identity, f"name {identity}") if identity else ""
 
-    def skip(self) -> None:
-        """Have the next take() begin with the next event."""
-        self._next = self.written
-
     def take(self) -> tuple[list[tuple[int, ...]], int]:
         """(events since the last call, how many were overwritten before they were read). An event is (kind, detail, set,
         time, name, what, a, b)."""
         end = self.written
-        begin = max(self._next, end - self._capacity)
+        begin = max(self._next, end - self.capacity)
         lost = begin - self._next
         if begin == end:
             return [], lost
         numbers = np.arange(begin, end, dtype=np.uint64)
-        at = (numbers % self._capacity).astype(np.intp)
+        at = (numbers % self.capacity).astype(np.intp)
         stamps = (numbers + 1).astype(np.uint32)
         found = self._records[at]
         # A record that was overwritten meanwhile has another stamp now, though its copy may look whole.

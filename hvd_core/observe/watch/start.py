@@ -1,4 +1,4 @@
-"""Starts the watcher of a host, where a setting asks for metrics. Called by init(), on its
+"""Starts the watcher of a host, where a setting asks for the live timeline or for metrics. Called by init(), on its
 thread.
 
 One rank per host starts it, the first. It is no child of that rank, so that it goes on when the rank dies and a program
@@ -13,6 +13,7 @@ import logging
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,36 +38,51 @@ def start(settings: EngineSettings, world: World, place: dict[str, Any], backend
     config = {
         "place": place,
         "backends": backends,
+        "page_port": settings.timeline_live,
         "metrics_port": settings.metrics_port,
         "metrics_address": settings.metrics_address,
         "token_file": settings.watch_token_file,
         "host": world.host_names[world.rank],
         "size": world.size,
         "job": place["job"],
+        "other hosts": other_hosts(world.rank, world.hosts, world.host_names),
     }
     try:
         _launch(config)
     except OSError as error:
-        _log.warning("no metrics are served: %s", error)
+        _log.warning("neither live timeline nor metrics are served: %s", error)
+
+
+def other_hosts(rank: int, hosts: Sequence[int], names: Sequence[str]) -> str:
+    """What a page says about ranks that it does not show; empty if all are on the host of ``rank``. ``hosts``,
+    ``names``: the host of each rank, and its name."""
+    others = [other for other, host in enumerate(hosts) if host != hosts[rank]]
+    if not others:
+        return ""
+    found = ", ".join(dict.fromkeys(names[other] for other in others))
+    return (
+        f"This page shows the ranks of one host. {len(others)} of {len(hosts)} ranks are on other hosts ({found}), each "
+        "with a page of its own"
+    )
 
 
 def hindrance(settings: EngineSettings) -> str:
     """Why there can be no watcher; empty if there can."""
     if not settings.flight_recorder:
         return (
-            "no metrics are served: they are read from the flight recorder, and "
+            "neither live timeline nor metrics are served: they are read from the flight recorder, and "
             "HOROVOD_FLIGHT_RECORDER=0 is set"
         )
     if settings.metrics_port and importlib.util.find_spec("prometheus_client") is None:
         return (
-            "no metrics are served: HOROVOD_METRICS_PORT needs the package prometheus-client, "
+            "neither live timeline nor metrics are served: HOROVOD_METRICS_PORT needs the package prometheus-client, "
             "which is not installed: pip install 'hvd-core[metrics]'"
         )
     return ""
 
 
 def facts(world: World, observes: dict[str, Any]) -> dict[str, Any]:
-    """Where the rings of this rank's host are, for the watcher.
+    """Where the rings of this rank's host are: for the watcher, and for `hvd timeline --live` through `hvd doctor`.
     ``observes``: the engine's settings of the observer."""
     found: dict[str, Any] = {
         "job": observes["job"],

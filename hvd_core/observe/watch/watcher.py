@@ -1,6 +1,8 @@
-"""The process of the watcher: `python -m hvd_core.observe.watch.watcher`, with its configuration in HVD_WATCHER.
+"""The watcher of a host: reads the rings, serves the page of the live timeline and the metrics.
 
-start.py starts it, and it ends by itself: soon after the job, later if a browser still shows the page.
+As a process of its own, `python -m hvd_core.observe.watch.watcher` with its configuration in HVD_WATCHER, start.py starts
+it, and it ends by itself: with the job, some seconds later if a browser still shows the page. `hvd timeline --live` runs
+one too.
 """
 
 from __future__ import annotations
@@ -13,41 +15,67 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from hvd_core.observe.watch import metrics
-from hvd_core.observe.watch.guarded_http import GuardedServer
+from hvd_core.observe.watch.guarded_http import LOOPBACK, GuardedServer
+from hvd_core.observe.watch.host_figures import HostFigures
 from hvd_core.observe.watch.shared_rings import Place, SharedRings
 from hvd_core.observe.watch.start import CONFIG
 
 ANY_PORT = -1
 _TOKEN = re.compile(r"[A-Za-z0-9_.~-]{16,256}")
-_PAUSE_S = 0.25
+_PAUSE_S, _SHORT_PAUSE_S, _LONG_PAUSE_S = 0.1, 0.02, 0.25
+# Above this share of new events, the next look at a ring comes sooner.
+_MUCH = 0.25
 _RINGS_S = 120.0  # for ranks to make their rings, in init()
-_AFTER_JOB_S = 30.0  # for the next job's watcher, which waits for the ports a little longer
-_SERVER_S = 40.0
+_AFTER_JOB_S = 30.0  # the next job's watcher waits for the ports a little longer
+_LAST_LOOK_S = 1.5  # for a page to ask once more when the launcher ends this process
+SERVER_S = 40.0
+_PAGES = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+}
 
 
 class Watcher:
     """Reads the rings of a place, and serves them. ``config``: see start.py."""
 
     def __init__(self, config: dict[str, Any]) -> None:
-        """Raises OSError if the rings cannot be opened or no port can be had, ValueError for a token that is none."""
+        """Raises OSError if the rings cannot be opened, ValueError for a wrong token."""
         self._config = config
         self.rings = SharedRings(place_of(config["place"]))
+        self.figures = HostFigures(self.rings)
         self.token = token_of(config["token_file"])
-        self.addresses: list[str] = []
+        self.addresses: dict[str, str] = {}
         self._servers: list[GuardedServer] = []
 
     def serve(self, wait_s: float) -> None:
-        """Open the ports; those that are taken are tried for ``wait_s`` seconds."""
+        """Open the ports; those that are taken are tried for ``wait_s`` seconds. Raises OSError."""
         config = self._config
+        if config["page_port"]:
+            pages = {path: _file(name, kind) for path, (name, kind) in _PAGES.items()}
+            server = self._server(LOOPBACK, config["page_port"], {**pages, "/data": self._data}, wait_s)
+            self.addresses["live timeline"] = f"http://{LOOPBACK}:{server.port}/"
         if config["metrics_port"]:
             address = config["metrics_address"]
             server = self._server(address, config["metrics_port"], {"/metrics": self._metrics}, wait_s)
-            self.addresses.append(f"metrics: http://{address}:{server.port}/metrics")
+            self.addresses["metrics"] = f"http://{address}:{server.port}/metrics"
+
+    def announcements(self) -> list[str]:
+        """What the user has to know: addresses, and the token unless it is in a file."""
+        said = []
+        for what, address in self.addresses.items():
+            if self._config["token_file"]:
+                said.append(f"{what}: {address} (token in {self._config['token_file']})")
+            elif what == "metrics":
+                said.append(f"{what}: {address} (token {self.token})")
+            else:
+                said.append(f"{what}: {address}?token={self.token}")
+        return said
 
     def _server(self, address: str, port: int, pages: dict[str, Any], wait_s: float) -> GuardedServer:
         until = time.monotonic() + wait_s
@@ -59,31 +87,45 @@ class Watcher:
             except OSError:
                 if time.monotonic() >= until:
                     raise
-                time.sleep(_PAUSE_S)
+                time.sleep(_LONG_PAUSE_S)
 
     def _metrics(self, _: Any) -> tuple[str, bytes]:
         return metrics.CONTENT_TYPE, metrics.text(self.rings, self._config["backends"])
 
-    def run(self, is_over: Callable[[], bool]) -> None:
-        """Serve until ``is_over()``, or until the job is over and nobody looks."""
+    def _data(self, values: Mapping[str, str]) -> tuple[str, bytes]:
+        after = values.get("after", "")
+        config = self._config
+        answer = self.figures.for_page(int(after) if after.isdecimal() else 0)
+        answer |= {name: config[name] for name in ("job", "host", "size", "backends")}
+        answer["other hosts"] = config["other hosts"]
+        return "application/json", json.dumps(answer, separators=(",", ":")).encode()
+
+    def run(self, is_over: Callable[[], bool], after_job_s: float = _AFTER_JOB_S) -> None:
+        """Read until ``is_over()``, or until the job has been over for ``after_job_s`` seconds."""
         began = time.monotonic()
         ended = None
         while not is_over():
-            time.sleep(_PAUSE_S)
+            new = self.figures.read()
+            looked_at = self.figures.is_looked_at()
+            time.sleep(_LONG_PAUSE_S if not looked_at else _SHORT_PAUSE_S if new > _MUCH else _PAUSE_S)
             now = time.monotonic()
-            rings = self.rings.look()
             if not self.rings.complete and now - began < _RINGS_S:
                 continue
-            if any(ring.alive() and not ring.ended for ring in rings):
-                continue
-            ended = ended or now
-            if now - ended > _AFTER_JOB_S:
-                return
+            if self.figures.is_over():
+                ended = ended or now
+                if now - ended > after_job_s:
+                    return
 
     def close(self) -> None:
+        """No request is answered any more."""
         for server in self._servers:
             server.close()
         self.rings.close()
+
+
+def _file(name: str, kind: str) -> Callable[[Any], tuple[str, bytes]]:
+    body = (Path(__file__).parent / "page" / name).read_bytes()
+    return lambda _: (kind, body)
 
 
 def place_of(facts: dict[str, Any]) -> Place:
@@ -110,35 +152,46 @@ def _say(text: str) -> None:
     print(f"horovod: {text}", file=sys.stderr, flush=True)
 
 
+class _End:
+    """When the process of a watcher has to end."""
+
+    def __init__(self, watcher: Watcher, owner: int) -> None:
+        self._watcher, self._owner = watcher, owner
+        self._handed_over = False
+        self._asked_at: float | None = None
+        signal.signal(signal.SIGTERM, self._on_term)
+
+    def _on_term(self, *_: Any) -> None:
+        self._asked_at = self._asked_at or time.monotonic()
+
+    def __call__(self) -> bool:
+        looked_at = self._watcher.figures.is_looked_at()
+        if self._asked_at is not None:
+            return not looked_at or time.monotonic() - self._asked_at > _LAST_LOOK_S
+        # The rank that has started this process ends, or has begun another job.
+        self._handed_over = self._handed_over or bool(select.select([self._owner], [], [], 0)[0])
+        return self._handed_over and not looked_at and self._watcher.figures.is_over()
+
+
 def main() -> int:
+    """The process that start.py starts."""
     config = json.loads(os.environ.pop(CONFIG))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the job, which ends this
-    owner = config["owner"]
     if config["place"]["segment_fd"] >= 0:
         config["place"]["pid"] = "self"  # the descriptor was inherited
     try:
         watcher = Watcher(config)
-        watcher.serve(_SERVER_S)
+        watcher.serve(SERVER_S)
     except (OSError, ValueError) as error:
-        _say(f"no metrics are served: {error}")
+        _say(f"neither live timeline nor metrics are served: {error}")
         return 1
-    for address in watcher.addresses:
-        token = f"token in {config['token_file']}" if config["token_file"] else f"token {watcher.token}"
-        _say(f"{address} ({token})")
+    for text in watcher.announcements():
+        _say(text)
     # The launcher waits for the end of the ranks' output.
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nothing, stream)
-    handed_over = False
-
-    def is_over() -> bool:
-        """Whether the job was over, and its process makes another one or has ended."""
-        nonlocal handed_over
-        handed_over = handed_over or bool(select.select([owner], [], [], 0)[0])
-        running = any(ring.alive() and not ring.ended for ring in watcher.rings.look())
-        return handed_over and not running
-
-    watcher.run(is_over)
+    watcher.run(_End(watcher, config["owner"]))
     watcher.close()
     return 0
 

@@ -1,0 +1,305 @@
+"""What the ranks of a host do together: all rings read in turn, stragglers, stalls, ends of ranks; what the page gets.
+
+Nothing is read while nobody looks, so that a watcher without a page costs nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from hvd_core.observe.watch.rank_figures import Key, RankFigures, Span, Sum
+from hvd_core.observe.watch.shared_rings import SharedRing, SharedRings
+from hvd_core.types import OPERATIONS
+
+LOOKED_AT_S = 10.0
+"""For so long after the last question of a page the rings are read."""
+_STALL_S = 2.0
+_KEPT_SPANS, _SENT_SPANS = 60_000, 8_000
+_KEPT_RATES = 240
+_KEPT_LATE = 1_000
+_MOST_NAMES, _MOST_ROUNDS = 20_000, 512
+_SHOWN_TENSORS, _SHOWN_STALLS = 15, 8
+RUNS, ENDED, DIED, ABORTED = "runs", "ended", "died", "aborted"
+
+
+@dataclass
+class Straggler:
+    last: int = 0
+    behind: deque[int] = field(default_factory=lambda: deque(maxlen=_KEPT_LATE))
+
+
+class _Rank:
+    """A rank as the page shows it."""
+
+    def __init__(self, ring: SharedRing, host: HostFigures) -> None:
+        self.ring = ring
+        self.ended_at = 0
+        rank = ring.rank
+        self.figures = RankFigures(
+            ring.text,
+            lambda key, submitted, entered: host.entered(rank, key, submitted, entered),
+            lambda span: host.spans.append((rank, span)),
+        )
+        self.rates: deque[tuple[int, float, float, float]] = deque(maxlen=_KEPT_RATES)
+        """(time, bytes per second, operations per second, share of exposed time)."""
+        self._before = (0, 0, 0, 0)
+
+    def note_rates(self, now: int) -> None:
+        made = self.figures
+        sums = (now, made.bytes, made.operations, made.exposed(now))
+        before, self._before = self._before, sums
+        took = (now - before[0]) / 1e9
+        if before[0] and took > 0:
+            moved, done, exposed = (b - a for a, b in zip(before[1:], sums[1:]))
+            self.rates.append((now, moved / took, done / took, min(1.0, exposed / 1e9 / took)))
+
+    def take(self, now: int, resumed: bool) -> float:
+        """Take what the rank has written. ``resumed``: nobody has looked for a while, so that events may lack. Returns
+        which share of the ring was new."""
+        events, lost = self.ring.take()
+        if lost:
+            self.figures.forget(0 if resumed else lost)
+        self.figures.take(events)
+        if resumed:
+            made = self.figures
+            self._before = (now, made.bytes, made.operations, made.exposed(now))
+        return 1.0 if lost else len(events) / self.ring.capacity
+
+    @property
+    def state(self) -> str:
+        if not self.ended_at:
+            return RUNS
+        if self.ring.ended:
+            return ENDED
+        return ABORTED if self.figures.aborted else DIED
+
+    def look_at_process(self, now: int) -> None:
+        if not self.ended_at and (self.ring.ended or not self.ring.alive()):
+            self.ended_at = now
+
+
+class HostFigures:
+    """The ranks of a host. read() is called again and again by one thread; any thread may call the others."""
+
+    def __init__(self, rings: SharedRings) -> None:
+        self._rings = rings
+        self._ranks: dict[int, _Rank] = {}
+        self._mutex = threading.Lock()
+        self._looked_at = 0.0
+        self._reading = False
+        self._origin = time.monotonic_ns()
+        self.spans: _Numbered = _Numbered()
+        self._rounds: dict[Key, deque[dict[int, tuple[int, int]]]] = {}
+        self._late: dict[int, Straggler] = {}
+        self._rates_at = 0
+        self._read_at = self._origin
+
+    def is_looked_at(self) -> bool:
+        """Whether a page has asked lately."""
+        return time.monotonic() - self._looked_at < LOOKED_AT_S
+
+    def is_over(self) -> bool:
+        """Whether no rank runs any more."""
+        return bool(self._ranks) and all(r.state != RUNS for r in self._ranks.values())
+
+    def read(self) -> float:
+        """Take what the ranks have written since the last time. Without a page, look only which of them run. Returns the
+        greatest share of a ring that was new."""
+        with self._mutex:
+            for ring in self._rings.look():
+                if ring.rank not in self._ranks:
+                    self._ranks[ring.rank] = _Rank(ring, self)
+            self._read_at = now = time.monotonic_ns()
+            for rank in self._ranks.values():
+                rank.look_at_process(now)
+            looked_at, was = self.is_looked_at(), self._reading
+            self._reading = looked_at
+            new = 0.0
+            if looked_at:
+                new = max((rank.take(now, not was) for rank in self._ranks.values()), default=0.0)
+            if looked_at and now - self._rates_at > 450_000_000:
+                self._rates_at = now
+                for rank in self._ranks.values():
+                    if not rank.ended_at:
+                        rank.note_rates(now)
+            return new
+
+    def entered(self, rank: int, key: Key, submitted: int, entered: int) -> None:
+        """A rank has got the entry of a batch. The submissions of all ranks precede the entry on each of them, so that
+        two ranks speak of the same batch if each one's submission precedes the other's entry."""
+        if key not in self._rounds and len(self._rounds) >= _MOST_NAMES:
+            self._rounds.clear()
+        rounds = self._rounds.setdefault(key, deque(maxlen=_MOST_ROUNDS))
+        for batch in rounds:
+            if rank not in batch and all(s <= entered and submitted <= e for s, e in batch.values()):
+                break
+        else:
+            batch = {}
+            rounds.append(batch)
+        batch[rank] = (submitted, entered)
+        if len(batch) == len(self._ranks):
+            # Earlier ones lack a rank, which is no member of the process set or has lost events.
+            while rounds:
+                first = rounds.popleft()
+                self._close_round(first)
+                if first is batch:
+                    break
+
+    def _close_round(self, batch: dict[int, tuple[int, int]]) -> None:
+        if len(batch) < 2:
+            return
+        (before, _), (at, last) = sorted((submitted, rank) for rank, (submitted, _) in batch.items())[-2:]
+        straggler = self._late.setdefault(last, Straggler())
+        straggler.last += 1
+        straggler.behind.append(at - before)
+
+    # ------------------------------------------------------------------------------------------------- for the page
+
+    def for_page(self, after: int) -> dict[str, Any]:
+        """What the page draws; times in microseconds since the start of the watcher. ``after``: the number of the last
+        span that it has."""
+        self._looked_at = time.monotonic()
+        with self._mutex:
+            now = time.monotonic_ns()
+            spans, last, skipped = self.spans.after(after, _SENT_SPANS)
+            names = _Names()
+            drawn = [
+                [
+                    rank,
+                    row,
+                    self._micros(begin),
+                    max(0, (end - begin) // 1000),
+                    self._label(names, rank, name, what),
+                ]
+                for rank, (row, begin, end, name, what) in spans
+            ]
+            return {
+                "now": self._micros(now),
+                "read": self._micros(self._read_at),
+                "last": last,
+                "skipped": skipped,
+                "spans": drawn,
+                "names": names.all,
+                "ranks": [self._of_rank(rank, now) for rank in self._ranks.values()],
+                "tensors": self._tensors(),
+                "collectives": self._collectives(),
+                "stragglers": self._stragglers(),
+                "stalls": self._stalls(now),
+            }
+
+    def _micros(self, at: int) -> int:
+        return (at - self._origin) // 1000
+
+    def _label(self, names: _Names, rank: int, name: int, what: int) -> int:
+        count, operation = what >> 8, _LABELS.get(what & 255, "operation")
+        text = self._ranks[rank].ring.text(name) if name else ""
+        if not what:
+            return names.number(f"WAIT {text}")
+        if text:
+            return names.number(text)
+        return names.number(f"{operation} of {count} requests" if count > 1 else operation)
+
+    def _of_rank(self, rank: _Rank, now: int) -> dict[str, Any]:
+        made, ring = rank.figures, rank.ring
+        return {
+            "rank": ring.rank,
+            "pid": ring.pid,
+            "state": rank.state,
+            "ended": self._micros(rank.ended_at) if rank.ended_at else None,
+            "aborted": made.aborted,
+            "failed": made.failed,
+            "failures": made.failures,
+            "waiting": made.waiting,
+            "pending": len(made.open),
+            "not done": [made.name_of(key) for key in list(made.open)[:_SHOWN_STALLS]],
+            "silent": (now - made.last_event) // 1000 if made.last_event else None,
+            "lost": made.lost,
+            "steps": [
+                [self._micros(begin), took // 1000, exposed // 1000] for begin, took, exposed in made.steps
+            ],
+            "steps done": made.steps_done,
+            "rates": [[self._micros(at), round(b), round(o, 1), round(e, 4)] for at, b, o, e in rank.rates],
+        }
+
+    def _tensors(self) -> list[list[Any]]:
+        found = _added(rank.figures.tensors for rank in self._ranks.values())
+        most = sorted(found.items(), key=lambda item: -item[1].time)[:_SHOWN_TENSORS]
+        return [[name, s.count, s.bytes, s.time // 1000] for name, s in most]
+
+    def _collectives(self) -> list[list[Any]]:
+        found = _added(rank.figures.collectives for rank in self._ranks.values())
+        return [
+            [name, s.count, s.time // 1000] for name, s in sorted(found.items(), key=lambda i: -i[1].time)
+        ]
+
+    def _stragglers(self) -> list[list[Any]]:
+        found = sorted(self._late.items(), key=lambda item: -item[1].last)
+        return [[rank, s.last, median(s.behind) / 1000] for rank, s in found]
+
+    def _stalls(self, now: int) -> list[dict[str, Any]]:
+        """Operations that wait for long, with the ranks of this host that have submitted them and those that have not."""
+        running = {number: rank for number, rank in self._ranks.items() if rank.state == RUNS}
+        found: dict[str, dict[str, Any]] = {}
+        for number, rank in running.items():
+            for key, request in rank.figures.open.items():
+                if now - request.time < _STALL_S * 1e9 or len(found) >= _SHOWN_STALLS:
+                    break  # they are in the order of their times
+                name = rank.figures.name_of(key)
+                stall = found.setdefault(name, {"name": name, "set": key[0], "age": 0, "submitted": []})
+                stall["submitted"].append(number)
+                stall["age"] = max(stall["age"], (now - request.time) // 1000)
+        for stall in found.values():
+            stall["missing"] = [number for number in running if number not in stall["submitted"]]
+        return list(found.values())
+
+
+_LABELS = {operation.number: operation.label for operation in OPERATIONS.values()} | {7: "ADASUM"}
+
+
+class _Numbered:
+    """The last spans, numbered from 1."""
+
+    def __init__(self) -> None:
+        self._spans: deque[tuple[int, Span]] = deque(maxlen=_KEPT_SPANS)
+        self._count = 0
+
+    def append(self, span: tuple[int, Span]) -> None:
+        self._spans.append(span)
+        self._count += 1
+
+    def after(self, number: int, most: int) -> tuple[list[tuple[int, Span]], int, int]:
+        """(the newest spans behind this number, the number of the last one, how many were left out)."""
+        new = max(0, self._count - number) if 0 <= number <= self._count else self._count
+        sent = min(new, most, len(self._spans))
+        spans = [self._spans[i] for i in range(len(self._spans) - sent, len(self._spans))] if sent else []
+        return spans, self._count, new - sent
+
+
+class _Names:
+    """The texts of one answer."""
+
+    def __init__(self) -> None:
+        self.all: list[str] = []
+        self._known: dict[str, int] = {}
+
+    def number(self, text: str) -> int:
+        if text not in self._known:
+            self._known[text] = len(self.all)
+            self.all.append(text)
+        return self._known[text]
+
+
+def _added(sums) -> dict[str, Sum]:
+    found: dict[str, Sum] = {}
+    for one in sums:
+        for name, s in one.items():
+            total = found.setdefault(name, Sum())
+            total.count += s.count
+            total.bytes += s.bytes
+            total.time += s.time
+    return found

@@ -1,0 +1,229 @@
+"""What one rank does, from its events: spans to draw, and figures. Plain bookkeeping, one event after the other.
+
+Times are nanoseconds of the host's clock. When events were lost, what was open is forgotten, and the figures go on from
+there.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+# Numbers of kinds, see hvd_core/engine/observe/event.h.
+SUBMITTED, ENTRY, MEMBERS, MEMBER, BEGIN, STEP, PHASE, ENQUEUED, DONE = 2, 4, 5, 6, 7, 8, 9, 10, 11
+WAITS, WAITED, FAILED, CLOSED, ABORTED = 12, 13, 14, 18, 19
+
+WAIT_ROW, NEGOTIATE_ROW, BATCH_ROW, BACKEND_ROW = range(4)
+_MOST_OPEN, _MOST_BATCHES, _KEPT_STEPS, _MOST_NAMES = 100_000, 10_000, 120, 5_000
+OTHERS = "(others)"
+
+Key = tuple[int, int, int]
+"""Process set, number of the name's text, number of the request."""
+
+
+@dataclass(slots=True)
+class Open:
+    """A submission that is not done."""
+
+    time: int
+    bytes: int
+    operation: int
+
+
+@dataclass(slots=True)
+class Batch:
+    operation: int
+    entered: int
+    count: int
+    keys: list[Key]
+    steps: list[tuple[int, int]] = field(default_factory=list)
+    stream: int = 0  # when all its work was in the stream of a device
+
+
+@dataclass(slots=True)
+class Sum:
+    """Of all operations of a name, or of all collectives of one: how many, bytes, nanoseconds."""
+
+    count: int = 0
+    bytes: int = 0
+    time: int = 0
+
+
+Span = tuple[int, int, int, int, int]
+"""Row, begin, end, number of the name's text (0: of an operation), details: requests and operation of a batch."""
+
+
+class RankFigures:
+    """The events of one rank, taken in their order.
+
+    Args:
+        text: a text by its number.
+        entered: called for each batch: process set, first request, its last submission here, its entry of the log.
+        span: called for each span to draw.
+    """
+
+    def __init__(
+        self,
+        text: Callable[[int], str],
+        entered: Callable[[Key, int, int], None],
+        span: Callable[[Span], None],
+    ) -> None:
+        self._text, self._entered, self._span = text, entered, span
+        self.open: dict[Key, Open] = {}
+        self.tensors: dict[str, Sum] = {}
+        self.collectives: dict[str, Sum] = {}
+        self.steps: deque[tuple[int, int, int]] = deque(maxlen=_KEPT_STEPS)
+        """(begin, length, exposed) of the last steps."""
+        self.steps_done = 0
+        self.bytes = self.operations = self.batches = self.failures = self.lost = 0
+        self.last_event = 0
+        self.aborted = self.failed = ""
+        self.closed = False
+        self._batches: dict[int, Batch] = {}
+        self._newest: Batch | None = None
+        self._waiting: dict[Key, int] = {}
+        self._wait_since = self._exposed = 0
+        self._step_names: set[Key] = set()
+        self._step_begin = self._step_exposed = 0
+
+    def exposed(self, now: int) -> int:
+        """Nanoseconds so far in which at least one caller waited."""
+        return self._exposed + (max(0, now - self._wait_since) if self._waiting else 0)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a caller waits."""
+        return bool(self._waiting)
+
+    def forget(self, lost: int) -> None:
+        """Events were lost: the ends of what is open may be among them."""
+        self.lost += lost
+        self.open.clear()
+        self._batches.clear()
+        self._waiting.clear()
+        self._step_names.clear()
+        self._newest = None
+
+    def take(self, events: Iterable[tuple[int, ...]]) -> None:
+        """Take events: (kind, detail, set, time, name, what, a, b)."""
+        for kind, detail, set_, time, name, what, a, b in events:
+            self.last_event = time
+            if kind == SUBMITTED:
+                self._submitted((set_, name, b), time, detail, a)
+            elif kind == MEMBERS:
+                if self._newest is not None:
+                    ids = (name, what, a & 0xFFFFFFFF, a >> 32, b & 0xFFFFFFFF, b >> 32)
+                    self._newest.keys += [(set_, one, 0) for one in ids if one]
+            elif kind in (STEP, PHASE):
+                self._step(self._batches.get(a), detail == 1, name, time)
+            elif kind == ENTRY:
+                self._enter_newest()
+                if len(self._batches) >= _MOST_BATCHES:
+                    self._batches.clear()
+                self._newest = self._batches[a] = Batch(detail, time, what, [(set_, name, b)])
+            elif kind == DONE:
+                self._done(self._batches.pop(a, None), time)
+            elif kind == WAITS:
+                if not self._waiting:
+                    self._wait_since = time
+                self._waiting[set_, name, b] = time
+            elif kind == WAITED:
+                self._waited((set_, name, b), time)
+            elif kind == MEMBER:
+                if self._newest is not None:
+                    self._newest.keys.append((set_, name, b))
+            elif kind == ENQUEUED:
+                if a in self._batches:
+                    self._batches[a].stream = time
+            elif kind == FAILED:
+                self.failures += 1
+                self.failed = f"'{self.name_of((set_, name, b))}': {self._text(what)}"
+                self.open.pop((set_, name, b), None)
+            elif kind == ABORTED:
+                self.aborted = self._text(name) or "the job was aborted"
+            elif kind == CLOSED:
+                self.closed = True
+        self._enter_newest()
+
+    def name_of(self, key: Key) -> str:
+        """The name of a request."""
+        return f"{self._text(key[1])}.{key[2]}" if key[2] else self._text(key[1])
+
+    def _submitted(self, key: Key, time: int, operation: int, bytes_: int) -> None:
+        if len(self.open) >= _MOST_OPEN:
+            self.open.clear()
+        self.open[key] = Open(time, bytes_, operation)
+        if key[2]:
+            return  # without a name of its own: it does not repeat
+        # A name that comes again begins the next step.
+        if key in self._step_names:
+            exposed = self.exposed(time)
+            self.steps.append((self._step_begin, time - self._step_begin, exposed - self._step_exposed))
+            self.steps_done += 1
+            self._step_names.clear()
+            self._step_begin, self._step_exposed = time, exposed
+        elif not self._step_names:
+            self._step_begin, self._step_exposed = time, self.exposed(time)
+        if len(self._step_names) < _MOST_OPEN:
+            self._step_names.add(key)
+
+    def _enter_newest(self) -> None:
+        """All members of the newest batch are known now."""
+        batch, self._newest = self._newest, None
+        if batch is None:
+            return
+        times = [self.open[key].time for key in batch.keys if key in self.open]
+        if times:
+            self._entered(batch.keys[0], max(times), batch.entered)
+            self._span((NEGOTIATE_ROW, min(times), batch.entered, 0, batch.count << 8 | batch.operation))
+
+    def _step(self, batch: Batch | None, begins: bool, name: int, time: int) -> None:
+        if batch is None:
+            return
+        if begins:
+            batch.steps.append((name, time))
+        elif batch.steps:
+            name, since = batch.steps.pop()
+            self._collective(batch, name, since, time)
+
+    def _collective(self, batch: Batch, name: int, since: int, time: int) -> None:
+        made = _of(self.collectives, self._text(name))
+        made.count += 1
+        made.time += time - since
+        self._span((BACKEND_ROW, since, time, name, batch.count << 8 | batch.operation))
+
+    def _done(self, batch: Batch | None, time: int) -> None:
+        self.batches += 1
+        if batch is None:
+            return
+        if batch is self._newest:
+            self._enter_newest()
+        for name, since in batch.steps:
+            self._collective(batch, name, since, time)
+        moved = 0
+        for key in batch.keys:
+            request = self.open.pop(key, None)
+            if request is None:
+                continue
+            made = _of(self.tensors, self._text(key[1]))
+            made.count += 1
+            made.bytes += request.bytes
+            made.time += time - request.time
+            moved += request.bytes
+        self.bytes += moved
+        self.operations += batch.count
+        first = batch.keys[0][1] if batch.count == 1 else 0
+        self._span((BATCH_ROW, batch.entered, time, first, batch.count << 8 | batch.operation))
+
+    def _waited(self, key: Key, time: int) -> None:
+        if self._waiting.pop(key, None) is None or self._waiting:
+            return
+        self._exposed += time - self._wait_since
+        self._span((WAIT_ROW, self._wait_since, time, key[1], 0))
+
+
+def _of(sums: dict[str, Sum], name: str) -> Sum:
+    if name not in sums and len(sums) >= _MOST_NAMES:
+        name = OTHERS
+    return sums.setdefault(name, Sum())
