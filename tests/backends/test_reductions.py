@@ -24,7 +24,8 @@ from abi_ctypes import (
 from reference import OPS, check, sample
 
 pytestmark = pytest.mark.timeout(180)
-COUNTS = (0, 1, 17, 1023, 1_000_001)
+COUNTS = (0, 1, 17, 1023, 40_003, 1_000_001)
+EVERY_OPERATION = 50_000  # up to this count each operation is tried
 DTYPES = [
     "uint8", "int8", "uint16", "int16", "int32", "int64", "uint32", "uint64",
     "float16", "bfloat16", "float32", "float64", "bool",
@@ -44,6 +45,8 @@ def matrix(comm, dtype, counts):
         for name, op in OPS.items():
             if dtype == "bool" and op == AVG:
                 continue
+            if count > EVERY_OPERATION and name not in ("sum", "max"):
+                continue  # buffers are divided alike for every operation
             mine = columns[comm.rank].copy()
             out = np.zeros_like(mine)
             comm.run(ALLREDUCE, [mine], [out], op=op, dtype=number(dtype), poll=name == "min")
