@@ -250,7 +250,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   void free_name(const queue::Request& request);
   void fail_everything(const std::string& text);
   void tell_store_done();
-  void tell_store_bereaved();
+  void tell_store_bereaved() const;
   void stop(const std::string& text);
   void broke_down(const char* why) noexcept;
   void end_without_memory() noexcept;

@@ -127,7 +127,6 @@ void Engine::closed(control::Rank by, const std::string& text) {
   left_first_ = by;
   if (by != config_.rank)
     closing_text_ += (text.ends_with('.') ? " " : ". ") + describe(by) + " was the first to leave.";
-  if (by != config_.rank) tell_store_bereaved();
   observe::log(Level::Debug, "shutdown begun by " + describe(by));
 }
 
@@ -243,14 +242,16 @@ void Engine::tell_store_done() {
 }
 
 // The launcher names the rank that failed first, and reads this to tell it from the others.
-void Engine::tell_store_bereaved() {
+void Engine::tell_store_bereaved() const {
   if (store_ && !config_.bereaved_key.empty()) store_->count(config_.bereaved_key);
 }
 
 void Engine::stop(const std::string& text) {
-  if (closing_ && !live_.empty() && left_first_ != config_.rank)
+  if (closing_ && !live_.empty() && left_first_ != config_.rank) {
+    tell_store_bereaved();
     observe::log(Level::Error, describe(left_first_) + " has left the job; operations that wait for it here fail: " +
                                    std::to_string(live_.size()) + (live_.size() == 1 ? " operation" : " operations"));
+  }
   {
     std::lock_guard lock(stop_mutex_);
     if (stop_text_.empty()) stop_text_ = observe::printable(text);

@@ -64,3 +64,21 @@ def test_survivors_that_end_before_it_are_not_named():
     text = run_to_the_end(3, fail_last_although_first, code=1)
     assert f"Process name: {CULPRIT}\n" in text
     assert "the real cause" in text
+
+
+def fail_after_the_end():
+    """All ranks end the job in good order. Then a program fails, for a reason of its own, when another one has ended."""
+    ignore_the_launcher()
+    rank, pid = hvd.rank(), hvd.runtime.world().pids[0]
+    hvd.shutdown()
+    if rank == 1:
+        end = time.monotonic() + 60
+        while not gone(pid) and time.monotonic() < end:
+            time.sleep(0.01)
+        raise ValueError("after the job")
+
+
+def test_a_rank_that_fails_after_an_orderly_end_needed_no_other():
+    text = run_to_the_end(2, fail_after_the_end, code=1)
+    assert "Process name: 1\n" in text
+    assert "had ended before" not in text
