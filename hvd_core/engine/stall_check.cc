@@ -154,7 +154,7 @@ void StallCheck::report(int64_t now) {
     next_ = oldest == kNever ? kNever : std::max(now, oldest + settings_.warn_ns);
     return;
   }
-  const observe::StallReport r = observe::report_of(facts(now, stalled));
+  const observe::StallReport r = observe::report_of(facts(now, stalled), !settings_.json_path.empty());
   ++reports_;
   reported_ = stalled;
   told_ranks_ = asked_;

@@ -8,7 +8,7 @@
 #include "engine/engine.h"
 #include "engine/observe/log.h"
 #include "engine/observe/observer.h"
-#include "engine/observe/stacks.h"
+#include "engine/observe/stacks.h"  // shortened()
 
 namespace hvd {
 
@@ -57,11 +57,15 @@ void Engine::looked_at(uint32_t number) {
         push({Command::Looked, nullptr, 0, {}, {}}, false);
       });
     }
-    if (looker_) return looker_->look();
+    if (looker_) {
+      std::vector<observe::Place> places;
+      for (observe::Submission& s : snapshot().waiting) places.push_back(std::move(s.place));
+      return looker_->look(std::move(places));
+    }
     observe::Threads nothing;
     nothing.note = "the engine runs without Python";
     answer_looks(std::move(nothing));
-  } catch (const std::system_error& e) {
+  } catch (const std::exception& e) {  // without a thread or memory
     observe::Threads nothing;
     nothing.note = e.what();
     answer_looks(std::move(nothing));
@@ -72,6 +76,8 @@ void Engine::answer_looks(observe::Threads program) {
   if (looks_.empty()) return;
   observe::Snapshot s = snapshot();
   s.program = std::move(program);
+  if (looker_)
+    for (Submission& w : s.waiting) looker_->fill_in(w.place);
   std::string text = control::encode(s);
   while (text.size() > control::kLongestReport) {  // many threads with deep stacks, long names and paths
     if (s.program.threads.size() > 1)
@@ -99,11 +105,11 @@ Submission Engine::submission_of(const queue::Request& request, bool deferred) c
   s.deferred = deferred;
   if (program_) s.place = program_->place_of(request.site);
   s.place.file = observe::shortened(s.place.file);
-  observe::add_source(s.place);
   return s;
 }
 
-// What this rank does, without the stacks of its threads. Called with driver_ held.
+// What this rank does, without the stacks of its threads and without source lines, which take reading. Called with
+// driver_ held.
 observe::Snapshot Engine::snapshot() {
   std::vector<std::pair<RequestRef, bool>> waiting;
   for (const auto& [token, request] : live_)

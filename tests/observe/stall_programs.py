@@ -9,6 +9,7 @@ import ctypes
 import os
 import queue
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -46,6 +47,23 @@ def after_the_report(call, count=1):
     thread = threading.Thread(target=wait, daemon=True)
     thread.start()
     return thread
+
+
+def stands_at(part):
+    """Lets rank 0 go on when the main thread of this rank is at the line of stall_programs.py that is `part`."""
+    lines = Path(__file__).read_text().splitlines()
+    main = threading.main_thread().ident
+
+    def stands():
+        frame = sys._current_frames()[main]
+        return frame.f_code.co_filename == __file__ and lines[frame.f_lineno - 1].strip() == part
+
+    def wait():
+        while not stands():
+            time.sleep(0.01)
+        tell("stands")
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def a_rank_sleeps():
@@ -93,9 +111,12 @@ def a_rank_waits_for_a_lock():
         thread = threading.Thread(target=save)
         thread.start()
         held.wait()
-        with lock:
+        stands_at("with lock:  # the main thread")
+        with lock:  # the main thread
             pass
         thread.join()
+    else:
+        await_told("stands")
     hvd.allreduce(x(), name="a")
 
 

@@ -78,7 +78,11 @@ def test_a_rank_inside_of_an_extension():
 @pytest.mark.parametrize(
     ("program", "part", "words"),
     [
-        (programs.a_rank_waits_for_a_lock, "with lock:\n            pass", "Rank 1 is in a deadlock"),
+        (
+            programs.a_rank_waits_for_a_lock,
+            "with lock:  # the main thread\n            pass",
+            "Rank 1 is in a deadlock",
+        ),
         (programs.a_rank_waits_for_a_thread, "thread.join()", "the end of a thread"),
         (programs.a_rank_waits_for_a_queue, "batches.get()", "waits for a queue"),
     ],

@@ -8,11 +8,13 @@
 
 #include <array>
 #include <cstdio>
+#include <new>
 #include <unordered_map>
 #include <utility>
 
 #include "engine/bind/python_frames.h"
 #include "engine/bind/python_lock.h"
+#include "engine/bind/python_lock_state.h"
 
 namespace py = pybind11;
 
@@ -158,6 +160,7 @@ class PythonProgram final : public observe::Program {
         py::module_::import("faulthandler").attr("dump_traceback")(fd, true);
       } catch (py::error_already_set& e) {
         e.discard_as_unraisable("a look at the stacks");
+      } catch (const std::exception&) {  // no memory
       }
     });
     PyThreadState_Clear(state);
@@ -167,7 +170,14 @@ class PythonProgram final : public observe::Program {
 
   std::optional<std::string> stacks_without_lock() const override {
     if (!dump_) return {};
-    return written([this](int fd) { dump_(fd, interpreter_, nullptr); });
+    // A thread that runs Python gives the lock up as soon as it is asked. A thread that was asked and keeps it is in
+    // code that pushes and pops no frames, and no other thread can. If that ends meanwhile, the text is not used.
+    const hvd_python_lock before = hvd_python_lock_of(interpreter_);
+    if (!before.known || !before.kept) return {};
+    std::string text = written([this](int fd) { dump_(fd, interpreter_, nullptr); });
+    const hvd_python_lock after = hvd_python_lock_of(interpreter_);
+    if (!after.kept || after.switches != before.switches) return {};
+    return text;
   }
 
   std::string main_thread() const override { return main_thread_; }
@@ -184,7 +194,10 @@ class PythonProgram final : public observe::Program {
     write(fd);
     char buffer[8192];
     ::lseek(fd, 0, SEEK_SET);
-    for (ssize_t n; (n = ::read(fd, buffer, sizeof buffer)) > 0;) text.append(buffer, static_cast<size_t>(n));
+    try {
+      for (ssize_t n; (n = ::read(fd, buffer, sizeof buffer)) > 0;) text.append(buffer, static_cast<size_t>(n));
+    } catch (const std::bad_alloc&) {  // the report lacks the rest
+    }
     ::close(fd);
     return text;
   }

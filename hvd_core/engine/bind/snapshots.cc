@@ -139,7 +139,7 @@ std::pair<std::string, std::string> stall_report(const std::vector<py::bytes>& s
   facts.process_sets = process_sets;
   facts.stalls = stalls_of(facts.snapshots, process_sets, min_age_s);
   if (facts.stalls.empty()) return {};
-  const auto report = observe::report_of(facts);
+  const auto report = observe::report_of(facts, true);
   return {shown(report.text), report.json};
 }
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <fstream>
 #include <string>
 #include <utility>
@@ -20,9 +21,13 @@ namespace {
 // A program that runs Python gives its lock up every 5 ms if it is asked, and a hundred threads may ask for it. The
 // stacks of a program that keeps its lock for longer are read without the lock, as faulthandler's watchdog does.
 constexpr auto kPatience = std::chrono::milliseconds(500);
+// If the lock is passed on all the time, on a machine that has far too much to do, its turn may come later.
+constexpr int kTries = 2;
 // How long the end waits for a reader that waits for the lock.
 constexpr auto kFarewell = std::chrono::seconds(2);
 constexpr auto kBetweenLooks = std::chrono::milliseconds(200);
+// How long a report waits for source lines.
+constexpr auto kSourcesTime = std::chrono::milliseconds(300);
 
 // The time that the main thread has had a processor, or has waited for one, so far: on a busy machine a thread that
 // computes waits most of the time.
@@ -59,12 +64,20 @@ Looker::~Looker() {
     reader_.detach();
 }
 
-void Looker::look() {
+void Looker::look(std::vector<Place> wanted) {
   std::lock_guard lock(state_->mutex);
   if (!reader_.joinable()) reader_ = start_thread("hvd-stacks", [state = state_] { read_with_lock(*state); });
   if (!answerer_.joinable()) answerer_ = start_thread("hvd-look", [this] { answer(); });
+  if (!wanted.empty()) state_->places = std::move(wanted);
   state_->wanted = true;
   state_->changed.notify_all();
+}
+
+void Looker::read_sources(const std::vector<Place*>& places) {
+  try {
+    sources_.read(places, kSourcesTime);
+  } catch (const std::exception&) {  // without a thread or memory: the report lacks the lines
+  }
 }
 
 void Looker::read_with_lock(State& s) {
@@ -73,7 +86,11 @@ void Looker::read_with_lock(State& s) {
     s.changed.wait(lock, [&] { return s.quit || s.reading; });
     if (s.quit) break;
     lock.unlock();
-    std::string text = s.program->stacks();
+    std::string text;
+    try {
+      text = s.program->stacks();
+    } catch (const std::exception&) {  // no memory: the report lacks the stacks
+    }
     lock.lock();
     s.stacks = std::move(text);
     s.reading = false;
@@ -116,10 +133,14 @@ Looker::Text Looker::read() {
   s.stacks.reset();
   s.reading = true;  // or still: then the reader waits for the lock since an earlier look
   s.changed.notify_all();
-  s.changed.wait_for(lock, kPatience, [&] { return s.quit || s.stacks.has_value(); });
-  if (s.stacks) return {std::move(*s.stacks), false};
-  lock.unlock();
-  if (auto text = s.program->stacks_without_lock()) return {std::move(*text), true};
+  for (int i = 0; i < kTries; ++i) {
+    s.changed.wait_for(lock, kPatience, [&] { return s.quit || s.stacks.has_value(); });
+    if (s.stacks) return {std::move(*s.stacks), false};
+    if (s.quit) break;
+    lock.unlock();
+    if (auto text = s.program->stacks_without_lock()) return {std::move(*text), true};
+    lock.lock();
+  }
   return {"", true};
 }
 
@@ -143,11 +164,18 @@ Threads Looker::look_twice() {
     if (result.moved && before[0].place()) result.before = *before[0].place();
   }
   if (second.stacks.empty())
-    result.note = second.lock_held ? "code of an extension keeps Python's lock, and this Python cannot show its stacks "
-                                     "without the lock"
+    result.note = second.lock_held ? "Python's lock was not given up in time, and the stacks cannot be read without it"
                                    : "the interpreter is ending";
+  std::vector<Place> wanted;
+  {
+    const std::lock_guard lock(state_->mutex);
+    wanted = std::move(state_->places);
+  }
+  std::vector<Place*> places;
   for (Thread& t : result.threads)
-    if (t.site >= 0) add_source(t.frames[static_cast<size_t>(t.site)]);
+    if (t.site >= 0) places.push_back(&t.frames[static_cast<size_t>(t.site)]);
+  for (Place& p : wanted) places.push_back(&p);
+  read_sources(places);
   return result;
 }
 

@@ -2,7 +2,8 @@
 //
 // One thread waits for the program's lock, because stacks can be read safely only while no thread of the program runs.
 // The other one waits for the first for a moment. If the program does not give up its lock (code of an extension keeps
-// it), the stacks stand still, and they are read without it. Each look is two looks, a moment apart.
+// it), the stacks stand still, and they are read without it. Each look is two looks, a moment apart. The lines of the
+// source are read by a third thread (sources.h).
 #pragma once
 
 #include <condition_variable>
@@ -13,9 +14,11 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "engine/observe/program.h"
 #include "engine/observe/snapshot.h"
+#include "engine/observe/sources.h"
 
 namespace hvd::observe {
 
@@ -23,12 +26,16 @@ class Looker {
  public:
   // `done` is called by the looker's thread after each look, with the result. It must be quick.
   Looker(std::shared_ptr<const Program> program, std::function<void(Threads)> done);
-  // Ends the threads. The caller must not hold the program's lock.
+  // Ends the threads; leaves those behind that wait for the program's lock or for a file. The caller must not hold the
+  // program's lock.
   ~Looker();
 
-  // Looks once. Does nothing while a look is under way: its result serves both. Throws std::system_error without a
-  // thread.
-  void look();
+  // Looks once. Does nothing while a look is under way: its result serves both. The source lines of `wanted` are read
+  // along. Throws std::exception without a thread or memory.
+  void look(std::vector<Place> wanted = {});
+  // For places of which the lines are needed: see sources.h. read_sources() waits for a moment, fill_in() does not.
+  void read_sources(const std::vector<Place*>& places);
+  void fill_in(Place& place) const { sources_.fill_in(place); }
 
  private:
   struct Text {
@@ -42,6 +49,7 @@ class Looker {
     std::condition_variable changed;
     bool wanted = false, reading = false, quit = false, reader_ended = false;
     std::optional<std::string> stacks;  // of the reader
+    std::vector<Place> places;          // of which the source lines are wanted
   };
   static void read_with_lock(State& s);
   void answer();
@@ -50,6 +58,7 @@ class Looker {
 
   const std::shared_ptr<State> state_;
   const std::function<void(Threads)> done_;
+  Sources sources_;
   std::thread reader_, answerer_;
 };
 

@@ -17,7 +17,8 @@ class Program {
   // What all threads run, as text in the format of Python's faulthandler. Waits for the program's lock, possibly for
   // long. Empty when the program ends.
   virtual std::string stacks() const = 0;
-  // The same without the lock, for a program that does not give it up. Nothing where the interpreter cannot do that.
+  // The same without the lock, for code of an extension that does not give it up: then the stacks stand still. Nothing
+  // while they do not, and where the interpreter does not tell.
   virtual std::optional<std::string> stacks_without_lock() const = 0;
   // The main thread, as the text of stacks() writes it: "0x00007f...".
   virtual std::string main_thread() const = 0;

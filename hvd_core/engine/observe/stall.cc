@@ -311,7 +311,7 @@ std::string whole_json(const StallFacts& facts, const std::vector<std::pair<Caus
 
 }  // namespace
 
-StallReport report_of(const StallFacts& facts) {
+StallReport report_of(const StallFacts& facts, bool with_json) {
   StallReport report;
   for (const Stall& s : facts.stalls) report.too_long |= s.too_long;
   report.text = first_paragraph(facts);
@@ -321,7 +321,7 @@ StallReport report_of(const StallFacts& facts) {
   if (facts.since_report_s > 0)
     report.text += "\nThis was reported before, after " + seconds(facts.since_report_s) + ".";
   report.summary = summary_of(facts);
-  report.json = whole_json(facts, causes);
+  if (with_json) report.json = whole_json(facts, causes);
   return report;
 }
 

@@ -60,9 +60,9 @@ Diagnosis diagnose(const StallFacts& facts, size_t of, int32_t rank);
 struct StallReport {
   std::string text;     // several lines
   std::string summary;  // for the exception that ends the job: one paragraph
-  std::string json;     // one line
+  std::string json;     // one line; empty unless it is wanted
   bool too_long = false;
 };
-StallReport report_of(const StallFacts& facts);
+StallReport report_of(const StallFacts& facts, bool with_json = false);
 
 }  // namespace hvd::observe

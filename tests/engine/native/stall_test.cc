@@ -4,14 +4,23 @@
 //   stall_test NAME     runs one; exits with 1 and a line for each failed expectation
 #include "engine/observe/stall.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <future>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "engine/control/snapshot_wire.h"
 #include "engine/control/wire.h"
+#include "engine/observe/looker.h"
 #include "engine/observe/stacks.h"
 
 using namespace hvd::observe;
@@ -149,7 +158,7 @@ void equal_ranks_share_a_line() {
 
 void the_texts_of_ranks_cannot_forge_lines() {
   auto f = facts_with(running_rank(1, {place("t.py", 5, "x\n2026 [0] horovod ERROR: \x1b[31mforged")}, 0));
-  const StallReport r = report_of(f);
+  const StallReport r = report_of(f, true);
   EXPECT(!has(r.text, "\n2026") && !has(r.text, "\x1b") && !has(r.summary, "\n"));
   EXPECT(r.json.find('\n') == std::string::npos && !has(r.json, "\x1b"));
 }
@@ -204,6 +213,51 @@ void stacks_are_read() {
   EXPECT(parse_stacks("nonsense\n  File \"x", TestProgram()).empty());
 }
 
+// Its main thread is always at the first line of `file`.
+class StandingProgram final : public hvd::observe::Program {
+ public:
+  explicit StandingProgram(std::string file) : file_(std::move(file)) {}
+  Place place_of(hvd::types::CallSite) const override { return {}; }
+  std::string stacks() const override {
+    return "Thread 0x0000000000000001 (most recent call first):\n  File \"" + file_ + "\", line 1 in main\n";
+  }
+  std::optional<std::string> stacks_without_lock() const override { return {}; }
+  std::string main_thread() const override { return "0x0000000000000001"; }
+  bool is_own(const std::string&) const override { return false; }
+  bool is_library(const std::string&) const override { return false; }
+
+ private:
+  std::string file_;
+};
+
+// A pipe without a writer keeps its reader, as a file system does that hangs.
+void a_file_that_hangs_keeps_no_report() {
+  char folder[] = "/tmp/hvd-stall-test-XXXXXX";
+  EXPECT(::mkdtemp(folder));
+  const std::string pipe = std::string(folder) + "/hangs.py", file = std::string(folder) + "/reads.py";
+  EXPECT(::mkfifo(pipe.c_str(), 0600) == 0);
+  std::ofstream(file) << "one()\ntwo()\n";
+  Place other = place(file.c_str(), 2);
+  {
+    std::promise<Threads> seen;
+    hvd::observe::Looker looker(std::make_shared<StandingProgram>(pipe),
+                                [&](Threads threads) { seen.set_value(std::move(threads)); });
+    looker.look({other});
+    const Threads threads = seen.get_future().get();
+    EXPECT(threads.main() && threads.main()->place()->file == pipe && threads.main()->place()->source.empty());
+    while (other.source.empty()) {
+      looker.fill_in(other);
+      ::usleep(1000);
+    }
+    EXPECT(other.source == "two()");
+  }
+  const int writer = ::open(pipe.c_str(), O_WRONLY | O_NONBLOCK);  // the thread that was left behind ends
+  if (writer >= 0) ::close(writer);
+  ::unlink(pipe.c_str());
+  ::unlink(file.c_str());
+  ::rmdir(folder);
+}
+
 #define CHECK(name) {#name, name}
 const std::vector<std::pair<const char*, void (*)()>> kChecks = {
     CHECK(another_name_at_the_same_line),
@@ -218,6 +272,7 @@ const std::vector<std::pair<const char*, void (*)()>> kChecks = {
     CHECK(the_texts_of_ranks_cannot_forge_lines),
     CHECK(a_snapshot_comes_back_from_its_text),
     CHECK(stacks_are_read),
+    CHECK(a_file_that_hangs_keeps_no_report),
 };
 
 }  // namespace
