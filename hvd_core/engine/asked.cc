@@ -29,8 +29,10 @@ void Engine::start_doctor() {
   calls.is_root = config_.rank == 0;
   calls.size = config_.size;
   try {
-    doctor_ = std::make_unique<Doctor>(config_.doctor_socket, config_.doctor_facts, program_, std::move(calls));
+    doctor_ = std::make_unique<Doctor>(config_.doctor_facts, program_, std::move(calls));
+    doctor_->serve(config_.doctor_socket);
   } catch (const std::exception& e) {  // the job runs without it
+    doctor_.reset();
     observe::log(observe::Level::Info, std::string("hvd doctor cannot ask this process: ") + e.what());
   }
 }

@@ -14,7 +14,7 @@ using observe::Json;
 
 namespace {
 
-constexpr auto kDriverTime = 1000ms, kStacksTime = 1500ms, kTreeTime = 2500ms;
+constexpr auto kDriverTime = 1000ms, kStacksTime = 2500ms, kTreeTime = 2500ms;
 
 void add_part(std::string& answer, std::string_view kind, int32_t rank, const std::string& data) {
   answer += "PART " + std::string(kind) + " " + std::to_string(rank) + " " + std::to_string(data.size()) + "\n" + data;
@@ -32,8 +32,7 @@ std::string json_of(const std::map<int32_t, std::vector<int32_t>>& process_sets)
 
 }  // namespace
 
-Doctor::Doctor(const std::string& name, std::string facts, std::shared_ptr<const observe::Program> program,
-               Engine engine)
+Doctor::Doctor(std::string facts, std::shared_ptr<const observe::Program> program, Engine engine)
     : facts_(std::move(facts)), engine_(std::move(engine)), has_program_(program != nullptr) {
   if (program)
     looker_ = std::make_unique<observe::Looker>(std::move(program), [this](observe::Threads seen) {
@@ -41,6 +40,9 @@ Doctor::Doctor(const std::string& name, std::string facts, std::shared_ptr<const
       threads_ = std::move(seen);
       changed_.notify_all();
     });
+}
+
+void Doctor::serve(const std::string& name) {
   server_ =
       std::make_unique<observe::AskServer>(name, [this](const std::string& question) { return answer(question); });
 }
@@ -108,7 +110,12 @@ std::string Doctor::answer(const std::string& question) {
     snapshot.program = std::move(*threads_);
   else
     snapshot.program.note = !why_no_stacks.empty() ? why_no_stacks : "the stacks did not come in time";
+  lock.unlock();
+  std::vector<observe::Place*> places;
+  for (observe::Submission& s : snapshot.waiting) places.push_back(&s.place);
+  if (looker_ && why_no_stacks.empty()) looker_->read_sources(places);
   add_part(text, "snapshot", snapshot.rank, control::encode(snapshot));
+  lock.lock();
   if (!all_ranks) return text;
   wait(lock, kTreeTime, [this] { return others_.size() + 1 >= static_cast<size_t>(engine_.size); });
   for (const auto& [rank, data] : others_)

@@ -44,9 +44,11 @@ class Doctor {
   // Numbers of looks that are the doctor's.
   static constexpr uint32_t kLooks = 1u << 31;
 
-  // `name`: of the socket. `facts`: about this process, one line of JSON. Throws std::system_error.
-  Doctor(const std::string& name, std::string facts, std::shared_ptr<const observe::Program> program, Engine engine);
+  // `facts`: about this process, one line of JSON.
+  Doctor(std::string facts, std::shared_ptr<const observe::Program> program, Engine engine);
   ~Doctor() { stop(); }
+  // From now on questions come, and the driver may be asked at any time. `name`: of the socket. Throws std::exception.
+  void serve(const std::string& name);
   // Ends the threads; the driver may go on to call told(). The caller must not hold the program's lock.
   void stop();
 

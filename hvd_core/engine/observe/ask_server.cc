@@ -117,13 +117,16 @@ void AskServer::serve() {
     try {
       answer_one(peer.fd);
     } catch (const std::exception& e) {  // mostly for want of memory
-      log(Level::Debug, std::string("hvd doctor got no answer: ") + e.what());
+      log_if_room(Level::Debug, [&] { return std::string("hvd doctor got no answer: ") + e.what(); });
     }
   }
 }
 
 void AskServer::answer_one(int fd) {
-  if (!may_ask(fd)) return log(Level::Warning, "hvd doctor of another user was refused");
+  if (!may_ask(fd)) {
+    // Once: another user could fill the log.
+    return log(std::exchange(refused_, true) ? Level::Debug : Level::Warning, "hvd doctor of another user was refused");
+  }
   const std::string question = read_question(fd);
   if (!question.empty()) write_all(fd, answer_(question));
 }

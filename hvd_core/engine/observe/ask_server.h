@@ -33,6 +33,7 @@ class AskServer {
   const Answer answer_;
   std::atomic<int> listener_{-1};
   int stop_fd_ = -1;
+  bool refused_ = false;  // another user, before
   std::thread thread_;
 };
 

@@ -3,12 +3,16 @@
 
 #include <pthread.h>
 
+#include <cstdlib>
+#include <new>
 #include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
 
 namespace hvd::observe {
+
+inline constexpr size_t kFirstSteps = 64 << 10;
 
 // Prepares the calling thread to throw when memory has run out. Its first throw allocates the thread's state of the C++
 // runtime, and the C library ends the process where that fails.
@@ -26,10 +30,14 @@ inline void prepare_to_throw_once() {
   prepare_to_throw();
 }
 
-// `name`: at most 15 characters. Throws std::system_error.
+// A thread that finds no memory for its own first steps would end the process (see above): it is not started then. It
+// must catch its exceptions. `name`: at most 15 characters. Throws std::system_error, std::bad_alloc.
 template <typename F>
 std::thread start_thread(const char* name, F&& work) {
   try {
+    void* const volatile room = std::malloc(kFirstSteps);
+    if (!room) throw std::bad_alloc();
+    std::free(room);
     std::thread thread([work = std::forward<F>(work)]() mutable {
       prepare_to_throw();
       work();

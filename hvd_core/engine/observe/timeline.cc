@@ -190,19 +190,26 @@ void Timeline::take_events() {
   write();
 }
 
-void Timeline::run() {
-  auto pause = kPause;
-  for (;;) {
-    const uint64_t before = at_;
-    take_events();
-    pause = at_ != before ? kPause : std::min(2 * pause, kLongestPause);
-    std::unique_lock lock(mutex_);
-    if (finishing_ && at_ >= end_) break;
-    changed_.wait_for(lock, pause, [this] { return awake_ || finishing_; });
-    awake_ = false;
+bool Timeline::run_once(std::chrono::milliseconds* pause) {
+  const uint64_t before = at_;
+  take_events();
+  *pause = at_ != before ? kPause : std::min(2 * *pause, kLongestPause);
+  std::unique_lock lock(mutex_);
+  if (finishing_ && at_ >= end_) return false;
+  changed_.wait_for(lock, *pause, [this] { return awake_ || finishing_; });
+  awake_ = false;
+  return true;
+}
+
+void Timeline::run() noexcept {
+  try {
+    for (std::chrono::milliseconds pause = kPause; run_once(&pause);) {
+    }
+    format_.end_spans(now_ns(), false);
+    write();
+  } catch (const std::exception& e) {  // no memory: what is in the file stays, and is whole
+    log_if_room(Level::Warning, [&] { return "the timeline " + path_ + " ends here: " + e.what(); });
   }
-  format_.end_spans(now_ns(), false);
-  write();
 }
 
 }  // namespace hvd::observe

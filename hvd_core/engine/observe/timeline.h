@@ -5,6 +5,7 @@
 // The constructor and finish() are called by the thread that drives the engine, await_end() by any other thread.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
@@ -33,7 +34,8 @@ class Timeline {
   const std::string& path() const { return path_; }
 
  private:
-  void run();
+  void run() noexcept;
+  bool run_once(std::chrono::milliseconds* pause);
   void take_events();
   void open();
   void write();
