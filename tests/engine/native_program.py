@@ -26,9 +26,10 @@ PROGRAMS = {
     "adasum_test": ["data/adasum.cc", "data/adasum_math.cc"],
     "control_test": [f"control/{p}.cc" for p in ("coordinator", "coordinator_known", "fusion", "messages")],
     "stall_test": [
-        *(f"observe/{p}.cc" for p in ("snapshot", "stacks", "stall", "stall_causes")),
+        *(f"observe/{p}.cc" for p in ("looker", "snapshot", "sources", "stacks", "stall", "stall_causes")),
         "control/snapshot_wire.cc",
     ],
+    "observer_test": [],
     "emulated_test": _EMULATED,
     "staged_test": [*_EMULATED, "data/relocated.cc", "data/staged.cc"],
     "hierarchical_test": [

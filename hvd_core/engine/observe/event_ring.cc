@@ -15,6 +15,7 @@ namespace {
 
 constexpr char kMagic[] = "hvdring1";
 constexpr size_t kLongestText = 400;
+constexpr uint32_t kKeptForLast = 6 + kLongestText;
 
 void copy_text(char* to, size_t room, const std::string& from) {
   const size_t n = std::min(room - 1, from.size());
@@ -60,11 +61,11 @@ void EventRing::claim(int32_t rank, int32_t size, const std::string& host, const
   std::memcpy(header_->magic, kMagic, sizeof header_->magic);
 }
 
-bool EventRing::add_text(uint32_t id, std::string_view text) {
+bool EventRing::add_text(uint32_t id, std::string_view text, bool last) {
   text = text.substr(0, kLongestText);
   const uint32_t used = header_->texts_used.load(std::memory_order_relaxed);
   const uint32_t need = static_cast<uint32_t>(6 + text.size());
-  if (used + need > header_->texts_bytes) return false;
+  if (used + need + (last ? 0 : kKeptForLast) > header_->texts_bytes) return false;
   char* at = texts_ + used;
   const auto length = static_cast<uint16_t>(text.size());
   std::memcpy(at, &id, 4);

@@ -86,8 +86,9 @@ class EventRing {
     r.b.store(e.b, relaxed);
     r.stamp.store(static_cast<uint32_t>(n + 1), std::memory_order_release);
   }
-  // Makes a text readable; false if there is no room for it.
-  bool add_text(uint32_t id, std::string_view text);
+  // Makes a text readable; false if there is no room for it. Some room is kept for the last text: why the job ended.
+  // Of two texts with one id the later one counts.
+  bool add_text(uint32_t id, std::string_view text, bool last = false);
 
   uint64_t next() const { return header_->next.load(std::memory_order_acquire); }
   uint32_t capacity() const { return mask_ + 1; }

@@ -108,7 +108,9 @@ void Observer::aborted(const std::string& cause) {
   if (!on()) return;
   uint32_t name = 0;
   try {
-    name = texts_.id(cause);
+    name = texts_.id_of_last(cause, [this](uint32_t id, std::string_view text) {
+      if (recorder_) recorder_->add_text(id, text, true);
+    });
   } catch (const std::bad_alloc&) {
   }
   put({.kind = EventKind::Aborted, .name = name});

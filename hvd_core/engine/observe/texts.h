@@ -38,6 +38,15 @@ class Texts {
     *what = entry.what;
     return entry.id;
   }
+  // The number of the last text, which is told to `added` in any case: where kMost texts are known, it is kLast.
+  uint32_t id_of_last(std::string_view text, const Added& added) {
+    std::lock_guard lock(mutex_);
+    const uint32_t known = intern(text).id;
+    const uint32_t id = known ? known : kLast;
+    added(id, text);
+    return id;
+  }
+  static constexpr uint32_t kLast = ~uint32_t{0};
   // Appends the texts from number `all->size()` + 1 on.
   void copy_new(std::vector<std::string>* all) {
     std::lock_guard lock(mutex_);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
 
 #include "engine/observe/texts.h"
 #include "engine/types/operations.h"
@@ -57,6 +58,7 @@ TimelineFormat::Tensor& TimelineFormat::tensor(uint16_t set, uint32_t name, uint
   Tensor& t = tensors_[{set, name, number}];
   if (t.pid == 0) {
     t.pid = ++pids_;
+    t.set = set;
     t.name = name;
     t.number = number;
   }
@@ -134,6 +136,18 @@ void TimelineFormat::enter(Batch& b, Tensor& t, int64_t at) {
   // A join or a barrier has no activities; a barrier's span is its negotiation, as in the original.
   if (static_cast<types::OpKind>(t.kind) != types::OpKind::Barrier) begin(t, label(t.kind), at);
   b.tensors.push_back(&t);
+  ++t.batches;
+}
+
+// The batch ends, or is not known any more.
+void TimelineFormat::leave(Batch& b) {
+  for (Tensor* t : std::exchange(b.tensors, {}))
+    if (--t->batches == 0) forget_if_numbered(*t);
+}
+
+// Numbers of operations without names do not come again. `t` may be gone then.
+void TimelineFormat::forget_if_numbered(const Tensor& t) {
+  if (t.number != 0 && t.batches == 0 && t.open.empty()) tensors_.erase({t.set, t.name, t.number});
 }
 
 void TimelineFormat::span(Batch& b, bool begins, const std::string& name, int64_t at) {
@@ -151,6 +165,7 @@ void TimelineFormat::finish(Batch& b, int64_t at) {
     while (t->open.size() > 1) end(*t, at);
     if (!t->open.empty()) end(*t, at, true);
     t->state = Tensor::Idle;
+    if (t->number != 0) t->early.clear();  // there is no next round
     if (!t->early.empty()) negotiate(*t, at);
   }
 }
@@ -160,6 +175,7 @@ void TimelineFormat::fail(Tensor& t, int64_t at) {
   begin(t, "ERROR", at);
   end(t, at, true);
   t.state = Tensor::Idle;
+  forget_if_numbered(t);
 }
 
 // Callers that wait at the same time are in lanes of their own, so that the spans of a lane do not overlap.
@@ -215,6 +231,7 @@ void TimelineFormat::take(const Event& e) {
     }
     case EventKind::Entry:
       entering_ = &batches_[e.a];
+      leave(*entering_);  // its end was not seen
       *entering_ = {};
       entering_->entered = entering_at_ = e.time;
       entering_set_ = e.set;
@@ -261,13 +278,9 @@ void TimelineFormat::take(const Event& e) {
       return span(b, true, b.last_step.empty() ? "QUEUE" : b.last_step, e.time);
     case EventKind::Done: {
       finish(b, e.time);
-      // Numbers of operations without names do not come again.
-      const auto tensors = std::move(b.tensors);
+      leave(b);
       if (entering_ == &b) entering_ = nullptr;
       batches_.erase(it);
-      for (const Tensor* t : tensors)
-        if (t->number != 0 && t->state == Tensor::Idle)
-          std::erase_if(tensors_, [&](const auto& x) { return &x.second == t; });
       return;
     }
     default:
@@ -294,6 +307,8 @@ void TimelineFormat::end_spans(int64_t at, bool reopen) {
   if (reopen) return;
   batches_.clear();
   entering_ = nullptr;
+  for (auto& [key, t] : tensors_) t.batches = 0;
+  std::erase_if(tensors_, [](const auto& x) { return x.second.number != 0; });
 }
 
 void TimelineFormat::begin_again(int64_t at) {

@@ -37,6 +37,8 @@ class TimelineFormat {
     int64_t at;
   };
   struct Tensor {
+    uint16_t set = 0;
+    uint32_t batches = 0;  // that have it under way: more than one where several tensors have no name of their own
     uint32_t pid = 0, name = 0;
     bool told = false;  // the file has its name
     uint64_t number = 0;
@@ -64,6 +66,8 @@ class TimelineFormat {
   void enter(Batch& b, Tensor& t, int64_t at);
   void span(Batch& b, bool begins, const std::string& name, int64_t at);
   void finish(Batch& b, int64_t at);
+  void leave(Batch& b);
+  void forget_if_numbered(const Tensor& t);
   void fail(Tensor& t, int64_t at);
   void wait(const Event& e);
   void instant(std::string_view name, int64_t at, std::string_view args);
