@@ -32,6 +32,8 @@ _BEGINNINGS = (
 )  # fmt: skip
 _ENDINGS = ("_VISIBLE_DEVICES",)
 _MOST_LOG_BYTES = 1 << 20
+_MOST_FLIGHT_BYTES = 64 << 20
+_MOST_JOBS = 4
 _COMMAND_SECONDS = 60.0
 
 _BACKENDS = ["plugin", "doctor", "--no-open", "--json"]
@@ -94,6 +96,7 @@ def _parts(redaction: Redaction, logs: list[str], job: int | None) -> Iterator[t
     yield "host.json", "cores, memory, limits, shared memory, interfaces", packed(host_facts)
     yield "backends.json", "hvd plugin doctor --no-open", packed(lambda: _own_command(_BACKENDS))
     yield "configuration.json", "hvd config --explain", packed(lambda: _own_command(_CONFIGURATION))
+    yield from _flight(redaction)
     if job is not None:
         asked = ["doctor", "--job", *([str(job)] if job else []), "--json"]
         yield (
@@ -107,6 +110,36 @@ def _parts(redaction: Redaction, logs: list[str], job: int | None) -> Iterator[t
             f"the end of {name}",
             packed(lambda n=name: _end_of(n)),
         )
+
+
+def _flight(redaction: Redaction) -> Iterator[tuple[str, str, bytes]]:
+    """The flight recorders that the last failed jobs have left on this host, as they are and as text."""
+    from hvd_core.observe import flight_records
+    from hvd_core.observe.settings import flight_folder
+
+    room = _MOST_FLIGHT_BYTES
+    for job in flight_records.jobs(flight_folder())[:_MOST_JOBS]:
+        for path in sorted(job.glob(f"*{flight_records.SUFFIX}")):
+            try:
+                flight_records.writer_of(path)  # a file of another kind does not belong in the bundle
+                data = path.read_bytes()
+                lines = [flight_records.describe(event) for event in flight_records.read_ring(data).events]
+            except OSError:  # another user's, or gone meanwhile
+                continue
+            except ValueError as error:
+                data, lines = b"", [str(error)]
+            room -= len(data)
+            if room < 0:
+                return
+            place = f"flight/{job.name}/{path.stem}"
+            if data:
+                yield (
+                    f"{place}{flight_records.SUFFIX}",
+                    "a flight recorder, for hvd flight",
+                    redaction.data(data),
+                )
+            text = redaction.text("\n".join(lines) + "\n").encode("utf-8", "backslashreplace")
+            yield f"{place}.txt", f"its events: rank {path.stem.removeprefix('rank-')}", text
 
 
 def variables(redaction: Redaction) -> dict[str, str]:

@@ -105,7 +105,8 @@ def _doctor_of_jobs(groups) -> None:
     parser.add_argument(
         "--bundle",
         metavar="OUT.tar.gz",
-        help="pack a bug report: versions, variables without secrets, facts about this host, backends, logs",
+        help="pack a bug report: flight recorders, versions, variables without secrets, facts about this host, "
+        "backends, logs",
     )
     parser.add_argument(
         "--log",

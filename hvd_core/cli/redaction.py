@@ -48,6 +48,14 @@ class Redaction:
         self.removed += found
         return text
 
+    def data(self, data: bytes) -> bytes:
+        """``data`` with the values of secret variables overwritten, in the same length."""
+        for value in self._known:
+            secret = value.encode()
+            self.removed += data.count(secret)
+            data = data.replace(secret, b"*" * len(secret))
+        return data
+
     def variable(self, name: str, value: str) -> str:
         """The value of a variable as it may be shown. Values that look like generated keys are removed too."""
         if is_secret_name(name):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -153,6 +154,15 @@ def read_ring(memory: bytes) -> Ring:
     return ring
 
 
+def writer_of(path: str | Path) -> int:
+    """The pid of the rank that writes, or wrote, the ring in a file. Raises OSError, or ValueError if it is no ring."""
+    with open(path, "rb") as file:
+        head = file.read(_HEADER.size)
+    if len(head) < _HEADER.size or head[:8] != _MAGIC or _HEADER.unpack(head)[8] == 0:
+        raise ValueError(f"{path} is not a flight recorder of hvd-core")
+    return _HEADER.unpack(head)[8]
+
+
 def load(path: str | Path) -> Ring:
     """The ring in a file. Raises OSError, or ValueError that names the file."""
     try:
@@ -168,8 +178,11 @@ def load_job(folder: str | Path) -> list[Ring]:
 
 def jobs(folder: str | Path) -> list[Path]:
     """The folders of jobs below ``folder`` that have saved rings, the newest first."""
-    found = {path.parent for path in Path(folder).glob(f"*/*{SUFFIX}")}
-    return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
+    found = {}
+    for job in {path.parent for path in Path(folder).glob(f"*/*{SUFFIX}")}:
+        with suppress(FileNotFoundError):  # its job has ended in good order meanwhile
+            found[job] = job.stat().st_mtime
+    return sorted(found, key=lambda job: found[job], reverse=True)
 
 
 def describe(event: Event) -> str:

@@ -12,6 +12,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hvd_core.observe.flight_records import SUFFIX, writer_of
+
 if TYPE_CHECKING:
     from hvd_core.bootstrap import World
     from hvd_core.config.environment import EngineSettings
@@ -62,4 +64,17 @@ def _forget_old_jobs(folder: Path) -> None:
     except OSError:
         return  # no job has failed here yet
     for _, path in sorted(found)[:-_KEPT_JOBS]:
-        shutil.rmtree(path, ignore_errors=True)
+        if not _is_live(Path(path)):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_live(job: Path) -> bool:
+    """Whether a process that writes to a recorder in this folder still runs, however long ago it began."""
+    for path in job.glob(f"*{SUFFIX}"):
+        try:
+            os.kill(writer_of(path), 0)
+        except (OSError, ValueError) as error:
+            if not isinstance(error, PermissionError):
+                continue
+        return True
+    return False

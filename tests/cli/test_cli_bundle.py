@@ -6,17 +6,21 @@ import stat
 import subprocess
 import sys
 import tarfile
+from contextlib import suppress
 
 import pytest
 
+from harness import run_on_ranks
 from hvd_core.cli.redaction import REMOVED, Redaction, is_secret_name
+from hvd_core.observe import flight_records
 
 SECRET = "c0rrect-horse-battery"
 
 
 def bundle(folder, *options, **variables):
     path = folder / "report.tar.gz"
-    environ = {**os.environ, **variables}
+    # Not the folder of this user, where other jobs put their recorders.
+    environ = {**os.environ, "HOROVOD_FLIGHT_RECORDER_DIR": str(folder / "flight"), **variables}
     done = subprocess.run(
         [sys.executable, "-m", "hvd_core.cli", "doctor", "--bundle", str(path), *options],
         env=environ,
@@ -113,6 +117,40 @@ def test_names_of_secrets(name):
 )
 def test_other_names(name):
     assert not is_secret_name(name)
+
+
+def aborted(folder):
+    """A job that fails, with a secret in the cause. Its flight recorders are saved in the folder."""
+    import numpy as np
+
+    import hvd_core as hvd
+    from hvd_core import current_job
+
+    hvd.allreduce(np.ones(2), name="weights")
+    with suppress(hvd.HorovodInternalError):
+        hvd.barrier()
+        if hvd.rank() == 0:
+            current_job.engine().abort(f"the cause is {SECRET}")
+        hvd.barrier()
+
+
+def test_bundle_has_flight_recorders_of_failed_jobs(tmp_path):
+    folder = tmp_path / "flight"
+    run_on_ranks(2, aborted, str(folder), env={"HOROVOD_FLIGHT_RECORDER_DIR": str(folder)})
+    (folder / "other").mkdir()
+    (folder / "other" / "rank-0.flight").write_text("a private file")
+    done, path = bundle(tmp_path, HOROVOD_FLIGHT_RECORDER_DIR=str(folder), HOROVOD_SECRET_KEY=SECRET)
+    assert done.returncode == 0, done.stderr
+    with tarfile.open(path) as archive:
+        files = {name: archive.extractfile(name).read() for name in archive.getnames()}
+    texts = [data.decode() for name, data in files.items() if "/flight/" in name and name.endswith(".txt")]
+    rings = [data for name, data in files.items() if name.endswith(".flight")]
+    assert rings and len(texts) == len(rings) + 1
+    assert any("not a flight recorder" in text for text in texts)
+    assert not any(b"a private file" in data for data in files.values())
+    assert any("allreduce.weights" in text and f"the cause is {REMOVED}" in text for text in texts)
+    assert all(flight_records.read_ring(data).events for data in rings)
+    assert not any(SECRET.encode() in data for data in files.values())
 
 
 def test_a_longer_secret_is_removed_before_a_shorter_one():

@@ -1,6 +1,8 @@
 """The flight recorder: what it keeps, that it outlives a killed rank, and how it is read."""
 
 import os
+import struct
+import subprocess
 
 import observed_ranks as ranks
 from harness import run_on_ranks, run_to_the_end
@@ -101,6 +103,22 @@ def test_files_that_are_no_ring_are_refused(tmp_path, capsys):
     assert hvd(["flight", str(path)]) == 2
     assert f"{path}: these bytes are not a flight recorder" in capsys.readouterr().err
     assert hvd(["flight", str(tmp_path / "none")]) == 2
+
+
+def test_a_job_that_still_runs_is_not_forgotten(tmp_path):
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as ended:
+        pass  # a pid that no process has now
+    header = struct.Struct("<8s7II")
+    for i, pid in enumerate((os.getpid(), ended.pid)):
+        (tmp_path / f"old{i}").mkdir()
+        ring = header.pack(b"hvdring1", *[1] * 7, pid).ljust(256, b"\0")
+        (tmp_path / f"old{i}" / "rank-0.flight").write_bytes(ring)
+        os.utime(tmp_path / f"old{i}", (i, i))
+    for i in range(32):
+        (tmp_path / f"job{i}").mkdir()
+    settings._forget_old_jobs(tmp_path)
+    assert (tmp_path / "old0").exists()
+    assert not (tmp_path / "old1").exists()
 
 
 def test_the_oldest_jobs_are_forgotten(tmp_path):
