@@ -15,6 +15,7 @@ from horovod.common.exports import _basics
 from horovod.common.process_sets import ProcessSet
 from horovod.tensorflow import _names, _program_order, _xla
 from horovod.tensorflow._library import UNORDERED, operations, register_devices, run_in_parallel
+from hvd_core import current_job
 from hvd_core.frontend import element_types, groups, refusals
 from hvd_core.process_sets import is_registered, number_of
 
@@ -30,6 +31,15 @@ REDUCIBLE = _dtypes(element_types.REDUCIBLE)
 MOVABLE = _dtypes(element_types.MOVABLE)
 
 _devices_known = False
+
+
+def _forget_devices() -> None:
+    """The next job may serve other devices, and allow copies of them or not."""
+    global _devices_known
+    _devices_known = False
+
+
+current_job.call_after_the_job(_forget_devices)
 
 
 def plain(function: Callable) -> Callable:

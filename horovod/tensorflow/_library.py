@@ -30,7 +30,7 @@ UNORDERED = frozenset(
 
 _log = logging.getLogger("horovod")
 _lock = threading.Lock()
-_registered: set[str] = set()
+_warned: set[str] = set()
 
 
 def _load() -> tuple[Any, ctypes.CDLL]:
@@ -129,23 +129,23 @@ def run_in_parallel(op: tf.Operation) -> None:
 
 
 def register_devices() -> None:
-    """Register kernels for the device types of this machine. Call it while the engine runs, which knows the types that
-    the job's backends serve.
+    """Register kernels for the device types of this machine, or tell those that are registered what this job allows. Call
+    it in each job while the engine runs, which knows the types that the job's backends serve.
 
     Raises:
         RuntimeError: TensorFlow refuses the kernels; the text says why.
     """
     types = {device.device_type for device in tf.config.list_physical_devices()} - {"CPU"}
     with _lock:
-        for kind in sorted(types - _registered):
-            _registered.add(kind)
+        for kind in sorted(types):
             device_type = "cuda" if kind == "GPU" else kind.lower()
             refusal = staged.refusal(device_type)
             served = library.hvd_tf_register_device(kind.encode(), refusal.encode())
             if served == -1:
                 raise RuntimeError(library.hvd_tf_problems().decode())
-            if served == 0 and not refusal:
-                # One warning per job, as all ranks use the same backends.
+            if served == 0 and not refusal and kind not in _warned:
+                # One rank warns, as all ranks use the same backends.
+                _warned.add(kind)
                 _log.log(
                     logging.WARNING if runtime().rank() == 0 else logging.INFO,
                     "horovod: no backend works on memory of TensorFlow's %s devices in this job; TensorFlow copies "

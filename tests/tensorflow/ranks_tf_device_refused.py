@@ -41,3 +41,7 @@ def check_a_backend_that_is_named_for_devices_is_not_replaced():
     with tf.device("/device:CPU:0"):
         total = hvd.allreduce(tf.ones(3), op=hvd.Sum, name="host")
     assert np.array_equal(total.numpy(), [hvd.size()] * 3)
+    # The refusal ends with its job.
+    hvd.shutdown()
+    hvd.init()
+    assert np.array_equal(on_device("the next job").numpy(), [hvd.size()] * 3)

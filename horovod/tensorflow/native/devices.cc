@@ -4,6 +4,7 @@
 #include <array>
 #include <cctype>
 #include <mutex>
+#include <set>
 
 namespace hvd_tf {
 namespace {
@@ -41,13 +42,19 @@ int claim_slot(const char* tf_type, const std::string& refusal, const hvd_fe_tab
   for (char& c : type) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   const bool is_served = table.serves(type.c_str()) == 1 && (!cuda || cuda_stream_known());
   const std::lock_guard lock(slots_mutex);
-  for (int slot = 1; slot < n_slots; ++slot)
-    if (slots[static_cast<size_t>(slot)].type == type) return slot;
-  if (n_slots == kSlots) return 0;
-  slots[static_cast<size_t>(n_slots)] =
-      is_served ? Device{type, cuda ? StreamSource::kCudaDevice : StreamSource::kPluggableDevice, {}}
-                : Device{type, StreamSource::kHostMemory, refusal};
-  return n_slots++;
+  int slot = 1;
+  while (slot < n_slots && slots[static_cast<size_t>(slot)].type != type) ++slot;
+  if (slot == kSlots) return 0;
+  Device& device = slots[static_cast<size_t>(slot)];
+  if (slot == n_slots) {
+    device.type = type;
+    if (is_served) device.stream_source = cuda ? StreamSource::kCudaDevice : StreamSource::kPluggableDevice;
+    ++n_slots;
+  }
+  // The texts stay: a kernel may still show the one of an earlier job.
+  static std::set<std::string> texts;
+  device.refusal = device.is_staged() ? texts.insert(refusal).first->c_str() : "";
+  return slot;
 }
 
 void* stream_of(const Device& device, TF_OpKernelContext* context, TF_Status* status) {

@@ -4,6 +4,7 @@
 
 #include <hvd/frontend_abi.h>
 
+#include <atomic>
 #include <string>
 
 #include "tf_api.h"
@@ -20,17 +21,19 @@ enum class StreamSource {
 struct Device {
   std::string type;  // the engine's name of it; "" for host memory
   StreamSource stream_source = StreamSource::kHostMemory;
-  std::string refusal;  // why kernels must not use host memory in the place of this device's memory; "" if they may
+  // Why kernels must not use host memory in the place of this device's memory in the job that runs; "" if they may.
+  std::atomic<const char*> refusal{""};
 
   bool is_staged() const { return stream_source == StreamSource::kHostMemory && !type.empty(); }
 };
 
-// Slot 0 is host memory. claim_slot assigns the others, which never change.
+// Slot 0 is host memory. claim_slot assigns the others, which never change, except for `refusal`.
 inline constexpr int kSlots = 9;
 const Device& device_in(int slot);
 
 // The slot of a TensorFlow device type ("GPU", "XPU"); 0 if there are too many types. The slot is_staged() if the
-// engine does not serve the device type, or if its streams cannot be found; `refusal` is for such a slot.
+// engine does not serve the device type, or if its streams cannot be found; `refusal` is for such a slot, and for the
+// kernels that run from now on.
 int claim_slot(const char* tf_type, const std::string& refusal, const hvd_fe_table& table);
 
 // Whether claim_slot("GPU") could give a stream here.

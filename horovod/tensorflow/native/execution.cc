@@ -28,7 +28,10 @@ class Execution {
   }
 
   // Whether a setting allows this kernel. False with the reason in `status_`.
-  bool may_run() { return device_.refusal.empty() || invalid(device_.refusal); }
+  bool may_run() {
+    const char* const refusal = device_.refusal;
+    return refusal[0] == 0 || invalid(refusal);
+  }
 
   // Takes the tensors to reduce or move. False with the reason in `status_`.
   bool take_inputs() {
