@@ -115,3 +115,15 @@ def test_a_forked_child_of_a_program_that_forwards_ends():
     )
     lines = python(code, HOROVOD_LOG_TO_PYTHON="1")
     assert any(line.endswith("horovod ERROR: child") for line in lines), lines
+
+
+def test_a_forked_child_may_forward_lines_too():
+    code = (
+        "import os\nfrom hvd_core import logs\nlogs.forward_engine_lines()\npid = os.fork()\n"
+        "if pid == 0:\n"
+        "    hvd.init(); hvd.shutdown(); logs.stop_forwarding(); os._exit(7)\n"
+        "assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7"
+    )
+    lines = python(CONFIGURED + code, HOROVOD_LOG_LEVEL="debug", HOROVOD_LOG_TO_PYTHON="1")
+    assert any(line.startswith("horovod/DEBUG/shutdown begun by rank 0") for line in lines), lines
+    assert all(line.startswith("horovod/") for line in lines), lines

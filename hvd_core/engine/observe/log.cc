@@ -26,10 +26,11 @@ struct Kept {
   std::condition_variable changed;
   std::deque<LogLine> lines;
 };
-Kept& kept() {
-  static auto* const all = new Kept;
-  return *all;
+std::atomic<Kept*>& kept_now() {
+  static std::atomic<Kept*> all{new Kept};
+  return all;
 }
+Kept& kept() { return *kept_now(); }
 
 bool keep(Level level, const std::string& text) {
   if (!g_keeps || level == Level::Fatal) return false;
@@ -59,7 +60,10 @@ void keep_lines(bool on) {
   kept().changed.notify_all();
 }
 
-void keep_lines_no_more() { g_keeps = false; }
+void keep_lines_no_more() {
+  g_keeps = false;
+  kept_now() = new Kept;  // the parent's may be locked for good, and its lines are the parent's
+}
 
 std::optional<LogLine> take_line() {
   std::unique_lock lock(kept().mutex);

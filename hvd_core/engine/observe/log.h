@@ -36,7 +36,8 @@ struct LogLine {
 void keep_lines(bool on);
 // The oldest line that is kept; waits for one while keep_lines is on. Nothing if it is off and no line is left.
 std::optional<LogLine> take_line();
-// For a forked child, where another thread of the parent may have held a lock: off, without waiting for it.
+// For a forked child, where another thread of the parent may have held a lock: off, without waiting for it. The child
+// may turn it on again.
 void keep_lines_no_more();
 
 // CLOCK_MONOTONIC in nanoseconds, the clock of all deadlines.
