@@ -203,6 +203,7 @@ def _start(
                     "stall_warn_s",
                     "stall_abort_s",
                     "stall_json",
+                    "operation_timeout_s",
                     "log_level",
                     "log_with_time",
                     "start_timeout_s",

@@ -244,7 +244,8 @@ void ShmComm::give_up() {
 
 bool ShmComm::test_collective() {
   if (advance()) return true;
-  if (deadline_ns_ != HVD_NO_DEADLINE && now_ns() >= deadline_ns_) give_up();
+  // The clock costs as much as the test itself.
+  if (deadline_ns_ != HVD_NO_DEADLINE && ++tests_ % kLooksPerClock == 0 && now_ns() >= deadline_ns_) give_up();
   return false;
 }
 

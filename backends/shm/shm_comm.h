@@ -87,6 +87,7 @@ class ShmComm : public HostComm<ShmComm> {
   const Algorithm* algorithm_ = nullptr;
   SegmentView view_{};
   int64_t deadline_ns_ = HVD_NO_DEADLINE;
+  uint32_t tests_ = 0;  // of collectives, for a look at the clock now and then
   bool small_ = false, compared_ = false;
   uint64_t n_chunks_ = 0, iteration_ = 0, first_iteration_ = 0;
   uint32_t stage_ = 0;

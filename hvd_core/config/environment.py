@@ -121,6 +121,14 @@ class EngineSettings:
         "file to which rank 0 appends each stall report as one line of JSON",
         "unset",
     )
+    operation_timeout_s: float = _setting(
+        600.0,
+        "HOROVOD_OPERATION_TIMEOUT_SECONDS",
+        _parse_number,
+        "seconds that a backend may take for an operation that all ranks have submitted, until this ends the job; 0: for "
+        "ever",
+        "600",
+    )
     log_level: int = _setting(
         3,
         "HOROVOD_LOG_LEVEL",

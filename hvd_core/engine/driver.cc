@@ -77,6 +77,7 @@ bool Engine::drive_once(bool execute) {
   int64_t now = now_ns();
   if (segment_ && !node_->is_aborted() && segment_->abort_raised()) node_->abort(segment_->abort_text());
   bool any = node_->step(now);
+  backends_.records->driving.clock.store(now, std::memory_order_relaxed);
   if (execute) any |= executor_->progress();
   any |= check_stalls(now);
   if (any) observer_->cycle();
@@ -239,7 +240,9 @@ bool Engine::wait(queue::Request& request, int64_t slice_ns) {
     }
     if (driver_.try_lock()) {
       bell_->set(BellState::Awake);
+      caller_drives_.store(true, std::memory_order_relaxed);
       bool done = drive_for(request, until);
+      caller_drives_.store(false, std::memory_order_relaxed);
       leave_driver();
       if (inbox_filled_.load()) try_drive();
       if (!done || stopped()) return request.settled();
@@ -256,6 +259,7 @@ bool Engine::wait(queue::Request& request, int64_t slice_ns) {
       leave_driver();
       continue;
     }
+    if (left_behind_) fail_inbox();
     request.sleep(std::max<int64_t>(1, std::min<int64_t>(until - now_ns(), 50'000'000)));
     parked_.fetch_sub(1);
     if (now_ns() >= until) return request.settled();
@@ -267,6 +271,7 @@ bool Engine::poll(queue::Request& request) {
   CallUnderWay under_way(*this);
   if (request.done()) return true;
   if (forked_) check_usable();
+  if (left_behind_) fail_inbox();
   if (!request.settled()) {
     push({Command::Wanted, nullptr, request.set, *request.item.name, {}}, false);
   } else if (driver_.try_lock()) {

@@ -32,11 +32,14 @@ namespace {
 // Many small blocks, so that they return to the allocator's free lists.
 constexpr int kReserveBlocks = 16;
 constexpr size_t kReserveBlock = 32 << 10;
+// How long a driver may need to come back from a backend's call after an abort.
+constexpr int64_t kAbortPatienceNs = 2'000'000'000;
 }  // namespace
 
 Engine::Engine(EngineConfig config, std::shared_ptr<plugin::Store> store,
                std::shared_ptr<const observe::Program> program)
     : config_(std::move(config)), store_(std::move(store)), program_(std::move(program)), sets_(config_.rank) {
+  watch_calls();
   load_backends();
   next_handle_ = config_.first_handle;
   if (config_.segment_fd >= 0) segment_ = std::make_shared<control::Segment>(config_.segment_fd, config_.segment_bytes);
@@ -70,6 +73,7 @@ void Engine::set_up() {
   startup_ = new_request(0, "startup");
   live_[startup_->handle] = startup_;
   executor_->create(0, all, startup_);
+  watch_->wake();  // the first communicators are about to be made
   observe::prepare_to_throw();
   start_doctor();
   thread_ = observe::start_thread("hvd-engine", [this] { background(); });
@@ -81,7 +85,8 @@ void Engine::set_up() {
 }
 
 void Engine::load_backends() {
-  const auto load = [](const EngineConfig::Library& l) {
+  const auto load = [this](const EngineConfig::Library& l) {
+    const plugin::CallScope scope(&backends_.records->loading, plugin::Call::Load, l.name);
     return l.path.empty() ? nullptr : plugin::Backend::load_library(l.path, l.name);
   };
   backends_.local = load(config_.local_backend);
@@ -171,6 +176,12 @@ void Engine::close() noexcept {
   }
   if (doctor_) doctor_->stop();
   quit_ = true;
+  if (left_behind_) {
+    looker_.reset();
+    watch_.reset();
+    if (thread_.joinable()) thread_.detach();
+    return;
+  }
   bell_->ring_background();
   if (thread_.joinable()) thread_.join();
   looker_.reset();
@@ -187,9 +198,11 @@ void Engine::close() noexcept {
     }
     fail_deferred(stop_text_);  // likewise
   }
+  watch_->wake();
   executor_.reset();
   observer_->stop_timeline();
   observer_->await_stopped_timelines();
+  watch_.reset();
 }
 
 std::string Engine::describe(int32_t rank) const {
@@ -440,7 +453,12 @@ void Engine::abort(const std::string& cause) {
   push({Command::Abort, nullptr, 0, {}, cause}, false);
   bell_->ring();
   bell_->ring_background();
-  while (!stopped() && std::this_thread::get_id() != thread_.get_id()) std::this_thread::yield();
+  if (std::this_thread::get_id() == thread_.get_id()) return;
+  const int64_t patient_until = observe::now_ns() + kAbortPatienceNs;
+  while (!stopped()) {
+    std::this_thread::yield();
+    if (observe::now_ns() > patient_until) give_up_driver(cause);
+  }
 }
 
 }  // namespace hvd

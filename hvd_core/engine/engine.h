@@ -18,6 +18,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "engine/call_watch.h"
 #include "engine/control/doorbell.h"
 #include "engine/control/node.h"
 #include "engine/control/segment.h"
@@ -29,6 +30,7 @@
 #include "engine/observe/program.h"
 #include "engine/observe/settings.h"
 #include "engine/observe/submissions.h"
+#include "engine/observe/watch.h"
 #include "engine/queue/announced_weights.h"
 #include "engine/queue/call.h"
 #include "engine/queue/errors.h"
@@ -94,19 +96,21 @@ struct EngineConfig {
   int64_t stall_warn_ns = 60'000'000'000, stall_abort_ns = 0;  // 0: never
   std::string doctor_socket, doctor_facts;                     // see doctor.h; empty: hvd doctor cannot ask
   std::string stall_json_path;                                 // HOROVOD_STALL_REPORT_JSON
-  int64_t start_ns = 30'000'000'000;  // how long ranks may take to come together for a communicator
-  uint64_t first_handle = 1;          // greater than the handles of earlier engines of this process
-  int64_t spin_ns = 50'000;           // how long a waiting caller looks before it sleeps
-  bool check_consistency = false;     // front ends announce the weights that they train
-  std::string bereaved_key;           // a counter in the store that says: this rank fails because of another one
-  observe::ObserverSettings observe;  // the flight recorder and the timeline
-  int32_t engine_core = -1;           // the background thread's only core; -1: all cores of the process
+  int64_t operation_ns = 600'000'000'000;  // how long a backend may take for an operation; 0: for ever
+  int64_t end_ns = 60'000'000'000;         // how long it may take to destroy its communicators
+  int64_t start_ns = 30'000'000'000;       // how long ranks may take to come together for a communicator
+  uint64_t first_handle = 1;               // greater than the handles of earlier engines of this process
+  int64_t spin_ns = 50'000;                // how long a waiting caller looks before it sleeps
+  bool check_consistency = false;          // front ends announce the weights that they train
+  std::string bereaved_key;                // a counter in the store that says: this rank fails because of another one
+  observe::ObserverSettings observe;       // the flight recorder and the timeline
+  int32_t engine_core = -1;                // the background thread's only core; -1: all cores of the process
 };
 
 using queue::InvalidRequest;
 using queue::RequestFailed;
 
-class Engine final : private control::Node::Host, private data::Executor::Events {
+class Engine final : private control::Node::Host, private data::Executor::Events, private CallWatch::Host {
  public:
   // Starts the background thread, which makes the communicators of all ranks: wait for startup() first. `program`:
   // what stall reports ask about the program; null: they say less. Throws plugin::LoadError, plugin::BackendError,
@@ -181,6 +185,8 @@ class Engine final : private control::Node::Host, private data::Executor::Events
     if (doctor_) doctor_->close_in_child();
   }
   bool belongs_to_parent() const noexcept { return forked_; }
+  // A thread of the engine is in a backend's call for good, and uses this object: it must not be destroyed.
+  bool left_behind() const noexcept { return left_behind_; }
 
   bool stopped() const { return stopped_.load(std::memory_order_acquire); }
   // The job did not end in good order. Valid once stopped().
@@ -218,6 +224,15 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   void enqueued(const queue::RequestRef& request, const plugin::MarkRef& end) override;
   void refused(const queue::RequestRef& request, const std::string& why) override;
   void broken(int32_t code, const std::string& why) override;
+
+  // CallWatch::Host, on the thread hvd-watch. call_limits.cc
+  bool job_has_ended() const override { return stopped(); }
+  void end_job(const std::string& cause) override;
+  bool leave_driver_behind(uint64_t call, const std::string& cause) override;
+  void end_process(const std::string& cause) override;
+  void watch_calls();
+  void give_up_driver(const std::string& cause);
+  void fail_inbox();
 
   queue::RequestRef new_request(control::SetId set, std::string name);
   queue::RequestRef live_request(control::RequestToken token);
@@ -354,11 +369,14 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   std::atomic<bool> narrow_{false};  // the background thread listens to its own bell only
   std::atomic<int64_t> background_until_{0};
   std::atomic<int32_t> parked_{0}, calls_under_way_{0};
+  std::atomic<bool> caller_drives_{false}, left_behind_{false};
   std::atomic<bool> look_{false};  // a sleeping thread saw that a watched descriptor is readable
   std::atomic<bool> stopped_{false}, quit_{false}, forked_{false}, leaving_{false}, aborted_{false};
   std::unique_ptr<Doctor> doctor_;
   mutable std::mutex stop_mutex_;
   std::string stop_text_;
+  std::unique_ptr<CallWatch> call_watch_;
+  std::unique_ptr<observe::Watch> watch_;
   std::thread thread_;
 };
 

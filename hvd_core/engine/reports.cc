@@ -66,6 +66,7 @@ void Engine::execute(control::SetId set, std::vector<control::BatchItem> items) 
   ++batches_;
   if (observer_->on()) observe_entry(set, items);
   executor_->execute(set, std::move(items));
+  watch_->wake();
 }
 
 void Engine::fail(control::RequestToken token, Failure failure, const std::string& text) {
@@ -109,7 +110,7 @@ void Engine::set_added(control::SetId set, const std::vector<int32_t>& members, 
   auto request = live_request(token);
   if (request) request->process_set = number;
   if (std::find(members.begin(), members.end(), config_.rank) != members.end())
-    executor_->create(set, members, std::move(request));
+    executor_->create(set, members, std::move(request)), watch_->wake();
   else if (request)
     completed(request);
 }
@@ -118,6 +119,7 @@ void Engine::set_removed(control::SetId set, control::RequestToken token) {
   sets_.remove(set);
   observer_->set_removed(set);
   executor_->remove(set, live_request(token));
+  watch_->wake();
 }
 
 void Engine::closed(control::Rank by, const std::string& text) {

@@ -101,7 +101,14 @@ def agree(world: Any, own: Statement, timeout_s: float) -> None:
 
 def _verdict(world: Any, key: str, deadline: float) -> str:
     def read(name: object) -> bytes:
-        return world.read(f"{key}/{name}", max(0.0, deadline - time.monotonic()))
+        try:
+            return world.read(f"{key}/{name}", max(0.0, deadline - time.monotonic()))
+        except TimeoutError as error:
+            missing = f"rank {name}" if isinstance(name, int) else "rank 0"
+            raise type(error)(
+                f"{missing} has not told its choice of backends in time (HOROVOD_START_TIMEOUT): it may be loading a "
+                "backend's library that does not come back"
+            ) from None
 
     if world.rank == 0:
         answers = [json.loads(read(rank)) for rank in range(world.size)]

@@ -123,6 +123,9 @@ EngineConfig config_of(const py::dict& d) {
   if (d.contains("doctor"))
     std::tie(c.doctor_socket, c.doctor_facts) = d["doctor"].cast<std::pair<std::string, std::string>>();
   c.stall_json_path = d["stall_json"].cast<std::string>();
+  if (d.contains("operation_timeout_s"))
+    c.operation_ns = static_cast<int64_t>(d["operation_timeout_s"].cast<double>() * 1e9);
+  if (c.operation_ns > 0) c.end_ns = std::min(c.end_ns, c.operation_ns);
   c.start_ns = static_cast<int64_t>(d["start_timeout_s"].cast<double>() * 1e9);
   c.first_handle = d["first_handle"].cast<uint64_t>();
   c.spin_ns = static_cast<int64_t>(d["spin_us"].cast<double>() * 1e3);

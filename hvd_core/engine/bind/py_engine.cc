@@ -71,10 +71,7 @@ void PyEngine::start_up() {
     await(*engine_->startup());
   } catch (const RequestFailed& e) {
     const std::string text = e.what();
-    {
-      WithoutPythonLock unlocked;
-      engine_->close();
-    }
+    close();
     throw plugin::BackendError(HVD_E_INTERNAL, 0, 0, text);
   }
 }
@@ -264,6 +261,7 @@ void PyEngine::close() {
   if (engine_->belongs_to_parent()) return;
   if (frontend_) calls::withdraw(*frontend_);
   engine_->close();
+  if (engine_->left_behind()) new std::shared_ptr<Engine>(engine_);  // a thread of it goes on using it
   if (frontend_) frontend_->finish();
 }
 

@@ -7,6 +7,7 @@
 
 #include "engine/observe/log.h"
 #include "engine/observe/observer.h"
+#include "engine/types/rank_list.h"
 
 namespace hvd::data {
 
@@ -97,10 +98,23 @@ bool Executor::carry_out(Entry& entry) {
     } else {
       begun_ = true;
       if (auto* o = observed()) o->begin(seq_ + 1);
+      note_batch(entry, it->second->layout());
       batch_.write_schedule(*schedule_, *it->second, nullptr, *backends_.math, entry.work, ++seq_);
     }
   }
   return schedule_->advance(observed(), seq_);
+}
+
+// For the reports about calls that do not come back.
+void Executor::note_batch(const Entry& entry, const Layout& layout) {
+  if (!backends_.records) return;
+  plugin::CallRecord& record = backends_.records->driving;
+  record.first_tensor.store(*entry.work[0].item.name);
+  record.tensors.store(static_cast<uint32_t>(entry.work.size()), std::memory_order_relaxed);
+  if (entry.set != noted_set_) {
+    noted_set_ = entry.set;
+    record.ranks.store(types::rank_list(layout.members));
+  }
 }
 
 void Executor::start_creation(std::function<std::shared_ptr<void>()> make) {

@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -104,6 +105,7 @@ class Executor {
   observe::Observer* observed() const;  // null while it is off
   bool carry_out(Entry& entry);
   bool carry_out_create(Entry& entry);
+  void note_batch(const Entry& entry, const Layout& layout);
   void finish(const std::string* refusal);
   void start_creation(std::function<std::shared_ptr<void>()> make);
   // executor_devices.cc
@@ -152,6 +154,7 @@ class Executor {
   std::vector<SetAside> set_aside_;
   bool settled_ = false, drained_ = false;
   uint64_t seq_ = 0;
+  std::optional<control::SetId> noted_set_;
 };
 
 }  // namespace hvd::data

@@ -52,6 +52,7 @@ bool Executor::begin_on_device(Entry& entry, const std::shared_ptr<SetComms>& se
     }
   }
   if (auto* o = observed()) o->begin(seq_ + 1);
+  note_batch(entry, set->layout());
   batch_.write_schedule(*schedule_, *set, device, *backends_.math, entry.work, ++seq_);
   return true;
 }

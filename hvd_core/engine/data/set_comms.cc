@@ -12,7 +12,7 @@ namespace hvd::data {
 
 SetComms::SetComms(const Backends& backends, Layout layout, const std::string& key, plugin::Store& store,
                    int64_t deadline_ns)
-    : layout_(std::move(layout)) {
+    : layout_(std::move(layout)), records_(backends.records) {
   std::vector<int32_t> all_ranks;
   for (int32_t r = 0; r < layout_.size(); ++r) all_ranks.push_back(r);
   const bool one_host = layout_.host_count() == 1;
@@ -48,7 +48,8 @@ SetComms::~SetComms() = default;
 std::unique_ptr<plugin::Communicator> create_comm(const Layout& layout, const std::shared_ptr<plugin::Backend>& backend,
                                                   const std::vector<int32_t>& set_ranks, const std::string& key,
                                                   plugin::Store& store, int64_t deadline_ns,
-                                                  const plugin::OpenDevice& device) {
+                                                  const plugin::OpenDevice& device,
+                                                  std::shared_ptr<plugin::CallRecords> records) {
   std::vector<int32_t> ranks, hosts;
   int32_t me = -1;
   for (int32_t r : set_ranks) {
@@ -56,13 +57,13 @@ std::unique_ptr<plugin::Communicator> create_comm(const Layout& layout, const st
     ranks.push_back(layout.members[static_cast<size_t>(r)]);
     hosts.push_back(layout.host_of[static_cast<size_t>(r)]);
   }
-  return backend->create_comm(key, store, ranks, hosts, me, deadline_ns, nullptr, device);
+  return backend->create_comm(key, store, ranks, hosts, me, deadline_ns, nullptr, device, std::move(records));
 }
 
 plugin::Communicator* SetComms::create(const std::shared_ptr<plugin::Backend>& backend,
                                        const std::vector<int32_t>& set_ranks, const std::string& key,
                                        plugin::Store& store, int64_t deadline_ns) {
-  auto comm = create_comm(layout_, backend, set_ranks, key, store, deadline_ns);
+  auto comm = create_comm(layout_, backend, set_ranks, key, store, deadline_ns, {}, records_);
   std::lock_guard lock(mutex_);
   if (aborted_) comm->abort();
   comms_.push_back(std::move(comm));

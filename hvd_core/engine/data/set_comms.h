@@ -35,6 +35,7 @@ struct Backends {
   // By HVD_* collective: a backend that serves this collective alone, flat over all members; null: the usual one.
   std::array<std::shared_ptr<plugin::Backend>, HVD_COLL_COUNT> host_routes{};
   std::map<std::string, std::shared_ptr<DeviceRoutes>> devices;  // by device type
+  std::shared_ptr<plugin::CallRecords> records;                  // of the calls into them; null: nobody watches
   std::shared_ptr<ServiceNotes> notes = std::make_shared<ServiceNotes>();
 };
 
@@ -44,7 +45,8 @@ class SetDevice;
 std::unique_ptr<plugin::Communicator> create_comm(const Layout& layout, const std::shared_ptr<plugin::Backend>& backend,
                                                   const std::vector<int32_t>& set_ranks, const std::string& key,
                                                   plugin::Store& store, int64_t deadline_ns,
-                                                  const plugin::OpenDevice& device = {});
+                                                  const plugin::OpenDevice& device = {},
+                                                  std::shared_ptr<plugin::CallRecords> records = nullptr);
 
 class SetComms final : public Transport {
  public:
@@ -72,6 +74,7 @@ class SetComms final : public Transport {
   Transport* hierarchy(const Backends& backends, const std::string& key, plugin::Store& store, int64_t deadline_ns);
 
   Layout layout_;
+  const std::shared_ptr<plugin::CallRecords> records_;
   std::mutex mutex_;  // comms_ and devices_ grow while another thread may call abort()
   bool aborted_ = false;
   // Declared before the transports, so destroyed after them: transports use communicators.

@@ -106,15 +106,17 @@ void SetDevice::open_route(Route& route, const Backends& backends, const std::sh
     EmulationPolicy on_device = policy;
     on_device.device_type = type_;
     on_device.completes = true;
-    route.on_device = std::make_unique<Route::OnDevice>(
-        create_comm(host_.layout(), backend, all_ranks, key + "/" + name, store, deadline_ns, device_->opened()),
-        device_, *backends.math, on_device);
+    route.on_device =
+        std::make_unique<Route::OnDevice>(create_comm(host_.layout(), backend, all_ranks, key + "/" + name, store,
+                                                      deadline_ns, device_->opened(), backends.records),
+                                          device_, *backends.math, on_device);
   }
   const bool takes_host = (backend->comm_caps() & HVD_CAP_MEM_HOST) && (backend->comm_caps() & HVD_CAP_REQUEST);
   if (foreign_device && takes_host)
-    route.host_staging = std::make_unique<HostStaging>(
-        create_comm(host_.layout(), backend, all_ranks, key + "/staged/" + name, store, deadline_ns), device_,
-        *backends.math, policy);
+    route.host_staging =
+        std::make_unique<HostStaging>(create_comm(host_.layout(), backend, all_ranks, key + "/staged/" + name, store,
+                                                  deadline_ns, {}, backends.records),
+                                      device_, *backends.math, policy);
   if (route.on_device || route.host_staging) return;
   throw plugin::BackendError(HVD_E_UNSUPPORTED, 0, 0,
                              "horovod: backend '" + backend->name() + "' cannot serve tensors on " + type_ + ": " +

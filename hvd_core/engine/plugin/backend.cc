@@ -190,7 +190,8 @@ void Backend::await_creation(hvd_comm handle, int64_t deadline_ns) const {
 std::unique_ptr<Communicator> Backend::create_comm(const std::string& key, Store& store,
                                                    const std::vector<int32_t>& ranks, const std::vector<int32_t>& hosts,
                                                    int32_t my_rank_in_comm, int64_t deadline_ns, void* notify_token,
-                                                   const OpenDevice& device) {
+                                                   const OpenDevice& device, std::shared_ptr<CallRecords> records) {
+  const CallScope noted(records ? &records->creating : nullptr, Call::Create, name_);
   const auto refuse = [&](int32_t code, const std::string& text) {
     throw BackendError(code, 0, 0, name_ + ": create: " + text + " (" + rc_name(code) + ")");
   };
@@ -228,7 +229,7 @@ std::unique_ptr<Communicator> Backend::create_comm(const std::string& key, Store
   if (rc != HVD_OK && rc != HVD_INPROGRESS) throw_backend_error(name_, "create", rc, error);
   if (handle == nullptr) refuse(HVD_E_ABI, "the backend reported success but returned no communicator");
   if (rc == HVD_INPROGRESS) await_creation(handle, deadline_ns);
-  return std::make_unique<Communicator>(shared_from_this(), handle, my_rank_in_comm, size);
+  return std::make_unique<Communicator>(shared_from_this(), handle, my_rank_in_comm, size, std::move(records));
 }
 
 }  // namespace hvd::plugin

@@ -65,11 +65,12 @@ class Backend : public std::enable_shared_from_this<Backend> {
   // All `ranks` (world ranks in order; hosts[i] is the host index of ranks[i]) call this with the same key, which is
   // unique in the job. Waits for the members until deadline_ns (absolute CLOCK_MONOTONIC). `device`: the device whose
   // memory the communicator uses; it may be a foreign device. Throws BackendError: TIMEOUT, REMOTE, or the backend's
-  // own error.
+  // own error. `records`: of the calls of this creation and of the communicator.
   std::unique_ptr<Communicator> create_comm(const std::string& key, Store& store, const std::vector<int32_t>& ranks,
                                             const std::vector<int32_t>& hosts, int32_t my_rank_in_comm,
                                             int64_t deadline_ns, void* notify_token = nullptr,
-                                            const OpenDevice& device = {});
+                                            const OpenDevice& device = {},
+                                            std::shared_ptr<CallRecords> records = nullptr);
 
   // How a collective would be served, without a communicator. support is HVD_UNSERVED if the backend answers
   // UNSUPPORTED

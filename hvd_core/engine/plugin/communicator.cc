@@ -51,8 +51,14 @@ hvd_coll_args Collective::args() const {
   return a;
 }
 
-Communicator::Communicator(std::shared_ptr<Backend> backend, hvd_comm handle, int32_t rank, int32_t size)
-    : backend_(std::move(backend)), api_(backend_->comm_api()), handle_(handle), rank_(rank), size_(size) {}
+Communicator::Communicator(std::shared_ptr<Backend> backend, hvd_comm handle, int32_t rank, int32_t size,
+                           std::shared_ptr<CallRecords> records)
+    : backend_(std::move(backend)),
+      records_(std::move(records)),
+      api_(backend_->comm_api()),
+      handle_(handle),
+      rank_(rank),
+      size_(size) {}
 
 Communicator::~Communicator() {
   if (in_flight()) {
@@ -61,7 +67,11 @@ Communicator::~Communicator() {
     free_group();
   }
   hvd_error error = empty_error();
-  const hvd_rc rc = api_->destroy(handle_, &error);
+  hvd_rc rc;
+  {
+    const CallScope scope(records_ ? &records_->ending : nullptr, Call::Destroy, backend_->name());
+    rc = api_->destroy(handle_, &error);
+  }
   if (rc == HVD_OK) return;
   try {
     throw_backend_error(backend_->name(), "destroy", rc, error);
@@ -71,10 +81,14 @@ Communicator::~Communicator() {
 }
 
 void Communicator::free_request() noexcept {
-  if (request_ != nullptr) api_->req_free(std::exchange(request_, nullptr));
+  end_operation();
+  if (request_ == nullptr) return;
+  const CallScope scope(driving(), Call::Free, backend_->name());
+  api_->req_free(std::exchange(request_, nullptr));
 }
 
 void Communicator::free_group() noexcept {
+  end_operation();
   for (hvd_req request : group_)
     if (request != nullptr) api_->req_free(request);
   group_.clear();
@@ -121,6 +135,15 @@ hvd_rc Communicator::submit(const Collective& c, hvd_req* request, hvd_error* er
   hvd_coll_args args = c.args();
   args.flags = HVD_COLL_AGREED;  // the log has ordered all collectives, one at a time
   coll_ = c.coll;
+  CallRecord* const record = driving();
+  if (record) {
+    uint64_t bytes = 0;
+    for (const hvd_buf& buf : c.in) bytes += buf.bytes;
+    record->begin_operation(c.coll, bytes);
+    if (args.deadline_ns == HVD_NO_DEADLINE && record->deadline_after > 0)
+      args.deadline_ns = record->clock.load(std::memory_order_relaxed) + record->deadline_after;
+  }
+  const CallScope scope(record, Call::Collective, backend_->name());
   const hvd_rc rc = api_->collective(handle_, &args, request, error);
   if (rc != HVD_INPROGRESS || *request != nullptr) return rc;
   return fill_error(error, HVD_E_ABI, "the backend answered INPROGRESS without a request");
@@ -147,7 +170,11 @@ bool Communicator::start_group(const std::vector<Collective>& members) {
   }
   hvd_error error = empty_error();
   const char* what = "group_begin";
-  hvd_rc rc = api_->group_begin(handle_, &error);
+  hvd_rc rc;
+  {
+    const CallScope scope(driving(), Call::Group, backend_->name());
+    rc = api_->group_begin(handle_, &error);
+  }
   const bool begun = rc == HVD_OK;
   for (size_t i = 0; i < members.size() && (rc == HVD_OK || rc == HVD_INPROGRESS); ++i) {
     what = types::collective_name(members[i].coll);
@@ -159,6 +186,7 @@ bool Communicator::start_group(const std::vector<Collective>& members) {
     // Also after a failure, so that the backend does not stay inside the group. The first error is the one that counts.
     const bool well = rc == HVD_OK || rc == HVD_INPROGRESS;
     hvd_error second = empty_error();
+    const CallScope scope(driving(), Call::Group, backend_->name());
     const hvd_rc ended = api_->group_end(handle_, well ? &error : &second);
     if (well) rc = ended, what = "group_end";
   }
@@ -176,7 +204,11 @@ bool Communicator::settle_group(int64_t deadline_ns) {
   for (hvd_req& request : group_) {
     if (request == nullptr) continue;
     hvd_error error = empty_error();
-    const hvd_rc rc = deadline_ns == 0 ? api_->req_test(request, &error) : api_->req_wait(request, deadline_ns, &error);
+    hvd_rc rc;
+    {
+      const CallScope scope(driving(), deadline_ns == 0 ? Call::Test : Call::Wait, backend_->name());
+      rc = deadline_ns == 0 ? api_->req_test(request, &error) : api_->req_wait(request, deadline_ns, &error);
+    }
     if (rc == HVD_INPROGRESS) {
       all = false;
       continue;
@@ -187,7 +219,7 @@ bool Communicator::settle_group(int64_t deadline_ns) {
     free_group();
     throw_backend_error(backend_->name(), "group", rc, error);
   }
-  if (all) group_.clear();
+  if (all) free_group();
   return all;
 }
 
@@ -196,7 +228,11 @@ bool Communicator::test() {
   check_alive(types::collective_name(coll_));
   if (!group_.empty()) return settle_group(0);
   hvd_error error = empty_error();
-  const hvd_rc rc = api_->req_test(request_, &error);
+  hvd_rc rc;
+  {
+    const CallScope scope(driving(), Call::Test, backend_->name());
+    rc = api_->req_test(request_, &error);
+  }
   return settle(types::collective_name(coll_), rc, error);
 }
 
@@ -205,7 +241,11 @@ bool Communicator::wait(int64_t deadline_ns) {
   check_alive(types::collective_name(coll_));
   if (!group_.empty()) return settle_group(deadline_ns);
   hvd_error error = empty_error();
-  const hvd_rc rc = api_->req_wait(request_, deadline_ns, &error);
+  hvd_rc rc;
+  {
+    const CallScope scope(driving(), Call::Wait, backend_->name());
+    rc = api_->req_wait(request_, deadline_ns, &error);
+  }
   return settle(types::collective_name(coll_), rc, error);
 }
 
@@ -236,7 +276,11 @@ hvd_rc Communicator::async_error(std::string* text) noexcept {
 void Communicator::finalize(int64_t deadline_ns) {
   if (!HVD_HAS(api_, hvd_comm_api, finalize)) return;
   hvd_error error = empty_error();
-  const hvd_rc rc = api_->finalize(handle_, deadline_ns, &error);
+  hvd_rc rc;
+  {
+    const CallScope scope(records_ ? &records_->ending : nullptr, Call::Finalize, backend_->name());
+    rc = api_->finalize(handle_, deadline_ns, &error);
+  }
   if (rc != HVD_OK) throw_backend_error(backend_->name(), "finalize", rc, error);
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/plugin/call_record.h"
 #include "engine/plugin/errors.h"
 #include "hvd/backend_abi.h"
 
@@ -38,7 +39,9 @@ struct Collective {
 class Communicator {
  public:
   // `handle` is a communicator that is ready for use. Backend::create_comm calls this.
-  Communicator(std::shared_ptr<Backend> backend, hvd_comm handle, int32_t rank, int32_t size);
+  // `records`: where its calls are noted; null: nowhere.
+  Communicator(std::shared_ptr<Backend> backend, hvd_comm handle, int32_t rank, int32_t size,
+               std::shared_ptr<CallRecords> records = nullptr);
   // Aborts the collective in flight, then destroys the communicator. Local and bounded in time; throws nothing.
   ~Communicator();
   Communicator(const Communicator&) = delete;
@@ -90,7 +93,13 @@ class Communicator {
   hvd_rc submit(const Collective& c, hvd_req* request, hvd_error* error);
   bool settle_group(int64_t deadline_ns);
 
+  CallRecord* driving() const { return records_ ? &records_->driving : nullptr; }
+  void end_operation() noexcept {
+    if (records_) records_->driving.end_operation();
+  }
+
   std::shared_ptr<Backend> backend_;
+  const std::shared_ptr<CallRecords> records_;
   const hvd_comm_api* api_;
   hvd_comm handle_;
   const int32_t rank_, size_;

@@ -1,0 +1,82 @@
+// What follows when a backend's call does not come back. On the thread hvd-watch, except abort()'s give_up_driver().
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "engine/engine.h"
+#include "engine/observe/log.h"
+
+namespace hvd {
+
+using observe::Level;
+
+void Engine::watch_calls() {
+  constexpr int64_t kCreateGraceNs = 1'000'000'000;  // a backend that keeps its deadline reports by itself
+  const CallWatch::Limits limits{config_.stall_warn_ns, config_.operation_ns, config_.start_ns + kCreateGraceNs,
+                                 config_.end_ns};
+  backends_.records = std::make_shared<plugin::CallRecords>();
+  if (config_.operation_ns > 0)
+    backends_.records->driving.deadline_after = config_.operation_ns + CallWatch::patience(config_.operation_ns);
+  call_watch_.reset(new CallWatch(*backends_.records, limits, *this));
+  watch_ = std::make_unique<observe::Watch>([this](int64_t now) { return call_watch_->look(now); });
+  watch_->wake();  // backends are about to be loaded
+}
+
+// The driver may be stuck, so this rank's own messages may never be sent. The host's segment tells the ranks of this
+// host, and their drivers are woken where they sleep.
+void Engine::end_job(const std::string& cause) {
+  const std::string text = describe(config_.rank) + ": " + cause;
+  observe::log(Level::Error, text + "; the job ends");
+  if (segment_) segment_->raise_abort(text);
+  executor_->abort();
+  push({Command::Abort, nullptr, 0, {}, text}, true);
+  bell_->ring();
+  bell_->ring_background();
+  for (control::Link* link : node_->links()) link->channel().wake_peer();
+}
+
+bool Engine::leave_driver_behind(uint64_t call, const std::string& cause) {
+  if (caller_drives_) {
+    // No exception reaches that thread, and a program that waits for it would hang.
+    end_process(cause + ". The call was made by a thread of the program, which cannot be interrupted");
+    return true;
+  }
+  if (!backends_.records->driving.abandon(call)) return false;
+  // The thread keeps driver_, and comes never back to what that protects. So this thread may use it.
+  const std::string text = describe(config_.rank) + ": " + cause;
+  observe::log(Level::Error, "a thread of the engine stays in a backend's call; the tensors of its operation are kept");
+  left_behind_ = aborted_ = true;
+  for (auto& [token, request] : live_) request->lingers = true;
+  stop("Horovod's engine was aborted: " + text);
+  fail_inbox();
+  for (const LinkConfig& link : config_.links)
+    if (link.sock_fd >= 0) ::shutdown(link.sock_fd, SHUT_RDWR);
+  return true;
+}
+
+// The driver takes no submission any more.
+void Engine::fail_inbox() {
+  std::vector<Command> commands;
+  {
+    std::lock_guard lock(inbox_mutex_);
+    commands.swap(inbox_);
+    inbox_filled_.store(false);
+  }
+  for (const Command& c : commands)
+    if (c.request) end(c.request, types::Failure::JobEnded, stop_text_);
+}
+
+void Engine::give_up_driver(const std::string& cause) {
+  const uint64_t call = backends_.records->driving.call();
+  if (!caller_drives_ && plugin::CallRecord::which(call) != plugin::Call::None) leave_driver_behind(call, cause);
+}
+
+void Engine::end_process(const std::string& cause) {
+  const std::string text = describe(config_.rank) + ": " + cause;
+  observe::log(Level::Fatal, text + "; this process ends with exit code 1");
+  if (segment_) segment_->raise_abort(text);
+  ::_exit(1);
+}
+
+}  // namespace hvd

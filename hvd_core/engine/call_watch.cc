@@ -1,0 +1,116 @@
+// See call_watch.h.
+#include "engine/call_watch.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "engine/observe/log.h"
+#include "engine/types/collectives.h"
+
+namespace hvd {
+
+using plugin::Call;
+using plugin::CallRecord;
+
+namespace {
+
+constexpr int64_t kSecond = 1'000'000'000, kNever = std::numeric_limits<int64_t>::max();
+constexpr int64_t kShortestPause = 10'000'000, kLongestPause = kSecond;
+// A call that is interrupted by the abort of its communicator comes back within this time.
+constexpr int64_t kGraceNs = kSecond * 3 / 5;
+
+std::string seconds(int64_t ns) {
+  const std::string text = std::to_string(static_cast<double>(ns) / 1e9);
+  return text.substr(0, text.find('.') + 2) + " s";
+}
+
+bool running(uint64_t call) { return CallRecord::which(call) != Call::None; }
+
+std::string quoted_backend(const CallRecord& record) {
+  const std::string* name = record.backend();
+  return "the backend '" + (name ? *name : std::string("?")) + "'";
+}
+
+}  // namespace
+
+int64_t CallWatch::Lasting::age(uint64_t current, int64_t now) {
+  if (current != seen) *this = {current, now, 0, false};
+  return now - since;
+}
+
+int64_t CallWatch::look(int64_t now) {
+  const CallRecord& driving = records_.driving;
+  const bool same = driving.call() == call_.seen && driving.operation() == operation_.seen;
+  look_at_operation(now);
+  look_at_call(records_.loading, loading_, limits_.create_ns, now, true);
+  look_at_call(records_.creating, creating_, limits_.create_ns, now, false);
+  look_at_call(records_.ending, ending_, limits_.end_ns, now, true);
+  const bool idle = same && !(driving.operation() & 1) && !running(driving.call()) &&
+                    !running(records_.creating.call()) && !running(records_.loading.call()) &&
+                    !running(records_.ending.call());
+  if (idle) return kNever;
+  int64_t shortest = kLongestPause * 8;
+  for (int64_t limit : {limits_.warn_ns, limits_.operation_ns, limits_.create_ns, limits_.end_ns})
+    if (limit > 0) shortest = std::min(shortest, limit);
+  return now + std::clamp(shortest / 8, kShortestPause, kLongestPause);
+}
+
+int64_t CallWatch::patience(int64_t operation_ns) { return std::min(3 * kSecond, operation_ns / 2); }
+
+void CallWatch::look_at_operation(int64_t now) {
+  const CallRecord& record = records_.driving;
+  const uint64_t operation = record.operation(), call = record.call();
+  const int64_t age = operation_.age(operation, now), call_age = call_.age(call, now);
+  if (ended_at_ != 0) {
+    const bool late = now - ended_at_ >= kGraceNs && !host_.job_has_ended();
+    if (late && running(call) && call_age >= kGraceNs / 2 && host_.leave_driver_behind(call, cause_)) ended_at_ = now;
+    return;
+  }
+  if (!(operation & 1) || host_.job_has_ended()) return;
+  const std::string text = describe_operation(running(call) && call_age > 0 ? call : 0, age);
+  report(operation_, age, text);
+  if (limits_.operation_ns <= 0) return;
+  // A rank that is inside of a call has more to say than a rank that waits for it, and reports first.
+  const bool inside = running(call) && call_age >= std::min(limits_.operation_ns / 2, kSecond / 2);
+  if (age < limits_.operation_ns + (inside ? 0 : patience(limits_.operation_ns))) return;
+  cause_ = text + " (HOROVOD_OPERATION_TIMEOUT_SECONDS)";
+  ended_at_ = now;
+  host_.end_job(cause_);
+}
+
+void CallWatch::look_at_call(const CallRecord& record, Lasting& lasting, int64_t limit_ns, int64_t now,
+                             bool ends_process) {
+  const uint64_t call = record.call();
+  const int64_t age = lasting.age(call, now);
+  if (!running(call)) return;
+  const std::string text =
+      quoted_backend(record) + " has not returned from " + name_of(CallRecord::which(call)) + " for " + seconds(age);
+  report(lasting, age, text);
+  if (limit_ns <= 0 || age < limit_ns || lasting.over) return;
+  lasting.over = true;
+  if (ends_process)
+    host_.end_process(text + (&record == &records_.loading ? " (HOROVOD_START_TIMEOUT)" : ""));
+  else if (!host_.job_has_ended())
+    host_.end_job(text + " (HOROVOD_START_TIMEOUT)");
+}
+
+void CallWatch::report(Lasting& lasting, int64_t age, const std::string& text) {
+  if (limits_.warn_ns <= 0 || age < std::max(limits_.warn_ns, lasting.next_report)) return;
+  lasting.next_report = 2 * age;  // repeats get rarer
+  observe::log(observe::Level::Warning, text);
+}
+
+std::string CallWatch::describe_operation(uint64_t call, int64_t age) const {
+  const CallRecord& record = records_.driving;
+  std::string text = quoted_backend(record);
+  text += call ? std::string(" has not returned from ") + name_of(CallRecord::which(call))
+               : std::string(" has not completed an operation");
+  text += " for " + seconds(age) + ": " + types::collective_name(record.coll());
+  const uint32_t tensors = record.tensors.load(std::memory_order_relaxed);
+  if (tensors > 0) text += " of '" + record.first_tensor.load() + "'";
+  if (tensors > 1) text += " and " + std::to_string(tensors - 1) + " more";
+  text += ", " + std::to_string(record.bytes()) + " bytes, ranks " + record.ranks.load();
+  return text;
+}
+
+}  // namespace hvd

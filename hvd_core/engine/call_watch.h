@@ -1,0 +1,65 @@
+// Watches the engine's calls into backends, and operations that backends do not complete. See docs/reliability.md.
+//
+// look() is called by the thread hvd-watch (observe/watch.h), the only one. What follows from a call that does not come
+// back is the engine's part (Host).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "engine/plugin/call_record.h"
+
+namespace hvd {
+
+class CallWatch {
+ public:
+  struct Limits {
+    int64_t warn_ns = 0;       // until a report; 0: never
+    int64_t operation_ns = 0;  // until an operation ends the job; 0: never
+    int64_t create_ns = 0;     // for the making of communicators
+    int64_t end_ns = 0;        // for their finalization and destruction
+  };
+  struct Host {
+    virtual ~Host() = default;
+    virtual bool job_has_ended() const = 0;
+    // Ends the job on all ranks. Does not wait for the driver.
+    virtual void end_job(const std::string& cause) = 0;
+    // The driver has not come back from `call`, although its communicator was aborted. Returns false if it has now.
+    virtual bool leave_driver_behind(uint64_t call, const std::string& cause) = 0;
+    // The program's thread does not come back from the destruction of communicators.
+    virtual void end_process(const std::string& cause) = 0;
+  };
+
+  // How much later than a rank that is inside of a call the others report an operation, which may wait for that rank.
+  static int64_t patience(int64_t operation_ns);
+
+  CallWatch(const plugin::CallRecords& records, const Limits& limits, Host& host)
+      : records_(records), limits_(limits), host_(host) {}
+
+  // Returns when to look again: INT64_MAX when nothing is under way.
+  int64_t look(int64_t now);
+
+ private:
+  // How long a call or an operation has lasted, to within the time between two looks.
+  struct Lasting {
+    uint64_t seen = 0;
+    int64_t since = 0, next_report = 0;
+    bool over = false;
+    int64_t age(uint64_t current, int64_t now);
+  };
+  void look_at_operation(int64_t now);
+  void look_at_call(const plugin::CallRecord& record, Lasting& lasting, int64_t limit_ns, int64_t now,
+                    bool ends_process);
+  void report(Lasting& lasting, int64_t age, const std::string& text);
+  std::string describe_operation(uint64_t call, int64_t age) const;
+
+  const plugin::CallRecords& records_;
+  const Limits limits_;
+  Host& host_;
+  Lasting operation_, call_, loading_, creating_, ending_;
+  std::string cause_;     // with which the job was ended
+  int64_t ended_at_ = 0;  // 0: not by this object
+};
+
+}  // namespace hvd

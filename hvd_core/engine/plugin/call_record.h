@@ -1,0 +1,124 @@
+// What the engine's threads do in backends at this moment, for the thread that watches them (engine/call_watch.h).
+//
+// One thread writes a record at a time, and any thread may read it. A call costs two relaxed stores, one load and no
+// look at the clock: the reader sees by the count whether it is still the same call. A thread whose call does not come
+// back can be left behind: if the call returns later, the thread stays in end() for good.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <string_view>
+
+namespace hvd::plugin {
+
+enum class Call : uint8_t { None, Load, Create, Collective, Group, Test, Wait, Free, Finalize, Destroy };
+
+// The call as messages name it.
+const char* name_of(Call call);
+
+// A short text that one thread writes and others read: a reader may see a mixture of two texts, and nothing worse.
+template <size_t kBytes>
+class SharedText {
+ public:
+  void store(std::string_view text) {
+    const size_t n = std::min(text.size(), kBytes);
+    for (size_t i = 0; i * 8 < n; ++i) {
+      uint64_t word = 0;
+      std::memcpy(&word, text.data() + i * 8, std::min<size_t>(8, n - i * 8));
+      words_[i].store(word, std::memory_order_relaxed);
+    }
+    size_.store(static_cast<uint32_t>(n), std::memory_order_relaxed);
+  }
+  std::string load() const {
+    std::string text;
+    const size_t n = std::min<size_t>(size_.load(std::memory_order_relaxed), kBytes);
+    for (size_t i = 0; i * 8 < n; ++i) {
+      const uint64_t word = words_[i].load(std::memory_order_relaxed);
+      text.append(reinterpret_cast<const char*>(&word), std::min<size_t>(8, n - i * 8));
+    }
+    return text;
+  }
+
+ private:
+  static_assert(kBytes % 8 == 0);
+  std::array<std::atomic<uint64_t>, kBytes / 8> words_{};
+  std::atomic<uint32_t> size_{0};
+};
+
+class CallRecord {
+ public:
+  void begin(Call call, const std::string& backend) noexcept {
+    backend_.store(&backend, std::memory_order_relaxed);
+    const uint64_t word = call_.load(std::memory_order_relaxed);
+    call_.store(((word >> 8) + 1) << 8 | static_cast<uint8_t>(call), std::memory_order_release);
+  }
+  void end() noexcept {
+    call_.store(call_.load(std::memory_order_relaxed) & ~uint64_t{0xff}, std::memory_order_release);
+    if (fate_.load(std::memory_order_relaxed) != kNone) [[unlikely]]
+      stay();
+  }
+  // A collective is in flight from begin_operation() to end_operation().
+  void begin_operation(int32_t coll, uint64_t bytes) noexcept {
+    coll_.store(coll, std::memory_order_relaxed);
+    bytes_.store(bytes, std::memory_order_relaxed);
+    operation_.store(((operation_.load(std::memory_order_relaxed) >> 1) + 1) << 1 | 1, std::memory_order_release);
+  }
+  void end_operation() noexcept {
+    operation_.store(operation_.load(std::memory_order_relaxed) & ~uint64_t{1}, std::memory_order_release);
+  }
+
+  // The call that runs: equal values at two looks mean that it is the same one.
+  uint64_t call() const { return call_.load(std::memory_order_acquire); }
+  static Call which(uint64_t call) { return static_cast<Call>(call & 0xff); }
+  // The operation in flight, likewise; even: no operation is.
+  uint64_t operation() const { return operation_.load(std::memory_order_acquire); }
+  int32_t coll() const { return coll_.load(std::memory_order_relaxed); }
+  uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
+  // Backends live as long as the process, and so do their names.
+  const std::string* backend() const { return backend_.load(std::memory_order_relaxed); }
+
+  // Makes the thread that is in `call` stay there. Takes a tenth of a second; returns false if the call has returned.
+  bool abandon(uint64_t call) noexcept;
+
+  SharedText<64> first_tensor, ranks;
+  std::atomic<uint32_t> tensors{0};
+  std::atomic<int64_t> clock{0};  // about now; for deadlines that may be late by some milliseconds
+  int64_t deadline_after = 0;     // of each operation; 0: none. Set before the first call
+
+ private:
+  enum Fate : uint32_t { kNone, kPending, kLeft };
+  void stay() noexcept;
+
+  std::atomic<uint64_t> call_{0}, operation_{0}, bytes_{0};
+  std::atomic<const std::string*> backend_{nullptr};
+  std::atomic<int32_t> coll_{0};
+  std::atomic<uint32_t> fate_{kNone};
+};
+
+// One call, from construction to destruction. A null record: nobody watches.
+class CallScope {
+ public:
+  CallScope(CallRecord* record, Call call, const std::string& backend) noexcept : record_(record) {
+    if (record_) record_->begin(call, backend);
+  }
+  ~CallScope() {
+    if (record_) record_->end();
+  }
+  CallScope(const CallScope&) = delete;
+  CallScope& operator=(const CallScope&) = delete;
+
+ private:
+  CallRecord* const record_;
+};
+
+// The records of one engine: of the thread that loads backends, the driver, the thread that makes communicators, and
+// the thread that destroys them.
+struct CallRecords {
+  CallRecord loading, driving, creating, ending;
+};
+
+}  // namespace hvd::plugin

@@ -1,0 +1,97 @@
+// A backend that hangs: the embedded one of HVD_TEST_HANG_OVER, whose call HVD_TEST_HANG_CALL does not come back on
+// rank HVD_TEST_HANG_RANK, from the HVD_TEST_HANG_FROM-th on (1 by default). With HVD_TEST_HANG_UNTIL=abort it comes
+// back after an abort of any communicator; without, never. "never" as the call: requests are never complete.
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <string>
+
+#include "hvd/backend_abi.h"
+
+namespace {
+
+const hvd_comm_api* inner;
+std::atomic<int> calls{0};
+std::atomic<bool> aborted{false};
+int32_t world_rank = -1;
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+bool asked(const char* call) {
+  return variable("HVD_TEST_HANG_CALL") == call && variable("HVD_TEST_HANG_RANK") == std::to_string(world_rank) &&
+         ++calls >= std::max(1, std::atoi(variable("HVD_TEST_HANG_FROM").c_str()));
+}
+
+void hang(const char* call) {
+  if (!asked(call)) return;
+  const bool ends = variable("HVD_TEST_HANG_UNTIL") == "abort";
+  while (!ends || !aborted) usleep(2000);
+}
+
+hvd_rc create(const hvd_comm_args* args, hvd_comm* comm, hvd_error* error) {
+  world_rank = args->ranks[args->rank];
+  hang("create");
+  return inner->create(args, comm, error);
+}
+hvd_rc collective(hvd_comm comm, const hvd_coll_args* args, hvd_req* request, hvd_error* error) {
+  hang("collective");
+  return inner->collective(comm, args, request, error);
+}
+hvd_rc req_test(hvd_req request, hvd_error* error) {
+  hang("req_test");
+  if (asked("never") && !aborted) return HVD_INPROGRESS;
+  return inner->req_test(request, error);
+}
+hvd_rc req_wait(hvd_req request, int64_t deadline_ns, hvd_error* error) {
+  hang("req_wait");
+  if (asked("never") && !aborted) {
+    usleep(1000);
+    return HVD_INPROGRESS;
+  }
+  return inner->req_wait(request, deadline_ns, error);
+}
+hvd_rc abort_comm(hvd_comm comm, hvd_error* error) {
+  aborted = true;
+  return inner->abort(comm, error);
+}
+hvd_rc destroy(hvd_comm comm, hvd_error* error) {
+  hang("destroy");
+  return inner->destroy(comm, error);
+}
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) hvd_rc hvd_backend_entry_v1(const hvd_host_api* host,
+                                                                              const hvd_backend_api** out,
+                                                                              hvd_error* error) {
+  const std::string rank = variable("HOROVOD_RANK");
+  world_rank = rank.empty() ? -1 : std::atoi(rank.c_str());
+  hang("load");
+  void* library = dlopen(variable("HVD_TEST_HANG_OVER").c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!library) return HVD_E_UNAVAILABLE;
+  const auto entry = reinterpret_cast<hvd_backend_entry_fn>(dlsym(library, "hvd_backend_entry_v1"));
+  const hvd_backend_api* found = nullptr;
+  if (const hvd_rc rc = entry(host, &found, error); rc != HVD_OK) return rc;
+  inner = found->comm;
+  static hvd_comm_api comm;
+  static hvd_backend_api api;
+  comm = *inner;
+  comm.create = create;
+  comm.collective = collective;
+  comm.req_test = req_test;
+  comm.req_wait = req_wait;
+  comm.abort = abort_comm;
+  comm.destroy = destroy;
+  api = *found;
+  api.name = "hanging";
+  api.tag = "HANGING";
+  api.comm = &comm;
+  *out = &api;
+  return HVD_OK;
+}

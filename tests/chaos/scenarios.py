@@ -1,0 +1,87 @@
+"""The scenarios of the chaos suite: what fails, where and when, all of it from a seed.
+
+A scenario is a job of 2 to 4 ranks on one host, of which one (the victim) meets a fault during one operation in one phase
+of the job. Each other rank must end with success, or with an error that names the cause, within the deadline.
+"""
+
+import random
+from dataclasses import dataclass
+
+OPERATIONS = (
+    "allreduce",
+    "grouped",
+    "allgather",
+    "broadcast",
+    "alltoall",
+    "reducescatter",
+    "barrier",
+    "adasum",
+)
+PHASES = ("init", "first use", "steady", "large", "sets", "shutdown")
+# kill, exit 0 and exit 3 end the victim's process; leave: it shuts down while the others go on; stop: it is stopped by a
+# signal, so that the operation's time runs out; cut: its links are closed although it lives.
+FAULTS = ("kill", "exit 0", "exit 3", "leave", "stop", "cut")
+# Of the backend chaos, in a collective of the victim; drop: a message is lost.
+BACKEND_FAULTS = ("error", "device", "exit", "kill", "hang", "drop")
+# Of the backend hanging (tests/backends/hanging), in a call that never comes back; "abort": it does after an abort.
+HANGING_CALLS = ("collective", "req_test", "never")
+BACKENDS = ("shm", "tcp")
+OPERATION_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """``step``: the operation's number at which the fault comes; ``delay_ms``: of a fault that a timer brings."""
+
+    seed: int
+    size: int
+    victim: int
+    operation: str
+    phase: str
+    fault: str
+    backend: str
+    step: int
+    delay_ms: float
+
+    def __str__(self):
+        victim = f"{self.fault} of rank {self.victim}/{self.size}"
+        return f"{self.seed}: {victim}, {self.phase}, {self.operation}, {self.backend}"
+
+    @property
+    def by_backend(self):
+        """Whether the backend itself brings the fault."""
+        return self.backend in ("chaos", "hanging")
+
+    @property
+    def kind(self):
+        """The row of docs/reliability.md."""
+        return (self.phase, f"{self.backend}: {self.fault}" if self.by_backend else self.fault)
+
+
+def scenario(seed):
+    """The scenario of a seed."""
+    chance = random.Random(seed)
+    size = chance.randint(2, 4)
+    backend = chance.choice((*BACKENDS, *BACKENDS, "chaos", "hanging"))
+    if backend == "chaos":
+        fault, phase = chance.choice(BACKEND_FAULTS), chance.choice(("first use", "steady"))
+    elif backend == "hanging":
+        fault, phase = chance.choice(HANGING_CALLS), chance.choice(("first use", "steady"))
+    else:
+        fault, phase = chance.choice(FAULTS), chance.choice(PHASES)
+        while fault in ("leave", "cut", "stop") and phase in ("init", "shutdown"):
+            fault = chance.choice(FAULTS)
+    operation = chance.choice(OPERATIONS)
+    if operation == "adasum" and size == 3:
+        size = 4  # a power of two
+    return Scenario(
+        seed,
+        size,
+        chance.randrange(size),
+        operation,
+        phase,
+        fault,
+        backend,
+        1 if phase == "first use" else chance.randint(2, 30),
+        chance.uniform(0, 60 if phase == "init" else 15),
+    )

@@ -1,0 +1,127 @@
+"""Calls into a backend that do not come back, and operations that it never completes: the job ends with an error that
+names the call (tests/backends/hanging)."""
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from forked import ForkedRanks
+
+import hvd_core as hvd
+import native_program
+from hvd_core.bootstrap import StoreServer
+
+HANGING = Path(__file__).parents[1] / "backends" / "hanging" / "hanging.cc"
+SECRET = bytes(range(32))
+WITHIN = 60
+LARGE = 8 << 20  # bytes, for which the embedded backend needs several turns
+
+
+def outcomes(work, call, until="", start_at=3, lost=(), **env):
+    """What work() returned on each of two ranks; rank 1 hangs in `call`, from the `start_at`-th on."""
+    library = native_program.backend(HANGING)
+    inner = Path(hvd.__file__).parent / "lib" / "libhvd_backend_shm.so"
+    with StoreServer("127.0.0.1", SECRET) as server:
+        common = {
+            "HOROVOD_SIZE": "2",
+            "HOROVOD_STORE": server.address,
+            "HOROVOD_SECRET_KEY": SECRET.hex(),
+            "HOROVOD_BACKEND": "hanging",
+            "HOROVOD_BACKEND_PATH_HANGING": str(library),
+            "HOROVOD_OPERATION_TIMEOUT_SECONDS": "1",
+            "HOROVOD_LOG_LEVEL": "fatal",
+            "HVD_TEST_HANG_OVER": str(inner),
+            "HVD_TEST_HANG_CALL": call,
+            "HVD_TEST_HANG_RANK": "1",
+            "HVD_TEST_HANG_FROM": str(start_at),
+            "HVD_TEST_HANG_UNTIL": until,
+            **env,
+        }
+
+        def rank_work(rank, pipe):
+            os.environ.update(common, HOROVOD_RANK=str(rank))
+            return work()
+
+        with ForkedRanks(2, rank_work) as ranks:
+            return ranks.results(WITHIN, lost)
+
+
+def train():
+    hvd.init()
+    try:
+        for _ in range(40):
+            hvd.allreduce(np.ones(LARGE // 4, np.float32), name="weights")
+    except hvd.HorovodInternalError as error:
+        hvd.shutdown()
+        return str(error)
+    return "went on"
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize(
+    "call, until",
+    [
+        ("collective", "abort"),
+        pytest.param("req_wait", "abort", marks=pytest.mark.slow),
+    ],
+)
+def test_hang_ends_the_job_on_every_rank(call, until):
+    for text in outcomes(train, call, until):
+        assert "the backend 'hanging' has not" in text, text
+        assert (
+            "allreduce of 'allreduce.weights', 8388608 bytes, ranks 0, 1 (HOROVOD_OPERATION_TIMEOUT_SECONDS)"
+            in text
+        )
+        if call == "collective":
+            assert "rank 1 (host " in text and "has not returned from collective for" in text
+
+
+@pytest.mark.timeout(150)
+def test_an_operation_that_is_never_complete_ends_the_job():
+    texts = outcomes(train, "never", "abort")
+    assert all("the deadline passed" in text or "has not completed an operation" in text for text in texts), (
+        texts
+    )
+
+
+@pytest.mark.timeout(150)
+def test_process_ends_whose_own_thread_does_not_come_back(capfd):
+    heard, died = outcomes(train, "collective", lost={1})
+    assert died is None and "rank 1 (host " in heard and "has not returned from collective for" in heard
+    said = capfd.readouterr().err
+    assert "horovod FATAL: rank 1 (host " in said and "this process ends with exit code 1" in said
+
+
+@pytest.mark.timeout(150)
+def test_thread_of_the_engine_is_left_behind():
+    def train_in_the_background():
+        hvd.init()
+        try:
+            for _ in range(40):
+                handle = hvd.allreduce_async(np.ones(LARGE // 4, np.float32), name="weights")
+                while not hvd.poll(handle):
+                    time.sleep(0.005)
+                hvd.synchronize(handle)
+        except hvd.HorovodInternalError as error:
+            hvd.shutdown()
+            return str(error)
+        return "went on"
+
+    for text in outcomes(train_in_the_background, "collective"):
+        assert "rank 1 (host " in text and "has not returned from collective for" in text, text
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(150)
+def test_creation_is_limited_by_the_start_timeout():
+    def start():
+        try:
+            hvd.init()
+        except Exception as error:
+            return str(error)
+        return "started"
+
+    for text in outcomes(start, "create", start_at=1, HOROVOD_START_TIMEOUT="3"):
+        assert "create" in text and "rank 1" in text, text
