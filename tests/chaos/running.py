@@ -23,7 +23,7 @@ from hvd_core.bootstrap import StoreServer  # noqa: E402
 from scenarios import OPERATION_SECONDS, scenario  # noqa: E402
 
 SECRET = bytes(range(32))
-# Within this time a job has ended, whatever the machine is busy with: much more than any part of it needs.
+# Within this time a job has ended, also on a busy machine: much more than any part of it needs.
 DEADLINE_SECONDS = 60.0
 # What an error tells besides the number of the victim: who left first, what a lost message did, which call hangs.
 NAMED = (" died", "was the first to leave", "deadline", "the backend '", "message", "shut down")

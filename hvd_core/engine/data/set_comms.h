@@ -35,7 +35,7 @@ struct Backends {
   // By HVD_* collective: a backend that serves this collective alone, flat over all members; null: the usual one.
   std::array<std::shared_ptr<plugin::Backend>, HVD_COLL_COUNT> host_routes{};
   std::map<std::string, std::shared_ptr<DeviceRoutes>> devices;  // by device type
-  std::shared_ptr<plugin::CallRecords> records;                  // of the calls into them; null: nobody watches
+  std::shared_ptr<plugin::CallRecords> records;                  // of the calls into them; null: not recorded
   std::shared_ptr<ServiceNotes> notes = std::make_shared<ServiceNotes>();
 };
 

@@ -99,7 +99,7 @@ class CallRecord {
   std::atomic<uint32_t> fate_{kNone};
 };
 
-// One call, from construction to destruction. A null record: nobody watches.
+// One call, from construction to destruction. A null record: not recorded.
 class CallScope {
  public:
   CallScope(CallRecord* record, Call call, const std::string& backend) noexcept : record_(record) {
