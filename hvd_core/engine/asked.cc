@@ -26,6 +26,7 @@ void Engine::start_doctor() {
     bell_->ring_background();
   };
   calls.last = [this] { return snapshot_with({}); };
+  calls.under_way = [this] { return call_watch_->under_way(observe::now_ns()); };
   calls.is_root = config_.rank == 0;
   calls.size = config_.size;
   try {
@@ -50,6 +51,7 @@ void Engine::tell_doctor(bool all_ranks) {
     lines.push_back(count_of(live_.size(), "operation is", "operations are") + " under way");
   }
   if (executor_->in_flight()) lines.push_back("a backend carries out a batch now");
+  if (const std::string text = call_watch_->under_way(observe::now_ns()); !text.empty()) lines.push_back(text);
   if (executor_->creating()) lines.push_back("communicators are being made");
   if (executor_->outstanding()) lines.push_back("a device has work that is not complete");
   lines.push_back(count_of(node_->entries(), "entry", "entries") + " of the log replayed, " +

@@ -1,4 +1,4 @@
-// What follows when a backend's call does not come back. On the thread hvd-watch, except abort()'s give_up_driver().
+// What follows when a backend's call does not come back. On the thread hvd-watch, or on a thread that aborts the job.
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -37,7 +37,9 @@ void Engine::end_job(const std::string& cause) {
 }
 
 bool Engine::leave_driver_behind(uint64_t call, const std::string& cause) {
-  if (caller_drives_) {
+  const plugin::CallRecord& driving = backends_.records->driving;
+  if (plugin::CallRecord::which(call) == plugin::Call::None || driving.call() != call) return false;
+  if (!background_drives_) {
     // No exception reaches that thread, and a program that waits for it would hang.
     end_process(cause + ". The call was made by a thread of the program, which cannot be interrupted");
     return true;
@@ -65,11 +67,6 @@ void Engine::fail_inbox() {
   }
   for (const Command& c : commands)
     if (c.request) end(c.request, types::Failure::JobEnded, stop_text_);
-}
-
-void Engine::give_up_driver(const std::string& cause) {
-  const uint64_t call = backends_.records->driving.call();
-  if (!caller_drives_ && plugin::CallRecord::which(call) != plugin::Call::None) leave_driver_behind(call, cause);
 }
 
 void Engine::end_process(const std::string& cause) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "engine/observe/log.h"
 #include "engine/types/collectives.h"
@@ -17,7 +18,7 @@ namespace {
 constexpr int64_t kSecond = 1'000'000'000, kNever = std::numeric_limits<int64_t>::max();
 constexpr int64_t kShortestPause = 10'000'000, kLongestPause = kSecond;
 // A call that is interrupted by the abort of its communicator comes back within this time.
-constexpr int64_t kGraceNs = kSecond * 3 / 5;
+constexpr int64_t kGraceNs = 3 * kSecond;
 
 std::string seconds(int64_t ns) {
   const std::string text = std::to_string(static_cast<double>(ns) / 1e9);
@@ -31,11 +32,24 @@ std::string quoted_backend(const CallRecord& record) {
   return "the backend '" + (name ? *name : std::string("?")) + "'";
 }
 
+std::string describe_call(const CallRecord& record, uint64_t call, int64_t age) {
+  return quoted_backend(record) + " has not returned from " + name_of(CallRecord::which(call)) + " for " + seconds(age);
+}
+
 }  // namespace
 
 int64_t CallWatch::Lasting::age(uint64_t current, int64_t now) {
-  if (current != seen) *this = {current, now, 0, false};
+  if (current != seen) {
+    since = now;
+    seen = current;
+    next_report = 0;
+    over = false;
+  }
   return now - since;
+}
+
+int64_t CallWatch::Lasting::known_age(uint64_t current, int64_t now) const {
+  return current == seen ? std::max<int64_t>(0, now - since) : 0;
 }
 
 int64_t CallWatch::look(int64_t now) {
@@ -55,7 +69,7 @@ int64_t CallWatch::look(int64_t now) {
   return now + std::clamp(shortest / 8, kShortestPause, kLongestPause);
 }
 
-int64_t CallWatch::patience(int64_t operation_ns) { return std::min(3 * kSecond, operation_ns / 2); }
+int64_t CallWatch::patience(int64_t operation_ns) { return std::min(3 * kSecond, operation_ns); }
 
 void CallWatch::look_at_operation(int64_t now) {
   const CallRecord& record = records_.driving;
@@ -83,8 +97,7 @@ void CallWatch::look_at_call(const CallRecord& record, Lasting& lasting, int64_t
   const uint64_t call = record.call();
   const int64_t age = lasting.age(call, now);
   if (!running(call)) return;
-  const std::string text =
-      quoted_backend(record) + " has not returned from " + name_of(CallRecord::which(call)) + " for " + seconds(age);
+  const std::string text = describe_call(record, call, age);
   report(lasting, age, text);
   if (limit_ns <= 0 || age < limit_ns || lasting.over) return;
   lasting.over = true;
@@ -98,6 +111,20 @@ void CallWatch::report(Lasting& lasting, int64_t age, const std::string& text) {
   if (limits_.warn_ns <= 0 || age < std::max(limits_.warn_ns, lasting.next_report)) return;
   lasting.next_report = 2 * age;  // repeats get rarer
   observe::log(observe::Level::Warning, text);
+}
+
+std::string CallWatch::under_way(int64_t now) const {
+  const CallRecord& driving = records_.driving;
+  const uint64_t operation = driving.operation(), call = driving.call();
+  if (operation & 1) {
+    const int64_t call_age = call_.known_age(call, now);
+    return describe_operation(running(call) && call_age > 0 ? call : 0, operation_.known_age(operation, now));
+  }
+  for (const auto& [record, lasting] :
+       {std::pair{&records_.creating, &creating_}, std::pair{&records_.ending, &ending_}})
+    if (const uint64_t one = record->call(); running(one))
+      return describe_call(*record, one, lasting->known_age(one, now));
+  return "";
 }
 
 std::string CallWatch::describe_operation(uint64_t call, int64_t age) const {

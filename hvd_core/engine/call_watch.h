@@ -4,6 +4,7 @@
 // back is the engine's part (Host).
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -40,13 +41,18 @@ class CallWatch {
   // Returns when to look again: INT64_MAX when nothing is under way.
   int64_t look(int64_t now);
 
+  // The call or the operation that is under way, for `hvd doctor`; empty: no call is. Any thread may ask.
+  std::string under_way(int64_t now) const;
+
  private:
   // How long a call or an operation has lasted, to within the time between two looks.
   struct Lasting {
-    uint64_t seen = 0;
-    int64_t since = 0, next_report = 0;
+    std::atomic<uint64_t> seen{0};
+    std::atomic<int64_t> since{0};
+    int64_t next_report = 0;
     bool over = false;
     int64_t age(uint64_t current, int64_t now);
+    int64_t known_age(uint64_t current, int64_t now) const;
   };
   void look_at_operation(int64_t now);
   void look_at_call(const plugin::CallRecord& record, Lasting& lasting, int64_t limit_ns, int64_t now,

@@ -103,8 +103,10 @@ std::string Doctor::answer(const std::string& question) {
   } else {
     lock.unlock();
     snapshot = engine_.last();
+    const std::string call = engine_.under_way();
     lock.lock();
     add_part(text, "stuck", snapshot.rank, "");
+    if (!call.empty()) add_part(text, "engine", snapshot.rank, call);
   }
   if (threads_)
     snapshot.program = std::move(*threads_);

@@ -34,10 +34,12 @@ class Doctor {
     std::map<int32_t, std::vector<int32_t>> process_sets;
   };
   // Calls of the engine. wake(all_ranks): the driver calls told() soon, and, on rank 0 with `all_ranks`, asks all ranks
-  // for their snapshots. last(): this rank's last submissions, without the driver.
+  // for their snapshots. Without the driver: last(), this rank's last submissions, and under_way(), the call into a
+  // backend that runs.
   struct Engine {
     std::function<void(bool all_ranks)> wake;
     std::function<observe::Snapshot()> last;
+    std::function<std::string()> under_way;
     bool is_root = false;
     int32_t size = 1;
   };

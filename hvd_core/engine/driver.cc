@@ -139,6 +139,7 @@ void Engine::background() {
       }
       narrow_.store(false);
     }
+    background_drives_.store(true);
     bell_->set(BellState::Awake);
     int64_t quiet_since = now_ns();
     for (;;) {
@@ -159,6 +160,7 @@ void Engine::background() {
     if (std::exchange(keeps_time_, false)) until = std::min(until, now_ns() + config_.coalesce_ns / 2 + 1);
     background_until_.store(until);
     bool again = has_input() || quit_;
+    background_drives_.store(false);
     driver_.unlock();
     std::atomic_thread_fence(std::memory_order_seq_cst);
     if (again || inbox_filled_.load()) continue;
@@ -240,9 +242,7 @@ bool Engine::wait(queue::Request& request, int64_t slice_ns) {
     }
     if (driver_.try_lock()) {
       bell_->set(BellState::Awake);
-      caller_drives_.store(true, std::memory_order_relaxed);
       bool done = drive_for(request, until);
-      caller_drives_.store(false, std::memory_order_relaxed);
       leave_driver();
       if (inbox_filled_.load()) try_drive();
       if (!done || stopped()) return request.settled();

@@ -33,7 +33,7 @@ namespace {
 constexpr int kReserveBlocks = 16;
 constexpr size_t kReserveBlock = 32 << 10;
 // How long a driver may need to come back from a backend's call after an abort.
-constexpr int64_t kAbortPatienceNs = 2'000'000'000;
+constexpr int64_t kAbortPatienceNs = 10'000'000'000;
 }  // namespace
 
 Engine::Engine(EngineConfig config, std::shared_ptr<plugin::Store> store,
@@ -454,10 +454,12 @@ void Engine::abort(const std::string& cause) {
   bell_->ring();
   bell_->ring_background();
   if (std::this_thread::get_id() == thread_.get_id()) return;
+  const uint64_t call = backends_.records->driving.call();
   const int64_t patient_until = observe::now_ns() + kAbortPatienceNs;
   while (!stopped()) {
     std::this_thread::yield();
-    if (observe::now_ns() > patient_until) give_up_driver(cause);
+    if (observe::now_ns() > patient_until && backends_.records->driving.call() == call)
+      leave_driver_behind(call, cause);
   }
 }
 

@@ -231,7 +231,6 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   bool leave_driver_behind(uint64_t call, const std::string& cause) override;
   void end_process(const std::string& cause) override;
   void watch_calls();
-  void give_up_driver(const std::string& cause);
   void fail_inbox();
 
   queue::RequestRef new_request(control::SetId set, std::string name);
@@ -369,13 +368,13 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   std::atomic<bool> narrow_{false};  // the background thread listens to its own bell only
   std::atomic<int64_t> background_until_{0};
   std::atomic<int32_t> parked_{0}, calls_under_way_{0};
-  std::atomic<bool> caller_drives_{false}, left_behind_{false};
+  std::atomic<bool> background_drives_{false}, left_behind_{false};
   std::atomic<bool> look_{false};  // a sleeping thread saw that a watched descriptor is readable
   std::atomic<bool> stopped_{false}, quit_{false}, forked_{false}, leaving_{false}, aborted_{false};
+  std::unique_ptr<CallWatch> call_watch_;
   std::unique_ptr<Doctor> doctor_;
   mutable std::mutex stop_mutex_;
   std::string stop_text_;
-  std::unique_ptr<CallWatch> call_watch_;
   std::unique_ptr<observe::Watch> watch_;
   std::thread thread_;
 };

@@ -3,6 +3,7 @@
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <tuple>
@@ -18,6 +19,9 @@ namespace py = pybind11;
 
 namespace hvd::bind {
 namespace {
+
+// A busy machine needs seconds to destroy what is in good order.
+constexpr int64_t kLeastEndNs = 10'000'000'000;
 
 // The store of a job of one process.
 class LocalStore final : public plugin::Store {
@@ -125,7 +129,7 @@ EngineConfig config_of(const py::dict& d) {
   c.stall_json_path = d["stall_json"].cast<std::string>();
   if (d.contains("operation_timeout_s"))
     c.operation_ns = static_cast<int64_t>(d["operation_timeout_s"].cast<double>() * 1e9);
-  if (c.operation_ns > 0) c.end_ns = std::min(c.end_ns, c.operation_ns);
+  if (c.operation_ns > 0) c.end_ns = std::clamp(c.operation_ns, kLeastEndNs, c.end_ns);
   c.start_ns = static_cast<int64_t>(d["start_timeout_s"].cast<double>() * 1e9);
   c.first_handle = d["first_handle"].cast<uint64_t>();
   c.spin_ns = static_cast<int64_t>(d["spin_us"].cast<double>() * 1e3);
