@@ -33,7 +33,15 @@ SECRET = bytes(range(32))
 # Within this time a job has ended, also on a busy machine: much more than any part of it needs.
 DEADLINE_SECONDS = 90.0
 # What an error tells besides the number of the victim: who left first, what a lost message did, which call hangs.
-NAMED = (" died", "was the first to leave", "deadline", "the backend '", "message", "shut down")
+NAMED = (
+    " died",
+    "was the first to leave",
+    "deadline",
+    "the backend '",
+    "message",
+    "has sent nothing",
+    "shut down",
+)
 HANGING = TESTS / "backends" / "hanging" / "hanging.cc"
 # What a launcher prints about the rank whose end made it end the others.
 SAID = {

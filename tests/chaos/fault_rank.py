@@ -99,7 +99,7 @@ class Rank:
                 self._fault()
             if sets and step % 5 == 0:
                 self.hvd.remove_process_set(self.hvd.add_process_set(list(range(chosen.size - 1))))
-            if self.is_victim and chosen.by_backend:
+            if self.is_victim and chosen.by_backend and step <= chosen.step:
                 self.at.value = time.monotonic()  # at the latest in the operation that fails
             large = chosen.phase == "large" and step in (1, chosen.step)
             if large and mine:
