@@ -6,23 +6,16 @@ and has no effect: MXNet orders what waits in its queue by it, and here nothing 
 Horovod: reduce gradients with DistributedTrainer or DistributedOptimizer. Any thread.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from horovod.common.basics import engine
 from horovod.common.failed_calls import failed
 from horovod.common.process_sets import ProcessSet, global_process_set
-from horovod.common.reduce_ops import Adasum, Average, op_from
-from horovod.mxnet._arrays import MOVABLE, REDUCIBLE, NDArray, check, empty, reference
-from hvd_core._core import TensorRef
+from horovod.common.reduce_ops import Average, op_from
+from horovod.mxnet._arrays import NDArray
+from horovod.mxnet._collectives import gather, reduce, scatter, send_root, send_rows
 from hvd_core.frontend import groups
-from hvd_core.frontend.operations import request_name
-from hvd_core.frontend.reductions import engine_number
 from hvd_core.frontend.refusals import report
-from hvd_core.frontend.rows import row_counts
-from hvd_core.process_sets import number_of
 
 __all__ = [
     "allgather",
@@ -37,10 +30,6 @@ __all__ = [
     "grouped_reducescatter",
     "reducescatter",
 ]
-
-
-class UnsupportedOpError(ValueError, AssertionError):
-    """An operation does not have this reduce op: a ValueError, and the AssertionError that programs may catch."""
 
 
 def allreduce(
@@ -145,7 +134,7 @@ def _allreduce(tensor, in_place, average, name, prescale, postscale, process_set
         failed("allreduce", "allreduce", name, process_set, error)
         raise
     outputs = (tensor,) if in_place else None
-    return _reduce((tensor,), outputs, "allreduce", name, reduction, (prescale, postscale), process_set)[0]
+    return reduce((tensor,), outputs, "allreduce", name, reduction, (prescale, postscale), process_set)[0]
 
 
 def _grouped_allreduce(tensors, in_place, average, name, prescale, postscale, process_set, op) -> list:
@@ -160,28 +149,7 @@ def _grouped_allreduce(tensors, in_place, average, name, prescale, postscale, pr
         report("allreduce", name, process_set, f"{prefix}() was called there with an empty list.", prefix)
         return []
     outputs = members if in_place else None
-    return _reduce(members, outputs, prefix, name, reduction, (prescale, postscale), process_set)
-
-
-def _reduce(inputs, outputs, prefix, name, op, factors, process_set) -> list:
-    try:
-        full_name = request_name(prefix, name)
-        for array in inputs:
-            check(array, REDUCIBLE)
-        op_number, set_number = engine_number(op), number_of(process_set)
-        if outputs is None:
-            outputs = [empty(array.shape, array) for array in inputs]
-            sent = [reference(array, writes=False) for array in inputs]
-            received = [reference(array, writes=True) for array in outputs]
-        else:
-            sent = received = [reference(array, writes=True) for array in inputs]
-    except BaseException as error:
-        failed("allreduce", prefix, name, process_set, error)
-        raise
-    if prefix == "allreduce":
-        sent, received = sent[0], received[0]
-    engine().allreduce(sent, received, full_name, op_number, *factors, set_number, True)
-    return list(outputs)
+    return reduce(members, outputs, prefix, name, reduction, (prescale, postscale), process_set)
 
 
 def allgather(
@@ -200,7 +168,7 @@ def allgather(
     Raises:
         ValueError, MXNetError, HorovodInternalError: as in allreduce().
     """
-    return _gather((tensor,), "allgather", name, process_set)[0]
+    return gather((tensor,), "allgather", name, process_set)[0]
 
 
 def grouped_allgather(
@@ -219,39 +187,7 @@ def grouped_allgather(
     if not members:
         report("allgather", name, process_set, f"{prefix}() was called there with an empty list.", prefix)
         return []
-    return _gather(members, prefix, name, process_set)
-
-
-def _gather(inputs, prefix, name, process_set) -> list:
-    try:
-        full_name = request_name(prefix, name)
-        for array in inputs:
-            check(array, MOVABLE)
-        sent = [reference(array, writes=False) for array in inputs]
-        number = number_of(process_set)
-    except BaseException as error:
-        failed("allgather", prefix, name, process_set, error)
-        raise
-    core = engine()
-    handle = core.allgather(sent, full_name, number)
-    return _results(core, handle, lambda: [_output(core, handle, i, a) for i, a in enumerate(inputs)])
-
-
-def _results(core, handle: int, fetch: Callable) -> Any:
-    """The value of fetch(), when the operation is done. The engine keeps the arrays of an operation whose wait ends
-    early, so the handle is released in any case."""
-    try:
-        core.wait(handle)
-        return fetch()
-    finally:
-        core.release(handle)
-
-
-def _output(core, handle: int, index: int, like: NDArray) -> NDArray:
-    """An output that the engine has allocated, as a new array of the type of `like`."""
-    output = empty(tuple(core.output_info(handle, index)[0]), like)
-    core.copy_output(handle, index, reference(output, writes=True))
-    return output
+    return gather(members, prefix, name, process_set)
 
 
 def broadcast(
@@ -271,7 +207,7 @@ def broadcast(
     Raises:
         ValueError, MXNetError, HorovodInternalError: as in allreduce().
     """
-    return _broadcast(tensor, False, root_rank, name, process_set)
+    return send_root(tensor, False, root_rank, name, process_set)
 
 
 def broadcast_(
@@ -282,23 +218,7 @@ def broadcast_(
     process_set: ProcessSet = global_process_set,
 ) -> NDArray:
     """Overwrite the array with the root's; returns it. Arguments and errors as in broadcast()."""
-    return _broadcast(tensor, True, root_rank, name, process_set)
-
-
-def _broadcast(tensor, in_place, root_rank, name, process_set) -> NDArray:
-    try:
-        full_name = request_name("broadcast", name)
-        check(tensor, MOVABLE)
-        output = tensor if in_place else empty(tensor.shape, tensor)
-        received = reference(output, writes=True)
-        sent = received if in_place else reference(tensor, writes=False)
-        number = number_of(process_set)
-    except BaseException as error:
-        failed("broadcast", "broadcast", name, process_set, error)
-        raise
-    core = engine()
-    handle = core.broadcast([sent], [received], root_rank, full_name, number)
-    return _results(core, handle, lambda: output)
+    return send_root(tensor, True, root_rank, name, process_set)
 
 
 def alltoall(
@@ -324,29 +244,7 @@ def alltoall(
         ValueError: as in allreduce(), and for splits that do not fit.
         MXNetError, HorovodInternalError: as in allreduce().
     """
-    try:
-        full_name = request_name("alltoall", name)
-        check(tensor, MOVABLE)
-        if isinstance(splits, NDArray):
-            splits = splits.asnumpy().tolist()
-        rows = [] if splits is None else [row_counts(splits)]
-        sent = reference(tensor, writes=False)
-        number = number_of(process_set)
-    except BaseException as error:
-        failed("alltoall", "alltoall", name, process_set, error)
-        raise
-    core = engine()
-    handle = core.alltoall([sent], rows, full_name, number)
-
-    def fetch() -> Any:
-        output = _output(core, handle, 0, tensor)
-        if splits is None:
-            return output
-        received = empty((len(rows[0]),), tensor).astype("int32")
-        received[:] = np.array(core.received_splits(handle, 0), dtype=np.int32)
-        return output, received
-
-    return _results(core, handle, fetch)
+    return send_rows(tensor, splits, name, process_set)
 
 
 def reducescatter(
@@ -371,7 +269,7 @@ def reducescatter(
             AssertionError as well.
     """
     factors = (prescale_factor, postscale_factor)
-    return _scatter((tensor,), "reducescatter", name, op, factors, process_set)[0]
+    return scatter((tensor,), "reducescatter", name, op, factors, process_set)[0]
 
 
 def grouped_reducescatter(
@@ -393,28 +291,4 @@ def grouped_reducescatter(
     if not members:
         report("reducescatter", name, process_set, f"{prefix}() was called there with an empty list.", prefix)
         return []
-    return _scatter(members, prefix, name, op, (prescale_factor, postscale_factor), process_set)
-
-
-def _scatter(inputs, prefix, name, op, factors, process_set) -> list:
-    try:
-        full_name = request_name(prefix, name)
-        if op == Adasum:
-            raise UnsupportedOpError(
-                "Reducescatter has no op Adasum. Use hvd.Average, Sum, Min, Max or Product."
-            )
-        op_number, set_number = engine_number(op), number_of(process_set)
-        for array in inputs:
-            check(array, REDUCIBLE)
-            if not array.shape:
-                raise ValueError("reducescatter does not support scalar inputs.")
-        rows = engine().scattered_rows
-        outputs = [empty((rows(a.shape[0], set_number), *a.shape[1:]), a) for a in inputs]
-        sent = [reference(array, writes=False) for array in inputs]
-        received: list[TensorRef] = [reference(array, writes=True) for array in outputs]
-    except BaseException as error:
-        failed("reducescatter", prefix, name, process_set, error)
-        raise
-    core = engine()
-    handle = core.reducescatter(sent, received, full_name, op_number, *factors, set_number)
-    return _results(core, handle, lambda: outputs)
+    return scatter(members, prefix, name, op, (prescale_factor, postscale_factor), process_set)

@@ -21,12 +21,21 @@ def give_up(slots: Iterable[Slot], set_id: int | None) -> None:
     """Keep the pending reductions of these parameters until they end."""
     for slot in slots:
         handles = slot.handle.handles if isinstance(slot.handle, SparseReduction) else (slot.handle,)
-        key = set_id, slot.wire_name if slot.group is None else slot.group.name
+        key = _key(slot, set_id)
         earlier = LEFT.get(key, ())
         handles = tuple(h for h in handles if h in _handle_map and h not in earlier)
         if handles:
             LEFT[key] = earlier + handles
     sweep()
+
+
+def is_left(slot: Slot, set_id: int | None) -> bool:
+    """Whether the engine may still write to the memory of a parameter's reduction."""
+    return _key(slot, set_id) in LEFT
+
+
+def _key(slot: Slot, set_id: int | None) -> tuple[int | None, str]:
+    return set_id, slot.wire_name if slot.group is None else slot.group.name
 
 
 def sweep() -> None:

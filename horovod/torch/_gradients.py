@@ -5,6 +5,7 @@ Used by _reducer.py only, on the thread that submits or synchronizes.
 
 import torch
 
+from horovod.torch._devices import come_after
 from horovod.torch._slots import Slot, empty_sparse
 from horovod.torch._sparse import SparseReduction
 from horovod.torch._submit import REDUCIBLE
@@ -22,6 +23,13 @@ def is_quick(grad: torch.Tensor | None) -> bool:
         and grad.is_contiguous()
         and not grad.is_neg()
     )
+
+
+def come_after_gradient(slot: Slot) -> None:
+    """Let the current stream wait for the stream that completes a gradient: hooks submit on any stream."""
+    made_on, slot.made_on = slot.made_on, None
+    if made_on is not None and slot.param.grad is not None:
+        come_after(made_on, slot.param.grad)
 
 
 def gradient_of(slot: Slot, sparse_as_dense: bool) -> torch.Tensor:

@@ -16,13 +16,14 @@ from typing import Any
 import torch
 
 from horovod.common.process_sets import ProcessSet
-from horovod.torch import _changed_gradients, _initial_weights
+from horovod.torch import _changed_gradients
 from horovod.torch._async_ops import reduce_group_into, reduce_into
-from horovod.torch._devices import come_after, stream_of
-from horovod.torch._given_up import LEFT, give_up, sweep, wait_for
-from horovod.torch._gradients import gradient_of, is_quick, make_wires, store, wire_form
+from horovod.torch._devices import stream_of
+from horovod.torch._given_up import LEFT, give_up, is_left, sweep, wait_for
+from horovod.torch._gradients import come_after_gradient, gradient_of, is_quick, make_wires, store, wire_form
 from horovod.torch._hooks import when_complete
-from horovod.torch._slots import Group, Slot
+from horovod.torch._initial_weights import Unannounced
+from horovod.torch._slots import Group, Slot, take_all
 from horovod.torch._sparse import sparse_allreduce_async
 from horovod.torch._submit import BY_ADDRESS, _handle_map, engine, forget, settle_each
 from horovod.torch.compression import BF16Compressor, Compression, FP16Compressor
@@ -86,8 +87,7 @@ class GradientReducer:
         self._handles: list[int] = []
         self._failures: list[Exception] = []  # of reductions that could not begin
         self._has_warned = False  # of a changed gradient
-        # Names of requests that have not been sent yet, with their slots; empty unless HOROVOD_CHECK_CONSISTENCY is set.
-        self._unannounced: dict[str, list[Slot]] = {}
+        self._unannounced = Unannounced()
 
     # ---------------------------------------------------------------------------------------- registration
 
@@ -99,18 +99,14 @@ class GradientReducer:
         self.slots[param] = slot
         hook, slot.anchor = when_complete(param, self._hook_for(slot))
         self.hooks.append(hook)
-        if _initial_weights.checked():
-            self._unannounced[slot.wire_name] = [slot]
+        self._unannounced.add(slot)
 
     def group(self, members: Iterable[torch.Tensor], name: str) -> None:
         """Reduce the gradients of these parameters as one operation."""
         slots = [self.slots[param] for param in members if param in self.slots]
         if slots:
             Group(name, slots)
-            if self._unannounced:
-                for slot in slots:
-                    self._unannounced.pop(slot.wire_name, None)
-                self._unannounced[f"grouped_allreduce.{name}"] = slots
+            self._unannounced.add_group(f"grouped_allreduce.{name}", slots)
 
     def set_passes(self, passes: int) -> None:
         """Change the number of backward passes per step()."""
@@ -189,7 +185,7 @@ class GradientReducer:
                     if LEFT:
                         wait_for(set_id, slot.wire_name)
                     if self._unannounced:
-                        self._announce(slot.wire_name)
+                        self._unannounced.announce(slot.wire_name, self.process_set)
                     handle = allreduce(grad, grad, slot.wire_name, number, prescale, postscale, set_id)
                 except Exception as error:
                     self._failed([slot], error)
@@ -205,40 +201,22 @@ class GradientReducer:
             else:
                 self._submit(slot)
 
-    def _announce(self, name: str, is_sparse: bool = False) -> None:
-        slots = self._unannounced.pop(name, None)
-        if slots is not None:
-            sent = f"allgather.{slots[0].name}.indices" if is_sparse else name
-            _initial_weights.announce(sent, [(slot.name, slot.param) for slot in slots], self.process_set)
-
     def _take_arrived(self) -> list[Slot]:
         """Take the collected gradients. From here on no other thread converts or submits them."""
-        arrived, mine = self._arrived, []
         self._arrived_bytes = 0
-        while arrived:
-            try:
-                mine.append(arrived.popleft())
-            except IndexError:  # another thread has taken the last one
-                break
-        return mine
-
-    def _come_after(self, slot: Slot) -> None:
-        """Let the current stream wait for the stream that completes a gradient: hooks submit on any stream."""
-        made_on, slot.made_on = slot.made_on, None
-        if made_on is not None and slot.param.grad is not None:
-            come_after(made_on, slot.param.grad)
+        return take_all(self._arrived)
 
     def _submit(self, slot: Slot) -> None:
         reported = False  # a submission that fails is reported to the other ranks by itself
         try:
-            self._come_after(slot)
+            come_after_gradient(slot)
             grad = gradient_of(slot, self.sparse_as_dense)
             sparse = slot.sparse_dim and not self.sparse_as_dense
             sent = None if sparse else wire_form(slot, grad, self.compression)
             if LEFT:
                 wait_for(self.process_set.process_set_id, slot.wire_name)
             if self._unannounced:
-                self._announce(slot.wire_name, bool(sparse))
+                self._unannounced.announce(slot.wire_name, self.process_set, bool(sparse))
             reported = True
             if sparse:
                 slot.handle = sparse_allreduce_async(grad, slot.name, self.op, self.process_set)
@@ -261,7 +239,7 @@ class GradientReducer:
         reported = False
         try:
             for slot in group.slots:
-                self._come_after(slot)
+                come_after_gradient(slot)
                 grad = gradient_of(slot, self.sparse_as_dense)
                 if slot.sparse_dim and not self.sparse_as_dense:
                     raise ValueError(
@@ -275,7 +253,7 @@ class GradientReducer:
             sent = [slot.sent for slot in group.slots]
             self.on_device = self.on_device or not sent[0].is_cpu
             if self._unannounced:
-                self._announce(f"grouped_allreduce.{group.name}")
+                self._unannounced.announce(f"grouped_allreduce.{group.name}", self.process_set)
             reported = True
             handle = reduce_group_into(sent, sent, group.name, self.op, *self.factors, self.process_set)
         except Exception as error:
@@ -414,11 +392,7 @@ class GradientReducer:
         give_up(self.active, self.process_set.process_set_id)
         for slot in self.active:
             slot.wire = None  # the engine may still write to it
-            if self._is_pending(slot):
+            if is_left(slot, self.process_set.process_set_id):
                 # Likewise. The next backward must not add to it, as it would after zero_grad(set_to_none=False).
                 slot.param.grad = None
         self._clear()
-
-    def _is_pending(self, slot: Slot) -> bool:
-        key = self.process_set.process_set_id, slot.wire_name if slot.group is None else slot.group.name
-        return key in LEFT

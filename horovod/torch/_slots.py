@@ -1,5 +1,6 @@
 """The records of a GradientReducer: one for each parameter and each group. Data, for _reducer.py only."""
 
+from collections import deque
 from typing import Any
 
 import torch
@@ -71,3 +72,14 @@ def empty_sparse(param: torch.Tensor, sparse_dim: int) -> torch.Tensor:
     indices = torch.empty((sparse_dim, 0), dtype=torch.int64, device=param.device)
     values = torch.empty((0, *param.shape[sparse_dim:]), dtype=param.dtype, device=param.device)
     return torch.sparse_coo_tensor(indices, values, param.shape, check_invariants=False)
+
+
+def take_all(slots: deque[Slot]) -> list[Slot]:
+    """Take all out of a deque that other threads take from and add to."""
+    mine = []
+    while slots:
+        try:
+            mine.append(slots.popleft())
+        except IndexError:  # another thread has taken the last one
+            break
+    return mine

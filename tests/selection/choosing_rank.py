@@ -13,7 +13,7 @@ import numpy as np
 
 import hvd_core as hvd
 from hvd_core import _core, runtime
-from hvd_core.backends.selection import backend_options, choice
+from hvd_core.backends.selection import backend_options, named_backends
 
 RANK = os.environ["HOROVOD_RANK"]
 
@@ -54,7 +54,7 @@ def outcome(case):
     logging.getLogger("horovod").removeHandler(handler)
     os.environ.clear()
     os.environ.update(before)
-    choice._warned.clear()
+    named_backends._warned.clear()
     backend_options._handed_on.clear()
     return found
 

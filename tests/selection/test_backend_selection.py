@@ -7,7 +7,7 @@ import pytest
 
 from golden_texts import golden
 from hvd_core.backends import BackendError, BackendNotInstalled, BackendUnavailable
-from hvd_core.backends.selection import choice
+from hvd_core.backends.selection import named_backends
 from hvd_core.backends.selection.host_route import OneHostOnly
 from hvd_core.config.selection_rules import Level, Rule
 from hvd_core.types import COLLECTIVES
@@ -34,7 +34,7 @@ ENV = "HOROVOD_BACKEND"
 
 @pytest.fixture(autouse=True)
 def _fresh_warnings():
-    choice._warned.clear()
+    named_backends._warned.clear()
 
 
 def raised(kind, *backends, **how):

@@ -7,11 +7,10 @@ to its next member. A named backend decides nothing for device types that it doe
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from typing import Any
 
-from hvd_core.backends.errors import BackendError, BackendNotInstalled, BackendUnavailable
+from hvd_core.backends.errors import BackendError, BackendUnavailable
 from hvd_core.backends.messages import reason
 from hvd_core.backends.selection import backend_options
 from hvd_core.backends.selection.backend_plan import (
@@ -29,12 +28,10 @@ from hvd_core.backends.selection.host_route import (
     one_host_only,
     several_hosts,
 )
+from hvd_core.backends.selection.named_backends import NamedBackends, device_types
 from hvd_core.backends.selection.usable_backends import UsableBackends
 from hvd_core.config.plugins_toml import PluginsConfig
 from hvd_core.config.selection_rules import ACCELERATORS, HOST, OPERATIONS, VARIABLE, Level, Rule, ladder
-
-_log = logging.getLogger("horovod")
-_warned: set[str] = set()
 
 Argument = str | type | Sequence[str | type] | None
 
@@ -88,6 +85,7 @@ class Choice:
         allgather: bool | None = None,
     ) -> None:
         self.levels, self.backends, self.world = levels, backends, world
+        self.named = NamedBackends(levels, backends, world)
         self.hierarchical = (allreduce, allgather)
         # After a rule for everything, only the backends that it names are considered.
         self.open = not any(rule.device is None for level in levels for rule in level.rules)
@@ -115,7 +113,7 @@ class Choice:
         )
         overrides = self._host_overrides(host_route)
         devices = self._devices(BackendPlan(host_route, overrides))
-        self._warn_of_unused_legacy([d.type for d in devices])
+        self.named.warn_of_unused_legacy([d.type for d in devices])
         return BackendPlan(
             host_route,
             overrides,
@@ -145,7 +143,7 @@ class Choice:
         """(the backends that were named for all of host memory, in order of preference; the source). The list may be
         empty."""
         for level, rule in self._rules(HOST, None):
-            found = [b for b in self._of(rule, level, HOST) if HOST in b.serves]
+            found = [b for b in self.named.of(rule, level, HOST) if HOST in b.serves]
             if found:
                 return found, rule.source
             if rule.device == HOST and not level.soft:
@@ -157,7 +155,7 @@ class Choice:
         routes = {}
         for operation in OPERATIONS:
             for level, rule in self._rules(HOST, operation):
-                found = [b for b in self._of(rule, level, HOST) if HOST in b.serves]
+                found = [b for b in self.named.of(rule, level, HOST) if HOST in b.serves]
                 if rule.operation is None:
                     if found:
                         break  # the same rule decides for the other operations
@@ -205,17 +203,17 @@ class Choice:
                 if not rule.broad and rule.device != HOST:
                     types[str(rule.device)] = None
                 elif rule.broad:
-                    for backend in self._of(rule, level, None):
-                        types |= dict.fromkeys(_device_types(backend))
+                    for backend in self.named.of(rule, level, None):
+                        types |= dict.fromkeys(device_types(backend))
         if self.open:
             for backend in self.backends.for_devices():
-                types |= dict.fromkeys(_device_types(backend))
+                types |= dict.fromkeys(device_types(backend))
         return list(types)
 
     def _route(self, device: str, operation: str, host: BackendPlan) -> tuple[Usable | None, str]:
         """(the backend whose communicator reads the device's memory, None for staging; the source of the choice)."""
         for level, rule in self._rules(device, operation):
-            found = self._of(rule, level, device)
+            found = self.named.of(rule, level, device)
             direct = [b for b in found if device in b.serves]
             reaching = [b for b in direct if b.spans_hosts or not several_hosts(self.world)]
             if reaching:
@@ -250,7 +248,7 @@ class Choice:
 
     def _table(self, device: str, routes: Iterable[Usable]) -> Usable | None:
         """The backend that opens the devices: one of ``routes``, else a named one, else any installed one; or None."""
-        for backend in (*routes, *self._named()):
+        for backend in (*routes, *self.named.all()):
             if backend.table == device:
                 return backend
         return next((b for b in self.backends.for_devices() if b.table == device), None)
@@ -288,7 +286,7 @@ class Choice:
         rules = (rule for level in self.levels for rule in level.rules if rule.device == ACCELERATORS)
         return next((f"{rule.source} names the backend '{rule.names[0]}' for devices" for rule in rules), "")
 
-    # Names.
+    # Rules.
 
     def _rules(self, device: str, operation: str | None) -> Iterator[tuple[Level, Rule]]:
         """The rules for an operation on a device type: level by level, and the most specific rule of a level first."""
@@ -296,80 +294,8 @@ class Choice:
             for rule in level.rules_for(device, operation):
                 yield level, rule
 
-    def _named(self) -> list[Usable]:
-        return [b for level in self.levels for rule in level.rules for b in self._of(rule, level, None)]
-
-    def _of(self, rule: Rule, level: Level, device: str | None) -> list[Usable]:
-        """The usable backends of a rule, in order.
-
-        If the rule has one name and it cannot be used, that is an error; on a soft level, a warning. If it has a list,
-        the call fails only if no backend can be used; otherwise it warns of the unusable names before the first backend
-        that serves ``device``."""
-        found: list[Usable] = []
-        failed: list[tuple[int, BackendError]] = []
-        for position, name in enumerate(rule.names):
-            try:
-                backend = self.backends.usable(name, rule.source, len(rule.names) == 1)
-                if level.soft:
-                    self._check_launcher(backend)
-                found.append(backend)
-            except BackendError as error:
-                failed.append((position, error))
-        if level.soft:
-            for _, error in failed:
-                self._warn_once(_skipped(rule, error, self.backends))
-            return self._of_legacy(rule, found)
-        if not found:
-            raise failed[0][1]
-        serving = [b for b in found if device is not None and (device in b.serves or b.table == device)]
-        if serving:
-            place = rule.names.index(serving[0].name)
-            for position, error in failed:
-                if position < place:
-                    self._warn_once(
-                        f"horovod: {reason(error)}. Using '{serving[0].name}', the next backend in {rule.source}."
-                    )
-        return found
-
-    def _check_launcher(self, backend: Usable) -> None:
-        """Raise BackendUnavailable if the backend does not work in jobs of this job's launcher. A variable that an image
-        exports must not end a job for this reason; only soft levels call this."""
-        world = self.world
-        if world is None or len(world.hosts) == 1 or not backend.launchers:
-            return
-        if world.launcher not in backend.launchers:
-            raise BackendUnavailable(
-                f"horovod: backend '{backend.name}' ({backend.origin}) works in jobs that are started by "
-                f"{_either(backend.launchers)}, and this one was started by {world.launcher}"
-            )
-
-    def _of_legacy(self, rule: Rule, found: list[Usable]) -> list[Usable]:
-        """The backends of ``found`` that a rule of an older variable may use: for HOROVOD_GPU_*, those that serve a
-        device type other than host memory. Warns of the others."""
-        if rule.device != ACCELERATORS:
-            return found
-        for backend in found:
-            if not _device_types(backend):
-                self._warn_once(
-                    f"horovod: {rule.source}={backend.name} is ignored: the backend serves "
-                    f"{', '.join(sorted(backend.serves)) or 'nothing'} only, no other device type. "
-                    "Unset the variable, or name a backend for the device type in HOROVOD_BACKEND."
-                )
-        return [b for b in found if _device_types(b)]
-
-    def _warn_of_unused_legacy(self, types: Sequence[str]) -> None:
-        """Warn if HOROVOD_GPU_* names a backend for other accelerators than this job's device types ``types``."""
-        for level in self.levels:
-            for rule in level.rules if level.soft and types else ():
-                found = self._of(rule, level, None) if rule.device == ACCELERATORS else []
-                if found and not any(set(_device_types(b)) & set(types) for b in found):
-                    self._warn_once(
-                        f"horovod: {rule.source}={found[0].name} is ignored: the backend serves "
-                        f"{', '.join(_device_types(found[0]))}, and the devices here are {', '.join(types)}."
-                    )
-
     def _does_not_serve(self, rule: Rule, device: str) -> BackendError:
-        backend = self._of(rule, Level("", (rule,)), None)[0]
+        backend = self.named.of(rule, Level("", (rule,)), None)[0]
         serves = ", ".join(sorted(backend.serves | {backend.table or HOST} - {HOST})) or "nothing"
         what = "host memory (cpu)" if device == HOST else f"memory of '{device}'"
         return BackendError(
@@ -381,30 +307,6 @@ class Choice:
     def _one_host(self, backend: Usable, rule: Rule) -> OneHostOnly:
         alone = len(rule.names) == 1
         return one_host_only(backend, rule.source, self.world, self.backends.describe_installed(), alone)
-
-    def _warn_once(self, text: str) -> None:
-        # Every rank comes to the same conclusion; rank 0 reports it.
-        if text not in _warned and (self.world is None or self.world.rank == 0):
-            _warned.add(text)
-            _log.warning("%s", text)
-
-
-def _either(names: Sequence[str]) -> str:
-    *others, last = names
-    return f"{', '.join(others)} or {last}" if others else last
-
-
-def _device_types(backend: Usable) -> list[str]:
-    return sorted((backend.serves | {backend.table or HOST}) - {HOST})
-
-
-def _skipped(rule: Rule, error: BackendError, backends: Any) -> str:
-    """The warning that an older variable names a backend that cannot be used."""
-    if type(error) is BackendNotInstalled:
-        why = f"no backend of that name is installed. installed: {backends.describe_installed()}"
-    else:
-        why = f"{reason(error)}."
-    return f"horovod: {rule.source}={rule.names[0]} is ignored: {why}"
 
 
 __all__ = ["BackendPlan", "Choice", "Selection", "choose", "with_names"]
