@@ -2,22 +2,16 @@
 
 import pytest
 
-from harness.frameworks import run_with
 from harness.installed import need
-from test_tf_examples import EXAMPLES, accuracy_in, expect_equal_weights, written
+from test_tf_examples import expect_equal_weights, train, written
 
 need("jax", "optax")
 
 
-def train(folder, ranks, *options):
-    words = [str(EXAMPLES / "jax_digits.py"), ["--output", str(folder / "out"), *options]]
-    return run_with("jax", ranks, "examples/run_example.py::run", str(folder), *words, init=None).output
-
-
 @pytest.mark.timeout(500)
 def test_trains(tmp_path):
-    output = train(tmp_path, 2)
-    assert accuracy_in(output) >= 97.0 and "2 process(es)" in output
+    output, accuracy = train(tmp_path, "jax_digits", framework="jax")
+    assert accuracy >= 97.0 and "2 process(es)" in output
     expect_equal_weights(tmp_path)
     assert written(tmp_path) == ["jax", "jax/digits.npz"]
 
@@ -25,17 +19,16 @@ def test_trains(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(500)
 def test_trains_with_compressed_gradients_and_alone(tmp_path):
-    assert accuracy_in(train(tmp_path, 2, "--bf16-allreduce")) >= 96.0
+    assert train(tmp_path, "jax_digits", "--bf16-allreduce", framework="jax")[1] >= 96.0
     expect_equal_weights(tmp_path)
-    assert "1 process(es)" in train(tmp_path, 1, "--epochs", "2")
+    assert "1 process(es)" in train(tmp_path, "jax_digits", "--epochs", "2", framework="jax", ranks=1)[0]
 
 
 @pytest.mark.slow  # tests/keras has the same in small
 @pytest.mark.timeout(500)
 def test_keras_trains_on_jax(tmp_path):
     need("keras")
-    words = [str(EXAMPLES / "keras_digits.py"), ["--output", str(tmp_path / "out"), "--epochs", "10"]]
-    output = run_with("jax", 2, "examples/run_example.py::run", str(tmp_path), *words, init=None).output
-    assert accuracy_in(output) >= 95.0 and "on jax" in output
+    output, accuracy = train(tmp_path, "keras_digits", "--epochs", "10", framework="jax")
+    assert accuracy >= 95.0 and "on jax" in output
     expect_equal_weights(tmp_path)
     assert written(tmp_path) == ["keras", "keras/best.weights.h5"]

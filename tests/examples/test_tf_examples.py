@@ -33,12 +33,12 @@ def need_keras_3():
         pytest.skip(f"Keras {version} has no backend but TensorFlow")
 
 
-def train(folder, example, *options, framework="tensorflow", process_env=None):
-    """Run an example in `folder` on two living ranks; returns what it printed and the test accuracy in per cent."""
+def train(folder, example, *options, framework="tensorflow", ranks=2, process_env=None):
+    """Run an example in `folder` on living ranks; returns what it printed and the test accuracy in per cent."""
     words = [*example_and_output(folder, example), *options]
     place = "examples/run_example.py::run"
     call = (str(folder), words[0], words[1:])
-    output = run_with(framework, 2, place, *call, init=None, process_env=process_env).output
+    output = run_with(framework, ranks, place, *call, init=None, process_env=process_env).output
     return output, accuracy_in(output)
 
 
