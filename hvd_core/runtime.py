@@ -11,14 +11,14 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hvd_core import asked_facts, communicator_sets, compiled_part, current_job, logs, uncaught
 from hvd_core import process_sets as _process_sets
 from hvd_core.backends.errors import BackendError
 from hvd_core.current_job import Job, engine, is_initialized, rank, size, world
-from hvd_core.errors import HorovodInternalError
+from hvd_core.errors import HorovodInternalError, JobEndedError
 
 if TYPE_CHECKING:
     from hvd_core.backends.selection.backend_plan import BackendPlan
@@ -67,6 +67,9 @@ def init(
     added later (HOROVOD_DYNAMIC_PROCESS_SETS=1). ``backend``: a name, a subclass of hvd_core.backends.PythonBackend, or
     an ordered list of these, in place of HOROVOD_BACKEND.
 
+    In an elastic job it returns when this process has a place in a world; if a rank dies meanwhile, in the next one. It
+    raises SystemExit if the job does not need this process any more.
+
     Raises ValueError for arguments or environment variables that make no sense, and for lists of ranks that differ
     between their members; hvd_core.bootstrap.BootstrapError when the ranks do not come together, of which RankLost
     (another rank has ended) is a HorovodInternalError too;
@@ -83,7 +86,7 @@ def init(
             static = _static_sets(process_sets)
         else:
             try:
-                job, static = _start(comm, backend, process_sets)
+                job, static = _start_in_a_world(comm, backend, process_sets)
             except (BackendError, ValueError, OSError, RuntimeError) as error:
                 limit = _limit_met(error)
                 if limit is not None:
@@ -143,9 +146,38 @@ def _check_same_job(comm: Sequence[int] | Any, world: World) -> None:
     )
 
 
-def _start(
+def _start_in_a_world(
     comm: Sequence[int] | Any, backend: str | type | Sequence[str | type] | None, process_sets: Any
 ) -> tuple[Job, list[_process_sets.ProcessSet]]:
+    """As _start(). In an elastic job it asks the driver for a place in a world first, and again if that world has lost a
+    member before all of its members had come."""
+    from hvd_core.bootstrap import BootstrapTimeout, driver_channel
+
+    channel = driver_channel.channel()
+    if channel is None:
+        return _start(comm, backend, process_sets, os.environ)
+    if comm is not None and (not isinstance(comm, Sequence) or comm):
+        raise ValueError(
+            "horovod: init(comm=...) cannot choose ranks in an elastic job, whose ranks change. Call init() without it."
+        )
+    while True:
+        place = channel.enter()
+        try:
+            started = _start(comm, backend, process_sets, {**os.environ, **place.variables})
+        except (JobEndedError, BootstrapTimeout) as lost:
+            _log.info("horovod: world %d has ended during init(): %s", place.world, lost)
+            continue
+        channel.up()
+        return started
+
+
+def _start(
+    comm: Sequence[int] | Any,
+    backend: str | type | Sequence[str | type] | None,
+    process_sets: Any,
+    environ: Mapping[str, str],
+) -> tuple[Job, list[_process_sets.ProcessSet]]:
+    """``environ``: the variables of the launcher."""
     global _engines
     from hvd_core import bootstrap
     from hvd_core.backends.discovery.registry import host_math
@@ -158,7 +190,7 @@ def _start(
     engine_type = compiled_part.load().Engine
     settings = read_environment()
     logs.configure(*read_log_settings(os.environ))
-    world = bootstrap.connect(deadline_s=settings.start_timeout_s, comm=comm)
+    world = bootstrap.connect(environ, deadline_s=settings.start_timeout_s, comm=comm)
     try:
         plan, plugins, static = at_init.decide(
             world, backend, settings, lambda: _compared_sets(process_sets, world.comm)

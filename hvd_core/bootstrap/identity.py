@@ -44,7 +44,9 @@ class Identity:
 
     ``local_rank`` and ``local_size`` are None if the launcher does not tell them, ``size`` is None if only MPI knows it.
     ``store`` and ``secret`` (bytes) are None if the job has to make its own. ``job``: strings that are equal on all
-    processes of the job. ``variable``: the environment variable that gave the rank.
+    processes of the job. ``variable``: the environment variable that gave the rank. ``epoch``: the number of this world
+    in an elastic job, as its driver counts them; 0 in other jobs. Processes that come later have counted fewer init()
+    calls, so they are told the number.
 
     If init() was given a part of the launcher's ranks, ``rank`` and ``size`` are those within that part, ``members`` are
     the launcher's ranks by rank, and ``launched`` is the Identity in the launcher's job.
@@ -61,6 +63,7 @@ class Identity:
     variable: str | None = None
     members: tuple | None = None
     launched: "Identity | None" = None
+    epoch: int = 0
 
     @property
     def whole(self):
@@ -76,12 +79,13 @@ class Identity:
 def identify(environ):
     """The Identity from ``environ``. Raises ValueError that names the variable if a value is not valid."""
     launcher, variable, rank, size = _rank_and_size(environ)
+    epoch = _number(environ, "HOROVOD_EPOCH", 0) if "HOROVOD_EPOCH" in environ else 0
     if launcher == "single":
         return Identity(0, 1)
     local_rank, local_size = _local(environ, launcher, size)
     store, secret = _store(environ, launcher, size)
     job = tuple(f"{name}={environ[name]}" for name in _JOB_VARIABLES.get(launcher, ()) if name in environ)
-    return Identity(rank, size, local_rank, local_size, launcher, store, secret, job, variable)
+    return Identity(rank, size, local_rank, local_size, launcher, store, secret, job, variable, epoch=epoch)
 
 
 def _rank_and_size(environ):

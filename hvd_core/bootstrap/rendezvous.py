@@ -20,7 +20,10 @@ from .store_server import StoreServer
 _LOOK_SECONDS = 0.5
 _FAREWELL_SECONDS = 1.0
 
+# The number of this process's last init(), by members. The worlds of an elastic job begin at multiples of _PER_WORLD: a
+# process that came later has called init() less often than the others.
 _counts = {}
+_PER_WORLD = 1 << 20
 
 
 class Rendezvous:
@@ -115,7 +118,8 @@ class _PublishedAttempt:
 
 def find_store(identity, environ, deadline):
     """(the identity, with its size; the Rendezvous of its job). Raises BootstrapError that tells what is missing."""
-    count = _counts[identity.members] = _counts.get(identity.members, 0) + 1
+    told = identity.whole.epoch * _PER_WORLD
+    count = _counts[identity.members] = max(told, _counts.get(identity.members, 0)) + 1
     if identity.store is not None:
         # The launcher's store outlives an init(); all members of a job count its inits alike.
         epoch = number(identity.members, count)

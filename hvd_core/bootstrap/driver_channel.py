@@ -1,0 +1,156 @@
+"""A worker's end of the channel to the driver of its elastic job, over which it is told its place in each world.
+
+The launcher hands the socket down (HOROVOD_ELASTIC_FD). Messages are lines of JSON:
+
+    worker -> driver   {"kind": "ready", "commits": 3, "updated": false}   in no world; waits for a place
+                       {"kind": "up"}                                      init() has returned
+                       {"kind": "done"}                                    the training is over
+    driver -> worker   {"kind": "enter", "env": {...}, "sync": true}       come into this world
+                       {"kind": "update"}                                  better: another world. Leave at the next commit
+                       {"kind": "leave"}                                   you are not needed: exit
+
+There is no thread here: the channel is read in init() and at commits. If the driver ends, the keeper ends this process.
+Used on the thread that calls init() and commit(); a forked child has no channel.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+DESCRIPTOR = "HOROVOD_ELASTIC_FD"
+_CHUNK = 1 << 16
+
+
+class LeftJob(SystemExit):
+    """The driver has told this process to end: the job does not need it any more. The exit code is 0."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A place in a world. `variables`: of the launcher for init(), rank and size among them. `sync`: the members receive
+    the state of rank 0 first."""
+
+    variables: Mapping[str, str]
+    sync: bool
+
+    @property
+    def world(self) -> int:
+        return int(self.variables["HOROVOD_EPOCH"])
+
+
+class DriverChannel:
+    """`commits`: the number of commits that the state of this process has seen. `updated`: this process leaves its world
+    because of an update. Both are told to the driver with the next ready(). `place`: in the world of the last enter()."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._socket = socket.socket(fileno=descriptor)
+        self._socket.set_inheritable(False)
+        self._unread = b""
+        self._ended = False
+        self._update = False
+        self.commits = 0
+        self.updated = False
+        self.place: Place | None = None
+
+    def enter(self) -> Place:
+        """Waits for a place in the next world. Raises LeftJob if there is none for this process."""
+        self._say(kind="ready", commits=self.commits, updated=self.updated)
+        self._update = self.updated = False
+        while True:
+            said = self._next()
+            if said["kind"] == "leave":
+                raise LeftJob
+            if said["kind"] == "enter":
+                self.place = Place(said["env"], said["sync"])
+                return self.place
+
+    def up(self) -> None:
+        """init() returns."""
+        self._say(kind="up")
+
+    def done(self) -> None:
+        """The training is over: no world is formed any more."""
+        self._say(kind="done")
+
+    def update_wanted(self) -> bool:
+        """Whether the driver has said that this world should be left. Does not wait."""
+        while not self._update and not self._ended:
+            line = self._line(socket.MSG_DONTWAIT)
+            if line is None:
+                break
+            self._update = json.loads(line)["kind"] == "update"
+        return self._update
+
+    def _say(self, **what) -> None:
+        try:
+            self._socket.sendall(json.dumps(what).encode() + b"\n", socket.MSG_NOSIGNAL)
+        except (BrokenPipeError, ConnectionError):
+            self._ended = True
+
+    def _next(self) -> dict:
+        line = None if self._ended else self._line(0)
+        if line is None:
+            # The launcher has ended, and this process is about to be.
+            raise LeftJob
+        return json.loads(line)
+
+    def _line(self, flags: int) -> bytes | None:
+        """The next message; None at the end of the channel, or if there is none now."""
+        while b"\n" not in self._unread:
+            try:
+                data = self._socket.recv(_CHUNK, flags)
+            except BlockingIOError:
+                return None
+            except ConnectionError:
+                data = b""
+            if not data:
+                self._ended = True
+                return None
+            self._unread += data
+        line, _, self._unread = self._unread.partition(b"\n")
+        return line
+
+
+_channel: DriverChannel | None = None
+_opened = False
+
+
+def channel() -> DriverChannel | None:
+    """The channel of this process; None if its job is not elastic, and in a forked child. Raises ValueError if the job is
+    elastic, but the launcher has not started this very process."""
+    global _channel, _opened
+    if not _opened:
+        text = os.environ.get(DESCRIPTOR)
+        if text is not None:
+            _channel = _open(text)
+            # A process that this one starts has a copy of the variables, but not the socket.
+            del os.environ[DESCRIPTOR]
+        _opened = True
+    return _channel
+
+
+def _open(text: str) -> DriverChannel:
+    try:
+        descriptor = int(text)
+        os.fstat(descriptor)
+        return DriverChannel(descriptor)
+    except (ValueError, OSError):
+        raise ValueError(
+            f"{DESCRIPTOR}={text!r} is not the socket of an elastic job. Only processes that horovodrun starts itself "
+            "can be its ranks: let the script call `exec python ...` last, and let no wrapper close descriptors."
+        ) from None
+
+
+def _in_forked_child() -> None:
+    global _channel, _opened
+    _channel, _opened = None, True
+
+
+os.register_at_fork(after_in_child=_in_forked_child)
