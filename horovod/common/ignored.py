@@ -27,11 +27,6 @@ _IGNORED = {
         "on several hosts the hierarchical transport has a lane per local rank anyway",
     ),
     "HOROVOD_NUM_NCCL_STREAMS": (("", "0", "1"), "--num-nccl-streams", "there is one stream per device"),
-    "HOROVOD_ELASTIC": (
-        _OFF,
-        "",
-        "elastic training is not there yet: the job has the same ranks until it ends",
-    ),
     "HOROVOD_CCL_CACHE": (_OFF, "", "there is no backend for oneCCL"),
     "HOROVOD_BATCH_D2D_MEMCOPIES": (("", "1"), "", "copies on a device are the backend's"),
     "HOROVOD_DISABLE_GROUP_FUSION": (_OFF, "", "groups and single tensors are batched alike"),

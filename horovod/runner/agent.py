@@ -22,11 +22,13 @@ from horovod.runner.frames import (
     Kind,
     Outgoing,
     ProtocolError,
+    channel_frame,
     decode_env,
     decode_words,
     frame,
     memory_frames,
     output_frame,
+    split_result,
 )
 from horovod.runner.function_memory import FunctionMemory, append
 from horovod.runner.local_ranks import LocalRanks, RankSpec
@@ -122,7 +124,8 @@ class Agent:
             )
         (directory,) = decode_words([job["directory"]])
         _enter(directory)
-        _check_store(job["store"], job["host"])
+        if job["store"] is not None:  # the stores of an elastic job's worlds do not exist yet
+            _check_store(job["store"], job["host"])
         ranks = [entry["rank"] for entry in job["ranks"]]
         if job["function_bytes"] is not None:
             self._memory = FunctionMemory(ranks)
@@ -140,7 +143,7 @@ class Agent:
             if self._memory is not None:
                 variables.update(self._memory.variables(entry["rank"]))
                 keep = self._memory.descriptors(entry["rank"])
-            specs.append(RankSpec(entry["rank"], command, variables, keep))
+            specs.append(RankSpec(entry["rank"], command, variables, keep, job["channel"]))
         own = {name: value for name, value in os.environ.items() if name not in _FOR_AGENT}
         self._ranks = LocalRanks(specs, {**own, **decode_env(job["env"]), "PWD": directory})
 
@@ -223,8 +226,10 @@ class Agent:
         self._obey()
 
     def _obey(self) -> None:
-        for kind, _ in self._arrived:
-            if kind in (Kind.STOP, Kind.FAIL):
+        for kind, payload in self._arrived:
+            if kind == Kind.TELL:
+                self._ranks.tell(*split_result(payload))
+            elif kind in (Kind.STOP, Kind.FAIL):
                 self._ranks.request("stop" if kind == Kind.STOP else "fail")
         self._arrived.clear()
 
@@ -243,6 +248,11 @@ class Agent:
         """Called by the ranks; see Listener."""
         if not self._launcher_gone:
             self._outgoing.add(output_frame(rank, stream, data))
+
+    def heard(self, rank: int, data: bytes) -> None:
+        """Called by the ranks; see Listener."""
+        if not self._launcher_gone:
+            self._outgoing.add(channel_frame(Kind.HEARD, rank, data))
 
     def event(self, site, event: dict) -> None:
         """Called by the ranks; see Listener."""

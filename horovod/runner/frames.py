@@ -13,7 +13,7 @@ import struct
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-PROTOCOL = 1
+PROTOCOL = 2
 MAGIC = b"\0hvd-agent %d\n" % PROTOCOL
 # A longer frame means that another program is writing, or that bytes were lost.
 LONGEST = 256 << 20
@@ -33,6 +33,7 @@ class Kind(enum.IntEnum):
     START = 3  # empty
     STOP = 4  # empty: as Ctrl-C
     FAIL = 5  # empty: a rank elsewhere has failed
+    TELL = 6  # rank (u32), bytes for its channel (elastic jobs)
     # to the launcher
     READY = 16  # the agent's host, process and Python
     REFUSED = 17  # text: why the ranks cannot run there
@@ -41,6 +42,7 @@ class Kind(enum.IntEnum):
     RESULT = 20  # rank (u32), a part of the function's result
     END = 21  # empty: no process of the job is left on that host
     BEAT = 22  # empty: makes a dead connection fail
+    HEARD = 23  # rank (u32), bytes that came over its channel (elastic jobs)
 
 
 class ProtocolError(Exception):
@@ -67,6 +69,11 @@ def memory_frames(kind: Kind, descriptor: int, rank: int | None = None) -> Itera
         part = os.pread(descriptor, min(CHUNK, size - done), done)
         done += len(part)
         yield frame(kind, head + part)
+
+
+def channel_frame(kind: Kind, rank: int, data: bytes) -> bytes:
+    """Data of a rank's channel."""
+    return frame(kind, _RANK.pack(rank) + data)
 
 
 def split_result(payload: bytes) -> tuple[int, bytes]:

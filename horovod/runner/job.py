@@ -41,13 +41,6 @@ from horovod.runner.remote_shell import RemoteShell, agent_words
 
 # Options that the parser accepts and a later version will support: dest -> (option, feature).
 _LATER = {
-    "min_num_proc": ("--min-num-proc", "elastic jobs"),
-    "max_num_proc": ("--max-num-proc", "elastic jobs"),
-    "slots": ("--slots-per-host", "elastic jobs"),
-    "elastic_timeout": ("--elastic-timeout", "elastic jobs"),
-    "reset_limit": ("--reset-limit", "elastic jobs"),
-    "cooldown_range": ("--blacklist-cooldown-range", "elastic jobs"),
-    "host_discovery_script": ("--host-discovery-script", "elastic jobs"),
     "use_jsrun": ("--jsrun", "starting the ranks with jsrun"),
 }
 

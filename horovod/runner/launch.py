@@ -20,6 +20,7 @@ from horovod.runner.config import (
     set_env_from_args,
     validate_config_args,
 )
+from horovod.runner.elastic_job import check_elastic
 from horovod.runner.job import check_supported
 from horovod.runner.output import OutputClosedError
 from horovod.runner.parser import make_parser
@@ -44,9 +45,10 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
             print(f"horovodrun: {args.config_file}: {key} is not known and was ignored", file=sys.stderr)
     validate_config_args(args)
     check_supported(args)
+    check_elastic(args)
     for option in options_without_effect(args):
         print(f"horovodrun: {option} has no effect", file=sys.stderr)
-    if args.num_proc is None:
+    if args.num_proc is None and args.min_num_proc is None:
         parser.error("argument -np/--num-proc is required")
     if args.command[:1] == ["--"]:
         del args.command[0]

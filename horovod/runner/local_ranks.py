@@ -33,12 +33,15 @@ _DRAIN_S = 2.0
 
 @dataclass
 class RankSpec:
-    """A process to start: its command, its variables in addition to the job's, the descriptors that it inherits."""
+    """A process to start: its command, its variables in addition to the job's, the descriptors that it inherits.
+
+    `channel`: the variable that tells the process the descriptor of its socket to the launcher; None for no socket."""
 
     rank: int
     command: Sequence[str]
     env: Mapping[str, str]
     keep: Sequence[int] = ()
+    channel: str | None = None
 
 
 class Listener(Protocol):
@@ -52,6 +55,9 @@ class Listener(Protocol):
 
     def said(self, site, data: bytes) -> None:
         """The remote shell itself printed `data`. Empty data means its end."""
+
+    def heard(self, rank: int, data: bytes) -> None:
+        """A rank with a channel has sent `data` over it."""
 
 
 class LocalRanks:
@@ -68,6 +74,7 @@ class LocalRanks:
         self._running = set(self.ranks)
         self._readers: dict[tuple[int, int], int] = {}
         self._pids: dict[int, int] = {}
+        self._channels: dict[int, socket.socket] = {}
         self._selector: selectors.BaseSelector | None = None
         self._listener: Listener | None = None
         self._control: socket.socket | None = None
@@ -96,13 +103,19 @@ class LocalRanks:
         ours, theirs = socket.socketpair()
         self._control = ours
         described, writers = [], []
+        handed: list[socket.socket] = []
         try:
             for spec in self._specs:
+                env, keep = dict(spec.env), list(spec.keep)
+                if spec.channel is not None:
+                    handed.append(self._open_channel(spec.rank))
+                    env[spec.channel] = str(handed[-1].fileno())
+                    keep.append(handed[-1].fileno())
                 entry = {
                     "rank": spec.rank,
                     "command": encode_words(spec.command),
-                    "env": encode_env(spec.env),
-                    "keep": list(spec.keep),
+                    "env": encode_env(env),
+                    "keep": keep,
                 }
                 for index, name in enumerate(STREAMS):
                     reader, entry[name] = os.pipe()
@@ -116,12 +129,18 @@ class LocalRanks:
                 [python, "-I", "-S", str(_KEEPER), str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno(), *writers] + [kept for spec in self._specs for kept in spec.keep],
+                pass_fds=[
+                    theirs.fileno(),
+                    *writers,
+                    *(kept for entry in described for kept in entry["keep"]),
+                ],
                 # Ctrl-C in the terminal is for the launcher; the keeper must survive it.
                 start_new_session=True,
             )
         finally:
             theirs.close()
+            for end in handed:
+                end.close()
             for writer in writers:
                 os.close(writer)
         message = {
@@ -138,6 +157,46 @@ class LocalRanks:
         while self._wanted:
             self.request(self._wanted.pop(0))
         self._selector.register(ours, selectors.EVENT_READ, self._read_events)
+
+    def _open_channel(self, rank: int) -> socket.socket:
+        """The rank's end of a new channel."""
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        self._channels[rank] = ours
+        self._selector.register(ours, selectors.EVENT_READ, functools.partial(self._hear, rank))
+        return theirs
+
+    def tell(self, rank: int, data: bytes) -> None:
+        """Sends `data`, a few short messages at most, over the channel of a rank. A rank that has ended misses them."""
+        channel = self._channels.get(rank)
+        if channel is not None:
+            try:
+                channel.send(data, socket.MSG_NOSIGNAL)
+            except OSError:
+                pass
+
+    def _hear(self, rank: int) -> bool:
+        """Passes on the bytes that a rank has sent; returns False if there are none now, or at the end of the channel."""
+        channel = self._channels.get(rank)
+        if channel is None:
+            return False
+        try:
+            data = channel.recv(_CHUNK)
+        except BlockingIOError:
+            return False
+        except ConnectionError:
+            data = b""
+        if not data:
+            self._close_channel(rank)
+            return False
+        self._listener.heard(rank, data)
+        return True
+
+    def _close_channel(self, rank: int) -> None:
+        channel = self._channels.pop(rank, None)
+        if channel is not None:
+            self._selector.unregister(channel)
+            channel.close()
 
     def request(self, word: str) -> None:
         """Sends a request to the keeper. "stop": SIGTERM, and SIGKILL after a while; the second time SIGKILL at once.
@@ -222,6 +281,9 @@ class LocalRanks:
                 for _ in range(64):
                     if not self._read((event["rank"], index)):
                         break
+            while self._hear(event["rank"]):
+                pass
+            self._close_channel(event["rank"])
             self._running.discard(event["rank"])
         self._listener.event(self, event)
 
@@ -257,6 +319,8 @@ class LocalRanks:
             if not self._paused:
                 self._selector.unregister(reader)
             os.close(reader)
+        for rank in list(self._channels):
+            self._close_channel(rank)
         control, self._control = self._control, None
         if control is not None:
             control.close()

@@ -11,6 +11,8 @@ _DESCRIPTION = (
     "line. The first process that fails ends the others and gives the exit code."
 )
 
+_SCRIPT = "command that prints the hosts of an elastic job, as lines host:slots; it is run again every second"
+
 
 def _interfaces(text: str) -> set[str]:
     return {name.strip() for name in text.split(",") if name.strip()}
@@ -43,7 +45,7 @@ def make_parser() -> argparse.ArgumentParser:
     where = parser.add_argument_group("hosts").add_mutually_exclusive_group()
     where.add_argument("-H", "--hosts", help="hosts and their slots: localhost:4, or h1:2,h2:2")
     where.add_argument("-hostfile", "--hostfile", help="file with a line 'HOST slots=N' per host")
-    where.add_argument("--host-discovery-script", help="elastic jobs; not supported yet")
+    where.add_argument("--host-discovery-script", help=_SCRIPT)
 
     remote = parser.add_argument_group("other hosts (no effect on local processes)")
     remote.add_argument("-p", "--ssh-port", type=int, help="port of ssh")
@@ -65,13 +67,26 @@ def make_parser() -> argparse.ArgumentParser:
     text = "arguments of mpirun that bind and map the processes, instead of: --bind-to none --map-by slot"
     mpi.add_argument("--binding-args", help=text)
 
-    elastic = parser.add_argument_group("elastic jobs (not supported yet)")
-    elastic.add_argument("--min-np", "--min-num-proc", dest="min_num_proc", type=int)
-    elastic.add_argument("--max-np", "--max-num-proc", dest="max_num_proc", type=int)
-    elastic.add_argument("--slots-per-host", dest="slots", type=int)
-    elastic.add_argument("--elastic-timeout", type=int)
-    elastic.add_argument("--reset-limit", type=int)
-    elastic.add_argument("--blacklist-cooldown-range", dest="cooldown_range", type=int, nargs=2)
+    elastic = parser.add_argument_group("elastic jobs, whose number of processes changes")
+    text = "fewest processes of a job; makes it elastic (default: -np)"
+    elastic.add_argument("--min-np", "--min-num-proc", dest="min_num_proc", type=int, help=text)
+    text = "most processes of an elastic job (default: as many as there are slots)"
+    elastic.add_argument("--max-np", "--max-num-proc", dest="max_num_proc", type=int, help=text)
+    text = "slots of a host for which the discovery script prints no number"
+    elastic.add_argument("--slots-per-host", dest="slots", type=int, metavar="N", help=text)
+    text = "seconds to wait for enough slots (600) [HOROVOD_ELASTIC_TIMEOUT]"
+    elastic.add_argument("--elastic-timeout", type=int, metavar="SECONDS", help=text)
+    text = "end the job after so many restarts of the training because of failures (default: no limit)"
+    elastic.add_argument("--reset-limit", type=int, metavar="N", help=text)
+    text = "seconds for which a host is not used after a failure, doubled each time (default: for good)"
+    elastic.add_argument(
+        "--blacklist-cooldown-range",
+        dest="cooldown_range",
+        type=int,
+        nargs=2,
+        metavar=("MIN", "MAX"),
+        help=text,
+    )
 
     how = parser.add_argument_group("how the processes are started").add_mutually_exclusive_group()
     text = "by horovodrun itself (the default, unless the backend mpi is named)"

@@ -22,6 +22,7 @@ from horovod.runner.frames import (
     Kind,
     Outgoing,
     ProtocolError,
+    channel_frame,
     encode_env,
     encode_words,
     frame,
@@ -48,7 +49,8 @@ _ANSWER_S = (20.0, 12.0, 0.0)
 
 
 class RemoteRanks:
-    """`shell` is the command that runs the agent; `ranks` are the variables of each rank; `store` its address."""
+    """`shell` is the command that runs the agent; `ranks` are the variables of each rank; `store` its address. `channel`:
+    see RankSpec."""
 
     def __init__(
         self,
@@ -57,8 +59,9 @@ class RemoteRanks:
         command: Sequence[str],
         ranks: Mapping[int, Mapping[str, str]],
         env: Mapping[str, str],
-        store: str,
+        store: str | None,
         function: FunctionMemory | None = None,
+        channel: str | None = None,
     ):
         self.host = host
         self.ranks = list(ranks)
@@ -78,6 +81,7 @@ class RemoteRanks:
             "env": encode_env(env),
             "ranks": [{"rank": rank, "env": encode_env(own)} for rank, own in ranks.items()],
             "store": store,
+            "channel": channel,
             "function_bytes": None if function is None else os.fstat(function.function).st_size,
         }
         self._selector: selectors.BaseSelector | None = None
@@ -142,6 +146,12 @@ class RemoteRanks:
         self._outgoing.add(frame(Kind.FAIL if word == "fail" else Kind.STOP))
         self._flush()
 
+    def tell(self, rank: int, data: bytes) -> None:
+        """As LocalRanks.tell()."""
+        if not self.over and self._outgoing is not None:
+            self._outgoing.add(channel_frame(Kind.TELL, rank, data))
+            self._flush()
+
     def _flush(self) -> None:
         try:
             self._outgoing.flush()
@@ -202,6 +212,8 @@ class RemoteRanks:
             elif event["event"] == "lost":
                 self._running.difference_update(event["ranks"])
             self._listener.event(self, event)
+        elif kind == Kind.HEARD:
+            self._listener.heard(*split_result(payload))
         elif kind == Kind.RESULT:
             rank, part = split_result(payload)
             append(self._function.results[rank], part)

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from horovod.runner.elastic_job import check_elastic, is_elastic, run_elastic_job
 from horovod.runner.function_memory import FunctionMemory
 from horovod.runner.processes import Outcome
 
@@ -33,7 +34,15 @@ def run_job(
     function: FunctionMemory | None = None,
 ) -> Outcome:
     """Runs `command` once per rank and returns when no process of it is left. Arguments and exceptions: job.run_job and
-    mpi_job.run_mpi_job."""
+    mpi_job.run_mpi_job, and elastic.job.run_elastic_job."""
+    check_elastic(args)
+    if is_elastic(args):
+        if function is not None:
+            raise NotImplementedError(
+                "horovod.run() does not start elastic jobs yet. Put the function into a script, and start it with "
+                "horovodrun --min-np."
+            )
+        return _run_elastic_job(args, command, started)
     asked = None if args.use_mpi else backend_asked_for(os.environ)
     if args.use_gloo and asked is not None and (args.num_proc or 0) > 1:
         raise ValueError(
@@ -59,6 +68,18 @@ def run_job(
     from horovod.runner.job import run_job as run_own_job
 
     return run_own_job(args, command, started, extra_env, function)
+
+
+def _run_elastic_job(
+    args: argparse.Namespace, command: Sequence[str], started: Callable[[Stoppable], None]
+) -> Outcome:
+    asked = backend_asked_for(os.environ)
+    if asked is not None:
+        raise ValueError(
+            f"{asked} asks for the backend '{BACKEND}', whose processes mpirun must start, and MPI ends all of them when "
+            "one dies: an elastic job cannot use it. Choose another backend."
+        )
+    return run_elastic_job(args, command, started)
 
 
 def backend_asked_for(environ: Mapping[str, str]) -> str | None:

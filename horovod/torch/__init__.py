@@ -4,6 +4,7 @@ Importing prints nothing, and does not fail where the engine cannot be loaded: t
 the functions raise ImportError with the reason.
 """
 
+from importlib import import_module as _import_module
 from typing import Any as _Any
 
 import torch as _torch
@@ -12,7 +13,6 @@ from horovod.common import exports
 from horovod.common.basics import UNAVAILABLE as _UNAVAILABLE
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.exports import *  # noqa: F403
-from horovod.common.missing import missing_part as _missing_part
 from horovod.common.process_sets import (
     ProcessSet,
     add_process_set,
@@ -105,6 +105,7 @@ __all__ = [
     "sparse_allreduce_async",
     "synchronize",
 ]
+__all__ += ["elastic"]  # noqa: F405 (loaded by __getattr__())
 __all__ += exports.__all__
 
 
@@ -113,7 +114,6 @@ def _check_has_gpu() -> bool:
 
 
 def __getattr__(name: str) -> _Any:
-    if name == "elastic":
-        # hasattr() stays False; an import raises the same text as an ImportError.
-        raise AttributeError(str(_missing_part(f"{__name__}.elastic")))
+    if name == "elastic":  # which stands on this module
+        return _import_module("horovod.torch.elastic")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

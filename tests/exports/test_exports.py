@@ -37,6 +37,7 @@ TORCH = [
         f"horovod.torch.{name}"
         for name in ("mpi_ops", "compression", "functions", "optimizer", "sync_batch_norm")
     ),
+    *("horovod.torch.elastic", "horovod.torch.elastic.state", "horovod.torch.elastic.sampler"),
 ]
 TENSORFLOW = [
     "horovod.tensorflow",

@@ -1,7 +1,6 @@
 """The programs of Horovod's documentation, in our words: process sets, a compressor of one's own, inference; names
 that programs import from modules of horovod.torch. Run by tests/harness on two ranks."""
 
-import importlib
 import io
 
 import torch
@@ -116,14 +115,3 @@ def check_names_of_modules_are_those_of_the_package():
         "size",
     ):
         assert getattr(optimizer, name) is getattr(hvd, name)
-
-
-def check_elastic_training_is_missing_and_says_so():
-    assert not hasattr(hvd, "elastic")
-    with raises(AttributeError, "horovod.torch.elastic is not part of", "there yet"):
-        hvd.elastic.run(print)
-    for module in ("horovod.torch.elastic", "horovod.torch.elastic.state"):
-        with raises(ImportError, "horovod.torch.elastic is not part of", "there yet"):
-            importlib.import_module(module)
-    with raises(ImportError, "there yet"):
-        from horovod.torch import elastic  # noqa: F401

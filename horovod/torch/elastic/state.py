@@ -1,0 +1,233 @@
+"""TorchState: models, optimizers, samplers and plain values that survive a change of the ranks.
+
+Each value whose type is in the registry has a handler, which copies it at a commit, restores it, and sends it. A commit
+copies tensors into memory that the commit before has allocated.
+"""
+
+import copy
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from horovod.common.elastic import ObjectState
+from horovod.common.exports import rank
+from horovod.torch.elastic.sampler import ElasticSampler
+from horovod.torch.functions import broadcast_object, broadcast_optimizer_state, broadcast_parameters
+
+__all__ = [
+    "ModelStateHandler",
+    "OptimizerStateHandler",
+    "SamplerStateHandler",
+    "StateHandler",
+    "TorchState",
+    "get_handler_registry",
+    "set_handler_registry",
+]
+
+
+class StateHandler:
+    """Saves, restores and sends one value. Derive from it for types of your own; see set_handler_registry()."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def save(self) -> None:
+        """Keep a copy of the value's state in memory."""
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        """Give the value the state of the last save()."""
+        raise NotImplementedError
+
+    def sync(self) -> None:
+        """Give the value the state that it has on rank 0. All values are saved when all of them have it."""
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """Adapt to another number of ranks."""
+
+    def set_value(self, value: Any) -> None:
+        """Handle another object from now on."""
+        self.value = value
+        self.save()
+
+
+class ModelStateHandler(StateHandler):
+    """For torch.nn.Module."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__(model)
+        self._saved: Any = None
+        self.save()
+
+    def save(self) -> None:
+        self._saved = copied(self.value.state_dict(), self._saved)
+
+    def restore(self) -> None:
+        self.value.load_state_dict(self._saved)
+
+    def sync(self) -> None:
+        state = self.value.state_dict()
+        broadcast_parameters({key: value for key, value in state.items() if _is_tensor(value)}, root_rank=0)
+        others = {key: value for key, value in state.items() if not _is_tensor(value)}
+        if others:  # what get_extra_state() of a module returns
+            self.value.load_state_dict({**state, **broadcast_object(others, 0, "horovod.elastic.extra")})
+
+
+class OptimizerStateHandler(StateHandler):
+    """For torch.optim.Optimizer, also one that DistributedOptimizer() has made."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        super().__init__(optimizer)
+        self._saved: Any = None
+        self.save()
+
+    def save(self) -> None:
+        self._saved = copied(self.value.state_dict(), self._saved)
+
+    def restore(self) -> None:
+        # The optimizer may keep the tensors that it is given, and change them in its next step.
+        self.value.load_state_dict(copied(self._saved, None))
+
+    def sync(self) -> None:
+        broadcast_optimizer_state(self.value, root_rank=0)
+
+
+class SamplerStateHandler(StateHandler):
+    """For ElasticSampler. All ranks continue where rank 0 is: it holds the newest commit."""
+
+    def __init__(self, sampler: ElasticSampler) -> None:
+        super().__init__(sampler)
+        self._saved: Any = None
+        self.save()
+
+    def save(self) -> None:
+        self._saved = copy.deepcopy(self.value.state_dict())
+
+    def restore(self) -> None:
+        self.value.load_state_dict(self._saved)
+
+    def sync(self) -> None:
+        self.value.load_state_dict(
+            broadcast_object(self.value.state_dict(), 0, name="horovod.elastic.sampler")
+        )
+
+    def reset(self) -> None:
+        self.value.reset()
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def _fits(earlier: Any, value: torch.Tensor) -> bool:
+    """Whether the memory of `earlier` can hold the tensor as it is."""
+    if not isinstance(earlier, torch.Tensor) or value.layout is not torch.strided:
+        return False
+    told = [(t.layout, t.dtype, t.device, t.shape) for t in (earlier, value)]
+    return told[0] == told[1] and earlier.stride() == value.stride()
+
+
+def copied(value: Any, earlier: Any) -> Any:
+    """A copy of nested dicts and lists with tensors. `earlier` is a copy of the same thing: its memory is used again
+    where shapes and types are the same."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach()
+        return earlier.copy_(value) if _fits(earlier, value) else value.clone()
+    if isinstance(value, Mapping):
+        known = earlier if isinstance(earlier, Mapping) else {}
+        pairs = {key: copied(item, known.get(key)) for key, item in value.items()}
+        made = OrderedDict(pairs) if isinstance(value, OrderedDict) else pairs
+        if hasattr(value, "_metadata"):  # the versions of modules, in the state of a model
+            made._metadata = value._metadata
+        return made
+    if isinstance(value, list):
+        known = earlier if isinstance(earlier, list) and len(earlier) == len(value) else [None] * len(value)
+        return [copied(item, before) for item, before in zip(value, known)]
+    return copy.deepcopy(value)
+
+
+_registry: list[tuple[type, type[StateHandler]]] = [
+    (torch.nn.Module, ModelStateHandler),
+    (torch.optim.Optimizer, OptimizerStateHandler),
+    (ElasticSampler, SamplerStateHandler),
+]
+
+
+def get_handler_registry() -> list[tuple[type, type[StateHandler]]]:
+    """The pairs of a type and its handler; the first pair that fits a value counts."""
+    return _registry
+
+
+def set_handler_registry(registry: list[tuple[type, type[StateHandler]]]) -> None:
+    """Replace the pairs of a type and its handler, for the states that are made from now on."""
+    global _registry
+    _registry = registry
+
+
+def _handler_for(value: Any) -> StateHandler | None:
+    for kind, handler in _registry:
+        if isinstance(value, kind):
+            return handler(value)
+    return None
+
+
+class TorchState(ObjectState):
+    """The state of a training with PyTorch, for ``hvd.elastic.run``.
+
+    Args:
+        model, optimizer: a module and an optimizer, or None.
+        kwargs: more values, by name. Modules, optimizers and ElasticSamplers are saved and sent by handlers; any other
+            value is a plain attribute that can be copied and pickled (epoch=0, batch=0).
+
+    The values are attributes: ``state.model``, ``state.epoch``. Another model may be assigned; it is saved at once.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.update(model=model, optimizer=optimizer)
+        handlers = {name: _handler_for(value) for name, value in kwargs.items()}
+        self._handlers = {name: handler for name, handler in handlers.items() if handler is not None}
+        for name, handler in self._handlers.items():
+            object.__setattr__(self, name, handler.value)
+        plain = {name: value for name, value in kwargs.items() if name not in self._handlers}
+        super().__init__(bcast_object=_broadcast, get_rank=rank, **plain)
+
+    def save(self) -> None:
+        for handler in self._handlers.values():
+            handler.save()
+        super().save()
+
+    def restore(self) -> None:
+        for handler in self._handlers.values():
+            handler.restore()
+        super().restore()
+
+    def sync(self) -> None:
+        for name in sorted(self._handlers):
+            self._handlers[name].sync()
+        super().sync()
+        # Not one after the other: a rank that dies meanwhile must not leave a model of one step with the optimizer of
+        # another.
+        for handler in self._handlers.values():
+            handler.save()
+
+    def reset(self) -> None:
+        for handler in self._handlers.values():
+            handler.reset()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        handler = self.__dict__.get("_handlers", {}).get(name)
+        if handler is not None:
+            handler.set_value(value)
+        super().__setattr__(name, value)
+
+
+def _broadcast(value: Any) -> Any:
+    return broadcast_object(value, 0, name="horovod.elastic.values")

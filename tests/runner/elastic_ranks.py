@@ -1,0 +1,120 @@
+"""The programs of the workers of elastic jobs: one function each, named on the command line. None imports a framework."""
+
+import os
+import sys
+import time
+
+import numpy as np
+
+import hvd_core as hvd
+from horovod.common.elastic import ObjectState, run_fn
+from horovod.common.exports import init, rank, shutdown, size
+from horovod.common.objects import broadcast_object
+
+
+def _state(**values):
+    return ObjectState(lambda value: broadcast_object(value, 0, name="values"), rank, **values)
+
+
+def _reset():
+    shutdown()
+    init()
+
+
+def _note(name):
+    """A file that tells the test that this process has come here."""
+    with open(f"{name}.{os.getpid()}.tmp", "w") as file:
+        file.write(f"{os.getpid()}\n")
+    os.rename(f"{name}.{os.getpid()}.tmp", f"{name}.{os.getpid()}")
+
+
+def _any_rank(condition):
+    return bool(hvd.allreduce(np.array([int(condition)]), op=hvd.Max, name="condition")[0])
+
+
+def count_steps():
+    """Adds 1 to a sum in each step, until the file `enough` is there. Commits after every step."""
+    init()
+    state = _state(steps=0, total=0.0)
+
+    @lambda function: run_fn(function, _reset)
+    def train(state):
+        _note(f"in.{size()}.rank{rank()}")
+        while not _any_rank(os.path.exists("enough")):
+            gradient = hvd.allreduce(np.full(1000, 1.0), op=hvd.Average, name="gradient")
+            state.total += float(gradient[0])
+            state.steps += 1
+            time.sleep(0.002)
+            state.commit()
+        assert state.total == state.steps
+        return state.steps
+
+    steps = train(state)
+    print(f"rank {rank()} of {size()} is done, {'some' if steps else 'no'} steps", flush=True)
+
+
+def loses_uncommitted_steps():
+    """Commits once, then counts without a commit until rank 1 is killed. Prints the count of the next call."""
+    init()
+    state = _state(steps=0)
+
+    @lambda function: run_fn(function, _reset)
+    def train(state):
+        if state.steps:
+            return state.steps
+        state.steps = 7
+        state.commit()
+        state.steps = 8
+        _note(f"committed.rank{rank()}")
+        while True:
+            hvd.allreduce(np.zeros(1), name="step")
+
+    print(f"goes on from {train(state)}", flush=True)
+
+
+def dies_in_its_first_init():
+    """The first process that gets rank 1 ends itself when it is told its place, before it is connected."""
+    from hvd_core.bootstrap import world
+
+    connect = world.connect
+
+    def dying_connect(environ, **more):
+        if environ["HOROVOD_RANK"] == "1" and environ["HOROVOD_EPOCH"] == "1":
+            os.kill(os.getpid(), 9)
+        return connect(environ, **more)
+
+    from hvd_core import bootstrap
+
+    bootstrap.connect = dying_connect
+    init()
+    print(f"one of {size()}", flush=True)
+
+
+def disagrees():
+    """The ranks ask for different things under one name: a mistake of the program."""
+    init()
+
+    @lambda function: run_fn(function, _reset)
+    def train(state):
+        _note(f"called.rank{rank()}")
+        hvd.allreduce(np.zeros(2 + rank()), name="mismatch")
+
+    train(_state(steps=0))
+
+
+def fails():
+    init()
+
+    @lambda function: run_fn(function, _reset)
+    def train(state):
+        raise ValueError("a mistake in the program")
+
+    train(_state(steps=0))
+
+
+def ends_at_once():
+    sys.exit(5)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()

@@ -1,0 +1,208 @@
+"""The parts of elastic jobs one by one: discovery scripts, cool-downs, the channel, the number of a world."""
+
+import json
+import selectors
+import socket
+import time
+
+import pytest
+
+from horovod.runner.elastic import discovery as names
+from horovod.runner.elastic_cooldown import Cooldown
+from horovod.runner.elastic_discovery import Discovery, FixedHosts, HostDiscoveryScript
+from horovod.runner.elastic_membership import Enter, Leave, Membership, Phase, Update
+from hvd_core.bootstrap import driver_channel
+from hvd_core.bootstrap.driver_channel import DriverChannel, LeftJob
+from hvd_core.bootstrap.identity import identify
+
+
+def asked(source, answers):
+    """What Discovery reports until it has given so many answers."""
+    selector, found, failed = selectors.DefaultSelector(), [], []
+    discovery = Discovery(source, selector, found.append, failed.append)
+    deadline = time.monotonic() + 120
+    try:
+        while len(found) + len(failed) < answers:
+            assert time.monotonic() < deadline
+            discovery.advance(time.monotonic())
+            for key, _ in selector.select(0.05):
+                key.data()
+    finally:
+        discovery.close()
+        assert not selector.get_map()
+        selector.close()
+    return found, failed
+
+
+def test_a_script_prints_hosts_and_slots():
+    assert asked(HostDiscoveryScript("printf 'a:2\\n\\nb:1\\n'"), 1) == ([{"a": 2, "b": 1}], [])
+    assert asked(HostDiscoveryScript("echo a", slots=4), 1) == ([{"a": 4}], [])
+    assert HostDiscoveryScript("echo a:3").find_available_hosts_and_slots() == {"a": 3}
+    assert asked(FixedHosts({"a": 1}), 1) == ([{"a": 1}], [])
+    assert names.HostDiscoveryScript is HostDiscoveryScript
+
+
+@pytest.mark.parametrize(
+    "script, says",
+    [
+        ("echo problem >&2; exit 3", "ended with status 3: problem"),
+        ("echo a", "without a number of slots. Let it print a:N, or give --slots-per-host"),
+        ("echo a:b", "Invalid host input"),
+        ("yes a:1", "more than a megabyte"),
+    ],
+)
+def test_a_script_that_fails_says_why(script, says):
+    found, failed = asked(HostDiscoveryScript(script), 1)
+    assert found == [] and says in failed[0]
+
+
+def test_a_failure_is_reported_once_and_the_script_asked_again(tmp_path):
+    hosts, made = tmp_path / "hosts", tmp_path / "hosts.new"
+    script = f"cat {hosts} || {{ echo a:1 > {made}; mv {made} {hosts}; false; }}"
+    found, failed = asked(HostDiscoveryScript(script), 2)
+    assert found == [{"a": 1}] and "No such file" in failed[0]
+
+
+def test_pauses_of_a_host_double_up_to_the_limit():
+    cooldown = Cooldown((2, 30))
+    assert cooldown.usable_at("a", False) == 0
+    for low, high in ((2, 4), (4, 6), (8, 10), (16, 18), (30, 30), (30, 30)):
+        cooldown.failed("a", 100.0)
+        assert 100 + low <= cooldown.usable_at("a", False) <= 100 + high
+    assert cooldown.usable_at("b", False) == 0
+    cooldown.failed("a", 1000.0)  # the failures above are forgotten
+    assert cooldown.usable_at("a", False) <= 1004
+
+
+def test_without_limits_only_the_only_host_is_used_again():
+    cooldown = Cooldown(None)
+    cooldown.failed("a", 5.0)
+    assert cooldown.usable_at("a", False) is None
+    assert 6 <= cooldown.usable_at("a", True) <= 7
+
+
+@pytest.fixture
+def ends():
+    ours, theirs = socket.socketpair()
+    channel = DriverChannel(theirs.detach())
+    ours.settimeout(60)
+    yield ours, channel
+    ours.close()
+
+
+def said(sock):
+    return [json.loads(line) for line in sock.recv(65536).splitlines()]
+
+
+def test_a_worker_asks_for_a_place_and_reads_updates(ends):
+    sock, channel = ends
+    sock.sendall(b'{"kind": "update"}\n{"kind": "enter", "env": {"HOROVOD_EPOCH": "3"}, "sync": true}\n')
+    channel.commits, channel.updated = 4, True
+    place = channel.enter()
+    assert (place.world, place.sync) == (3, True)
+    assert said(sock) == [{"kind": "ready", "commits": 4, "updated": True}]
+    assert not channel.updated
+    assert not channel.update_wanted()  # the update was about the world before
+    sock.sendall(b'{"kind": "up')
+    assert not channel.update_wanted()
+    sock.sendall(b'date"}\n')
+    assert channel.update_wanted() and channel.update_wanted()
+    channel.up()
+    channel.done()
+    assert said(sock) == [{"kind": "up"}, {"kind": "done"}]
+
+
+@pytest.mark.parametrize(
+    "end", [lambda sock: sock.sendall(b'{"kind": "leave"}\n'), lambda sock: sock.close()]
+)
+def test_a_worker_that_is_not_needed_ends_with_0(ends, end):
+    sock, channel = ends
+    end(sock)
+    with pytest.raises(LeftJob) as left:
+        channel.enter()
+    assert left.value.code == 0
+
+
+def test_a_socket_that_is_none_is_explained(monkeypatch, tmp_path):
+    monkeypatch.setattr(driver_channel, "_opened", False)
+    with open(tmp_path / "file", "w") as file:
+        monkeypatch.setenv(driver_channel.DESCRIPTOR, str(file.fileno()))
+        with pytest.raises(ValueError, match="is not the socket of an elastic job"):
+            driver_channel.channel()
+
+
+def test_the_number_of_a_world_is_told():
+    place = {
+        "HOROVOD_RANK": "0",
+        "HOROVOD_SIZE": "2",
+        "HOROVOD_STORE": "tcp://h:1",
+        "HOROVOD_SECRET_KEY": "0" * 64,
+    }
+    assert identify(place).epoch == 0
+    assert identify({**place, "HOROVOD_EPOCH": "7"}).epoch == 7
+    with pytest.raises(ValueError, match="HOROVOD_EPOCH"):
+        identify({**place, "HOROVOD_EPOCH": "x"})
+
+
+def test_a_process_that_comes_later_numbers_its_init_alike(monkeypatch):
+    from hvd_core.bootstrap import rendezvous
+
+    place = {
+        "HOROVOD_RANK": "0",
+        "HOROVOD_SIZE": "2",
+        "HOROVOD_STORE": "tcp://h:1",
+        "HOROVOD_SECRET_KEY": "0" * 64,
+    }
+
+    def numbers(*worlds):
+        monkeypatch.setattr(rendezvous, "_counts", {})
+        environs = [{**place, "HOROVOD_EPOCH": str(world)} for world in worlds]
+        return [rendezvous.find_store(identify(environ), environ, None)[1].epoch for environ in environs]
+
+    assert numbers(1, 2, 4, 4)[2:] == numbers(4, 4)
+    assert numbers(0, 0) == [1, 2]
+
+
+def membership(hosts, least=1, most=9):
+    made = Membership(least, most)
+    for number, host in enumerate(hosts):
+        made.add(number, host)
+    commands = [made.ready(number, 0, False) for number in range(len(hosts))][-1]
+    assert [type(command) for command in commands] == [Enter]
+    for number in commands[0].members:
+        made.up(number)
+    assert made.phase is Phase.RUNNING
+    return made, commands[0].members
+
+
+def test_ranks_of_a_host_stand_together():
+    made, members = membership("abab")
+    assert members == (0, 2, 1, 3)
+    made.died(0, 137)
+    for number in (1, 2):
+        made.ready(number, 5 if number == 1 else 4, False)
+    assert made.ready(3, 4, False) == [Enter(2, (1, 3, 2), True)]  # 1 has the newest commit
+
+
+def test_members_that_left_alike_need_no_state():
+    made, _ = membership("aaa")
+    assert made.want([0, 1]) == [Update(1, (0, 1, 2))]
+    made.ready(0, 3, True)
+    made.ready(1, 3, True)
+    assert made.ready(2, 3, True) == [Enter(2, (0, 1), False), Leave(2)]
+
+
+def test_spares_wait_for_a_slot_in_a_world():
+    made, members = membership("aaa", most=2)
+    assert members == (0, 1)
+    made.died(1, 137)
+    assert made.ready(0, 1, False) == [Enter(2, (0, 2), True)]
+
+
+def test_the_end_dismisses_workers_that_wait():
+    made, _ = membership("aaa", most=2)
+    assert made.done(0) == [Leave(2)]
+    made.died(2, 0)
+    made.died(0, 0)
+    made.done(1)
+    assert made.died(1, 0) == [] and made.failure is None

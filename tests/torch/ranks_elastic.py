@@ -1,0 +1,260 @@
+"""Checks of horovod.torch.elastic on ranks of a job that is not elastic: states, samplers, and the loop of run()."""
+
+from unittest import mock
+
+import torch
+
+import horovod.torch as hvd
+from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt, OperationFailedError
+from horovod.torch.elastic import sampler as sampler_module
+from horovod.torch.elastic.state import (
+    ModelStateHandler,
+    StateHandler,
+    copied,
+    get_handler_registry,
+    set_handler_registry,
+)
+from support import raises, same_everywhere
+
+ME = hvd.rank()
+
+
+def trained(seed):
+    """A model and its distributed optimizer, after two steps of this rank alone."""
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(2):
+        step(model, optimizer)
+    return model, hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+
+
+def step(model, optimizer):
+    optimizer.zero_grad()
+    model(torch.randn(8, 6)).square().sum().backward()
+    optimizer.step()
+
+
+def values(model, optimizer):
+    """All numbers of the state, as one tensor."""
+    momenta = [optimizer.state[p]["momentum_buffer"] for p in model.parameters()]
+    tensors = [*model.state_dict().values(), *momenta]
+    return torch.cat([tensor.detach().double().flatten() for tensor in tensors])
+
+
+def check_a_state_goes_back_to_its_last_commit():
+    model, optimizer = trained(ME)
+    state = hvd.elastic.TorchState(model=model, optimizer=optimizer, batch=3, losses=[1.0])
+    assert state.model is model and state.optimizer is optimizer and state.batch == 3
+    before = values(model, optimizer)
+    for _ in range(3):  # the memory of the copies is used again
+        step(model, optimizer)
+        state.batch = 9
+        state.losses.append(2.0)
+        assert not torch.equal(values(model, optimizer), before)
+        state.restore()
+        assert torch.equal(values(model, optimizer), before)
+        assert state.batch == 3 and state.losses == [1.0]
+    step(model, optimizer)
+    state.batch = 4
+    state.commit()
+    kept = values(model, optimizer)
+    step(model, optimizer)
+    state.restore()
+    assert torch.equal(values(model, optimizer), kept) and state.batch == 4
+
+
+def check_a_state_is_that_of_rank_0_after_sync():
+    model, optimizer = trained(ME)
+    sampler = hvd.elastic.ElasticSampler(range(40))
+    state = hvd.elastic.TorchState(model=model, optimizer=optimizer, sampler=sampler, step=ME + 1)
+    if ME == 0:
+        sampler.set_epoch(2)
+        sampler.record_batch(0, 3)
+    state.sync()
+    same_everywhere(values(model, optimizer), "state")
+    assert state.step == 1 and sampler.epoch == 2 and sampler.processed_num == 3 * hvd.size()
+    assert len(sampler.remaining_indices) == 40 - sampler.processed_num
+    synced = values(model, optimizer)
+    step(model, optimizer)
+    state.step = 5
+    state.restore()
+    assert torch.equal(values(model, optimizer), synced) and state.step == 1
+
+
+def check_half_done_reductions_are_forgotten():
+    """A rank may die between backward() and step(): then restore() begins anew."""
+    model, optimizer = trained(0)
+    state = hvd.elastic.TorchState(model=model, optimizer=optimizer)
+    state.sync()
+    model(torch.randn(8, 6)).square().sum().backward()
+    state.restore()
+    optimizer.zero_grad()
+    step(model, optimizer)
+    for name, parameter in model.named_parameters():
+        same_everywhere(parameter, name)
+
+
+def check_another_model_is_saved_when_it_is_assigned():
+    model, _ = trained(0)
+    state = hvd.elastic.TorchState(model=model)
+    state.model = torch.nn.Linear(2, 2)
+    weight = state.model.weight.detach().clone()
+    with torch.no_grad():
+        state.model.weight.zero_()
+    state.restore()
+    assert torch.equal(state.model.weight, weight)
+
+
+def check_handlers_of_a_program():
+    class Counter:
+        count = 0
+
+    class CounterHandler(StateHandler):
+        saved = 0
+
+        def save(self):
+            self.saved = self.value.count
+
+        def restore(self):
+            self.value.count = self.saved
+
+        def sync(self):
+            self.value.count = hvd.broadcast_object(self.value.count, 0, name="counter")
+
+    before = get_handler_registry()
+    set_handler_registry([*before, (Counter, CounterHandler)])
+    try:
+        state = hvd.elastic.TorchState(counter=Counter(), model=torch.nn.Linear(1, 1))
+    finally:
+        set_handler_registry(before)
+    state.counter.count = ME + 4
+    state.sync()
+    assert state.counter.count == 4
+    state.counter.count = 7
+    state.restore()
+    assert state.counter.count == 4
+
+
+def check_copies_use_memory_again():
+    model = torch.nn.Linear(3, 3)
+    handler = ModelStateHandler(model)
+    places = [tensor.data_ptr() for tensor in handler._saved.values()]
+    handler.save()
+    assert [tensor.data_ptr() for tensor in handler._saved.values()] == places
+    assert model.weight.data_ptr() not in places
+    strided = torch.zeros(4, 4).t()
+    assert copied(strided, torch.zeros(4, 4)).stride() == strided.stride()
+    nested = {"a": [torch.ones(2), 3], "b": {"c": None}}
+    assert str(copied(nested, None)) == str(nested) == str(copied(nested, {"a": [1]}))
+
+
+def epochs_of_changing_ranks(sizes, length, batch):
+    """The samples that all ranks process when the number of ranks changes after each batch."""
+    seen = []
+
+    def deal(size, me, sampler):
+        with (
+            mock.patch.object(sampler_module, "size", return_value=size),
+            mock.patch.object(sampler_module, "rank", return_value=me),
+        ):
+            sampler.reset()
+        return list(sampler)
+
+    samplers = [hvd.elastic.ElasticSampler(range(length), seed=5) for _ in range(max(sizes))]
+    done = 0
+    for size in sizes:
+        shares = []
+        for me in range(size):
+            samplers[me].processed_num = done
+            shares.append(deal(size, me, samplers[me]))
+            assert len(shares[-1]) == len(samplers[me])
+        for share in shares:
+            seen += share[:batch]
+        samplers[0].record_batch(0, batch)
+        done = samplers[0].processed_num
+    return seen, samplers
+
+
+def check_no_sample_is_lost_or_repeated_when_ranks_change():
+    seen, _ = epochs_of_changing_ranks([3, 2, 4, 1], length=100, batch=10)
+    assert len(seen) == 100 and sorted(seen) == list(range(100))
+
+
+def check_the_head_is_repeated_where_ranks_cannot_share_evenly():
+    sampler = hvd.elastic.ElasticSampler(range(3), shuffle=False)
+    with mock.patch.object(sampler_module, "size", return_value=8):
+        sampler.reset()
+    list(sampler)
+    assert sampler.indices == [0, 1, 2, 0, 1, 2, 0, 1] and sampler.num_samples == 1
+    sampler.processed_num = 5  # the last batch was not full
+    sampler.reset()
+    assert list(sampler) == [] and len(sampler) == 0
+    state = sampler.state_dict()
+    assert state == {"epoch": 0, "processed_num": 5}
+    sampler.set_epoch(1)
+    assert sampler.processed_num == 0 and len(sampler) == -(-3 // hvd.size())
+    sampler.load_state_dict(state)
+    assert sampler.processed_num == 5 and sampler.epoch == 0
+
+
+def check_epochs_are_shuffled_alike_on_all_ranks():
+    sampler = hvd.elastic.ElasticSampler(range(50))
+    first = list(sampler.remaining_indices)
+    assert first != list(range(50)) and sorted(first) == list(range(50))
+    same_everywhere(torch.tensor(first), "indices")
+    sampler.set_epoch(1)
+    assert sampler.remaining_indices != first
+
+
+def check_run_calls_again_after_an_update_and_a_failure():
+    model, optimizer = trained(ME)
+    state = hvd.elastic.TorchState(model=model, optimizer=optimizer, step=0)
+    calls, resets = [], []
+    state.register_reset_callbacks([lambda: resets.append(hvd.size())])
+
+    @hvd.elastic.run
+    def train(state, more, last=None):
+        calls.append((state.step, more, last))
+        state.step += 1
+        if len(calls) == 1:
+            state.commit()
+            raise HostsUpdatedInterrupt(skip_sync=True)
+        if len(calls) == 2:
+            raise HorovodInternalError("raised by the program")  # the step is not committed
+        step(state.model, state.optimizer)
+        return "value"
+
+    assert train(state, 5, last=6) == "value"
+    assert calls == [(0, 5, 6), (1, 5, 6), (1, 5, 6)]
+    assert resets == [hvd.size()] * 2
+    assert train.__name__ == "train"
+    for name, parameter in model.named_parameters():
+        same_everywhere(parameter, name)
+
+
+def check_run_raises_mistakes_of_the_program_at_once():
+    state = hvd.elastic.TorchState(step=0)
+    calls = []
+
+    @hvd.elastic.run
+    def train(state):
+        calls.append(1)
+        hvd.allreduce(torch.zeros(2 + ME), name="mismatch")
+
+    with raises(OperationFailedError, "mismatch"):
+        train(state)
+    assert calls == [1]
+    assert float(hvd.allreduce(torch.ones(1), name="after", op=hvd.Sum)) == hvd.size()
+
+
+def check_updates_of_a_program_itself():
+    state = hvd.elastic.TorchState(step=0)
+    state.on_hosts_updated(1.0, 1)
+    with raises(HostsUpdatedInterrupt):
+        state.check_host_updates()
+    state.on_hosts_updated(1.0, 2)  # not newer
+    state.check_host_updates()
+    state.on_hosts_updated(2.0, 2)
+    with raises(HostsUpdatedInterrupt):
+        state.commit()
