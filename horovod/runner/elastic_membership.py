@@ -213,7 +213,7 @@ class Membership:
     # --------------------------------------------------------------------------------------------- decisions
 
     def _settle(self) -> list[Command]:
-        """What has to be done now."""
+        """The commands that follow from the present state."""
         if self.phase is Phase.GATHERING:
             commands = self._form_world()
         elif self.phase is Phase.RUNNING and not self._told and self._better_world_exists():
