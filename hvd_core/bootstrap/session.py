@@ -40,6 +40,7 @@ class Session:
         self._written = []
         # Not the rank: two processes may claim the same rank, and each must see the other's failure.
         self._process = secrets.token_hex(8)
+        self.launcher = None  # LauncherProcess, if it is watched
         self.look = None  # called from time to time while this rank waits; raises to end the wait
         self._look_at = 0.0
         self._members = {}  # launcher's rank -> rank
@@ -134,6 +135,8 @@ class Session:
 
     def _call_look(self):
         self._look_at = time.monotonic() + _LOOK_SECONDS
+        if self.launcher is not None and self.launcher.has_ended():
+            raise RankLost(self.launcher.text)
         if self._siblings is not None:
             for launched in self._siblings.missing():
                 self._check_has_come(launched, "has no process on this host any more: it ended")

@@ -49,6 +49,7 @@ class World:
     links                   ShmLink and TcpLink, the parent's first, then the children's by rank
     segment_fd              this host's control segment; -1 if the host has none
     segment_bytes           its size; 0 if the host has none
+    launcher_process        LauncherProcess if the launcher's process is watched (launcher_watch.py); else None
     comm                    JobComm if init() was given an MPI communicator; else None
     members                 the launcher's rank of each rank, if init() was given a part of the job; else None
     """
@@ -61,6 +62,7 @@ class World:
         self.store, self.store_fd, self.secret, self.epoch = None, -1, b"", 0
         self.clock_offset_ns = 0
         self.links, self.segment_fd, self.segment_bytes = [], -1, 0
+        self.launcher_process = None
         self.comm = None
         self._rendezvous = None
         self._session = None
@@ -212,6 +214,7 @@ def _alone(identity, comm=None):
 def _connect(world, identity, transport, deadline, silence_s):
     from .descriptors import DescriptorSet
     from .hosts import host_name
+    from .launcher_watch import find as find_launcher
     from .session import Session
     from .store import StoreClient, open_store_connection
 
@@ -224,6 +227,9 @@ def _connect(world, identity, transport, deadline, silence_s):
     session = Session(world.store, found.secret, world.rank, world.size, found.epoch, deadline, silence_s)
     world._session = session
     try:
+        world.launcher_process = session.launcher = find_launcher(identity, host_name(os.environ))
+        if session.launcher is not None:
+            world._descriptors.own(session.launcher.fd)
         session.attend(identity, host_name(os.environ), not found.dies_with_rank_zero)
         found.open(session)
         world.store_fd = world._descriptors.own(open_store_connection(*at, refused)).fileno()

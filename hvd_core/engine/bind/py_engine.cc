@@ -61,6 +61,7 @@ PyEngine::PyEngine(const py::dict& d) {
                                 hvd_comm, uint64_t seq, const std::string& phase, int32_t begin_end) {
     if (auto o = observer.lock()) o->phase(begin_end == 1, phase, seq);
   });
+  watch_launcher(d);
   frontend_ = std::make_shared<calls::Frontend>(engine_);
   calls::serve(frontend_);
 }
@@ -76,12 +77,27 @@ void PyEngine::start_up() {
   }
 }
 
+void PyEngine::watch_launcher(const py::dict& d) {
+  if (!d.contains("launcher") || d["launcher"].is_none()) return;
+  const auto [pidfd, text] = d["launcher"].cast<std::pair<int, std::string>>();
+  try {
+    launcher_ = std::make_unique<observe::ProcessWatch>(pidfd, [engine = engine_.get(), text = text] {
+      if (engine->stopped()) return;
+      observe::log(observe::Level::Error, text + "; the job ends");
+      engine->abort(text);
+    });
+  } catch (const std::exception& e) {  // the job runs without it
+    observe::log(observe::Level::Info, std::string("the end of the launcher will not be seen: ") + e.what());
+  }
+}
+
 PyEngine::~PyEngine() {
   std::erase(engines(), engine_.get());
   if (engine_->belongs_to_parent()) {
     // They stay as they were at the fork.
     new std::shared_ptr<Engine>(std::move(engine_));
     new std::shared_ptr<calls::Frontend>(std::move(frontend_));
+    launcher_.release();
     return;
   }
   close();
@@ -259,6 +275,7 @@ void PyEngine::abort(const std::string& cause) {
 void PyEngine::close() {
   WithoutPythonLock unlocked;
   if (engine_->belongs_to_parent()) return;
+  launcher_.reset();
   if (frontend_) calls::withdraw(*frontend_);
   engine_->close();
   if (engine_->left_behind()) new std::shared_ptr<Engine>(engine_);  // a thread of it goes on using it

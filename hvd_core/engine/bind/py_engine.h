@@ -21,6 +21,7 @@
 #include "engine/calls/call.h"
 #include "engine/calls/frontend.h"
 #include "engine/engine.h"
+#include "engine/observe/process_watch.h"
 
 namespace hvd::bind {
 
@@ -118,7 +119,11 @@ class PyEngine {
   void sweep_abandoned() noexcept;
   void warn_if_exchanged(uint64_t handle);
 
+  // The launcher's process, if it is known: without it the job ends.
+  void watch_launcher(const pybind11::dict& config);
+
   std::shared_ptr<Engine> engine_;
+  std::unique_ptr<observe::ProcessWatch> launcher_;
   std::shared_ptr<calls::Frontend> frontend_;
   std::mutex handles_mutex_;
   std::unordered_map<uint64_t, Kept> handles_;
