@@ -27,6 +27,8 @@ from horovod.runner.remote_ranks import RemoteRanks
 
 # A worker that was told to leave gets this time.
 _LEAVE_S = 10.0
+# After a member that was stuck has been killed, those that waited for it get this time to leave.
+_NEXT_KILL_S = 3.0
 
 
 Site = LocalRanks | RemoteRanks  # with one worker
@@ -170,11 +172,11 @@ class ElasticJob(Job):
         waited = now - self._waits_since
         late = membership.late()
         if late and waited > limits.grace_s:
-            for worker in late:
-                self._note(
-                    f"process {worker.number} has not left its world within {limits.grace_s:g} s and is killed"
-                )
-                self._kill_worker(worker.number)
+            # The one of the lowest rank is stuck: the others may wait for it, as ranks hear of a death from lower ones.
+            within = f"within {limits.grace_s:g} s (HOROVOD_ELASTIC_GRACE)"
+            self._note(f"process {late[0].number} has not left its world {within} and is killed")
+            self._kill_worker(late[0].number)
+            self._waits_since = now - limits.grace_s + _NEXT_KILL_S
         elif not late and waited > limits.timeout_s:
             have = sum(worker.stage is Stage.READY for worker in membership.alive())
             slots = ", ".join(f"{host}:{count}" for host, count in self._hosts.items()) or "none"

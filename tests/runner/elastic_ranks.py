@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 import time
 
 import numpy as np
@@ -88,6 +89,40 @@ def dies_in_its_first_init():
     bootstrap.connect = dying_connect
     init()
     print(f"one of {size()}", flush=True)
+
+
+def dies_some_ms_after_its_place_is_told():
+    """Rank VICTIM of the first world ends itself after AFTER_MS milliseconds. Prints how long the others then need."""
+    from hvd_core import bootstrap, current_job
+
+    connect = bootstrap.connect
+
+    def die():
+        with open("killed.tmp", "w") as file:
+            file.write(str(time.monotonic()))
+        os.rename("killed.tmp", "killed")
+        os.kill(os.getpid(), 9)
+
+    def dying_connect(environ, **more):
+        if environ["HOROVOD_RANK"] == os.environ["VICTIM"] and environ["HOROVOD_EPOCH"] == "1":
+            threading.Timer(float(os.environ["AFTER_MS"]) / 1000, die).start()
+        return connect(environ, **more)
+
+    bootstrap.connect = dying_connect
+    init()
+    state = _state(steps=0)
+
+    @lambda function: run_fn(function, _reset)
+    def train(state):
+        while not _any_rank(os.path.exists("killed")):
+            time.sleep(0.001)
+        if current_job.world().epoch >> 20 == 1:
+            while True:  # the victim is about to end
+                hvd.allreduce(np.zeros(1), name="step")
+        with open("killed") as file:
+            return time.monotonic() - float(file.read())
+
+    print(f"again after {train(state):.3f} s", flush=True)
 
 
 def disagrees():
