@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What a timeline costs: training steps without one, with one of rank 0, and with one of every rank.
+"""What a timeline costs: training steps without one, with one of rank 0, with one of every rank, and with a live page.
 
     python benchmarks/timeline_overhead.py [--runs 15] [--models cnn] [--json result.json]
 
@@ -7,7 +7,8 @@ All ways are in the same processes and take turns, in an order that changes from
 steps, and ratios to "off" are formed within a run. Models: "cnn" is a real small network; "resnet50" has the shapes of a
 ResNet-50's 161 gradients and next to no computation; "tiny1000" submits 1,000 tensors of one element. "processor" is the
 ratio of the processor time that a step takes, which others on the machine disturb less. With more ranks than free cores
-the thread that writes the file takes its time from the ranks.
+the thread that writes the file takes its time from the ranks. "live": this program asks the watcher as a page does,
+four times a second. "processor" leaves the watcher out; its share of a core stands below the table.
 """
 
 from __future__ import annotations
@@ -15,10 +16,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import secrets
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
+import time
+import urllib.request
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -27,7 +33,70 @@ from harness import report
 from harness.alternatives import horovodrun, need
 from harness.build import ROOT
 
-WAYS = ("off", "file", "all ranks")
+WAYS = ("off", "file", "all ranks", "live")
+_PAGE_S = 0.25
+
+
+class Page:
+    """Asks the watcher of the job as a browser does, while the file `folder`/page is there."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._token = secrets.token_urlsafe(24)
+        (folder / "token").write_text(self._token)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self._port = free.getsockname()[1]
+        self.spent: list[tuple[float, float]] = []
+        self._last = 0
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def variables(self) -> dict[str, str]:
+        """For the job."""
+        return {
+            "HOROVOD_TIMELINE_LIVE": str(self._port),
+            "HOROVOD_WATCH_TOKEN_FILE": str(self._folder / "token"),
+        }
+
+    def share(self) -> float:
+        """The watcher's processor time while it was asked, of a core."""
+        return sum(spent for _, spent in self.spent) / max(1e-9, sum(took for took, _ in self.spent))
+
+    def _run(self) -> None:
+        before = None
+        while True:
+            asked = (self._folder / "page").exists()
+            try:
+                if asked:
+                    self._ask()
+                    (self._folder / "page.seen").touch()
+            except (OSError, ValueError):
+                pass  # the job begins, or has ended
+            now = (time.monotonic(), self._watchers_time()) if asked else None
+            if before and now and now[1] >= before[1]:
+                self.spent.append((now[0] - before[0], now[1] - before[1]))
+            before = now
+            time.sleep(_PAGE_S)
+
+    def _ask(self) -> None:
+        request = urllib.request.Request(f"http://127.0.0.1:{self._port}/data?after={self._last}")
+        request.add_header("Authorization", f"Bearer {self._token}")
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            self._last = json.load(answer)["last"]
+
+    def _watchers_time(self) -> float:
+        mark = str(self._folder / "token").encode()
+        for found in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                if b"hvd_core.observe.watch.watcher" not in found.read_bytes():
+                    continue
+                if mark not in (found.parent / "environ").read_bytes():
+                    continue
+                fields = (found.parent / "stat").read_text().rpartition(")")[2].split()
+                return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+            except OSError:
+                continue  # it has ended, or is another user's
+        return 0.0
 
 
 def tables(result: dict) -> str:
@@ -42,8 +111,9 @@ def tables(result: dict) -> str:
         for way in WAYS[1:]:
             row.append(f"{report.ratio(spent[way], spent['off']):.3f}")
         rows.append(row)
-    header = ["model", "off, ms", "file", "all ranks", "file, processor", "all ranks, processor"]
-    return report.table(header, rows)
+    header = ["model", "off, ms", *WAYS[1:], *(f"{way}, processor" for way in WAYS[1:])]
+    watcher = f"The watcher took {result['watcher']:.1%} of a core while it was asked."
+    return f"{report.table(header, rows)}\n{watcher}"
 
 
 def main() -> None:
@@ -63,8 +133,11 @@ def main() -> None:
         paths = [str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH", "")]
         env = dict(os.environ, OMP_NUM_THREADS="1", PYTHONPATH=os.pathsep.join(filter(None, paths)))
         env.pop("HOROVOD_TIMELINE", None)
+        page = Page(Path(folder))
+        env |= page.variables()
         subprocess.run([*horovodrun(options.np), *worker, *what], env=env, check=True)
         result = {"machine": report.machine(), **json.loads((Path(folder) / "result.json").read_text())}
+        result["watcher"] = page.share()
     print(tables(result))
     if options.json:
         Path(options.json).write_text(json.dumps(result, indent=1) + "\n")

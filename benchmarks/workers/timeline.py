@@ -67,6 +67,24 @@ def turn(step: Callable[[], None], steps: int) -> tuple[float, float]:
     return statistics.median(took), (time.process_time() - spent) / steps
 
 
+def page(folder: Path, wanted: bool) -> None:
+    """Have the page ask, or not; returns on rank 0 when it does. The watcher reads for ten seconds after a question, so
+    that "off" must not follow sooner."""
+    if hvd.rank() == 0:
+        was = (folder / "page").exists()
+        (folder / "page.seen").unlink(missing_ok=True)
+        if wanted:
+            (folder / "page").touch()
+            end = time.monotonic() + 30
+            while not (folder / "page.seen").exists() and time.monotonic() < end:
+                time.sleep(0.05)
+        else:
+            (folder / "page").unlink(missing_ok=True)
+            if was:
+                time.sleep(10.5)
+    hvd.barrier()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
@@ -75,7 +93,12 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     hvd.init()
-    ways = {"off": None, "file": options.folder / "t.json", "all ranks": options.folder / "all.{rank}.json"}
+    ways = {
+        "off": None,
+        "file": options.folder / "t.json",
+        "all ranks": options.folder / "all.{rank}.json",
+        "live": None,
+    }
     result: dict[str, dict[str, list]] = {}
     for model in options.models.split(","):
         step = MODELS[model]()
@@ -84,9 +107,10 @@ def main() -> None:
         result[model] = {way: [] for way in ways}
         for run in range(options.runs):
             order = list(ways.items())
-            for way, path in order[run % 3 :] + order[: run % 3]:
+            for way, path in order[run % 4 :] + order[: run % 4]:
                 if path:
                     hvd.start_timeline(str(path))
+                page(options.folder, way == "live")
                 result[model][way].append(turn(step, STEPS[model]))
                 hvd.stop_timeline()
     if hvd.rank() == 0:

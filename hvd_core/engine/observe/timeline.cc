@@ -2,6 +2,7 @@
 #include "engine/observe/timeline.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,7 +22,7 @@ namespace {
 constexpr char kTail[] = "\n]\n";
 constexpr uint64_t kTailBytes = 3;
 constexpr uint64_t kPieceBytes = 32u << 10;  // one write
-constexpr auto kPause = std::chrono::milliseconds(20), kLongestPause = std::chrono::milliseconds(100);
+constexpr auto kPause = std::chrono::milliseconds(50), kLongestPause = std::chrono::milliseconds(100);
 // A record that a thread has begun to write and does not finish is skipped after so many looks.
 constexpr int kLooks = 5;
 
@@ -202,6 +203,9 @@ bool Timeline::run_once(std::chrono::milliseconds* pause) {
 }
 
 void Timeline::run() noexcept {
+  // The end of a pause must not interrupt a thread that computes. Where that is forbidden it works as well.
+  const sched_param none{};
+  ::sched_setscheduler(0, SCHED_BATCH, &none);
   try {
     for (std::chrono::milliseconds pause = kPause; run_once(&pause);) {
     }

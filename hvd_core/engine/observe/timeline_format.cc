@@ -2,6 +2,7 @@
 #include "engine/observe/timeline_format.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <utility>
 
@@ -11,9 +12,32 @@
 namespace hvd::observe {
 namespace {
 
-const char* label(uint8_t kind) {
-  return kind < types::kOpKinds ? types::op_label(static_cast<types::OpKind>(kind)) : "OPERATION";
+// The labels of the operations in quotation marks, behind a prefix.
+class Labels {
+ public:
+  explicit Labels(const std::string& prefix) : other_('"' + prefix + "OPERATION\"") {
+    for (size_t kind = 0; kind < types::kOpKinds; ++kind)
+      labels_[kind] = '"' + prefix + types::op_label(static_cast<types::OpKind>(kind)) + '"';
+  }
+  std::string_view of(uint8_t kind) const { return kind < types::kOpKinds ? labels_[kind] : other_; }
+
+ private:
+  std::array<std::string, types::kOpKinds> labels_;
+  std::string other_;
+};
+
+std::string_view label(uint8_t kind) {
+  static const Labels kLabels("");
+  return kLabels.of(kind);
 }
+
+std::string_view negotiation(uint8_t kind) {
+  static const Labels kLabels("NEGOTIATE_");
+  return kLabels.of(kind);
+}
+
+constexpr size_t kMostByName = 1u << 16;
+constexpr std::string_view kQueue = "\"QUEUE\"";
 
 }  // namespace
 
@@ -47,20 +71,66 @@ const std::string& TimelineFormat::text(uint32_t id) {
   return id == 0 || id > names_.size() ? kUnknown : names_[id - 1];
 }
 
-void TimelineFormat::rest(int64_t at, uint32_t pid) {
+// The text that write() appends to out_, kept for the next time. A deque does not move its strings.
+template <typename Write>
+std::string_view TimelineFormat::kept(std::deque<std::string>& all, uint32_t id, Write&& write) {
+  if (all.size() <= id) all.resize(size_t{id} + 1);
+  std::string& made = all[id];
+  if (made.empty()) {
+    const size_t begin = out_.size();
+    write();
+    made = out_.substr(begin);
+    out_.resize(begin);
+  }
+  return made;
+}
+
+std::string_view TimelineFormat::quoted_text(uint32_t id) {
+  if (id < quoted_names_.size() && !quoted_names_[id].empty()) return quoted_names_[id];
+  const std::string& known = text(id);
+  if (id == 0 || id > names_.size()) return "\"(unknown)\"";
+  return kept(quoted_names_, id, [&] { quoted(known); });
+}
+
+std::string_view TimelineFormat::args(uint32_t what) {
+  if (what < args_.size() && !args_[what].empty()) return args_[what];
+  const std::string known = text(what);  // types, '|', shapes
+  return kept(args_, what, [&] {
+    const size_t bar = known.find('|');
+    out_ += ",\"args\":{\"dtype\":";
+    quoted(std::string_view(known).substr(0, bar));
+    out_ += ",\"shape\":";
+    quoted(bar == std::string::npos ? std::string_view() : std::string_view(known).substr(bar + 1));
+    out_ += '}';
+  });
+}
+
+void TimelineFormat::rest(int64_t at, const Tensor& t) {
   out_ += ",\"ts\":";
   number(micros(at));
-  out_ += ",\"pid\":";
-  number(pid);
+  out_ += t.end_line;
+}
+
+void TimelineFormat::rest(int64_t at) {
+  out_ += ",\"ts\":";
+  number(micros(at));
+  out_ += ",\"pid\":0";
 }
 
 TimelineFormat::Tensor& TimelineFormat::tensor(uint16_t set, uint32_t name, uint64_t number) {
+  const bool common = set == 0 && number == 0 && name < kMostByName;
+  if (common && name < by_name_.size() && by_name_[name]) return *by_name_[name];
   Tensor& t = tensors_[{set, name, number}];
   if (t.pid == 0) {
     t.pid = ++pids_;
     t.set = set;
     t.name = name;
     t.number = number;
+    t.end_line = ",\"pid\":" + std::to_string(t.pid);
+  }
+  if (common) {
+    if (by_name_.size() <= name) by_name_.resize(size_t{name} + 1);
+    by_name_[name] = &t;
   }
   return t;
 }
@@ -80,38 +150,30 @@ void TimelineFormat::meta(Tensor& t) {
   out_ += "}}";
 }
 
-void TimelineFormat::begin(Tensor& t, std::string_view name, int64_t at) {
+void TimelineFormat::begin(Tensor& t, std::string_view quoted, int64_t at) {
   if (!t.told) meta(t);
   t.last = std::max(t.last, at);
   out_ += ",\n{\"name\":";
-  quoted(name);
+  out_ += quoted;
   out_ += ",\"ph\":\"B\"";
-  rest(t.last, t.pid);
+  rest(t.last, t);
   out_ += '}';
-  t.open.emplace_back(name);
+  t.open.push_back(quoted);
 }
 
 void TimelineFormat::end(Tensor& t, int64_t at, bool with_args) {
   t.last = std::max(t.last, at);
   t.open.pop_back();
   out_ += ",\n{\"ph\":\"E\"";
-  rest(t.last, t.pid);
-  if (with_args && t.what != 0) {
-    const std::string& what = text(t.what);  // types, '|', shapes
-    const size_t bar = what.find('|');
-    out_ += ",\"args\":{\"dtype\":";
-    quoted(std::string_view(what).substr(0, bar));
-    out_ += ",\"shape\":";
-    quoted(bar == std::string::npos ? std::string_view() : std::string_view(what).substr(bar + 1));
-    out_ += '}';
-  }
+  rest(t.last, t);
+  if (with_args && t.what != 0) out_ += args(t.what);
   out_ += '}';
 }
 
 void TimelineFormat::negotiate(Tensor& t, int64_t at) {
   t.state = Tensor::Negotiates;
   t.ready.clear();
-  begin(t, std::string("NEGOTIATE_") + label(t.kind), at);
+  begin(t, negotiation(t.kind), at);
   for (const Tick& early : t.early) tick(t, early);
   t.early.clear();
 }
@@ -124,7 +186,7 @@ void TimelineFormat::tick(Tensor& t, const Tick& tick) {
   out_ += ",\n{\"name\":\"";
   number(static_cast<int64_t>(tick.rank));
   out_ += "\",\"ph\":\"X\"";
-  rest(t.last, t.pid);
+  rest(t.last, t);
   out_ += ",\"dur\":0}";
 }
 
@@ -150,14 +212,14 @@ void TimelineFormat::forget_if_numbered(const Tensor& t) {
   if (t.number != 0 && t.batches == 0 && t.open.empty()) tensors_.erase({t.set, t.name, t.number});
 }
 
-void TimelineFormat::span(Batch& b, bool begins, const std::string& name, int64_t at) {
+void TimelineFormat::span(Batch& b, bool begins, std::string_view quoted, int64_t at) {
   for (Tensor* t : b.tensors) {
     if (begins && !t->open.empty())
-      begin(*t, name, at);
+      begin(*t, quoted, at);
     else if (!begins && t->open.size() > 1)
       end(*t, at);
   }
-  if (begins) b.last_step = name;
+  if (begins) b.last_step = quoted;
 }
 
 void TimelineFormat::finish(Batch& b, int64_t at) {
@@ -172,7 +234,7 @@ void TimelineFormat::finish(Batch& b, int64_t at) {
 
 void TimelineFormat::fail(Tensor& t, int64_t at) {
   while (!t.open.empty()) end(t, at);
-  begin(t, "ERROR", at);
+  begin(t, "\"ERROR\"", at);
   end(t, at, true);
   t.state = Tensor::Idle;
   forget_if_numbered(t);
@@ -187,22 +249,23 @@ void TimelineFormat::wait(const Event& e) {
   if (lane == wait_lanes_.size()) wait_lanes_.push_back(0);
   wait_lanes_[lane] = e.time;
   out_ += ",\n{\"name\":\"WAIT\",\"ph\":\"X\"";
-  rest(since, 0);
+  rest(since);
   out_ += ",\"tid\":";
   number(static_cast<int64_t>(lane));
   out_ += ",\"dur\":";
   number(micros(e.time) - micros(since));
   out_ += ",\"args\":{\"tensor\":";
-  std::string name = text(e.name);
-  if (e.b != 0) name += "." + std::to_string(e.b);
-  quoted(name);
+  if (e.b != 0)
+    quoted(text(e.name) + "." + std::to_string(e.b));
+  else
+    out_ += quoted_text(e.name);
   out_ += "}}";
 }
 
 void TimelineFormat::instant(std::string_view name, int64_t at, std::string_view args) {
   out_ += ",\n{\"ph\":\"i\",\"name\":";
   quoted(name);
-  rest(at, 0);
+  rest(at);
   out_ += ",\"s\":\"g\"";
   out_ += args;
   out_ += '}';
@@ -264,18 +327,18 @@ void TimelineFormat::take(const Event& e) {
   switch (e.kind) {
     case EventKind::Begin:
       if (micros(e.time) > micros(b.entered)) {
-        span(b, true, "QUEUE", b.entered);
-        span(b, false, "QUEUE", e.time);
+        span(b, true, kQueue, b.entered);
+        span(b, false, kQueue, e.time);
       }
       return;
     case EventKind::Step:
     case EventKind::Phase:
-      return span(b, e.detail == 1, text(e.name), e.time);
+      return span(b, e.detail == 1, quoted_text(e.name), e.time);
     case EventKind::Enqueued:
       // The device works on; the last collective stands for it.
       for (Tensor* t : b.tensors)
         while (t->open.size() > 1) end(*t, e.time);
-      return span(b, true, b.last_step.empty() ? "QUEUE" : b.last_step, e.time);
+      return span(b, true, b.last_step.empty() ? kQueue : b.last_step, e.time);
     case EventKind::Done: {
       finish(b, e.time);
       leave(b);
@@ -316,7 +379,7 @@ void TimelineFormat::begin_again(int64_t at) {
     t.told = false;
     const auto open = std::move(t.open);
     t.open.clear();
-    for (const std::string& name : open) begin(t, name, at);
+    for (const std::string_view quoted : open) begin(t, quoted, at);
   }
 }
 
