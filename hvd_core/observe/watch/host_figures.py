@@ -1,6 +1,6 @@
 """What the ranks of a host do together: all rings read in turn, stragglers, stalls, ends of ranks; what the page gets.
 
-Nothing is read while nobody looks, so that a watcher without a page costs nothing.
+Nothing is read while no page asks, so that a watcher without a page costs nothing.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _Rank:
             self.rates.append((now, moved / took, done / took, min(1.0, exposed / 1e9 / took)))
 
     def take(self, now: int, resumed: bool) -> float:
-        """Take what the rank has written. ``resumed``: nobody has looked for a while, so that events may lack. Returns
+        """Take what the rank has written. ``resumed``: no page has asked for a while, so that events may lack. Returns
         which share of the ring was new."""
         events, lost = self.ring.take()
         if lost:

@@ -97,7 +97,7 @@ class RankFigures:
         return bool(self._waiting)
 
     def forget(self, lost: int) -> None:
-        """Events were lost: the ends of what is open may be among them."""
+        """Events were lost: the ends of open requests and batches may be among them."""
         self.lost += lost
         self.open.clear()
         self._batches.clear()
