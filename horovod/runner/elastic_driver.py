@@ -38,7 +38,7 @@ Site = LocalRanks | RemoteRanks  # with one worker
 class Limits:
     """Of an elastic job. `first`: the slots with which it begins; `least`, `most`: ranks of a world; `timeout_s`: how
     long it waits for enough slots; `grace_s`: how long for members to leave a world that has ended; `start_s`: for hosts
-    to answer, and for the first workers to come."""
+    to answer, and for the first workers to come; `spares`: workers beyond `most`, which wait for a place."""
 
     first: int
     least: int
@@ -48,6 +48,7 @@ class Limits:
     start_s: float
     reset_limit: int | None = None
     cooldown: tuple[float, float] | None = None
+    spares: int = 0
 
 
 class StoreMaker(Protocol):
@@ -236,7 +237,11 @@ class ElasticJob(Job):
             if not worker.leaving:
                 used[worker.host] = used.get(worker.host, 0) + 1
                 count += worker.wanted
-        most = sum(self._hosts.values()) if self._limits.most is None else self._limits.most
+        most = (
+            sum(self._hosts.values())
+            if self._limits.most is None
+            else self._limits.most + self._limits.spares
+        )
         for host, slots in self._hosts.items():
             usable = self._cooldown.usable_at(host, len(self._hosts) == 1)
             while usable is not None and now >= usable and count < most and used.get(host, 0) < slots:

@@ -40,6 +40,7 @@ def check_elastic(args: argparse.Namespace) -> None:
             ("elastic_timeout", "--elastic-timeout"),
             ("reset_limit", "--reset-limit"),
             ("cooldown_range", "--blacklist-cooldown-range"),
+            ("spares", "--spares"),
         ):
             if getattr(args, dest, None) is not None:
                 raise ValueError(f"{option} is for elastic jobs. Add --min-np or --host-discovery-script.")
@@ -62,9 +63,14 @@ def check_elastic(args: argparse.Namespace) -> None:
         ("--slots-per-host", args.slots, 1),
         ("--elastic-timeout", args.elastic_timeout, 1),
         ("--reset-limit", args.reset_limit, 0),
+        ("--spares", args.spares, 0),
     ):
         if value is not None and value < low:
             raise ValueError(f"{name} must be at least {low}, found {value}.")
+    if args.spares and most is None:
+        raise ValueError(
+            "--spares needs --max-np: without it all slots are used, and none is left for a spare process."
+        )
     if args.cooldown_range is not None:
         low, high = args.cooldown_range
         if not 1 <= low < high <= 3600:
@@ -165,6 +171,7 @@ def run_elastic_job(
         start_s,
         args.reset_limit,
         None if args.cooldown_range is None else tuple(args.cooldown_range),
+        args.spares or 0,
     )
     check_command(command)
     check_proc()

@@ -78,6 +78,8 @@ def make_parser() -> argparse.ArgumentParser:
     elastic.add_argument("--elastic-timeout", type=int, metavar="SECONDS", help=text)
     text = "end the job after so many restarts of the training because of failures (default: no limit)"
     elastic.add_argument("--reset-limit", type=int, metavar="N", help=text)
+    text = "start so many processes more than --max-np, which wait to take the place of one that dies (needs slots)"
+    elastic.add_argument("--spares", type=int, metavar="K", help=text)
     text = "seconds for which a host is not used after a failure, doubled each time (default: for good)"
     elastic.add_argument(
         "--blacklist-cooldown-range",

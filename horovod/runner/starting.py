@@ -35,13 +35,13 @@ def run_job(
 ) -> Outcome:
     """Runs `command` once per rank and returns when no process of it is left. Arguments and exceptions: job.run_job and
     mpi_job.run_mpi_job, and elastic.job.run_elastic_job."""
+    if is_elastic(args) and function is not None:
+        raise NotImplementedError(
+            "horovod.run() does not start elastic jobs yet. Put the function into a script, and start it with "
+            "horovodrun --min-np."
+        )
     check_elastic(args)
     if is_elastic(args):
-        if function is not None:
-            raise NotImplementedError(
-                "horovod.run() does not start elastic jobs yet. Put the function into a script, and start it with "
-                "horovodrun --min-np."
-            )
         return _run_elastic_job(args, command, started)
     asked = None if args.use_mpi else backend_asked_for(os.environ)
     if args.use_gloo and asked is not None and (args.num_proc or 0) > 1:

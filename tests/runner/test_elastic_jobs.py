@@ -62,6 +62,24 @@ def test_ranks_come_and_go_as_the_discovery_script_says(launcher):
     assert out == "[0]<stdout>:rank 0 of 1 is done, some steps\n"
 
 
+def test_a_spare_takes_the_place_of_a_killed_rank_at_once(launcher):
+    words = ("-np", 2, "--min-np", 2, "--max-np", 2, "--spares", 1, "-H", "localhost:3", "--verbose")
+    process = start(launcher, elastic_ranks.count_steps, *words)
+    launcher.wait_for(1, "in.2.rank0")
+    (killed,) = launcher.wait_for(1, "in.2.rank1")
+    (launcher.folder / f"in.2.rank1.{killed}").unlink()
+    os.kill(int(killed), signal.SIGKILL)
+    launcher.wait_for(1, "in.2.rank1")
+    write(launcher, "enough")
+    out, err = finish(process)
+    assert sorted(line.partition(":")[2] for line in out.splitlines()) == [
+        "rank 0 of 2 is done, some steps",
+        "rank 1 of 2 is done, some steps",
+    ]
+    assert "world 2: 2 ranks" in err
+    assert launcher.processes() == []
+
+
 def test_training_goes_on_from_the_last_commit(launcher):
     process = start(launcher, elastic_ranks.loses_uncommitted_steps, "-np", 2, "--min-np", 1)
     launcher.wait_for(1, "committed.rank0")

@@ -81,6 +81,8 @@ def test_check_build_has_the_familiar_layout(launcher):
         (["-np", "1", "--min-np", "2", "ls"], "-np 1 is less than --min-np 2"),
         (["-np", "2", "--min-np", "0", "ls"], "--min-np must be at least 1, found 0"),
         (["-np", "2", "--min-np", "1", "--max-np", "1", "ls"], "--max-np 1 is less than -np 2"),
+        (["-np", "1", "--spares", "1", "ls"], "--spares is for elastic jobs"),
+        (["-np", "1", "--min-np", "1", "--spares", "1", "ls"], "--spares needs --max-np"),
         (["-np", "1", "--min-np", "1", "--mpi", "ls"], "--mpi cannot start an elastic job"),
         (
             ["-np", "1", "--min-np", "1", "--blacklist-cooldown-range", "2", "1", "ls"],
