@@ -1,7 +1,7 @@
 """Runs scenarios, and judges how their ranks have ended."""
 
 import json
-import multiprocessing.connection
+import multiprocessing
 import os
 import re
 import shutil
@@ -112,9 +112,13 @@ def _forked(chosen):
 
 def _tell_of_the_end(process, chosen, address):
     """What horovodrun does when a process has ended."""
-    multiprocessing.connection.wait([process.sentinel])
+    try:
+        ended = os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    except ChildProcessError:  # the ranks have ended, and their processes are collected
+        return
+    code = ended.si_status if ended.si_code == os.CLD_EXITED else 128 + ended.si_status
     told = EndedRanks(address, SECRET)
-    told.tell(chosen.victim, 0, None)
+    told.tell(chosen.victim, code, None)
     told.close()
 
 

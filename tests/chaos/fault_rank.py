@@ -17,7 +17,7 @@ import numpy as np
 from fault_scenarios import OPERATION_SECONDS, scenario
 
 STEPS = 60
-LARGE = 4 << 20  # elements of float32
+LARGE = (4 << 20) // 12 * 12  # elements of float32, in as many parts as there are ranks
 
 
 def environment(chosen, hanging):

@@ -80,13 +80,15 @@ def scenario(seed):
         fault, phase = chance.choice(FAULTS), chance.choice(PHASES)
         while fault in ("leave", "cut", "stop") and phase in ("init", "shutdown"):
             fault = chance.choice(FAULTS)
-    operation = chance.choice(OPERATIONS)
+    operation, victim = chance.choice(OPERATIONS), chance.randrange(size)
+    if fault == "stop" and victim == 0:
+        victim = size - 1  # rank 0 looks for stalls: while it is stopped, the others wait
     if operation == "adasum" and size == 3:
         size = 4  # a power of two
     return Scenario(
         seed=seed,
         size=size,
-        victim=chance.randrange(size),
+        victim=victim,
         operation=operation,
         phase=phase,
         fault=fault,

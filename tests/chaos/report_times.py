@@ -65,7 +65,7 @@ def shown(text):
     """A report without what differs from run to run."""
     text = re.sub(r"pid \d+", "pid 17", text.replace("Horovod's engine was aborted: ", ""))
     text = re.sub(r"host [^,)]+", "host a", text)
-    return re.sub(r"\b\d+\.\d s\b", "2.0 s", " ".join(text.split())).replace("|", "\\|")
+    return " ".join(text.split()).replace("|", "\\|")
 
 
 def main():

@@ -1,7 +1,7 @@
 """Runs scenarios with a fault, until the time is over or a number of them have run.
 
     python tests/chaos/soak_faults.py --seconds 600 [--first SEED]
-    python tests/chaos/soak_faults.py --count 320
+    python tests/chaos/soak_faults.py --count 320 --jobs 4
     python tests/chaos/soak_faults.py --count 320 --coverage      only prints what they would cover
 
 Prints each scenario that did not end as it must, and how long it took from the fault to the exception.
@@ -10,9 +10,11 @@ Prints each scenario that did not end as it must, and how long it took from the 
 import argparse
 import collections
 import itertools
+import multiprocessing
 import statistics
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -29,6 +31,7 @@ def main():
     parser.add_argument("--count", type=int, default=0, help="how many scenarios; 0: until the time is over")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--coverage", action="store_true")
+    parser.add_argument("--jobs", type=int, default=1, help="how many scenarios side by side")
     options = parser.parse_args()
     seeds = itertools.count(options.first)
     if options.count:
@@ -38,23 +41,37 @@ def main():
     if options.coverage:
         print_coverage([scenario(seed) for seed in seeds])
         return 0
-    return soak(seeds, time.monotonic() + options.seconds)
+    return soak(seeds, time.monotonic() + options.seconds, options.jobs)
 
 
-def soak(seeds, end):
+def attempt(seed, end):
+    """The scenario, the seconds of its reports, its error, and why it was not run."""
+    chosen = scenario(seed)
+    if reason := "the time was over" if time.monotonic() >= end else why_not(chosen):
+        return chosen, [], "", reason
+    try:
+        return chosen, [seconds for seconds, _ in run(chosen)], "", ""
+    except AssertionError as error:
+        return chosen, [], str(error), ""
+
+
+def outcomes(seeds, end, jobs):
+    seeds = iter(seeds)
+    while time.monotonic() < end and (some := list(itertools.islice(seeds, 10 * jobs))):
+        with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+            yield from pool.map(attempt, some, itertools.repeat(end))
+
+
+def soak(seeds, end, jobs):
     took, skipped = collections.defaultdict(list), collections.Counter()
     count = bad = 0
-    for seed in seeds:
-        if time.monotonic() >= end:
-            break
-        chosen = scenario(seed)
-        if reason := why_not(chosen):
+    for chosen, seconds, error, reason in outcomes(seeds, end, jobs):
+        if reason:
             skipped[reason] += 1
             continue
         count += 1
-        try:
-            took[chosen.kind] += [seconds for seconds, _ in run(chosen)]
-        except AssertionError as error:
+        took[chosen.kind] += seconds
+        if error:
             bad += 1
             print(f"BAD {error}", flush=True)
         if count % 20 == 0:
