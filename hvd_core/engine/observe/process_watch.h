@@ -1,5 +1,5 @@
 // Tells when another process ends: the launcher of the ranks, where it is known. A thread of its own waits for that, so
-// that it is seen whatever the program's threads do.
+// that a program whose threads are all busy hears of it too.
 #pragma once
 
 #include <functional>
