@@ -154,6 +154,14 @@ def _config(verbs) -> None:
     _with_json(parser)
 
 
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is no port: give a number from 0, any free port, to 65535"
+        )
+    return int(text)
+
+
 def _timeline(groups) -> None:
     group = groups.add_parser(
         "timeline",
@@ -167,7 +175,7 @@ def _timeline(groups) -> None:
     how.add_argument("--pid", type=int, metavar="PID", help="with --live: a process of the job")
     how.add_argument("--job", type=int, metavar="PID", help="with --live: likewise, as for `hvd doctor`")
     group.add_argument("--live", action="store_true", help="show a running job in a browser")
-    group.add_argument("--port", type=int, metavar="PORT", help="with --live: the port (any free one)")
+    group.add_argument("--port", type=_port, metavar="PORT", help="with --live: the port (any free one)")
     verbs = group.add_subparsers(title="verbs", metavar="VERB")
     parser = _verb(
         verbs, "merge", "timeline", "put the timelines of several ranks into one file, on one clock"

@@ -44,6 +44,8 @@ KINDS = {
     19: "aborted",
     20: "cycle",
 }
+SET_OPERATIONS = {"set_added": 8, "set_removed": 9}
+"""Operations that end with these events, without a batch: their numbers."""
 _FAILURES = ("mistake", "disagreement", "end of the process set", "end of the job")
 
 
@@ -271,4 +273,8 @@ def _pending(events: Iterable[Event]) -> list[Event]:
         elif event.kind == "done":
             for one in batches.pop(event.a, ()):
                 open_.pop(one, None)
+        elif event.kind in SET_OPERATIONS:
+            number = SET_OPERATIONS[event.kind]
+            done = next((k for k, asked in open_.items() if asked.detail == number), None)
+            open_.pop(done, None)
     return list(open_.values())

@@ -82,10 +82,10 @@ def await_told(mark, seconds=40):
         time.sleep(0.005)
 
 
-def meet(mark):
+def meet(mark, seconds=40):
     """Waits until all ranks have called meet(mark)."""
     import hvd_core
 
     tell(f"{mark}.{hvd_core.rank()}")
     for rank in range(hvd_core.size()):
-        await_told(f"{mark}.{rank}")
+        await_told(f"{mark}.{rank}", seconds)

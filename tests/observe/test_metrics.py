@@ -1,5 +1,6 @@
 """The metrics: they count what the ranks did, and the watcher serves them to programs that know the token."""
 
+import http.client
 import json
 import re
 import sys
@@ -167,7 +168,7 @@ def _data(page):
 def _is_open(address):
     try:
         return ranks.ask(address, TOKEN)[0] == 200
-    except OSError:
+    except (OSError, http.client.HTTPException):  # it may end in the middle of an answer
         return False
 
 

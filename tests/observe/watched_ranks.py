@@ -49,14 +49,14 @@ def counted_operations():
         tools.tell("submitted")
         hvd.synchronize(handle)
     else:
-        tools.await_told("submitted")
+        tools.await_told("submitted", 120)
         hvd.allreduce(np.ones(1), name="waited for")
     tools.expect(HorovodInternalError, lambda: hvd.allreduce(np.ones(hvd.rank() + 1), name="unequal"))
-    tools.meet("counted")
+    tools.meet("counted", 120)
     rings = SharedRings(place())
     text = metrics.text(rings, ["shm within a host"]).decode()
     rings.close()
-    tools.meet("read")
+    tools.meet("read", 120)
     return text
 
 
@@ -65,7 +65,7 @@ def served_until_told():
     for _ in range(4):
         hvd.allreduce(np.ones(2), name="served")
     tools.tell("ready")
-    tools.await_told("asked", 120)
+    tools.await_told("asked", 300)
 
 
 def ask(address, token=None, headers=None):
@@ -90,7 +90,7 @@ def late_steps(steps, may_begin=lambda step: None):
     """Steps of three gradients, which rank 1 submits after rank 0."""
     for step in range(steps):
         if hvd.rank() == 1:
-            tools.await_told(f"step {step}")
+            tools.await_told(f"step {step}", 120)
             may_begin(step)
         handles = [hvd.allreduce_async(np.ones(1000, np.float32), name=f"grad.{i}") for i in range(3)]
         if hvd.rank() == 0:
@@ -114,7 +114,7 @@ def seen_by_a_page():
         time.sleep(0.02 if step == 5 else 0)
 
     late_steps(10, rank_0_waits_for_20_ms)
-    tools.meet("steps are done")
+    tools.meet("steps are done", 120)
     figures.read()
     steps = figures.for_page(0)
     if hvd.rank() == 0:
@@ -126,7 +126,7 @@ def seen_by_a_page():
         tools.tell("stall is seen")
         hvd.synchronize(handle)
         return steps, stalls
-    tools.await_told("stall is seen", 100)
+    tools.await_told("stall is seen", 120)
     hvd.allreduce(np.ones(1), name="stalled")
     return steps, []
 
@@ -142,7 +142,7 @@ def more_events_than_a_ring_holds():
         hvd.allreduce(np.ones(1), name="often")
     figures.read()
     late_steps(3)
-    tools.meet("done")
+    tools.meet("done", 120)
     figures.read()
     return figures.for_page(0)
 

@@ -252,12 +252,9 @@ xla::Error* begin_collective(xla::CallFrame* frame) {
   if (!problem.empty()) return refuse(*frame, collective->attributes(), problem);
   if (xla::Error* error = collective->make_future(frame)) return error;
   // XLA frees the future when it is completed, so the outcome goes there from now on, errors as well.
-  bool clashes = false;
+  bool clashes = false, first = false;
   try {
-    if (lines().enter(collective.get(), &clashes)) {
-      collective.release()->submit();  // deletes itself at its end
-      return nullptr;
-    }
+    first = lines().enter(collective.get(), &clashes);
     if (clashes)
       problem = collective->attributes().name +
                 ": two calls of this name run at the same time in one program, so the ranks could mix them up. A "
@@ -267,7 +264,8 @@ xla::Error* begin_collective(xla::CallFrame* frame) {
     problem = "there is no memory for the call";
   }
   if (problem.empty()) {
-    (void)collective.release();  // in the line of its name
+    Collective* entered = collective.release();  // in the line of its name; it deletes itself at its end
+    if (first) entered->submit();
     return nullptr;
   }
   tell_others(collective->attributes(), problem);

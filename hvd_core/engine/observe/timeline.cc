@@ -61,8 +61,13 @@ Timeline::Timeline(TimelineSettings settings, std::string path, const Observer& 
       ring_(ring),
       at_(first),
       format_(texts, start_, &out_) {
-  open();
-  thread_ = start_thread("hvd-timeline", [this] { run(); });
+  try {
+    open();
+    thread_ = start_thread("hvd-timeline", [this] { run(); });
+  } catch (...) {  // the destructor does not run
+    if (fd_ >= 0) ::close(fd_);
+    throw;
+  }
 }
 
 Timeline::~Timeline() {
@@ -111,7 +116,8 @@ void Timeline::open() {
 
 // One system call for the new events and the closing bracket. A process that is killed leaves what it wrote before.
 void Timeline::write() {
-  if (out_.empty() || fd_ < 0) return;
+  if (fd_ < 0) out_.clear();  // the file has ended by an error: later events must not pile up
+  if (out_.empty()) return;
   const size_t events = out_.size();
   out_ += kTail;
   size_t done = 0;

@@ -1,17 +1,18 @@
 """An HTTP server for pages and figures that only this user may see: a token, few paths, nothing else.
 
-A browser brings the token once in the address and gets a cookie; a program sends ``Authorization: Bearer``. Names in
-``Host`` that are not this machine's are refused, so that a page of another site cannot reach the server by a name of its
-own (DNS rebinding). There is no answer that another site may read. The server has threads of its own.
+A browser brings the token once in the address and gets a cookie, which is good for this port only; a program sends
+``Authorization: Bearer``. Names in ``Host`` that are not this machine's are refused, so that a page of another site
+cannot reach the server by a name of its own (DNS rebinding). There is no answer that another site may read. The server
+has threads of its own.
 """
 
 from __future__ import annotations
 
 import hmac
+import ipaddress
 import socket
 import threading
 from collections.abc import Callable, Mapping
-from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
@@ -41,15 +42,18 @@ class GuardedServer:
 
     def __init__(self, address: str, port: int, token: str, pages: Mapping[str, Page]) -> None:
         handler = type("Handler", (_Handler,), {"token": token, "pages": dict(pages)})
-        handler.checks_host = address == LOOPBACK
         try:
-            self._server = _Server((address, port), handler)
+            family, where = _resolved(address, port)
+            handler.checks_host = ipaddress.ip_address(where[0].partition("%")[0]).is_loopback
+            self._server = _Server(family, where, handler)
         except OSError as error:
             raise OSError(
                 error.errno, f"port {port} of {address} cannot be served: {error.strerror}"
             ) from None
         self.port: int = self._server.server_address[1]
+        # Browsers send cookies to all ports of a host, so that the token itself must not be in one.
         handler.cookie = f"hvd_watch_{self.port}"
+        handler.session = hmac.new(token.encode(), handler.cookie.encode(), "sha256").hexdigest()
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.2,), daemon=True)
         self._thread.start()
 
@@ -64,7 +68,8 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, *arguments) -> None:
+    def __init__(self, family: socket.AddressFamily, *arguments) -> None:
+        self.address_family = family
         self._room = threading.BoundedSemaphore(_MOST_THREADS)
         super().__init__(*arguments)
 
@@ -92,7 +97,7 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     token = ""
-    cookie = ""
+    cookie = session = ""
     checks_host = True
     pages: Mapping[str, Page] = {}
     timeout = _PATIENCE_S
@@ -117,7 +122,10 @@ class _Handler(BaseHTTPRequestHandler):
                 303,
                 "text/plain",
                 b"",
-                {"Location": "/", "Set-Cookie": f"{self.cookie}={given}; HttpOnly; SameSite=Strict; Path=/"},
+                {
+                    "Location": "/",
+                    "Set-Cookie": f"{self.cookie}={self.session}; HttpOnly; SameSite=Strict; Path=/",
+                },
             )
         kind, body = page(values)
         return self._answer(200, kind, body)
@@ -129,11 +137,12 @@ class _Handler(BaseHTTPRequestHandler):
         scheme, _, given = self.headers.get("Authorization", "").partition(" ")
         if scheme.lower() == "bearer" and self._is_token(given.strip()):
             return True
-        try:
-            found = SimpleCookie(self.headers.get("Cookie", "")).get(self.cookie)
-        except CookieError:
-            return False
-        return found is not None and self._is_token(found.value)
+        # Cookies of other programs on this host come too, and may be malformed.
+        for one in self.headers.get("Cookie", "").split(";"):
+            name, _, value = one.strip().partition("=")
+            if name == self.cookie and hmac.compare_digest(value.encode(), self.session.encode()):
+                return True
+        return False
 
     def _refuse(self, status: int, why: str) -> None:
         self._answer(status, "text/plain; charset=utf-8", f"{why}\n".encode())
@@ -149,6 +158,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_) -> None:
         """Nothing: an address has the token in it."""
+
+
+def _resolved(address: str, port: int) -> tuple[socket.AddressFamily, tuple]:
+    """The family of an address or a name, and what bind() takes. Raises OSError."""
+    family, *_, where = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    return family, where
 
 
 def _is_local(host: str) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from hvd_core.observe.watch.rank_figures import Key, RankFigures, Span, Sum
+from hvd_core.observe.watch.rank_figures import Open, RankFigures, Request, Span, Sum
 from hvd_core.observe.watch.shared_rings import SharedRing, SharedRings
 from hvd_core.types import OPERATIONS
 
@@ -23,6 +23,7 @@ _KEPT_SPANS, _SENT_SPANS = 60_000, 8_000
 _KEPT_RATES = 240
 _KEPT_LATE = 1_000
 _MOST_NAMES, _MOST_ROUNDS = 20_000, 512
+_KEPT_ROUNDS_NS = 4_000_000_000  # longer than a ring is read later for a record that is not whole
 _SHOWN_TENSORS, _SHOWN_STALLS = 15, 8
 RUNS, ENDED, DIED, ABORTED = "runs", "ended", "died", "aborted"
 
@@ -42,7 +43,7 @@ class _Rank:
         rank = ring.rank
         self.figures = RankFigures(
             ring.text,
-            lambda key, submitted, entered: host.entered(rank, key, submitted, entered),
+            lambda request, submitted, entered: host.entered(rank, request, submitted, entered),
             lambda span: host.spans.append((rank, span)),
         )
         self.rates: deque[tuple[int, float, float, float]] = deque(maxlen=_KEPT_RATES)
@@ -94,10 +95,11 @@ class HostFigures:
         self._reading = False
         self._origin = time.monotonic_ns()
         self.spans: _Numbered = _Numbered()
-        self._rounds: dict[Key, deque[dict[int, tuple[int, int]]]] = {}
+        self._rounds: dict[Request, deque[dict[int, tuple[int, int]]]] = {}
         self._late: dict[int, Straggler] = {}
         self._rates_at = 0
         self._read_at = self._origin
+        self._rounds_from = 0
 
     def is_looked_at(self) -> bool:
         """Whether a page has asked lately."""
@@ -114,6 +116,8 @@ class HostFigures:
             for ring in self._rings.look():
                 if ring.rank not in self._ranks:
                     self._ranks[ring.rank] = _Rank(ring, self)
+            # All events before the last look were read then, up to those that were only being written.
+            self._rounds_from = self._read_at - _KEPT_ROUNDS_NS
             self._read_at = now = time.monotonic_ns()
             for rank in self._ranks.values():
                 rank.look_at_process(now)
@@ -129,16 +133,22 @@ class HostFigures:
                         rank.note_rates(now)
             return new
 
-    def entered(self, rank: int, key: Key, submitted: int, entered: int) -> None:
+    def entered(self, rank: int, request: Request, submitted: int, entered: int) -> None:
         """A rank has got the entry of a batch. The submissions of all ranks precede the entry on each of them, so that
         two ranks speak of the same batch if each one's submission precedes the other's entry."""
-        if key not in self._rounds and len(self._rounds) >= _MOST_NAMES:
+        if request not in self._rounds and len(self._rounds) >= _MOST_NAMES:
             self._rounds.clear()
-        rounds = self._rounds.setdefault(key, deque(maxlen=_MOST_ROUNDS))
-        for batch in rounds:
-            if rank not in batch and all(s <= entered and submitted <= e for s, e in batch.values()):
-                break
-        else:
+        rounds = self._rounds.setdefault(request, deque(maxlen=_MOST_ROUNDS))
+        # Those of which not all ranks of this host are members never become whole.
+        while rounds and all(e < self._rounds_from for _, e in rounds[0].values()):
+            self._close_round(rounds.popleft())
+        batch = None
+        for other in reversed(rounds):
+            if rank in other:
+                break  # all earlier ones precede this batch
+            if all(s <= entered and submitted <= e for s, e in other.values()):
+                batch = other
+        if batch is None:
             batch = {}
             rounds.append(batch)
         batch[rank] = (submitted, entered)
@@ -242,20 +252,30 @@ class HostFigures:
         return [[rank, s.last, median(s.behind) / 1000] for rank, s in found]
 
     def _stalls(self, now: int) -> list[dict[str, Any]]:
-        """Operations that wait for long, with the ranks of this host that have submitted them and those that have not."""
-        running = {number: rank for number, rank in self._ranks.items() if rank.state == RUNS}
-        found: dict[str, dict[str, Any]] = {}
-        for number, rank in running.items():
-            for key, request in rank.figures.open.items():
-                if now - request.time < _STALL_S * 1e9 or len(found) >= _SHOWN_STALLS:
-                    break  # they are in the order of their times
-                name = rank.figures.name_of(key)
-                stall = found.setdefault(name, {"name": name, "set": key[0], "age": 0, "submitted": []})
-                stall["submitted"].append(number)
-                stall["age"] = max(stall["age"], (now - request.time) // 1000)
-        for stall in found.values():
-            stall["missing"] = [number for number in running if number not in stall["submitted"]]
-        return list(found.values())
+        """Operations that wait for long, with the ranks of this host that have submitted them and those that have not: of
+        a process set, those of its ranks that have used it before."""
+        running = {number: rank.figures for number, rank in self._ranks.items() if rank.state == RUNS}
+        asked: dict[Request, dict[int, Open]] = {}
+        for number, made in running.items():
+            for key, request in made.open.items():
+                asked.setdefault(made.request_of(key), {})[number] = request
+        found = []
+        for (set_, text, count), by in asked.items():
+            age = now - min(request.time for request in by.values())
+            if age < _STALL_S * 1e9:
+                continue
+            members = [number for number, made in running.items() if not set_ or set_ in made.sets]
+            everywhere = any(request.entered for request in by.values())
+            found.append(
+                {
+                    "name": f"{text}.{count}" if count else text,
+                    "set": set_,
+                    "age": age // 1000,
+                    "submitted": sorted(by),
+                    "missing": [] if everywhere else [number for number in members if number not in by],
+                }
+            )
+        return sorted(found, key=lambda stall: -stall["age"])[:_SHOWN_STALLS]
 
 
 _LABELS = {operation.number: operation.label for operation in OPERATIONS.values()} | {7: "ADASUM"}

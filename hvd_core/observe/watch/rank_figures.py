@@ -10,16 +10,20 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from hvd_core.observe.flight_records import SET_OPERATIONS
+
 # Numbers of kinds, see hvd_core/engine/observe/event.h.
 SUBMITTED, ENTRY, MEMBERS, MEMBER, BEGIN, STEP, PHASE, ENQUEUED, DONE = 2, 4, 5, 6, 7, 8, 9, 10, 11
-WAITS, WAITED, FAILED, CLOSED, ABORTED = 12, 13, 14, 18, 19
+WAITS, WAITED, FAILED, SET_ADDED, SET_REMOVED, CLOSED, ABORTED = 12, 13, 14, 15, 16, 18, 19
 
 WAIT_ROW, NEGOTIATE_ROW, BATCH_ROW, BACKEND_ROW = range(4)
 _MOST_OPEN, _MOST_BATCHES, _KEPT_STEPS, _MOST_NAMES = 100_000, 10_000, 120, 5_000
 OTHERS = "(others)"
 
 Key = tuple[int, int, int]
-"""Process set, number of the name's text, number of the request."""
+"""Process set, number of the name's text on this rank, number of the request."""
+Request = tuple[int, str, int]
+"""The same with the text itself, so that it means the same request on all ranks."""
 
 
 @dataclass(slots=True)
@@ -29,6 +33,7 @@ class Open:
     time: int
     bytes: int
     operation: int
+    entered: bool = False  # all ranks have submitted it
 
 
 @dataclass(slots=True)
@@ -59,14 +64,14 @@ class RankFigures:
 
     Args:
         text: a text by its number.
-        entered: called for each batch: process set, first request, its last submission here, its entry of the log.
+        entered: called for each batch: first request, its last submission here, its entry of the log.
         span: called for each span to draw.
     """
 
     def __init__(
         self,
         text: Callable[[int], str],
-        entered: Callable[[Key, int, int], None],
+        entered: Callable[[Request, int, int], None],
         span: Callable[[Span], None],
     ) -> None:
         self._text, self._entered, self._span = text, entered, span
@@ -80,6 +85,8 @@ class RankFigures:
         self.last_event = 0
         self.aborted = self.failed = ""
         self.closed = False
+        self.sets: set[int] = set()
+        """Process sets in which the rank has submitted operations."""
         self._batches: dict[int, Batch] = {}
         self._newest: Batch | None = None
         self._waiting: dict[Key, int] = {}
@@ -140,20 +147,29 @@ class RankFigures:
                 self.failures += 1
                 self.failed = f"'{self.name_of((set_, name, b))}': {self._text(what)}"
                 self.open.pop((set_, name, b), None)
+            elif kind in (SET_ADDED, SET_REMOVED):
+                self._settle_set(SET_OPERATIONS["set_added" if kind == SET_ADDED else "set_removed"])
             elif kind == ABORTED:
                 self.aborted = self._text(name) or "the job was aborted"
             elif kind == CLOSED:
                 self.closed = True
-        self._enter_newest()
+        # The members of the newest batch may follow with the next events.
+        if self._newest is not None and len(self._newest.keys) >= self._newest.count:
+            self._enter_newest()
 
     def name_of(self, key: Key) -> str:
         """The name of a request."""
         return f"{self._text(key[1])}.{key[2]}" if key[2] else self._text(key[1])
 
+    def request_of(self, key: Key) -> Request:
+        """A request by what all ranks know of it."""
+        return key[0], self._text(key[1]), key[2]
+
     def _submitted(self, key: Key, time: int, operation: int, bytes_: int) -> None:
         if len(self.open) >= _MOST_OPEN:
             self.open.clear()
         self.open[key] = Open(time, bytes_, operation)
+        self.sets.add(key[0])
         if key[2]:
             return  # without a name of its own: it does not repeat
         # A name that comes again begins the next step.
@@ -173,10 +189,19 @@ class RankFigures:
         batch, self._newest = self._newest, None
         if batch is None:
             return
-        times = [self.open[key].time for key in batch.keys if key in self.open]
+        members = [self.open[key] for key in batch.keys if key in self.open]
+        for member in members:
+            member.entered = True
+        times = [member.time for member in members]
         if times:
-            self._entered(batch.keys[0], max(times), batch.entered)
+            self._entered(self.request_of(batch.keys[0]), max(times), batch.entered)
             self._span((NEGOTIATE_ROW, min(times), batch.entered, 0, batch.count << 8 | batch.operation))
+
+    def _settle_set(self, operation: int) -> None:
+        """A process set was added or removed, which has no batch: the oldest request for that is done."""
+        done = next((key for key, request in self.open.items() if request.operation == operation), None)
+        if done is not None:
+            del self.open[done]
 
     def _step(self, batch: Batch | None, begins: bool, name: int, time: int) -> None:
         if batch is None:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import mmap
 import os
-import select
 import struct
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -20,7 +20,10 @@ import numpy as np
 
 from hvd_core.bootstrap.links import HEADER_BYTES, SLOT_BYTES
 from hvd_core.observe import flight_records
+from hvd_core.observe.watch.process_end import Process
 
+# For so long a record that a rank has begun to write is waited for.
+_PATIENCE_S = 2.0
 # Behind the rings of the control plane, see engine/control/segment.cc.
 _RING_AT = 4096 + (256 << 10) + (512 << 10)
 _RECORD = np.dtype(
@@ -84,7 +87,8 @@ class SharedRing:
         self._texts: dict[int, str] = {}
         self._texts_mutex = threading.Lock()
         self._next = 0
-        self._process = _process_of(self.pid)
+        self._unfinished, self._unfinished_since = -1, 0.0
+        self._process = Process(self.pid)
 
     @property
     def written(self) -> int:
@@ -98,15 +102,11 @@ class SharedRing:
 
     def alive(self) -> bool:
         """Whether the rank's process runs."""
-        if self._process is None:
-            return os.path.exists(f"/proc/{self.pid}")
-        return self._process >= 0 and not select.select([self._process], [], [], 0)[0]
+        return self._process.alive()
 
     def close(self) -> None:
         """Give the descriptor back."""
-        if self._process is not None and self._process >= 0:
-            os.close(self._process)
-        self._process = None
+        self._process.close()
 
     def text(self, identity: int) -> str:
         """A text by its number."""
@@ -128,13 +128,21 @@ class SharedRing:
         found = self._records[at]
         # A record that was overwritten meanwhile has another stamp now, though its copy may look whole.
         whole = (found["stamp"] == stamps) & (self._records["stamp"][at] == stamps)
-        taken = found[whole]
-        missing = np.flatnonzero(~whole)
-        # The newest ones are only being written: they are taken the next time.
-        while missing.size and missing[-1] == len(numbers) - 1:
-            numbers, missing = numbers[:-1], missing[:-1]
-        self._next = begin + len(numbers)
-        return [event[1:] for event in taken.tolist()], lost + int(missing.size)
+        missing = [begin + int(i) for i in np.flatnonzero(~whole)]
+        overwritten = self.written - self.capacity
+        # A record that is only being written is taken the next time, with those behind it.
+        stop = next((n for n in missing if n >= overwritten and not self._gives_up(n, end)), end)
+        self._next = stop
+        taken = found[: stop - begin][whole[: stop - begin]]
+        return [event[1:] for event in taken.tolist()], lost + sum(n < stop for n in missing)
+
+    def _gives_up(self, number: int, end: int) -> bool:
+        """Whether an unfinished record is to be skipped: its thread does not go on, or newer events would be overwritten
+        meanwhile."""
+        if number != self._unfinished:
+            self._unfinished, self._unfinished_since = number, time.monotonic()
+        late = time.monotonic() - self._unfinished_since > _PATIENCE_S
+        return late or end - number >= self.capacity // 2
 
     def counts(self) -> Counts:
         """The rank's counters. Empty for a ring of an older version."""
@@ -198,10 +206,9 @@ class SharedRings:
     def _look_for_new(self) -> None:
         unseen, self._unseen = self._unseen, []
         for path, memory in unseen:
-            if path and os.path.exists(path):
-                memory = _mapped(path)
-            if memory is not None and flight_records.is_ring(memory):
-                self._found.append(SharedRing(memory))
+            ring = _ring_of(path, memory)
+            if ring is not None:
+                self._found.append(ring)
             else:
                 self._unseen.append((path, memory))
         self._found.sort(key=lambda ring: ring.rank)
@@ -216,19 +223,20 @@ class SharedRings:
             ring.close()
 
 
+def _ring_of(path: str, memory: memoryview | None) -> SharedRing | None:
+    """The ring in a file or in memory, or None: it is not there yet, its rank has deleted it, or it has another
+    version."""
+    try:
+        if path:
+            memory = _mapped(path)
+        return SharedRing(memory) if memory is not None and flight_records.is_ring(memory) else None
+    except (OSError, ValueError):
+        return None
+
+
 def _mapped(path: str) -> memoryview:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return memoryview(mmap.mmap(fd, os.fstat(fd).st_size, mmap.MAP_SHARED, mmap.PROT_READ))
     finally:
         os.close(fd)
-
-
-def _process_of(pid: int) -> int | None:
-    """A descriptor by which the end of a process is seen; -1: it has ended; None: the system refuses one."""
-    try:
-        return os.pidfd_open(pid)
-    except ProcessLookupError:
-        return -1
-    except OSError:
-        return None

@@ -41,7 +41,8 @@ def start(settings: EngineSettings, world: World, place: dict[str, Any], backend
         "page_port": settings.timeline_live,
         "metrics_port": settings.metrics_port,
         "metrics_address": settings.metrics_address,
-        "token_file": settings.watch_token_file,
+        # The process of the watcher has another current folder.
+        "token_file": settings.watch_token_file and os.path.abspath(settings.watch_token_file),
         "host": world.host_names[world.rank],
         "size": world.size,
         "job": place["job"],
@@ -49,7 +50,7 @@ def start(settings: EngineSettings, world: World, place: dict[str, Any], backend
     }
     try:
         _launch(config)
-    except OSError as error:
+    except Exception as error:
         _log.warning("neither live timeline nor metrics are served: %s", error)
 
 
@@ -96,7 +97,7 @@ def facts(world: World, observes: dict[str, Any]) -> dict[str, Any]:
     if world.segment_fd >= 0:
         found |= {"segment_fd": world.segment_fd, "slots": world.local_size}
     elif world.size > 1 or observes["watched"]:
-        found["file"] = str(Path(observes["flight_folder"]) / f"rank-{world.rank}.flight")
+        found["file"] = os.path.abspath(Path(observes["flight_folder"]) / f"rank-{world.rank}.flight")
     return found
 
 
@@ -104,11 +105,13 @@ def _launch(config: dict[str, Any]) -> None:
     global _owner
     if _owner is not None:  # of a job before this one: its watcher gives up the ports
         os.close(_owner)
+        _owner = None
     ours, theirs = os.pipe2(os.O_CLOEXEC)
     _owner = theirs
     try:
         root = str(Path(__file__).resolve().parents[3])
-        paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+        paths = [root, *map(os.path.abspath, given)]
         segment = config["place"]["segment_fd"]
         kept = [fd for fd in (segment, ours) if fd >= 0]
         config["owner"] = ours

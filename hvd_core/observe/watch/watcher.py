@@ -7,11 +7,11 @@ one too.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import secrets
-import select
 import signal
 import sys
 import time
@@ -21,7 +21,8 @@ from typing import Any
 
 from hvd_core.observe.watch import metrics
 from hvd_core.observe.watch.guarded_http import LOOPBACK, GuardedServer
-from hvd_core.observe.watch.host_figures import HostFigures
+from hvd_core.observe.watch.host_figures import LOOKED_AT_S, HostFigures
+from hvd_core.observe.watch.process_end import Process, is_ready
 from hvd_core.observe.watch.shared_rings import Place, SharedRings
 from hvd_core.observe.watch.start import CONFIG
 
@@ -33,6 +34,7 @@ _MUCH = 0.25
 _RINGS_S = 120.0  # for ranks to make their rings, in init()
 _AFTER_JOB_S = 30.0  # the next job's watcher waits for the ports a little longer
 _LAST_LOOK_S = 1.5  # for a page to ask once more when the launcher ends this process
+_HANDED_OVER_S = 2.0  # a process that ends gives its descriptors back a little earlier
 SERVER_S = 40.0
 _PAGES = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -53,17 +55,24 @@ class Watcher:
         self.addresses: dict[str, str] = {}
         self._servers: list[GuardedServer] = []
 
-    def serve(self, wait_s: float) -> None:
-        """Open the ports; those that are taken are tried for ``wait_s`` seconds. Raises OSError."""
+    def serve(self, wait_s: float, in_vain: Callable[[], bool] = lambda: False) -> None:
+        """Open the ports; those that are taken are tried for ``wait_s`` seconds, unless that is ``in_vain()``. Raises
+        OSError."""
         config = self._config
+        until = time.monotonic() + wait_s
         if config["page_port"]:
             pages = {path: _file(name, kind) for path, (name, kind) in _PAGES.items()}
-            server = self._server(LOOPBACK, config["page_port"], {**pages, "/data": self._data}, wait_s)
+            server = self._server(
+                LOOPBACK, config["page_port"], {**pages, "/data": self._data}, until, in_vain
+            )
             self.addresses["live timeline"] = f"http://{LOOPBACK}:{server.port}/"
         if config["metrics_port"]:
             address = config["metrics_address"]
-            server = self._server(address, config["metrics_port"], {"/metrics": self._metrics}, wait_s)
-            self.addresses["metrics"] = f"http://{address}:{server.port}/metrics"
+            server = self._server(
+                address, config["metrics_port"], {"/metrics": self._metrics}, until, in_vain
+            )
+            host = f"[{address}]" if ":" in address else address
+            self.addresses["metrics"] = f"http://{host}:{server.port}/metrics"
 
     def announcements(self) -> list[str]:
         """What the user has to know: addresses, and the token unless it is in a file."""
@@ -77,15 +86,16 @@ class Watcher:
                 said.append(f"{what}: {address}?token={self.token}")
         return said
 
-    def _server(self, address: str, port: int, pages: dict[str, Any], wait_s: float) -> GuardedServer:
-        until = time.monotonic() + wait_s
+    def _server(
+        self, address: str, port: int, pages: dict[str, Any], until: float, in_vain: Callable[[], bool]
+    ) -> GuardedServer:
         while True:
             try:
                 server = GuardedServer(address, 0 if port == ANY_PORT else port, self.token, pages)
                 self._servers.append(server)
                 return server
-            except OSError:
-                if time.monotonic() >= until:
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or time.monotonic() >= until or in_vain():
                     raise
                 time.sleep(_LONG_PAUSE_S)
 
@@ -111,7 +121,7 @@ class Watcher:
             now = time.monotonic()
             if not self.rings.complete and now - began < _RINGS_S:
                 continue
-            if self.figures.is_over():
+            if self.figures.is_over() or not self.rings.look():
                 ended = ended or now
                 if now - ended > after_job_s:
                     return
@@ -155,9 +165,10 @@ def _say(text: str) -> None:
 class _End:
     """When the process of a watcher has to end."""
 
-    def __init__(self, watcher: Watcher, owner: int) -> None:
-        self._watcher, self._owner = watcher, owner
-        self._handed_over = False
+    def __init__(self, watcher: Watcher, owner: int, rank: Process) -> None:
+        """``owner``: a pipe from the process of the rank that has started this one; ``rank``: that process."""
+        self._watcher, self._owner, self._rank = watcher, owner, rank
+        self._handed_over_at: float | None = None
         self._asked_at: float | None = None
         signal.signal(signal.SIGTERM, self._on_term)
 
@@ -168,30 +179,39 @@ class _End:
         looked_at = self._watcher.figures.is_looked_at()
         if self._asked_at is not None:
             return not looked_at or time.monotonic() - self._asked_at > _LAST_LOOK_S
-        # The rank that has started this process ends, or has begun another job.
-        self._handed_over = self._handed_over or bool(select.select([self._owner], [], [], 0)[0])
-        return self._handed_over and not looked_at and self._watcher.figures.is_over()
+        if self._handed_over_at is None and is_ready(self._owner):
+            self._handed_over_at = time.monotonic()
+        if self._handed_over_at is None:
+            return False
+        since = time.monotonic() - self._handed_over_at
+        if since > _HANDED_OVER_S and self._rank.alive():
+            # It has begun another job, whose watcher waits for the ports.
+            return not looked_at or since > LOOKED_AT_S
+        # It ends, and the other ranks of this host may still run.
+        return not looked_at and (self._watcher.figures.is_over() or not self._watcher.rings.look())
 
 
 def main() -> int:
     """The process that start.py starts."""
     config = json.loads(os.environ.pop(CONFIG))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the job, which ends this
+    # The launcher waits for the end of the ranks' output, which this process has inherited.
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1):
+        os.dup2(nothing, stream)
+    owner, rank = config["owner"], Process(config["place"]["pid"])
     if config["place"]["segment_fd"] >= 0:
         config["place"]["pid"] = "self"  # the descriptor was inherited
     try:
         watcher = Watcher(config)
-        watcher.serve(SERVER_S)
+        watcher.serve(SERVER_S, lambda: is_ready(owner))
     except (OSError, ValueError) as error:
         _say(f"neither live timeline nor metrics are served: {error}")
         return 1
     for text in watcher.announcements():
         _say(text)
-    # The launcher waits for the end of the ranks' output.
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
-        os.dup2(nothing, stream)
-    watcher.run(_End(watcher, config["owner"]))
+    os.dup2(nothing, 2)
+    watcher.run(_End(watcher, owner, rank))
     watcher.close()
     return 0
 

@@ -4,6 +4,7 @@ const ROWS = ["waits", "negotiates", "batches", "backend"];
 const COLOURS = ["#d9513c", "#b9c0cb", "#4a86d8", "#39a06b"];
 const RANK_COLOURS = ["#4a86d8", "#d9513c", "#39a06b", "#b07aa1", "#e0a13a", "#4fb3bf", "#8c6d5a", "#6a7484"];
 const ROW_PX = 15, GAP_PX = 8, LABEL_PX = 144, PAUSE_MS = 250;
+const MOST_FAILURES = 150;  // five minutes
 const KEPT_SPANS = 120000;  // of each row
 const $ = (id) => document.getElementById(id);
 
@@ -39,7 +40,7 @@ async function ask() {
     ++failures;
   }
   show();
-  setTimeout(ask, failures > 3 ? 2000 : PAUSE_MS);
+  if (failures < MOST_FAILURES) setTimeout(ask, failures > 3 ? 2000 : PAUSE_MS);
 }
 
 function cell(row, text, kind) {
@@ -80,7 +81,8 @@ const STATES = {
 function notes() {
   const found = [];
   const add = (text, mild) => { const div = document.createElement("div"); div.textContent = text; if (mild) div.className = "mild"; found.push(div); };
-  if (failures) add("The watcher does not answer: it has ended, or another one has its port. The page shows the last state.");
+  if (failures) add("The watcher does not answer: it has ended, or another one has its port. The page shows the last state." +
+    (failures < MOST_FAILURES ? "" : " It asks no more: reload it."));
   const order = { died: 0, aborted: 1 };
   for (const r of [...data.ranks].sort((a, b) => (order[a.state] ?? 2) - (order[b.state] ?? 2) || a.rank - b.rank)) {
     if (STATES[r.state]) add(STATES[r.state](r));
@@ -89,7 +91,7 @@ function notes() {
   }
   for (const s of data.stalls)
     add(`'${s.name}' has waited for ${seconds(s.age)}: submitted by rank ${s.submitted.join(", ")}` +
-        (s.missing.length ? `, not by rank ${s.missing.join(", ")}` : " (all ranks of this host)"), true);
+        (s.missing.length ? `, not by rank ${s.missing.join(", ")}` : s.set ? ` of process set ${s.set}` : " (all ranks of this host)"), true);
   const lost = data.ranks.reduce((sum, r) => sum + r.lost, 0);
   if (lost) add(`${lost} events were overwritten before they were read: sums are too small`, true);
   if (skipped) add(`${skipped} spans are not drawn: there are too many for a page. Figures count them`, true);
