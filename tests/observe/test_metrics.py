@@ -118,12 +118,12 @@ def test_the_first_rank_of_a_host_starts_a_watcher_that_ends_with_the_job(tmp_pa
     env = {
         "HOROVOD_METRICS_PORT": "auto",
         "HOROVOD_TIMELINE_LIVE": "auto",
-        "HOROVOD_WATCH_TOKEN_FILE": str(tmp_path / "token"),
-        "HOROVOD_FLIGHT_RECORDER_DIR": str(tmp_path / "flight"),
+        "HOROVOD_WATCH_TOKEN_FILE": "token",
+        "HOROVOD_FLIGHT_RECORDER_DIR": "flight",
     }
     for name, command in (("alone", [sys.executable]), ("two ranks", None)):
         folder = tmp_path / name
-        job = launch(2, ranks.served_until_told, folder=folder, env=env, command=command)
+        job = launch(2, ranks.served_until_told, folder=folder, env=env, command=command, cwd=tmp_path)
         try:
             page, address, seen = _announced(job)
             assert TOKEN not in seen

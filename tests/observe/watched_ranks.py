@@ -170,3 +170,16 @@ def train_until_told(path):
         stop = hvd.allreduce(np.array([float(tools.is_told("stop"))]), name="stop")
         if stop[0] > 0:
             return
+
+
+def aborted_and_begun_again():
+    """A job that ends by an abort, and another one in the same processes, which goes on until the mark is there."""
+    if hvd.rank() == 0:
+        tools.expect(HorovodInternalError, lambda: hvd.allreduce(np.ones(2), name="only here"), "stalled")
+    else:
+        tools.await_told("aborted", 300)
+    tools.tell("aborted")
+    hvd.shutdown()
+    hvd.init()
+    hvd.allreduce(np.ones(2), name="again")
+    tools.await_told("asked", 300)
