@@ -116,8 +116,8 @@ class HostFigures:
             for ring in self._rings.look():
                 if ring.rank not in self._ranks:
                     self._ranks[ring.rank] = _Rank(ring, self)
-            # All events before the last look were read then, up to those that were only being written.
-            self._rounds_from = self._read_at - _KEPT_ROUNDS_NS
+            # If the last look took events, they were all that there were, up to those that were only being written.
+            self._rounds_from = self._read_at - _KEPT_ROUNDS_NS if self._reading else 0
             self._read_at = now = time.monotonic_ns()
             for rank in self._ranks.values():
                 rank.look_at_process(now)
