@@ -165,7 +165,7 @@ def _start_in_a_world(
         try:
             started = _start(comm, backend, process_sets, {**os.environ, **place.variables})
         except (JobEndedError, BootstrapTimeout) as lost:
-            _log.info("horovod: world %d has ended during init(): %s", place.world, lost)
+            _log.warning("horovod: world %d has ended during init(): %s", place.world, lost)
             continue
         channel.up()
         return started

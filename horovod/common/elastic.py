@@ -251,6 +251,10 @@ def _reset(reset: Callable[[], None], left: BaseException, driver: DriverChannel
 
 
 def _sync_is_needed(left: BaseException | None, driver: DriverChannel | None) -> bool:
+    if left is None:
+        return (
+            True  # this function has just begun, perhaps as the second one of the program in the same world
+        )
     if driver is not None and driver.place is not None:
         return driver.place.sync  # the driver has told all ranks the same
     return not getattr(left, "skip_sync", False)

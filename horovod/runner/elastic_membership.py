@@ -100,6 +100,10 @@ RESET_LIMIT_EXCEEDED_MESSAGE = (
 )
 
 
+# So many worlds in a row may end in init() although no process has died.
+_MOST_SILENT = 3
+
+
 @dataclass
 class Membership:
     """The state of a job of at least `least` and at most `most` ranks. `reset_limit`: how many worlds may be formed
@@ -116,8 +120,11 @@ class Membership:
     failure: Failure | None = None
     _told: bool = False  # the members know that a better world can be formed
     _broken: bool = False  # a member of this world has died or failed
+    _ran: bool = False  # all members of this world have been up
+    _silent: int = 0  # how many worlds in a row have ended before that, although no process had died
     _state_exists: bool = False  # a worker may have made progress that only members know
-    _newest: int = 0  # the commits of the state with which this world began; its members may know more
+    _newest: int = 0  # a state with so many commits has all commits on which the ranks of any world agreed
+    held: bool = False  # no world can be formed now; the driver lets go and calls settle()
     _deaths: list[tuple[int, int]] = field(
         default_factory=list
     )  # (number, exit code) since the last world began
@@ -133,7 +140,9 @@ class Membership:
         worker = self.workers[number]
         is_member = worker.stage in (Stage.PLACED, Stage.UP)
         worker.stage, worker.commits, worker.updated = Stage.READY, commits, updated
-        if is_member and self.phase is not Phase.ENDING:
+        if is_member and self.phase is Phase.ENDING:
+            self._end()
+        elif is_member:
             self._broken = self._broken or not updated
             self.phase = Phase.GATHERING
         return self._settle()
@@ -143,13 +152,13 @@ class Membership:
         self.workers[number].stage = Stage.UP
         self._state_exists = True
         if self.phase is Phase.STARTING and all(self.workers[n].stage is Stage.UP for n in self.members):
-            self.phase = Phase.RUNNING
+            self.phase, self._ran = Phase.RUNNING, True
         return self._settle()
 
     def done(self, number: int) -> list[Command]:
         """A worker has finished its training."""
         self.workers[number].stage = Stage.FINISHED
-        self.phase = Phase.ENDING
+        self._end()
         return self._settle()
 
     def died(self, number: int, code: int) -> list[Command]:
@@ -159,11 +168,11 @@ class Membership:
         if worker.leaving:
             return self._settle()
         if code == 0:
-            self.phase = Phase.ENDING
+            self._end()
             return self._settle()
         self._deaths.append((number, code))
         if self.phase is Phase.ENDING:
-            self._fail("failed while the others finished", number, code)
+            self._fail(f"process {number} failed while the others finished", number, code)
         elif stage in (Stage.PLACED, Stage.UP):
             self._broken = True
             self.phase = Phase.GATHERING
@@ -193,11 +202,13 @@ class Membership:
             (w.number, w.stage.value, w.commits, w.updated, w.wanted, w.leaving)
             for w in self.workers.values()
         )
-        own = (self.phase.value, self.world, self.members, self.resets, self.failure)
+        own = (self.phase.value, self.world, self.members, self.resets, self.failure, self.held)
         return (
             *own,
             self._told,
             self._broken,
+            self._ran,
+            self._silent,
             self._state_exists,
             self._newest,
             tuple(self._deaths),
@@ -212,9 +223,14 @@ class Membership:
 
     # --------------------------------------------------------------------------------------------- decisions
 
+    def settle(self) -> list[Command]:
+        """The driver has let go of `held`."""
+        self.held = False
+        return self._settle()
+
     def _settle(self) -> list[Command]:
         """The commands that follow from the present state."""
-        if self.phase is Phase.GATHERING:
+        if self.phase is Phase.GATHERING and not self.held:
             commands = self._form_world()
         elif self.phase is Phase.RUNNING and not self._told and self._better_world_exists():
             self._told = True
@@ -256,16 +272,23 @@ class Membership:
             self.resets += 1
             if self.reset_limit is not None and self.resets > self.reset_limit:
                 return self._fail_of_all(RESET_LIMIT_EXCEEDED_MESSAGE.format(self.reset_limit))
+        self._silent = self._silent + 1 if self.world and not self._ran and not self._deaths else 0
+        if self._silent == _MOST_SILENT:
+            return self._fail_of_all(
+                f"{_MOST_SILENT} worlds in a row have ended in init(), although no process has died. The ranks have "
+                "said why, with the level WARNING"
+            )
         ordered = self._ranks(chosen)
         first = ordered[0]
         same = all(w.updated and w.commits == first.commits for w in ordered)
         sync = not (same and all(w.number in self.members for w in ordered))
+        # A commit counts when all members have it, so the state of each survivor has all of those.
+        self._newest = min((w.commits for w in ordered if w.number in self.members), default=first.commits)
         self.world += 1
         self.members = tuple(worker.number for worker in ordered)
         for worker in ordered:
             worker.stage, worker.commits = Stage.PLACED, first.commits
-        self.phase, self._told, self._broken = Phase.STARTING, False, False
-        self._newest = first.commits
+        self.phase, self._told, self._broken, self._ran = Phase.STARTING, False, False, False
         self._deaths.clear()
         return [Enter(self.world, self.members, sync)]
 
@@ -307,6 +330,14 @@ class Membership:
     def _better_world_exists(self) -> bool:
         members = [self.workers[number] for number in self.members]
         return {w.number for w in self._choose(members, self._newcomers())} != set(self.members)
+
+    def _end(self) -> None:
+        """A member has finished. One that has lost the same world has not, and will not."""
+        for number in self.members:
+            if self.workers[number].stage is Stage.READY and not self.workers[number].leaving:
+                why = f"process {number} lost its world before it had finished, although another one has finished"
+                self._fail(why, number, 1)
+        self.phase = Phase.ENDING
 
     def _fail_of_all(self, why: str) -> list[Command]:
         number, code = self._deaths[0] if self._deaths else (None, 1)

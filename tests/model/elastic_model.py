@@ -183,6 +183,10 @@ class ElasticModel:
             if isinstance(command, Enter):
                 self._check_world(s, driver, after, command)
                 s = s._replace(came=frozenset(), votes=frozenset())
+        if after.failure is not None and driver.failure is None and "had the state" in after.failure.why:
+            survivors = [s.processes[n] for n in driver.members if s.processes[n].at != OVER]
+            if any(p.commits >= s.agreed for p in survivors):
+                raise Wrong(f"the job fails, although a survivor has commit {s.agreed}")
         s = self._with(s, after)
         for command in commands:
             if isinstance(command, Enter):
@@ -216,6 +220,10 @@ class ElasticModel:
         if driver.phase is Phase.ENDING:
             if any(p.at != OVER for p in s.processes) and driver.failure is None:
                 raise Wrong(f"processes are left: {[p.at for p in s.processes]}")
+            died = {number for number, _ in driver._deaths}  # before the first one finished
+            unfinished = [n for n in driver.members if s.processes[n].commits < self.goal and n not in died]
+            if unfinished and driver.failure is None:
+                raise Wrong(f"the job succeeds, although {unfinished} have not finished")
             return
         waiting = [w for w in driver.workers.values() if w.stage is Stage.READY]
         if driver.phase is not Phase.GATHERING or len(waiting) >= driver.least:

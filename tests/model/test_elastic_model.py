@@ -86,7 +86,7 @@ class ForgetsTheEnd(Membership):
     """Forms a world after a worker has finished."""
 
     def _settle(self):
-        if self.phase is Phase.ENDING and self.failure is None:
+        if self.phase is Phase.ENDING:
             left = [w for w in self.workers.values() if w.stage is Stage.READY]
             if left and not any(w.stage in (Stage.PLACED, Stage.UP) for w in self.workers.values()):
                 self.phase = Phase.GATHERING
@@ -108,9 +108,28 @@ class KeepsNobodyForTheState(Membership):
         return ([worker for worker in survivors if worker.wanted] + newcomers)[: self.most]
 
 
+class GivesUpEarly(Membership):
+    """Takes a state for lost when it misses commits that only rank 0 had."""
+
+    def _form_world(self):
+        commands = super()._form_world()
+        if commands:
+            self._newest = self.workers[self.members[0]].commits
+        return commands
+
+
+class ForgivesUnfinishedMembers(Membership):
+    """Lets a member go that loses its world after another one has finished."""
+
+    def _end(self):
+        self.phase = Phase.ENDING
+
+
 @pytest.mark.parametrize(
     "variant, says, numbers",
     [
+        (GivesUpEarly, "although a survivor", {**SMALL["three_and_one_killed"], "least": 1, "kills": 2}),
+        (ForgivesUnfinishedMembers, "have not finished", SMALL["three_and_one_killed"]),
         (DoesNotWait, "left", {"size": 2, "least": 1, "most": 2, "goal": 1, "kills": 1, "starts": 1}),
         (IgnoresCommits, "older commit|is lost", SMALL["three_and_one_killed"]),
         (ForgetsTheEnd, "after the end", SMALL["three_and_one_killed"]),
