@@ -78,7 +78,7 @@ class WorkerNotificationManager:
             return
         if driver.update_wanted():
             self._told_world = driver.place.world
-            self.handle_hosts_updated(time.time(), HostUpdateResult.mixed)
+            self.handle_hosts_updated(time.monotonic(), HostUpdateResult.mixed)
 
 
 notification_manager = WorkerNotificationManager()

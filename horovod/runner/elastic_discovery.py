@@ -6,6 +6,7 @@ fail or hang: the driver goes on with the last good answer. Used on the thread o
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import signal
@@ -98,6 +99,7 @@ class Discovery:
         self._source, self._selector = source, selector
         self._found, self._failed = found, failed
         self._process: subprocess.Popen | None = None
+        self._end = -1  # a descriptor that can be read when the script has ended
         self._answer, self._errors = bytearray(), bytearray()
         self._began = 0.0
         self._next = 0.0
@@ -132,8 +134,12 @@ class Discovery:
                 stderr=subprocess.PIPE,
                 start_new_session=True,
             )
+            self._end = os.pidfd_open(self._process.pid)
         except OSError as error:
+            if self._process is not None:
+                self._end_script()
             return self._report(f"the host discovery script cannot be started: {error.strerror}")
+        self._selector.register(self._end, selectors.EVENT_READ, self._finish)
         for stream, place in ((self._process.stdout, self._answer), (self._process.stderr, self._errors)):
             os.set_blocking(stream.fileno(), False)
             self._selector.register(
@@ -141,7 +147,7 @@ class Discovery:
             )
 
     def _read(self, stream, place: bytearray) -> None:
-        data = stream.read(1 << 16)
+        data = None if stream.closed else stream.read(1 << 16)
         if data is None:
             return
         place += data
@@ -152,18 +158,22 @@ class Discovery:
             return
         self._selector.unregister(stream)
         stream.close()
-        process = self._process
-        if process.stdout.closed and process.stderr.closed:
-            # Its output has ended, so it is about to end, unless it has closed its output by itself.
-            try:
-                status = process.wait(1.0)
-            except subprocess.TimeoutExpired:
-                status = None
-            self._end_script()
-            self._finish(status)
 
-    def _finish(self, status: int | None) -> None:
-        source = self._source
+    def _finish(self) -> None:
+        """The script has ended. Its pipes are read once more; a process that it leaves behind may hold them open."""
+        source, process = self._source, self._process
+        if process is None:
+            return
+        status = process.wait()
+        for stream, place in ((process.stdout, self._answer), (process.stderr, self._errors)):
+            while not stream.closed and self._process is process:
+                size = len(place)
+                self._read(stream, place)
+                if len(place) == size:
+                    break
+        if self._process is not process:
+            return  # it has printed too much
+        self._end_script()
         if status != 0:
             return self._report(_failed(source.script, status, bytes(self._errors)))
         try:
@@ -180,9 +190,15 @@ class Discovery:
 
     def _end_script(self) -> None:
         process, self._process = self._process, None
+        if self._end >= 0:
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(self._end)
+            os.close(self._end)
+            self._end = -1
         for stream in (process.stdout, process.stderr):
             if not stream.closed:
-                self._selector.unregister(stream)
+                with contextlib.suppress(KeyError):
+                    self._selector.unregister(stream)
                 stream.close()
         if process.poll() is None:
             try:

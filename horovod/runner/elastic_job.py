@@ -23,7 +23,8 @@ from horovod.runner.remote_ranks import RemoteRanks
 from horovod.runner.remote_shell import RemoteShell, agent_words
 
 _TIMEOUT_S = 600
-_GRACE_S = 60
+_GRACE_S = 600
+_INIT_S = 600
 
 
 def is_elastic(args: argparse.Namespace) -> bool:
@@ -172,6 +173,7 @@ def run_elastic_job(
         args.reset_limit,
         None if args.cooldown_range is None else tuple(args.cooldown_range),
         args.spares or 0,
+        start_s if args.start_timeout is not None else max(start_s, _INIT_S),
     )
     check_command(command)
     check_proc()

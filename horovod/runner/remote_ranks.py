@@ -100,11 +100,11 @@ class RemoteRanks:
     def open(self, selector: selectors.BaseSelector, listener: Listener) -> None:
         """Starts the remote shell; `ready` tells when the agent has answered."""
         self._selector, self._listener = selector, listener
-        pipes = [os.pipe() for _ in range(3)]
-        (stdin, self_in), (self_out, stdout), (self_err, stderr) = pipes
-        self._outgoing = Outgoing(self_in, self._introduction())
-        self._readers = {"stdout": self_out, "stderr": self_err}
+        pipes: list[int] = []
         try:
+            for _ in range(3):
+                pipes += os.pipe()
+            stdin, self_in, self_out, stdout, self_err, stderr = pipes
             self._process = subprocess.Popen(
                 guarded(self._shell),
                 stdin=stdin,
@@ -113,10 +113,15 @@ class RemoteRanks:
                 # Ctrl-C in the terminal is for the launcher, which then ends the other hosts in order.
                 start_new_session=True,
             )
-        finally:
-            for descriptor in (stdin, stdout, stderr):
+            process = os.pidfd_open(self._process.pid)
+        except OSError:
+            for descriptor in pipes:
                 os.close(descriptor)
-        self._readers["process"] = os.pidfd_open(self._process.pid)
+            raise
+        for descriptor in (stdin, stdout, stderr):
+            os.close(descriptor)
+        self._outgoing = Outgoing(self_in, self._introduction())
+        self._readers = {"stdout": self_out, "stderr": self_err, "process": process}
         for descriptor in (self_in, self_out, self_err):
             os.set_blocking(descriptor, False)
         selector.register(self_out, selectors.EVENT_READ, self._read)

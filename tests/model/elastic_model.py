@@ -184,8 +184,10 @@ class ElasticModel:
                 self._check_world(s, driver, after, command)
                 s = s._replace(came=frozenset(), votes=frozenset())
         if after.failure is not None and driver.failure is None and "had the state" in after.failure.why:
-            survivors = [s.processes[n] for n in driver.members if s.processes[n].at != OVER]
-            if any(p.commits >= s.agreed for p in survivors):
+            survivors = [n for n in driver.members if s.processes[n].at != OVER]
+            # The first processes were all in the first world; a new one may have no state at all.
+            survivors = [n for n in survivors if n < self.size or s.agreed > 0]
+            if any(s.processes[n].commits >= s.agreed for n in survivors):
                 raise Wrong(f"the job fails, although a survivor has commit {s.agreed}")
         s = self._with(s, after)
         for command in commands:

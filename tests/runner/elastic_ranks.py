@@ -40,13 +40,16 @@ def count_steps():
 
     @lambda function: run_fn(function, _reset)
     def train(state):
-        _note(f"in.{size()}.rank{rank()}")
+        noted = False
         while not _any_rank(os.path.exists("enough")):
             gradient = hvd.allreduce(np.full(1000, 1.0), op=hvd.Average, name="gradient")
             state.total += float(gradient[0])
             state.steps += 1
             time.sleep(0.002)
             state.commit()
+            if not noted:
+                noted = True
+                _note(f"in.{size()}.rank{rank()}")
         assert state.total == state.steps
         return state.steps
 
@@ -143,6 +146,20 @@ def fails():
     @lambda function: run_fn(function, _reset)
     def train(state):
         raise ValueError("a mistake in the program")
+
+    train(_state(steps=0))
+
+
+def leaves_too_early():
+    """Rank 1 ends the whole process with exit code 0, while rank 0 has steps to do."""
+    init()
+
+    @lambda function: run_fn(function, _reset)
+    def train(state):
+        for step in range(10):
+            if step == 5 and rank() == 1:
+                os._exit(0)
+            hvd.allreduce(np.zeros(1), name="step")
 
     train(_state(steps=0))
 

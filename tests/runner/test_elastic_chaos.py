@@ -54,8 +54,9 @@ def test_random_kills(launcher, seed):
         # Two that hold the state, so that one is left.
         wait_for(lambda: process.poll() is not None or len(trained(launcher)) >= 2)
         time.sleep(chance.choice([0, 0.001, 0.01, 0.03, 0.1, 0.5]) * chance.random())
-        victims = [pid for pid in workers(launcher) if pid != trained(launcher)[0]]
-        os.kill(chance.choice(victims), signal.SIGKILL)
+        assert process.poll() is None, process.communicate()[1].decode()
+        kept = trained(launcher)[0]
+        os.kill(chance.choice([pid for pid in workers(launcher) if pid != kept]), signal.SIGKILL)
     wait_for(lambda: process.poll() is not None or len(trained(launcher)) >= 2)
     (launcher.folder / "enough").touch()
     out, err = (data.decode() for data in process.communicate(timeout=200))

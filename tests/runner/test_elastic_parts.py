@@ -7,6 +7,8 @@ import time
 
 import pytest
 
+from horovod.common.elastic import _sync_is_needed
+from horovod.common.exceptions import HostsUpdatedInterrupt
 from horovod.runner.elastic import discovery as names
 from horovod.runner.elastic_cooldown import Cooldown
 from horovod.runner.elastic_discovery import Discovery, FixedHosts, HostDiscoveryScript
@@ -54,6 +56,17 @@ def test_a_script_prints_hosts_and_slots():
 def test_a_script_that_fails_says_why(script, says):
     found, failed = asked(HostDiscoveryScript(script), 1)
     assert found == [] and says in failed[0]
+
+
+def test_a_script_has_answered_when_it_has_ended_whatever_holds_its_output(tmp_path):
+    running = tmp_path / "running"
+    running.touch()
+    leaves_a_process = f"(while [ -e {running} ]; do sleep 0.1; done) & echo a:1"
+    try:
+        assert asked(HostDiscoveryScript(leaves_a_process), 1) == ([{"a": 1}], [])
+    finally:
+        running.unlink()
+    assert asked(HostDiscoveryScript("echo a:1; exec >&- 2>&-; sleep 1.2"), 1) == ([{"a": 1}], [])
 
 
 def test_a_failure_is_reported_once_and_the_script_asked_again(tmp_path):
@@ -190,6 +203,50 @@ def test_members_that_left_alike_need_no_state():
     made.ready(0, 3, True)
     made.ready(1, 3, True)
     assert made.ready(2, 3, True) == [Enter(2, (0, 1), False), Leave(2)]
+
+
+def test_no_world_is_formed_while_it_is_held():
+    made, _ = membership("aa")
+    made.died(1, 137)
+    made.held = True
+    assert made.ready(0, 1, False) == [] and made.phase is Phase.GATHERING
+    assert made.settle() == [Enter(2, (0,), True)]
+
+
+def test_worlds_that_end_in_init_without_a_death_do_not_go_on_for_ever():
+    made, _ = membership("aa")
+    for world in (2, 3, 4):
+        made.ready(0, 0, False)
+        assert made.ready(1, 0, False) == [Enter(world, (0, 1), True)]
+        made.up(0)
+    made.ready(0, 0, False)
+    made.ready(1, 0, False)
+    assert made.phase is Phase.ENDING
+    assert "3 worlds in a row have ended in init()" in made.failure.why
+
+
+def test_a_survivor_with_all_agreed_commits_is_enough():
+    made, _ = membership("aaa")
+    made.died(2, 137)
+    made.ready(0, 5, False)
+    assert made.ready(1, 4, False) == [Enter(2, (0, 1), True)]
+    made.died(0, 137)  # before it has sent its state
+    assert made.ready(1, 4, False) == [Enter(3, (1,), True)]
+
+
+def test_a_member_that_loses_its_world_after_the_first_end_has_failed():
+    made, _ = membership("aa")
+    made.done(0)
+    assert made.ready(1, 3, False) == [Leave(1)]
+    assert made.failure.number == 1 and "lost its world before it had finished" in made.failure.why
+
+
+def test_a_function_that_begins_synchronizes_its_state(ends):
+    sock, channel = ends
+    sock.sendall(b'{"kind": "enter", "env": {"HOROVOD_EPOCH": "3"}, "sync": false}\n')
+    channel.enter()
+    assert _sync_is_needed(None, channel)
+    assert not _sync_is_needed(HostsUpdatedInterrupt(), channel)
 
 
 def test_spares_wait_for_a_slot_in_a_world():

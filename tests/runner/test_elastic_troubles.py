@@ -1,0 +1,60 @@
+"""Elastic jobs in which the launcher itself meets trouble, and ends of jobs that are no success."""
+
+import os
+import signal
+
+import pytest
+from launchers import program_words
+
+import elastic_ranks
+from horovod.runner import elastic_job
+from horovod.runner.launch import parse_args
+
+pytest.importorskip("hvd_core._core", reason="the engine is not built")
+
+
+def test_a_world_whose_store_cannot_be_opened_is_formed_later(tmp_path, monkeypatch, capfd):
+    opened = []
+    open_store = elastic_job._Starter.open_store
+
+    def fails_once(self, hosts, secret):
+        opened.append(hosts)
+        if len(opened) == 2:
+            raise OSError("no port is left")
+        return open_store(self, hosts, secret)
+
+    monkeypatch.setattr(elastic_job._Starter, "open_store", fails_once)
+    monkeypatch.chdir(tmp_path)
+    args = parse_args(
+        ["-np", "3", "--min-np", "2", *map(str, program_words(elastic_ranks.dies_in_its_first_init))]
+    )
+    outcome = elastic_job.run_elastic_job(args, args.command, lambda job: None)
+    assert outcome.exit_code == 0
+    out, err = capfd.readouterr()
+    assert "world 2 cannot be formed now: no port is left" in err
+    assert len(opened) >= 3 and out.count("one of ") >= 2
+
+
+def test_training_goes_on_if_a_replacement_cannot_be_started(launcher):
+    output = launcher.folder / "output"
+    output.mkdir()
+    (output / "rank.2").touch()  # a folder is needed there
+    words = ("-np", 2, "--min-np", 1, "--output-filename", output)
+    process = launcher.start(*words, *program_words(elastic_ranks.count_steps))
+    launcher.wait_for(1, "in.2.rank0")
+    (killed,) = launcher.wait_for(1, "in.2.rank1")
+    for file in launcher.folder.glob("in.2.*"):
+        file.unlink()
+    os.kill(int(killed), signal.SIGKILL)
+    launcher.wait_for(2, "in.2.rank")  # a later process has taken the slot
+    (launcher.folder / "enough").touch()
+    out, err = (data.decode() for data in process.communicate(timeout=200))
+    assert process.returncode == 0, err
+    assert "horovodrun: process 2 cannot be started: " in err and "File exists" in err
+    assert out.count("is done, some steps") == 2
+
+
+def test_a_rank_that_leaves_too_early_is_no_success(launcher):
+    done = launcher.run("-np", 2, "--min-np", 1, *program_words(elastic_ranks.leaves_too_early))
+    assert done.returncode == 1, done.stderr
+    assert "process 0 lost its world before it had finished, although another one has finished" in done.stderr
