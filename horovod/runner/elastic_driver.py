@@ -232,14 +232,17 @@ class ElasticJob(Job):
             self._watch_starts(now)
 
     def _watch_members(self, late: list[Worker], now: float) -> None:
-        """Ends a member that does not leave its world, while another one waits. It may be at work outside of Horovod."""
+        """Ends a member that does not leave its world: one that is stopped, or one for which another member waits. A
+        member may be at work outside of Horovod."""
         membership, limits = self._membership, self._limits
         if now - self._waits_since <= limits.grace_s:
             return
-        if not any(membership.workers[number].stage is Stage.READY for number in membership.members):
-            return
+        waits = any(membership.workers[number].stage is Stage.READY for number in membership.members)
         # The others may wait for the one of the lowest rank, as ranks hear of a death from lower ones.
-        victim = next((w for w in late if self._is_stopped(w.number)), late[0]).number
+        victims = [w for w in late if self._is_stopped(w.number)] or (late if waits else [])
+        if not victims:
+            return
+        victim = victims[0].number
         within = f"within {limits.grace_s:g} s (HOROVOD_ELASTIC_GRACE)"
         self._note(f"process {victim} has not left its world {within} and is killed")
         self._end_late_worker(victim)
