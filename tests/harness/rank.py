@@ -51,13 +51,27 @@ def bark(*_):
 
 
 def interrupted(call):
-    """Calls call(), which waits for another rank, and interrupts it by the exception of a signal handler."""
+    """Calls call(), which waits for another rank, and interrupts it by the exception of a signal handler: when this
+    thread has slept for a while, so not before the call waits."""
+    caller, ended = threading.get_native_id(), threading.Event()
     before = signal.signal(signal.SIGALRM, bark)
-    signal.setitimer(signal.ITIMER_REAL, 0.2)
+
+    def interrupt():
+        asleep = 0
+        while not ended.wait(0.02):
+            stat = (Path("/proc/self/task") / str(caller) / "stat").read_text()
+            asleep = asleep + 1 if stat.rpartition(")")[2].split()[0] == "S" else 0
+            if asleep == 10:
+                signal.pthread_kill(threading.main_thread().ident, signal.SIGALRM)
+                return
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
     try:
         expect(Watchdog, call)
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        ended.set()
+        thread.join()
         signal.signal(signal.SIGALRM, before)
 
 

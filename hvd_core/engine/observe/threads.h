@@ -31,19 +31,18 @@ inline void prepare_to_throw_once() {
 }
 
 // A thread that finds no memory for its own first steps would end the process (see above): it is not started then. It
-// must catch its exceptions. `name`: at most 15 characters. Throws std::system_error, std::bad_alloc.
+// must catch its exceptions. `name`: a literal, at most 15 characters. Throws std::system_error, std::bad_alloc.
 template <typename F>
 std::thread start_thread(const char* name, F&& work) {
   try {
     void* const volatile room = std::malloc(kFirstSteps);
     if (!room) throw std::bad_alloc();
     std::free(room);
-    std::thread thread([work = std::forward<F>(work)]() mutable {
+    return std::thread([name, work = std::forward<F>(work)]() mutable {
+      ::pthread_setname_np(::pthread_self(), name);
       prepare_to_throw();
       work();
     });
-    ::pthread_setname_np(thread.native_handle(), name);
-    return thread;
   } catch (const std::system_error& e) {
     throw std::system_error(e.code(), std::string("the thread ") + name +
                                           " cannot be started: this process or its user has as many threads as it may "
