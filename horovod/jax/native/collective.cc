@@ -197,7 +197,7 @@ class Devices {
  public:
   // "" or the reason why a call of the execution `run` cannot be on `device`.
   std::string why_not(int64_t run, int32_t device) {
-    if (run < 0 || device < 0) return "";  // XLA does not tell
+    if (run == -1 || device < 0) return "";  // XLA does not tell. A number of an execution may be negative
     std::lock_guard lock(mutex_);
     for (const auto& [known, first] : recent_) {
       if (known != run) continue;
