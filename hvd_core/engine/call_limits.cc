@@ -2,6 +2,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "engine/engine.h"
@@ -11,13 +12,19 @@ namespace hvd {
 
 using observe::Level;
 
+namespace {
+constexpr int64_t kLongestStopNs = int64_t{24} * 3600 * 1'000'000'000;
+}  // namespace
+
 void Engine::watch_calls() {
   constexpr int64_t kCreateGraceNs = 1'000'000'000;  // a backend that keeps its deadline reports by itself
   const CallWatch::Limits limits{config_.stall_warn_ns, config_.operation_ns, config_.start_ns + kCreateGraceNs,
                                  config_.end_ns};
   backends_.records = std::make_shared<plugin::CallRecords>();
   if (config_.operation_ns > 0)
-    backends_.records->driving.deadline_after = config_.operation_ns + CallWatch::patience(config_.operation_ns);
+    // The engine ends the job at the limit. A backend's own deadline comes much later, because a backend also counts
+    // the time in which the whole job was stopped.
+    backends_.records->driving.deadline_after = config_.operation_ns + std::max(config_.operation_ns, kLongestStopNs);
   call_watch_.reset(new CallWatch(*backends_.records, limits, *this));
   watch_ = std::make_unique<observe::Watch>([this](int64_t now) { return call_watch_->look(now); });
   watch_->wake();  // backends are about to be loaded
@@ -26,6 +33,8 @@ void Engine::watch_calls() {
 // The driver may be stuck, so this rank's own messages may never be sent. The host's segment tells the ranks of this
 // host, and their drivers are woken where they sleep.
 void Engine::end_job(const std::string& cause) {
+  std::lock_guard lock(executor_mutex_);
+  if (stopped()) return;
   const std::string text = describe(config_.rank) + ": " + cause;
   observe::log(Level::Error, text + "; the job ends");
   if (segment_) segment_->raise_abort(text);
@@ -37,6 +46,8 @@ void Engine::end_job(const std::string& cause) {
 }
 
 bool Engine::leave_driver_behind(uint64_t call, const std::string& cause) {
+  std::lock_guard lock(executor_mutex_);
+  if (stopped()) return false;
   const plugin::CallRecord& driving = backends_.records->driving;
   if (plugin::CallRecord::which(call) == plugin::Call::None || driving.call() != call) return false;
   if (!background_drives_) {

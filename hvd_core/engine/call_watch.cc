@@ -52,21 +52,26 @@ int64_t CallWatch::Lasting::known_age(uint64_t current, int64_t now) const {
   return current == seen ? std::max<int64_t>(0, now - since) : 0;
 }
 
-int64_t CallWatch::look(int64_t now) {
+int64_t CallWatch::look(int64_t time) {
+  if (pause_ > 0) unobserved_ += std::max<int64_t>(0, time - last_look_ - 2 * pause_);
+  last_look_ = time;
+  const int64_t now = time - unobserved_;
   const CallRecord& driving = records_.driving;
   const bool same = driving.call() == call_.seen && driving.operation() == operation_.seen;
   look_at_operation(now);
   look_at_call(records_.loading, loading_, limits_.create_ns, now, true);
   look_at_call(records_.creating, creating_, limits_.create_ns, now, false);
-  look_at_call(records_.ending, ending_, limits_.end_ns, now, true);
+  look_at_call(records_.ending, ending_, limits_.end_ns, now, host_.is_closing());
   const bool idle = same && !(driving.operation() & 1) && !running(driving.call()) &&
                     !running(records_.creating.call()) && !running(records_.loading.call()) &&
                     !running(records_.ending.call());
+  pause_ = 0;
   if (idle) return kNever;
   int64_t shortest = kLongestPause * 8;
   for (int64_t limit : {limits_.warn_ns, limits_.operation_ns, limits_.create_ns, limits_.end_ns})
     if (limit > 0) shortest = std::min(shortest, limit);
-  return now + std::clamp(shortest / 8, kShortestPause, kLongestPause);
+  pause_ = std::clamp(shortest / 8, kShortestPause, kLongestPause);
+  return time + pause_;
 }
 
 int64_t CallWatch::patience(int64_t operation_ns) { return std::min(3 * kSecond, operation_ns); }
@@ -75,6 +80,10 @@ void CallWatch::look_at_operation(int64_t now) {
   const CallRecord& record = records_.driving;
   const uint64_t operation = record.operation(), call = record.call();
   const int64_t age = operation_.age(operation, now), call_age = call_.age(call, now);
+  if (running(call) && call_age >= limits_.end_ns && limits_.end_ns > 0 && host_.is_closing()) {
+    host_.end_process(describe_call(record, call, call_age));
+    return;
+  }
   if (ended_at_ != 0) {
     const bool late = now - ended_at_ >= kGraceNs && !host_.job_has_ended();
     if (late && running(call) && call_age >= kGraceNs / 2 && host_.leave_driver_behind(call, cause_)) ended_at_ = now;
@@ -87,7 +96,11 @@ void CallWatch::look_at_operation(int64_t now) {
   // A rank that is inside of a call has more to say than a rank that waits for it, and reports first.
   const bool inside = running(call) && call_age >= std::min(limits_.operation_ns / 2, kSecond / 2);
   if (age < limits_.operation_ns + (inside ? 0 : patience(limits_.operation_ns))) return;
-  cause_ = text + " (HOROVOD_OPERATION_TIMEOUT_SECONDS)";
+  end_job(text + " (HOROVOD_OPERATION_TIMEOUT_SECONDS)", now);
+}
+
+void CallWatch::end_job(const std::string& cause, int64_t now) {
+  cause_ = cause;
   ended_at_ = now;
   host_.end_job(cause_);
 }
@@ -99,12 +112,13 @@ void CallWatch::look_at_call(const CallRecord& record, Lasting& lasting, int64_t
   if (!running(call)) return;
   const std::string text = describe_call(record, call, age);
   report(lasting, age, text);
-  if (limit_ns <= 0 || age < limit_ns || lasting.over) return;
-  lasting.over = true;
+  if (limit_ns <= 0 || age < limit_ns) return;
+  const std::string cause = text + (&record == &records_.ending ? "" : " (HOROVOD_START_TIMEOUT)");
   if (ends_process)
-    host_.end_process(text + (&record == &records_.loading ? " (HOROVOD_START_TIMEOUT)" : ""));
-  else if (!host_.job_has_ended())
-    host_.end_job(text + " (HOROVOD_START_TIMEOUT)");
+    host_.end_process(cause);
+  else if (!lasting.over && !host_.job_has_ended())
+    end_job(cause, now);
+  lasting.over = true;
 }
 
 void CallWatch::report(Lasting& lasting, int64_t age, const std::string& text) {
@@ -113,7 +127,8 @@ void CallWatch::report(Lasting& lasting, int64_t age, const std::string& text) {
   observe::log(observe::Level::Warning, text);
 }
 
-std::string CallWatch::under_way(int64_t now) const {
+std::string CallWatch::under_way(int64_t time) const {
+  const int64_t now = time - unobserved_;
   const CallRecord& driving = records_.driving;
   const uint64_t operation = driving.operation(), call = driving.call();
   if (operation & 1) {

@@ -24,6 +24,8 @@ class CallWatch {
   struct Host {
     virtual ~Host() = default;
     virtual bool job_has_ended() const = 0;
+    // The job has ended, and the engine waits for its threads and destroys its communicators.
+    virtual bool is_closing() const = 0;
     // Ends the job on all ranks. Does not wait for the driver.
     virtual void end_job(const std::string& cause) = 0;
     // The driver has not come back from `call`, although its communicator was aborted. Returns false if it has now.
@@ -39,10 +41,10 @@ class CallWatch {
       : records_(records), limits_(limits), host_(host) {}
 
   // Returns when to look again: INT64_MAX when nothing is under way.
-  int64_t look(int64_t now);
+  int64_t look(int64_t time);
 
   // The call or the operation that is under way, for `hvd doctor`; empty: no call is. Any thread may ask.
-  std::string under_way(int64_t now) const;
+  std::string under_way(int64_t time) const;
 
  private:
   // How long a call or an operation has lasted, to within the time between two looks.
@@ -57,6 +59,7 @@ class CallWatch {
   void look_at_operation(int64_t now);
   void look_at_call(const plugin::CallRecord& record, Lasting& lasting, int64_t limit_ns, int64_t now,
                     bool ends_process);
+  void end_job(const std::string& cause, int64_t now);
   void report(Lasting& lasting, int64_t age, const std::string& text);
   std::string describe_operation(uint64_t call, int64_t age) const;
 
@@ -66,6 +69,9 @@ class CallWatch {
   Lasting operation_, call_, loading_, creating_, ending_;
   std::string cause_;     // with which the job was ended
   int64_t ended_at_ = 0;  // 0: not by this object
+  // Time in which this thread could not look counts for no limit: the process was stopped, or its host was.
+  std::atomic<int64_t> unobserved_{0};
+  int64_t last_look_ = 0, pause_ = 0;  // 0: nothing was under way
 };
 
 }  // namespace hvd

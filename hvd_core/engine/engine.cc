@@ -32,8 +32,8 @@ namespace {
 // Many small blocks, so that they return to the allocator's free lists.
 constexpr int kReserveBlocks = 16;
 constexpr size_t kReserveBlock = 32 << 10;
-// How long a driver may need to come back from a backend's call after an abort.
-constexpr int64_t kAbortPatienceNs = 10'000'000'000;
+// How long a driver may need after an abort: to come back from one call of a backend, and altogether.
+constexpr int kAbortPatienceMs = 10'000, kAbortLimitMs = 60'000;
 }  // namespace
 
 Engine::Engine(EngineConfig config, std::shared_ptr<plugin::Store> store,
@@ -183,6 +183,7 @@ void Engine::close() noexcept {
     return;
   }
   bell_->ring_background();
+  watch_->wake();  // the driver may be stuck in a backend's call
   if (thread_.joinable()) thread_.join();
   looker_.reset();
   // Threads that waited may still be returning, and use the engine until then.
@@ -199,7 +200,12 @@ void Engine::close() noexcept {
     fail_deferred(stop_text_);  // likewise
   }
   watch_->wake();
-  executor_.reset();
+  std::unique_ptr<data::Executor> executor;
+  {
+    std::lock_guard lock(executor_mutex_);
+    executor = std::move(executor_);
+  }
+  executor.reset();
   observer_->stop_timeline();
   observer_->await_stopped_timelines();
   watch_.reset();
@@ -454,13 +460,17 @@ void Engine::abort(const std::string& cause) {
   bell_->ring();
   bell_->ring_background();
   if (std::this_thread::get_id() == thread_.get_id()) return;
-  const uint64_t call = backends_.records->driving.call();
-  const int64_t patient_until = observe::now_ns() + kAbortPatienceNs;
-  while (!stopped()) {
-    std::this_thread::yield();
-    if (observe::now_ns() > patient_until && backends_.records->driving.call() == call)
-      leave_driver_behind(call, cause);
+  // Counts its pauses, because a process that was stopped meanwhile has not waited.
+  uint64_t call = 0;
+  for (int waited = 0, in_call = 0; !stopped() && waited < kAbortLimitMs; ++waited, ++in_call) {
+    if (const uint64_t now = backends_.records->driving.call(); now != call) {
+      call = now;
+      in_call = 0;
+    }
+    if (in_call >= kAbortPatienceMs) leave_driver_behind(call, cause);
+    ::usleep(1000);
   }
+  if (!stopped()) observe::log(Level::Error, "the engine's driver has not reacted to an abort within a minute");
 }
 
 }  // namespace hvd

@@ -227,6 +227,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
 
   // CallWatch::Host, on the thread hvd-watch. call_limits.cc
   bool job_has_ended() const override { return stopped(); }
+  bool is_closing() const override { return closed_ && stopped() && !left_behind_; }
   void end_job(const std::string& cause) override;
   bool leave_driver_behind(uint64_t call, const std::string& cause) override;
   void end_process(const std::string& cause) override;
@@ -348,7 +349,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   uint64_t batches_ = 0;  // entries that the executor has got
   std::vector<observe::RequestName> batch_names_;
   std::deque<queue::RequestRef> timeline_requests_;
-  bool closing_ = false, closed_ = false;
+  bool closing_ = false;
   std::string closing_text_;
   int32_t left_first_ = -1;
   bool failed_here_ = false;  // the job is aborted because of a failure of this rank itself
@@ -370,8 +371,9 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   std::atomic<int32_t> parked_{0}, calls_under_way_{0};
   std::atomic<bool> background_drives_{false}, left_behind_{false};
   std::atomic<bool> look_{false};  // a sleeping thread saw that a watched descriptor is readable
-  std::atomic<bool> stopped_{false}, quit_{false}, forked_{false}, leaving_{false}, aborted_{false};
+  std::atomic<bool> stopped_{false}, quit_{false}, forked_{false}, leaving_{false}, aborted_{false}, closed_{false};
   std::unique_ptr<CallWatch> call_watch_;
+  std::mutex executor_mutex_;  // hvd-watch uses executor_, or close() takes it away
   std::unique_ptr<Doctor> doctor_;
   mutable std::mutex stop_mutex_;
   std::string stop_text_;

@@ -29,6 +29,7 @@ PROGRAMS = {
         *(f"observe/{p}.cc" for p in ("looker", "snapshot", "sources", "stacks", "stall", "stall_causes")),
         "control/snapshot_wire.cc",
     ],
+    "call_watch_test": ["call_watch.cc"],
     "observer_test": [],
     "emulated_test": _EMULATED,
     "staged_test": [*_EMULATED, "data/relocated.cc", "data/staged.cc"],

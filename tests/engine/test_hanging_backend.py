@@ -3,6 +3,7 @@ names the call (tests/backends/hanging)."""
 
 import os
 import re
+import signal
 import time
 from pathlib import Path
 
@@ -21,13 +22,16 @@ LIMIT = 3  # seconds; each rank is on the processor for a part of this time, als
 LARGE = 8 << 20  # bytes, for which the embedded backend needs several turns
 
 
-def outcomes(work, call, until="", start_at=3, lost=(), **env):
-    """What work() returned on each of two ranks; rank 1 hangs in `call`, from the `start_at`-th on."""
+def outcomes(work, call, until="", start_at=3, lost=(), meanwhile=None, size=2, **env):
+    """What work() returned on each of two ranks, or of `size`; rank 1 hangs in `call`, from the `start_at`-th on.
+
+    `meanwhile` is called with the processes' ids while they work.
+    """
     library = native_program.backend(HANGING)
     inner = Path(hvd.__file__).parent / "lib" / "libhvd_backend_shm.so"
     with StoreServer("127.0.0.1", SECRET) as server:
         common = {
-            "HOROVOD_SIZE": "2",
+            "HOROVOD_SIZE": str(size),
             "HOROVOD_STORE": server.address,
             "HOROVOD_SECRET_KEY": SECRET.hex(),
             "HOROVOD_BACKEND": "hanging",
@@ -46,7 +50,9 @@ def outcomes(work, call, until="", start_at=3, lost=(), **env):
             os.environ.update(common, HOROVOD_RANK=str(rank))
             return work()
 
-        with ForkedRanks(2, rank_work) as ranks:
+        with ForkedRanks(size, rank_work) as ranks:
+            if meanwhile:
+                meanwhile([process.pid for process in ranks.processes])
             return ranks.results(WITHIN, lost)
 
 
@@ -61,22 +67,20 @@ def train():
     return "went on"
 
 
-def says_which_call_hangs(text):
+def says_which_call_hangs(text, call="collective"):
     """Whether an error names the operation and, from rank 1, the call that hangs.
 
     On a busy machine rank 0, which waits for rank 1, may report first: that it has not returned from a call or has
-    not completed the operation, or that the backend's own deadline passed. Rank 1 may be seen before its call.
+    not completed the operation. Rank 1 may be seen before it makes its call.
     """
     shown = "allreduce of 'allreduce.weights', 8388608 bytes, ranks 0, 1 (HOROVOD_OPERATION_TIMEOUT_SECONDS)"
     from_1 = (
-        r"rank 1 \(host .*the backend 'hanging' has not (returned from collective|completed an operation) for"
+        rf"rank 1 \(host .*the backend 'hanging' has not (returned from {call}|completed an operation) for"
     )
     from_0 = (
-        r"rank 0 \(host .*the backend 'hanging' has not (returned from (collective|req_test|req_wait)"
+        r"rank 0 \(host .*the backend 'hanging' has not (returned from (collective|req_test|req_wait|req_free)"
         r"|completed an operation) for"
     )
-    if "the deadline passed" in text:
-        return "rank 0" in text
     return shown in text and bool(re.search(from_1, text) or re.search(from_0, text))
 
 
@@ -131,6 +135,79 @@ def train_in_the_background():
 def test_thread_of_the_engine_is_left_behind():
     for text in outcomes(train_in_the_background, "collective"):
         assert says_which_call_hangs(text), text
+
+
+@pytest.mark.timeout(150)
+def test_hang_in_a_free_ends_the_job_on_every_rank():
+    """The other rank, which has completed the operation, waits in the next one."""
+    for text in outcomes(train, "req_free", "abort"):
+        assert says_which_call_hangs(text, "req_free"), text
+
+
+def train_in_groups():
+    hvd.init()
+    try:
+        for _ in range(40):
+            hvd.grouped_allgather([np.ones(8, np.float32)] * 2, name="parts")
+    except hvd.HorovodInternalError as error:
+        hvd.shutdown()
+        return str(error)
+    return "went on"
+
+
+@pytest.mark.timeout(150)
+def test_hang_at_the_beginning_of_a_group_ends_the_job_on_every_rank():
+    for text in outcomes(train_in_groups, "group_begin", "abort", start_at=1, HVD_TEST_HANG_RANK="all"):
+        assert "has not returned from group_begin or group_end for" in text, text
+        assert "allgather of 'grouped_allgather.parts" in text and "64 bytes" in text, text
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(150)
+def test_job_that_is_stopped_goes_on(tmp_path):
+    """SIGSTOP on all ranks for longer than the limit, in the middle of an operation: the time does not count."""
+    go = tmp_path / "go"
+
+    def stop_for_a_while(pids):
+        began = time.monotonic()
+        while not Path(f"{go}.begun").exists() and time.monotonic() < began + WITHIN:
+            time.sleep(0.01)
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        time.sleep(16)
+        go.touch()
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+    limit = {"HOROVOD_OPERATION_TIMEOUT_SECONDS": "10"}
+    assert outcomes(train, "collective", str(go), meanwhile=stop_for_a_while, **limit) == ["went on"] * 2
+
+
+def end_in_a_set():
+    hvd.init()
+    first = hvd.add_process_set(range(1, hvd.size()))
+    if first.included():
+        hvd.allreduce(np.ones(4, np.float32), process_set=first)
+    try:
+        hvd.remove_process_set(first)
+        while True:
+            hvd.allreduce(np.ones(4, np.float32), name="after")
+    except hvd.HorovodInternalError as error:
+        hvd.shutdown()
+        return str(error)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(150)
+def test_process_set_that_is_not_destroyed_ends_the_job(capfd):
+    texts = outcomes(end_in_a_set, "destroy", start_at=1, lost={1}, size=3, HOROVOD_DYNAMIC_PROCESS_SETS="1")
+    said = capfd.readouterr().err
+    for text in texts:
+        if text is None:  # a thread of the program made the call
+            assert "the backend 'hanging' has not returned from destroy for" in said
+            assert "The call was made by a thread of the program" in said
+        else:
+            assert "rank 1 (host " in text and "has not returned from destroy for" in text, text
 
 
 def start():

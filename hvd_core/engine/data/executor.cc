@@ -13,6 +13,7 @@ namespace hvd::data {
 
 namespace {
 constexpr int64_t kLastWaitNs = 500'000'000;
+const std::string kRemoved = "of a removed process set";  // in the place of a backend's name
 }  // namespace
 
 Executor::Executor(int32_t rank, std::vector<int32_t> hosts, std::string job, int64_t create_ns, Backends backends,
@@ -79,11 +80,17 @@ bool Executor::carry_out(Entry& entry) {
     case Entry::Remove: {
       if (!outstanding_.empty() && busy(entry.set)) return false;
       std::shared_ptr<SetComms> gone;
-      std::lock_guard lock(sets_mutex_);
-      if (auto it = sets_.find(entry.set); it != sets_.end()) {
-        gone = std::move(it->second);
-        sets_.erase(it);
+      {
+        std::lock_guard lock(sets_mutex_);
+        if (auto it = sets_.find(entry.set); it != sets_.end()) {
+          gone = std::move(it->second);
+          sets_.erase(it);
+        }
       }
+      // The calls themselves are in the record of destructions. This one says that the driver makes them.
+      const plugin::CallScope scope(backends_.records ? &backends_.records->driving : nullptr, plugin::Call::Destroy,
+                                    kRemoved);
+      gone.reset();
       return true;
     }
     case Entry::Execute:

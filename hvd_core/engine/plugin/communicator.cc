@@ -16,6 +16,12 @@ const T* pointer(const std::vector<T>& v) {
   return v.empty() ? nullptr : v.data();
 }
 
+uint64_t bytes_of(const Collective& c) {
+  uint64_t bytes = 0;
+  for (const hvd_buf& buf : c.in) bytes += buf.bytes;
+  return bytes;
+}
+
 }  // namespace
 
 void Collective::reset() {
@@ -80,18 +86,22 @@ Communicator::~Communicator() {
   }
 }
 
-void Communicator::free_request() noexcept {
-  end_operation();
-  if (request_ == nullptr) return;
+void Communicator::free(hvd_req request) noexcept {
+  if (request == nullptr) return;
   const CallScope scope(driving(), Call::Free, backend_->name());
-  api_->req_free(std::exchange(request_, nullptr));
+  api_->req_free(request);
+}
+
+// The operation is in flight until its requests are free, so that a req_free that does not return is reported.
+void Communicator::free_request() noexcept {
+  free(std::exchange(request_, nullptr));
+  end_operation();
 }
 
 void Communicator::free_group() noexcept {
-  end_operation();
-  for (hvd_req request : group_)
-    if (request != nullptr) api_->req_free(request);
+  for (hvd_req request : group_) free(request);
   group_.clear();
+  end_operation();
 }
 
 // Refuses new operations after an abort of a backend without an abort slot.
@@ -136,13 +146,8 @@ hvd_rc Communicator::submit(const Collective& c, hvd_req* request, hvd_error* er
   args.flags = HVD_COLL_AGREED;  // the log has ordered all collectives, one at a time
   coll_ = c.coll;
   CallRecord* const record = driving();
-  if (record) {
-    uint64_t bytes = 0;
-    for (const hvd_buf& buf : c.in) bytes += buf.bytes;
-    record->begin_operation(c.coll, bytes);
-    if (args.deadline_ns == HVD_NO_DEADLINE && record->deadline_after > 0)
-      args.deadline_ns = record->clock.load(std::memory_order_relaxed) + record->deadline_after;
-  }
+  if (record && args.deadline_ns == HVD_NO_DEADLINE && record->deadline_after > 0)
+    args.deadline_ns = record->clock.load(std::memory_order_relaxed) + record->deadline_after;
   const CallScope scope(record, Call::Collective, backend_->name());
   const hvd_rc rc = api_->collective(handle_, &args, request, error);
   if (rc != HVD_INPROGRESS || *request != nullptr) return rc;
@@ -151,6 +156,7 @@ hvd_rc Communicator::submit(const Collective& c, hvd_req* request, hvd_error* er
 
 bool Communicator::start(const Collective& c) {
   check(c);
+  if (CallRecord* const record = driving()) record->begin_operation(c.coll, bytes_of(c));
   hvd_error error = empty_error();
   hvd_req request = nullptr;
   const hvd_rc rc = submit(c, &request, &error);
@@ -167,6 +173,11 @@ bool Communicator::start_group(const std::vector<Collective>& members) {
   }
   if (!(api_->caps & (HVD_CAP_GROUP_SAME | HVD_CAP_GROUP_MIXED)) || !HVD_HAS(api_, hvd_comm_api, group_begin)) {
     throw BackendError(HVD_E_INVALID, 0, 0, backend_->name() + ": the backend has no groups (INVALID)");
+  }
+  if (CallRecord* const record = driving()) {
+    uint64_t bytes = 0;
+    for (const Collective& c : members) bytes += bytes_of(c);
+    record->begin_operation(members[0].coll, bytes);
   }
   hvd_error error = empty_error();
   const char* what = "group_begin";
@@ -213,7 +224,7 @@ bool Communicator::settle_group(int64_t deadline_ns) {
       all = false;
       continue;
     }
-    api_->req_free(std::exchange(request, nullptr));
+    free(std::exchange(request, nullptr));
     if (rc == HVD_OK) continue;
     abort();
     free_group();

@@ -86,6 +86,7 @@ class Communicator {
 
  private:
   bool settle(const char* what, hvd_rc rc, const hvd_error& error);
+  void free(hvd_req request) noexcept;
   void free_request() noexcept;
   void free_group() noexcept;
   void check_alive(const char* what) const;

@@ -1,12 +1,15 @@
 // A backend that hangs: the embedded one of HVD_TEST_HANG_OVER, whose call HVD_TEST_HANG_CALL does not come back on
-// rank HVD_TEST_HANG_RANK, from the HVD_TEST_HANG_FROM-th on (1 by default). With HVD_TEST_HANG_UNTIL=abort it comes
-// back after an abort of any communicator; without, never. "never" as the call: requests are never complete.
+// rank HVD_TEST_HANG_RANK ("all": on each), from the HVD_TEST_HANG_FROM-th on (1 by default). With
+// HVD_TEST_HANG_UNTIL=abort it comes back after an abort of any communicator; with HVD_TEST_HANG_UNTIL=PATH when that
+// file exists, and PATH.begun exists as soon as the call hangs; without, never. "never" as the call: requests are never
+// complete. "group_begin": the backend has groups, which fail after the abort.
 #include <dlfcn.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <fstream>
 #include <string>
 
 #include "hvd/backend_abi.h"
@@ -24,14 +27,20 @@ std::string variable(const char* name) {
 }
 
 bool asked(const char* call) {
-  return variable("HVD_TEST_HANG_CALL") == call && variable("HVD_TEST_HANG_RANK") == std::to_string(world_rank) &&
+  const std::string rank = variable("HVD_TEST_HANG_RANK");
+  return variable("HVD_TEST_HANG_CALL") == call && (rank == "all" || rank == std::to_string(world_rank)) &&
          ++calls >= std::max(1, std::atoi(variable("HVD_TEST_HANG_FROM").c_str()));
 }
 
 void hang(const char* call) {
   if (!asked(call)) return;
-  const bool ends = variable("HVD_TEST_HANG_UNTIL") == "abort";
-  while (!ends || !aborted) usleep(2000);
+  const std::string until = variable("HVD_TEST_HANG_UNTIL");
+  if (until.empty() || until == "abort") {
+    while (until.empty() || !aborted) usleep(2000);
+    return;
+  }
+  std::ofstream(until + ".begun").put('x');
+  while (access(until.c_str(), F_OK) != 0 && !aborted) usleep(2000);
 }
 
 hvd_rc create(const hvd_comm_args* args, hvd_comm* comm, hvd_error* error) {
@@ -56,6 +65,15 @@ hvd_rc req_wait(hvd_req request, int64_t deadline_ns, hvd_error* error) {
   }
   return inner->req_wait(request, deadline_ns, error);
 }
+hvd_rc req_free(hvd_req request) {
+  hang("req_free");
+  return inner->req_free(request);
+}
+hvd_rc group_begin(hvd_comm, hvd_error*) {
+  hang("group_begin");
+  return HVD_E_ABORTED;
+}
+hvd_rc group_end(hvd_comm, hvd_error*) { return HVD_E_ABORTED; }
 hvd_rc abort_comm(hvd_comm comm, hvd_error* error) {
   aborted = true;
   return inner->abort(comm, error);
@@ -86,8 +104,14 @@ extern "C" __attribute__((visibility("default"))) hvd_rc hvd_backend_entry_v1(co
   comm.collective = collective;
   comm.req_test = req_test;
   comm.req_wait = req_wait;
+  comm.req_free = req_free;
   comm.abort = abort_comm;
   comm.destroy = destroy;
+  if (variable("HVD_TEST_HANG_CALL") == "group_begin") {
+    comm.caps = (comm.caps & ~static_cast<uint64_t>(HVD_CAP_VECTORED)) | HVD_CAP_GROUP_SAME;
+    comm.group_begin = group_begin;
+    comm.group_end = group_end;
+  }
   api = *found;
   api.name = "hanging";
   api.tag = "HANGING";

@@ -1,0 +1,158 @@
+// The watch over calls into backends, at times that a check chooses: what it asks of the engine, and when.
+//
+//   call_watch_test          prints the names of the checks
+//   call_watch_test NAME     runs one; exits with 1 and a line for each failed expectation
+#include "engine/call_watch.h"
+
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using hvd::plugin::Call;
+
+int failures = 0;
+
+#define EXPECT(condition)                                                 \
+  do {                                                                    \
+    if (!(condition)) {                                                   \
+      std::printf("%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
+      ++failures;                                                         \
+    }                                                                     \
+  } while (false)
+
+constexpr int64_t kSecond = 1'000'000'000, kHour = 3600 * kSecond, kLimit = 600 * kSecond, kEnd = 60 * kSecond;
+const std::string kName = "x";
+
+bool has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
+
+// An engine that notes what it is asked for.
+struct Engine final : hvd::CallWatch::Host {
+  bool ended = false, closing = false;
+  std::string job_end, left, process_end;
+  hvd::plugin::CallRecords records;
+  hvd::CallWatch watch{records, {0, kLimit, 30 * kSecond, kEnd}, *this};
+  int64_t time = kHour;
+
+  bool job_has_ended() const override { return ended; }
+  bool is_closing() const override { return closing; }
+  void end_job(const std::string& cause) override { job_end = cause; }
+  bool leave_driver_behind(uint64_t, const std::string& cause) override {
+    left = cause;
+    return ended = true;
+  }
+  void end_process(const std::string& cause) override { process_end = cause; }
+
+  // Looks at the times that the watch asks for.
+  void pass(int64_t ns) {
+    for (const int64_t until = time + ns; time < until;) {
+      const int64_t next = watch.look(time);
+      EXPECT(next != INT64_MAX);
+      if (next == INT64_MAX) return;
+      time = next;
+    }
+  }
+  bool asked() const { return !job_end.empty() || !left.empty() || !process_end.empty(); }
+};
+
+void time_in_which_the_process_was_stopped_does_not_count() {
+  Engine e;
+  e.records.driving.begin_operation(0, 8);
+  e.records.driving.begin(Call::Wait, kName);
+  for (int part = 0; part < 4; ++part) {
+    e.pass(kLimit / 5);
+    e.time += kHour;
+  }
+  EXPECT(!e.asked());
+  EXPECT(has(e.watch.under_way(e.time), "has not returned from req_wait for"));
+  e.pass(kLimit / 5 + 10 * kSecond);
+  EXPECT(has(e.job_end, "has not returned from req_wait for 60"));
+  EXPECT(has(e.job_end, "HOROVOD_OPERATION_TIMEOUT_SECONDS"));
+}
+
+void an_operation_ends_the_job_at_its_limit() {
+  Engine e;
+  e.records.driving.begin_operation(0, 8);
+  e.pass(kLimit - kSecond);
+  EXPECT(!e.asked());
+  e.pass(10 * kSecond);
+  EXPECT(has(e.job_end, "has not completed an operation for 60"));
+}
+
+void idle_time_counts_for_no_call() {
+  Engine e;
+  EXPECT(e.watch.look(e.time) == INT64_MAX);
+  e.time += kHour;
+  e.records.driving.begin_operation(0, 8);
+  e.records.driving.begin(Call::Free, kName);
+  e.pass(kLimit / 2);
+  EXPECT(!e.asked());
+  e.records.driving.end();
+  e.records.driving.end_operation();
+  e.watch.look(e.time);
+  EXPECT(e.watch.look(e.time += kSecond) == INT64_MAX);
+}
+
+void a_process_set_that_is_not_destroyed_ends_the_job() {
+  Engine e;
+  e.records.driving.begin(Call::Destroy, kName);
+  e.records.ending.begin(Call::Destroy, kName);
+  e.pass(kEnd - kSecond);
+  EXPECT(!e.asked());
+  e.pass(3 * kSecond);
+  EXPECT(has(e.job_end, "the backend 'x' has not returned from destroy for 60"));
+  EXPECT(e.left.empty());
+  e.pass(4 * kSecond);
+  EXPECT(e.left == e.job_end);
+  EXPECT(e.process_end.empty());
+}
+
+void a_destruction_at_the_end_ends_the_process() {
+  Engine e;
+  e.ended = true;
+  e.records.ending.begin(Call::Destroy, kName);
+  e.pass(2 * kEnd);
+  EXPECT(!e.asked());  // the program goes on
+  e.closing = true;
+  e.pass(kSecond);
+  EXPECT(has(e.process_end, "has not returned from destroy for 120"));
+  EXPECT(e.job_end.empty());
+}
+
+void a_driver_that_is_stuck_after_the_end_ends_the_process_that_closes() {
+  Engine e;
+  e.ended = true;
+  e.records.driving.begin_operation(0, 8);
+  e.records.driving.begin(Call::Free, kName);
+  e.pass(2 * kEnd);
+  EXPECT(!e.asked());
+  e.closing = true;
+  e.pass(kSecond);
+  EXPECT(has(e.process_end, "has not returned from req_free for 120"));
+}
+
+#define CHECK(name) {#name, name}
+const std::vector<std::pair<const char*, void (*)()>> kChecks = {
+    CHECK(time_in_which_the_process_was_stopped_does_not_count),
+    CHECK(an_operation_ends_the_job_at_its_limit),
+    CHECK(idle_time_counts_for_no_call),
+    CHECK(a_process_set_that_is_not_destroyed_ends_the_job),
+    CHECK(a_destruction_at_the_end_ends_the_process),
+    CHECK(a_driver_that_is_stuck_after_the_end_ends_the_process_that_closes),
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  for (const auto& [name, check] : kChecks) {
+    if (argc < 2) std::printf("%s\n", name);
+    if (argc < 2 || std::strcmp(argv[1], name) != 0) continue;
+    check();
+    return failures ? 1 : 0;
+  }
+  return argc < 2 ? 0 : 2;
+}
