@@ -9,8 +9,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <system_error>
+#include <thread>
 
 #include "engine/observe/log.h"
 #include "engine/plugin/errors.h"
@@ -153,6 +155,11 @@ void StoreClient::count(const std::string& key) noexcept {
     put(payload, int64_t{1});
     const std::string request = request_text(kAdd, key, payload);
     std::unique_lock lock(mutex_, std::try_to_lock);
+    // Another thread of this rank may be asking the store just now. An abort must not wait long for its answer.
+    for (int tries = 0; !lock && tries < 50; ++tries) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      (void)lock.try_lock();
+    }
     // So few bytes are sent whole, or not at all if the store's process takes no more bytes.
     if (lock && ::send(fd_, request.data(), request.size(), MSG_NOSIGNAL | MSG_DONTWAIT) > 0) ++unread_;
   } catch (const std::bad_alloc&) {

@@ -38,11 +38,14 @@ std::thread start_thread(const char* name, F&& work) {
     void* const volatile room = std::malloc(kFirstSteps);
     if (!room) throw std::bad_alloc();
     std::free(room);
-    return std::thread([name, work = std::forward<F>(work)]() mutable {
+    std::thread thread([name, work = std::forward<F>(work)]() mutable {
       ::pthread_setname_np(::pthread_self(), name);
       prepare_to_throw();
       work();
     });
+    // It has its name before its work begins, and before this function returns.
+    ::pthread_setname_np(thread.native_handle(), name);
+    return thread;
   } catch (const std::system_error& e) {
     throw std::system_error(e.code(), std::string("the thread ") + name +
                                           " cannot be started: this process or its user has as many threads as it may "
