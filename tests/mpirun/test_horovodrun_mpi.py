@@ -72,9 +72,11 @@ def test_lines_in_pieces(by_horovodrun):
         out, err = by_horovodrun.tag(rank), by_horovodrun.tag(rank, "stderr")
         lines = [line[len(out) :] for line in done.stdout.split("\n") if line.startswith(out)]
         expected = [[f"{rank}:{number}:[1,{'x' * (number * 300)}ä", ""] for number in range(40)]
-        assert lines == [*(line for two in expected for line in two), "[1"]
+        # On a busy machine a rank may stop inside of a line for so long that horovodrun shows the part that is there.
+        assert "".join(lines) == "".join([*(line for two in expected for line in two), "[1"])
+        assert 81 <= len(lines) < 100
         assert done.stderr.split("\n").count(f"{err}error {rank}") == 40, done.stderr
-    assert len(done.stdout.split("\n")) == 3 * 81 + 1
+    assert all(line.startswith("[") for line in done.stdout.split("\n")[:-1]), done.stdout
 
 
 def test_labels_of_the_users_own(by_horovodrun):
