@@ -60,7 +60,7 @@ def _place(function: str) -> str:
         module = frame.f_globals.get("__name__", "")
         if module.partition(".")[0] not in _LIBRARIES:
             return _line(frame) + function
-        if module == _JIT:  # what has a jit is a library's function
+        if module == _JIT:  # a function with a jit of its own belongs to a library
             break
         if module.startswith("horovod."):
             own = frame

@@ -1,21 +1,13 @@
-// Construction, submission and the end of an engine. Its threads are in driver.cc, completion in reports.cc.
+// Submission and the end of an engine. Its construction is in engine_setup.cc, its threads are in driver.cc, completion
+// in reports.cc.
 #include "engine/engine.h"
 
-#include <pthread.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cerrno>
 #include <new>
-#include <system_error>
 #include <tuple>
 #include <utility>
 
-#include "engine/control/channels.h"
-#include "engine/observe/affinity.h"
 #include "engine/observe/log.h"
 #include "engine/observe/observer.h"
 #include "engine/observe/threads.h"
@@ -23,146 +15,14 @@
 
 namespace hvd {
 
-using control::BellState;
 using observe::Level;
 using queue::RequestRef;
 using types::Failure;
 
 namespace {
-// Many small blocks, so that they return to the allocator's free lists.
-constexpr int kReserveBlocks = 16;
-constexpr size_t kReserveBlock = 32 << 10;
 // How long a driver may need after an abort: to come back from one call of a backend, and altogether.
 constexpr int kAbortPatienceMs = 10'000, kAbortLimitMs = 60'000;
 }  // namespace
-
-Engine::Engine(EngineConfig config, std::shared_ptr<plugin::Store> store,
-               std::shared_ptr<const observe::Program> program)
-    : config_(std::move(config)), store_(std::move(store)), program_(std::move(program)), sets_(config_.rank) {
-  watch_calls();
-  load_backends();
-  next_handle_ = config_.first_handle;
-  if (config_.segment_fd >= 0) segment_ = std::make_shared<control::Segment>(config_.segment_fd, config_.segment_bytes);
-  try {
-    make_observer();
-    set_up();
-  } catch (const std::exception& e) {
-    if (segment_) segment_->raise_abort("rank " + std::to_string(config_.rank) + ": " + e.what());
-    throw;
-  }
-}
-
-void Engine::set_up() {
-  for (int i = 0; i < kReserveBlocks; ++i) reserve_.push_back(std::make_unique<char[]>(kReserveBlock));
-  epoll_fd_ = own_fds_.add(::epoll_create1(EPOLL_CLOEXEC));
-  if (config_.bells[0] < 0) {
-    for (int& fd : config_.bells) fd = own_fds_.add(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-  }
-  control::BellWord* word = !segment_            ? &own_bell_word_
-                            : config_.leads_host ? segment_->leader_bell()
-                                                 : segment_->bell(config_.bell_slot);
-  bell_.emplace(word, config_.bells);
-  build_links();
-  executor_.reset(
-      new data::Executor(config_.rank, config_.hosts, config_.job, config_.start_ns, backends_, store_, *this));
-  executor_->limit_outstanding(config_.stall_warn_ns, config_.stall_abort_ns);
-  executor_->observe(*observer_);
-  std::vector<int32_t> all;
-  for (int32_t r = 0; r < config_.size; ++r) all.push_back(r);
-  sets_.add(0, all);
-  startup_ = new_request(0, "startup");
-  live_[startup_->handle] = startup_;
-  executor_->create(0, all, startup_);
-  watch_->wake();  // the first communicators are about to be made
-  observe::prepare_to_throw();
-  start_doctor();
-  thread_ = observe::start_thread("hvd-engine", [this] { background(); });
-  if (config_.engine_core < 0) return;
-  const std::string why = observe::pin_child(thread_.native_handle(), config_.engine_core);
-  if (!why.empty())
-    observe::log(Level::Warning,
-                 "the engine's thread is not pinned to core " + std::to_string(config_.engine_core) + ": " + why);
-}
-
-void Engine::load_backends() {
-  const auto load = [this](const EngineConfig::Library& l) {
-    const plugin::CallScope scope(&backends_.records->loading, plugin::Call::Load, l.name);
-    return l.path.empty() ? nullptr : plugin::Backend::load_library(l.path, l.name);
-  };
-  backends_.local = load(config_.local_backend);
-  backends_.global = load(config_.global_backend);
-  backends_.local_alone = config_.local_alone;
-  backends_.hierarchical = config_.hierarchical;
-  backends_.emulation.allowed = config_.emulation;
-  backends_.math = std::make_shared<data::HostMath>(load(config_.math_backend));
-  plan_devices();
-}
-
-int Engine::OwnFds::add(int fd) {
-  if (fd < 0) throw std::system_error(errno, std::generic_category(), "the engine cannot make a descriptor");
-  fds.push_back(fd);
-  return fd;
-}
-
-Engine::OwnFds::~OwnFds() {
-  for (int fd : fds) ::close(fd);
-}
-
-void Engine::build_links() {
-  std::unique_ptr<control::Link> parent;
-  std::vector<std::unique_ptr<control::Link>> children;
-  for (const LinkConfig& l : config_.links) {
-    std::unique_ptr<control::Channel> channel;
-    if (l.sock_fd >= 0) {
-      channel = std::make_unique<control::TcpChannel>(l.sock_fd);
-      watch(l.sock_fd, l.peer, false);
-    } else {
-      // The bell is the neighbour's: the leader's own, or the one in the child's slot.
-      control::BellWord* word = l.is_parent ? segment_->leader_bell() : segment_->bell(l.slot);
-      control::Doorbell peer(word, l.peer_bells);
-      auto up = segment_->up(l.slot), down = segment_->down(l.slot);
-      channel = l.is_parent ? std::make_unique<control::ShmChannel>(up, down, peer)
-                            : std::make_unique<control::ShmChannel>(down, up, peer);
-      // A pidfd reports a neighbour's death also if a child that it forked still holds its sockets.
-      int pidfd = l.peer_pid > 0 ? static_cast<int>(::syscall(SYS_pidfd_open, l.peer_pid, 0)) : -1;
-      if (pidfd >= 0) {
-        watch(own_fds_.add(pidfd), l.peer, true);
-      }
-      // The socket reports that the neighbour has closed its links although its process lives on.
-      if (l.guard_fd >= 0) watch(l.guard_fd, l.peer, true);
-    }
-    std::unique_ptr<control::Seals> seals;
-    if (!l.key.empty()) {
-      const control::FrameSeal up(l.key, "up"), down(l.key, "down");
-      seals.reset(l.is_parent ? new control::Seals{up, down} : new control::Seals{down, up});
-    }
-    auto link = std::make_unique<control::Link>(std::move(channel), l.peer, l.subtree, std::move(seals));
-    if (l.is_parent)
-      parent = std::move(link);
-    else
-      children.push_back(std::move(link));
-  }
-  control::NodeConfig n;
-  n.rank = config_.rank;
-  n.world = config_.size;
-  n.cache_capacity = config_.cache_capacity;
-  n.fusion = {config_.fusion_threshold, config_.coalesce_ns};
-  n.dissolve_after_ns = config_.dissolve_after_ns;
-  n.observer = &*observer_;
-  node_.reset(new control::Node(n, std::move(parent), std::move(children), *this));
-  if (node_->coordinator() && config_.stall_warn_ns > 0)
-    stalls_ = std::make_unique<StallCheck>(
-        StallCheck::Settings{config_.stall_warn_ns, config_.stall_abort_ns, config_.stall_json_path}, *node_, sets_);
-}
-
-void Engine::watch(int fd, int32_t peer, bool is_death) {
-  epoll_event ev{};
-  ev.events = EPOLLIN | EPOLLRDHUP;
-  ev.data.fd = fd;
-  if (::epoll_ctl(epoll_fd_, EPOLL_CTL_ADD, fd, &ev) != 0)
-    throw std::system_error(errno, std::generic_category(), "watching a neighbour");
-  if (is_death) watched_[fd] = peer;
-}
 
 Engine::~Engine() { close(); }
 
