@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from horovod.runner.addresses import store_place
 from horovod.runner.elastic_discovery import FixedHosts, HostDiscovery, HostDiscoveryScript
-from horovod.runner.elastic_driver import ElasticJob, Limits
+from horovod.runner.elastic_driver import ElasticJob
+from horovod.runner.elastic_limits import Limits
 from horovod.runner.env import (
     backend_environment,
     job_environment,
