@@ -47,12 +47,16 @@ def run(
     here). `start_timeout`: seconds, both to reach the hosts and for all processes to call `init()`. `output_filename`: a
     folder for `rank.<n>/stdout` and `rank.<n>/stderr`. `executable`: the Python to run (default: this one). `ssh_port`,
     `ssh_identity_file`: for other hosts; the environment variable HOROVOD_REMOTE_SHELL names another command than ssh.
-    `use_mpi`: mpirun starts the processes, with `mpi_args` added to its arguments. `disable_cache` has no effect. `np`,
-    `min_np`, `max_np`, `network_interface` are older spellings (DeprecationWarning).
+    `min_num_proc`, `max_num_proc`, `slots` (of a host without a number), `reset_limit`, `cooldown_range` (MIN, MAX in
+    seconds), `host_discovery_script`: of elastic jobs (docs/elastic.md), whose `num_proc` is the number of processes to
+    begin with. `min_num_proc` or `host_discovery_script` makes a job elastic; then the results are those of the first
+    `min_num_proc` ranks of the last world. `use_mpi`: mpirun starts the processes, with `mpi_args` added to its
+    arguments. `disable_cache` has no effect. `np`, `min_np`, `max_np`, `network_interface` are older spellings
+    (DeprecationWarning).
 
-    Raises ValueError for contradictory or invalid arguments, NotImplementedError for elastic jobs, and RuntimeError if a
-    host cannot be reached or a process fails. The RuntimeError names the first process, its exit code and its traceback;
-    its `__cause__` is the exception of that process, if it can be pickled.
+    Raises ValueError for contradictory or invalid arguments, and RuntimeError if a host cannot be reached or a process
+    fails (of an elastic job: if the job fails). The RuntimeError names the first process, its exit code and its
+    traceback; its `__cause__` is the exception of that process, if it can be pickled.
     """
     arguments = dict(locals())
     from horovod.runner import run_api

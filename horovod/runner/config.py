@@ -11,6 +11,8 @@ from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
+from horovod.runner import elastic_options
+
 LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
 
 
@@ -172,6 +174,9 @@ def set_args_from_config(args: argparse.Namespace, config: dict) -> list[str]:
     known = {option.key for option in OPTIONS} | {"controller", "verbose"}
     unknown = []
     for section, content in config.items():
+        if section == elastic_options.SECTION:
+            unknown += elastic_options.set_elastic_args(args, content)
+            continue
         keys = [f"{section}.{key}" for key in content] if isinstance(content, dict) else [str(section)]
         unknown += [key for key in keys if key not in known]
     for option in OPTIONS:

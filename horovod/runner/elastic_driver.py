@@ -32,14 +32,15 @@ _FORM_PAUSE_S = 1.0
 
 
 class ElasticJob(Job):
-    """`start(number, host)` makes the site of a worker. `open_store`: see StoreMaker. `merged`: {host: slots} with all
-    names of this machine made one."""
+    """`start(number, host)` makes the site of a worker; `ended(number)` is called when no process of it is left.
+    `open_store`: see StoreMaker. `merged`: {host: slots} with all names of this machine made one."""
 
     def __init__(
         self,
         limits: Limits,
         source: HostDiscovery,
         start: Callable[[int, str], Site],
+        ended: Callable[[int], None],
         open_store: StoreMaker,
         merged: Callable[[dict[str, int]], dict[str, int]],
         output: Output,
@@ -49,7 +50,7 @@ class ElasticJob(Job):
         self._limits = limits
         self._merged = merged
         self._membership = Membership(limits.least, limits.most or 1 << 30, limits.reset_limit)
-        self._workers = Sites(start, self._stream, self._sites, self._streams, self._selector, self)
+        self._workers = Sites(start, ended, self._stream, self._sites, self._streams, self._selector, self)
         self._places = Places(open_store)
         self._watch = Watch(limits, self._workers, self._note)
         self._cooldown = Cooldown(limits.cooldown)
@@ -81,6 +82,7 @@ class ElasticJob(Job):
             self._close()
             self._places.close()
         failure = self._membership.failure
+        self._outcome.last_world = list(self._membership.members)
         if failure is not None:
             if failure.number is not None:
                 self._outcome.culprit = (failure.number, failure.code)

@@ -16,19 +16,20 @@ Site = LocalRanks | RemoteRanks  # with one worker
 
 
 class Sites:
-    """`start(number, host)` makes the site of a worker, `stream(number, name)` the stream for its output. `sites` and
-    `streams` belong to the Job, which turns them."""
+    """`start(number, host)` makes the site of a worker, `ended(number)` is called after its end, `stream(number, name)`
+    makes the stream for its output. `sites` and `streams` belong to the Job, which turns them."""
 
     def __init__(
         self,
         start: Callable[[int, str], Site],
+        ended: Callable[[int], None],
         stream: Callable[[int, str], RankStream],
         sites: list[Site],
         streams: dict[tuple[int, int], RankStream],
         selector: selectors.BaseSelector,
         listener: Listener,
     ) -> None:
-        self._start, self._stream = start, stream
+        self._start, self._ended, self._stream = start, ended, stream
         self._sites, self._streams = sites, streams
         self._selector, self._listener = selector, listener
         self._number = 0
@@ -40,13 +41,14 @@ class Sites:
     def open(self, host: str, now: float) -> tuple[int, OSError | None]:
         """(the number of a new worker, why this machine cannot start it now)"""
         number, self._number = self._number, self._number + 1
-        site = self._start(number, host)
         try:
+            site = self._start(number, host)
             for index, name in enumerate(STREAMS):
                 self._streams[number, index] = self._stream(number, name)
             site.open(self._selector, self._listener)
         except OSError as error:
             self._end_streams(number)
+            self._ended(number)
             return number, error
         self._sites.append(site)
         self.by_number[number], self.opened[number] = site, now
@@ -58,6 +60,7 @@ class Sites:
         site.close()
         self._sites.remove(site)
         self._end_streams(number)
+        self._ended(number)
 
     def _end_streams(self, number: int) -> None:
         for index in range(len(STREAMS)):

@@ -47,10 +47,19 @@ class FunctionMemory:
         try:
             self.function = os.memfd_create("horovod-run-function")
             for rank in ranks:
-                self.results[rank] = os.memfd_create(f"horovod-run-result-{rank}")
+                self.add(rank)
         except BaseException:
             self.close()
             raise
+
+    def add(self, rank: int) -> None:
+        """Makes the memory for the result of one more rank. Raises OSError."""
+        self.results[rank] = os.memfd_create(f"horovod-run-result-{rank}")
+
+    def drop_if_empty(self, rank: int) -> None:
+        """Forgets a rank that has left no result."""
+        if rank in self.results and not os.fstat(self.results[rank]).st_size:
+            os.close(self.results.pop(rank))
 
     def variables(self, rank: int) -> dict[str, str]:
         """The variables that tell a rank the numbers of its descriptors."""

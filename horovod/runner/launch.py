@@ -20,7 +20,7 @@ from horovod.runner.config import (
     set_env_from_args,
     validate_config_args,
 )
-from horovod.runner.elastic_job import check_elastic
+from horovod.runner.elastic_options import check_elastic
 from horovod.runner.job import check_supported
 from horovod.runner.output import OutputClosedError
 from horovod.runner.parser import make_parser

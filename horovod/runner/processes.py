@@ -27,7 +27,8 @@ class Outcome:
     """How a job ended. `codes`: the exit code of each rank, in the order of their ends; a signal counts as 128 + its
     number. `failures`: (rank, exit code) of those that failed by themselves, in that order; `late`: of those that did
     so when all were being ended. `culprit`: the one that failed first, once that is decided. `quitter`: a rank that had
-    ended with exit code 0 before all failures, which follow from that."""
+    ended with exit code 0 before all failures, which follow from that. `last_world`: of an elastic job, whose numbers are
+    those of processes: its last ranks."""
 
     codes: dict[int, int] = field(default_factory=dict)
     failures: list[tuple[int, int]] = field(default_factory=list)
@@ -35,6 +36,7 @@ class Outcome:
     culprit: tuple[int, int] | None = None
     quitter: int | None = None
     problem: str | None = None
+    last_world: list[int] = field(default_factory=list)
 
     @property
     def first_failed(self) -> tuple[int, int] | None:

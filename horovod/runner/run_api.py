@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from horovod.runner.elastic_options import is_elastic, numbers
 from horovod.runner.function_memory import FunctionMemory, read_all, write_all
 from horovod.runner.job import check_supported
 from horovod.runner.parser import make_parser
@@ -65,8 +66,10 @@ def _settings(arguments: dict[str, Any]) -> argparse.Namespace:
     settings = make_parser().parse_args([])
     for name in _SAME:
         setattr(settings, name, given[name])
-    if settings.num_proc is None:
+    if settings.num_proc is None and not is_elastic(settings):
         settings.num_proc = 1
+    elif is_elastic(settings) and settings.num_proc == 1 < (settings.min_num_proc or 1):
+        settings.num_proc = None  # the default of the parameter
     interfaces = given["network_interfaces"]
     if isinstance(interfaces, str):
         interfaces = [name.strip() for name in interfaces.split(",")]
@@ -97,9 +100,11 @@ def run_function(
 
     python = settings.executable or sys.executable
     # With other hosts it may be there and not here; run_job() looks where there are ranks here.
-    if settings.hosts is None and settings.hostfile is None and shutil.which(python) is None:
+    elastic = is_elastic(settings)
+    elsewhere = settings.hosts or settings.hostfile or settings.host_discovery_script
+    if elsewhere is None and shutil.which(python) is None:
         raise ValueError(f"The Python interpreter {python!r} was not found or cannot be executed.")
-    memory = FunctionMemory(range(settings.num_proc))
+    memory = FunctionMemory(() if elastic else range(settings.num_proc))
     try:
         write_all(memory.function, cloudpickle.dumps((func, tuple(args), kwargs or {})))
         outcome = run_job(
@@ -110,15 +115,25 @@ def run_function(
             function=memory,
         )
         text = outcome.error_text()
-        if text is None:
+        if text is None and not elastic:
             return [_result(rank, place) for rank, place in memory.results.items()]
+        if text is None:
+            return _results_of_last_world(outcome.last_world, memory.results, numbers(settings)[1])
         raise _failure(text, outcome.raised, memory.results)
     finally:
         memory.close()
 
 
-def _result(rank: int, place: int) -> Any:
-    data = read_all(place)
+def _results_of_last_world(members: list[int], places: dict[int, int], count: int) -> list[Any]:
+    """The results of its first ranks. (The number of ranks depends on the hosts at the end; Horovod returns as many as
+    the job has at least.)"""
+    if not members:
+        raise RuntimeError("The processes ended with status 0, and none of them has called hvd.init().")
+    return [_result(member, places.get(member)) for member in members[:count]]
+
+
+def _result(rank: int, place: int | None) -> Any:
+    data = b"" if place is None else read_all(place)
     if not data:
         raise RuntimeError(
             f"Process {rank} ended with status 0 before the function returned, so it has no result."
@@ -130,7 +145,7 @@ def _failure(text: str, raised: int | None, places: dict[int, int]) -> RuntimeEr
     """The exception for a failed job, with the traceback and the exception that the first failing process wrote."""
     cause = None
     if raised is not None:
-        data = read_all(places[raised])
+        data = read_all(places[raised]) if raised in places else b""
         if data:
             _, trace, cause = pickle.loads(data)
             text += f"The exception it raised was:\n{trace}"

@@ -12,7 +12,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from horovod.runner.elastic_job import check_elastic, is_elastic, run_elastic_job
+from horovod.runner.elastic_job import run_elastic_job
+from horovod.runner.elastic_options import check_elastic, is_elastic
 from horovod.runner.function_memory import FunctionMemory
 from horovod.runner.processes import Outcome
 
@@ -34,15 +35,10 @@ def run_job(
     function: FunctionMemory | None = None,
 ) -> Outcome:
     """Runs `command` once per rank and returns when no process of it is left. Arguments and exceptions: job.run_job and
-    mpi_job.run_mpi_job, and elastic.job.run_elastic_job."""
-    if is_elastic(args) and function is not None:
-        raise NotImplementedError(
-            "horovod.run() does not start elastic jobs yet. Put the function into a script, and start it with "
-            "horovodrun --min-np."
-        )
+    mpi_job.run_mpi_job, and elastic_job.run_elastic_job."""
     check_elastic(args)
     if is_elastic(args):
-        return _run_elastic_job(args, command, started)
+        return _run_elastic_job(args, command, started, extra_env, function)
     asked = None if args.use_mpi else backend_asked_for(os.environ)
     if args.use_gloo and asked is not None and (args.num_proc or 0) > 1:
         raise ValueError(
@@ -71,7 +67,11 @@ def run_job(
 
 
 def _run_elastic_job(
-    args: argparse.Namespace, command: Sequence[str], started: Callable[[Stoppable], None]
+    args: argparse.Namespace,
+    command: Sequence[str],
+    started: Callable[[Stoppable], None],
+    extra_env: dict[str, str] | None,
+    function: FunctionMemory | None,
 ) -> Outcome:
     asked = backend_asked_for(os.environ)
     if asked is not None:
@@ -79,7 +79,7 @@ def _run_elastic_job(
             f"{asked} asks for the backend '{BACKEND}', whose processes mpirun must start, and MPI ends all of them when "
             "one dies: an elastic job cannot use it. Choose another backend."
         )
-    return run_elastic_job(args, command, started)
+    return run_elastic_job(args, command, started, extra_env, function)
 
 
 def backend_asked_for(environ: Mapping[str, str]) -> str | None:

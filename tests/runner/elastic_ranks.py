@@ -164,6 +164,29 @@ def leaves_too_early():
     train(_state(steps=0))
 
 
+def rank_and_size():
+    init()
+    return rank(), size()
+
+
+def rank_0_of_the_first_world_dies(data):
+    """Returns the rank, the length of `data` and the number of the world."""
+    from hvd_core.bootstrap.driver_channel import channel
+
+    init()
+
+    @lambda function: run_fn(function, _reset)
+    def train(state):
+        if channel().place.world == 1:
+            if rank() == 0:
+                os.kill(os.getpid(), 9)
+            while True:
+                hvd.allreduce(np.zeros(1), name="step")
+        return rank(), len(data), channel().place.world
+
+    return train(_state(steps=0))
+
+
 def ends_at_once():
     sys.exit(5)
 

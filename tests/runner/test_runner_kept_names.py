@@ -184,6 +184,6 @@ def test_a_job_of_filled_in_options():
         launch._run(options)
     options.command, options.run_func = None, rank_and_size
     assert launch._run(options) == [("0", "2"), ("1", "2")]
-    options.min_num_proc = 1
-    with pytest.raises(NotImplementedError, match="does not start elastic jobs yet"):
+    options.min_num_proc = 3
+    with pytest.raises(ValueError, match="-np 2 is less than --min-np 3"):
         launch._run(options)

@@ -122,9 +122,6 @@ def test_functions_that_exit_with_0_have_no_result():
         ({"use_gloo": True, "use_mpi": True}, ValueError, "use_gloo and use_mpi"),
         ({"num_proc": 4, "hosts": "localhost:2"}, ValueError, r"more processes \(4\)"),
         ({"num_proc": 0}, ValueError, "at least 1"),
-        ({"min_num_proc": 2}, NotImplementedError, "elastic jobs"),
-        ({"min_np": 2}, NotImplementedError, "elastic jobs"),
-        ({"host_discovery_script": "x"}, NotImplementedError, "elastic jobs"),
         ({"network_interfaces": "nope0"}, ValueError, "no network interface 'nope0'"),
         (
             {"executable": "/nowhere/python"},
