@@ -79,16 +79,19 @@ def store_place(
     hosts: Sequence[str],
     interfaces: Iterable[str] = (),
     resolve: Callable[[str], str] = lambda host: host,
+    source: Callable[[str], str | None] | None = None,
 ) -> StorePlace:
     """The addresses of the store for a job with these other hosts.
 
     `interfaces`: names, networks or addresses that the user gave; those that this machine does not have are ignored.
-    `resolve` may know names that the resolver does not. Raises ValueError if no address can be found.
+    `resolve` may know names that the resolver does not. `source`: in place of source_address(). Raises ValueError if no
+    address can be found.
     """
     if not hosts:
         return StorePlace(LOOPBACK, LOOPBACK)
     named = [address for name in interfaces if (address := named_address(name)) is not None]
-    sources = {host: source_address(host) or source_address(resolve(host)) for host in hosts}
+    source = source or source_address
+    sources = {host: source(host) or source(resolve(host)) for host in hosts}
     if named:
         # If several are given, use the one that leads to the host.
         remote = {host: source if source in named else named[0] for host, source in sources.items()}

@@ -1,19 +1,22 @@
 """Which hosts an elastic job may use now, and how many slots each has.
 
-A discovery script prints a line "host:slots" or "host" for each host. It runs in a child process, once a second, and may
-fail or hang: the driver goes on with the last good answer. Used on the thread of the driver, which never waits here.
+A discovery script prints a line "host:slots" or "host" for each host. It runs once a second in a process of
+script_runner.py, and may fail or hang: the driver goes on with the last good answer. A source of another kind is asked in
+a thread. Used on the thread of the driver, which never waits here.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import selectors
-import signal
 import subprocess
-import time
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
+from horovod.runner.background import Background
 from horovod.runner.hosts import HostInfo
 
 __all__ = ["DISCOVER_HOSTS_FREQUENCY_SECS", "FixedHosts", "HostDiscovery", "HostDiscoveryScript"]
@@ -21,7 +24,9 @@ __all__ = ["DISCOVER_HOSTS_FREQUENCY_SECS", "FixedHosts", "HostDiscovery", "Host
 DISCOVER_HOSTS_FREQUENCY_SECS = 1.0
 # A script that takes longer is ended, and counts as failed.
 _LONGEST_S = 30.0
-_LONGEST_ANSWER = 1 << 20
+# The runner of the script gets this time to end it.
+_END_S = 5.0
+_RUNNER = Path(__file__).with_name("script_runner.py")
 
 
 class HostDiscovery:
@@ -56,13 +61,13 @@ class HostDiscoveryScript(HostDiscovery):
         """Runs the script and waits for it. Raises RuntimeError if it fails, ValueError if its answer is not valid."""
         done = subprocess.run(["/bin/sh", "-c", self.script], stdin=subprocess.DEVNULL, capture_output=True)
         if done.returncode != 0:
-            raise RuntimeError(_failed(self.script, done.returncode, done.stderr))
-        return self.parsed(done.stdout)
+            raise RuntimeError(_failed(self.script, done.returncode, done.stderr.decode(errors="replace")))
+        return self.parsed(done.stdout.decode(errors="replace"))
 
-    def parsed(self, answer: bytes) -> dict[str, int]:
+    def parsed(self, answer: str) -> dict[str, int]:
         """The answer of the script. Raises ValueError that names the line which is not valid."""
         found: dict[str, int] = {}
-        for line in answer.decode(errors="replace").splitlines():
+        for line in answer.splitlines():
             text = line.strip()
             if not text:
                 continue
@@ -78,8 +83,8 @@ class HostDiscoveryScript(HostDiscovery):
         return found
 
 
-def _failed(script: str, status: int, said: bytes) -> str:
-    text = said.decode(errors="replace").strip().splitlines()
+def _failed(script: str, status: int, said: str) -> str:
+    text = said.strip().splitlines()
     return f"the host discovery script {script!r} ended with status {status}" + (
         f": {text[-1]}" if text else ""
     )
@@ -87,7 +92,7 @@ def _failed(script: str, status: int, said: bytes) -> str:
 
 class Discovery:
     """Asks for hosts again and again. `found` is called with each new answer, `failed` with the reason of each failure
-    that differs from the last one."""
+    that differs from the last one. A script is ended after `limit_s` seconds, and counts as failed."""
 
     def __init__(
         self,
@@ -95,119 +100,115 @@ class Discovery:
         selector: selectors.BaseSelector,
         found: Callable[[dict[str, int]], None],
         failed: Callable[[str], None],
+        background: Background,
+        limit_s: float = _LONGEST_S,
     ) -> None:
         self._source, self._selector = source, selector
         self._found, self._failed = found, failed
-        self._process: subprocess.Popen | None = None
-        self._end = -1  # a descriptor that can be read when the script has ended
-        self._answer, self._errors = bytearray(), bytearray()
-        self._began = 0.0
+        self._background, self._limit_s = background, limit_s
+        self._runner: subprocess.Popen | None = None  # script_runner.py
+        self._answer = b""
+        self._asked = False
+        self._open = True
         self._next = 0.0
         self._last_failure = ""
 
-    def due(self) -> float:
-        """When advance() should be called at the latest (time.monotonic())."""
-        return self._next if self._process is None else self._began + _LONGEST_S
+    def due(self) -> float | None:
+        """When advance() should be called at the latest (time.monotonic()); None: when the answer has come."""
+        return None if self._asked else self._next
 
     def advance(self, now: float) -> None:
-        """Asks if it is time, and ends a script that takes too long."""
-        if self._process is not None:
-            if now >= self._began + _LONGEST_S:
-                self._end_script()
-                self._report(f"the host discovery script did not end within {_LONGEST_S:g} s")
-        elif now >= self._next:
-            self._next = now + DISCOVER_HOSTS_FREQUENCY_SECS
-            if isinstance(self._source, HostDiscoveryScript):
-                self._start(self._source, now)
-            else:
-                self._found(self._source.find_available_hosts_and_slots())
+        """Asks if it is time."""
+        if self._asked or now < self._next:
+            return
+        self._open = True
+        self._next = now + DISCOVER_HOSTS_FREQUENCY_SECS
+        if isinstance(self._source, FixedHosts):
+            self._found(self._source.find_available_hosts_and_slots())
+            return
+        self._asked = True
+        if isinstance(self._source, HostDiscoveryScript):
+            self._ask_script(self._source)
+        else:
+            self._background.call(self._ask, lambda answer: self._take(*answer))
 
-    def _start(self, source: HostDiscoveryScript, now: float) -> None:
-        self._began = now
-        self._answer.clear()
-        self._errors.clear()
+    def _ask(self) -> tuple[dict[str, int] | None, str]:
+        """In a thread: a source of the user may take its time."""
         try:
-            self._process = subprocess.Popen(
-                ["/bin/sh", "-c", source.script],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-            )
-            self._end = os.pidfd_open(self._process.pid)
-        except OSError as error:
-            if self._process is not None:
-                self._end_script()
-            return self._report(f"the host discovery script cannot be started: {error.strerror}")
-        self._selector.register(self._end, selectors.EVENT_READ, self._finish)
-        for stream, place in ((self._process.stdout, self._answer), (self._process.stderr, self._errors)):
-            os.set_blocking(stream.fileno(), False)
-            self._selector.register(
-                stream, selectors.EVENT_READ, lambda stream=stream, place=place: self._read(stream, place)
-            )
+            return dict(self._source.find_available_hosts_and_slots()), ""
+        except Exception as error:
+            return None, f"the host discovery failed ({type(error).__name__}: {error})"
 
-    def _read(self, stream, place: bytearray) -> None:
-        data = None if stream.closed else stream.read(1 << 16)
-        if data is None:
+    def _take(self, hosts: dict[str, int] | None, why: str) -> None:
+        self._asked = False
+        if not self._open:
             return
-        place += data
-        if len(place) > _LONGEST_ANSWER:
-            self._end_script()
-            return self._report("the host discovery script printed more than a megabyte")
-        if data:
+        if hosts is None:
+            if why != self._last_failure:
+                self._last_failure = why
+                self._failed(why)
             return
-        self._selector.unregister(stream)
-        stream.close()
-
-    def _finish(self) -> None:
-        """The script has ended. Its pipes are read once more; a process that it leaves behind may hold them open."""
-        source, process = self._source, self._process
-        if process is None:
-            return
-        status = process.wait()
-        for stream, place in ((process.stdout, self._answer), (process.stderr, self._errors)):
-            while not stream.closed and self._process is process:
-                size = len(place)
-                self._read(stream, place)
-                if len(place) == size:
-                    break
-        if self._process is not process:
-            return  # it has printed too much
-        self._end_script()
-        if status != 0:
-            return self._report(_failed(source.script, status, bytes(self._errors)))
-        try:
-            hosts = source.parsed(bytes(self._answer))
-        except ValueError as error:
-            return self._report(str(error))
         self._last_failure = ""
         self._found(hosts)
 
-    def _report(self, why: str) -> None:
-        if why != self._last_failure:
-            self._last_failure = why
-            self._failed(why)
+    def _ask_script(self, source: HostDiscoveryScript) -> None:
+        try:
+            if self._runner is None:
+                self._start_runner(source)
+            self._runner.stdin.write(b"?")
+        except OSError as error:
+            self._end_runner()
+            self._take(None, f"the host discovery script cannot be started: {error.strerror}")
 
-    def _end_script(self) -> None:
-        process, self._process = self._process, None
-        if self._end >= 0:
-            with contextlib.suppress(KeyError):
-                self._selector.unregister(self._end)
-            os.close(self._end)
-            self._end = -1
-        for stream in (process.stdout, process.stderr):
-            if not stream.closed:
-                with contextlib.suppress(KeyError):
-                    self._selector.unregister(stream)
-                stream.close()
-        if process.poll() is None:
-            try:
-                os.killpg(process.pid, signal.SIGKILL)
-            except OSError:
-                pass
-            process.wait()
-        self._next = max(self._next, time.monotonic())
+    def _start_runner(self, source: HostDiscoveryScript) -> None:
+        python = sys.executable or "python3"
+        words = [python, "-I", "-S", str(_RUNNER), str(os.getpid()), str(self._limit_s), source.script]
+        self._answer = b""
+        self._runner = subprocess.Popen(
+            words, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        )
+        os.set_blocking(self._runner.stdout.fileno(), False)
+        self._selector.register(self._runner.stdout, selectors.EVENT_READ, self._read)
+
+    def _read(self) -> None:
+        data = self._runner.stdout.read(1 << 16)
+        if data is None:
+            return
+        if not data:
+            self._end_runner()
+            return self._take(None, "the process that runs the host discovery script has ended")
+        self._answer += data
+        if not self._answer.endswith(b"\n"):
+            return
+        said, self._answer = json.loads(self._answer), b""
+        if "problem" in said:
+            return self._take(None, said["problem"])
+        if said["status"] != 0:
+            return self._take(None, _failed(self._source.script, said["status"], said["err"]))
+        try:
+            hosts = self._source.parsed(said["out"])
+        except ValueError as error:
+            return self._take(None, str(error))
+        self._take(hosts, "")
+
+    def _end_runner(self) -> None:
+        """Ends the script and its runner, which sees the end of its standard input."""
+        runner, self._runner = self._runner, None
+        if runner is None:
+            return
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(runner.stdout)
+        runner.stdin.close()
+        runner.stdout.close()
+        try:
+            runner.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            runner.kill()
+            runner.wait()
 
     def close(self) -> None:
-        if self._process is not None:
-            self._end_script()
+        """Stops asking; advance() begins again."""
+        self._open = False
+        if self._runner is not None:
+            self._end_runner()
+            self._asked = False

@@ -12,10 +12,12 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 
+from horovod.runner.background import Background
 from horovod.runner.elastic_cooldown import Cooldown
 from horovod.runner.elastic_discovery import Discovery, HostDiscovery
 from horovod.runner.elastic_limits import Limits
 from horovod.runner.elastic_membership import Command, Enter, Leave, Membership, Phase, Stage, Update
+from horovod.runner.elastic_names import HostNames
 from horovod.runner.elastic_places import Places, StoreMaker
 from horovod.runner.elastic_sites import Site, Sites
 from horovod.runner.elastic_watch import Watch
@@ -33,7 +35,7 @@ _FORM_PAUSE_S = 1.0
 
 class ElasticJob(Job):
     """`start(number, host)` makes the site of a worker; `ended(number)` is called when no process of it is left.
-    `open_store`: see StoreMaker. `merged`: {host: slots} with all names of this machine made one."""
+    `open_store`: see StoreMaker."""
 
     def __init__(
         self,
@@ -42,21 +44,26 @@ class ElasticJob(Job):
         start: Callable[[int, str], Site],
         ended: Callable[[int], None],
         open_store: StoreMaker,
-        merged: Callable[[dict[str, int]], dict[str, int]],
+        names: HostNames,
         output: Output,
         verbose: bool = False,
     ) -> None:
         super().__init__([], output, verbose, limits.start_s)
         self._limits = limits
-        self._merged = merged
+        self._background = Background(self._selector)
+        self._names = names
+        names.begin(self._background, lambda: self._hosts_found(self._answer), self._note)
         self._membership = Membership(limits.least, limits.most or 1 << 30, limits.reset_limit)
         self._workers = Sites(start, ended, self._stream, self._sites, self._streams, self._selector, self)
         self._places = Places(open_store)
         self._watch = Watch(limits, self._workers, self._note)
         self._cooldown = Cooldown(limits.cooldown)
-        self._discovery = Discovery(source, self._selector, self._hosts_found, self._discovery_failed)
+        self._discovery = Discovery(
+            source, self._selector, self._hosts_found, self._discovery_failed, self._background
+        )
         self._events: list[Callable[[], None]] = []  # what workers said, and their ends
-        self._hosts: dict[str, int] = {}
+        self._answer: dict[str, int] = {}  # of discovery, the last one
+        self._hosts: dict[str, int] = {}  # those of them whose names are known
         self._heard: dict[int, bytes] = {}  # incomplete lines
         self._late_hosts: set[str] = set()
         self._start_after = self._form_after = 0.0
@@ -79,6 +86,7 @@ class ElasticJob(Job):
             raise
         finally:
             self._discovery.close()
+            self._background.close()
             self._close()
             self._places.close()
         failure = self._membership.failure
@@ -98,7 +106,7 @@ class ElasticJob(Job):
         now = time.monotonic()
         due = self._workers.due()
         if self._membership.phase is not Phase.ENDING:
-            due.append(self._discovery.due())
+            due += [] if self._discovery.due() is None else [self._discovery.due()]
         if self._membership.phase is Phase.GATHERING:
             due.append(now + 0.5)  # its limits are seconds
         return max(now, min(due)) if due else None
@@ -130,12 +138,15 @@ class ElasticJob(Job):
     def _advance_site(self, number: int, site: Site, now: float) -> None:
         if not site.begun and not site.over and self._membership.phase is Phase.ENDING:
             self._membership.workers[number].leaving = True
-            site.close()
-        elif site.ready and not site.begun and not site.over:
+            site.abandon()
+        elif site.ready and not (site.begun or site.over or site.abandoned):
             self._begin_worker(number, site, now)
-        elif not site.ready and not site.over and now - self._workers.opened[number] > self._limits.start_s:
+        elif (
+            not (site.ready or site.over or site.abandoned)
+            and now - self._workers.opened[number] > self._limits.start_s
+        ):
             self._note(f"host {site.host} did not answer within {self._limits.start_s:g} s")
-            site.close()
+            site.abandon()
         if site.over:
             self._forget(number, site)
 
@@ -167,7 +178,8 @@ class ElasticJob(Job):
     def _hosts_found(self, hosts: dict[str, int]) -> None:
         if not self._watch.begun:
             self._watch.begin(time.monotonic())
-        hosts = self._merged(hosts)
+        self._answer = hosts
+        hosts = self._names.merged(hosts)
         if hosts == self._hosts:
             return
         if self._verbose or self._begun:

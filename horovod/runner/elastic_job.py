@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from horovod.runner.addresses import store_place
 from horovod.runner.elastic_driver import ElasticJob
 from horovod.runner.elastic_limits import Limits
+from horovod.runner.elastic_names import HostNames
 from horovod.runner.elastic_options import check_elastic, hosts_of, numbers
 from horovod.runner.env import (
     backend_environment,
@@ -17,7 +18,7 @@ from horovod.runner.env import (
     remote_environment,
 )
 from horovod.runner.function_memory import FunctionMemory
-from horovod.runner.hosts import check_interfaces, is_local
+from horovod.runner.hosts import check_interfaces
 from horovod.runner.local_ranks import LocalRanks, RankSpec
 from horovod.runner.output import Output
 from horovod.runner.processes import Outcome
@@ -30,7 +31,7 @@ _INIT_S = 600
 
 
 class _Starter:
-    """Makes the sites of workers and the stores of worlds. Remembers which names are this machine."""
+    """Makes the sites of workers and the stores of worlds."""
 
     def __init__(
         self,
@@ -45,24 +46,12 @@ class _Starter:
         self._command, self._function = command, function
         env = {**job_environment(os.environ, args), **extra_env}
         self._env = {**env, **backend_environment(env), "HOROVOD_ELASTIC": "1"}
-        self._is_local: dict[str, bool] = {}
-        self._here: str | None = None
         silence_s = seconds("HOROVOD_GLOO_TIMEOUT_SECONDS", env.get("HOROVOD_GLOO_TIMEOUT_SECONDS"))
         template = args.remote_shell or env.get("HOROVOD_REMOTE_SHELL")
         self._shell = RemoteShell(template, args.ssh_port, args.ssh_identity_file, start_s, silence_s)
         self._python = args.remote_python or env.get("HOROVOD_REMOTE_PYTHON") or sys.executable or "python3"
+        self.names = HostNames(self._shell.resolve)
         self._named = sorted(args.nics) if args.nics else name_list(env.get("HOROVOD_GLOO_IFACE"))
-
-    def merged(self, hosts: dict[str, int]) -> dict[str, int]:
-        """The hosts with all names of this machine made one."""
-        found: dict[str, int] = {}
-        for name, slots in hosts.items():
-            if name not in self._is_local:
-                self._is_local[name] = is_local(name)
-            if self._is_local[name]:
-                name = self._here = self._here or name
-            found[name] = found.get(name, 0) + slots
-        return {name: slots for name, slots in found.items() if slots > 0}
 
     def start(self, number: int, host: str) -> LocalRanks | RemoteRanks:
         from hvd_core.bootstrap.driver_channel import DESCRIPTOR
@@ -70,7 +59,7 @@ class _Starter:
         own, function = {"HOROVOD_HOSTNAME": host}, self._function
         if function is not None:
             function.add(number)
-        if host == self._here:
+        if host == self.names.here:
             keep = () if function is None else function.descriptors(number)
             own |= {} if function is None else function.variables(number)
             return LocalRanks([RankSpec(number, self._command, own, keep, DESCRIPTOR)], self._env)
@@ -87,7 +76,8 @@ class _Starter:
         from hvd_core.bootstrap.socket_io import join_address
         from hvd_core.bootstrap.store import StoreServer
 
-        place = store_place([h for h in hosts if h != self._here], self._named, self._shell.resolve)
+        others = [host for host in hosts if host != self.names.here]
+        place = store_place(others, self._named, source=self.names.source)
         server = StoreServer(host=place.listen, secret=secret)
         port = int(server.address.rpartition(":")[2])
         addresses = {host: join_address(place.remote.get(host, place.local), port) for host in hosts}
@@ -141,7 +131,7 @@ def run_elastic_job(
         starter.start,
         starter.ended,
         starter.open_store,
-        starter.merged,
+        starter.names,
         output,
         bool(args.verbose),
     )

@@ -69,6 +69,7 @@ class LocalRanks:
         self.ready = True
         self.begun = False
         self.over = False
+        self.abandoned = False
         self._specs = ranks
         self._env = env
         self._running = set(self.ranks)
@@ -310,6 +311,11 @@ class LocalRanks:
             f"ranks {sorted(self._running)} were running; the job was ended."
         )
         self._listener.event(self, {"event": "lost", "ranks": sorted(self._running), "text": text})
+
+    def abandon(self) -> None:
+        """As RemoteRanks.abandon()."""
+        self.abandoned = True
+        self.close()
 
     def close(self) -> None:
         """Releases all resources. After begin(): only if `over` is true, or after hang_up()."""

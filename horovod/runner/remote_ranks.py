@@ -38,6 +38,11 @@ from hvd_core.logs import printable
 _CHUNK = 1 << 18
 # The last output of the remote shell is kept for error messages.
 _LONGEST_SAID = 4096
+# They end the remote shell, one after the other.
+_SIGNALS = (signal.SIGTERM, signal.SIGKILL)
+_SIGNAL_S = 1.0
+# Before that, it gets this time to see the end of its standard input.
+_HANG_UP_S = 2.0
 # The limit for the output of a login script.
 _LONGEST_NOISE = 1 << 20
 # The time between the end of the remote shell and the end of its output, in either order.
@@ -68,6 +73,7 @@ class RemoteRanks:
         self.ready = False
         self.begun = False
         self.over = False
+        self.abandoned = False
         self.failure: str | None = None  # why the ranks cannot run there
         self.agent = ""  # the agent's process, host and Python, for --verbose
         self._shell = list(shell)
@@ -96,6 +102,8 @@ class RemoteRanks:
         self._ended = False
         self._requests = 0
         self._give_up: float | None = None
+        self._silent = False  # at the end, the remote shell had neither ended nor closed its output
+        self._signals_sent = 0
 
     def open(self, selector: selectors.BaseSelector, listener: Listener) -> None:
         """Starts the remote shell; `ready` tells when the agent has answered."""
@@ -172,7 +180,7 @@ class RemoteRanks:
             return
         self._watch_room()
         if not self._readers or (self._give_up is not None and now >= self._give_up):
-            self._finish()
+            self._finish(now)
 
     def _watch_room(self) -> None:
         """Registers for a call when the pipe has room again, while there are frames to write."""
@@ -273,9 +281,24 @@ class RemoteRanks:
         if name != "stderr":
             self._give_up = due if self._give_up is None else min(due, self._give_up)
 
-    def _finish(self) -> None:
-        silent = "process" in self._readers and "stdout" in self._readers
-        status = None if silent else self._end_shell(time.monotonic())
+    def abandon(self) -> None:
+        """Before begin(): the host is not needed any more. Does not wait; advance() ends the remote shell."""
+        if self.abandoned or self.over:
+            return
+        self.abandoned = True
+        self.hang_up()
+        self._give_up = time.monotonic() + _HANG_UP_S
+
+    def _finish(self, now: float) -> None:
+        """Ends the remote shell, step by step, as nothing may wait here."""
+        if not self._signals_sent:
+            self._silent = "process" in self._readers and "stdout" in self._readers
+        if self._process.poll() is None and self._signals_sent < len(_SIGNALS):
+            self._signal(_SIGNALS[self._signals_sent])
+            self._signals_sent += 1
+            self._give_up = now + _SIGNAL_S
+            return
+        status = None if self._silent else self._process.poll()
         self.over = True
         if self._ended:
             return
@@ -321,16 +344,19 @@ class RemoteRanks:
             self._selector.unregister(descriptor)
             os.close(descriptor)
         if self._process is not None:
-            self._end_shell(time.monotonic() + 2.0)
+            self._end_shell(time.monotonic() + _HANG_UP_S)
+
+    def _signal(self, number: int) -> None:
+        try:
+            os.killpg(self._process.pid, number)
+        except OSError:
+            pass
 
     def _end_shell(self, until: float) -> int:
-        """The remote shell's exit status; it is ended if it does not end by itself."""
-        for number in (None, signal.SIGTERM, signal.SIGKILL):
+        """Waits for the end of the remote shell; it is ended if it does not end by itself."""
+        for number in (None, *_SIGNALS):
             if number is not None and self._process.poll() is None:
-                try:
-                    os.killpg(self._process.pid, number)
-                except OSError:
-                    pass
+                self._signal(number)
             try:
                 return self._process.wait(max(0.0, until - time.monotonic()))
             except subprocess.TimeoutExpired:

@@ -3,25 +3,30 @@
 import json
 import selectors
 import socket
+import threading
 import time
 
 import pytest
 
 from horovod.common.elastic import _sync_is_needed
 from horovod.common.exceptions import HostsUpdatedInterrupt
+from horovod.runner import elastic_names
+from horovod.runner.background import Background
 from horovod.runner.elastic import discovery as names
 from horovod.runner.elastic_cooldown import Cooldown
-from horovod.runner.elastic_discovery import Discovery, FixedHosts, HostDiscoveryScript
+from horovod.runner.elastic_discovery import Discovery, FixedHosts, HostDiscovery, HostDiscoveryScript
 from horovod.runner.elastic_membership import Enter, Leave, Membership, Phase, Update
+from horovod.runner.elastic_names import HostNames
 from hvd_core.bootstrap import driver_channel
 from hvd_core.bootstrap.driver_channel import DriverChannel, LeftJob
 from hvd_core.bootstrap.identity import identify
 
 
-def asked(source, answers):
+def asked(source, answers, limit_s=30.0):
     """What Discovery reports until it has given so many answers."""
     selector, found, failed = selectors.DefaultSelector(), [], []
-    discovery = Discovery(source, selector, found.append, failed.append)
+    background = Background(selector)
+    discovery = Discovery(source, selector, found.append, failed.append, background, limit_s)
     deadline = time.monotonic() + 120
     try:
         while len(found) + len(failed) < answers:
@@ -31,6 +36,7 @@ def asked(source, answers):
                 key.data()
     finally:
         discovery.close()
+        background.close()
         assert not selector.get_map()
         selector.close()
     return found, failed
@@ -67,6 +73,94 @@ def test_a_script_has_answered_when_it_has_ended_whatever_holds_its_output(tmp_p
     finally:
         running.unlink()
     assert asked(HostDiscoveryScript("echo a:1; exec >&- 2>&-; sleep 1.2"), 1) == ([{"a": 1}], [])
+
+
+def test_a_script_that_hangs_is_ended_and_asked_again(tmp_path):
+    """The second call answers. The first one has written the process that it waits for."""
+    there = tmp_path / "process"
+    script = f"[ -e {there} ] && echo a:1 || {{ sleep 600 & echo $! > {there}; wait; }}"
+    found, failed = asked(HostDiscoveryScript(script), 2, limit_s=2)
+    assert (found, failed) == ([{"a": 1}], ["the host discovery script did not end within 2 s"])
+    wait_for_end(int(there.read_text()))
+
+
+def wait_for_end(pid):
+    deadline = time.monotonic() + 120
+    while True:
+        try:
+            with open(f"/proc/{pid}/stat") as file:
+                if file.read().rpartition(")")[2].split()[0] in "ZX":
+                    return
+        except OSError:
+            return
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+class Slow(HostDiscovery):
+    """Waits until it may answer, and fails at first."""
+
+    def __init__(self):
+        self.calls, self.may_answer = 0, threading.Event()
+
+    def find_available_hosts_and_slots(self):
+        self.calls += 1
+        if self.calls == 1:
+            raise KeyError("no hosts yet")
+        assert self.may_answer.wait(120)
+        return {"a": 2}
+
+
+def test_a_source_of_the_user_may_fail_and_take_its_time():
+    source, selector, found, failed = Slow(), selectors.DefaultSelector(), [], []
+    background = Background(selector)
+    discovery = Discovery(source, selector, found.append, failed.append, background)
+    deadline = time.monotonic() + 120
+    while not found:
+        assert time.monotonic() < deadline
+        discovery.advance(time.monotonic())
+        if source.calls == 2:
+            assert not found  # advance() has returned although the source waits
+            source.may_answer.set()
+        for key, _ in selector.select(0.05):
+            key.data()
+    assert (found, failed) == ([{"a": 2}], ["the host discovery failed (KeyError: 'no hosts yet')"])
+    discovery.close()
+    background.close()
+    selector.close()
+
+
+def test_a_host_whose_name_is_not_known_yet_is_left_out(monkeypatch):
+    """The look-up of one name takes long. Nothing waits for it, and the other names are used meanwhile."""
+    may_answer = threading.Event()
+
+    def slow_source(name):
+        assert name != "slow" or may_answer.wait(120)
+        return "10.1.1.1"
+
+    monkeypatch.setattr(elastic_names, "source_address", slow_source)
+    monkeypatch.setattr(elastic_names, "is_local", lambda name: name == "alias")
+    selector, changes = selectors.DefaultSelector(), []
+    background, known = Background(selector), HostNames(str)
+    known.begin(background, lambda: changes.append(known.merged(hosts)), print)
+    hosts = {"localhost": 1, "alias": 2, "slow": 1, "quick": 3}
+    assert known.merged(hosts) == {"localhost": 1}
+
+    def turn_until(count):
+        deadline = time.monotonic() + 120
+        while len(changes) < count:
+            assert time.monotonic() < deadline
+            for key, _ in selector.select(0.05):
+                key.data()
+
+    turn_until(2)
+    assert changes[-1] == {"localhost": 3, "quick": 3}
+    may_answer.set()
+    turn_until(3)
+    assert changes[-1] == {"localhost": 3, "slow": 1, "quick": 3}
+    assert known.source("slow") == "10.1.1.1"
+    background.close()
+    selector.close()
 
 
 def test_a_failure_is_reported_once_and_the_script_asked_again(tmp_path):

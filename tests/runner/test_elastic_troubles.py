@@ -58,3 +58,41 @@ def test_a_rank_that_leaves_too_early_is_no_success(launcher):
     done = launcher.run("-np", 2, "--min-np", 1, *program_words(elastic_ranks.leaves_too_early))
     assert done.returncode == 1, done.stderr
     assert "process 0 lost its world before it had finished, although another one has finished" in done.stderr
+
+
+def test_the_discovery_script_ends_with_a_horovodrun_that_is_killed(launcher):
+    """The script's shell waits for a command: both end."""
+    script = "echo > asked.1; sleep 600; echo localhost:1"
+    words = ("--min-np", 1, "--host-discovery-script", script)
+    process = launcher.start(*words, *program_words(elastic_ranks.count_steps))
+    launcher.wait_for(1, "asked")
+    launcher.wait_for_process("sleep\x00600")
+    process.kill()
+    assert launcher.wait_for_none() == []
+
+
+def test_a_remote_shell_that_ignores_its_end_does_not_stop_the_driver(launcher):
+    """The shell for "elsewhere" never answers and ignores SIGTERM; meanwhile a killed rank is replaced as usual."""
+    shell = "sh -c 'trap : TERM HUP; exec 1>&- 2>&-; echo > stuck.{host}; while :; do sleep 1; done' {host}"
+    words = (
+        "-np",
+        1,
+        "--min-np",
+        1,
+        "--max-np",
+        3,
+        "-H",
+        "localhost:2,elsewhere:1",
+        "--network-interfaces",
+        "lo",
+    )
+    process = launcher.start(*words, "--remote-shell", shell, *program_words(elastic_ranks.count_steps))
+    launcher.wait_for(1, "stuck.elsewhere")
+    launcher.wait_for(1, "in.2.rank0")
+    launcher.wait_for(1, "in.2.rank1")
+    (launcher.folder / "enough").touch()
+    out, err = (data.decode() for data in process.communicate(timeout=200))
+    assert process.returncode == 0, err
+    assert out.count("is done, some steps") == 2
+    assert "host 'elsewhere': the remote shell ended with status -9" in err
+    assert launcher.wait_for_none() == []
