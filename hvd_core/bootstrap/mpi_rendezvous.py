@@ -15,6 +15,7 @@ from dataclasses import replace
 from . import mpi_library
 from .auth import new_secret
 from .job_members import check_range
+from .routes import address_towards
 from .socket_io import BootstrapError, BootstrapTimeout
 from .store_server import StoreServer
 
@@ -64,7 +65,7 @@ def hand_over(MPI, comm, deadline):
     server = None
     if comm.Get_rank() == 0 and size > 1:
         secret = new_secret()
-        server = StoreServer(_address_towards(names), secret)
+        server = StoreServer(address_towards(names), secret)
         text = json.dumps({"store": server.address, "secret": secret.hex()}).encode()
         message[: len(text)] = text
     try:
@@ -134,23 +135,3 @@ def finish(request, deadline, what):
                 f"MPI did not {what} within {deadline.seconds:g} s: not all ranks have called init()"
             )
         time.sleep(0.001)
-
-
-def _address_towards(names):
-    """The address of the interface that leads to the other hosts; loopback if there are no other hosts."""
-    own = socket.gethostname()
-    for name in names:
-        if name == own:
-            continue
-        try:
-            family, kind, protocol, _, target = socket.getaddrinfo(name, 9, type=socket.SOCK_DGRAM)[0]
-            # Connecting a datagram socket sends no packet; it only looks up the route.
-            with socket.socket(family, kind, protocol) as sock:
-                sock.connect(target)
-                return sock.getsockname()[0]
-        except OSError as error:
-            raise BootstrapError(
-                f"rank 0 cannot reach host {name!r}, which takes part in the job: {error}. Make its name "
-                "resolvable here, or start with horovodrun."
-            ) from error
-    return "127.0.0.1"

@@ -8,6 +8,7 @@ import contextlib
 import json
 import time
 
+from . import lasting_store, rendezvous_way
 from . import rendezvous_listener as listeners
 from .auth import new_secret
 from .job_members import MembersDisagree, MemberWatch, contradict, disagreement, init_text, number
@@ -27,12 +28,15 @@ _PER_WORLD = 1 << 20
 
 
 class Rendezvous:
-    """The address of the store and its secret. On rank 0 also the store's server, if the job made its own."""
+    """The address of the store and its secret. On rank 0 also the store's server, if the job made its own.
 
-    def __init__(self, identity, address, secret, epoch, server=None, listener=None):
+    ``lasting``: the server is that of a LastingStore, which outlives this init()."""
+
+    def __init__(self, identity, address, secret, epoch, server=None, listener=None, lasting=False):
         self.launched = (identity.whole.rank, identity.whole.size)
         self.address, self.secret, self.epoch = address, secret, epoch
-        self.dies_with_rank_zero = identity.store is None
+        self.lasting = lasting
+        self.dies_with_rank_zero = identity.store is None and not lasting
         self.server = server
         self._identity = identity
         self._listener = listener
@@ -84,7 +88,7 @@ class Rendezvous:
     def close(self):
         """Stops everything; calling it again does nothing."""
         self.close_listener()
-        if self.server is not None:
+        if self.server is not None and not self.lasting:
             self.server.close()
 
 
@@ -120,42 +124,27 @@ def find_store(identity, environ, deadline):
     """(the identity, with its size; the Rendezvous of its job). Raises BootstrapError that tells what is missing."""
     told = identity.whole.epoch * _PER_WORLD
     count = _counts[identity.members] = max(told, _counts.get(identity.members, 0)) + 1
-    if identity.store is not None:
+    way = rendezvous_way.choose(identity, environ)
+    if way.name == "store":
         # The launcher's store outlives an init(); all members of a job count its inits alike.
         epoch = number(identity.members, count)
         return identity, Rendezvous(identity, identity.store, identity.secret, epoch)
-    how = environ.get("HOROVOD_RENDEZVOUS", "auto")
-    if how not in ("auto", "unix", "mpi4py"):
-        raise ValueError(f"HOROVOD_RENDEZVOUS={how!r} is not one of 'auto', 'unix', 'mpi4py'")
-    whole = identity.whole
-    one_host = whole.size is not None and whole.local_size == whole.size
-    if how == "unix" or (how == "auto" and one_host):
+    if way.name in ("rank 0", "pmi"):
+        if way.name == "pmi":
+            kept = lasting_store.over_pmi(identity, environ, deadline)
+        else:
+            kept = lasting_store.at_fixed_address(identity)
+        return identity, Rendezvous(
+            identity, kept.address, kept.secret, number(identity.members, count), kept.server, lasting=True
+        )
+    if way.name == "unix":
         return identity, _rendezvous_on_host(identity, deadline)
-    from . import mpi_rendezvous
+    if way.name == "mpi4py":
+        from . import mpi_rendezvous
 
-    if how == "mpi4py" or mpi_rendezvous.available():
         identity, address, secret, server = mpi_rendezvous.find_store(identity, deadline)
         return identity, Rendezvous(identity, address, secret, 1, server=server)
-    if whole.size is not None and whole.local_size is None:
-        # The launcher does not tell how many ranks this host has; all of them may be here.
-        return identity, _rendezvous_on_host(identity, deadline)
-    raise BootstrapError(_missing_launcher_facts(whole))
-
-
-def _missing_launcher_facts(identity):
-    if identity.size is None:
-        what = (
-            f"{identity.variable} is set, but nothing in the environment says how many processes the job has"
-        )
-    else:
-        what = (
-            f"the job has {identity.size} processes and {identity.launcher} started {identity.local_size} of "
-            "them on this host, so they need a way to find each other"
-        )
-    return (
-        f"{what}. Install mpi4py for the MPI you launch with (pip install mpi4py), or start with horovodrun, "
-        "which brings what they need (horovodrun --mpi starts them by mpirun)."
-    )
+    raise BootstrapError(f"{way.why}. fix: {way.better}.")
 
 
 def _rendezvous_on_host(identity, deadline):
@@ -225,7 +214,8 @@ def _first_member_missing(identity, first, answer, deadline):
         )
     return (
         f"{what}. Has it failed, does it never call init(), or do the ranks run in separate containers? In the "
-        "last case start with horovodrun, or install mpi4py and set HOROVOD_RENDEZVOUS=mpi4py."
+        "last case start with horovodrun; or set HOROVOD_STORE=rank0://HOST:PORT, with a free port on the host of rank "
+        "0, and the same HOROVOD_SECRET_KEY for all processes."
     )
 
 

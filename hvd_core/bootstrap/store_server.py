@@ -24,16 +24,17 @@ class StoreServer:
     Args:
         host: the address to listen on: that of the job's interface, not '0.0.0.0'.
         secret: the job's secret (bytes, at least 16).
+        port: the port to listen at; 0 for any free one.
 
     Raises OSError if the address cannot be bound, ValueError for a short secret, ImportError if the compiled part of
     hvd-core cannot be loaded.
     """
 
-    def __init__(self, host="127.0.0.1", secret=b""):
+    def __init__(self, host="127.0.0.1", secret=b"", port=0):
         secret = check_secret(secret)
         compiled = load()
         family = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
-        with socket.create_server((host, 0), family=family, backlog=1024) as listener:
+        with socket.create_server((host, port), family=family, backlog=1024) as listener:
             listener.setblocking(False)
             self.address = join_address(*listener.getsockname()[:2])
             self._server = compiled.StoreServer(listener.detach(), secret, HANDSHAKE_SECONDS)

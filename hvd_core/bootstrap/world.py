@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from hvd_core import logs
 
-from . import affinity, limits
+from . import affinity, launcher_facts, limits
 from .identity import identify
 from .job_members import is_communicator, select
 from .socket_io import BootstrapError, BootstrapTimeout, Deadline, RankLost, StoreLost
@@ -84,7 +84,9 @@ class World:
     def store_lost(self):
         """The error that says whose end has closed the connection to the store, which is lost during init()."""
         holder = "the launcher, or another process that held the job's store,"
-        if self._rendezvous.dies_with_rank_zero:
+        if self._rendezvous.lasting and self.members is not None:
+            holder = "the launcher's rank 0, which held the job's store,"
+        elif self._rendezvous.lasting or self._rendezvous.dies_with_rank_zero:
             known = f" (host {self.host_names[0]}, pid {self.pids[0]})" if self.host_names else ""
             holder = f"rank 0{known}, which held the job's store,"
         return RankLost(f"{holder} ended during init()")
@@ -157,22 +159,35 @@ def connect(environ=None, deadline_s=None, comm=None):
     deadline = Deadline(deadline_s)
     try:
         identity, found, job_comm = _find_store(environ, comm, deadline)
+    except BootstrapTimeout as error:
+        _add_disagreement(error, environ)
+        raise
     except (OSError, RuntimeError) as error:
         cause = limits.explained(error)
         if cause is None:
             raise
         raise cause from error
     logs.set_rank(identity.rank)
+    launcher_facts.warn_of_contradiction(identity.whole, environ)
     if identity.size == 1:
         return _alone(identity, job_comm)
     world = World(identity.rank, identity.size, identity.launcher, identity.members)
     world._rendezvous, world.comm = found, job_comm
     try:
         _connect(world, identity, transport, deadline, silence_s)
-    except BaseException:
+    except BaseException as error:
         world.close()
+        if isinstance(error, BootstrapTimeout):
+            _add_disagreement(error, environ)
         raise
     return world
+
+
+def _add_disagreement(error, environ):
+    """Adds to the error what the variables of several launchers say if they differ: the likely cause of missing ranks."""
+    text = launcher_facts.disagreement(environ)
+    if text:
+        error.args = (f"{error}\n{text}",)
 
 
 def _find_store(environ, comm, deadline):

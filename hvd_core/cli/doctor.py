@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvd_core.backends.errors import BackendError
 from hvd_core.cli import codes, output
+from hvd_core.cli.launcher_step import launcher_step
 from hvd_core.cli.steps import BAD, GOOD, NOTE, SKIPPED, Step
 from hvd_core.cli.survey import config, export, pinned
 
@@ -45,9 +46,9 @@ def _names() -> list[str]:
 
 
 def general() -> list[Step]:
-    """Steps for the installation, the environment, the problems of discovery, and the files; the last one is bad if a
-    file cannot be read."""
-    return [_installation(), *_environment(), *_discovery(), _files()]
+    """Steps for the installation, the environment, the launcher, the problems of discovery, and the files; the last one
+    is bad if a file cannot be read."""
+    return [_installation(), *_environment(), launcher_step(os.environ), *_discovery(), _files()]
 
 
 def _installation() -> Step:

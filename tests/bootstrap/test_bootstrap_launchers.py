@@ -100,7 +100,10 @@ def test_environment_that_lies_about_the_host_is_told_what_is_missing(monkeypatc
     spread = {"RANK": "0", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
     with pytest.raises(BootstrapError, match=re.escape("torchrun started 2 of them on this host")) as caught:
         connect(spread)
-    assert "pip install mpi4py" in str(caught.value) and "horovodrun" in str(caught.value)
+    assert "HOROVOD_STORE=rank0://HOST:PORT" in str(caught.value) and "horovodrun" in str(caught.value)
+    hydra = {"PMI_RANK": "0", "PMI_SIZE": "4", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "2"}
+    with pytest.raises(BootstrapError, match=r"mpich started 2 of them .*pip install mpi4py"):
+        connect(hydra)
     with pytest.raises(BootstrapError, match="PMIX_RANK is set, but nothing in the environment says how"):
         connect({"PMIX_RANK": "0"})
     with pytest.raises(ValueError, match="HOROVOD_RENDEZVOUS='pigeon'"):

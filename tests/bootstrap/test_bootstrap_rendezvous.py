@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from hvd_core.bootstrap import BootstrapError, identity, mpi_rendezvous, rendezvous_listener
+from hvd_core.bootstrap import BootstrapError, identity, rendezvous_listener, routes
 from hvd_core.bootstrap.identity import Identity
 from hvd_core.bootstrap.job_members import MembersDisagree, select
 from hvd_core.bootstrap.rendezvous_listener import RendezvousListener
@@ -192,7 +192,7 @@ def test_no_other_user_can_know_an_address_before_it_is_taken(monkeypatch):
 
 def test_store_address_over_mpi_is_on_the_interface_towards_the_other_hosts():
     own = socket.gethostname()
-    assert mpi_rendezvous._address_towards([own, own]) == "127.0.0.1"
-    assert mpi_rendezvous._address_towards([own, "localhost"]) in ("127.0.0.1", "::1")
+    assert routes.address_towards([own, own]) == "127.0.0.1"
+    assert routes.address_towards([own, "localhost"]) in ("127.0.0.1", "::1")
     with pytest.raises(BootstrapError, match=r"rank 0 cannot reach host 'no-such-host\.invalid'"):
-        mpi_rendezvous._address_towards([own, "no-such-host.invalid"])
+        routes.address_towards([own, "no-such-host.invalid"])

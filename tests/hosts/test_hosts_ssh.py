@@ -1,6 +1,6 @@
 """The default remote shell, with a real ssh server on the other host.
 
-Skipped where no ssh server is installed: on Debian `apt install openssh-server`, or name one in HVD_TEST_SSHD.
+The server is the machine's, the one that HVD_TEST_SSHD names, or Debian's in .venv/sshd (tests/get_debian.py).
 """
 
 import os
@@ -14,7 +14,10 @@ from pathlib import Path
 import pytest
 from launchers import Launcher
 
-SSHD = os.environ.get("HVD_TEST_SSHD") or shutil.which("sshd", path=os.environ["PATH"] + ":/usr/sbin")
+OWN = Path(sys.prefix) / "sshd" / "usr"
+SSHD = os.environ.get("HVD_TEST_SSHD") or shutil.which(
+    "sshd", path=f"{os.environ['PATH']}:/usr/sbin:{OWN}/sbin"
+)
 pytestmark = [
     pytest.mark.netns,
     pytest.mark.timeout(300),
@@ -69,7 +72,9 @@ def cluster(hosts, tmp_path):
     if made_run:
         os.mkdir("/run/sshd", 0o755)
     log = open(tmp_path / "sshd.log", "wb")  # noqa: SIM115 (closed below)
-    server = network[1].start(SSHD, "-D", "-e", "-f", keys / "config", stdout=log, stderr=log)
+    libraries = ":".join(map(str, OWN.glob("lib/*-linux-gnu")))
+    env = {**os.environ, "LD_LIBRARY_PATH": libraries} if SSHD.startswith(str(OWN)) else None
+    server = network[1].start(SSHD, "-D", "-e", "-f", keys / "config", stdout=log, stderr=log, env=env)
     launcher = Launcher(tmp_path, network[0].enter)
     launcher.network = network
     launcher.options = ("-H", network.spec(1, 1), "-p", PORT, "-i", keys / "key")
@@ -117,12 +122,14 @@ def test_ranks_on_both_hosts(cluster):
     assert "/near" not in far
 
 
+@pytest.mark.slow
 def test_odd_words_arrive_unchanged(cluster):
     odd = ["a b", "'", '"$HOME"', "", "\\", "*"]
     done = cluster.run("-np", 2, sys.executable, "-c", "import sys; print(sys.argv[1:])", *odd)
     assert sorted(done.stdout.splitlines()) == [f"[{rank}]<stdout>:{odd}" for rank in range(2)]
 
 
+@pytest.mark.slow
 def test_a_name_that_only_ssh_knows(cluster):
     cluster.options = ("-H", "localhost:1,far:1", *cluster.options[2:])
     done = cluster.run("-np", 2, "sh", "-c", "echo $HOROVOD_HOSTNAME $HOROVOD_STORE")
@@ -132,6 +139,7 @@ def test_a_name_that_only_ssh_knows(cluster):
     assert far.startswith(f"[1]<stdout>:far tcp://{cluster.network[0].address}:")
 
 
+@pytest.mark.slow
 def test_a_key_that_is_not_accepted(cluster):
     other = cluster.folder / "other"
     subprocess.run(["ssh-keygen", "-q", "-N", "", "-t", "ed25519", "-f", other], check=True)
@@ -141,12 +149,14 @@ def test_a_key_that_is_not_accepted(cluster):
     assert "Permission denied" in done.stderr
 
 
+@pytest.mark.slow
 def test_nobody_listens_on_the_port(cluster):
     done = cluster.run("-p", 2223, "-np", 2, "true")
     assert done.returncode == 1
     assert "port 2223: Connection refused" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_the_end_of_the_launcher(cluster, number):
     process = cluster.start_python(2, SLEEP)
@@ -157,6 +167,7 @@ def test_the_end_of_the_launcher(cluster, number):
     wait_for_none(cluster)
 
 
+@pytest.mark.slow
 def test_the_end_of_the_ssh_client(cluster):
     process = cluster.start_python(2, SLEEP)
     cluster.wait_for(2, "ready.")
@@ -168,6 +179,7 @@ def test_the_end_of_the_ssh_client(cluster):
     wait_for_none(cluster)
 
 
+@pytest.mark.slow
 def test_a_host_that_falls_silent(cluster):
     process = cluster.start_python(2, SLEEP, env={"HOROVOD_GLOO_TIMEOUT_SECONDS": "3"})
     far = int(cluster.wait_for(2, "ready.")[1])
@@ -178,6 +190,7 @@ def test_a_host_that_falls_silent(cluster):
     os.kill(far, signal.SIGKILL)  # its own host does not know; its engine would
 
 
+@pytest.mark.slow
 def test_functions(cluster):
     code = f"""
 import os, horovod
