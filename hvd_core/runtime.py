@@ -40,6 +40,8 @@ def _in_forked_child() -> None:
 
 os.register_at_fork(after_in_child=_in_forked_child)
 _registered = False
+# Of the last init() that has started an engine.
+_arguments: dict[str, Any] = {}
 
 
 def init(
@@ -68,7 +70,7 @@ def init(
     hvd_core.backends.errors.BackendError when no backend can be used; NotImplementedError when a communicator defines a
     process set, but ``comm`` is not a communicator.
     """
-    global _registered
+    global _registered, _arguments
     with _lock:
         job = current_job.current()
         if job is not None:
@@ -88,6 +90,8 @@ def init(
                     error.with_traceback(None)
                 raise error
             current_job.set_current(job)
+            sets_again = process_sets if isinstance(process_sets, str) else static
+            _arguments = {"comm": comm, "process_sets": sets_again, "backend": backend}
             if not _registered:
                 atexit.register(_at_exit)
                 _registered = True
@@ -143,6 +147,13 @@ def shutdown() -> None:
         if not job.is_parents():
             job.world.linger()
         _drop()
+
+
+def restart() -> None:
+    """shutdown(), then init() with the arguments of the last init(), for the next world of an elastic job. Raises as
+    init()."""
+    shutdown()
+    init(**_arguments)
 
 
 def _leave() -> None:
@@ -242,6 +253,7 @@ __all__ = [
     "local_size",
     "plan",
     "rank",
+    "restart",
     "shutdown",
     "size",
     "world",

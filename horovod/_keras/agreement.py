@@ -3,15 +3,21 @@
 Without the comparison a rank whose model has another layer would wait for gradients that no other rank sends. Each rank
 gets the descriptions of all ranks, so all raise the same error. It uses the NumPy API instead of Keras' backend, so it
 works while a graph is being traced. One thread per process set.
+
+In an elastic job a step that was traced in an earlier world is not traced again, so a new rank that traces it has
+no other rank to compare with: it takes over what the other ranks have agreed on (horovod.common.elastic_shared).
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from horovod.common import elastic_shared
 from horovod.common.process_sets import ProcessSet
 from hvd_core import numpy_face, runtime
+from hvd_core.bootstrap.driver_channel import channel
 
 NONE, DENSE, SPARSE32, SPARSE64 = range(4)
 _KINDS = ("no gradient", "a dense gradient", "a sparse gradient", "a sparse gradient")
@@ -45,22 +51,73 @@ class StepAgreement:
 _engine = None
 _latest_number: dict[int, int] = {}  # by process set
 
+# In an elastic job, by process set and description: the agreements that this rank has made in all worlds, and that other
+# ranks have told it of. `outer`: made by this rank, outside of the training function, so that the optimizer lives on.
+_made: dict[str, dict[int, tuple[StepAgreement, bool]]] = {}
+# Those that this rank has not taken over in this world.
+_offered: dict[str, list[StepAgreement]] = {}
+
 
 def _next_number(process_set_id: int) -> int:
     global _engine, _latest_number
-    if _engine is not runtime.engine():  # another job: some ranks may be new, so all ranks count from 0
-        _engine, _latest_number = runtime.engine(), {}
+    if _engine is not runtime.engine():
+        if channel() is None:  # another job: some ranks may be new, so all ranks count from 0
+            _latest_number = {}
+        _engine = runtime.engine()
     _latest_number[process_set_id] = _latest_number.get(process_set_id, -1) + 1
     return _latest_number[process_set_id]
 
 
-def agree(own: RankDescription, process_set: ProcessSet) -> StepAgreement:
+def _hear(told: list) -> None:
+    """In a new world: takes the agreements that all ranks have made, as _tell() returns them."""
+    _offered.clear()
+    for latest, made in told:
+        for process_set_id, number in latest.items():
+            _latest_number[process_set_id] = max(number, _latest_number.get(process_set_id, -1))
+        for text, agreements in made.items():
+            of_text = _made.setdefault(text, {})
+            for agreement in agreements:
+                of_text.setdefault(agreement.number, (agreement, False))
+    for text, of_text in _made.items():
+        _offered[text] = [agreement for _, (agreement, outer) in sorted(of_text.items()) if not outer]
+
+
+def _tell() -> tuple[dict, dict]:
+    made = {text: [agreement for agreement, _ in of_text.values()] for text, of_text in _made.items()}
+    return dict(_latest_number), made
+
+
+elastic_shared.share("keras.agreements", _tell, _hear)
+
+
+def _in_elastic_job(
+    own: RankDescription, process_set: ProcessSet, outer: bool, compare: Callable[[], StepAgreement]
+) -> StepAgreement:
+    """The agreement of an earlier world, or that of a comparison now."""
+    shapes = [variable[1:3] for variable in own.variables]
+    text = json.dumps([process_set.process_set_id, own.settings, shapes], default=str)
+    offered = _offered.get(text)
+    agreement = offered.pop(0) if offered else compare()
+    _made.setdefault(text, {})[agreement.number] = agreement, outer
+    return agreement
+
+
+def agree(own: RankDescription, process_set: ProcessSet, outer: bool = True) -> StepAgreement:
     """Compare this rank's description with those of the other ranks of the set, which all call agree().
+
+    Args:
+        outer: the optimizer was made outside of the training function of an elastic job.
 
     Raises:
         ValueError: on all ranks: settings, or the number, shapes or dtypes of variables, differ; the text names the
             difference. HorovodInternalError: a rank is gone.
     """
+    if channel() is None:
+        return _compare(own, process_set)
+    return _in_elastic_job(own, process_set, outer, lambda: _compare(own, process_set))
+
+
+def _compare(own: RankDescription, process_set: ProcessSet) -> StepAgreement:
     number = _next_number(process_set.process_set_id)
     of_all = [
         RankDescription(*described)

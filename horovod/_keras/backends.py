@@ -145,13 +145,36 @@ class Backend(ABC):
     def reducescatter(self, value: Any, name: str | None, op: int, process_set: ProcessSet) -> Any:
         """This rank's rows of the reduced value, as a tensor."""
 
+    @abstractmethod
+    def copies_of(self, variables: Sequence, earlier: Sequence | None) -> list:
+        """Copies of the values of variables, which do not change with the variables. `earlier`: copies of the same
+        variables that are not needed any more; their memory may be used again."""
+
+    def assign(self, variables: Sequence, copies: Sequence) -> None:
+        """Give variables the values that copies_of() has returned. The copies stay as they are."""
+        for variable, copy in zip(variables, copies):
+            variable.assign(copy)
+
+    def one_of(self, process_set: ProcessSet) -> Any:
+        """1 / the number of ranks, a number or a scalar tensor: in a graph, of the ranks when it runs."""
+        return 1.0 / process_set.size()
+
     def why_not(self, options: Options) -> str:
         """The reason why an optimizer cannot have these options on this backend; "" if it can."""
         return ""
 
+    def may_be_of_operation(self, error: Exception) -> bool:
+        """Whether an exception is of the kind in which an operation in a compiled step fails when the job ends."""
+        return False
+
     def sync_model(self, model: Any) -> None:
         """Make the variables of a model that is being trained hold its present values. Training goes on with the values
         that are assigned to them."""
+        return None
+
+    def forget_step(self, model: Any) -> None:
+        """Forget the values of a training step that has failed. Variables of the model may have no values until they are
+        assigned."""
         return None
 
     def misfit_for(self, variable: Any, kind: int) -> Any:

@@ -3,6 +3,7 @@
 from types import ModuleType
 from typing import Any
 
+from horovod._keras.agreement import DENSE
 from horovod._keras.backends import Backend
 from horovod._keras.options import Options
 
@@ -38,6 +39,18 @@ class Distributed:
     def register_local_var(self, var: Any) -> None:
         """Do not reduce the gradient of a variable."""
         self._hvd.reducer.register_local(var)
+
+    def _hvd_forget_sums(self) -> None:
+        """Forget gradients that were summed or reduced, and not applied."""
+        state = vars(self).get("_hvd_states", {}).get(type(self))
+        if state is None:
+            return
+        state.aggregated = False
+        state._seen.clear()
+        if state.counter is not None:
+            state.counter.assign(0)
+            for value in state.sums:
+                value.assign(self._hvd_backend.zeros_for(value, DENSE))
 
     @property
     def _aggregated_gradients(self) -> bool:

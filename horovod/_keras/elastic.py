@@ -1,10 +1,16 @@
 """The callbacks of ``horovod.keras.elastic`` and ``horovod.tensorflow.keras.elastic``, as mixins (see callbacks.py).
 
-They tell a state object how far ``model.fit`` has come, and when to commit. A state is any object with `commit()` and the
-attributes `batch` and `epoch`.
+They tell a state object (elastic_state.py) how far ``model.fit`` has come, and when to commit. A state is any object with
+`commit()` and the attributes `batch` and `epoch`.
 """
 
+from types import ModuleType
 from typing import Any
+
+from horovod._keras import learning_rate
+from horovod._keras.backends import backend_of
+from horovod._keras_module import keras_package
+from hvd_core import runtime
 
 
 class CommitState:
@@ -93,9 +99,63 @@ class UpdateEpochState:
         self.state.epoch = self.initial_epoch + epoch + 1
 
 
+class RescaleLearningRate:
+    """Sets the learning rate to `initial_lr` * hvd.size() when the number of ranks has changed.
+
+    With a number of warm-up batches the rate goes from its present value to the new one step by step, as a jump of the
+    rate may make training diverge. The optimizer's rate must be a number; a LearningRateSchedule cannot be scaled.
+
+    Args:
+        initial_lr: the learning rate of one process.
+        warmup_batches: batches until the new rate is reached; 0: at once.
+        momentum_correction: scale the velocities as well, for optimizers whose velocities contain the rate (SGD with
+            momentum of Keras), so that the new rate takes effect at once.
+
+    Raises:
+        ValueError: `initial_lr` is not positive, or `warmup_batches` is negative.
+        TypeError: in training: the optimizer has a LearningRateSchedule of Keras.
+    """
+
+    _hvd_keras: ModuleType
+
+    def __init__(self, initial_lr: float, warmup_batches: int = 0, momentum_correction: bool = True):
+        super().__init__()
+        if not initial_lr > 0 or warmup_batches < 0:
+            raise ValueError(
+                "RescaleLearningRateCallback needs initial_lr > 0 and warmup_batches >= 0, but found "
+                f"{initial_lr!r} and {warmup_batches!r}."
+            )
+        self.initial_lr = initial_lr
+        self.warmup_batches = warmup_batches
+        self.momentum_correction = momentum_correction
+        self._size: int | None = None
+        self._batches_left = 0
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        if self._size == runtime.size():
+            return
+        self._size = runtime.size()
+        self._batches_left = max(1, self.warmup_batches)
+
+    def on_batch_begin(self, batch: int, logs: Any = None) -> None:
+        if self._batches_left == 0:
+            return
+        keras, optimizer = keras_package(self._hvd_keras), self.model.optimizer
+        backend_of(keras).sync_model(self.model)
+        before = learning_rate.get(keras, optimizer)
+        after = before + (self.initial_lr * self._size - before) / self._batches_left
+        self._batches_left -= 1
+        if before == after:
+            return
+        learning_rate.set(keras, optimizer, after)
+        if self.momentum_correction and before > 0:
+            learning_rate.correct_momentum(keras, optimizer, after / before)
+
+
 # By the names of the public classes.
 CALLBACKS = {
     "CommitStateCallback": CommitState,
+    "RescaleLearningRateCallback": RescaleLearningRate,
     "UpdateBatchStateCallback": UpdateBatchState,
     "UpdateEpochStateCallback": UpdateEpochState,
 }

@@ -18,6 +18,7 @@ from horovod._keras.agreement import (
 )
 from horovod._keras.backends import Backend
 from horovod._keras.options import Options
+from horovod.common.elastic_shared import is_within_run
 from horovod.common.util import split_list
 from hvd_core.frontend import initial_weights
 
@@ -41,6 +42,7 @@ class GradientReducer:
         self.options = options
         self.backend = backend
         self._registered: list[Any] = []
+        self._is_outer = not is_within_run()
         self._agreements: dict[tuple, tuple[StepAgreement, list[int], list]] = {}
         # Set by an optimizer that scales losses: if a gradient that is not reduced overflows, all ranks must see it.
         self.spread_overflow = False
@@ -81,9 +83,8 @@ class GradientReducer:
         if self.options.scale_local_gradients:
             for index in set(range(len(variables))).difference(reduced_indices):
                 if gradients[index] is not None:
-                    gradients[index] = self.backend.scaled(
-                        gradients[index], 1.0 / self.options.process_set.size()
-                    )
+                    share = self.backend.one_of(self.options.process_set)
+                    gradients[index] = self.backend.scaled(gradients[index], share)
         if not reduced_indices:
             return gradients
         if self.spread_overflow:
@@ -267,7 +268,7 @@ class GradientReducer:
         if key not in self._agreements:
             settings = {**self.options.settings(), "mode": mode}
             described = [(*self.backend.description_of(v), kind) for v, kind in zip(variables, own)]
-            agreement = agree(RankDescription(settings, described), self.options.process_set)
+            agreement = agree(RankDescription(settings, described), self.options.process_set, self._is_outer)
             self._agreements[key] = agreement, own, variables
         return self._agreements[key][:2]
 

@@ -1,7 +1,7 @@
 """Elastic training, for all frameworks: states that are saved and restored, and the loop around a training function.
 
 A front end's `hvd.elastic.run` decorates the training function with run_fn(). When ranks die, or are added or removed,
-the function is left by an exception. The process takes its place in the next world (hvd_core.runtime.init), and the
+the function is left by an exception. The process takes its place in the next world (hvd_core.runtime.restart), and the
 function is called again with the state of the last commit. docs/elastic.md describes it for users. One thread of a rank
 calls all of this.
 """
@@ -20,7 +20,10 @@ from typing import Any
 import numpy as np
 
 import hvd_core
+from horovod.common import elastic_shared
+from horovod.common.basics import runtime
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt, JobEndedError
+from hvd_core import current_job
 from hvd_core.bootstrap.driver_channel import DriverChannel, channel
 
 __all__ = [
@@ -29,6 +32,7 @@ __all__ = [
     "State",
     "WorkerNotificationManager",
     "notification_manager",
+    "restart",
     "run_fn",
 ]
 
@@ -196,14 +200,28 @@ class ObjectState(State):
             setattr(self, name, value)
 
 
-def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[..., Any]:
+def restart() -> None:
+    """End the engine and start it again, with the arguments of the last init(): the `reset` of run_fn()."""
+    runtime().restart()
+
+
+def run_fn(
+    func: Callable[..., Any],
+    reset: Callable[[], None],
+    may_be_of_operation: Callable[[Exception], bool] | None = None,
+) -> Callable[..., Any]:
     """`func(state, ...)` as a function that is called again whenever the ranks have changed.
 
-    `reset` ends the engine and starts it again: shutdown(); init().
+    Args:
+        func: the training function; its first parameter is a State.
+        reset: ends the engine and starts it again, as restart() does.
+        may_be_of_operation: whether an exception is of the kind in which an operation in a compiled program fails when
+            the job ends. Frameworks raise exceptions of their own there.
 
-    The result is called as `func`, and returns its value. It raises what `func` raises, except HostsUpdatedInterrupt, the
-    end of the job (JobEndedError) and a plain HorovodInternalError. The other kinds of HorovodInternalError are mistakes
-    of the program, which a repetition would meet again.
+    Returns:
+        A function that is called as `func`, and returns its value. It raises what `func` raises, except
+        HostsUpdatedInterrupt, the end of the job (JobEndedError) and a plain HorovodInternalError. The other kinds of
+        HorovodInternalError are mistakes of the program, which a repetition would meet again.
     """
 
     @functools.wraps(func)
@@ -220,23 +238,34 @@ def run_fn(func: Callable[..., Any], reset: Callable[[], None]) -> Callable[...,
                         state.on_reset()
                     if _sync_is_needed(left, driver):
                         _sync(state, driver)
-                    value = func(state, *args, **kwargs)
+                    with elastic_shared.within_run():
+                        value = func(state, *args, **kwargs)
                     if driver is not None:
                         driver.done()
                     return value
-                except HorovodInternalError as error:
-                    if not (isinstance(error, JobEndedError) or type(error) is HorovodInternalError):
-                        raise
-                    left = error
-                    state.restore()
                 except HostsUpdatedInterrupt as update:
                     left = update
                     if driver is not None:
                         driver.updated = True
+                except Exception as error:
+                    if not _is_repeated(error, may_be_of_operation):
+                        raise
+                    left = error
+                    state.restore()
         finally:
             notification_manager.remove_listener(state)
 
     return wrapper
+
+
+def _is_repeated(error: Exception, may_be_of_operation: Callable[[Exception], bool] | None) -> bool:
+    """Whether the training function is called again after this exception."""
+    if isinstance(error, JobEndedError) or type(error) is HorovodInternalError:
+        return True
+    if may_be_of_operation is None or not may_be_of_operation(error):
+        return False
+    job = current_job.current()
+    return job is not None and job.engine.stopped  # it stops before its operations fail
 
 
 def _reset(reset: Callable[[], None], left: BaseException, driver: DriverChannel | None) -> None:
@@ -252,15 +281,16 @@ def _reset(reset: Callable[[], None], left: BaseException, driver: DriverChannel
 
 def _sync_is_needed(left: BaseException | None, driver: DriverChannel | None) -> bool:
     if left is None:
-        return (
-            True  # this function has just begun, perhaps as the second one of the program in the same world
-        )
+        # This function has just begun, perhaps as the second one of the program in the same world.
+        return True
     if driver is not None and driver.place is not None:
         return driver.place.sync  # the driver has told all ranks the same
     return not getattr(left, "skip_sync", False)
 
 
 def _sync(state: State, driver: DriverChannel | None) -> None:
+    if driver is not None:
+        elastic_shared.exchange()
     commits = np.array([0 if driver is None else driver.commits], np.int64)
     hvd_core.broadcast_(commits, 0, "horovod.elastic.commits")
     state.sync()

@@ -6,17 +6,13 @@ When a part arrives, its package takes the place of that file, and its line here
 
 from hvd_core.version import __version__
 
-_ELASTIC = (
-    "Elastic training with TensorFlow is not there yet, nor with Keras; it is there for PyTorch (horovod.torch.elastic). "
-    "Restart a failed job from its last checkpoint."
-)
 _STORE = (
     "Ranks meet at the launcher's authenticated store. To start ranks, call horovod.run(), or run horovodrun with "
     "--remote-shell for other ways than ssh."
 )
 _CLUSTER = "is not supported yet. Start the job on the hosts of the cluster with horovodrun or horovod.run()."
 
-# By module, or module and name. Other names are those of elastic training with TensorFlow and Keras.
+# By module, or module and name.
 _INSTEAD = {
     "horovod.spark": f"Spark {_CLUSTER}",
     "horovod.ray": f"Ray {_CLUSTER}",
@@ -37,6 +33,5 @@ _INSTEAD = {
 
 
 def missing_part(name: str) -> ImportError:
-    """The error for a module or name of the list above, or of elastic training with TensorFlow and Keras. Its text names
-    the missing part and the replacement."""
-    return ImportError(f"{name} is not part of hvd-core {__version__}. {_INSTEAD.get(name, _ELASTIC)}")
+    """The error for a module or name of the list above. Its text names the missing part and the replacement."""
+    return ImportError(f"{name} is not part of hvd-core {__version__}. {_INSTEAD[name]}")

@@ -12,6 +12,7 @@ from horovod.common.process_sets import (
     global_process_set,
     remove_process_set,
 )
+from horovod.jax import elastic as elastic
 from horovod.jax import mpi_ops as mpi_ops
 from horovod.jax.compression import Compression
 from horovod.jax.functions import allgather_object, broadcast_object, broadcast_parameters
@@ -44,6 +45,7 @@ __all__ = [
     "broadcast",
     "broadcast_object",
     "broadcast_parameters",
+    "elastic",
     "global_process_set",
     "grouped_allgather",
     "grouped_allreduce",

@@ -17,6 +17,7 @@ from horovod.common.basics import engine
 from horovod.jax import _library
 from horovod.jax._trace import is_traced
 from hvd_core import current_job
+from hvd_core.bootstrap.driver_channel import channel
 from hvd_core.frontend.element_types import MOVABLE, REDUCIBLE, unsupported_text
 from hvd_core.frontend.host_arrays import output_array
 from hvd_core.frontend.operations import NUMBERS, request_name
@@ -25,6 +26,20 @@ from hvd_core.frontend.refusals import reported
 from hvd_core.frontend.rows import scattered_rows
 
 _ADASUM = ENGINE_NUMBERS[Adasum]
+
+# Whether a program was traced whose shapes depend on the number of ranks.
+_shapes_of_ranks = False
+
+
+def _forget_programs() -> None:
+    """In the next world of an elastic job there may be another number of ranks."""
+    global _shapes_of_ranks
+    if _shapes_of_ranks and channel() is not None:
+        jax.clear_caches()
+    _shapes_of_ranks = False
+
+
+current_job.call_after_the_job(_forget_programs)
 
 
 @dataclass(frozen=True)
@@ -111,6 +126,9 @@ def _in_program(call: Call, arrays: list) -> list:
             "alltoall takes splits outside of compiled programs only, as shapes are fixed there."
         )
     moves_rows = call.operation in ("allgather", "alltoall", "reducescatter")
+    if moves_rows:
+        global _shapes_of_ranks
+        _shapes_of_ranks = True
     # Adasum looks at whole arrays. The others work on each element, so that the examples of a batch are one array.
     is_elementwise = not moves_rows and call.reduce_op != _ADASUM
     vmap_method = "broadcast_all" if is_elementwise else "sequential"

@@ -17,6 +17,8 @@ from horovod._keras.backends import Backend
 from horovod._keras.options import Options
 from horovod.common.process_sets import ProcessSet
 from horovod.jax import mpi_ops
+from horovod.jax._copies import copied, restored
+from horovod.jax._failures import may_be_of_operation
 from horovod.jax._trace import is_traced
 from horovod.jax.functions import broadcast_parameters
 from horovod.jax.optimizer import buckets_of
@@ -63,6 +65,20 @@ class JaxBackend(Backend):
     def sync_model(self, model: Any) -> None:
         # In fit() the trainer keeps the values, and takes them from the variables again after this.
         getattr(model, "jax_state_sync", lambda: None)()
+
+    def may_be_of_operation(self, error: Exception) -> bool:
+        return may_be_of_operation(error)
+
+    def forget_step(self, model: Any) -> None:
+        # The arrays have been given to the step.
+        model._jax_state, model._jax_state_synced = None, True
+
+    def copies_of(self, variables: Sequence, earlier: Sequence | None) -> list:
+        return copied([variable.value for variable in variables], earlier)
+
+    def assign(self, variables: Sequence, copies: Sequence) -> None:
+        for variable, value in zip(variables, restored(copies)):
+            variable.assign(value)
 
     def sparse_kind(self, gradient: Any) -> int:
         return 0

@@ -8,14 +8,13 @@ from typing import Any
 from horovod.common import exports
 from horovod.common.exceptions import HorovodInternalError
 from horovod.common.exports import *  # noqa: F403
-from horovod.common.missing import missing_part as _missing_part
 from horovod.common.process_sets import (
     ProcessSet,
     add_process_set,
     global_process_set,
     remove_process_set,
 )
-from horovod.tensorflow import mpi_ops
+from horovod.tensorflow import elastic, mpi_ops
 from horovod.tensorflow._adasum_optimizer import _DistributedAdasumOptimizer
 from horovod.tensorflow._collectives import (
     allreduce,
@@ -108,6 +107,7 @@ __all__ = [
     "broadcast_object_fn",
     "broadcast_variables",
     "check_num_rank_power_of_2",
+    "elastic",
     "global_process_set",
     "gpu_available",
     "grouped_allgather",
@@ -142,7 +142,4 @@ def __getattr__(name: str) -> Any:
         from horovod.tensorflow.sync_batch_norm import SyncBatchNormalization
 
         return SyncBatchNormalization
-    if name == "elastic":
-        # hasattr() stays False; an import raises the same text as an ImportError.
-        raise AttributeError(str(_missing_part(f"{__name__}.elastic")))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -17,8 +17,9 @@ from horovod.common.process_sets import ProcessSet
 from horovod.common.reduce_ops import Average
 from horovod.tensorflow import mpi_ops
 from horovod.tensorflow._call import CallIdentity, report
+from horovod.tensorflow._failures import may_be_of_operation
 from horovod.tensorflow._gradients import _depending_on
-from horovod.tensorflow.util import in_xla, values_of
+from horovod.tensorflow.util import decided_at_run_time, in_xla, values_of
 
 # The most bytes that one operation reduces in eager mode and in XLA. Meanwhile their memory is needed a second time.
 _BATCH_BYTES = 128 << 20
@@ -176,7 +177,7 @@ class TensorFlowBackend(Backend):
         values = mpi_ops.allgather(gradient.values, name=f"{name}.values", **arguments)
         indices = mpi_ops.allgather(gradient.indices, name=f"{name}.indices", **arguments)
         if options.op == Average:
-            values = values / tf.cast(options.process_set.size(), values.dtype)
+            values = values / tf.cast(self._ranks_of(options.process_set), values.dtype)
         return tf.IndexedSlices(values, indices, gradient.dense_shape)
 
     def broadcast_variables(self, variables: Sequence, root_rank: int, name: str) -> None:
@@ -193,6 +194,34 @@ class TensorFlowBackend(Backend):
                 for i, v in enumerate(own)
             ]
             session.run(tf.group(*assigned))
+
+    def may_be_of_operation(self, error: Exception) -> bool:
+        return may_be_of_operation(error)
+
+    def copies_of(self, variables: Sequence, earlier: Sequence | None) -> list:
+        own = [self.identity(v) for v in variables]
+        if not tf.executing_eagerly():
+            return tf.compat.v1.keras.backend.get_session().run(own) if own else []
+        # TensorFlow copies when the variable changes: a value that was read stays what it is.
+        return [v.read_value() for v in own]
+
+    def assign(self, variables: Sequence, copies: Sequence) -> None:
+        own = [self.identity(v) for v in variables]
+        if tf.executing_eagerly():
+            for variable, copy in zip(own, copies):
+                variable.assign(copy)
+        else:
+            tf.compat.v1.keras.backend.batch_set_value(list(zip(own, copies)))
+
+    def one_of(self, process_set: ProcessSet) -> Any:
+        ranks = self._ranks_of(process_set)
+        return 1.0 / (tf.cast(ranks, tf.float64) if tf.is_tensor(ranks) else ranks)
+
+    def _ranks_of(self, process_set: ProcessSet) -> Any:
+        """The number of ranks: a number, or, in a graph of an elastic job, a tensor."""
+        if decided_at_run_time() and self.mode() == "graph":
+            return mpi_ops.size_op(process_set.process_set_id)
+        return process_set.size()
 
     def has_global_variables(self) -> bool:
         return not tf.executing_eagerly()

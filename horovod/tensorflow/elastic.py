@@ -1,5 +1,113 @@
-"""In place of elastic training. Importing it raises ImportError that names what to use instead."""
+"""Elastic training with TensorFlow: ``hvd.elastic.run`` and states. See docs/elastic.md.
 
-from horovod.common.missing import missing_part
+TensorFlow 2, and the sessions of tf.compat.v1.
+"""
 
-raise missing_part(__name__)
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from horovod.common.elastic import ObjectState, restart, run_fn
+from horovod.common.exports import rank
+from horovod.tensorflow._failures import may_be_of_operation
+from horovod.tensorflow.functions import broadcast_object, broadcast_variables
+from horovod.tensorflow.util import _executing_eagerly, flat_variables
+
+__all__ = ["TensorFlowKerasState", "TensorFlowState", "run"]  # noqa: F822 (see __getattr__)
+
+
+def run(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a training function whose first parameter is a state: it is called again when ranks have changed.
+
+        state = hvd.elastic.TensorFlowKerasState(model, optimizer, batch=0)
+
+        @hvd.elastic.run
+        def train(state):
+            for state.batch in range(state.batch, 1000):
+                training_step(*next(data))
+                if state.batch % 10 == 0:
+                    state.commit()
+
+        train(state)
+
+    Each call begins with the state of the last commit, on all ranks. It is called again after the death of a rank, also
+    if an operation in a function or a graph has noticed it, and after a commit at which ranks were added or removed.
+    Mistakes of the program (a mismatch of ranks, a wrong argument) are raised at once. A tf.function that was traced
+    before goes on as it is.
+
+    Returns:
+        A function with the parameters and the result of `func`.
+    """
+    return run_fn(func, restart, may_be_of_operation)
+
+
+class TensorFlowState(ObjectState):
+    """Variables and plain values that survive a change of the ranks, for ``hvd.elastic.run``.
+
+    Args:
+        variables: variables of TensorFlow or of Keras, the same on all ranks; or a method that returns them. None: in
+            graphs the global variables; none in eager mode.
+        session: of graphs: the session that has the variables' values; None: the default session.
+        kwargs: more values, by name: plain attributes that can be copied and pickled (batch=0).
+    """
+
+    def __init__(self, variables: Any = None, session: Any = None, **kwargs: Any) -> None:
+        if variables is None:
+            variables = [] if _executing_eagerly() else tf.compat.v1.global_variables()
+        self.variables: Sequence = flat_variables(variables)
+        self.session = session
+        if not _executing_eagerly():
+            self._session = session or tf.compat.v1.get_default_session()
+            if self._session is None:
+                raise ValueError(
+                    "TensorFlowState() in a graph needs the session that has the values of variables. Pass session=..."
+                )
+            # Made once: each operation stays in the graph.
+            self._new_values = [tf.compat.v1.placeholder(v.dtype.base_dtype, v.shape) for v in self.variables]
+            self._assigned = [v.assign(new) for v, new in zip(self.variables, self._new_values)]
+            self._sent = broadcast_variables(self.variables, 0)
+        self._copies: list = []
+        self._save_variables()
+        super().__init__(bcast_object=_broadcast, get_rank=rank, **kwargs)
+
+    def save(self) -> None:
+        self._save_variables()
+        super().save()
+
+    def restore(self) -> None:
+        if _executing_eagerly():
+            for variable, copy in zip(self.variables, self._copies):
+                variable.assign(copy)
+        elif self._assigned:
+            self._session.run(self._assigned, dict(zip(self._new_values, self._copies)))
+        super().restore()
+
+    def sync(self) -> None:
+        if self.variables:
+            if _executing_eagerly():
+                broadcast_variables(self.variables, 0)
+            else:
+                self._session.run(self._sent)
+        super().sync()
+        self._save_variables()
+
+    def _save_variables(self) -> None:
+        if _executing_eagerly():
+            # TensorFlow copies when the variable changes: a value that was read stays what it is.
+            self._copies = [variable.read_value() for variable in self.variables]
+        else:
+            self._copies = self._session.run(list(self.variables)) if self.variables else []
+
+
+def _broadcast(value: Any) -> Any:
+    return broadcast_object(value, 0, name="horovod.elastic.values")
+
+
+def __getattr__(name: str) -> Any:
+    # Made at first use: it needs Keras, and a program without Keras must work where Keras cannot be imported.
+    if name == "TensorFlowKerasState":
+        from horovod.tensorflow._keras_state import TensorFlowKerasState
+
+        return TensorFlowKerasState
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

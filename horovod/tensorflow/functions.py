@@ -10,7 +10,7 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow import _gradient_names
 from horovod.tensorflow._call import CallIdentity, nothing, plain, report
 from horovod.tensorflow._move_ops import broadcast_
-from horovod.tensorflow.util import _executing_eagerly, flat_variables
+from horovod.tensorflow.util import _executing_eagerly, decided_at_run_time, flat_variables
 
 __all__ = [
     "allgather_object",
@@ -53,7 +53,8 @@ def broadcast_variables(
         for variable in found:
             if not hasattr(variable, "assign"):
                 raise ValueError(f"broadcast_variables() takes variables, but found {variable!r}.")
-        groups = [] if process_set.size() == 1 else _groups(found)
+        may_grow = decided_at_run_time() and not _executing_eagerly()
+        groups = [] if process_set.size() == 1 and not may_grow else _groups(found)
     except BaseException as error:
         report(first, error)
         raise

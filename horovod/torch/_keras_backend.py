@@ -128,6 +128,17 @@ class TorchBackend(Backend):
         tensors = [self.identity(v) for v in variables]
         hvd.broadcast_parameters([(f"{name}.{i}", t) for i, t in enumerate(tensors)], root_rank)
 
+    def copies_of(self, variables: Sequence, earlier: Sequence | None) -> list:
+        tensors = [self.identity(v).detach() for v in variables]
+        if earlier is None or len(earlier) != len(tensors):
+            return [tensor.clone() for tensor in tensors]
+        return [copy.copy_(tensor) for copy, tensor in zip(earlier, tensors)]
+
+    def assign(self, variables: Sequence, copies: Sequence) -> None:
+        with torch.no_grad():
+            for variable, copy in zip(variables, copies):
+                self.identity(variable).copy_(copy)
+
     def allreduce(self, value, name, op, prescale_factor, postscale_factor, compression, process_set) -> Any:
         factors = {"prescale_factor": prescale_factor, "postscale_factor": postscale_factor}
         return hvd.allreduce(

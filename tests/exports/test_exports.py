@@ -46,10 +46,12 @@ TENSORFLOW = [
         for name in ("mpi_ops", "compression", "functions", "util", "sync_batch_norm")
     ),
     *("horovod.tensorflow.gradient_aggregation", "horovod.tensorflow.gradient_aggregation_eager"),
+    "horovod.tensorflow.elastic",
 ]
 JAX = [
     "horovod.jax",
     *(f"horovod.jax.{name}" for name in ("mpi_ops", "compression", "functions", "optimizer")),
+    "horovod.jax.elastic",
 ]
 MXNET = ["horovod.mxnet", *(f"horovod.mxnet.{name}" for name in ("mpi_ops", "compression", "functions"))]
 KERAS = [

@@ -38,7 +38,6 @@ def test_the_page_names_what_is_there():
         ("import horovod.spark.torch", "horovodrun or horovod.run()"),
         ("from horovod import ray", "horovodrun or horovod.run()"),
         ("from horovod.data import BaseDataLoader", "data loaders"),
-        ("import horovod.tensorflow.elastic", "with TensorFlow is not there yet"),
         ("from horovod.runner.http.http_server import RendezvousServer", "horovod.run()"),
         ("from horovod.runner.gloo_run import RendezvousServer", "--remote-shell"),
         ("from horovod.runner.driver import driver_service", "horovod.run()"),

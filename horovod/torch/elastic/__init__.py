@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from horovod.common.elastic import run_fn
-from horovod.common.exports import init, shutdown
+from horovod.common.elastic import restart, run_fn
 from horovod.torch.elastic.sampler import ElasticSampler
 from horovod.torch.elastic.state import TorchState
 
@@ -31,9 +30,4 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
     Returns:
         A function with the parameters and the result of `func`.
     """
-    return run_fn(func, _reset)
-
-
-def _reset() -> None:
-    shutdown()
-    init()
+    return run_fn(func, restart)

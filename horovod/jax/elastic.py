@@ -1,0 +1,98 @@
+"""Elastic training with JAX: ``hvd.elastic.run`` and ``JaxState``. See docs/elastic.md."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from horovod.common.elastic import ObjectState, State, restart, run_fn
+from horovod.common.exports import rank
+from horovod.jax._copies import copied, restored
+from horovod.jax._failures import may_be_of_operation
+from horovod.jax.functions import broadcast_object, broadcast_parameters
+
+__all__ = ["JaxState", "run"]
+
+
+def run(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a training function whose first parameter is a state: it is called again when ranks have changed.
+
+        state = hvd.elastic.JaxState(params=params, opt_state=opt_state, epoch=0)
+
+        @hvd.elastic.run
+        def train(state):
+            while state.epoch < 10:
+                for x, y in batches(hvd.rank(), hvd.size()):
+                    state.params, state.opt_state = step(state.params, state.opt_state, x, y)
+                state.epoch += 1
+                state.commit()
+
+        train(state)
+
+    Each call begins with the state of the last commit, on all ranks. It is called again after the death of a rank, also
+    if a compiled program has noticed it, and after a commit at which ranks were added or removed. Mistakes of the program
+    (a mismatch of ranks, a wrong argument) are raised at once.
+
+    Returns:
+        A function with the parameters and the result of `func`.
+    """
+    return run_fn(func, restart, may_be_of_operation)
+
+
+class JaxState(ObjectState):
+    """The state of a training with JAX, for ``hvd.elastic.run``.
+
+    Args:
+        kwargs: the values, by name. Pytrees with arrays (parameters, states of optax, keys of random generators) are
+            copied to host memory at a commit, and their arrays are sent as arrays. Any other value is a plain attribute
+            that can be copied and pickled (epoch=0, batch=0).
+
+    The values are attributes: ``state.params = optax.apply_updates(state.params, updates)``. Arrays may be donated to a
+    program. All ranks have the same trees: a new rank makes them before it calls the training function.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        State.__init__(self, _broadcast, rank)
+        self._saved_state = dict.fromkeys(kwargs)
+        self._saved_trees: Any = None
+        for name, value in kwargs.items():
+            setattr(self, name, value)
+        self.save()
+
+    def save(self) -> None:
+        present = self._present()
+        trees = {name: value for name, value in present.items() if _has_arrays(value)}
+        plain = {name: None if name in trees else copy.deepcopy(value) for name, value in present.items()}
+        # If an array cannot be copied, the last commit stays as a whole.
+        self._saved_trees = copied(trees, self._saved_trees)
+        self._saved_state = plain
+
+    def restore(self) -> None:
+        for name, value in copy.deepcopy(self._saved_state).items():
+            setattr(self, name, value)
+        for name, value in restored(self._saved_trees).items():
+            setattr(self, name, value)
+
+    def sync(self) -> None:
+        if not self._saved_state:
+            return
+        present = self._present()
+        trees = [name for name, value in present.items() if _has_arrays(value)]
+        plain = {name: value for name, value in present.items() if name not in trees}
+        plain, trees = self._bcast_object((plain, trees))
+        for name, value in plain.items():
+            setattr(self, name, value)
+        for name in trees:
+            value = broadcast_parameters(present.get(name), 0, f"horovod.elastic.{name}")
+            setattr(self, name, value)
+        self.save()
+
+
+def _has_arrays(value: Any) -> bool:
+    return any(isinstance(leaf, (jax.Array, np.ndarray)) for leaf in jax.tree_util.tree_leaves(value))
+
+
+def _broadcast(value: Any) -> Any:
+    return broadcast_object(value, 0, name="horovod.elastic.values")

@@ -1,0 +1,64 @@
+"""Elastic jobs on TensorFlow, Keras and JAX: a rank is killed, the others go on, and a new rank joins them."""
+
+import importlib.util
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("hvd_core._core", reason="the engine is not built")
+
+HERE = Path(__file__).parent
+JOBS = [
+    pytest.param("jax", "elastic_jax.py", "programs", {}),
+    pytest.param("tensorflow", "elastic_tensorflow.py", "functions", {}, marks=pytest.mark.slow),
+    *(
+        pytest.param(
+            of, "elastic_keras.py", "fit", {"KERAS_BACKEND": of}, marks=pytest.mark.slow, id=f"keras-{of}"
+        )
+        for of in ("tensorflow", "torch", "jax")
+    ),
+]
+QUIET = {
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+    "OMP_NUM_THREADS": "1",
+    "JAX_PLATFORMS": "cpu",
+    "CUDA_VISIBLE_DEVICES": "",
+}
+
+
+def wait_for_ranks(launcher, process, size):
+    """Waits until all ranks of a world of this size train. Returns their process ids by rank."""
+    deadline = time.monotonic() + 250
+    while True:
+        found = [list(launcher.folder.glob(f"in.{size}.rank{rank}.*[0-9]")) for rank in range(size)]
+        if all(found):
+            return [int(files[0].name.rpartition(".")[2]) for files in found]
+        assert process.poll() is None, process.communicate()[1].decode()
+        assert time.monotonic() < deadline, "the ranks do not come"
+        time.sleep(0.05)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("framework, file, function, env", JOBS)
+def test_a_rank_is_killed_and_a_new_one_joins(launcher, framework, file, function, env):
+    if importlib.util.find_spec(framework) is None:
+        pytest.skip(f"{framework} is not installed")
+    command = [sys.executable, str(HERE / file), function]
+    process = launcher.start("-np", 2, "--min-np", 1, *command, env={**QUIET, **env})
+    _, killed = wait_for_ranks(launcher, process, 2)
+    for noted in launcher.folder.glob("in.2.*"):
+        noted.unlink()
+    os.kill(killed, signal.SIGKILL)
+    wait_for_ranks(launcher, process, 2)  # perhaps after a world of one
+    (launcher.folder / "enough").touch()
+    out, err = (data.decode() for data in process.communicate(timeout=250))
+    assert process.returncode == 0, err
+    assert sorted(line.partition(":")[2] for line in out.splitlines()) == [
+        f"rank {rank} of 2 is done, some steps" for rank in (0, 1)
+    ]
+    assert "killed by SIGKILL" in err
+    assert launcher.wait_for_none() == []

@@ -1,0 +1,137 @@
+"""Checks of the states and callbacks of hvd.elastic for Keras, on ranks of a job that is not elastic."""
+
+import numpy as np
+
+from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+from keras_support import ROWS, compiled, data_of, hvd, keras, model_of, numpy_of, raises, same_everywhere
+
+ME = hvd.rank()
+
+
+def made(seed=0, optimizer=None, **options):
+    """A compiled model with a distributed optimizer."""
+    model = model_of(seed)
+    optimizer = hvd.DistributedOptimizer(optimizer or keras.optimizers.SGD(0.1, momentum=0.9), **options)
+    model.compile(optimizer, "mse", **compiled())
+    return model
+
+
+def fit(model, *callbacks, epochs=1):
+    x, y = data_of(ME)
+    model.fit(x, y, batch_size=ROWS, epochs=epochs, shuffle=False, verbose=0, callbacks=list(callbacks))
+
+
+def values(model):
+    variables = model.optimizer.variables
+    variables = [*model.weights, *(variables() if callable(variables) else variables)]
+    return np.concatenate([np.asarray(numpy_of(v), np.float64).ravel() for v in variables])
+
+
+def check_a_state_goes_back_to_its_last_commit():
+    model = made()
+    state = hvd.elastic.KerasState(model, batch=3, losses=[1.0])
+    assert state.model is model and state.optimizer is model.optimizer
+    before = values(model)
+    for _ in range(2):
+        fit(model)
+        state.batch, _ = 9, state.losses.append(2.0)
+        assert not np.array_equal(values(model), before)
+        state.restore()
+        np.testing.assert_array_equal(values(model), before)
+        assert state.batch == 3 and state.losses == [1.0]
+    fit(model)
+    state.commit()
+    kept = values(model)
+    fit(model)
+    state.restore()
+    np.testing.assert_array_equal(values(model), kept)
+
+
+def check_a_state_is_that_of_rank_0_after_sync():
+    model = made(seed=ME)
+    state = hvd.elastic.KerasState(model, epoch=ME + 1)
+    model.optimizer.learning_rate = 0.5 + ME
+    state.sync()
+    same_everywhere(values(model))
+    assert state.epoch == 1 and float(numpy_of(model.optimizer.learning_rate)) == 0.5
+    synced = values(model)
+    fit(model)
+    state.restore()
+    np.testing.assert_array_equal(values(model), synced)
+
+
+def check_run_goes_on_after_a_failure_in_fit():
+    model = made(seed=ME)
+    state = hvd.elastic.KerasState(model, batch=0, epoch=0)
+    calls, at_commit = [], []
+
+    class Trouble(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            if len(calls) == 1 and batch == 1:
+                raise HorovodInternalError("raised by the program")
+            if len(calls) == 2 and batch == 2:
+                at_commit.append(values(self.model))
+                raise HostsUpdatedInterrupt(skip_sync=False)
+
+    @hvd.elastic.run
+    def train(state):
+        calls.append(values(model))
+        fit(
+            model,
+            hvd.elastic.UpdateEpochStateCallback(state),
+            hvd.elastic.UpdateBatchStateCallback(state),
+            hvd.elastic.CommitStateCallback(state, 100),
+            Trouble(),
+            epochs=2 - state.epoch,
+        )
+        return state.epoch
+
+    assert train(state) == 2
+    same_everywhere(calls[0])
+    np.testing.assert_array_equal(calls[0], calls[1])  # the first batches were not committed
+    np.testing.assert_array_equal(calls[2], at_commit[0])  # an update loses nothing
+    assert len(calls) == 3
+    same_everywhere(values(model))
+
+
+def check_sums_of_several_passes_are_forgotten():
+    model = made(backward_passes_per_step=3)
+    state = hvd.elastic.KerasState(model)
+    state.sync()
+    x, y = data_of(ME)
+    for _ in range(2):
+        model.train_on_batch(x[:ROWS], y[:ROWS])
+    state.restore()
+    before = values(model)[: model.count_params()]
+    for _ in range(2):
+        model.train_on_batch(x[:ROWS], y[:ROWS])
+        np.testing.assert_array_equal(values(model)[: model.count_params()], before)
+    model.train_on_batch(x[:ROWS], y[:ROWS])
+    assert not np.array_equal(values(model)[: model.count_params()], before)
+    same_everywhere(values(model))
+
+
+def check_a_model_must_be_built():
+    with raises(ValueError, "not built"):
+        hvd.elastic.KerasState(keras.Sequential([keras.layers.Dense(2)]))
+
+
+def check_the_learning_rate_follows_the_number_of_ranks():
+    rates = []
+
+    class Look(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            rates.append(float(numpy_of(self.model.optimizer.learning_rate)))
+
+    model = made(optimizer=keras.optimizers.SGD(0.01, momentum=0.9))
+    target = 0.02 * hvd.size()
+    callback = hvd.elastic.RescaleLearningRateCallback(0.02, warmup_batches=3)
+    fit(model, callback, Look())
+    ramp = [0.01 + (target - 0.01) * part / 3 for part in (1, 2, 3)]
+    np.testing.assert_allclose(rates, [*ramp, target], rtol=1e-6)
+    model.optimizer.learning_rate = 0.5
+    fit(model, callback, Look())  # the number of ranks is as before
+    assert rates[4:] == [0.5] * 4
+    for wrong in ({"initial_lr": 0}, {"initial_lr": 0.1, "warmup_batches": -1}):
+        with raises(ValueError, "RescaleLearningRateCallback"):
+            hvd.elastic.RescaleLearningRateCallback(**wrong)
