@@ -234,7 +234,7 @@ def main():
     )
     torch.manual_seed(arguments.seed + 1 + hvd.rank())  # each process drops other neurons
 
-    # A launcher that prefixes lines makes one of every redraw: there, redraw once a second and draw in ASCII.
+    # Under a launcher the output may go to a file: there, redraw once a second and draw in ASCII.
     terminal = sys.stderr.isatty()
     bar = tqdm(
         total=arguments.epochs,

@@ -24,7 +24,7 @@ _INSTEAD = {
     "horovod.runner.driver": f"There is no driver service. {_STORE}",
     "horovod.runner.task": f"There is no task service. {_STORE}",
     "horovod.runner.common.service": f"There are no driver and task services. {_STORE}",
-    "horovod.runner.js_run": "Starting the ranks with jsrun is not supported yet. Use horovodrun --mpi, or mpirun.",
+    "horovod.runner.js_run": "Starting the ranks with jsrun is not supported. Use horovodrun --mpi, or mpirun.",
     "horovod.runner.gloo_run.RendezvousServer": f"There is no rendezvous over HTTP. {_STORE}",
     "horovod.runner.gloo_run.gloo_run": _STORE,
     "horovod.runner.gloo_run.launch_gloo": _STORE,

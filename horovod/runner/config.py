@@ -241,9 +241,10 @@ def validate_config_args(args: argparse.Namespace) -> None:
 
 
 def options_without_effect(args: argparse.Namespace) -> list[str]:
-    """Each given option whose variable is not set because another option is missing, as "--a without --b"."""
-    return [
-        f"{option.flags[0]} without --{option.only_with.replace('_', '-')}"
+    """Each given option that does nothing, with the reason: "--a without --b has no effect"."""
+    found = ["--disable-cache has no effect: nothing is cached"] if args.disable_cache else []
+    return found + [
+        f"{option.flags[0]} without --{option.only_with.replace('_', '-')} has no effect"
         for option in OPTIONS
         if option.only_with
         and getattr(args, option.dest) not in (None, False)

@@ -33,23 +33,18 @@ from horovod.runner.hosts import (
     parse_host_files,
     parse_hosts,
 )
+from horovod.runner.introduction import no_jsrun
 from horovod.runner.local_ranks import LocalRanks, RankSpec
 from horovod.runner.output import Output
 from horovod.runner.processes import Job, Outcome
 from horovod.runner.remote_ranks import RemoteRanks
 from horovod.runner.remote_shell import RemoteShell, agent_words
 
-# Options that the parser accepts and a later version will support: dest -> (option, feature).
-_LATER = {
-    "use_jsrun": ("--jsrun", "starting the ranks with jsrun"),
-}
-
 
 def check_supported(args: argparse.Namespace) -> None:
     """Raises NotImplementedError that names the option if this version does not support it."""
-    for dest, (name, feature) in _LATER.items():
-        if getattr(args, dest, None) not in (None, False):
-            raise NotImplementedError(f"{name} is not supported yet by this version ({feature}).")
+    if getattr(args, "use_jsrun", None):
+        raise NotImplementedError(no_jsrun(os.environ))
 
 
 @dataclass(frozen=True)

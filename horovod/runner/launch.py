@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from horovod.runner.config import (
     validate_config_args,
 )
 from horovod.runner.elastic_options import check_elastic
+from horovod.runner.introduction import INTRODUCTION, no_number
 from horovod.runner.job import check_supported
 from horovod.runner.output import OutputClosedError
 from horovod.runner.parser import make_parser
@@ -47,9 +49,9 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     check_supported(args)
     check_elastic(args)
     for option in options_without_effect(args):
-        print(f"horovodrun: {option} has no effect", file=sys.stderr)
+        print(f"horovodrun: {option}", file=sys.stderr)
     if args.num_proc is None and args.min_num_proc is None:
-        parser.error("argument -np/--num-proc is required")
+        parser.error(no_number(os.environ))
     if args.command[:1] == ["--"]:
         del args.command[0]
     if not args.command:
@@ -127,7 +129,10 @@ def _explained(error: Exception) -> Exception:
 
 
 def run_commandline(argv: Sequence[str] | None = None) -> None:
-    """The console script. Exits with the first failing rank's code (128 + signal), 2 for wrong arguments."""
+    """The console script. Exits with the first failing rank's code (128 + signal), 2 for wrong or no arguments."""
+    if not (sys.argv[1:] if argv is None else argv):
+        print(INTRODUCTION, end="", file=sys.stderr)
+        sys.exit(2)
     try:
         args = parse_args(argv)
         if args.version:

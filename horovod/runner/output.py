@@ -1,7 +1,8 @@
 """Writes the output of the ranks to the launcher's own streams, with the rank in front of each line, and to files.
 
-Bytes are passed on unchanged. CR and LF both end a line, so that progress bars keep working. A line that stays
-incomplete for a moment is shown too, and continued later. Runs on the thread of Job.run().
+Bytes are passed on unchanged. A carriage return goes back within the line, so that a progress bar stays one bar: a
+terminal or notebook gets the label again, in its place; a file or pipe gets it once. A line that stays incomplete for a
+moment is shown too, and continued later. Runs on the thread of Job.run().
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ PARTIAL_LINE_S = 0.2
 # Longer text without a line end is passed on in parts.
 LONGEST_HELD = 1 << 16
 
-_LINE_END = re.compile(rb"\r\n|\r|\n")
+_MARK = re.compile(rb"[\r\n]")
 
 
 def rank_label(rank: int, name: str) -> str:
@@ -33,7 +34,8 @@ class OutputClosedError(Exception):
 
 
 class Sink:
-    """One destination on the launcher's side, shared by all ranks. `owner`: the stream whose unfinished line is last."""
+    """One destination on the launcher's side, shared by all ranks. `owner`: the stream whose unfinished line is last.
+    `redraws`: a carriage return goes back to the line's start there, so that the next text overwrites the label."""
 
     def __init__(self, stream):
         self.stream = stream
@@ -41,6 +43,7 @@ class Sink:
         self.closed = stream is None
         # Notebooks and test runners replace sys.stdout by something that only takes text.
         self.descriptor = stream.fileno() if _is_file(stream) else None
+        self.redraws = self.descriptor is None or os.isatty(self.descriptor)
 
     def write(self, data: bytes) -> None:
         if self.closed or not data:
@@ -85,7 +88,7 @@ class RankStream:
         self.timestamp = timestamp
         self.pending = b""
         self.pending_since = 0.0
-        self._after_cr = False
+        self._returns = b""  # carriage returns that wait for the text that follows them
         self._line_open = False
 
     def _prefix(self) -> bytes:
@@ -94,22 +97,18 @@ class RankStream:
     def feed(self, data: bytes) -> None:
         """Takes what was read from the pipe."""
         self._save(data)
-        out = []
-        if self._after_cr and data[:1] == b"\n":
-            # The CR that ended the last line was the first half of a CR LF.
-            out.append(b"\n")
-            data = data[1:]
+        out: list[bytes] = []
         held = bool(self.pending)
         self.pending += data
         end = 0
-        for line_end in _LINE_END.finditer(self.pending):
-            broken_into = self._line_open and self.sink.owner is not self
-            if not (broken_into and end == line_end.start()):
-                out += [*self._start_line(), self.pending[end : line_end.end()]]
-                self.sink.owner = None
-            self._line_open = False
-            end = line_end.end()
-        self._after_cr = self.pending[-1:] == b"\r"
+        for mark in _MARK.finditer(self.pending):
+            if mark.start() > end:
+                out += self._text(self.pending[end : mark.start()])
+            if mark[0] == b"\n":
+                out += self._line_feed()
+            elif self._continues():  # at the start of a line a carriage return changes nothing
+                self._returns += b"\r"
+            end = mark.end()
         self.pending = self.pending[end:]
         if end or not held:
             self.pending_since = time.monotonic()
@@ -117,12 +116,36 @@ class RankStream:
         if len(self.pending) > LONGEST_HELD:
             self.show_partial()
 
-    def _start_line(self) -> list[bytes]:
-        """The bytes to write before the next bytes of this stream."""
-        if self._line_open and self.sink.owner is self:
-            return []
+    def _continues(self) -> bool:
+        """Whether the last line on the screen is this stream's, and unfinished."""
+        return self._line_open and self.sink.owner is self
+
+    def _new_line(self) -> list[bytes]:
         # An unfinished line of another stream is ended first; otherwise two ranks would share a line.
         return ([] if self.sink.owner is None else [b"\n"]) + [self._prefix()]
+
+    def _text(self, text: bytes) -> list[bytes]:
+        """The bytes to write for text without an end of line."""
+        if not self._continues():
+            start = self._new_line()
+        elif self._returns and self.sink.redraws:
+            start = [self._returns, self._prefix()]  # in the place of the one that the text would overwrite
+        else:
+            start = [self._returns]
+        self._returns, self._line_open, self.sink.owner = b"", True, self
+        return [*start, text]
+
+    def _line_feed(self) -> list[bytes]:
+        if self._continues():
+            written = [self._returns, b"\n"]
+        elif self._line_open:
+            written = []  # another stream has ended the line already
+        else:
+            written = [*self._new_line(), b"\n"]
+        if written:
+            self.sink.owner = None
+        self._returns, self._line_open = b"", False
+        return written
 
     def show_partial(self) -> None:
         """Shows the beginning of an unfinished line, but no part of a UTF-8 sequence."""
@@ -130,9 +153,8 @@ class RankStream:
 
     def _show(self, length: int) -> None:
         if length:
-            data = b"".join([*self._start_line(), self.pending[:length]])
+            data = b"".join(self._text(self.pending[:length]))
             self.pending = self.pending[length:]
-            self.sink.owner, self._line_open = self, True
             self.sink.write(data)
 
     def due(self) -> float | None:
@@ -142,7 +164,7 @@ class RankStream:
     def end(self) -> None:
         """The rank closed the stream."""
         self._show(len(self.pending))
-        if self._line_open and self.sink.owner is self:
+        if self._continues():
             self.sink.owner = None
             self.sink.write(b"\n")
         if self.file is not None:

@@ -94,6 +94,6 @@ def make_parser() -> argparse.ArgumentParser:
     text = "by horovodrun itself (the default, unless the backend mpi is named)"
     how.add_argument("--gloo", dest="use_gloo", **switch, help=text)
     how.add_argument("--mpi", dest="use_mpi", **switch, help="by mpirun")
-    how.add_argument("--jsrun", dest="use_jsrun", **switch, help="not supported yet")
+    how.add_argument("--jsrun", dest="use_jsrun", **switch, help="not supported; an error tells what to do")
     parser.set_defaults(run_func=None, executable=None)
     return parser

@@ -1,4 +1,4 @@
-"""A store that the launcher's rank 0 serves for as long as its process lives, for launchers that have none.
+"""A store that the launcher's rank 0 serves for as long as its process lives, for launchers without a store.
 
 Like a launcher's store it serves every init() of every part of the ranks. The ranks learn its address from a variable
 (HOROVOD_STORE=rank0://HOST:PORT, with a secret that all of them were given) or over the launcher's PMI-1, which is used

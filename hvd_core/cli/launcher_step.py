@@ -1,5 +1,5 @@
 """The step of ``hvd doctor`` about the launcher: which one started this process, how it was recognised, how its ranks
-would find each other, and what would make that better. Reads the environment and the PATH; starts nothing."""
+would find each other, and a better way if there is one. Reads the environment and the PATH; starts nothing."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from horovod.runner.parser import make_parser
 from hvd_core.version import __version__
 
 
@@ -67,7 +68,10 @@ def test_check_build_has_the_familiar_layout(launcher):
         (["-np", "1", "--start-timeout", "0", "ls"], "--start-timeout must be a positive number of seconds"),
         (["-np", "1", "no-such-command"], "The command 'no-such-command' was not found"),
         (["-np", "1", "--log-level", "loud", "ls"], "invalid choice"),
-        (["-np", "1", "--jsrun", "ls"], "--jsrun is not supported yet by this version"),
+        (
+            ["-np", "1", "--jsrun", "ls"],
+            "--jsrun is not supported: there was no LSF to write and try it on. This is no job of LSF",
+        ),
         (["-np", "1", "--mpi-args", " -x", "ls"], "--mpi-args is for mpirun, which does not start this job"),
         (["-np", "1", "--binding-args", " -b", "ls"], "--binding-args is for mpirun, which does not start"),
         (["-np", "1", "--max-num-proc", "2", "ls"], "--max-np is for elastic jobs. Add --min-np or"),
@@ -116,7 +120,50 @@ def test_options_of_the_command_are_left_to_it(launcher):
 
 def test_accepted_without_effect(launcher):
     done = launcher.run("-np", 1, "--gloo", "--disable-cache", "-p", 22, "-i", "key", "echo", "fine")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "[0]<stdout>:fine\n", "")
+    said = "horovodrun: --disable-cache has no effect: nothing is cached\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[0]<stdout>:fine\n", said)
+
+
+def test_without_arguments_it_explains_itself(launcher):
+    done = launcher.run()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "horovodrun -np 2 python train.py" in done.stderr
+    # Each command of the introduction is one that the parser takes.
+    commands = re.findall(r"^  (horovodrun .*?)(?:   .*)?$", done.stderr, re.MULTILINE)
+    assert len(commands) == 6
+    for command in commands[:4]:
+        words = command.split()[1:]
+        assert make_parser().parse_args(words).command == ["python", "train.py"], command
+
+
+def test_every_flag_of_horovod_is_known():
+    flags = """-v --version -np --num-proc -cb --check-build --disable-cache --start-timeout --network-interfaces
+        --network-interface --output-filename --verbose --config-file -p --ssh-port -i --ssh-identity-file
+        --fusion-threshold-mb --cycle-time-ms --cache-capacity --hierarchical-allreduce --no-hierarchical-allreduce
+        --hierarchical-allgather --no-hierarchical-allgather --torus-allreduce --no-torus-allreduce --autotune
+        --no-autotune --autotune-log-file --autotune-warmup-samples --autotune-steps-per-sample
+        --autotune-bayes-opt-max-samples --autotune-gaussian-process-noise --min-np --min-num-proc --max-np
+        --max-num-proc --slots-per-host --elastic-timeout --reset-limit --blacklist-cooldown-range
+        --timeline-filename --timeline-mark-cycles --no-timeline-mark-cycles --no-stall-check --stall-check
+        --stall-check-warning-time-seconds --stall-check-shutdown-time-seconds --mpi-threads-disable
+        --no-mpi-threads-disable --mpi-args --tcp --binding-args --num-nccl-streams --thread-affinity
+        --gloo-timeout-seconds --log-level --log-with-timestamp --log-without-timestamp --log-hide-timestamp
+        --no-log-hide-timestamp -prefix-timestamp --prefix-output-with-timestamp -H --hosts -hostfile --hostfile
+        --host-discovery-script --gloo --mpi --jsrun"""
+    known = make_parser().format_help()
+    assert [flag for flag in flags.split() if not re.search(rf"(?<![\w-]){flag}(?![\w-])", known)] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["ls"], "--num-proc is required; all slots of this job of LSF: -np 6 -H h1:4,h2:2"),
+        (["-np", "2", "--jsrun", "ls"], "Start with horovodrun -H h1:4,h2:2 if ssh works between the hosts"),
+    ],
+)
+def test_in_a_job_of_lsf(launcher, words, text):
+    done = launcher.run(*words, env={"LSB_JOBID": "17", "LSB_MCPU_HOSTS": "h1 4 h2 2"})
+    assert done.returncode == 2 and text in done.stderr
 
 
 def test_hostfile(launcher):

@@ -42,7 +42,7 @@ def test_pieces_become_lines(kind, shown, step):
     stream.end()
     a, b = "[0]<stdout>:", "[11]<stdout>:"
     lines = ["mpirun says", f"{b}first second", b, " mpirun again", f"{a}one [1,2 two three"]
-    assert shown() == "\n".join([*lines, f"{b}\r{b}50%\r{b}100%", f"{a}open", ""])
+    assert shown() == "\n".join([*lines, f"{b}50%\r100%", f"{a}open", ""])
 
 
 def test_labels_that_a_program_prints(shown):

@@ -5,10 +5,12 @@ import re
 import subprocess
 import sys
 import threading
+import tty
 
 import pytest
 
 import runner_ranks
+from horovod.runner.output import RankStream, Sink
 
 
 def read_until(process, shown, end):
@@ -34,14 +36,14 @@ def test_lines_of_four_ranks_do_not_mix(launcher):
             assert lines == [f"{rank}:{i}:" + fill[0] * (i % period) for i in range(300)]
 
 
-def test_cr_ends_a_line_and_is_kept(launcher):
+def test_a_carriage_return_stays_within_the_line(launcher):
     code = r"""
 import sys
 sys.stdout.write("\r 10%\r 20%\r\n\n30%\n")
 """
     done = launcher.python(1, code)
     prefix = "[0]<stdout>:"
-    assert done.stdout == f"{prefix}\r{prefix} 10%\r{prefix} 20%\r\n{prefix}\n{prefix}30%\n"
+    assert done.stdout == f"{prefix} 10%\r 20%\r\n{prefix}\n{prefix}30%\n"
 
 
 def test_cr_lf_in_two_writes_is_one_end(launcher):
@@ -51,7 +53,7 @@ for part in ("one\r", "\ntwo\r", "\r\n", "three\n"):
     sys.stdout.write(part); sys.stdout.flush(); time.sleep(0.1)
 """
     prefix = "[0]<stdout>:"
-    expected = f"{prefix}one\r\n{prefix}two\r{prefix}\r\n{prefix}three\n"
+    expected = f"{prefix}one\r\n{prefix}two\r\r\n{prefix}three\n"
     assert launcher.python(1, code).stdout == expected
 
 
@@ -163,10 +165,34 @@ def test_folder_that_cannot_be_made(launcher):
 def test_progress_bar_between_other_lines(launcher):
     done = launcher.python(2, runner_ranks.show_progress)
     assert done.returncode == 0
-    bars = re.findall(r"\[0\]<stderr>: *(\d+)%\|", done.stderr)
+    bars = re.findall(r"(?:\[0\]<stderr>:|\r) *(\d+)%\|", done.stderr)
+    assert done.stderr.count("[0]<stderr>:") == 1, done.stderr
     assert bars[0] == "0"
     assert bars[-1] == "100"
     assert done.stderr.endswith("\n")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_bar_is_redrawn_in_its_place(terminal):
+    """A terminal gets the label with each redraw, as the text would overwrite it; a pipe gets it once."""
+    reader, writer = os.openpty() if terminal else os.pipe()
+    with open(reader, "rb", buffering=0) as shown, open(writer, "w") as screen:
+        if terminal:
+            tty.setraw(writer)
+        sink = Sink(screen)
+        bar, other = RankStream("[0]:", sink), RankStream("[1]:", sink)
+        for part in (b"\r 0%", b"\r 50%", b"\r"):
+            bar.feed(part)
+        bar.show_partial()
+        other.feed(b"hello\n")
+        bar.feed(b" 90%\r 100%\n")
+        bar.end()
+        label = "[0]:" if terminal else ""
+        expected = f"[0]: 0%\r{label} 50%\n[1]:hello\n[0]: 90%\r{label} 100%\n"
+        said = b""
+        while len(said) < len(expected):
+            said += shown.read(1000)
+        assert said.decode() == expected
 
 
 def test_nobody_reads_the_output(launcher):
