@@ -227,6 +227,8 @@ def run_fn(
     @functools.wraps(func)
     def wrapper(state: State, *args: Any, **kwargs: Any) -> Any:
         driver = channel()
+        if driver is not None:
+            driver.begin()
         notification_manager.init()
         notification_manager.register_listener(state)
         left: BaseException | None = None

@@ -15,6 +15,7 @@ import socket
 import sys
 import time
 
+from horovod.runner.env import GRACE
 from horovod.runner.frames import (
     MAGIC,
     PROTOCOL,
@@ -39,6 +40,7 @@ _MOST_HELD = 1 << 20
 _BEAT_S = 15.0
 _STORE_CHECK_S = 10.0
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_REQUESTS = {Kind.STOP: "stop", Kind.FAIL: "fail", Kind.KILL: "kill"}
 # The launcher sets these for the agent alone; the ranks get the launcher's own values.
 _FOR_AGENT = ("PYTHONPATH", "PYTHONSAFEPATH")
 
@@ -82,6 +84,8 @@ class Agent:
         self._ranks: LocalRanks | None = None
         self._writing = False
         self._launcher_gone = False
+        self._told = -1  # where the numbers of signals are read
+        self._may_announce = False  # SIGTERM is an announcement
 
     def run(self) -> int:
         """The whole job; returns the agent's exit status."""
@@ -145,7 +149,9 @@ class Agent:
                 keep = self._memory.descriptors(entry["rank"])
             specs.append(RankSpec(entry["rank"], command, variables, keep, job["channel"]))
         own = {name: value for name, value in os.environ.items() if name not in _FOR_AGENT}
-        self._ranks = LocalRanks(specs, {**own, **decode_env(job["env"]), "PWD": directory})
+        env = {**own, **decode_env(job["env"]), "PWD": directory}
+        self._may_announce = job["channel"] is not None and bool(env.get(GRACE))
+        self._ranks = LocalRanks(specs, env)
 
     def _wait_for(self, wanted: Kind) -> bytes | None:
         """The payload of the next frame, before the ranks start; None if the launcher ended or the frame has another
@@ -166,12 +172,13 @@ class Agent:
     def _follow(self) -> None:
         """Passes on output and events until no process of the ranks is left."""
         told, told_in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._told = told
         signal.set_wakeup_fd(told_in, warn_on_full_buffer=False)
         for number in _ENDING:
             signal.signal(number, lambda *_: None)
         os.set_blocking(self._source, False)
         os.set_blocking(self._target, False)
-        self._selector.register(told, selectors.EVENT_READ, self._lose_launcher)
+        self._selector.register(told, selectors.EVENT_READ, lambda: self._hear_signals(os.read(told, 4096)))
         self._selector.register(self._source, selectors.EVENT_READ, self._read)
         self._ranks.open(self._selector, self)
         self._ranks.begin()
@@ -229,9 +236,16 @@ class Agent:
         for kind, payload in self._arrived:
             if kind == Kind.TELL:
                 self._ranks.tell(*split_result(payload))
-            elif kind in (Kind.STOP, Kind.FAIL):
-                self._ranks.request("stop" if kind == Kind.STOP else "fail")
+            elif kind in _REQUESTS:
+                self._ranks.request(_REQUESTS[kind])
         self._arrived.clear()
+
+    def _hear_signals(self, numbers: bytes) -> None:
+        """SIGTERM announces the end of this host to an elastic job that gives a grace; otherwise it ends the job here."""
+        if self._may_announce and set(numbers) == {signal.SIGTERM}:
+            self._ranks.request("announce")
+        else:
+            self._lose_launcher()
 
     def _lose_launcher(self) -> None:
         """The launcher is gone: ends the ranks and discards their output."""
@@ -239,7 +253,7 @@ class Agent:
             return
         self._launcher_gone = True
         for key in list(self._selector.get_map().values()):
-            if key.data in (self._lose_launcher, self._read) or key.fd == self._target:
+            if key.fd in (self._told, self._source, self._target):
                 self._selector.unregister(key.fileobj)
         self._ranks.pause(False)
         self._ranks.hang_up()

@@ -18,6 +18,11 @@ class Cooldown:
         self._limits = limits
         self._failures: dict[str, list[float]] = {}
         self._usable: dict[str, float] = {}
+        self._announced: dict[str, float] = {}
+
+    def announced(self, host: str, until: float) -> None:
+        """A process of a host has been told to end, so the host may be about to go: it gets no new one until then."""
+        self._announced[host] = until
 
     def failed(self, host: str, now: float) -> None:
         """A process has failed on a host."""
@@ -29,8 +34,9 @@ class Cooldown:
 
     def usable_at(self, host: str, is_only_one: bool) -> float | None:
         """When a process may be started on a host; None: never."""
+        announced = self._announced.get(host, 0.0)
         if host not in self._usable:
-            return 0.0
+            return announced
         if self._limits is None and not is_only_one:
             return None
-        return self._usable[host]
+        return max(announced, self._usable[host])

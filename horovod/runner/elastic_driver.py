@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from horovod.runner.background import Background
+from horovod.runner.elastic_chaos import Chaos
 from horovod.runner.elastic_cooldown import Cooldown
 from horovod.runner.elastic_discovery import Discovery, HostDiscovery
 from horovod.runner.elastic_limits import Limits
@@ -20,6 +21,7 @@ from horovod.runner.elastic_membership import Command, Enter, Leave, Membership,
 from horovod.runner.elastic_names import HostNames
 from horovod.runner.elastic_places import Places, StoreMaker
 from horovod.runner.elastic_sites import Site, Sites
+from horovod.runner.elastic_slots import free_slots, with_slots
 from horovod.runner.elastic_watch import Watch
 from horovod.runner.ended_ranks import describe_code
 from horovod.runner.output import Output, OutputClosedError
@@ -31,6 +33,14 @@ _LEAVE_S = 10.0
 _START_PAUSE_S = 5.0
 # When no world can be formed, the driver tries again after this time.
 _FORM_PAUSE_S = 1.0
+
+
+_EVENTS = {
+    "ready": Membership.ready,
+    "up": Membership.up,
+    "done": Membership.done,
+    "again": Membership.again,
+}
 
 
 class ElasticJob(Job):
@@ -58,6 +68,9 @@ class ElasticJob(Job):
         self._places = Places(open_store)
         self._watch = Watch(limits, self._workers, self._note)
         self._cooldown = Cooldown(limits.cooldown)
+        self._chaos = None if limits.chaos_s is None else Chaos(limits.chaos_s, self._workers, self._note)
+        self._going: set[int] = set()  # workers whose end was announced by SIGTERM
+        self._patient_until = 0.0  # how long replacements are waited for
         self._discovery = Discovery(
             source, self._selector, self._hosts_found, self._discovery_failed, self._background
         )
@@ -109,6 +122,10 @@ class ElasticJob(Job):
             due += [] if self._discovery.due() is None else [self._discovery.due()]
         if self._membership.phase is Phase.GATHERING:
             due.append(now + 0.5)  # its limits are seconds
+        if self._membership.patient:
+            due.append(self._patient_until)
+        if self._chaos is not None and self._chaos.due() is not None:
+            due.append(self._chaos.due())
         return max(now, min(due)) if due else None
 
     # -------------------------------------------------------------------------------------------- each turn
@@ -121,8 +138,12 @@ class ElasticJob(Job):
             event()
         if self._membership.phase is not Phase.ENDING:
             self._discovery.advance(now)
-            if now >= self._start_after and not self._stops:
+            if now >= self._start_after and not (self._stops or self._membership.later):
                 self._start_workers(now)
+        if self._membership.patient and (now >= self._patient_until or not self._membership.starts()):
+            self._settle(Membership.hurry)
+        if self._chaos is not None:
+            self._chaos.advance(now, self._membership)
         if self._membership.held and now >= self._form_after:
             self._settle(Membership.settle)
         for number, site in list(self._workers.by_number.items()):
@@ -165,8 +186,13 @@ class ElasticJob(Job):
             failure = self._membership.failure
             if failure.number is not None:
                 self._note(failure.why)
-            for site in self._sites:
-                site.request("stop")
+            self._workers.stop_all()
+
+    def stop(self) -> None:
+        """As Job.stop()."""
+        for number in list(self._workers.by_number):
+            self._workers.say(number, kind="end")
+        super().stop()
 
     # ----------------------------------------------------------------------------------------------- workers
 
@@ -185,37 +211,43 @@ class ElasticJob(Job):
         if self._verbose or self._begun:
             self._note("slots: " + (", ".join(f"{host}:{count}" for host, count in hosts.items()) or "none"))
         self._hosts = hosts
-        # A host's oldest workers keep their slots, members before spares.
-        members, kept = set(self._membership.members), []
-        for host, slots in hosts.items():
-            here = [w for w in self._membership.alive() if w.host == host and not w.leaving]
-            here.sort(key=lambda worker: (worker.number not in members, worker.number))
-            kept += [worker.number for worker in here[:slots]]
-        self._settle(lambda membership: membership.want(kept))
+        self._want_those_with_slots()
+
+    def _want_those_with_slots(self) -> None:
+        """Workers without a slot leave; with --preemption-grace, when their replacements are ready, if that does not take
+        too long."""
+        kept = with_slots(self._membership, self._hosts, self._going)
+        patient = self._limits.preemption_s is not None
+        if patient and not self._membership.patient:
+            self._patient_until = time.monotonic() + self._limits.preemption_s / 2
+        self._settle(lambda membership: membership.want(kept, patient))
+
+    def _announced(self, number: int) -> None:
+        """A worker has got SIGTERM from outside: it is about to end."""
+        worker = self._membership.workers[number]
+        if number in self._going or worker.leaving or self._membership.phase is Phase.ENDING:
+            return
+        self._going.add(number)
+        grace_s = self._limits.preemption_s
+        where = f" on {worker.host}" if worker.host != "localhost" else ""
+        self._note(
+            f"process {number}{where} has got SIGTERM: it leaves at its next commit, or is killed after {grace_s:g} s "
+            "(--preemption-grace)"
+        )
+        until = time.monotonic() + grace_s
+        self._workers.leave_until(number, until)
+        self._cooldown.announced(worker.host, until)
+        self._want_those_with_slots()
 
     def _start_workers(self, now: float) -> None:
         if not self._begun:
             if sum(self._hosts.values()) < self._limits.first:
                 return
             self._begun = True
-        used: dict[str, int] = {}
-        count = 0
-        for worker in self._membership.alive():
-            if not worker.leaving:
-                used[worker.host] = used.get(worker.host, 0) + 1
-                count += worker.wanted
-        most = (
-            sum(self._hosts.values())
-            if self._limits.most is None
-            else self._limits.most + self._limits.spares
-        )
-        for host, slots in self._hosts.items():
-            usable = self._cooldown.usable_at(host, len(self._hosts) == 1)
-            while usable is not None and now >= usable and count < most and used.get(host, 0) < slots:
-                if not self._start_worker(host, now):
-                    return
-                used[host] = used.get(host, 0) + 1
-                count += 1
+        most = self._limits.most and self._limits.most + self._limits.spares
+        for host in free_slots(self._membership, self._hosts, most, self._cooldown.usable_at, now):
+            if not self._start_worker(host, now):
+                return
 
     def _start_worker(self, host: str, now: float) -> bool:
         """Returns False if this machine cannot start it now. Raises OSError for that reason before the first world."""
@@ -252,10 +284,16 @@ class ElasticJob(Job):
         for line in lines:
             said = json.loads(line)
             values = [rank]
+            if said["kind"] == "synced":
+                self._events.append(lambda: self._chaos is None or self._chaos.has_state(rank))
+                continue
+            if said["kind"] == "announced":
+                self._events.append(lambda: self._announced(rank))
+                continue
             if said["kind"] == "ready":
                 self._watch.worker_is_ready(time.monotonic())
                 values += [int(said["commits"]), bool(said["updated"])]
-            decide = {"ready": Membership.ready, "up": Membership.up, "done": Membership.done}[said["kind"]]
+            decide = _EVENTS[said["kind"]]
             self._events.append(
                 lambda decide=decide, values=values: self._settle(
                     lambda membership: decide(membership, *values)
@@ -297,9 +335,13 @@ class ElasticJob(Job):
             spared = late and worker.stage is Stage.STARTING and worker.host not in self._late_hosts
             if spared:
                 self._late_hosts.add(worker.host)
-            elif membership.phase is not Phase.ENDING:
+            elif membership.phase is not Phase.ENDING and not self._is_planned(number):
                 self._cooldown.failed(worker.host, time.monotonic())
         self._settle(lambda membership: membership.died(number, code))
+
+    def _is_planned(self, number: int) -> bool:
+        """Whether the end of a worker is no failure of its host."""
+        return number in self._going or (self._chaos is not None and number in self._chaos.killed)
 
     # ----------------------------------------------------------------------------------------- what is told
 
@@ -325,17 +367,16 @@ class ElasticJob(Job):
         self._membership = after
         for command in commands:
             if isinstance(command, Enter):
+                if self._chaos is not None:
+                    self._chaos.entered(command.members, command.sync)
                 self._tell_places(command)
             elif isinstance(command, Update):
                 for number in command.members:
-                    self._say(number, kind="update")
+                    self._workers.say(number, kind="update")
             elif isinstance(command, Leave):
                 starting = self._membership.workers[command.number].stage is Stage.STARTING
-                self._say(command.number, kind="leave")
+                self._workers.say(command.number, kind="leave")
                 self._workers.leave_until(command.number, time.monotonic() + (0.0 if starting else _LEAVE_S))
-
-    def _say(self, number: int, **what) -> None:
-        self._workers.tell(number, json.dumps(what).encode() + b"\n")
 
     def _tell_places(self, world: Enter) -> None:
         members = [self._membership.workers[number] for number in world.members]
@@ -346,7 +387,7 @@ class ElasticJob(Job):
                 f"world {world.world}: {len(members)} ranks on {where}; the processes by rank: {names}"
             )
         for number, variables in zip(world.members, places):
-            self._say(number, kind="enter", env=variables, sync=world.sync)
+            self._workers.say(number, kind="enter", env=variables, sync=world.sync)
 
     def _note_once(self, text: str, problem: str) -> None:
         if problem != self._problem:

@@ -13,6 +13,7 @@ from horovod.runner.elastic_limits import Limits
 from horovod.runner.elastic_names import HostNames
 from horovod.runner.elastic_options import check_elastic, hosts_of, numbers
 from horovod.runner.env import (
+    GRACE,
     backend_environment,
     job_environment,
     remote_environment,
@@ -108,6 +109,9 @@ def run_elastic_job(
         if args.start_timeout is not None
         else seconds("HOROVOD_START_TIMEOUT", environ.get("HOROVOD_START_TIMEOUT"))
     )
+    grace_s = args.preemption_grace
+    if grace_s is None and environ.get(GRACE):
+        grace_s = seconds(GRACE, environ[GRACE])
     waited = args.elastic_timeout or environ.get("HOROVOD_ELASTIC_TIMEOUT")
     limits = Limits(
         first,
@@ -120,10 +124,13 @@ def run_elastic_job(
         None if args.cooldown_range is None else tuple(args.cooldown_range),
         args.spares or 0,
         start_s if args.start_timeout is not None else max(start_s, _INIT_S),
+        grace_s,
+        args.elastic_chaos,
     )
     check_command(command)
     check_proc()
-    starter = _Starter(args, command, start_s, extra_env or {}, function)
+    extra_env = {**(extra_env or {}), **({} if grace_s is None else {GRACE: str(grace_s)})}
+    starter = _Starter(args, command, start_s, extra_env, function)
     output = Output(most or first, args.output_filename, bool(args.prefix_output_with_timestamp))
     job = ElasticJob(
         limits,

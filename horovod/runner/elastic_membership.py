@@ -11,7 +11,8 @@ The rules:
 3. The survivor with the most commits gets rank 0, whose state the other members receive.
 4. Newcomers that still start are not waited for, except in the first world. When they are ready, the members are told to
    leave at their next commit.
-5. After the first worker has finished, no world is formed any more.
+5. After the first worker has finished, no world is formed any more, until all members have begun another training. A
+   new process would begin with the first one, so from then on only members can be in the next world.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class Phase(enum.Enum):
 @dataclass
 class Worker:
     """`commits`: how many commits its state has seen. `updated`: it has left its last world because of an update.
-    `wanted`: its slot is still there. `leaving`: it was told to leave."""
+    `wanted`: its slot is still there. `leaving`: it was told to leave. `again`: how often it has begun another training
+    after its first one."""
 
     number: int
     host: str
@@ -54,6 +56,7 @@ class Worker:
     updated: bool = False
     wanted: bool = True
     leaving: bool = False
+    again: int = 0
 
     @property
     def alive(self) -> bool:
@@ -125,6 +128,8 @@ class Membership:
     _state_exists: bool = False  # a worker may have made progress that only members know
     _newest: int = 0  # a state with so many commits has all commits on which the ranks of any world agreed
     held: bool = False  # no world can be formed now; the driver lets go and calls settle()
+    later: bool = False  # the members are in a training that is not the first one of the program
+    patient: bool = False  # replacements of members start: no smaller world until the driver calls hurry()
     _deaths: list[tuple[int, int]] = field(
         default_factory=list
     )  # (number, exit code) since the last world began
@@ -161,6 +166,16 @@ class Membership:
         self._end()
         return self._settle()
 
+    def again(self, number: int) -> list[Command]:
+        """A worker that has finished begins another training, in the world that it is in."""
+        worker = self.workers[number]
+        worker.stage, worker.again = Stage.UP, worker.again + 1
+        members = [self.workers[n] for n in self.members]
+        together = all(w.stage is Stage.UP and w.again == worker.again for w in members)
+        if self.phase is Phase.ENDING and self.failure is None and together:
+            self.phase, self.later, self._told = Phase.RUNNING, True, False
+        return self._settle()
+
     def died(self, number: int, code: int) -> list[Command]:
         """The process of a worker has ended. A worker that ends with exit code 0 has finished."""
         worker = self.workers[number]
@@ -178,9 +193,11 @@ class Membership:
             self.phase = Phase.GATHERING
         return self._settle()
 
-    def want(self, numbers: Iterable[int]) -> list[Command]:
-        """These workers are the ones that have a slot; the other workers leave as soon as the job can do without them."""
+    def want(self, numbers: Iterable[int], patient: bool = False) -> list[Command]:
+        """These workers are the ones that have a slot; the other workers leave as soon as the job can do without them.
+        `patient`: and members not before their replacements are ready, or the driver calls hurry()."""
         numbers = set(numbers)
+        self.patient = patient and self.phase is Phase.RUNNING
         for worker in self.workers.values():
             worker.wanted = worker.number in numbers
         return self._settle()
@@ -189,6 +206,10 @@ class Membership:
 
     def alive(self) -> list[Worker]:
         return [worker for worker in self.workers.values() if worker.alive]
+
+    def starts(self) -> bool:
+        """Whether a new worker is on its way to init()."""
+        return any(w.stage is Stage.STARTING and w.wanted and not w.leaving for w in self.workers.values())
 
     def late(self) -> list[Worker]:
         """The members of the last world that have not left it yet, while the next one is awaited."""
@@ -199,10 +220,11 @@ class Membership:
     def key(self) -> tuple:
         """All that decides what happens next, as a value that can be compared."""
         of_workers = (
-            (w.number, w.stage.value, w.commits, w.updated, w.wanted, w.leaving)
+            (w.number, w.stage.value, w.commits, w.updated, w.wanted, w.leaving, w.again)
             for w in self.workers.values()
         )
-        own = (self.phase.value, self.world, self.members, self.resets, self.failure, self.held)
+        own = (self.phase.value, self.world, self.members, self.resets, self.failure, self.held, self.patient)
+        own += (self.later,)
         return (
             *own,
             self._told,
@@ -226,6 +248,11 @@ class Membership:
     def settle(self) -> list[Command]:
         """The driver has let go of `held`."""
         self.held = False
+        return self._settle()
+
+    def hurry(self) -> list[Command]:
+        """Replacements are not waited for any longer."""
+        self.patient = False
         return self._settle()
 
     def _settle(self) -> list[Command]:
@@ -266,6 +293,10 @@ class Membership:
         if not self.world and any(w.stage is Stage.STARTING and w.wanted for w in self.workers.values()):
             return []
         chosen = self._choose(survivors, newcomers)
+        if len(chosen) < self.least and self.later:
+            return self._fail_of_all(
+                f"fewer than {self.least} processes are left, and a new one cannot join the program's second training"
+            )
         if len(chosen) < self.least:
             return []
         if self.world and self._broken:
@@ -289,6 +320,7 @@ class Membership:
         for worker in ordered:
             worker.stage, worker.commits = Stage.PLACED, first.commits
         self.phase, self._told, self._broken, self._ran = Phase.STARTING, False, False, False
+        self.patient = False
         self._deaths.clear()
         return [Enter(self.world, self.members, sync)]
 
@@ -329,7 +361,8 @@ class Membership:
 
     def _better_world_exists(self) -> bool:
         members = [self.workers[number] for number in self.members]
-        return {w.number for w in self._choose(members, self._newcomers())} != set(self.members)
+        chosen = {worker.number for worker in self._choose(members, self._newcomers())}
+        return chosen != set(self.members) and not (self.patient and len(chosen) < len(members))
 
     def _end(self) -> None:
         """A member has finished. One that has lost the same world has not, and will not."""

@@ -19,6 +19,7 @@ KEYS: dict[str, tuple[str, type]] = {
     "reset_limit": ("reset_limit", int),
     "blacklist_cooldown_range": ("cooldown_range", list),
     "spares": ("spares", int),
+    "preemption_grace": ("preemption_grace", int),
 }
 
 
@@ -62,6 +63,8 @@ def check_elastic(args: argparse.Namespace) -> None:
             ("reset_limit", "--reset-limit"),
             ("cooldown_range", "--blacklist-cooldown-range"),
             ("spares", "--spares"),
+            ("preemption_grace", "--preemption-grace"),
+            ("elastic_chaos", "--elastic-chaos"),
         ):
             if getattr(args, dest, None) is not None:
                 raise ValueError(f"{option} is for elastic jobs. Add --min-np or --host-discovery-script.")
@@ -85,8 +88,10 @@ def check_elastic(args: argparse.Namespace) -> None:
         ("--elastic-timeout", args.elastic_timeout, 1),
         ("--reset-limit", args.reset_limit, 0),
         ("--spares", args.spares, 0),
+        ("--preemption-grace", args.preemption_grace, 1),
+        ("--elastic-chaos", args.elastic_chaos, 0.01),
     ):
-        if value is not None and value < low:
+        if value is not None and not low <= value < float("inf"):
             raise ValueError(f"{name} must be at least {low}, found {value}.")
     if args.spares and most is None:
         raise ValueError(

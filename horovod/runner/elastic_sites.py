@@ -5,6 +5,7 @@ Each worker is a site of its own (LocalRanks or RemoteRanks with one rank), so t
 
 from __future__ import annotations
 
+import json
 import selectors
 from collections.abc import Callable
 
@@ -67,18 +68,28 @@ class Sites:
             if (stream := self._streams.pop((number, index), None)) is not None:
                 stream.end()
 
-    def tell(self, number: int, data: bytes) -> None:
+    def say(self, number: int, **what) -> None:
+        """Sends a message over the channel of a worker (hvd_core/bootstrap/driver_channel.py)."""
         if (site := self.by_number.get(number)) is not None:
-            site.tell(number, data)
+            site.tell(number, json.dumps(what).encode() + b"\n")
 
     def stop(self, number: int) -> None:
-        """SIGTERM, and SIGKILL after a while."""
+        """SIGTERM, and SIGKILL after a while. The worker is told before that this is no announcement."""
         if (site := self.by_number.get(number)) is not None:
+            self.say(number, kind="end")
             site.request("stop")
+
+    def stop_all(self) -> None:
+        for number in list(self.by_number):
+            self.stop(number)
+
+    def kill(self, number: int) -> None:
+        if (site := self.by_number.get(number)) is not None:
+            site.request("kill")
 
     def leave_until(self, number: int, moment: float) -> None:
         """The worker is stopped at this moment if it has not ended by then."""
-        self._leave_until[number] = moment
+        self._leave_until[number] = min(moment, self._leave_until.get(number, moment))
 
     def due(self) -> list[float]:
         return list(self._leave_until.values())

@@ -25,6 +25,8 @@ _HERE = re.compile(
 )
 
 SECRET = "HOROVOD_SECRET_KEY"
+# Seconds between the SIGTERM of a rank of an elastic job and its end (keeper.py, hvd_core/bootstrap/preemption.py).
+GRACE = "HOROVOD_PREEMPTION_GRACE"
 
 
 def job_environment(base: Mapping[str, str], args: argparse.Namespace) -> dict[str, str]:

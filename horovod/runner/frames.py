@@ -13,7 +13,7 @@ import struct
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-PROTOCOL = 2
+PROTOCOL = 3
 MAGIC = b"\0hvd-agent %d\n" % PROTOCOL
 # A longer frame means that another program is writing, or that bytes were lost.
 LONGEST = 256 << 20
@@ -34,6 +34,7 @@ class Kind(enum.IntEnum):
     STOP = 4  # empty: as Ctrl-C
     FAIL = 5  # empty: a rank elsewhere has failed
     TELL = 6  # rank (u32), bytes for its channel (elastic jobs)
+    KILL = 7  # empty: SIGKILL at once (elastic jobs)
     # to the launcher
     READY = 16  # the agent's host, process and Python
     REFUSED = 17  # text: why the ranks cannot run there

@@ -122,7 +122,9 @@ class Keeper:
         self.unread = b""
         self.ranks = {}  # process id -> rank
         self.launcher_gone = False
-        self.stage = "running"  # -> reporting -> terminating -> killing; leftover once all ranks have ended
+        # running -> announced -> reporting -> terminating -> killing; leftover once all ranks have ended
+        self.stage = "running"
+        self.grace = 0.0  # seconds between an announced end and the end
         self.deadline = None
         self.kill_until = None
 
@@ -161,6 +163,13 @@ class Keeper:
         self.begin("terminating", grace)
         send_signal(descendants(), signal.SIGTERM)
 
+    def announce(self):
+        """The end of this host is near: the ranks of an elastic job tell the driver, and leave at their next commit.
+        Their helpers, such as data loaders, work on until then."""
+        if self.stage == "running":
+            self.begin("announced", self.grace)
+            send_signal(list(self.ranks), signal.SIGTERM)
+
     def fail(self):
         """A rank failed: the other ranks get a moment before they are ended."""
         if self.stage == "running":
@@ -195,7 +204,7 @@ class Keeper:
 
     def advance(self):
         """Takes the next step of the end when it is due; returns True when no process is left."""
-        if not self.ranks and self.stage in ("running", "reporting"):
+        if not self.ranks and self.stage in ("running", "announced", "reporting"):
             self.begin("leftover", LEFTOVER_WAIT_S)
         if not self.ranks and not descendants():
             return True
@@ -205,6 +214,8 @@ class Keeper:
         if self.stage == "reporting":
             self.tell(event="terminating")
             self.terminate(FAILURE_GRACE_S)
+        elif self.stage == "announced":
+            self.terminate(STOP_GRACE_S)
         elif self.stage == "leftover":
             self.terminate(LEFTOVER_GRACE_S)
         elif self.stage == "terminating":
@@ -229,9 +240,10 @@ class Keeper:
     def run(self):
         wake, wake_in = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(wake_in, warn_on_full_buffer=False)
-        stop = []
+        stop = []  # requests of the launcher
+        ended = []  # signals that end programs
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGTERM, lambda *_: stop.append(True))
+        signal.signal(signal.SIGTERM, lambda *_: ended.append(True))
         for number in (signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -239,6 +251,7 @@ class Keeper:
         job = self.read_line()
         if job is None:
             return
+        self.grace = float(job["env"].get("HOROVOD_PREEMPTION_GRACE") or 0) if job["announce"] else 0.0
         poller = select.poll()
         poller.register(wake, select.POLLIN)
         poller.register(self.control, select.POLLIN)
@@ -276,8 +289,19 @@ class Keeper:
                     poller.unregister(self.control)
                     self.lose_launcher()
             while b"\n" in self.unread:
-                if self.read_line() == "fail":
+                word = self.read_line()
+                if word == "fail":
                     self.fail()  # a rank failed on another host
+                elif word == "kill":
+                    self.kill()
+                elif word == "announce":
+                    self.announce()
+                else:
+                    stop.append(True)
+            while ended:
+                ended.pop()
+                if self.grace:
+                    self.announce()
                 else:
                     stop.append(True)
             for _ in range(len(stop)):

@@ -148,6 +148,7 @@ class LocalRanks:
             "launcher": os.getpid(),
             "directory": encode_words([os.getcwd()])[0],
             "env": encode_env(self._env),
+            "announce": any(spec.channel is not None for spec in self._specs),
             "ranks": described,
         }
         try:
@@ -201,7 +202,7 @@ class LocalRanks:
 
     def request(self, word: str) -> None:
         """Sends a request to the keeper. "stop": SIGTERM, and SIGKILL after a while; the second time SIGKILL at once.
-        "fail": a rank on another host failed."""
+        "fail": a rank on another host failed. "kill": SIGKILL. "announce": the end of this host is near."""
         if self._describing:
             # A signal handler must not write into the middle of the description.
             self._wanted.append(word)

@@ -80,6 +80,13 @@ def make_parser() -> argparse.ArgumentParser:
     elastic.add_argument("--reset-limit", type=int, metavar="N", help=text)
     text = "start so many processes more than --max-np, which wait to take the place of one that dies (needs slots)"
     elastic.add_argument("--spares", type=int, metavar="K", help=text)
+    text = (
+        "seconds between a SIGTERM of a rank and its end: it commits and leaves (default: it ends at once) "
+    )
+    text += "[HOROVOD_PREEMPTION_GRACE]"
+    elastic.add_argument("--preemption-grace", type=int, metavar="SECONDS", help=text)
+    text = "kill a rank about every so many seconds, on purpose: a test of your program"
+    elastic.add_argument("--elastic-chaos", type=float, metavar="SECONDS", help=text)
     text = "seconds for which a host is not used after a failure, doubled each time (default: for good)"
     elastic.add_argument(
         "--blacklist-cooldown-range",

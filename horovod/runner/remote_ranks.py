@@ -156,7 +156,7 @@ class RemoteRanks:
         self._requests += word == "stop"
         due = time.monotonic() + answer_s
         self._give_up = due if self._give_up is None else min(due, self._give_up)
-        self._outgoing.add(frame(Kind.FAIL if word == "fail" else Kind.STOP))
+        self._outgoing.add(frame({"fail": Kind.FAIL, "kill": Kind.KILL}.get(word, Kind.STOP)))
         self._flush()
 
     def tell(self, rank: int, data: bytes) -> None:

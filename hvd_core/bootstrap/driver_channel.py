@@ -4,10 +4,14 @@ The launcher hands the socket down (HOROVOD_ELASTIC_FD). Messages are lines of J
 
     worker -> driver   {"kind": "ready", "commits": 3, "updated": false}   in no world; waits for a place
                        {"kind": "up"}                                      init() has returned
+                       {"kind": "synced"}                                  the state of rank 0 is here
+                       {"kind": "announced"}                               SIGTERM: this process is about to end
                        {"kind": "done"}                                    the training is over
+                       {"kind": "again"}                                   another one begins
     driver -> worker   {"kind": "enter", "env": {...}, "sync": true}       come into this world
                        {"kind": "update"}                                  better: another world. Leave at the next commit
                        {"kind": "leave"}                                   you are not needed: exit
+                       {"kind": "end"}                                     SIGTERM follows, and announces nothing
 
 There is no thread here: the channel is read in init() and at commits. If the driver ends, the keeper ends this process.
 Used on the thread that calls init() and commit(); a forked child has no channel.
@@ -21,8 +25,11 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hvd_core.bootstrap import preemption
+
 DESCRIPTOR = "HOROVOD_ELASTIC_FD"
 _CHUNK = 1 << 16
+_END = json.dumps({"kind": "end"}).encode()
 
 
 class LeftJob(SystemExit):
@@ -55,9 +62,24 @@ class DriverChannel:
         self._unread = b""
         self._ended = False
         self._update = False
-        self.commits = 0
+        self._end = False
+        self._finished = False
+        self._commits = 0
+        self._synced_world = 0
         self.updated = False
         self.place: Place | None = None
+
+    @property
+    def commits(self) -> int:
+        return self._commits
+
+    @commits.setter
+    def commits(self, number: int) -> None:
+        # Only the state of the present world has its number of commits.
+        self._commits = number
+        if self.place is not None and self._synced_world != self.place.world:
+            self._synced_world = self.place.world
+            self._say(kind="synced")
 
     def enter(self) -> Place:
         """Waits for a place in the next world. Raises LeftJob if there is none for this process."""
@@ -65,7 +87,7 @@ class DriverChannel:
         self._update = self.updated = False
         while True:
             said = self._next()
-            if said["kind"] == "leave":
+            if said["kind"] in ("leave", "end"):
                 raise LeftJob
             if said["kind"] == "enter":
                 self.place = Place(said["env"], said["sync"])
@@ -77,7 +99,15 @@ class DriverChannel:
 
     def done(self) -> None:
         """The training is over: no world is formed any more."""
+        self._finished = True
         self._say(kind="done")
+
+    def begin(self) -> None:
+        """A training begins. If it is not the first one of this process, worlds are formed again when all members have
+        begun it."""
+        if self._finished:
+            self._finished = False
+            self._say(kind="again")
 
     def update_wanted(self) -> bool:
         """Whether the driver has said that this world should be left. Does not wait."""
@@ -85,8 +115,23 @@ class DriverChannel:
             line = self._line(socket.MSG_DONTWAIT)
             if line is None:
                 break
-            self._update = json.loads(line)["kind"] == "update"
+            kind = json.loads(line)["kind"]
+            self._update, self._end = kind == "update", self._end or kind == "end"
         return self._update
+
+    def announced(self) -> None:
+        """This process is about to end: it leaves at its next commit. May be called from a signal handler."""
+        self._say(kind="announced")
+
+    def must_end(self) -> bool:
+        """Whether the driver ends this process now. Reads nothing away, so that a signal handler may call it."""
+        try:
+            waiting = self._socket.recv(_CHUNK, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            waiting = None
+        except OSError:
+            waiting = b""
+        return self._end or self._ended or waiting == b"" or _END in self._unread + (waiting or b"")
 
     def _say(self, **what) -> None:
         try:
@@ -130,6 +175,7 @@ def channel() -> DriverChannel | None:
         text = os.environ.get(DESCRIPTOR)
         if text is not None:
             _channel = _open(text)
+            preemption.listen(_channel)
             # A process that this one starts has a copy of the variables, but not the socket.
             del os.environ[DESCRIPTOR]
         _opened = True
@@ -151,6 +197,7 @@ def _open(text: str) -> DriverChannel:
 def _in_forked_child() -> None:
     global _channel, _opened
     _channel, _opened = None, True
+    preemption.forget()
 
 
 os.register_at_fork(after_in_child=_in_forked_child)

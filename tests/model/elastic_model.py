@@ -13,6 +13,7 @@ from typing import NamedTuple
 from horovod.runner.elastic_membership import Enter, Leave, Membership, Phase, Stage, Update
 
 START, WAIT, INIT, UP, SYNCED, SAVED, OVER = "start", "wait", "init", "up", "synced", "saved", "over"
+BETWEEN = "between"  # two trainings
 IN_WORLD = (INIT, UP, SYNCED, SAVED)
 
 
@@ -32,6 +33,7 @@ class Process(NamedTuple):
     commits: int = 0
     told: bool = False
     voted: bool = False
+    trainings: int = 0  # that it has finished
     inbox: tuple = ()  # from the driver
     outbox: tuple = ()  # to the driver
 
@@ -49,10 +51,23 @@ class State(NamedTuple):
 
 
 class ElasticModel:
-    """`size` workers at first, at least `least` and at most `most` in a world; training ends after `goal` commits."""
+    """`size` workers at first, at least `least` and at most `most` in a world; a training ends after `goal` commits. Each
+    program has so many `trainings`. `patient`: replacements are waited for before a slot is left."""
 
-    def __init__(self, size, least, most, goal=2, kills=2, starts=1, removals=0, make=Membership):
-        self.size, self.goal = size, goal
+    def __init__(
+        self,
+        size,
+        least,
+        most,
+        goal=2,
+        kills=2,
+        starts=1,
+        removals=0,
+        trainings=1,
+        patient=False,
+        make=Membership,
+    ):
+        self.size, self.goal, self.trainings, self.patient = size, goal, trainings, patient
         self._limits = (kills, starts, removals)
         driver = make(least, most)
         for number in range(size):
@@ -77,7 +92,9 @@ class ElasticModel:
                         f"kill {number}",
                         self._put(s, number, p._replace(at=OVER), ("died", 137), kills=s.kills - 1),
                     )
-        if s.starts and driver.phase is not Phase.ENDING:
+        if driver.patient:
+            yield "replacements take too long", self._command(s, driver, lambda d: d.hurry())
+        if s.starts and driver.phase is not Phase.ENDING and not driver.later:
             made = driver.copy()
             made.add(len(s.processes), "h1")
             yield (
@@ -87,12 +104,14 @@ class ElasticModel:
         if s.removals and driver.phase is not Phase.ENDING:
             for number in driver.workers:
                 left = [w.number for w in driver.workers.values() if w.number != number]
-                after = self._command(s, driver, lambda d, left=left: d.want(left))
+                after = self._command(s, driver, lambda d, left=left: d.want(left, self.patient))
                 yield f"the slot of {number} goes", after._replace(removals=s.removals - 1)
 
     def _steps(self, s, driver, number, p):
         if p.at == START:
             yield f"{number} calls init()", self._put(s, number, p._replace(at=WAIT), ("ready", 0, False))
+        if p.at == BETWEEN:
+            yield f"{number} begins another training", self._put(s, number, p._replace(at=UP), ("again",))
         if p.at == WAIT and p.inbox:
             yield f"{number} reads {p.inbox[0][0]}", self._read(s, number, p)
         if p.at not in IN_WORLD:
@@ -114,12 +133,16 @@ class ElasticModel:
             after = self._sync(s, number, p, members)
             if after is not None:
                 yield f"{number} has the state", after
-        if p.at == SYNCED and p.commits < self.goal:
+        goal = self.goal * (p.trainings + 1)
+        if p.at == SYNCED and p.commits < goal:
             mine = p._replace(at=SAVED, commits=p.commits + 1, voted=p.told)
             votes = s.votes | {(p.world, mine.commits, number, p.told)}
             if self._all_synced(s, p, members):
                 yield f"{number} saves {mine.commits}", self._set(s, number, mine)._replace(votes=votes)
-        if p.at == SYNCED and p.commits >= self.goal:
+        if p.at == SYNCED and p.commits >= goal and p.trainings + 1 < self.trainings:
+            after = p._replace(at=BETWEEN, trainings=p.trainings + 1)
+            yield f"{number} is done with a training", self._put(s, number, after, ("done",))
+        elif p.at == SYNCED and p.commits >= goal:
             yield f"{number} is done", self._put(s, number, p._replace(at=OVER), ("done",), ("died", 0))
         if p.at == SAVED:
             votes = {n: vote for world, c, n, vote in s.votes if (world, c) == (p.world, p.commits)}
@@ -131,15 +154,21 @@ class ElasticModel:
         source = s.processes[members[0]]
         if members[0] == number:
             return self._set(s, number, p._replace(at=SYNCED))
-        if source.world != p.world or source.at not in (SYNCED, SAVED):
+        has_sent = source.trainings > p.trainings or (
+            source.at in (SYNCED, SAVED) and source.trainings == p.trainings
+        )
+        if source.world != p.world or source.at in (WAIT, OVER) or not has_sent:
             return None  # it has not sent its state yet, or never will
-        # A rank trains only when all have the state: until then the source's commits are those it was chosen for.
-        return self._set(s, number, p._replace(at=SYNCED, commits=self._world(s, number, p)[1]))
+        # A rank trains only when all have the state: until then the source's commits are those it was chosen for, or, in
+        # a later training of the same world, those with which all have finished the one before.
+        commits = max(self._world(s, number, p)[1], self.goal * p.trainings)
+        return self._set(s, number, p._replace(at=SYNCED, commits=commits))
 
     def _all_synced(self, s, p, members):
         """The gradients of a step come from all members. A member that has died may have sent its part before."""
         return all(
-            s.processes[n].world == p.world and s.processes[n].at in (SYNCED, SAVED)
+            s.processes[n][:2] in ((SYNCED, p.world), (SAVED, p.world))
+            and s.processes[n].trainings == p.trainings
             for n in members
             if s.processes[n].at != OVER
         ) and not any(s.processes[n].at == OVER for n in members)
@@ -211,6 +240,8 @@ class ElasticModel:
         last = [s.processes[n] for n in before.members]
         living = [p for p in last if p.at != OVER]
         check(all(p.at == WAIT for p in living), "a living member has not left the last world")
+        trainings = {s.processes[n].trainings for n in command.members if s.processes[n].at != OVER}
+        check(len(trainings) <= 1, "the members of a world are in different trainings")
         source = s.processes[command.members[0]]
         if source.at != OVER:
             check(all(p.commits <= source.commits for p in living), "the state of an older commit was chosen")
@@ -223,7 +254,8 @@ class ElasticModel:
             if any(p.at != OVER for p in s.processes) and driver.failure is None:
                 raise Wrong(f"processes are left: {[p.at for p in s.processes]}")
             died = {number for number, _ in driver._deaths}  # before the first one finished
-            unfinished = [n for n in driver.members if s.processes[n].commits < self.goal and n not in died]
+            goal = self.goal * self.trainings
+            unfinished = [n for n in driver.members if s.processes[n].commits < goal and n not in died]
             if unfinished and driver.failure is None:
                 raise Wrong(f"the job succeeds, although {unfinished} have not finished")
             return

@@ -57,6 +57,109 @@ def count_steps():
     print(f"rank {rank()} of {size()} is done, {'some' if steps else 'no'} steps", flush=True)
 
 
+def count_executed_steps():
+    """As count_steps(). Each rank that has executed all steps of the state says so at the end."""
+    init()
+    state = _state(steps=0)
+    executed = 0
+
+    @lambda function: run_fn(function, _reset)
+    def train(state):
+        nonlocal executed
+        noted = False
+        while not _any_rank(os.path.exists("enough")):
+            hvd.allreduce(np.ones(1), name="step")
+            executed += 1
+            state.steps += 1
+            time.sleep(0.002)
+            if not noted:
+                noted = True
+                _note(f"in.{size()}.rank{rank()}")
+            state.commit()
+
+    train(state)
+    if executed == state.steps:
+        print("all executed steps count", flush=True)
+
+
+def trains_twice():
+    """A short training, and one that lasts until the file `enough` is there."""
+    init()
+    first, second = _state(steps=0), _state(steps=0)
+
+    @lambda function: run_fn(function, _reset)
+    def train(state):
+        noted = False
+        while state.steps < 3 or (state is second and not _any_rank(os.path.exists("enough"))):
+            hvd.allreduce(np.ones(1), name="step")
+            state.steps += 1
+            time.sleep(0.002)
+            state.commit()
+            if state is second and not noted:
+                noted = True
+                _note(f"in.{size()}.rank{rank()}")
+
+    train(first)
+    train(second)
+    print(f"rank {rank()} of {size()} is done twice", flush=True)
+
+
+def dies_in_a_phase():
+    """Process VICTIM ends itself in PHASE: the first "sync", "commit" (saved, not compared), "restore" or "reset" that
+    it comes to. Another process ends itself in its tenth step, so that there is something to restore. Each process checks
+    that its sum has every step exactly once."""
+    from hvd_core.bootstrap.driver_channel import channel
+
+    init()
+    # The processes of the first world have ranks in the order of their numbers.
+    me = str(rank()) if channel().place.world == 1 else "new"
+    victim, phase = os.environ["VICTIM"], os.environ["PHASE"]
+
+    def come_to(name):
+        if me == victim and name == phase:
+            os.kill(os.getpid(), 9)
+
+    class State(ObjectState):
+        def sync(self):
+            come_to("sync")
+            super().sync()
+
+        def check_host_updates(self):
+            come_to("commit")
+            super().check_host_updates()
+
+        def restore(self):
+            come_to("restore")
+            super().restore()
+
+        def on_reset(self):
+            come_to("reset")
+            super().on_reset()
+
+    state = State(lambda value: broadcast_object(value, 0, name="values"), rank, steps=0, total=0.0)
+
+    @lambda function: run_fn(function, _reset)
+    def train(state):
+        while state.steps < 40:
+            if state.steps == 10 and me == "2":
+                os.kill(os.getpid(), 9)
+            state.total += float(
+                hvd.allreduce(np.full(1, float(state.steps)), op=hvd.Average, name="step")[0]
+            )
+            state.steps += 1
+            state.commit()
+        return state.total
+
+    print(f"the sum is {train(state):g}", flush=True)
+
+
+def waits_for_a_place():
+    """Asks the driver for a place, as init() does."""
+    from hvd_core.bootstrap.driver_channel import channel
+
+    channel().enter()
+
+
 def loses_uncommitted_steps():
     """Commits once, then counts without a commit until rank 1 is killed. Prints the count of the next call."""
     init()

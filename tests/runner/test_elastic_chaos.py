@@ -45,19 +45,27 @@ def wait_for(condition):
     return found
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(10))
+SEEDS = [*range(2), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 300))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_random_kills(launcher, seed):
     chance = random.Random(seed)
     process = launcher.start(*OPTIONS, *program_words(elastic_ranks.count_steps))
+    killed = set()  # a process that was sent SIGKILL may be there for a while
+
+    def two_hold_the_state():
+        return process.poll() is not None or len(set(trained(launcher)) - killed) >= 2
+
     for _ in range(4):
-        # Two that hold the state, so that one is left.
-        wait_for(lambda: process.poll() is not None or len(trained(launcher)) >= 2)
+        wait_for(two_hold_the_state)  # so that one is left
         time.sleep(chance.choice([0, 0.001, 0.01, 0.03, 0.1, 0.5]) * chance.random())
         assert process.poll() is None, process.communicate()[1].decode()
-        kept = trained(launcher)[0]
-        os.kill(chance.choice([pid for pid in workers(launcher) if pid != kept]), signal.SIGKILL)
-    wait_for(lambda: process.poll() is not None or len(trained(launcher)) >= 2)
+        kept = min(set(trained(launcher)) - killed)
+        victim = chance.choice([pid for pid in workers(launcher) if pid not in {kept, *killed}])
+        killed.add(victim)
+        os.kill(victim, signal.SIGKILL)
+    wait_for(two_hold_the_state)
     (launcher.folder / "enough").touch()
     out, err = (data.decode() for data in process.communicate(timeout=200))
     assert process.returncode == 0, err
@@ -74,6 +82,44 @@ def test_a_death_at_any_moment_of_init(launcher, victim, after_ms):
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) >= 2
     print(done.stdout)
+
+
+@pytest.mark.parametrize(
+    "phase, victim",
+    [
+        ("sync", 0),
+        ("restore", 0),
+        pytest.param("commit", 0, marks=pytest.mark.slow),
+        pytest.param("restore", 1, marks=pytest.mark.slow),
+        pytest.param("reset", 0, marks=pytest.mark.slow),
+    ],
+)
+def test_a_death_in_each_phase(launcher, phase, victim):
+    """Beside the victim, process 2 dies. One of the other two is always left, and the sum is exact."""
+    words = program_words(elastic_ranks.dies_in_a_phase)
+    options = ("-np", 4, "--min-np", 1, "-H", "localhost:4", "--blacklist-cooldown-range", 1, 2)
+    done = launcher.run(*options, *words, env={"VICTIM": str(victim), "PHASE": phase})
+    assert done.returncode == 0, done.stderr
+    said = {line.partition(":")[2] for line in done.stdout.splitlines()}
+    assert said == {f"the sum is {sum(range(40))}"}
+    assert "process 2 has ended (killed by SIGKILL)" in done.stderr
+    assert f"process {victim} has ended (killed by SIGKILL)" in done.stderr
+
+
+def test_horovodrun_kills_ranks_on_purpose(launcher):
+    """Until three of them have been killed and training goes on; then the job is ended."""
+    words = ("--elastic-chaos", 0.3, *program_words(elastic_ranks.count_steps))
+    process = launcher.start("-np", 3, "--min-np", 1, "-H", "localhost:3", *words)
+    text, kills = "", 0
+    while kills < 3 or "world " not in text.rpartition("on purpose")[2]:
+        line = process.stderr.readline().decode()
+        assert line, text
+        kills += "is killed on purpose (--elastic-chaos)" in line
+        text += line
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=200)
+    assert process.returncode == 128 + signal.SIGINT
+    assert launcher.processes() == []
 
 
 @pytest.mark.slow

@@ -90,6 +90,30 @@ def test_training_goes_on_from_the_last_commit(launcher):
     assert {line.partition(":")[2] for line in out.splitlines()} == {"goes on from 7"}
 
 
+def test_a_second_training_of_a_program_goes_on_without_a_killed_rank(launcher):
+    process = start(launcher, elastic_ranks.trains_twice, "-np", 3, "--min-np", 2)
+    (killed,) = launcher.wait_for(1, "in.3.rank1")
+    launcher.wait_for(3, "in.3.rank")
+    os.kill(int(killed), signal.SIGKILL)
+    launcher.wait_for(2, "in.2.rank")
+    write(launcher, "enough")
+    out, err = finish(process)
+    assert sorted(out.splitlines()) == [
+        "[0]<stdout>:rank 0 of 2 is done twice",
+        "[2]<stdout>:rank 1 of 2 is done twice",
+    ]
+    assert "world 2: 2 ranks" in err  # no new process, which would begin with the first training
+
+
+def test_a_second_training_with_too_few_ranks_fails_at_once(launcher):
+    process = start(launcher, elastic_ranks.trains_twice, "-np", 2, "--min-np", 2)
+    (killed,) = launcher.wait_for(1, "in.2.rank1")
+    launcher.wait_for(2, "in.2.rank")
+    os.kill(int(killed), signal.SIGKILL)
+    _, err = finish(process, 128 + signal.SIGKILL)
+    assert "fewer than 2 processes are left, and a new one cannot join the program's second training" in err
+
+
 def test_a_death_in_init_costs_no_job(launcher):
     process = start(launcher, elastic_ranks.dies_in_its_first_init, "-np", 3, "--min-np", 2, "--verbose")
     out, err = finish(process)
