@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from hvd_core.backends.static_description import StaticDescription
+
 GROUP = "hvd_core.backends"  # the entry-point group that plugins announce themselves in
 NAME = re.compile(r"[a-z0-9_-]{1,32}")
 
@@ -33,6 +35,8 @@ class Candidate:
     """Whether the backend exists for tests only; messages do not list it."""
     from_spec: bool = False
     """Whether the launcher found it, perhaps on another host."""
+    static: StaticDescription | None = None
+    """What the wheel says about the backend without running code; None if the wheel says nothing, or nothing readable."""
 
     def describe_origin(self) -> str:
         """``embedded``, ``hvd-backend-x 0.3.0``, ``HOROVOD_BACKEND_PATH_X`` or ``registered in Python``."""
@@ -52,7 +56,8 @@ class Problem:
     """An entry point of the group that is not used, with the reason. It does not stop a job by itself.
 
     ``kind``: "duplicate", "current-directory", "reserved" (an embedded backend has the name), "name" (not a valid name),
-    "metadata" (unreadable), "broken" (the backend cannot be described or loaded).
+    "metadata" (unreadable), "description" (its NAME.hvd.toml has faults), "broken" (the backend cannot be described or
+    loaded).
     """
 
     name: str

@@ -1,6 +1,6 @@
 """The descriptor of a backend: the value that the function of its entry point returns.
 
-A plugin's module imports only this file of hvd-core, so it needs neither NumPy nor the compiled engine. Immutable.
+A plugin's module needs only this file of hvd-core, so it imports neither NumPy nor the compiled engine. Immutable.
 """
 
 from __future__ import annotations
@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from hvd_core.backends.static_description import SUFFIX, read_file
 
 
 @dataclass(frozen=True)
@@ -68,3 +71,25 @@ class BackendDescriptor:
     """For a backend with ``launchers``: returns the words of a command that starts the given number of processes as one
     job on this machine; a program and its arguments are appended. Raises LookupError, with the fix, if no launcher is
     installed. The conformance kit uses it."""
+
+    @classmethod
+    def from_file(cls, file: str | Path, **more: Any) -> BackendDescriptor:
+        """The descriptor whose name, ABI, devices, tables, priority, reach and launchers stand in ``file``, the wheel's
+        ``NAME.hvd.toml``. ``more``: the other fields, and fields that replace those of the file.
+
+        Raises ValueError if the file's name or its contents cannot be read; OSError.
+        """
+        path = Path(file)
+        if not path.name.endswith(SUFFIX):
+            raise ValueError(f"{path}: the file must be called NAME{SUFFIX}, with the backend's name")
+        found = read_file(path)
+        known = {
+            "name": path.name.removesuffix(SUFFIX),
+            "abi": found.abi,
+            "devices": found.devices,
+            "provides": found.provides,
+            "priority": found.priority,
+            "spans_hosts": found.spans_hosts,
+            "launchers": found.launchers,
+        }
+        return cls(**(known | {"library": None} | more))

@@ -1,6 +1,6 @@
 """``hvd plugin doctor [NAME]``: runs every phase in order, and reports why one fails.
 
-Imports and loads all plugins, which no job does. A child process opens each library first.
+Imports and loads all plugins, which no job does: each in a process of its own, with a limit for each phase.
 """
 
 from __future__ import annotations
@@ -8,9 +8,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+from hvd_core.backends.candidate import PATH
 from hvd_core.backends.errors import BackendError
 from hvd_core.cli import codes, output
 from hvd_core.cli.launcher_step import launcher_step
@@ -136,23 +138,54 @@ def examine(name: str, settings: Any, opening: bool = True, named: bool = True) 
         if settings is not None:
             export(settings, name)
         backend = discovery.lookup(name, _SOURCE, pin)
-        steps.append(_described(backend))
-        steps.append(_probed(backend, settings.probe_timeout_s if settings is not None else 5.0))
-        if steps[-1].verdict == BAD:
-            steps[-1].verdict = BAD if named else NOTE
-            return steps
     except BackendError as error:
-        return [*steps, _failed(name, "discover" if not steps else "describe", error)]
-    steps.append(_loaded(backend))
+        return [*steps, _failed(name, "discover", error)]
+    timeout_s = settings.probe_timeout_s if settings is not None else 5.0
+    steps += _apart(backend, timeout_s)
     if steps[-1].verdict == BAD:
-        return steps
+        return steps if named else [*steps[:-1], _unnamed(steps[-1])]
     from hvd_core.cli import trial
 
-    steps.append(trial.opened(backend) if opening else Step(name, "open", SKIPPED, "skipped by --no-open"))
+    steps.append(trial.opened(name) if opening else Step(name, "open", SKIPPED, "skipped by --no-open"))
     return steps
 
 
+def _apart(backend: InstalledBackend, timeout_s: float) -> list[Step]:
+    """The phases describe, probe and load, up to the first that fails, in a process of their own."""
+    from hvd_core.cli.apart import limits, run_apart
+
+    def work(send: Callable[[Any], None]) -> None:
+        for phase in (_described, lambda backend: _probed(backend, timeout_s), _loaded):
+            step = phase(backend)
+            send(asdict(step))
+            if step.verdict == BAD:
+                return
+
+    done = run_apart(work, limits(timeout_s))
+    steps = [Step(**value) for value in done.values]
+    if done.fault:
+        more = [*done.written(), *_remedy(backend)]
+        steps.append(Step(backend.name, done.phase or "load", BAD, done.fault, more, ended=True))
+    return steps
+
+
+def _unnamed(step: Step) -> Step:
+    """A bad step of a backend that was not named: a probe that says no is no fault of the installation."""
+    return replace(step, verdict=NOTE) if step.phase == "probe" and not step.ended else step
+
+
+def _remedy(backend: InstalledBackend) -> list[str]:
+    wheel = backend.candidate.distribution
+    return [f"fix: report it to the author of {wheel}, or pip uninstall {wheel}"] if wheel else []
+
+
 def _described(backend: InstalledBackend) -> Step:
+    if backend.candidate.origin == PATH:
+        return Step(backend.name, "describe", SKIPPED, "a library without a wheel has no descriptor")
+    try:
+        _ = backend.devices
+    except BackendError as error:
+        return _failed(backend.name, "describe", error)
     more = [f"requires {text}" for text in (backend.descriptor.requires if backend.descriptor else ())]
     tables = ", ".join(sorted(backend.provides))
     return Step(backend.name, "describe", GOOD, f"serves {', '.join(backend.devices)}; has {tables}", more)
@@ -161,6 +194,8 @@ def _described(backend: InstalledBackend) -> Step:
 def _probed(backend: InstalledBackend, timeout_s: float) -> Step:
     from hvd_core.backends.descriptor import Available
 
+    if backend.candidate.origin == PATH:
+        return Step(backend.name, "probe", SKIPPED, "a library without a wheel has no probe")
     answer = backend.probe(timeout_s)
     if isinstance(answer, Available):
         return Step(backend.name, "probe", GOOD, answer.detail or "works on this machine")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +24,13 @@ def run(options: argparse.Namespace) -> int:
     """Print the settings. Returns FINDINGS if the choice of backends would fail. Raises PluginsTomlError."""
     settings = config()
     rows = [*choices(settings), *of_files(settings), *of_engine()]
-    table, note, fault = _choice()
+    table, note, fault = _choice(settings)
     if options.json:
         output.document(
             {
                 "files": [{"kind": file.kind, "path": str(file.path)} for file in settings.files],
                 "settings": [dict(zip(("key", "value", "source"), row)) for row in rows],
-                "choice": [asdict(row) for row in table],
+                "choice": table,
                 "note": note,
                 "fault": fault,
             }
@@ -100,18 +100,36 @@ def of_engine() -> Iterator[Row]:
         )
 
 
-def _choice() -> tuple[tuple[Any, ...], str, str]:
-    """The choice of a job of one process: (rows of the report, its note, the error or "")."""
+def _choice(settings: PluginsConfig) -> tuple[list[dict[str, Any]], str, str]:
+    """The choice of a job of one process: (rows of the report, its note, the error or ""). A process of its own makes it,
+    because it runs the code of the chosen plugins."""
+    from hvd_core.cli.apart import limits, run_apart
+
+    done = run_apart(_choose, limits(settings.probe_timeout_s))
+    done.relay()
+    if done.fault:
+        name = f"backend '{done.backend}': " if done.backend else ""
+        check = f"\n  check: hvd plugin doctor {done.backend}" if done.backend else ""
+        return [], "", f"horovod: {name}{done.text()}{check}"
+    table, note, fault = done.values[0]
+    return table, note, fault
+
+
+def _choose(send: Callable[[Any], None]) -> None:
     from hvd_core.backends.selection.at_init import report_now
 
     try:
         report = report_now(None)
     except (BackendError, ValueError) as error:
-        return (), "", str(error)
-    return tuple(report), f"{report.note}; {report.unserved}" if report.note else "", ""
+        send(([], "", str(error)))
+    else:
+        note = f"{report.note}; {report.unserved}" if report.note else ""
+        send(([asdict(row) for row in report], note, ""))
 
 
-def _print(settings: PluginsConfig, rows: list[Row], table: tuple[Any, ...], note: str, fault: str) -> None:
+def _print(
+    settings: PluginsConfig, rows: list[Row], table: list[dict[str, Any]], note: str, fault: str
+) -> None:
     output.table(("file", ""), [(file.kind, str(file.path)) for file in settings.files])
     output.text("")
     output.table(("setting", "value", "from"), rows, {_DEFAULT: "dim"})
@@ -120,7 +138,13 @@ def _print(settings: PluginsConfig, rows: list[Row], table: tuple[Any, ...], not
         output.text("a job started here would stop:", "", fault)
         return
     cells = [
-        (r.operation, r.device, f"{r.backend} {r.version}", r.support, str(r.score), r.source) for r in table
+        (
+            *(r["operation"], r["device"], f"{r['backend']} {r['version']}"),
+            r["support"],
+            str(r["score"]),
+            r["source"],
+        )
+        for r in table
     ]
     output.table(("a job here", "device", "backend", "float32", "score", "from"), cells)
     if note:

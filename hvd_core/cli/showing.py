@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hvd_core.backends.errors import BackendError
+from hvd_core.backends.errors import BackendDescribeError, BackendError
 from hvd_core.backends.messages import option_variable
 from hvd_core.cli import codes, output, served
 from hvd_core.cli.survey import config, export, pinned
+
+if TYPE_CHECKING:
+    from hvd_core.backends.discovery.installed_backend import InstalledBackend
+    from hvd_core.config.plugins_toml import PluginsConfig
 
 _SOURCE = "hvd plugin show"
 
@@ -39,16 +44,46 @@ def run(options: argparse.Namespace) -> int:
 
 
 def gather(name: str) -> Shown:
-    """Collect the facts. Raises BackendNotInstalled, BackendDescribeError."""
+    """Collect the facts; a process of its own runs the backend's code.
+
+    Raises BackendNotInstalled, BackendDescribeError.
+    """
     from hvd_core.backends import discovery
+    from hvd_core.cli.apart import limits, run_apart
+
+    settings = config()
+    backend = discovery.lookup(name, _SOURCE, pinned(name.lower(), settings))
+    export(settings, backend.name)
+    done = run_apart(lambda send: _gather(backend, settings, send), limits(settings.probe_timeout_s))
+    done.relay()
+    found: dict[str, Any] = {}
+    for value in done.values:
+        found |= value
+    if "error" in found:
+        raise BackendDescribeError(found["error"])
+    ended = f"horovod: backend '{backend.name}' ({backend.origin}): {done.text()}" if done.fault else ""
+    if "descriptor" not in found:
+        raise BackendDescribeError(f"{ended}\n  check: hvd plugin doctor {backend.name}")
+    probe = found.setdefault("probe", {"available": False, "reason": done.text(), "fix": ""})
+    assert isinstance(probe, dict)
+    rest = {"facts": None, "options": [], "served": [], "fault": ended}
+    return Shown(**(rest | found))
+
+
+def _gather(
+    backend: InstalledBackend, settings: PluginsConfig, send: Callable[[dict[str, Any]], None]
+) -> None:
+    """Send the fields of Shown, each as soon as it is known."""
     from hvd_core.backends.descriptor import Available
     from hvd_core.backends.discovery import loading
     from hvd_core.backends.discovery.installed_backend import ABI
     from hvd_core.backends.selection.backend_options import LIBRARY
 
-    settings = config()
-    backend = discovery.lookup(name, _SOURCE, pinned(name.lower(), settings))
-    export(settings, backend.name)
+    try:
+        _ = backend.devices
+    except BackendError as error:
+        send({"error": str(error)})
+        return
     descriptor = {
         "name": backend.name,
         "origin": backend.origin,
@@ -67,17 +102,19 @@ def gather(name: str) -> Shown:
         "abi": list(backend.descriptor.abi) if backend.descriptor else list(ABI),
         "veto": settings.vetoed_by(backend.name) or "",
     }
+    send({"descriptor": descriptor})
     answer = backend.probe(settings.probe_timeout_s)
     if isinstance(answer, Available):
-        probe = {"available": True, "detail": answer.detail}
+        send({"probe": {"available": True, "detail": answer.detail}})
     else:
-        probe = {"available": False, "reason": answer.reason, "fix": answer.fix}
+        send({"probe": {"available": False, "reason": answer.reason, "fix": answer.fix}})
     try:
         facts = loading.load(backend)
         path = str(backend.path())
         rows = served_by(backend.name, path, facts)
     except BackendError as error:
-        return Shown(descriptor, probe, None, [], [], str(error))
+        send({"fault": str(error)})
+        return
     descriptor["library"] = descriptor["library"] and path
     schema = list(facts["options"])
     if (
@@ -86,7 +123,7 @@ def gather(name: str) -> Shown:
     ):
         schema.append(LIBRARY)  # every backend has this option; without a vendor's library it has no effect
     values = [option | _value(backend.name, option) for option in schema]
-    return Shown(descriptor, probe, facts, values, rows)
+    send({"descriptor": descriptor, "facts": facts, "options": values, "served": rows})
 
 
 def served_by(name: str, path: str, facts: dict[str, Any]) -> list[dict[str, Any]]:

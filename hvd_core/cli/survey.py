@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from hvd_core.backends.candidate import WHEEL, Candidate, Problem
+from hvd_core.backends.candidate import PATH, WHEEL, Candidate, Problem
 from hvd_core.backends.errors import BackendDuplicate, BackendError, BackendNotInstalled
 
 if TYPE_CHECKING:
@@ -102,6 +103,33 @@ def _row(backend: InstalledBackend, settings: PluginsConfig, probing: bool) -> R
         row.fix = "ask the administrator of this site"
         if backend.candidate.origin == WHEEL:  # a forbidden wheel is not imported
             return row
+    probing = probing and veto is None
+    if backend.candidate.origin not in (WHEEL, PATH):
+        _examine(row, backend, settings, probing, lambda row: None)
+        return row
+    from hvd_core.cli.apart import limits, run_apart
+
+    done = run_apart(
+        lambda send: _examine(row, backend, settings, probing, send), limits(settings.probe_timeout_s)
+    )
+    done.relay()
+    row = Row(**done.values[-1]) if done.values else row
+    if done.fault:
+        row.status, row.detail = BROKEN, done.text()
+        row.fix = f"hvd plugin doctor {row.name} shows its output"
+        if row.distribution:
+            row.fix += f"; pip uninstall {row.distribution} removes it"
+    return row
+
+
+def _examine(
+    row: Row,
+    backend: InstalledBackend,
+    settings: PluginsConfig,
+    probing: bool,
+    send: Callable[[dict[str, Any]], None],
+) -> None:
+    """Complete the row by running the backend's code; ``send`` gets it after each phase."""
     try:
         row.devices, row.provides = list(backend.devices), sorted(backend.provides)
         row.priority, row.automatic, row.version = (
@@ -109,11 +137,12 @@ def _row(backend: InstalledBackend, settings: PluginsConfig, probing: bool) -> R
             backend.automatic,
             backend.version or row.version,
         )
-        if veto is None and probing:
+        send(row.as_dict())
+        if probing:
             _probe(row, backend, settings.probe_timeout_s)
     except BackendError as error:
-        return _failed(row, BROKEN, error)
-    return row
+        _failed(row, BROKEN, error)
+    send(row.as_dict())
 
 
 def _probe(row: Row, backend: InstalledBackend, timeout_s: float) -> None:

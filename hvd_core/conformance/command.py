@@ -54,7 +54,9 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("--junit", metavar="FILE", help="results as JUnit XML")
     p.add_argument(
-        "--matrix", metavar="FILE", help="support matrix in Markdown; between its markers if FILE has them"
+        "--matrix",
+        metavar="FILE",
+        help="support matrix in Markdown: a new file, or between the markers of FILE",
     )
     p.add_argument("-v", "--verbose", action="store_true", help="print the rows of passed cases too")
     return p
@@ -98,6 +100,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if odd:
         print(f"horovod: conformance: --env takes NAME=VALUE, not '{odd[0]}'", file=sys.stderr)
         return 2
+    if options.matrix:
+        from hvd_core.conformance import matrix
+
+        try:  # before the cases run, not after
+            matrix.check(Path(options.matrix))
+        except (ValueError, OSError) as problem:
+            print(problem, file=sys.stderr)
+            return 2
     if not options.backend or options.np < 1:
         p.print_usage(sys.stderr)
         print("horovod: conformance: name a backend, such as shm, and at least one rank", file=sys.stderr)

@@ -76,6 +76,17 @@ def test_matrix_replaces_only_its_own_part(reports):
     assert "| int64 | NATIVE | - |" in text and "| float8_e5m2 | - | - |" in text
 
 
+def test_matrix_does_not_overwrite_other_text(tmp_path):
+    readme, new = tmp_path / "README.md", tmp_path / "matrix.md"
+    readme.write_text("# Mine\n")
+    done = kit("shm", "-np", 1, "--case", "L0.tables", "--matrix", readme)
+    assert done.returncode == 2 and "its contents are not overwritten" in done.stderr
+    assert "<!-- support matrix: begin -->" in done.stderr and "PASS" not in done.stdout
+    assert readme.read_text() == "# Mine\n"
+    assert kit("shm", "-np", 1, "--case", "L0.tables", "--matrix", new).returncode == 0
+    assert new.read_text().startswith("<!-- support matrix: begin")
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "text"),
     [

@@ -27,6 +27,9 @@ def describe():
     )
 """
 
+HERE = 'abi = [1, 0]\ndevices = ["widget"]\nprovides = ["{provides}"]\ndevice_files = ["/"]\n'
+"""A static description with which the automatic choice considers a backend, on every machine."""
+
 
 def announce(
     site: Path,
@@ -36,13 +39,17 @@ def announce(
     version: str = "0.3.0",
     entry: str | None = None,
     suffix: str = "dist-info",
+    static: str | None = None,
 ) -> Path:
-    """Leave a distribution in ``site`` that announces the backend ``name``; ``code`` is its module's text. The module."""
+    """Leave a distribution in ``site`` that announces the backend ``name``; ``code`` is its module's text.
+    ``static``: its static description. The module."""
     distribution = distribution or f"hvd-backend-{name}"
     module = distribution.replace("-", "_")
     site.mkdir(parents=True, exist_ok=True)
     file = site / f"{module}.py"
     file.write_text(dedent(GOOD.format(name=name) if code is None else code))
+    if static is not None:
+        (site / f"{name}.hvd.toml").write_text(static)
     metadata = site / (f"{module}-{version}.dist-info" if suffix == "dist-info" else f"{module}.egg-info")
     metadata.mkdir(exist_ok=True)
     text = f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n"

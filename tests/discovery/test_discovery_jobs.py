@@ -13,7 +13,7 @@ from horovod.runner.env import backend_environment
 from hvd_core.backends import BackendVersionMismatch, discovery
 from hvd_core.backends.candidate import WHEEL, Candidate, Problem
 from hvd_core.backends.discovery import backend_spec
-from plugin_sites import PACKAGES, announce, install, python, wheel
+from plugin_sites import HERE, PACKAGES, announce, install, python, wheel
 
 # Reports what a rank reads of others' metadata, and which modules come with init().
 RANK = """
@@ -142,8 +142,9 @@ def test_a_real_wheel_with_a_backend_in_python(launcher, tmp_path):
 
 def test_broken_plugins_are_told_once_and_stop_nobody(launcher, tmp_path):
     site, other = tmp_path / "site", tmp_path / "other"
-    announce(site, "broken", "import no_such_module_at_all")
-    announce(site, "exits", "raise SystemExit(5)")
+    static = HERE.format(provides="comm")
+    announce(site, "broken", "import no_such_module_at_all", static=static)
+    announce(site, "exits", "raise SystemExit(5)", static=static)
     announce(site, "twice")
     announce(other, "twice", distribution="twice-of-others")
     done = launcher.python(2, RANK, env=path(site, other))
@@ -255,7 +256,7 @@ def describe():
 
 def test_a_hanging_probe_is_told_and_stops_nobody(tmp_path):
     site = tmp_path / "site"
-    announce(site, "hanging", HANGING)
+    announce(site, "hanging", HANGING, static=HERE.format(provides="device"))
     settings = tmp_path / "plugins.toml"
     settings.write_text("[probe]\ntimeout_s = 1\n")
     settings.chmod(0o644)

@@ -55,6 +55,8 @@ def plugin(site, name, probe="return Available()", version="0.3.0", device="cpu"
             f'python="hvd_backend_{name}:Backend", ', ""
         )
     (site / f"hvd_backend_{name}.py").write_text("from pathlib import Path\n" + text)
+    described = f'abi = [1, 0]\ndevices = ["{device}"]\nprovides = ["comm"]\ndevice_files = ["/"]\n'
+    (site / f"{name}.hvd.toml").write_text(described)
     info = site / f"hvd_backend_{name}-{version}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: hvd-backend-{name}\nVersion: {version}\n")

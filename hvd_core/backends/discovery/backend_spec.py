@@ -1,7 +1,8 @@
 """HOROVOD_BACKEND_SPEC: the list of backends that a job's launcher found, so that its ranks need not search.
 
 A thousand ranks that each read the metadata of some hundred distributions slow down a shared file system. The text is
-JSON and holds names and versions only. Only ranks of the launcher's own Python installation use it.
+JSON and holds names, versions and the wheels' static descriptions. Only ranks of the launcher's own Python
+installation use it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 from hvd_core.backends.candidate import WHEEL, Candidate, Problem
 from hvd_core.backends.errors import BackendVersionMismatch
+from hvd_core.backends.static_description import of_table
 
 VARIABLE = "HOROVOD_BACKEND_SPEC"
 _FORMAT = 1
@@ -22,16 +24,14 @@ _FORMAT = 1
 
 def encode(candidates: Sequence[Candidate], problems: Sequence[Problem] = ()) -> str:
     """The text of the variable: the wheels among ``candidates``, and ``problems``."""
-    rows = [
-        [c.name, c.entry, c.distribution, c.version, c.location, c.metadata]
-        for c in candidates
-        if c.origin == WHEEL
-    ]
+    wheels = [c for c in candidates if c.origin == WHEEL]
+    rows = [[c.name, c.entry, c.distribution, c.version, c.location, c.metadata] for c in wheels]
     found: dict[str, Any] = {
         "format": _FORMAT,
         "host": socket.gethostname(),
         "prefix": sys.prefix,
         "backends": rows,
+        "static": [c.static and c.static.as_row() for c in wheels],
     }
     if problems:
         found["problems"] = [[p.name, p.kind, p.text] for p in problems]
@@ -51,9 +51,16 @@ def decode(environ: Mapping[str, str]) -> tuple[tuple[Candidate, ...], tuple[Pro
         found = json.loads(text)
         if found["format"] != _FORMAT or found["prefix"] != sys.prefix:
             return None
+        described = found.get("static") or [None] * len(found["backends"])
         wheels = tuple(
-            Candidate(name, WHEEL, distribution, version, entry, location, metadata, from_spec=True)
-            for name, entry, distribution, version, location, metadata in found["backends"]
+            Candidate(
+                *(name, WHEEL, distribution, version, entry, location, metadata),
+                from_spec=True,
+                static=of_table(static) if static else None,
+            )
+            for (name, entry, distribution, version, location, metadata), static in zip(
+                found["backends"], described
+            )
         )
         return wheels, tuple(Problem(*row) for row in found.get("problems", ()))
     except (ValueError, KeyError, TypeError, RecursionError) as error:

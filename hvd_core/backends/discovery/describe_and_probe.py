@@ -12,13 +12,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from hvd_core.backends import phases
 from hvd_core.backends.candidate import GROUP, WHEEL, Candidate
 from hvd_core.backends.descriptor import Available, BackendDescriptor, Unavailable
 from hvd_core.backends.discovery.backend_spec import check_version
 from hvd_core.backends.errors import BackendDescribeError
+from hvd_core.backends.static_description import TABLES
 from hvd_core.version import __version__
-
-TABLES = frozenset({"device", "comm"})
 
 
 class ProbeFailed(Unavailable):
@@ -34,9 +34,16 @@ def describe(candidate: Candidate) -> BackendDescriptor:
     if candidate.origin != WHEEL or not candidate.entry:
         raise ValueError(f"backend '{candidate.name}' ({candidate.describe_origin()}) is not from a wheel")
     check_version(candidate)
+    with phases.running(candidate.name, phases.DESCRIBE):
+        return _described(candidate)
+
+
+def _described(candidate: Candidate) -> BackendDescriptor:
     try:
         function = _load(candidate)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise _broken(candidate, f"importing {candidate.entry} failed: {_text(error)}") from error
     if isinstance(function, BackendDescriptor):
         raise _broken(candidate, f"{candidate.entry} is a descriptor; it must be a function that returns one")
@@ -46,13 +53,18 @@ def describe(candidate: Candidate) -> BackendDescriptor:
         )
     try:
         descriptor = function()
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise _broken(
             candidate, f"calling {candidate.entry} failed: {_text(error)}", _upgrade_fix(error)
         ) from error
     if not isinstance(descriptor, BackendDescriptor):
         raise _broken(candidate, f"{candidate.entry} returned {descriptor!r}, not a BackendDescriptor")
-    if faults := _faults(candidate.name, descriptor):
+    faults = _faults(candidate.name, descriptor)
+    if not faults and candidate.static is not None:
+        faults = candidate.static.differences(descriptor)
+    if faults:
         raise _broken(candidate, "its descriptor says " + "; ".join(faults))
     return descriptor
 
@@ -70,9 +82,10 @@ def probe(descriptor: BackendDescriptor, timeout_s: float = 5.0) -> Available | 
         except BaseException as error:
             answer.append(ProbeFailed(f"its probe raised {_text(error)}"))
 
-    thread = threading.Thread(target=ask, name=f"hvd-probe-{descriptor.name}", daemon=True)
-    thread.start()
-    thread.join(timeout_s)
+    with phases.running(descriptor.name, phases.PROBE):
+        thread = threading.Thread(target=ask, name=f"hvd-probe-{descriptor.name}", daemon=True)
+        thread.start()
+        thread.join(timeout_s)
     if not answer:
         return ProbeFailed(
             f"its probe has not answered within {timeout_s:g} s",

@@ -14,9 +14,13 @@ import site
 import sys
 import sysconfig
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hvd_core.backends.candidate import GROUP, NAME, WHEEL, Candidate, Problem
+from hvd_core.backends.static_description import SUFFIX, read_file
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution
@@ -41,7 +45,7 @@ def scan(reserved: Sequence[str]) -> tuple[tuple[Candidate, ...], tuple[Problem,
         elif candidate.name in reserved:
             problems.append(_reserved(candidate))
         else:
-            found.append(candidate)
+            found.append(_with_description(candidate, problems))
     known = {(c.distribution, c.entry) for c in found}
     for candidate in _announced(list(dict.fromkeys(os.path.abspath(entry) for entry in here)), []):
         if (candidate.distribution, candidate.entry) not in known:
@@ -91,6 +95,37 @@ def _announced(path: list[str], problems: list[Problem]) -> Iterator[Candidate]:
         location, metadata = _place(distribution)
         for entry in entries:
             yield Candidate(entry.name, WHEEL, name, version, entry.value, location, metadata)
+
+
+def _with_description(candidate: Candidate, problems: list[Problem]) -> Candidate:
+    """The candidate with its wheel's static description. A file that cannot be read is a problem."""
+    try:
+        file = _description_file(candidate)
+        return candidate if file is None else replace(candidate, static=read_file(file))
+    except (OSError, ValueError) as error:
+        problems.append(_bad_description(candidate, error))
+        return candidate
+
+
+def _description_file(candidate: Candidate) -> Path | None:
+    """``NAME.hvd.toml`` beside the entry point's module: in the package, or in the folder of a module that is a file.
+    Imports nothing."""
+    parts = str(candidate.entry).partition(":")[0].partition("[")[0].strip().split(".")
+    name = candidate.name + SUFFIX
+    root = Path(candidate.location or os.devnull)
+    roots = [root]
+    if not (root / parts[0]).is_dir() and not (root / f"{parts[0]}.py").is_file():
+        # An editable installation has its modules in another folder, which the import system knows.
+        try:
+            spec = find_spec(parts[0])
+        except (ImportError, ValueError):
+            spec = None
+        places = list(spec.submodule_search_locations or ()) if spec is not None else []
+        if spec is not None and spec.origin and not places:
+            places = [os.path.join(os.path.dirname(spec.origin), parts[0])]
+        roots = [Path(place).parent for place in places]
+    folders = [folder for root in roots for folder in (root.joinpath(*parts), root.joinpath(*parts[:-1]))]
+    return next((folder / name for folder in folders if (folder / name).is_file()), None)
 
 
 def _place(distribution: Distribution) -> tuple[str | None, str | None]:
@@ -148,6 +183,15 @@ def _current_directory(candidate: Candidate) -> Problem:
         "current-directory",
         f"horovod: backend '{candidate.name}' ({candidate.describe_origin()}) is ignored: it was found only through the "
         f"current directory ({candidate.location}).\n  fix: install it (pip install), or name its folder in PYTHONPATH",
+    )
+
+
+def _bad_description(candidate: Candidate, error: Exception) -> Problem:
+    return Problem(
+        candidate.name,
+        "description",
+        f"horovod: backend '{candidate.name}' ({candidate.describe_origin()}) is used only if it is named, because its "
+        f"static description cannot be read: {error}\n  fix: its author repairs that file",
     )
 
 

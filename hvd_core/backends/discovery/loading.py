@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hvd_core.backends import messages
+from hvd_core.backends import messages, phases
 from hvd_core.backends.candidate import WHEEL
 from hvd_core.backends.descriptor import Unavailable
 from hvd_core.backends.discovery.installed_backend import InstalledBackend
@@ -28,7 +28,8 @@ def load(backend: InstalledBackend, alone: bool = False, alternative: str = "") 
 
     path = str(backend.path())
     try:
-        return inspect_backend(backend.name, path)
+        with phases.running(backend.name, phases.LOAD):
+            return inspect_backend(backend.name, path)
     # The new text repeats everything that the compiled part said, so the chain would show it twice.
     except BackendLoadError as error:
         raise BackendLoadError(explain(backend, path, str(error))) from None

@@ -6,6 +6,7 @@ from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 
+from hvd_core.backends import phases
 from hvd_core.backends.candidate import Candidate
 from hvd_core.backends.descriptor import Available, BackendDescriptor, Unavailable
 from hvd_core.backends.discovery.describe_and_probe import describe, probe
@@ -71,11 +72,14 @@ class WheelBackend(InstalledBackend):
 
         module, _, attribute = self.descriptor.python.partition(":")
         try:
-            backend_class = getattr(import_module(module), attribute)
-            if backend_class.name != self.name:
-                raise ValueError(f"{backend_class.__qualname__}.name is {backend_class.name!r}")
-            return entry_of(backend_class).path
-        except (Exception, SystemExit) as error:
+            with phases.running(self.name, phases.LOAD):
+                backend_class = getattr(import_module(module), attribute)
+                if backend_class.name != self.name:
+                    raise ValueError(f"{backend_class.__qualname__}.name is {backend_class.name!r}")
+                return entry_of(backend_class).path
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             raise BackendLoadError(
                 f"horovod: backend '{self.name}' ({self.origin}) failed to load.\n"
                 f"  cause: {self.descriptor.python}: {type(error).__name__}: {error}\n"

@@ -56,7 +56,8 @@ def choose(
     cannot be used.
     """
     levels = ladder(environ, with_names(argument), config.levels())
-    backends = UsableBackends(environ, config)
+    types = {rule.device for level in levels for rule in level.rules} - {None, ACCELERATORS, HOST}
+    backends = UsableBackends(environ, config, frozenset(map(str, types)))
     plan = Choice(levels, backends, world, allreduce, allgather).plan()
     backend_options.check(plan.backends(), environ, backends.names, config)
     return plan

@@ -1,16 +1,18 @@
 """Takes a backend through its phases - find, describe, probe, load - when the choice asks for it.
 
 One object per choice; it keeps the result for each backend. A backend is imported, probed and loaded only if a rule names
-it, or if the automatic choice considers it. Called on the thread that chooses.
+it, or if the automatic choice needs it according to its wheel's static description. Called on the thread that chooses.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import MutableMapping
+from glob import glob
+from itertools import groupby
 
-from hvd_core.backends import discovery, messages
-from hvd_core.backends.candidate import WHEEL
+from hvd_core.backends import discovery, messages, phases
+from hvd_core.backends.candidate import WHEEL, Candidate
 from hvd_core.backends.descriptor import Unavailable
 from hvd_core.backends.discovery import loading, registry
 from hvd_core.backends.discovery.describe_and_probe import ProbeFailed
@@ -25,6 +27,7 @@ from hvd_core.backends.errors import (
 from hvd_core.backends.messages import reason
 from hvd_core.backends.selection import backend_options
 from hvd_core.backends.selection.backend_plan import AUTOMATIC, Usable
+from hvd_core.backends.static_description import SUFFIX, StaticDescription
 from hvd_core.config.plugins_toml import PluginsConfig
 from hvd_core.config.selection_rules import HOST, VARIABLE
 from hvd_core.types import COLLECTIVES, DTYPES, REDUCTIONS
@@ -37,10 +40,13 @@ class BackendVetoed(BackendUnavailable):
 
 
 class UsableBackends:
-    """The backends of this installation that the site's policy allows."""
+    """The backends of this installation that the site's policy allows. ``types``: the device types that the job's rules
+    name, whose backends are considered whether or not the devices' files exist."""
 
-    def __init__(self, environ: MutableMapping[str, str], config: PluginsConfig) -> None:
-        self.environ, self.config = environ, config
+    def __init__(
+        self, environ: MutableMapping[str, str], config: PluginsConfig, types: frozenset[str] = frozenset()
+    ) -> None:
+        self.environ, self.config, self.types = environ, config, types
         self.unusable: dict[str, BackendError] = {}
         """Name -> error of the backends that the automatic choice skipped."""
         self.unused_between = ""
@@ -69,45 +75,92 @@ class UsableBackends:
         return [self.usable(b.name, AUTOMATIC) for b in allowed]
 
     def for_devices(self) -> list[Usable]:
-        """The backends that may be chosen automatically for device memory, the best first. Describes every wheel;
-        probes and loads those that serve a device type."""
+        """The backends that are chosen automatically for device memory, the best first.
+
+        The wheels' static descriptions tell which backends can serve a device of this machine. Such a backend is
+        imported, probed and loaded only if no backend of higher priority serves its devices already.
+        """
         if self._automatic is None:
             self._automatic = []
-            scores: dict[str, int] = {}
-            for name in self._wheels():
-                try:
-                    backend = self._described(name)
-                    if (
-                        backend.automatic
-                        and not backend.launchers
-                        and any(d != HOST for d in backend.devices)
-                    ):
-                        usable = self.usable(name, AUTOMATIC)
-                        scores[name] = _score(usable)  # calls into the backend, which may fail
-                        self._automatic.append(usable)
-                except BackendError as error:
-                    self.unusable[name] = error
-                    _tell_if_broken(name, error)
-            self._automatic.sort(key=lambda b: (-b.priority, -scores[b.name], b.name))
+            found = sorted(self._of_devices_here(), key=lambda c: (-_described(c).priority, c.name))
+            for _, same in groupby(found, key=lambda c: _described(c).priority):
+                needed = [c.name for c in same if not self._is_served(_described(c))]
+                self._automatic += self._scored(needed)
         return self._automatic
 
     def of_launcher(self, launcher: str) -> list[Usable]:
         """The backends that may be chosen automatically between hosts because they belong to the jobs of ``launcher``,
-        the best first. Describes every wheel; probes and loads those whose descriptor names the launcher."""
+        the best first. Imports, probes and loads only wheels whose static description names the launcher."""
         found = []
         for name in self._wheels():
             try:
-                backend = self._described(name)
-                if not backend.automatic or launcher not in backend.launchers:
-                    continue
+                candidate = self._candidate(name)
             except BackendError:
                 continue  # for_devices() reports this error
+            if candidate.static is None or launcher not in candidate.static.launchers:
+                continue
             try:
                 found.append(self.usable(name, AUTOMATIC))
             except BackendError as error:
                 _tell_if_broken(name, error)
                 self.unused_between = f"{launcher} started this job, but {reason(error)}"
-        return sorted(found, key=lambda b: (-b.priority, b.name))
+        return sorted((b for b in found if b.automatic), key=lambda b: (-b.priority, b.name))
+
+    def _of_devices_here(self) -> list[Candidate]:
+        """The wheels that the automatic choice considers for the devices of this machine. ``unusable`` gets the reason
+        why it does not consider another one."""
+        found = []
+        for name in self._wheels():
+            try:
+                candidate = self._candidate(name)
+                if why := self._why_not(candidate):
+                    raise BackendUnavailable(
+                        f"horovod: backend '{name}' ({candidate.describe_origin()}) {why}"
+                    )
+                if set(_described(candidate).devices) != {HOST} and not _described(candidate).launchers:
+                    found.append(candidate)
+            except BackendError as error:
+                self.unusable[name] = error
+        return found
+
+    def _why_not(self, candidate: Candidate) -> str:
+        """Why the automatic choice does not consider a wheel for device memory; "" if it does, or if the wheel serves
+        host memory only."""
+        static = candidate.static
+        if static is None:
+            return f"is used only if it is named, because its wheel does not describe it ({candidate.name}{SUFFIX})"
+        devices = [d for d in static.devices if d != HOST]
+        if not devices or static.launchers or self.types & set(devices):
+            return ""
+        if not static.device_files:
+            return f"is used only if it is named, because its {candidate.name}{SUFFIX} names no device_files"
+        if any(glob(pattern) for pattern in static.device_files):
+            return ""
+        files = ", ".join(static.device_files)
+        return f"serves {', '.join(devices)}, and this machine has none of the files of such devices: {files}"
+
+    def _is_served(self, wanted: StaticDescription) -> bool:
+        """Whether the backends chosen so far serve all that a wheel could add."""
+        chosen = self._automatic or []
+        for device in set(wanted.devices) - {HOST}:
+            opened = any(b.table == device for b in chosen)
+            moved = any(device in b.serves and b.spans_hosts for b in chosen)
+            if ("device" in wanted.provides and not opened) or ("comm" in wanted.provides and not moved):
+                return False
+        return True
+
+    def _scored(self, names: list[str]) -> list[Usable]:
+        """Those of some backends of equal priority that can be used, the one with the highest score first."""
+        found: list[tuple[int, str, Usable]] = []
+        for name in names:
+            try:
+                usable = self.usable(name, AUTOMATIC)
+                if usable.automatic:
+                    found.append((-_score(usable), name, usable))  # calls into the backend, which may fail
+            except BackendError as error:
+                self.unusable[name] = error
+                _tell_if_broken(name, error)
+        return [usable for _, _, usable in sorted(found, key=lambda item: item[:2])]
 
     def names(self) -> list[str]:
         """The names of all installed backends."""
@@ -126,10 +179,10 @@ class UsableBackends:
         wheels = (b.name for b in discovery.installed() if b.candidate.origin == WHEEL)
         return list(dict.fromkeys(wheels))
 
-    def _described(self, name: str) -> InstalledBackend:
-        """A wheel's backend, for the automatic choice. Raises BackendVetoed before any of its code is imported."""
+    def _candidate(self, name: str) -> Candidate:
+        """The one wheel of a name, for the automatic choice. Imports nothing. Raises BackendVetoed."""
         self._check_policy(name, AUTOMATIC)
-        return discovery.lookup(name, "", self._pin(name))
+        return discovery.find(name, "", self._pin(name))
 
     def _pin(self, name: str) -> str | None:
         pin = self.config.backend(name).distribution
@@ -193,6 +246,11 @@ class UsableBackends:
         )
 
 
+def _described(candidate: Candidate) -> StaticDescription:
+    assert candidate.static is not None
+    return candidate.static
+
+
 def _tell_if_broken(name: str, error: BackendError) -> None:
     if isinstance(error, (BackendDescribeError, BackendLoadError)):
         discovery.passed_over(name, error)
@@ -205,4 +263,5 @@ def _score(backend: Usable) -> int:
     if not backend.serves:
         return 0
     question = COLLECTIVES["allreduce"].number, DTYPES["float32"].number, REDUCTIONS["sum"].number
-    return int(query_backend(*backend.library, *question)["score"])
+    with phases.running(backend.name, phases.LOAD):
+        return int(query_backend(*backend.library, *question)["score"])

@@ -1,6 +1,6 @@
 """The description of this backend, and a probe that tells whether it can work on this machine.
 
-Commands like ``hvd plugin list`` import this module in processes that never use the backend: keep it light.
+A job that uses the backend imports this module before any framework: keep it light.
 """
 
 from __future__ import annotations
@@ -16,11 +16,8 @@ _LIB = Path(__file__).resolve().parent / "lib"
 
 def describe() -> BackendDescriptor:
     """The entry point."""
-    return BackendDescriptor(
-        name="eccl_stub",
-        abi=(1, 0),
-        devices=("gcu",),
-        provides=frozenset({"device", "comm"}),
+    return BackendDescriptor.from_file(
+        Path(__file__).with_name("eccl_stub.hvd.toml"),
         library=_LIB / "libhvd_backend_eccl_stub.so",
         requires=("libeccl.so >= 3.1",),
         probe=probe,

@@ -1,6 +1,6 @@
 """The description of this backend, and a probe that tells whether it can work on this machine.
 
-Commands like ``hvd plugin list`` import this module in processes that never use the backend: keep it light.
+A job that uses the backend imports this module before any framework: keep it light.
 """
 
 from __future__ import annotations
@@ -16,13 +16,9 @@ LIBRARY = Path(__file__).resolve().parent / "lib" / "libhvd_backend_gloo.so"
 
 def describe() -> BackendDescriptor:
     """The entry point."""
-    return BackendDescriptor(
-        name="gloo",
-        abi=(1, 0),
-        devices=("cpu",),
-        provides=frozenset({"comm"}),
+    return BackendDescriptor.from_file(
+        Path(__file__).with_name("gloo.hvd.toml"),
         library=LIBRARY,
-        priority=10,
         requires=("libgloo.so.0",),
         probe=probe,
     )

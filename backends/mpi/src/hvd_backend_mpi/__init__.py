@@ -1,6 +1,6 @@
 """The description of this backend, and a probe that tells whether it can work on this machine.
 
-Commands like ``hvd plugin list`` import this module in processes that never use the backend: keep it light.
+A job that uses the backend imports this module before any framework: keep it light.
 """
 
 from __future__ import annotations
@@ -15,15 +15,12 @@ _LIB = Path(__file__).resolve().parent / "lib"
 
 def describe() -> BackendDescriptor:
     """The entry point."""
-    return BackendDescriptor(
-        name="mpi",
-        abi=(1, 0),
+    return BackendDescriptor.from_file(
+        Path(__file__).with_name("mpi.hvd.toml"),
         devices=("cpu", *device_types()),
-        provides=frozenset({"comm"}),
         library=_LIB / "libhvd_backend_mpi.so",
         requires=("an MPI library: Open MPI >= 4.0.5, MPICH >= 3.4 or one with its ABI, or libmpi_abi",),
         probe=probe,
-        launchers=("openmpi", "mpich", "srun", "pmix", "mpi"),
         launch=launch,
     )
 
