@@ -27,7 +27,7 @@ MPI := backends/mpi
 GLOO := backends/gloo
 NCCL := backends/nccl
 # An editable installation knows the file of each module: modules that have become packages need a new one.
-BECAME_PACKAGES := horovod/runner/elastic/__init__.py horovod/torch/elastic/__init__.py
+BECAME_PACKAGES := horovod/runner/elastic/__init__.py horovod/torch/elastic/__init__.py horovod/spark/__init__.py
 BUILD_INPUTS := CMakeLists.txt pyproject.toml hvd_core/version.py $(BECAME_PACKAGES) \
     $(shell find hvd_core/engine hvd_core/include horovod/tensorflow/native horovod/jax/native backends/host_kernels backends/shm backends/tcp -type f \
         \( -name '*.cc' -o -name '*.h' -o -name '*.hpp' -o -name '*.inc' -o -name 'CMakeLists.txt' \) 2>/dev/null)
@@ -61,7 +61,7 @@ install: $(VENV)/.built
 test: programs lint
 	$(WITH_VENV) python -m pytest -m "not slow" $(LANES) $(PYTEST_ARGS)
 
-test-all: programs lint
+test-all: $(VENV)/.spark programs lint
 	$(WITH_VENV) python -m pytest $(PYTEST_ARGS)
 
 # What the tests compile, before they run; quick when it is there.
@@ -155,6 +155,19 @@ $(VENV)/mxnet/.installed: $(VENV)/.created requirements/mxnet.txt
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip --disable-pip-version-check install -q -r requirements/mxnet.txt || \
 	    { rm -rf $(@D)/bin; echo "MXNet is not installed; its tests say so and are skipped."; }
+	touch $@
+
+# Each PySpark has an environment of its own, with the main one behind it on its path. Java is the system's, or Debian's
+# package unpacked into .venv. For `make test-all` only.
+$(VENV)/.spark: $(VENV)/spark-4/.installed $(VENV)/spark-3.5/.installed tests/spark/get_java.py
+	$(BIN)/python tests/spark/get_java.py $(VENV)/java || echo "The tests on Spark say so and are skipped."
+	touch $@
+
+$(VENV)/spark-%/.installed: $(VENV)/.created requirements/spark-%.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip --disable-pip-version-check install -q -r requirements/spark-$*.txt || \
+	    { rm -rf $(@D)/bin; echo "PySpark $* is not installed; its tests say so and are skipped."; }
+	$(BIN)/python tests/spark/put_behind.py $(@D)
 	touch $@
 
 # Folders of their own, as both MPIs bring a command mpirun. The tests find them there.

@@ -30,6 +30,7 @@ WITHOUT_FRAMEWORK = [
         for name in ("hosts", "safe_shell_exec", "secret", "settings", "timeout")
     ),
     *("horovod.runner.util.network", "horovod.runner.util.threads"),
+    "horovod.spark",
 ]
 TORCH = [
     "horovod.torch",

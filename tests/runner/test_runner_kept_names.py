@@ -34,8 +34,8 @@ def test_the_page_names_what_is_there():
 @pytest.mark.parametrize(
     "statement, says",
     [
-        ("import horovod.spark", "horovodrun or horovod.run()"),
-        ("import horovod.spark.torch", "horovodrun or horovod.run()"),
+        ("import horovod.spark.lightning", "horovod.spark.run()"),
+        ("from horovod.spark.tensorflow import compute_worker", "horovod.spark.run()"),
         ("from horovod import ray", "horovodrun or horovod.run()"),
         ("from horovod.data import BaseDataLoader", "data loaders"),
         ("from horovod.runner.http.http_server import RendezvousServer", "horovod.run()"),

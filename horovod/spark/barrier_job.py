@@ -1,0 +1,200 @@
+"""Runs a function on the ranks of one barrier stage: the driver's side. Spark starts, places and ends the tasks.
+
+The driver holds the job's store and the log server. The job runs in a thread of its own, so that Ctrl-C and the
+interrupt of a notebook are seen; it has a tag, by which it alone is cancelled. Any thread may call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import re
+import secrets
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from horovod.runner.output import Output
+from horovod.spark import reports
+from horovod.spark.cluster import check_barrier, driver_host, wait_for_slots
+from horovod.spark.log_server import LogServer
+from hvd_core.bootstrap.socket_io import join_address
+from hvd_core.bootstrap.store import StoreClient, StoreServer
+
+_LOOK_S = 0.1
+_CANCEL_S = 30.0
+# Of a text of Spark: the sentence that says how an executor was lost.
+_LOST = re.compile(r"ExecutorLostFailure \((.+?)\)(?: Reason: (.+))?")
+_FAILED_TASK = re.compile(r"ResultTask\(\d+, (\d+)\)")
+
+
+@dataclass(frozen=True)
+class Options:
+    """Of a job. `num_proc`: None for all slots of the cluster. `slots_s`: how long executors may take to register;
+    `begin_s`: how long the tasks may wait for free slots after that, None for ever. `output`: None if the driver shows
+    only the texts of log_to_driver()."""
+
+    num_proc: int | None
+    slots_s: float
+    begin_s: float | None = None
+    variables: Mapping[str, str] = field(default_factory=dict)
+    python: str | None = None
+    output: Output | None = None
+    show: Callable[[int, str], None] = lambda rank, text: print(text, flush=True)
+
+
+def run_barrier_job(context: Any, function: bytes, options: Options) -> list[Any]:
+    """What the pickled (function, args, kwargs) returns on each rank, in the order of the ranks.
+
+    Raises NotEnoughSlots; RuntimeError with the traceback of the rank that failed first, its exception as the cause; and
+    KeyboardInterrupt, after the job was cancelled.
+    """
+    check_barrier(context)
+    found = wait_for_slots(context, options.num_proc, options.slots_s)
+    listen, name = driver_host(context)
+    secret = secrets.token_bytes(32)
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(StoreServer(listen, secret))
+        log = LogServer(listen, secret, options.output, options.show)
+        stack.callback(log.close)
+        store = StoreClient(server.address, secret)
+        stack.callback(store.close)
+        port = int(server.address.rpartition(":")[2])
+        plan = {
+            "store": join_address(name, port),
+            "log": join_address(name, log.port),
+            "secret": secret,
+            "variables": dict(options.variables),
+            "python": options.python,
+            "show_output": options.output is not None,
+        }
+        # Large closures make the start of each task slow; the function may hold a model.
+        sent = context.broadcast(function)
+        stack.callback(_forget, sent)
+        stage = _Stage(context, options.num_proc or found, _task_function(plan, sent))
+        stage.follow(store, options.begin_s)
+        if stage.error is not None:
+            failure = _failure(stage.error, store)
+            raise failure from failure.__cause__
+        results = dict(stage.value)
+    return [pickle.loads(results[rank])[1] for rank in sorted(results)]
+
+
+def _task_function(plan: dict, sent: Any) -> Callable:
+    """The function of the tasks. Pickled by value, as it is local, so that it can say what an executor lacks."""
+
+    def run_rank(_):
+        try:
+            from horovod.spark import barrier_task
+        except ImportError as error:
+            import socket
+            import sys
+
+            raise ImportError(
+                f"the Python of the executor on host {socket.gethostname()}, {sys.executable}, cannot import "
+                f"horovod.spark ({error}). Install hvd-core there as on the driver, or let spark.pyspark.python "
+                "(PYSPARK_PYTHON) name a Python that has it."
+            ) from None
+        return barrier_task.run(barrier_task.Plan(**plan), sent.value)
+
+    return run_rank
+
+
+class _Stage:
+    """The barrier stage, in a thread. `value`: the (rank, result) of all tasks; `error`: why it failed."""
+
+    def __init__(self, context: Any, num_proc: int, task: Callable) -> None:
+        from pyspark import InheritableThread
+
+        self.value: list[tuple[int, bytes]] = []
+        self.error: BaseException | None = None
+        self._context, self._num_proc, self._task = context, num_proc, task
+        self._tag = f"horovod-{secrets.token_hex(6)}"
+        # Not Thread.join(): an interrupted join() leaves the thread marked as ended.
+        self._over = threading.Event()
+        InheritableThread(target=self._run, name="hvd-spark-job", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._context.addJobTag(self._tag)
+            self._context.setInterruptOnCancel(True)
+            places = self._context.parallelize(range(self._num_proc), self._num_proc)
+            self.value = places.barrier().mapPartitions(self._task).collect()
+        except BaseException as error:
+            self.error = error
+        finally:
+            self._over.set()
+
+    def follow(self, store: StoreClient, begin_s: float | None) -> None:
+        """Waits for the end. Cancels the stage if its tasks do not begin in time, and after an interrupt."""
+        until = None if begin_s is None else time.monotonic() + begin_s
+        try:
+            while not self._over.wait(_LOOK_S):
+                if until is not None and time.monotonic() >= until:
+                    if reports.begun(store) is None:
+                        raise TimeoutError(
+                            f"The {self._num_proc} tasks of the job did not begin within {begin_s:g} s: a barrier stage "
+                            "waits until as many slots are free at the same time. Other jobs of this Spark application "
+                            "may hold them. More time: start_timeout, or HOROVOD_SPARK_START_TIMEOUT."
+                        )
+                    until = None
+        except BaseException:
+            self._cancel()
+            raise
+
+    def _cancel(self) -> None:
+        """Ends the tasks, and waits until they have ended."""
+        until = time.monotonic() + _CANCEL_S
+        while not self._over.is_set() and time.monotonic() < until:
+            with contextlib.suppress(Exception):  # the session may be stopping
+                # Again and again: a job that has not been submitted yet is not found.
+                self._context.cancelJobsWithTag(self._tag)
+            self._over.wait(1.0)
+
+
+def _failure(error: BaseException, store: StoreClient) -> BaseException:
+    """The exception for a stage that failed: that of the rank which failed first, not Spark's text of 200 lines."""
+    told = reports.failures(store)
+    own = [entry for entry in told if not entry[0].bereaved]
+    said = str(error)
+    lost = _LOST.search(said)
+    if lost is not None and not own:
+        return RuntimeError(f"{_lost_rank(said, store)}{lost[1]}. {(lost[2] or '').strip()}".rstrip())
+    if not told:
+        return error
+    failure, host, python = (own or told)[0]
+    return failure.exception(host, python)
+
+
+def _lost_rank(said: str, store: StoreClient) -> str:
+    """ "Rank 1 on host h is lost: " if Spark's text tells its task."""
+    tasks, task = reports.begun(store), _FAILED_TASK.search(said)
+    if tasks is None or task is None or int(task[1]) >= len(tasks):
+        return "An executor is lost: "
+    host, rank = tasks[int(task[1])]
+    return f"Rank {rank} on host {host} is lost: "
+
+
+def _forget(sent: Any) -> None:
+    with contextlib.suppress(Exception):  # the session may have ended
+        sent.destroy()
+
+
+def driver_variables(given: Mapping[str, str] | None) -> dict[str, str]:
+    """The ranks' variables: Horovod's and NCCL's of this process (HOROVOD_TIMELINE, for instance), and `given`."""
+    own = {name: value for name, value in os.environ.items() if _is_passed(name)}
+    return {**own, **{str(name): str(value) for name, value in (given or {}).items()}}
+
+
+def _is_passed(name: str) -> bool:
+    return name.startswith(("HOROVOD_", "NCCL_")) and _OF_A_JOB.fullmatch(name) is None
+
+
+# The place and the secret of a job that this process is a rank of are not those of the new one.
+_OF_A_JOB = re.compile(
+    r"HOROVOD_(RANK|SIZE|LOCAL_RANK|LOCAL_SIZE|CROSS_RANK|CROSS_SIZE|HOSTNAME|STORE|SECRET_KEY|EPOCH|ELASTIC.*|RUN_.*"
+    r"|GLOO_RENDEZVOUS_.*|CONTROLLER|BACKEND_SPEC|SPARK_LOG_FD)"
+)

@@ -1,0 +1,83 @@
+"""Implements sparkdl.HorovodRunner, as Databricks documents it (packages/sparkdl has the class itself).
+
+A negative number of processes runs them on the driver's machine, without Spark; a positive one as a barrier job.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import secrets
+import socket
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from horovod.spark.barrier_job import Options, driver_variables, run_barrier_job
+from horovod.spark.cluster import active_context
+from horovod.spark.runner import DriverOutput, start_seconds
+
+VERBOSITIES = ("all", "log_callback_only")
+# A number that the cluster cannot run is an error soon; HOROVOD_SPARK_START_TIMEOUT changes it.
+_SLOTS_S = 60
+
+
+class OfFirstRank:
+    """A function whose results on other ranks than 0 are not sent, and need not be picklable."""
+
+    def __init__(self, main: Callable[..., Any]) -> None:
+        self._main = main
+
+    def __call__(self, **kwargs: Any) -> Any:
+        value = self._main(**kwargs)
+        return value if os.environ["HOROVOD_RANK"] == "0" else None
+
+
+def run_main(num_proc: int, verbosity: str, main: Callable[..., Any], kwargs: dict[str, Any]) -> Any:
+    """What `main(**kwargs)` returns on rank 0. `num_proc`: as for HorovodRunner.
+
+    Raises RuntimeError with the traceback of the rank that failed first; NotEnoughSlots, a RuntimeError too.
+    """
+    import cloudpickle
+
+    function = cloudpickle.dumps((OfFirstRank(main), (), kwargs))
+    if num_proc < 0:
+        return _run_here(-num_proc, function)
+    context = active_context(f"HorovodRunner(np={num_proc})", make=True)
+    if num_proc == 0:
+        warnings.warn(
+            "HorovodRunner(np=0), which takes all slots of the cluster, is deprecated: give the number of processes",
+            DeprecationWarning,
+            stacklevel=4,
+        )
+    seconds = start_seconds(None, _SLOTS_S)
+    output = DriverOutput(num_proc) if verbosity == "all" else None
+    options = Options(num_proc or None, seconds, None, driver_variables(None), None, output)
+    return run_barrier_job(context, function, options)[0]
+
+
+def _run_here(num_proc: int, function: bytes) -> Any:
+    from horovod.spark.placement import TaskFacts, assign
+    from horovod.spark.rank_job import RankJob, Ranks
+    from horovod.spark.reports import RankEnds
+    from hvd_core.bootstrap.store import StoreServer
+
+    secret, host = secrets.token_bytes(32), socket.gethostname()
+    places = assign([TaskFacts(host, "")] * num_proc)
+    with StoreServer("127.0.0.1", secret) as server:
+        ranks = Ranks(places, function, {}, None, server.address, secret)
+        try:
+            ends = RankEnds(server.address, secret)
+            job = RankJob(
+                ranks.site, DriverOutput(num_proc), ends, lambda rank, text: print(text, flush=True)
+            )
+            outcome = job.run()
+            bereaved = RankEnds(server.address, secret).bereaved(range(num_proc))
+            failure = ranks.failure(outcome, bereaved)
+            if failure is not None:
+                error = failure.exception(host, sys.executable)
+                raise error from error.__cause__
+            return pickle.loads(ranks.result(0))[1]
+        finally:
+            ranks.close()

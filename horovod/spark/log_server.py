@@ -1,0 +1,179 @@
+"""The driver's side of log_frames.py: shows the output of the ranks and the texts of log_to_driver().
+
+One thread, which alone writes to the streams. A connection that has not proved the job's secret is not parsed; one that
+breaks the protocol is closed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+
+from horovod.runner.frames import Incoming, Kind, ProtocolError, split_output, split_result
+from horovod.runner.local_ranks import STREAMS
+from horovod.runner.output import Output, OutputClosedError, RankStream
+from horovod.spark.log_frames import PURPOSE
+from hvd_core.bootstrap.auth import HANDSHAKE_SECONDS, ServerHandshake
+from hvd_core.bootstrap.socket_io import AuthenticationError, join_address
+
+_log = logging.getLogger("horovod")
+_CHUNK = 1 << 16
+_MOST_UNPROVEN = 64
+# After the job, the rest is read for this time.
+_DRAIN_S = 5.0
+
+
+class LogServer:
+    """Listens on `host`, on a port of its own; `port` is its number. `show(rank, text)`: called with the texts of
+    log_to_driver(). close() after the job."""
+
+    def __init__(
+        self, host: str, secret: bytes, output: Output | None, show: Callable[[int, str], None]
+    ) -> None:
+        self._secret, self._output, self._show = secret, output, show
+        family = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
+        self._listener = socket.create_server((host, 0), family=family, backlog=256)
+        self._listener.setblocking(False)
+        self.port = self._listener.getsockname()[1]
+        self.address = join_address(*self._listener.getsockname()[:2])
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._selector.register(self._wake, selectors.EVENT_READ, lambda: None)
+        self._unproven: dict[socket.socket, tuple[ServerHandshake, float]] = {}
+        self._proven: dict[socket.socket, Incoming] = {}
+        self._streams: dict[tuple[int, int], RankStream] = {}
+        self._ends_at: float | None = None
+        self._thread = threading.Thread(target=self._run, name="hvd-spark-logs", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Shows what the tasks have sent, and ends the thread. Calling it again does nothing."""
+        if self._thread.is_alive():
+            self._ends_at = time.monotonic() + _DRAIN_S
+            os.eventfd_write(self._wake, 1)
+            self._thread.join()
+        if self._wake >= 0:
+            wake, self._wake = self._wake, -1
+            os.close(wake)
+
+    def _run(self) -> None:
+        try:
+            while not self._is_over():
+                for key, _ in self._selector.select(self._wait_s()):
+                    key.data()
+                now = time.monotonic()
+                for peer in [peer for peer, (_, end) in self._unproven.items() if end < now]:
+                    self._drop(peer, "no proof of the secret in time")
+                self._write(self._show_partial)
+        finally:
+            for stream in self._streams.values():
+                self._write(stream.end)
+            for peer in [self._listener, *self._unproven, *self._proven]:
+                peer.close()
+            self._selector.close()
+
+    def _is_over(self) -> bool:
+        if self._ends_at is None:
+            return False
+        return not self._proven or time.monotonic() >= self._ends_at
+
+    def _wait_s(self) -> float | None:
+        due = [moment for stream in self._streams.values() if (moment := stream.due()) is not None]
+        due += [end for _, end in self._unproven.values()]
+        due += [] if self._ends_at is None else [self._ends_at]
+        return max(0.0, min(due) - time.monotonic()) if due else None
+
+    def _show_partial(self) -> None:
+        now = time.monotonic()
+        for stream in self._streams.values():
+            moment = stream.due()
+            if moment is not None and moment <= now:
+                stream.show_partial()
+
+    def _write(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except OutputClosedError:
+            if self._output is not None:
+                self._output.mute()
+        except Exception:  # a stream of the user, such as a widget of a notebook
+            _log.exception("horovod.spark: the output of the ranks cannot be shown")
+            if self._output is not None:
+                self._output.mute()
+
+    def _accept(self) -> None:
+        try:
+            peer, _ = self._listener.accept()
+        except OSError:
+            return
+        peer.setblocking(False)
+        if len(self._unproven) >= _MOST_UNPROVEN:
+            self._drop(next(iter(self._unproven)), "too many connections without a proof of the secret")
+        handshake = ServerHandshake(self._secret, PURPOSE)
+        self._unproven[peer] = (handshake, time.monotonic() + HANDSHAKE_SECONDS)
+        self._selector.register(peer, selectors.EVENT_READ, lambda: self._read(peer))
+        try:
+            peer.send(handshake.challenge)
+        except OSError as error:
+            self._drop(peer, str(error))
+
+    def _read(self, peer: socket.socket) -> None:
+        if peer not in self._unproven and peer not in self._proven:
+            return  # closed in this turn
+        try:
+            data = peer.recv(_CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._drop(peer, None)
+            return
+        try:
+            if peer in self._unproven:
+                data = self._prove(peer, data)
+            if data:
+                for kind, payload in self._proven[peer].feed(data):
+                    self._take(kind, payload)
+        except (AuthenticationError, ProtocolError, OSError, struct.error) as error:
+            self._drop(peer, str(error))
+
+    def _prove(self, peer: socket.socket, data: bytes) -> bytes:
+        """Takes bytes of the handshake; returns those after its end."""
+        handshake, _ = self._unproven[peer]
+        handshake.feed(data)
+        if not handshake.done:
+            return b""
+        peer.send(handshake.confirm)
+        del self._unproven[peer]
+        self._proven[peer] = Incoming()
+        return handshake.rest
+
+    def _take(self, kind: int, payload: bytes) -> None:
+        if kind == Kind.OUTPUT:
+            rank, stream, data = split_output(payload)
+            if self._output is None or stream >= len(STREAMS):
+                return
+            if (rank, stream) not in self._streams:
+                self._streams[rank, stream] = self._output.stream(rank, STREAMS[stream])
+            self._write(lambda: self._streams[rank, stream].feed(data))
+        elif kind == Kind.HEARD:
+            rank, text = split_result(payload)
+            self._write(lambda: self._show(rank, text.decode(errors="replace")))
+        else:
+            raise ProtocolError(f"a frame of kind {kind}")
+
+    def _drop(self, peer: socket.socket, reason: str | None) -> None:
+        if reason is not None:
+            _log.warning("horovod.spark: a connection to the driver's log was closed: %s", reason)
+        self._unproven.pop(peer, None)
+        self._proven.pop(peer, None)
+        self._selector.unregister(peer)
+        peer.close()

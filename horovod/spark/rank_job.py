@@ -1,0 +1,151 @@
+"""Ranks of a Spark job on one machine: one rank in a task, or all ranks on the driver's machine.
+
+A rank is a process of its own, as Spark uses its Python workers again for other tasks and kills them without ceremony.
+The keeper of the launcher (horovod/runner/keeper.py) makes sure that no rank outlives this process. One thread.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from horovod.runner.ended_ranks import EndedRanks, describe_code
+from horovod.runner.env import (
+    backend_environment,
+    job_environment,
+    rank_environment,
+    store_environment,
+)
+from horovod.runner.function_memory import FunctionMemory, read_all, write_all
+from horovod.runner.local_ranks import LocalRanks, RankSpec
+from horovod.runner.output import Output
+from horovod.runner.parser import make_parser
+from horovod.runner.processes import Job, Outcome
+from horovod.spark.placement import Place
+from horovod.spark.rank_channel import DESCRIPTOR, LineReader
+
+# A rank that makes a Spark session of its own must not take itself for an executor; and the secrets of Spark's own
+# connections are not the rank's.
+_OF_SPARK = re.compile(r"_?(PY)?SPARK_.*|PYTHON_(WORKER|UDF|DAEMON|PLANNER)_.*")
+
+
+@dataclass(frozen=True)
+class RankFailure:
+    """Why a rank failed. `code`: its exit code; `text`: with its traceback; `error`: its exception, if it can be pickled;
+    `bereaved`: it failed because another rank had failed."""
+
+    rank: int
+    code: int
+    text: str
+    error: BaseException | None = None
+    bereaved: bool = False
+
+    def exception(self, host: str, python: str) -> RuntimeError:
+        """What the caller of the job gets. `host`, `python`: of the rank."""
+        text = f"rank {self.rank} on host {host} failed:\n{self.text.rstrip()}"
+        if isinstance(self.error, ModuleNotFoundError):
+            text += (
+                f"\nThe Python there, {python}, has no module {self.error.name!r}. Install it on the executors, or send "
+                f"it: SparkContext.addPyFile(), or cloudpickle.register_pickle_by_value({self.error.name}) before."
+            )
+        shown = RuntimeError(text)
+        shown.__cause__ = self.error
+        return shown
+
+
+class RankJob(Job):
+    """`on_output(rank, stream, data)`, if given, gets the ranks' output besides `output`; `on_message(rank, text)` the
+    texts of log_to_driver()."""
+
+    def __init__(
+        self,
+        site: LocalRanks,
+        output: Output,
+        ends: EndedRanks,
+        on_message: Callable[[int, str], None],
+        on_output: Callable[[int, int, bytes], None] | None = None,
+    ) -> None:
+        super().__init__([site], output, ends=ends)
+        self._on_message, self._on_output = on_message, on_output
+        self._readers = {rank: LineReader() for rank in site.ranks}
+
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        """As Job.output()."""
+        super().output(rank, stream, data)
+        if self._on_output is not None:
+            self._on_output(rank, stream, data)
+
+    def heard(self, rank: int, data: bytes) -> None:
+        """Called by the site; see Listener."""
+        for text in self._readers[rank].feed(data):
+            self._on_message(rank, text)
+
+
+class Ranks:
+    """The processes of some ranks of a job. `function`: the pickled (function, args, kwargs); `variables`: of all ranks;
+    `python`: their interpreter. close() when the results were read."""
+
+    def __init__(
+        self,
+        places: Sequence[Place],
+        function: bytes,
+        variables: Mapping[str, str],
+        python: str | None,
+        store: str,
+        secret: bytes,
+    ) -> None:
+        self._memory = FunctionMemory(place.slot.rank for place in places)
+        write_all(self._memory.function, function)
+        env = {
+            **base_environment(os.environ, variables),
+            **store_environment(store, secret),
+            "PYTHONPATH": os.pathsep.join(os.path.abspath(place) for place in sys.path),
+        }
+        env |= backend_environment(env)
+        command = [python or sys.executable, "-m", "horovod.spark.rank_main"]
+        specs = []
+        for place in places:
+            rank = place.slot.rank
+            own = {**rank_environment(place.slot), **self._memory.variables(rank)}
+            if place.devices is not None:
+                own["CUDA_VISIBLE_DEVICES"] = ",".join(place.devices)
+            specs.append(RankSpec(rank, command, own, self._memory.descriptors(rank), DESCRIPTOR))
+        self.site = LocalRanks(specs, env)
+
+    def result(self, rank: int) -> bytes | None:
+        """What the function has returned on `rank`, pickled as (True, value); None if the process left no result."""
+        data = read_all(self._memory.results[rank])
+        return data or None
+
+    def failure(self, outcome: Outcome, bereaved: set[int]) -> RankFailure | None:
+        """The failure of the rank that failed first; None after success."""
+        if outcome.first_failed is None:
+            if outcome.problem is not None:
+                return RankFailure(self.site.ranks[0], 1, outcome.problem)
+            silent = next((rank for rank in self.site.ranks if self.result(rank) is None), None)
+            if silent is None:
+                return None
+            return RankFailure(silent, 0, "The process ended with status 0 before the function returned.\n")
+        rank, code = outcome.first_failed
+        data, trace, error = self.result(rank), "", None
+        if data is not None:
+            # A result is there, too, when the process failed after the function had returned.
+            ok, *rest = pickle.loads(data)
+            if not ok:
+                trace, error = rest
+        text = trace or f"The process ended without a Python exception: {describe_code(code)}.\n"
+        return RankFailure(rank, code, text, error, rank in bereaved)
+
+    def close(self) -> None:
+        """Releases the memory of the function and its results."""
+        self._memory.close()
+
+
+def base_environment(base: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:
+    """The ranks' variables without their places: those of this process that are not Spark's own, and `variables`."""
+    kept = {name: value for name, value in base.items() if _OF_SPARK.fullmatch(name) is None}
+    return {**job_environment(kept, make_parser().parse_args([])), **variables}

@@ -1,0 +1,81 @@
+"""Prints the folder of a Java for Spark (JAVA_HOME), and gets Java 17 there if the system has no java.
+
+    python tests/spark/get_java.py FOLDER [--fetch]
+
+The system's java is taken where there is one. Otherwise, or with --fetch, Debian's package is downloaded and unpacked
+into FOLDER; this needs apt and its lists (`apt-get update`), but not root, and changes nothing of the system. Ends with
+status 1 and the reason where that cannot be done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+PACKAGE = "openjdk-17-jre-headless"
+
+
+def system_java() -> Path | None:
+    """JAVA_HOME of the java on the path."""
+    found = shutil.which("java")
+    return None if found is None else Path(found).resolve().parents[1]
+
+
+def unpacked_java(folder: Path) -> Path | None:
+    """JAVA_HOME below `folder`, if Java was unpacked there."""
+    return next((java.parents[1] for java in sorted(folder.glob("usr/lib/jvm/*/bin/java"))), None)
+
+
+def fetch(folder: Path) -> None:
+    """Unpacks Debian's package of Java into `folder`. Raises OSError or CalledProcessError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as place:
+        subprocess.run(
+            ["apt-get", "download", PACKAGE], cwd=place, check=True, capture_output=True, text=True
+        )
+        for archive in Path(place).glob("*.deb"):
+            subprocess.run(["dpkg-deb", "-x", archive, folder], check=True, capture_output=True, text=True)
+    # Java's settings are links into /etc, where nothing was unpacked.
+    for link in (folder / "usr/lib/jvm").rglob("*"):
+        if link.is_symlink() and link.readlink().is_absolute():
+            own = folder / link.readlink().relative_to("/")
+            if own.exists():
+                link.unlink()
+                shutil.copy(own, link)
+
+
+def main() -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, help="where to unpack, for instance .venv/java")
+    parser.add_argument("--fetch", action="store_true", help="also where the system has Java")
+    asked = parser.parse_args()
+    folder = asked.folder.resolve()
+    try:
+        found = (None if asked.fetch else system_java()) or unpacked_java(folder)
+        if found is None:
+            fetch(folder)
+            found = unpacked_java(folder)
+        if found is None:
+            raise OSError(f"the package {PACKAGE} has no bin/java")
+        subprocess.run([found / "bin" / "java", "-version"], check=True, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError) as problem:
+        detail = (getattr(problem, "stderr", None) or str(problem)).strip().splitlines()[-1:]
+        print(
+            f"Java is not here and cannot be downloaded ({''.join(detail)}): install {PACKAGE}, or run apt-get update "
+            "and try again",
+            file=sys.stderr,
+        )
+        return 1
+    print(found)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
