@@ -74,6 +74,7 @@ class Staged:
 
     Args:
         inputs, outputs, is_sent, is_received: as for `submitted`.
+        apart: results must not be written to the copies of the inputs.
     """
 
     __slots__ = (
@@ -89,6 +90,7 @@ class Staged:
         outputs: Sequence[torch.Tensor] | None,
         is_sent: bool = True,
         is_received: bool = True,
+        apart: bool = False,
     ):
         self.inputs, self.outputs, self._is_received = inputs, outputs, is_received
         self._began, self.sources = False, ()
@@ -101,7 +103,7 @@ class Staged:
         self.ready = None  # an event: the inputs are in host memory; None: they are there
         self._hosts = [self._host(tensor) for tensor in inputs]
         # The copies are ours, so a result of the same layout may take the place of its input.
-        alike = outputs is inputs or (outputs is not None and _same_shapes(inputs, outputs))
+        alike = outputs is inputs or (outputs is not None and not apart and _same_shapes(inputs, outputs))
         self._results = self._hosts if alike else [self._host(tensor) for tensor in outputs or ()]
         self._copy_to_host(is_sent)
         self.sources = [self._reference(host) for host in self._hosts]

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from hvd_core import logs
 
-from . import affinity, launcher_facts, limits
+from . import affinity, launcher_facts, limits, meeting
 from .identity import identify
 from .job_members import is_communicator, select
 from .socket_io import BootstrapError, BootstrapTimeout, Deadline, RankLost, StoreLost
@@ -142,7 +142,7 @@ def connect(environ=None, deadline_s=None, comm=None):
         deadline_s: seconds until all processes must have called connect(); by default HOROVOD_START_TIMEOUT,
         or 30.
         comm: the launcher's ranks that make up the job, in the order of their ranks in it; None or [] for all; or an
-        mpi4py communicator of the job's processes.
+        mpi4py communicator of the job's processes; or a meeting.Meeting.
 
     Raises ValueError if a variable or ``comm`` is not valid, BootstrapTimeout that names the missing ranks, and
     BootstrapError if the job cannot be connected for another reason. A job of one process opens no descriptor.
@@ -196,6 +196,8 @@ def _find_store(environ, comm, deadline):
         from . import mpi_comm
 
         return mpi_comm.find_store(comm, environ, deadline)
+    if isinstance(comm, meeting.Meeting):
+        return *meeting.find_store(comm, environ, deadline), None
     identity = select(identify(environ), comm)
     if identity.size == 1:
         return identity, None, None

@@ -4,6 +4,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <functional>
 #include <new>
 #include <tuple>
 #include <utility>
@@ -111,6 +113,8 @@ RequestRef Engine::submit(control::SignatureFields fields, queue::Call&& call) {
   if (!call.name) {
     fields.repeats = false;
     call.name = set->next_unnamed(fields.kind);
+  } else if (call.once) {
+    fields.repeats = false;
   }
   auto request = new_request(set->id, std::move(*call.name));
   if (announced_weights_.any()) {
@@ -121,6 +125,7 @@ RequestRef Engine::submit(control::SignatureFields fields, queue::Call&& call) {
   request->in = std::move(call.in);
   request->out = std::move(call.out);
   request->splits = std::move(call.splits);
+  request->received = std::move(call.received);
   request->ready = std::move(call.ready);
   request->urgent = call.urgent || call.waits;
   request->site = call.site;
@@ -152,6 +157,29 @@ RequestRef Engine::add_process_set(std::vector<int32_t> ranks, types::CallSite s
   f.kind = types::OpKind::AddProcessSet;
   f.ranks = std::move(ranks);
   return submit(std::move(f), {.name = control::kSetsName, .site = site});
+}
+
+RequestRef Engine::add_members_set(std::vector<int32_t> ranks, const std::string& label, types::CallSite site) {
+  const bool ascending = std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) == ranks.end();
+  if (!ascending || ranks.empty() || ranks[0] < 0 || ranks.back() >= config_.size ||
+      !std::binary_search(ranks.begin(), ranks.end(), config_.rank))
+    throw InvalidRequest(
+        "A process set that its members alone ask for needs distinct ranks of the job, in ascending "
+        "order, this rank among them.");
+  control::SignatureFields f;
+  f.kind = types::OpKind::AddProcessSet;
+  f.ranks = std::move(ranks);
+  std::string name = control::members_set_name(f.ranks, label);
+  return submit(std::move(f), {.name = std::move(name), .once = true, .site = site});
+}
+
+RequestRef Engine::remove_members_set(int32_t process_set, types::CallSite site) {
+  const auto set = sets_.find(process_set, "remove_process_set");
+  control::SignatureFields f;
+  f.kind = types::OpKind::RemoveProcessSet;
+  f.root = static_cast<int32_t>(set->id);
+  std::string name = control::members_set_name(set->ranks, "end of " + std::to_string(set->id));
+  return submit(std::move(f), {.name = std::move(name), .once = true, .site = site});
 }
 
 RequestRef Engine::remove_process_set(int32_t process_set, types::CallSite site) {

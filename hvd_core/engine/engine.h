@@ -138,6 +138,10 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   // number in process_set. Here and below `process_set` is the number that users see.
   queue::RequestRef add_process_set(std::vector<int32_t> ranks, types::CallSite site = {});
   queue::RequestRef remove_process_set(int32_t process_set, types::CallSite site = {});
+  // A set that its members alone add and end, without the other ranks (R15): members that give equal labels get one
+  // set. `ranks`: ascending, this rank among them.
+  queue::RequestRef add_members_set(std::vector<int32_t> ranks, const std::string& label, types::CallSite site = {});
+  queue::RequestRef remove_members_set(int32_t process_set, types::CallSite site = {});
   queue::ProcessSets& process_sets() { return sets_; }
   // A call with this name failed on this rank before it reached the engine: the matching calls of the other ranks shall
   // fail too. Without a name the failed call is counted as the call would have been.
@@ -210,7 +214,8 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   void joined(control::Rank last) override;
   void closed(control::Rank by, const std::string& text) override;
   void aborted(const std::string& cause) override;
-  void set_added(control::SetId set, const std::vector<int32_t>& members, control::RequestToken request) override;
+  void set_added(control::SetId set, const std::vector<int32_t>& members, control::RequestToken request,
+                 bool by_members) override;
   void set_removed(control::SetId set, control::RequestToken request) override;
   void link_lost(control::Rank peer, const std::string& why) override;
   void warn(const std::string& text) override;

@@ -104,8 +104,9 @@ RequestRef Engine::live_request(control::RequestToken token) {
 
 // The number is assigned here, in log order, so that it is the same on all ranks. On members the request completes when
 // the set's communicators exist.
-void Engine::set_added(control::SetId set, const std::vector<int32_t>& members, control::RequestToken token) {
-  const int32_t number = sets_.add(set, members);
+void Engine::set_added(control::SetId set, const std::vector<int32_t>& members, control::RequestToken token,
+                       bool by_members) {
+  const int32_t number = sets_.add(set, members, by_members);
   observer_->set_added(set, members.size());
   auto request = live_request(token);
   if (request) request->process_set = number;

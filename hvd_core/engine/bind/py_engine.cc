@@ -124,7 +124,7 @@ void PyEngine::checked(calls::Call& call, py::handle name, py::handle process_se
   }
 }
 
-uint64_t PyEngine::submit(calls::Call&& call, Owners owners) {
+uint64_t PyEngine::submit(calls::Call&& call, Owners owners, std::shared_ptr<Notifier> notifier) {
   const bool wait = call.waits, on_device = !call.in.empty() && !call.in[0].on_host();
   call.deferred = !call.in.empty() && !call.in[0].staged_from.empty();
   const bool deferred = call.deferred;
@@ -137,7 +137,7 @@ uint64_t PyEngine::submit(calls::Call&& call, Owners owners) {
   auto request = calls::submit(*engine_, std::move(call));
   if (!wait) {
     const py::object inputs = deferred ? owners.inputs() : py::object();
-    const uint64_t handle = keep(std::move(request), std::move(owners));
+    const uint64_t handle = keep(std::move(request), std::move(owners), std::move(notifier));
     // Before Python runs a signal handler, whose exception may cost the caller the handle.
     if (deferred) note_deferred(inputs, handle);
     return handle;
@@ -283,8 +283,9 @@ void PyEngine::close() {
 }
 
 void bind_engine(py::module_& m) {
-  py::class_<PyEngine>(m, "Engine", "The engine of this process; hvd_core.runtime makes and keeps it.")
-      .def(py::init<const py::dict&>(), py::arg("config"))
+  py::class_<PyEngine> engine(m, "Engine", "The engine of this process; hvd_core.runtime makes and keeps it.");
+  bind_groups(engine);
+  engine.def(py::init<const py::dict&>(), py::arg("config"))
       .def("allreduce", &PyEngine::allreduce, py::arg("inputs"), py::arg("outputs"), py::arg("name"), py::arg("op"),
            py::arg("prescale") = 1.0, py::arg("postscale") = 1.0, py::arg("process_set") = 0, py::arg("wait") = false)
       .def("allgather", &PyEngine::allgather, py::arg("inputs"), py::arg("name"), py::arg("process_set") = 0)

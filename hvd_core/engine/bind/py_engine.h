@@ -16,6 +16,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/bind/notifier.h"
 #include "engine/bind/tensor_types.h"
 #include "engine/bind/tensor_view.h"
 #include "engine/calls/call.h"
@@ -63,6 +64,19 @@ class PyEngine {
   void poison(const std::optional<std::string>& name, const std::string& text, int process_set,
               const std::string& operation);
 
+  // py_engine_groups.cc: for front ends whose groups of ranks have calls in one order, each under its number.
+  // A handle; or 0 if `wait_s` is not negative and the operation is done within that time.
+  uint64_t ordered(const std::string& operation, const std::string& name, int process_set, pybind11::handle inputs,
+                   pybind11::handle outputs, int number, double prescale, std::vector<int64_t> row_splits,
+                   std::vector<int64_t> received, int64_t unit, double wait_s);
+  uint64_t add_members_set(std::vector<int32_t> ranks, const std::string& label);
+  uint64_t remove_members_set(int process_set);
+  // Waits for at most so many seconds; false if the operation is not done by then.
+  bool wait_for(uint64_t handle, double seconds);
+  // `callback` is called without arguments, on the completion thread, when an operation of ordered() is done. False if
+  // it is done already: then `callback` is not called.
+  bool notify(uint64_t handle, pybind11::object callback);
+
   // See Engine::switch_timeline. Waits until this rank has come to that point of the log, and until a timeline that has
   // ended is complete on the disk.
   void switch_timeline(const std::string& path, bool mark_cycles, bool all_ranks);
@@ -101,19 +115,21 @@ class PyEngine {
     queue::RequestRef request;
     Owners owners;
     bool seen_done = false;  // poll() has told the caller
+    std::shared_ptr<Notifier> notifier = nullptr;
   };
-  uint64_t submit(calls::Call&& call, Owners owners);
+  uint64_t submit(calls::Call&& call, Owners owners, std::shared_ptr<Notifier> notifier = nullptr);
   void start_up();
   template <typename F>
   void checked(calls::Call& call, pybind11::handle name, pybind11::handle process_set, F&& take);
   void await(queue::Request& request);
+  bool await_until(queue::Request& request, int64_t deadline_ns);
   // py_engine_devices.cc
   void order(queue::Request& request, std::optional<uint64_t> stream);
   void await_end(queue::Request& request);
   pybind11::list served(const std::string& type) const;
   queue::RequestRef find(uint64_t handle);
   queue::Output take_output(uint64_t handle, size_t index);
-  uint64_t keep(queue::RequestRef request, Owners owners = {});
+  uint64_t keep(queue::RequestRef request, Owners owners = {}, std::shared_ptr<Notifier> notifier = nullptr);
   // A caller goes without waiting for the end: the tensors are kept until then.
   void abandon(Kept kept) noexcept;
   void sweep_abandoned() noexcept;
@@ -131,5 +147,6 @@ class PyEngine {
 };
 
 void bind_engine(pybind11::module_& m);
+void bind_groups(pybind11::class_<PyEngine>& engine);
 
 }  // namespace hvd::bind

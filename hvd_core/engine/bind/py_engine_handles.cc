@@ -12,9 +12,9 @@ namespace hvd::bind {
 
 using calls::require;
 
-uint64_t PyEngine::keep(queue::RequestRef request, Owners owners) {
+uint64_t PyEngine::keep(queue::RequestRef request, Owners owners, std::shared_ptr<Notifier> notifier) {
   const uint64_t handle = request->handle;
-  Kept kept{std::move(request), std::move(owners)};
+  Kept kept{std::move(request), std::move(owners), false, std::move(notifier)};
   try {
     std::lock_guard lock(handles_mutex_);
     handles_.emplace(handle, std::move(kept));

@@ -69,7 +69,7 @@ struct Recorder final : Node::Host {
   }
   void joined(Rank last) override { events.append(py::make_tuple("joined", last)); }
   void closed(Rank by, const std::string& text) override { events.append(py::make_tuple("closed", by, text_of(text))); }
-  void set_added(SetId set, const std::vector<Rank>& members, RequestToken request) override {
+  void set_added(SetId set, const std::vector<Rank>& members, RequestToken request, bool) override {
     events.append(py::make_tuple("set_added", set, py::cast(members), request));
   }
   void set_removed(SetId set, RequestToken request) override {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <numeric>
 #include <utility>
 
 #include "engine/calls/checks.h"
@@ -34,6 +35,28 @@ SignatureFields without_sizes(const Call& c) {
   return f;
 }
 
+// The results go to the caller's tensors. Throws InvalidRequest unless they have `rows` rows, and fit otherwise.
+void check_results(const Call& c, size_t i, int64_t rows) {
+  require(!c.in[i].shape.empty(), types::op_name(c.kind), " with given results needs tensors of a dimension at least");
+  auto shape = c.in[i].shape;
+  shape[0] = rows;
+  require(c.in[i].dtype == c.out[i].dtype && c.out[i].shape == shape, "a result of ", types::op_name(c.kind),
+          " has another type or shape than the operation makes");
+}
+
+SignatureFields allgather(Engine& engine, const Call& c) {
+  if (c.out.empty()) return without_sizes(c);
+  const auto set = engine.process_sets().find(c.process_set, "allgather");
+  require(c.in.size() == c.out.size(), "as many outputs as inputs are needed: ", c.in.size(), " inputs, ", c.out.size(),
+          " outputs");
+  auto f = fields_of(c.kind, c.in);
+  for (size_t i = 0; i < c.in.size(); ++i)
+    check_results(c, i, c.in[i].shape.empty() ? 0 : c.in[i].shape[0] * static_cast<int64_t>(set->ranks.size()));
+  same_device(c.in, c.out);
+  f.reduce_op = types::kAgreed;
+  return f;
+}
+
 SignatureFields allreduce(const Call& c) {
   same_layout(c.in, c.out);
   if (c.reduce_op == types::kAdasum) {
@@ -59,7 +82,18 @@ SignatureFields alltoall(Engine& engine, Call& c) {
   require(c.splits.empty() || c.splits.size() == c.in.size(), "alltoall needs splits for each tensor, or none");
   c.splits.resize(c.in.size());
   for (size_t i = 0; i < c.in.size(); ++i) c.splits[i] = splits_of(c.in[i], std::move(c.splits[i]), set->ranks.size());
-  return without_sizes(c);
+  if (c.out.empty()) return without_sizes(c);
+  require(c.in.size() == 1 && c.out.size() == 1 && c.received.size() == set->ranks.size(),
+          "an alltoall with given results takes one tensor, and the rows from each rank");
+  require(std::all_of(c.received.begin(), c.received.end(), [](int64_t n) { return n >= 0; }),
+          "an alltoall cannot receive a negative number of rows");
+  check_results(c, 0, std::accumulate(c.received.begin(), c.received.end(), int64_t{0}));
+  same_device(c.in, c.out);
+  auto f = without_sizes(c);
+  f.reduce_op = c.unit < 0 ? types::kCompared : types::kAgreed;
+  if (c.unit >= 0) f.tensors[0].shape[0] = c.unit;
+  f.root = c.root;
+  return f;
 }
 
 SignatureFields reducescatter(Engine& engine, const Call& c) {
@@ -83,7 +117,7 @@ SignatureFields fields_for(Engine& engine, Call& c) {
     case OpKind::Allreduce:
       return allreduce(c);
     case OpKind::Allgather:
-      return without_sizes(c);
+      return allgather(engine, c);
     case OpKind::Broadcast:
       return broadcast(engine, c);
     case OpKind::Alltoall:

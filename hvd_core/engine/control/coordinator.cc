@@ -56,10 +56,11 @@ void Coordinator::receive(const UpMessage& m, int64_t now) {
   }
 }
 
-bool Coordinator::complete(const SetState& s, const RankSet& said) const {
-  if (joined_.empty()) return said.size() == s.members.size();
-  return std::all_of(s.members.begin(), s.members.end(),
-                     [&](Rank r) { return said.contains(r) || joined_.contains(r); });
+bool Coordinator::complete(const SetState& s, const Round& round) const {
+  const auto& members = round.askers.empty() ? s.members : round.askers;
+  if (joined_.empty()) return round.said.size() == members.size();
+  return std::all_of(members.begin(), members.end(),
+                     [&](Rank r) { return round.said.contains(r) || joined_.contains(r); });
 }
 
 // The first round of this name that the rank has not submitted yet (R2). From here on it counts as submitted.
@@ -71,13 +72,18 @@ Coordinator::Round& Coordinator::round_of(SetId set, const NameRef& name, Rank r
     it = s->rounds.emplace(*name, Round{}).first;
     it->second.since = now;
     it->second.name = name;
+    if (set == 0) it->second.askers = members_that_ask(*name);
   }
+  if (const auto& askers = it->second.askers;
+      !askers.empty() && !std::binary_search(askers.begin(), askers.end(), rank))
+    throw WireError("control message: from outside the process set");
   Round* round = &it->second;
   while (!round->said.insert(rank)) {
     if (!round->next) {
       round->next = std::make_unique<Round>();
       round->next->since = now;
       round->next->name = name;
+      round->next->askers = round->askers;
     }
     round = round->next.get();
   }
@@ -118,7 +124,7 @@ void Coordinator::poison(const UpMessage& m, int64_t now) {
 void Coordinator::decide_while_complete(SetId set, const std::string& name, int64_t now) {
   SetState& s = sets_[set];
   auto it = s.rounds.find(name);
-  while (it != s.rounds.end() && complete(s, it->second.said)) {
+  while (it != s.rounds.end() && complete(s, it->second)) {
     // Deciding a round and forgetting its counts is one step (R1).
     Round round = std::move(it->second);
     if (round.next) {
@@ -164,19 +170,24 @@ std::string Coordinator::refusal(const SetState& s, const Round& round) {
       round.said.size() < s.members.size())
     return std::string(op_label(f.kind)) + " of '" + *round.name + "': a prescale factor with reduction " +
            types::reduce_op_name(f.reduce_op) + " is not supported while ranks have joined.";
+  if (types::sizes_vary(f.kind) && f.reduce_op != 0 && round.said.size() < s.members.size())
+    return std::string(op_label(f.kind)) + " of '" + *round.name +
+           "': the ranks have agreed on its sizes, and a rank that has joined has no data of that size.";
   if (types::sizes_vary(f.kind))
     for (const auto& t : f.tensors)
       if (t.shape.empty())
         return std::string("Process-set rank zero tried to ") + op_label(f.kind) + " a rank-zero tensor. Tensor '" +
                *round.name + "'.";
-  if (f.kind == OpKind::AddProcessSet) return refuse_new_set(f.ranks);
-  if (f.kind == OpKind::RemoveProcessSet && (f.root <= 0 || !find_set(static_cast<SetId>(f.root))))
+  if (f.kind == OpKind::AddProcessSet) return refuse_new_set(f.ranks, round);
+  if (f.kind == OpKind::RemoveProcessSet &&
+      (f.root <= 0 || !find_set(static_cast<SetId>(f.root)) ||
+       (!round.askers.empty() && sets_[static_cast<SetId>(f.root)].members != round.askers)))
     return "There is no process set with number " + std::to_string(f.root) + " to remove.";
   return {};
 }
 
 // Why a process set of these ranks cannot be added; empty if it can. All ranks submit the same list.
-std::string Coordinator::refuse_new_set(const std::vector<Rank>& ranks) const {
+std::string Coordinator::refuse_new_set(const std::vector<Rank>& ranks, const Round& round) const {
   if (ranks.empty()) return "A process set needs at least one rank.";
   for (size_t i = 0; i < ranks.size(); ++i) {
     if (ranks[i] < 0 || ranks[i] >= config_.world)
@@ -185,8 +196,11 @@ std::string Coordinator::refuse_new_set(const std::vector<Rank>& ranks) const {
     if (i > 0 && ranks[i] <= ranks[i - 1])
       return "Rank " + std::to_string(ranks[i]) + " occurs more than once in a new process set.";
   }
+  // R15: a set that its members alone ask for is theirs, also where other sets of these ranks exist.
+  if (!round.askers.empty())
+    return ranks == round.askers ? "" : "A process set is asked for by other ranks than its members.";
   for (const SetState& s : sets_)
-    if (s.exists && s.members == ranks)
+    if (s.exists && !s.by_members && s.members == ranks)
       return "Attempted to add a duplicate process set: there is one of ranks " + types::rank_list(ranks) + " already.";
   return {};
 }
@@ -195,6 +209,7 @@ std::string Coordinator::refuse_new_set(const std::vector<Rank>& ranks) const {
 void Coordinator::change_sets(const Round& round, int64_t now) {
   const auto& f = round.sig->fields();
   Entry e;
+  if (!round.askers.empty()) e.name = round.name;
   if (f.kind == OpKind::AddProcessSet) {
     form_all_batches();
     e.type = Entry::AddSet;
@@ -202,6 +217,7 @@ void Coordinator::change_sets(const Round& round, int64_t now) {
     e.members = f.ranks;
     SetState& s = sets_.emplace_back();
     s.exists = true;
+    s.by_members = !round.askers.empty();
     s.members = f.ranks;
     for (Rank r : f.ranks) s.member_set.insert(r);
   } else {
@@ -225,7 +241,7 @@ void Coordinator::fail(SetId set, Round& round, const std::string& text) {
     e.text = text;
   } else if (!round.poison.empty()) {
     std::sort(round.poison.begin(), round.poison.end());
-    const bool sets = set == 0 && *round.name == kSetsName;
+    const bool sets = set == 0 && (*round.name == kSetsName || !round.askers.empty());
     e.text = (sets ? "A change of the process sets" : "Tensor '" + *round.name + "'") +
              std::string(" failed before it was submitted on");
     for (size_t i = 0; i < round.poison.size(); ++i) {
@@ -251,7 +267,7 @@ void Coordinator::join(Rank rank, int64_t now) {
   for (SetId set = 0; set < sets_.size(); ++set) {
     std::vector<std::string> names;
     for (auto& [name, round] : sets_[set].rounds)
-      if (complete(sets_[set], round.said)) names.push_back(name);
+      if (complete(sets_[set], round)) names.push_back(name);
     std::sort(names.begin(), names.end());
     for (const auto& name : names) decide_while_complete(set, name, now);
   }
@@ -324,7 +340,7 @@ std::vector<Stalled> Coordinator::stalled(int64_t before, int64_t* oldest) {
       }
       Stalled s{set, name, round.since, {}, {}, {}};
       if (round.sig) s.kind = round.sig->fields().kind;
-      for (Rank r : sets_[set].members) {
+      for (Rank r : round.askers.empty() ? sets_[set].members : round.askers) {
         if (round.said.contains(r))
           s.waiting.push_back(r);
         else if (!joined_.contains(r))

@@ -77,6 +77,7 @@ class Coordinator {
     RankSet said;  // ranks that have submitted or poisoned it
     SigRef sig;    // the first signature
     NameRef name;
+    std::vector<Rank> askers;                      // R15: the members who change a set of theirs; empty: all of the set
     RankSet agreed;                                // ranks with that signature
     std::vector<std::pair<Rank, SigRef>> others;   // ranks with another one
     std::vector<std::pair<Rank, SigRef>> weights;  // submissions with digests of weights
@@ -86,7 +87,8 @@ class Coordinator {
     std::unique_ptr<Round> next;  // begun by ranks that are in `said` already
   };
   struct SetState {
-    bool exists = false;  // false again after its end; the number is not used again
+    bool exists = false;      // false again after its end; the number is not used again
+    bool by_members = false;  // R15: only its members asked for it
     std::vector<Rank> members;
     RankSet member_set;
     StringMap<Round> rounds;
@@ -113,12 +115,12 @@ class Coordinator {
   void want(const UpMessage& m);
   void poison(const UpMessage& m, int64_t now);
   Round& round_of(SetId set, const NameRef& name, Rank rank, int64_t now);
-  bool complete(const SetState& s, const RankSet& said) const;
+  bool complete(const SetState& s, const Round& round) const;
   void tell_ready(SetId set, const Item& item, Rank rank, int64_t now);
   void tell_arrived(Known& k, const RankSet& ranks, int64_t now);
   void decide_while_complete(SetId set, const std::string& name, int64_t now);
   std::string refusal(const SetState& s, const Round& round);
-  std::string refuse_new_set(const std::vector<Rank>& ranks) const;
+  std::string refuse_new_set(const std::vector<Rank>& ranks, const Round& round) const;
   void fail(SetId set, Round& round, const std::string& text = {});
   void change_sets(const Round& round, int64_t now);
   void join(Rank rank, int64_t now);

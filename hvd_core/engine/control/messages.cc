@@ -1,6 +1,7 @@
 // Encoding of the control plane's messages. See messages.h.
 #include "engine/control/messages.h"
 
+#include <charconv>
 #include <utility>
 
 namespace hvd::control {
@@ -89,6 +90,28 @@ T checked(uint8_t v, T last) {
 }
 
 }  // namespace
+
+std::string members_set_name(const std::vector<int32_t>& members, std::string_view label) {
+  std::string name(kMembersSet);
+  for (size_t i = 0; i < members.size(); ++i) name += (i ? "," : "") + std::to_string(members[i]);
+  return name.append("/").append(label);
+}
+
+std::vector<int32_t> members_that_ask(const std::string& name) {
+  std::vector<int32_t> members;
+  if (!name.starts_with(kMembersSet)) return members;
+  const char *at = name.data() + kMembersSet.size(), *const end = name.data() + name.size();
+  for (;;) {
+    Rank r = -1;
+    const auto [next, error] = std::from_chars(at, end, r);
+    if (error != std::errc() || r < 0 || next == end || (*next != ',' && *next != '/') ||
+        (!members.empty() && r <= members.back()))
+      throw WireError("control message: a process set with an absurd list of members");
+    members.push_back(r);
+    if (*next == '/') return members;
+    at = next + 1;
+  }
+}
 
 void UpEncoder::put(std::string& out, const UpMessage& m) {
   Writer w(out);
@@ -195,9 +218,11 @@ void EntryEncoder::put(std::string& out, const Entry& e) {
     case Entry::AddSet:
       w.varint(e.set);
       put_members(w, e.members);
+      w.bytes(e.name ? *e.name : "");
       break;
     case Entry::RemoveSet:
       w.varint(e.set);
+      w.bytes(e.name ? *e.name : "");
       break;
     case Entry::Look:
       w.varint(e.batch);
@@ -249,9 +274,11 @@ Entry EntryDecoder::get(Reader& r) {
     case Entry::AddSet:
       e.set = static_cast<SetId>(r.varint());
       e.members = get_members(r);
+      if (const auto name = r.bytes(); !name.empty()) e.name = make_name(name);
       break;
     case Entry::RemoveSet:
       e.set = static_cast<SetId>(r.varint());
+      if (const auto name = r.bytes(); !name.empty()) e.name = make_name(name);
       break;
     case Entry::Look:
       e.batch = static_cast<uint32_t>(r.varint());

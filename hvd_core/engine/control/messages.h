@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/control/dictionary.h"
@@ -20,6 +21,15 @@ using NameRef = std::shared_ptr<const std::string>;
 
 // The name, in set 0, under which process sets are added and removed (R10).
 inline constexpr const char* kSetsName = "#process_sets";
+
+// The beginning of the names, in set 0, under which the members of a process set alone add and end it (R15): the
+// members follow, and a label that tells several sets of the same members apart, as in "#set/0,3/second".
+inline constexpr std::string_view kMembersSet = "#set/";
+
+// The name under which `members`, ascending, add or end a set of their own.
+std::string members_set_name(const std::vector<int32_t>& members, std::string_view label);
+// The ranks that have to submit a request of this name in set 0; empty: all ranks. Throws WireError.
+std::vector<int32_t> members_that_ask(const std::string& name);
 
 // The longest text of a Told or a Report.
 inline constexpr size_t kLongestReport = size_t{64} << 10;
@@ -64,7 +74,7 @@ struct Entry {
   bool defines = false;     // Exec: the items become known batch `batch`, generation 0
   // Exec that defines, Run, Dissolve; Look: `batch` is its number; Observe: `batch` has flags
   uint32_t batch = 0, gen = 0;
-  NameRef name;                 // Fail
+  NameRef name;                 // Fail; AddSet, RemoveSet: null unless the members alone have asked for it (R15)
   std::string text;             // Fail, Close, Report; Observe: the path of a timeline
   std::vector<Rank> poisoners;  // Fail
   std::vector<Rank> members;    // AddSet; Look: ranks that shall answer; Report: ranks that shall log the text

@@ -244,10 +244,13 @@ void Participant::replay_dissolve(const Entry& e) {
   forget_batch(e.batch);
 }
 
-RequestToken Participant::take_sets_request() {
+RequestToken Participant::take_sets_request(const Entry& e) {
   auto& pending = state(0).pending;
-  auto it = pending.find(kSetsName);
+  auto it = pending.find(e.name ? *e.name : kSetsName);
   if (it == pending.end()) {
+    // R15: a rank that is no member has not asked for it, and need not know of it.
+    const auto askers = e.name ? members_that_ask(*e.name) : std::vector<Rank>{};
+    if (!askers.empty() && !std::binary_search(askers.begin(), askers.end(), me_)) return 0;
     if (!joined_) throw std::logic_error("the log changes the process sets, which this rank has not asked for");
     return 0;
   }
@@ -259,14 +262,14 @@ RequestToken Participant::take_sets_request() {
 void Participant::replay_add_set(const Entry& e) {
   // All ranks replay all additions, so the set's number is the next index. A number from a peer never sizes the table.
   if (e.set != sets_.size()) throw WireError("control message: a new process set out of turn");
-  const RequestToken request = take_sets_request();
+  const RequestToken request = take_sets_request(e);
   sets_.emplace_back();
   state(e.set).member = std::find(e.members.begin(), e.members.end(), me_) != e.members.end();
-  events_.set_added(e.set, e.members, request);
+  events_.set_added(e.set, e.members, request, e.name != nullptr);
 }
 
 void Participant::replay_remove_set(const Entry& e) {
-  const RequestToken request = take_sets_request();
+  const RequestToken request = take_sets_request(e);
   SetState& s = state(e.set);
   auto pending = std::move(s.pending);
   s = SetState{};

@@ -33,7 +33,7 @@ class Participant {
     virtual void fail(RequestToken request, types::Failure failure, const std::string& text) = 0;
     virtual void joined(Rank last) = 0;                         // all ranks have called join()
     virtual void closed(Rank by, const std::string& text) = 0;  // the job has ended in good order; no event follows
-    virtual void set_added(SetId set, const std::vector<Rank>& members, RequestToken request) = 0;
+    virtual void set_added(SetId set, const std::vector<Rank>& members, RequestToken request, bool by_members) = 0;
     virtual void set_removed(SetId set, RequestToken request) = 0;
     // Rank 0 switches the timeline at this point of the log (Coordinator::observe).
     virtual void observe(uint32_t /*flags*/, const std::string& /*path*/) {}
@@ -106,7 +106,7 @@ class Participant {
   void replay_fail(const Entry& e);
   void replay_add_set(const Entry& e);
   void replay_remove_set(const Entry& e);
-  RequestToken take_sets_request();
+  RequestToken take_sets_request(const Entry& e);
 
   Rank me_;
   int64_t dissolve_after_ns_;

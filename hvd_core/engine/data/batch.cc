@@ -96,6 +96,8 @@ void Batch::write_by_dtype(Schedule& schedule) {
     if (!tensors.empty()) emit(schedule, types::collective_of(kind), tensors);
 }
 
+constexpr uint64_t kMostCompared = 128;
+
 // A factor for a sum, in the place of a factor for an average. A backend's 0 means that there is no factor, so a
 // quotient that is too small for a double becomes the smallest one, which no element type of a sum but float64 can tell
 // from 0.
@@ -110,7 +112,7 @@ plugin::Collective& Batch::begin(int32_t coll, int32_t dtype) {
   c.reset();
   c.coll = coll;
   c.dtype = dtype;
-  c.op = f.reduce_op;
+  c.op = types::sizes_vary(f.kind) ? 0 : f.reduce_op;
   c.prescale = f.prescale;
   c.postscale = f.postscale;
   c.deadline_ns = HVD_NO_DEADLINE;
@@ -185,6 +187,10 @@ void Batch::write_allgather(Schedule& schedule) {
   }
   const auto ranks = static_cast<uint64_t>(set_->size());
   rows_in_ = schedule.scratch_array<int64_t>(n * ranks);
+  if ((*work_)[0].item.sig->fields().reduce_op == types::kAgreed) {
+    for (size_t r = 0; r < ranks; ++r) std::copy_n(mine, n, rows_in_ + r * n);
+    return write_by_dtype(schedule);
+  }
   auto& c = begin(HVD_ALLGATHER, HVD_INT64);
   c.op = 0;
   c.stream = nullptr;
@@ -219,6 +225,13 @@ void Batch::write_alltoall(Schedule& schedule) {
     }
     t.count = static_cast<uint64_t>(sent) * t.row;
   }
+  if (const int32_t sizes = (*work_)[0].item.sig->fields().reduce_op; sizes != types::kExchanged) {
+    for (size_t i = 0; i < n; ++i)
+      for (size_t r = 0; r < ranks; ++r) rows_in_[r * n + i] = request(tensors_[i])->received[r];
+    // Every rank compares the splits of all. That grows with the square of their number, so that large sets trust them.
+    if (sizes == types::kAgreed || ranks > kMostCompared) return write_by_dtype(schedule);
+    return compare_splits(schedule);
+  }
   auto& c = begin(HVD_ALLTOALL, HVD_INT64);
   c.stream = nullptr;
   c.in = {{rows_out_, 0, n * ranks * sizeof(int64_t)}};
@@ -237,6 +250,37 @@ void Batch::write_alltoall(Schedule& schedule) {
         write_by_dtype(then);
       },
       "ALLOCATE_OUTPUT");
+}
+
+// Each rank knows the rows that it sends and those that it expects. All ranks come to the same result, so that all of
+// them refuse the batch, or none.
+void Batch::compare_splits(Schedule& schedule) {
+  const uint64_t n = tensors_.size();
+  const auto ranks = static_cast<uint64_t>(set_->size());
+  const uint64_t each = 2 * n * ranks;
+  int64_t* mine = schedule.scratch_array<int64_t>(each);
+  std::copy_n(rows_out_, n * ranks, mine);
+  std::copy_n(rows_in_, n * ranks, mine + n * ranks);
+  int64_t* all = schedule.scratch_array<int64_t>(each * ranks);
+  auto& c = begin(HVD_ALLGATHER, HVD_INT64);
+  c.stream = nullptr;
+  c.in = {{mine, 0, each * sizeof(int64_t)}};
+  c.out = {{all, 0, each * ranks * sizeof(int64_t)}};
+  c.counts = {each};
+  set_->write_steps(schedule, c);
+  schedule.compute([this, n, ranks, each, all](Schedule& then) {
+    for (size_t i = 0; i < n; ++i)
+      for (size_t from = 0; from < ranks; ++from)
+        for (size_t to = 0; to < ranks; ++to) {
+          const int64_t sent = all[from * each + to * n + i], expected = all[to * each + n * ranks + from * n + i];
+          if (sent == expected) continue;
+          const auto& members = set_->layout().members;
+          throw plugin::Refused("Mismatched ALLTOALL splits of '" + *(*work_)[tensors_[i].work].item.name + "': rank " +
+                                std::to_string(members[from]) + " sends " + std::to_string(sent) + " rows to rank " +
+                                std::to_string(members[to]) + ", which expects " + std::to_string(expected) + ".");
+        }
+    write_by_dtype(then);
+  });
 }
 
 void Batch::allocate_output(Schedule& schedule, size_t tensor, int64_t rows) {

@@ -35,6 +35,7 @@ class Batch {
   void write_reducescatter(Schedule& schedule);
   void write_allgather(Schedule& schedule);
   void write_alltoall(Schedule& schedule);
+  void compare_splits(Schedule& schedule);
   void add_neutral(Schedule& schedule, Tensor& t, int32_t op, bool apart);
   hvd_buf device_scratch(Schedule& schedule, uint64_t bytes);
   void allocate_output(Schedule& schedule, size_t tensor, int64_t rows);

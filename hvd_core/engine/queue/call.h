@@ -21,12 +21,18 @@ struct Call {
   int32_t reduce_op = 0;                          // HVD_* or types::kAdasum
   int32_t root = -1;                              // broadcast: rank in the job
   double prescale = 1.0, postscale = 1.0;
-  // `out` is empty for allgather, alltoall and barrier, and may be empty for reducescatter: the engine allocates.
+  // `out` is empty for barrier, and may be empty for allgather, alltoall and reducescatter: the engine allocates. An
+  // allgather with `out` takes equally many rows from all ranks, which must agree on their number.
   std::vector<Tensor> in = {}, out = {};
   // Alltoall: rows for each rank, one list per tensor. An empty list asks for equal shares.
   std::vector<std::vector<int64_t>> splits = {};
+  // Alltoall with `out`, of one tensor: rows from each rank. If `unit` is not negative, the ranks' splits follow from
+  // `unit` and `root`, on which all ranks must agree; otherwise the ranks compare their splits first.
+  std::vector<int64_t> received = {};
+  int64_t unit = -1;
   // On a device: the points in the caller's streams at which the data are ready. calls::submit() sets it.
   std::vector<plugin::MarkRef> ready = {};
+  bool once = false;      // the name does not come again, so that it is not remembered
   bool urgent = false;    // the caller does nothing else until the operation is done
   bool waits = false;     // the calling thread is about to wait, and drives the request itself
   bool deferred = false;  // the data come later: the request begins with Engine::begin(). Not together with waits

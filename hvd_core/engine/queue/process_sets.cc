@@ -27,7 +27,8 @@ ProcessSetRef ProcessSets::find(int32_t number, const std::string& what) const {
 std::map<int32_t, std::vector<int32_t>> ProcessSets::all() const {
   std::lock_guard lock(mutex_);
   std::map<int32_t, std::vector<int32_t>> found;
-  for (const auto& [number, set] : sets_) found[number] = set->ranks;
+  for (const auto& [number, set] : sets_)
+    if (number < kFirstOfMembers) found[number] = set->ranks;
   return found;
 }
 
@@ -38,14 +39,16 @@ int32_t ProcessSets::number_of(control::SetId id) const {
   return -1;
 }
 
-int32_t ProcessSets::add(control::SetId id, std::vector<int32_t> ranks) {
+int32_t ProcessSets::add(control::SetId id, std::vector<int32_t> ranks, bool by_members) {
   auto set = std::make_shared<ProcessSet>();
   set->id = id;
   if (auto it = std::find(ranks.begin(), ranks.end(), my_rank_); it != ranks.end())
     set->my_rank = static_cast<int32_t>(it - ranks.begin());
   set->ranks = std::move(ranks);
   std::lock_guard lock(mutex_);
-  if (free_.empty()) {
+  if (by_members) {
+    set->number = next_of_members_++;
+  } else if (free_.empty()) {
     set->number = next_++;
   } else {
     set->number = free_.front();
@@ -59,7 +62,7 @@ void ProcessSets::remove(control::SetId id) {
   std::lock_guard lock(mutex_);
   auto it = std::find_if(sets_.begin(), sets_.end(), [&](const auto& s) { return s.second->id == id; });
   if (it == sets_.end()) return;
-  free_.push_back(it->first);
+  if (it->first < kFirstOfMembers) free_.push_back(it->first);
   sets_.erase(it);
 }
 

@@ -44,8 +44,9 @@ class ProcessSets {
   // The users' number of a set of the log; -1 if there is none any more.
   int32_t number_of(control::SetId id) const;
 
-  // In log order. add() returns the number.
-  int32_t add(control::SetId id, std::vector<int32_t> ranks);
+  // In log order. add() returns the number. Sets that their members alone have asked for (R15) are not part of all(),
+  // and have numbers of their own, so that they change no number that other ranks see.
+  int32_t add(control::SetId id, std::vector<int32_t> ranks, bool by_members = false);
   void remove(control::SetId id);
   // To be called after a join: ranks with less data have counted fewer calls, and from here on all count alike again.
   void restart_counters();
@@ -56,6 +57,8 @@ class ProcessSets {
   std::map<int32_t, ProcessSetRef> sets_;  // by number
   std::deque<int32_t> free_;
   int32_t next_ = 0;
+  static constexpr int32_t kFirstOfMembers = 1 << 24;
+  int32_t next_of_members_ = kFirstOfMembers;
 };
 
 }  // namespace hvd::queue

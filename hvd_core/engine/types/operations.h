@@ -63,6 +63,14 @@ constexpr const char* op_label(OpKind kind) { return kOperations[static_cast<siz
 // HVD_* of backend_abi.h, or kNoCollective. The one place where operations become collectives.
 constexpr int32_t collective_of(OpKind kind) { return kOperations[static_cast<size_t>(kind)].collective; }
 
+// Which ranks know the sizes of the results of an allgather or alltoall. A signature has it in the place of a reduce
+// op, so that such requests share no batch.
+enum Sizes : int32_t {
+  kExchanged = 0,  // each rank gives its own, and the engine allocates the results
+  kAgreed = 1,     // they follow from the signature, on which all ranks agree
+  kCompared = 2,   // each rank gives the sizes of both sides, which are compared before data move
+};
+
 constexpr bool sizes_vary(OpKind kind) { return kind == OpKind::Allgather || kind == OpKind::Alltoall; }
 constexpr bool has_reduce_op(OpKind kind) { return kind == OpKind::Allreduce || kind == OpKind::Reducescatter; }
 constexpr bool changes_sets(OpKind kind) { return kind == OpKind::AddProcessSet || kind == OpKind::RemoveProcessSet; }

@@ -1,0 +1,120 @@
+"""From a call of a group to a request of the engine: numbers, refusals, limits of time, coalescing.
+
+torch.distributed promises that all ranks of a group make their calls in one order. So the n-th call of a group has the
+name "c10d.n" for each operation: ranks that call different operations meet under one name, and all of them hear of it.
+"""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from horovod.common.basics import engine
+from horovod.torch.distributed._operands import Taken
+from horovod.torch.distributed._work import Done, Work, Works, seconds_of
+from hvd_core import process_sets
+from hvd_core.frontend.refusals import report
+
+
+class Calls:
+    """The calls of one group.
+
+    Args:
+        number: the engine's number of the group's process set.
+        seconds: the limit of time of a call that gives no limit.
+    """
+
+    def __init__(self, number: int, seconds: float):
+        self.process_set = process_sets.temporary(number)
+        self.number, self.seconds = number, seconds
+        self.core = engine()
+        self._count = itertools.count()
+        self._coalesced: list | None = None
+
+    @contextmanager
+    def refusing(self, operation: str, name: str, process_set: Any = None) -> Iterator[None]:
+        """A guard around the checks of a call: an exception makes the matching calls of the other ranks fail too."""
+        try:
+            yield
+        except BaseException as error:
+            report(operation, name, process_set or self.process_set, error)
+            raise
+
+    def next_name(self) -> str:
+        return f"c10d.{next(self._count)}"
+
+    def count(self) -> int:
+        """The number of calls so far. It is equal on all ranks that have made the same calls."""
+        return self._count.__reduce__()[1][0]
+
+    def submit(
+        self,
+        operation: str,
+        name: str,
+        taken: Taken | None,
+        what: str,
+        results: Any,
+        opts: Any = None,
+        finish: Callable[[], None] | None = None,
+        process_set: int | None = None,
+        alone: bool = False,
+        **how: Any,
+    ) -> Any:
+        """Hand a call to the engine. Returns its Work; None if the caller waits at once, and the call is over.
+
+        Args:
+            operation: of the engine. name: of next_name().
+            taken: the tensors; None for a barrier.
+            what: the call in words.
+            results, finish: as for Work.
+            opts: torch's options of the call, with its limit of time, and whether the caller waits at once.
+            process_set: the engine's number of another set than the group's.
+            alone: the caller adds the work to the coalesced ones itself.
+            how: number, prescale, splits, received, unit of `Engine.ordered`.
+        """
+        core = self.core
+        seconds = seconds_of(getattr(opts, "timeout", None), self.seconds)
+        sources, targets = (None, None) if taken is None else (taken.sources or None, taken.targets or None)
+        on_device = taken is not None and taken.device is not None
+        waits = not on_device and self._coalesced is None and getattr(opts, "asyncOp", True) is False
+        handle = core.ordered(
+            operation,
+            name,
+            self.number if process_set is None else process_set,
+            sources,
+            targets,
+            wait_s=seconds if waits else -1.0,
+            **how,
+        )
+        if handle == 0:
+            if finish is not None:
+                finish()
+            return None
+        settle = taken.begin(core, handle) if on_device else None
+        work = Work(core, handle, seconds, what, results, finish, settle)
+        if self._coalesced is not None and not alone:
+            self._coalesced.append(work)
+        elif waits:
+            work.wait()
+            return None
+        return work
+
+    @property
+    def coalesces(self) -> bool:
+        return self._coalesced is not None
+
+    def coalesce(self, work: Any) -> None:
+        self._coalesced.append(work)
+
+    def start_coalescing(self) -> None:
+        self._coalesced = []
+
+    def end_coalescing(self) -> Any:
+        works, self._coalesced = self._coalesced or [], None
+        return Works(works) if works else Done()
+
+
+def together(works: Sequence[Any], results: Any) -> Any:
+    """The works of one call as one; None if all are over."""
+    under_way = [work for work in works if work is not None]
+    return Works(under_way, results) if under_way else None

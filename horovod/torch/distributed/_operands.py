@@ -1,0 +1,114 @@
+"""Tensors of torch.distributed in the form that the engine takes: dense, real, of a type that it knows.
+
+The engine writes to the memory of the tensors that it gets. So a tensor that it can take as it is costs no copy; another
+one is copied, and a result is copied back when the operation is over. Pure functions; any thread.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from horovod.torch import _devices, _staging
+from horovod.torch._dtypes import DTYPE_NUMBERS, MOVABLE
+from horovod.torch._submit import check, operands
+from hvd_core.process_sets import ProcessSet
+
+_REDUCED = frozenset(DTYPE_NUMBERS)
+
+
+class Operand:
+    """One tensor, flat, as the engine takes it: `flat`. `own`: whether that is a copy."""
+
+    __slots__ = ("flat", "own", "tensor")
+
+    def __init__(self, tensor: torch.Tensor, flat: torch.Tensor, own: bool):
+        self.tensor, self.flat, self.own = tensor, flat, own
+
+    def copy_back(self) -> None:
+        """Put the result into the tensor, if the engine has written to a copy."""
+        if self.own:
+            fill(self.tensor, self.flat)
+
+
+def fill(tensor: torch.Tensor, flat: torch.Tensor) -> None:
+    """Write the values of a flat tensor of operand() to `tensor`. Autograd does not see it."""
+    target = tensor.detach()
+    if flat.dtype is not target.dtype:
+        flat = flat.view(target.dtype) if not target.is_complex() else torch.view_as_complex(flat.view(-1, 2))
+    target.copy_(flat.view(target.shape))
+
+
+def operand(tensor: Any, reduces: bool, process_set: ProcessSet, contents: bool = True) -> Operand:
+    """A tensor as the engine takes it. `contents`: whether its values are read.
+
+    Raises:
+        ValueError: not a dense tensor, or of a type that the engine does not know, or on a device that it cannot use.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise ValueError(f"A torch.Tensor is required, but found {type(tensor).__name__}.")
+    plain = tensor.detach() if tensor.requires_grad else tensor
+    if plain.layout is not torch.strided:
+        raise ValueError(f"hvd: a dense tensor is required, but found one of layout {plain.layout}.")
+    own = False
+    if not plain.is_contiguous() or plain.is_conj() or plain.is_neg():
+        own = True
+        plain = (
+            plain.resolve_conj().resolve_neg().contiguous()
+            if contents
+            else torch.empty(plain.shape, dtype=plain.dtype, device=plain.device)
+        )
+        if plain.data_ptr() == tensor.data_ptr() and plain.numel():
+            plain = plain.clone(memory_format=torch.contiguous_format)
+    if plain.dim() != 1:
+        plain = plain.view(-1)
+    if plain.dtype not in (_REDUCED if reduces else MOVABLE):
+        if plain.is_complex():
+            plain = torch.view_as_real(plain).view(-1)
+        elif not reduces:
+            plain = plain.view(torch.uint8)
+    check(plain, _REDUCED if reduces else MOVABLE, process_set)
+    return Operand(tensor, plain, own)
+
+
+def complex_sums_only(tensors: Sequence[torch.Tensor], is_sum: bool) -> None:
+    """Raise ValueError for complex tensors in a reduction that is no sum: it would treat their parts alone."""
+    if not is_sum and any(t.is_complex() for t in tensors):
+        raise ValueError("hvd: complex tensors can be reduced by SUM and AVG only.")
+
+
+class Taken:
+    """The tensors of one request in the engine's form.
+
+    Args:
+        inputs, outputs: flat tensors of one device, a list may be empty; one list for an operation in place.
+        sent, received: whether the operation reads `inputs` and writes `outputs` on this rank.
+        apart: results must not be written to the memory of the inputs.
+    """
+
+    __slots__ = ("device", "sources", "targets")
+
+    def __init__(self, core: Any, inputs: list, outputs: list, sent: bool, received: bool, apart: bool):
+        self.device = None
+        first = (inputs or outputs)[0]
+        if first.is_cpu:
+            self.sources = operands(inputs)
+            self.targets = self.sources if outputs is inputs else operands(outputs)
+            return
+        for tensor in (*inputs, *outputs):
+            if tensor.device != first.device:
+                raise ValueError(
+                    f"hvd: the tensors of one call must be on one device, but are on {first.device} and {tensor.device}."
+                )
+        if _devices.is_served(first, core):
+            self.device = _devices.Submitted(inputs, outputs)
+        else:
+            self.device = _staging.Staged(inputs, outputs, sent, received, apart)
+        self.sources, self.targets = self.device.sources, self.device.targets
+
+    def begin(self, core: Any, handle: int) -> Callable[[], Any] | None:
+        """Let an operation on a device begin. Returns the function that orders the calling thread's stream after it."""
+        if self.device is None:
+            return None
+        self.device.begin(core, handle, False)
+        return lambda: self.device.all(core, handle)

@@ -1,0 +1,156 @@
+"""The engine below the groups of torch.distributed: one for the process, shared with horovod.torch.
+
+Where the launcher has numbered the processes as torch.distributed has, the engine starts by the launcher's means, as
+hvd.init() does. Otherwise the ranks meet in the store that torch.distributed was given, which is not authenticated: who
+can read that store can join the job. Called on the thread that makes the default group.
+"""
+
+import atexit
+import itertools
+import json
+import os
+from contextlib import suppress
+from typing import Any
+
+from horovod.common import exports
+from horovod.common.basics import engine, runtime
+from horovod.common.exceptions import HorovodInternalError
+from hvd_core import current_job
+from hvd_core.bootstrap.identity import identify
+from hvd_core.bootstrap.meeting import Meeting
+
+# A rank that has destroyed its groups and ends waits so long for the others.
+PATIENCE_SECONDS = 30.0
+
+_starts = itertools.count()
+_started_here = False  # by init_process_group(), not by the program's hvd.init()
+_farewell: int | None = (
+    None  # the handle of the barrier with which this rank says that it needs the others no more
+)
+_registered = False
+
+
+def start(store: Any, rank: int, size: int) -> None:
+    """Have an engine whose rank and size are these.
+
+    Raises:
+        ValueError: the program has called hvd.init() in a job of another size, or as another rank.
+        hvd_core.bootstrap.BootstrapError: the ranks do not come together.
+    """
+    global _farewell
+    number = next(_starts)
+    job = current_job.current()
+    if job is not None and not job.is_parents() and job.engine.stopped and _started_here:
+        runtime().shutdown()  # the job has ended; this is the next one
+        job = None
+    if job is not None and (job.world.rank, job.world.size) != (rank, size):
+        if not _started_here:
+            raise ValueError(
+                f"init_process_group() makes rank {rank} of {size}, but hvd.init() has made this process rank "
+                f"{job.world.rank} of {job.world.size}. Use the same ranks for both, or call hvd.shutdown() first."
+            )
+        end()
+        job = None
+    _farewell = None
+    if job is not None:
+        return
+    meets = _meets(store, rank, size, number)
+    if meets:
+        exports.init()
+    else:
+        key = f"hvd/meeting/{number}"
+        runtime().init(
+            comm=Meeting(
+                rank, size, lambda text: store.set(key, text), lambda: store.get(key), _address(store)
+            )
+        )
+    _note_started()
+
+
+def start_as_launched() -> None:
+    """Have an engine for the ranks that the launcher has started."""
+    job = current_job.current()
+    if job is not None and job.engine.stopped and _started_here:
+        runtime().shutdown()
+        job = None
+    if job is None:
+        exports.init()
+        _note_started()
+
+
+def _note_started() -> None:
+    global _started_here, _registered
+    _started_here = True
+    if not _registered:
+        atexit.register(_at_exit)
+        _registered = True
+
+
+def _meets(store: Any, rank: int, size: int, number: int) -> bool:
+    """Whether the launcher's means bring the ranks together. Rank 0 decides, and tells the others."""
+    mine = _launched_as(rank, size)
+    if size == 1:
+        return mine
+    key = f"hvd/launched/{number}"
+    if rank == 0:
+        store.set(key, json.dumps(mine).encode())
+        return mine
+    decided = json.loads(store.get(key))
+    if decided and not mine:
+        raise ValueError(
+            f"The launcher's variables say that rank 0 is the first of {size} processes, and say something else on rank "
+            f"{rank}. Start all ranks by one launcher, or unset the variables on all of them."
+        )
+    return decided
+
+
+def _launched_as(rank: int, size: int) -> bool:
+    try:
+        launched = identify(os.environ)
+    except ValueError:
+        return False  # the variables belong to another program
+    if (launched.rank, launched.size) != (rank, size):
+        return False
+    # Without a store of the launcher, ranks on several hosts could meet over MPI only.
+    return launched.store is not None or size == 1 or launched.local_size == size
+
+
+def _address(store: Any) -> str:
+    """The address of rank 0's host, as the ranks know it."""
+    if os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE", ""):
+        return "127.0.0.1"
+    if os.environ.get("MASTER_ADDR"):
+        return os.environ["MASTER_ADDR"]
+    while not hasattr(store, "host"):
+        below = getattr(store, "underlying_store", None)
+        if below is None:
+            return "127.0.0.1"  # a file, or the memory of this process
+        store = below
+    return store.host
+
+
+def say_farewell() -> None:
+    """The default group is destroyed: this rank needs the others no more, as soon as they say so too. Does not wait."""
+    global _farewell
+    if _farewell is None and _started_here and exports.is_initialized():
+        with suppress(HorovodInternalError, ValueError):
+            _farewell = engine().ordered("barrier", "c10d.farewell", 0, None, None)
+
+
+def end() -> None:
+    """End the engine that init_process_group() has started. After destroy_process_group() it first waits, for some time,
+    until the other ranks have called that too: groups without this rank may still be at work."""
+    global _farewell, _started_here
+    if not _started_here or not exports.is_initialized():
+        return
+    with suppress(HorovodInternalError, ValueError):
+        if _farewell is not None:
+            engine().wait_for(_farewell, PATIENCE_SECONDS)
+    _farewell, _started_here = None, False
+    runtime().shutdown()
+
+
+def _at_exit() -> None:
+    job = current_job.current()
+    if job is not None and not job.is_parents():
+        end()

@@ -1,0 +1,247 @@
+"""The Work of an operation: waiting for it with a limit, its future, its failure. Any thread."""
+
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.futures import Future
+
+from horovod.common.exceptions import HorovodInternalError
+
+_Base = torch._C._distributed_c10d.Work
+Failure = getattr(dist, "DistBackendError", RuntimeError)
+
+
+class Work(_Base):
+    """One operation under way.
+
+    Args:
+        core: the engine.
+        handle: of the operation.
+        seconds: the limit of wait() where the caller gives no limit.
+        what: the operation in words, for error messages.
+        results: the tensors that result() and the future return.
+        finish: called once when the engine has carried the operation out, before anything is returned; it puts the
+            results where they belong. None if they are there.
+        settle: called for tensors on a device by each thread that waits: its current stream comes after the operation.
+    """
+
+    def __init__(
+        self,
+        core: Any,
+        handle: int,
+        seconds: float,
+        what: str,
+        results: Any,
+        finish: Callable[[], None] | None = None,
+        settle: Callable[[], None] | None = None,
+    ):
+        super().__init__()
+        self._core, self._handle, self._seconds, self._what = core, handle, seconds, what
+        self._results, self._finish, self._on_device = results, finish, settle
+        self._lock = threading.Lock()
+        self._over, self._failure = False, None
+        self._future: Future | None = None
+        self.source = -1
+
+    def __del__(self) -> None:
+        if not self._over:
+            # The program has let go of an operation under way: the engine keeps its tensors until its end.
+            self._core.release(self._handle)
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Wait for the operation. `timeout`: a timedelta; without one, or with 0, the limit of the group.
+
+        Raises HorovodInternalError if it has failed on a rank, DistBackendError when the time is over.
+        """
+        if not self._over:
+            seconds = seconds_of(timeout, self._seconds)
+            try:
+                in_time = self._core.wait_for(self._handle, seconds)
+            except HorovodInternalError:
+                in_time = True
+            except ValueError:  # another thread has finished it meanwhile
+                in_time = True
+            if not in_time:
+                raise Failure(
+                    f"Timed out waiting {round(seconds * 1000)}ms for {self._what} to complete: not all ranks of the "
+                    "group have called it"
+                )
+            self._end()
+        if self._failure is not None:
+            raise self._failure
+        if self._on_device is not None:
+            self._on_device()
+        return True
+
+    def _end(self) -> None:
+        """The engine is done with the operation: take its results or its failure, once."""
+        with self._lock:
+            if self._over:
+                return
+            try:
+                self._core.wait(self._handle)
+                if self._finish is not None:
+                    self._finish()
+            except BaseException as error:
+                self._failure = error
+            self._over = True
+            self._finish = None
+            if self._on_device is None:
+                self._core.release(self._handle)
+
+    def is_completed(self) -> bool:
+        """Whether wait() would not block."""
+        return self._over or self._core.poll(self._handle)
+
+    def is_success(self) -> bool:
+        """Whether the operation is complete and has not failed."""
+        if not self.is_completed():
+            return False
+        self._end()
+        return self._failure is None
+
+    def exception(self) -> BaseException | None:
+        """The failure of a complete operation; None if there is no failure."""
+        return None if self.is_success() or not self._over else self._failure
+
+    def result(self) -> Any:
+        """The tensors with the results."""
+        return self._results
+
+    def synchronize(self) -> None:
+        """As wait()."""
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        """As wait(): in host memory there is no stream."""
+        self.wait()
+
+    def source_rank(self) -> int:
+        """The rank, within the group, that sent the data of a receive."""
+        return self.source
+
+    _source_rank = source_rank
+
+    def get_future(self) -> Future:
+        """A future with the results, which the engine's completion thread completes."""
+        with self._lock:
+            if self._future is not None:
+                return self._future
+            self._future = future = Future()
+            asked = not self._over and self._core.notify(self._handle, self._complete)
+        if not asked:
+            self._complete()
+        return future
+
+    def get_future_result(self) -> Future:
+        """As get_future()."""
+        return self.get_future()
+
+    def _complete(self) -> None:
+        self._end()
+        if self._failure is None:
+            self._future.set_result(self._results)
+        else:
+            self._future.set_exception(self._failure)
+
+
+class Works(_Base):
+    """Several operations as one Work: of coalesced calls, and of calls that need several operations."""
+
+    def __init__(self, works: Sequence[Any], results: Any = None):
+        super().__init__()
+        self._works, self._results = list(works), results
+        self._future: Future | None = None
+        self._lock = threading.Lock()
+
+    def wait(self, timeout: Any = None) -> bool:
+        """As Work.wait(), for all of them; the first failure is raised when all are over."""
+        failure = None
+        for work in self._works:
+            try:
+                work.wait() if timeout is None else work.wait(timeout)
+            except RuntimeError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        return True
+
+    synchronize = block_current_stream = wait
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self._works)
+
+    def is_success(self) -> bool:
+        return all(work.is_success() for work in self._works)
+
+    def exception(self) -> BaseException | None:
+        return next((error for work in self._works if (error := work.exception()) is not None), None)
+
+    def result(self) -> Any:
+        if self._results is not None:
+            return self._results
+        return [tensor for work in self._works for tensor in work.result()]
+
+    def get_future(self) -> Future:
+        with self._lock:
+            if self._future is not None:
+                return self._future
+            self._future = future = Future()
+        gathered = torch.futures.collect_all([work.get_future() for work in self._works])
+
+        def hand_on(done: Future) -> None:
+            try:
+                for each in done.value():
+                    each.value()
+            except RuntimeError as error:
+                future.set_exception(error)
+            else:
+                future.set_result(self.result())
+
+        gathered.add_done_callback(hand_on)
+        return future
+
+    get_future_result = get_future
+
+
+class Done(_Base):
+    """The Work of a call that has nothing left to do."""
+
+    def __init__(self, results: Any = ()):
+        super().__init__()
+        self._results = list(results)
+
+    def wait(self, timeout: Any = None) -> bool:
+        return True
+
+    synchronize = block_current_stream = wait
+
+    def is_completed(self) -> bool:
+        return True
+
+    is_success = is_completed
+
+    def exception(self) -> None:
+        return None
+
+    def result(self) -> Any:
+        return self._results
+
+    def get_future(self) -> Future:
+        future = Future()
+        future.set_result(self._results)
+        return future
+
+    get_future_result = get_future
+
+
+def seconds_of(timeout: Any, otherwise: float) -> float:
+    """The limit that a timedelta (or seconds, or None) means. torch's marks for "no limit given" are not positive."""
+    if timeout is None:
+        return otherwise
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
+    return seconds if seconds > 0 else otherwise

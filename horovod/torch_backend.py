@@ -1,0 +1,71 @@
+"""The entry point `torch.backends` of hvd-core: `import torch` calls register(), so that `init_process_group("hvd")`
+needs no import of horovod.
+
+It imports the rest of horovod.torch when the first group is made, and nothing before. It raises nothing: an exception
+here would be one of `import torch`, also for programs that know nothing of horovod.
+"""
+
+import os
+import sys
+from typing import Any
+
+# A variable of each launcher that sets no RANK.
+_launchers = {"HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"}
+NAME = "hvd"
+
+
+def register() -> None:
+    """Make "hvd" known to torch.distributed, if this PyTorch has it. A second call does nothing."""
+    import torch.distributed as dist
+
+    if not dist.is_available() or NAME.upper() in getattr(dist.Backend, "_plugins", {}):
+        return
+    dist.Backend.register_backend(NAME, _create, extended_api=True, devices=_device_types())
+    _extend_env()
+
+
+def register_with_torch() -> None:
+    """register() for the entry point: raises nothing."""
+    try:
+        register()
+    except Exception as error:
+        import logging
+
+        logging.getLogger("horovod").debug("torch.distributed does not know the backend hvd: %r", error)
+
+
+def _device_types() -> list[str]:
+    """The types of devices whose tensors hvd takes: all that torch has, since those that no backend serves are copied
+    through host memory."""
+    import torch
+
+    types = ["cpu", "cuda", "xpu"]
+    named = getattr(torch._C, "_get_privateuse1_backend_name", lambda: "privateuseone")()
+    return types + [named]
+
+
+def _extend_env() -> None:
+    """Let `env://` work under launchers that tell the ranks to horovod and not to torch: horovodrun, mpirun."""
+    import torch.distributed as dist
+
+    # A function of torch.distributed has the module's name.
+    rendezvous = sys.modules.get("torch.distributed.rendezvous")
+    handlers = getattr(rendezvous, "_rendezvous_handlers", {})
+    original = handlers.get("env")
+    if original is None:
+        return
+
+    def env(url: str, timeout: Any = dist.constants.default_pg_timeout, **options: Any) -> Any:
+        if "RANK" in os.environ or not _launchers & os.environ.keys() or "rank=" in url:
+            return original(url, timeout=timeout, **options)
+        from horovod.torch.distributed._rendezvous import meet
+
+        return meet(timeout)
+
+    handlers["env"] = env
+
+
+def _create(options: Any, backend_options: Any) -> Any:
+    from horovod.torch.distributed._create import create
+
+    return create(options, backend_options)

@@ -1,0 +1,116 @@
+// Operations of front ends whose groups of ranks have calls in one order, each under its number, and process sets that
+// their members alone ask for. See py_engine.h.
+#include <pybind11/stl.h>
+
+#include <algorithm>
+
+#include "engine/bind/py_engine.h"
+#include "engine/bind/python_lock.h"
+#include "engine/bind/python_program.h"
+#include "engine/bind/tensor_view.h"
+#include "engine/calls/checks.h"
+#include "engine/observe/log.h"
+#include "engine/types/operations.h"
+
+namespace py = pybind11;
+
+namespace hvd::bind {
+
+using calls::require;
+using types::OpKind;
+
+namespace {
+
+OpKind kind_of(const std::string& operation) {
+  for (const auto& o : types::kOperations)
+    if (operation == o.name && o.kind <= OpKind::Reducescatter) return o.kind;
+  throw InvalidRequest("unknown operation '" + operation + "'");
+}
+
+int64_t deadline_in(double seconds) { return observe::now_ns() + static_cast<int64_t>(std::min(seconds, 1e9) * 1e9); }
+
+}  // namespace
+
+uint64_t PyEngine::ordered(const std::string& operation, const std::string& name, int process_set, py::handle inputs,
+                           py::handle outputs, int number, double prescale, std::vector<int64_t> row_splits,
+                           std::vector<int64_t> received, int64_t unit, double wait_s) {
+  calls::Call c{.kind = kind_of(operation), .name = name, .process_set = process_set};
+  c.once = true;
+  std::shared_ptr<Notifier> notifier;
+  try {
+    if (!inputs.is_none()) c.in = tensors_of(inputs, inputs.is(outputs));
+    if (!outputs.is_none()) c.out = inputs.is(outputs) ? c.in : tensors_of(outputs, true);
+    (types::has_reduce_op(c.kind) ? c.reduce_op : c.root) = number;
+    c.prescale = prescale;
+    if (!row_splits.empty()) c.splits = {std::move(row_splits)};
+    c.received = std::move(received);
+    c.unit = unit;
+    c.urgent = wait_s >= 0;
+    notifier = Notifier::make(frontend_);
+  } catch (const std::exception& e) {
+    engine_->poison(process_set, c.kind, name, e.what());
+    throw;
+  }
+  c.listener = notifier.get();
+  uint64_t handle = 0;
+  try {
+    handle = submit(std::move(c), {inputs, outputs}, notifier);
+  } catch (...) {
+    notifier->forget();
+    throw;
+  }
+  if (wait_s < 0 || !await_until(*find(handle), deadline_in(wait_s))) return handle;
+  release(handle);
+  return 0;
+}
+
+uint64_t PyEngine::add_members_set(std::vector<int32_t> ranks, const std::string& label) {
+  return keep(engine_->add_members_set(std::move(ranks), label, call_site()));
+}
+
+uint64_t PyEngine::remove_members_set(int process_set) {
+  return keep(engine_->remove_members_set(process_set, call_site()));
+}
+
+// Throws the operation's failure.
+bool PyEngine::await_until(queue::Request& request, int64_t deadline_ns) {
+  while (!request.settled()) {
+    const int64_t left = deadline_ns - observe::now_ns();
+    if (left <= 0) return false;
+    bool settled;
+    {
+      WithoutPythonLock unlocked;
+      settled = engine_->wait(request, std::min(left, kSignalSliceNs));
+    }
+    if (!settled && PyErr_CheckSignals() != 0) throw py::error_already_set();
+  }
+  request.throw_if_failed();
+  return true;
+}
+
+bool PyEngine::wait_for(uint64_t handle, double seconds) { return await_until(*find(handle), deadline_in(seconds)); }
+
+bool PyEngine::notify(uint64_t handle, py::object callback) {
+  std::shared_ptr<Notifier> notifier;
+  {
+    std::lock_guard lock(handles_mutex_);
+    const auto it = handles_.find(handle);
+    if (it != handles_.end()) notifier = it->second.notifier;
+  }
+  require(notifier != nullptr, "no operation of ordered() has this handle");
+  return notifier->call_at_the_end(std::move(callback));
+}
+
+void bind_groups(py::class_<PyEngine>& engine) {
+  engine
+      .def("ordered", &PyEngine::ordered, py::arg("operation"), py::arg("name"), py::arg("process_set"),
+           py::arg("inputs"), py::arg("outputs"), py::arg("number") = 0, py::arg("prescale") = 1.0,
+           py::arg("splits") = std::vector<int64_t>(), py::arg("received") = std::vector<int64_t>(),
+           py::arg("unit") = -1, py::arg("wait_s") = -1.0)
+      .def("add_members_set", &PyEngine::add_members_set, py::arg("ranks"), py::arg("label"))
+      .def("remove_members_set", &PyEngine::remove_members_set, py::arg("process_set"))
+      .def("wait_for", &PyEngine::wait_for, py::arg("handle"), py::arg("seconds"))
+      .def("notify", &PyEngine::notify, py::arg("handle"), py::arg("callback"));
+}
+
+}  // namespace hvd::bind

@@ -1,0 +1,175 @@
+"""Checks of the collectives of torch.distributed over hvd. Run on every rank by tests/harness."""
+
+import torch
+import torch.distributed as dist
+
+import horovod.torch as hvd
+from groups import default_group
+
+ME, SIZE = hvd.rank(), hvd.size()
+DTYPES = [
+    *(torch.float32, torch.float64, torch.float16, torch.bfloat16),
+    *(torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64),
+]
+SHAPES = [(), (1,), (0,), (7,), (3, 4, 5), (1000, 33)]
+
+
+def mine(shape, dtype=torch.float32, rank=ME):
+    return (
+        (torch.arange(max(1, torch.Size(shape).numel())) % 5 + rank + 1)[: torch.Size(shape).numel()]
+        .reshape(shape)
+        .to(dtype)
+    )
+
+
+def of_all(shape, dtype=torch.float32):
+    return [mine(shape, dtype, rank) for rank in range(SIZE)]
+
+
+def check_reductions():
+    with default_group():
+        for dtype in DTYPES:
+            for shape in SHAPES:
+                tensor = mine(shape, dtype)
+                dist.all_reduce(tensor)
+                assert torch.equal(tensor, sum(of_all(shape, dtype))), (dtype, shape)
+        parts = torch.stack(of_all((5,)))
+        for op, expected in (
+            (dist.ReduceOp.MAX, parts.amax(0)),
+            (dist.ReduceOp.MIN, parts.amin(0)),
+            (dist.ReduceOp.PRODUCT, parts.prod(0)),
+            (dist.ReduceOp.AVG, parts.mean(0)),
+        ):
+            tensor = mine((5,))
+            work = dist.all_reduce(tensor, op, async_op=True)
+            assert work.wait() and work.is_completed() and work.is_success()
+            torch.testing.assert_close(tensor, expected)
+        for root in range(SIZE):
+            tensor = mine((6,))
+            dist.reduce(tensor, root)
+            assert torch.equal(tensor, parts_sum((6,)) if root == ME else mine((6,)))
+        transposed = torch.zeros(4, 3).t().copy_(mine((3, 4)))
+        dist.all_reduce(transposed)
+        assert torch.equal(transposed, parts_sum((3, 4)))
+        complex_one = torch.complex(mine((4,)), -mine((4,)))
+        dist.all_reduce(complex_one)
+        assert torch.equal(complex_one, torch.complex(parts_sum((4,)), -parts_sum((4,))))
+        with dist._coalescing_manager():
+            several = [mine((n,)) for n in (1, 5, 9)]
+            for tensor in several:
+                dist.all_reduce(tensor)
+        assert all(torch.equal(tensor, parts_sum(tensor.shape)) for tensor in several)
+
+
+def parts_sum(shape):
+    return sum(of_all(shape))
+
+
+def check_movements():
+    with default_group():
+        for dtype in (*DTYPES, torch.bool, torch.complex64):
+            for shape in SHAPES[:5]:
+                expected = of_all(shape, dtype)
+                for root in range(SIZE):
+                    tensor = mine(shape, dtype) if root == ME else torch.zeros(shape, dtype=dtype)
+                    dist.broadcast(tensor, root)
+                    assert torch.equal(tensor, expected[root])
+                gathered = [torch.empty(shape, dtype=dtype) for _ in range(SIZE)]
+                dist.all_gather(gathered, mine(shape, dtype))
+                assert all(map(torch.equal, gathered, expected)), (dtype, shape)
+                root = SIZE - 1
+                gathered = [torch.empty(shape, dtype=dtype) for _ in range(SIZE)] if root == ME else None
+                dist.gather(mine(shape, dtype), gathered, dst=root)
+                assert root != ME or all(map(torch.equal, gathered, expected))
+                part = torch.empty(shape, dtype=dtype)
+                dist.scatter(part, expected if root == ME else None, src=root)
+                assert torch.equal(part, expected[ME])
+        whole = torch.empty(SIZE * 3, 2)
+        rows = list(whole.view(SIZE, 3, 2).unbind())
+        dist.all_gather(rows, mine((3, 2)))  # straight into one memory
+        assert torch.equal(whole, torch.cat(of_all((3, 2))))
+        for output in (torch.empty(SIZE * 3, 2), torch.empty(SIZE, 3, 2)):
+            dist.all_gather_into_tensor(output, mine((3, 2)))
+            assert torch.equal(output.view(-1, 2), torch.cat(of_all((3, 2))))
+        place = whole.view(SIZE, 3, 2)[ME].copy_(mine((3, 2)))
+        dist.all_gather_into_tensor(whole, place)  # the input lies in the output
+        assert torch.equal(whole, torch.cat(of_all((3, 2))))
+        uneven = [torch.empty(rank + 1) for rank in range(SIZE)]
+        dist.all_gather(uneven, mine((ME + 1,)))
+        assert all(torch.equal(t, mine((r + 1,), rank=r)) for r, t in enumerate(uneven))
+
+
+def check_scattered_reductions():
+    with default_group():
+        summed = parts_sum((SIZE * 2, 3))
+        output = torch.empty(2, 3)
+        dist.reduce_scatter_tensor(output, mine((SIZE * 2, 3)))
+        assert torch.equal(output, summed.view(SIZE, 2, 3)[ME])
+        output = torch.empty(2, 3)
+        dist.reduce_scatter(output, list(mine((SIZE * 2, 3)).view(SIZE, 2, 3).unbind()), dist.ReduceOp.MAX)
+        assert torch.equal(output, torch.stack(of_all((SIZE * 2, 3))).amax(0).view(SIZE, 2, 3)[ME])
+        output = torch.empty(ME + 1)
+        dist.reduce_scatter(output, [mine((rank + 1,)) for rank in range(SIZE)])
+        assert torch.equal(output, parts_sum((ME + 1,)))
+        in_place = mine((SIZE * 2,))
+        dist.reduce_scatter_tensor(in_place[ME * 2 : ME * 2 + 2], in_place)
+        assert torch.equal(in_place[ME * 2 : ME * 2 + 2], parts_sum((SIZE * 2,))[ME * 2 : ME * 2 + 2])
+
+
+def check_exchanges():
+    with default_group():
+        table = [[torch.full((a + 2 * b, 2), float(10 * a + b)) for b in range(SIZE)] for a in range(SIZE)]
+        sent, expected = table[ME], [row[ME] for row in table]
+        received = [torch.empty_like(tensor) for tensor in expected]
+        dist.all_to_all(received, sent)
+        assert all(map(torch.equal, received, expected))
+        output = torch.empty(sum(len(t) for t in expected), 2)
+        dist.all_to_all_single(output, torch.cat(sent), [len(t) for t in expected], [len(t) for t in sent])
+        assert torch.equal(output, torch.cat(expected))
+        output = torch.empty(SIZE * 2, 3)
+        dist.all_to_all_single(output, mine((SIZE * 2, 3)))
+        assert torch.equal(
+            output.view(SIZE, 2, 3), torch.stack([t.view(SIZE, 2, 3)[ME] for t in of_all((SIZE * 2, 3))])
+        )
+        output = mine((SIZE * 2, 3))
+        dist.all_to_all_single(output, output)  # in place
+        assert torch.equal(
+            output.view(SIZE, 2, 3), torch.stack([t.view(SIZE, 2, 3)[ME] for t in of_all((SIZE * 2, 3))])
+        )
+
+
+def check_objects_and_barriers():
+    with default_group() as group:
+        found = [None] * SIZE
+        dist.all_gather_object(found, {"rank": ME, "text": "x" * ME})
+        assert found == [{"rank": r, "text": "x" * r} for r in range(SIZE)]
+        things = [("one", 2), None] if ME == 0 else [None, None]
+        dist.broadcast_object_list(things, 0)
+        assert things == [("one", 2), None]
+        found = [None] * SIZE if ME == 0 else None
+        dist.gather_object(ME, found, 0)
+        assert ME != 0 or found == list(range(SIZE))
+        mine_now = [None]
+        dist.scatter_object_list(mine_now, [f"for {r}" for r in range(SIZE)] if ME == 0 else None, 0)
+        assert mine_now == [f"for {ME}"]
+        dist.barrier()
+        dist.barrier(async_op=True).wait()
+        group.monitored_barrier()
+        before = group._get_sequence_number_for_group()
+        dist.barrier()
+        assert group._get_sequence_number_for_group() == before + 1
+
+
+def check_futures():
+    with default_group():
+        first, second = mine((100_000,)), mine((3,))
+        works = [dist.all_reduce(tensor, async_op=True) for tensor in (first, second)]
+        doubled = [work.get_future().then(lambda f: f.value()[0] * 2) for work in works]
+        torch.futures.wait_all(doubled)
+        assert torch.equal(doubled[0].value(), parts_sum((100_000,)) * 2)
+        assert torch.equal(doubled[1].value(), parts_sum((3,)) * 2)
+        assert all(work.is_completed() and work.wait() for work in works)
+        tensor = mine((3,))
+        work = dist.all_reduce(tensor, async_op=True)
+        work.wait()
+        assert torch.equal(work.get_future().value()[0], parts_sum((3,)))

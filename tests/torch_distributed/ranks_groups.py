@@ -1,0 +1,171 @@
+"""Checks of groups, messages and failures of torch.distributed over hvd. Run on every rank by tests/harness."""
+
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+import horovod.torch as hvd
+from groups import default_group
+from harness.rank import expect
+
+ME, SIZE = hvd.rank(), hvd.size()
+
+
+def check_groups_of_some_ranks():
+    with default_group():
+        last = dist.new_group([SIZE - 1])
+        pair, overlapping = dist.new_group([0, 1]), dist.new_group([0, SIZE - 1])
+        again = dist.new_group([0, 1])
+        assert (dist.get_rank(last) == 0) == (ME == SIZE - 1)
+        for _ in range(3):
+            for group, ranks in (
+                (pair, {0, 1}),
+                (overlapping, {0, SIZE - 1}),
+                (again, {0, 1}),
+                (last, {SIZE - 1}),
+            ):
+                if ME in ranks:
+                    tensor = torch.tensor([float(ME + 1)])
+                    dist.all_reduce(tensor, group=group)
+                    assert tensor.item() == sum(rank + 1 for rank in ranks)
+        if ME in (0, 1):
+            dist.destroy_process_group(pair)
+            tensor = torch.ones(2)
+            dist.broadcast(tensor, 1, group=again)
+        alone = dist.new_group([ME], use_local_synchronization=True)
+        tensor = torch.ones(3)
+        dist.all_reduce(tensor, group=alone)
+        assert tensor.sum() == 3
+        # The numbers of hvd's own sets are those that they would be without these groups.
+        assert sorted(hvd.mpi_ops._basics._get_process_set_ids_and_ranks()) == [0]
+    with default_group():  # again
+        tensor = torch.ones(1)
+        dist.all_reduce(tensor)
+        assert tensor.item() == SIZE
+
+
+def check_both_apis_at_once():
+    with default_group():
+        for _ in range(5):
+            theirs, ours = torch.ones(4), torch.ones(4)
+            work = dist.all_reduce(theirs, async_op=True)
+            handle = hvd.allreduce_async_(ours, op=hvd.Sum)
+            if ME == 0:
+                hvd.synchronize(handle)
+                work.wait()
+            else:
+                work.wait()
+                hvd.synchronize(handle)
+            assert theirs.sum() == ours.sum() == 4 * SIZE
+
+
+def check_messages():
+    with default_group():
+        left, right = (ME - 1) % SIZE, (ME + 1) % SIZE
+        received = torch.empty(5)
+        # No rank waits for another: a ring.
+        works = dist.batch_isend_irecv(
+            [
+                dist.P2POp(dist.isend, torch.full((5,), float(ME)), right),
+                dist.P2POp(dist.irecv, received, left),
+            ]
+        )
+        for work in works:
+            work.wait()
+        assert received.tolist() == [left] * 5
+        if ME == 0:
+            for tag in (7, 8):
+                dist.send(torch.full((2,), float(tag)), 1, tag=tag)
+            second, first = torch.empty(3), torch.empty(3)
+            dist.recv(first, 1)
+            dist.recv(second, 1)
+            assert first[0] == 1 and second[0] == 2
+        elif ME == 1:
+            first, second = torch.empty(2), torch.empty(2)
+            later, sooner = dist.irecv(second, 0, tag=8), dist.irecv(first, 0, tag=7)
+            later.wait()
+            sooner.wait()
+            assert (first[0], second[0]) == (7, 8) and later.source_rank() == 0
+            works = [dist.isend(torch.full((3,), value), 0) for value in (1.0, 2.0)]
+            for work in works:
+                work.wait()
+        expect(NotImplementedError, lambda: dist.recv(torch.empty(1)), "any source")
+        expect(ValueError, lambda: dist.send(torch.ones(1), ME))
+        things = [None]
+        if ME == 0:
+            dist.send_object_list([{"a": 1}], 1)
+        elif ME == 1:
+            dist.recv_object_list(things, 0)
+            assert things == [{"a": 1}]
+
+
+def check_a_mistake_of_one_rank_fails_on_all():
+    with default_group():
+        wrong = ME == SIZE - 1
+        text = expect(RuntimeError, lambda: dist.all_reduce(torch.ones(3 if wrong else 4)))
+        assert "Mismatched" in text and "shape" in text
+        text = expect(
+            RuntimeError,
+            lambda: dist.all_reduce(torch.ones(4, dtype=torch.int32 if wrong else torch.float32)),
+        )
+        assert "data types" in text
+        expect(
+            RuntimeError, lambda: dist.barrier() if wrong else dist.all_reduce(torch.ones(4)), "Mismatched"
+        )
+        expect(RuntimeError, lambda: dist.broadcast(torch.ones(4), 1 if wrong else 0), "root")
+        op = dist.ReduceOp.MAX if wrong else dist.ReduceOp.SUM
+        expect(RuntimeError, lambda: dist.all_reduce(torch.ones(4), op), "reduction")
+        # A call that is refused on one rank before the engine sees it.
+        op = dist.ReduceOp.BXOR if wrong else dist.ReduceOp.SUM
+        expect(RuntimeError, lambda: dist.all_reduce(torch.ones(4, dtype=torch.int32), op), "BXOR")
+        output = torch.empty(SIZE * (3 if wrong else 2))
+        expect(
+            (RuntimeError, ValueError),
+            lambda: dist.all_gather_into_tensor(output, torch.ones(2)),
+            "all_gather",
+        )
+        splits = [1] * SIZE
+        received = [2] + [1] * (SIZE - 1) if wrong else splits
+        expect(
+            RuntimeError,
+            lambda: dist.all_to_all_single(torch.empty(sum(received)), torch.ones(SIZE), received, splits),
+            "splits",
+        )
+        root = torch.ones(2) if ME == 0 else None
+        expect(
+            RuntimeError,
+            lambda: (
+                dist.gather(torch.ones(2), [root] * SIZE if ME == 0 else None)
+                if not wrong
+                else dist.scatter(torch.ones(2), None, src=0)
+            ),
+        )
+        # A failure in a future, and the group goes on.
+        work = dist.all_reduce(torch.ones(5 if wrong else 6), async_op=True)
+        expect(RuntimeError, work.get_future().wait, "Mismatched")
+        assert work.exception() is not None and not work.is_success()
+        tensor = torch.ones(4)
+        dist.all_reduce(tensor)
+        assert tensor.sum() == 4 * SIZE
+        if ME < 2:
+            size = 3 if ME == 1 else 2
+            expect(
+                RuntimeError,
+                lambda: dist.send(torch.ones(2), 1) if ME == 0 else dist.recv(torch.ones(size), 0),
+            )
+
+
+def check_limits_of_time():
+    with default_group():
+        group = dist.new_group([0, 1], timeout=timedelta(seconds=60))
+        if ME == 0:
+            work = dist.all_reduce(torch.ones(2), group=group, async_op=True)
+            expect(RuntimeError, lambda: work.wait(timedelta(milliseconds=50)), "Timed out", "50ms")
+            expect(RuntimeError, lambda: group.monitored_barrier(timedelta(milliseconds=50)), "Rank 1 failed")
+        dist.barrier()
+        if ME == 1:
+            dist.all_reduce(torch.ones(2), group=group)
+            dist.barrier(group=group)  # the call that rank 0 has given up on is under way still
+        if ME == 0:
+            assert work.wait()
