@@ -30,7 +30,13 @@ def describe(process_sets: Sequence[ProcessSet], job_comm: Any) -> str:
             if job_comm is None:
                 raise NotImplementedError(NEEDS_COMMUNICATOR)
             job_comm.ranks_of(process_set.mpi_comm)
-    return ", ".join("a communicator" if s.mpi_comm is not None else str(s.ranks) for s in process_sets)
+    return ", ".join(map(_text_of, process_sets))
+
+
+def _text_of(process_set: ProcessSet) -> str:
+    if process_set._ranks_of is not None:
+        return "a function"
+    return "a communicator" if process_set.mpi_comm is not None else str(process_set.ranks)
 
 
 def resolved(

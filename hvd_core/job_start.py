@@ -52,6 +52,13 @@ def start(
         return started
 
 
+def is_elastic() -> bool:
+    """Whether ranks come and go in the job that this process belongs to."""
+    from hvd_core.bootstrap import driver_channel
+
+    return driver_channel.channel() is not None
+
+
 def _start_engine(
     comm: Sequence[int] | Any,
     backend: str | type | Sequence[str | type] | None,

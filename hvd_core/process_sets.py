@@ -2,7 +2,7 @@
 
 ``global_process_set`` holds all ranks and has id 0. Other sets are named in ``init(process_sets=[...])``, or added and
 removed later by all ranks together. Objects are compared by identity, as programs written for Horovod expect. Any
-thread may call; changes of sets take turns.
+thread may call; changes of sets take turns. ``changing_ranks`` has what is special to elastic jobs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from hvd_core import current_job
+from hvd_core import changing_ranks, current_job
 from hvd_core.errors import HorovodInternalError, JobEndedError, OperationFailedError
 from hvd_core.frontend.refusals import reported
 
@@ -29,15 +29,17 @@ class ProcessSet:
     """A set of ranks.
 
     Args:
-        ranks_or_comm: the member ranks (ints, in any order), or an ``mpi4py.MPI.Comm``.
+        ranks_or_comm: the member ranks (ints, in any order), or an ``mpi4py.MPI.Comm``; or a function that is called with
+            the number of ranks of the job and returns the member ranks, the same on all ranks.
 
     Attributes:
         process_set_id: int once registered with the engine, None before.
-        ranks: sorted list of global ranks, None while unknown.
+        ranks: sorted list of global ranks, None while unknown. Those of a function are known once the set is registered.
         mpi_comm: the MPI communicator that defines the set, if one does.
 
     Raises:
-        ValueError: `ranks_or_comm` holds a value that is not an int, or is neither iterable nor a communicator.
+        ValueError: `ranks_or_comm` holds a value that is not an int, or is neither iterable nor a communicator nor a
+            function.
     """
 
     __module__ = "horovod.common.process_sets"  # where users know it, in tracebacks and for pickle
@@ -45,25 +47,15 @@ class ProcessSet:
     process_set_id: int | None = None
     ranks: list[int] | None = None
     mpi_comm: Any = None
+    _ranks_of: Callable[[int], Iterable[int]] | None = None
 
     def __init__(self, ranks_or_comm: Iterable[int] | Any):
         if hasattr(ranks_or_comm, "Get_rank") and hasattr(ranks_or_comm, "Get_group"):
             self.mpi_comm = ranks_or_comm
-            return
-        try:
-            members = list(ranks_or_comm)
-        except TypeError:
-            raise ValueError(
-                "A ProcessSet is made from a list of ranks or from an mpi4py communicator, "
-                f"not from {type(ranks_or_comm).__name__}."
-            ) from None
-        try:
-            as_ints = [int(rank) for rank in members]
-        except (TypeError, ValueError):
-            as_ints = None
-        if as_ints is None or any(isinstance(r, (str, bytes)) or i != r for i, r in zip(as_ints, members)):
-            raise ValueError(f"The ranks of a ProcessSet must be integers, but found {members!r}.")
-        self.ranks = sorted(as_ints)
+        elif callable(ranks_or_comm):
+            self._ranks_of = ranks_or_comm
+        else:
+            self.ranks = _sorted_ranks(ranks_or_comm)
 
     def size(self) -> int | None:
         """Number of ranks in the set; None while it is not registered."""
@@ -129,6 +121,23 @@ class ProcessSet:
     __repr__ = __str__
 
 
+def _sorted_ranks(ranks: Iterable[int]) -> list[int]:
+    try:
+        members = list(ranks)
+    except TypeError:
+        raise ValueError(
+            "A ProcessSet is made from a list of ranks, from a function that returns it, or from an mpi4py communicator, "
+            f"not from {type(ranks).__name__}."
+        ) from None
+    try:
+        as_ints = [int(rank) for rank in members]
+    except (TypeError, ValueError):
+        as_ints = None
+    if as_ints is None or any(isinstance(r, (str, bytes)) or i != r for i, r in zip(as_ints, members)):
+        raise ValueError(f"The ranks of a ProcessSet must be integers, but found {members!r}.")
+    return sorted(as_ints)
+
+
 global_process_set = ProcessSet([])
 global_process_set.process_set_id = 0
 global_process_set.ranks = None
@@ -137,9 +146,11 @@ _changes = threading.Lock()
 # (engine, question, handle, set) of a change that is under way, and whose caller was interrupted; the set is None for a
 # removal.
 _left: tuple[Any, tuple[str, Any], int, ProcessSet | None] | None = None
-# By ranks: sets whose addition was interrupted and then ended by another change, until the program asks for them again.
+# By ranks: sets whose addition was interrupted and then ended by another change, or that have come back in another world,
+# until the program asks for them again.
 _added_meanwhile: dict[tuple[int, ...], ProcessSet] = {}
 _registered: list[ProcessSet] = []
+_named_in_init: list[ProcessSet] = []
 
 
 def temporary(process_set_id: int | None) -> ProcessSet:
@@ -174,6 +185,8 @@ def is_registered(number: int) -> bool:
 def why_no_number(process_set: Any) -> str:
     """The text of the ValueError for a value that has no number of a process set."""
     if isinstance(process_set, ProcessSet):
+        if changing_ranks.is_away(process_set):
+            return changing_ranks.why_away(process_set)
         return (
             f"Process set provided does not exist, or has not been registered: {process_set}. "
             "Give it to init(process_sets=[...]) or to add_process_set() first."
@@ -253,6 +266,8 @@ def _ready(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 
 
 def _checked(process_set: ProcessSet) -> ProcessSet:
+    if process_set._ranks_of is not None:
+        process_set.ranks = _sorted_ranks(process_set._ranks_of(current_job.size()))
     for rank in process_set.ranks:
         if abs(rank) >= 1 << 31:
             raise ValueError(f"Rank {rank} of a new process set is not one of the ranks of this job.")
@@ -260,7 +275,14 @@ def _checked(process_set: ProcessSet) -> ProcessSet:
 
 
 def _add(engine: Any, process_set: ProcessSet) -> ProcessSet:
+    if changing_ranks.may_be_away(process_set):
+        return process_set
     with _changes:
+        equal = _registered_with(process_set.ranks) if changing_ranks.may_be_equal(process_set) else None
+        if equal is not None:
+            process_set.process_set_id = equal.process_set_id
+            _registered.append(process_set)
+            return process_set
         earlier = _added_meanwhile.pop(tuple(process_set.ranks), None)
         if earlier is not None and earlier.process_set_id is not None:
             process_set.process_set_id = earlier.process_set_id
@@ -273,6 +295,11 @@ def _add(engine: Any, process_set: ProcessSet) -> ProcessSet:
         )
         _registered.append(process_set)
     return process_set
+
+
+def _registered_with(ranks: list[int]) -> ProcessSet | None:
+    known = (s for s in (global_process_set, *_registered) if s.process_set_id is not None)
+    return next((s for s in known if s.ranks == ranks), None)
 
 
 def _change(
@@ -349,7 +376,11 @@ def begin(size: int, sets: Sequence[ProcessSet], entries: Sequence[int]) -> None
     """
     global_process_set.ranks = list(range(size))
     seen: list[list[int]] = [global_process_set.ranks]
+    with reported("add_process_set", None, None):
+        sets = [_checked(process_set) for process_set in sets]
     for index, process_set in zip(entries, sets, strict=True):
+        if changing_ranks.may_be_equal(process_set):
+            continue
         if process_set.ranks in seen:
             raise ValueError(
                 f"init(process_sets=...): entry {index}, {process_set}, holds the same ranks as an earlier entry or "
@@ -360,10 +391,26 @@ def begin(size: int, sets: Sequence[ProcessSet], entries: Sequence[int]) -> None
     for process_set in sets:
         number = known.get(tuple(process_set.ranks))
         if number is None:
-            _add(current_job.engine(), _checked(process_set))
+            _add(current_job.engine(), process_set)
         else:
             process_set.process_set_id = number
             _registered.append(process_set)
+    _named_in_init[:] = sets
+
+
+def added_later() -> list[ProcessSet]:
+    """The sets that are registered, or would be if their members were there, in the order in which they were added.
+    Without those that init() has named."""
+    first = {id(s) for s in _named_in_init}
+    return [s for s in (*_registered, *changing_ranks.away_sets()) if id(s) not in first]
+
+
+def add_again(process_set: ProcessSet, asked_again: bool) -> None:
+    """Register a set in the next world of an elastic job. All ranks of the job call it, with the same sets in the same
+    order. `asked_again`: the program will ask for the set by add_process_set()."""
+    _add(current_job.engine(), _checked(process_set))
+    if asked_again and process_set.process_set_id is not None:
+        _added_meanwhile[tuple(process_set.ranks)] = process_set
 
 
 def forget_removed() -> None:
@@ -391,5 +438,7 @@ def end() -> None:
     for process_set in _registered:
         process_set._invalidate()
     _registered.clear()
+    _named_in_init.clear()
+    changing_ranks.forget()
     global_process_set.ranks = None
     global_process_set.mpi_comm = None

@@ -16,7 +16,7 @@ from hvd_core import communicator_sets, current_job, job_start, logs, uncaught
 from hvd_core import process_sets as _process_sets
 from hvd_core.backends.errors import BackendError
 from hvd_core.current_job import engine, is_initialized, rank, size, world
-from hvd_core.errors import HorovodInternalError
+from hvd_core.errors import HorovodInternalError, JobEndedError
 
 if TYPE_CHECKING:
     from hvd_core.backends.selection.backend_plan import BackendPlan
@@ -100,7 +100,13 @@ def init(
                 _process_sets.global_process_set.mpi_comm = comm
         # The engine stays up when these are refused: a second init() with a clean list succeeds.
         sets, entries = communicator_sets.resolved(static, job.world.comm, job.world.size)
-        _process_sets.begin(job.world.size, sets, entries)
+        try:
+            _process_sets.begin(job.world.size, sets, entries)
+        except JobEndedError:
+            if not job_start.is_elastic():
+                raise
+            shutdown()  # a rank of this world has died meanwhile
+            init(comm, process_sets, backend)
 
 
 def _limit_met(error: Exception) -> Exception | None:

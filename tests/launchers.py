@@ -138,7 +138,7 @@ class Launcher:
         """Waits until `count` files named `name`* exist in the folder; returns their texts."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            files = sorted(self.folder.glob(name + "*"))
+            files = sorted(file for file in self.folder.glob(name + "*") if file.suffix != ".tmp")
             texts = [file.read_text() for file in files]
             if len(files) >= count and all(text.endswith("\n") for text in texts):
                 return [text.strip() for text in texts]

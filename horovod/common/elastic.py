@@ -20,11 +20,13 @@ from typing import Any
 import numpy as np
 
 import hvd_core
-from horovod.common import elastic_shared
+from horovod.common import elastic_sets, elastic_shared
 from horovod.common.basics import runtime
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt, JobEndedError
 from hvd_core import current_job
 from hvd_core.bootstrap.driver_channel import DriverChannel, channel
+from hvd_core.changing_ranks import Workers as workers
+from hvd_core.changing_ranks import worker_id
 
 __all__ = [
     "HostUpdateResult",
@@ -34,6 +36,8 @@ __all__ = [
     "notification_manager",
     "restart",
     "run_fn",
+    "worker_id",
+    "workers",
 ]
 
 _log = logging.getLogger("horovod")
@@ -202,7 +206,11 @@ class ObjectState(State):
 
 def restart() -> None:
     """End the engine and start it again, with the arguments of the last init(): the `reset` of run_fn()."""
+    if channel() is None:
+        return runtime().restart()
+    elastic_sets.note()
     runtime().restart()
+    elastic_sets.add_outer()
 
 
 def run_fn(
@@ -231,6 +239,7 @@ def run_fn(
             driver.begin()
         notification_manager.init()
         notification_manager.register_listener(state)
+        elastic_sets.begin_run()
         left: BaseException | None = None
         try:
             while True:
@@ -238,6 +247,8 @@ def run_fn(
                     if left is not None:
                         _reset(reset, left, driver)
                         state.on_reset()
+                    if driver is not None:
+                        elastic_shared.exchange()
                     if _sync_is_needed(left, driver):
                         _sync(state, driver)
                     with elastic_shared.within_run():
@@ -291,8 +302,6 @@ def _sync_is_needed(left: BaseException | None, driver: DriverChannel | None) ->
 
 
 def _sync(state: State, driver: DriverChannel | None) -> None:
-    if driver is not None:
-        elastic_shared.exchange()
     commits = np.array([0 if driver is None else driver.commits], np.int64)
     hvd_core.broadcast_(commits, 0, "horovod.elastic.commits")
     state.sync()

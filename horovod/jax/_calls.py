@@ -27,16 +27,16 @@ from hvd_core.frontend.rows import scattered_rows
 
 _ADASUM = ENGINE_NUMBERS[Adasum]
 
-# Whether a program was traced whose shapes depend on the number of ranks.
-_shapes_of_ranks = False
+# Whether a program was traced whose shapes depend on the number of ranks, or that has the number of a process set.
+_depends_on_ranks = False
 
 
 def _forget_programs() -> None:
     """In the next world of an elastic job there may be another number of ranks."""
-    global _shapes_of_ranks
-    if _shapes_of_ranks and channel() is not None:
+    global _depends_on_ranks
+    if _depends_on_ranks and channel() is not None:
         jax.clear_caches()
-    _shapes_of_ranks = False
+    _depends_on_ranks = False
 
 
 current_job.call_after_the_job(_forget_programs)
@@ -126,9 +126,9 @@ def _in_program(call: Call, arrays: list) -> list:
             "alltoall takes splits outside of compiled programs only, as shapes are fixed there."
         )
     moves_rows = call.operation in ("allgather", "alltoall", "reducescatter")
-    if moves_rows:
-        global _shapes_of_ranks
-        _shapes_of_ranks = True
+    if moves_rows or call.process_set:
+        global _depends_on_ranks
+        _depends_on_ranks = True
     # Adasum looks at whole arrays. The others work on each element, so that the examples of a batch are one array.
     is_elementwise = not moves_rows and call.reduce_op != _ADASUM
     vmap_method = "broadcast_all" if is_elementwise else "sequential"

@@ -111,6 +111,7 @@ class LocalRanks:
                 if spec.channel is not None:
                     handed.append(self._open_channel(spec.rank))
                     env[spec.channel] = str(handed[-1].fileno())
+                    env["HOROVOD_ELASTIC_WORKER"] = str(spec.rank)
                     keep.append(handed[-1].fileno())
                 entry = {
                     "rank": spec.rank,

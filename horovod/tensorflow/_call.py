@@ -15,7 +15,7 @@ from horovod.common.exports import _basics
 from horovod.common.process_sets import ProcessSet
 from horovod.tensorflow import _names, _program_order, _xla
 from horovod.tensorflow._library import UNORDERED, operations, register_devices, run_in_parallel
-from hvd_core import current_job
+from hvd_core import changing_ranks, current_job
 from hvd_core.frontend import element_types, groups, refusals
 from hvd_core.process_sets import is_registered, number_of
 
@@ -100,6 +100,8 @@ def prepare_devices() -> None:
 def set_number(process_set: Any) -> int:
     """The number of a process set. Raises ValueError for a value that is no registered set."""
     number = number_of(process_set)
+    if number and not _context.executing_eagerly():
+        changing_ranks.note_in_function()
     if number and _basics.is_initialized() and not is_registered(number):
         raise ValueError(
             f"Process set provided does not exist, or has not been registered. Its number is {number}."

@@ -8,13 +8,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.common.elastic import ObjectState, restart, run_fn
+from horovod.common.elastic import ObjectState, restart, run_fn, worker_id, workers
 from horovod.common.exports import rank
 from horovod.tensorflow._failures import may_be_of_operation
 from horovod.tensorflow.functions import broadcast_object, broadcast_variables
 from horovod.tensorflow.util import _executing_eagerly, flat_variables
 
-__all__ = ["TensorFlowKerasState", "TensorFlowState", "run"]  # noqa: F822 (see __getattr__)
+__all__ = ["TensorFlowKerasState", "TensorFlowState", "run", "worker_id", "workers"]  # noqa: F822 (see __getattr__)
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,6 +1,7 @@
 """A worker's end of the channel to the driver of its elastic job, over which it is told its place in each world.
 
-The launcher hands the socket down (HOROVOD_ELASTIC_FD). Messages are lines of JSON:
+The launcher hands the socket down (HOROVOD_ELASTIC_FD), and tells the worker's number (HOROVOD_ELASTIC_WORKER). Messages
+are lines of JSON:
 
     worker -> driver   {"kind": "ready", "commits": 3, "updated": false}   in no world; waits for a place
                        {"kind": "up"}                                      init() has returned
@@ -28,6 +29,7 @@ from dataclasses import dataclass
 from hvd_core.bootstrap import preemption
 
 DESCRIPTOR = "HOROVOD_ELASTIC_FD"
+_WORKER = "HOROVOD_ELASTIC_WORKER"
 _CHUNK = 1 << 16
 _END = json.dumps({"kind": "end"}).encode()
 
@@ -54,9 +56,11 @@ class Place:
 
 class DriverChannel:
     """`commits`: the number of commits that the state of this process has seen. `updated`: this process leaves its world
-    because of an update. Both are told to the driver with the next ready(). `place`: in the world of the last enter()."""
+    because of an update. Both are told to the driver with the next ready(). `place`: in the world of the last enter().
+    `worker`: the number of this process, which never changes."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, worker: int = 0) -> None:
+        self.worker = worker
         self._socket = socket.socket(fileno=descriptor)
         self._socket.set_inheritable(False)
         self._unread = b""
@@ -186,7 +190,7 @@ def _open(text: str) -> DriverChannel:
     try:
         descriptor = int(text)
         os.fstat(descriptor)
-        return DriverChannel(descriptor)
+        return DriverChannel(descriptor, int(os.environ.get(_WORKER, "0")))
     except (ValueError, OSError):
         raise ValueError(
             f"{DESCRIPTOR}={text!r} is not the socket of an elastic job. Only processes that horovodrun starts itself "

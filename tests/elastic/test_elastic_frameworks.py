@@ -4,10 +4,11 @@ import importlib.util
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
+
+from worlds import wait_for_ranks
 
 pytest.importorskip("hvd_core._core", reason="the engine is not built")
 
@@ -28,18 +29,6 @@ QUIET = {
     "JAX_PLATFORMS": "cpu",
     "CUDA_VISIBLE_DEVICES": "",
 }
-
-
-def wait_for_ranks(launcher, process, size):
-    """Waits until all ranks of a world of this size train. Returns their process ids by rank."""
-    deadline = time.monotonic() + 250
-    while True:
-        found = [list(launcher.folder.glob(f"in.{size}.rank{rank}.*[0-9]")) for rank in range(size)]
-        if all(found):
-            return [int(files[0].name.rpartition(".")[2]) for files in found]
-        assert process.poll() is None, process.communicate()[1].decode()
-        assert time.monotonic() < deadline, "the ranks do not come"
-        time.sleep(0.05)
 
 
 @pytest.mark.timeout(600)

@@ -12,6 +12,7 @@ from horovod._keras.elastic import CALLBACKS as _CALLBACKS
 from horovod._keras.elastic_state import KerasModelState as _KerasModelState
 from horovod._keras.elastic_state import run_with as _run_with
 from horovod._keras.front_end import callback_classes as _callback_classes
+from horovod.common.elastic import worker_id, workers
 
 __all__ = [
     "CommitStateCallback",
@@ -20,6 +21,8 @@ __all__ = [
     "UpdateBatchStateCallback",
     "UpdateEpochStateCallback",
     "run",
+    "worker_id",
+    "workers",
 ]
 
 _classes = _callback_classes(keras, __name__, _CALLBACKS)

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from horovod.common.elastic import restart, run_fn
+from horovod.common.elastic import worker_id as worker_id
+from horovod.common.elastic import workers as workers
 from horovod.torch.elastic.sampler import ElasticSampler
 from horovod.torch.elastic.state import TorchState
 

@@ -1,0 +1,28 @@
+"""Process sets of elastic jobs come back after each change of the ranks; Join, Adasum and groups work after it."""
+
+import os
+import signal
+
+import pytest
+from launchers import program_words
+
+import elastic_sets
+from worlds import wait_for_ranks
+
+pytest.importorskip("hvd_core._core", reason="the engine is not built")
+
+
+def test_sets_come_back_in_each_world(launcher):
+    words = program_words(elastic_sets.sets)
+    env = {"HOROVOD_DYNAMIC_PROCESS_SETS": "1"}
+    process = launcher.start("-np", 3, "--min-np", 2, "-H", "localhost:3", *words, env=env)
+    _, killed, _ = wait_for_ranks(launcher, process, 3)
+    for noted in launcher.folder.glob("in.3.*"):
+        noted.unlink()
+    os.kill(killed, signal.SIGKILL)
+    wait_for_ranks(launcher, process, 3)  # perhaps after a world of two
+    (launcher.folder / "enough").touch()
+    out, err = (data.decode() for data in process.communicate(timeout=250))
+    assert process.returncode == 0, err
+    said = sorted(line.partition(":")[2] for line in out.splitlines())
+    assert said == [f"rank {rank} of 3 is done, some steps" for rank in range(3)]
