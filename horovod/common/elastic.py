@@ -12,6 +12,7 @@ import copy
 import enum
 import functools
 import logging
+import os
 import queue
 import time
 from collections.abc import Callable, Iterable
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 
 import hvd_core
-from horovod.common import elastic_sets, elastic_shared
+from horovod.common import elastic_launchers, elastic_sets, elastic_shared
 from horovod.common.basics import runtime
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt, JobEndedError
 from hvd_core import current_job
@@ -41,11 +42,6 @@ __all__ = [
 ]
 
 _log = logging.getLogger("horovod")
-_NOT_ELASTIC = (
-    "horovod: this job cannot go on without the ranks that have ended: its launcher did not start it as an elastic job.\n"
-    "  fix: horovodrun -np N --min-np M --host-discovery-script SCRIPT ..., or restart the job from a checkpoint "
-    "(torchrun does so with --max-restarts; mpirun and srun end a job at its first death)"
-)
 
 
 class HostUpdateResult(enum.IntFlag):
@@ -237,6 +233,8 @@ def run_fn(
         driver = channel()
         if driver is not None:
             driver.begin()
+        else:
+            elastic_launchers.warn_once()
         notification_manager.init()
         notification_manager.register_listener(state)
         elastic_sets.begin_run()
@@ -288,7 +286,7 @@ def _reset(reset: Callable[[], None], left: BaseException, driver: DriverChannel
     try:
         reset()
     except Exception as failed:
-        _log.error("%s", _NOT_ELASTIC)
+        _log.error("%s", elastic_launchers.explanation(os.environ))
         raise left from failed
 
 
