@@ -65,6 +65,17 @@ def program_words(program):
     return [sys.executable, str(Path(program.__code__.co_filename).resolve()), program.__name__]
 
 
+def parent_with(words, pid):
+    """The next parent of a process whose command line holds these words."""
+    while pid > 1:
+        with open(f"/proc/{pid}/stat") as stat:
+            pid = int(stat.read().rpartition(")")[2].split()[1])
+        with open(f"/proc/{pid}/cmdline") as line:
+            if words in line.read():
+                return pid
+    raise AssertionError(f"no parent with {words}")
+
+
 class Launcher:
     """Runs `horovodrun` in a folder of its own; anything given as `env` is added to the environment.
 

@@ -101,6 +101,10 @@ class Network:
         """Loses everything from and to that host silently: its interface stays up."""
         _ip("-n", self.bridge, "link", "set", f"port{index}", "nomaster")
 
+    def pids(self, index):
+        """The processes inside that host."""
+        return [int(pid) for pid in _ip("netns", "pids", self.hosts[index].name).split()]
+
     def remove(self):
         for name in [host.name for host in self.hosts] + [self.bridge]:
             _remove(name)

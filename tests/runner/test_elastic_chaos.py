@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from launchers import program_words
+from launchers import parent_with, program_words
 
 import elastic_ranks
 
@@ -120,6 +120,24 @@ def test_horovodrun_kills_ranks_on_purpose(launcher):
     process.communicate(timeout=200)
     assert process.returncode == 128 + signal.SIGINT
     assert launcher.processes() == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("helper", ["horovod.runner.agent", "keeper.py"])
+def test_a_killed_helper_of_a_rank_is_the_end_of_that_rank(launcher, helper):
+    """Both belong to the host "elsewhere", whose agent runs here."""
+    words = ("-np", 2, "--min-np", 1, "-H", "localhost:1,elsewhere:1", "--network-interfaces", "lo")
+    words += ("--remote-shell", "sh -c 'exec {command}' {host}")
+    process = launcher.start(*words, *program_words(elastic_ranks.count_steps))
+    (other,) = launcher.wait_for(1, "in.2.rank1")
+    launcher.wait_for(1, "in.2.rank0")
+    os.kill(parent_with(helper, int(other)), signal.SIGKILL)
+    launcher.wait_for(1, "in.1.rank0")
+    (launcher.folder / "enough").touch()
+    out, err = (data.decode() for data in process.communicate(timeout=200))
+    assert process.returncode == 0, err
+    assert out == "[0]<stdout>:rank 0 of 1 is done, some steps\n"
+    assert launcher.wait_for_none() == []
 
 
 @pytest.mark.slow

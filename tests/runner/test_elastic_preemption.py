@@ -6,7 +6,7 @@ import socket
 import subprocess
 
 import pytest
-from launchers import program_words
+from launchers import parent_with, program_words
 
 import elastic_ranks
 from hvd_core.bootstrap.driver_channel import DESCRIPTOR
@@ -57,17 +57,6 @@ def test_sigterm_to_a_helper_of_a_rank_is_passed_on(launcher, helper):
     out, err = finish(process)
     assert out == "[0]<stdout>:all executed steps count\n"
     assert "process 1 on elsewhere has got SIGTERM" in err and "has ended" not in err
-
-
-def parent_with(words, pid):
-    """The next parent of a process whose command line holds these words."""
-    while pid > 1:
-        with open(f"/proc/{pid}/stat") as stat:
-            pid = int(stat.read().rpartition(")")[2].split()[1])
-        with open(f"/proc/{pid}/cmdline") as line:
-            if words in line.read():
-                return pid
-    raise AssertionError(f"no parent with {words}")
 
 
 def test_a_rank_that_does_not_leave_in_time_is_killed(launcher):
