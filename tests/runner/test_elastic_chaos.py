@@ -107,11 +107,11 @@ def test_a_death_in_each_phase(launcher, phase, victim):
 
 
 def test_horovodrun_kills_ranks_on_purpose(launcher):
-    """Until three of them have been killed and training goes on; then the job is ended."""
-    words = ("--elastic-chaos", 0.3, *program_words(elastic_ranks.count_steps))
+    """Until two of them have been killed and training goes on; then the job is ended."""
+    words = ("--elastic-chaos", 1, *program_words(elastic_ranks.count_steps))
     process = launcher.start("-np", 3, "--min-np", 1, "-H", "localhost:3", *words)
     text, kills = "", 0
-    while kills < 3 or "world " not in text.rpartition("on purpose")[2]:
+    while kills < 2 or "world " not in text.rpartition("on purpose")[2]:
         line = process.stderr.readline().decode()
         assert line, text
         kills += "is killed on purpose (--elastic-chaos)" in line
