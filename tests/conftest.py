@@ -38,7 +38,7 @@ _MOSTLY_BUSY = (
 )
 _MOSTLY_WAITING = (
     *("discovery", "bootstrap", "selection", "cli", "runner", "subsets", "reports"),
-    *("mpirun", "gloo_backend", "packaging", "hosts", "slurm", "kubernetes"),
+    *("mpirun", "gloo_backend", "packaging", "hosts", "slurm", "kubernetes", "notebook"),
 )
 # Of the folders at the ends, those whose files may be in different lanes: they share nothing but living ranks.
 _BY_FILE = ("frameworks", "engine", "backends", "nccl_backend", "runner", "hosts")

@@ -14,7 +14,7 @@ from launchers import Launcher
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MANIFESTS = EXAMPLES / "kubernetes"
 RANK = Path(__file__).with_name("kubernetes_rank.py")
-pytestmark = [pytest.mark.netns, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.netns, pytest.mark.timeout(400)]
 
 
 def manifest(name, kind):
@@ -117,14 +117,13 @@ def pytorch_job(network, script):
     return pods
 
 
-@pytest.mark.parametrize("kind", [pytest.param(indexed_job, marks=pytest.mark.slow), pytorch_job])
+@pytest.mark.parametrize("kind", [indexed_job, pytorch_job])
 def test_a_pod_for_each_rank(pods, hosts, kind):
     said = pods(kind(hosts(4), RANK))
     lines = sorted(line for line in said.splitlines() if line.startswith("pod"))
     assert lines == [f"pod {rank} 4 4 10.0 10.0 --output /tmp/out" for rank in range(4)], said
 
 
-@pytest.mark.slow
 def test_mpi_job(pods, hosts, tmp_path):
     network, job = hosts(3), manifest("mpijob.yaml", "MPIJob")
     replicas, slots = job["spec"]["mpiReplicaSpecs"], job["spec"]["slotsPerWorker"]
@@ -142,7 +141,6 @@ def test_mpi_job(pods, hosts, tmp_path):
     assert lines == expected, said
 
 
-@pytest.mark.slow
 def test_the_example_trains_in_an_indexed_job(pods, hosts, tmp_path):
     commands = indexed_job(hosts(4), EXAMPLES / "pytorch_digits.py")
     commands = [
