@@ -11,7 +11,13 @@ A page says what it wants between two comments, and everything between them is m
 FILE is relative to the repository. The piece begins with the one line that starts with START (after its indentation) and
 ends with the first line from there on that is not indented more and starts with END; "..." for END: before the
 first line that is not indented more, as blocks of Python end. Comment lines directly above START belong to it.
-Without from and to, the whole file is shown. A table of files with their lengths is made from
+Without from and to, the whole file is shown.
+
+    <!-- diff: OLD NEW -->
+    <!-- diff: end -->
+
+The steps from one file to another are shown likewise, in the form that `patch` takes. A table of files with their lengths
+is made from
 
     <!-- lines: FOLDER
     FILE FILE ...: what they are
@@ -21,6 +27,7 @@ Without from and to, the whole file is shown. A table of files with their length
 
 from __future__ import annotations
 
+import difflib
 import re
 import sys
 from pathlib import Path
@@ -30,6 +37,7 @@ _BLOCK = re.compile(
     r'(<!-- include: (\S+)(?: from "(.+?)" to "(.+?)")? -->\n).*?(<!-- include: end -->)', re.DOTALL
 )
 _LINES = re.compile(r"(<!-- lines: (\S+)\n(.*?)-->\n).*?(<!-- lines: end -->)", re.DOTALL)
+_DIFF = re.compile(r"(<!-- diff: (\S+) (\S+) -->\n).*?(<!-- diff: end -->)", re.DOTALL)
 _LANGUAGES = {".cc": "cpp", ".h": "cpp", ".hpp": "cpp", ".inc": "cpp", ".py": "python", ".toml": "toml"}
 _COMMENTS = ("//", "#", "/*", " *")
 
@@ -74,7 +82,15 @@ def updated(page: str, root: Path = ROOT) -> str:
         # A file's name goes first in the block: the reader should not have to look for it.
         return f"{head}`{name}`\n\n```{_LANGUAGES.get(Path(name).suffix, '')}\n{shown}\n```\n{tail}"
 
-    return _LINES.sub(lambda match: _table(match, root), _BLOCK.sub(fill, page))
+    page = _DIFF.sub(lambda match: _steps(match, root), _BLOCK.sub(fill, page))
+    return _LINES.sub(lambda match: _table(match, root), page)
+
+
+def _steps(match: re.Match[str], root: Path) -> str:
+    head, old, new, tail = match.groups()
+    before, after = ((root / name).read_text(encoding="utf-8").splitlines() for name in (old, new))
+    steps = "\n".join(difflib.unified_diff(before, after, old, new, lineterm="", n=2))
+    return f"{head}```diff\n{steps}\n```\n{tail}"
 
 
 def _table(match: re.Match[str], root: Path) -> str:

@@ -1,0 +1,34 @@
+"""Trains a classifier of handwritten digits with Keras and tf.data, in several processes:
+horovodrun -np 2 python keras_many.py"""
+
+import keras
+import tensorflow as tf
+from sklearn.datasets import load_digits
+
+import horovod.keras as hvd
+
+hvd.init()
+gpus = tf.config.list_physical_devices("GPU")
+if gpus:
+    tf.config.set_visible_devices(gpus[hvd.local_rank()], "GPU")
+keras.utils.set_random_seed(1)
+images, labels = load_digits(return_X_y=True)
+images = (images / 16).astype("float32")
+train_set = tf.data.Dataset.from_tensor_slices((images[:1400], labels[:1400]))
+train_set = train_set.shard(hvd.size(), hvd.rank())  # before shuffle(), which each process does by itself
+train_set = train_set.shuffle(1400).batch(32)
+
+model = keras.Sequential([keras.layers.Dense(64, activation="relu"), keras.layers.Dense(10)])
+model.compile(
+    optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.05 * hvd.size(), momentum=0.9)),
+    loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    metrics=["accuracy"],
+)
+callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()]
+if hvd.rank() == 0:
+    callbacks.append(keras.callbacks.ModelCheckpoint("digits.keras"))
+model.fit(train_set, epochs=10, callbacks=callbacks, verbose=2 if hvd.rank() == 0 else 0)
+
+if hvd.rank() == 0:
+    accuracy = model.evaluate(images[1400:], labels[1400:], verbose=0)[1]
+    print(f"test accuracy {100 * accuracy:.2f} %")
