@@ -66,6 +66,15 @@ class KerasModelState(ObjectState):
         self._forget_sums()
         super().restore()
 
+    def durable_parts(self) -> dict[str, Any]:
+        return {**super().durable_parts(), "variables": self._copies}
+
+    def set_durable_parts(self, parts: dict[str, Any]) -> None:
+        if len(parts["variables"]) != len(self._copies):
+            raise KeyError(f"{len(parts['variables'])} variables in place of {len(self._copies)}")
+        super().set_durable_parts(parts)
+        self._copies = parts["variables"]
+
     def sync(self) -> None:
         self._backend.sync_model(self.model)
         self._forget_sums()

@@ -23,6 +23,7 @@ import numpy as np
 import hvd_core
 from horovod.common import elastic_launchers, elastic_sets, elastic_shared
 from horovod.common.basics import runtime
+from horovod.common.durable_commits import DurableCommits
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt, JobEndedError
 from hvd_core import current_job
 from hvd_core.bootstrap.driver_channel import DriverChannel, channel
@@ -102,6 +103,33 @@ class State:
         self._host_messages: queue.Queue = queue.Queue()
         self._last_updated_timestamp = 0.0
         self._reset_callbacks: list[Callable[[], Any]] = []
+        self._durable: DurableCommits | None = None
+
+    def keep_commits(self, path: str | os.PathLike, every: int = 1) -> bool:
+        """Write every `every`-th commit to a file as well, on rank 0, and begin with the commit that the file holds. Call
+        it on all ranks before the training function. Rank 0 of the first world must be able to read the file.
+
+        The file is a pickle, which runs code when it is read: read files of your own only.
+
+        Returns:
+            Whether this rank has read a commit.
+
+        Raises:
+            ValueError: `every` is not an int of at least 1, or the file holds no commit of a state like this one.
+        """
+        self._durable = DurableCommits(self, path, every)
+        if not self._durable.load():
+            return False
+        self.restore()
+        return True
+
+    def durable_parts(self) -> dict[str, Any]:
+        """The last commit as values that can be pickled."""
+        raise NotImplementedError(f"{type(self).__name__} has no commits that could be written to a file.")
+
+    def set_durable_parts(self, parts: dict[str, Any]) -> None:
+        """Take what durable_parts() has returned as the last commit. Raises KeyError or TypeError if it does not fit."""
+        raise NotImplementedError(f"{type(self).__name__} has no commits that could be written to a file.")
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], Any]]) -> None:
         """Call these functions, without arguments, after each change of the ranks: to scale the learning rate, say."""
@@ -131,6 +159,8 @@ class State:
         driver = channel()
         if driver is not None:
             driver.commits += 1
+        if self._durable is not None:
+            self._durable.committed()
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
@@ -168,6 +198,12 @@ class State:
         """Adapt to another number of ranks."""
 
 
+def require_same_names(own: Iterable[str], found: Iterable[str]) -> None:
+    """Raises KeyError if the names of two states differ."""
+    if set(own) != set(found):
+        raise KeyError(f"values {sorted(found)} in place of {sorted(own)}")
+
+
 class ObjectState(State):
     """A state of plain Python values, which are its attributes: ObjectState(bcast, rank, epoch=0).epoch.
 
@@ -191,6 +227,13 @@ class ObjectState(State):
         if self._saved_state:
             self._saved_state = self._bcast_object(self._present())
             self._set_attrs()
+
+    def durable_parts(self) -> dict[str, Any]:
+        return {"values": self._saved_state}
+
+    def set_durable_parts(self, parts: dict[str, Any]) -> None:
+        require_same_names(self._saved_state, parts["values"])
+        self._saved_state = parts["values"]
 
     def _present(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self._saved_state}

@@ -75,6 +75,13 @@ class JaxState(ObjectState):
         for name, value in restored(self._saved_trees).items():
             setattr(self, name, value)
 
+    def durable_parts(self) -> dict[str, Any]:
+        return {**super().durable_parts(), "trees": self._saved_trees}
+
+    def set_durable_parts(self, parts: dict[str, Any]) -> None:
+        super().set_durable_parts(parts)
+        self._saved_trees = parts["trees"]
+
     def sync(self) -> None:
         if not self._saved_state:
             return

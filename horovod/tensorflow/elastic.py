@@ -83,6 +83,15 @@ class TensorFlowState(ObjectState):
             self._session.run(self._assigned, dict(zip(self._new_values, self._copies)))
         super().restore()
 
+    def durable_parts(self) -> dict[str, Any]:
+        return {**super().durable_parts(), "variables": self._copies}
+
+    def set_durable_parts(self, parts: dict[str, Any]) -> None:
+        if len(parts["variables"]) != len(self._copies):
+            raise KeyError(f"{len(parts['variables'])} variables in place of {len(self._copies)}")
+        super().set_durable_parts(parts)
+        self._copies = parts["variables"]
+
     def sync(self) -> None:
         if self.variables:
             if _executing_eagerly():

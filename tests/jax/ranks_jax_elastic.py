@@ -1,5 +1,9 @@
 """Checks of horovod.jax.elastic on ranks of a job that is not elastic: states, and the loop of run()."""
 
+import os
+import shutil
+import tempfile
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -91,6 +95,23 @@ def check_a_state_is_that_of_rank_0_after_sync():
     state.params = None
     state.restore()
     assert texts(state.params) == texts(wanted["params"])
+
+
+def check_a_new_job_goes_on_from_a_commit_in_a_file():
+    folder = hvd.broadcast_object(tempfile.mkdtemp() if ME == 0 else None, 0, name="folder")
+    path = os.path.join(folder, "commit")
+    state = hvd.elastic.JaxState(**tree(ME), epoch=0)
+    assert state.keep_commits(path) is False
+    state.epoch = 5
+    state.commit()
+    hvd.allreduce(jnp.zeros(1), name="written")
+    state = hvd.elastic.JaxState(**tree(9), epoch=0)
+    assert state.keep_commits(path) is True and state.epoch == 5
+    wanted = tree(0)
+    assert texts({name: getattr(state, name) for name in wanted}) == texts(wanted)
+    hvd.allreduce(jnp.zeros(1), name="read")
+    if ME == 0:
+        shutil.rmtree(folder)
 
 
 def check_trees_that_differ_fail_on_all_ranks():

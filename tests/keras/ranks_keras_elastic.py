@@ -1,5 +1,9 @@
 """Checks of the states and callbacks of hvd.elastic for Keras, on ranks of a job that is not elastic."""
 
+import os
+import shutil
+import tempfile
+
 import numpy as np
 
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
@@ -58,6 +62,26 @@ def check_a_state_is_that_of_rank_0_after_sync():
     fit(model)
     state.restore()
     np.testing.assert_array_equal(values(model), synced)
+
+
+def check_a_new_job_goes_on_from_a_commit_in_a_file():
+    folder = tempfile.mkdtemp()  # of this rank: rank 0 alone writes
+    path = os.path.join(folder, "commit")
+    model = made(seed=ME)
+    state = hvd.elastic.KerasState(model, epoch=0)
+    assert state.keep_commits(path) is False
+    fit(model)
+    state.epoch = 5
+    state.commit()
+    kept, model = values(model), made(seed=8)
+    state = hvd.elastic.KerasState(model, epoch=0)
+    assert state.keep_commits(path) is (ME == 0)
+    if ME == 0:
+        np.testing.assert_array_equal(values(model), kept)
+    state.sync()
+    assert state.epoch == 5
+    same_everywhere(values(model))
+    shutil.rmtree(folder)
 
 
 def check_run_goes_on_after_a_failure_in_fit():

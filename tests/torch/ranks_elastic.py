@@ -1,5 +1,8 @@
 """Checks of horovod.torch.elastic on ranks of a job that is not elastic: states, samplers, and the loop of run()."""
 
+import shutil
+import tempfile
+from pathlib import Path
 from unittest import mock
 
 import torch
@@ -258,3 +261,37 @@ def check_updates_of_a_program_itself():
     state.on_hosts_updated(2.0, 2)
     with raises(HostsUpdatedInterrupt):
         state.commit()
+
+
+def check_a_new_job_goes_on_from_a_commit_in_a_file():
+    folder = hvd.broadcast_object(tempfile.mkdtemp() if ME == 0 else None, 0, name="folder")
+    path = Path(folder) / "commit"
+    model, optimizer = trained(ME)
+    state = hvd.elastic.TorchState(model=model, optimizer=optimizer, epoch=0)
+    assert state.keep_commits(path, every=2) is False
+    state.sync()
+    for state.epoch in (1, 2, 3):
+        step(model, optimizer)
+        state.commit()
+        if state.epoch == 2:
+            kept = values(model, optimizer)
+    hvd.broadcast_object(None, 0, name="written")  # rank 0 is through
+    other, its_optimizer = trained(ME + 7)
+    state = hvd.elastic.TorchState(model=other, optimizer=its_optimizer, epoch=0)
+    assert state.keep_commits(path) is True
+    if ME == 0:
+        assert torch.equal(values(other, its_optimizer), kept)
+    state.sync()
+    assert state.epoch == 2
+    same_everywhere(values(other, its_optimizer), "state")
+    with raises(ValueError, "another state"):
+        hvd.elastic.TorchState(batch=0).keep_commits(path)
+    with raises(ValueError, "at least 1"):
+        state.keep_commits(path, every=0)
+    hvd.broadcast_object(None, 0, name="read")
+    hvd.allreduce(torch.zeros(1), name="all have read")
+    if ME == 0:
+        path.write_bytes(b"no commit")
+        with raises(ValueError, "no commit that can be read"):
+            state.keep_commits(path)
+        shutil.rmtree(folder)

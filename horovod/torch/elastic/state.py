@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from horovod.common.elastic import ObjectState
+from horovod.common.elastic import ObjectState, require_same_names
 from horovod.common.exports import rank
 from horovod.torch.elastic.sampler import ElasticSampler
 from horovod.torch.functions import broadcast_object, broadcast_optimizer_state, broadcast_parameters
@@ -48,13 +48,33 @@ class StateHandler:
     def reset(self) -> None:
         """Adapt to another number of ranks."""
 
+    def saved(self) -> Any:
+        """What save() has kept, as a value that can be pickled. For states whose commits are written to a file."""
+        raise NotImplementedError(f"{type(self).__name__} does not define saved() and set_saved().")
+
+    def set_saved(self, saved: Any) -> None:
+        """Take what saved() has returned as the last save()."""
+        raise NotImplementedError(f"{type(self).__name__} does not define saved() and set_saved().")
+
     def set_value(self, value: Any) -> None:
         """Handle another object from now on."""
         self.value = value
         self.save()
 
 
-class ModelStateHandler(StateHandler):
+class _OwnHandler(StateHandler):
+    """A handler that keeps its copy in `_saved`."""
+
+    _saved: Any = None
+
+    def saved(self) -> Any:
+        return self._saved
+
+    def set_saved(self, saved: Any) -> None:
+        self._saved = saved
+
+
+class ModelStateHandler(_OwnHandler):
     """For torch.nn.Module."""
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -76,7 +96,7 @@ class ModelStateHandler(StateHandler):
             self.value.load_state_dict({**state, **broadcast_object(others, 0, "horovod.elastic.extra")})
 
 
-class OptimizerStateHandler(StateHandler):
+class OptimizerStateHandler(_OwnHandler):
     """For torch.optim.Optimizer, also one that DistributedOptimizer() has made."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -95,7 +115,7 @@ class OptimizerStateHandler(StateHandler):
         broadcast_optimizer_state(self.value, root_rank=0)
 
 
-class SamplerStateHandler(StateHandler):
+class SamplerStateHandler(_OwnHandler):
     """For ElasticSampler. All ranks continue where rank 0 is: it holds the newest commit."""
 
     def __init__(self, sampler: ElasticSampler) -> None:
@@ -221,6 +241,16 @@ class TorchState(ObjectState):
     def reset(self) -> None:
         for handler in self._handlers.values():
             handler.reset()
+
+    def durable_parts(self) -> dict[str, Any]:
+        handled = {name: handler.saved() for name, handler in self._handlers.items()}
+        return {**super().durable_parts(), "handled": handled}
+
+    def set_durable_parts(self, parts: dict[str, Any]) -> None:
+        require_same_names(self._handlers, parts["handled"])
+        super().set_durable_parts(parts)
+        for name, saved in parts["handled"].items():
+            self._handlers[name].set_saved(saved)
 
     def __setattr__(self, name: str, value: Any) -> None:
         handler = self.__dict__.get("_handlers", {}).get(name)

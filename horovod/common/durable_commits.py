@@ -1,0 +1,73 @@
+"""Commits of a state that are also written to a file, from which a whole new job goes on.
+
+One thread of a rank uses it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import pickle
+from typing import Any
+
+from horovod.common.exports import rank
+
+__all__ = ["DurableCommits"]
+
+_log = logging.getLogger("horovod")
+
+
+class DurableCommits:
+    """Writes every n-th commit of a state to a file, on rank 0.
+
+    Args:
+        state: has the methods durable_parts() and set_durable_parts().
+        path: of the file. A commit replaces it as a whole.
+        every: commits from one that is written to the next.
+    """
+
+    def __init__(self, state: Any, path: str | os.PathLike, every: int) -> None:
+        if not isinstance(every, int) or every < 1:
+            raise ValueError(f"keep_commits() needs an int of at least 1 for `every`, but found {every!r}.")
+        self._state, self._path, self._every = state, os.fspath(path), every
+        self._commits = 0
+
+    def load(self) -> bool:
+        """Gives the state the commit in the file. Returns False if there is no file.
+
+        Raises:
+            ValueError: the file holds no commit of a state like this one.
+        """
+        try:
+            with open(self._path, "rb") as file:
+                parts = pickle.load(file)
+        except FileNotFoundError:
+            return False
+        except (pickle.UnpicklingError, EOFError, AttributeError, ImportError) as error:
+            raise ValueError(f"{self._path} holds no commit that can be read: {error}. Delete it.") from None
+        try:
+            self._state.set_durable_parts(parts)
+        except (KeyError, TypeError) as error:
+            raise ValueError(
+                f"{self._path} holds a commit of another state than this one ({error}). Delete it, or give the state the "
+                "values that it had."
+            ) from None
+        return True
+
+    def committed(self) -> None:
+        """The state has just been committed. A file that cannot be written is told in the log; training goes on."""
+        self._commits += 1
+        if rank() != 0 or self._commits % self._every:
+            return
+        new = f"{self._path}.{os.getpid()}.new"
+        try:
+            with open(new, "wb") as file:
+                pickle.dump(self._state.durable_parts(), file, protocol=pickle.HIGHEST_PROTOCOL)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(new, self._path)
+        except OSError as error:
+            _log.error("horovod: commit %d could not be written: %s", self._commits, error)
+            with contextlib.suppress(OSError):
+                os.unlink(new)
