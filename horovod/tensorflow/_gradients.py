@@ -139,7 +139,8 @@ class GradientReduction:
             process set, or its only member.
         """
         grads = list(grads)
-        elastic = decided_at_run_time() and not in_xla()
+        # A function may be traced by a rank that is alone, and run when there are more.
+        elastic = decided_at_run_time() and (not in_xla() or bool(self.process_set.included()))
         if not grads or not (elastic or takes_part(self.process_set)):
             return grads
         with tf.name_scope(f"{self.name}_Allreduce"):
@@ -289,6 +290,10 @@ def _reduced_by_members(process_set: ProcessSet, reduce: Callable, leave: Callab
         number = process_set.process_set_id
         several = tf.logical_and(tf.equal(process_set_included_op(number), 1), tf.greater(size_op(number), 1))
         return tf.cond(several, reduce, leave)
+    if (
+        decided_at_run_time() and in_xla()
+    ):  # where nothing is decided at run time; one rank alone reduces as well
+        return reduce() if process_set.included() else leave()
     return reduce() if takes_part(process_set) else leave()
 
 

@@ -13,6 +13,7 @@ def functions():
     weights = tf.Variable(tf.zeros([50]))
     table = tf.Variable(tf.zeros([4, 3]))
     state = hvd.elastic.TensorFlowState([weights, table], steps=0)
+    hvd_rank = tf.Variable(0)
     traced = []
 
     @tf.function
@@ -30,7 +31,10 @@ def functions():
 
     @tf.function(jit_compile=True)
     def compiled(x):
-        return hvd.allreduce(x, op=hvd.Sum, name="compiled")
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(x * tf.cast(hvd_rank, tf.float32))
+        return hvd.DistributedGradientTape(tape, op=hvd.Sum).gradient(loss, [x])[0]
 
     @hvd.elastic.run
     def train(state):
@@ -40,7 +44,8 @@ def functions():
             assert int(summed) == int(size) == hvd.size() and ranks.numpy().tolist() == list(
                 range(hvd.size())
             )
-            assert compiled(tf.fill([3], 2.0)).numpy().tolist() == [2.0 * hvd.size()] * 3
+            hvd_rank.assign(hvd.rank() + 1)
+            assert compiled(tf.zeros([3])).numpy().tolist() == [sum(range(hvd.size() + 1))] * 3
             state.steps += 1
             state.commit()
         return state.steps

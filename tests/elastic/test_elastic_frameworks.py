@@ -13,6 +13,10 @@ from worlds import wait_for_ranks
 pytest.importorskip("hvd_core._core", reason="the engine is not built")
 
 HERE = Path(__file__).parent
+FIRST_ALONE = [
+    ("tensorflow", "elastic_tensorflow.py", "functions", {}),
+    ("jax", "elastic_jax.py", "programs", {}),
+]
 JOBS = [
     pytest.param("jax", "elastic_jax.py", "programs", {}),
     pytest.param("tensorflow", "elastic_tensorflow.py", "functions", {}, marks=pytest.mark.slow),
@@ -51,3 +55,23 @@ def test_a_rank_is_killed_and_a_new_one_joins(launcher, framework, file, functio
     ]
     assert "killed by SIGKILL" in err
     assert launcher.wait_for_none() == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("framework, file, function, env", FIRST_ALONE)
+def test_functions_of_one_rank_reduce_when_there_are_two(launcher, framework, file, function, env):
+    if importlib.util.find_spec(framework) is None:
+        pytest.skip(f"{framework} is not installed")
+    (launcher.folder / "hosts").write_text("localhost:1\n")
+    words = ("-np", 1, "--min-np", 1, "--max-np", 2, "--host-discovery-script", "cat hosts")
+    command = [sys.executable, str(HERE / file), function]
+    process = launcher.start(*words, *command, env={**QUIET, **env})
+    wait_for_ranks(launcher, process, 1)
+    (launcher.folder / "hosts.new").write_text("localhost:2\n")
+    (launcher.folder / "hosts.new").rename(launcher.folder / "hosts")
+    wait_for_ranks(launcher, process, 2)
+    (launcher.folder / "enough").touch()
+    out, err = (data.decode() for data in process.communicate(timeout=250))
+    assert process.returncode == 0, err
+    assert out.count("of 2 is done, some steps") == 2
