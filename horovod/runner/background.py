@@ -21,8 +21,9 @@ class Background:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         selector.register(self._wake, selectors.EVENT_READ, self._deliver)
 
-    def call(self, function: Callable[[], Any], then: Callable[[Any], None]) -> None:
-        """Calls `function`, which raises nothing, and then `then` with its result on the selector's thread."""
+    def call(self, function: Callable[[], Any], then: Callable[[Any], None]) -> bool:
+        """Calls `function`, which raises nothing, and then `then` with its result on the selector's thread. Returns False
+        if this machine cannot start a thread now."""
 
         def work() -> None:
             self._done.put((then, function()))
@@ -30,7 +31,11 @@ class Background:
                 if self._wake >= 0:
                     os.eventfd_write(self._wake, 1)
 
-        threading.Thread(target=work, name="hvd-background", daemon=True).start()
+        try:
+            threading.Thread(target=work, name="hvd-background", daemon=True).start()
+        except RuntimeError:
+            return False
+        return True
 
     def _deliver(self) -> None:
         os.eventfd_read(self._wake)

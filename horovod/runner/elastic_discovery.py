@@ -129,8 +129,8 @@ class Discovery:
         self._asked = True
         if isinstance(self._source, HostDiscoveryScript):
             self._ask_script(self._source)
-        else:
-            self._background.call(self._ask, lambda answer: self._take(*answer))
+        elif not self._background.call(self._ask, lambda answer: self._take(*answer)):
+            self._take(None, "the host discovery cannot be asked: no thread can be started")
 
     def _ask(self) -> tuple[dict[str, int] | None, str]:
         """In a thread: a source of the user may take its time."""

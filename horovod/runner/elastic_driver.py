@@ -119,13 +119,12 @@ class ElasticJob(Job):
         now = time.monotonic()
         due = self._workers.due()
         if self._membership.phase is not Phase.ENDING:
-            due += [] if self._discovery.due() is None else [self._discovery.due()]
+            chaos = None if self._chaos is None else self._chaos.due()
+            due += [moment for moment in (self._discovery.due(), chaos) if moment is not None]
         if self._membership.phase is Phase.GATHERING:
             due.append(now + 0.5)  # its limits are seconds
         if self._membership.patient:
             due.append(self._patient_until)
-        if self._chaos is not None and self._chaos.due() is not None:
-            due.append(self._chaos.due())
         return max(now, min(due)) if due else None
 
     # -------------------------------------------------------------------------------------------- each turn

@@ -63,8 +63,9 @@ class HostNames:
             self._note(f"host {name} is not used yet: the look-up of its name takes more than {_SLOW_S:g} s")
         stale = facts is not None and facts == (False, None) and now - asked > _AGAIN_S
         if (facts is None and asked is None) or stale:
-            self._asked[name] = now
-            self._background.call(lambda: self._look_up(name), lambda facts: self._learn(name, facts))
+            begun = self._background.call(lambda: self._look_up(name), lambda facts: self._learn(name, facts))
+            if begun:
+                self._asked[name] = now
         return facts is not None
 
     def _look_up(self, name: str) -> tuple[bool, str | None]:

@@ -13,6 +13,7 @@ from horovod.common.exceptions import HostsUpdatedInterrupt
 from horovod.runner import elastic_names
 from horovod.runner.background import Background
 from horovod.runner.elastic import discovery as names
+from horovod.runner.elastic_chaos import Chaos
 from horovod.runner.elastic_cooldown import Cooldown
 from horovod.runner.elastic_discovery import Discovery, FixedHosts, HostDiscovery, HostDiscoveryScript
 from horovod.runner.elastic_membership import Enter, Leave, Membership, Phase, Update
@@ -357,3 +358,41 @@ def test_the_end_dismisses_workers_that_wait():
     made.died(0, 0)
     made.done(1)
     assert made.died(1, 0) == [] and made.failure is None
+
+
+class Kills:
+    """In place of the processes: `killed` in the order of the kills."""
+
+    def __init__(self):
+        self.killed = []
+
+    def kill(self, number):
+        self.killed.append(number)
+
+
+def test_chaos_leaves_one_that_holds_the_state():
+    """Of four members, each of two that have received the state may be left, and none of the others."""
+    left = set()
+    for _ in range(200):
+        made, members = membership("aaaa")
+        sites = Kills()
+        chaos = Chaos(1.0, sites, lambda text: None)
+        chaos.entered(members, True)
+        chaos.has_state(2)
+        for second in range(0, 20, 2):
+            chaos.advance(float(second), made)
+        assert len(sites.killed) == 3 == len(set(sites.killed)) and chaos.killed == set(sites.killed)
+        left |= set(members) - set(sites.killed)
+    assert left == {0, 2}
+
+
+def test_chaos_ends_with_the_first_worker_that_has_finished():
+    made, members = membership("aaa")
+    sites = Kills()
+    chaos = Chaos(1.0, sites, lambda text: None)
+    chaos.entered(members, False)
+    chaos.advance(0.0, made)
+    assert chaos.due() is not None and sites.killed == []
+    made.done(0)
+    chaos.advance(100.0, made)
+    assert sites.killed == []
