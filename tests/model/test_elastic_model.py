@@ -164,7 +164,10 @@ class ForgetsTheSlow(Membership):
 @pytest.mark.parametrize(
     "variant, says, numbers",
     [
-        (ForgetsTheSlow, "different trainings", {**SMALL["two_trainings"], "size": 3, "most": 3}),
+        pytest.param(
+            *(ForgetsTheSlow, "different trainings", {**SMALL["two_trainings"], "size": 3, "most": 3}),
+            marks=pytest.mark.slow,
+        ),
         (GivesUpEarly, "although a survivor", {**SMALL["three_and_one_killed"], "least": 1, "kills": 2}),
         (ForgivesUnfinishedMembers, "have not finished", SMALL["three_and_one_killed"]),
         (DoesNotWait, "left", {"size": 2, "least": 1, "most": 2, "goal": 1, "kills": 1, "starts": 1}),

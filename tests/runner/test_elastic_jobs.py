@@ -105,6 +105,7 @@ def test_a_second_training_of_a_program_goes_on_without_a_killed_rank(launcher):
     assert "world 2: 2 ranks" in err  # no new process, which would begin with the first training
 
 
+@pytest.mark.slow
 def test_a_second_training_with_too_few_ranks_fails_at_once(launcher):
     process = start(launcher, elastic_ranks.trains_twice, "-np", 2, "--min-np", 2)
     (killed,) = launcher.wait_for(1, "in.2.rank1")
