@@ -286,7 +286,7 @@ def check_a_state_is_told_how_far_training_is():
 
 def check_names():
     for module in (callbacks, hvd.elastic):
-        for name in module.__all__:
+        for name in (name for name in module.__all__ if name.endswith(("Callback", "Checkpoint"))):
             cls = getattr(module, name)
             assert issubclass(cls, keras.callbacks.Callback)
             assert cls.__doc__ or cls.__mro__[1].__doc__
