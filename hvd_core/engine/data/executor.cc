@@ -139,7 +139,7 @@ bool Executor::carry_out_create(Entry& entry) {
   auto creation = std::move(creation_);
   auto comms = std::static_pointer_cast<SetComms>(creation->take());
   std::lock_guard lock(sets_mutex_);
-  if (aborted_) comms->abort();
+  if (aborted_) comms->abort(backends_.records ? &backends_.records->driving : nullptr);
   sets_[entry.set] = std::move(comms);
   return true;
 }
@@ -174,9 +174,17 @@ void Executor::wait(int64_t deadline_ns) {
 // ------------------------------------------------------------------------------------------------------- the end
 
 void Executor::abort() noexcept {
-  std::lock_guard lock(sets_mutex_);
-  aborted_ = true;
-  for (auto& [set, comms] : sets_) comms->abort();
+  std::vector<std::shared_ptr<SetComms>> sets;
+  try {
+    std::lock_guard lock(sets_mutex_);
+    aborted_ = true;
+    for (const auto& [set, comms] : sets_) sets.push_back(comms);
+  } catch (const std::bad_alloc&) {  // one after the other then, and without a limit
+    std::lock_guard lock(sets_mutex_);
+    for (const auto& [set, comms] : sets_) comms->abort(nullptr);
+    return;
+  }
+  abort_run_.run(std::move(sets));
 }
 
 void Executor::clear() {

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/data/abort_run.h"
 #include "engine/data/batch.h"
 #include "engine/data/creation.h"
 #include "engine/data/schedule.h"
@@ -70,7 +71,10 @@ class Executor {
     outstanding_abort_ns_ = abort_ns;
   }
 
+  // Returns within a few seconds, also if a backend's abort hangs (abort_run.h).
   void abort() noexcept;
+  // What abort() had to leave behind: see AbortRun::hanging().
+  std::string hanging_abort() const { return abort_run_.hanging(); }
   // Whether communicators are being created. abort() does not end that: a backend may wait for the members until its
   // deadline.
   bool creating() const { return creation_ != nullptr; }
@@ -132,6 +136,7 @@ class Executor {
   std::mutex sets_mutex_;  // abort() reads sets_ from other threads
   std::map<control::SetId, std::shared_ptr<SetComms>> sets_;
   bool aborted_ = false;
+  AbortRun abort_run_;
 
   std::deque<Entry> queue_;
   // The state of the entry at the front of the queue.

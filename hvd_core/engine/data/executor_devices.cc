@@ -176,6 +176,10 @@ bool Executor::busy(control::SetId set) const {
 // ------------------------------------------------------------------------------------------------------- the end
 
 void Executor::settle(int64_t deadline_ns) noexcept {
+  if (!hanging_abort().empty()) {  // the backend may do anything, and its communicators are not used any more
+    settled_ = true;
+    return free_set_aside();
+  }
   schedule_->settle(deadline_ns);
   settled_ = drained_ = true;
   if (!device_ && outstanding_.empty() && set_aside_.empty()) return;

@@ -65,7 +65,7 @@ plugin::Communicator* SetComms::create(const std::shared_ptr<plugin::Backend>& b
                                        plugin::Store& store, int64_t deadline_ns) {
   auto comm = create_comm(layout_, backend, set_ranks, key, store, deadline_ns, {}, records_);
   std::lock_guard lock(mutex_);
-  if (aborted_) comm->abort();
+  if (aborted_) comm->abort(records_ ? &records_->creating : nullptr);
   comms_.push_back(std::move(comm));
   return comms_.back().get();
 }
@@ -99,11 +99,20 @@ Transport* SetComms::hierarchy(const Backends& backends, const std::string& key,
   return transports_.back().get();
 }
 
-void SetComms::abort() noexcept {
-  std::lock_guard lock(mutex_);
-  aborted_ = true;
-  for (auto& c : comms_) c->abort();
-  for (auto& [type, device] : devices_) device->abort();
+void SetComms::abort(plugin::CallRecord* record) noexcept {
+  const auto next = [this](size_t n) {  // those that are added later are aborted by the thread that adds them
+    std::lock_guard lock(mutex_);
+    aborted_ = true;
+    return n < comms_.size() ? comms_[n].get() : nullptr;
+  };
+  for (size_t n = 0; plugin::Communicator* const comm = next(n); ++n) comm->abort(record);
+  std::unique_lock lock(mutex_);
+  for (const auto& [type, device] : devices_) {  // the elements of a map stay where they are
+    const std::shared_ptr<SetDevice> kept = device;
+    lock.unlock();
+    kept->abort(record);
+    lock.lock();
+  }
 }
 
 SetDevice* SetComms::device(const std::string& type) const {
@@ -113,7 +122,7 @@ SetDevice* SetComms::device(const std::string& type) const {
 
 void SetComms::add_device(const std::string& type, std::shared_ptr<SetDevice> made) {
   std::lock_guard lock(mutex_);
-  if (aborted_) made->abort();
+  if (aborted_) made->abort(records_ ? &records_->driving : nullptr);
   devices_[type] = std::move(made);
 }
 

@@ -65,7 +65,8 @@ class SetComms final : public Transport {
   SetDevice* device(const std::string& type) const;
   void add_device(const std::string& type, std::shared_ptr<SetDevice> made);
 
-  void abort() noexcept;
+  // `record`: where the calls are noted. A call that does not come back keeps no lock of this object.
+  void abort(plugin::CallRecord* record) noexcept;
 
  private:
   plugin::Communicator* create(const std::shared_ptr<plugin::Backend>& backend, const std::vector<int32_t>& set_ranks,

@@ -212,8 +212,8 @@ void SetDevice::check() {
   });
 }
 
-void SetDevice::abort() noexcept {
-  for_each_comm([](plugin::Communicator& comm) { comm.abort(); });
+void SetDevice::abort(plugin::CallRecord* record) noexcept {
+  for_each_comm([record](plugin::Communicator& comm) { comm.abort(record); });
 }
 
 }  // namespace hvd::data

@@ -45,7 +45,7 @@ class SetDevice final : public Transport {
   const std::shared_ptr<plugin::Device>& device() const { return device_; }
   // Throws plugin::BackendError if a communicator was aborted or reports a failure.
   void check();
-  void abort() noexcept;
+  void abort(plugin::CallRecord* record) noexcept;
 
  private:
   struct Route;

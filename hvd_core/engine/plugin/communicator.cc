@@ -68,7 +68,7 @@ Communicator::Communicator(std::shared_ptr<Backend> backend, hvd_comm handle, in
 
 Communicator::~Communicator() {
   if (in_flight()) {
-    abort();
+    abort(records_ ? &records_->ending : nullptr);
     free_request();
     free_group();
   }
@@ -202,7 +202,7 @@ bool Communicator::start_group(const std::vector<Collective>& members) {
     if (well) rc = ended, what = "group_end";
   }
   if (rc != HVD_OK) {
-    if (!group_.empty()) abort();  // members that did start must not go on using their buffers
+    if (!group_.empty()) abort(driving());  // members that did start must not go on using their buffers
     free_group();
     throw_backend_error(backend_->name(), what, rc, error);
   }
@@ -226,7 +226,7 @@ bool Communicator::settle_group(int64_t deadline_ns) {
     }
     free(std::exchange(request, nullptr));
     if (rc == HVD_OK) continue;
-    abort();
+    abort(driving());
     free_group();
     throw_backend_error(backend_->name(), "group", rc, error);
   }
@@ -260,9 +260,10 @@ bool Communicator::wait(int64_t deadline_ns) {
   return settle(types::collective_name(coll_), rc, error);
 }
 
-void Communicator::abort() noexcept {
+void Communicator::abort(CallRecord* record) noexcept {
   aborted_.store(true, std::memory_order_release);
   if (!HVD_HAS(api_, hvd_comm_api, abort)) return;
+  const CallScope scope(record, Call::Abort, backend_->name());
   hvd_error error = empty_error();
   api_->abort(handle_, &error);  // its only failure would be "already aborted"
 }

@@ -60,8 +60,9 @@ class Communicator {
   bool wait(int64_t deadline_ns);
   bool in_flight() const { return request_ != nullptr || !group_.empty(); }
 
-  // Makes pending and later calls fail with ABORTED, on all ranks if the backend can do that. Never blocks; idempotent.
-  void abort() noexcept;
+  // Makes pending and later calls fail with ABORTED, on all ranks if the backend can do that. Idempotent.
+  // Never blocks, unless the backend is wrong: `record` says where the call is noted; null: nowhere.
+  void abort(CallRecord* record = nullptr) noexcept;
   bool aborted() const noexcept { return aborted_.load(std::memory_order_acquire); }
   // HVD_OK, HVD_E_UNSUPPORTED if the backend cannot tell, or the code of a failure since creation, described by *text.
   hvd_rc async_error(std::string* text = nullptr) noexcept;

@@ -1,8 +1,9 @@
-// A backend that hangs: the embedded one of HVD_TEST_HANG_OVER, whose call HVD_TEST_HANG_CALL does not come back on
+// A backend that hangs: the embedded one of HVD_TEST_HANG_OVER, whose call HVD_TEST_HANG_CALL (or each of several, with
+// commas between) does not come back on
 // rank HVD_TEST_HANG_RANK ("all": on each), from the HVD_TEST_HANG_FROM-th on (1 by default). With
 // HVD_TEST_HANG_UNTIL=abort it comes back after an abort of any communicator; with HVD_TEST_HANG_UNTIL=PATH when that
-// file exists, and PATH.begun exists as soon as the call hangs; without, never. "never" as the call: requests are never
-// complete. "group_begin": the backend has groups, which fail after the abort.
+// file exists, and PATH.begun exists as soon as the call hangs; without, never. "abort" as the call comes never back.
+// "never" as the call: requests are never complete. "group_begin": the backend has groups, which fail after the abort.
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -28,7 +29,9 @@ std::string variable(const char* name) {
 
 bool asked(const char* call) {
   const std::string rank = variable("HVD_TEST_HANG_RANK");
-  return variable("HVD_TEST_HANG_CALL") == call && (rank == "all" || rank == std::to_string(world_rank)) &&
+  const std::string named = "," + variable("HVD_TEST_HANG_CALL") + ",";
+  return named.find("," + std::string(call) + ",") != std::string::npos &&
+         (rank == "all" || rank == std::to_string(world_rank)) &&
          ++calls >= std::max(1, std::atoi(variable("HVD_TEST_HANG_FROM").c_str()));
 }
 
@@ -76,6 +79,7 @@ hvd_rc group_begin(hvd_comm, hvd_error*) {
 hvd_rc group_end(hvd_comm, hvd_error*) { return HVD_E_ABORTED; }
 hvd_rc abort_comm(hvd_comm comm, hvd_error* error) {
   aborted = true;
+  while (asked("abort")) usleep(2000);
   return inner->abort(comm, error);
 }
 hvd_rc destroy(hvd_comm comm, hvd_error* error) {
