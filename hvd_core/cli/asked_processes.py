@@ -57,17 +57,20 @@ def addresses() -> list[str]:
     return sorted(name[1:] for name in names if name.startswith(wanted))
 
 
-def ask_each(found: list[str], question: str) -> list[Answer]:
+def ask_each(found: list[str], question: str | dict[str, str]) -> list[Answer]:
     """The answers of the processes at these addresses, side by side, by job and rank. Those that do not answer, and those
     of other users, are left out.
 
     Args:
-        question: "facts", "state" (what the process does), or "job" (likewise, and rank 0 asks all ranks).
+        question: "facts", "state" (what the process does), or "job" (likewise, and the process asks all ranks). By
+            address, where they differ: "state" for the others.
     """
     if not found:
         return []
+    questions = dict.fromkeys(found, question) if isinstance(question, str) else question
     with ThreadPoolExecutor(min(64, len(found))) as pool:
-        answers = [answer for answer in pool.map(lambda a: ask(a, question), found) if answer is not None]
+        every = pool.map(lambda a: ask(a, questions.get(a, "state")), found)
+        answers = [answer for answer in every if answer is not None]
     return sorted(answers, key=lambda answer: (answer.facts["job"], answer.facts["rank"]))
 
 

@@ -108,9 +108,11 @@ def members_of_job(pid: int) -> list[Answer]:
 
 
 def _answers_of_job(pid: int) -> list[Answer]:
-    """The answers of the processes of one job; rank 0 also tells of ranks on other hosts."""
+    """The answers of the processes of one job. One of them, rank 0 where it is here, also tells of ranks on other
+    hosts."""
     members = members_of_job(pid)
-    answers = asked_processes.ask_each([member.address for member in members], "job")
+    first, *others = [member.address for member in members]  # in the order of their ranks
+    answers = asked_processes.ask_each([first, *others], {first: "job"})
     answers = [answer for answer in answers if answer.facts["rank"] in answer.snapshots]
     if not answers:
         raise ValueError(

@@ -27,7 +27,6 @@ void Engine::start_doctor() {
   };
   calls.last = [this] { return snapshot_with({}); };
   calls.under_way = [this] { return call_watch_->under_way(observe::now_ns()); };
-  calls.is_root = config_.rank == 0;
   calls.size = config_.size;
   try {
     doctor_ = std::make_unique<Doctor>(config_.doctor_facts, program_, std::move(calls));
@@ -57,11 +56,33 @@ void Engine::tell_doctor(bool all_ranks) {
   lines.push_back(count_of(node_->entries(), "entry", "entries") + " of the log replayed, " +
                   count_of(node_->messages_up(), "message", "messages") + " sent to the coordinator");
   doctor_->told({snapshot(), std::move(lines), sets_.all()});
-  if (!all_ranks || node_->is_aborted() || node_->is_closed() || !node_->coordinator()) return;
+  if (!all_ranks || node_->is_aborted() || node_->is_closed()) return;
+  const uint32_t number = Doctor::kLooks + static_cast<uint32_t>(config_.rank);
+  if (node_->coordinator())
+    look_for(config_.rank, number);
+  else
+    node_->tell(number, "");  // rank 0 asks
+}
+
+void Engine::look_for(control::Rank asker, uint32_t number) {
   std::vector<control::Rank> others;
   for (control::Rank r = 0; r < config_.size; ++r)
-    if (r != config_.rank) others.push_back(r);
-  node_->look(Doctor::kLooks, std::move(others));
+    if (r != asker) others.push_back(r);
+  node_->look(number, std::move(others));
+}
+
+// On the root: a question of another rank, or the answer to a question.
+void Engine::told_for_doctor(control::Rank rank, uint32_t number, const std::string& text) {
+  const auto asker = static_cast<control::Rank>(number - Doctor::kLooks);
+  if (asker == config_.rank) {
+    if (doctor_) doctor_->told(rank, text);
+  } else if (asker < config_.size && !node_->is_aborted() && !node_->is_closed()) {
+    text.empty() ? look_for(asker, number) : node_->show(asker, rank, text);
+  }
+}
+
+void Engine::shown(control::Rank rank, const std::string& text) {
+  if (doctor_) doctor_->told(rank, text);
 }
 
 }  // namespace hvd

@@ -76,7 +76,7 @@ void Doctor::wait(std::unique_lock<std::mutex>& lock, std::chrono::milliseconds 
 
 std::string Doctor::answer(const std::string& question) {
   if (question == "facts") return facts_ + "\n";
-  const bool all_ranks = question == "job" && engine_.is_root;
+  const bool all_ranks = question == "job";
   {
     std::lock_guard lock(mutex_);
     own_.reset();

@@ -33,17 +33,16 @@ class Doctor {
     std::vector<std::string> engine;
     std::map<int32_t, std::vector<int32_t>> process_sets;
   };
-  // Calls of the engine. wake(all_ranks): the driver calls told() soon, and, on rank 0 with `all_ranks`, asks all ranks
-  // for their snapshots. Without the driver: last(), this rank's last submissions, and under_way(), the call into a
-  // backend that runs.
+  // Calls of the engine. wake(all_ranks): the driver calls told() soon, and with `all_ranks` asks all ranks for their
+  // snapshots, by way of rank 0. Without the driver: last(), this rank's last submissions, and under_way(), the call
+  // into a backend that runs.
   struct Engine {
     std::function<void(bool all_ranks)> wake;
     std::function<observe::Snapshot()> last;
     std::function<std::string()> under_way;
-    bool is_root = false;
     int32_t size = 1;
   };
-  // Numbers of looks that are the doctor's.
+  // Numbers of looks that are the doctor's: this one for rank 0, and for rank r the r-th after it.
   static constexpr uint32_t kLooks = 1u << 31;
 
   // `facts`: about this process, one line of JSON.

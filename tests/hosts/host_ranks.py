@@ -130,5 +130,20 @@ def repeat_an_allreduce(count, rounds):
     hvd.barrier()
 
 
+def wait_for_rank_0():
+    """Rank 0 comes to the operation when the file "asked" is there."""
+    hvd.init()
+    _tell(f"ready.{hvd.rank()}", os.getpid())
+    if hvd.rank() == 0:
+        _until_asked()
+    hvd.allreduce(np.ones(3), name="loss")
+    print("right", flush=True)
+
+
+def _until_asked():
+    while not os.path.exists("asked"):
+        time.sleep(0.05)
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]](*sys.argv[2:])

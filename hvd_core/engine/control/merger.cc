@@ -85,6 +85,7 @@ void Merger::see(const Entry& e) {
     case Entry::Close:
     case Entry::Look:
     case Entry::Report:
+    case Entry::Shown:
     case Entry::Observe:
       return;
   }

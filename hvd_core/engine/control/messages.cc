@@ -236,12 +236,17 @@ void EntryEncoder::put(std::string& out, const Entry& e) {
       w.varint(e.batch);
       w.bytes(e.text);
       break;
+    case Entry::Shown:
+      put_members(w, e.members);
+      w.varint(static_cast<uint64_t>(e.rank));
+      w.bytes(e.text);
+      break;
   }
 }
 
 Entry EntryDecoder::get(Reader& r) {
   Entry e;
-  e.type = checked(r.u8(), Entry::Observe);
+  e.type = checked(r.u8(), Entry::Shown);
   switch (e.type) {
     case Entry::Exec: {
       e.set = static_cast<SetId>(r.varint());
@@ -291,6 +296,11 @@ Entry EntryDecoder::get(Reader& r) {
     case Entry::Observe:
       e.batch = static_cast<uint32_t>(r.varint());
       e.text = r.bytes();
+      break;
+    case Entry::Shown:
+      e.members = get_members(r);
+      e.rank = static_cast<Rank>(r.varint());
+      e.text = report_text(r);
       break;
   }
   return e;

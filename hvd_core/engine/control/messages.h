@@ -66,7 +66,8 @@ struct Entry {
     RemoveSet = 7,
     Look = 8,
     Report = 9,
-    Observe = 10
+    Observe = 10,
+    Shown = 11
   };
   Type type = Exec;
   SetId set = 0;            // AddSet: its new number
@@ -75,10 +76,11 @@ struct Entry {
   // Exec that defines, Run, Dissolve; Look: `batch` is its number; Observe: `batch` has flags
   uint32_t batch = 0, gen = 0;
   NameRef name;                 // Fail; AddSet, RemoveSet: null unless the members alone have asked for it (R15)
-  std::string text;             // Fail, Close, Report; Observe: the path of a timeline
+  std::string text;             // Fail, Close, Report; Observe: the path of a timeline; Shown: a snapshot
   std::vector<Rank> poisoners;  // Fail
-  std::vector<Rank> members;    // AddSet; Look: ranks that shall answer; Report: ranks that shall log the text
-  Rank rank = 0;                // Joined: the rank that joined last; Close: the rank that left
+  // AddSet; Look: ranks that shall answer; Report: ranks that shall log the text; Shown: the rank that has asked
+  std::vector<Rank> members;
+  Rank rank = 0;  // Joined: the rank that joined last; Close: the rank that left; Shown: the rank of the snapshot
 };
 
 class UpEncoder {

@@ -92,6 +92,15 @@ void Node::report(std::vector<Rank> ranks, std::string text) {
   append(std::move(e));
 }
 
+void Node::show(Rank asker, Rank from, std::string text) {
+  Entry e;
+  e.type = Entry::Shown;
+  e.members = {asker};
+  e.rank = from;
+  e.text = std::move(text);
+  append(std::move(e));
+}
+
 void Node::tell(uint32_t number, std::string text) {
   UpMessage m(UpMessage::Told, config_.rank);
   m.batch = number;
@@ -103,6 +112,8 @@ void Node::hear(const Entry& e) {
   if (is_closed() || std::find(e.members.begin(), e.members.end(), config_.rank) == e.members.end()) return;
   if (e.type == Entry::Look)
     host_.looked_at(e.batch);
+  else if (e.type == Entry::Shown)
+    host_.shown(e.rank, e.text);
   else
     host_.reported(e.text);
 }
@@ -146,7 +157,7 @@ bool Node::drain(int64_t now) {
     ++entries_;
     if (merger_) merger_->see(e);
     me_.replay(e);
-    if (e.type == Entry::Look || e.type == Entry::Report) hear(e);
+    if (e.type == Entry::Look || e.type == Entry::Report || e.type == Entry::Shown) hear(e);
     any = true;
   }
   return any;

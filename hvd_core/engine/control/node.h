@@ -46,6 +46,8 @@ class Node final : private Participant::Outbox, private Coordinator::Log {
     virtual void looked_at(uint32_t) {}
     virtual void told(Rank, uint32_t, const std::string&) {}
     virtual void reported(const std::string&) {}
+    // The snapshot of another rank, for which this rank has asked the root.
+    virtual void shown(Rank, const std::string&) {}
   };
 
   // `parent` is null on the root.
@@ -63,6 +65,8 @@ class Node final : private Participant::Outbox, private Coordinator::Log {
   // answers.
   void look(uint32_t number, std::vector<Rank> ranks);
   void report(std::vector<Rank> ranks, std::string text);
+  // On the root: passes the snapshot of `from` on to `asker`.
+  void show(Rank asker, Rank from, std::string text);
   void tell(uint32_t number, std::string text);
 
   // Reads all links, lets the coordinator decide, sends messages, replays entries. Returns whether anything happened.

@@ -190,6 +190,7 @@ void Participant::replay(const Entry& e) {
       return;
     case Entry::Look:
     case Entry::Report:
+    case Entry::Shown:
       return;  // Node's
   }
 }

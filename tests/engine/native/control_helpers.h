@@ -84,6 +84,7 @@ struct Root final : Coordinator::Log {
         return log.push_back("REMOVESET " + std::to_string(e.set));
       case Entry::Look:
       case Entry::Report:
+      case Entry::Shown:
         return;  // not the coordinator's
     }
   }
