@@ -79,7 +79,7 @@ bool Engine::drive_once(bool execute) {
   bool any = node_->step(now);
   backends_.records->driving.clock.store(now, std::memory_order_relaxed);
   if (execute) any |= executor_->progress();
-  any |= check_stalls(now);
+  any |= check_stalls(now) | answer_signs_of_life();
   if (any) observer_->cycle();
   if (now >= next_watch_ns_ || (look_.load(std::memory_order_relaxed) && look_.exchange(false))) check_watched();
   if (now >= cause_due_) {
@@ -295,8 +295,9 @@ bool Engine::has_input() {
 }
 
 int64_t Engine::next_deadline() const {
-  int64_t t = std::min({node_->next_deadline(), stalls_ ? stalls_->next() : control::kNever, cause_due_, end_due_,
-                        executor_->next_look_ns()});
+  int64_t t =
+      std::min({node_->next_deadline(), stalls_ ? stalls_->next() : control::kNever,
+                root_watch_ ? root_watch_->next() : control::kNever, cause_due_, end_due_, executor_->next_look_ns()});
   if (!node_->flushed()) t = std::min(t, now_ns() + kRetryFlushNs);
   return t;
 }

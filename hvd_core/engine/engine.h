@@ -36,6 +36,7 @@
 #include "engine/queue/errors.h"
 #include "engine/queue/process_sets.h"
 #include "engine/queue/request.h"
+#include "engine/root_watch.h"
 #include "engine/stall_check.h"
 #include "engine/types/operations.h"
 
@@ -222,6 +223,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   void looked_at(uint32_t number) override;
   void told(control::Rank rank, uint32_t number, const std::string& text) override;
   void reported(const std::string& text) override;
+  void shown(control::Rank rank, const std::string& text) override;
   void observe(uint32_t flags, const std::string& path) override;
   void lost(const std::string& cause);
   // data::Executor::Events
@@ -294,6 +296,10 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   void check_watched();
   // stalls.cc
   bool check_stalls(int64_t now);
+  bool answer_signs_of_life();
+  void watch_root();
+  std::string why_root_is_silent();
+  std::string process_state(int32_t rank) const;
   void answer_looks(observe::Threads program);
   observe::Snapshot snapshot();
   observe::Snapshot snapshot_with(std::vector<std::pair<queue::RequestRef, bool>> waiting);
@@ -303,6 +309,8 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   // asked.cc
   void start_doctor();
   void tell_doctor(bool all_ranks);
+  void look_for(control::Rank asker, uint32_t number);
+  void told_for_doctor(control::Rank rank, uint32_t number, const std::string& text);
 
   EngineConfig config_;
   data::Backends backends_;
@@ -362,6 +370,8 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   std::vector<std::unique_ptr<char[]>> reserve_;
   int64_t next_watch_ns_ = 0;
   std::unique_ptr<StallCheck> stalls_;       // on the root
+  std::unique_ptr<RootWatch> root_watch_;    // on the other ranks
+  std::vector<control::Rank> wants_sign_;    // on the root: ranks that have asked for a sign of life
   std::unique_ptr<observe::Looker> looker_;  // from the first look on
   std::vector<uint32_t> looks_;              // that are to be answered
   // The backend reported an abort or a lost peer; the control plane should soon report the rank and the cause.

@@ -139,9 +139,11 @@ void Engine::build_links() {
   n.dissolve_after_ns = config_.dissolve_after_ns;
   n.observer = &*observer_;
   node_.reset(new control::Node(n, std::move(parent), std::move(children), *this));
-  if (node_->coordinator() && config_.stall_warn_ns > 0)
-    stalls_ = std::make_unique<StallCheck>(
-        StallCheck::Settings{config_.stall_warn_ns, config_.stall_abort_ns, config_.stall_json_path}, *node_, sets_);
+  if (config_.stall_warn_ns <= 0) return;
+  if (!node_->coordinator()) return watch_root();
+  StallCheck::Settings s{config_.stall_warn_ns, config_.stall_abort_ns, config_.stall_json_path};
+  s.process_state = [this](control::Rank rank) { return process_state(rank); };
+  stalls_ = std::make_unique<StallCheck>(std::move(s), *node_, sets_);
 }
 
 void Engine::watch(int fd, int32_t peer, bool is_death) {

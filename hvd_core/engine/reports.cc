@@ -126,6 +126,7 @@ void Engine::set_removed(control::SetId set, control::RequestToken token) {
 void Engine::closed(control::Rank by, const std::string& text) {
   observer_->closed(by);
   closing_ = true;  // the engine stops when the executor has carried out all earlier entries
+  if (root_watch_) root_watch_->stop();
   closing_text_ = text;
   left_first_ = by;
   if (by != config_.rank)
@@ -177,7 +178,9 @@ void Engine::aborted(const std::string& cause) {
   executor_->clear();
   aborted_ = true;
   observer_->save();
-  stop("Horovod's engine was aborted: " + cause);
+  const std::string hangs = executor_->hanging_abort();
+  stop("Horovod's engine was aborted: " + cause +
+       (hangs.empty() ? "" : ". On " + describe(config_.rank) + ", " + hangs + " when the job was ended"));
 }
 
 // The engine itself has failed, most likely for want of memory. Called by the driver.
@@ -219,6 +222,7 @@ void Engine::end_without_memory() noexcept {
   aborted_ = true;
   cause_due_ = end_due_ = control::kNever;
   if (stalls_) stalls_->stop();
+  if (root_watch_) root_watch_->stop();
   stopped_.store(true, std::memory_order_release);
   for (const Command& c : taking_) fail(c.request);
   for (const Command& c : after) fail(c.request);
@@ -261,6 +265,7 @@ void Engine::stop(const std::string& text) {
   }
   cause_due_ = end_due_ = control::kNever;
   if (stalls_) stalls_->stop();
+  if (root_watch_) root_watch_->stop();
   stopped_.store(true, std::memory_order_release);
   fail_everything(text);
   if (!aborted_) observer_->end_in_order();

@@ -139,6 +139,8 @@ observe::StallFacts StallCheck::facts(int64_t now, const std::vector<Stalled>& s
   }
   f.snapshots = answers_;
   f.asked = asked_;
+  for (Rank r : asked_)
+    if (settings_.process_state && !answers_.contains(r)) f.processes[r] = settings_.process_state(r);
   f.process_sets = sets_.all();
   if (!reported_.empty()) f.since_report_s = seconds(reported_at_ - stalled_since_);
   return f;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -21,6 +22,7 @@ class StallCheck {
     int64_t warn_ns = 60'000'000'000, abort_ns = 0;  // 0: never
     std::string json_path;                           // each report is a line of JSON in this file; empty: none
     int32_t world = 1;
+    std::function<std::string(control::Rank)> process_state;  // see observe/process_state.h; empty: unknown
   };
 
   StallCheck(Settings settings, control::Node& node, const queue::ProcessSets& sets);

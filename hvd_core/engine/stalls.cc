@@ -8,6 +8,7 @@
 #include "engine/engine.h"
 #include "engine/observe/log.h"
 #include "engine/observe/observer.h"
+#include "engine/observe/process_state.h"
 #include "engine/observe/stacks.h"  // shortened()
 
 namespace hvd {
@@ -23,6 +24,11 @@ double age(int64_t since) { return std::max(0.0, static_cast<double>(observe::no
 
 // Returns whether the node has something new to send.
 bool Engine::check_stalls(int64_t now) {
+  if (root_watch_ && !stopped()) {
+    const bool asked = root_watch_->check(now, !live_.empty() || join_request_);
+    if (!root_watch_->end().empty()) lost(root_watch_->end());
+    return asked;
+  }
   if (!stalls_ || stopped() || (now < stalls_->next() && !stalls_->wants_time())) return false;
   const bool any = stalls_->check(now);
   observer_->stall_reports(stalls_->reports());
@@ -33,9 +39,60 @@ bool Engine::check_stalls(int64_t now) {
   return true;
 }
 
+void Engine::watch_root() {
+  RootWatch::Host host;
+  host.waits_since = [this] {
+    int64_t since = join_request_ ? join_request_->submitted_ns : control::kNever;
+    for (const auto& [token, request] : live_)
+      if (request != startup_) since = std::min(since, request->submitted_ns);
+    return since;
+  };
+  host.root = [this] { return describe(0); };
+  host.circumstance = [this] { return why_root_is_silent(); };
+  root_watch_ = std::make_unique<RootWatch>(RootWatch::Settings{config_.stall_warn_ns, config_.stall_abort_ns}, *node_,
+                                            std::move(host));
+}
+
+std::string Engine::process_state(int32_t rank) const {
+  for (const LinkConfig& link : config_.links)
+    if (link.peer == rank) return observe::process_state(link.peer_pid);
+  return "";
+}
+
+// Messages to rank 0 go through the parent, which may be the one that is stopped.
+std::string Engine::why_root_is_silent() {
+  std::string text = process_state(0);
+  for (const LinkConfig& link : config_.links)
+    if (link.is_parent && link.peer != 0)
+      if (const std::string parent = process_state(link.peer); !parent.empty())
+        text = "messages to it go through " + describe(link.peer) + "; there, " + parent;
+  if (text.empty())
+    text =
+        "its process or its host is stopped, or a thread of it is inside a call of a backend (its own log names that "
+        "call)";
+  const observe::Snapshot own = snapshot();
+  if (own.waiting.empty()) return text;
+  const Submission& first = own.waiting.front();
+  text += ". " + describe(config_.rank) + " waits for " + first.name + " since " + observe::seconds(first.age_s);
+  if (first.place.known()) text += " at " + observe::text_of(first.place);
+  const size_t more = own.waiting.size() - 1;
+  if (more > 0) text += ", and for " + std::to_string(more) + (more == 1 ? " more operation" : " more operations");
+  return text;
+}
+
+// On the root: any entry of the log is a sign of life, and this one has no other effect.
+bool Engine::answer_signs_of_life() {
+  if (wants_sign_.empty()) return false;
+  std::vector<control::Rank> ranks = std::exchange(wants_sign_, {});
+  if (node_->is_aborted() || node_->is_closed()) return false;
+  node_->look(RootWatch::kSignOfLife, std::move(ranks));
+  return true;
+}
+
 void Engine::told(control::Rank rank, uint32_t number, const std::string& text) {
+  if (number == RootWatch::kSignOfLife) return wants_sign_.push_back(rank);
   if (number >= Doctor::kLooks) {
-    if (doctor_) doctor_->told(rank, text);
+    told_for_doctor(rank, number, text);
   } else if (stalls_) {
     stalls_->told(rank, number, text);
   }
@@ -45,6 +102,7 @@ void Engine::reported(const std::string& text) { observe::log(observe::Level::Wa
 
 // The stacks are read on other threads, which may take some tenths of a second.
 void Engine::looked_at(uint32_t number) {
+  if (number == RootWatch::kSignOfLife) return;  // the entry itself was the sign
   looks_.push_back(number);
   try {
     if (program_ && !looker_) {

@@ -81,8 +81,6 @@ def scenario(seed):
         while fault in ("leave", "cut", "stop") and phase in ("init", "shutdown"):
             fault = chance.choice(FAULTS)
     operation, victim = chance.choice(OPERATIONS), chance.randrange(size)
-    if fault == "stop" and victim == 0:
-        victim = size - 1  # rank 0 looks for stalls: while it is stopped, the others wait
     if operation == "adasum" and size == 3:
         size = 4  # a power of two
     return Scenario(

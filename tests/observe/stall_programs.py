@@ -170,6 +170,16 @@ def numbers_of_batches_differ_without_a_metric():
         hvd.barrier()
 
 
+def a_parameter_of_one_rank():
+    if hvd.rank() == 1:
+        after_the_report(lambda: [hvd.allreduce(x(), name="extra") for _ in range(2)])
+    names = ["weight", "bias"] + (["extra"] if hvd.rank() == 0 else [])
+    for _ in range(2):
+        for handle in [hvd.allreduce_async(x(), name=name) for name in names]:
+            hvd.synchronize(handle)
+    meet("end")
+
+
 def orders_differ():
     """Without names: the engine tells the calls apart by their kinds and counts."""
     if hvd.rank() == 0:

@@ -22,6 +22,7 @@ SHOWN = (
         programs.numbers_of_batches_differ_without_a_metric,
     ),
     ("Names that differ", programs.names_differ),
+    ("A parameter that only one rank has", programs.a_parameter_of_one_rank),
     ("Another order, without names", programs.orders_differ),
     ("A slow rank", programs.a_rank_is_slow),
     ("A rank that sleeps", programs.a_rank_sleeps),

@@ -131,6 +131,13 @@ def test_numbers_of_batches_that_differ(program):
     assert report.count("Likely cause") == 1, report
 
 
+def test_a_parameter_that_only_one_rank_has():
+    report = first_report(programs.a_parameter_of_one_rank, **HEALTHY)
+    here = line(programs.a_parameter_of_one_rank, "for name in names")
+    check(report, "Rank 1 has made no call for allreduce.extra at ", here, "that other ranks lack?")
+    assert report.count("Likely cause") == 1, report
+
+
 def test_calls_in_another_order():
     report = first_report(programs.orders_differ)
     check(

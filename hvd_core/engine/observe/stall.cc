@@ -209,7 +209,7 @@ std::vector<std::pair<Cause, std::string>> causes_of(const StallFacts& facts) {
     const auto same = [&](const auto& c) { return c.second == text; };
     if (text.empty() || std::any_of(causes.begin(), causes.end(), same)) continue;
     if ((parted(d) && told) || (d.cause == Cause::Error && error_told)) continue;
-    told |= parted(d) || d.cause == Cause::FewerSteps || d.cause == Cause::Error;
+    told |= parted(d) || d.cause == Cause::FewerSteps || d.cause == Cause::SomeRanks || d.cause == Cause::Error;
     error_told |= d.cause == Cause::Error;
     causes.emplace_back(d.cause, text);
   }

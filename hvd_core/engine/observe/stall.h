@@ -26,6 +26,7 @@ struct StallFacts {
   std::vector<Stall> stalls;
   std::map<int32_t, Snapshot> snapshots;                 // by rank; those that answered
   std::vector<int32_t> asked;                            // ranks that were asked for their snapshots
+  std::map<int32_t, std::string> processes;              // of ranks that did not answer: see process_state.h
   std::map<int32_t, std::vector<int32_t>> process_sets;  // ranks by number
   double since_report_s = 0;                             // age of the oldest stall at the last report; 0: none before
 };
@@ -45,6 +46,7 @@ enum class Cause {
   Works,       // it moves, or uses the processor: it is slow
   Stands,      // it stands still, for a reason that cannot be seen
   Copies,      // it has called the operation, and copies the data from a device
+  SomeRanks,   // it has come to the same line again without it: a parameter of some ranks only
 };
 const char* name_of(Cause cause);
 

@@ -135,13 +135,35 @@ bool came_by(const Snapshot& s, const Stall& stall, const Place& place) {
   });
 }
 
+bool has_submitted(const Snapshot& s, const std::string& name, int32_t process_set) {
+  return std::any_of(s.last.begin(), s.last.end(),
+                     [&](const Submission& x) { return x.name == name && x.process_set == process_set; });
+}
+
+// A rank that waits for the stalled operation has submitted this one before.
+bool is_known_to_waiters(const StallFacts& facts, const Stall& stall, const Submission& x) {
+  return std::any_of(stall.waiting.begin(), stall.waiting.end(), [&](int32_t r) {
+    const Snapshot* s = snapshot_of(facts, r);
+    return s && has_submitted(*s, x.name, x.process_set);
+  });
+}
+
 // The rank waits for another operation than the stalled one.
-Diagnosis of_waiting(const Snapshot& s, const Stall& stall, const Submission* other, const std::string& who) {
+Diagnosis of_waiting(const StallFacts& facts, const Snapshot& s, const Stall& stall, const Submission* other,
+                     const std::string& who) {
   const Submission& own = s.waiting.front();
   Diagnosis d;
   d.doing = "waits for " + own.name + " since " + seconds(own.age_s) + at(own.place);
   const Place there = other ? other->place : Place{};
-  if (there.known() && own.place.known() && there == own.place && own.operation == stall.operation) {
+  const bool same_line = there.known() && own.place.known() && there == own.place && own.operation == stall.operation;
+  if (same_line && is_known_to_waiters(facts, stall, own) && !has_submitted(s, stall.name, stall.process_set)) {
+    d.cause = Cause::SomeRanks;
+    d.sentence = who + " has made no call for " + stall.name + " at " + text_of(there) + ", and has come there again " +
+                 "with " + own.name + ", which the others have called before. Do some ranks have a parameter, or a " +
+                 "call, that other ranks lack?";
+    return d;
+  }
+  if (same_line) {
     d.cause = Cause::OtherName;
     d.sentence = "The ranks give different names to the operation at " + text_of(there) + ": " + stall.name + " and " +
                  own.name + ". A name must be equal on all ranks; does it contain the rank, an address or a time?";
@@ -169,7 +191,7 @@ Diagnosis of_waiting(const Snapshot& s, const Stall& stall, const Submission* ot
 
 const char* name_of(Cause cause) {
   constexpr std::array names{"no_answer", "error", "other_name", "fewer_steps", "other_call", "joined", "ended",
-                             "lock",      "sleep", "waits",      "works",       "stands",     "copies"};
+                             "lock",      "sleep", "waits",      "works",       "stands",     "copies", "some_ranks"};
   return names[static_cast<size_t>(cause)];
 }
 
@@ -185,9 +207,13 @@ Diagnosis diagnose(const StallFacts& facts, size_t of, int32_t rank) {
     }
     d.cause = Cause::NoAnswer;
     d.doing = "does not answer";
-    d.sentence = "The engine of " + who +
-                 " does not answer: its process is stopped, or a thread of it is inside a call " +
-                 "of a backend (its own log names that call).";
+    const auto process = facts.processes.find(rank);
+    const bool known = process != facts.processes.end() && !process->second.empty();
+    d.sentence = "The engine of " + who + " does not answer: " +
+                 (known ? process->second
+                        : "its process is stopped, or a thread of it is inside a call of a backend (its own log names "
+                          "that call)") +
+                 ".";
     return d;
   }
   const Submission* own = waits_for(*s, stall);
@@ -202,7 +228,7 @@ Diagnosis diagnose(const StallFacts& facts, size_t of, int32_t rank) {
     d.cause = Cause::Joined;
     d.doing = "waits in join() since " + seconds(s->joined_s);
   } else if (!s->waiting.empty()) {
-    d = of_waiting(*s, stall, other, who);
+    d = of_waiting(facts, *s, stall, other, who);
   } else {
     d = of_program(*s, who);
     // Without a better reason: the call may depend on the rank.

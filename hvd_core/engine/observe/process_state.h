@@ -1,0 +1,13 @@
+// What the kernel says of another process of this host: whether it is stopped. Any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace hvd::observe {
+
+// "its process is stopped ...", for a report about a process that does not answer. Empty if `pid` is 0 or there is no
+// such process in sight.
+std::string process_state(int32_t pid);
+
+}  // namespace hvd::observe

@@ -1,0 +1,65 @@
+// See root_watch.h.
+#include "engine/root_watch.h"
+
+#include <algorithm>
+
+#include "engine/observe/log.h"
+#include "engine/observe/snapshot.h"
+
+namespace hvd {
+
+using control::kNever;
+using observe::Level;
+
+namespace {
+
+constexpr int64_t kSecond = 1'000'000'000;
+// Rank 0 answers as soon as it drives; it may be inside of a backend's call.
+constexpr int64_t kAnswerNs = 3 * kSecond, kPauseNs = kSecond / 4;
+
+std::string seconds(int64_t ns) { return observe::seconds(static_cast<double>(ns) / 1e9); }
+
+}  // namespace
+
+void RootWatch::heard(int64_t now) {
+  entries_ = node_.entries();
+  heard_at_ = now;
+  if (next_report_ns_ > 0) observe::log(Level::Warning, host_.root() + " answers again, after " + seconds(silent_ns_));
+  if (asked_) next_ = now + settings_.warn_ns;
+  asked_ = false;
+  next_report_ns_ = 0;
+}
+
+bool RootWatch::look(int64_t now) {
+  const int64_t since = host_.waits_since();
+  if (since == kNever && !asked_) {
+    next_ = kNever;
+    return false;
+  }
+  if (!asked_) {
+    next_ = std::max(since, heard_at_) + settings_.warn_ns;
+    if (now < next_) return false;
+    asked_ = true;
+    looked_at_ = now;
+    silent_ns_ = 0;
+    next_ = now + kPauseNs;
+    node_.tell(kSignOfLife, "");
+    return true;
+  }
+  // Time in which this process was stopped itself counts for little.
+  silent_ns_ += std::min(now - looked_at_, kSecond);
+  looked_at_ = now;
+  next_ = now + kPauseNs;
+  if (silent_ns_ < kAnswerNs) return false;
+  const std::string text = host_.root() + ", which decides what the ranks carry out, has not answered for " +
+                           seconds(silent_ns_) + ": " + host_.circumstance();
+  if (silent_ns_ >= next_report_ns_) {
+    observe::log(Level::Warning, text);
+    next_report_ns_ = 2 * silent_ns_;
+  }
+  if (settings_.abort_ns > 0 && since != kNever && now - since >= settings_.abort_ns)
+    end_ = text + " (HOROVOD_STALL_SHUTDOWN_TIME_SECONDS)";
+  return false;
+}
+
+}  // namespace hvd
