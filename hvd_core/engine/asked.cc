@@ -82,7 +82,7 @@ void Engine::told_for_doctor(control::Rank rank, uint32_t number, const std::str
 }
 
 void Engine::shown(control::Rank rank, const std::string& text) {
-  if (doctor_) doctor_->told(rank, text);
+  if (doctor_ && rank >= 0 && rank < config_.size) doctor_->told(rank, text);
 }
 
 }  // namespace hvd
