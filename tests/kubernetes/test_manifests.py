@@ -109,7 +109,7 @@ def pytorch_job(network, script):
         operator = {
             "RANK": str(rank),
             "WORLD_SIZE": str(len(roles)),
-            "MASTER_ADDR": f"{name}-master-0",
+            "MASTER_ADDR": "localhost" if rank == 0 else f"{name}-master-0",
             "MASTER_PORT": "23456",
             "PYTHONUNBUFFERED": "1",
         }

@@ -72,6 +72,17 @@ def test_the_recipe_works_unmodified(by_mpirun, mpirun, front_end, backend):
     assert job.returncode == 0 and out.decode().count("recipe done") == 2, (out + err).decode()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("mpirun", ["mpich"], indirect=True)
+def test_the_recipe_after_ranks_have_found_each_other_over_pmi(by_mpirun, mpirun):
+    """MPICH's process manager serves MPI too, after it has served init()."""
+    command = [*by_mpirun.mpirun, "-np", "2", sys.executable, "-c", f"{NUMPY}BACKEND = 'shm'\n{RECIPE}"]
+    env = {"HOROVOD_BACKEND": "shm", "HOROVOD_RENDEZVOUS": "pmi", **library_of(mpirun)}
+    job = by_mpirun.start_command(command, env)
+    out, err = job.communicate(timeout=200)
+    assert job.returncode == 0 and out.decode().count("recipe done") == 2, (out + err).decode()
+
+
 PART = """
 import os, sys
 rank = int(os.environ.get("PMIX_RANK") or os.environ["PMI_RANK"])
