@@ -18,6 +18,7 @@ from horovod.runner.elastic_options import is_elastic, numbers
 from horovod.runner.function_memory import FunctionMemory, read_all, write_all
 from horovod.runner.job import check_supported
 from horovod.runner.parser import make_parser
+from horovod.runner.processes import Outcome
 from horovod.runner.starting import run_job
 
 _OLD_NAMES = {
@@ -114,6 +115,8 @@ def run_function(
             extra_env={"PYTHONPATH": _python_path()},
             function=memory,
         )
+        if type(outcome) is Outcome:
+            _correct_the_cause(outcome, memory.results)
         text = outcome.error_text()
         if text is None and not elastic:
             return [_result(rank, place) for rank, place in memory.results.items()]
@@ -139,6 +142,24 @@ def _result(rank: int, place: int | None) -> Any:
             f"Process {rank} ended with status 0 before the function returned, so it has no result."
         )
     return pickle.loads(data)[1]
+
+
+def _correct_the_cause(outcome: Outcome, places: dict[int, int]) -> None:
+    """Names the rank that failed by itself, where a rank was seen to end first that failed only because of it. (A process
+    may take its time to end after its function has raised, and be killed meanwhile.)"""
+    from hvd_core.errors import HorovodInternalError
+
+    def failed_by_itself(rank: int) -> bool | None:
+        data = read_all(places[rank])
+        record = pickle.loads(data) if data else (True,)
+        return None if record[0] else not isinstance(record[2], HorovodInternalError)
+
+    if outcome.raised is None or failed_by_itself(outcome.raised) is not False:
+        return
+    others = [rank for rank, _ in (*outcome.failures, *outcome.late)]
+    causes = [rank for rank in dict.fromkeys([*others, *places]) if failed_by_itself(rank)]
+    if causes:
+        outcome.culprit, outcome.quitter = (causes[0], 1), None
 
 
 def _failure(text: str, raised: int | None, places: dict[int, int]) -> RuntimeError:

@@ -56,6 +56,9 @@ def main() -> int:
         if (uncaught := sys.modules.get("hvd_core.uncaught")) is not None:
             uncaught.note(error)  # the other ranks fail with this as the cause
         text = traceback.format_exc()
+        if "hvd_core.errors" in sys.modules:
+            # The home of these exceptions: unless it is imported, they would be pickled by value, as other classes.
+            import horovod.common.exceptions  # noqa: F401
         try:
             result = cloudpickle.dumps((False, text, error))
             pickle.loads(result)  # an exception with a special constructor may fail to unpickle

@@ -12,6 +12,7 @@ from launchers import program_words
 
 import horovod
 import runner_ranks
+from horovod.common.exceptions import NotInitializedError
 
 
 class OddError(Exception):
@@ -88,6 +89,42 @@ def test_failure_tells_the_first_process_and_its_traceback(capfd):
     assert "KeyError: 'lost'" in text
     assert isinstance(caught.value.__cause__, KeyError)
     assert "[1]<stderr>:KeyError: 'lost'" in capfd.readouterr().err
+
+
+def fail_and_end_slowly():
+    """Rank 1 fails, and rank 0 because of it; rank 1's process then does not end by itself."""
+    import atexit
+    import time
+
+    import numpy as np
+
+    import hvd_core as hvd
+
+    if rank() == 1:
+        atexit.register(time.sleep, 600)  # runs after shutdown(), which is registered later
+    hvd.init()
+    hvd.allreduce(np.ones(1), name="first")
+    if rank() == 1:
+        raise KeyError("lost")
+    hvd.allreduce(np.ones(1), name="second")
+
+
+def test_a_rank_that_heard_of_the_failure_is_not_its_cause():
+    with pytest.raises(RuntimeError, match=r"Process name: 1\nExit code: 1\n") as caught:
+        horovod.run(fail_and_end_slowly, num_proc=2)
+    assert "KeyError: 'lost'" in str(caught.value) and "HorovodInternalError" not in str(caught.value)
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_the_exceptions_of_horovod_are_those_of_the_caller():
+    def work():
+        import hvd_core as hvd
+
+        hvd.rank()
+
+    with pytest.raises(RuntimeError) as caught:
+        horovod.run(work)
+    assert isinstance(caught.value.__cause__, NotInitializedError)
 
 
 def test_exception_that_cannot_be_pickled():

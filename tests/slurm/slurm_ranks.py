@@ -14,6 +14,7 @@ def reduce_three_times():
     for _ in range(2):
         hvd.init()
         total = hvd.allreduce(np.full(2, hvd.rank() + 1.0), op=hvd.Sum)
+        levels = "shm x tcp" in str(hvd.backend_report()).splitlines()[0]
         place = (
             hvd.rank(),
             hvd.size(),
@@ -27,7 +28,7 @@ def reduce_three_times():
     hvd.init(comm=half)
     pair = hvd.allreduce(np.full(2, float(place[0])), op=hvd.Sum)
     hvd.shutdown()
-    print("place", *place, "sum", *total, "pair", *pair, "mpi4py" in sys.modules, flush=True)
+    print("place", *place, "sum", *total, "pair", *pair, levels, "mpi4py" in sys.modules, flush=True)
 
 
 def ask_for_mpi():

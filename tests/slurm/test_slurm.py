@@ -21,7 +21,7 @@ def test_ranks_of_two_hosts_find_each_other_over_pmi2(slurm):
     code, out, err = slurm.srun(*ACROSS, "--mpi=pmi2", *program(slurm_ranks.reduce_three_times))
     assert code == 0, out + err
     expected = [
-        f"place {rank} 4 {rank % 2} 2 {rank // 2} 2 sum 10.0 10.0 pair {p} {p} False"
+        f"place {rank} 4 {rank % 2} 2 {rank // 2} 2 sum 10.0 10.0 pair {p} {p} True False"
         for rank, p in enumerate((1.0, 1.0, 5.0, 5.0))
     ]
     assert sorted(out.splitlines()) == expected
