@@ -18,7 +18,7 @@ FIRST_ALONE = [
     ("jax", "elastic_jax.py", "programs", {}),
 ]
 JOBS = [
-    pytest.param("jax", "elastic_jax.py", "programs", {}),
+    pytest.param("jax", "elastic_jax.py", "programs", {}, marks=pytest.mark.slow),
     pytest.param("tensorflow", "elastic_tensorflow.py", "functions", {}, marks=pytest.mark.slow),
     *(
         pytest.param(
