@@ -1,8 +1,8 @@
 """A job whose ranks another program has numbered, and which have a way of their own to hand a few bytes from rank 0 to
 the others: `init(comm=Meeting(...))`.
 
-Rank 0 starts the job's store and hands over its address and the secret. A process that reads these bytes can join the job, so
-the way must be one that only the job's own processes can read.
+Rank 0 starts the job's store and hands over its address and the secret. A process that reads these bytes can join the
+job, so the way must be one that only the job's own processes can read.
 """
 
 import json

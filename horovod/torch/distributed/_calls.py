@@ -10,10 +10,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from horovod.common.basics import engine
-from horovod.torch.distributed._operands import Taken
+from horovod.torch._submit import BY_ADDRESS
+from horovod.torch.distributed._operands import Taken, is_plain
+from horovod.torch.distributed._reductions import PLAIN_OPS
 from horovod.torch.distributed._work import Done, Work, Works, seconds_of
 from hvd_core import process_sets
 from hvd_core.frontend.refusals import report
+
+NOTHING: tuple = ()
 
 
 class Calls:
@@ -86,7 +90,9 @@ class Calls:
             wait_s=seconds if waits else -1.0,
             **how,
         )
-        if handle == 0:
+        if waits and handle != 0:
+            Work(core, handle, seconds, what, results).give_up()
+        if waits:
             if finish is not None:
                 finish()
             return None
@@ -94,10 +100,28 @@ class Calls:
         work = Work(core, handle, seconds, what, results, finish, settle)
         if self._coalesced is not None and not alone:
             self._coalesced.append(work)
-        elif waits:
+        elif on_device and getattr(opts, "asyncOp", True) is False:
             work.wait()
             return None
         return work
+
+    def reduced_at_once(self, name: str, tensors: Any, opts: Any) -> bool:
+        """The short way of the most frequent call: reduce one plain tensor and wait for it. False, and nothing has been
+        done, if the call is another one."""
+        if self._coalesced is not None or len(tensors) != 1 or getattr(opts, "asyncOp", True):
+            return False
+        tensor, number = tensors[0], PLAIN_OPS.get(getattr(opts.reduceOp, "op", None))
+        if number is None or BY_ADDRESS or not is_plain(tensor):
+            return False
+        flat = tensor if tensor.dim() == 1 else tensor.view(-1)
+        seconds = seconds_of(opts.timeout, self.seconds)
+        core = self.core
+        handle = core.ordered(
+            "allreduce", name, self.number, flat, flat, number, 1.0, NOTHING, NOTHING, -1, seconds
+        )
+        if handle:
+            Work(core, handle, seconds, "all_reduce", tensors).give_up()
+        return True
 
     @property
     def coalesces(self) -> bool:

@@ -22,7 +22,9 @@ class Gathering:
             [self._gather_list(o, i, opts) for o, i in zip(outputs, inputs, strict=True)], list(outputs)
         )
 
-    allgather_coalesced = allgather
+    def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
+        """outputs[r][i] becomes rank r's inputs[i]."""
+        return self.allgather([list(each) for each in zip(*outputs, strict=True)], list(inputs), opts)
 
     def _gather_list(self, outputs: list, tensor: Any, opts: Any) -> Any:
         calls, name = self._calls, self._calls.next_name()

@@ -135,6 +135,8 @@ class Group(Gathering, Scattering, dist.ProcessGroup):
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
         calls, name = self._calls, self._calls.next_name()
+        if opts is not None and calls.reduced_at_once(name, tensors, opts):
+            return None
         with calls.refusing("allreduce", name):
             tensors = list_of(tensors)
             number, factor = _reduction(opts)

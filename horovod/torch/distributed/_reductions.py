@@ -48,4 +48,6 @@ def number_and_factor(op: Any) -> tuple[int, float]:
     return number, float(factor)
 
 
+# The ops that are one number.
 _PREMUL = _kind(getattr(ReduceOp, "PREMUL_SUM", None))
+PLAIN_OPS = {kind: number for kind, number in _NUMBERS.items() if kind is not _PREMUL}

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -76,6 +76,13 @@ class Work(_Base):
         if self._on_device is not None:
             self._on_device()
         return True
+
+    def give_up(self) -> NoReturn:
+        """Raise the error of an operation whose time is over."""
+        raise Failure(
+            f"Timed out waiting {round(self._seconds * 1000)}ms for {self._what} to complete: not all ranks of the group "
+            "have called it"
+        )
 
     def _end(self) -> None:
         """The engine is done with the operation: take its results or its failure, once."""

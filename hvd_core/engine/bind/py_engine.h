@@ -69,6 +69,7 @@ class PyEngine {
   uint64_t ordered(const std::string& operation, const std::string& name, int process_set, pybind11::handle inputs,
                    pybind11::handle outputs, int number, double prescale, std::vector<int64_t> row_splits,
                    std::vector<int64_t> received, int64_t unit, double wait_s);
+  uint64_t wait_at_once(calls::Call&& call, Owners owners, int64_t deadline_ns);
   uint64_t add_members_set(std::vector<int32_t> ranks, const std::string& label);
   uint64_t remove_members_set(int process_set);
   // Waits for at most so many seconds; false if the operation is not done by then.

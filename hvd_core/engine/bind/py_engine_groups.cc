@@ -45,23 +45,37 @@ uint64_t PyEngine::ordered(const std::string& operation, const std::string& name
     if (!row_splits.empty()) c.splits = {std::move(row_splits)};
     c.received = std::move(received);
     c.unit = unit;
-    c.urgent = wait_s >= 0;
-    notifier = Notifier::make(frontend_);
+    c.waits = wait_s >= 0;
+    if (!c.waits) notifier = Notifier::make(frontend_);
   } catch (const std::exception& e) {
     engine_->poison(process_set, c.kind, name, e.what());
     throw;
   }
+  if (c.waits) return wait_at_once(std::move(c), {inputs, outputs}, deadline_in(wait_s));
   c.listener = notifier.get();
-  uint64_t handle = 0;
   try {
-    handle = submit(std::move(c), {inputs, outputs}, notifier);
+    return submit(std::move(c), {inputs, outputs}, notifier);
   } catch (...) {
     notifier->forget();
     throw;
   }
-  if (wait_s < 0 || !await_until(*find(handle), deadline_in(wait_s))) return handle;
-  release(handle);
-  return 0;
+}
+
+// As submit() for a caller that waits, but until a deadline only. Tensors in host memory.
+uint64_t PyEngine::wait_at_once(calls::Call&& call, Owners owners, int64_t deadline_ns) {
+  require(call.in.empty() || (call.in[0].on_host() && call.in[0].staged_from.empty()),
+          "only an operation on host memory can be waited for at once");
+  call.site = call_site();
+  if (!abandoned_.empty()) sweep_abandoned();
+  auto request = calls::submit(*engine_, std::move(call));
+  try {
+    if (await_until(*request, deadline_ns)) return 0;
+  } catch (...) {
+    abandon({std::move(request), std::move(owners)});
+    throw;
+  }
+  owners.hold_memory();
+  return keep(std::move(request), std::move(owners));
 }
 
 uint64_t PyEngine::add_members_set(std::vector<int32_t> ranks, const std::string& label) {

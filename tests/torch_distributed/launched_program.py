@@ -1,0 +1,36 @@
+"""A program that knows of torch.distributed only, for test_torch_distributed_launch.py. Prints a line on rank 0.
+
+launched_program.py             # under a launcher
+launched_program.py spawn       # starts two ranks itself, which meet in a file
+"""
+
+import os
+import sys
+import tempfile
+
+import torch
+import torch.distributed as dist
+
+
+def work(rank=None, address=None):
+    torch.set_num_threads(1)
+    for again in ("", "again"):
+        place = {} if address is None else {"init_method": address + again, "rank": rank, "world_size": 2}
+        dist.init_process_group("hvd", **place)
+        tensor = torch.ones(3) * (dist.get_rank() + 1)
+        dist.all_reduce(tensor)
+        assert tensor.tolist() == [3] * 3
+        group = dist.new_group([1])
+        if dist.get_rank() == 1:
+            dist.barrier(group)
+        if again and dist.get_rank() == 0:
+            print(f"{dist.get_backend()} on {dist.get_world_size()} ranks: done", flush=True)
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["spawn"]:
+        with tempfile.TemporaryDirectory() as folder:
+            torch.multiprocessing.spawn(work, (f"file://{os.path.join(folder, 'meeting')}",), nprocs=2)
+    else:
+        work()
