@@ -79,6 +79,7 @@ def test_mpi_that_runs_is_used_and_the_process_manager_left_to_it(monkeypatch):
     assert rendezvous_way.choose(identify(environ), environ).name == "mpi4py"
 
 
+@pytest.mark.slow
 @pytest.mark.mpi
 @pytest.mark.parametrize("mpirun", ["mpich"], indirect=True)
 def test_ranks_of_mpich_find_each_other_over_its_process_manager(mpirun):
@@ -100,6 +101,7 @@ def check_kept(worlds, size, launcher):
     check_healthy(worlds, size, launcher)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [("HOROVOD_RANK", "HOROVOD_SIZE"), ("RANK", "WORLD_SIZE")])
 def test_a_static_environment_with_the_store_at_rank_0(names):
     pid = os.getpid()

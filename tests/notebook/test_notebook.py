@@ -10,7 +10,7 @@ from launchers import Launcher
 
 jupyter_client = pytest.importorskip("jupyter_client", reason="jupyter-client is not installed")
 pytest.importorskip("ipykernel", reason="ipykernel is not installed")
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 LIMIT = 200
 
 
