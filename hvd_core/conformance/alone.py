@@ -15,6 +15,7 @@ import tempfile
 import time
 
 from hvd_core.conformance.backend import Backend, BackendFailure
+from hvd_core.conformance.call_watch import Calls, watch
 from hvd_core.conformance.cases import all_cases
 from hvd_core.conformance.resolve import Target, resolve
 from hvd_core.conformance.verdicts import FAIL, PASS, SKIPPED, CaseArgument, Failed, Result, Skip
@@ -23,8 +24,8 @@ from hvd_core.conformance.verdicts import FAIL, PASS, SKIPPED, CaseArgument, Fai
 class Bare(CaseArgument):
     """The argument of a case without ranks: the target, and the backend, which is loaded at the first use."""
 
-    def __init__(self, target) -> None:
-        self.target, self.rows, self._backend = target, [], None
+    def __init__(self, target, calls: Calls | None = None) -> None:
+        self.target, self.rows, self._backend, self._calls = target, [], None, calls
 
     @property
     def backend(self):
@@ -34,7 +35,7 @@ class Bare(CaseArgument):
         if self._backend is None:
             path = python_backend(self.target.python) if self.target.python else self.target.path
             try:
-                self._backend = Backend(self.target.name, path)
+                self._backend = Backend(self.target.name, path, calls=self._calls)
             except (OSError, AttributeError, BackendFailure) as problem:
                 raise Failed(f"does not load: {problem}") from problem
         return self._backend
@@ -74,6 +75,7 @@ class Alone:
         target = self._target
         about = {"name": target.name, "path": target.path, "python": target.python, "origin": target.origin}
         about |= {"described": target.descriptor is not None, "modules": self._modules, "search": sys.path}
+        about["patience"] = self._patience
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "hvd_core.conformance.alone"],
@@ -100,7 +102,14 @@ def main() -> None:
     target = Target(about["name"], about["path"], about["origin"], about["python"])
     if about["described"]:
         target = resolve(about["name"])
-    bare = Bare(target)
+    calls, case = Calls(), None
+    bare = Bare(target, calls)
+
+    def stuck(words: str) -> None:
+        answers.write(json.dumps(Result(case.name, FAIL, words).as_dict()) + "\n")
+        os._exit(1)
+
+    watch(calls, about["patience"], stuck)
     for line in sys.stdin:
         case = cases[json.loads(line)["case"]]
         bare.rows = []

@@ -29,6 +29,7 @@ from hvd_core.conformance.abi import (
     new,
     rc,
 )
+from hvd_core.conformance.call_watch import Calls
 
 
 class BackendFailure(Exception):
@@ -188,8 +189,9 @@ class Backend:
     open, AttributeError without the entry symbol, BackendFailure when the entry function refuses.
     """
 
-    def __init__(self, name: str, path: str, store: Any = None) -> None:
+    def __init__(self, name: str, path: str, store: Any = None, calls: Calls | None = None) -> None:
         self.name, self.path, self.host = name, str(path), Host(name, store)
+        self.calls = calls or Calls()
         if self.path.startswith("entry:"):
             self.entry = ENTRY(int(self.path[6:], 16))
         else:
@@ -197,7 +199,8 @@ class Backend:
             self.entry = ENTRY(("hvd_backend_entry_v1", self.library))
         table, error = C.POINTER(BackendApi)(), new(Error)
         self.host.callers.add(threading.get_native_id())
-        code = self.entry(C.byref(self.host.table), C.byref(table), C.byref(error))
+        with self.calls.running("hvd_backend_entry_v1"):
+            code = self.entry(C.byref(self.host.table), C.byref(table), C.byref(error))
         if code != OK:
             raise BackendFailure("hvd_backend_entry_v1", code, error)
         if not table:
@@ -220,7 +223,9 @@ class Backend:
         """Calls a slot with an error struct added. Raises BackendFailure for an answer that is not allowed."""
         error = new(Error)
         self.host.callers.add(threading.get_native_id())
-        code = getattr(getattr(self, table), slot)(*args, C.byref(error))
+        function = getattr(getattr(self, table), slot)
+        with self.calls.running(slot):
+            code = function(*args, C.byref(error))
         if code not in allowed:
             raise BackendFailure(slot, code, error)
         return code

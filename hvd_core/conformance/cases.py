@@ -54,7 +54,7 @@ class Case:
 _CASES: dict[str, Case] = {}
 _PARTS = (
     *("lint", "lint_description", "devices", "device_work", "collectives", "moves", "rules", "several", "ordering"),
-    *("marked", "host_calls", "failure", "recovery", "sanity"),
+    *("marked", "host_calls", "conduct", "failure", "recovery", "sanity"),
 )  # fmt: skip
 
 

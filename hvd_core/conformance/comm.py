@@ -91,7 +91,8 @@ class Pending:
         if self.event:
             call("device", "event_destroy", self.event)
         elif self.request.value is not None:
-            code = self.comm.backend.comm.req_free(self.request)
+            with self.comm.backend.calls.running("req_free"):
+                code = self.comm.backend.comm.req_free(self.request)
             if code != OK:
                 raise BackendFailure("req_free", code, new(abi.Error))
         self.event, self.request = None, P()
@@ -152,7 +153,8 @@ class Comm:
 
     def _identifier(self, until: int):
         backend = self.backend
-        count = backend.comm.id_bytes() if backend.has("comm", "id_bytes") else 0
+        with backend.calls.running("id_bytes"):
+            count = backend.comm.id_bytes() if backend.has("comm", "id_bytes") else 0
         if count == 0:
             return None
         store, key = backend.host._store, f"{self.prefix}#id"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -36,6 +37,15 @@ def _described(bare: Bare):
     return bare.target.descriptor
 
 
+def _release(version: str) -> tuple[int, ...]:
+    """The numbers of a version without zeros at the end: (0, 3) of ``0.3.0+cuda12``."""
+    match = re.match(r"[0-9.]+", version)
+    numbers = [int(part) for part in match[0].split(".") if part] if match else []
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers)
+
+
 @case("L0.descriptor", "the descriptor agrees with the library", ranks=0)
 def descriptor(bare: Bare) -> None:
     told, backend = _described(bare), bare.backend
@@ -47,6 +57,11 @@ def descriptor(bare: Bare) -> None:
     bare.expect(
         tuple(told.abi) == (hdr.major, hdr.minor),
         f"the descriptor has ABI {told.abi[0]}.{told.abi[1]}, the library {hdr.major}.{hdr.minor}",
+    )
+    wheel, library = bare.target.version, (backend.api.version or b"").decode()
+    bare.expect(
+        not wheel or _release(wheel) == _release(library),
+        f"the wheel has version {wheel}, the library in it {library}: one of them is left of another build",
     )
     has = {name for name in ("device", "comm") if getattr(backend, name) is not None}
     bare.expect(

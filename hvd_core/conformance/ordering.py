@@ -47,9 +47,12 @@ class Sum:
 
     def start(self, **more):
         """The pending operation."""
-        return self.comm.start(
-            ALLREDUCE, NUMBERS[self.dtype], [self.source], [self.out], op=SUM, counts=[self.count], **more
-        )
+        return self.comm.start(**self.arguments(), **more)
+
+    def arguments(self) -> dict:
+        """The arguments of Comm.enqueue."""
+        lists = {"ins": [self.source], "outs": [self.out], "counts": [self.count]}
+        return {"coll": ALLREDUCE, "dtype": NUMBERS[self.dtype], "op": SUM, **lists}
 
     def wrong(self) -> str:
         """ "" when the result is right."""

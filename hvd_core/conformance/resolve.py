@@ -12,7 +12,8 @@ from typing import Any
 @dataclass(frozen=True)
 class Target:
     """``path`` is the library's; ``python`` the class ("module:Class") of a backend written in Python. ``entry`` is the
-    entry point ("module:attribute"), ``descriptor`` what it returned; None for a backend that is not in a wheel."""
+    entry point ("module:attribute"), ``descriptor`` what it returned; None for a backend that is not in a wheel.
+    ``version``: the wheel's."""
 
     name: str
     path: str
@@ -20,6 +21,7 @@ class Target:
     python: str | None = None
     entry: str | None = None
     descriptor: Any = None
+    version: str = ""
 
 
 def resolve(name: str, library: str | os.PathLike | None = None) -> Target:
@@ -41,6 +43,7 @@ def resolve(name: str, library: str | os.PathLike | None = None) -> Target:
     backend = lookup(name, "hvd_core.conformance")
     descriptor = backend.descriptor
     entry = backend.candidate.entry
+    version = (backend.candidate.version or "") if descriptor is not None else ""
     if descriptor is not None and descriptor.python is not None:
-        return Target(backend.name, "", backend.origin, descriptor.python, entry, descriptor)
-    return Target(backend.name, str(backend.path()), backend.origin, None, entry, descriptor)
+        return Target(backend.name, "", backend.origin, descriptor.python, entry, descriptor, version)
+    return Target(backend.name, str(backend.path()), backend.origin, None, entry, descriptor, version)

@@ -17,13 +17,14 @@ import time
 import traceback
 from typing import Any
 
+from hvd_core.conformance.call_watch import Calls, watch
 from hvd_core.conformance.verdicts import EMULATED, FAIL, PASS, SKIPPED, Composed, Failed, Result, Skip
 
 
 class Worker:
     """``store``: an open connection. Raises the exceptions of Backend if the backend does not open."""
 
-    def __init__(self, config: dict, store: Any) -> None:
+    def __init__(self, config: dict, store: Any, calls: Calls | None = None) -> None:
         from hvd_core.conformance.backend import Backend
         from hvd_core.conformance.cases import Kit, all_cases
 
@@ -31,13 +32,15 @@ class Worker:
         path = config["path"]
         if config.get("python"):
             path = python_backend(config["python"])
-        self.kit = Kit(config, Backend(config["name"], path, store), store)
+        self.kit = Kit(config, Backend(config["name"], path, store, calls), store)
+        self.case = ""
 
     def run(self, name: str, serial: int) -> Result:
         """Runs a case. Never raises; the result holds the failure."""
         from hvd_core.conformance.backend import BackendFailure
 
         kit, result, started = self.kit, Result(name, PASS), time.monotonic()
+        self.case = name
         kit.begin(name, serial)
         try:
             self.cases[name].run(kit)
@@ -78,11 +81,20 @@ def main() -> None:
     faulthandler.register(signal.SIGUSR1, all_threads=False)
     config = json.loads(sys.stdin.readline())
     sys.path += [place for place in config["search"] if place not in sys.path]
+    worker, calls = None, Calls()
+
+    def stuck(words: str) -> None:
+        # The session takes the first line, so it does not matter if the call comes back meanwhile.
+        answer = Result(worker.case, FAIL, words).as_dict() if worker is not None else {"broken": words}
+        answers.write(json.dumps(answer) + "\n")
+        os._exit(1)
+
     try:
         from hvd_core.bootstrap import StoreClient
 
         store = StoreClient(config["store"], bytes.fromhex(config["secret"]))
-        worker = Worker(config, store)
+        watch(calls, config.get("patience", 1.0), stuck)
+        worker = Worker(config, store, calls)
     except BaseException as problem:
         answers.write(json.dumps({"broken": f"{type(problem).__name__}: {problem}"}) + "\n")
         traceback.print_exc()

@@ -20,6 +20,8 @@ abort_does_nothing            shm        L4.abort_idle
 leaks_descriptor              shm        L4.recreate
 skips_what_is_agreed          shm        L2.agreed
 unannounced_thread            shm        L3.host_calls
+create_handles_signal         shm        L3.process
+dead_peer_is_internal         shm        L4.killed_rank
 """
 
 SLOW = """
@@ -104,6 +106,36 @@ skips_what_is_agreed          eccl_stub  L2.agreed
 register_changes_memory       shm        L2.registered
 waits_in_enqueue              eccl_stub  L5.asynchronous
 syncs_before_enqueue          eccl_stub  L5.asynchronous
+query_scores_below_zero       shm        L0.query
+query_wants_odd_alignment     shm        L0.query
+create_changes_variable       shm        L3.process
+create_changes_folder         shm        L3.process
+create_changes_locale         shm        L3.process
+create_redirects_output       shm        L3.process
+hangs_in_query                shm        L0.query
+hangs_in_async_error          shm        L3.calls
+hangs_in_create               shm        L3.calls
+hangs_in_collective           shm        L3.calls
+hangs_in_req_test             shm        L3.calls
+hangs_in_req_wait             shm        L3.calls
+hangs_in_req_free             shm        L3.calls
+hangs_in_finalize             eccl_stub  L3.calls
+hangs_in_abort                shm        L3.calls
+hangs_in_destroy              shm        L3.calls
+hangs_in_open                 eccl_stub  L1.open
+hangs_in_mem_alloc            eccl_stub  L1.memory
+hangs_in_stream_create        eccl_stub  L1.streams
+hangs_in_id_create            eccl_stub  L3.calls
+hangs_in_group_begin          eccl_stub  L3.calls
+"""
+
+# No faults: (what, the backend, a case that passes nevertheless).
+SOUND = """
+slow_in_each_call             shm        L3.calls
+is_newer                      shm        L0.tables
+is_newer                      shm        L0.capabilities
+is_newer                      shm        L0.options
+is_newer                      shm        L0.query
 """
 
 

@@ -8,7 +8,7 @@ import pytest
 from hvd_core.conformance.resolve import Target
 from hvd_core.conformance.session import Session
 from hvd_core.conformance.verdicts import EMULATED, FAIL, PASS
-from mutant_table import FAST, SLOW, rows
+from mutant_table import FAST, SLOW, SOUND, rows
 
 pytestmark = pytest.mark.timeout(400)
 ALL = rows(FAST) + rows(SLOW)
@@ -41,6 +41,24 @@ def test_fault_is_caught(shim, library_of, monkeypatch, fault, backend, case):
     result = verdict(shim, library_of(backend), fault, backend, case, monkeypatch)
     assert result.verdict == FAIL, f"{case} lets '{fault}' pass: {result}"
     assert result.text, "a failure says what is wrong"
+    if fault.startswith("hangs_in_"):
+        assert f"the call {fault.removeprefix('hangs_in_')} has not come back within" in result.text
+
+
+@pytest.mark.parametrize(
+    ("what", "backend", "case"),
+    [
+        pytest.param(
+            *row, id=" ".join(row), marks=[pytest.mark.slow] * (row[2] in ("L0.tables", "L0.options"))
+        )
+        for row in rows(SOUND)
+    ],
+)
+def test_what_is_no_fault_passes(shim, library_of, monkeypatch, what, backend, case):
+    result = verdict(shim, library_of(backend), what, backend, case, monkeypatch)
+    assert result.verdict == PASS, result
+    if what == "slow_in_each_call":
+        assert "ms" in next(row.text for row in result.rows if row.what == "slowest calls")
 
 
 @pytest.mark.slow
@@ -59,7 +77,7 @@ def test_every_fault_has_a_row():
     written = set()
     for source in (Path(__file__).parent / "mutants").glob("*.cc"):
         written |= set(re.findall(r'Add \w+\(\s*"(\w+)"', source.read_text()))
-    assert written == {fault for fault, _, _ in ALL} | set(HARMLESS.values())
+    assert written == {what for what, _, _ in ALL + rows(SOUND)} | set(HARMLESS.values())
     assert len(written) >= 25
 
 
