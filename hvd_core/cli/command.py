@@ -40,6 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     _doctor_of_jobs(groups)
     _timeline(groups)
     _flight(groups)
+    _docs(groups)
     return parser
 
 
@@ -129,7 +130,9 @@ def _new(verbs) -> None:
     )
     parser.add_argument("name", metavar="NAME", nargs="?", help="the backend's name, such as acme")
     parser.add_argument(
-        "--device", metavar="TYPE", help="the device type that it serves, as in tensor.to(TYPE)"
+        "--device",
+        metavar="TYPE",
+        help="the device type that it serves, as in tensor.to(TYPE); cpu: host memory",
     )
     parser.add_argument(
         "--library", metavar="SONAME", help="your library, such as libacme.so.2 (the simulator)"
@@ -207,6 +210,12 @@ def _flight(groups) -> None:
         help="a file, or the folder of a job (the newest job that failed here)",
     )
     parser.add_argument("--last", type=int, metavar="N", default=50, help="events of each rank (50); 0: all")
+    _with_json(parser)
+
+
+def _docs(groups) -> None:
+    parser = _verb(groups, "docs", "pages", "print a page of the documentation, or their list")
+    parser.add_argument("page", metavar="PAGE", nargs="?", help="a page's name, such as backend-abi")
     _with_json(parser)
 
 

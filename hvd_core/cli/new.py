@@ -6,11 +6,14 @@ import argparse
 import keyword
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from hvd_core.cli import codes, output, project_readme, template
 from hvd_core.cli.template import Names
 
+HOST_MEMORY = "cpu"
+_GITIGNORE = "build/\ndist/\n*.so\n*.egg-info/\n__pycache__/\n"
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _TYPE = re.compile(r"[a-z][a-z0-9_]{0,15}")
 _LEAST_ID, _MOST_ID = 128, 1 << 20
@@ -28,6 +31,8 @@ def run(options: argparse.Namespace) -> int:
     name = options.name or _ask("Name of the backend, such as acme", "NAME")
     check_name(name)
     device = options.device or _ask("Device type, as in tensor.to(TYPE)", "--device TYPE")
+    if device == HOST_MEMORY:
+        return _host(options, name)
     check_device(device)
     runtime = options.runtime or f"{name}rt"
     check_runtime(runtime, name)
@@ -36,16 +41,44 @@ def run(options: argparse.Namespace) -> int:
     target = Path(options.directory or f"hvd-backend-{name.replace('_', '-')}")
     names = Names(name, name, device, runtime)
     readme = project_readme.text(name, device, runtime, choices)
-    extra = {"README.md": readme, ".gitignore": "build/\ndist/\n*.so\n*.egg-info/\n__pycache__/\n"}
+    extra = {"README.md": readme, ".gitignore": _GITIGNORE}
     files = template.write(template.find(), names, target, choices, extra)
+    steps = project_readme.first_steps(name, device, str(target), "library" in choices)
+    return _done(options, target, files, "The backend works on a simulator", "the simulator", steps)
+
+
+def _host(options: argparse.Namespace, name: str) -> int:
+    """Write the project of a backend of host memory."""
+    given = {"--library": options.library, "--runtime": options.runtime, "--id-bytes": options.id_bytes}
+    for flag, value in (*given.items(), ("--store", options.store or None)):
+        _require(
+            value is None, flag, str(value), f"it is about devices, and --device {HOST_MEMORY} is host memory"
+        )
+    target = Path(options.directory or f"hvd-backend-{name.replace('_', '-')}")
+    found = template.find(template.HOST)
+    names = Names(name, name, found.names.device, found.names.runtime)
+    extra = {"README.md": project_readme.host_text(name), ".gitignore": _GITIGNORE}
+    files = template.write(found, names, target, {}, extra)
+    steps = project_readme.first_steps(name, HOST_MEMORY, str(target))
+    return _done(options, target, files, "The backend works over a small library", "that library", steps)
+
+
+def _done(
+    options: argparse.Namespace,
+    target: Path,
+    files: Sequence[Path],
+    works: str,
+    stand_in: str,
+    steps: Sequence[str],
+) -> int:
     if options.json:
         output.document({"directory": str(target.resolve()), "files": [str(f) for f in files]})
         return codes.OK
     print(
-        f"{target}: {len(files)} files. The backend works on a simulator; its README.md tells how to\n"
-        "replace the simulator by your library. First:\n"
+        f"{target}: {len(files)} files. {works}; its README.md tells how to\n"
+        f"replace {stand_in} by your library. First:\n"
     )
-    for line in project_readme.first_steps(name, device, str(target), "library" in choices):
+    for line in steps:
         print(f"  {line}")
     return codes.OK
 
@@ -112,12 +145,6 @@ def check_device(device: str) -> None:
         "--device",
         device,
         "it is a word of C++ or Python",
-    )
-    _require(
-        device != "cpu",
-        "--device",
-        device,
-        "host memory is no device; see docs/backend-abi.md for backends of host memory",
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 _TEMPLATE = Path(__file__).with_suffix(".md")
+_HOST_TEMPLATE = Path(__file__).with_name("project_readme_host.md")
 
 
 def text(name: str, device: str, runtime: str, choices: Mapping[str, str]) -> str:
@@ -28,6 +29,20 @@ def text(name: str, device: str, runtime: str, choices: Mapping[str, str]) -> st
     return made
 
 
+def host_text(name: str) -> str:
+    """The README of a backend of host memory."""
+    made = _HOST_TEMPLATE.read_text(encoding="utf-8")
+    words = {
+        "@dashed@": name.replace("_", "-"),
+        "@name@": name,
+        "@NAME@": name.upper(),
+        "@todo@": "`TO" + "DO`",
+    }
+    for word, value in (words | {"@steps@": "\n".join(first_steps(name, "cpu", "."))}).items():
+        made = made.replace(word, value)
+    return made
+
+
 def first_steps(name: str, device: str, folder: str, other_library: bool = False) -> list[str]:
     """The commands that show the new project at work, from the folder that it lies in or from elsewhere."""
     steps = [
@@ -43,5 +58,6 @@ def first_steps(name: str, device: str, folder: str, other_library: bool = False
         *steps,
         "hvd plugin list",
         f"hvd plugin check {name} -np 2 --quick",
-        f"HOROVOD_BACKEND={name} horovodrun -np 2 python train.py    # yours, with tensors on {device}",
+        f"HOROVOD_BACKEND={'cpu=' * (device == 'cpu')}{name} horovodrun -np 2 python train.py    "
+        + ("# yours" if device == "cpu" else f"# yours, with tensors on {device}"),
     ]

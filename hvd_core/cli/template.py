@@ -18,6 +18,7 @@ except ModuleNotFoundError:  # Python 3.10
     import tomli as tomllib
 
 DESCRIPTION = "template.toml"
+DEVICE, HOST = "device", "host"
 _MARK = "TO" + "DO"
 _PASSES = re.compile(r"^(\s*)(//|#) Passes: ([\w., -]+?)\.?$")
 
@@ -45,12 +46,14 @@ class Edit:
 
 @dataclass(frozen=True)
 class Template:
-    """The template: its folder, its names, glob patterns of files that are not copied, and further edits."""
+    """The template: its folder, its names, glob patterns of files that are not copied, and further edits. ``kind``: the
+    memory of the backends that are made from it, DEVICE or HOST."""
 
     root: Path
     names: Names
     private: tuple[str, ...]
     edits: tuple[Edit, ...]
+    kind: str = "device"
 
     def files(self) -> Iterator[Path]:
         """The relative paths of the files that are copied."""
@@ -72,14 +75,14 @@ class Template:
         )
 
 
-def find() -> Template:
-    """The template of this installation, or of the source tree around the package. Raises FileNotFoundError."""
+def find(kind: str = DEVICE) -> Template:
+    """The template of a kind in this installation, or in the source tree around the package. Raises FileNotFoundError."""
     packages = [Path(p) for p in getattr(sys.modules.get("hvd_core"), "__path__", ())]
     packages.append(Path(__file__).resolve().parent.parent)
     for package in packages:
-        for folder in (package / "template", *sorted((package.parent / "backends").glob("*"))):
-            if (folder / DESCRIPTION).is_file():
-                return read(folder)
+        for folder in (*sorted(package.glob("template*")), *sorted((package.parent / "backends").glob("*"))):
+            if (folder / DESCRIPTION).is_file() and (found := read(folder)).kind == kind:
+                return found
     raise FileNotFoundError(
         "the template is not in this installation.\n"
         f"  searched: {', '.join(str(p / 'template') for p in packages)}\n"
@@ -91,7 +94,8 @@ def read(folder: Path) -> Template:
     """The template in a folder with a template.toml."""
     data = tomllib.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
     edits = tuple(Edit(**edit) for edit in data.get("edits", ()))
-    return Template(folder, Names(**data["names"]), tuple(data["private"]["files"]), edits)
+    kind = data.get("kind", DEVICE)
+    return Template(folder, Names(**data["names"]), tuple(data["private"]["files"]), edits, kind)
 
 
 class Renaming:

@@ -1,4 +1,4 @@
-"""L3: the backend as a guest in the process: each call comes back, and the process's own state stays as it is."""
+"""L3: the backend's conduct in the process: each call comes back, and the process's own state stays as it is."""
 
 from __future__ import annotations
 
@@ -22,17 +22,19 @@ from hvd_core.conformance.ordering import Sum, plain_type
 def calls(kit: Kit) -> None:
     # A call that does not come back is found by call_watch.py, whichever case it is in. This case makes every call once.
     plain_type(kit)
+    # Longer than the watch waits, so that a rank which hangs is named before the others run into their deadlines.
+    long = kit.limit(60)
     kit.backend.calls.longest.clear()
     for space in kit.spaces():
-        comm = kit.comm(space)
+        comm = kit.comm(space, seconds=long)
         for how in ("wait", "poll"):
             step = Sum(kit, comm, 1000)
-            step.start().wait(how)
+            step.start(seconds=long).wait(how)
             kit.expect(not step.wrong(), step.wrong())
         comm.async_error()
         if kit.backend.has("comm", "group_begin"):
             step = Sum(kit, comm, 40)
-            for pending in comm.group([step.arguments()]):
+            for pending in comm.group([step.arguments() | {"seconds": long}]):
                 pending.wait()
         if kit.backend.has("comm", "mem_register"):
             handle = P()
@@ -42,9 +44,9 @@ def calls(kit: Kit) -> None:
                                 allowed=(OK, abi.UNSUPPORTED)) == OK:  # fmt: skip
                 kit.backend.call("comm", "mem_deregister", comm.handle, handle)
         if kit.backend.has("comm", "split"):
-            kit.comm(space, tag="split", parent=comm)
+            kit.comm(space, tag="split", parent=comm, seconds=long)
         if kit.backend.caps & abi.CAP_ABORT:
-            other = kit.comm(space)
+            other = kit.comm(space, seconds=long)
             kit.meet()
             other.abort()
         comm.finalize(kit.limit(20))

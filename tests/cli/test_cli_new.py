@@ -118,7 +118,7 @@ def test_choices_change_what_they_are_about(hvd, tmp_path):
         (["shm", "--device", "npu"], "a backend of this name is installed (embedded)"),
         (["spec", "--device", "npu"], "hvd-core uses this name itself"),
         (["class", "--device", "npu"], "a word of C++ or Python"),
-        (["acme", "--device", "cpu"], "host memory is no device"),
+        (["acme", "--device", "cpu", "--store"], "it is about devices, and --device cpu is host memory"),
         (["acme", "--device", "np u"], "a device type is"),
         (
             ["acme", "--device", "npu", "--runtime", "acme"],

@@ -1,4 +1,4 @@
-// Faults of a guest: calls that do not come back, and changes of the process that creation of a communicator makes.
+// Faults of conduct: calls that do not come back, and changes of the process that creation of a communicator makes.
 #include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
