@@ -1,4 +1,4 @@
-// The thread on which a communicator's blocking calls run, in order. It sleeps when there are none.
+// The thread on which a communicator's blocking calls run, in order. It sleeps while its queue is empty.
 #pragma once
 
 #include <condition_variable>
