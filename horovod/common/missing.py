@@ -10,7 +10,6 @@ _STORE = (
     "Ranks meet at the launcher's authenticated store. To start ranks, call horovod.run(), or run horovodrun with "
     "--remote-shell for other ways than ssh."
 )
-_ESTIMATOR = "is not there yet. Write the data as Parquet, and train in a function of horovod.spark.run()."
 _CLUSTER = "is not supported yet. Start the job on the hosts of the cluster with horovodrun or horovod.run()."
 
 # By module, or module and name.
@@ -19,8 +18,6 @@ _INSTEAD = {
     "petastorm. Call Lightning in a function of horovod.spark.run().",
     "horovod.spark.tensorflow": "The original's service for tf.data on Spark is not there. Use horovod.spark.run(), and "
     "tf.data.experimental.service.",
-    "horovod.spark.keras": f"The Spark estimator for Keras {_ESTIMATOR}",
-    "horovod.spark.torch": f"The Spark estimator for PyTorch {_ESTIMATOR}",
     "horovod.ray": f"Ray {_CLUSTER}",
     "horovod.data": "The data loaders of the original are not there yet. Use those of the framework, and give each rank "
     "its part by hvd.rank() and hvd.size().",

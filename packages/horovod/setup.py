@@ -21,7 +21,7 @@ EXTRAS = {
     "tensorflow": [_TENSORFLOW],
     "keras": [_KERAS],
     "mxnet": ["mxnet==1.9.1", "numpy<2"],
-    "spark": [],
+    "spark": ["pyspark>=3.5", "pandas>=2.2", "pyarrow>=15", "fsspec>=2024.2"],
     "ray": [],
     "all-frameworks": [_TORCH, _TENSORFLOW, _KERAS],
     "mpi": ["hvd-backend-mpi"],

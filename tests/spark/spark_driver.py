@@ -7,9 +7,11 @@ after success, to the other one.
 import importlib
 import json
 import os
+import shutil
 import sys
 import traceback
 import warnings
+from pathlib import Path
 
 
 def main() -> None:
@@ -17,6 +19,7 @@ def main() -> None:
     for descriptor in (asks, answers):
         os.set_inheritable(descriptor, False)
     warnings.simplefilter("ignore", FutureWarning)
+    import pyspark
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder
@@ -35,7 +38,10 @@ def main() -> None:
                 text = traceback.format_exc()
             replies.write(json.dumps(text) + "\n")
             replies.flush()
+    application = spark.sparkContext.applicationId
     spark.stop()
+    # Spark leaves the logs of the executors of `local-cluster` in its own folder.
+    shutil.rmtree(Path(pyspark.__file__).parent / "work" / application, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,16 @@
-"""In place of a part of Horovod on Spark. Importing it raises ImportError that names what to use instead."""
+"""KerasEstimator: trains a Keras model on the rows of a Spark frame.
 
-from horovod.common.missing import missing_part
+The two classes need PySpark; the ranks import only trainer.py, which does not.
+"""
 
-raise missing_part(__name__)
+from typing import Any
+
+__all__ = ["KerasEstimator", "KerasModel"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        from horovod.spark.keras import estimator
+
+        return getattr(estimator, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

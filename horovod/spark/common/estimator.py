@@ -1,0 +1,184 @@
+"""The base of the estimators: fit() writes the data, trains on the ranks of a job, and makes the model of the result."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pyspark.ml import Estimator, Model
+
+from horovod.spark.common.backend import SparkBackend
+from horovod.spark.common.params import EstimatorParams, with_params
+from horovod.spark.common.prepared_data import PreparedData, plain_vectors, prepare, vector_columns
+
+_REQUIRED = ("model", "store", "feature_cols", "label_cols")
+
+
+class HorovodEstimator(Estimator, EstimatorParams):
+    """fit() returns a model with the weights of the last epoch. Kinds of it say how a rank trains."""
+
+    def fit(self, df: Any, params: dict | None = None) -> Any:
+        """Trains with the rows of a frame.
+
+        Raises ValueError for missing or contradictory parameters, and for too few rows; RuntimeError if a rank fails.
+        """
+        return super().fit(df, params)
+
+    def fit_on_parquet(self, params: dict | None = None, dataset_idx: Any = None) -> Any:
+        """Trains with the Parquet files that are in the store's folders for training and, if there, validation."""
+        estimator = self.copy(params) if params else self
+        store = estimator._checked()
+        val = store.get_val_data_path(dataset_idx)
+        has_val = store.exists(val) and estimator.value("validation") is not None
+        data = PreparedData(store, store.get_train_data_path(dataset_idx), val if has_val else None)
+        return estimator._train(estimator._backend(), data)
+
+    def _fit(self, df: Any) -> Any:
+        store = self._checked()
+        backend = self._backend()
+        columns = [*self.value("feature_cols"), *self.value("label_cols")]
+        columns += [self.value("sample_weight_col")] if self.value("sample_weight_col") else []
+        data = prepare(
+            df,
+            store,
+            columns,
+            self.value("validation"),
+            backend.num_processes(),
+            self.value("partitions_per_process"),
+            self.value("batch_size"),
+            self.value("random_seed"),
+            every_column=self.value("transformation_fn") is not None,
+        )
+        try:
+            return self._train(backend, data)
+        finally:
+            data.close()
+
+    def _checked(self) -> Any:
+        """The store, after the parameters were looked at."""
+        missing = [name for name in (*_REQUIRED, *self._also_required()) if self.value(name) is None]
+        if missing:
+            raise ValueError(f"{type(self).__name__} needs {', '.join(missing)}")
+        if self.value("backend") is not None and self.value("num_proc") is not None:
+            raise ValueError(
+                "backend and num_proc were both given: the backend already has its number of processes"
+            )
+        self.warn_of_petastorm()
+        return self.value("store")
+
+    def _also_required(self) -> tuple[str, ...]:
+        return ()
+
+    def _backend(self) -> Any:
+        return self.value("backend") or SparkBackend(self.value("num_proc"))
+
+    def _train(self, backend: Any, data: PreparedData) -> Any:
+        run_id = self.value("run_id") or f"run_{time.strftime('%Y%m%d_%H%M%S')}_{uuid.uuid4().hex[:6]}"
+        function, spec = self._remote(data, run_id)
+        results = backend.run(function, args=(spec,), env=self.value("backend_env") or {})
+        return self._model(results[0], run_id)
+
+    def _task(self, data: PreparedData, run_id: str) -> dict[str, Any]:
+        """What a rank of any framework is told."""
+        names = (
+            "feature_cols",
+            "label_cols",
+            "sample_weight_col",
+            "label_shapes",
+            "batch_size",
+            "epochs",
+            "verbose",
+        )
+        names += (
+            "train_steps_per_epoch",
+            "validation_steps_per_epoch",
+            "shuffle",
+            "transformation_fn",
+            "use_gpu",
+        )
+        return {
+            **{name: self.value(name) for name in names},
+            "val_batch_size": self.value("val_batch_size") or self.value("batch_size"),
+            "buffer_rows": self.value("shuffle_buffer_size") or 0,
+            "seed": self.value("random_seed") or 0,
+            "store": data.store,
+            "train_path": data.train,
+            "val_path": data.val,
+            "run_id": run_id,
+        }
+
+    def _remote(self, data: PreparedData, run_id: str) -> tuple[Callable[[Any], Any], Any]:
+        """(the function of the ranks, its argument)."""
+        raise NotImplementedError
+
+    def _model(self, result: Any, run_id: str) -> HorovodModel:
+        """The model of what rank 0 has returned."""
+        raise NotImplementedError
+
+
+@with_params({
+    "history": (None, "what was measured in each epoch"),
+    "model": (None, "the trained model"),
+    "feature_columns": (None, "the inputs of the model"),
+    "label_columns": (None, "the labels"),
+    "output_cols": (None, "the columns that transform() adds; default LABEL__output"),
+    "run_id": (None, "the name of the run in the store"),
+})  # fmt: skip
+class HorovodModel(Model, EstimatorParams):
+    """A trained model. transform() adds a column for each label, LABEL__output: a number if the model gives one for each
+    row, else a list of numbers."""
+
+    def transform(self, df: Any, params: dict | None = None) -> Any:
+        """The frame with the model's outputs. The executors' Python needs the model's framework and pandas."""
+        return super().transform(df, params)
+
+    def _transform(self, df: Any) -> Any:
+        from pyspark.ml.functions import array_to_vector
+        from pyspark.sql.types import ArrayType, FloatType, StructField, StructType
+
+        inputs = self.value("feature_columns")
+        outputs = self.value("output_cols") or [f"{label}__output" for label in self.value("label_columns")]
+        vectors, plain = vector_columns(df), plain_vectors(df)
+        row = plain.select(*inputs).first()
+        if row is None:
+            scalar = [True] * len(outputs)
+        else:
+            import pandas
+
+            scalar = [value.ndim == 1 for value in self._predictor()(pandas.DataFrame([row.asDict()]))]
+        if len(scalar) != len(outputs):
+            raise ValueError(f"the model has {len(scalar)} outputs, and output_cols names {len(outputs)}")
+        kinds = [FloatType() if one else ArrayType(FloatType()) for one in scalar]
+        added = [StructField(name, kind) for name, kind in zip(outputs, kinds)]
+        predictor = df.sparkSession.sparkContext.broadcast(self._pickled_predictor())
+
+        def add(frames: Iterator[Any]) -> Iterator[Any]:
+            import cloudpickle
+
+            predict = cloudpickle.loads(predictor.value)()
+            for frame in frames:
+                if len(frame):
+                    for name, value in zip(outputs, predict(frame)):
+                        frame[name] = value if value.ndim == 1 else list(value)
+                else:
+                    frame = frame.assign(**{name: [] for name in outputs})
+                yield frame
+
+        done = plain.mapInPandas(add, StructType([*plain.schema.fields, *added]))
+        for name in vectors:
+            done = done.withColumn(name, array_to_vector(name))
+        return done
+
+    def _pickled_predictor(self) -> bytes:
+        import cloudpickle
+
+        return cloudpickle.dumps(self._make_predictor())
+
+    def _predictor(self) -> Callable[[Any], list[Any]]:
+        return self._make_predictor()()
+
+    def _make_predictor(self) -> Callable[[], Callable[[Any], list[Any]]]:
+        """A picklable function that makes the function (pandas frame -> one float32 array for each output)."""
+        raise NotImplementedError

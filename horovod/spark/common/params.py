@@ -1,0 +1,130 @@
+"""The parameters of the estimators, as parameters of pyspark.ml with their setters and getters."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from pyspark.ml.param import Param, Params
+
+# name -> (default, text). None: not given.
+COMMON: dict[str, tuple[Any, str]] = {
+    "num_proc": (None, "the number of ranks; default: that of the backend"),
+    "backend": (None, "starts the ranks; default SparkBackend"),
+    "store": (None, "where data, checkpoints and logs are kept"),
+    "model": (None, "the model to train"),
+    "optimizer": (None, "the optimizer"),
+    "loss": (None, "the loss, or a list with one for each label"),
+    "loss_weights": (None, "a factor for each loss"),
+    "metrics": ([], "the metrics"),
+    "feature_cols": (None, "the columns that are the inputs of the model, in order"),
+    "label_cols": (None, "the columns that are the labels, in order"),
+    "output_cols": (None, "the columns that transform() adds; default LABEL__output"),
+    "label_shapes": (None, "a shape [-1, ...] for each label"),
+    "sample_weight_col": (None, "the column with the weight of each row"),
+    "continuous_cols": (None, "accepted; has no effect"),
+    "categorical_cols": (None, "accepted; has no effect"),
+    "validation": (None, "a fraction of the rows, or a column that is true for the rows, to validate with"),
+    "callbacks": ([], "callbacks of the framework"),
+    "batch_size": (32, "rows of a step of one rank"),
+    "val_batch_size": (None, "the same for validation; default batch_size"),
+    "epochs": (1, "epochs"),
+    "train_steps_per_epoch": (None, "steps of an epoch; default: as many as the data gives each rank"),
+    "validation_steps_per_epoch": (None, "steps of a validation; default: all rows"),
+    "verbose": (1, "0: the ranks print nothing"),
+    "shuffle": (True, "rows are shuffled in each epoch"),
+    "shuffle_buffer_size": (None, "rows that are shuffled together; default: those of a row group"),
+    "random_seed": (None, "of the split and the shuffles"),
+    "partitions_per_process": (10, "files that Spark writes for each rank"),
+    "run_id": (None, "the name of the run in the store; a run that is there goes on"),
+    "gradient_compression": (None, "hvd.Compression.*"),
+    "transformation_fn": (
+        None,
+        "a function of a pandas frame, applied by the ranks; keeps the number of rows",
+    ),
+    "backend_env": (None, "variables of the ranks"),
+    "use_gpu": (True, "ranks use the GPU of their local rank, where there is one"),
+    "data_module": (None, "accepted; the data is read by pyarrow"),
+    "train_reader_num_workers": (2, "of petastorm: accepted"),
+    "val_reader_num_workers": (2, "of petastorm: accepted"),
+    "reader_pool_type": ("thread", "of petastorm: accepted"),
+    "inmemory_cache_all": (False, "of petastorm: accepted"),
+    "compress_sparse_cols": (False, "of petastorm: accepted"),
+    "mp_start_method": (None, "of petastorm: accepted"),
+}
+_OF_PETASTORM = (
+    "data_module",
+    "train_reader_num_workers",
+    "val_reader_num_workers",
+    "reader_pool_type",
+    "inmemory_cache_all",
+    "compress_sparse_cols",
+    "mp_start_method",
+    "tensorflow_dataset_prefetch_buffer_size",
+)
+# Setters and getters of the original that do not follow the names.
+_ODD = {
+    "train_reader_num_workers": "TrainReaderNumWorker",
+    "val_reader_num_workers": "ValReaderNumWorker",
+    "shuffle_buffer_size": "ShufflingBufferSize",
+    "inmemory_cache_all": "InMemoryCacheAll",
+    "label_cols": "LabelColoumns",
+}
+
+
+def with_params(table: dict[str, tuple[Any, str]]) -> Any:
+    """A decorator of a class of Params: adds a Param for each name, with setNAME() and getNAME()."""
+
+    def add(kind: type) -> type:
+        for name, (_, text) in table.items():
+            setattr(kind, name, Param(Params._dummy(), name, text))
+            for camel in {"".join(map(str.capitalize, name.split("_"))), _ODD.get(name, "")} - {""}:
+                setattr(kind, f"set{camel}", _setter(name))
+                setattr(kind, f"get{camel}", _getter(name))
+        kind._table = {**getattr(kind, "_table", {}), **table}
+        return kind
+
+    return add
+
+
+def _setter(name: str) -> Any:
+    def set_value(self: Any, value: Any) -> Any:
+        return self._set(**{name: value})
+
+    return set_value
+
+
+def _getter(name: str) -> Any:
+    def get_value(self: Any) -> Any:
+        return self.getOrDefault(name)
+
+    return get_value
+
+
+@with_params(COMMON)
+class EstimatorParams(Params):
+    """The parameters that all estimators have. Not given: None, or the default of the table."""
+
+    def _begin(self, given: dict[str, Any]) -> None:
+        """Takes the arguments of a constructor. Raises TypeError for unknown names."""
+        unknown = sorted(given.keys() - self._table.keys())
+        if unknown:
+            raise TypeError(f"{type(self).__name__} has no parameter {', '.join(unknown)}")
+        self._setDefault(**{name: default for name, (default, _) in self._table.items()})
+        # pyspark.ml leaves out values that are None.
+        self._set(**given)
+
+    def value(self, name: str) -> Any:
+        """The value of a parameter, or its default."""
+        return self.getOrDefault(name)
+
+    def warn_of_petastorm(self) -> None:
+        """One warning that names all parameters of petastorm with another value than the default."""
+        names = [name for name in _OF_PETASTORM if name in self._table]
+        changed = [name for name in names if self.value(name) != self._table[name][0]]
+        if changed:
+            warnings.warn(
+                f"{type(self).__name__}: {', '.join(changed)} are parameters of petastorm and have no effect: "
+                "the data is read by pyarrow.",
+                stacklevel=4,
+            )

@@ -1,0 +1,84 @@
+"""The estimator for PyTorch, and the model that it makes. On the driver; trainer.py is the ranks' part."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+import torch
+
+from horovod.spark.common.estimator import HorovodEstimator, HorovodModel
+from horovod.spark.common.params import with_params
+from horovod.spark.torch import trainer
+
+_PARAMS = {
+    "input_shapes": (None, "a shape [-1, ...] for each input of the model"),
+    "loss_constructors": (None, "in place of loss: functions that make the losses on the ranks"),
+    "train_minibatch_fn": (None, "one step, in place of the usual one"),
+    "backward_passes_per_step": (1, "steps between two updates of the weights"),
+}
+
+
+def saved(value: Any) -> bytes:
+    """A model, or a model and its optimizer with the same parameters, as bytes."""
+    buffer = io.BytesIO()
+    torch.save(value, buffer, pickle_module=cloudpickle)
+    return buffer.getvalue()
+
+
+@with_params(_PARAMS)
+class TorchEstimator(HorovodEstimator):
+    """Trains `model` (torch.nn.Module) with `optimizer` (of the model's parameters) to a small `loss(output, label)`.
+
+    The model is called with one tensor for each of `feature_cols`, and returns one tensor for each of `label_cols` (one
+    tensor, or a tuple). `metrics`: functions (outputs, labels) -> number, averaged over rows and ranks; a list or a dict.
+    `train_minibatch_fn(model, optimizer, transform_outputs, loss_fns, inputs, labels, sample_weights)` makes one step and
+    returns (outputs, loss). A run that is in the store goes on after its last epoch.
+    """
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__()
+        self._begin(kwargs)
+
+    def _also_required(self) -> tuple[str, ...]:
+        if self.value("loss") is not None and self.value("loss_constructors") is not None:
+            raise ValueError("loss and loss_constructors were both given: give one of them")
+        return ("optimizer", "loss" if self.value("loss_constructors") is None else "loss_constructors")
+
+    def _remote(self, data: Any, run_id: str) -> tuple[Callable[[Any], Any], Any]:
+        task = self._task(data, run_id)
+        names = ("input_shapes", "loss", "loss_constructors", "loss_weights", "metrics", "train_minibatch_fn")
+        names += ("backward_passes_per_step", "gradient_compression", "callbacks")
+        task.update({name: self.value(name) for name in names})
+        task["model"] = saved((self.value("model"), self.value("optimizer")))
+        return trainer.train, task
+
+    def _model(self, result: Any, run_id: str) -> TorchModel:
+        weights, history = result
+        model = trainer.loaded(saved(self.value("model")))
+        model.load_state_dict(trainer.loaded(weights))
+        return TorchModel(
+            history=history,
+            model=model,
+            feature_columns=self.value("feature_cols"),
+            label_columns=self.value("label_cols"),
+            output_cols=self.value("output_cols"),
+            input_shapes=self.value("input_shapes"),
+            run_id=run_id,
+        )
+
+
+@with_params({"input_shapes": (None, "a shape [-1, ...] for each input of the model")})
+class TorchModel(HorovodModel):
+    """A PyTorch model that adds its outputs to a Spark frame. `getModel()` is the torch.nn.Module."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__()
+        self._begin(kwargs)
+
+    def _make_predictor(self) -> Callable[[], Callable[[Any], list[Any]]]:
+        model, inputs = saved(self.value("model")), self.value("feature_columns")
+        shapes = self.value("input_shapes") or [None] * len(inputs)
+        return lambda: trainer.predictor(model, inputs, shapes)
