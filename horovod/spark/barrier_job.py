@@ -28,6 +28,8 @@ _LOOK_S = 0.1
 _CANCEL_S = 30.0
 # Of a text of Spark: the sentence that says how an executor was lost.
 _LOST = re.compile(r"ExecutorLostFailure \((.+?)\)(?: Reason: (.+))?")
+# Its traceback ends with a line that is not indented.
+_OF_A_TASK = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*(\S.*)")
 _FAILED_TASK = re.compile(r"ResultTask\(\d+, (\d+)\)")
 
 
@@ -164,9 +166,17 @@ def _failure(error: BaseException, store: StoreClient) -> BaseException:
     if lost is not None and not own:
         return RuntimeError(f"{_lost_rank(said, store)}{lost[1]}. {(lost[2] or '').strip()}".rstrip())
     if not told:
-        return error
+        return _shortened(error, said)
     failure, host, python = (own or told)[0]
     return failure.exception(host, python)
+
+
+def _shortened(error: BaseException, said: str) -> BaseException:
+    """The exception of a task that failed before it had a rank; Spark's own error, for another reason of Spark's."""
+    found = _OF_A_TASK.search(said)
+    if found is None:
+        return error
+    return RuntimeError(f"a task failed before its rank began: {found[1].strip()}")
 
 
 def _lost_rank(said: str, store: StoreClient) -> str:

@@ -6,6 +6,7 @@ keeper ends the rank. Imported on the executors only.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -17,11 +18,13 @@ from horovod.runner.output import Output
 from horovod.spark.log_frames import LogSender
 from horovod.spark.placement import TaskFacts, assign
 from horovod.spark.rank_job import RankJob, Ranks
-from horovod.spark.reports import RankEnds, await_cause, note_begun, note_failure
+from horovod.spark.reports import RankEnds, await_cause, bereaved, note_begun, note_failure
 from hvd_core.bootstrap.store import StoreClient
 
 # A rank that failed because of another one tells it this much later than the other one at most.
 _CAUSE_S = 10.0
+# What Spark shows of a failure; the driver gets all of it.
+_LONGEST_TEXT = 20_000
 _SPACES = ("pid", "net", "mnt", "ipc")
 
 
@@ -53,28 +56,25 @@ def run(plan: Plan, function: bytes) -> Iterator[tuple[int, bytes]]:
     places = assign(tasks)
     place = places[context.partitionId()]
     rank = place.slot.rank
-    store = StoreClient(plan.store, plan.secret, rank)
-    if rank == 0:
-        note_begun(store, tasks, places)
-    log = LogSender(plan.log, plan.secret, rank)
-    ends = RankEnds(plan.store, plan.secret)
-    ranks = Ranks([place], function, plan.variables, plan.python, plan.store, plan.secret)
-    try:
+    with contextlib.ExitStack() as stack:
+        store = stack.enter_context(contextlib.closing(StoreClient(plan.store, plan.secret, rank)))
+        if rank == 0:
+            note_begun(store, tasks, places)
+        log = stack.enter_context(contextlib.closing(LogSender(plan.log, plan.secret, rank)))
+        ranks = Ranks([place], function, plan.variables, plan.python, plan.store, plan.secret)
+        stack.callback(ranks.close)
+        ends = RankEnds(plan.store, plan.secret)
         shown = log.output if plan.show_output else None
-        job = RankJob(ranks.site, Output(place.slot.size), ends, log.message, shown)
-        outcome = job.run()
-        failure = ranks.failure(outcome, RankEnds(plan.store, plan.secret).bereaved([rank]))
+        outcome = RankJob(ranks.site, Output(place.slot.size), ends, log.message, shown).run()
+        failure = ranks.failure(outcome, bereaved(plan.store, plan.secret, [rank]))
         if failure is not None:
             log.close()
             note_failure(store, failure, place.slot.hostname, plan.python or sys.executable)
             if failure.bereaved:
                 await_cause(store, _CAUSE_S)
-            raise RuntimeError(f"rank {rank} on host {place.slot.hostname} failed: {failure.text}")
+            told = failure.text[-_LONGEST_TEXT:]
+            raise RuntimeError(f"rank {rank} on host {place.slot.hostname} failed: {told}")
         yield rank, ranks.result(rank)
-    finally:
-        ranks.close()
-        log.close()
-        store.close()
 
 
 def _own_facts(context) -> TaskFacts:

@@ -60,7 +60,7 @@ def run_main(num_proc: int, verbosity: str, main: Callable[..., Any], kwargs: di
 def _run_here(num_proc: int, function: bytes) -> Any:
     from horovod.spark.placement import TaskFacts, assign
     from horovod.spark.rank_job import RankJob, Ranks
-    from horovod.spark.reports import RankEnds
+    from horovod.spark.reports import RankEnds, bereaved
     from hvd_core.bootstrap.store import StoreServer
 
     secret, host = secrets.token_bytes(32), socket.gethostname()
@@ -73,8 +73,7 @@ def _run_here(num_proc: int, function: bytes) -> Any:
                 ranks.site, DriverOutput(num_proc), ends, lambda rank, text: print(text, flush=True)
             )
             outcome = job.run()
-            bereaved = RankEnds(server.address, secret).bereaved(range(num_proc))
-            failure = ranks.failure(outcome, bereaved)
+            failure = ranks.failure(outcome, bereaved(server.address, secret, range(num_proc)))
             if failure is not None:
                 error = failure.exception(host, sys.executable)
                 raise error from error.__cause__

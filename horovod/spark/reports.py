@@ -6,8 +6,9 @@ and admits only processes that know the job's secret, so unpickling trusts only 
 
 from __future__ import annotations
 
+import contextlib
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from horovod.runner.ended_ranks import EndedRanks
 from horovod.runner.function_store import get, put
@@ -33,6 +34,12 @@ class RankEnds(EndedRanks):
         except (OSError, RuntimeError):
             return
         super().tell(rank, code, host)
+
+
+def bereaved(address: str, secret: bytes, ranks: Iterable[int]) -> set[int]:
+    """Those of `ranks` that reported another rank's failure before their own."""
+    with contextlib.closing(RankEnds(address, secret)) as ends:
+        return ends.bereaved(ranks)
 
 
 def note_begun(store: StoreClient, tasks: Sequence[TaskFacts], places: Sequence[Place]) -> None:

@@ -30,7 +30,7 @@ WITHOUT_FRAMEWORK = [
         for name in ("hosts", "safe_shell_exec", "secret", "settings", "timeout")
     ),
     *("horovod.runner.util.network", "horovod.runner.util.threads"),
-    "horovod.spark",
+    *("horovod.spark", "horovod.spark.common.backend", "horovod.spark.common.store"),
 ]
 TORCH = [
     "horovod.torch",

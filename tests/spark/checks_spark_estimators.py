@@ -50,6 +50,7 @@ def torch_estimator(**options):
         "epochs": 3,
         "validation": 0.2,
         "random_seed": 3,
+        "partitions_per_process": 2,
         "verbose": 0,
     }
     return TorchEstimator(**{**settings, **options})
@@ -125,6 +126,7 @@ def keras_estimator(**options):
         "epochs": 3,
         "validation": 0.2,
         "random_seed": 3,
+        "partitions_per_process": 2,
         "verbose": 0,
     }
     return KerasEstimator(**{**settings, **options})
@@ -185,7 +187,7 @@ def check_parameters_have_setters_and_getters(spark):
     estimator = torch_estimator(store=folder()).setNumProc(4).setEpochs(7).setFeatureCols(["a"])
     assert (estimator.getNumProc(), estimator.getEpochs(), estimator.getFeatureCols()) == (4, 7, ["a"])
     assert estimator.setTrainReaderNumWorker(3).getTrainReaderNumWorkers() == 3
-    assert estimator.getPartitionsPerProcess() == 10 and estimator.getVerbose() == 0
+    assert estimator.getBatchSize() == 16 and estimator.getShuffle() and estimator.getVerbose() == 0
     other = estimator.copy({estimator.epochs: 9})
     assert (other.getEpochs(), estimator.getEpochs()) == (9, 7)
 

@@ -179,6 +179,24 @@ def check_a_module_that_executors_lack_is_named(spark):
         sys.path.remove(str(folder))
 
 
+def check_executors_without_horovod_are_named(spark):
+    """Python workers that find another package of this name before ours, without horovod.spark."""
+    folder = new_folder("without")
+    (folder / "horovod").mkdir()
+    (folder / "horovod" / "__init__.py").touch()
+    environment = spark.sparkContext.environment
+    before = environment.get("PYTHONPATH")
+    environment["PYTHONPATH"] = str(folder)
+    try:
+        error = raised(RuntimeError, horovod.spark.run, sums, args=(1,), num_proc=1)
+    finally:
+        environment.pop("PYTHONPATH")
+        if before is not None:
+            environment["PYTHONPATH"] = before
+    text = str(error)
+    assert "cannot import horovod.spark" in text and "PYSPARK_PYTHON" in text and len(text) < 700, text
+
+
 def check_more_processes_than_slots(spark):
     error = raised(cluster.NotEnoughSlots, horovod.spark.run, sums, num_proc=3, start_timeout=1)
     assert "3 processes were asked for" in str(error) and "can run 2 tasks at a time" in str(error), error
