@@ -11,7 +11,7 @@ from compiled import compiled, cxx
 
 from command_line import ROOT
 
-CASES = ("L2.allreduce", "L2.allgatherv", "L3.ownership", "L4.abort", "L4.killed_rank", "L4.recreate")
+CASES = ("L2.allgatherv", "L3.ownership", "L4.abort", "L4.killed_rank")
 SUM = """
 import numpy as np, hvd_core as hvd
 hvd.init()

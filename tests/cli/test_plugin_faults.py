@@ -69,7 +69,17 @@ def test_the_list_shows_each(hvd, all_of_them):
     assert "a banner" in hvd.errors
 
 
-@pytest.mark.parametrize("fault", PROMPT, ids=lambda fault: fault.name)
+# With every run: those that end the process, and one of each phase that do not.
+OFTEN = [f for f in PROMPT if f.says.startswith("its process")]
+OFTEN += [
+    next(f for f in PROMPT if f.phase == phase and f not in OFTEN) for phase in ("describe", "probe", "load")
+]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(f, id=f.name, marks=[] if f in OFTEN else [pytest.mark.slow]) for f in PROMPT],
+)
 def test_the_configuration_says_how_a_job_would_stop(hvd, tmp_path, fault):
     patient(hvd, tmp_path, 60)
     name = install(hvd, fault, tmp_path)

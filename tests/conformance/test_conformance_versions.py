@@ -7,7 +7,9 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("version, verdict", [("0.1.0", "PASS"), ("0.2.0", "FAIL")])
+@pytest.mark.parametrize(
+    "version, verdict", [pytest.param("0.1.0", "PASS", marks=pytest.mark.slow), ("0.2.0", "FAIL")]
+)
 def test_wheel_and_library_have_one_version(tmp_path, version, verdict):
     """The distribution comes first on the path, as one does that was installed over an older library."""
     pytest.importorskip("hvd_backend_eccl_stub")

@@ -56,8 +56,8 @@ struct Reduction {
 
 }  // namespace
 
-// What is not served here, hvd-core composes. An average of integers divides the exact sum; this library adds in the
-// elements' own type.
+// hvd-core composes the collectives that are not served here. An average of integers divides the exact sum; this
+// library adds in the elements' own type.
 hvd_coll_caps OhclComm::query(const hvd::Coll& c) {
   hvd_coll_caps caps{};
   if (c.kind() == HVD_ALLREDUCE && c.op() == HVD_AVG && !hvd::is_floating(c.dtype())) return caps;
