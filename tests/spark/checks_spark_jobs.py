@@ -180,10 +180,9 @@ def check_a_module_that_executors_lack_is_named(spark):
 
 
 def check_executors_without_horovod_are_named(spark):
-    """Python workers that find another package of this name before ours, without horovod.spark."""
+    """Python workers whose interpreter finds no package of this name."""
     folder = new_folder("without")
-    (folder / "horovod").mkdir()
-    (folder / "horovod" / "__init__.py").touch()
+    (folder / "sitecustomize.py").write_text("import sys\nsys.modules['horovod'] = None\n")
     environment = spark.sparkContext.environment
     before = environment.get("PYTHONPATH")
     environment["PYTHONPATH"] = str(folder)
