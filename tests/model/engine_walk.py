@@ -30,11 +30,28 @@ class Settings(NamedTuple):
     patience: float = 0.03  # how often time passes
 
 
+class _Meaning:
+    """A program's instructions, and its outcome. Walks of one program follow each other: the last one is kept."""
+
+    _last: _Meaning | None = None
+
+    def __init__(self, program: Program):
+        self.program, self.world = program, World(program, Switches())
+        self.outcome = ideal(self.world)
+
+    @classmethod
+    def of(cls, program: Program) -> _Meaning:
+        if cls._last is None or cls._last.program is not program:
+            cls._last = cls(program)
+        return cls._last
+
+
 class Walk:
     """One program, one schedule. `run()` raises ProtocolError if the outcome is wrong."""
 
     def __init__(self, sim_type: type, program: Program, seed: int, settings: Settings):
-        self.world = World(program, Switches())  # for the program's instructions
+        self.meaning = _Meaning.of(program)
+        self.world = self.meaning.world
         self.settings = settings
         self.sim = sim_type(
             parents=list(settings.parents),
@@ -63,12 +80,15 @@ class Walk:
         self.executed = [0] * size
         self.results: dict[tuple, str] = {}
         self.trace: list[str] = []
+        self.programs_changed = True  # since the ranks that can go on were last counted
 
     def run(self) -> None:
         size = len(self.pcs)
         nodes = [("step", r) for r in range(size)]
         while True:
-            programs = [("program", r) for r in range(size) if self._can_go_on(r)]
+            if self.programs_changed:
+                programs = [("program", r) for r in range(size) if self._can_go_on(r)]
+                self.programs_changed = False
             rest = [("deliver", link) for link in self.sim.in_flight()] + nodes
             if self.rng.random() < self.settings.patience:
                 self._take("advance", self.rng.choice([1, 2, 10]) * self.settings.dissolve_after_ns // 2)
@@ -83,6 +103,9 @@ class Walk:
     def _take(self, kind: str, what) -> bool:
         if kind == "program":
             self._go_on(what)
+            self.programs_changed = True
+            self._take_events(what)
+            return True
         elif kind == "deliver":
             self.trace.append(f"bytes {'from' if what[1] else 'to'} rank {what[0]} arrive")
             self.sim.deliver(*what)
@@ -93,12 +116,10 @@ class Walk:
             return True
         else:
             worked = self.sim.step(what)
-            heard = self._take_events()
+            heard = self._take_events(what)
             if worked or heard:
                 self.trace.append(f"rank {what} works")
             return worked or heard
-        self._take_events()
-        return True
 
     def _is_quiet(self) -> bool:
         """Whether no event follows, even if every node works once and the nodes' deadlines pass."""
@@ -171,30 +192,32 @@ class Walk:
         self.pending[r].setdefault(key, set()).add(token)
         return token
 
-    def _take_events(self) -> bool:
-        heard = False
-        for r in range(len(self.pcs)):
-            for kind, *args in self.sim.take_events(r):
-                heard = True
-                if kind == "execute":
-                    before = sum(1 for done in self.executions[r] if done[0] == args[0])
-                    self.executions[r].append((args[0], before, *args[1:]))
-                elif kind == "fail":
-                    self._finish(r, args[0], "ended" if args[1] == "Process set has been removed" else "fail")
-                elif kind == "set_added":
-                    self._set_added(r, *args)
-                elif kind == "set_removed":
-                    if args[1]:
-                        self._finish(r, args[1], "exec")
-                elif kind == "joined":
-                    self.joined[r] = False
-                    self.joins[r] += 1
-                    self.counts[r].clear()
-                elif kind in ("closed", "aborted"):
-                    self.over[r] = kind
-        while heard and self._execute():
+    def _take_events(self, r: int) -> bool:
+        """Whether the node of rank r, the only one that has done something, has reported an event."""
+        events = self.sim.take_events(r)
+        for kind, *args in events:
+            if kind == "execute":
+                before = sum(1 for done in self.executions[r] if done[0] == args[0])
+                self.executions[r].append((args[0], before, *args[1:]))
+            elif kind == "fail":
+                self._finish(r, args[0], "ended" if args[1] == "Process set has been removed" else "fail")
+            elif kind == "set_added":
+                self._set_added(r, *args)
+            elif kind == "set_removed":
+                if args[1]:
+                    self._finish(r, args[1], "exec")
+            elif kind == "joined":
+                self.joined[r] = False
+                self.joins[r] += 1
+                self.counts[r].clear()
+            elif kind in ("closed", "aborted"):
+                self.over[r] = kind
+        if not events:
+            return False
+        self.programs_changed = True
+        while self._execute():
             pass
-        return heard
+        return True
 
     def _set_added(self, r: int, number: int, members: list, token: int) -> None:
         if self.members.setdefault(number, tuple(members)) != tuple(members):
@@ -240,7 +263,7 @@ class Walk:
         self.results[rank, key, n] = outcome
 
     def _check(self) -> None:
-        wanted = ideal(self.world)
+        wanted = self.meaning.outcome
         if tuple(self.pcs) != wanted.pcs:
             stuck = {r: self.world.code[r][pc] for r, pc in enumerate(self.pcs) if pc < wanted.pcs[r]}
             raise ProtocolError(f"deadlock: {stuck}")
