@@ -154,6 +154,22 @@ def test_many_tensors_checks_each_form(bench):
 
 @pytest.mark.timeout(300)
 @pytest.mark.slow
+def test_messages_of_a_step_do_not_grow_with_the_ranks(bench):
+    """73 hosts fill a tree of three levels of leaders, 9 hosts one of two. Frames and bytes are exact."""
+    found, done = bench(
+        "control_plane.py", "--ranks=18,146", "--per-host=2", "--runs=1", "--scenarios=known,first"
+    )
+    known_18, known_146, first_18, first_146 = found["rows"]
+    assert [row["hops"] for row in found["rows"]] == [4, 6, 4, 6]  # twice the depth
+    for small, large in ((known_18, known_146), (first_18, first_146)):
+        assert small["root"]["frames"] == large["root"]["frames"] == 9  # 8 leaders and the host's other rank
+        assert small["leaf"]["frames"] == large["leaf"]["frames"] == 1
+        assert large["leader"]["frames"] == 10
+        assert large["root"]["bytes"] == small["root"]["bytes"]
+    assert known_146["root"]["bytes"] < 100 < 10_000 < first_146["root"]["bytes"]
+    assert "known, 146" in done.stdout
+
+
 def test_tensorflow_overhead_compares_what_computes_the_same(bench):
     """It ends with an error where our weights and those of the other way differ."""
     pytest.importorskip("hvd_core._core")

@@ -3,6 +3,7 @@
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "engine/control/node.h"
+#include "engine/observe/log.h"
 #include "engine/types/operations.h"
 
 namespace py = pybind11;
@@ -24,6 +26,7 @@ using namespace hvd::control;
 struct Pipe {
   std::deque<std::string> in_flight;  // sent, not delivered
   std::string delivered;
+  uint64_t frames = 0, bytes = 0;  // sent so far
 };
 
 class PipeChannel final : public Channel {
@@ -31,6 +34,8 @@ class PipeChannel final : public Channel {
   PipeChannel(Pipe& out, Pipe& in) : out_(out), in_(in) {}
   size_t send(std::string_view bytes) override {
     out_.in_flight.emplace_back(bytes);
+    ++out_.frames;
+    out_.bytes += bytes.size();
     return bytes.size();
   }
   size_t recv(char* into, size_t room) override {
@@ -56,7 +61,11 @@ py::str text_of(const std::string& s) {
 // The events of a rank, in order: (kind, details...).
 struct Recorder final : Node::Host {
   py::list events;
+  bool counts_only = false;  // for Sim::settle(): executed items are counted, and no event is made of them
+  uint64_t executed = 0;
   void execute(SetId set, std::vector<BatchItem> items) override {
+    executed += items.size();
+    if (counts_only) return;
     py::list names, tokens;
     for (const auto& x : items) {
       names.append(text_of(*x.item.name));
@@ -142,6 +151,72 @@ class Sim {
   bool step(Rank r) { return node(r).step(now_); }
   void advance(int64_t ns) { now_ += ns; }
 
+  // Submits `names` on every rank, the last one as a call that waits. For benchmarks/control_plane.py.
+  void submit_everywhere(const std::vector<std::string>& names, int64_t sig) {
+    SignatureFields f;
+    f.tensors.push_back({7, {sig}});
+    const auto signature = std::make_shared<const Signature>(std::move(f));
+    std::vector<std::shared_ptr<const std::string>> keys;
+    for (const auto& name : names) keys.push_back(std::make_shared<const std::string>(name));
+    busy_ns_.resize(nodes_.size());
+    for (Rank r = 0; r < static_cast<Rank>(nodes_.size()); ++r) {
+      const int64_t begin = observe::now_ns();
+      for (size_t i = 0; i < keys.size(); ++i)
+        if (!node(r).submit(0, Item{keys[i], signature}, ++last_token_, i + 1 == keys.size(), now_))
+          throw py::value_error("'" + names[i] + "' is in flight already");
+      busy_ns_[at(r)] += observe::now_ns() - begin;
+    }
+  }
+  // Delivers and steps until `items` more items of each rank have been executed; time passes only when nothing else
+  // happens. Returns the rounds of deliveries, and the virtual nanoseconds that passed. The nodes' work is timed.
+  std::pair<int, int64_t> settle(uint64_t items) {
+    busy_ns_.resize(nodes_.size());
+    std::vector<uint64_t> goal;
+    for (auto& host : hosts_) {
+      host.counts_only = true;
+      goal.push_back(host.executed + items);
+    }
+    const int64_t begin = now_;
+    for (int rounds = 0;;) {
+      bool worked = false, done = true;
+      for (Rank r = 0; r < static_cast<Rank>(nodes_.size()); ++r) {
+        const int64_t start = observe::now_ns();
+        const bool did = node(r).step(now_);
+        const int64_t end = observe::now_ns();
+        if (did) busy_ns_[at(r)] += end - start;  // a real node sleeps while nothing has come
+        worked |= did;
+        done &= hosts_[at(r)].executed >= goal[at(r)];
+      }
+      bool delivered = false;
+      for (auto* pipes : {&up_, &down_})
+        for (auto& pipe : *pipes)
+          for (; !pipe->in_flight.empty(); pipe->in_flight.pop_front()) {
+            pipe->delivered += pipe->in_flight.front();
+            delivered = true;
+          }
+      rounds += delivered;
+      if (delivered || worked) continue;
+      if (done) return {rounds, now_ - begin};
+      int64_t next = kNever;
+      for (const auto& n : nodes_) next = std::min(next, n->next_deadline());
+      if (next == kNever) throw py::value_error("the nodes wait for something that does not come");
+      now_ = std::max(next, now_ + 1);
+    }
+  }
+  // What each rank has done so far: (frames up, bytes up, frames down to each of its children, bytes of these, ns).
+  py::list accounts(const std::vector<int32_t>& parents) const {
+    std::vector<std::pair<uint64_t, uint64_t>> down(nodes_.size());
+    for (size_t r = 1; r < nodes_.size(); ++r) {
+      down[at(parents[r])].first += down_[r]->frames;
+      down[at(parents[r])].second += down_[r]->bytes;
+    }
+    py::list all;
+    for (size_t r = 0; r < nodes_.size(); ++r)
+      all.append(py::make_tuple(up_[r]->frames, up_[r]->bytes, down[r].first, down[r].second,
+                                r < busy_ns_.size() ? busy_ns_[r] : 0));
+    return all;
+  }
+
   // Directions in which bytes are under way: (rank, upwards).
   std::vector<std::pair<Rank, bool>> in_flight() const {
     std::vector<std::pair<Rank, bool>> found;
@@ -199,6 +274,8 @@ class Sim {
   Node& node(Rank r) { return *nodes_.at(at(r)); }
 
   int64_t now_ = 0;
+  uint64_t last_token_ = 0;       // of submit_everywhere()
+  std::vector<int64_t> busy_ns_;  // of each node, in submit_everywhere() and settle()
   std::vector<Recorder> hosts_;
   std::vector<std::unique_ptr<Pipe>> up_, down_;  // by the lower end's rank
   std::vector<std::unique_ptr<Node>> nodes_;
@@ -230,7 +307,10 @@ void bind_sim(py::module_& m) {
       .def("intercept", &Sim::intercept)
       .def("inject", &Sim::inject)
       .def("take_events", &Sim::take_events)
-      .def("next_deadline", &Sim::next_deadline);
+      .def("next_deadline", &Sim::next_deadline)
+      .def("submit_everywhere", &Sim::submit_everywhere, py::arg("names"), py::arg("sig"))
+      .def("settle", &Sim::settle, py::arg("items"))
+      .def("accounts", &Sim::accounts, py::arg("parents"));
 }
 
 }  // namespace hvd::bind

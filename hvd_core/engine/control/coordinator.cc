@@ -33,12 +33,10 @@ Coordinator::SetState* Coordinator::find_set(SetId set) {
 void Coordinator::receive(const UpMessage& m, int64_t now) {
   if (closed_) return;
   if (m.type != UpMessage::Want && m.type != UpMessage::Join) heard_at_ = now;
-  m.ranks.for_each([this](Rank r) {
-    if (r >= config_.world) throw WireError("control message: rank out of range");
-  });
+  if (m.ranks.last() >= config_.world) throw WireError("control message: rank out of range");
   switch (m.type) {
     case UpMessage::Ready:
-      return ready(m, now);
+      return ready(m.set, m.item, m.ranks, m.urgent, now);
     case UpMessage::Poison:
       return poison(m, now);
     case UpMessage::Arrive:
@@ -57,27 +55,17 @@ void Coordinator::receive(const UpMessage& m, int64_t now) {
 }
 
 bool Coordinator::complete(const SetState& s, const Round& round) const {
-  const auto& members = round.askers.empty() ? s.members : round.askers;
-  if (joined_.empty()) return round.said.size() == members.size();
-  return std::all_of(members.begin(), members.end(),
+  if (round.askers.empty())
+    return joined_.empty() ? round.said.size() == s.members.size() : s.member_set.within(round.said, joined_);
+  return std::all_of(round.askers.begin(), round.askers.end(),
                      [&](Rank r) { return round.said.contains(r) || joined_.contains(r); });
 }
 
 // The first round of this name that the rank has not submitted yet (R2). From here on it counts as submitted.
 Coordinator::Round& Coordinator::round_of(SetId set, const NameRef& name, Rank rank, int64_t now) {
-  SetState* s = find_set(set);
-  if (!s->member_set.contains(rank)) throw WireError("control message: from outside the process set");
-  auto it = s->rounds.find(*name);
-  if (it == s->rounds.end()) {
-    it = s->rounds.emplace(*name, Round{}).first;
-    it->second.since = now;
-    it->second.name = name;
-    if (set == 0) it->second.askers = members_that_ask(*name);
-  }
-  if (const auto& askers = it->second.askers;
-      !askers.empty() && !std::binary_search(askers.begin(), askers.end(), rank))
-    throw WireError("control message: from outside the process set");
-  Round* round = &it->second;
+  if (!find_set(set)->member_set.contains(rank)) throw WireError("control message: from outside the process set");
+  Round* round = &first_round(set, name, now);
+  check_asker(*round, rank);
   while (!round->said.insert(rank)) {
     if (!round->next) {
       round->next = std::make_unique<Round>();
@@ -90,27 +78,57 @@ Coordinator::Round& Coordinator::round_of(SetId set, const NameRef& name, Rank r
   return *round;
 }
 
-void Coordinator::ready(const UpMessage& m, int64_t now) {
-  m.ranks.for_each([&](Rank r) {
+Coordinator::Round& Coordinator::first_round(SetId set, const NameRef& name, int64_t now) {
+  auto& rounds = sets_[set].rounds;
+  auto it = rounds.find(*name);
+  if (it == rounds.end()) {
+    it = rounds.emplace(*name, Round{}).first;
+    it->second.since = now;
+    it->second.name = name;
+    if (set == 0) it->second.askers = members_that_ask(*name);
+  }
+  return it->second;
+}
+
+void Coordinator::check_asker(const Round& round, Rank rank) {
+  if (!round.askers.empty() && !std::binary_search(round.askers.begin(), round.askers.end(), rank))
+    throw WireError("control message: from outside the process set");
+}
+
+void Coordinator::ready(SetId set, const Item& item, const RankSet& ranks, bool urgent, int64_t now) {
+  const SetState* s = find_set(set);
+  if (!s || ranks.empty()) return;
+  if (!ranks.within(s->member_set)) throw WireError("control message: from outside the process set");
+  Round& round = first_round(set, item.name, now);
+  if (round.askers.empty() && !round.said.intersects(ranks) && !joined_.intersects(ranks)) {
+    // The common case: all of them are about one round, which is complete with the last of them at the earliest.
+    round.said.insert_all(ranks);
+    count(set, round, item, ranks, urgent, now);
+    return decide_while_complete(set, *item.name, now);
+  }
+  ranks.for_each([&](Rank r) {
     // The set may have ended because of the rank before, whose READY completed a removal.
-    if (find_set(m.set)) ready(m.set, m.item, r, m.urgent, now);
+    if (!find_set(set)) return;
+    RankSet one;
+    one.insert(r);
+    count(set, round_of(set, item.name, r, now), item, one, urgent, now);
+    decide_while_complete(set, *item.name, now);
   });
 }
 
-void Coordinator::ready(SetId set, const Item& item, Rank rank, bool urgent, int64_t now) {
-  Round& round = round_of(set, item.name, rank, now);
-  tell_ready(set, item, rank, now);
+// Takes note of what `ranks`, which are in round.said, have submitted.
+void Coordinator::count(SetId set, Round& round, const Item& item, const RankSet& ranks, bool urgent, int64_t now) {
+  tell_ready(set, item, ranks, now);
   round.urgent |= urgent;
   if (item.sig->has_weights())
-    round.weights.emplace_back(rank, item.sig);
+    ranks.for_each([&](Rank r) { round.weights.emplace_back(r, item.sig); });
   else if (weights_.has_findings())
     if (const std::string text = weights_.submitted_again(set, *item.name); !text.empty()) log_.warn(text);
   if (!round.sig) round.sig = item.sig->has_weights() ? item.sig->without_weights() : item.sig;
   if (round.sig->agrees(*item.sig))
-    round.agreed.insert(rank);
+    round.agreed.insert_all(ranks);
   else
-    round.others.emplace_back(rank, item.sig);
-  decide_while_complete(set, *item.name, now);
+    ranks.for_each([&](Rank r) { round.others.emplace_back(r, item.sig); });
 }
 
 void Coordinator::poison(const UpMessage& m, int64_t now) {

@@ -110,13 +110,16 @@ class Coordinator {
   };
 
   // coordinator.cc: counting and deciding.
-  void ready(SetId set, const Item& item, Rank rank, bool urgent, int64_t now);
-  void ready(const UpMessage& m, int64_t now);
+  void ready(SetId set, const Item& item, const RankSet& ranks, bool urgent, int64_t now);
+  void count(SetId set, Round& round, const Item& item, const RankSet& ranks, bool urgent, int64_t now);
   void want(const UpMessage& m);
   void poison(const UpMessage& m, int64_t now);
   Round& round_of(SetId set, const NameRef& name, Rank rank, int64_t now);
+  Round& first_round(SetId set, const NameRef& name, int64_t now);
+  // Throws WireError if only the members of a new set submit the round, and the rank is not one of them.
+  static void check_asker(const Round& round, Rank rank);
   bool complete(const SetState& s, const Round& round) const;
-  void tell_ready(SetId set, const Item& item, Rank rank, int64_t now);
+  void tell_ready(SetId set, const Item& item, const RankSet& ranks, int64_t now);
   void tell_arrived(Known& k, const RankSet& ranks, int64_t now);
   void decide_while_complete(SetId set, const std::string& name, int64_t now);
   std::string refusal(const SetState& s, const Round& round);

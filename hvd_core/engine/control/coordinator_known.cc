@@ -76,19 +76,11 @@ void Coordinator::arrive(const UpMessage& m, int64_t now) {
   if (!k.alive || k.gen != m.gen) {
     // The message crossed the dissolution on its way: it counts as READY of each member (R6).
     const auto items = k.items;
-    UpMessage one;
-    one.set = k.set;
-    one.ranks = m.ranks;
-    one.urgent = true;
-    for (const auto& item : items) {
-      one.item = item;
-      ready(one, now);
-    }
+    const SetId set = k.set;
+    for (const auto& item : items) ready(set, item, m.ranks, true, now);
     return;
   }
-  m.ranks.for_each([&](Rank r) {
-    if (!sets_[k.set].member_set.contains(r)) throw WireError("control message: from outside the process set");
-  });
+  if (!m.ranks.within(sets_[k.set].member_set)) throw WireError("control message: from outside the process set");
   if (k.arrived.empty()) k.since = now;
   tell_arrived(k, m.ranks, now);
   k.arrived.insert_all(m.ranks);
@@ -108,17 +100,18 @@ void Coordinator::arrive(const UpMessage& m, int64_t now) {
 // when
 
 namespace {
-// The timeline shows ranks by their number in the process set.
+// The timeline shows ranks by their number in the process set, whose members are in ascending order.
 int32_t number_in(const std::vector<Rank>& members, Rank rank) {
-  return static_cast<int32_t>(std::find(members.begin(), members.end(), rank) - members.begin());
+  return static_cast<int32_t>(std::lower_bound(members.begin(), members.end(), rank) - members.begin());
 }
 }  // namespace
 
-void Coordinator::tell_ready(SetId set, const Item& item, Rank rank, int64_t now) {
+void Coordinator::tell_ready(SetId set, const Item& item, const RankSet& ranks, int64_t now) {
   observe::Observer* const o = config_.observer;
   if (!o || !o->timeline_on()) return;
   const auto& f = item.sig->fields();
-  o->ready(set, o->name_of(*item.name, f.repeats), f.kind, number_in(sets_[set].members, rank), now);
+  const auto name = o->name_of(*item.name, f.repeats);
+  ranks.for_each([&](Rank r) { o->ready(set, name, f.kind, number_in(sets_[set].members, r), now); });
 }
 
 void Coordinator::tell_arrived(Known& k, const RankSet& ranks, int64_t now) {
@@ -156,9 +149,7 @@ void Coordinator::dissolve(uint32_t batch, int64_t now) {
   // R6. The definition stays: an ARRIVE for it may still be under way, so its number is not used again.
   const auto items = known_[batch].items;
   const SetId set = known_[batch].set;
-  arrived.for_each([&](Rank r) {
-    for (const auto& item : items) ready(set, item, r, true, now);
-  });
+  for (const auto& item : items) ready(set, item, arrived, true, now);
 }
 
 void Coordinator::dissolve_all_of(SetId set, int64_t now) {

@@ -60,7 +60,8 @@ RankSet get_ranks(Reader& r) {
     if (skip > kMaxRanks || length == 0 || length > kMaxRanks || at + skip + length > kMaxRanks)
       throw WireError("control message: absurd list of ranks");
     at += skip;
-    for (const uint64_t end = at + length; at < end; ++at) ranks.insert(static_cast<Rank>(at));
+    ranks.insert_range(static_cast<Rank>(at), static_cast<Rank>(at + length));
+    at += length;
   }
   if (ranks.empty()) throw WireError("control message: without a sender");
   return ranks;

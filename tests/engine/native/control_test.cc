@@ -2,9 +2,12 @@
 //
 //   control_test          prints the names of the checks
 //   control_test NAME     runs one; exits with 1 and a line for each failed expectation
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <map>
+#include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -296,6 +299,63 @@ void coordinator_switches_the_timeline_between_two_decisions() {
   EXPECT((root.entries() == Log{"EXEC a", "OBSERVE 1 t.json", "EXEC b"}));
 }
 
+// -------------------------------------------------------------------------------------------------------- sets of
+// ranks
+
+std::set<Rank> ranks_in(const RankSet& set) {
+  std::set<Rank> found;
+  set.for_each([&](Rank r) { found.insert(r); });
+  return found;
+}
+
+void rank_sets_are_sets() {
+  std::mt19937 random(1);
+  const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+  for (int round = 0; round < 2000; ++round) {
+    const int world = 1 + below(round % 2 ? 300 : 70);
+    RankSet ours[3];
+    std::set<Rank> theirs[3];
+    for (int k = 0; k < 3; ++k) {
+      for (int n = below(6); n > 0; --n) {
+        const Rank first = below(world), end = std::min(world, first + below(150));
+        ours[k].insert_range(first, end);
+        for (Rank r = first; r < end; ++r) theirs[k].insert(r);
+        const Rank one = below(world);
+        EXPECT(ours[k].insert(one) == theirs[k].insert(one).second);
+      }
+    }
+    const auto in = [](const std::set<Rank>& set, Rank r) { return set.count(r) > 0; };
+    bool within = true, within_two = true, meets = false;
+    for (Rank r : theirs[0]) {
+      within &= in(theirs[1], r);
+      within_two &= in(theirs[1], r) || in(theirs[2], r);
+      meets |= in(theirs[1], r);
+    }
+    EXPECT(ours[0].within(ours[1]) == within);
+    EXPECT(ours[0].within(ours[1], ours[2]) == within_two);
+    EXPECT(ours[0].intersects(ours[1]) == meets);
+    EXPECT(ours[0].first() == (theirs[0].empty() ? -1 : *theirs[0].begin()));
+    EXPECT(ours[0].last() == (theirs[0].empty() ? -1 : *theirs[0].rbegin()));
+    ours[0].insert_all(ours[1]);
+    theirs[0].insert(theirs[1].begin(), theirs[1].end());
+    EXPECT(ranks_in(ours[0]) == theirs[0] && ours[0].size() == theirs[0].size());
+  }
+}
+
+// A message of several ranks, put together by a leader, of which one has submitted this round already.
+void coordinator_takes_a_merged_message_about_two_rounds() {
+  Root root(3);
+  root.ready(0, item("a"));
+  UpMessage merged(UpMessage::Ready, 0);
+  merged.item = item("a");
+  merged.ranks.insert_range(0, 3);
+  root.coordinator.receive(merged, 0);
+  EXPECT((root.entries() == Batches{"EXEC a"}));
+  root.ready(1, item("a"));
+  root.ready(2, item("a"));
+  EXPECT((root.entries() == Batches{"EXEC a"}));
+}
+
 #define CHECK(name) {#name, name}
 const std::vector<std::pair<const char*, void (*)()>> kChecks = {
     CHECK(fusion_puts_equal_requests_into_one_batch),
@@ -323,6 +383,8 @@ const std::vector<std::pair<const char*, void (*)()>> kChecks = {
     CHECK(coordinator_executes_decided_requests_before_the_end),
     CHECK(coordinator_names_the_ranks_that_a_stalled_request_waits_for),
     CHECK(coordinator_switches_the_timeline_between_two_decisions),
+    CHECK(coordinator_takes_a_merged_message_about_two_rounds),
+    CHECK(rank_sets_are_sets),
 };
 
 }  // namespace
