@@ -16,8 +16,8 @@ reduced, and the clock is virtual. Each step all ranks submit the same tensors a
 "hops" counts rounds of deliveries until every rank has the entry of the log: twice the depth of the tree. Frames and
 bytes are those that a rank sends in a step, upwards and to its children; processor time is that of all the rank's
 control-plane work in the step. Frames and bytes are exact and the same in each run; times are the smallest of the runs,
-since other programs on the machine only add to them. `--sealed` gives every link the authentication that links between hosts
-have (SECURITY.md); without it no link has.
+since other programs on the machine only add to them. `--sealed` gives every link the authentication that links between
+hosts have (SECURITY.md); without it no link has.
 """
 
 from __future__ import annotations

@@ -84,8 +84,9 @@ def check_value_and_grad_and_options():
         jax.value_and_grad(loss_of),
         [ME],
     )
-    agree_roughly = max(float(jnp.abs(params[k] - alone()[0][k]).max()) for k in params)
-    assert agree_roughly < 0.05
+    # bfloat16 has 8 bits; with one rank no average makes the rounding errors smaller.
+    for key, wanted in alone()[0].items():
+        assert float(jnp.abs(params[key] - wanted).max()) < 0.05 * float(jnp.abs(wanted).max())
     (value, aux), gradients = hvd.value_and_grad(lambda p: (p.sum(), "aux"), has_aux=True)(jnp.ones(3))
     assert aux == "aux" and value == 3.0 and (gradients == 1).all()
 

@@ -1,6 +1,7 @@
 """Ranks that die, or end, while there is work on their devices: the errors that the others get. Run by
 test_torch_device.py and tests/gpu."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -42,5 +43,6 @@ def last_rank_dies():
 def ends_while_copies_are_made():
     from device_under_test import DEVICE
 
-    for i in range(30):
-        hvd.allreduce_async_(torch.ones(1 << 16, device=DEVICE), name=f"under way {i}")
+    with contextlib.suppress(hvd.HorovodInternalError):  # the other rank may have ended already
+        for i in range(30):
+            hvd.allreduce_async_(torch.ones(1 << 16, device=DEVICE), name=f"under way {i}")
