@@ -38,8 +38,17 @@ def fetch(folder: Path, packages: list[str]) -> None:
     """Unpacks the packages into ``folder``. Raises OSError or CalledProcessError."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as place:
-        words = ["apt-get", "download", *with_libraries(packages)]
-        subprocess.run(words, cwd=place, check=True, capture_output=True, text=True)
+        # A network that answers nothing must not hold the set-up.
+        limits = [
+            "-o",
+            "Acquire::Retries=0",
+            "-o",
+            "Acquire::http::Timeout=20",
+            "-o",
+            "Acquire::https::Timeout=20",
+        ]
+        words = ["apt-get", *limits, "download", *with_libraries(packages)]
+        subprocess.run(words, cwd=place, check=True, capture_output=True, text=True, timeout=300)
         for archive in sorted(Path(place).glob("*.deb")):
             subprocess.run(["dpkg-deb", "-x", archive, folder], check=True, capture_output=True, text=True)
 
@@ -49,7 +58,7 @@ def main() -> int:
     folder, *packages = sys.argv[1:]
     try:
         fetch(Path(folder).resolve(), packages)
-    except (OSError, subprocess.CalledProcessError) as problem:
+    except (OSError, subprocess.SubprocessError) as problem:
         detail = (getattr(problem, "stderr", None) or str(problem)).strip().splitlines()[-1:]
         print(f"{packages[0]} cannot be downloaded ({''.join(detail)}): run apt-get update", file=sys.stderr)
         return 1

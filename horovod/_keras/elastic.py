@@ -10,6 +10,7 @@ from typing import Any
 from horovod._keras import learning_rate
 from horovod._keras.backends import backend_of
 from horovod._keras_module import keras_package
+from horovod.common.objects import broadcast_object
 from hvd_core import runtime
 
 
@@ -132,10 +133,13 @@ class RescaleLearningRate:
         self._batches_left = 0
 
     def on_train_begin(self, logs: Any = None) -> None:
-        if self._size == runtime.size():
-            return
-        self._size = runtime.size()
-        self._batches_left = max(1, self.warmup_batches)
+        if runtime.size() > 1:
+            # A rank may have been replaced by a new one, which has seen no batch: rank 0 decides for all.
+            told = (self._size, self._batches_left)
+            self._size, self._batches_left = broadcast_object(told, 0, name="horovod.rescale_learning_rate")
+        if self._size != runtime.size():
+            self._size = runtime.size()
+            self._batches_left = max(1, self.warmup_batches)
 
     def on_batch_begin(self, batch: int, logs: Any = None) -> None:
         if self._batches_left == 0:

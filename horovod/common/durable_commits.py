@@ -71,3 +71,7 @@ class DurableCommits:
             _log.error("horovod: commit %d could not be written: %s", self._commits, error)
             with contextlib.suppress(OSError):
                 os.unlink(new)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(new)
+            raise

@@ -36,8 +36,9 @@ def note() -> None:
     if not _complete:
         return
     now = process_sets.added_later()
-    outer = {id(s) for s in _outer}
-    _outer[:] = [s for s in now if id(s) in outer]
+    present, outer = {id(s) for s in now}, {id(s) for s in _outer}
+    # In the order in which the program has added them, as a new rank will add them.
+    _outer[:] = [s for s in _outer if id(s) in present]
     _inner[:] = [s for s in now if id(s) not in outer]
     _numbers.clear()
     _numbers.update({id(s): (s, s.process_set_id) for s in now if s.process_set_id is not None})

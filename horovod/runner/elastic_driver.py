@@ -226,8 +226,11 @@ class ElasticJob(Job):
         worker = self._membership.workers[number]
         if number in self._going or worker.leaving or self._membership.phase is Phase.ENDING:
             return
-        self._going.add(number)
         grace_s = self._limits.preemption_s
+        if grace_s is None:  # the variable was set for the process, but not for the job
+            self._workers.stop(number)
+            return
+        self._going.add(number)
         where = f" on {worker.host}" if worker.host != "localhost" else ""
         self._note(
             f"process {number}{where} has got SIGTERM: it leaves at its next commit, or is killed after {grace_s:g} s "
@@ -320,7 +323,10 @@ class ElasticJob(Job):
             return
         self._workers.ended(number)
         late = number in self._watch.asked_to_end
-        if late and code == 0:
+        stopped = (
+            number in self._workers.stopped and membership.phase is Phase.GATHERING and not worker.leaving
+        )
+        if (late or stopped) and code == 0:
             code = 128 + signal.SIGTERM  # it has not finished
         expected = worker.leaving or self._stops or membership.failure is not None
         if membership.phase is not Phase.GATHERING and number in membership.members:

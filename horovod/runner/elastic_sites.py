@@ -38,6 +38,7 @@ class Sites:
         self.opened: dict[int, float] = {}  # when the site of a worker was opened
         self._pids: dict[int, int] = {}  # of workers of this machine
         self._leave_until: dict[int, float] = {}  # when a worker must have left
+        self.stopped: set[int] = set()  # workers that were told to end
 
     def open(self, host: str, now: float) -> tuple[int, OSError | None]:
         """(the number of a new worker, why this machine cannot start it now)"""
@@ -76,6 +77,7 @@ class Sites:
     def stop(self, number: int) -> None:
         """SIGTERM, and SIGKILL after a while. The worker is told before that this is no announcement."""
         if (site := self.by_number.get(number)) is not None:
+            self.stopped.add(number)
             self.say(number, kind="end")
             site.request("stop")
 

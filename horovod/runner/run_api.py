@@ -150,7 +150,7 @@ def _correct_the_cause(outcome: Outcome, places: dict[int, int]) -> None:
     from hvd_core.errors import HorovodInternalError
 
     def failed_by_itself(rank: int) -> bool | None:
-        data = read_all(places[rank])
+        data = read_all(places[rank]) if rank in places else b""  # a dead process of an elastic job has none
         record = pickle.loads(data) if data else (True,)
         return None if record[0] else not isinstance(record[2], HorovodInternalError)
 

@@ -24,7 +24,7 @@ from hvd_core.bootstrap.socket_io import AuthenticationError, join_address
 
 _log = logging.getLogger("horovod")
 _CHUNK = 1 << 16
-_MOST_UNPROVEN = 64
+_MOST_UNPROVEN = 256  # all tasks of a job connect at once
 # After the job, the rest is read for this time.
 _DRAIN_S = 5.0
 

@@ -92,6 +92,7 @@ class DriverChannel:
         while True:
             said = self._next()
             if said["kind"] in ("leave", "end"):
+                self._end = self._end or said["kind"] == "end"
                 raise LeftJob
             if said["kind"] == "enter":
                 self.place = Place(said["env"], said["sync"])

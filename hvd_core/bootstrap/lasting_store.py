@@ -24,6 +24,8 @@ _NOT_OURS = (errno.EADDRNOTAVAIL,)
 _LONGEST_ERROR = 400
 # The stores by process: a forked child has neither the server nor the right to speak to the process manager.
 _known = {}
+# The processes that have spoken to the process manager, also those whose rendezvous then failed.
+_used = set()
 
 
 class LastingStore:
@@ -49,6 +51,11 @@ def over_pmi(identity, environ, deadline):
     found = _known.get((os.getpid(), "pmi"))
     if found is not None:
         return found
+    if os.getpid() in _used:
+        raise BootstrapError(
+            "an earlier init() of this process used PMI-1, which serves a process once, and failed. Start the job again."
+        )
+    _used.add(os.getpid())
     rank, offer, server = identity.launcher_rank, {}, None
     pmi = Pmi1(environ, deadline)
     try:
@@ -83,7 +90,7 @@ def _serve(names):
 
 def pmi_was_used():
     """Whether this process has spoken to the launcher's process manager, so that MPI may not be able to any more."""
-    return (os.getpid(), "pmi") in _known
+    return os.getpid() in _used
 
 
 def _serve_at(address, secret):

@@ -41,6 +41,8 @@ class World:
     cross_rank, cross_size  index of this host among those that have a process with this local rank
     local_cores             cores that each rank of this host was given, by local rank
     launcher                'horovodrun', 'openmpi', 'mpich', 'torchrun', 'srun', 'pmix', 'mpi' (unknown) or 'single'
+    launcher_used_up        True if the rendezvous has used the launcher's process manager, which serves a process once:
+                            a library that asks it (MPI) would end the job
     store                   StoreClient; None for one process
     store_fd                a second authenticated connection to the store, blocking; -1 for one process
     clock_offset_ns         what has to be added to this host's CLOCK_MONOTONIC for the clock of rank 0's host
@@ -63,6 +65,7 @@ class World:
         self.clock_offset_ns = 0
         self.links, self.segment_fd, self.segment_bytes = [], -1, 0
         self.launcher_process = None
+        self.launcher_used_up = False
         self.comm = None
         self._rendezvous = None
         self._session = None
@@ -229,6 +232,7 @@ def _alone(identity, comm=None):
 
 
 def _connect(world, identity, transport, deadline, silence_s):
+    from . import lasting_store, rendezvous_way
     from .descriptors import DescriptorSet
     from .hosts import host_name
     from .launcher_watch import find as find_launcher
@@ -237,6 +241,7 @@ def _connect(world, identity, transport, deadline, silence_s):
 
     found = world._rendezvous
     world.secret, world.epoch = found.secret, found.epoch
+    world.launcher_used_up = lasting_store.pmi_was_used() and rendezvous_way.in_step(os.environ)
     world._descriptors = DescriptorSet()
     at = (found.address, found.secret, world.rank, found.epoch, deadline)
     refused = _lost_with_rank_zero if found.dies_with_rank_zero else None

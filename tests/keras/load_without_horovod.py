@@ -7,8 +7,10 @@ import sys
 
 import numpy as np
 
-assert "horovod" not in sys.modules
-sys.modules["horovod"] = sys.modules["hvd_core"] = None
+# `import torch`, which Keras may have done, has told PyTorch the name "hvd" (horovod/torch_backend.py) and nothing more.
+loaded = {name for name in sys.modules if name.partition(".")[0] in ("horovod", "hvd_core")}
+assert loaded <= {"horovod", "horovod.runner", "horovod.torch_backend"}, loaded
+sys.modules.update(dict.fromkeys([*loaded, "horovod", "hvd_core"]))
 
 import keras  # noqa: E402
 

@@ -8,9 +8,15 @@ from hvd_core.backends.selection.choice import Choice
 from hvd_core.config.selection_rules import ladder
 from hvd_core.config.suggestions import did_you_mean
 
-ONE_HOST = SimpleNamespace(rank=0, launcher="horovodrun", hosts=(0, 0), host_names=("alpha", "alpha"))
+ONE_HOST = SimpleNamespace(
+    rank=0, launcher="horovodrun", launcher_used_up=False, hosts=(0, 0), host_names=("alpha", "alpha")
+)
 TWO_HOSTS = SimpleNamespace(
-    rank=0, launcher="horovodrun", hosts=(0, 0, 1, 1), host_names=("alpha", "alpha", "beta", "beta")
+    rank=0,
+    launcher="horovodrun",
+    launcher_used_up=False,
+    hosts=(0, 0, 1, 1),
+    host_names=("alpha", "alpha", "beta", "beta"),
 )
 ONE_HOST_BY_MPI, TWO_HOSTS_BY_MPI = (
     SimpleNamespace(**{**vars(world), "launcher": "openmpi"}) for world in (ONE_HOST, TWO_HOSTS)

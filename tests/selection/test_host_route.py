@@ -98,6 +98,12 @@ def test_between_hosts_goes_what_belongs_to_the_launchers_jobs():
     assert names(plan(SHM, MPI, world=TWO_HOSTS_BY_MPI).host_route) == ("shm", "mpi")
 
 
+def test_a_process_manager_that_is_used_up_starts_no_mpi():
+    """Slurm's PMI-1, which the rendezvous has used: MPI would end the job."""
+    spent = SimpleNamespace(**{**vars(TWO_HOSTS_BY_MPI), "launcher_used_up": True})
+    assert names(route("", spent)) == ("shm", "tcp")
+
+
 def test_on_hosts_with_different_numbers_of_ranks_it_takes_all_of_them():
     """All ranks have to start a launcher's library, those too that would not take part between hosts."""
     uneven = SimpleNamespace(

@@ -5,6 +5,7 @@ import torch.distributed as dist
 
 import horovod.torch as hvd
 from groups import default_group
+from harness.rank import expect
 
 ME, SIZE = hvd.rank(), hvd.size()
 DTYPES = [
@@ -173,3 +174,19 @@ def check_futures():
         work = dist.all_reduce(tensor, async_op=True)
         work.wait()
         assert torch.equal(work.get_future().value()[0], parts_sum((3,)))
+
+        # As PowerSGD's hook does it: a callback, on the thread that completes futures, waits for another operation.
+        def again(done):
+            (reduced,) = dist.all_reduce(done.value()[0], async_op=True).get_future().wait()
+            return reduced + 1
+
+        chained = dist.all_reduce(mine((3,)), async_op=True).get_future().then(again)
+        assert torch.equal(chained.wait(), parts_sum((3,)) * dist.get_world_size() + 1)
+
+
+def check_tensors_on_devices_are_refused():
+    with default_group():
+        expect(ValueError, lambda: dist.all_reduce(torch.empty(3, device="meta")), "host memory")
+        tensor = mine((3,))
+        dist.all_reduce(tensor)
+        assert torch.equal(tensor, parts_sum((3,)))

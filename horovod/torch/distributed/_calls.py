@@ -4,7 +4,7 @@ torch.distributed promises that all ranks of a group make their calls in one ord
 name "c10d.n" for each operation: ranks that call different operations meet under one name, and all of them hear of it.
 """
 
-import itertools
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -32,7 +32,7 @@ class Calls:
         self.process_set = process_sets.temporary(number)
         self.number, self.seconds = number, seconds
         self.core = engine()
-        self._count = itertools.count()
+        self._count, self._lock = 0, threading.Lock()
         self._coalesced: list | None = None
 
     @contextmanager
@@ -45,11 +45,13 @@ class Calls:
             raise
 
     def next_name(self) -> str:
-        return f"c10d.{next(self._count)}"
+        with self._lock:
+            self._count += 1
+            return f"c10d.{self._count - 1}"
 
     def count(self) -> int:
         """The number of calls so far. It is equal on all ranks that have made the same calls."""
-        return self._count.__reduce__()[1][0]
+        return self._count
 
     def submit(
         self,

@@ -6,12 +6,14 @@ and each group has its own: the order of calls in one group says nothing about a
 
 import itertools
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from horovod.common.basics import engine
 from horovod.torch.distributed import _start
 from horovod.torch.distributed._group import Group
 
-_counts: dict[tuple, Any] = {}
+# For each engine; a set of the next job begins at 0 on all of its ranks.
+_counts: WeakKeyDictionary = WeakKeyDictionary()
 
 
 def create(options: Any, backend_options: Any = None) -> Group:
@@ -42,7 +44,7 @@ def add_members_set(ranks: list[int], name: str, seconds: float) -> int:
     """The number of a new process set of `ranks`, ascending, this one among them. The n-th set of one name meets the n-th
     of the other members."""
     core = engine()
-    count = next(_counts.setdefault((id(core), tuple(ranks), name), itertools.count()))
+    count = next(_counts.setdefault(core, {}).setdefault((tuple(ranks), name), itertools.count()))
     handle = core.add_members_set(ranks, f"{name}.{count}")
     try:
         if not core.wait_for(handle, seconds):

@@ -160,6 +160,11 @@ def _check_list(what: str, outputs: list, tensor: torch.Tensor, size: int, rank:
     for output in outputs:
         if output.dtype is not tensor.dtype:
             raise ValueError(f"{what}: a result is of type {output.dtype}, but the input of {tensor.dtype}.")
+    if what == "gather" and any(output.numel() != tensor.numel() for output in outputs):
+        raise ValueError(
+            f"gather: each result must have {tensor.numel()} elements, as the input has, but they have "
+            f"{[output.numel() for output in outputs]}."
+        )
     if outputs[rank].numel() != tensor.numel():
         raise ValueError(
             f"{what}: this rank sends {tensor.numel()} elements, but its own place in the results has "

@@ -59,6 +59,11 @@ def operand(tensor: Any, reduces: bool, process_set: ProcessSet, contents: bool 
     """
     if not isinstance(tensor, torch.Tensor):
         raise ValueError(f"A torch.Tensor is required, but found {type(tensor).__name__}.")
+    if tensor.device.type != "cpu":
+        raise ValueError(
+            f"hvd: torch.distributed over hvd-core takes tensors in host memory, but found one on {tensor.device}. Move "
+            "it with .cpu(), or use horovod.torch, which takes tensors on devices."
+        )
     plain = tensor.detach() if tensor.requires_grad else tensor
     if plain.layout is not torch.strided:
         raise ValueError(f"hvd: a dense tensor is required, but found one of layout {plain.layout}.")

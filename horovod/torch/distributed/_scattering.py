@@ -31,30 +31,28 @@ class Scattering:
         sizes = {tensor.numel() for tensor in inputs}
         if len(sizes) == 1:
             return self._scatter_reduced([output], [inputs], opts, "reduce_scatter")
-        # Parts of several sizes: each is reduced to its rank.
-        works = []
-        for rank, tensor in enumerate(inputs):
-            calls, name = self._calls, self._calls.next_name()
-            with calls.refusing("allreduce", name):
-                if len(inputs) != self._size:
-                    raise ValueError(
-                        f"reduce_scatter: {self._size} inputs are needed, but found {len(inputs)}."
-                    )
-                number, factor = _reduction(opts)
-                complex_sums_only(inputs, number == SUM)
-                sent = operand(tensor, True, calls.process_set)
-                mine = rank == self._rank
-                place = operand(output, True, calls.process_set, False) if mine else None
-                target = place.flat if mine else torch.empty_like(sent.flat)
-                taken = Taken(calls.core, [sent.flat], [target], True, mine, True)
-                finish = copying_back([place]) if mine else None
-            works.append(
-                calls.submit(
-                    "allreduce", name, taken, "reduce_scatter", [output], opts, finish,
-                    number=number, prescale=factor,
+        # Parts of several sizes: all are reduced behind each other, and this rank keeps its own.
+        calls, name = self._calls, self._calls.next_name()
+        with calls.refusing("allreduce", name):
+            number, factor = _reduction(opts)
+            complex_sums_only(inputs, number == SUM)
+            check_types("reduce_scatter", [output] * len(inputs), inputs)
+            sent = operand(_joined(inputs, self._size, "reduce_scatter"), True, calls.process_set)
+            if output.numel() != inputs[self._rank].numel():
+                raise ValueError(
+                    f"reduce_scatter: the output must have as many elements as this rank's input, "
+                    f"{inputs[self._rank].numel()}, but has {output.numel()}."
                 )
-            )  # fmt: skip
-        return together(works, [output])
+            target = torch.empty_like(sent.flat)
+            width = sent.flat.numel() // max(
+                1, sum(tensor.numel() for tensor in inputs)
+            )  # 2 for complex numbers
+            sizes = [tensor.numel() * width for tensor in inputs]
+            taken = Taken(calls.core, [sent.flat], [target], True, True, True)
+        return calls.submit(
+            "allreduce", name, taken, "reduce_scatter", [output], opts,
+            lambda: fill(output, target.split(sizes)[self._rank]), number=number, prescale=factor,
+        )  # fmt: skip
 
     def reduce_scatter_single(self, output: Any, tensor: Any, opts: Any = None) -> Any:
         """`output` becomes this rank's part of the reduction of the ranks' tensors."""

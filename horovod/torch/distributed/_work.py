@@ -15,6 +15,21 @@ _Base = torch._C._distributed_c10d.Work
 Failure = getattr(dist, "DistBackendError", RuntimeError)
 
 
+class _Future(Future):
+    """A future of a Work. A callback of one future may wait for another one (PowerSGD's hook does), on the only thread
+    that completes futures: wait() takes the result itself."""
+
+    def __init__(self, work: "Work"):
+        super().__init__()
+        self.work: Work | None = work
+
+    def wait(self) -> Any:
+        work = self.work
+        if work is not None:
+            work.complete_future()
+        return super().wait()
+
+
 class Work(_Base):
     """One operation under way.
 
@@ -102,7 +117,10 @@ class Work(_Base):
 
     def is_completed(self) -> bool:
         """Whether wait() would not block."""
-        return self._over or self._core.poll(self._handle)
+        try:
+            return self._over or self._core.poll(self._handle)
+        except ValueError:  # another thread has finished it meanwhile
+            return True
 
     def is_success(self) -> bool:
         """Whether the operation is complete and has not failed."""
@@ -138,18 +156,23 @@ class Work(_Base):
         with self._lock:
             if self._future is not None:
                 return self._future
-            self._future = future = Future()
-            asked = not self._over and self._core.notify(self._handle, self._complete)
+            self._future = future = _Future(self)
+            asked = not self._over and self._core.notify(self._handle, self.complete_future)
         if not asked:
-            self._complete()
+            self.complete_future()
         return future
 
     def get_future_result(self) -> Future:
         """As get_future()."""
         return self.get_future()
 
-    def _complete(self) -> None:
+    def complete_future(self) -> None:
+        """Wait for the operation, and complete the future unless another thread has done so."""
         self._end()
+        with self._lock:
+            if self._future.work is None:
+                return
+            self._future.work = None
         if self._failure is None:
             self._future.set_result(self._results)
         else:

@@ -131,8 +131,8 @@ class Choice:
 
     def _with_launcher_backends(self, embedded: list[Usable]) -> list[Usable]:
         """``embedded``, with the backends that belong to the jobs of this job's launcher in front of the embedded backend
-        that reaches across hosts. On one host they are not searched."""
-        if not several_hosts(self.world):
+        that reaches across hosts. On one host, or after Slurm's process manager was used up, they are not searched."""
+        if not several_hosts(self.world) or self.world.launcher_used_up:
             return embedded
         within_hosts = [b for b in embedded if not b.spans_hosts]
         of_launcher = [

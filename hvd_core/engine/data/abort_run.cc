@@ -54,7 +54,10 @@ void AbortRun::run(std::vector<std::shared_ptr<SetComms>> sets) noexcept {
   std::unique_lock lock(run->mutex);
   for (int waited = 0; !run->over && waited < kLimitMs; waited += static_cast<int>(kPause.count()))
     run->changed.wait_for(lock, kPause);
-  if (run->over) return;
+  if (run->over) {
+    sets = std::move(run->sets);  // the last reference to a communicator must not end on that thread
+    return;
+  }
   run->left_behind = true;
   try {
     const std::string* backend = run->record.backend();
