@@ -57,7 +57,8 @@ bool RootWatch::look(int64_t now) {
     observe::log(Level::Warning, text);
     next_report_ns_ = 2 * silent_ns_;
   }
-  // The silence itself must have lasted for the limit: a rank may wait in join() for hours, and rank 0 be slow for seconds.
+  // The silence itself must have lasted for the limit: a rank may wait in join() for hours, and rank 0 be slow for
+  // seconds.
   if (settings_.abort_ns > 0 && since != kNever && silent_ns_ >= settings_.abort_ns &&
       now - since >= settings_.abort_ns)
     end_ = text + " (HOROVOD_STALL_SHUTDOWN_TIME_SECONDS)";
