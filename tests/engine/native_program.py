@@ -24,7 +24,12 @@ COMMON += [f"observe/{p}.cc" for p in ("event_ring", "observer", "timeline", "ti
 _EMULATED = [*(f"data/{p}.cc" for p in ("emulated", "emulated_move", "emulated_reduce", "composition"))]
 PROGRAMS = {
     "adasum_test": ["data/adasum.cc", "data/adasum_math.cc"],
-    "control_test": [f"control/{p}.cc" for p in ("coordinator", "coordinator_known", "fusion", "messages")],
+    "control_test": [
+        *(
+            f"control/{p}.cc"
+            for p in ("coordinator", "coordinator_known", "fusion", "messages", "weights_check")
+        )
+    ],
     "stall_test": [
         *(f"observe/{p}.cc" for p in ("looker", "snapshot", "sources", "stacks", "stall", "stall_causes")),
         "control/snapshot_wire.cc",
