@@ -38,7 +38,7 @@ _KEY = "k" * 32
 
 
 class Account(NamedTuple):
-    """Work of one rank: what it sent up to its parent and down to its children, and nanoseconds of processor time."""
+    """Work of one rank: frames and bytes to its parent and to its children, and nanoseconds of processor time."""
 
     frames_up: int
     bytes_up: int

@@ -35,7 +35,7 @@ def with_libraries(packages: list[str]) -> list[str]:
 
 
 def fetch(folder: Path, packages: list[str]) -> None:
-    """Unpacks the packages into ``folder``. Raises OSError or CalledProcessError."""
+    """Unpacks exactly these packages into ``folder``. Raises OSError or subprocess.SubprocessError."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as place:
         # A network that answers nothing must not hold the set-up.
@@ -47,7 +47,7 @@ def fetch(folder: Path, packages: list[str]) -> None:
             "-o",
             "Acquire::https::Timeout=20",
         ]
-        words = ["apt-get", *limits, "download", *with_libraries(packages)]
+        words = ["apt-get", *limits, "download", *packages]
         subprocess.run(words, cwd=place, check=True, capture_output=True, text=True, timeout=300)
         for archive in sorted(Path(place).glob("*.deb")):
             subprocess.run(["dpkg-deb", "-x", archive, folder], check=True, capture_output=True, text=True)
@@ -57,7 +57,7 @@ def main() -> int:
     """The command."""
     folder, *packages = sys.argv[1:]
     try:
-        fetch(Path(folder).resolve(), packages)
+        fetch(Path(folder).resolve(), with_libraries(packages))
     except (OSError, subprocess.SubprocessError) as problem:
         detail = (getattr(problem, "stderr", None) or str(problem)).strip().splitlines()[-1:]
         print(f"{packages[0]} cannot be downloaded ({''.join(detail)}): run apt-get update", file=sys.stderr)

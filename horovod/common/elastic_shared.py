@@ -58,5 +58,5 @@ def within_run() -> Iterator[None]:
 
 
 def is_within_run() -> bool:
-    """Whether a training function is being executed: what it makes is made again in the next world."""
+    """Whether a training function is being executed. Graphs and optimizers that it makes are made again in each world."""
     return _depth > 0

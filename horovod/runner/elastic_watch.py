@@ -1,4 +1,4 @@
-"""Ends what has lasted too long while an elastic job waits for workers. On the thread of the driver."""
+"""The limits of time while an elastic job waits for workers. It ends late processes and jobs. On the driver's thread."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Watch:
         self._first_ready = self._first_ready or now
 
     def look(self, now: float, membership: Membership, hosts: dict[str, int], began: bool, held: str) -> None:
-        """Ends what has lasted too long, while workers are waited for. `hosts`: the slots; `began`: the job has had
+        """Ends late processes, or the job, while workers are waited for. `hosts`: the slots; `began`: the job has had
         enough of them once; `held`: why no world can be formed now."""
         if self._waits_since is None:
             return  # the first answer of discovery is not there yet

@@ -13,8 +13,11 @@ import argparse
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import get_debian
 
 PACKAGE = "openjdk-17-jre-headless"
 
@@ -31,14 +34,8 @@ def unpacked_java(folder: Path) -> Path | None:
 
 
 def fetch(folder: Path) -> None:
-    """Unpacks Debian's package of Java into `folder`. Raises OSError or CalledProcessError."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as place:
-        subprocess.run(
-            ["apt-get", "download", PACKAGE], cwd=place, check=True, capture_output=True, text=True
-        )
-        for archive in Path(place).glob("*.deb"):
-            subprocess.run(["dpkg-deb", "-x", archive, folder], check=True, capture_output=True, text=True)
+    """Unpacks Debian's package of Java into `folder`. Raises OSError or subprocess.SubprocessError."""
+    get_debian.fetch(folder, [PACKAGE])
     # Java's settings are links into /etc, where nothing was unpacked.
     for link in (folder / "usr/lib/jvm").rglob("*"):
         if link.is_symlink() and link.readlink().is_absolute():
@@ -65,7 +62,7 @@ def main() -> int:
         if found is None:
             raise OSError(f"the package {PACKAGE} has no bin/java")
         subprocess.run([found / "bin" / "java", "-version"], check=True, capture_output=True, text=True)
-    except (OSError, subprocess.CalledProcessError) as problem:
+    except (OSError, subprocess.SubprocessError) as problem:
         detail = (getattr(problem, "stderr", None) or str(problem)).strip().splitlines()[-1:]
         print(
             f"Java is not here and cannot be downloaded ({''.join(detail)}): install {PACKAGE}, or run apt-get update "

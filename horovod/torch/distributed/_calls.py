@@ -81,8 +81,7 @@ class Calls:
         core = self.core
         seconds = seconds_of(getattr(opts, "timeout", None), self.seconds)
         sources, targets = (None, None) if taken is None else (taken.sources or None, taken.targets or None)
-        on_device = taken is not None and taken.device is not None
-        waits = not on_device and self._coalesced is None and getattr(opts, "asyncOp", True) is False
+        waits = self._coalesced is None and getattr(opts, "asyncOp", True) is False
         handle = core.ordered(
             operation,
             name,
@@ -93,18 +92,14 @@ class Calls:
             **how,
         )
         if waits and handle != 0:
-            Work(core, handle, seconds, what, results).give_up()
+            Work(core, handle, seconds, what, results).give_up(seconds)
         if waits:
             if finish is not None:
                 finish()
             return None
-        settle = taken.begin(core, handle) if on_device else None
-        work = Work(core, handle, seconds, what, results, finish, settle)
+        work = Work(core, handle, seconds, what, results, finish)
         if self._coalesced is not None and not alone:
             self._coalesced.append(work)
-        elif on_device and getattr(opts, "asyncOp", True) is False:
-            work.wait()
-            return None
         return work
 
     def reduced_at_once(self, name: str, tensors: Any, opts: Any) -> bool:
@@ -122,7 +117,7 @@ class Calls:
             "allreduce", name, self.number, flat, flat, number, 1.0, NOTHING, NOTHING, -1, seconds
         )
         if handle:
-            Work(core, handle, seconds, "all_reduce", tensors).give_up()
+            Work(core, handle, seconds, "all_reduce", tensors).give_up(seconds)
         return True
 
     @property

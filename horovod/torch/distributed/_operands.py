@@ -4,12 +4,11 @@ The engine writes to the memory of the tensors that it gets. So a tensor that it
 one is copied, and a result is copied back when the operation is over. Pure functions; any thread.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from horovod.torch import _devices, _staging
 from horovod.torch._dtypes import DTYPE_NUMBERS, MOVABLE
 from horovod.torch._submit import check, operands
 from hvd_core.process_sets import ProcessSet
@@ -98,34 +97,11 @@ class Taken:
     """The tensors of one request in the engine's form.
 
     Args:
-        inputs, outputs: flat tensors of one device, a list may be empty; one list for an operation in place.
-        sent, received: whether the operation reads `inputs` and writes `outputs` on this rank.
-        apart: results must not be written to the memory of the inputs.
+        inputs, outputs: flat tensors of operand(), a list may be empty; one list for an operation in place.
     """
 
-    __slots__ = ("device", "sources", "targets")
+    __slots__ = ("sources", "targets")
 
-    def __init__(self, core: Any, inputs: list, outputs: list, sent: bool, received: bool, apart: bool):
-        self.device = None
-        first = (inputs or outputs)[0]
-        if first.is_cpu:
-            self.sources = operands(inputs)
-            self.targets = self.sources if outputs is inputs else operands(outputs)
-            return
-        for tensor in (*inputs, *outputs):
-            if tensor.device != first.device:
-                raise ValueError(
-                    f"hvd: the tensors of one call must be on one device, but are on {first.device} and {tensor.device}."
-                )
-        if _devices.is_served(first, core):
-            self.device = _devices.Submitted(inputs, outputs)
-        else:
-            self.device = _staging.Staged(inputs, outputs, sent, received, apart)
-        self.sources, self.targets = self.device.sources, self.device.targets
-
-    def begin(self, core: Any, handle: int) -> Callable[[], Any] | None:
-        """Let an operation on a device begin. Returns the function that orders the calling thread's stream after it."""
-        if self.device is None:
-            return None
-        self.device.begin(core, handle, False)
-        return lambda: self.device.all(core, handle)
+    def __init__(self, inputs: list, outputs: list):
+        self.sources = operands(inputs)
+        self.targets = self.sources if outputs is inputs else operands(outputs)

@@ -121,7 +121,7 @@ class PointToPoint:
         with calls.refusing("broadcast", name, process_sets.temporary(number)):
             one = operand(tensor, False, calls.process_set, sends)
             flats = [one.flat]
-            taken = Taken(calls.core, flats, flats, sends, not sends, False)
+            taken = Taken(flats, flats)
             finish = one.copy_back if one.own and not sends else None
         return calls.submit(
             "broadcast",

@@ -41,7 +41,6 @@ class Work(_Base):
         results: the tensors that result() and the future return.
         finish: called once when the engine has carried the operation out, before anything is returned; it puts the
             results where they belong. None if they are there.
-        settle: called for tensors on a device by each thread that waits: its current stream comes after the operation.
     """
 
     def __init__(
@@ -52,11 +51,10 @@ class Work(_Base):
         what: str,
         results: Any,
         finish: Callable[[], None] | None = None,
-        settle: Callable[[], None] | None = None,
     ):
         super().__init__()
         self._core, self._handle, self._seconds, self._what = core, handle, seconds, what
-        self._results, self._finish, self._on_device = results, finish, settle
+        self._results, self._finish = results, finish
         self._lock = threading.Lock()
         self._over, self._failure = False, None
         self._future: Future | None = None
@@ -81,21 +79,16 @@ class Work(_Base):
             except ValueError:  # another thread has finished it meanwhile
                 in_time = True
             if not in_time:
-                raise Failure(
-                    f"Timed out waiting {round(seconds * 1000)}ms for {self._what} to complete: not all ranks of the "
-                    "group have called it"
-                )
+                self.give_up(seconds)
             self._end()
         if self._failure is not None:
             raise self._failure
-        if self._on_device is not None:
-            self._on_device()
         return True
 
-    def give_up(self) -> NoReturn:
-        """Raise the error of an operation whose time is over."""
+    def give_up(self, seconds: float) -> NoReturn:
+        """Raise the error of an operation that has not ended within `seconds`."""
         raise Failure(
-            f"Timed out waiting {round(self._seconds * 1000)}ms for {self._what} to complete: not all ranks of the group "
+            f"Timed out waiting {round(seconds * 1000)}ms for {self._what} to complete: not all ranks of the group "
             "have called it"
         )
 
@@ -112,8 +105,7 @@ class Work(_Base):
                 self._failure = error
             self._over = True
             self._finish = None
-            if self._on_device is None:
-                self._core.release(self._handle)
+            self._core.release(self._handle)
 
     def is_completed(self) -> bool:
         """Whether wait() would not block."""
