@@ -1,10 +1,12 @@
 """Builds what the tests compile, side by side on all cores, so that `make test` does it while it sets up and not while
-it tests. A test whose program is not there builds it itself; see compiled.py.
+it tests. A test whose program is not there builds it itself; see compiled.py. The tests themselves are compiled too:
+pytest keeps them with its own form of `assert`, which each lane of a first run would make for itself.
 
     python tests/build_programs.py
 """
 
 import os
+import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +26,12 @@ import simulated_cuda  # noqa: E402
 
 def jobs():
     """Functions that each build one thing, the longest first."""
+    yield lambda: subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-qq"],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        cwd=TESTS.parent,
+    )
     toolchain = abi_toolchain.Toolchain()
     yield from (lambda n=name: native_program.build(n) for name in native_program.PROGRAMS)
     yield format_fuzz.build

@@ -5,7 +5,6 @@ thread that traces it.
 """
 
 import re
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -14,6 +13,7 @@ from tensorflow.python.eager import context as _context
 from horovod.common.exports import _basics
 from horovod.common.process_sets import ProcessSet
 from horovod.tensorflow import _names, _program_order, _xla
+from horovod.tensorflow._autograph import plain
 from horovod.tensorflow._library import UNORDERED, operations, register_devices, run_in_parallel
 from hvd_core import changing_ranks, current_job
 from hvd_core.frontend import element_types, groups, refusals
@@ -40,12 +40,6 @@ def _forget_devices() -> None:
 
 
 current_job.call_after_the_job(_forget_devices)
-
-
-def plain(function: Callable) -> Callable:
-    """Tell AutoGraph to call a function as it is. Sets AutoGraph's mark, as its decorator costs each eager call more."""
-    function.autograph_info__ = {}
-    return function
 
 
 def _snake(kind: str) -> str:
@@ -166,6 +160,7 @@ def checked_tensors(values: Any, allowed: frozenset, call: CallIdentity) -> list
     return [checked_tensor(member, allowed, call) for member in members]
 
 
+@plain
 def perform(kind: str, tensors: Any, attributes: dict[str, Any], call: CallIdentity) -> Any:
     """Run the operation `kind`, or, in a graph, add it to the graph.
 

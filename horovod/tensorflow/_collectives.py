@@ -10,11 +10,11 @@ import tensorflow as tf
 
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reduce_ops import BOTH_GIVEN, Adasum, Average, Sum, op_from
+from horovod.tensorflow._autograph import plain
 from horovod.tensorflow._call import (
     CallIdentity,
     group_members,
     nothing,
-    plain,
     report,
 )
 from horovod.tensorflow.compression import Compression, Compressor

@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from horovod.tensorflow._autograph import plain
+
 GRADIENTS: dict[str, Callable] = {}
 
 
@@ -15,7 +17,7 @@ def register_gradient(kind: str) -> Callable[[Callable], Callable]:
     """A decorator that makes a function the gradient of the operation `kind`, in TensorFlow and in GRADIENTS."""
 
     def register(function: Callable) -> Callable:
-        GRADIENTS[kind] = function
+        GRADIENTS[kind] = plain(function)
         return tf.RegisterGradient(kind)(function)
 
     return register

@@ -16,7 +16,7 @@ from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reduce_ops import Adasum
 from horovod.common.util import split_list
 from horovod.tensorflow import _gradient_names
-from horovod.tensorflow._call import plain
+from horovod.tensorflow._autograph import plain
 from horovod.tensorflow._collectives import allreduce, grouped_allreduce, why_not_slices
 from horovod.tensorflow._gradient_kinds import (
     description_of_group,

@@ -4,7 +4,8 @@ import tensorflow as tf
 
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow import _program_order, _xla
-from horovod.tensorflow._call import CallIdentity, plain, prepare_devices, report, set_number
+from horovod.tensorflow._autograph import plain
+from horovod.tensorflow._call import CallIdentity, prepare_devices, report, set_number
 from horovod.tensorflow._library import operations
 
 _FACTS = {

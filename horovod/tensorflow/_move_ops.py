@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from horovod.common.process_sets import ProcessSet, global_process_set
+from horovod.tensorflow._autograph import plain
 from horovod.tensorflow._call import (
     MOVABLE,
     CallIdentity,
@@ -17,7 +18,6 @@ from horovod.tensorflow._call import (
     checked_tensors,
     nothing,
     perform,
-    plain,
     report,
     set_number,
 )

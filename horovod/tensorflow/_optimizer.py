@@ -9,7 +9,7 @@ from horovod.common.gradient_arguments import check_backward_passes, check_predi
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reduce_ops import Adasum, Average, Sum
 from horovod.tensorflow._adasum_optimizer import _DistributedAdasumOptimizer
-from horovod.tensorflow._call import plain
+from horovod.tensorflow._autograph import plain
 from horovod.tensorflow._gradient_optimizer import _DistributedOptimizer
 from horovod.tensorflow._gradients import checked_groups
 from horovod.tensorflow.compression import Compression, Compressor

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reduce_ops import Sum
+from horovod.tensorflow._autograph import plain
 from horovod.tensorflow._call import (
     REDUCIBLE,
     CallIdentity,
@@ -17,7 +18,6 @@ from horovod.tensorflow._call import (
     checked_tensors,
     factor_text,
     perform,
-    plain,
     report,
     require_rows,
     set_number,

@@ -15,6 +15,7 @@ from tensorflow.python.ops import control_flow_util
 
 from horovod.common.exports import _basics
 from horovod.tensorflow import _names, _xla_call_text
+from horovod.tensorflow._autograph import plain
 from horovod.tensorflow._gradient_registry import GRADIENTS
 from horovod.tensorflow._library import library
 from hvd_core.frontend.rows import scattered_rows
@@ -96,9 +97,11 @@ def perform(kind: str, tensors: Any, attributes: dict[str, Any], name: str) -> A
     single = not isinstance(tensors, list)
 
     @tf.custom_gradient
+    @plain
     def call(*inputs: tf.Tensor) -> Any:
         outputs = _emit(kind, inputs, attributes)
 
+        @plain
         def gradient(*grads: tf.Tensor) -> Any:
             # With a tape around the function the gradient has a function of its own, which is compiled too, but does not
             # say so.
@@ -153,7 +156,7 @@ def _emit(kind: str, inputs: Sequence[tf.Tensor], attributes: dict[str, Any]) ->
     return outputs
 
 
-@tf.function
+@tf.function(autograph=False)
 def _effect() -> tf.Tensor:
     # XLA drops the assertion, but to TensorFlow the function has an effect.
     tf.raw_ops.Assert(condition=tf.constant(True), data=[tf.constant(0)])

@@ -8,7 +8,8 @@ import tensorflow as tf
 from horovod.common import objects
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow import _gradient_names
-from horovod.tensorflow._call import CallIdentity, nothing, plain, report
+from horovod.tensorflow._autograph import plain
+from horovod.tensorflow._call import CallIdentity, nothing, report
 from horovod.tensorflow._move_ops import broadcast_
 from horovod.tensorflow.util import _executing_eagerly, decided_at_run_time, flat_variables
 

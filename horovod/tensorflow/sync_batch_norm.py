@@ -12,7 +12,7 @@ import tensorflow as tf
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reduce_ops import Sum
 from horovod.tensorflow import _gradient_names
-from horovod.tensorflow._call import plain
+from horovod.tensorflow._autograph import plain
 from horovod.tensorflow._gradients import takes_part
 from horovod.tensorflow._reduce_ops import _allreduce
 
