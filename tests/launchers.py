@@ -57,12 +57,13 @@ def _mapped():
     return names
 
 
-def program_words(program):
+def program_words(program, *arguments):
     """The command of a Python program: a text, or a function of a module that calls the function which its first
-    argument names."""
+    argument names, with the arguments behind it."""
     if isinstance(program, str):
-        return [sys.executable, "-c", program]
-    return [sys.executable, str(Path(program.__code__.co_filename).resolve()), program.__name__]
+        return [sys.executable, "-c", program, *map(str, arguments)]
+    file = str(Path(program.__code__.co_filename).resolve())
+    return [sys.executable, file, program.__name__, *map(str, arguments)]
 
 
 def parent_with(words, pid):

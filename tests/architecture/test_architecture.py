@@ -10,6 +10,7 @@ import pytest
 
 import architecture_rules as rules
 import import_circles as circles
+from programs_in_strings import programs_in_strings
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = [ROOT / name for name in ("hvd_core", "horovod", "backends", "examples", "benchmarks", "tests")]
@@ -41,6 +42,22 @@ ENGINE_ORDER = {
     "engine": {"types", "observe", "plugin", "control", "queue", "data"},
     "calls": {"types", "observe", "plugin", "control", "queue", "engine"},
     "bind": {"types", "observe", "store", "plugin", "control", "queue", "engine", "calls"},
+}
+
+
+# Programs may stand in strings here: {file below tests: the reason}.
+A_PLUGIN = "the test installs it as the module of a plugin, most of them broken"
+PROGRAMS_IN_STRINGS = {
+    "architecture/test_architecture.py": "the rules are to find its faults",
+    "cli/command_line.py": A_PLUGIN,
+    "cli/plugin_faults.py": A_PLUGIN,
+    "cli/test_cli_list.py": A_PLUGIN,
+    "discovery/plugin_sites.py": A_PLUGIN,
+    "discovery/test_discovery_describe.py": A_PLUGIN,
+    "discovery/test_discovery_jobs.py": A_PLUGIN,
+    "notebook/test_notebook.py": "it is the text of a cell",
+    "reports/announced.py": A_PLUGIN,
+    "selection/choosing_job.py": A_PLUGIN,
 }
 
 
@@ -147,6 +164,25 @@ def test_test_modules_do_not_hide_each_other_or_a_framework():
     check([f"{count} files under tests/ are called {name}" for name, count in names.items() if count > 1])
 
 
+def test_programs_of_tests_are_files():
+    tests = ROOT / "tests"
+    found = {
+        path.relative_to(tests).as_posix(): numbers
+        for path in rules.sources(tests, ".py")
+        if (numbers := programs_in_strings(path))
+    }
+    check(
+        [
+            f"tests/{name}:{number}: a Python program stands in this string; make it a function of a module, and start "
+            "it by program_words() of tests/launchers.py"
+            for name in sorted(found.keys() - PROGRAMS_IN_STRINGS.keys())
+            for number in found[name]
+        ]
+    )
+    unused = sorted(PROGRAMS_IN_STRINGS.keys() - found.keys())
+    check([f"tests/{name}: no program stands in a string; remove the exception" for name in unused])
+
+
 class TestTheRulesThemselves:
     """Each rule finds the fault that it was made for."""
 
@@ -240,3 +276,17 @@ class TestTheRulesThemselves:
         (tmp_path / "bad.h").write_text("#pragma once\n// TO" + "DO: later\n")
         assert len(rules.without_purpose([tmp_path])) == 1
         assert len(rules.leftovers([tmp_path])) == 1
+
+    def test_programs_in_strings(self, tmp_path):
+        program, file = (
+            "\nimport os\nfor name in os.environ:\n    print(name)\nprint({name})\n",
+            tmp_path / "a.py",
+        )
+        file.write_text(f'A = """{program}"""\ndef f(x):\n    return f"""{program}"""\n')
+        assert programs_in_strings(file) == [1, 7]
+        indented = program.replace("\n", "\n    ")
+        file.write_text(f'\nA = """{indented}"""\n')
+        assert programs_in_strings(file) == [2]
+        others = ("import os; print(os.environ)\nprint(1)\nprint(2)\n", "text\nto import\nof\nlines\n")
+        file.write_text("\n".join(f"A = {text!r}" for text in (*others, "a = 1\n" * 5)))
+        assert programs_in_strings(file) == []

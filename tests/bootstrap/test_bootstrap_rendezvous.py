@@ -5,9 +5,11 @@ import os
 import secrets
 import socket
 import subprocess
+from pathlib import Path
 
 import pytest
 
+import other_user_programs
 from hvd_core.bootstrap import BootstrapError, identity, rendezvous_listener, routes
 from hvd_core.bootstrap.identity import Identity
 from hvd_core.bootstrap.job_members import MembersDisagree, select
@@ -46,13 +48,15 @@ def ask(point, identity=Identity(1, 3), seconds=5):
     return rendezvous_listener.ask(point, identity, Deadline(seconds))
 
 
-def as_nobody(script, *arguments):
-    """A Python process of another user that runs ``script``; the test is skipped where that is impossible."""
+def as_nobody(program, *arguments):
+    """A Python process of another user that runs a function of other_user_programs.py; the test is skipped where that
+    is impossible."""
     if os.geteuid() != 0:
         pytest.skip("only root can start a process of another user")
+    text = Path(other_user_programs.__file__).read_text()
     # -I and -S: the other user may not be able to read this environment.
     return subprocess.Popen(
-        ["/usr/bin/env", "python3", "-I", "-S", "-c", script, *arguments],
+        ["/usr/bin/env", "python3", "-I", "-S", "-c", text, program.__name__, *arguments],
         user=NOBODY,
         group=NOBODY,
         cwd="/",
@@ -126,32 +130,14 @@ def test_garbage_at_the_rendezvous_address_is_ignored(point, open_listener):
 
 def test_another_user_learns_nothing(point, open_listener):
     open_listener()
-    script = """if True:
-        import socket, struct, sys
-        sock = socket.socket(socket.AF_UNIX)
-        sock.connect("\\0" + sys.argv[1])
-        try:
-            sock.sendall(struct.pack("<8sd4I", b"hvdmeet2", 0.0, 1, 1, 3, 0))
-            print(len(sock.recv(1000)))
-        except OSError:
-            print(0)
-    """
-    thief = as_nobody(script, point[1:])
+    thief = as_nobody(other_user_programs.ask, point[1:])
     out, err = thief.communicate(timeout=60)
     assert out.strip() == "0", (out, err)
     assert ask(point)["store"] == STORE
 
 
 def test_another_user_at_the_rendezvous_address_gets_nothing(point):
-    script = """if True:
-        import socket, sys
-        sock = socket.socket(socket.AF_UNIX)
-        sock.bind("\\0" + sys.argv[1])
-        sock.listen()
-        print("ready", flush=True)
-        print(len(sock.accept()[0].recv(1000)))
-    """
-    squatter = as_nobody(script, point[1:])
+    squatter = as_nobody(other_user_programs.listen_and_receive, point[1:])
     assert squatter.stdout.readline().strip() == "ready", squatter.stderr.read()
     with pytest.raises(BootstrapError, match=f"process {squatter.pid} of user {NOBODY} listens there"):
         ask(point)
@@ -159,15 +145,7 @@ def test_another_user_at_the_rendezvous_address_gets_nothing(point):
 
 
 def test_another_user_at_a_ranks_own_address_is_named(point):
-    script = """if True:
-        import socket, sys
-        sock = socket.socket(socket.AF_UNIX)
-        sock.bind("\\0" + sys.argv[1])
-        sock.listen()
-        print("ready", flush=True)
-        sys.stdin.read()
-    """
-    squatter = as_nobody(script, point[1:])
+    squatter = as_nobody(other_user_programs.listen_until_told, point[1:])
     assert squatter.stdout.readline().strip() == "ready", squatter.stderr.read()
     with pytest.raises(BootstrapError) as caught:
         RendezvousListener(point, Identity(1, 3))
@@ -185,7 +163,7 @@ def test_no_other_user_can_know_an_address_before_it_is_taken(monkeypatch):
     assert named(0) == rendezvous_listener.address_of(whole)(0)
     launcher = identity.launcher_process("RANK").partition(":")[0]
     assert len(identity.private_facts("RANK")) == 64
-    thief = as_nobody("import sys; open(f'/proc/{sys.argv[1]}/auxv', 'rb').read()", launcher)
+    thief = as_nobody(other_user_programs.read_random_bytes_of, launcher)
     _, err = thief.communicate(timeout=60)
     assert "PermissionError" in err, err
 

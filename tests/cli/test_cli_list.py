@@ -3,12 +3,15 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from command_line import DESCRIBE, ROOT
 from hvd_core.cli.survey import survey
 from hvd_core.config import plugins_toml
+
+PRINT_MODULES = Path(__file__).with_name("print_modules.py")
 
 
 def rows(hvd, *arguments):
@@ -98,13 +101,7 @@ def test_output_that_nobody_reads_is_no_error(hvd, form):
 
 def loaded(hvd, *arguments):
     """The modules that a run of the command loads."""
-    code = (
-        "import sys, atexit\n"
-        "atexit.register(lambda: print('MODULES', *sys.modules))\n"
-        "from hvd_core.cli import main\n"
-        f"main({list(arguments)!r})\n"
-    )
-    return set(hvd.run(program=("-c", code)).rpartition("MODULES ")[2].split())
+    return set(hvd.run(*arguments, program=(PRINT_MODULES,)).rpartition("MODULES ")[2].split())
 
 
 def test_what_costs_time_is_not_loaded(hvd):

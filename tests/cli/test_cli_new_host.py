@@ -8,19 +8,12 @@ import sys
 
 import pytest
 from compiled import compiled, cxx
+from launchers import program_words
 
+import job_programs
 from command_line import ROOT
 
 CASES = ("L2.allgatherv", "L3.ownership", "L4.abort", "L4.killed_rank")
-SUM = """
-import numpy as np, hvd_core as hvd
-hvd.init()
-for count in (1, 1000, 300_000):
-    got = hvd.allreduce(np.full(count, hvd.rank() + 1.0, np.float32), op=hvd.Sum)
-    assert got.tolist() == [hvd.size() * (hvd.size() + 1) / 2] * count
-assert hvd.alltoall(np.arange(2) + 10 * hvd.rank()).tolist() == [hvd.rank(), 10 + hvd.rank()]
-print({row.backend for row in hvd.backend_report() if row.device == "cpu"})
-"""
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +74,8 @@ def test_it_passes_the_whole_kit(library):
 
 
 def test_a_job_computes_with_it(library):
-    launch = [sys.executable, "-m", "horovod.runner.launch", "-np", "2", sys.executable, "-c", SUM]
+    ranks = program_words(job_programs.sum_and_exchange)
+    launch = [sys.executable, "-m", "horovod.runner.launch", "-np", "2", *ranks]
     variables = environment(HOROVOD_BACKEND="cpu=acme", HOROVOD_BACKEND_PATH_ACME=str(library))
     done = subprocess.run(launch, capture_output=True, text=True, timeout=300, env=variables)
     assert done.returncode == 0, done.stderr

@@ -7,7 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from launchers import program_words
 
+import job_programs
 import plugin_faults
 from command_line import ROOT
 from plugin_faults import FAULTS, install
@@ -127,26 +129,16 @@ def test_a_library_without_a_wheel_has_its_phases(hvd, tmp_path):
     assert found[-1]["text"] == "its process ended with SIGSEGV"
 
 
-JOB = """
-import numpy as np, hvd_core as hvd
-hvd.init()
-assert hvd.allreduce(np.ones(3), op=hvd.Sum).tolist() == [hvd.size()] * 3
-print("unharmed")
-"""
-
-
 @pytest.mark.parametrize(
-    "launcher", [[], ["-m", "horovod.runner.launch", "-np", "2"]], ids=["alone", "horovodrun"]
+    "launcher", [[], [sys.executable, "-m", "horovod.runner.launch", "-np", "2"]], ids=["alone", "horovodrun"]
 )
 def test_a_job_that_uses_none_of_them_is_not_harmed(hvd, tmp_path, launcher):
     for fault in FAULTS:
         install(hvd, fault, tmp_path)
     for fault in PROMPT[:3]:  # the same without a static description
         (hvd.site / f"{fault.name.replace('_', '-')}.hvd.toml").unlink()
-    program = tmp_path / "job.py"
-    program.write_text(JOB)
     done = subprocess.run(
-        [sys.executable, *launcher, *([sys.executable] if launcher else []), program],
+        [*launcher, *program_words(job_programs.sum_ones)],
         env={**os.environ, "PYTHONPATH": f"{hvd.site}:{ROOT}"},
         capture_output=True,
         text=True,

@@ -13,6 +13,8 @@ import zipfile
 from pathlib import Path
 from textwrap import dedent
 
+from launchers import program_words
+
 import horovod
 
 PACKAGES = str(Path(horovod.__file__).resolve().parents[1])
@@ -99,11 +101,11 @@ def pip(*words: object) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def python(code: str, *sites: Path, cwd: Path, env: dict[str, str] | None = None):
-    """A finished Python that sees ``sites``; ``code`` is its program. Both its outputs as text."""
+def python(program, *sites: Path, cwd: Path, env: dict[str, str] | None = None):
+    """A finished Python that sees ``sites``; ``program`` is as program_words() takes it. Both its outputs as text."""
     path = os.pathsep.join([*map(str, sites), PACKAGES, *filter(None, [os.environ.get("PYTHONPATH")])])
     return subprocess.run(
-        [sys.executable, "-c", dedent(code)],
+        program_words(program),
         env={**os.environ, "PYTHONPATH": path, **(env or {})},
         cwd=cwd,
         capture_output=True,

@@ -8,32 +8,14 @@ import re
 import sys
 
 import pytest
+from launchers import program_words
 
+from discovery_programs import report_what_init_reads
 from horovod.runner.env import backend_environment
 from hvd_core.backends import BackendVersionMismatch, discovery
 from hvd_core.backends.candidate import WHEEL, Candidate, Problem
 from hvd_core.backends.discovery import backend_spec
 from plugin_sites import HERE, PACKAGES, announce, install, python, wheel
-
-# Reports what a rank reads of others' metadata, and which modules come with init().
-RANK = """
-import os, sys
-seen = []
-sys.addaudithook(lambda event, args: seen.append(str(args[0])) if event == "open" else None)
-import numpy as np
-import hvd_core as hvd
-from hvd_core.backends import discovery
-hvd.init()
-total = hvd.allreduce(np.ones(3, np.float32), op=hvd.Sum)
-assert total.tolist() == [hvd.size()] * 3
-if os.environ.get("FIND"):
-    found = discovery.find(os.environ["FIND"], "test")
-    discovery.describe(found)
-    print("found", found.version, found.from_spec)
-read = [f for f in seen if f.endswith("entry_points.txt")]
-modules = [m for m in ("stevedore", "importlib.metadata", "hvd_backend_alpha") if m in sys.modules]
-print("read", len(read), "modules", *modules, "spec", "HOROVOD_BACKEND_SPEC" in os.environ)
-"""
 
 
 def lines(done):
@@ -50,7 +32,7 @@ def alpha(tmp_path):
 
 def test_an_embedded_name_needs_no_looking(launcher, alpha):
     env = path(alpha) | {"HOROVOD_BACKEND": "shm"}
-    assert lines(launcher.python(2, RANK, env=env)) == ["read 0 modules spec False"] * 2
+    assert lines(launcher.python(2, report_what_init_reads, env=env)) == ["read 0 modules spec False"] * 2
 
 
 @pytest.mark.parametrize(
@@ -80,27 +62,27 @@ def path(*sites):
 
 def test_ranks_take_what_the_launcher_found(launcher, alpha):
     env = path(alpha) | {"FIND": "alpha"}
-    assert lines(launcher.python(2, RANK, env=env)) == (
+    assert lines(launcher.python(2, report_what_init_reads, env=env)) == (
         ["found 0.3.0 True"] * 2 + ["read 0 modules hvd_backend_alpha spec True"] * 2
     )
 
 
 def test_without_a_launcher_a_rank_looks_for_itself(alpha, tmp_path):
-    done = python(RANK, alpha, cwd=tmp_path, env={"FIND": "alpha"})
+    done = python(report_what_init_reads, alpha, cwd=tmp_path, env={"FIND": "alpha"})
     assert done.stdout.startswith("found 0.3.0 False\nread "), done.stderr
     assert "stevedore importlib.metadata hvd_backend_alpha spec False" in done.stdout
 
 
 def test_an_outer_jobs_spec_is_not_handed_on(launcher, alpha):
     env = path(alpha) | {"HOROVOD_BACKEND_SPEC": "nonsense", "FIND": "alpha"}
-    assert "found 0.3.0 True" in lines(launcher.python(1, RANK, env=env))
+    assert "found 0.3.0 True" in lines(launcher.python(1, report_what_init_reads, env=env))
 
 
 def test_what_only_the_rank_can_see_is_found(launcher, tmp_path):
     late = tmp_path / "late"
     announce(late, "alpha")
-    code = f"import sys; sys.path.append({str(late)!r})\n" + RANK
-    assert "found 0.3.0 False" in lines(launcher.python(1, code, env={"FIND": "alpha"}))
+    words = program_words(report_what_init_reads, late)
+    assert "found 0.3.0 False" in lines(launcher.run("-np", 1, *words, env={"FIND": "alpha"}))
 
 
 ADDING = """
@@ -129,12 +111,12 @@ def test_a_real_wheel_with_a_backend_in_python(launcher, tmp_path):
     site = tmp_path / "site"
     install(wheel(tmp_path, "alpha", ADDING, version="0.7.1"), site)
     env = path(site) | {"FIND": "alpha", "HOROVOD_BACKEND": "Alpha", "HOROVOD_BACKEND_ALPHA_DEPTH": "7"}
-    assert lines(launcher.python(2, RANK, env=env)) == (
+    assert lines(launcher.python(2, report_what_init_reads, env=env)) == (
         ["found 0.7.1 True"] * 2 + ["read 0 modules hvd_backend_alpha spec True"] * 2
     )
     # It is never chosen when nothing is named.
     env = path(site) | {"HOROVOD_LOG_LEVEL": "info"}
-    done = launcher.python(1, RANK, env=env)
+    done = launcher.python(1, report_what_init_reads, env=env)
     assert len(lines(done)) == 1 and re.search(r"allreduce +cpu +shm .*\[automatic\]", done.stderr), (
         done.stderr
     )
@@ -147,7 +129,7 @@ def test_broken_plugins_are_told_once_and_stop_nobody(launcher, tmp_path):
     announce(site, "exits", "raise SystemExit(5)", static=static)
     announce(site, "twice")
     announce(other, "twice", distribution="twice-of-others")
-    done = launcher.python(2, RANK, env=path(site, other))
+    done = launcher.python(2, report_what_init_reads, env=path(site, other))
     assert [line[:6] for line in lines(done)] == ["read 0"] * 2
     for text in (
         "backend 'broken' (hvd-backend-broken 0.3.0) cannot be described.",

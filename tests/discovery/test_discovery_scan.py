@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import discovery_programs
 from hvd_core.backends import BackendDuplicate, BackendNotInstalled, discovery, installed
 from hvd_core.backends.discovery import describe_and_probe, embedded, registry
 from plugin_sites import announce, python
@@ -137,21 +138,16 @@ def test_unknown_name(site):
     assert last == "  list: hvd plugin list"
 
 
-FIND = """
-from hvd_core.backends import discovery
-print([c.name for c in discovery.wheels() if c.name in ("alpha", "lying")], *[p.text for p in discovery.problems()])
-try:
-    discovery.find("lying", "HOROVOD_BACKEND")
-except Exception as error:
-    print(error)
-"""
+# With the program as a text, the current directory is on the path.
+FIND = "import discovery_programs; discovery_programs.find_lying()"
+FOLDER = Path(__file__).parent
 
 
 def test_the_current_directory_does_not_announce_anything(tmp_path):
     here, site = tmp_path / "here", tmp_path / "site"
     announce(here, "lying", suffix="egg-info")
     announce(site, "alpha")
-    done = python(FIND, site, cwd=here)
+    done = python(FIND, site, FOLDER, cwd=here)
     assert (
         "['alpha'] horovod: backend 'lying' (hvd-backend-lying 0.3.0) is ignored: it was found only through the "
         in (done.stdout)
@@ -160,9 +156,9 @@ def test_the_current_directory_does_not_announce_anything(tmp_path):
     assert "'lying' (from HOROVOD_BACKEND) is not installed" in done.stdout
     assert "note: backend 'lying' (hvd-backend-lying 0.3.0) is ignored" in done.stdout
     # Named, it is meant.
-    assert "['alpha', 'lying']\n" in python(FIND, site, here, cwd=here).stdout
+    assert "['alpha', 'lying']\n" in python(FIND, site, here, FOLDER, cwd=here).stdout
     # A folder with installed packages counts, also if it is the current directory.
-    assert "['alpha']" in python(FIND, site, cwd=site).stdout
+    assert "['alpha']" in python(FIND, site, FOLDER, cwd=site).stdout
 
 
 def test_a_source_folder_does_not_hide_the_installed_wheel(tmp_path):
@@ -178,11 +174,5 @@ def test_importing_the_packages_touches_no_plugin(tmp_path):
     announce(site, "exits", "import sys; sys.exit('imported')")
     announce(site, "raises", "raise ImportError('imported')")
     announce(site, "slow", "import time, horovod.torch; time.sleep(600)")
-    code = """
-    import sys
-    import horovod, hvd_core, hvd_core.backends
-    from hvd_core.backends import BackendDescriptor
-    print([m for m in ("stevedore", "numpy", "hvd_core._core", "hvd_backend_slow") if m in sys.modules])
-    """
-    done = python(code, site, cwd=tmp_path)
+    done = python(discovery_programs.import_the_packages, site, cwd=tmp_path)
     assert done.stdout == "[]\n", done.stdout + done.stderr

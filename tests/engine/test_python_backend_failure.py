@@ -3,16 +3,16 @@
 import os
 import signal
 import subprocess
-import sys
-import textwrap
 import threading
 import time
 
 import numpy as np
 import pytest
+from launchers import program_words
 
 from hvd_core.backends import PythonBackend, PythonCommunicator, register_python_backend
 from hvd_core.backends.errors import BackendCallError
+from lone_programs import make_17_backends
 from python_ranks import abi, failure, on_ranks, registry_as_it_was  # noqa: F401
 from star_backend import ChaosBackend, StarBackend
 from table_driver import Backend, Comm, deadline
@@ -197,17 +197,6 @@ def test_the_store_from_python(tmp_path):
 
 
 def test_sixteen_classes_to_a_process():
-    program = """
-        from hvd_core.backends import PythonBackend, register_python_backend
-        for i in range(16):
-            register_python_backend(type("B", (PythonBackend,), {"name": f"b{i}"})).path
-        try:
-            register_python_backend(type("B", (PythonBackend,), {"name": "b16"}))
-        except Exception as error:
-            print(type(error).__name__, error)
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60
-    )
+    done = subprocess.run(program_words(make_17_backends), capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and not done.stderr, done.stderr
     assert done.stdout.startswith("BackendCallError a process can register 16 backends")

@@ -2,17 +2,18 @@
 
 import subprocess
 import sys
-import textwrap
 import threading
 import time
 
 import numpy as np
+from launchers import program_words
 
 import horovod
 import hvd_core as hvd
 from harness import run_to_the_end
 from harness.rank import expect, ignore_the_launcher, is_told, tell
 from hvd_core import runtime
+from lone_programs import raise_at_a_prompt
 
 HEARD = "Horovod has been shut down. This was caused by an exception on rank 1: "
 
@@ -81,22 +82,7 @@ def test_an_exception_in_a_thread(tmp_path):
 
 
 def test_an_exception_at_a_prompt_ends_nothing(tmp_path):
-    program = """
-        import code, sys
-        import hvd_core as hvd
-        import numpy as np
-        before = sys.excepthook
-        hvd.init()
-        sys.ps1 = ">>> "
-        prompt = code.InteractiveInterpreter({"hvd": hvd, "np": np})
-        prompt.runsource("1 / 0")
-        prompt.runsource("print('still there:', hvd.allreduce(np.ones(2)))")
-        hvd.shutdown()
-        assert sys.excepthook is before
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60
-    )
+    done = subprocess.run(program_words(raise_at_a_prompt), capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and "still there: [1. 1.]" in done.stdout, done
     assert "ZeroDivisionError" in done.stderr
 

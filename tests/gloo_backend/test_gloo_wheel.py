@@ -11,31 +11,6 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT = ROOT / "backends" / "gloo"
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-# Two communicators in one process; then where the libraries came from.
-PROGRAM = """
-import re, sys, tempfile
-from pathlib import Path
-sys.path[:0] = sys.argv[1:]
-sys.meta_path[:] = [f for f in sys.meta_path if "gloo" not in type(f).__module__]  # an editable install's
-import hvd_backend_gloo
-described = hvd_backend_gloo.describe()
-assert str(described.library).startswith(sys.argv[1]), described.library
-assert described.probe().detail == "Gloo over TCP", described.probe()
-from ranks import in_threads
-import numpy as np
-from abi_ctypes import ALLREDUCE
-
-def body(comm):
-    a = np.full(1000, comm.rank + 1.0, np.float32)
-    comm.run(ALLREDUCE, [a], [a])
-    assert (a == 3).all()
-
-with tempfile.TemporaryDirectory() as store:
-    in_threads(described.library, Path(store), 2, body)
-used = set(re.findall(r"/\\S+/lib(?:gloo|hiredis|ibverbs|nl)[-.]\\S+", Path("/proc/self/maps").read_text()))
-print(*sorted(used), sep="\\n")
-"""
-
 
 def tool(name, *words, **options):
     done = subprocess.run(
@@ -83,8 +58,7 @@ def test_it_uses_its_own_gloo(repaired, tmp_path):
         check=True,
         timeout=100,
     )
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
+    program = Path(__file__).with_name("installed_gloo.py")
     done = subprocess.run(
         [sys.executable, program, site, ROOT / "tests" / "backends", ROOT / "tests"],
         capture_output=True,

@@ -7,29 +7,20 @@ import time
 from pathlib import Path
 
 import pytest
+from launchers import program_words
+
+import host_programs
 
 pytestmark = [pytest.mark.netns, pytest.mark.timeout(300)]
 
 NETNS = "ip netns exec {host}"
 RELAY = f"{sys.executable} {Path(__file__).with_name('relay.py')} {{host}}"
 both_shells = pytest.mark.parametrize("shell", [NETNS, RELAY], ids=["netns", "relay"])
-# Ranks that would run for ever, each with a grandchild in a session of its own that is deaf to SIGTERM.
-SLEEP = """
-import os, signal, time
-if os.fork() == 0:
-    os.setsid()
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    open("orphan." + os.environ["HOROVOD_RANK"], "w").write(f"{os.getpid()}\\n")
-    time.sleep(600)
-open("ready." + os.environ["HOROVOD_RANK"], "w").write(f"{os.getpid()}\\n")
-time.sleep(600)
-"""
-DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLEEP
 
 
-def start(made, count, code=SLEEP, *words, **options):
+def start(made, count, program=host_programs.sleep_with_an_orphan, *words, **options):
     """A job whose ranks and their children all run."""
-    process = made.start_python(count, code, *words, **options)
+    process = made.start_python(count, program, *words, **options)
     pids = made.wait_for(count, "ready.")
     made.wait_for(count, "orphan.")
     return process, [int(pid) for pid in pids]
@@ -55,10 +46,7 @@ def words_of(pid):
 @pytest.mark.parametrize("failing", [0, 3])
 def test_exit_code_of_the_failing_rank(cluster, shell, failing):
     made = cluster(2, 2, shell=shell)
-    body = (
-        f"import os, sys, time\nif os.environ['HOROVOD_RANK'] == '{failing}': sys.exit(77)\ntime.sleep(600)"
-    )
-    done = made.python(4, body)
+    done = made.run("-np", 4, *program_words(host_programs.one_rank_exits, failing, 77))
     assert done.returncode == 77
     assert f"Process {failing} exit with status code 77." in done.stderr
     text = f"Terminating remaining workers after failure of Process {failing}."
@@ -69,22 +57,7 @@ def test_exit_code_of_the_failing_rank(cluster, shell, failing):
 
 def test_others_get_a_moment_to_say_what_they_saw(cluster):
     made = cluster(1, 1, 1)
-    # The moment begins when rank 1 has ended, and not before the others have come so far.
-    body = """
-import os, sys, time
-def wait(there, path):
-    while os.path.exists(path) != there: time.sleep(0.01)
-rank = os.environ["HOROVOD_RANK"]
-if rank == "1":
-    os.symlink(f"/proc/{os.getpid()}", "rank 1")
-    for other in "02": wait(True, "ready." + other)
-    os.kill(os.getpid(), 9)
-while not os.path.islink("rank 1"): time.sleep(0.01)
-open("ready." + rank, "w").close()
-wait(False, "rank 1/stat")
-time.sleep(0.2); sys.exit("rank 1 died")
-"""
-    done = made.python(3, body)
+    done = made.python(3, host_programs.see_rank_1_die)
     assert done.returncode == 128 + 9
     assert "[0]<stderr>:rank 1 died\n" in done.stderr and "[2]<stderr>:rank 1 died\n" in done.stderr
     assert "Terminating" not in done.stderr
@@ -99,7 +72,7 @@ def test_ranks_that_end_well_do_not_end_the_others(cluster):
 
 def test_killed_ranks_and_what_they_started_are_gone(cluster):
     made = cluster(1, 2)
-    process, pids = start(made, 3, DEAF)
+    process, pids = start(made, 3, host_programs.deaf_with_an_orphan)
     os.kill(pids[2], signal.SIGKILL)
     process.communicate(timeout=100)
     assert process.returncode == 128 + 9
@@ -109,7 +82,7 @@ def test_killed_ranks_and_what_they_started_are_gone(cluster):
 @both_shells
 def test_kill_9_of_the_launcher_leaves_nothing(cluster, shell):
     made = cluster(2, 2, shell=shell)
-    process, _ = start(made, 4, DEAF)
+    process, _ = start(made, 4, host_programs.deaf_with_an_orphan)
     process.kill()
     assert made.wait_for_none() == []
 
@@ -117,26 +90,18 @@ def test_kill_9_of_the_launcher_leaves_nothing(cluster, shell):
 def test_kill_9_of_the_launcher_although_somebody_holds_its_pipes(cluster):
     """A process forked by the program that called horovod.run has copies of all its descriptors."""
     made = cluster(1, 1, shell=RELAY)
-    code = f"""
-import os, threading, time, horovod
-def work():
-    exec({SLEEP!r})
-def fork():
-    while not (os.path.exists("ready.0") and os.path.exists("ready.1")):
-        time.sleep(0.05)
-    if os.fork() == 0:
-        time.sleep(60)
-        os._exit(0)
-threading.Thread(target=fork).start()
-horovod.run(work, num_proc=2, hosts={made.network.spec(1, 1)!r})
-"""
+    words = program_words(host_programs.run_a_function_beside_a_fork, made.network.spec(1, 1))
     program = made.network[0].start(
-        sys.executable, "-c", code, env=made.environment({"HOROVOD_REMOTE_SHELL": RELAY}), cwd=made.folder
+        *words, env=made.environment({"HOROVOD_REMOTE_SHELL": RELAY}), cwd=made.folder
     )
     made.started.append(program)
     ranks = [int(pid) for pid in made.wait_for(2, "ready.") + made.wait_for(2, "orphan.")]
+
+    def callers():
+        return [pid for pid in made.processes() if words_of(pid)[1:2] == [os.fsencode(words[1])]]
+
     deadline = time.monotonic() + 60
-    while len(holders := [pid for pid in made.processes() if words_of(pid)[1:2] == [b"-c"]]) < 2:
+    while len(holders := callers()) < 2:
         assert time.monotonic() < deadline, holders
         time.sleep(0.05)
     program.kill()
@@ -166,15 +131,7 @@ def test_signal_to_the_launcher_leaves_nothing(cluster, shell, number):
 def test_ctrl_c_in_a_terminal(cluster):
     """The terminal signals the whole foreground group; neither ranks nor remote shells are in it."""
     made = cluster(1, 1, shell=RELAY)
-    body = """
-import os, signal, sys, time
-def save(*_):
-    time.sleep(1.0); print("saved", flush=True); sys.exit(0)
-signal.signal(signal.SIGTERM, save)
-open("ready." + os.environ["HOROVOD_RANK"], "w").write("x\\n")
-time.sleep(600)
-"""
-    process = made.start_python(2, body, start_new_session=True)
+    process = made.start_python(2, host_programs.save_at_the_end, start_new_session=True)
     made.wait_for(2, "ready.")
     os.killpg(process.pid, signal.SIGINT)
     out, _ = process.communicate(timeout=100)
@@ -184,7 +141,7 @@ time.sleep(600)
 
 def test_second_ctrl_c_kills(cluster):
     made = cluster(1, 1)
-    process, _ = start(made, 2, DEAF)
+    process, _ = start(made, 2, host_programs.deaf_with_an_orphan)
     process.send_signal(signal.SIGINT)
     # Two signals before the first is handled would be one.
     made.wait_until_asleep(process.pid, quiet=0.2)
@@ -236,7 +193,7 @@ def test_a_hanging_host_is_given_up_after_three_requests(cluster):
 def test_the_agents_keeper_is_killed(cluster):
     made = cluster(1, 1)
     # Without grandchildren: those in a session of their own are the keeper's to find.
-    process = made.start_python(2, SLEEP.replace("os.fork() == 0", "False"))
+    process = made.start_python(2, host_programs.sleep)
     pids = made.wait_for(2, "ready.")
     keeper = int(Path(f"/proc/{pids[1]}/stat").read_text().rpartition(")")[2].split()[1])
     os.kill(keeper, signal.SIGKILL)
@@ -248,7 +205,7 @@ def test_the_agents_keeper_is_killed(cluster):
 
 def test_nobody_reads_the_output(cluster):
     made = cluster(1, 1)
-    process = made.start_python(2, "import time\nwhile True:\n    print('x' * 1000); time.sleep(0.01)")
+    process = made.start_python(2, host_programs.print_for_ever)
     process.stdout.read(1000)
     process.stdout.close()
     process.wait(100)
@@ -260,7 +217,7 @@ def test_signal_while_starting(cluster):
     """At any moment of the start: either the default action, or an orderly end; nothing stays."""
     made = cluster(1, 1, shell=RELAY)
     for delay in (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4):
-        process = made.start_python(2, SLEEP)
+        process = made.start_python(2, host_programs.sleep_with_an_orphan)
         time.sleep(delay)
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=100)

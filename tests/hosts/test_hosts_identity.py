@@ -6,6 +6,9 @@ import time
 from pathlib import Path
 
 import pytest
+from launchers import program_words
+
+import host_programs
 
 pytestmark = [pytest.mark.netns, pytest.mark.timeout(300)]
 
@@ -85,10 +88,6 @@ def test_all_ranks_may_be_elsewhere(cluster, hosts, tmp_path):
 
 def test_the_environment_goes_along(cluster):
     made = cluster(1, 1, shell=RELAY)
-    code = """
-import json, os, sys
-print(json.dumps([dict(os.environ), os.getcwd(), sys.argv[1:], os.getpid() == os.getsid(0)]))
-"""
     odd = ["a b", "'", '"$X"', "", "\\", "ü"]
     env = {
         "MINE": "1 = 2\n'",
@@ -97,7 +96,8 @@ print(json.dumps([dict(os.environ), os.getcwd(), sys.argv[1:], os.getpid() == os
         "HOSTNAME": "near",
         "BASH_FUNC_x%%": "() {",
     }
-    process = made.start("-np", 2, sys.executable, "-c", code, *odd, env={**env, "SOME_VISIBLE_DEVICES": "3"})
+    words = program_words(host_programs.print_environment, *odd)
+    process = made.start("-np", 2, *words, env={**env, "SOME_VISIBLE_DEVICES": "3"})
     out, err = process.communicate(timeout=150)
     assert process.returncode == 0, err
     lines = dict(line.split(b"<stdout>:") for line in out.splitlines())
@@ -117,13 +117,7 @@ print(json.dumps([dict(os.environ), os.getcwd(), sys.argv[1:], os.getpid() == os
 
 def test_output_comes_unchanged_and_into_files(cluster):
     made = cluster(1, 2)
-    code = """
-import os, sys
-rank = os.environ["HOROVOD_RANK"]
-sys.stdout.buffer.write(b"bytes \\xff of " + rank.encode() + b"\\rsecond\\n" + "grüße".encode())
-sys.stderr.write("error of " + rank + "\\n")
-"""
-    process = made.start_python(3, code, "--output-filename", "logs")
+    process = made.start_python(3, host_programs.print_odd_bytes, "--output-filename", "logs")
     out, err = process.communicate(timeout=150)
     assert process.returncode == 0
     for rank in range(3):
@@ -141,14 +135,8 @@ sys.stderr.write("error of " + rank + "\\n")
 def test_much_output_waits_for_its_reader(cluster, shell):
     """The agent holds little of it: the rank waits, and nothing is lost."""
     made = cluster(0, 1, shell=shell)
-    code = """
-import sys, time
-for number in range(200_000):
-    print(number, "." * 100)
-print("all said", file=sys.stderr)
-"""
-    process = made.start_python(1, code)
-    pid = made.wait_for_process("import sys, time")
+    process = made.start_python(1, host_programs.print_much)
+    pid = made.wait_for_process("print_much")
     # No process reads: a pipe's 64 KiB, the agent's MiB and the pipes between may be full, but no more.
     made.wait_until_asleep(pid)
     with open(f"/proc/{pid}/io") as counters:
@@ -162,8 +150,7 @@ print("all said", file=sys.stderr)
 
 def test_a_silent_job_sleeps(cluster):
     made = cluster(1, 1)
-    code = "import os, time; open('ready.' + os.environ['HOROVOD_RANK'], 'w').write(f'{os.getpid()}\\n'); time.sleep(600)"
-    process = made.start_python(2, code)
+    process = made.start_python(2, host_programs.sleep)
     ranks = [int(pid) for pid in made.wait_for(2, "ready.")]
     watched = [pid for pid in made.processes() if pid not in ranks]
     assert len(watched) == 4  # launcher, agent and two keepers
@@ -187,40 +174,9 @@ def test_a_silent_job_sleeps(cluster):
 
 def test_functions_run_on_several_hosts(cluster):
     made = cluster(1, 2)
-    code = f"""
-import os, horovod
-data = os.urandom(5 << 20)
-def work(data, scale):
-    import os
-    rank = int(os.environ["HOROVOD_RANK"])
-    if scale == 0 and rank == 2:
-        raise KeyError("lost")
-    return rank, os.environ["HOROVOD_HOSTNAME"], data[::-1] if rank == 2 else len(data) * scale
-hosts = {made.network.spec(1, 2)!r}
-results = horovod.run(work, (data,), {{"scale": 3}}, num_proc=3, hosts=hosts)
-assert [result[0] for result in results] == [0, 1, 2]
-assert [result[1] for result in results] == {[made.network[0].name] + [made.network[1].name] * 2!r}
-assert results[0][2] == results[1][2] == 3 * len(data) and results[2][2] == data[::-1]
-before = len(os.listdir("/proc/self/fd"))
-try:
-    horovod.run(work, (b"", 0), num_proc=3, hosts=hosts)
-except RuntimeError as error:
-    assert isinstance(error.__cause__, KeyError) and "Process name: 2\\n" in str(error), error
-else:
-    raise AssertionError("no error")
-try:
-    horovod.run(work, (b"", 1), num_proc=2, hosts="nowhere:2")
-except RuntimeError as error:
-    assert "host 'nowhere': the remote shell ended with status" in str(error), error
-else:
-    raise AssertionError("no error")
-assert len(os.listdir("/proc/self/fd")) == before
-print("passed")
-"""
+    hosts = (made.network.spec(1, 2), made.network[0].name, made.network[1].name)
     done = made.network[0].run(
-        sys.executable,
-        "-c",
-        code,
+        *program_words(host_programs.run_functions_with_much_data, *hosts),
         env=made.environment({"HOROVOD_REMOTE_SHELL": RELAY}),
         cwd=made.folder,
         check=False,

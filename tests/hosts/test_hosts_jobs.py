@@ -8,8 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
+from launchers import program_words
 from namespaces import Network
 
+import host_programs
 from harness.installed import need
 from host_words import rank_words
 
@@ -36,17 +38,9 @@ def test_collectives_give_the_right_results(cluster, slots):
 
 def test_functions_meet_over_hosts(cluster):
     made = cluster(1, 1)
-    code = f"""
-import horovod
-def work(scale):
-    import numpy as np
-    import hvd_core as hvd
-    hvd.init()
-    return hvd.rank(), hvd.allreduce(np.ones(2) * scale * (1 + hvd.rank()), op=hvd.Sum).tolist()
-print(horovod.run(work, (10,), num_proc=2, hosts={made.network.spec(1, 1)!r}))
-"""
     environment = made.environment({"HOROVOD_REMOTE_SHELL": "ip netns exec {host}"})
-    done = made.network[0].run(sys.executable, "-c", code, env=environment, cwd=made.folder, check=False)
+    words = program_words(host_programs.run_a_function_that_sums, made.network.spec(1, 1))
+    done = made.network[0].run(*words, env=environment, cwd=made.folder, check=False)
     assert done.stdout == "[(0, [30.0, 30.0]), (1, [30.0, 30.0])]\n", done.stderr
 
 

@@ -1,50 +1,29 @@
 """The hosts made of namespaces: that they are apart where hosts are, and can be cut off."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from launchers import program_words
 from namespaces import Network
+
+import host_programs
 
 pytestmark = [pytest.mark.netns, pytest.mark.timeout(200)]
 
-# Receives `count` bytes on any address; says first that it is ready.
-LISTEN = """
-import socket
-with socket.create_server(("", 5000)) as server:
-    print("ready", flush=True)
-    peer = server.accept()[0]
-    data = b""
-    while chunk := peer.recv(1 << 16):
-        data += chunk
-    print(len(data))
-"""
-SEND = """
-import socket, sys
-socket.create_connection((sys.argv[1], 5000), timeout=3).sendall(bytes(int(sys.argv[2])))
-"""
-ABSTRACT = """
-import socket, sys
-sock = socket.socket(socket.AF_UNIX)
-sock.bind("\\0hvd-namespace-test")
-print("bound", flush=True)
-sys.stdin.read()
-"""
-
 
 def connects(host, target):
-    done = host.run(sys.executable, "-c", SEND, target.name, 1, check=False)
+    done = host.run(*program_words(host_programs.send, target.name, 1), check=False)
     return "refused" in done.stderr
 
 
 def test_bytes_between_hosts_are_counted(hosts):
     network = hosts(3)
-    server = network[1].start(sys.executable, "-c", LISTEN, stdout=subprocess.PIPE, text=True)
+    server = network[1].start(*program_words(host_programs.receive), stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout.readline() == "ready\n"
         before = [network.byte_counters(index) for index in range(3)]
-        network[0].run(sys.executable, "-c", SEND, network[1].name, 1_000_000)
+        network[0].run(*program_words(host_programs.send, network[1].name, 1_000_000))
         assert server.stdout.readline() == "1000000\n"
         after = [network.byte_counters(index) for index in range(3)]
     finally:
@@ -60,7 +39,12 @@ def test_bytes_between_hosts_are_counted(hosts):
 def test_abstract_sockets_are_apart(hosts):
     network = hosts(2)
     holders = [
-        host.start(sys.executable, "-c", ABSTRACT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        host.start(
+            *program_words(host_programs.hold_an_abstract_socket),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         for host in network
     ]
     for holder in holders:

@@ -12,7 +12,9 @@ import time
 from pathlib import Path
 
 import pytest
-from launchers import Launcher
+from launchers import Launcher, program_words
+
+import host_programs
 
 OWN = Path(sys.prefix) / "sshd" / "usr"
 SSHD = os.environ.get("HVD_TEST_SSHD") or shutil.which(
@@ -33,11 +35,6 @@ AuthorizedKeysFile {{folder}}/key.pub
 StrictModes no
 UsePAM no
 PidFile none
-"""
-SLEEP = """
-import os, time
-open("ready." + os.environ["HOROVOD_RANK"], "w").write(f"{os.getpid()}\\n")
-time.sleep(600)
 """
 
 
@@ -159,7 +156,7 @@ def test_nobody_listens_on_the_port(cluster):
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_the_end_of_the_launcher(cluster, number):
-    process = cluster.start_python(2, SLEEP)
+    process = cluster.start_python(2, host_programs.sleep)
     cluster.wait_for(2, "ready.")
     process.send_signal(number)
     process.communicate(timeout=100)
@@ -169,7 +166,7 @@ def test_the_end_of_the_launcher(cluster, number):
 
 @pytest.mark.slow
 def test_the_end_of_the_ssh_client(cluster):
-    process = cluster.start_python(2, SLEEP)
+    process = cluster.start_python(2, host_programs.sleep)
     cluster.wait_for(2, "ready.")
     (client,) = clients(cluster)
     os.kill(client, signal.SIGKILL)
@@ -181,7 +178,7 @@ def test_the_end_of_the_ssh_client(cluster):
 
 @pytest.mark.slow
 def test_a_host_that_falls_silent(cluster):
-    process = cluster.start_python(2, SLEEP, env={"HOROVOD_GLOO_TIMEOUT_SECONDS": "3"})
+    process = cluster.start_python(2, host_programs.sleep, env={"HOROVOD_GLOO_TIMEOUT_SECONDS": "3"})
     far = int(cluster.wait_for(2, "ready.")[1])
     cluster.network.unplug(1)
     _, err = process.communicate(timeout=100)
@@ -192,14 +189,7 @@ def test_a_host_that_falls_silent(cluster):
 
 @pytest.mark.slow
 def test_functions(cluster):
-    code = f"""
-import os, horovod
-hosts = {cluster.network.spec(1, 1)!r}
-def work(scale):
-    return int(os.environ["HOROVOD_RANK"]) * scale
-print(horovod.run(work, (7,), num_proc=2, hosts=hosts, ssh_port={PORT}, ssh_identity_file={str(cluster.options[5])!r}))
-"""
-    done = cluster.network[0].run(
-        sys.executable, "-c", code, env=cluster.environment(), cwd=cluster.folder, check=False
-    )
+    ssh = (PORT, cluster.options[5])
+    words = program_words(host_programs.run_a_function_that_multiplies, cluster.network.spec(1, 1), *ssh)
+    done = cluster.network[0].run(*words, env=cluster.environment(), cwd=cluster.folder, check=False)
     assert done.stdout == "[0, 7]\n", done.stderr

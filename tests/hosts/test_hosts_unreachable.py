@@ -7,14 +7,11 @@ from pathlib import Path
 
 import pytest
 
+import host_programs
+
 pytestmark = [pytest.mark.netns, pytest.mark.timeout(300)]
 
 RELAY = f"{sys.executable} {Path(__file__).with_name('relay.py')} {{host}}"
-SLEEP = """
-import os, time
-open("ready." + os.environ["HOROVOD_RANK"], "w").write(os.environ["HOROVOD_SECRET_KEY"] + "\\n")
-time.sleep(600)
-"""
 
 
 def fails(made, *words, env=None, options=None):
@@ -119,7 +116,7 @@ def test_every_host_that_fails_is_named(cluster):
 
 def test_the_secret_is_on_no_command_line(cluster):
     made = cluster(1, 1, shell=RELAY)
-    process = made.start_python(2, SLEEP, "--verbose")
+    process = made.start_python(2, host_programs.sleep_when_the_secret_is_told, "--verbose")
     secrets = set(made.wait_for(2, "ready."))
     assert len(secrets) == 1
     secret = secrets.pop().encode()

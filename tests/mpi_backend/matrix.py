@@ -110,14 +110,9 @@ def check(python: Path, library: str, size: int, quick: bool) -> dict:
 
 def version_in(python: Path, library: str) -> str:
     """What the library says that it is."""
-    path = f"'{python.parents[1] / library}'" if library else "None"
-    code = (
-        "import os\n"
-        f"if {path}: os.environ['HOROVOD_BACKEND_MPI_LIBRARY'] = {path}\n"
-        "from hvd_core.backends import discovery\nfrom hvd_core.backends.discovery import loading\n"
-        "print(loading.load(discovery.lookup('mpi', ''), True, 'tcp')['vendor_lib'].split(',')[0])"
-    )
-    done = subprocess.run([str(python), "-c", code], capture_output=True, text=True, env=clean())
+    path = python.parents[1] / library if library else ""
+    command = [str(python), str(Path(__file__).with_name("print_library.py")), str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, env=clean())
     return done.stdout.strip() or done.stderr.strip().splitlines()[-1]
 
 

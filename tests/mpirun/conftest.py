@@ -1,7 +1,6 @@
 """Jobs started by an mpirun, directly and through horovodrun --mpi."""
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -52,15 +51,3 @@ def by_horovodrun(tmp_path, mpirun):
     made = ByHorovodrun(tmp_path, mpirun)
     yield made
     made.clean_up()
-
-
-@pytest.fixture
-def program(tmp_path):
-    """Writes a Python program; returns the words that run it."""
-
-    def write(text, name="train.py"):
-        path = tmp_path / name
-        path.write_text("import numpy as np\nimport hvd_core as hvd\n" + text)
-        return [sys.executable, str(path)]
-
-    return write

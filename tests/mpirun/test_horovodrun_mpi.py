@@ -9,28 +9,17 @@ import time
 from pathlib import Path
 
 import pytest
+from launchers import program_words
 
 import horovod
+import mpirun_ranks
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(400)]
 
-REPORT = """
-import glob, os
-hvd.init()
-total = hvd.allreduce(np.full(10, hvd.rank() + 1.0, np.float32), op=hvd.Sum)
-secret = os.environ["HOROVOD_SECRET_KEY"]
-lines = []
-for path in glob.glob("/proc/[0-9]*/cmdline"):
-    try:
-        lines.append(open(path).read())
-    except OSError:
-        pass
-seen = sum(secret in line for line in lines)
-print(total[0], hvd.rank(), hvd.size(), os.environ.get("MINE"), os.environ["HOROVOD_FUSION_THRESHOLD"], seen)
-"""
+WRITE_IN_PIECES = Path(__file__).with_name("write_in_pieces.py")
 
 
-def test_job(by_horovodrun, program):
+def test_job(by_horovodrun):
     done = by_horovodrun.run(
         *(
             "--mpi",
@@ -41,7 +30,7 @@ def test_job(by_horovodrun, program):
             "-prefix-timestamp",
             "--binding-args=--bind-to numa",
         ),
-        *program(REPORT),
+        *program_words(mpirun_ranks.report_variables),
         env={"MINE": "a b", "HOROVOD_RANK": "7", "HOROVOD_SIZE": "9"},
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -51,22 +40,8 @@ def test_job(by_horovodrun, program):
         assert re.search(line, done.stdout, re.M), done.stdout
 
 
-# mpirun reads a part of a line at once, or parts of several lines. The rank is that of PMI or of PMIx.
-PIECES = r"""
-import os, time
-rank = os.environ.get("PMI_RANK") or os.environ["PMIX_RANK"]
-for number in range(40):
-    for piece in (f"{rank}:{number}:".encode(), b"[1,", b"x" * (number * 300), b"\xc3", b"\xa4\n\n"):
-        os.write(1, piece)
-        time.sleep(0.001)
-    os.write(2, b"error ")
-    os.write(2, rank.encode() + b"\n")
-os.write(1, b"[1")
-"""
-
-
 def test_lines_in_pieces(by_horovodrun):
-    done = by_horovodrun.run("--mpi", "-np", 3, sys.executable, "-c", PIECES)
+    done = by_horovodrun.run("--mpi", "-np", 3, sys.executable, WRITE_IN_PIECES)
     assert done.returncode == 0, done.stderr
     for rank in range(3):
         out, err = by_horovodrun.tag(rank), by_horovodrun.tag(rank, "stderr")
@@ -88,9 +63,8 @@ def test_labels_of_the_users_own(by_horovodrun):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_end_of_the_launcher(by_horovodrun, program, number):
-    text = "hvd.init()\nhvd.allreduce(np.ones(1))\nprint('up', flush=True)\nimport time\ntime.sleep(600)\n"
-    job = by_horovodrun.start("--mpi", "-np", 2, *program(text))
+def test_end_of_the_launcher(by_horovodrun, number):
+    job = by_horovodrun.start("--mpi", "-np", 2, *program_words(mpirun_ranks.sleep_after_a_sum))
     seen = b""
     while seen.count(b"up") < 2:
         seen += job.stdout.readline()
@@ -112,7 +86,7 @@ def test_exit_code_and_files(by_horovodrun):
     assert written.read_text().strip().endswith("line") and written.parent.name == "rank.0"
 
 
-def test_another_host(by_horovodrun, program):
+def test_another_host(by_horovodrun):
     """A remote shell that stays here, with an environment as empty as a login's: what arrives came with MPI."""
     shell = by_horovodrun.folder / "shell"
     record = by_horovodrun.folder / "shell.log"
@@ -124,8 +98,8 @@ def test_another_host(by_horovodrun, program):
     variables = {"MINE": "a;b", "HOROVOD_FUSION_THRESHOLD": "4096"}
     by = f"--mca plm_rsh_agent {shell}" if by_horovodrun.kind == "Open MPI" else f"-launcher-exec {shell}"
     options = ["--mpi", "-np", 2, "-H", "otherhost:2", "--network-interfaces", "lo", f"--mpi-args={by}"]
-    text = REPORT + "print('secret', secret, flush=True)\n"
-    done = by_horovodrun.run(*options, *program(text), env=variables)
+    words = program_words(mpirun_ranks.report_variables, "and the secret")
+    done = by_horovodrun.run(*options, *words, env=variables)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(re.findall(r"3.0 [01] 2 a;b 4096 0$", done.stdout, re.M)) == 2, done.stdout
     secrets = set(re.findall(r"secret ([0-9a-f]{64})$", done.stdout, re.M))
@@ -152,7 +126,7 @@ def test_function(by_horovodrun, monkeypatch, capfd):
     assert "KeyError: 'lost'" in str(caught.value)
 
 
-def test_backend_mpi_without_mpi(by_horovodrun, program):
+def test_backend_mpi_without_mpi(by_horovodrun):
     """Asked for the backend, horovodrun takes mpirun by itself; --gloo is a contradiction."""
     library = Path(horovod.__file__).resolve().parents[1] / "backends/mpi/src/hvd_backend_mpi/lib"
     path = str(library / "libhvd_backend_mpi.so")
@@ -162,12 +136,12 @@ def test_backend_mpi_without_mpi(by_horovodrun, program):
         "HOROVOD_BACKEND_PATH_MPI": path,
         "HOROVOD_FUSION_THRESHOLD": "1",
     }
-    done = by_horovodrun.run("-np", 2, *program(REPORT), env=variables)
+    done = by_horovodrun.run("-np", 2, *program_words(mpirun_ranks.report_variables), env=variables)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (
         "horovodrun: HOROVOD_BACKEND asks for the backend 'mpi': mpirun starts the processes" in done.stderr
     )
     assert len(re.findall(r"3.0 [01] 2 None 1 0$", done.stdout, re.M)) == 2, done.stdout
-    done = by_horovodrun.run("--gloo", "-np", 2, *program(REPORT), env=variables)
+    done = by_horovodrun.run("--gloo", "-np", 2, *program_words(mpirun_ranks.report_variables), env=variables)
     assert done.returncode == 2
     assert "each would be alone in its MPI" in done.stderr

@@ -1,6 +1,7 @@
 """A launcher that is killed: its ranks raise the error that says so, and end. mpirun of both MPIs, and torchrun."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from hvd_core.bootstrap.identity import (
 from hvd_core.bootstrap.launcher_watch import find
 
 WITHIN = 100
+FIND_LAUNCHER = str(Path(__file__).with_name("find_launcher.py"))
 
 
 def wait_for_what_does_not_come():
@@ -134,24 +136,13 @@ def test_ranks_end_when_torchrun_is_killed(tmp_path):
     check_ranks_end_without(command, tmp_path / "job", ["torchrun"])
 
 
-RANK = """
-import os, select, sys
-from hvd_core.bootstrap.identity import identify
-from hvd_core.bootstrap.launcher_watch import find
-launcher = find(identify(os.environ), "here")
-print(os.getpid(), launcher is not None, flush=True)
-for _ in sys.stdin:
-    print(launcher.has_ended(), os.getppid(), flush=True)
-"""
-
-
 def test_a_parent_between_launcher_and_rank_may_end(tmp_path):
     """A shell that runs below the launcher, and starts the rank, ends: the rank has another parent then."""
     (tmp_path / "mpirun").symlink_to("/bin/sh")
     ours = dict.fromkeys(("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"), "0")
     ours |= dict.fromkeys(("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"), "2")
     exports = " ".join(f"{name}={value}" for name, value in ours.items())
-    shell = f"exec 3<&0; {sys.executable} -c '{RANK}' <&3 & echo $$ $!; wait"
+    shell = f"exec 3<&0; {shlex.join([sys.executable, FIND_LAUNCHER])} <&3 & echo $$ $!; wait"
     inner = f'env {exports} sh -c "$SHELL_PROGRAM"; exit'
     job = subprocess.Popen(
         [str(tmp_path / "mpirun"), "-c", inner], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

@@ -4,18 +4,13 @@ import re
 import stat
 
 import pytest
-from launchers import Launcher
+from launchers import Launcher, program_words
+
+import mpirun_ranks
 
 pytestmark = [pytest.mark.mpi, pytest.mark.netns, pytest.mark.timeout(400)]
 
 NAMED = ("unshare", "--uts", "sh", "-c", 'hostname "$0"; exec "$@"')
-REPORT = """
-import os
-hvd.init()
-total = hvd.allreduce(np.full(10, hvd.rank() + 1.0, np.float32), op=hvd.Sum)
-store = os.environ.get("HOROVOD_STORE", "none")
-print("sum", total[0], hvd.rank(), hvd.local_rank(), hvd.cross_rank(), os.uname().nodename, store, flush=True)
-"""
 
 
 @pytest.fixture
@@ -44,12 +39,14 @@ def lines(output):
     return sorted((match[1].split() for match in found if match), key=lambda words: words[1])
 
 
-def test_horovodrun_mpi(cluster, program):
+def test_horovodrun_mpi(cluster):
     """The store's address comes from the environment only, rank and size from MPI."""
     first, second = cluster.network
     path = {"PATH": f"{cluster.mpirun[0].rpartition('/')[0]}:{cluster.environment()['PATH']}"}
     options = ["--mpi", "-np", 3, "-H", cluster.network.spec(2, 1), f"--mpi-args={' '.join(cluster.remote)}"]
-    done = cluster.run(*options, "--network-interfaces", "eth0", *program(REPORT), env=path)
+    done = cluster.run(
+        *options, "--network-interfaces", "eth0", *program_words(mpirun_ranks.report_place), env=path
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     made = lines(done.stdout)
     assert [words[:4] for words in made] == [
@@ -63,7 +60,7 @@ def test_horovodrun_mpi(cluster, program):
 
 
 @pytest.mark.slow
-def test_mpirun_and_the_variables_of_the_shell(cluster, program):
+def test_mpirun_and_the_variables_of_the_shell(cluster):
     """Open MPI passes the variables to other hosts with -x, MPICH by itself."""
     pytest.importorskip("mpi4py", reason="mpi4py brings ranks of several hosts together")
     _, second = cluster.network
@@ -80,8 +77,9 @@ def test_mpirun_and_the_variables_of_the_shell(cluster, program):
 
     def run(*names):
         words = [word for name in names for word in ("-x", name)] if cluster.open_mpi else []
+        ranks = program_words(mpirun_ranks.report_place)
         job = cluster.start_command(
-            [*cluster.enter, *cluster.mpirun, *cluster.remote, "-np", "3", *flag, *words, *program(REPORT)],
+            [*cluster.enter, *cluster.mpirun, *cluster.remote, "-np", "3", *flag, *words, *ranks],
             env,
         )
         out, err = (data.decode() for data in job.communicate(timeout=180))

@@ -7,37 +7,11 @@ import shutil
 import signal
 
 import pytest
-from launchers import first_by
+from launchers import first_by, program_words
+
+import mpirun_ranks
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(400)]
-
-SUM = """
-import os
-hvd.init()
-total = hvd.allreduce(np.full(1000, hvd.rank() + 1.0, np.float32), op=hvd.Sum)
-cores = ",".join(map(str, sorted(os.sched_getaffinity(0))))
-line = ["sum", total[0], total[-1], hvd.rank(), hvd.local_rank(), hvd.size(), cores, os.environ.get("SCRIPT")]
-print(*line, os.environ.get("HOROVOD_FUSION_THRESHOLD"), os.getuid(), sep=" ", flush=True)
-"""
-
-# Rank 1 ends in the middle of the others' work.
-END = """
-import ctypes, os, signal, sys
-how = sys.argv[1]
-hvd.init()
-signal.signal(signal.SIGTERM, signal.SIG_IGN)  # mpirun sends it to the others at once, and they have something to say
-for step in range(400):
-    if hvd.rank() == 1 and step == 20:
-        if how == "kill":
-            os.kill(os.getpid(), 9)
-        if how == "raise":
-            raise RuntimeError("rank 1's own fault")
-        if how == "exit":
-            sys.exit(int(sys.argv[2]))
-        ctypes.string_at(0)
-    hvd.allreduce(np.ones(1000, np.float32))
-print("went on", flush=True)
-"""
 
 
 def sums(output):
@@ -47,8 +21,8 @@ def sums(output):
     )
 
 
-def test_script_binding_and_variables(by_mpirun, program):
-    words = program(SUM)
+def test_script_binding_and_variables(by_mpirun):
+    words = program_words(mpirun_ranks.report_cores)
     script = by_mpirun.folder / "run.sh"
     script.write_text(f"export SCRIPT=yes\n{shlex.join(words)}\n")
     options = ["--bind-to", "numa", *by_mpirun.set_variable("HOROVOD_FUSION_THRESHOLD", "1048576")]
@@ -60,10 +34,11 @@ def test_script_binding_and_variables(by_mpirun, program):
     assert [word[7:9] for word in made] == [["yes", "1048576"]] * 2
 
 
-def test_one_core_each(by_mpirun, program):
+def test_one_core_each(by_mpirun):
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("mpirun binds two ranks to a core each only where there are two")
-    done = by_mpirun.run("--bind-to", "core", "-np", 2, *program(SUM), env={"HOROVOD_THREAD_AFFINITY": "0,0"})
+    words = program_words(mpirun_ranks.report_cores)
+    done = by_mpirun.run("--bind-to", "core", "-np", 2, *words, env={"HOROVOD_THREAD_AFFINITY": "0,0"})
     assert done.returncode == 0, done.stdout + done.stderr
     cores = [word[6] for word in sums(done.stdout)]
     assert len(set(cores)) == 2 and all("," not in one for one in cores), cores
@@ -72,7 +47,7 @@ def test_one_core_each(by_mpirun, program):
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="the other tests run as an ordinary user already")
-def test_ordinary_user(by_mpirun, program):
+def test_ordinary_user(by_mpirun):
     if shutil.which("setpriv") is None:
         pytest.skip("setpriv (util-linux) is missing")
     user = 65534
@@ -82,7 +57,7 @@ def test_ordinary_user(by_mpirun, program):
     become = ["setpriv", "--reuid", user, "--regid", user, "--clear-groups", *may]
     plain = [word for word in by_mpirun.mpirun if word != "--allow-run-as-root"]
     job = by_mpirun.start_command(
-        list(map(str, [*become, *plain, "-np", 2, "env", *program(SUM)])),
+        list(map(str, [*become, *plain, "-np", 2, "env", *program_words(mpirun_ranks.report_cores)])),
         {"HOME": str(by_mpirun.folder), "TMPDIR": str(by_mpirun.folder)},
     )
     out, err = (data.decode() for data in job.communicate(timeout=200))
@@ -95,12 +70,11 @@ def slow(how):
 
 
 @pytest.mark.parametrize("how", ["kill", slow("raise"), "exit 3", slow("exit 0")])
-def test_end_of_a_rank(by_mpirun, program, how):
-    words = program(END)
+def test_end_of_a_rank(by_mpirun, how):
     # MPICH kills the survivors within milliseconds of a death by signal: they do not always get their word out.
     tries = 8 if how == "kill" and by_mpirun.kind == "MPICH" else 1
     for _ in range(tries):
-        done = by_mpirun.run("-np", 2, *words, *how.split())
+        done = by_mpirun.run("-np", 2, *program_words(mpirun_ranks.rank_1_ends, *how.split()))
         said = done.stdout + done.stderr
         assert done.returncode != 0, said
         assert "went on" not in said
@@ -116,16 +90,16 @@ def test_end_of_a_rank(by_mpirun, program, how):
 
 
 @pytest.mark.slow
-def test_segmentation_fault(by_mpirun, program):
-    done = by_mpirun.run("-np", 2, *program(END), "fault")
+def test_segmentation_fault(by_mpirun):
+    done = by_mpirun.run("-np", 2, *program_words(mpirun_ranks.rank_1_ends, "fault"))
     assert done.returncode in (139, 128 + signal.SIGSEGV, signal.SIGSEGV), done.stderr
     assert by_mpirun.wait_for_none() == []
 
 
 @first_by("openmpi")
-def test_a_switch_that_only_one_rank_has(by_mpirun, program):
+def test_a_switch_that_only_one_rank_has(by_mpirun):
     """As on another host, to which mpirun has not carried the variable."""
-    words = program("try:\n    hvd.init()\nexcept Exception as error:\n    print(error, flush=True)\n")
+    words = program_words(mpirun_ranks.print_why_init_fails)
     one = ["env", "HOROVOD_DYNAMIC_PROCESS_SETS=1", *words]
     done = by_mpirun.run("-np", 1, *one, ":", "-np", 1, *words)
     assert done.stdout.count("ranks do not agree on HOROVOD_DYNAMIC_PROCESS_SETS.") == 2, (
@@ -137,8 +111,8 @@ def test_a_switch_that_only_one_rank_has(by_mpirun, program):
 
 
 @first_by("mpich")
-def test_tuning_that_only_one_rank_has(by_mpirun, program):
-    words = program(SUM)
+def test_tuning_that_only_one_rank_has(by_mpirun):
+    words = program_words(mpirun_ranks.report_cores)
     one = ["env", "HOROVOD_FUSION_THRESHOLD=4096", *words]
     done = by_mpirun.run("-np", 1, *words, ":", "-np", 1, *one)
     assert done.returncode == 0 and len(sums(done.stdout)) == 2, done.stdout + done.stderr

@@ -9,25 +9,8 @@ import pytest
 
 import nccl_stand_in
 
-# All questions to the probe in one process; argv: a list of [environment, folder that stands for /dev].
-LOOK = """
-import json, sys
-from pathlib import Path
-from hvd_backend_nccl.looking import look
-
-said = [vars(look(environ, Path(devices))) for environ, devices in json.loads(sys.argv[1])]
-heavy = sorted({"torch", "numpy"} & set(sys.modules))
-print(json.dumps([said, heavy, "libnccl" in Path("/proc/self/maps").read_text()]))
-"""
-
-RANK = """
-import numpy as np
-import hvd_core as hvd
-
-hvd.init()
-print("sum", hvd.allreduce(np.full(3, hvd.rank() + 1.0), name="x", op=hvd.Sum).tolist(), flush=True)
-hvd.shutdown()
-"""
+ASK = Path(__file__).with_name("ask_the_probe.py")
+RANK = Path(__file__).with_name("sum_rank.py")
 
 
 def driver_is_here():
@@ -44,7 +27,7 @@ def looked(run_python, tmp_path):
     def looked(cuda, *questions):
         folder = nccl_stand_in.cuda(tmp_path / f"driver{cuda}" / "libcuda.so.1", cuda).parent
         asked = json.dumps([[environ, str(devices)] for environ, devices in questions])
-        done = run_python(["-c", LOOK, asked], LD_LIBRARY_PATH=str(folder))
+        done = run_python([ASK, asked], LD_LIBRARY_PATH=str(folder))
         assert done.returncode == 0, f"{done.returncode} (99: it has called cuInit)\n{done.stderr}"
         said, heavy, opened = json.loads(done.stdout)
         assert not heavy and not opened
@@ -127,12 +110,9 @@ def test_the_probe_says_what_is_too_old_or_missing(looked, run_python, devices, 
 
 
 @pytest.fixture
-def job(run_python, tmp_path):
-    program = tmp_path / "rank.py"
-    program.write_text(RANK)
-
+def job(run_python):
     def run(**variables):
-        return run_python(["-m", "horovod.runner.launch", "-np", "2", sys.executable, program], **variables)
+        return run_python(["-m", "horovod.runner.launch", "-np", "2", sys.executable, RANK], **variables)
 
     return run
 

@@ -16,6 +16,7 @@ from harness.installed import need
 from hvd_core import lost_files
 
 ROOT = Path(__file__).resolve().parents[2]
+INSTALLED_PROGRAMS = str(Path(__file__).with_name("installed_programs.py"))
 STARTUP = "horovod-of-hvd-core.pth"
 OURS = f"horovod=={hvd_core.__version__}"
 # Names of files that both distributions have.
@@ -123,12 +124,7 @@ def test_the_wheel_requires_hvd_core_of_its_version_and_has_no_package(marker):
 
 def test_a_program_that_requires_horovod_gets_hvd_core(environment, pip):
     pip("install", "client", OURS)
-    said = python(
-        environment,
-        "import horovod, hvd_core; from importlib.metadata import version\n"
-        "from horovod.common.basics import HorovodBasics as B; B().init(); B().shutdown()\n"
-        "print(version('horovod'), horovod.__version__, version('hvd-core'), horovod.__file__)",
-    )
+    said = environment.run(str(environment.python), INSTALLED_PROGRAMS, "print_versions")
     words = said.split()
     assert words[:3] == [hvd_core.__version__] * 3, said
     assert words[3:] == [str(environment.site / SHARED[0])], "no warning, and the package of the wheel"

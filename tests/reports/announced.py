@@ -2,9 +2,10 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 from textwrap import dedent
+
+from launchers import program_words
 
 import horovod
 
@@ -105,8 +106,8 @@ def run(words, site, **variables):
     )
 
 
-def python(code, site, *words, **variables):
-    """A finished Python with ``code`` as its program; it must end well."""
-    done = run([sys.executable, "-c", dedent(code), *words], site, **variables)
+def python(program, site, *words, **variables):
+    """A finished Python with `program`, a text or a function as program_words() takes it; it must end well."""
+    done = run(program_words(program, *words), site, **variables)
     assert done.returncode == 0, done.stdout + done.stderr
     return done

@@ -3,32 +3,18 @@
 import json
 
 from announced import IN_PYTHON, backend, python
+from report_programs import ask_without_a_job, built, enabled, import_mpi4py
 
 QUESTIONS = ("mpi", "gloo", "nccl", "ddl", "ccl", "cuda", "rocm")
-ASK = """
-    import json, sys
-    from horovod.common.basics import HorovodBasics
-    hvd = HorovodBasics()
-    said = {name: getattr(hvd, f"{name}_built")() for name in QUESTIONS}
-    print(json.dumps([said, {name: type(value).__name__ for name, value in said.items()}]))
-""".replace("QUESTIONS", repr(QUESTIONS))
 
 
 def asked(site, **variables):
-    return json.loads(python(ASK, site, **variables).stdout)
-
-
-# Whether mpi4py finds a library on this machine; a program may not ask like this, as MPI would run afterwards.
-MPI4PY = """
-    import mpi4py
-    mpi4py.rc.initialize = False
-    from mpi4py import MPI
-"""
+    return json.loads(python(built, site, *QUESTIONS, **variables).stdout)
 
 
 def mpi4py_works(site):
     try:
-        python(MPI4PY, site)
+        python(import_mpi4py, site)
         return True
     except AssertionError:
         return False
@@ -72,15 +58,7 @@ def test_built_is_installed_and_describes_itself(site):
 def test_asking_imports_what_is_asked_about_and_probes_nothing(site):
     backend(site, "mpi", probe='print("probed")')
     backend(site, "acme", code="print('imported acme')\n" + "raise SystemExit")
-    code = """
-        import sys
-        from horovod.common.basics import HorovodBasics
-        hvd = HorovodBasics()
-        assert hvd.mpi_built() and hvd.mpi_built()
-        assert "announced_mpi" in sys.modules and "announced_acme" not in sys.modules
-        assert not hvd.is_initialized() and not hvd.mpi_enabled() and not hvd.gloo_enabled()
-    """
-    assert python(code, site).stdout == ""
+    assert python(ask_without_a_job, site).stdout == ""
 
 
 def test_a_library_without_a_wheel_is_built_when_it_is_there(site, tmp_path):
@@ -90,18 +68,6 @@ def test_a_library_without_a_wheel_is_built_when_it_is_there(site, tmp_path):
     assert asked(site, HOROVOD_BACKEND_PATH_DDL=str(library))[0]["ddl"]
 
 
-ENABLED = """
-    from horovod.common.basics import HorovodBasics
-    hvd = HorovodBasics()
-    hvd.init()
-    print(hvd.mpi_enabled(), hvd.gloo_enabled())
-    try:
-        print(hvd.mpi_enabled() or hvd.mpi_threads_supported())
-    except ValueError as error:
-        print(error)
-    hvd.shutdown()
-    print(hvd.mpi_enabled(), hvd.gloo_enabled())
-"""
 NOT_ENABLED = (
     "Horovod MPI is not enabled; Please make sure it's installed and enabled. (No launcher of MPI has started this "
     "process: use mpirun, or horovodrun --mpi.)"
@@ -111,6 +77,6 @@ NOT_ENABLED = (
 def test_enabled_is_what_the_job_uses(site):
     """One of the two is true in every job: programs ask gloo_enabled() to know whether there is no MPI."""
     backend(site, "mpi", code=IN_PYTHON)
-    said = python(ENABLED, site).stdout.splitlines()
+    said = python(enabled, site).stdout.splitlines()
     assert said == ["False True", NOT_ENABLED, "False False"], "installed, and not used"
-    assert python(ENABLED, site, HOROVOD_BACKEND="cpu.allgather=mpi").stdout.splitlines()[0] == "True False"
+    assert python(enabled, site, HOROVOD_BACKEND="cpu.allgather=mpi").stdout.splitlines()[0] == "True False"

@@ -3,6 +3,7 @@
 import re
 import sys
 
+import report_programs
 from announced import backend, distribution, python, run
 
 COMMAND = [sys.executable, "-m", "horovod.runner.launch", "--check-build"]
@@ -117,14 +118,9 @@ def test_frameworks_are_found_and_not_imported(site):
 def test_it_costs_little(site):
     """It takes less than a second of processor time in all (usually a quarter)."""
     backend(site, "mpi")
-    measure = """
-        import os, subprocess, sys
-        done = subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL)
-        print(done.returncode, os.times().children_user + os.times().children_system)
-    """
     least = 60.0
     for _ in range(5):  # other processes slow it down, so the best of five counts
-        status, seconds = python(measure, site, *COMMAND).stdout.split()
+        status, seconds = python(report_programs.measure, site, *COMMAND).stdout.split()
         assert status == "0"
         least = min(least, float(seconds))
         if least < 1.0:

@@ -7,6 +7,7 @@ from compiled import compiled, cxx
 
 import hvd_core
 from announced import backend, python
+from report_programs import nccl, threads_of_mpi
 
 HERE = Path(__file__).parent
 INCLUDE = Path(hvd_core.__file__).parent / "include"
@@ -23,40 +24,19 @@ def compiled_backend():
     return make
 
 
-NCCL = """
-    from horovod.common.basics import HorovodBasics
-    hvd = HorovodBasics()
-    print(repr(hvd.nccl_built()), hvd.nccl_built() == hvd.nccl_built(), hvd.is_initialized())
-"""
-
-
 def test_nccl_built_is_its_version_code(site, compiled):
     backend(site, "nccl", devices=("cuda",), library=compiled("nccl"))
-    assert python(NCCL, site, TELL_version_code="21903").stdout.split() == ["21903", "True", "False"]
-    assert python(NCCL, site).stdout.split()[0] == "0", "the backend finds no library to tell of"
+    assert python(nccl, site, TELL_version_code="21903").stdout.split() == ["21903", "True", "False"]
+    assert python(nccl, site).stdout.split()[0] == "0", "the backend finds no library to tell of"
     backend(site, "nccl", devices=("cuda",), library="/nowhere/libnccl.so")
-    assert python(NCCL, site).stdout.split()[0] == "0"
-
-
-MPI = """
-    import os
-    import hvd_core
-    from horovod.common.basics import HorovodBasics
-    hvd = HorovodBasics()
-    hvd.init(backend="cpu=mpi")
-    print(hvd.mpi_threads_supported(), hvd.mpi_enabled())
-    print("told:", str(hvd_core.backend_report()).splitlines()[-1])
-    if os.fork() == 0:  # a copy of the engine is left alone
-        os._exit(hvd.mpi_threads_supported())
-    assert os.wait()[1] == 0
-    hvd.shutdown()
-"""
+    assert python(nccl, site).stdout.split()[0] == "0"
 
 
 def test_mpi_threads_are_those_of_the_running_library(site, compiled):
     backend(site, "mpi", library=compiled("mpi"))
-    said = python(MPI, site, TELL_threads="multiple", TELL_device_memory="cuda", HOROVOD_LOG_LEVEL="info")
+    told = {"TELL_threads": "multiple", "TELL_device_memory": "cuda", "HOROVOD_LOG_LEVEL": "info"}
+    said = python(threads_of_mpi, site, **told)
     assert said.stdout.splitlines() == ["True True", "told: mpi: threads multiple, device memory cuda"]
     assert said.stderr.count("horovod INFO: mpi: threads multiple, device memory cuda") == 1
-    assert python(MPI, site, TELL_threads="serialized").stdout.splitlines()[0] == "False True"
-    assert python(MPI, site).stdout.splitlines()[0] == "False True", "it does not know"
+    assert python(threads_of_mpi, site, TELL_threads="serialized").stdout.splitlines()[0] == "False True"
+    assert python(threads_of_mpi, site).stdout.splitlines()[0] == "False True", "it does not know"

@@ -7,8 +7,10 @@ import subprocess
 import sys
 
 import pytest
+from launchers import program_words
 
 import hvd_core as hvd
+import log_programs
 from harness import on_ranks, run_on_ranks
 from hvd_core import logs
 from hvd_core._core import printable
@@ -79,9 +81,11 @@ def test_lines_without_time(variable):
         assert re.search(rf"(?m)^\[{rank}\] horovod DEBUG: shutdown begun by rank \d", output), output
 
 
-def python(code, **env):
-    words = [sys.executable, "-c", "import logging, hvd_core as hvd\n" + code]
-    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=100)
+def python(program, **env):
+    """The lines that a program writes to standard error: a function, or a text behind the imports that it needs."""
+    if isinstance(program, str):
+        program = "import logging, hvd_core as hvd\n" + program
+    done = subprocess.run(program_words(program), env=env, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     return done.stderr.splitlines()
 
@@ -109,21 +113,11 @@ def test_a_program_that_ends_without_shutdown_loses_no_line():
 
 
 def test_a_forked_child_of_a_program_that_forwards_ends():
-    code = (
-        "import os\nhvd.init()\npid = os.fork()\nif pid == 0: logging.getLogger('horovod').error('child'); os._exit(7)\n"
-        "assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7\nhvd.shutdown()"
-    )
-    lines = python(code, HOROVOD_LOG_TO_PYTHON="1")
+    lines = python(log_programs.child_logs, HOROVOD_LOG_TO_PYTHON="1")
     assert any(line.endswith("horovod ERROR: child") for line in lines), lines
 
 
 def test_a_forked_child_may_forward_lines_too():
-    code = (
-        "import os\nfrom hvd_core import logs\nlogs.forward_engine_lines()\npid = os.fork()\n"
-        "if pid == 0:\n"
-        "    hvd.init(); hvd.shutdown(); logs.stop_forwarding(); os._exit(7)\n"
-        "assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7"
-    )
-    lines = python(CONFIGURED + code, HOROVOD_LOG_LEVEL="debug", HOROVOD_LOG_TO_PYTHON="1")
+    lines = python(log_programs.child_forwards, HOROVOD_LOG_LEVEL="debug", HOROVOD_LOG_TO_PYTHON="1")
     assert any(line.startswith("horovod/DEBUG/shutdown begun by rank 0") for line in lines), lines
     assert all(line.startswith("horovod/") for line in lines), lines

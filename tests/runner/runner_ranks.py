@@ -50,6 +50,12 @@ def train():
             _write(f"ready.{hvd.rank()}", f"{os.getpid()}\n")
 
 
+def rank_1_exits(code):
+    if RANK == "1":
+        sys.exit(int(code))
+    time.sleep(600)
+
+
 def rank_1_never_comes():
     if RANK == "1":
         time.sleep(600)
@@ -180,4 +186,4 @@ def _sleep_in_the_job():
 
 
 if __name__ == "__main__":
-    globals()[sys.argv[1]]()
+    globals()[sys.argv[1]](*sys.argv[2:])

@@ -3,12 +3,13 @@
 import os
 import re
 import subprocess
-import sys
 import threading
 import tty
 
 import pytest
+from launchers import program_words
 
+import output_programs
 import runner_ranks
 from horovod.runner.output import RankStream, Sink
 
@@ -37,34 +38,19 @@ def test_lines_of_four_ranks_do_not_mix(launcher):
 
 
 def test_a_carriage_return_stays_within_the_line(launcher):
-    code = r"""
-import sys
-sys.stdout.write("\r 10%\r 20%\r\n\n30%\n")
-"""
-    done = launcher.python(1, code)
+    done = launcher.python(1, output_programs.returns_and_line_ends)
     prefix = "[0]<stdout>:"
     assert done.stdout == f"{prefix} 10%\r 20%\r\n{prefix}\n{prefix}30%\n"
 
 
 def test_cr_lf_in_two_writes_is_one_end(launcher):
-    code = r"""
-import sys, time
-for part in ("one\r", "\ntwo\r", "\r\n", "three\n"):
-    sys.stdout.write(part); sys.stdout.flush(); time.sleep(0.1)
-"""
     prefix = "[0]<stdout>:"
     expected = f"{prefix}one\r\n{prefix}two\r\r\n{prefix}three\n"
-    assert launcher.python(1, code).stdout == expected
+    assert launcher.python(1, output_programs.returns_apart_from_line_ends).stdout == expected
 
 
 def test_partial_line_is_shown_and_continued(launcher):
-    code = r"""
-import pathlib, sys, time
-sys.stdout.write("wait"); sys.stdout.flush()
-while not pathlib.Path("seen").exists(): time.sleep(0.02)
-sys.stdout.write(" done\nlast"); sys.stdout.flush()
-"""
-    process = launcher.start_python(1, code)
+    process = launcher.start_python(1, output_programs.part_of_a_line)
     shown = read_until(process, b"", b"wait")
     (launcher.folder / "seen").touch()
     rest, _ = process.communicate(timeout=100)
@@ -73,17 +59,7 @@ sys.stdout.write(" done\nlast"); sys.stdout.flush()
 
 
 def test_partial_line_of_one_rank_does_not_swallow_another(launcher):
-    code = r"""
-import os, pathlib, sys, time
-def wait(name):
-    while not pathlib.Path(name).exists(): time.sleep(0.02)
-if os.environ["HOROVOD_RANK"] == "0":
-    sys.stdout.write("epoch 1 ..."); sys.stdout.flush()
-    wait("other"); print(" ok")
-else:
-    wait("half"); print("hello")
-"""
-    process = launcher.start_python(2, code)
+    process = launcher.start_python(2, output_programs.part_of_a_line_beside_another_rank)
     shown = read_until(process, b"", b"epoch 1 ...")
     (launcher.folder / "half").touch()
     shown = read_until(process, shown, b"hello\n")
@@ -95,15 +71,9 @@ else:
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_utf8_split_between_writes(launcher, unbuffered):
-    code = r"""
-import os, time
-text = "grüße 🎉 日本".encode()
-for i in range(len(text)):
-    os.write(1, text[i:i+1]); time.sleep(0.03)
-time.sleep(0.4)
-os.write(1, b"\n\xff\xfe bad\n")
-"""
-    process = launcher.start_python(1, code, env={"PYTHONUNBUFFERED": unbuffered})
+    process = launcher.start_python(
+        1, output_programs.parts_of_characters, env={"PYTHONUNBUFFERED": unbuffered}
+    )
     seen = []
     while chunk := os.read(process.stdout.fileno(), 1000):
         seen.append(chunk)
@@ -115,14 +85,7 @@ os.write(1, b"\n\xff\xfe bad\n")
 
 
 def test_binary_and_very_long_lines_pass_unchanged(launcher):
-    code = r"""
-import os
-data = bytes(b for b in range(256) if b not in (10, 13)) * 4000
-while data:
-    data = data[os.write(1, data):]
-os.write(1, b"\n")
-"""
-    process = launcher.start_python(1, code)
+    process = launcher.start_python(1, output_programs.a_long_line_of_all_bytes)
     out, _ = process.communicate(timeout=100)
     assert out == b"[0]<stdout>:" + bytes(b for b in range(256) if b not in (10, 13)) * 4000 + b"\n"
 
@@ -134,12 +97,9 @@ def test_timestamps(launcher):
 
 
 def test_files(launcher):
-    code = r"""
-import os, sys
-rank = os.environ["HOROVOD_RANK"]
-sys.stdout.write(f"out {rank}\r\n"); sys.stderr.write(f"err {rank}")
-"""
-    done = launcher.python(2, code, "--output-filename", "logs/run 1")
+    done = launcher.python(
+        2, output_programs.a_line_and_a_part_of_an_error, "--output-filename", "logs/run 1"
+    )
     assert sorted(done.stdout.split("\r\n")) == ["", "[0]<stdout>:out 0", "[1]<stdout>:out 1"]
     for rank in range(2):
         folder = launcher.folder / "logs" / "run 1" / f"rank.{rank}"
@@ -220,15 +180,9 @@ def test_slow_reader_does_not_deadlock(launcher):
 
 def test_output_to_one_terminal_keeps_lines_apart(launcher):
     """stdout and stderr in the same pipe: an unfinished line of one must not run into the other."""
-    code = r"""
-import pathlib, sys, time
-def wait(name):
-    while not pathlib.Path(name).exists(): time.sleep(0.02)
-sys.stderr.write("50%"); sys.stderr.flush(); wait("part")
-print("message"); sys.stdout.flush(); wait("line")
-sys.stderr.write("\n")
-"""
-    process = launcher.start("-np", 1, sys.executable, "-c", code, stderr=subprocess.STDOUT)
+    process = launcher.start(
+        "-np", 1, *program_words(output_programs.a_line_beside_a_part_of_an_error), stderr=subprocess.STDOUT
+    )
     shown = read_until(process, b"", b"50%")
     (launcher.folder / "part").touch()
     shown = read_until(process, shown, b"message\n")

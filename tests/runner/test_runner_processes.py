@@ -11,6 +11,7 @@ import sys
 import time
 
 import pytest
+from launchers import program_words
 
 import runner_ranks
 from horovod.runner import keeper
@@ -37,9 +38,8 @@ def test_success(launcher):
 
 @pytest.mark.parametrize("code", [1, 2, 77, 255])
 def test_exit_code_of_the_failing_rank(launcher, code):
-    body = f"import os, sys, time\nif os.environ['HOROVOD_RANK'] == '1': sys.exit({code})\ntime.sleep(600)"
     start = time.monotonic()
-    done = launcher.python(4, body)
+    done = launcher.run("-np", 4, *program_words(runner_ranks.rank_1_exits, code))
     assert time.monotonic() - start < END_S + BUSY_S
     assert done.returncode == code
     assert f"Process 1 exit with status code {code}." in done.stderr

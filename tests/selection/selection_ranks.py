@@ -46,5 +46,12 @@ def broadcast_over_another_backend():
         print(error)
 
 
+def print_why_init_fails():
+    try:
+        hvd.init()
+    except Exception as error:
+        print(error)
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]](*sys.argv[2:])

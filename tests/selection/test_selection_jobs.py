@@ -6,10 +6,10 @@ All cases of one kind go through one job of two ranks that calls init() again an
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from launchers import program_words
 
 import hvd_core
 import selection_ranks
@@ -166,11 +166,7 @@ def test_one_operation_on_host_memory_goes_over_another_backend(job, tmp_path):
 @pytest.mark.mpi
 def test_mpirun_that_does_not_hand_on_the_variable(mpirun, tmp_path):
     """As on another host: only one of two ranks has the backend. Both errors name the rank without it."""
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import hvd_core as hvd\ntry:\n    hvd.init()\nexcept Exception as error:\n    print(error)\n"
-    )
-    run = [sys.executable, str(program)]
+    run = program_words(selection_ranks.print_why_init_fails)
     packages = str(Path(hvd_core.__file__).resolve().parents[1])
 
     def said(value):

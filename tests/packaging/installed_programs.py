@@ -1,0 +1,34 @@
+"""Programs of interpreters in which a wheel is installed: one function each, named on the command line."""
+
+import sys
+
+
+def sum_alone():
+    """Prints the file of the engine."""
+    import numpy as np
+
+    import hvd_core as hvd
+    import hvd_core._core as core
+
+    hvd.init()
+    assert (hvd.allreduce(np.arange(5.0)) == np.arange(5.0)).all()
+    hvd.shutdown()
+    print(core.__file__)
+
+
+def print_versions():
+    """Of the distributions and packages, and the place of the package horovod."""
+    from importlib.metadata import version
+
+    import horovod
+    import hvd_core  # noqa: F401
+    from horovod.common.basics import HorovodBasics
+
+    basics = HorovodBasics()
+    basics.init()
+    basics.shutdown()
+    print(version("horovod"), horovod.__version__, version("hvd-core"), horovod.__file__)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()
