@@ -283,7 +283,7 @@ class TestTheRulesThemselves:
             tmp_path / "a.py",
         )
         file.write_text(f'A = """{program}"""\ndef f(x):\n    return f"""{program}"""\n')
-        assert programs_in_strings(file) == [1, 7]
+        assert programs_in_strings(file) == [1, 8]
         indented = program.replace("\n", "\n    ")
         file.write_text(f'\nA = """{indented}"""\n')
         assert programs_in_strings(file) == [2]
