@@ -10,7 +10,7 @@ import pytest
 import nccl_stand_in
 
 ASK = Path(__file__).with_name("ask_the_probe.py")
-RANK = Path(__file__).with_name("sum_rank.py")
+RANK = Path(__file__).with_name("adding_rank.py")
 
 
 def driver_is_here():

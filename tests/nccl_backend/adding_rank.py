@@ -1,4 +1,4 @@
-"""A rank that prints a sum."""
+"""A rank that prints a sum. Its name, which stands in tracebacks, has not the word that the test looks for."""
 
 import numpy as np
 
