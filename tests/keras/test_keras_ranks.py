@@ -22,8 +22,6 @@ MODULES = [
 FRAMEWORK = {"torch": "torch", "tensorflow": "tensorflow", "tf.keras": "tensorflow"}
 # Of the callbacks, those that compute with the number of ranks.
 ALONE = ["ranks_keras_callbacks"]
-# The first model that Keras saves makes it import TensorFlow, also where it runs on PyTorch.
-NOT_ALONE = ("check_best_model_is_saved_where_it_is_told",)
 # All checks run on two ranks; on other numbers of ranks only those that depend on it. TensorFlow takes several times as
 # long as PyTorch.
 JOBS = {
@@ -44,7 +42,6 @@ CASES = [
     for (kind, ranks), modules in jobs.items()
     for module in modules
     for check in check_names(f"keras/{module}.py")
-    if not ((kind, ranks) == ("torch", 1) and check in NOT_ALONE)
 ]
 
 
