@@ -1,6 +1,6 @@
 """Process sets in elastic jobs, whose ranks change: numbers of workers, and sets whose members are not there.
 
-A worker is a process with a number that never changes; its rank belongs to a world. Called by process_sets.py and by the
+A worker is a process with a number that never changes; its rank belongs to a world. Called by process_set_changes.py and by the
 front ends' elastic training, on one thread.
 """
 
@@ -82,8 +82,9 @@ def is_away(process_set: Any) -> bool:
     return any(known is process_set for known in _away)
 
 
-def away_sets() -> list[Any]:
-    return list(_away)
+def forget_away(process_set: Any) -> None:
+    """The program has removed a set whose members are missing."""
+    _away[:] = [known for known in _away if known is not process_set]
 
 
 def why_away(process_set: Any) -> str:

@@ -12,11 +12,11 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from hvd_core import communicator_sets, current_job, job_start, logs, uncaught
-from hvd_core import process_sets as _process_sets
+from hvd_core import communicator_sets, current_job, job_start, logs, process_set_changes, uncaught
 from hvd_core.backends.errors import BackendError
 from hvd_core.current_job import engine, is_initialized, rank, size, world
 from hvd_core.errors import HorovodInternalError, JobEndedError
+from hvd_core.process_sets import global_process_set
 
 if TYPE_CHECKING:
     from hvd_core.backends.selection.backend_plan import BackendPlan
@@ -97,11 +97,11 @@ def init(
                 _registered = True
             uncaught.watch(_leave)
             if job.world.comm is not None:
-                _process_sets.global_process_set.mpi_comm = comm
+                global_process_set.mpi_comm = comm
         # The engine stays up when these are refused: a second init() with a clean list succeeds.
         sets, entries = communicator_sets.resolved(static, job.world.comm, job.world.size)
         try:
-            _process_sets.begin(job.world.size, sets, entries)
+            process_set_changes.begin(job.world.size, sets, entries)
         except JobEndedError:
             if not job_start.is_elastic():
                 raise
@@ -180,7 +180,7 @@ def _drop() -> None:
     current_job.set_current(None)
     if job is None:
         return
-    _process_sets.end()
+    process_set_changes.end()
     uncaught.unwatch()
     if not job.is_parents():
         job.engine.close()

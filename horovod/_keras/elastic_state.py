@@ -5,7 +5,6 @@ For Keras 2 and 3, on every backend. One thread of a rank uses it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -13,19 +12,14 @@ from horovod._keras import learning_rate
 from horovod._keras.backends import backend_of
 from horovod._keras.values import optimizer_variables
 from horovod._keras_module import keras_package, major_version
-from horovod.common.elastic import ObjectState, restart, run_fn
+from horovod.common.elastic_states import VariablesState
 from horovod.common.exports import rank
 from horovod.common.objects import broadcast_object
 
-__all__ = ["KerasModelState", "run_with"]
+__all__ = ["KerasModelState"]
 
 
-def run_with(keras: ModuleType, func: Callable[..., Any]) -> Callable[..., Any]:
-    """hvd.elastic.run for the framework that `keras` runs on."""
-    return run_fn(func, restart, backend_of(keras_package(keras)).may_be_of_operation)
-
-
-class KerasModelState(ObjectState):
+class KerasModelState(VariablesState):
     """The state of a training with Keras, for ``hvd.elastic.run``.
 
     Args:
@@ -66,23 +60,14 @@ class KerasModelState(ObjectState):
         self._forget_sums()
         super().restore()
 
-    def durable_parts(self) -> dict[str, Any]:
-        return {**super().durable_parts(), "variables": self._copies}
-
-    def set_durable_parts(self, parts: dict[str, Any]) -> None:
-        if len(parts["variables"]) != len(self._copies):
-            raise KeyError(f"{len(parts['variables'])} variables in place of {len(self._copies)}")
-        super().set_durable_parts(parts)
-        self._copies = parts["variables"]
-
     def sync(self) -> None:
         self._backend.sync_model(self.model)
         self._forget_sums()
-        self._backend.broadcast_variables(list(self.model.weights), 0, "keras.elastic.model")
-        if self.optimizer is not None:
-            self._backend.broadcast_variables(
-                optimizer_variables(self.optimizer), 0, "keras.elastic.optimizer"
-            )
+        differ = self._that_differ(self._kept(), self._save_model)
+        own = {id(v) for v in self._generators()}
+        sent = [variable for variable in differ if id(variable) not in own]
+        if sent:
+            self._backend.broadcast_variables(sent, 0, "keras.elastic")
         super().sync()
         self._save_model()
 
@@ -91,11 +76,15 @@ class KerasModelState(ObjectState):
         self._copies = self._backend.copies_of(self._kept(), self._copies)
 
     def _kept(self) -> list:
-        variables = list(self.model.weights)
-        if major_version(self._keras) >= 3:  # whose random generators are variables, but no weights
-            known = {id(v) for v in variables}
-            variables += [v for v in self.model.non_trainable_variables if id(v) not in known]
-        return variables + ([] if self.optimizer is None else optimizer_variables(self.optimizer))
+        own = [] if self.optimizer is None else optimizer_variables(self.optimizer)
+        return [*self.model.weights, *self._generators(), *own]
+
+    def _generators(self) -> list:
+        """The states of random generators, which are variables of Keras 3, but no weights."""
+        if major_version(self._keras) < 3:
+            return []
+        known = {id(v) for v in self.model.weights}
+        return [v for v in self.model.non_trainable_variables if id(v) not in known]
 
     def _forget_sums(self) -> None:
         """Gradients of several passes that were summed, but not applied, are lost."""

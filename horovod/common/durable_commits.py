@@ -31,7 +31,8 @@ class DurableCommits:
         if not isinstance(every, int) or every < 1:
             raise ValueError(f"keep_commits() needs an int of at least 1 for `every`, but found {every!r}.")
         self._state, self._path, self._every = state, os.fspath(path), every
-        self._commits = 0
+        self._checked = False
+        self.commits = 0  # of the job: new ranks get the number of rank 0
 
     def load(self) -> bool:
         """Gives the state the commit in the file. Returns False if there is no file.
@@ -56,9 +57,13 @@ class DurableCommits:
         return True
 
     def committed(self) -> None:
-        """The state has just been committed. A file that cannot be written is told in the log; training goes on."""
-        self._commits += 1
-        if rank() != 0 or self._commits % self._every:
+        """The state has just been committed. A file that cannot be written is told in the log; training goes on. Raises
+        ValueError at the first commit of a rank, whichever it is, if the state cannot be pickled."""
+        if not self._checked:
+            self._check()
+            self._checked = True
+        self.commits += 1
+        if rank() != 0 or self.commits % self._every:
             return
         new = f"{self._path}.{os.getpid()}.new"
         try:
@@ -68,10 +73,29 @@ class DurableCommits:
                 os.fsync(file.fileno())
             os.replace(new, self._path)
         except OSError as error:
-            _log.error("horovod: commit %d could not be written: %s", self._commits, error)
+            _log.error("horovod: commit %d could not be written: %s", self.commits, error)
             with contextlib.suppress(OSError):
                 os.unlink(new)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(new)
             raise
+
+    def _check(self) -> None:
+        for group, values in self._state.durable_parts().items():
+            named = values.items() if isinstance(values, dict) else [(group, values)]
+            for name, value in named:
+                try:
+                    pickle.Pickler(_Nowhere(), protocol=pickle.HIGHEST_PROTOCOL).dump(value)
+                except Exception as error:  # of the value's own methods, too
+                    raise ValueError(
+                        f"keep_commits(): the value {name!r} of the state cannot be written to {self._path}, as it cannot be "
+                        f"pickled ({type(error).__name__}: {error}). Keep something in its place that can."
+                    ) from None
+
+
+class _Nowhere:
+    """A file that forgets what is written to it."""
+
+    def write(self, data: Any) -> int:
+        return memoryview(data).nbytes

@@ -1,6 +1,7 @@
 """Process sets under the names that programs written for Horovod import. ``hvd_core.process_sets`` defines them."""
 
-from hvd_core.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from hvd_core.process_set_changes import add_process_set, remove_process_set
+from hvd_core.process_sets import ProcessSet, global_process_set
 from hvd_core.process_sets import temporary as _temp_process_set_object
 
 __all__ = [

@@ -242,13 +242,14 @@ class ElasticJob(Job):
         self._want_those_with_slots()
 
     def _start_workers(self, now: float) -> None:
+        preferred = self._names.preferred(self._answer)
         if not self._begun:
-            if sum(self._hosts.values()) < self._limits.first:
+            if sum(preferred.values()) < self._limits.first:
                 return
             self._begun = True
         most = self._limits.most and self._limits.most + self._limits.spares
         for host in free_slots(self._membership, self._hosts, most, self._cooldown.usable_at, now):
-            if not self._start_worker(host, now):
+            if host in preferred and not self._start_worker(host, now):
                 return
 
     def _start_worker(self, host: str, now: float) -> bool:

@@ -48,6 +48,17 @@ class HostNames:
             found[name] = found.get(name, 0) + slots
         return {name: slots for name, slots in found.items() if slots > 0}
 
+    def preferred(self, hosts: dict[str, int]) -> dict[str, int]:
+        """As merged(), without the hosts behind one whose name is being looked up for the first time, if that does not
+        take long: a host that stands first is used first."""
+        now = time.monotonic()
+        names = list(hosts)
+        for place, name in enumerate(names):
+            if name not in self._facts and now - self._asked.get(name, now) <= _SLOW_S:
+                names = names[:place]
+                break
+        return self.merged({name: hosts[name] for name in names})
+
     def source(self, name: str) -> str | None:
         """This machine's address on the way to a host; None if it is not known."""
         return self._facts.get(name, (False, None))[1]

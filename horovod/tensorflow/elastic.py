@@ -8,13 +8,21 @@ from typing import Any
 
 import tensorflow as tf
 
-from horovod.common.elastic import ObjectState, restart, run_fn, worker_id, workers
+from horovod.common.elastic import commit_async, restart, run_fn, worker_id, workers
+from horovod.common.elastic_states import VariablesState
 from horovod.common.exports import rank
 from horovod.tensorflow._failures import may_be_of_operation
 from horovod.tensorflow.functions import broadcast_object, broadcast_variables
 from horovod.tensorflow.util import _executing_eagerly, flat_variables
 
-__all__ = ["TensorFlowKerasState", "TensorFlowState", "run", "worker_id", "workers"]  # noqa: F822 (see __getattr__)
+__all__ = [  # noqa: F822 (see __getattr__)
+    "TensorFlowKerasState",
+    "TensorFlowState",
+    "commit_async",
+    "run",
+    "worker_id",
+    "workers",
+]
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:
@@ -42,7 +50,7 @@ def run(func: Callable[..., Any]) -> Callable[..., Any]:
     return run_fn(func, restart, may_be_of_operation)
 
 
-class TensorFlowState(ObjectState):
+class TensorFlowState(VariablesState):
     """Variables and plain values that survive a change of the ranks, for ``hvd.elastic.run``.
 
     Args:
@@ -83,19 +91,12 @@ class TensorFlowState(ObjectState):
             self._session.run(self._assigned, dict(zip(self._new_values, self._copies)))
         super().restore()
 
-    def durable_parts(self) -> dict[str, Any]:
-        return {**super().durable_parts(), "variables": self._copies}
-
-    def set_durable_parts(self, parts: dict[str, Any]) -> None:
-        if len(parts["variables"]) != len(self._copies):
-            raise KeyError(f"{len(parts['variables'])} variables in place of {len(self._copies)}")
-        super().set_durable_parts(parts)
-        self._copies = parts["variables"]
-
     def sync(self) -> None:
         if self.variables:
             if _executing_eagerly():
-                broadcast_variables(self.variables, 0)
+                sent = self._that_differ(list(self.variables), self._save_variables)
+                if sent:
+                    broadcast_variables(sent, 0)
             else:
                 self._session.run(self._sent)
         super().sync()

@@ -92,7 +92,6 @@ class DriverChannel:
         while True:
             said = self._next()
             if said["kind"] in ("leave", "end"):
-                self._end = self._end or said["kind"] == "end"
                 raise LeftJob
             if said["kind"] == "enter":
                 self.place = Place(said["env"], said["sync"])
@@ -120,8 +119,7 @@ class DriverChannel:
             line = self._line(socket.MSG_DONTWAIT)
             if line is None:
                 break
-            kind = json.loads(line)["kind"]
-            self._update, self._end = kind == "update", self._end or kind == "end"
+            self._update = json.loads(line)["kind"] == "update"
         return self._update
 
     def announced(self) -> None:
@@ -155,7 +153,10 @@ class DriverChannel:
         """The next message; None at the end of the channel, or if there is none now."""
         while b"\n" not in self._unread:
             try:
-                data = self._socket.recv(_CHUNK, flags)
+                # A signal handler may ask must_end() between any two steps, and must find each byte at every moment.
+                data = self._socket.recv(_CHUNK, flags | socket.MSG_PEEK)
+                self._end = self._end or _END in self._unread + data
+                self._socket.recv(len(data))
             except BlockingIOError:
                 return None
             except ConnectionError:

@@ -9,12 +9,13 @@ import hvd_core
 from horovod.common import elastic
 from horovod.common.exports import init, rank, size
 from horovod.common.objects import broadcast_object
-from horovod.common.process_sets import ProcessSet, add_process_set
+from horovod.common.process_sets import ProcessSet, add_process_set, remove_process_set
 
 FIRST_TWO = ProcessSet([0, 1])
 EVEN = ProcessSet(lambda size: range(0, size, 2))
 FOUNDERS = ProcessSet(elastic.workers([0, 1]))
 FOURTH = ProcessSet([0, 3])
+REMOVED = ProcessSet([0, 2])
 
 
 def sum_of(values, members, process_set, name):
@@ -24,6 +25,20 @@ def sum_of(values, members, process_set, name):
             np.full(3, values[rank()]), op=hvd_core.Sum, name=name, process_set=process_set
         )
         assert found.tolist() == [sum(values[r] for r in members)] * 3, (name, found)
+
+
+def check_removals():
+    """Each set ends alone, also where another one has the same members."""
+    remove_process_set(REMOVED)
+    assert REMOVED.process_set_id is None and remove_process_set(REMOVED) is False
+    for twin in (ProcessSet(lambda size: [0, 1]), ProcessSet([0, 1])):
+        add_process_set(twin)
+        assert twin.process_set_id == FIRST_TWO.process_set_id
+        assert remove_process_set(twin) is True and twin.process_set_id is None
+    kept = add_process_set([0, size() - 1]) if size() > 2 else FIRST_TWO
+    sum_of([1.0] * size(), kept.ranks, kept, "kept")
+    if size() > 2:
+        remove_process_set(kept)
 
 
 def check_sets(ids, added, within):
@@ -40,6 +55,7 @@ def check_sets(ids, added, within):
         refused("Workers([0, 1])", FOUNDERS)
     if size() < 4:
         refused("[0, 3]", FOURTH)
+    assert REMOVED.process_set_id is None
     sum_of(values, [1], added, "added before")
     sum_of(values, list(within.ranks), within, "added within")
 
@@ -70,13 +86,17 @@ def check_operations(names):
 def sets():
     """Three ranks, then two, then three: the sets come back, on new ranks too."""
     init(process_sets=[FIRST_TWO, EVEN, FOUNDERS, FOURTH])
-    added = add_process_set([1])  # before the training function: a new rank does it alone
+    # Before the training function: a new rank does it alone.
+    assert remove_process_set(add_process_set([0])) is True
+    added = add_process_set([1])
+    add_process_set(REMOVED)
     state = elastic.ObjectState(
         lambda value: broadcast_object(value, 0, name="values"), rank, steps=0, worlds=[]
     )
 
     @lambda function: elastic.run_fn(function, elastic.restart)
     def train(state):
+        check_removals()
         within = add_process_set([1, size() - 1]) if size() > 2 else FIRST_TWO
         ids = [int(i) for i in hvd_core.allgather(np.array([elastic.worker_id()]), "ids")]
         check_sets(ids, added, within)

@@ -156,10 +156,13 @@ def test_a_host_whose_name_is_not_known_yet_is_left_out(monkeypatch):
 
     turn_until(2)
     assert changes[-1] == {"localhost": 3, "quick": 3}
+    assert known.preferred(hosts) == {"localhost": 3}  # "quick" stands behind "slow"
+    monkeypatch.setattr(elastic_names, "_SLOW_S", 0.0)
+    assert known.preferred(hosts) == changes[-1]
     may_answer.set()
     turn_until(3)
     assert changes[-1] == {"localhost": 3, "slow": 1, "quick": 3}
-    assert known.source("slow") == "10.1.1.1"
+    assert known.source("slow") == "10.1.1.1" and known.preferred(hosts) == changes[-1]
     background.close()
     selector.close()
 

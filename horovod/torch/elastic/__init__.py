@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from horovod.common.elastic import commit_async as commit_async
 from horovod.common.elastic import restart, run_fn
 from horovod.common.elastic import worker_id as worker_id
 from horovod.common.elastic import workers as workers

@@ -1,18 +1,18 @@
 """TorchState: models, optimizers, samplers and plain values that survive a change of the ranks.
 
-Each value whose type is in the registry has a handler, which copies it at a commit, restores it, and sends it. A commit
-copies tensors into memory that the commit before has allocated.
+Each value whose type is in the registry has a handler, which copies it at a commit, restores it, and sends it.
 """
 
 import copy
-from collections import OrderedDict
-from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
-from horovod.common.elastic import ObjectState, require_same_names
+from horovod.common import elastic_step
+from horovod.common.elastic_states import ObjectState, require_same_names
 from horovod.common.exports import rank
+from horovod.torch.elastic.copies import Copier, as_array, copied, is_tensor, taken_apart
 from horovod.torch.elastic.sampler import ElasticSampler
 from horovod.torch.functions import broadcast_object, broadcast_optimizer_state, broadcast_parameters
 
@@ -36,6 +36,10 @@ class StateHandler:
     def save(self) -> None:
         """Keep a copy of the value's state in memory."""
         raise NotImplementedError
+
+    def save_by(self, copier: Copier) -> None:
+        """As save(), but tensors that only an optimizer's step changes may be left to the copier."""
+        self.save()
 
     def restore(self) -> None:
         """Give the value the state of the last save()."""
@@ -85,13 +89,21 @@ class ModelStateHandler(_OwnHandler):
     def save(self) -> None:
         self._saved = copied(self.value.state_dict(), self._saved)
 
+    def save_by(self, copier: Copier) -> None:
+        # Buffers change in a forward pass, parameters in a step.
+        parameters = {parameter.data_ptr() for parameter in self.value.parameters()}
+        later = copier.takes(lambda tensor: tensor.data_ptr() in parameters)
+        self._saved = copied(self.value.state_dict(), self._saved, later)
+
     def restore(self) -> None:
         self.value.load_state_dict(self._saved)
 
     def sync(self) -> None:
         state = self.value.state_dict()
-        broadcast_parameters({key: value for key, value in state.items() if _is_tensor(value)}, root_rank=0)
-        others = {key: value for key, value in state.items() if not _is_tensor(value)}
+        tensors = {key: value for key, value in state.items() if is_tensor(value)}
+        same = elastic_step.alike([as_array(tensor) for tensor in tensors.values()])
+        broadcast_parameters({key: tensors[key] for key, ok in zip(tensors, same) if not ok}, root_rank=0)
+        others = {key: value for key, value in state.items() if not is_tensor(value)}
         if others:  # what get_extra_state() of a module returns
             self.value.load_state_dict({**state, **broadcast_object(others, 0, "horovod.elastic.extra")})
 
@@ -107,12 +119,20 @@ class OptimizerStateHandler(_OwnHandler):
     def save(self) -> None:
         self._saved = copied(self.value.state_dict(), self._saved)
 
+    def save_by(self, copier: Copier) -> None:
+        self._saved = copied(self.value.state_dict(), self._saved, copier.takes(lambda tensor: True))
+
     def restore(self) -> None:
         # The optimizer may keep the tensors that it is given, and change them in its next step.
         self.value.load_state_dict(copied(self._saved, None))
 
     def sync(self) -> None:
-        broadcast_optimizer_state(self.value, root_rank=0)
+        tensors: list[torch.Tensor] = []
+        rest = repr(taken_apart(self.value.state_dict(), tensors))
+        arrays = [as_array(tensor) for tensor in tensors]
+        arrays.append(np.frombuffer(rest.encode(), np.uint8))
+        if not all(elastic_step.alike(arrays)):
+            broadcast_optimizer_state(self.value, root_rank=0)
 
 
 class SamplerStateHandler(_OwnHandler):
@@ -136,37 +156,6 @@ class SamplerStateHandler(_OwnHandler):
 
     def reset(self) -> None:
         self.value.reset()
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, torch.Tensor)
-
-
-def _fits(earlier: Any, value: torch.Tensor) -> bool:
-    """Whether the memory of `earlier` can hold the tensor as it is."""
-    if not isinstance(earlier, torch.Tensor) or value.layout is not torch.strided:
-        return False
-    told = [(t.layout, t.dtype, t.device, t.shape) for t in (earlier, value)]
-    return told[0] == told[1] and earlier.stride() == value.stride()
-
-
-def copied(value: Any, earlier: Any) -> Any:
-    """A copy of nested dicts and lists with tensors. `earlier` is a copy of the same thing: its memory is used again
-    where shapes and types are the same."""
-    if isinstance(value, torch.Tensor):
-        value = value.detach()
-        return earlier.copy_(value) if _fits(earlier, value) else value.clone()
-    if isinstance(value, Mapping):
-        known = earlier if isinstance(earlier, Mapping) else {}
-        pairs = {key: copied(item, known.get(key)) for key, item in value.items()}
-        made = OrderedDict(pairs) if isinstance(value, OrderedDict) else pairs
-        if hasattr(value, "_metadata"):  # the versions of modules, in the state of a model
-            made._metadata = value._metadata
-        return made
-    if isinstance(value, list):
-        known = earlier if isinstance(earlier, list) and len(earlier) == len(value) else [None] * len(value)
-        return [copied(item, before) for item, before in zip(value, known)]
-    return copy.deepcopy(value)
 
 
 _registry: list[tuple[type, type[StateHandler]]] = [
@@ -211,6 +200,7 @@ class TorchState(ObjectState):
         optimizer: torch.optim.Optimizer | None = None,
         **kwargs: Any,
     ) -> None:
+        self._copier = Copier()
         kwargs.update(model=model, optimizer=optimizer)
         handlers = {name: _handler_for(value) for name, value in kwargs.items()}
         self._handlers = {name: handler for name, handler in handlers.items() if handler is not None}
@@ -219,17 +209,38 @@ class TorchState(ObjectState):
         plain = {name: value for name, value in kwargs.items() if name not in self._handlers}
         super().__init__(bcast_object=_broadcast, get_rank=rank, **plain)
 
+    def commit_async(self) -> None:
+        """As commit(), but parameters and the optimizer's state are copied while training goes on: the next
+        ``optimizer.step()`` waits for the copies. See hvd.elastic.commit_async."""
+        self._copier.begin()
+        for handler in self._handlers.values():
+            handler.save_by(self._copier)
+        super().save()
+        self._copier.start()
+        self._committed()
+
+    def wait(self) -> None:
+        """Return when the copies of the last commit_async() are complete.
+
+        Raises:
+            ValueError: a tensor was changed before it was copied.
+        """
+        self._copier.wait()
+
     def save(self) -> None:
+        self.wait()
         for handler in self._handlers.values():
             handler.save()
         super().save()
 
     def restore(self) -> None:
+        self.wait()
         for handler in self._handlers.values():
             handler.restore()
         super().restore()
 
     def sync(self) -> None:
+        self.wait()
         for name in sorted(self._handlers):
             self._handlers[name].sync()
         super().sync()
@@ -243,6 +254,7 @@ class TorchState(ObjectState):
             handler.reset()
 
     def durable_parts(self) -> dict[str, Any]:
+        self.wait()
         handled = {name: handler.saved() for name, handler in self._handlers.items()}
         return {**super().durable_parts(), "handled": handled}
 
@@ -255,6 +267,7 @@ class TorchState(ObjectState):
     def __setattr__(self, name: str, value: Any) -> None:
         handler = self.__dict__.get("_handlers", {}).get(name)
         if handler is not None:
+            self.wait()
             handler.set_value(value)
         super().__setattr__(name, value)
 
