@@ -89,8 +89,8 @@ class DurableCommits:
                     pickle.Pickler(_Nowhere(), protocol=pickle.HIGHEST_PROTOCOL).dump(value)
                 except Exception as error:  # of the value's own methods, too
                     raise ValueError(
-                        f"keep_commits(): the value {name!r} of the state cannot be written to {self._path}, as it cannot be "
-                        f"pickled ({type(error).__name__}: {error}). Keep something in its place that can."
+                        f"keep_commits(): the value {name!r} of the state cannot be written to {self._path}, as it "
+                        f"cannot be pickled ({type(error).__name__}: {error}). Keep something in its place that can."
                     ) from None
 
 

@@ -153,7 +153,8 @@ def _sync(state: State, driver: DriverChannel | None, left: BaseException | None
     # A rank that has restored its last commit has what another rank with as many commits has.
     restored = left is not None and not isinstance(left, HostsUpdatedInterrupt)
     commits = np.array(
-        [[0 if driver is None else driver.commits, 0 if durable is None else durable.commits, restored]], np.int64
+        [[0 if driver is None else driver.commits, 0 if durable is None else durable.commits, restored]],
+        np.int64,
     )
     of_ranks = hvd_core.allgather(commits, "horovod.elastic.commits")
     in_step = bool((of_ranks == of_ranks[0]).all() and of_ranks[0][2])

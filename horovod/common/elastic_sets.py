@@ -2,9 +2,9 @@
 
 Sets that init() names are registered by init(), on new ranks too. What the program has done with sets before the training
 function is done by new ranks before theirs: the other ranks repeat it at the same moment, right after init(). A new rank
-does not know what was done within the training function. Rank 0 tells it: which of those sets are to be removed, and which
-sets are there besides. All ranks do that before the function is called. The function asks for these sets again then, which
-costs nothing. One thread of a rank calls all of this.
+does not know what was done within the training function. Rank 0 tells it which of those sets are to be removed, and which
+sets are there besides; all ranks do that before the function is called. The function asks for these sets again then,
+which costs nothing. One thread of a rank calls all of this.
 """
 
 from __future__ import annotations

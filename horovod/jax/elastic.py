@@ -7,13 +7,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from horovod.common.elastic import ObjectState, State, restart, run_fn, worker_id, workers
+from horovod.common.elastic import ObjectState, State, commit_async, restart, run_fn, worker_id, workers
 from horovod.common.exports import rank
 from horovod.jax._copies import copied, restored
 from horovod.jax._failures import may_be_of_operation
 from horovod.jax.functions import broadcast_object, broadcast_parameters
 
-__all__ = ["JaxState", "run", "worker_id", "workers"]
+__all__ = ["JaxState", "commit_async", "run", "worker_id", "workers"]
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:

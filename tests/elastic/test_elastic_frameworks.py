@@ -1,4 +1,4 @@
-"""Elastic jobs on TensorFlow, Keras and JAX: a rank is killed, the others go on, and a new rank joins them."""
+"""Elastic jobs on PyTorch, TensorFlow, Keras and JAX: a rank is killed, the others go on, and a new rank joins them."""
 
 import importlib.util
 import os
@@ -18,6 +18,7 @@ FIRST_ALONE = [
     ("jax", "elastic_jax.py", "programs", {}),
 ]
 JOBS = [
+    pytest.param("torch", "elastic_torch.py", "everything", {}, marks=pytest.mark.slow),
     pytest.param("jax", "elastic_jax.py", "programs", {}, marks=pytest.mark.slow),
     pytest.param("tensorflow", "elastic_tensorflow.py", "functions", {}, marks=pytest.mark.slow),
     *(

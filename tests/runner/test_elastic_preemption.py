@@ -4,12 +4,14 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 
 import pytest
 from launchers import parent_with, program_words
 
 import elastic_ranks
-from hvd_core.bootstrap.driver_channel import DESCRIPTOR
+from hvd_core.bootstrap import driver_channel
+from hvd_core.bootstrap.driver_channel import DESCRIPTOR, DriverChannel, LeftJob
 from hvd_core.bootstrap.preemption import GRACE
 
 pytest.importorskip("hvd_core._core", reason="the engine is not built")
@@ -121,6 +123,32 @@ def test_sigterm_is_an_announcement_unless_the_driver_ends_the_process(end):
             ours.sendall(b'{"kind": "leave"}\n')
             assert process.wait(120) == 0
         lines.close()
+
+
+def test_the_end_is_known_at_every_moment_of_reading():
+    """SIGTERM may come between any two lines of the channel's code. A trace function asks there what its handler asks."""
+    ours, theirs = socket.socketpair()
+    channel = DriverChannel(theirs.detach())
+    answers = []
+
+    def trace(frame, event, _argument):
+        if frame.f_code.co_filename != driver_channel.__file__ or frame.f_code.co_name == "must_end":
+            return None
+        sys.settrace(None)
+        answers.append(channel.must_end())
+        sys.settrace(trace)
+        return trace
+
+    with ours:
+        ours.sendall(b'{"kind": "update"}\n{"kind": "end"}\n')
+        sys.settrace(trace)
+        try:
+            channel.update_wanted()
+            with pytest.raises(LeftJob):
+                channel.enter()
+        finally:
+            sys.settrace(None)
+    assert len(answers) > 30 and all(answers)
 
 
 def test_ctrl_c_ends_a_job_with_a_grace_at_once(launcher):

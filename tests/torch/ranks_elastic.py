@@ -5,15 +5,18 @@ import tempfile
 from pathlib import Path
 from unittest import mock
 
+import numpy as np
 import torch
 
 import horovod.torch as hvd
+from horovod.common import elastic_step
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt, OperationFailedError
 from horovod.torch.elastic import sampler as sampler_module
+from horovod.torch.elastic import state as state_module
+from horovod.torch.elastic.copies import copied
 from horovod.torch.elastic.state import (
     ModelStateHandler,
     StateHandler,
-    copied,
     get_handler_registry,
     set_handler_registry,
 )
@@ -96,6 +99,79 @@ def check_half_done_reductions_are_forgotten():
     step(model, optimizer)
     for name, parameter in model.named_parameters():
         same_everywhere(parameter, name)
+
+
+def check_copies_are_made_while_training_goes_on():
+    model, optimizer = trained(ME)
+    state = hvd.elastic.TorchState(model=model, optimizer=optimizer, batch=0)
+    for state.batch in (1, 2, 3):
+        model(torch.randn(8, 6)).square().sum().backward()
+        kept = values(model, optimizer)
+        hvd.elastic.commit_async(state)  # between backward() and step()
+        optimizer.step()  # waits for the copies
+        optimizer.zero_grad()
+        assert not torch.equal(values(model, optimizer), kept)
+    state.restore()
+    assert torch.equal(values(model, optimizer), kept) and state.batch == 3
+    hvd.elastic.commit_async(state)
+    with torch.no_grad():
+        model(torch.randn(8, 6))  # changes the statistics of the batch norm, which were copied at once
+    state.wait()
+    state.restore()
+    assert torch.equal(values(model, optimizer), kept)
+    state._copier.begin()
+    for handler in state._handlers.values():
+        handler.save_by(state._copier)
+    with torch.no_grad():
+        model[0].weight.add_(1)
+    state._copier.start()
+    with raises(ValueError, "commit_async(): 1 tensors of the state were changed"):
+        state.restore()
+
+
+def check_ranks_in_step_send_what_differs():
+    model, optimizer = trained(0)
+    state = hvd.elastic.TorchState(model=model, optimizer=optimizer, batch=ME)
+    state.sync()
+    with torch.no_grad():
+        model[1].running_mean.fill_(ME)  # each rank has statistics of its own
+        model[0].weight[0, 0] = 5.0 + ME
+    before = values(model, optimizer)
+    sent = []
+
+    def broadcast(params, root_rank):
+        sent.extend(params)
+        hvd.broadcast_parameters(params, root_rank)
+
+    with (
+        elastic_step.sync(True),
+        mock.patch.object(state_module, "broadcast_parameters", broadcast),
+        mock.patch.object(state_module, "broadcast_optimizer_state", side_effect=AssertionError("was sent")),
+    ):
+        state.batch = ME
+        state.sync()
+    assert sent == ["0.weight", "1.running_mean"] and state.batch == 0
+    same_everywhere(values(model, optimizer), "state")
+    if ME == 0:
+        assert torch.equal(values(model, optimizer), before)
+    optimizer.param_groups[0]["lr"] = 0.5 + ME
+    with elastic_step.sync(True):
+        state.sync()
+    assert optimizer.param_groups[0]["lr"] == 0.5
+
+
+def check_sums_of_tensors():
+    """Any bit counts, in each part of a tensor, and the order does."""
+    numbers = np.random.default_rng(0).integers(0, 255, 9 * 8 * 1021 + 5, np.uint8)  # equal on all ranks
+    others = [numbers.copy() for _ in range(4)]
+    for other, place in zip(others, (0, 8 * 1021 * 4 + 3, len(numbers) - 1)):
+        other[place] ^= ME  # another one on rank 1
+    if ME:
+        others[3][:8], others[3][8:16] = numbers[8:16], numbers[:8]
+    with elastic_step.sync(True):
+        arrays = [numbers, *others, np.float32(ME), np.zeros(0), None, np.zeros((2, 1))[:, 0]]
+        assert elastic_step.alike(arrays) == [True, *[False] * 5, True, False, True]
+    assert elastic_step.alike([numbers]) == [False]
 
 
 def check_another_model_is_saved_when_it_is_assigned():
@@ -261,6 +337,23 @@ def check_updates_of_a_program_itself():
     state.on_hosts_updated(2.0, 2)
     with raises(HostsUpdatedInterrupt):
         state.commit()
+
+
+def check_a_state_that_cannot_be_written_fails_on_all_ranks_at_the_first_commit():
+    state = hvd.elastic.TorchState(batch=0, lock=0)
+    path = Path(hvd.broadcast_object(tempfile.mkdtemp() if ME == 0 else None, 0, name="folder"), "commit")
+    state.keep_commits(path, every=100)
+    if ME == 1:
+        state.lock = lambda: None  # deepcopy takes it, pickle does not
+    with raises(
+        ValueError if ME == 1 else HorovodInternalError, "the value 'lock' of the state cannot be written"
+    ):
+        state.commit()
+    state.lock = 0
+    state.commit()
+    if ME == 0:
+        assert not path.exists()
+        shutil.rmtree(path.parent)
 
 
 def check_a_new_job_goes_on_from_a_commit_in_a_file():

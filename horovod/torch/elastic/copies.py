@@ -122,9 +122,9 @@ class Copier:
         changed = self._running.result()
         if changed:
             raise ValueError(
-                f"commit_async(): {changed} tensors of the state were changed before they had been copied, so the commit is "
-                "lost. Only optimizer.step() waits for the copies: call state.wait() before you change parameters by other "
-                "means, or use state.commit()."
+                f"commit_async(): {changed} tensors of the state were changed before they had been copied, so the commit "
+                "is lost. Only optimizer.step() waits for the copies: call state.wait() before you change parameters by "
+                "other means, or use state.commit()."
             )
         self._running = None
 

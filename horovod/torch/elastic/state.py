@@ -17,6 +17,7 @@ from horovod.torch.elastic.sampler import ElasticSampler
 from horovod.torch.functions import broadcast_object, broadcast_optimizer_state, broadcast_parameters
 
 __all__ = [
+    "GradScalerStateHandler",
     "ModelStateHandler",
     "OptimizerStateHandler",
     "SamplerStateHandler",
@@ -158,10 +159,35 @@ class SamplerStateHandler(_OwnHandler):
         self.value.reset()
 
 
+class GradScalerStateHandler(_OwnHandler):
+    """For torch.amp.GradScaler. After a failure in the middle of a step it would take the next gradients for unscaled."""
+
+    def __init__(self, scaler: torch.amp.GradScaler) -> None:
+        super().__init__(scaler)
+        self.save()
+
+    def save(self) -> None:
+        self._saved = self.value.state_dict()
+
+    def restore(self) -> None:
+        self._load(self._saved)
+
+    def sync(self) -> None:
+        self._load(broadcast_object(self.value.state_dict(), 0, name="horovod.elastic.scaler"))
+
+    def _load(self, state: dict[str, Any]) -> None:
+        if not self.value.is_enabled():
+            return
+        self.value.load_state_dict(state)
+        if self.value._scale is not None:  # it has been used
+            self.value.update(state["scale"])  # forgets what it has done to the gradients of each optimizer
+
+
 _registry: list[tuple[type, type[StateHandler]]] = [
     (torch.nn.Module, ModelStateHandler),
     (torch.optim.Optimizer, OptimizerStateHandler),
     (ElasticSampler, SamplerStateHandler),
+    (torch.amp.GradScaler, GradScalerStateHandler),
 ]
 
 
@@ -188,8 +214,8 @@ class TorchState(ObjectState):
 
     Args:
         model, optimizer: a module and an optimizer, or None.
-        kwargs: more values, by name. Modules, optimizers and ElasticSamplers are saved and sent by handlers; any other
-            value is a plain attribute that can be copied and pickled (epoch=0, batch=0).
+        kwargs: more values, by name. Modules, optimizers, ElasticSamplers and GradScalers are saved and sent by
+            handlers; any other value is a plain attribute that can be copied and pickled (epoch=0, batch=0).
 
     The values are attributes: ``state.model``, ``state.epoch``. Another model may be assigned; it is saved at once.
     """
