@@ -12,8 +12,8 @@ from hvd_core import logs as _logs
 from hvd_core import lost_files as _lost_files
 from hvd_core.errors import HorovodInternalError
 from hvd_core.observe.timeline_switch import start_timeline, stop_timeline
-from hvd_core.process_set_changes import add_process_set, remove_process_set
-from hvd_core.process_sets import ProcessSet, global_process_set
+from hvd_core.process_set import ProcessSet, global_process_set
+from hvd_core.process_sets import add_process_set, remove_process_set
 from hvd_core.runtime import (
     backend_report,
     cross_rank,

@@ -1,6 +1,6 @@
 """Process sets in elastic jobs, whose ranks change: numbers of workers, and sets whose members are not there.
 
-A worker is a process with a number that never changes; its rank belongs to a world. Called by process_set_changes.py
+A worker is a process with a number that never changes; its rank belongs to a world. Called by process_sets.py
 and by the front ends' elastic training, on one thread.
 """
 

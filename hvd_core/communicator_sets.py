@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hvd_core.frontend.host_arrays import gathered_integers
-from hvd_core.process_sets import ProcessSet
+from hvd_core.process_set import ProcessSet
 
 NEEDS_COMMUNICATOR = (
     "horovod: process sets that an MPI communicator defines need a job that was given one: "

@@ -12,7 +12,7 @@ from hvd_core import asked_facts, communicator_sets, compiled_part, logs
 from hvd_core.backends.errors import BackendError
 from hvd_core.current_job import Job
 from hvd_core.errors import JobEndedError
-from hvd_core.process_sets import ProcessSet
+from hvd_core.process_set import ProcessSet
 
 if TYPE_CHECKING:
     from hvd_core.bootstrap import World

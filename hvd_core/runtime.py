@@ -12,11 +12,12 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from hvd_core import communicator_sets, current_job, job_start, logs, process_set_changes, uncaught
+from hvd_core import communicator_sets, current_job, job_start, logs, uncaught
+from hvd_core import process_sets as _process_sets
 from hvd_core.backends.errors import BackendError
 from hvd_core.current_job import engine, is_initialized, rank, size, world
 from hvd_core.errors import HorovodInternalError, JobEndedError
-from hvd_core.process_sets import global_process_set
+from hvd_core.process_set import global_process_set
 
 if TYPE_CHECKING:
     from hvd_core.backends.selection.backend_plan import BackendPlan
@@ -101,7 +102,7 @@ def init(
         # The engine stays up when these are refused: a second init() with a clean list succeeds.
         sets, entries = communicator_sets.resolved(static, job.world.comm, job.world.size)
         try:
-            process_set_changes.begin(job.world.size, sets, entries)
+            _process_sets.begin(job.world.size, sets, entries)
         except JobEndedError:
             if not job_start.is_elastic():
                 raise
@@ -180,7 +181,7 @@ def _drop() -> None:
     current_job.set_current(None)
     if job is None:
         return
-    process_set_changes.end()
+    _process_sets.end()
     uncaught.unwatch()
     if not job.is_parents():
         job.engine.close()

@@ -149,7 +149,7 @@ def _sync_is_needed(left: BaseException | None, driver: DriverChannel | None) ->
 
 
 def _sync(state: State, driver: DriverChannel | None, left: BaseException | None) -> None:
-    durable = state.durable_commits
+    durable = getattr(state, "_durable", None)
     # A rank that has restored its last commit has what another rank with as many commits has.
     restored = left is not None and not isinstance(left, HostsUpdatedInterrupt)
     commits = np.array(

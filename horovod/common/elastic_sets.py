@@ -12,9 +12,9 @@ from __future__ import annotations
 import logging
 
 from horovod.common import elastic_shared
-from hvd_core import changing_ranks, process_set_changes
-from hvd_core.process_set_changes import Change
-from hvd_core.process_sets import ProcessSet, registered
+from hvd_core import changing_ranks, process_sets
+from hvd_core.process_set import ProcessSet, registered
+from hvd_core.process_sets import Change
 
 __all__ = ["begin_run", "note", "repeat_outer"]
 
@@ -33,7 +33,7 @@ def begin_run() -> None:
     """The training function is about to be called for the first time."""
     global _told_changes
     if _worlds == 1:  # later no new rank can come that would begin with this function
-        _outer[:] = process_set_changes.history()
+        _outer[:] = process_sets.history()
         _told_changes = len(_outer)
         _inner.clear()
         _removed.clear()
@@ -44,7 +44,7 @@ def note() -> None:
     global _complete, _told_changes, _worlds
     if not _complete:
         return
-    for change in process_set_changes.history()[_told_changes:]:
+    for change in process_sets.history()[_told_changes:]:
         if change.added:
             _note_added(change)
         else:
@@ -82,7 +82,7 @@ def _place(process_set: ProcessSet | None, sets: list[ProcessSet]) -> int | None
 
 def _outer_sets() -> list[ProcessSet]:
     """The sets that are there before the training function. Equal on all ranks, which have executed the same lines."""
-    found = process_set_changes.named_in_init()
+    found = process_sets.named_in_init()
     for change in _outer:
         if change.added:
             found.append(change.process_set)
@@ -97,7 +97,7 @@ def repeat_outer() -> None:
         if change.added:
             _again(change.process_set, asked_again=False)
         else:
-            process_set_changes.remove_again(change.process_set)
+            process_sets.remove_again(change.process_set)
 
 
 def _tell() -> dict[str, list]:
@@ -117,7 +117,7 @@ def _hear(told: list) -> None:
     outer = _outer_sets()
     _removed[:] = [outer[place] for place in told[0]["removed"]]
     for process_set in _removed:
-        process_set_changes.remove_again(process_set)
+        process_sets.remove_again(process_set)
     own = [s for s in _inner if s._ranks_of is None]
     _inner.clear()
     for ranks in told[0]["added"]:
@@ -130,7 +130,7 @@ def _hear(told: list) -> None:
 
 
 def _again(process_set: ProcessSet, asked_again: bool) -> None:
-    process_set_changes.add_again(process_set, asked_again)
+    process_sets.add_again(process_set, asked_again)
     _, before = _numbers.get(id(process_set), (None, None))
     changed = None not in (before, process_set.process_set_id) and before != process_set.process_set_id
     if changed and changing_ranks.are_in_functions():

@@ -170,11 +170,6 @@ class State:
                 self._durable.committed()
         self.check_host_updates()
 
-    @property
-    def durable_commits(self) -> DurableCommits | None:
-        """Of keep_commits(), if it was called."""
-        return self._durable
-
     def check_host_updates(self) -> None:
         """Leave the world if hosts were added or removed. It saves nothing: after it all ranks go on from rank 0's state
         as it is now. All ranks call it at the same place of their training. Raises as commit()."""

@@ -45,25 +45,26 @@ def alike(arrays: Sequence[Any]) -> list[bool]:
     A collective call of all ranks, with the copies that they have restored. Raises HorovodInternalError: a rank is gone.
 
     Args:
-        arrays: what np.asarray() takes without a copy. None stands for one that cannot be compared.
+        arrays: what np.asarray() takes, best without a copy. None, or an array of objects, is never the same.
     """
     if not _in_step or not arrays:
         return [False] * len(arrays)
-    sums = np.stack([_sum_of(array) for array in arrays])
+    found = [None if array is None else np.asarray(array) for array in arrays]
+    found = [None if array is None or array.dtype.hasobject else array for array in found]
+    sums = np.stack([_sum_of(array) for array in found])
     of_ranks = hvd_core.allgather(sums, "horovod.elastic.sums").reshape(-1, 2)
     if len(of_ranks) != len(sums) * hvd_core.size():
         return [False] * len(arrays)
     same = (of_ranks.reshape(hvd_core.size(), len(sums), 2) == sums).all(axis=(0, 2))
-    comparable = [array is not None for array in arrays]
-    return [bool(ok) for ok in same & comparable]
+    return [array is not None and bool(ok) for array, ok in zip(found, same)]
 
 
-def _sum_of(array: Any) -> np.ndarray:
+def _sum_of(array: np.ndarray | None) -> np.ndarray:
     """128 bits that differ if the array does: a hash of the sums of the columns, as a hash of all bytes takes longer than
     sending them."""
     found = hashlib.blake2b(digest_size=16)
     if array is not None:
-        whole = np.ascontiguousarray(np.asarray(array))
+        whole = np.ascontiguousarray(array)
         found.update(f"{whole.dtype} {whole.shape}".encode())
         data = whole.reshape(-1).view(np.uint8)
         rows = data.nbytes // (8 * _COLUMNS)

@@ -21,6 +21,9 @@ class _Copy:
     def __init__(self, values: np.ndarray, key_type: Any) -> None:
         self.values, self.key_type = values, key_type
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self.values, dtype)
+
     def as_array(self) -> jax.Array:
         # Not a view: a program may write over the array that it is given.
         array = jnp.array(self.values, copy=True)

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from horovod.common import elastic_step
 from horovod.common.elastic import ObjectState, State, commit_async, restart, run_fn, worker_id, workers
 from horovod.common.exports import rank
 from horovod.jax._copies import copied, restored
@@ -91,10 +92,25 @@ class JaxState(ObjectState):
         plain, trees = self._bcast_object((plain, trees))
         for name, value in plain.items():
             setattr(self, name, value)
+        alike = self._alike(trees)
         for name in trees:
-            value = broadcast_parameters(present.get(name), 0, f"horovod.elastic.{name}")
-            setattr(self, name, value)
+            if name not in alike:
+                value = broadcast_parameters(present.get(name), 0, f"horovod.elastic.{name}")
+                setattr(self, name, value)
         self.save()
+
+    def _alike(self, trees: list[str]) -> list[str]:
+        """Those of the trees that are the same on all ranks."""
+        if not elastic_step.is_in_step():
+            return []
+        self.save()  # they are the committed ones, but for what reset callbacks have done
+        owners, leaves = [], []
+        for name in trees:
+            of_tree = jax.tree_util.tree_leaves(self._saved_trees.get(name))
+            owners += [name] * len(of_tree)
+            leaves += of_tree
+        differ = {name for name, same in zip(owners, elastic_step.alike(leaves)) if not same}
+        return [name for name in trees if name not in differ]
 
 
 def _has_arrays(value: Any) -> bool:

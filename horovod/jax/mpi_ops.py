@@ -28,7 +28,7 @@ from hvd_core.frontend import groups, job_operations
 from hvd_core.frontend.reductions import engine_number
 from hvd_core.frontend.refusals import report
 from hvd_core.frontend.rows import row_counts
-from hvd_core.process_sets import number_of
+from hvd_core.process_set import number_of
 
 __all__ = [
     "allgather",

@@ -17,7 +17,7 @@ from hvd_core._core import TensorRef
 from hvd_core.frontend.operations import request_name
 from hvd_core.frontend.reductions import engine_number
 from hvd_core.frontend.rows import row_counts
-from hvd_core.process_sets import number_of
+from hvd_core.process_set import number_of
 
 
 class UnsupportedOpError(ValueError, AssertionError):

@@ -1,8 +1,9 @@
 """Runs an elastic job: starts workers on the hosts that discovery finds, hears them, and forms worlds of them.
 
-One thread turns one selector, and nothing else waits. elastic_membership.py decides; this file does. Messages and ends
-of workers are kept and handled once in each turn, outside the code of the sites that read them. elastic_sites.py starts
-and ends the processes, elastic_places.py has the stores of worlds, elastic_watch.py ends what lasts too long.
+One thread turns one selector, and nothing else waits. elastic_membership.py decides, elastic_decisions.py tells workers
+what was decided; this file hears them and starts and ends them. Messages and ends of workers are kept and handled once in
+each turn, outside the code of the sites that read them. elastic_sites.py has the processes, elastic_watch.py ends what
+lasts too long.
 """
 
 from __future__ import annotations
@@ -10,14 +11,15 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from horovod.runner.background import Background
 from horovod.runner.elastic_chaos import Chaos
 from horovod.runner.elastic_cooldown import Cooldown
+from horovod.runner.elastic_decisions import Decisions
 from horovod.runner.elastic_discovery import Discovery, HostDiscovery
 from horovod.runner.elastic_limits import Limits
-from horovod.runner.elastic_membership import Command, Enter, Leave, Membership, Phase, Stage, Update
+from horovod.runner.elastic_membership import Membership, Phase, Stage
 from horovod.runner.elastic_names import HostNames
 from horovod.runner.elastic_places import Places, StoreMaker
 from horovod.runner.elastic_sites import Site, Sites
@@ -27,13 +29,8 @@ from horovod.runner.ended_ranks import describe_code
 from horovod.runner.output import Output, OutputClosedError
 from horovod.runner.processes import Job, Outcome
 
-# A worker that was told to leave gets this time.
-_LEAVE_S = 10.0
 # After the machine could not start a process, it gets this time.
 _START_PAUSE_S = 5.0
-# When no world can be formed, the driver tries again after this time.
-_FORM_PAUSE_S = 1.0
-
 
 _EVENTS = {
     "ready": Membership.ready,
@@ -63,12 +60,16 @@ class ElasticJob(Job):
         self._background = Background(self._selector)
         self._names = names
         names.begin(self._background, lambda: self._hosts_found(self._answer), self._note)
-        self._membership = Membership(limits.least, limits.most or 1 << 30, limits.reset_limit)
         self._workers = Sites(start, ended, self._stream, self._sites, self._streams, self._selector, self)
         self._places = Places(open_store)
         self._watch = Watch(limits, self._workers, self._note)
         self._cooldown = Cooldown(limits.cooldown)
         self._chaos = None if limits.chaos_s is None else Chaos(limits.chaos_s, self._workers, self._note)
+        membership = Membership(limits.least, limits.most or 1 << 30, limits.reset_limit)
+        self._decisions = Decisions(
+            membership, self._places, self._workers, self._watch, self._chaos, self._note, verbose
+        )
+        self._settle = self._decisions.settle
         self._going: set[int] = set()  # workers whose end was announced by SIGTERM
         self._patient_until = 0.0  # how long replacements are waited for
         self._discovery = Discovery(
@@ -79,10 +80,13 @@ class ElasticJob(Job):
         self._hosts: dict[str, int] = {}  # those of them whose names are known
         self._heard: dict[int, bytes] = {}  # incomplete lines
         self._late_hosts: set[str] = set()
-        self._start_after = self._form_after = 0.0
-        self._problem = ""  # the last one, which is told once
+        self._start_after = 0.0
         self._begun = False
         self._failure_shown = False
+
+    @property
+    def _membership(self) -> Membership:
+        return self._decisions.membership
 
     def run(self) -> Outcome:
         """As Job.run()."""
@@ -143,13 +147,13 @@ class ElasticJob(Job):
             self._settle(Membership.hurry)
         if self._chaos is not None:
             self._chaos.advance(now, self._membership)
-        if self._membership.held and now >= self._form_after:
+        if self._membership.held and now >= self._decisions.form_after:
             self._settle(Membership.settle)
         for number, site in list(self._workers.by_number.items()):
             self._advance_site(number, site, now)
         self._workers.advance(now)
         if self._membership.phase is Phase.GATHERING:
-            self._watch.look(now, self._membership, self._hosts, self._begun, self._problem)
+            self._watch.look(now, self._membership, self._hosts, self._begun, self._decisions.problem)
         if self._membership.phase is Phase.ENDING:
             self._discovery.close()
         if self._membership.failure is not None and not self._stops:
@@ -273,7 +277,7 @@ class ElasticJob(Job):
         if number in self._workers.by_number:
             self._membership.workers[number].leaving = True  # it is no failure of the host
         self._start_after = now + _START_PAUSE_S
-        self._note_once(f"process {number} cannot be started: {error}", f"{error}")
+        self._decisions.note_once(f"process {number} cannot be started: {error}", f"{error}")
 
     # ------------------------------------------------------------------------------------------ what is heard
 
@@ -348,57 +352,6 @@ class ElasticJob(Job):
     def _is_planned(self, number: int) -> bool:
         """Whether the end of a worker is no failure of its host."""
         return number in self._going or (self._chaos is not None and number in self._chaos.killed)
-
-    # ----------------------------------------------------------------------------------------- what is told
-
-    def _settle(self, event: Callable[[Membership], Sequence[Command]]) -> None:
-        """Lets the membership decide, and carries out its commands. If the store of a new world cannot be opened, the
-        membership decides again without that world, and later once more."""
-        before, after = self._membership, self._membership.copy()
-        commands = event(after)
-        enter = next((command for command in commands if isinstance(command, Enter)), None)
-        if enter is not None:
-            try:
-                self._places.open([after.workers[number] for number in enter.members])
-            except (OSError, ValueError) as error:
-                if before.world == 0:
-                    raise
-                self._note_once(f"world {enter.world} cannot be formed now: {error}", f"{error}")
-                self._form_after = time.monotonic() + _FORM_PAUSE_S
-                after = before.copy()
-                after.held = True
-                commands = [] if event is Membership.settle else event(after)
-        if after.phase is Phase.GATHERING and before.phase is not Phase.GATHERING:
-            self._watch.begin(time.monotonic())
-        self._membership = after
-        for command in commands:
-            if isinstance(command, Enter):
-                if self._chaos is not None:
-                    self._chaos.entered(command.members, command.sync)
-                self._tell_places(command)
-            elif isinstance(command, Update):
-                for number in command.members:
-                    self._workers.say(number, kind="update")
-            elif isinstance(command, Leave):
-                starting = self._membership.workers[command.number].stage is Stage.STARTING
-                self._workers.say(command.number, kind="leave")
-                self._workers.leave_until(command.number, time.monotonic() + (0.0 if starting else _LEAVE_S))
-
-    def _tell_places(self, world: Enter) -> None:
-        members = [self._membership.workers[number] for number in world.members]
-        places, where = self._places.variables(world.world, members)
-        names = " ".join(map(str, world.members))
-        if self._verbose or world.world > 1:
-            self._note(
-                f"world {world.world}: {len(members)} ranks on {where}; the processes by rank: {names}"
-            )
-        for number, variables in zip(world.members, places):
-            self._workers.say(number, kind="enter", env=variables, sync=world.sync)
-
-    def _note_once(self, text: str, problem: str) -> None:
-        if problem != self._problem:
-            self._problem = problem
-            self._note(text)
 
     def _note(self, text: str) -> None:
         self._output.stderr.note(f"horovodrun: {text}")

@@ -17,7 +17,7 @@ from horovod.tensorflow._autograph import plain
 from horovod.tensorflow._library import UNORDERED, operations, register_devices, run_in_parallel
 from hvd_core import changing_ranks, current_job
 from hvd_core.frontend import element_types, groups, refusals
-from hvd_core.process_sets import is_registered, number_of
+from hvd_core.process_set import is_registered, number_of
 
 
 def _dtypes(names: frozenset) -> frozenset:

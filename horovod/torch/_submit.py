@@ -22,7 +22,7 @@ from horovod.torch._devices import reference
 from horovod.torch._dtypes import REDUCIBLE, why_not
 from hvd_core.frontend import groups
 from hvd_core.frontend.refusals import report
-from hvd_core.process_sets import why_no_number
+from hvd_core.process_set import why_no_number
 
 # handle -> (inputs, outputs, fetch). It keeps the tensors alive while the engine reads and writes their
 # memory. `fetch(engine, handle)` returns the outputs that the engine has allocated, or makes the caller's stream

@@ -17,7 +17,7 @@ def join() -> int:
     Raises:
         ValueError: before init(). HorovodInternalError: a rank is gone.
     """
-    from hvd_core.process_set_changes import forget_removed
+    from hvd_core.process_sets import forget_removed
 
     core = engine()
     handle = core.join()

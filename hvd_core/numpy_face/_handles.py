@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from hvd_core import process_sets
 from hvd_core.current_job import call_after_the_job, engine
 from hvd_core.frontend import job_operations
 from hvd_core.frontend.host_arrays import output_array
 from hvd_core.frontend.job_operations import join
 from hvd_core.frontend.refusals import report
-from hvd_core.process_sets import ProcessSet
+from hvd_core.process_set import ProcessSet
+from hvd_core.process_set import number_of as number_of_set
 
 __all__ = [
     "array_of",
@@ -64,7 +64,7 @@ def inputs_and_outputs(tensors: Any, in_place: bool) -> tuple[list, list]:
 
 def number_of(process_set: ProcessSet | None) -> int:
     """The engine's number of a process set; None is all ranks. Raises ValueError for a set that is not registered."""
-    return 0 if process_set is None else process_sets.number_of(process_set)
+    return 0 if process_set is None else number_of_set(process_set)
 
 
 def failed(operation: str, prefix: str, name: Any, process_set: Any, error: BaseException) -> None:

@@ -18,7 +18,7 @@ from hvd_core.numpy_face._handles import (
     number_of,
     synchronize,
 )
-from hvd_core.process_sets import ProcessSet
+from hvd_core.process_set import ProcessSet
 
 
 def _as_bits(array: np.ndarray) -> np.ndarray:

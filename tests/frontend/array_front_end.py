@@ -20,7 +20,7 @@ from hvd_core.frontend.job_operations import join
 from hvd_core.frontend.operations import request_name
 from hvd_core.frontend.reductions import engine_number
 from hvd_core.frontend.refusals import reported
-from hvd_core.process_sets import number_of
+from hvd_core.process_set import number_of
 
 __all__ = [
     "HorovodInternalError",

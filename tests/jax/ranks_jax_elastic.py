@@ -10,6 +10,7 @@ import numpy as np
 import optax
 
 import horovod.jax as hvd
+from horovod.common import elastic_step
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt, OperationFailedError
 from horovod.jax._copies import copied, restored
 
@@ -95,6 +96,10 @@ def check_a_state_is_that_of_rank_0_after_sync():
     state.params = None
     state.restore()
     assert texts(state.params) == texts(wanted["params"])
+    state.params = {**state.params, "w": state.params["w"] + ME}
+    with elastic_step.sync(True):  # as after a death: only what differs is sent
+        state.sync()
+    assert texts({name: getattr(state, name) for name in wanted}) == texts(wanted)
 
 
 def check_a_new_job_goes_on_from_a_commit_in_a_file():

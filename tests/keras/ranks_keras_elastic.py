@@ -6,6 +6,7 @@ import tempfile
 
 import numpy as np
 
+from horovod.common import elastic_step
 from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
 from keras_support import ROWS, compiled, data_of, hvd, keras, model_of, numpy_of, raises, same_everywhere
 
@@ -58,6 +59,11 @@ def check_a_state_is_that_of_rank_0_after_sync():
     state.sync()
     same_everywhere(values(model))
     assert state.epoch == 1 and float(numpy_of(model.optimizer.learning_rate)) == 0.5
+    kept = values(model)
+    model.optimizer.learning_rate = 0.5 + ME
+    with elastic_step.sync(True):  # as after a death: only what differs is sent
+        state.sync()
+    np.testing.assert_array_equal(values(model), kept)
     synced = values(model)
     fit(model)
     state.restore()

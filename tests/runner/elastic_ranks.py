@@ -290,6 +290,34 @@ def rank_0_of_the_first_world_dies(data):
     return train(_state(steps=0))
 
 
+def rank_1_dies_while_functions_return():
+    """The training is over on all ranks. One of them dies before its result is handed over."""
+    init()
+    me = train_ten_steps()
+    if me == 1:
+        os.kill(os.getpid(), 9)
+    return b"x" * 1_000_000
+
+
+def rank_1_dies_when_rank_0_has_returned():
+    """Rank 0 does not take part in the last steps of the others."""
+    init()
+    if train_ten_steps() == 1:
+        hvd.allreduce(np.ones(1), name="rank 0 has returned")
+        os.kill(os.getpid(), 9)
+    return rank()
+
+
+def train_ten_steps():
+    @lambda function: run_fn(function, _reset)
+    def train(state):
+        for _ in range(10):
+            hvd.allreduce(np.ones(1), name="step")
+        return rank()
+
+    return train(_state(steps=0))
+
+
 def ends_at_once():
     sys.exit(5)
 

@@ -141,6 +141,43 @@ def test_a_killed_helper_of_a_rank_is_the_end_of_that_rank(launcher, helper):
 
 
 @pytest.mark.slow
+def test_a_job_below_its_minimum_goes_on_when_there_are_slots_again(launcher):
+    """The slot of the killed process is gone at first."""
+    hosts = launcher.folder / "hosts"
+
+    def discover(text):
+        (launcher.folder / "hosts.new").write_text(text)
+        (launcher.folder / "hosts.new").rename(hosts)
+
+    discover("localhost:2\n")
+    words = ("-np", 2, "--min-np", 2, "--host-discovery-script", "cat hosts")
+    words += ("--blacklist-cooldown-range", 1, 2)
+    process = launcher.start(*words, *program_words(elastic_ranks.count_steps))
+    launcher.wait_for(1, "in.2.rank0")
+    (killed,) = launcher.wait_for(1, "in.2.rank1")
+    for _ in range(3):
+        discover("localhost:1\n")
+        line = b""
+        while b"slots: localhost:1" not in line:
+            line = process.stderr.readline()
+            assert line, process.wait()
+        for file in launcher.folder.glob("in.2.*"):
+            file.unlink()
+        os.kill(int(killed), signal.SIGKILL)
+        while b"has ended (killed by SIGKILL)" not in line:
+            line = process.stderr.readline()
+            assert line, process.wait()
+        assert process.poll() is None
+        discover("localhost:2\n")
+        launcher.wait_for(1, "in.2.rank0")
+        (killed,) = launcher.wait_for(1, "in.2.rank1")
+    (launcher.folder / "enough").touch()
+    out, err = (data.decode() for data in process.communicate(timeout=200))
+    assert process.returncode == 0, err
+    assert out.count("of 2 is done, some steps") == 2
+
+
+@pytest.mark.slow
 def test_a_stopped_process_is_killed_and_the_others_go_on(launcher):
     process = launcher.start(
         *OPTIONS, *program_words(elastic_ranks.count_steps), env={"HOROVOD_ELASTIC_GRACE": "2"}

@@ -46,6 +46,19 @@ def test_the_exception_of_the_process_that_failed_first_is_raised():
     assert isinstance(raised.value.__cause__, ValueError)
 
 
+@pytest.mark.parametrize(
+    "function, cause",
+    [
+        (elastic_ranks.rank_1_dies_while_functions_return, "Exit code: 137"),
+        (elastic_ranks.rank_1_dies_when_rank_0_has_returned, "rank 0 .* was the first to leave"),
+    ],
+)
+def test_a_death_while_functions_return_is_an_error(function, cause):
+    """After the first return no world is formed any more."""
+    with pytest.raises(RuntimeError, match=f"(?s)Process name: 1.*{cause}"):
+        horovod.run(function, num_proc=3, min_num_proc=1, max_num_proc=3)
+
+
 def test_a_function_that_does_not_call_init_has_no_ranks():
     with pytest.raises(RuntimeError, match=r"none of them has called hvd.init\(\)"):
         horovod.run(os.getpid, min_num_proc=1)

@@ -14,8 +14,8 @@ from horovod.torch._submit import BY_ADDRESS
 from horovod.torch.distributed._operands import Taken, is_plain
 from horovod.torch.distributed._reductions import PLAIN_OPS
 from horovod.torch.distributed._work import Done, Work, Works, seconds_of
-from hvd_core import process_sets
 from hvd_core.frontend.refusals import report
+from hvd_core.process_set import temporary
 
 NOTHING: tuple = ()
 
@@ -29,7 +29,7 @@ class Calls:
     """
 
     def __init__(self, number: int, seconds: float):
-        self.process_set = process_sets.temporary(number)
+        self.process_set = temporary(number)
         self.number, self.seconds = number, seconds
         self.core = engine()
         self._count, self._lock = 0, threading.Lock()

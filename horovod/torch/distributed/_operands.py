@@ -11,7 +11,7 @@ import torch
 
 from horovod.torch._dtypes import DTYPE_NUMBERS, MOVABLE
 from horovod.torch._submit import check, operands
-from hvd_core.process_sets import ProcessSet
+from hvd_core.process_set import ProcessSet
 
 _REDUCED = frozenset(DTYPE_NUMBERS)
 

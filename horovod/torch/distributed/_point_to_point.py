@@ -13,7 +13,7 @@ from typing import Any
 from horovod.torch.distributed._calls import Calls
 from horovod.torch.distributed._operands import Taken, operand
 from horovod.torch.distributed._work import Failure, Work, Works, seconds_of
-from hvd_core import process_sets
+from hvd_core.process_set import temporary
 
 
 class Pair:
@@ -118,7 +118,7 @@ class PointToPoint:
 
     def _submit(self, number: int, name: str, tensor: Any, sends: bool, src: int, what: str) -> Work:
         calls = self._calls
-        with calls.refusing("broadcast", name, process_sets.temporary(number)):
+        with calls.refusing("broadcast", name, temporary(number)):
             one = operand(tensor, False, calls.process_set, sends)
             flats = [one.flat]
             taken = Taken(flats, flats)
