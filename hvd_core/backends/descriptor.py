@@ -15,9 +15,12 @@ from hvd_core.backends.static_description import SUFFIX, read_file
 
 @dataclass(frozen=True)
 class Available:
-    """The probe's answer if the backend works on this machine. ``detail`` is for people: ``libx.so 3.1.0, 2 devices``."""
+    """The probe's answer if the backend works on this machine. ``detail`` is for people: ``libx.so 3.1.0, 2 devices``.
+    ``library``: the vendor's library that the probe has found; the backend's own library gets it as its option
+    ``library``, unless the user has set that option."""
 
     detail: str = ""
+    library: str = ""
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,8 @@ from hvd_core.backends import phases
 
 _OWN_WORK_S = 120.0  # between phases, where hvd-core's own code runs
 _KEPT = 64 << 10  # bytes of the output
+_READS = 64  # of a file in one turn: a plugin that prints endlessly must not keep the command from its limits
+_LONGEST_REPORT = 16 << 20
 _SHOWN = 8  # lines of the output that a fault shows
 _PR_SET_PDEATHSIG = 1
 
@@ -120,11 +122,13 @@ class _Watch:
             time.sleep(seconds)  # the plugin has closed the files of its process, which still runs
         for file in list(self._open):
             with suppress(BlockingIOError):
-                while chunk := os.read(file, 1 << 16):
+                for _ in range(_READS):
+                    chunk = os.read(file, 1 << 16)
+                    if not chunk:
+                        self._open.remove(file)
+                        break
                     self._files[file] += chunk
-                    if file == self._outputs:
-                        del self._files[file][:-_KEPT]
-                self._open.remove(file)
+                    del self._files[file][: -(_KEPT if file == self._outputs else _LONGEST_REPORT)]
         *lines, rest = bytes(self._files[self._reports]).split(b"\n")
         self._files[self._reports] = bytearray(rest)
         for line in lines:

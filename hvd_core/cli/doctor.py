@@ -193,11 +193,13 @@ def _described(backend: InstalledBackend) -> Step:
 
 def _probed(backend: InstalledBackend, timeout_s: float) -> Step:
     from hvd_core.backends.descriptor import Available
+    from hvd_core.backends.selection.backend_options import found_by_probe
 
     if backend.candidate.origin == PATH:
         return Step(backend.name, "probe", SKIPPED, "a library without a wheel has no probe")
     answer = backend.probe(timeout_s)
     if isinstance(answer, Available):
+        found_by_probe(backend.name, answer.library, os.environ)
         return Step(backend.name, "probe", GOOD, answer.detail or "works on this machine")
     return Step(backend.name, "probe", BAD, answer.reason, [f"fix: {answer.fix}"] if answer.fix else [])
 

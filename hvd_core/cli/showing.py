@@ -77,7 +77,7 @@ def _gather(
     from hvd_core.backends.descriptor import Available
     from hvd_core.backends.discovery import loading
     from hvd_core.backends.discovery.installed_backend import ABI
-    from hvd_core.backends.selection.backend_options import LIBRARY
+    from hvd_core.backends.selection.backend_options import LIBRARY, found_by_probe
 
     try:
         _ = backend.devices
@@ -106,6 +106,7 @@ def _gather(
     answer = backend.probe(settings.probe_timeout_s)
     if isinstance(answer, Available):
         send({"probe": {"available": True, "detail": answer.detail}})
+        found_by_probe(backend.name, answer.library, os.environ)
     else:
         send({"probe": {"available": False, "reason": answer.reason, "fix": answer.fix}})
     try:

@@ -7,6 +7,7 @@ import os
 import re
 from pathlib import Path
 
+from hvd_core.backends import option_types
 from hvd_core.backends.discovery.installed_backend import ABI
 from hvd_core.backends.slots import slots
 from hvd_core.conformance import abi
@@ -18,7 +19,6 @@ from hvd_core.conformance.cases import case
 ENTRY = "hvd_backend_entry_v1"
 NAME = re.compile(r"[a-z0-9_-]{1,32}")
 MOST_ALIGNMENT, MOST_SCORE = 1 << 20, 1000
-OPTION_TYPES = ("int", "size", "float", "bool", "enum", "str", "text", "path")
 
 
 @case("L0.symbol", "the library opens with RTLD_NOW, alone, and exports its entry function", ranks=0)
@@ -191,11 +191,14 @@ def options(bare: Bare) -> None:
         seen.add(name)
         kind, doc = (row.type or b"").decode(), (row.doc or b"").decode()
         bare.expect(
-            kind in OPTION_TYPES or newer(bare),
-            f"option '{name}' has the type {kind!r}; known: {', '.join(OPTION_TYPES)}",
+            kind in option_types.TYPES or newer(bare),
+            f"option '{name}' has the type {kind!r}; known: {', '.join(option_types.TYPES)}",
         )
         bare.expect(doc.strip(), f"option '{name}' has an empty doc; describe it in a sentence")
         bare.expect(row.fallback is not None, f"option '{name}' has no default; use \"\" for none")
+        text = (row.fallback or b"").decode()
+        wanted = option_types.fault({"type": kind, "range": (row.range or b"").decode()}, text)
+        bare.expect(wanted is None, f"the default of option '{name}' is {text!r}; it must be {wanted}")
 
 
 @case("L0.facts", "info returns a fact as text with its size, or that the fact is unknown", ranks=0)

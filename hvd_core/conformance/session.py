@@ -187,18 +187,22 @@ class Session:
     def unavailable(self) -> str:
         """The reason of the backend's own probe why it cannot work on this machine; "" if it can."""
         if self._missing is None:
-            from hvd_core.backends.descriptor import Unavailable
+            from hvd_core.backends.descriptor import Available, Unavailable
             from hvd_core.backends.discovery.describe_and_probe import ProbeFailed, probe
+            from hvd_core.backends.selection.backend_options import found_by_probe
 
             descriptor = self.target.descriptor
             answer = probe(descriptor, 5.0) if descriptor is not None else None
             unavailable = isinstance(answer, Unavailable) and not isinstance(answer, ProbeFailed)
             self._missing = answer.reason if unavailable else ""
+            if isinstance(answer, Available):
+                found_by_probe(self.target.name, answer.library, os.environ)
         return self._missing
 
     def run(self, name: str) -> Result:
         """Runs one case to its verdict. KeyError for a case that does not exist."""
         case = self.cases[name]
+        self.unavailable()  # the probe may find the vendor's library
         if case.ranks == 0:
             return self._alone(case)
         if case.ranks > self.ranks.size:

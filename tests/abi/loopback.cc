@@ -181,7 +181,7 @@ struct Loopback : hvd::Comm<Loopback> {
   static constexpr uint64_t reductions = bit(HVD_SUM) | bit(HVD_AVG);
   static constexpr const char* version = "1.0";
   static constexpr hvd_option options[] = {
-      hvd::make_option("greeting", "text", "", "", "logged at INFO by rank 0 of each new communicator"),
+      hvd::make_option("greeting", "str", "", "", "logged at INFO by rank 0 of each new communicator"),
       hvd::make_option("patience", "int", "0", "0..", "not used; shows a second entry of the list"),
   };
 

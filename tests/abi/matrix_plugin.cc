@@ -19,7 +19,7 @@ struct Copier : hvd::Comm<Copier> {
   static constexpr hvd_option options[] = {
       with_since(hvd::make_option("first", "int", "1", "1..", "one"), "1.0"),
       with_since(hvd::make_option("second", "int", "2", "1..", "two"), "1.0"),
-      with_since(hvd::make_option("third", "text", "x", "", "three"), "1.1"),
+      with_since(hvd::make_option("third", "str", "x", "", "three"), "1.1"),
   };
   explicit Copier(const hvd::CommInit& init) : Comm(init) {}
 

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 
@@ -43,6 +44,15 @@ def test_frozen_backend_loads():
     facts = _core.inspect_backend("eccl_stub", str(LIBRARY))
     assert facts["abi"] == (1, 0)
     assert facts["caps"] == ["STREAM", "GROUP_SAME", "ABORT", "MEM_DEVICE"]
+
+
+def test_each_released_minor_has_a_kept_backend():
+    header = (ROOT / "hvd_core" / "include" / "hvd" / "backend_abi.h").read_text()
+    newest = int(re.search(r"#define HVD_ABI_MINOR (\d+)", header)[1])
+    kept = {
+        _core.inspect_backend("eccl_stub", str(file))["abi"] for file in FROZEN.glob("libhvd_backend_*.so")
+    }
+    assert kept == {(1, minor) for minor in range(newest + 1)}
 
 
 def test_frozen_backend_keeps_the_contract(tmp_path):

@@ -72,6 +72,8 @@ FAULTS = (
     describe("killed", "the import kills its process group", "os.killpg(0, signal.SIGKILL)",
              "its process ended with SIGKILL"),
     describe("hangs", "the import hangs", HANG, "its process has not come back within", hangs=True),
+    describe("endless", "the import prints endlessly", "while True: print('x' * 4000)",
+             "its process has not come back within", hangs=True),
     describe("closes", "the import closes all files, then exits", f"os.closerange(0, 256)\n{LEAVE}",
              "its process exited with code 3"),
     describe("prints", "the import prints, then crashes", f"print('a banner')\n{CRASH}",

@@ -17,7 +17,12 @@ from plugin_faults import FAULTS, install
 PROMPT = [fault for fault in FAULTS if not fault.hangs]
 # A limit that only a phase that hangs exceeds; a library that hangs is given ten times as long.
 HANGING = [
-    pytest.param(f, 1 if f.phase == "load" else 4, id=f.name, marks=[pytest.mark.slow] * (f.phase == "load"))
+    pytest.param(
+        f,
+        1 if f.phase == "load" else 4,
+        id=f.name,
+        marks=[pytest.mark.slow] * (f.phase == "load" or f.name == "d_endless"),
+    )
     for f in FAULTS
     if f.hangs
 ]
@@ -127,6 +132,10 @@ def test_a_library_without_a_wheel_has_its_phases(hvd, tmp_path):
         ("load", "bad"),
     ]
     assert found[-1]["text"] == "its process ended with SIGSEGV"
+    hvd.variables["HOROVOD_BACKEND_PATH_MINE"] = str(tmp_path / "absent.so")
+    last = hvd.json("plugin", "doctor", "mine", "--no-open", code=1)[-1]
+    assert (last["phase"], last["verdict"]) == ("load", "bad")
+    assert "the file that HOROVOD_BACKEND_PATH_MINE names does not exist" in " ".join(last["more"])
 
 
 @pytest.mark.parametrize(
@@ -147,6 +156,9 @@ def test_a_job_that_uses_none_of_them_is_not_harmed(hvd, tmp_path, launcher):
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("unharmed") == (2 if launcher else 1)
     assert "cannot be described" not in done.stderr
+    for fault in PROMPT[:3]:
+        name = fault.name.replace("_", "-")
+        assert f"backend '{name}'" in done.stderr and f"({name}.hvd.toml)" in done.stderr  # rank 0 warns
     assert list(tmp_path.glob("imported-*")) == []
 
 

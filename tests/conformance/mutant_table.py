@@ -32,6 +32,7 @@ short_table                   shm        L0.tables
 wrong_name                    shm        L0.identity
 both_completions              shm        L0.capabilities
 undocumented_option           shm        L0.options
+default_out_of_range          shm        L0.options
 query_changes_its_mind        shm        L0.query
 query_ignores_newer_fields    shm        L0.query
 opens_any_device              shm        L1.open

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from golden_texts import golden
+from hvd_core.backends.python.options import Option, read_option
 from hvd_core.backends.selection import backend_options
 from hvd_core.config.plugins_toml import load
 from listed_backends import ECCL
@@ -141,3 +142,24 @@ def test_messages_about_files(files, tmp_path):
     backend_options._handed_on.clear()
     config = files("[backend.eccl]\noptions = { depth = -1 }\n")
     refused("option_in_file_hidden", config, tmp_path, HOROVOD_BACKEND_ECCL_DEPTH="3")
+
+
+def test_an_option_of_a_backend_in_python_follows_the_same_types(monkeypatch):
+    with pytest.raises(ValueError, match="option 'depth' has the type 'number'; known: int, size, float"):
+        Option("depth", "number", "4", "1..64", "How deep.")
+    with pytest.raises(ValueError, match="the default of option 'depth' must be a whole number from 1 to 64"):
+        Option("depth", "int", "65", "1..64", "How deep.")
+    monkeypatch.setenv("HOROVOD_BACKEND_X_HOLDS", "64KiB")
+    assert read_option("x", Option("holds", "size", "", "1..", "How much.")) == 65536
+    monkeypatch.setenv("HOROVOD_BACKEND_X_EAGER", "Yes")
+    assert read_option("x", Option("eager", "bool", "0", "", "Whether.")) is True
+
+
+def test_the_library_that_a_probe_has_found_is_the_default_of_the_option():
+    environ = {}
+    backend_options.found_by_probe("x", "/opt/x/libx.so", environ)
+    assert environ == {"HOROVOD_BACKEND_X_LIBRARY": "/opt/x/libx.so"}
+    assert backend_options.origin("HOROVOD_BACKEND_X_LIBRARY", environ) == "its probe"
+    environ = {"HOROVOD_BACKEND_X_LIBRARY": "/mine.so"}
+    backend_options.found_by_probe("x", "/opt/x/libx.so", environ)
+    assert environ == {"HOROVOD_BACKEND_X_LIBRARY": "/mine.so"}

@@ -13,6 +13,7 @@ from hvd_core.backends.candidate import EMBEDDED, PATH, Candidate
 from hvd_core.backends.descriptor import BackendDescriptor
 from hvd_core.backends.discovery.installed_backend import ABI, InstalledBackend
 from hvd_core.backends.discovery.loading import load
+from hvd_core.backends.errors import BackendLoadError
 from hvd_core.version import __version__
 
 
@@ -24,6 +25,16 @@ class LibraryBackend(InstalledBackend):
         self.candidate = Candidate(name, PATH, location=library)
         self.name, self.library, self.origin = name, library, self.candidate.describe_origin()
         self.automatic, self.priority = False, 0
+
+    def path(self) -> Path:
+        library = Path(self.library)
+        if not library.is_file():
+            raise BackendLoadError(
+                f"horovod: backend '{self.name}' ({self.origin}) failed to load.\n"
+                f"  cause: the file that {self.origin} names does not exist: {self.library}\n"
+                f"  fix: build it, or unset {self.origin}"
+            )
+        return library.resolve()
 
     @cached_property
     def facts(self) -> dict[str, Any]:

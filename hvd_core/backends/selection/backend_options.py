@@ -7,11 +7,11 @@ set already wins over the files. Called on the thread that chooses, before the b
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any
 
 from hvd_core.backends.messages import option_variable
+from hvd_core.backends.option_types import fault
 from hvd_core.backends.selection.backend_plan import Usable
 from hvd_core.config.plugins_file import BackendSettings, Value
 from hvd_core.config.suggestions import did_you_mean
@@ -24,8 +24,6 @@ LIBRARY = {
     "doc": "The vendor's library, where the backend would not find it.",
 }
 """The option that every backend has."""
-_SIZE = re.compile(r"(\d+)\s*([kmgt]?)(i?b)?", re.IGNORECASE)
-_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 # Variable -> (text, file and line), for the variables that this process has set from a file.
 _handed_on: dict[str, tuple[str, str]] = {}
@@ -42,6 +40,14 @@ def export(name: str, settings: BackendSettings, environ: MutableMapping[str, st
         if key not in environ or ours:
             environ[key] = text
             _handed_on[key] = (text, value.source)
+
+
+def found_by_probe(name: str, library: str, environ: MutableMapping[str, str]) -> None:
+    """Give the backend the vendor's library that its probe has found, unless the user has named one."""
+    key = option_variable(name, "library")
+    if library and key not in environ:
+        environ[key] = library
+        _handed_on[key] = (library, "its probe")
 
 
 def origin(key: str, environ: Mapping[str, str]) -> str:
@@ -111,71 +117,10 @@ def _problem(
     ]
 
 
-def fault(rule: Mapping[str, Any], text: str) -> str | None:
-    """The range or type that an option's text violates, for a message; None if the text is valid. ``rule``: one dict of
-    a schema."""
-    kind, limits, text = rule["type"], rule["range"], text.strip()
-    if not text:
-        return None  # the same as unset
-    if kind == "bool":
-        return None if text.lower() in _TRUE + _FALSE else "0 or 1"
-    if kind == "enum":
-        words = [w.strip() for w in re.split(r"[,|]", limits) if w.strip()]
-        return (
-            None if not words or text.lower() in [w.lower() for w in words] else f"one of {', '.join(words)}"
-        )
-    if kind not in ("int", "size", "float"):
-        return None
-    number = _number(kind, text)
-    low, high = _limits(limits)
-    if number is not None and (low is None or number >= low) and (high is None or number <= high):
-        return None
-    what = {"int": "a whole number", "size": "a size such as 4096 or 64KiB", "float": "a number"}[kind]
-    if low is not None and high is not None:
-        return f"{what} from {_plain(low)} to {_plain(high)}"
-    return what + (f" of at least {_plain(low)}" if low is not None else "")
-
-
-def _number(kind: str, text: str) -> float | None:
-    try:
-        if kind == "float":
-            return float(text)
-        if kind == "int":
-            return int(text, 10)
-    except ValueError:
-        return None
-    found = _SIZE.fullmatch(text)
-    if found is None:
-        return None
-    # Every spelling means a power of 1024, as usual for memory.
-    return int(found[1]) * 1024 ** "kmgt".index(found[2].lower()) * 1024 if found[2] else int(found[1])
-
-
-def _limits(text: str) -> tuple[float | None, float | None]:
-    low, dots, high = text.partition("..")
-    if not dots:
-        return None, None
-    return _bound(low), _bound(high)
-
-
-def _bound(text: str) -> float | None:
-    number = _number("size", text.strip())
-    if number is not None:
-        return number
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-def _plain(number: float) -> str:
-    return f"{number:g}" if number != int(number) else str(int(number))
-
-
 def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "1" if value else "0"
     return str(value)
 
 
-__all__ = ["LIBRARY", "Value", "check", "export", "fault", "origin"]
+__all__ = ["LIBRARY", "Value", "check", "export", "found_by_probe", "origin"]

@@ -39,6 +39,10 @@ class BackendVetoed(BackendUnavailable):
     """The ``allow`` or ``deny`` list of the site's configuration file forbids the backend."""
 
 
+class BackendUndescribed(BackendUnavailable):
+    """The automatic choice does not know what a wheel is for, because it has no static description."""
+
+
 class UsableBackends:
     """The backends of this installation that the site's policy allows. ``types``: the device types that the job's rules
     name, whose backends are considered whether or not the devices' files exist."""
@@ -114,13 +118,14 @@ class UsableBackends:
             try:
                 candidate = self._candidate(name)
                 if why := self._why_not(candidate):
-                    raise BackendUnavailable(
-                        f"horovod: backend '{name}' ({candidate.describe_origin()}) {why}"
-                    )
+                    kind = BackendUnavailable if candidate.static else BackendUndescribed
+                    raise kind(f"horovod: backend '{name}' ({candidate.describe_origin()}) {why}")
                 if set(_described(candidate).devices) != {HOST} and not _described(candidate).launchers:
                     found.append(candidate)
             except BackendError as error:
                 self.unusable[name] = error
+                if isinstance(error, BackendUndescribed):
+                    discovery.passed_over(name, error)
         return found
 
     def _why_not(self, candidate: Candidate) -> str:
@@ -228,6 +233,7 @@ class UsableBackends:
             if source == AUTOMATIC and isinstance(answer, ProbeFailed):
                 discovery.passed_over(backend.name, error)  # a probe that answers "no device" is not logged
             raise error
+        backend_options.found_by_probe(backend.name, answer.library, self.environ)
         facts = loading.load(backend, alone, other)
         return Usable(
             name=backend.name,

@@ -25,6 +25,7 @@
 #include <exception>
 #include <memory>
 #include <new>
+#include <optional>
 #include <string>
 #include <thread>
 #include <type_traits>
@@ -64,18 +65,28 @@ inline std::string option(const char* key, const std::string& fallback) {
 // A plugin's own thread announces itself before its first call of the host.
 inline void thread_enter(const char* role) { host->thread_enter(role); }
 
-// Sleeps until done() returns true (true) or until the deadline (false); for runtimes that can only be polled. A
-// deadline of 0 means kDefaultWaitNs.
+// Waits until done() returns true (true) or until the deadline (false); for runtimes that can only be polled. A
+// deadline of 0 means kDefaultWaitNs. It polls for kSpinNs without a pause, because most operations are shorter; after
+// that it sleeps for an eighth of the time waited so far, so that it comes back at most an eighth late, and
+// kLongestPauseNs at most.
 inline constexpr int64_t kDefaultWaitNs = 60'000'000'000;
+inline constexpr int64_t kSpinNs = 100'000, kLongestPauseNs = 1'000'000;
 template <class Done>
 bool poll_until(int64_t deadline_ns, Done&& done) {
   using Clock = std::chrono::steady_clock;
   const auto now = [] { return std::chrono::nanoseconds(Clock::now().time_since_epoch()).count(); };
-  if (deadline_ns <= 0) deadline_ns = now() + kDefaultWaitNs;
-  for (auto pause = std::chrono::microseconds(10);; pause = std::min(2 * pause, std::chrono::microseconds(1000))) {
+  const int64_t begin = now();
+  if (deadline_ns <= 0) deadline_ns = begin + kDefaultWaitNs;
+  for (;;) {
     if (done()) return true;
-    if (now() >= deadline_ns) return false;
-    std::this_thread::sleep_for(pause);
+    const int64_t at = now();
+    if (at >= deadline_ns) return false;
+    if (at - begin < kSpinNs) {
+      std::this_thread::yield();  // to the thread that does the work, where there are few cores
+    } else {
+      const int64_t pause = std::min((at - begin) / 8, kLongestPauseNs);
+      std::this_thread::sleep_for(std::chrono::nanoseconds(std::min(pause, deadline_ns - at)));
+    }
   }
 }
 
@@ -86,18 +97,15 @@ class Store {
   void set(const char* key, const std::string& value) {
     check(host->store_set(handle_, key, value.data(), value.size(), prepare()));
   }
-  // `expected`: bytes of the value, as far as the caller knows; a longer value costs a second call.
+  // Waits for the key, until the deadline (0: that of the creation). `expected`: bytes of the value, as far as the
+  // caller knows; a longer value costs a second call.
   std::string get(const char* key, int64_t deadline_ns = 0, size_t expected = 256) {
-    std::string value(expected, '\0');
-    uint64_t n = value.size();
-    hvd_rc rc = host->store_get(handle_, key, value.data(), &n, deadline_ns, prepare());
-    if (rc == HVD_E_INVALID && n > value.size()) {
-      value.resize(n);
-      rc = host->store_get(handle_, key, value.data(), &n, deadline_ns, prepare());
-    }
-    check(rc);
-    value.resize(n);
-    return value;
+    std::optional<std::string> value = look(key, deadline_ns, expected, false);
+    return std::move(*value);
+  }
+  // The value if the key exists now; waits for no other rank.
+  std::optional<std::string> try_get(const char* key, size_t expected = 256) {
+    return look(key, 1, expected, true);  // a deadline in the past
   }
   int64_t add(const char* key, int64_t delta) {
     int64_t now = 0;
@@ -113,6 +121,20 @@ class Store {
     std::memset(&error_, 0, sizeof(error_));
     error_.hdr = {sizeof(error_), HVD_ABI_MAJOR, HVD_ABI_MINOR, nullptr};
     return &error_;
+  }
+  // No value if the deadline has passed, and that is no error for the caller.
+  std::optional<std::string> look(const char* key, int64_t deadline_ns, size_t expected, bool may_be_missing) {
+    std::string value(expected, '\0');
+    uint64_t n = value.size();
+    hvd_rc rc = host->store_get(handle_, key, value.data(), &n, deadline_ns, prepare());
+    if (rc == HVD_E_INVALID && n > value.size()) {
+      value.resize(n);
+      rc = host->store_get(handle_, key, value.data(), &n, deadline_ns, prepare());
+    }
+    if (rc == HVD_E_TIMEOUT && may_be_missing) return std::nullopt;
+    check(rc);
+    value.resize(n);
+    return value;
   }
   void check(hvd_rc rc) {
     if (rc == HVD_OK) return;
@@ -301,8 +323,24 @@ class Comm {
   D* device_ = nullptr;
 };
 
+namespace detail {
+constexpr bool same_text(const char* a, const char* b) {
+  while (*a != '\0' && *a == *b) ++a, ++b;
+  return *a == *b;
+}
+constexpr bool is_option_type(const char* type) {
+  for (const char* known : {"int", "size", "float", "bool", "enum", "str", "path"}) {
+    if (same_text(type, known)) return true;
+  }
+  return false;
+}
+}  // namespace detail
+
+// An option of the backend; `type` and `range` as hvd_option has them. An unknown type does not compile, because
+// options are constants.
 constexpr hvd_option make_option(const char* name, const char* type, const char* fallback, const char* range,
                                  const char* doc) {
+  if (!detail::is_option_type(type)) throw "the type of an option is int, size, float, bool, enum, str or path";
   hvd_option o{};
   o.hdr = {sizeof(hvd_option), HVD_ABI_MAJOR, HVD_ABI_MINOR, nullptr};
   o.name = name;

@@ -25,7 +25,10 @@
  *   It ignores bits of `flags` that it does not know: they are advice. There is no hidden padding (-Wpadded is an error
  * in the tests), so sizeof(T) is the end of T's last field.
  *
- * Deadlines are absolute CLOCK_MONOTONIC nanoseconds; 0 means the host's default, HVD_NO_DEADLINE no deadline.
+ * Deadlines are absolute CLOCK_MONOTONIC nanoseconds, HVD_NO_DEADLINE is no deadline. 0 means that the caller names
+ * none and the callee chooses: in store_get the host takes the deadline of the creation; a backend takes a limit of its
+ * own in calls that wait (the C++ layer has 60 s), and none for a collective. The host never passes 0 itself. At a
+ * deadline that has passed, a call looks once and does not wait.
  */
 #ifndef HVD_BACKEND_ABI_H_
 #define HVD_BACKEND_ABI_H_
@@ -96,7 +99,8 @@ enum {
  * and truncates toward zero; AVG of bool is invalid. */
 enum { HVD_SUM = 0, HVD_PROD = 1, HVD_MIN = 2, HVD_MAX = 3, HVD_AVG = 4, HVD_REDOP_COUNT = 5 };
 
-/* Collectives; the required ones are ALLREDUCE, ALLGATHER and BROADCAST, the host composes the others. */
+/* Collectives. Required: an ALLGATHER of one element type, from which the host can compose all others but SEND and RECV
+ * (docs/backend-abi.md, "What a backend can leave out"). The host does not call SEND and RECV yet. */
 enum {
   HVD_ALLREDUCE = 0,
   HVD_REDUCE = 1,
@@ -165,8 +169,8 @@ typedef struct hvd_host_api {
   hvd_hdr hdr;
   void (*log)(int32_t level, const char* file, int32_t line, const char* text);
   /* Key-value rendezvous; `store` comes from hvd_comm_args. Keys are private to the communicator being created. get
-   * waits until the key exists or the deadline passes; *n is the capacity on entry, the size on return, also if the
-   * value does not fit and the answer is HVD_E_INVALID. */
+   * waits until the key exists or the deadline passes (HVD_E_TIMEOUT); with a deadline in the past it tries once. *n is
+   * the capacity on entry, the size on return, also if the value does not fit and the answer is HVD_E_INVALID. */
   hvd_rc (*store_set)(void* store, const char* key, const void* p, uint64_t n, hvd_error*);
   hvd_rc (*store_get)(void* store, const char* key, void* p, uint64_t* n, int64_t deadline_ns, hvd_error*);
   hvd_rc (*store_add)(void* store, const char* key, int64_t delta, int64_t* now, hvd_error*);
@@ -360,6 +364,15 @@ typedef struct hvd_comm_api {
 
 /* -------------------------------------------------------------------------------------------------------- backend */
 
+/* An option of the backend, which users set as HOROVOD_BACKEND_<NAME>_<OPTION> or in plugins.toml. The host checks what
+ * users set by `type` and `range`, and passes the text on as it is (host->option).
+ *   int, float  a number; range "low..high", either end may be missing
+ *   size        bytes, "4096" or "64KiB" (K, M, G, T are powers of 1024); range as for numbers
+ *   bool        1, true, yes, on, or 0, false, no, off, in upper or lower case
+ *   enum        one of the words of range: "ring, tree"
+ *   str, path   any text; range is for people
+ * `fallback` is the value of an option that is not set, and within the range; "" if there is no such value. `doc` is
+ * one sentence. */
 typedef struct hvd_option {
   hvd_hdr hdr;
   const char *name, *type, *fallback, *range, *doc;

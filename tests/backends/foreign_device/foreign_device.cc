@@ -50,7 +50,7 @@ struct ForeignComm : hvd::Comm<ForeignComm> {
   static constexpr const char* version = "0.1";
   static constexpr hvd_option options[] = {
       hvd::make_option("shm", "path", "", "", "the library of the shm backend"),
-      hvd::make_option("reads", "text", "", "", "device types whose memory is read"),
+      hvd::make_option("reads", "str", "", "", "device types whose memory is read"),
       hvd::make_option("lacks", "int", "-1", "-1..14", "an element type that is served on host memory only"),
   };
 

@@ -42,6 +42,18 @@ const Add a9("undocumented_option", [] {
   ours.backend.option_count = 1;
 });
 
+const Add a10("default_out_of_range", [] {
+  static hvd_option option;
+  option.hdr = {sizeof option, HVD_ABI_MAJOR, HVD_ABI_MINOR, nullptr};
+  option.name = "knob";
+  option.type = "size";
+  option.fallback = "2MiB";
+  option.range = "4KiB..1MiB";
+  option.doc = "How much the knob holds.";
+  ours.backend.options = &option;
+  ours.backend.option_count = 1;
+});
+
 // `*out = mine`, however short the caller's struct is.
 const Add q1("query_overruns_struct", [] {
   ours.comm.query = [](hvd_comm, const hvd_coll_args*, hvd_coll_caps* out, hvd_error*) -> hvd_rc {
