@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-from harness import run_on_ranks
-
 import hvd_core as hvd
 import native_program
+from harness import run_on_ranks
 
 LOOKING = Path(__file__).parents[1] / "backends" / "looking" / "looking.cc"
 
