@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 import hvd_core as hvd
 import native_program
 from harness import run_on_ranks
@@ -15,6 +17,7 @@ def begin():
     return "begun"
 
 
+@pytest.mark.slow
 def test_a_look_into_the_store_does_not_wait():
     env = {"HOROVOD_BACKEND": "looking", "HOROVOD_BACKEND_PATH_LOOKING": str(native_program.backend(LOOKING))}
     for ranks in (1, 2):
