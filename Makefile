@@ -61,7 +61,7 @@ install: $(VENV)/.built
 test: programs lint
 	$(WITH_VENV) python -m pytest -m "not slow" $(LANES) $(PYTEST_ARGS)
 
-test-all: $(VENV)/.spark programs lint
+test-all: $(VENV)/.spark $(VENV)/.jax programs lint
 	$(WITH_VENV) python -m pytest $(PYTEST_ARGS)
 
 # What the tests compile, before they run; quick when it is there.
@@ -168,6 +168,16 @@ $(VENV)/spark-%/.installed: $(VENV)/.created requirements/spark-%.txt
 	$(@D)/bin/python -m pip --disable-pip-version-check install -q -r requirements/spark-$*.txt || \
 	    { rm -rf $(@D)/bin; echo "PySpark $* is not installed; its tests say so and are skipped."; }
 	$(BIN)/python tests/spark/put_behind.py $(@D)
+	touch $@
+
+# Older versions of JAX, each in an environment of its own. For `make test-all` only.
+$(VENV)/.jax: $(VENV)/jax-0.5/.installed $(VENV)/jax-0.6/.installed $(VENV)/jax-0.8/.installed
+	touch $@
+
+$(VENV)/jax-%/.installed: $(VENV)/.created requirements/jax-%.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip --disable-pip-version-check install -q -r requirements/jax-$*.txt || \
+	    { rm -rf $(@D)/bin; echo "JAX $* is not installed; its tests say so and are skipped."; }
 	touch $@
 
 # Folders of their own, as both MPIs bring a command mpirun. The tests find them there.

@@ -3,11 +3,13 @@
 
     horovodrun -np 2 python benchmarks/jax_overhead.py [--runs 7]
 
-All ways are in the same processes and take turns. Medians of the turns; rank 0 prints a table.
+All ways are in the same processes and take turns. Medians of the turns; rank 0 prints a table, and at the end what the
+goals are about. Ratios are formed within a turn. A run takes a minute on two idle cores.
 
 ops: one allreduce in a compiled program, beside the same allreduce of our NumPy API outside of it, in a
 jax.pure_callback, and in mpi4jax if that is installed (then start the ranks with mpirun).
 gradients: 100 arrays of 16 KiB in one program: one by one, as a tree, concatenated, in one callback.
+overlap: an allreduce of 4 MiB and matrix products that do not depend on it, in one program, beside each by itself.
 steps: SGD on a perceptron and on a small transformer, beside the same step without communication ("alone").
 """
 
@@ -78,6 +80,20 @@ def gradients() -> dict:
     return {name: lambda f=f: jax.block_until_ready(f(tree)) for name, f in ways.items()}
 
 
+def overlap() -> dict:
+    x, a = jnp.ones(1 << 20, jnp.float32), jnp.ones((512, 512), jnp.float32) / 512
+
+    def products(a):
+        return jax.lax.fori_loop(0, 8, lambda _, b: b @ a, a)
+
+    ways = {
+        "communication": lambda x, a: hvd.allreduce(x, name="beside"),
+        "computation": lambda x, a: products(a),
+        "both": lambda x, a: (hvd.allreduce(x, name="beside"), products(a)),
+    }
+    return {name: lambda f=jax.jit(f): jax.block_until_ready(f(x, a)) for name, f in ways.items()}
+
+
 def perceptron(key):
     widths = (256, 512, 512, 10)
     params = [
@@ -132,7 +148,7 @@ def steps(model) -> dict:
 
 
 def measure(calls: dict, runs: int, seconds: float = 0.15) -> dict:
-    """{way: seconds per call, the median over `runs` turns}."""
+    """{way: seconds per call in each of `runs` turns}."""
     counts = {}
     for name, call in calls.items():
         for _ in range(5):
@@ -152,7 +168,36 @@ def measure(calls: dict, runs: int, seconds: float = 0.15) -> dict:
             for _ in range(counts[name]):
                 call()
             found[name].append((time.perf_counter() - begin) / counts[name])
-    return {name: statistics.median(values) for name, values in found.items()}
+    return found
+
+
+def ratio(found: dict, way: str, other: str) -> float:
+    """How much longer a way takes than the other, the median of the turns' ratios."""
+    return statistics.median(a / b for a, b in zip(found[way], found[other]))
+
+
+def print_goals(found: dict) -> None:
+    """What the goals are about, from {part: {way: seconds in each turn}}."""
+    one, many, both = (found[part] for part in (SMALL, GRADIENTS, OVERLAP))
+    print("goals")
+    print(f"  100 gradients as a tree, us, goal 500    {statistics.median(many['as a tree']) * 1e6:8.1f}")
+    print(
+        f"  ... beside one pure_callback of all      {ratio(many, 'as a tree', 'pure_callback of all'):8.3f}"
+    )
+    for part in STEPS:
+        print(f"  {part}, to alone, goal 1.03".ljust(43) + f"{ratio(found[part], 'ours', 'alone'):8.3f}")
+    for other in ("pure_callback", "mpi4jax"):
+        if other in one:
+            print(f"  allreduce of 4 B, to {other}".ljust(43) + f"{ratio(one, 'handler', other):8.3f}")
+    hidden = [
+        (alone + compute - together) / min(alone, compute)
+        for alone, compute, together in zip(both["communication"], both["computation"], both["both"])
+    ]
+    print(f"  share of the shorter part that is hidden {statistics.median(hidden):8.3f}", flush=True)
+
+
+SMALL, GRADIENTS, OVERLAP = "allreduce of 4 B", "100 gradients of 16 KiB", "overlap with 4 MiB"
+STEPS = ("step of a perceptron", "step of a transformer")
 
 
 def main() -> None:
@@ -161,18 +206,22 @@ def main() -> None:
     runs = parser.parse_args().runs
     hvd.init()
     parts = {
-        "allreduce of 4 B": operations(1),
+        SMALL: operations(1),
         "allreduce of 1 MiB": operations(1 << 18),
-        "100 gradients of 16 KiB": gradients(),
-        "step of a perceptron": steps(perceptron),
-        "step of a transformer": steps(transformer),
+        GRADIENTS: gradients(),
+        OVERLAP: overlap(),
+        STEPS[0]: steps(perceptron),
+        STEPS[1]: steps(transformer),
     }
+    results = {}
     for title, calls in parts.items():
-        found = measure(calls, runs)
+        found = results[title] = measure(calls, runs)
         if hvd.rank() == 0:
             print(f"{title}, us, {hvd.size()} rank(s), load {os.getloadavg()[0]:.1f}")
-            for name, value in found.items():
-                print(f"  {name:24s} {value * 1e6:10.1f}", flush=True)
+            for name, values in found.items():
+                print(f"  {name:24s} {statistics.median(values) * 1e6:10.1f}", flush=True)
+    if hvd.rank() == 0:
+        print_goals(results)
     hvd.shutdown()
 
 

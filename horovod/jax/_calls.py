@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from horovod.common.basics import engine
+from horovod.common.exceptions import JobEndedError
 from horovod.jax import _library
 from horovod.jax._trace import is_traced
 from hvd_core import current_job
@@ -134,7 +135,7 @@ def _in_program(call: Call, arrays: list) -> list:
     vmap_method = "broadcast_all" if is_elementwise else "sequential"
     if _library.why_callbacks():
         options = {"vmap_method": vmap_method} if hasattr(jax, "ffi") else {"vectorized": is_elementwise}
-        return list(jax.pure_callback(_Callback(call), shapes, *arrays, **options))
+        return list(jax.pure_callback(_Callback(call, shapes), shapes, *arrays, **options))
     return list(
         _library.ffi_call(shapes, vmap_method)(
             *arrays,
@@ -167,11 +168,23 @@ def _shape_in_program(call: Call, array: Any) -> tuple:
 class _Callback:
     """A function of values for jax.pure_callback."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: Call, shapes: list[jax.ShapeDtypeStruct]) -> None:
         self._call = call
+        self._rows = [shape.shape[:1] for shape in shapes]
 
     def __call__(self, *arrays: Any) -> tuple:
-        results, _ = _reduced(self._call, arrays)
+        call = self._call
+        try:
+            results, _ = _reduced(call, arrays)
+        except JobEndedError as error:  # JAX shows the text, which does not name the operation
+            raise type(error)(f"{call.name}: {error}") from None
+        for result, rows in zip(results, self._rows) if call.operation == "allgather" else ():
+            if result.shape[:1] != rows:
+                raise ValueError(
+                    f"{call.name}: the ranks have {result.shape[0]} rows together, and the compiled program expects "
+                    f"{rows[0]}. In compiled programs all ranks must have equally many rows; otherwise call it outside "
+                    "of jit."
+                )
         return tuple(results)
 
 

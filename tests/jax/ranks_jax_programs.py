@@ -1,6 +1,8 @@
 """Checks of operations in programs of JAX: transformations, gradients, names, many at the same time. For every rank."""
 
+import contextlib
 import functools
+import logging
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +10,7 @@ import numpy as np
 
 import horovod.jax as hvd
 from harness.rank import await_told, expect, tell
+from horovod.jax import _library
 from jax_support import ME, SIZE, all_of, mine, same, values_of
 
 MEAN = (SIZE + 1) / 2  # of ME + 1
@@ -110,6 +113,30 @@ def check_vmap_scan_and_loops():
     np.testing.assert_allclose(sums(jnp.ones(2)), np.ones(2), rtol=1e-6)
 
 
+def check_versions_without_handlers_warn_once():
+    if not _library.why_callbacks():
+        assert tuple(map(int, jax.__version__.split(".")[:2])) >= (0, 6)
+        return
+    _library._why_callbacks.cache_clear()
+    with capture_log() as said:
+        for op in (hvd.Sum, hvd.Average):
+            jax.block_until_ready(jax.jit(lambda x, op=op: hvd.allreduce(x, op=op))(mine((3,))))
+    assert len(said) == 1 and "operations are callbacks to Python" in said[0], said
+
+
+@contextlib.contextmanager
+def capture_log():
+    """The texts of the records that the library logs meanwhile."""
+    said = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    logging.getLogger("horovod").addHandler(handler)
+    try:
+        yield said
+    finally:
+        logging.getLogger("horovod").removeHandler(handler)
+
+
 def check_donated_buffers():
     step = jax.jit(lambda x: hvd.allreduce(x, op=hvd.Sum) / SIZE, donate_argnums=0)
     x = mine((1000,))
@@ -135,6 +162,11 @@ def check_ranks_trace_in_different_order():
         same(found[name], np.full(2000, SIZE * float(name[1:])))
 
 
+def names_say_where_the_call_is(lowered):
+    if not _library.why_callbacks():  # a callback's name is not in the program's text
+        assert "ranks_jax_programs.py:" in lowered.as_text()
+
+
 def check_names_agree_although_a_rank_traces_more():
     """Unnamed operations, after one rank alone has traced other programs and this one in another shape."""
 
@@ -149,8 +181,7 @@ def check_names_agree_although_a_rank_traces_more():
         jax.eval_shape(step, jnp.ones(3))
     found = jax.jit(step)(jnp.full(2, ME + 1.0))
     same(found, np.full(2, (MEAN + 3) * 4))
-    text = jax.jit(step).lower(jnp.ones(2)).as_text()
-    assert "ranks_jax_programs.py:" in text, "names say where the call is"
+    names_say_where_the_call_is(jax.jit(step).lower(jnp.ones(2)))
 
 
 def check_microbatches_have_names_of_their_own():
@@ -245,4 +276,4 @@ def check_names_do_not_depend_on_what_a_rank_has_traced_before():
         same(step(x)[1], np.full(3, 2 * MEAN))
         for found in several([x, jnp.full(4, ME + 1.0)]):
             same(found, np.full(found.shape, MEAN))
-    assert "ranks_jax_programs.py:" in inner.lower(jnp.ones(3)).as_text()
+    names_say_where_the_call_is(inner.lower(jnp.ones(3)))

@@ -8,25 +8,31 @@ from harness.installed import need
 
 need("jax", "optax")
 
-MODULES = ["ranks_jax_ops", "ranks_jax_programs", "ranks_jax_refusals", "ranks_jax_training"]
+MODULES = [
+    "ranks_jax_matrix",
+    "ranks_jax_ops",
+    "ranks_jax_programs",
+    "ranks_jax_refusals",
+    "ranks_jax_training",
+]
 CASES = [(ranks, m, c) for ranks in (2, 3, 1) for m in MODULES for c in check_names(f"jax/{m}.py")]
-# On three ranks; the others repeat what runs on two.
+# The matrix repeats in all ways what the other modules have in some. On three ranks, those of OFTEN; the others repeat
+# what runs on two.
+SELDOM = "ranks_jax_matrix"
 OFTEN = {"check_process_sets", "check_reducescatter", "check_ranks_trace_in_different_order"}
 DEVICES = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
 ON_A_MESH = ("check_a_mesh_of_several_devices_is_refused", "check_programs_that_the_compiler_divides")
 
 
-def marks(ranks, check):
-    return () if ranks == 2 or (ranks == 3 and check in OFTEN) else pytest.mark.slow
+def marks(ranks, module, check):
+    is_usual = ranks == 2 or (ranks == 3 and check in OFTEN)
+    return () if is_usual and module != SELDOM else pytest.mark.slow
 
 
 @pytest.mark.timeout(500)
 @pytest.mark.parametrize(
     ("ranks", "module", "check"),
-    [
-        pytest.param(*case, id=f"{case[1]}-{case[0]}-{case[2]}", marks=marks(case[0], case[2]))
-        for case in CASES
-    ],
+    [pytest.param(*case, id=f"{case[1]}-{case[0]}-{case[2]}", marks=marks(*case)) for case in CASES],
 )
 def test_check(ranks, module, check):
     process_env = DEVICES if check in ON_A_MESH else None

@@ -1,6 +1,8 @@
 """The server of the watcher: its cookie, and the addresses that it serves."""
 
+import concurrent.futures
 import socket
+import threading
 
 import pytest
 
@@ -56,4 +58,49 @@ def test_an_address_of_the_newer_kind_is_served():
         assert ranks.ask(f"http://[::1]:{one.port}/", TOKEN)[2] == "shown"
         assert ranks.ask(f"http://[::1]:{one.port}/", TOKEN, {"Host": "evil.example"})[0] == 403
     finally:
+        one.close()
+
+
+def test_idle_connections_give_way_to_one_with_the_token(server):
+    """Any user of this host may open them. Some say nothing, some the beginning of a request."""
+    idle = []
+    try:
+        for number in range(100):
+            one = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+            idle.append(one)
+            if number % 2:
+                one.sendall(b"GET / HTTP/1.0\r\n")
+        address = f"http://127.0.0.1:{server.port}/"
+        assert [ranks.ask(address, TOKEN)[2] for _ in range(3)] == ["shown"] * 3
+        assert idle[0].recv(1) == b"", "the oldest connection is still served"
+    finally:
+        for one in idle:
+            one.close()
+
+
+def test_a_request_that_has_shown_the_token_does_not_give_way():
+    begun, may_end = threading.Event(), threading.Event()
+
+    def slow(values):
+        begun.set()
+        assert may_end.wait(100)
+        return "text/plain", b"slow"
+
+    one = GuardedServer("127.0.0.1", 0, TOKEN, {"/slow": slow, **PAGES})
+    address = f"http://127.0.0.1:{one.port}"
+    idle = []
+    try:
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(ranks.ask, f"{address}/slow", TOKEN)
+            try:
+                assert begun.wait(100)
+                idle = [socket.create_connection(("127.0.0.1", one.port), timeout=60) for _ in range(100)]
+                # Connections are taken in their order, so all of these are when this one is answered.
+                assert ranks.ask(f"{address}/", TOKEN)[2] == "shown"
+            finally:
+                may_end.set()
+            assert answer.result()[2] == "slow"
+    finally:
+        for connection in idle:
+            connection.close()
         one.close()

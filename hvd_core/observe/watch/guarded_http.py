@@ -3,11 +3,13 @@
 A browser brings the token once in the address and gets a cookie, which is good for this port only; a program sends
 ``Authorization: Bearer``. Names in ``Host`` that are not this machine's are refused, so that a page of another site
 cannot reach the server by a name of its own (DNS rebinding). There is no answer that another site may read. The server
-has threads of its own.
+has threads of its own. Other users of this host may open connections: the oldest that has not shown the token gives way
+to a new one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import ipaddress
 import socket
@@ -19,7 +21,7 @@ from urllib.parse import parse_qs, urlsplit
 LOOPBACK = "127.0.0.1"
 _LOCAL_NAMES = ("127.0.0.1", "localhost", "[::1]")
 _PATIENCE_S = 10  # for a peer that does not read or write
-_MOST_THREADS = 32
+_MOST_CONNECTIONS = 32
 _HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -70,7 +72,11 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, family: socket.AddressFamily, *arguments) -> None:
         self.address_family = family
-        self._room = threading.BoundedSemaphore(_MOST_THREADS)
+        self._mutex = threading.Lock()
+        self._strangers: dict[
+            socket.socket, None
+        ] = {}  # connections that have not shown the token, the oldest first
+        self._known: set[socket.socket] = set()
         super().__init__(*arguments)
 
     def server_bind(self) -> None:
@@ -81,15 +87,36 @@ class _Server(ThreadingHTTPServer):
         self.server_name, self.server_port = self.server_address[:2]
 
     def process_request(self, request, client_address) -> None:
-        if not self._room.acquire(blocking=False):
-            return self.shutdown_request(request)  # a process opens connections and asks nothing
+        with self._mutex:
+            if len(self._strangers) + len(self._known) >= _MOST_CONNECTIONS and not self._drop_a_stranger():
+                return self.shutdown_request(request)
+            self._strangers[request] = None
         super().process_request(request, client_address)
+
+    def _drop_a_stranger(self) -> bool:
+        """End the oldest connection that has not shown the token; its thread reads the end and closes it."""
+        oldest = next(iter(self._strangers), None)
+        if oldest is None:
+            return False
+        del self._strangers[oldest]
+        with contextlib.suppress(OSError):  # the peer was faster
+            oldest.shutdown(socket.SHUT_RDWR)
+        return True
+
+    def note_known(self, request) -> None:
+        """This connection has shown the token."""
+        with self._mutex:
+            if request in self._strangers:
+                del self._strangers[request]
+                self._known.add(request)
 
     def process_request_thread(self, request, client_address) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._room.release()
+            with self._mutex:
+                self._strangers.pop(request, None)
+                self._known.discard(request)
 
     def handle_error(self, request, client_address) -> None:
         """A peer that goes away is no error."""
@@ -113,6 +140,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._refuse(403, "The token is not this server's: it has a new one at each start.")
         if given is None and not self._is_known():
             return self._refuse(403, "The token is missing: open the address that was printed at the start.")
+        self.server.note_known(self.request)
         page = self.pages.get(asked.path)
         if page is None:
             return self._refuse(404, "There is no such page.")
