@@ -18,7 +18,8 @@ import horovod.torch as hvd
 from harness.shapes import resnet50, tiny
 from workers.overhead import Shaped, SmallCnn, number, pictures
 
-STEPS = {"cnn": 20, "resnet50": 5, "tiny1000": 10}
+TURN_S = 0.4
+LEAST_STEPS, MOST_STEPS = 3, 60
 
 
 def trained(model: torch.nn.Module, inputs: torch.Tensor) -> Callable[[], None]:
@@ -67,21 +68,32 @@ def turn(step: Callable[[], None], steps: int) -> tuple[float, float]:
     return statistics.median(took), (time.process_time() - spent) / steps
 
 
+def steps_of(step: Callable[[], None]) -> int:
+    """How many steps a turn has, equal on all ranks."""
+    for _ in range(LEAST_STEPS):
+        step()
+    hvd.barrier()
+    begin = time.perf_counter()
+    for _ in range(LEAST_STEPS):
+        step()
+    took = (time.perf_counter() - begin) / LEAST_STEPS
+    return int(hvd.broadcast_object(min(MOST_STEPS, max(LEAST_STEPS, round(TURN_S / took))), 0))
+
+
 def page(folder: Path, wanted: bool) -> None:
-    """Have the page ask, or not; returns on rank 0 when it does. The watcher reads for ten seconds after a question, so
-    that "off" must not follow sooner."""
-    if hvd.rank() == 0:
-        was = (folder / "page").exists()
-        (folder / "page.seen").unlink(missing_ok=True)
+    """Have the page ask, or say goodbye; returns when the watcher has read what was there before, or reads no more."""
+    if hvd.rank() == 0 and wanted != (folder / "page").exists():
+        mark = folder / ("page.seen" if wanted else "page.gone")
+        mark.unlink(missing_ok=True)
         if wanted:
             (folder / "page").touch()
-            end = time.monotonic() + 30
-            while not (folder / "page.seen").exists() and time.monotonic() < end:
-                time.sleep(0.05)
         else:
-            (folder / "page").unlink(missing_ok=True)
-            if was:
-                time.sleep(10.5)
+            (folder / "page").unlink()
+        end = time.monotonic() + 30
+        while not mark.exists():
+            if time.monotonic() > end:
+                raise SystemExit(f"the watcher of the job has not answered for 30 s ({mark.name})")
+            time.sleep(0.02)
     hvd.barrier()
 
 
@@ -102,8 +114,7 @@ def main() -> None:
     result: dict[str, dict[str, list]] = {}
     for model in options.models.split(","):
         step = MODELS[model]()
-        for _ in range(STEPS[model]):
-            step()
+        steps = steps_of(step)
         result[model] = {way: [] for way in ways}
         for run in range(options.runs):
             order = list(ways.items())
@@ -111,8 +122,9 @@ def main() -> None:
                 if path:
                     hvd.start_timeline(str(path))
                 page(options.folder, way == "live")
-                result[model][way].append(turn(step, STEPS[model]))
+                result[model][way].append(turn(step, steps))
                 hvd.stop_timeline()
+    page(options.folder, False)
     if hvd.rank() == 0:
         (options.folder / "result.json").write_text(json.dumps({"steps": result}))
     hvd.shutdown()

@@ -1,7 +1,10 @@
 """The live timeline's figures: what a page gets of real ranks, while they run and when one has died."""
 
 import json
+import re
 import time
+
+import pytest
 
 import watched_ranks as ranks
 from harness import launch, run_on_ranks
@@ -60,6 +63,43 @@ def test_the_death_of_a_rank_is_seen_from_outside(tmp_path):
         assert "rank 1" in seen()[0]["aborted"]
     finally:
         job.terminate()
+        job.communicate(timeout=120)
+
+
+@pytest.mark.slow
+def test_a_page_keeps_up_with_a_thousand_tensors_a_second(tmp_path):
+    """The real watcher is asked as a page asks. On a busy machine it may be kept from the processor for longer than a
+    ring lasts; one that is too slow never sees so many tensors in a row."""
+    token = tmp_path / "token"
+    token.write_text("a-token-of-the-tests_0123")
+    env = {"HOROVOD_TIMELINE_LIVE": "auto", "HOROVOD_WATCH_TOKEN_FILE": str(token)}
+    job = launch(2, ranks.a_thousand_tensors_a_second, folder=tmp_path, env=env)
+    try:
+        said = ""
+        while not (address := re.search(r"live timeline: (http://\S+/) ", said)):
+            said += (line := job.stdout.readline())
+            assert line, said
+        last, since, lacks = 0, 0, None
+
+        def has_seen_many():
+            nonlocal last, since, lacks
+            time.sleep(0.25)
+            status, _, text = ranks.ask(f"{address[1]}data?after={last}", token.read_text())
+            assert status == 200, text
+            seen = json.loads(text)
+            last = seen["last"]
+            count = min((n for name, n, *_ in seen["tensors"] if name != "allreduce.stop"), default=0)
+            now_lacks = [seen["skipped"], *(rank["lost"] for rank in seen["ranks"])]
+            if now_lacks != lacks:
+                since, lacks = count, now_lacks
+            # Both ranks have done the steps since then.
+            return (count - since) // 2 * ranks.STEP_TENSORS >= 3000
+
+        _await(has_seen_many)
+        (tmp_path / "told.stop").touch()
+        assert job.wait(120) == 0
+    finally:
+        job.kill()
         job.communicate(timeout=120)
 
 

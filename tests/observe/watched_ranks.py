@@ -172,6 +172,21 @@ def train_until_told(path):
             return
 
 
+STEP_TENSORS = 100
+
+
+def a_thousand_tensors_a_second():
+    """Steps of named tensors, at most ten a second, until the test says that it has seen enough."""
+    stop = np.zeros(1)
+    while stop[0] == 0:
+        begin = time.monotonic()
+        handles = [hvd.allreduce_async(np.ones(4), name=f"t{i}") for i in range(STEP_TENSORS)]
+        for handle in handles:
+            hvd.synchronize(handle)
+        stop = hvd.allreduce(np.array([float(tools.is_told("stop"))]), name="stop")
+        time.sleep(max(0.0, begin + 0.1 - time.monotonic()))
+
+
 def aborted_and_begun_again():
     """A job that ends by an abort, and another one in the same processes, which goes on until the mark is there."""
     if hvd.rank() == 0:

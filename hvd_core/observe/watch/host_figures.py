@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from heapq import nlargest
 from statistics import median
 from typing import Any
 
@@ -17,7 +18,7 @@ from hvd_core.observe.watch.shared_rings import SharedRing, SharedRings
 from hvd_core.types import OPERATIONS
 
 LOOKED_AT_S = 10.0
-"""For so long after the last question of a page the rings are read."""
+"""For so long after the last question of a page that has not said goodbye the rings are read."""
 _STALL_S = 2.0
 _KEPT_SPANS, _SENT_SPANS = 60_000, 8_000
 _KEPT_RATES = 240
@@ -25,6 +26,8 @@ _KEPT_LATE = 1_000
 _MOST_NAMES, _MOST_ROUNDS = 20_000, 512
 _KEPT_ROUNDS_NS = 4_000_000_000  # longer than a ring is read later for a record that is not whole
 _SHOWN_TENSORS, _SHOWN_STALLS = 15, 8
+_TENSORS_NS = 1_000_000_000  # the age at which the sums of all tensors are added anew
+_MOST_PAGES = 64
 RUNS, ENDED, DIED, ABORTED = "runs", "ended", "died", "aborted"
 
 
@@ -91,7 +94,7 @@ class HostFigures:
         self._rings = rings
         self._ranks: dict[int, _Rank] = {}
         self._mutex = threading.Lock()
-        self._looked_at = 0.0
+        self._pages: dict[str, float] = {}  # when each page has asked
         self._reading = False
         self._origin = time.monotonic_ns()
         self.spans: _Numbered = _Numbered()
@@ -100,10 +103,16 @@ class HostFigures:
         self._rates_at = 0
         self._read_at = self._origin
         self._rounds_from = 0
+        self._tensors_at, self._tensors_shown = 0, []
 
     def is_looked_at(self) -> bool:
         """Whether a page has asked lately."""
-        return time.monotonic() - self._looked_at < LOOKED_AT_S
+        since = time.monotonic() - LOOKED_AT_S
+        return any(at > since for at in list(self._pages.values()))
+
+    def say_goodbye(self, page: str) -> None:
+        """The page is closed, or nobody sees it. It may ask again."""
+        self._pages.pop(page, None)
 
     def is_over(self) -> bool:
         """Whether no rank runs any more."""
@@ -170,10 +179,12 @@ class HostFigures:
 
     # ------------------------------------------------------------------------------------------------- for the page
 
-    def for_page(self, after: int) -> dict[str, Any]:
+    def for_page(self, after: int, page: str = "") -> dict[str, Any]:
         """What the page draws; times in microseconds since the start of the watcher. ``after``: the number of the last
-        span that it has."""
-        self._looked_at = time.monotonic()
+        span that it has; ``page``: its own name."""
+        if page not in self._pages and len(self._pages) >= _MOST_PAGES:
+            self._pages.clear()
+        self._pages[page] = time.monotonic()
         with self._mutex:
             now = time.monotonic_ns()
             spans, last, skipped = self.spans.after(after, _SENT_SPANS)
@@ -196,7 +207,7 @@ class HostFigures:
                 "spans": drawn,
                 "names": names.all,
                 "ranks": [self._of_rank(rank, now) for rank in self._ranks.values()],
-                "tensors": self._tensors(),
+                "tensors": self._tensors(now),
                 "collectives": self._collectives(),
                 "stragglers": self._stragglers(),
                 "stalls": self._stalls(now),
@@ -236,10 +247,14 @@ class HostFigures:
             "rates": [[self._micros(at), round(b), round(o, 1), round(e, 4)] for at, b, o, e in rank.rates],
         }
 
-    def _tensors(self) -> list[list[Any]]:
-        found = _added(rank.figures.tensors for rank in self._ranks.values())
-        most = sorted(found.items(), key=lambda item: -item[1].time)[:_SHOWN_TENSORS]
-        return [[name, s.count, s.bytes, s.time // 1000] for name, s in most]
+    def _tensors(self, now: int) -> list[list[Any]]:
+        # There may be thousands, so that the sums cost more than all else that a page gets.
+        if now - self._tensors_at > _TENSORS_NS or len(self._tensors_shown) < _SHOWN_TENSORS:
+            self._tensors_at = now
+            found = _added(rank.figures.tensors for rank in self._ranks.values())
+            most = nlargest(_SHOWN_TENSORS, found.items(), key=lambda item: item[1].time)
+            self._tensors_shown = [[name, s.count, s.bytes, s.time // 1000] for name, s in most]
+        return self._tensors_shown
 
     def _collectives(self) -> list[list[Any]]:
         found = _added(rank.figures.collectives for rank in self._ranks.values())

@@ -76,7 +76,7 @@ class RankFigures:
     ) -> None:
         self._text, self._entered, self._span = text, entered, span
         self.open: dict[Key, Open] = {}
-        self.tensors: dict[str, Sum] = {}
+        self._tensors: dict[int, Sum] = {}  # by the number of the name's text
         self.collectives: dict[str, Sum] = {}
         self.steps: deque[tuple[int, int, int]] = deque(maxlen=_KEPT_STEPS)
         """(begin, length, exposed) of the last steps."""
@@ -102,6 +102,11 @@ class RankFigures:
     def waiting(self) -> bool:
         """Whether a caller waits."""
         return bool(self._waiting)
+
+    @property
+    def tensors(self) -> dict[str, Sum]:
+        """The sums of each name, and of OTHERS."""
+        return {self._text(name) if name >= 0 else OTHERS: made for name, made in self._tensors.items()}
 
     def forget(self, lost: int) -> None:
         """Events were lost: the ends of open requests and batches may be among them."""
@@ -231,7 +236,7 @@ class RankFigures:
             request = self.open.pop(key, None)
             if request is None:
                 continue
-            made = _of(self.tensors, self._text(key[1]))
+            made = self._tensors.get(key[1]) or self._tensor(key[1])
             made.count += 1
             made.bytes += request.bytes
             made.time += time - request.time
@@ -240,6 +245,9 @@ class RankFigures:
         self.operations += batch.count
         first = batch.keys[0][1] if batch.count == 1 else 0
         self._span((BATCH_ROW, batch.entered, time, first, batch.count << 8 | batch.operation))
+
+    def _tensor(self, name: int) -> Sum:
+        return self._tensors.setdefault(name if len(self._tensors) < _MOST_NAMES else -1, Sum())
 
     def _waited(self, key: Key, time: int) -> None:
         if self._waiting.pop(key, None) is None or self._waiting:

@@ -28,9 +28,10 @@ from hvd_core.observe.watch.start import CONFIG
 
 ANY_PORT = -1
 _TOKEN = re.compile(r"[A-Za-z0-9_.~-]{16,256}")
-_PAUSE_S, _SHORT_PAUSE_S, _LONG_PAUSE_S = 0.1, 0.02, 0.25
-# Above this share of new events, the next look at a ring comes sooner.
-_MUCH = 0.25
+_LONG_PAUSE_S = 0.25
+# Pauses until the next look at the rings, by the share of a ring that was new: those of a page show what happened a
+# quarter of a second ago, and a ring that fills faster is read before it is full.
+_PAUSES = ((0.25, 0.02), (0.05, 0.1), (0.0, _LONG_PAUSE_S))
 _RINGS_S = 120.0  # for ranks to make their rings, in init()
 _AFTER_JOB_S = 30.0  # the next job's watcher waits for the ports a little longer
 _LAST_LOOK_S = 1.5  # for a page to ask once more when the launcher ends this process
@@ -63,7 +64,11 @@ class Watcher:
         if config["page_port"]:
             pages = {path: _file(name, kind) for path, (name, kind) in _PAGES.items()}
             server = self._server(
-                LOOPBACK, config["page_port"], {**pages, "/data": self._data}, until, in_vain
+                LOOPBACK,
+                config["page_port"],
+                {**pages, "/data": self._data, "/goodbye": self._goodbye},
+                until,
+                in_vain,
             )
             self.addresses["live timeline"] = f"http://{LOOPBACK}:{server.port}/"
         if config["metrics_port"]:
@@ -105,10 +110,14 @@ class Watcher:
     def _data(self, values: Mapping[str, str]) -> tuple[str, bytes]:
         after = values.get("after", "")
         config = self._config
-        answer = self.figures.for_page(int(after) if after.isdecimal() else 0)
+        answer = self.figures.for_page(int(after) if after.isdecimal() else 0, values.get("page", "")[:64])
         answer |= {name: config[name] for name in ("job", "host", "size", "backends")}
         answer["other hosts"] = config["other hosts"]
         return "application/json", json.dumps(answer, separators=(",", ":")).encode()
+
+    def _goodbye(self, values: Mapping[str, str]) -> tuple[str, bytes]:
+        self.figures.say_goodbye(values.get("page", "")[:64])
+        return "text/plain", b""
 
     def run(self, is_over: Callable[[], bool], after_job_s: float = _AFTER_JOB_S) -> None:
         """Read until ``is_over()``, or until the job has been over for ``after_job_s`` seconds."""
@@ -117,7 +126,9 @@ class Watcher:
         while not is_over():
             new = self.figures.read()
             looked_at = self.figures.is_looked_at()
-            time.sleep(_LONG_PAUSE_S if not looked_at else _SHORT_PAUSE_S if new > _MUCH else _PAUSE_S)
+            time.sleep(
+                next(pause for share, pause in _PAUSES if new >= share) if looked_at else _LONG_PAUSE_S
+            )
             now = time.monotonic()
             if not self.rings.complete and now - began < _RINGS_S:
                 continue

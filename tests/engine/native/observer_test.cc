@@ -141,12 +141,39 @@ void the_cause_of_the_end_is_kept_in_any_case() {
   }
 }
 
+// An hour of a job with 5,000 events per second, in which names keep coming, and in which the stamps begin anew.
+void a_ring_stays_at_its_bound_for_an_hour() {
+  constexpr uint64_t kEvents = 3600 * 5000, kGuard = 4096;
+  constexpr uint32_t kCapacity = Observer::kRecorderCapacity;
+  const uint64_t bytes = EventRing::bytes_for(kCapacity) + (64u << 10);
+  std::vector<char> memory(bytes + kGuard);
+  std::memset(memory.data() + bytes, 0x5a, kGuard);
+  EventRing ring(memory.data(), bytes, kCapacity);
+  ring.claim(0, 2, "host", "job");
+  const uint64_t first = (uint64_t{1} << 32) - kEvents / 2;
+  ring.header().next.store(first);
+  const size_t before = ::mallinfo2().uordblks;
+  uint32_t texts = 0;
+  for (uint64_t n = 0; n < kEvents; ++n) {
+    if (n % 1000 == 0) texts += ring.add_text(static_cast<uint32_t>(n / 1000 + 1), "allreduce.a name of its own");
+    ring.write({.time = static_cast<int64_t>(n), .kind = EventKind::Submitted, .name = 1, .a = n});
+  }
+  EXPECT(::mallinfo2().uordblks == before);
+  EXPECT(texts > 100 && texts < kEvents / 1000);
+  EXPECT(ring.header().texts_used <= ring.header().texts_bytes);
+  EXPECT(std::string_view(memory.data() + bytes, kGuard) == std::string(kGuard, 0x5a));
+  EXPECT(ring.next() == first + kEvents);
+  Event event;
+  EXPECT(ring.read(ring.next() - kCapacity - 1, &event) == EventRing::Read::Lost);
+  for (uint64_t n = kEvents - kCapacity; n < kEvents; ++n)
+    EXPECT(ring.read(first + n, &event) == EventRing::Read::Taken && event.a == n);
+}
+
 #define CHECK(name) {#name, name}
 const std::vector<std::pair<const char*, void (*)()>> kChecks = {
-    CHECK(batches_share_a_tensor_without_a_name),
-    CHECK(a_batch_that_comes_again_ends),
-    CHECK(operations_without_names_leave_nothing),
-    CHECK(the_cause_of_the_end_is_kept_in_any_case),
+    CHECK(batches_share_a_tensor_without_a_name),  CHECK(a_batch_that_comes_again_ends),
+    CHECK(operations_without_names_leave_nothing), CHECK(the_cause_of_the_end_is_kept_in_any_case),
+    CHECK(a_ring_stays_at_its_bound_for_an_hour),
 };
 
 }  // namespace

@@ -9,6 +9,8 @@ const KEPT_SPANS = 120000;  // of each row
 const $ = (id) => document.getElementById(id);
 
 let last = 0, data = null, failures = 0, frozen = null, skipped = 0, drawn = 0;
+let timer = 0;
+const page = Math.random().toString(36).slice(2);
 let windowS = 5, offset = 0;  // microseconds between the right edge and now; 0: follows
 const rows = new Map();  // "rank/row" -> {begin: [], length: [], name: []}
 
@@ -30,9 +32,12 @@ function take(answer) {
   last = answer.last; skipped += answer.skipped; data = answer;
 }
 
+// A page that nobody sees asks nothing, so that the watcher has nothing to do.
 async function ask() {
+  clearTimeout(timer);
+  if (document.hidden) return;
   try {
-    const response = await fetch("data?after=" + last);
+    const response = await fetch(`data?after=${last}&page=${page}`);
     if (!response.ok) throw new Error(await response.text());
     take(await response.json());
     failures = 0;
@@ -40,7 +45,8 @@ async function ask() {
     ++failures;
   }
   show();
-  if (failures < MOST_FAILURES) setTimeout(ask, failures > 3 ? 2000 : PAUSE_MS);
+  clearTimeout(timer);
+  if (failures < MOST_FAILURES) timer = setTimeout(ask, failures > 3 ? 2000 : PAUSE_MS);
 }
 
 function cell(row, text, kind) {
@@ -275,6 +281,9 @@ $("lanes").onmousemove = (event) => {
   }
   $("under").textContent = spanAt(event.offsetX, event.offsetY);
 };
+const goodbye = () => { fetch("goodbye?page=" + page, { keepalive: true }).catch(() => {}); };
+document.onvisibilitychange = () => { if (document.hidden) goodbye(); else ask(); };
+window.onpagehide = goodbye;
 // For tests: what is shown.
 window.hvd = { get data() { return data; }, get drawn() { return drawn; }, rows };
 ask();
