@@ -89,7 +89,7 @@ class Page:
             time.sleep(0.005)
         self._asked += time.monotonic() - began
         self._spent += self._watchers_time() - spent
-        self._get("goodbye?page=benchmark")
+        self._get("closed?page=benchmark")
         time.sleep(_PAGE_S)  # the watcher notices it after its pause
         (self._folder / "page.gone").touch()
 

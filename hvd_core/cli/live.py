@@ -58,5 +58,5 @@ def _config(port: int, facts: dict[str, Any], rings: dict[str, Any]) -> dict[str
         "host": facts["host_names"][facts["rank"]],
         "size": facts["size"],
         "job": rings["job"],
-        "other hosts": start.other_hosts(facts["rank"], facts["hosts"], facts["host_names"]),
+        "other hosts": start.on_other_hosts(facts["rank"], facts["hosts"], facts["host_names"]),
     }

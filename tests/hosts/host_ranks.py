@@ -140,6 +140,20 @@ def wait_for_rank_0():
     print("right", flush=True)
 
 
+def late_steps_and_a_stall():
+    """Steps with rank 2 behind the others until the file "stall" is there. Then rank 0 alone comes to an operation, until
+    the file "end" is there."""
+    hvd.init()
+    stop = np.zeros(1)
+    while stop[0] == 0:
+        time.sleep(0.06 if hvd.rank() == 2 else 0.02)
+        hvd.allreduce(np.ones(1000), name="late")
+        stop = hvd.allreduce(np.array([float(os.path.exists("stall"))]), name="stop")
+    while hvd.rank() != 0 and not os.path.exists("end"):
+        time.sleep(0.05)
+    hvd.allreduce(np.ones(3), name="stalled")
+
+
 def _until_asked():
     while not os.path.exists("asked"):
         time.sleep(0.05)

@@ -8,33 +8,25 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from heapq import nlargest
-from statistics import median
 from typing import Any
 
 from hvd_core.observe.watch.rank_figures import Open, RankFigures, Request, Span, Sum
+from hvd_core.observe.watch.rounds import Part, Rounds, Stragglers
 from hvd_core.observe.watch.shared_rings import SharedRing, SharedRings
 from hvd_core.types import OPERATIONS
 
 LOOKED_AT_S = 10.0
-"""For so long after the last question of a page that has not said goodbye the rings are read."""
-_STALL_S = 2.0
+"""For so long after the last question of a page that is not closed the rings are read."""
+STALL_S = 2.0
 _KEPT_SPANS, _SENT_SPANS = 60_000, 8_000
 _KEPT_RATES = 240
-_KEPT_LATE = 1_000
-_MOST_NAMES, _MOST_ROUNDS = 20_000, 512
-_KEPT_ROUNDS_NS = 4_000_000_000  # longer than a ring is read later for a record that is not whole
-_SHOWN_TENSORS, _SHOWN_STALLS = 15, 8
+KEPT_ROUNDS_NS = 4_000_000_000  # longer than a ring is read later for a record that is not whole
+SHOWN_TENSORS, SHOWN_STALLS = 15, 8
 _TENSORS_NS = 1_000_000_000  # the age at which the sums of all tensors are added anew
 _MOST_PAGES = 64
 RUNS, ENDED, DIED, ABORTED = "runs", "ended", "died", "aborted"
-
-
-@dataclass
-class Straggler:
-    last: int = 0
-    behind: deque[int] = field(default_factory=lambda: deque(maxlen=_KEPT_LATE))
 
 
 class _Rank:
@@ -90,7 +82,10 @@ class _Rank:
 class HostFigures:
     """The ranks of a host. read() is called again and again by one thread; any thread may call the others."""
 
-    def __init__(self, rings: SharedRings) -> None:
+    def __init__(
+        self, rings: SharedRings, on_round: Callable[[Request, Part], None] = lambda request, part: None
+    ) -> None:
+        """``on_round``: called for each batch with the knowledge of the ranks of this host."""
         self._rings = rings
         self._ranks: dict[int, _Rank] = {}
         self._mutex = threading.Lock()
@@ -98,8 +93,9 @@ class HostFigures:
         self._reading = False
         self._origin = time.monotonic_ns()
         self.spans: _Numbered = _Numbered()
-        self._rounds: dict[Request, deque[dict[int, tuple[int, int]]]] = {}
-        self._late: dict[int, Straggler] = {}
+        self._rounds = Rounds(lambda: len(self._ranks), self._on_round)
+        self._late = Stragglers()
+        self._on_closed = on_round
         self._rates_at = 0
         self._read_at = self._origin
         self._rounds_from = 0
@@ -110,8 +106,8 @@ class HostFigures:
         since = time.monotonic() - LOOKED_AT_S
         return any(at > since for at in list(self._pages.values()))
 
-    def say_goodbye(self, page: str) -> None:
-        """The page is closed, or nobody sees it. It may ask again."""
+    def note_closed(self, page: str) -> None:
+        """The page is closed or hidden. It may ask again."""
         self._pages.pop(page, None)
 
     def is_over(self) -> bool:
@@ -126,7 +122,7 @@ class HostFigures:
                 if ring.rank not in self._ranks:
                     self._ranks[ring.rank] = _Rank(ring, self)
             # If the last look took events, they were all that there were, up to those that were only being written.
-            self._rounds_from = self._read_at - _KEPT_ROUNDS_NS if self._reading else 0
+            self._rounds_from = self._read_at - KEPT_ROUNDS_NS if self._reading else 0
             self._read_at = now = time.monotonic_ns()
             for rank in self._ranks.values():
                 rank.look_at_process(now)
@@ -143,45 +139,32 @@ class HostFigures:
             return new
 
     def entered(self, rank: int, request: Request, submitted: int, entered: int) -> None:
-        """A rank has got the entry of a batch. The submissions of all ranks precede the entry on each of them, so that
-        two ranks speak of the same batch if each one's submission precedes the other's entry."""
-        if request not in self._rounds and len(self._rounds) >= _MOST_NAMES:
-            self._rounds.clear()
-        rounds = self._rounds.setdefault(request, deque(maxlen=_MOST_ROUNDS))
-        # Those of which not all ranks of this host are members never become whole.
-        while rounds and all(e < self._rounds_from for _, e in rounds[0].values()):
-            self._close_round(rounds.popleft())
-        batch = None
-        for other in reversed(rounds):
-            if rank in other:
-                break  # all earlier ones precede this batch
-            if all(s <= entered and submitted <= e for s, e in other.values()):
-                batch = other
-        if batch is None:
-            batch = {}
-            rounds.append(batch)
-        batch[rank] = (submitted, entered)
-        if len(batch) == len(self._ranks):
-            # Earlier ones lack a rank, which is no member of the process set or has lost events.
-            while rounds:
-                first = rounds.popleft()
-                self._close_round(first)
-                if first is batch:
-                    break
+        """A rank has got the entry of a batch."""
+        self._rounds.entered(rank, request, Part(submitted, rank, None, entered), self._rounds_from)
 
-    def _close_round(self, batch: dict[int, tuple[int, int]]) -> None:
-        if len(batch) < 2:
-            return
-        (before, _), (at, last) = sorted((submitted, rank) for rank, (submitted, _) in batch.items())[-2:]
-        straggler = self._late.setdefault(last, Straggler())
-        straggler.last += 1
-        straggler.behind.append(at - before)
+    def _on_round(self, request: Request, part: Part) -> None:
+        self._late.note(part)
+        self._on_closed(request, part)
+
+    def add_spans(self, spans: list[tuple[int, Span]]) -> None:
+        """Spans of ranks on other hosts, with texts in place of the numbers of names."""
+        with self._mutex:
+            for span in spans:
+                self.spans.append(span)
+
+    @property
+    def origin(self) -> int:
+        """Nanoseconds of the clock from which the page counts."""
+        return self._origin
 
     # ------------------------------------------------------------------------------------------------- for the page
 
-    def for_page(self, after: int, page: str = "") -> dict[str, Any]:
+    def for_page(
+        self, after: int, page: str = "", stalls: tuple[float, int] = (STALL_S, SHOWN_STALLS)
+    ) -> dict[str, Any]:
         """What the page draws; times in microseconds since the start of the watcher. ``after``: the number of the last
-        span that it has; ``page``: its own name."""
+        span that it has; ``page``: its own name; ``stalls``: the least seconds that an operation has waited, and the most
+        operations."""
         if page not in self._pages and len(self._pages) >= _MOST_PAGES:
             self._pages.clear()
         self._pages[page] = time.monotonic()
@@ -209,14 +192,16 @@ class HostFigures:
                 "ranks": [self._of_rank(rank, now) for rank in self._ranks.values()],
                 "tensors": self._tensors(now),
                 "collectives": self._collectives(),
-                "stragglers": self._stragglers(),
-                "stalls": self._stalls(now),
+                "stragglers": self._late.shown(),
+                "stalls": self._stalls(now, *stalls),
             }
 
     def _micros(self, at: int) -> int:
         return (at - self._origin) // 1000
 
-    def _label(self, names: _Names, rank: int, name: int, what: int) -> int:
+    def _label(self, names: _Names, rank: int, name: int | str, what: int) -> int:
+        if isinstance(name, str):  # of another host
+            return names.number(name)
         count, operation = what >> 8, _LABELS.get(what & 255, "operation")
         text = self._ranks[rank].ring.text(name) if name else ""
         if not what:
@@ -230,6 +215,7 @@ class HostFigures:
         return {
             "rank": ring.rank,
             "pid": ring.pid,
+            "host": ring.host,
             "state": rank.state,
             "ended": self._micros(rank.ended_at) if rank.ended_at else None,
             "aborted": made.aborted,
@@ -237,7 +223,7 @@ class HostFigures:
             "failures": made.failures,
             "waiting": made.waiting,
             "pending": len(made.open),
-            "not done": [made.name_of(key) for key in list(made.open)[:_SHOWN_STALLS]],
+            "not done": [made.name_of(key) for key in list(made.open)[:SHOWN_STALLS]],
             "silent": (now - made.last_event) // 1000 if made.last_event else None,
             "lost": made.lost,
             "steps": [
@@ -249,10 +235,10 @@ class HostFigures:
 
     def _tensors(self, now: int) -> list[list[Any]]:
         # There may be thousands, so that the sums cost more than all else that a page gets.
-        if now - self._tensors_at > _TENSORS_NS or len(self._tensors_shown) < _SHOWN_TENSORS:
+        if now - self._tensors_at > _TENSORS_NS or len(self._tensors_shown) < SHOWN_TENSORS:
             self._tensors_at = now
             found = _added(rank.figures.tensors for rank in self._ranks.values())
-            most = nlargest(_SHOWN_TENSORS, found.items(), key=lambda item: item[1].time)
+            most = nlargest(SHOWN_TENSORS, found.items(), key=lambda item: item[1].time)
             self._tensors_shown = [[name, s.count, s.bytes, s.time // 1000] for name, s in most]
         return self._tensors_shown
 
@@ -262,11 +248,7 @@ class HostFigures:
             [name, s.count, s.time // 1000] for name, s in sorted(found.items(), key=lambda i: -i[1].time)
         ]
 
-    def _stragglers(self) -> list[list[Any]]:
-        found = sorted(self._late.items(), key=lambda item: -item[1].last)
-        return [[rank, s.last, median(s.behind) / 1000] for rank, s in found]
-
-    def _stalls(self, now: int) -> list[dict[str, Any]]:
+    def _stalls(self, now: int, least_s: float, most: int) -> list[dict[str, Any]]:
         """Operations that wait for long, with the ranks of this host that have submitted them and those that have not: of
         a process set, those of its ranks that have used it before."""
         running = {number: rank.figures for number, rank in self._ranks.items() if rank.state == RUNS}
@@ -277,7 +259,7 @@ class HostFigures:
         found = []
         for (set_, text, count), by in asked.items():
             age = now - min(request.time for request in by.values())
-            if age < _STALL_S * 1e9:
+            if age < least_s * 1e9:
                 continue
             members = [number for number, made in running.items() if not set_ or set_ in made.sets]
             everywhere = any(request.entered for request in by.values())
@@ -286,11 +268,12 @@ class HostFigures:
                     "name": f"{text}.{count}" if count else text,
                     "set": set_,
                     "age": age // 1000,
+                    "entered": everywhere,
                     "submitted": sorted(by),
                     "missing": [] if everywhere else [number for number in members if number not in by],
                 }
             )
-        return sorted(found, key=lambda stall: -stall["age"])[:_SHOWN_STALLS]
+        return sorted(found, key=lambda stall: -stall["age"])[:most]
 
 
 _LABELS = {operation.number: operation.label for operation in OPERATIONS.values()} | {7: "ADASUM"}

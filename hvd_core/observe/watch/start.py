@@ -7,15 +7,20 @@ that waits for its children does not meet it.
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import importlib.util
 import json
 import logging
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from hvd_core.bootstrap.socket_io import join_address
 
 if TYPE_CHECKING:
     from hvd_core.bootstrap import World
@@ -23,6 +28,7 @@ if TYPE_CHECKING:
 
 CONFIG = "HVD_WATCHER"
 """The variable in which the watcher gets its configuration."""
+_MEETING_S = 30.0
 _log = logging.getLogger("horovod")
 _owner: int | None = None
 
@@ -30,12 +36,18 @@ _owner: int | None = None
 def start(settings: EngineSettings, world: World, place: dict[str, Any], backends: list[str]) -> None:
     """Start it if this rank is the first of its host and a setting asks for it. A job runs without it as well: what
     hinders it is a warning of the log. ``place``: of the rings, see facts()."""
-    if not settings.watched or world.local_rank != 0:
+    if world.local_rank != 0:
         return
-    why = hindrance(settings)
-    if why:
-        return _log.warning("%s", why)
+    why = settings.watched and hindrance(settings)
+    is_shown = bool(settings.timeline_live) and not why
+    listener, first_host = _meeting(world, is_shown)
+    if why or not settings.watched:
+        return _log.warning("%s", why) if why else None
     config = {
+        "listener": -1 if listener is None else listener.fileno(),
+        "first host": first_host,
+        "hosts key": _key_of(world.secret, f"{world.epoch}"),
+        "first rank": world.rank,
         "place": place,
         "backends": backends,
         "page_port": settings.timeline_live,
@@ -46,15 +58,53 @@ def start(settings: EngineSettings, world: World, place: dict[str, Any], backend
         "host": world.host_names[world.rank],
         "size": world.size,
         "job": place["job"],
-        "other hosts": other_hosts(world.rank, world.hosts, world.host_names),
+        "other hosts": "" if listener else _note(world, first_host),
     }
     try:
         _launch(config)
     except Exception as error:
         _log.warning("neither live timeline nor metrics are served: %s", error)
+    finally:
+        if listener is not None:
+            listener.close()
 
 
-def other_hosts(rank: int, hosts: Sequence[int], names: Sequence[str]) -> str:
+def _meeting(world: World, is_shown: bool) -> tuple[socket.socket | None, str]:
+    """Where the watchers of a job's hosts meet: (on rank 0 the listener, on the first rank of another host its address).
+    Rank 0 tells the others in any case, since it alone may have no watcher."""
+    if len(set(world.hosts)) < 2 or world.store is None:
+        return None, ""
+    key = f"watch/{world.epoch}"
+    if world.rank != 0:
+        told = world.store.get(key, _MEETING_S) if is_shown else None
+        return None, (told or b"").decode()
+    listener = _listen(world.store.local_host()) if is_shown else None
+    address = join_address(*listener.getsockname()[:2]) if listener else ""
+    world.store.set(key, address.encode())
+    return listener, ""
+
+
+def _listen(host: str) -> socket.socket | None:
+    """Listens on the interface that leads to the store, as the links do."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, 0), family=family)
+    except OSError as error:
+        _log.warning("the live timeline shows each host by itself: no port of %s can be had: %s", host, error)
+        return None
+
+
+def _key_of(secret: bytes, job: str) -> str:
+    """The key of a job's watchers, which do not have the job's secret itself; empty for one process."""
+    return hmac.new(secret, b"watchers of " + job.encode(), hashlib.sha256).hexdigest() if secret else ""
+
+
+def _note(world: World, first_host: str) -> str:
+    note = on_other_hosts(world.rank, world.hosts, world.host_names)
+    return f"{note}; that of {world.host_names[0]} shows all ranks" if first_host else note
+
+
+def on_other_hosts(rank: int, hosts: Sequence[int], names: Sequence[str]) -> str:
     """What a page says about ranks that it does not show; empty if all are on the host of ``rank``. ``hosts``,
     ``names``: the host of each rank, and its name."""
     others = [other for other, host in enumerate(hosts) if host != hosts[rank]]
@@ -113,7 +163,7 @@ def _launch(config: dict[str, Any]) -> None:
         given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
         paths = [root, *map(os.path.abspath, given)]
         segment = config["place"]["segment_fd"]
-        kept = [fd for fd in (segment, ours) if fd >= 0]
+        kept = [fd for fd in (segment, ours, config["listener"]) if fd >= 0]
         config["owner"] = ours
         environment = {
             **os.environ,

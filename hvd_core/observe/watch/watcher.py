@@ -13,6 +13,7 @@ import os
 import re
 import secrets
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -22,6 +23,8 @@ from typing import Any
 from hvd_core.observe.watch import metrics
 from hvd_core.observe.watch.guarded_http import LOOPBACK, GuardedServer
 from hvd_core.observe.watch.host_figures import LOOKED_AT_S, HostFigures
+from hvd_core.observe.watch.job_figures import JobFigures, ToldFigures
+from hvd_core.observe.watch.other_hosts import Asker, Teller
 from hvd_core.observe.watch.process_end import Process, is_ready
 from hvd_core.observe.watch.shared_rings import Place, SharedRings
 from hvd_core.observe.watch.start import CONFIG
@@ -51,7 +54,18 @@ class Watcher:
         """Raises OSError if the rings cannot be opened, ValueError for a wrong token."""
         self._config = config
         self.rings = SharedRings(place_of(config["place"]))
-        self.figures = HostFigures(self.rings)
+        self._job: JobFigures | None = None
+        self._hosts: Asker | None = None
+        key = bytes.fromhex(config.get("hosts key", ""))
+        if config.get("listener", -1) >= 0:
+            self._job = JobFigures(self.rings)
+            self.figures = self._job.host
+            self._hosts = Asker(socket.socket(fileno=config["listener"]), key, self._job)
+        elif config.get("first host"):
+            self.figures = ToldFigures(self.rings)
+            Teller(config["first host"], key, config["first rank"], self.figures)
+        else:
+            self.figures = HostFigures(self.rings)
         self.token = token_of(config["token_file"])
         self.addresses: dict[str, str] = {}
         self._servers: list[GuardedServer] = []
@@ -66,7 +80,7 @@ class Watcher:
             server = self._server(
                 LOOPBACK,
                 config["page_port"],
-                {**pages, "/data": self._data, "/goodbye": self._goodbye},
+                {**pages, "/data": self._data, "/closed": self._closed_page},
                 until,
                 in_vain,
             )
@@ -110,13 +124,14 @@ class Watcher:
     def _data(self, values: Mapping[str, str]) -> tuple[str, bytes]:
         after = values.get("after", "")
         config = self._config
-        answer = self.figures.for_page(int(after) if after.isdecimal() else 0, values.get("page", "")[:64])
+        shown = self._job or self.figures
+        answer = shown.for_page(int(after) if after.isdecimal() else 0, values.get("page", "")[:64])
         answer |= {name: config[name] for name in ("job", "host", "size", "backends")}
         answer["other hosts"] = config["other hosts"]
         return "application/json", json.dumps(answer, separators=(",", ":")).encode()
 
-    def _goodbye(self, values: Mapping[str, str]) -> tuple[str, bytes]:
-        self.figures.say_goodbye(values.get("page", "")[:64])
+    def _closed_page(self, values: Mapping[str, str]) -> tuple[str, bytes]:
+        self.figures.note_closed(values.get("page", "")[:64])
         return "text/plain", b""
 
     def run(self, is_over: Callable[[], bool], after_job_s: float = _AFTER_JOB_S) -> None:
@@ -141,6 +156,8 @@ class Watcher:
         """No request is answered any more."""
         for server in self._servers:
             server.close()
+        if self._hosts is not None:
+            self._hosts.close()
         self.rings.close()
 
 

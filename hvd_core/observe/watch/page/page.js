@@ -32,7 +32,7 @@ function take(answer) {
   last = answer.last; skipped += answer.skipped; data = answer;
 }
 
-// A page that nobody sees asks nothing, so that the watcher has nothing to do.
+// A hidden page asks nothing, so that the watcher has nothing to do.
 async function ask() {
   clearTimeout(timer);
   if (document.hidden) return;
@@ -81,6 +81,7 @@ const medianOf = (list) => { const s = [...list].sort((a, b) => a - b); return s
 const STATES = {
   died: (r) => `Rank ${r.rank} (pid ${r.pid}) DIED ${seconds(data.now - r.ended)} ago` +
     (r["not done"].length ? `; not done: ${r["not done"].join(", ")}` : ""),
+  "no answer": (r) => `Rank ${r.rank} (pid ${r.pid}): the watcher of its host does not answer any more`,
   aborted: (r) => `Rank ${r.rank} (pid ${r.pid}) ended ${seconds(data.now - r.ended)} ago, after the job was aborted: ${r.aborted}`,
 };
 
@@ -97,7 +98,7 @@ function notes() {
   }
   for (const s of data.stalls)
     add(`'${s.name}' has waited for ${seconds(s.age)}: submitted by rank ${s.submitted.join(", ")}` +
-        (s.missing.length ? `, not by rank ${s.missing.join(", ")}` : s.set ? ` of process set ${s.set}` : " (all ranks of this host)"), true);
+        (s.missing.length ? `, not by rank ${s.missing.join(", ")}` : s.set ? ` of process set ${s.set}` : (s.entered ? " (by all ranks)" : "")), true);
   const lost = data.ranks.reduce((sum, r) => sum + r.lost, 0);
   if (lost) add(`${lost} events were overwritten before they were read: sums are too small`, true);
   if (skipped) add(`${skipped} spans are not drawn: there are too many for a page. Figures count them`, true);
@@ -116,12 +117,13 @@ function show() {
   $("backends").textContent = data.backends.join("; ");
   notes();
   const late = new Map(data.stragglers.map(([rank, n, behind]) => [rank, [n, behind]]));
-  table("ranks", ["rank", "pid", "state", "MB/s", "operations/s", "exposed", "ms of a step", "exposed, ms", "pending", "last event"],
+  const hosts = new Set(data.ranks.map((r) => r.host)).size > 1;
+  table("ranks", ["rank", "pid", "state", "MB/s", "operations/s", "exposed", "ms of a step", "exposed, ms", "pending", "last event", ...(hosts ? ["host"] : [])],
     data.ranks.map((r) => {
       const rate = r.rates.length && r.state === "runs" ? r.rates[r.rates.length - 1] : [0, 0, 0, 0];
       return [r.rank, r.pid, r.state, round(rate[1] / 1e6, 2), round(rate[2], 0), Math.round(rate[3] * 100) + " %",
         round(medianOf(r.steps.map((s) => s[1])) / 1e3, 2), round(medianOf(r.steps.map((s) => s[2])) / 1e3, 2),
-        r.pending, r.silent === null ? "" : seconds(r.silent) + " ago"];
+        r.pending, r.silent === null ? "" : seconds(r.silent) + " ago", ...(hosts ? [r.host] : [])];
     }), (line) => line[2] === "died" || line[2] === "aborted");
   table("stragglers", ["rank", "times", "behind the one before, median ms"],
     [...late].map(([rank, [n, behind]]) => [rank, n, round(behind / 1e3, 3)]));
@@ -281,9 +283,9 @@ $("lanes").onmousemove = (event) => {
   }
   $("under").textContent = spanAt(event.offsetX, event.offsetY);
 };
-const goodbye = () => { fetch("goodbye?page=" + page, { keepalive: true }).catch(() => {}); };
-document.onvisibilitychange = () => { if (document.hidden) goodbye(); else ask(); };
-window.onpagehide = goodbye;
+const closed = () => { fetch("closed?page=" + page, { keepalive: true }).catch(() => {}); };
+document.onvisibilitychange = () => { if (document.hidden) closed(); else ask(); };
+window.onpagehide = closed;
 // For tests: what is shown.
 window.hvd = { get data() { return data; }, get drawn() { return drawn; }, rows };
 ask();
