@@ -81,7 +81,7 @@ def steps_of(step: Callable[[], None]) -> int:
 
 
 def page(folder: Path, wanted: bool) -> None:
-    """Have the page ask, or say that it is closed; returns when the watcher has read what was there before, or reads no more."""
+    """Have the page ask, or say that it is closed. Returns when the watcher has read what was there, or reads no more."""
     if hvd.rank() == 0 and wanted != (folder / "page").exists():
         mark = folder / ("page.seen" if wanted else "page.gone")
         mark.unlink(missing_ok=True)
