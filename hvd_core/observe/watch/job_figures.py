@@ -1,5 +1,5 @@
-"""What the page of a job on several hosts gets: the figures of the first host's watcher, together with the answers of the watchers
-of the other hosts (other_hosts.py), all in the first host's clock.
+"""What the page of a job on several hosts gets: the figures of the first host's watcher, together with the answers of
+the watchers of the other hosts (other_hosts.py), all in the clock of the first host.
 """
 
 from __future__ import annotations
