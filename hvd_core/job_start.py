@@ -107,6 +107,7 @@ def _start_engine(
             "bell_slot": world.local_rank,
             "leads_host": world.local_rank == 0,
             "store_fd": world.store_fd,
+            "store_key": world.store_key,
             "math_backend": host_math(),
             **plan.engine_config(world.local_rank),
             "emulation": settings.emulation,
@@ -191,7 +192,7 @@ def _link(link: Any) -> dict[str, Any]:
         "sock_fd": sock_fd,
     }
     if sock_fd >= 0:
-        return plain | {"key": link.key}
+        return plain | {"key": link.key, "encrypted": link.encrypted}
     return plain | {
         "slot": link.slot,
         "peer_bells": tuple(link.peer_bells),

@@ -35,6 +35,8 @@ class Handshake {
   State step();
   const Introduction& introduction() const { return introduction_; }
   int fd() const { return fd_.get(); }
+  // Known to both sides and to no other connection, when step() has returned kDone.
+  Digest key() const { return mac("key"); }
   // The authenticated connection.
   Descriptor take() { return static_cast<Descriptor&&>(fd_); }
 

@@ -2,7 +2,6 @@
 #include "link.h"
 
 #include <errno.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <cstring>
@@ -16,7 +15,7 @@ constexpr int kVectors = 64;
 }  // namespace
 
 Link::Link(Descriptor fd, uint32_t peer, uint32_t socket_index)
-    : peer(peer), socket_index(socket_index), fd_(std::move(fd)), ahead_(new char[kAhead]) {}
+    : peer(peer), socket_index(socket_index), stream_(std::move(fd)), ahead_(new char[kAhead]) {}
 
 Link::Io Link::outcome(ssize_t n) {
   if (n == 0) return Io::kClosed;
@@ -34,18 +33,20 @@ void Link::begin(const Header& header, const Message& message) {
 
 Link::Io Link::send() {
   const uint64_t total = sizeof outgoing_ + outgoing_.bytes;
-  while (sent_ < total) {
+  while (sent_ < total || stream_.unsent()) {
+    if (sent_ == total) {
+      if (stream_.flush()) break;
+      const Io io = outcome(-1);
+      if (io == Io::kBlocked) writable = false;
+      return io;
+    }
     iovec v[kVectors];
     int n = 0;
     if (sent_ < sizeof outgoing_) v[n++] = {reinterpret_cast<char*>(&outgoing_) + sent_, sizeof outgoing_ - sent_};
     uint64_t covered;
     const uint64_t done = sent_ > sizeof outgoing_ ? sent_ - sizeof outgoing_ : 0;
     n += message_.payload.fill(done, v + n, kVectors - n, &covered);
-    msghdr m = {};
-    m.msg_iov = v;
-    m.msg_iovlen = static_cast<size_t>(n);
-    const ssize_t wrote = sendmsg(fd_.get(), &m, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (wrote < 0 && errno == EINTR) continue;
+    const ssize_t wrote = stream_.write(v, n);
     if (wrote <= 0) {
       const Io io = outcome(wrote);
       if (io == Io::kBlocked) writable = false;
@@ -68,8 +69,8 @@ void Link::notify_failure(int32_t code, const std::string& text) {
   std::memcpy(bytes, &header, sizeof header);
   std::memcpy(bytes + sizeof header, text.data(), header.bytes);
   // Partly or not at all sent: then the peer sees the end of the stream, and knows less.
-  [[maybe_unused]] const ssize_t n =
-      ::send(fd_.get(), bytes, sizeof header + header.bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+  const iovec whole = {bytes, sizeof header + header.bytes};
+  [[maybe_unused]] const ssize_t n = stream_.write(&whole, 1);
 }
 
 Link::Io Link::read_header() {
@@ -80,14 +81,15 @@ Link::Io Link::read_header() {
     end_ -= begin_;
     begin_ = 0;
     const uint32_t capacity = kAhead - end_;
-    const ssize_t n = recv(fd_.get(), ahead_.get() + end_, capacity, MSG_DONTWAIT);
-    if (n < 0 && errno == EINTR) continue;
+    const iovec rest = {ahead_.get() + end_, capacity};
+    bool more;
+    const ssize_t n = stream_.read(&rest, 1, &more);
     if (n <= 0) {
       const Io io = outcome(n);
       if (io == Io::kBlocked) readable = false;
       return io;
     }
-    if (static_cast<uint32_t>(n) < capacity) readable = false;  // there was no more
+    if (!more) readable = false;
     end_ += static_cast<uint32_t>(n);
   }
   std::memcpy(&incoming_, ahead_.get() + begin_, sizeof incoming_);
@@ -118,31 +120,24 @@ Link::Io Link::read_payload() {
     iovec v[kVectors];
     uint64_t covered;
     int n = target_.fill(received_, v, kVectors - 1, &covered);
-    uint64_t asked = covered;
     // With the last bytes of this message comes the beginning of the next.
     if (covered == bytes - received_) {
       v[n++] = {ahead_.get(), kAhead};
-      asked += kAhead;
     }
-    msghdr m = {};
-    m.msg_iov = v;
-    m.msg_iovlen = static_cast<size_t>(n);
-    const ssize_t got = recvmsg(fd_.get(), &m, MSG_DONTWAIT);
-    if (got < 0 && errno == EINTR) continue;
+    bool more;
+    const ssize_t got = stream_.read(v, n, &more);
     if (got <= 0) {
       const Io io = outcome(got);
       if (io == Io::kBlocked) readable = false;
       return io;
     }
     const uint64_t taken = static_cast<uint64_t>(got);
-    if (taken < asked) readable = false;
+    if (!more) readable = false;
     if (taken > covered) end_ = static_cast<uint32_t>(taken - covered);
     received_ += std::min(taken, covered);
   }
   has_header_ = placed_ = false;
   return Io::kDone;
 }
-
-void Link::shut_down() { shutdown(fd_.get(), SHUT_RDWR); }
 
 }  // namespace hvd::tcp

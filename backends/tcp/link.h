@@ -10,6 +10,7 @@
 #include "extent.h"
 #include "host_kernels/descriptor.h"
 #include "shared.h"
+#include "stream.h"
 #include "wire.h"
 
 namespace hvd::tcp {
@@ -52,9 +53,13 @@ class Link {
   bool has_input() const { return readable || end_ > begin_ || (has_header_ && !placed_); }
   bool between_messages() const { return !has_header_ && end_ == begin_; }
 
-  void shut_down();
+  // Before the first message: see Stream.
+  void encrypt(const CryptoLibrary& library, const Digest& key, bool caller) { stream_.encrypt(library, key, caller); }
+  // No message follows.
+  void end() { stream_.end(); }
+  void shut_down() { stream_.shut_down(); }
   int error() const { return error_; }
-  int fd() const { return fd_.get(); }
+  int fd() const { return stream_.fd(); }
 
   const uint32_t peer, socket_index;
   // Set when the poller says so, cleared when the socket has no more bytes, or no more room.
@@ -65,7 +70,7 @@ class Link {
  private:
   Io outcome(ssize_t n);
 
-  Descriptor fd_;
+  Stream stream_;
   Header outgoing_ = {}, incoming_ = {};
   Message message_;
   uint64_t sent_ = 0;  // bytes of header and payload

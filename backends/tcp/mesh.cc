@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <hvd/encryption.hpp>
 #include <list>
 #include <optional>
 #include <string_view>
@@ -73,7 +74,7 @@ class Builder {
   Descriptor& place(uint32_t peer, uint32_t socket_index) {
     return mesh_->sockets[peer * sockets_per_peer_ + socket_index];
   }
-  void keep(uint32_t peer, uint32_t socket_index, Descriptor fd);
+  void keep(uint32_t peer, uint32_t socket_index, Handshake& handshake);
   [[noreturn]] void throw_too_late() const;
   int32_t world(uint32_t r) const { return world_rank(init_, r); }
 
@@ -111,6 +112,7 @@ std::vector<Endpoint> Builder::order(uint32_t peer) const {
 void Builder::prepare_attempts() {
   mesh_->settings = directory_.settings;
   mesh_->sockets.resize(size_t{size_} * sockets_per_peer_);
+  mesh_->keys.resize(mesh_->sockets.size());
   mesh_->names.resize(size_);
   candidates_.resize(size_);
   trouble_.resize(size_);
@@ -168,13 +170,14 @@ void Builder::prove(Attempt& attempt) {
       break;
   }
   mesh_->names[attempt.peer] = to_text(target(attempt));
-  keep(attempt.peer, attempt.socket_index, attempt.handshake->take());
+  keep(attempt.peer, attempt.socket_index, *attempt.handshake);
   attempt.handshake.reset();
   attempt.state = Attempt::State::kDone;
 }
 
-void Builder::keep(uint32_t peer, uint32_t socket_index, Descriptor fd) {
-  place(peer, socket_index) = std::move(fd);
+void Builder::keep(uint32_t peer, uint32_t socket_index, Handshake& handshake) {
+  mesh_->keys[peer * sockets_per_peer_ + socket_index] = handshake.key();
+  place(peer, socket_index) = handshake.take();
   --missing_;
 }
 
@@ -202,15 +205,14 @@ void Builder::hear(std::list<Incoming>::iterator incoming) {
   if (state == Handshake::State::kMore) return;
   const Introduction from_peer = incoming->handshake.introduction();
   if (state == Handshake::State::kDone && !place(from_peer.caller, from_peer.socket_index)) {
-    Descriptor fd = incoming->handshake.take();
     sockaddr_storage address;
     socklen_t n = sizeof address;
     Endpoint from;
-    if (getpeername(fd.get(), reinterpret_cast<sockaddr*>(&address), &n) == 0 &&
+    if (getpeername(incoming->handshake.fd(), reinterpret_cast<sockaddr*>(&address), &n) == 0 &&
         from_sockaddr(reinterpret_cast<sockaddr*>(&address), &from)) {
       mesh_->names[from_peer.caller] = to_text(from);
     }
-    keep(from_peer.caller, from_peer.socket_index, std::move(fd));
+    keep(from_peer.caller, from_peer.socket_index, incoming->handshake);
   }
   incoming_.erase(incoming);
 }
@@ -313,10 +315,13 @@ Mesh build_mesh(const CommInit& init, int64_t deadline_ns) {
   mesh.local = local_settings();
   Listener listener;
   RankAddresses own = {};
+  own.encrypts = mesh.local.encrypt;
   std::optional<Error> problem;
   try {
     const auto elsewhere = [&](int32_t host) { return host != init.hosts[static_cast<size_t>(init.rank)]; };
     const bool one_host = !init.hosts.empty() && std::none_of(init.hosts.begin(), init.hosts.end(), elsewhere);
+    if (mesh.local.encrypt && !one_host && CryptoLibrary::find() == nullptr)
+      throw Error(HVD_E_UNAVAILABLE, CryptoLibrary::problem());
     listener.open(mesh.local, one_host, SOMAXCONN);
     own.count = static_cast<uint32_t>(listener.endpoints().size());
     std::copy(listener.endpoints().begin(), listener.endpoints().end(), own.endpoints);

@@ -8,6 +8,7 @@
 
 #include "address.h"
 #include "hvd/backend.hpp"
+#include "hvd/sha256.hpp"
 #include "settings.h"
 
 namespace hvd::tcp {
@@ -17,6 +18,7 @@ struct Mesh {
   LocalSettings local;
   // `sockets_per_peer` sockets for each peer, in rank order; closed ones at this rank's own place.
   std::vector<Descriptor> sockets;
+  std::vector<Digest> keys;        // of the sockets
   std::vector<std::string> names;  // "rank 3 (10.0.0.2:4711)" for each rank, with its rank in the world
 };
 

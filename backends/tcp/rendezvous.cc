@@ -70,7 +70,12 @@ Directory collect(const CommInit& init, const RankAddresses& own, int64_t deadli
   directory.ranks[0] = own;
   if (own.count == 0) throw Error(HVD_E_UNAVAILABLE, own.reason);
   for (int32_t r = 1; r < init.size; ++r) {
-    directory.ranks[static_cast<size_t>(r)] = fetch_addresses(init, r, deadline_ns);
+    RankAddresses& theirs = directory.ranks[static_cast<size_t>(r)];
+    theirs = fetch_addresses(init, r, deadline_ns);
+    if (theirs.encrypts != own.encrypts) {
+      throw formatted_error(HVD_E_INVALID, 0, "HOROVOD_TLS=1 is set for rank %d, and not for rank %d",
+                            world_rank(init, own.encrypts ? 0 : r), world_rank(init, own.encrypts ? r : 0));
+    }
   }
   directory.settings = shared_settings();
   if (getrandom(directory.secret.data(), directory.secret.size(), 0) != 32) {

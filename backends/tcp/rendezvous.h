@@ -19,8 +19,8 @@ namespace hvd::tcp {
 constexpr uint32_t kMaxEndpoints = 8;
 
 struct RankAddresses {
-  uint32_t count;  // of endpoints; 0: this rank cannot take part, and `reason` says why
-  uint32_t reserved;
+  uint32_t count;     // of endpoints; 0: this rank cannot take part, and `reason` says why
+  uint32_t encrypts;  // 1: with HOROVOD_TLS=1
   Endpoint endpoints[kMaxEndpoints];
   char reason[240];
 };

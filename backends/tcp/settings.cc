@@ -2,6 +2,7 @@
 #include "settings.h"
 
 #include <cstdlib>
+#include <hvd/encryption.hpp>
 
 #include "host_kernels/options.h"
 #include "shared.h"
@@ -26,6 +27,7 @@ LocalSettings local_settings() {
   }
   s.peer_timeout_s = static_cast<uint32_t>(number_option("peer_timeout_s", timeout, 2, 86400));
   s.buffer_kib = static_cast<uint32_t>(number_option("buffer_kib", 0, 0, 1 << 20));
+  s.encrypt = encryption_wanted();
   return s;
 }
 

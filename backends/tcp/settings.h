@@ -12,6 +12,7 @@ struct LocalSettings {
   const char* iface_source;  // the setting it comes from, for messages
   uint32_t peer_timeout_s;
   uint32_t buffer_kib;  // 0: the system's own tuning
+  bool encrypt;         // connections to other hosts. All ranks must agree
 };
 
 // Those that all ranks must share; rank 0's count.

@@ -45,6 +45,10 @@ void TcpComm::open_links(const CommInit& init) {
     if (i / sockets_per_peer_ == rank_) continue;
     auto& link = links_.emplace_back(
         std::make_unique<Link>(std::move(mesh.sockets[i]), i / sockets_per_peer_, i % sockets_per_peer_));
+    const uint32_t peer = link->peer;
+    const bool known = !init.hosts.empty();
+    if (mesh.local.encrypt && (!known || init.hosts[peer] != init.hosts[rank_]))
+      link->encrypt(*CryptoLibrary::find(), mesh.keys[i], rank_ > peer);  // the higher rank has connected
     event = {EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, {.ptr = link.get()}};
     if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, link->fd(), &event) != 0) {
       throw formatted_error(HVD_E_UNAVAILABLE, 0, "cannot watch a connection: %s", strerror(errno));
@@ -58,8 +62,10 @@ void TcpComm::open_links(const CommInit& init) {
 TcpComm::~TcpComm() {
   while (calls_inside_.load() != 0) std::this_thread::yield();
   for (const auto& link : links_) {
+    if (dead_.load() != HVD_OK) continue;
+    link->end();
     // Even where a forked child still holds the descriptor.
-    if (dead_.load() == HVD_OK) shutdown(link->fd(), SHUT_WR);
+    shutdown(link->fd(), SHUT_WR);
   }
 }
 
@@ -143,6 +149,12 @@ bool TcpComm::lost(Link& link, Link::Io io) {
   if (io == Link::Io::kClosed || error == ECONNRESET || error == EPIPE) {
     return die(HVD_E_REMOTE, "%s has ended or failed: it closed the connection in operation %" PRIu64 "%s", name, seq_,
                others_gone(link).c_str());
+  }
+  if (error == EBADMSG) {
+    return die(HVD_E_REMOTE,
+               "bytes that came from %s in operation %" PRIu64
+               " were changed on the way: the encryption of HOROVOD_TLS=1 has detected it",
+               name, seq_);
   }
   if (error == ETIMEDOUT) {
     return die(HVD_E_REMOTE, "%s has not answered for %u s (option peer_timeout_s): its host is lost or unreachable",

@@ -32,6 +32,7 @@ from horovod.runner.local_ranks import LocalRanks, RankSpec
 from horovod.runner.mpi_output import LabelledStream
 from horovod.runner.output import Output, RankStream
 from horovod.runner.processes import Job, Outcome
+from hvd_core.config.environment import encryption_wanted
 
 # Rank and size come from MPI alone. Variables of an outer job in this process's environment would contradict them.
 _OUTER = re.compile(r"HOROVOD_((LOCAL_|CROSS_)?(RANK|SIZE)|HOSTNAME|STORE|SECRET_KEY|GLOO_RENDEZVOUS_\w+)")
@@ -66,6 +67,11 @@ def run_mpi_job(
             "--mpi-args='--mca plm_rsh_agent COMMAND' for Open MPI, --mpi-args='-launcher-exec COMMAND' for MPICH."
         )
     env = mpi_environment({**job_environment(os.environ, args), **(extra_env or {})}, placement)
+    if placement.remote() and encryption_wanted(env):
+        raise ValueError(
+            "HOROVOD_TLS=1: mpirun would pass the job's secret on to other hosts by connections of its own, which are not "
+            "encrypted as a rule. Start the job without --mpi: horovodrun then sends the secret over ssh."
+        )
     env |= backend_environment(env)
     seconds("HOROVOD_START_TIMEOUT", env.get("HOROVOD_START_TIMEOUT"))
     mpi = mpi_flavours.find_mpirun(os.environ)

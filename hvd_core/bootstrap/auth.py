@@ -4,11 +4,12 @@ Messages have fixed sizes; m1 and m2 are HMAC-SHA256 over the role, the purpose 
 nonces and the client's identity, so that no message can be reflected or used on another kind of connection:
 
     server -> client   'hvdauth1' | nonce_s (32)
-    client -> server   'hvdauth1' | nonce_c (32) | u64 epoch | u32 rank | u32 0 | m1 (32)
+    client -> server   'hvdauth1' | nonce_c (32) | u64 epoch | u32 rank | u32 flags | m1 (32)
     server -> client   m2 (32)
 
+The only flag is 1: the client wants the connection encrypted, which the store's server does; if it cannot, m2 says so.
 ServerHandshake does no I/O (event loops feed it); client_handshake blocks. Both sides know a key of their connection
-then, with which the control links sign what follows (engine/control/seal.h). Nothing is encrypted.
+then, with which messages are signed or encrypted (engine/control/seal.h).
 """
 
 import hashlib
@@ -16,10 +17,11 @@ import hmac
 import secrets
 import struct
 
-from .socket_io import AuthenticationError, BootstrapTimeout, recv_exact, send_exact
+from .socket_io import AuthenticationError, BootstrapError, BootstrapTimeout, recv_exact, send_exact
 
 MAGIC = b"hvdauth1"
 NO_RANK = 0xFFFFFFFF
+ENCRYPT = 1
 CHALLENGE_BYTES = 8 + 32
 ANSWER_BYTES = 8 + 32 + 16 + 32
 CONFIRM_BYTES = 32
@@ -87,9 +89,9 @@ class ServerHandshake:
         self.done = True
 
 
-def client_handshake(sock, secret, purpose, rank, epoch, deadline):
+def client_handshake(sock, secret, purpose, rank, epoch, deadline, encrypt=False):
     """Proves the secret to the server behind ``sock`` and checks that the server knows it too. Returns the connection's
-    key, 32 bytes that both sides know and that no other connection has.
+    key, 32 bytes that both sides know and that no other connection has. ``encrypt``: asks the store for encryption.
 
     Raises AuthenticationError, BootstrapTimeout or OSError.
     """
@@ -97,7 +99,7 @@ def client_handshake(sock, secret, purpose, rank, epoch, deadline):
     if not challenge.startswith(MAGIC):
         raise AuthenticationError("the server does not speak this protocol")
     nonce = secrets.token_bytes(32)
-    nonces, identity = challenge[8:] + nonce, _IDENTITY.pack(epoch, rank, 0)
+    nonces, identity = challenge[8:] + nonce, _IDENTITY.pack(epoch, rank, ENCRYPT if encrypt else 0)
     send_exact(sock, MAGIC + nonce + identity + _mac(secret, b"client", purpose, nonces, identity), deadline)
     try:
         confirm = recv_exact(sock, CONFIRM_BYTES, deadline)
@@ -108,6 +110,11 @@ def client_handshake(sock, secret, purpose, rank, epoch, deadline):
             "the server closed the connection during the handshake: it does not accept this job's secret "
             "(is HOROVOD_SECRET_KEY the same on all processes?)"
         ) from error
+    if encrypt and hmac.compare_digest(confirm, _mac(secret, b"no encryption", purpose, nonces, identity)):
+        raise BootstrapError(
+            "the process that serves the job's store cannot encrypt, because its host has no libcrypto: install OpenSSL 3 "
+            "or 1.1 there, or name the library's file in HOROVOD_TLS_LIBRARY"
+        )
     if not hmac.compare_digest(confirm, _mac(secret, b"server", purpose, nonces, identity)):
         raise AuthenticationError("the server does not know this job's secret")
     return _connection_key(secret, purpose, nonces, identity)

@@ -10,7 +10,7 @@ import secrets
 import socket
 from dataclasses import dataclass, field
 
-from . import affinity
+from . import affinity, encryption
 from .acceptor import Acceptor
 from .auth import client_handshake
 from .job_members import init_text
@@ -20,7 +20,7 @@ from .socket_io import BootstrapError, Deadline
 
 PURPOSE = b"local"
 # The version of the messages that the modules of this folder exchange.
-VERSION = 4
+VERSION = 5
 
 
 @dataclass
@@ -69,7 +69,8 @@ def simulated_host(environ, rank, size):
 
 
 def gather_roster(session, transport, members=None, launched=None):
-    """The records of all ranks, by rank: dicts with host, pid, hints, size, version, transport, cores.
+    """The records of all ranks, by rank: dicts with host, pid, hints, size, version, transport, cores,
+    encryption.
 
     ``members``: the launcher's ranks that make up the job, None for all; ``launched``: (rank, size) in the launcher's
     job.
@@ -92,6 +93,7 @@ def gather_roster(session, transport, members=None, launched=None):
         "version": VERSION,
         "transport": transport,
         "cores": affinity.to_text(affinity.inherited()),
+        "encryption": encryption.record(),
     }
     session.put(f"hello/{rank}", record)
 

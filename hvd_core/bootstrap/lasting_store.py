@@ -11,6 +11,7 @@ import logging
 import os
 import socket
 
+from . import encryption
 from .auth import new_secret
 from .pmi1 import Pmi1, own_host_name
 from .routes import address_towards
@@ -83,6 +84,7 @@ def over_pmi(identity, environ, deadline):
 
 
 def _serve(names):
+    encryption.refuse_readable_secret(names, "the launcher's process manager")
     secret = new_secret()
     server = StoreServer(address_towards(names), secret)
     return server, {"store": server.address, "secret": secret.hex()}

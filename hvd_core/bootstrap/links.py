@@ -9,7 +9,7 @@ import socket
 import struct
 from dataclasses import dataclass
 
-from . import limits
+from . import encryption, limits
 from .acceptor import Acceptor
 from .auth import client_handshake
 from .rendezvous_listener import peer_credentials
@@ -53,6 +53,7 @@ class ShmLink:
 @dataclass(frozen=True)
 class TcpLink:
     """A link between hosts. ``sock_fd`` is authenticated, non-blocking, without Nagle's delay. ``key``: the connection's.
+    ``encrypted``: whether the engine encrypts its frames.
 
     ``subtree``: the world ranks reached through a child, () for the parent.
     """
@@ -62,6 +63,7 @@ class TcpLink:
     sock_fd: int
     key: bytes
     is_parent: bool
+    encrypted: bool = False
 
 
 def segment_bytes(local_size):
@@ -86,12 +88,12 @@ def make_links(session, topology, neighbours, transport, descriptors):
     try:
         links, segment = [], None
         if topology.parent is not None and topology.parent not in local:
-            links.append(_tcp_parent(session, topology.parent, descriptors))
+            links.append(_tcp_parent(session, topology, descriptors))
         if len(local) > 1:
             shm_links, segment = _wire_host(session, topology, sockets, descriptors)
             links += shm_links
         for child, subtree in sorted(tcp_children.items()):
-            links.append(_tcp_child(session, acceptor, child, subtree, descriptors))
+            links.append(_tcp_child(session, topology, acceptor, child, subtree, descriptors))
     finally:
         if acceptor is not None:
             acceptor.close()
@@ -112,7 +114,8 @@ def _listen(session, children):
     return acceptor
 
 
-def _tcp_parent(session, parent, descriptors):
+def _tcp_parent(session, topology, descriptors):
+    parent = topology.parent
     address = session.wait(
         f"link/{parent}", lambda: f"rank {parent}, the parent in the tree, did not open its port"
     )
@@ -123,14 +126,21 @@ def _tcp_parent(session, parent, descriptors):
         raise BootstrapError(
             f"rank {parent} at {address} did not take the connection of rank {session.rank}: {error}"
         ) from error
-    return TcpLink(parent, (), _prepare_tcp(sock, session.silence_s), key, True)
+    encrypted = _is_encrypted(session, topology, parent)
+    return TcpLink(parent, (), _prepare_tcp(sock, session.silence_s), key, True, encrypted)
 
 
-def _tcp_child(session, acceptor, child, subtree, descriptors):
+def _is_encrypted(session, topology, peer):
+    return encryption.wanted() and topology.hosts[peer] != topology.hosts[session.rank]
+
+
+def _tcp_child(session, topology, acceptor, child, subtree, descriptors):
     sock, key = session.in_slices(
         lambda seconds: acceptor.wait_for(child, seconds), f"rank {child} did not connect"
     )
-    return TcpLink(child, subtree, _prepare_tcp(descriptors.own(sock), session.silence_s), key, False)
+    encrypted = _is_encrypted(session, topology, child)
+    fd = _prepare_tcp(descriptors.own(sock), session.silence_s)
+    return TcpLink(child, subtree, fd, key, False, encrypted)
 
 
 def _prepare_tcp(sock, silence_s):

@@ -12,7 +12,7 @@ import sys
 import time
 from dataclasses import replace
 
-from . import mpi_library
+from . import encryption, mpi_library
 from .auth import new_secret
 from .job_members import check_range
 from .routes import address_towards
@@ -20,6 +20,7 @@ from .socket_io import BootstrapError, BootstrapTimeout
 from .store_server import StoreServer
 
 _BYTES = 1024
+_LONGEST_ERROR = 800
 OTHER_MPI = (
     "mpi4py uses another MPI than the launcher. Install mpi4py for the launcher's MPI, or start with "
     "horovodrun."
@@ -64,9 +65,14 @@ def hand_over(MPI, comm, deadline):
     message = bytearray(_BYTES)
     server = None
     if comm.Get_rank() == 0 and size > 1:
-        secret = new_secret()
-        server = StoreServer(address_towards(names), secret)
-        text = json.dumps({"store": server.address, "secret": secret.hex()}).encode()
+        try:
+            encryption.refuse_readable_secret(names, "MPI")
+            secret = new_secret()
+            server = StoreServer(address_towards(names), secret)
+            offer = {"store": server.address, "secret": secret.hex()}
+        except (BootstrapError, OSError) as error:
+            offer = {"error": str(error)[:_LONGEST_ERROR]}  # the others wait for it
+        text = json.dumps(offer).encode()
         message[: len(text)] = text
     try:
         finish(comm.Ibcast([message, MPI.BYTE], root=0), deadline, "hand over the store's address")
@@ -77,6 +83,8 @@ def hand_over(MPI, comm, deadline):
     if size == 1:
         return None, b"", None
     message = json.loads(message.rstrip(b"\0"))
+    if "error" in message:
+        raise BootstrapError(message["error"])
     return message["store"], bytes.fromhex(message["secret"]), server
 
 

@@ -20,7 +20,8 @@ After the handshake, little endian, one answer per request, in order:
                                                            answer: u8 (which key, from 0) | its value
     answer     u32 n (bytes that follow) | u8 status (0 ok, 1 timeout, 2 error) | payload (2: UTF-8 text)
 
-Keys have at most 1024 bytes, requests at most 16 MiB; a client that breaks a limit is cut off.
+Keys have at most 1024 bytes, requests at most 16 MiB; a client that breaks a limit is cut off. On an encrypted connection
+the n bytes are ciphertext, and the cipher's tag, which n does not count, follows (16 bytes; engine/control/seal.h).
 """
 
 import random
@@ -30,6 +31,9 @@ import struct
 import threading
 import time
 
+from hvd_core.compiled_part import load
+
+from . import encryption
 from .auth import NO_RANK, check_secret, client_handshake
 from .descriptors import DescriptorSet
 from .socket_io import (
@@ -64,10 +68,14 @@ _ANSWER_SECONDS = 30.0
 # A wrong secret is reported after all of them, within half a second.
 _ATTEMPTS = 4
 _PAUSE_SECONDS = 0.06
+_TAG_BYTES = 16
 
 
-def open_store_connection(address, secret, rank=NO_RANK, epoch=0, deadline=None, between=None):
-    """An authenticated blocking socket to the store at ``address`` ('tcp://host:port'). ``between``: see connect_tcp().
+def open_store_connection(
+    address, secret, rank=NO_RANK, epoch=0, deadline=None, between=None, encrypted=None
+):
+    """(an authenticated blocking socket to the store at ``address`` ('tcp://host:port'); the connection's key if it is
+    encrypted, else b""). ``between``: see connect_tcp(). ``encrypted``: None for encryption.applies_to().
 
     The store closes the oldest connection if too many have not proved the secret. In a large job it may be that of a rank
     which is slow. So a connection that was closed is tried again a few times, after pauses of random lengths.
@@ -76,7 +84,7 @@ def open_store_connection(address, secret, rank=NO_RANK, epoch=0, deadline=None,
     attempt = 0
     while True:
         try:
-            return _connect_once(address, check_secret(secret), rank, epoch, deadline, between)
+            return _connect_once(address, check_secret(secret), rank, epoch, deadline, between, encrypted)
         except (AuthenticationError, ConnectionError) as error:
             closed = isinstance(error, ConnectionError) or isinstance(error.__cause__, ConnectionError)
             attempt += 1
@@ -85,16 +93,18 @@ def open_store_connection(address, secret, rank=NO_RANK, epoch=0, deadline=None,
         time.sleep(min(random.uniform(0.5, 1.5) * _PAUSE_SECONDS * attempt, deadline.left()))
 
 
-def _connect_once(address, secret, rank, epoch, deadline, between):
+def _connect_once(address, secret, rank, epoch, deadline, between, encrypted):
     sock = connect_tcp(address, deadline, between)
     try:
-        client_handshake(sock, secret, PURPOSE, rank, epoch, deadline)
+        if encrypted is None:
+            encrypted = encryption.applies_to(sock)
+        key = client_handshake(sock, secret, PURPOSE, rank, epoch, deadline, encrypted)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.settimeout(None)
     except BaseException:
         sock.close()
         raise
-    return sock
+    return sock, key if encrypted else b""
 
 
 class StoreClient:
@@ -106,15 +116,18 @@ class StoreClient:
         rank: shown in the server's log messages only.
         deadline: a socket_io.Deadline for connecting; 30 s by default.
         between: called before each further attempt to connect; it may raise.
+        encrypted: None for HOROVOD_TLS to decide.
 
     Raises AuthenticationError or BootstrapTimeout.
     """
 
-    def __init__(self, address, secret, rank=NO_RANK, epoch=0, deadline=None, between=None):
+    def __init__(
+        self, address, secret, rank=NO_RANK, epoch=0, deadline=None, between=None, encrypted=None
+    ):
         self._descriptors = DescriptorSet()
-        self._sock = self._descriptors.own(
-            open_store_connection(address, secret, rank, epoch, deadline, between)
-        )
+        sock, key = open_store_connection(address, secret, rank, epoch, deadline, between, encrypted)
+        self._sock = self._descriptors.own(sock)
+        self._seals = load().FrameSeals(key) if key else None
         self._lock = threading.Lock()
         self._awaited = None  # the keys of the ANY whose answer is still to come
         self.address = address
@@ -198,7 +211,9 @@ class StoreClient:
         size = 3 + len(name) + len(payload)
         if len(name) > MAX_KEY_BYTES or size > MAX_REQUEST_BYTES:
             raise ValueError(f"store request too large: key {len(name)} bytes, {size} bytes in all")
-        send_exact(self._sock, struct.pack("<IBH", size, op, len(name)) + name + payload, deadline)
+        body = struct.pack("<BH", op, len(name)) + name + payload
+        frame = self._seals.seal(body) if self._seals else struct.pack("<I", size) + body
+        send_exact(self._sock, frame, deadline)
         if self._awaited is not None:
             # This request has ended the wait, whose answer comes first.
             self._awaited = None
@@ -206,7 +221,17 @@ class StoreClient:
 
     def _answer(self, deadline):
         (count,) = struct.unpack("<I", recv_exact(self._sock, 4, deadline))
-        answer = recv_exact(self._sock, count, deadline)
+        if self._seals is None:
+            answer = recv_exact(self._sock, count, deadline)
+        else:
+            answer = recv_exact(self._sock, count + _TAG_BYTES, deadline)
+            try:
+                answer = self._seals.open(answer)
+            except ValueError:
+                self.close()
+                raise BootstrapError(
+                    f"an answer of the store at {self.address} was changed on the way, or another program has sent it"
+                ) from None
         return answer[0], answer[1:]
 
     def _lost(self, error):

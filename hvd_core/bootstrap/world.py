@@ -10,6 +10,7 @@ import time
 from contextlib import suppress
 
 from hvd_core import logs
+from hvd_core.config.environment import encryption_wanted
 
 from . import affinity, launcher_facts, limits, meeting
 from .identity import identify
@@ -22,13 +23,6 @@ DEFAULT_DEADLINE_SECONDS = 30.0
 DEFAULT_SILENCE_SECONDS = 30.0
 LONGEST_LINGER_SECONDS = 10.0
 _REPORT_SECONDS = 0.5  # for the reason of another rank that has gone
-
-_NO_ENCRYPTION = (
-    "horovod: HOROVOD_TLS asks for encryption between hosts, which hvd-core does not have. Control messages are signed; "
-    "data are neither signed nor encrypted (SECURITY.md).\n"
-    "  fix: use an encrypted network between the hosts (WireGuard, IPsec) and name its interface in HOROVOD_GLOO_IFACE; "
-    "unset HOROVOD_TLS"
-)
 
 
 class World:
@@ -44,7 +38,8 @@ class World:
     launcher_used_up        True if the rendezvous has used the launcher's process manager, which serves a process once:
                             a library that asks it (MPI) would end the job
     store                   StoreClient; None for one process
-    store_fd                a second authenticated connection to the store, blocking; -1 for one process
+    store_fd, store_key     a second authenticated connection to the store, blocking, -1 for one process; its key if it is
+                            encrypted, else empty
     clock_offset_ns         what has to be added to this host's CLOCK_MONOTONIC for the clock of rank 0's host
     epoch                   number of this init() in the store, equal on all ranks; prefix keys with it
     secret                  the job's secret (bytes); empty for one process
@@ -62,6 +57,7 @@ class World:
         self.local_rank, self.local_size, self.cross_rank, self.cross_size = 0, 1, 0, 1
         self.local_cores = (frozenset(affinity.inherited()),)
         self.store, self.store_fd, self.secret, self.epoch = None, -1, b"", 0
+        self.store_key = b""
         self.clock_offset_ns = 0
         self.links, self.segment_fd, self.segment_bytes = [], -1, 0
         self.launcher_process = None
@@ -154,8 +150,7 @@ def connect(environ=None, deadline_s=None, comm=None):
     transport = environ.get("HOROVOD_CONTROL_TRANSPORT", "auto")
     if transport not in ("auto", "tcp"):
         raise ValueError(f"HOROVOD_CONTROL_TRANSPORT={transport!r} is not one of 'auto', 'tcp'")
-    if environ.get("HOROVOD_TLS", "").strip() not in ("", "0"):
-        raise ValueError(_NO_ENCRYPTION)
+    encryption_wanted(os.environ)  # a text that cannot be read is an error here, before the other ranks wait
     silence_s = _seconds(environ, "HOROVOD_GLOO_TIMEOUT_SECONDS", DEFAULT_SILENCE_SECONDS)
     if deadline_s is None:
         deadline_s = _seconds(environ, "HOROVOD_START_TIMEOUT", DEFAULT_DEADLINE_SECONDS)
@@ -254,7 +249,8 @@ def _connect(world, identity, transport, deadline, silence_s):
             world._descriptors.own(session.launcher.fd)
         session.attend(identity, host_name(os.environ), not found.dies_with_rank_zero)
         found.open(session)
-        world.store_fd = world._descriptors.own(open_store_connection(*at, refused)).fileno()
+        sock, world.store_key = open_store_connection(*at, refused)
+        world.store_fd = world._descriptors.own(sock).fileno()
         _build(world, session, identity, transport)
         _finish(session, found)
     except BaseException as error:  # KeyboardInterrupt too: the other ranks wait
@@ -304,7 +300,7 @@ def _cause(session, error, world):
 
 
 def _build(world, session, identity, transport):
-    from . import hosts, links, topology
+    from . import encryption, hosts, links, topology
 
     launched = world._rendezvous.launched
     roster = hosts.gather_roster(session, transport, world.members, launched)
@@ -313,6 +309,7 @@ def _build(world, session, identity, transport):
     neighbours = hosts.find_neighbours(session, roster, world._descriptors)
     shape = topology.describe(world.rank, neighbours.leader)
     world.hosts = shape.hosts
+    encryption.check_ranks(roster, shape.hosts)
     world.host_names = tuple(record["host"] for record in roster)
     world.pids = tuple(record["pid"] for record in roster)
     world.local_rank, world.local_size = shape.local_rank, shape.local_size

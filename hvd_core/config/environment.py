@@ -308,6 +308,12 @@ def read_log_settings(environ: Mapping[str, str]) -> tuple[int | None, bool]:
     return read("HOROVOD_LOG_LEVEL", _level), with_time
 
 
+def encryption_wanted(environ: Mapping[str, str]) -> bool:
+    """Whether HOROVOD_TLS asks for encryption between hosts. Raises ValueError for a value that is not valid."""
+    text = environ.get("HOROVOD_TLS", "").strip()
+    return bool(text) and _flag(text, "HOROVOD_TLS")
+
+
 def markdown() -> str:
     """The table of the engine's settings in docs/environment.md."""
     lines = ["| variable | default | meaning |", "|---|---|---|"]

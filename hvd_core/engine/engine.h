@@ -53,6 +53,7 @@ struct LinkConfig {
   std::vector<int32_t> subtree;
   int sock_fd = -1;  // TCP; otherwise shared memory:
   std::string key;   // of the TCP connection (control/seal.h); empty: its frames have no tags
+  bool encrypted = false;
   uint32_t slot = 0;
   std::array<int, 2> peer_bells{-1, -1};
   int guard_fd = -1;

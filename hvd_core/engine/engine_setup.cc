@@ -122,8 +122,9 @@ void Engine::build_links() {
     }
     std::unique_ptr<control::Seals> seals;
     if (!l.key.empty()) {
-      const control::FrameSeal up(l.key, "up"), down(l.key, "down");
-      seals.reset(l.is_parent ? new control::Seals{up, down} : new control::Seals{down, up});
+      const auto kind = l.encrypted ? control::FrameSeal::Kind::kEncrypted : control::FrameSeal::Kind::kSigned;
+      const char *const out = l.is_parent ? "up" : "down", *const in = l.is_parent ? "down" : "up";
+      seals.reset(new control::Seals{control::FrameSeal(l.key, out, kind), control::FrameSeal(l.key, in, kind)});
     }
     auto link = std::make_unique<control::Link>(std::move(channel), l.peer, l.subtree, std::move(seals));
     if (l.is_parent)

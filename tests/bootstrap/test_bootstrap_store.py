@@ -87,7 +87,7 @@ def test_store_add_on_text_is_an_error_and_the_connection_lives_on(client):
 
 
 def test_store_wire_format_answers_pipelined_requests_in_order(server, client):
-    sock = open_store_connection(server.address, SECRET)
+    sock, _ = open_store_connection(server.address, SECRET)
     forever = struct.pack("<q", -1)
     sock.sendall(request(2, b"k", forever) + request(3, b"c", struct.pack("<q", 7)) + request(9, b""))
     time.sleep(0.1)
@@ -115,7 +115,7 @@ def test_store_wire_format_answers_pipelined_requests_in_order(server, client):
     ],
 )
 def test_store_cuts_off_who_breaks_the_format(server, client, garbage):
-    sock = open_store_connection(server.address, SECRET)
+    sock, _ = open_store_connection(server.address, SECRET)
     sock.sendall(garbage)
     sock.settimeout(30)
     assert sock.recv(1) == b""

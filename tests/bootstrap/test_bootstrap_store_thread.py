@@ -110,7 +110,7 @@ def test_a_client_that_does_not_read_gets_no_further_answers_and_all_of_them_lat
         client = StoreClient(address, SECRET)
         client.set("big", value)
         before = psutil.Process(process.pid).memory_info().rss
-        sock = open_store_connection(address, SECRET)
+        sock, _ = open_store_connection(address, SECRET)
         get = struct.pack("<IBH", 3 + 3 + 8, 2, 3) + b"big" + struct.pack("<q", 0)
         sock.sendall(get * count)
         for number in range(50):

@@ -80,10 +80,10 @@ def test_the_time_in_which_a_process_was_stopped_does_not_count():
     assert aborted(sim, 0) == []
 
 
-def exchange(sim, what):
+def exchange(sim, what, name="t"):
     """One operation of both ranks; `what` gets each piece that rank 1 sends and returns the pieces that arrive."""
     for rank in range(2):
-        sim.submit(rank, "t", 1, rank + 1)
+        sim.submit(rank, name, 1, rank + 1)
     for _ in range(8):
         sim.advance(SECOND)
         for rank in range(2):
@@ -100,16 +100,31 @@ def changed(piece, at):
     return piece[:at] + bytes([piece[at] ^ 1]) + piece[at + 1 :]
 
 
-def test_signed_frames_arrive():
-    sim = ProtocolSim([-1, 0], key="k" * 32)
+@pytest.fixture(params=[False, True], ids=["signed", "encrypted"])
+def sim(request):
+    return ProtocolSim([-1, 0], key="k" * 32, encrypted=request.param)
+
+
+def test_signed_frames_arrive(sim):
     exchange(sim, lambda piece: [piece])
     for rank in range(2):
         assert [e[0] for e in sim.take_events(rank)] == ["execute"]
 
 
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_encrypted_frames_cannot_be_read(encrypted):
+    sim, seen = ProtocolSim([-1, 0], key="k" * 32, encrypted=encrypted), bytearray()
+
+    def read(piece):
+        seen.extend(piece)
+        return [piece]
+
+    exchange(sim, read, name="a name of a tensor")
+    assert (b"a name of a tensor" in seen) != encrypted
+
+
 @pytest.mark.parametrize("at", [4, 8, -17, -16, -1])
-def test_a_signed_frame_that_was_changed_ends_the_job(at):
-    sim = ProtocolSim([-1, 0], key="k" * 32)
+def test_a_signed_frame_that_was_changed_ends_the_job(sim, at):
     exchange(sim, lambda piece: [changed(piece, at % len(piece))])
     text = "rank 0: rank 1: control message: it was changed on the way, or another program has sent it"
     assert aborted(sim, 0) == [text] == aborted(sim, 1)
@@ -124,14 +139,12 @@ def test_a_signed_frame_that_was_changed_ends_the_job(at):
         ("from another job", lambda piece: [piece[:-16] + bytes(16)]),
     ],
 )
-def test_signed_frames_of_a_stranger_end_the_job(what, pieces):
-    sim = ProtocolSim([-1, 0], key="k" * 32)
+def test_signed_frames_of_a_stranger_end_the_job(sim, what, pieces):
     exchange(sim, pieces)
     assert ["changed on the way" in text for text in aborted(sim, 0)] == [True], what
 
 
-def test_a_frame_that_was_held_back_ends_the_job():
-    sim = ProtocolSim([-1, 0], key="k" * 32)
+def test_a_frame_that_was_held_back_ends_the_job(sim):
     held = []
     for step in range(3):
         for rank in range(2):

@@ -130,6 +130,18 @@ def repeat_an_allreduce(count, rounds):
     hvd.barrier()
 
 
+def send_a_pattern(text):
+    """Every rank sends it to all others. Over and over, because a program that reads along may miss packets."""
+    hvd.init()
+    for root in range(hvd.size()):
+        for count in (3, 1000, 50_000):
+            mine = np.frombuffer(text.encode() * count, np.uint8)
+            data = mine if hvd.rank() == root else np.zeros_like(mine)
+            assert np.array_equal(hvd.broadcast(data, root, name=f"named {text} {count}"), mine)
+    hvd.barrier()
+    print("right", flush=True)
+
+
 def wait_for_rank_0():
     """Rank 0 comes to the operation when the file "asked" is there."""
     hvd.init()

@@ -28,6 +28,8 @@ class InstalledBackend:
     """
 
     descriptor: BackendDescriptor | None = None
+    encrypts = False
+    """Whether it encrypts what it sends to other hosts when HOROVOD_TLS=1 asks for it."""
     launchers: tuple[str, ...] = ()
     """The launchers whose jobs it belongs to (BackendDescriptor.launchers)."""
 

@@ -13,9 +13,15 @@ from hvd_core.backends.discovery.installed_backend import InstalledBackend
 from hvd_core.backends.discovery.local_backends import EmbeddedPythonBackend, LibraryBackend
 from hvd_core.backends.errors import BackendLoadError
 
+
+
+class _Encrypting(InstalledBackend):
+    encrypts = True
+
+
 _EMBEDDED = (
     InstalledBackend("shm", "lib/libhvd_backend_shm.so", EMBEDDED, spans_hosts=False, automatic=True),
-    InstalledBackend("tcp", "lib/libhvd_backend_tcp.so", EMBEDDED, spans_hosts=True, automatic=True),
+    _Encrypting("tcp", "lib/libhvd_backend_tcp.so", EMBEDDED, spans_hosts=True, automatic=True),
     EmbeddedPythonBackend("chaos", "hvd_core.backends.chaos:ChaosBackend"),
 )
 

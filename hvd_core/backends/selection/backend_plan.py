@@ -23,7 +23,7 @@ class Usable:
     ``origin`` is for people: "embedded", "hvd-backend-x 0.3.0". ``serves``: the device types whose memory its
     communicators read directly, "cpu" for host memory. ``table``: the device type of its device table. ``abi``: (major,
     minor). ``launchers``: the launchers whose jobs it belongs to (BackendDescriptor.launchers). ``options``: its
-    schema, one dict per option.
+    schema, one dict per option. ``kept_within``: why it is used within hosts only, although it reaches across them.
     """
 
     name: str
@@ -39,6 +39,7 @@ class Usable:
     priority: int = 50
     launchers: tuple[str, ...] = ()
     options: tuple[dict[str, Any], ...] = ()
+    kept_within: str = ""
 
     @property
     def library(self) -> tuple[str, str]:

@@ -7,6 +7,7 @@ to its next member. A named backend decides nothing for device types that it doe
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from typing import Any
 
@@ -32,6 +33,8 @@ from hvd_core.backends.selection.named_backends import NamedBackends, device_typ
 from hvd_core.backends.selection.usable_backends import UsableBackends
 from hvd_core.config.plugins_toml import PluginsConfig
 from hvd_core.config.selection_rules import ACCELERATORS, HOST, OPERATIONS, VARIABLE, Level, Rule, ladder
+
+_log = logging.getLogger("horovod")
 
 Argument = str | type | Sequence[str | type] | None
 
@@ -88,6 +91,7 @@ class Choice:
         self.levels, self.backends, self.world = levels, backends, world
         self.named = NamedBackends(levels, backends, world)
         self.hierarchical = (allreduce, allgather)
+        self._told: set[str] = set()
         # After a rule for everything, only the backends that it names are considered.
         self.open = not any(rule.device is None for level in levels for rule in level.rules)
 
@@ -227,9 +231,25 @@ class Choice:
                 return self._staged_over(found, rule, operation, host), rule.source
         if self.open:
             for backend in self.backends.for_devices():
-                if device in backend.serves and (backend.spans_hosts or not several_hosts(self.world)):
+                if device not in backend.serves:
+                    continue
+                if backend.spans_hosts or not several_hosts(self.world):
                     return backend, AUTOMATIC
+                self._tell_of_copies(backend, device)
         return None, AUTOMATIC
+
+    def _tell_of_copies(self, backend: Usable, device: str) -> None:
+        """Says that data of devices are slower than they could be. All ranks know it; one speaks, once."""
+        if not backend.kept_within or backend.name in self._told or self.world.rank != 0:
+            return
+        self._told.add(backend.name)
+        _log.warning(
+            "horovod: backend '%s' %s: tensors on '%s' are copied through host memory instead. On an encrypted network "
+            "(WireGuard, IPsec) between the hosts HOROVOD_TLS is not needed.",
+            backend.name,
+            backend.kept_within,
+            device,
+        )
 
     def _staged_over(
         self, found: list[Usable], rule: Rule, operation: str, host: BackendPlan

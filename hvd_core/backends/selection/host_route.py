@@ -92,8 +92,8 @@ def one_host_only(backend: Usable, source: str, world: Any, installed: str, alon
     """The error for a named backend that does not reach across hosts. ``alone``: whether no other name was given."""
     strict = "  Not falling back, because it was named explicitly.\n" if alone else ""
     return OneHostOnly(
-        f"horovod: backend '{backend.name}' (from {source}) works within one host, "
-        f"but {spread(world)}.\n"
+        f"horovod: backend '{backend.name}' (from {source}) {backend.kept_within or 'works within one host'}, "
+        f"{'and' if backend.kept_within else 'but'} {spread(world)}.\n"
         f"{strict}  fix: name one that reaches across hosts, tcp for instance, or run all ranks on one host\n"
         f"  installed: {installed}"
     )

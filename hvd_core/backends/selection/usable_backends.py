@@ -28,6 +28,7 @@ from hvd_core.backends.messages import reason
 from hvd_core.backends.selection import backend_options
 from hvd_core.backends.selection.backend_plan import AUTOMATIC, Usable
 from hvd_core.backends.static_description import SUFFIX, StaticDescription
+from hvd_core.config.environment import encryption_wanted
 from hvd_core.config.plugins_toml import PluginsConfig
 from hvd_core.config.selection_rules import HOST, VARIABLE
 from hvd_core.types import COLLECTIVES, DTYPES, REDUCTIONS
@@ -235,6 +236,8 @@ class UsableBackends:
             raise error
         backend_options.found_by_probe(backend.name, answer.library, self.environ)
         facts = loading.load(backend, alone, other)
+        spans_hosts = backend.spans_hosts and "ONE_HOST" not in facts["caps"]
+        readable = spans_hosts and not backend.encrypts and encryption_wanted(self.environ)
         return Usable(
             name=backend.name,
             path=str(backend.path()),
@@ -244,7 +247,8 @@ class UsableBackends:
             abi=tuple(facts["abi"]),
             serves=frozenset(facts["device_types"]),
             table=facts["device_type"] or None,
-            spans_hosts=backend.spans_hosts and "ONE_HOST" not in facts["caps"],
+            spans_hosts=spans_hosts and not readable,
+            kept_within="does not encrypt what it sends to other hosts, as HOROVOD_TLS=1 asks" if readable else "",
             automatic=backend.automatic,
             priority=backend.priority,
             launchers=backend.launchers,

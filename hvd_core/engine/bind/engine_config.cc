@@ -47,6 +47,7 @@ LinkConfig link_of(const py::dict& d) {
   l.subtree = d["subtree"].cast<std::vector<int32_t>>();
   l.sock_fd = d["sock_fd"].cast<int>();
   if (d.contains("key")) l.key = d["key"].cast<std::string>();
+  if (d.contains("encrypted")) l.encrypted = d["encrypted"].cast<bool>();
   if (l.sock_fd >= 0) return l;
   l.slot = d["slot"].cast<uint32_t>();
   l.peer_bells = d["peer_bells"].cast<std::array<int, 2>>();
@@ -141,7 +142,10 @@ EngineConfig config_of(const py::dict& d) {
 
 std::shared_ptr<plugin::Store> store_of(const py::dict& d) {
   const int fd = d["store_fd"].cast<int>();
-  if (fd >= 0) return std::make_shared<control::StoreClient>(fd);
+  if (fd >= 0) {
+    const auto key = d.contains("store_key") ? d["store_key"].cast<std::string>() : std::string();
+    return std::make_shared<control::StoreClient>(fd, key);
+  }
   return std::make_shared<LocalStore>();
 }
 

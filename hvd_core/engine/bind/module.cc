@@ -3,6 +3,7 @@
 
 #include <system_error>
 
+#include "engine/bind/frame_seals.h"
 #include "engine/bind/inspect.h"
 #include "engine/bind/log_lines.h"
 #include "engine/bind/py_backend.h"
@@ -83,6 +84,7 @@ PYBIND11_MODULE(_core, m) {
   hvd::bind::bind_log_lines(m);
   hvd::bind::bind_sim(m);
   hvd::bind::bind_snapshots(m);
+  hvd::bind::bind_frame_seals(m);
   hvd::bind::bind_store_server(m);
   m.def(
       "frontend_table", [] { return reinterpret_cast<uintptr_t>(hvd::calls::frontend_table()); },

@@ -92,7 +92,8 @@ struct Recorder final : Node::Host {
 class Sim {
  public:
   Sim(std::vector<int32_t> parents, uint32_t cache_capacity, uint64_t fusion_threshold, uint32_t repeats,
-      int64_t dissolve_after_ns, int64_t merge_ns, std::optional<int64_t> coalesce_ns, const std::string& key)
+      int64_t dissolve_after_ns, int64_t merge_ns, std::optional<int64_t> coalesce_ns, const std::string& key,
+      bool encrypted)
       : hosts_(parents.size()) {
     const auto n = static_cast<Rank>(parents.size());
     up_.resize(parents.size());
@@ -111,12 +112,12 @@ class Sim {
       std::unique_ptr<Link> parent;
       if (r > 0)
         parent = std::make_unique<Link>(std::make_unique<PipeChannel>(*up_[at(r)], *down_[at(r)]), parents[at(r)],
-                                        std::vector<int32_t>{}, seals(key, true));
+                                        std::vector<int32_t>{}, seals(key, true, encrypted));
       std::vector<std::unique_ptr<Link>> children;
       for (Rank k = 1; k < n; ++k)
         if (parents[at(k)] == r)
           children.push_back(std::make_unique<Link>(std::make_unique<PipeChannel>(*down_[at(k)], *up_[at(k)]), k,
-                                                    subtree(parents, k), seals(key, false)));
+                                                    subtree(parents, k), seals(key, false, encrypted)));
       nodes_.push_back(std::make_unique<Node>(c, std::move(parent), std::move(children), hosts_[at(r)]));
     }
   }
@@ -254,10 +255,11 @@ class Sim {
 
  private:
   static size_t at(Rank r) { return static_cast<size_t>(r); }
-  static std::unique_ptr<Seals> seals(const std::string& key, bool to_parent) {
+  static std::unique_ptr<Seals> seals(const std::string& key, bool to_parent, bool encrypted) {
     if (key.empty()) return nullptr;
-    const FrameSeal up(key, "up"), down(key, "down");
-    return std::make_unique<Seals>(to_parent ? Seals{up, down} : Seals{down, up});
+    const auto kind = encrypted ? FrameSeal::Kind::kEncrypted : FrameSeal::Kind::kSigned;
+    const char *const out = to_parent ? "up" : "down", *const in = to_parent ? "down" : "up";
+    return std::make_unique<Seals>(Seals{FrameSeal(key, out, kind), FrameSeal(key, in, kind)});
   }
   static std::vector<int32_t> subtree(const std::vector<int32_t>& parents, Rank top) {
     std::vector<int32_t> found{top};
@@ -286,10 +288,10 @@ class Sim {
 void bind_sim(py::module_& m) {
   py::class_<Sim>(m, "ProtocolSim", "Control nodes of N ranks in one process, for tests of the protocol.")
       .def(py::init<std::vector<int32_t>, uint32_t, uint64_t, uint32_t, int64_t, int64_t, std::optional<int64_t>,
-                    const std::string&>(),
+                    const std::string&, bool>(),
            py::arg("parents"), py::arg("cache_capacity") = 1024, py::arg("fusion_threshold") = uint64_t{128} << 20,
            py::arg("repeats") = 1, py::arg("dissolve_after_ns") = 1000000, py::arg("merge_ns") = 5000000,
-           py::arg("coalesce_ns") = py::none(), py::arg("key") = "")
+           py::arg("coalesce_ns") = py::none(), py::arg("key") = "", py::arg("encrypted") = false)
       .def("submit", &Sim::submit, py::arg("rank"), py::arg("name"), py::arg("sig"), py::arg("token"),
            py::arg("repeats") = true, py::arg("urgent") = false, py::arg("set") = 0)
       .def("add_set", &Sim::add_set, py::arg("rank"), py::arg("ranks"), py::arg("token"))

@@ -1,7 +1,8 @@
 // One edge of the control tree: frames over a Channel, with an outbox for bytes that the channel does not take at once.
 //
 // A frame is a 32-bit little-endian head and a payload. The lower 31 bits of the head are the payload's length; the
-// upper bit says that the payload is the cause of an abort. Between hosts a tag follows (seal.h). Used by the thread
+// upper bit says that the payload is the cause of an abort. Between hosts a tag follows, and the payload may be
+// encrypted (seal.h). Used by the thread
 // that drives the engine.
 #pragma once
 
@@ -120,11 +121,11 @@ class Link {
       if (length > ((head & kAbort) ? kMostAbort : kMostFrame))
         throw WireError("control message: " + std::to_string(length) + " bytes were announced, which is too long");
       if (inbox_.size() - at - sizeof head < length + tag_bytes()) break;
-      const std::string_view payload(inbox_.data() + at + sizeof head, length);
-      const std::string_view tag(payload.data() + length, tag_bytes());
-      if (seals_ && !same_tag(seals_->in.next(head, payload), tag))
+      char* const start = inbox_.data() + at + sizeof head;
+      const std::string_view payload(start, length);
+      if (seals_ && !seals_->in.open(head, start, length, start + length))
         throw WireError("control message: it was changed on the way, or another program has sent it");
-      at += sizeof head + length + tag.size();
+      at += sizeof head + length + tag_bytes();
       if (head & kAbort)
         on_abort(payload);
       else
@@ -137,8 +138,10 @@ class Link {
     char raw[sizeof head];
     std::memcpy(raw, &head, sizeof head);
     outbox_.append(raw, sizeof raw);
-    outbox_.append(payload);
-    if (seals_) outbox_ += seals_->out.next(head, payload);
+    if (seals_)
+      seals_->out.seal(head, payload, &outbox_);
+    else
+      outbox_.append(payload);
   }
 
   std::unique_ptr<Channel> channel_;

@@ -37,25 +37,23 @@ void put(std::string& out, T v) {
   out.append(raw, sizeof raw);
 }
 
-std::string request_text(uint8_t op, const std::string& key, std::string_view payload) {
-  std::string request;
-  put(request, static_cast<uint32_t>(1 + 2 + key.size() + payload.size()));
-  request.push_back(static_cast<char>(op));
-  put(request, static_cast<uint16_t>(key.size()));
-  request += key;
-  request += payload;
-  return request;
-}
-
 }  // namespace
 
-StoreClient::StoreClient(int fd) : fd_(::fcntl(fd, F_DUPFD_CLOEXEC, 0)) {
+StoreClient::StoreClient(int fd, const std::string& key) : fd_(::fcntl(fd, F_DUPFD_CLOEXEC, 0)) {
   if (fd_ < 0) throw std::system_error(errno, std::generic_category(), "duplicating the store's connection");
   cancel_fd_ = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (cancel_fd_ >= 0) return;
   const int error = errno;
-  ::close(fd_);
-  throw std::system_error(error, std::generic_category(), "an eventfd for the store's connection");
+  try {
+    if (cancel_fd_ < 0)
+      throw std::system_error(error, std::generic_category(), "an eventfd for the store's connection");
+    using enum FrameSeal::Kind;
+    if (!key.empty())
+      seals_.reset(new Seals{FrameSeal(key, kToStore, kEncrypted), FrameSeal(key, kFromStore, kEncrypted)});
+  } catch (...) {
+    ::close(fd_);
+    if (cancel_fd_ >= 0) ::close(cancel_fd_);
+    throw;
+  }
 }
 
 StoreClient::~StoreClient() {
@@ -103,16 +101,32 @@ std::string StoreClient::read_answer() {
   uint32_t n;
   recv_all(reinterpret_cast<char*>(&n), sizeof n);
   if (n == 0 || n > kMaxAnswer) lost("an answer of absurd size");
-  std::string body(n, '\0');
-  recv_all(body.data(), n);
+  std::string body(n + (seals_ ? FrameSeal::kTagBytes : 0), '\0');
+  recv_all(body.data(), body.size());
+  if (seals_ && !seals_->in.open(n, body.data(), n, body.data() + n)) lost("an answer was changed on the way");
+  body.resize(n);
   return body;
+}
+
+std::string StoreClient::request_text(Op op, const std::string& key, std::string_view payload) {
+  std::string request, body;
+  body.push_back(static_cast<char>(op));
+  put(body, static_cast<uint16_t>(key.size()));
+  body += key;
+  body += payload;
+  const auto size = static_cast<uint32_t>(body.size());
+  put(request, size);
+  if (seals_)
+    seals_->out.seal(size, body, &request);
+  else
+    request += body;
+  return request;
 }
 
 bool StoreClient::call(Op op, const std::string& key, std::string_view payload, std::string* answer) {
   if (cancelled_) cancelled();
-  const std::string request = request_text(op, key, payload);
   std::lock_guard lock(mutex_);
-  send_all(request);
+  send_all(request_text(op, key, payload));
   for (; unread_ > 0; --unread_) read_answer();
   const std::string body = read_answer();
   answer->assign(body, 1);
@@ -153,15 +167,16 @@ void StoreClient::count(const std::string& key) noexcept {
   try {
     std::string payload;
     put(payload, int64_t{1});
-    const std::string request = request_text(kAdd, key, payload);
     std::unique_lock lock(mutex_, std::try_to_lock);
     // Another thread of this rank may be asking the store just now. An abort must not wait long for its answer.
     for (int tries = 0; !lock && tries < 50; ++tries) {
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
       (void)lock.try_lock();
     }
+    if (!lock) return;
+    const std::string request = request_text(kAdd, key, payload);
     // So few bytes are sent whole, or not at all if the store's process takes no more bytes.
-    if (lock && ::send(fd_, request.data(), request.size(), MSG_NOSIGNAL | MSG_DONTWAIT) > 0) ++unread_;
+    if (::send(fd_, request.data(), request.size(), MSG_NOSIGNAL | MSG_DONTWAIT) > 0) ++unread_;
   } catch (const std::bad_alloc&) {
     // The store's process then waits for this rank until this process ends.
   }

@@ -5,10 +5,12 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
 
+#include "engine/control/seal.h"
 #include "engine/plugin/store.h"
 
 namespace hvd::control {
@@ -16,8 +18,9 @@ namespace hvd::control {
 class StoreClient final : public plugin::Store {
  public:
   // `fd` is connected and authenticated. The caller closes it; this object has a duplicate, because a thread that makes
-  // a communicator may still wait here after that. Throws std::system_error.
-  explicit StoreClient(int fd);
+  // a communicator may still wait here after that. `key`: of the connection if it is encrypted. Throws
+  // std::system_error, and std::runtime_error if the system has no library for the encryption.
+  explicit StoreClient(int fd, const std::string& key = {});
   ~StoreClient() override;
   StoreClient(const StoreClient&) = delete;
 
@@ -35,12 +38,14 @@ class StoreClient final : public plugin::Store {
   // Writes the answer's payload; returns false for "timeout". Throws plugin::BackendError for all other failures.
   bool call(Op op, const std::string& key, std::string_view payload, std::string* answer);
   std::string read_answer();
+  std::string request_text(Op op, const std::string& key, std::string_view payload);
   void send_all(std::string_view bytes);
   void recv_all(char* into, size_t n);
 
   int fd_, cancel_fd_ = -1;  // cancel_fd_ is readable after cancel()
   std::mutex mutex_;
-  int unread_ = 0;  // answers to count() that are still to come
+  std::unique_ptr<Seals> seals_;  // of an encrypted connection; with the mutex held
+  int unread_ = 0;                // answers to count() that are still to come
   std::atomic<bool> cancelled_{false};
 };
 

@@ -5,6 +5,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <hvd/encryption.hpp>
 #include <hvd/sha256.hpp>
 #include <system_error>
 
@@ -12,6 +15,7 @@ namespace hvd::store {
 namespace {
 
 constexpr std::string_view kMagic = "hvdauth1", kPurpose = "store";
+constexpr uint32_t kEncrypt = 1;  // in the last word of the client's identity
 
 Digest proof(const std::string& secret, std::string_view role, std::string_view nonces, std::string_view identity) {
   Hmac hmac(secret.data(), secret.size());
@@ -48,8 +52,15 @@ bool Handshake::feed(std::string_view bytes, const std::string& secret, std::str
   const std::string_view identity = all.substr(kMagic.size() + kNonceBytes, kIdentityBytes);
   const Digest wanted = proof(secret, "client", nonces, identity);
   if (!equal_digests(wanted.data(), octets(all.data() + kAnswerBytes - kProofBytes))) return false;
-  const Digest ours = proof(secret, "server", nonces, identity);
+  uint32_t flags;
+  std::memcpy(&flags, identity.data() + kIdentityBytes - sizeof flags, sizeof flags);
+  const bool encrypt = flags & kEncrypt, able = !encrypt || CryptoLibrary::find() != nullptr;
+  const Digest ours = proof(secret, able ? "server" : "no encryption", nonces, identity);
   confirmation->assign(reinterpret_cast<const char*>(ours.data()), ours.size());
+  if (encrypt && able) {
+    const Digest key = proof(secret, "key", nonces, identity);
+    encryption_key_.assign(reinterpret_cast<const char*>(key.data()), key.size());
+  }
   return true;
 }
 

@@ -25,10 +25,13 @@ class Handshake {
   // Takes at most missing() bytes. Returns false as soon as they are wrong. When nothing is missing, the client has
   // proved `secret`, and the owner sends it *confirmation.
   bool feed(std::string_view bytes, const std::string& secret, std::string* confirmation);
+  // After the proof: the connection's key if the client has asked for encryption, else nothing. A client that asks in
+  // vain is told so by the confirmation.
+  const std::string& encryption_key() const { return encryption_key_; }
 
  private:
   std::array<char, kNonceBytes> nonce_;
-  std::string received_;
+  std::string received_, encryption_key_;
 };
 
 }  // namespace hvd::store

@@ -55,13 +55,22 @@ bool Service::answer_all(Connection& c) {
     const size_t size = number_at<uint32_t>(c.received, at);
     why_ = "a request of a wrong size";
     fine = size >= 3 && size <= kMostRequestBytes;
-    if (!fine || c.received.size() - at < 4 + size) break;
+    const size_t tag = c.seals ? control::FrameSeal::kTagBytes : 0;
+    if (!fine || c.received.size() - at < 4 + size + tag) break;
+    char* const start = c.received.data() + at + 4;
+    why_ = "a request that was changed on the way";
+    fine = !c.seals || c.seals->in.open(static_cast<uint32_t>(size), start, size, start + size);
+    if (!fine) {
+      // The client learns no more than the end of its connection, which has other causes too.
+      observe::log(observe::Level::Error, std::string("store: the connection of a rank is closed: ") + why_);
+      break;
+    }
     if (c.waits) {  // the client's next request ends an ANY
       stop_waiting(c);
       reply(c, kTimeout);
     }
-    const std::string request = c.received.substr(at + 4, size);
-    at += 4 + size;
+    const std::string request(start, size);
+    at += 4 + size + tag;
     fine = answer(c, request);
   }
   c.received.erase(0, at);
@@ -160,9 +169,14 @@ void Service::set(const std::string& key, std::string value) {
 }
 
 void Service::reply(Connection& c, uint8_t status, std::string_view payload) {
-  c.unsent += bytes_of(static_cast<uint32_t>(1 + payload.size()));
-  c.unsent.push_back(static_cast<char>(status));
-  c.unsent += payload;
+  const auto size = static_cast<uint32_t>(1 + payload.size());
+  std::string body(1, static_cast<char>(status));
+  body += payload;
+  c.unsent += bytes_of(size);
+  if (c.seals)
+    c.seals->out.seal(size, body, &c.unsent);
+  else
+    c.unsent += body;
 }
 
 void Service::stop_waiting(Connection& c) {

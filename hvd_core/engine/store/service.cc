@@ -243,6 +243,11 @@ bool Service::prove(Connection& c) {
   if (!c.handshake->feed({data, static_cast<size_t>(n)}, secret_, &confirmation)) return false;
   if (c.handshake->missing() > 0) return true;
   clear_timer(c);
+  if (const std::string& key = c.handshake->encryption_key(); !key.empty()) {
+    using enum control::FrameSeal::Kind;
+    c.seals.reset(new control::Seals{control::FrameSeal(key, control::kFromStore, kEncrypted),
+                                     control::FrameSeal(key, control::kToStore, kEncrypted)});
+  }
   c.handshake.reset();
   c.unsent += confirmation;
   proven_list_.splice(proven_list_.end(), unproven_, c.place);

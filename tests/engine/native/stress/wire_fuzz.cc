@@ -109,8 +109,10 @@ void codec(Rng& rng, Draw&& draw, Tally& tally) {
 
 void link(Rng& rng, bool spoil_some, Tally& tally) {
   Pipe there, back;
-  const auto seals = [sealed = rng.one_in(2)](const char* out, const char* in) {
-    return sealed ? std::make_unique<Seals>(Seals{FrameSeal("key", out), FrameSeal("key", in)}) : nullptr;
+  using enum FrameSeal::Kind;
+  const auto kind = rng.one_in(2) && CryptoLibrary::find() != nullptr ? kEncrypted : kSigned;
+  const auto seals = [kind, sealed = rng.one_in(2)](const char* out, const char* in) {
+    return sealed ? std::make_unique<Seals>(Seals{FrameSeal("key", out, kind), FrameSeal("key", in, kind)}) : nullptr;
   };
   Link from(std::make_unique<PipeChannel>(there, back, rng.next()), 1, {}, seals("up", "down"));
   Link to(std::make_unique<PipeChannel>(back, there, rng.next()), 0, {}, seals("down", "up"));

@@ -1,0 +1,76 @@
+"""Encryption between hosts, HOROVOD_TLS=1: whether the user asks for it, and whether this process is able to do it.
+
+The cryptography is that of the system's libcrypto, which the compiled part opens (include/hvd/encryption.hpp). Any thread.
+"""
+
+import ipaddress
+import os
+
+from hvd_core.compiled_part import load
+from hvd_core.config.environment import encryption_wanted
+
+from .session import name_ranks
+from .socket_io import BootstrapError
+
+
+def wanted():
+    """Whether HOROVOD_TLS asks for it in this process. Raises ValueError for a text that is neither yes nor no."""
+    return encryption_wanted(os.environ)
+
+
+def problem():
+    """Why this process cannot encrypt, and what to do; "" if it can."""
+    return load().encryption_problem()
+
+
+def applies_to(sock):
+    """Whether a connection to the store is encrypted: one that does not stay on this host. A rank whose host has no
+    library connects all the same, because the other ranks shall learn the reason (check_ranks())."""
+    return wanted() and not _stays_here(sock) and not problem()
+
+
+def _stays_here(sock):
+    return ipaddress.ip_address(sock.getpeername()[0].partition("%")[0]).is_loopback
+
+
+def record():
+    """The part of this rank's record (hosts.gather_roster()) that check_ranks() reads."""
+    return {"wanted": wanted(), "problem": problem() if wanted() else ""}
+
+
+def check_ranks(roster, hosts):
+    """Raises BootstrapError, on every rank, unless all ranks ask for the same and are able to do it.
+
+    ``roster``: the records of all ranks; ``hosts``: host index of each. In a job on one host nothing is encrypted."""
+    asking = [rank for rank, record in enumerate(roster) if record["encryption"]["wanted"]]
+    others = [rank for rank in range(len(roster)) if rank not in asking]
+    if asking and others:
+        raise BootstrapError(
+            "the ranks disagree about encryption between hosts: HOROVOD_TLS=1 is set for "
+            f"{_named(asking, roster)}, and not for {_named(others, roster)}. Set it for all ranks or for no rank; mpirun "
+            "passes a variable on if it is told to (Open MPI: -x HOROVOD_TLS)"
+        )
+    if len(set(hosts)) == 1:
+        return
+    for rank in asking:
+        text = roster[rank]["encryption"]["problem"]
+        if text:
+            raise BootstrapError(f"{_named([rank], roster)}: {text}")
+
+
+def refuse_readable_secret(names, way):
+    """Raises BootstrapError if the connections would be encrypted with a secret that was sent in the clear.
+
+    ``names``: of the ranks' hosts; ``way``: by which rank 0 is about to send the secret, as a noun."""
+    if wanted() and len(set(names)) > 1:
+        raise BootstrapError(
+            f"HOROVOD_TLS=1: the job's secret would be sent to other hosts over {way}, which does not encrypt it as a "
+            "rule. Start with horovodrun, which sends it over ssh, or give all ranks HOROVOD_STORE=rank0://HOST:PORT and "
+            "HOROVOD_SECRET_KEY"
+        )
+
+
+def _named(ranks, roster):
+    hosts = list(dict.fromkeys(roster[rank]["host"] for rank in ranks))
+    shown = ", ".join(hosts[:4]) + (", ..." if len(hosts) > 4 else "")
+    return f"{name_ranks(ranks)} (host {shown})"

@@ -1,0 +1,33 @@
+"""hvd/encryption.hpp, which finds libcrypto at run time: records that were sent arrive, and no others."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from compiled import ROOT, compiled, cxx
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def run(**environment):
+    words = [cxx(), "-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror"]
+    source = Path(__file__).with_name("encryption_checks.cc")
+    program = compiled("encryption_checks", words, [source], [ROOT / "hvd_core" / "include"], ["-ldl"])
+    environment = {**os.environ, **environment}
+    return subprocess.run([program], capture_output=True, text=True, timeout=60, env=environment)
+
+
+def test_records_that_were_sent_arrive_and_no_others():
+    done = run(HOROVOD_TLS_LIBRARY="")
+    assert done.returncode == 0 and done.stdout == "passed\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("library", "reason"), [("/nonexistent/libcrypto.so", "cannot be opened"), ("libm.so.6", "AES-256-GCM")]
+)
+def test_a_library_that_is_none_is_named(library, reason):
+    done = run(HOROVOD_TLS_LIBRARY=library)
+    assert done.returncode == 1
+    assert f"HOROVOD_TLS_LIBRARY={library}" in done.stderr and reason in done.stderr, done.stderr
+    assert "apt install libssl3" in done.stderr
