@@ -12,6 +12,7 @@ Alternatives (--only, --skip):
     tcp        the same over the tcp backend (only when named)
     over-gloo  the same over the gloo backend, a wheel of its own (only when named)
     levels     the same on two hosts that HOROVOD_SIMULATED_HOSTS pretends: shm within, tcp between (only when named)
+    encrypted  the same with HOROVOD_TLS=1 (only when named)
     table      the shared-memory backend driven through its C table by a C++ loop: no engine, no Python
     gloo       torch.distributed.all_reduce, Gloo
     gloo-free  the same, its ranks not pinned: Gloo's threads then share the cores as they like
@@ -48,7 +49,7 @@ from harness.fleet import Fleet
 
 FULL = ["4", "16", "64", "256", "1K", "4K", "16K", "64K", "256K", "1M", "4M", "16M", "64M", "256M"]
 # The alternatives by whose times the other times are divided.
-MINE = ("torch", "numpy", "tcp", "over-gloo", "levels", "table", "loop")
+MINE = ("torch", "numpy", "tcp", "over-gloo", "levels", "encrypted", "table", "loop")
 QUICK = ["4", "4K", "64K", "1M", "16M"]
 
 

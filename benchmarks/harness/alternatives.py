@@ -60,6 +60,13 @@ def levels_numpy(size: int) -> Spec:
     return Spec("levels", "NumPy API, shm x tcp", ["ours.py", "numpy"], horovodrun(size), env=env)
 
 
+def encrypted_numpy(size: int) -> Spec:
+    """The same, encrypted between the hosts."""
+    spec = levels_numpy(size)
+    env = {**spec.env, "HOROVOD_TLS": "1"}
+    return Spec("encrypted", "NumPy API, shm x tcp, encrypted", spec.worker, spec.prefix, env=env)
+
+
 def table(size: int) -> Spec:
     helper = build.native("table_bench")
     env = {"HVD_BENCH_NATIVE": str(helper), "HVD_BENCH_SHM_LIB": str(build.shm_backend())}
@@ -130,6 +137,7 @@ MAKERS = {
     "tcp": tcp_numpy,
     "over-gloo": ours_over_gloo,
     "levels": levels_numpy,
+    "encrypted": encrypted_numpy,
     "table": table,
     "gloo": gloo,
     "gloo-free": gloo_free,
@@ -140,7 +148,7 @@ MAKERS = {
 }
 NAMES = list(MAKERS)
 # The alternatives within a host, which run by default.
-DEFAULT = [name for name in NAMES if name not in ("tcp", "over-gloo", "levels")]
+DEFAULT = [name for name in NAMES if name not in ("tcp", "over-gloo", "levels", "encrypted")]
 
 
 def spec_of(name: str, size: int) -> Spec:

@@ -69,8 +69,8 @@ def run_mpi_job(
     env = mpi_environment({**job_environment(os.environ, args), **(extra_env or {})}, placement)
     if placement.remote() and encryption_wanted(env):
         raise ValueError(
-            "HOROVOD_TLS=1: mpirun would pass the job's secret on to other hosts by connections of its own, which are not "
-            "encrypted as a rule. Start the job without --mpi: horovodrun then sends the secret over ssh."
+            "HOROVOD_TLS=1: mpirun would pass the job's secret on to other hosts by connections of its own, which are "
+            "not encrypted as a rule. Start the job without --mpi: horovodrun then sends the secret over ssh."
         )
     env |= backend_environment(env)
     seconds("HOROVOD_START_TIMEOUT", env.get("HOROVOD_START_TIMEOUT"))

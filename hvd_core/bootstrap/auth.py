@@ -112,8 +112,8 @@ def client_handshake(sock, secret, purpose, rank, epoch, deadline, encrypt=False
         ) from error
     if encrypt and hmac.compare_digest(confirm, _mac(secret, b"no encryption", purpose, nonces, identity)):
         raise BootstrapError(
-            "the process that serves the job's store cannot encrypt, because its host has no libcrypto: install OpenSSL 3 "
-            "or 1.1 there, or name the library's file in HOROVOD_TLS_LIBRARY"
+            "the process that serves the job's store cannot encrypt, because its host has no libcrypto: install "
+            "OpenSSL 3 or 1.1 there, or name the library's file in HOROVOD_TLS_LIBRARY"
         )
     if not hmac.compare_digest(confirm, _mac(secret, b"server", purpose, nonces, identity)):
         raise AuthenticationError("the server does not know this job's secret")

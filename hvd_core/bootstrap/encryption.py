@@ -1,6 +1,6 @@
 """Encryption between hosts, HOROVOD_TLS=1: whether the user asks for it, and whether this process is able to do it.
 
-The cryptography is that of the system's libcrypto, which the compiled part opens (include/hvd/encryption.hpp). Any thread.
+The cryptography is that of the system's libcrypto; the compiled part opens it (include/hvd/encryption.hpp). Any thread.
 """
 
 import ipaddress
@@ -47,8 +47,8 @@ def check_ranks(roster, hosts):
     if asking and others:
         raise BootstrapError(
             "the ranks disagree about encryption between hosts: HOROVOD_TLS=1 is set for "
-            f"{_named(asking, roster)}, and not for {_named(others, roster)}. Set it for all ranks or for no rank; mpirun "
-            "passes a variable on if it is told to (Open MPI: -x HOROVOD_TLS)"
+            f"{_named(asking, roster)}, and not for {_named(others, roster)}. Set it for all ranks or for no rank; "
+            "mpirun passes a variable on if it is told to (Open MPI: -x HOROVOD_TLS)"
         )
     if len(set(hosts)) == 1:
         return

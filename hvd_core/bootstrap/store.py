@@ -121,9 +121,7 @@ class StoreClient:
     Raises AuthenticationError or BootstrapTimeout.
     """
 
-    def __init__(
-        self, address, secret, rank=NO_RANK, epoch=0, deadline=None, between=None, encrypted=None
-    ):
+    def __init__(self, address, secret, rank=NO_RANK, epoch=0, deadline=None, between=None, encrypted=None):
         self._descriptors = DescriptorSet()
         sock, key = open_store_connection(address, secret, rank, epoch, deadline, between, encrypted)
         self._sock = self._descriptors.own(sock)

@@ -1,4 +1,4 @@
-"""The tcp backend's encryption (HOROVOD_TLS=1): a program on the way reads nothing, and a byte that it changes is found."""
+"""The tcp backend's encryption (HOROVOD_TLS=1): a program on the way reads nothing, and its changes are found."""
 
 import socket
 import struct
@@ -13,7 +13,7 @@ from table_driver import Backend, Comm, failure
 from test_tcp_links import ADDRESSES, TABLE, loopback_of, read_when_there
 
 pytestmark = pytest.mark.timeout(120)
-PATTERN = b"a pattern that everybody knows. "
+PATTERN = b"a pattern that all ranks know. "
 
 
 @pytest.fixture
@@ -34,7 +34,9 @@ def many_sizes(comm):
     comm.finalize()
 
 
-@pytest.mark.parametrize("options", [{}, {"sockets_per_peer": 3, "chunk_kib": 1024}, {"small_kib": 0}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"sockets_per_peer": 3, "chunk_kib": 1024}, {"small_kib": 0}], ids=str
+)
 def test_encrypted_collectives(ranks, monkeypatch, options):
     monkeypatch.setenv("HOROVOD_TLS", "1")
     ranks(3, many_sizes, hosts=range(3), options=options)
@@ -76,7 +78,7 @@ def over_a_wire(library, folder, body, hosts, spoil_at=None):
     table = read_when_there(folder / "1.tcp_table")
     first = table[TABLE.size : TABLE.size + ADDRESSES.size]
     with Wire(loopback_of(first), spoil_at) as wire:
-        count, encrypts, _, reason = ADDRESSES.unpack(first)
+        _, encrypts, _, reason = ADDRESSES.unpack(first)
         endpoint = struct.pack("<BBH4s", 4, 1, wire.address[1], socket.inet_aton("127.0.0.1"))
         changed = ADDRESSES.pack(1, encrypts, endpoint, reason)
         put(folder / "2.tcp_table", table[: TABLE.size] + changed + table[TABLE.size + ADDRESSES.size :])

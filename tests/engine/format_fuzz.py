@@ -10,6 +10,7 @@ FLAGS = [
     "-g1",
     "-fsanitize=address,undefined",
     "-fno-sanitize-recover=all",
+    "-fvisibility=hidden",  # as in the libraries
     "-Wall",
     "-Wextra",
     "-Werror",
@@ -20,8 +21,9 @@ def build() -> Path:
     engine, tcp = ROOT / "hvd_core" / "engine", ROOT / "backends" / "tcp"
     sources = [
         Path(__file__).with_name("native") / "stress" / "format_fuzz.cc",
-        *(tcp / name for name in ("extent.cc", "handshake.cc", "link.cc")),
+        *(tcp / name for name in ("extent.cc", "handshake.cc", "link.cc", "stream.cc")),
         *sorted((engine / "store").glob("*.cc")),
+        engine / "control" / "seal.cc",
         *(engine / "observe" / name for name in ("log.cc", "printable.cc")),
         ROOT / "horovod" / "tensorflow" / "native" / "xla_call_text.cc",
     ]

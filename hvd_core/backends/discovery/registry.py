@@ -14,7 +14,6 @@ from hvd_core.backends.discovery.local_backends import EmbeddedPythonBackend, Li
 from hvd_core.backends.errors import BackendLoadError
 
 
-
 class _Encrypting(InstalledBackend):
     encrypts = True
 

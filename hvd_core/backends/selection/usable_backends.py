@@ -248,7 +248,9 @@ class UsableBackends:
             serves=frozenset(facts["device_types"]),
             table=facts["device_type"] or None,
             spans_hosts=spans_hosts and not readable,
-            kept_within="does not encrypt what it sends to other hosts, as HOROVOD_TLS=1 asks" if readable else "",
+            kept_within="does not encrypt what it sends to other hosts, as HOROVOD_TLS=1 asks"
+            if readable
+            else "",
             automatic=backend.automatic,
             priority=backend.priority,
             launchers=backend.launchers,

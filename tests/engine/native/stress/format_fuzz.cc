@@ -14,6 +14,7 @@
 
 #include "backends/tcp/handshake.h"
 #include "backends/tcp/link.h"
+#include "backends/tcp/stream.h"
 #include "backends/tcp/wire.h"
 #include "check.h"
 #include "engine/observe/printable.h"
@@ -140,6 +141,60 @@ void tcp_messages(Rng& rng, Tally& tally) {
   }
 }
 
+// Encrypted records: the reader gets the text that was sent, or the beginning of it and an error.
+void tcp_records(Rng& rng, Tally& tally) {
+  const CryptoLibrary* library = CryptoLibrary::find();
+  if (library == nullptr) return;
+  Digest key;
+  key.fill('k');
+  int out[2], in[2];
+  require(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, out) == 0, "no sockets");
+  require(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, in) == 0, "no sockets");
+  tcp::Stream writer{host_kernels::Descriptor(out[0])}, reader{host_kernels::Descriptor(in[1])};
+  const host_kernels::Descriptor far(out[1]), near(in[0]);
+  writer.encrypt(*library, key, true);
+  reader.encrypt(*library, key, false);
+  std::string text, sent;
+  for (int i = 0; i < 8; ++i) {
+    std::string part(rng.one_in(4) ? rng.below(90'000) : 1 + rng.below(300), static_cast<char>('a' + i));
+    for (size_t at = 0; at < part.size() || writer.unsent();) {
+      const iovec v[] = {{part.data() + at, (part.size() - at) / 2},
+                         {part.data() + at + (part.size() - at) / 2, part.size() - at - (part.size() - at) / 2}};
+      const ssize_t wrote = at < part.size() ? writer.write(v, 2) : (writer.flush(), 0);
+      if (wrote > 0) at += static_cast<size_t>(wrote);
+      char bytes[1 << 16];
+      const ssize_t n = ::recv(far.get(), bytes, sizeof bytes, 0);
+      if (n > 0) sent.append(bytes, static_cast<size_t>(n));
+    }
+    text += part;
+  }
+  char bytes[1 << 16];
+  for (ssize_t n; (n = ::recv(far.get(), bytes, sizeof bytes, 0)) > 0;) sent.append(bytes, static_cast<size_t>(n));
+  const std::string right = sent;
+  if (rng.one_in(2)) sent = spoil(rng, sent);
+  std::string got;
+  bool refused = false;
+  for (size_t at = 0; at < sent.size() && !refused;) {
+    const ssize_t n =
+        ::send(near.get(), sent.data() + at, std::min<size_t>(1 + rng.below(60'000), sent.size() - at), MSG_NOSIGNAL);
+    if (n > 0) at += static_cast<size_t>(n);
+    for (;;) {
+      std::vector<char> first(1 + rng.below(100)), second(rng.below(50'000));
+      const iovec v[] = {{first.data(), first.size()}, {second.data(), second.size()}};
+      bool more;
+      const ssize_t taken = reader.read(v, 2, &more);
+      refused = taken < 0 && errno == EBADMSG;
+      if (taken <= 0) break;
+      const size_t here = std::min(static_cast<size_t>(taken), first.size());
+      got.append(first.data(), here);
+      got.append(second.data(), static_cast<size_t>(taken) - here);
+    }
+  }
+  require(text.compare(0, got.size(), got) == 0, "a text that was not sent was read");
+  if (sent == right) require(!refused && got == text, "a text was not read");
+  ++tally[sent == right ? "encrypted streams: right" : "encrypted streams: spoiled"];
+}
+
 // ---------------------------------------------------------------------------------------------- texts
 
 void compiled_call(Rng& rng, Tally& tally) {
@@ -184,6 +239,7 @@ int main(int argc, char** argv) {
     }
     tcp_handshake(rng, tally);
     tcp_messages(rng, tally);
+    tcp_records(rng, tally);
     if (round % 4 == 0) tally["store requests"] += store.send_some(rng);
   }
   store.still_answers();
