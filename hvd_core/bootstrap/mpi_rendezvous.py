@@ -63,7 +63,7 @@ def hand_over(MPI, comm, deadline):
     size = comm.Get_size()
     names = _exchange_names(comm, size, deadline)
     message = bytearray(_BYTES)
-    server = None
+    server = problem = None
     if comm.Get_rank() == 0 and size > 1:
         try:
             encryption.refuse_readable_secret(names, "MPI")
@@ -71,7 +71,10 @@ def hand_over(MPI, comm, deadline):
             server = StoreServer(address_towards(names), secret)
             offer = {"store": server.address, "secret": secret.hex()}
         except (BootstrapError, OSError) as error:
-            offer = {"error": str(error)[:_LONGEST_ERROR]}  # the others wait for it
+            problem = error
+            offer = {
+                "error": str(error).encode("ascii", "replace").decode()[:_LONGEST_ERROR]
+            }  # the others wait for it
         text = json.dumps(offer).encode()
         message[: len(text)] = text
     try:
@@ -83,6 +86,8 @@ def hand_over(MPI, comm, deadline):
     if size == 1:
         return None, b"", None
     message = json.loads(message.rstrip(b"\0"))
+    if problem is not None:
+        raise problem
     if "error" in message:
         raise BootstrapError(message["error"])
     return message["store"], bytes.fromhex(message["secret"]), server

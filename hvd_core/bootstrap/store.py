@@ -21,7 +21,7 @@ After the handshake, little endian, one answer per request, in order:
     answer     u32 n (bytes that follow) | u8 status (0 ok, 1 timeout, 2 error) | payload (2: UTF-8 text)
 
 Keys have at most 1024 bytes, requests at most 16 MiB; a client that breaks a limit is cut off. On an encrypted connection
-the n bytes are ciphertext, and the cipher's tag, which n does not count, follows (16 bytes; engine/control/seal.h).
+the n bytes are ciphertext, and the cipher's tag, which n does not count, follows (16 bytes; engine/sealing/seal.h).
 """
 
 import random

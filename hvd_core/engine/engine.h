@@ -52,7 +52,7 @@ struct LinkConfig {
   bool is_parent = false;
   std::vector<int32_t> subtree;
   int sock_fd = -1;  // TCP; otherwise shared memory:
-  std::string key;   // of the TCP connection (control/seal.h); empty: its frames have no tags
+  std::string key;   // of the TCP connection (sealing/seal.h); empty: its frames have no tags
   bool encrypted = false;
   uint32_t slot = 0;
   std::array<int, 2> peer_bells{-1, -1};

@@ -120,11 +120,11 @@ void Engine::build_links() {
       // The socket reports that the neighbour has closed its links although its process lives on.
       if (l.guard_fd >= 0) watch(l.guard_fd, l.peer, true);
     }
-    std::unique_ptr<control::Seals> seals;
+    std::unique_ptr<sealing::Seals> seals;
     if (!l.key.empty()) {
-      const auto kind = l.encrypted ? control::FrameSeal::Kind::kEncrypted : control::FrameSeal::Kind::kSigned;
+      const auto kind = l.encrypted ? sealing::FrameSeal::Kind::kEncrypted : sealing::FrameSeal::Kind::kSigned;
       const char *const out = l.is_parent ? "up" : "down", *const in = l.is_parent ? "down" : "up";
-      seals.reset(new control::Seals{control::FrameSeal(l.key, out, kind), control::FrameSeal(l.key, in, kind)});
+      seals.reset(new sealing::Seals{sealing::FrameSeal(l.key, out, kind), sealing::FrameSeal(l.key, in, kind)});
     }
     auto link = std::make_unique<control::Link>(std::move(channel), l.peer, l.subtree, std::move(seals));
     if (l.is_parent)

@@ -51,8 +51,8 @@ bool RootWatch::look(int64_t now) {
   looked_at_ = now;
   next_ = now + kPauseNs;
   if (silent_ns_ < kAnswerNs) return false;
-  const std::string text = host_.root() + ", which decides what the ranks carry out, has not answered for " +
-                           seconds(silent_ns_) + ": " + host_.circumstance();
+  const std::string text =
+      host_.silent() + ", has not answered for " + seconds(silent_ns_) + ": " + host_.circumstance();
   if (silent_ns_ >= next_report_ns_) {
     observe::log(Level::Warning, text);
     next_report_ns_ = 2 * silent_ns_;

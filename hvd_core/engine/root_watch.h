@@ -24,6 +24,7 @@ class RootWatch {
   struct Host {
     std::function<int64_t()> waits_since;       // of the oldest request that waits here; kNever: no request waits
     std::function<std::string()> root;          // "rank 0 (host a, pid 17)"
+    std::function<std::string()> silent;        // the rank whose silence it seems to be, with its task
     std::function<std::string()> circumstance;  // why it may be silent, and what this rank waits for
   };
 

@@ -19,6 +19,13 @@ using queue::RequestRef;
 namespace {
 constexpr size_t kMostWaiting = 16;
 
+// Messages to rank 0 go through the parent, which may be the rank that is stopped.
+int32_t silent_rank(const EngineConfig& config) {
+  for (const LinkConfig& link : config.links)
+    if (link.is_parent && observe::is_seen_to_stand(link.peer_pid)) return link.peer;
+  return 0;
+}
+
 double age(int64_t since) { return std::max(0.0, static_cast<double>(observe::now_ns() - since) / 1e9); }
 }  // namespace
 
@@ -48,6 +55,11 @@ void Engine::watch_root() {
     return since;
   };
   host.root = [this] { return describe(0); };
+  host.silent = [this] {
+    const int32_t rank = silent_rank(config_);
+    if (rank == 0) return describe(0) + ", which decides what the ranks carry out";
+    return describe(rank) + ", which passes messages on to " + describe(0);
+  };
   host.circumstance = [this] { return why_root_is_silent(); };
   root_watch_ = std::make_unique<RootWatch>(RootWatch::Settings{config_.stall_warn_ns, config_.stall_abort_ns}, *node_,
                                             std::move(host));
@@ -59,13 +71,8 @@ std::string Engine::process_state(int32_t rank) const {
   return "";
 }
 
-// Messages to rank 0 go through the parent, which may be the one that is stopped.
 std::string Engine::why_root_is_silent() {
-  std::string text = process_state(0);
-  for (const LinkConfig& link : config_.links)
-    if (link.is_parent && link.peer != 0)
-      if (const std::string parent = process_state(link.peer); !parent.empty())
-        text = "messages to it go through " + describe(link.peer) + "; there, " + parent;
+  std::string text = process_state(silent_rank(config_));
   if (text.empty())
     text =
         "its process or its host is stopped, or a thread of it is inside a call of a backend (its own log names that "

@@ -34,14 +34,15 @@ OF_ITS_OWN = {
 ENGINE_ORDER = {
     "types": set(),
     "observe": {"types"},
-    "store": {"observe"},
+    "sealing": set(),
+    "store": {"observe", "sealing"},
     "plugin": {"types"},
-    "control": {"types", "observe", "plugin"},
+    "control": {"types", "observe", "plugin", "sealing"},
     "queue": {"types", "observe", "control", "plugin"},
     "data": {"types", "observe", "plugin", "control", "queue"},
-    "engine": {"types", "observe", "plugin", "control", "queue", "data"},
+    "engine": {"types", "observe", "sealing", "plugin", "control", "queue", "data"},
     "calls": {"types", "observe", "plugin", "control", "queue", "engine"},
-    "bind": {"types", "observe", "store", "plugin", "control", "queue", "engine", "calls"},
+    "bind": {"types", "observe", "sealing", "store", "plugin", "control", "queue", "engine", "calls"},
 }
 
 

@@ -9,7 +9,7 @@ from wire import Wire
 import hvd_core as hvd
 from harness import run_on_ranks
 from harness.launch import run_to_the_end
-from hvd_core.bootstrap import BootstrapError, StoreClient, StoreServer, connect
+from hvd_core.bootstrap import BootstrapError, StoreClient, StoreServer, connect, encryption
 from hvd_core.bootstrap.socket_io import StoreLost, join_address, split_address
 
 SECRET = bytes(range(32))
@@ -98,6 +98,14 @@ def test_ranks_that_disagree_are_named_on_every_rank(ranks, words):
     done = run_on_ranks(3, asks_if, ranks, env={"HOROVOD_SIMULATED_HOSTS": "0,1,1"}, init=None)
     pattern = rf"HOROVOD_TLS=1 is set for {words[0]} \(host .*\), and not for {words[1]} \(host .*\)"
     assert all(re.search(pattern, text) for text in done.results), done.results
+
+
+def test_the_secret_is_not_sent_to_other_hosts_in_the_clear(monkeypatch):
+    encryption.refuse_readable_secret(["a", "b"], "MPI")
+    monkeypatch.setenv("HOROVOD_TLS", "1")
+    encryption.refuse_readable_secret(["a", "a"], "MPI")
+    with pytest.raises(BootstrapError, match="the job's secret would be sent to other hosts over MPI"):
+        encryption.refuse_readable_secret(["a", "b"], "MPI")
 
 
 def without_the_library(ranks):

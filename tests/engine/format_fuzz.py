@@ -23,7 +23,7 @@ def build() -> Path:
         Path(__file__).with_name("native") / "stress" / "format_fuzz.cc",
         *(tcp / name for name in ("extent.cc", "handshake.cc", "link.cc", "stream.cc")),
         *sorted((engine / "store").glob("*.cc")),
-        engine / "control" / "seal.cc",
+        engine / "sealing" / "seal.cc",
         *(engine / "observe" / name for name in ("log.cc", "printable.cc")),
         ROOT / "horovod" / "tensorflow" / "native" / "xla_call_text.cc",
     ]

@@ -190,6 +190,15 @@ def test_gloo_and_the_backend_mpi_contradict(installed, monkeypatch):
         run_job(args, args.command, print)
 
 
+@pytest.mark.parametrize("asked", ["0", "1"])
+def test_the_secret_of_an_encrypted_job_is_not_given_to_mpirun(installed, monkeypatch, asked):
+    monkeypatch.setenv("HOROVOD_TLS", asked)
+    args = parse_args(["--mpi", "-np", "2", "-H", "a.invalid:1,b.invalid:1", "true"])
+    with pytest.raises(ValueError) as raised:
+        run_job(args, args.command, print)
+    assert ("mpirun would pass the job's secret on" in str(raised.value)) == (asked == "1")
+
+
 def test_an_outer_jobs_variables_do_not_reach_the_ranks():
     from horovod.runner.job import assign_slots
 

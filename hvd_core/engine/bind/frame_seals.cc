@@ -7,20 +7,20 @@
 #include <string>
 #include <string_view>
 
-#include "engine/control/seal.h"
+#include "engine/sealing/seal.h"
 
 namespace py = pybind11;
 
 namespace hvd::bind {
 namespace {
 
-using control::FrameSeal;
-using control::Seals;
+using sealing::FrameSeal;
+using sealing::Seals;
 
 std::unique_ptr<Seals> make(const std::string& key) {
   using enum FrameSeal::Kind;
   return std::make_unique<Seals>(
-      Seals{FrameSeal(key, control::kToStore, kEncrypted), FrameSeal(key, control::kFromStore, kEncrypted)});
+      Seals{FrameSeal(key, sealing::kToStore, kEncrypted), FrameSeal(key, sealing::kFromStore, kEncrypted)});
 }
 
 py::bytes seal(Seals& seals, std::string_view payload) {

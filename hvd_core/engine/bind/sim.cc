@@ -255,11 +255,12 @@ class Sim {
 
  private:
   static size_t at(Rank r) { return static_cast<size_t>(r); }
-  static std::unique_ptr<Seals> seals(const std::string& key, bool to_parent, bool encrypted) {
+  static std::unique_ptr<sealing::Seals> seals(const std::string& key, bool to_parent, bool encrypted) {
     if (key.empty()) return nullptr;
-    const auto kind = encrypted ? FrameSeal::Kind::kEncrypted : FrameSeal::Kind::kSigned;
+    const auto kind = encrypted ? sealing::FrameSeal::Kind::kEncrypted : sealing::FrameSeal::Kind::kSigned;
     const char *const out = to_parent ? "up" : "down", *const in = to_parent ? "down" : "up";
-    return std::make_unique<Seals>(Seals{FrameSeal(key, out, kind), FrameSeal(key, in, kind)});
+    return std::make_unique<sealing::Seals>(
+        sealing::Seals{sealing::FrameSeal(key, out, kind), sealing::FrameSeal(key, in, kind)});
   }
   static std::vector<int32_t> subtree(const std::vector<int32_t>& parents, Rank top) {
     std::vector<int32_t> found{top};

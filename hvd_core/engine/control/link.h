@@ -2,7 +2,7 @@
 //
 // A frame is a 32-bit little-endian head and a payload. The lower 31 bits of the head are the payload's length; the
 // upper bit says that the payload is the cause of an abort. Between hosts a tag follows, and the payload may be
-// encrypted (seal.h). Used by the thread
+// encrypted (sealing/seal.h). Used by the thread
 // that drives the engine.
 #pragma once
 
@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "engine/control/channel.h"
-#include "engine/control/seal.h"
 #include "engine/control/wire.h"
+#include "engine/sealing/seal.h"
 
 namespace hvd::control {
 
@@ -28,7 +28,7 @@ class Link {
 
   // `seals`: null within a host, where the system keeps other users out.
   Link(std::unique_ptr<Channel> channel, int32_t peer, std::vector<int32_t> subtree,
-       std::unique_ptr<Seals> seals = nullptr)
+       std::unique_ptr<sealing::Seals> seals = nullptr)
       : peer(peer), subtree(std::move(subtree)), channel_(std::move(channel)), seals_(std::move(seals)) {}
 
   void send_frame(std::string_view payload) {
@@ -109,7 +109,7 @@ class Link {
   static constexpr uint32_t kAbort = 1u << 31;
   static constexpr size_t kMostPerCall = 1u << 20;  // further bytes are read in the next call
 
-  size_t tag_bytes() const { return seals_ ? FrameSeal::kTagBytes : 0; }
+  size_t tag_bytes() const { return seals_ ? sealing::FrameSeal::kTagBytes : 0; }
 
   template <typename OnFrame, typename OnAbort>
   void parse(OnFrame& on_frame, OnAbort& on_abort) {
@@ -145,7 +145,7 @@ class Link {
   }
 
   std::unique_ptr<Channel> channel_;
-  std::unique_ptr<Seals> seals_;
+  std::unique_ptr<sealing::Seals> seals_;
   std::string outbox_, inbox_;
   size_t sent_ = 0;
   int64_t looked_ = 0, in_vain_ = 0;

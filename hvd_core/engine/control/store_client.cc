@@ -46,9 +46,10 @@ StoreClient::StoreClient(int fd, const std::string& key) : fd_(::fcntl(fd, F_DUP
   try {
     if (cancel_fd_ < 0)
       throw std::system_error(error, std::generic_category(), "an eventfd for the store's connection");
-    using enum FrameSeal::Kind;
+    using enum sealing::FrameSeal::Kind;
     if (!key.empty())
-      seals_.reset(new Seals{FrameSeal(key, kToStore, kEncrypted), FrameSeal(key, kFromStore, kEncrypted)});
+      seals_.reset(new sealing::Seals{sealing::FrameSeal(key, sealing::kToStore, kEncrypted),
+                                      sealing::FrameSeal(key, sealing::kFromStore, kEncrypted)});
   } catch (...) {
     ::close(fd_);
     if (cancel_fd_ >= 0) ::close(cancel_fd_);
@@ -101,7 +102,7 @@ std::string StoreClient::read_answer() {
   uint32_t n;
   recv_all(reinterpret_cast<char*>(&n), sizeof n);
   if (n == 0 || n > kMaxAnswer) lost("an answer of absurd size");
-  std::string body(n + (seals_ ? FrameSeal::kTagBytes : 0), '\0');
+  std::string body(n + (seals_ ? sealing::FrameSeal::kTagBytes : 0), '\0');
   recv_all(body.data(), body.size());
   if (seals_ && !seals_->in.open(n, body.data(), n, body.data() + n)) lost("an answer was changed on the way");
   body.resize(n);

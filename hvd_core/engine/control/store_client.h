@@ -10,8 +10,8 @@
 #include <string>
 #include <string_view>
 
-#include "engine/control/seal.h"
 #include "engine/plugin/store.h"
+#include "engine/sealing/seal.h"
 
 namespace hvd::control {
 
@@ -44,8 +44,8 @@ class StoreClient final : public plugin::Store {
 
   int fd_, cancel_fd_ = -1;  // cancel_fd_ is readable after cancel()
   std::mutex mutex_;
-  std::unique_ptr<Seals> seals_;  // of an encrypted connection; with the mutex held
-  int unread_ = 0;                // answers to count() that are still to come
+  std::unique_ptr<sealing::Seals> seals_;  // of an encrypted connection; with the mutex held
+  int unread_ = 0;                         // answers to count() that are still to come
   std::atomic<bool> cancelled_{false};
 };
 

@@ -55,7 +55,7 @@ bool Service::answer_all(Connection& c) {
     const size_t size = number_at<uint32_t>(c.received, at);
     why_ = "a request of a wrong size";
     fine = size >= 3 && size <= kMostRequestBytes;
-    const size_t tag = c.seals ? control::FrameSeal::kTagBytes : 0;
+    const size_t tag = c.seals ? sealing::FrameSeal::kTagBytes : 0;
     if (!fine || c.received.size() - at < 4 + size + tag) break;
     char* const start = c.received.data() + at + 4;
     why_ = "a request that was changed on the way";

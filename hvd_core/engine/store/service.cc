@@ -244,9 +244,9 @@ bool Service::prove(Connection& c) {
   if (c.handshake->missing() > 0) return true;
   clear_timer(c);
   if (const std::string& key = c.handshake->encryption_key(); !key.empty()) {
-    using enum control::FrameSeal::Kind;
-    c.seals.reset(new control::Seals{control::FrameSeal(key, control::kFromStore, kEncrypted),
-                                     control::FrameSeal(key, control::kToStore, kEncrypted)});
+    using enum sealing::FrameSeal::Kind;
+    c.seals.reset(new sealing::Seals{sealing::FrameSeal(key, sealing::kFromStore, kEncrypted),
+                                     sealing::FrameSeal(key, sealing::kToStore, kEncrypted)});
   }
   c.handshake.reset();
   c.unsent += confirmation;

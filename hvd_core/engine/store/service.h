@@ -16,7 +16,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "engine/control/seal.h"
+#include "engine/sealing/seal.h"
 #include "engine/store/handshake.h"
 
 namespace hvd::store {
@@ -50,7 +50,7 @@ class Service {
   struct Connection {
     int fd = -1;
     std::optional<Handshake> handshake;     // until the proof
-    std::unique_ptr<control::Seals> seals;  // of an encrypted connection
+    std::unique_ptr<sealing::Seals> seals;  // of an encrypted connection
     std::string received, unsent;
     size_t sent = 0;                   // of `unsent`
     std::vector<std::string> awaited;  // the keys of a GET or ANY that waits

@@ -18,6 +18,7 @@
 using namespace hvd;
 using namespace hvd::native;
 using namespace hvd::control;
+using namespace hvd::sealing;
 
 namespace {
 

@@ -14,7 +14,7 @@
 #include <string>
 #include <string_view>
 
-namespace hvd::control {
+namespace hvd::sealing {
 
 class FrameSeal {
  public:
@@ -52,4 +52,4 @@ struct Seals {
   FrameSeal out, in;
 };
 
-}  // namespace hvd::control
+}  // namespace hvd::sealing

@@ -1,10 +1,10 @@
 // See seal.h.
-#include "engine/control/seal.h"
+#include "engine/sealing/seal.h"
 
 #include <cstring>
 #include <stdexcept>
 
-namespace hvd::control {
+namespace hvd::sealing {
 namespace {
 
 Hmac keyed(std::string_view connection_key, std::string_view direction) {
@@ -68,4 +68,4 @@ bool same_tag(std::string_view a, std::string_view b) {
   return difference == 0;
 }
 
-}  // namespace hvd::control
+}  // namespace hvd::sealing
