@@ -20,7 +20,8 @@ namespace hvd::native {
 
 // A client's right answer to the challenge of hvd_core/bootstrap/auth.py.
 inline std::string store_answer(const std::string& secret, const std::string& challenge, Rng& rng) {
-  const std::string nonce(32, static_cast<char>(rng.below(256))), identity(16, '\1');
+  const std::string nonce(32, static_cast<char>(rng.below(256))),
+      identity = std::string(12, '\1') + std::string(4, '\0');  // not encrypted
   const std::string zero(1, '\0');
   const std::string said = "client" + zero + "store" + zero + challenge.substr(8) + nonce + zero + identity;
   Hmac hmac(secret.data(), secret.size());
