@@ -7,16 +7,14 @@ launcher; any thread.
 
 from __future__ import annotations
 
-import fcntl
 import ipaddress
-import os
 import socket
-import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from hvd_core.bootstrap.routes import interface_address, named_address
+
 LOOPBACK = "127.0.0.1"
-_SIOCGIFADDR = 0x8915
 
 
 @dataclass(frozen=True)
@@ -26,37 +24,6 @@ class StorePlace:
     listen: str
     local: str
     remote: dict[str, str] = field(default_factory=dict)
-
-
-def named_address(text: str) -> str | None:
-    """This machine's address for the name of an interface, a network (10.0.0.0/8) or an address.
-
-    None if this machine has no such address."""
-    try:
-        network = ipaddress.ip_network(text, strict=False)
-    except ValueError:
-        return interface_address(text)
-    present = [interface_address(name) for _, name in socket.if_nameindex()]
-    return next((one for one in present if one is not None and ipaddress.ip_address(one) in network), None)
-
-
-def interface_address(name: str) -> str | None:
-    """The address of an interface of this machine: IPv4, else a global one of IPv6, else None."""
-    request = struct.pack("256s", os.fsencode(name)[:15])
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        try:
-            return socket.inet_ntoa(fcntl.ioctl(sock, _SIOCGIFADDR, request)[20:24])
-        except OSError:
-            pass
-    try:
-        with open("/proc/net/if_inet6") as lines:
-            for words in map(str.split, lines):
-                address = ipaddress.IPv6Address(bytes.fromhex(words[0]))
-                if words[5] == name and not address.is_link_local:
-                    return str(address)
-    except OSError:
-        pass
-    return None
 
 
 def source_address(host: str) -> str | None:

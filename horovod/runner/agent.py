@@ -2,7 +2,7 @@
 
 It reads the job from its standard input (frames.py), and writes the ranks' output and exit codes to its standard
 output. A keeper owns the ranks, as in the launcher. They are ended when the standard input closes, when the launcher
-asks, and when the agent is killed. One thread; not to be imported.
+asks, and when the agent is killed. One thread. A derived class runs in the tasks of Spark (spark/elastic_task.py).
 """
 
 from __future__ import annotations
@@ -71,6 +71,15 @@ def _enter(directory: str) -> None:
         ) from None
 
 
+def check_protocol(job: dict) -> None:
+    """Raises Refused if the launcher speaks another version."""
+    if job["protocol"] != PROTOCOL:
+        raise Refused(
+            f"its horovod has version {PROTOCOL} of the agents' protocol, the launcher has version "
+            f"{job['protocol']}. Install the same version on all hosts."
+        )
+
+
 class Agent:
     """One job. `source` and `target` are the descriptors that lead to the launcher."""
 
@@ -121,11 +130,7 @@ class Agent:
         return 0
 
     def _prepare(self, job: dict) -> None:
-        if job["protocol"] != PROTOCOL:
-            raise Refused(
-                f"its horovod has version {PROTOCOL} of the agents' protocol, the launcher has version "
-                f"{job['protocol']}. Install the same version on all hosts."
-            )
+        check_protocol(job)
         (directory,) = decode_words([job["directory"]])
         _enter(directory)
         if job["store"] is not None:  # the stores of an elastic job's worlds do not exist yet
@@ -200,6 +205,9 @@ class Agent:
         self._ranks.close()
         for number in _ENDING:
             signal.signal(number, signal.SIG_DFL)
+        signal.set_wakeup_fd(-1)
+        for descriptor in (told, told_in):
+            os.close(descriptor)
 
     def _write(self) -> None:
         try:
@@ -235,10 +243,13 @@ class Agent:
     def _obey(self) -> None:
         for kind, payload in self._arrived:
             if kind == Kind.TELL:
-                self._ranks.tell(*split_result(payload))
+                self._tell(*split_result(payload))
             elif kind in _REQUESTS:
                 self._ranks.request(_REQUESTS[kind])
         self._arrived.clear()
+
+    def _tell(self, rank: int, data: bytes) -> None:
+        self._ranks.tell(rank, data)
 
     def _hear_signals(self, numbers: bytes) -> None:
         """SIGTERM announces the end of this host to an elastic job that gives a grace; otherwise it ends the job here."""

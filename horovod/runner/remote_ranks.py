@@ -1,7 +1,8 @@
 """The ranks of another host, on the launcher's side: a remote shell with an agent (agent.py) at its end.
 
-Has the interface of LocalRanks. All data, the job's secret included, is sent over the remote shell's standard input and
-output. Runs on the thread that runs the selector, except request(), which a signal handler of that thread may call.
+A derived class may have another way to the agent (horovod/spark/task_ranks.py). Has the interface of LocalRanks. All
+data, the job's secret included, is sent over the remote shell's standard input and output. Runs on the thread that runs
+the selector, except request(), which a signal handler of that thread may call.
 """
 
 from __future__ import annotations
@@ -93,6 +94,7 @@ class RemoteRanks:
         self._selector: selectors.BaseSelector | None = None
         self._listener: Listener | None = None
         self._process: subprocess.Popen | None = None
+        self._opened = False
         self._readers: dict[str, int] = {}  # stdout, stderr and the process itself
         self._outgoing: Outgoing | None = None
         self._writing = False
@@ -108,6 +110,19 @@ class RemoteRanks:
     def open(self, selector: selectors.BaseSelector, listener: Listener) -> None:
         """Starts the remote shell; `ready` tells when the agent has answered."""
         self._selector, self._listener = selector, listener
+        self._connect()
+        self._opened = True
+        for name, handle in (
+            ("stdout", self._read),
+            ("stderr", self._read_said),
+            ("process", self._shell_ended),
+        ):
+            if name in self._readers:
+                selector.register(self._readers[name], selectors.EVENT_READ, handle)
+        self._flush()
+
+    def _connect(self) -> None:
+        """Makes the way to the agent: the outgoing frames, and the readers by name. Raises OSError."""
         pipes: list[int] = []
         try:
             for _ in range(3):
@@ -128,14 +143,10 @@ class RemoteRanks:
             raise
         for descriptor in (stdin, stdout, stderr):
             os.close(descriptor)
-        self._outgoing = Outgoing(self_in, self._introduction())
-        self._readers = {"stdout": self_out, "stderr": self_err, "process": process}
         for descriptor in (self_in, self_out, self_err):
             os.set_blocking(descriptor, False)
-        selector.register(self_out, selectors.EVENT_READ, self._read)
-        selector.register(self_err, selectors.EVENT_READ, self._read_said)
-        selector.register(self._readers["process"], selectors.EVENT_READ, self._shell_ended)
-        self._flush()
+        self._outgoing = Outgoing(self_in, self._introduction())
+        self._readers = {"stdout": self_out, "stderr": self_err, "process": process}
 
     def _introduction(self):
         yield frame(Kind.JOB, json.dumps(self._job).encode())
@@ -176,7 +187,7 @@ class RemoteRanks:
 
     def advance(self, now: float) -> None:
         """Writes as much as fits into the pipe, and notices the end."""
-        if self.over or self._process is None:
+        if self.over or not self._opened:
             return
         self._watch_room()
         if not self._readers or (self._give_up is not None and now >= self._give_up):
@@ -264,6 +275,8 @@ class RemoteRanks:
             data = os.read(descriptor, _CHUNK)
         except BlockingIOError:
             return None
+        except ConnectionError:  # where the way is a socket
+            data = b""
         if data:
             return data
         self._close_reader(name)
@@ -293,18 +306,17 @@ class RemoteRanks:
         """Ends the remote shell, step by step, as nothing may wait here."""
         if not self._signals_sent:
             self._silent = "process" in self._readers and "stdout" in self._readers
-        if self._process.poll() is None and self._signals_sent < len(_SIGNALS):
+        if self._process is not None and self._process.poll() is None and self._signals_sent < len(_SIGNALS):
             self._signal(_SIGNALS[self._signals_sent])
             self._signals_sent += 1
             self._give_up = now + _SIGNAL_S
             return
-        status = None if self._silent else self._process.poll()
         self.over = True
         if self._ended:
             return
-        shell_end = "did not answer" if status is None else f"ended with status {status}"
+        way_end = self._describe_end()
         if self.begun:
-            text = f"lost the host {self.host!r} with ranks {sorted(self._running)}: the remote shell {shell_end}"
+            text = f"lost the host {self.host!r} with ranks {sorted(self._running)}: {way_end}"
             if self.failure is not None:
                 text = f"lost the host {self.host!r}: {self.failure}"
             ranks = sorted(self._running)
@@ -313,7 +325,11 @@ class RemoteRanks:
             )
             return
         self.ready = False
-        self.failure = self.failure or f"the remote shell {shell_end} before the agent answered"
+        self.failure = self.failure or f"{way_end} before the agent answered"
+
+    def _describe_end(self) -> str:
+        status = None if self._silent else self._process.poll()
+        return "the remote shell " + ("did not answer" if status is None else f"ended with status {status}")
 
     def said(self) -> str:
         """The output of the remote shell, for an error message."""

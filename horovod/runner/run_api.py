@@ -6,7 +6,6 @@ Blocks its thread until the job is over. Any thread may call; Ctrl-C ends the jo
 from __future__ import annotations
 
 import argparse
-import os
 import pickle
 import shutil
 import sys
@@ -16,6 +15,7 @@ from typing import Any
 
 from horovod.runner.elastic_options import is_elastic, numbers
 from horovod.runner.function_memory import FunctionMemory, read_all, write_all
+from horovod.runner.import_path import is_this_python, python_path
 from horovod.runner.job import check_supported
 from horovod.runner.parser import make_parser
 from horovod.runner.processes import Outcome
@@ -79,11 +79,6 @@ def _settings(arguments: dict[str, Any]) -> argparse.Namespace:
     return settings
 
 
-def _python_path() -> str:
-    """The import path of this process, for the new ones: functions are pickled by the name of their module."""
-    return os.pathsep.join(os.path.abspath(place) for place in sys.path)
-
-
 def run_from_arguments(arguments: dict[str, Any]) -> list[Any]:
     """Implements horovod.run. `arguments`: its parameters by name."""
     func, args, kwargs = (arguments.pop(name) for name in ("func", "args", "kwargs"))
@@ -112,7 +107,7 @@ def run_function(
             settings,
             [python, "-m", "horovod.runner.run_task"],
             started=lambda job: None,
-            extra_env={"PYTHONPATH": _python_path()},
+            extra_env={"PYTHONPATH": python_path()} if is_this_python(python) else {},
             function=memory,
         )
         if type(outcome) is Outcome:

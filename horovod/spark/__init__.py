@@ -70,12 +70,21 @@ def run_elastic(
     min_np: int | None = None,
     max_np: int | None = None,
 ) -> list[Any]:
-    """Raises NotImplementedError: elastic jobs on Spark are not there yet, as a barrier stage ends with its first task.
+    """Calls `fn(*args, **kwargs)` on ranks in the executors that die, come and go; returns the results of the last ranks.
 
-    Call run(), and begin again from the last checkpoint after a failure; or start the job with `horovodrun --min-np`.
+    `fn` calls `hvd.init()` and a function of `hvd.elastic.run` (docs/elastic.md). Each of `max_num_proc` Spark tasks has
+    a slot for one rank. If a rank dies or an executor is lost, the others go on with the last commit; Spark starts
+    another task for one that was lost, and the rank in it joins.
+
+    Parameters: as for run(), and `num_proc`: the slots with which the job begins (default `min_num_proc`, else
+    `SparkContext.defaultParallelism`). `min_num_proc`, `max_num_proc`: the fewest and the most ranks (default
+    `num_proc`). `elastic_timeout`: seconds to wait for enough slots after a loss (default HOROVOD_ELASTIC_TIMEOUT, 600).
+    `reset_limit`: the most restarts because of failures. `verbose`: more than 1 tells the slots and the worlds.
+
+    Raises RuntimeError if the function raises a mistake of its own, with the process, host and traceback; if too few
+    slots are left; or after too many restarts. ValueError for wrong numbers.
     """
-    raise NotImplementedError(
-        "horovod.spark.run_elastic() is not there yet: the tasks of a Spark barrier stage end together when one is lost. "
-        "Call horovod.spark.run(), and begin again from the last checkpoint after a failure; or start an elastic job on "
-        "the hosts with horovodrun --min-np."
-    )
+    arguments = dict(locals())
+    from horovod.spark import elastic_job
+
+    return elastic_job.run_from_arguments(arguments)

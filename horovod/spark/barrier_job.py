@@ -1,7 +1,6 @@
 """Runs a function on the ranks of one barrier stage: the driver's side. Spark starts, places and ends the tasks.
 
-The driver holds the job's store and the log server. The job runs in a thread of its own, so that Ctrl-C and the
-interrupt of a notebook are seen; it has a tag, by which it alone is cancelled. Any thread may call.
+The driver holds the job's store and the log server. Any thread may call.
 """
 
 from __future__ import annotations
@@ -11,8 +10,6 @@ import os
 import pickle
 import re
 import secrets
-import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,15 +18,12 @@ from horovod.runner.output import Output
 from horovod.spark import reports
 from horovod.spark.cluster import check_barrier, driver_host, wait_for_slots
 from horovod.spark.log_server import LogServer
+from horovod.spark.stage import Stage, forget, shortened, task_function
 from hvd_core.bootstrap.socket_io import join_address
 from hvd_core.bootstrap.store import StoreClient, StoreServer
 
-_LOOK_S = 0.1
-_CANCEL_S = 30.0
 # Of a text of Spark: the sentence that says how an executor was lost.
 _LOST = re.compile(r"ExecutorLostFailure \((.+?)\)(?: Reason: (.+))?")
-# Its traceback ends with a line that is not indented.
-_OF_A_TASK = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*(\S.*)")
 _FAILED_TASK = re.compile(r"ResultTask\(\d+, (\d+)\)")
 
 
@@ -75,86 +69,16 @@ def run_barrier_job(context: Any, function: bytes, options: Options) -> list[Any
         }
         # Large closures make the start of each task slow; the function may hold a model.
         sent = context.broadcast(function)
-        stack.callback(_forget, sent)
-        stage = _Stage(context, options.num_proc or found, _task_function(plan, sent))
+        stack.callback(forget, sent)
+        stage = Stage(
+            context, options.num_proc or found, task_function("barrier_task", plan, sent), barrier=True
+        )
         stage.follow(store, options.begin_s)
         if stage.error is not None:
             failure = _failure(stage.error, store)
             raise failure from failure.__cause__
         results = dict(stage.value)
     return [pickle.loads(results[rank])[1] for rank in sorted(results)]
-
-
-def _task_function(plan: dict, sent: Any) -> Callable:
-    """The function of the tasks. Pickled by value, as it is local, so that it can say what an executor lacks."""
-
-    def run_rank(_):
-        try:
-            from horovod.spark import barrier_task
-        except ImportError as error:
-            import socket
-            import sys
-
-            raise ImportError(
-                f"the Python of the executor on host {socket.gethostname()}, {sys.executable}, cannot import "
-                f"horovod.spark ({error}). Install hvd-core there as on the driver, or let spark.pyspark.python "
-                "(PYSPARK_PYTHON) name a Python that has it."
-            ) from None
-        return barrier_task.run(barrier_task.Plan(**plan), sent.value)
-
-    return run_rank
-
-
-class _Stage:
-    """The barrier stage, in a thread. `value`: the (rank, result) of all tasks; `error`: why it failed."""
-
-    def __init__(self, context: Any, num_proc: int, task: Callable) -> None:
-        from pyspark import InheritableThread
-
-        self.value: list[tuple[int, bytes]] = []
-        self.error: BaseException | None = None
-        self._context, self._num_proc, self._task = context, num_proc, task
-        self._tag = f"horovod-{secrets.token_hex(6)}"
-        # Not Thread.join(): an interrupted join() leaves the thread marked as ended.
-        self._over = threading.Event()
-        InheritableThread(target=self._run, name="hvd-spark-job", daemon=True).start()
-
-    def _run(self) -> None:
-        try:
-            self._context.addJobTag(self._tag)
-            self._context.setInterruptOnCancel(True)
-            places = self._context.parallelize(range(self._num_proc), self._num_proc)
-            self.value = places.barrier().mapPartitions(self._task).collect()
-        except BaseException as error:
-            self.error = error
-        finally:
-            self._over.set()
-
-    def follow(self, store: StoreClient, begin_s: float | None) -> None:
-        """Waits for the end. Cancels the stage if its tasks do not begin in time, and after an interrupt."""
-        until = None if begin_s is None else time.monotonic() + begin_s
-        try:
-            while not self._over.wait(_LOOK_S):
-                if until is not None and time.monotonic() >= until:
-                    if reports.begun(store) is None:
-                        raise TimeoutError(
-                            f"The {self._num_proc} tasks of the job did not begin within {begin_s:g} s: a barrier stage "
-                            "waits until as many slots are free at the same time. Other jobs of this Spark application "
-                            "may hold them. More time: start_timeout, or HOROVOD_SPARK_START_TIMEOUT."
-                        )
-                    until = None
-        except BaseException:
-            self._cancel()
-            raise
-
-    def _cancel(self) -> None:
-        """Ends the tasks, and waits until they have ended."""
-        until = time.monotonic() + _CANCEL_S
-        while not self._over.is_set() and time.monotonic() < until:
-            with contextlib.suppress(Exception):  # the session may be stopping
-                # Again and again: a job that has not been submitted yet is not found.
-                self._context.cancelJobsWithTag(self._tag)
-            self._over.wait(1.0)
 
 
 def _failure(error: BaseException, store: StoreClient) -> BaseException:
@@ -166,17 +90,9 @@ def _failure(error: BaseException, store: StoreClient) -> BaseException:
     if lost is not None and not own:
         return RuntimeError(f"{_lost_rank(said, store)}{lost[1]}. {(lost[2] or '').strip()}".rstrip())
     if not told:
-        return _shortened(error, said)
+        return shortened(error)
     failure, host, python = (own or told)[0]
     return failure.exception(host, python)
-
-
-def _shortened(error: BaseException, said: str) -> BaseException:
-    """The exception of a task that failed before it had a rank; Spark's own error, for another reason of Spark's."""
-    found = _OF_A_TASK.search(said)
-    if found is None:
-        return error
-    return RuntimeError(f"a task failed before its rank began: {found[1].strip()}")
 
 
 def _lost_rank(said: str, store: StoreClient) -> str:
@@ -186,11 +102,6 @@ def _lost_rank(said: str, store: StoreClient) -> str:
         return "An executor is lost: "
     host, rank = tasks[int(task[1])]
     return f"Rank {rank} on host {host} is lost: "
-
-
-def _forget(sent: Any) -> None:
-    with contextlib.suppress(Exception):  # the session may have ended
-        sent.destroy()
 
 
 def driver_variables(given: Mapping[str, str] | None) -> dict[str, str]:

@@ -52,7 +52,7 @@ def run(plan: Plan, function: bytes) -> Iterator[tuple[int, bytes]]:
     context = BarrierTaskContext.get()
     if context.attemptNumber() > 0:
         raise RuntimeError("A job of Horovod is not repeated by Spark: its ranks have begun before.")
-    tasks = [TaskFacts(**_facts(text)) for text in context.allGather(json.dumps(asdict(_own_facts(context))))]
+    tasks = [TaskFacts(**_facts(text)) for text in context.allGather(json.dumps(asdict(own_facts(context))))]
     places = assign(tasks)
     place = places[context.partitionId()]
     rank = place.slot.rank
@@ -77,7 +77,8 @@ def run(plan: Plan, function: bytes) -> Iterator[tuple[int, bytes]]:
         yield rank, ranks.result(rank)
 
 
-def _own_facts(context) -> TaskFacts:
+def own_facts(context) -> TaskFacts:
+    """The facts of this task. `context`: its TaskContext."""
     spaces = []
     for name in _SPACES:
         try:

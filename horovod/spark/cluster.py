@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from horovod.spark.java import check_java
+
 _LOOK_S = 0.2
 # The number of slots counts as final when it has not changed for this time.
 _SETTLED_S = 3.0
@@ -20,6 +22,7 @@ def active_context(caller: str, make: bool = False) -> Any:
     Raises ImportError without PySpark, RuntimeError without a SparkContext.
     """
     try:
+        import pyspark
         from pyspark import SparkContext
         from pyspark.sql import SparkSession
     except ImportError as error:
@@ -39,6 +42,7 @@ def active_context(caller: str, make: bool = False) -> Any:
             "(a classic session: SparkSession.builder.master(...))."
         )
     if make:
+        check_java(pyspark.__version__)
         return SparkSession.builder.getOrCreate().sparkContext
     raise RuntimeError(
         f"{caller} found no active SparkContext in this process. Create a SparkSession first: "
@@ -46,12 +50,16 @@ def active_context(caller: str, make: bool = False) -> Any:
     )
 
 
+def has_dynamic_allocation(context: Any) -> bool:
+    """Whether Spark starts and ends executors as jobs need them."""
+    settings = context._jsc.sc().conf()
+    on = settings.getBoolean("spark.dynamicAllocation.enabled", False)
+    return on and not context.master.startswith("local[")
+
+
 def check_barrier(context: Any) -> None:
     """Raises RuntimeError if Spark refuses barrier stages because of its settings."""
-    settings = context._jsc.sc().conf()
-    if settings.getBoolean("spark.dynamicAllocation.enabled", False) and not context.master.startswith(
-        "local["
-    ):
+    if has_dynamic_allocation(context):
         raise RuntimeError(
             "Spark runs no barrier stage while spark.dynamicAllocation.enabled is true, and the ranks of a job are tasks "
             "of one. Start the session with spark.dynamicAllocation.enabled=false and a fixed spark.executor.instances."

@@ -19,6 +19,8 @@ PURPOSE = b"spark-log"
 _MOST_HELD = 4 << 20
 _FLUSH_S = 5.0
 _CONNECT_S = 30.0
+# After a connection has broken (a firewall that forgets, a network that was away), another one is tried for this time.
+_AGAIN_S = 60.0
 
 
 class LogSender:
@@ -26,15 +28,8 @@ class LogSender:
     close(). Raises BootstrapError, OSError if the driver cannot be reached."""
 
     def __init__(self, address: str, secret: bytes, rank: int) -> None:
-        deadline = Deadline(_CONNECT_S)
-        self._socket = connect_tcp(address, deadline)
-        try:
-            client_handshake(self._socket, secret, PURPOSE, rank, 0, deadline)
-        except BaseException:
-            self._socket.close()
-            raise
-        self._socket.settimeout(None)
-        self._rank = rank
+        self._address, self._secret, self._rank = address, secret, rank
+        self._socket = self._connected(_CONNECT_S)
         self._changed = threading.Condition()
         self._frames: deque[bytes] = deque()
         self._held = self._dropped = 0
@@ -64,6 +59,17 @@ class LogSender:
         self._thread.join()
         self._socket.close()
 
+    def _connected(self, seconds: float) -> socket.socket:
+        deadline = Deadline(seconds)
+        connected = connect_tcp(self._address, deadline)
+        try:
+            client_handshake(connected, self._secret, PURPOSE, self._rank, 0, deadline)
+        except BaseException:
+            connected.close()
+            raise
+        connected.settimeout(None)
+        return connected
+
     def _add(self, data: bytes) -> None:
         with self._changed:
             if self._broken:
@@ -90,12 +96,29 @@ class LogSender:
                 if not self._frames:
                     return
                 data = self._frames.popleft()
-            try:
-                self._socket.sendall(data)
-            except OSError:
+            if not self._sent(data):
                 with self._changed:
                     self._broken = True
                     self._frames.clear()
                 return
             with self._changed:
                 self._held -= len(data)
+
+    def _sent(self, data: bytes) -> bool:
+        """Sends a frame; on another connection if this one has broken, whose unread rest is lost then."""
+        while True:
+            try:
+                self._socket.sendall(data)
+                return True
+            except OSError:
+                pass
+            with self._changed:
+                if self._closing:
+                    return False
+            try:
+                again = self._connected(_AGAIN_S)
+            except (OSError, RuntimeError):
+                return False
+            with self._changed:
+                self._socket.close()
+                self._socket = again

@@ -19,12 +19,10 @@ from horovod.runner.frames import Incoming, Kind, ProtocolError, split_output, s
 from horovod.runner.local_ranks import STREAMS
 from horovod.runner.output import Output, OutputClosedError, RankStream
 from horovod.spark.log_frames import PURPOSE
-from hvd_core.bootstrap.auth import HANDSHAKE_SECONDS, ServerHandshake
-from hvd_core.bootstrap.socket_io import AuthenticationError, join_address
+from horovod.spark.proven_listener import ProvenListener
 
 _log = logging.getLogger("horovod")
 _CHUNK = 1 << 16
-_MOST_UNPROVEN = 256  # all tasks of a job connect at once
 # After the job, the rest is read for this time.
 _DRAIN_S = 5.0
 
@@ -36,17 +34,13 @@ class LogServer:
     def __init__(
         self, host: str, secret: bytes, output: Output | None, show: Callable[[int, str], None]
     ) -> None:
-        self._secret, self._output, self._show = secret, output, show
-        family = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0]
-        self._listener = socket.create_server((host, 0), family=family, backlog=256)
-        self._listener.setblocking(False)
-        self.port = self._listener.getsockname()[1]
-        self.address = join_address(*self._listener.getsockname()[:2])
+        self._output, self._show = output, show
+        self._listener = ProvenListener(host, secret, PURPOSE)
+        self.port, self.address = self._listener.port, self._listener.address
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._listener.begin(self._selector, self._admit, self._refused)
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._selector.register(self._wake, selectors.EVENT_READ, lambda: None)
-        self._unproven: dict[socket.socket, tuple[ServerHandshake, float]] = {}
         self._proven: dict[socket.socket, Incoming] = {}
         self._streams: dict[tuple[int, int], RankStream] = {}
         self._ends_at: float | None = None
@@ -68,14 +62,12 @@ class LogServer:
             while not self._is_over():
                 for key, _ in self._selector.select(self._wait_s()):
                     key.data()
-                now = time.monotonic()
-                for peer in [peer for peer, (_, end) in self._unproven.items() if end < now]:
-                    self._drop(peer, "no proof of the secret in time")
+                self._listener.advance(time.monotonic())
                 self._write(self._show_partial)
         finally:
             for stream in self._streams.values():
                 self._write(stream.end)
-            for peer in [self._listener, *self._unproven, *self._proven]:
+            for peer in [self._listener, *self._proven]:
                 peer.close()
             self._selector.close()
 
@@ -86,7 +78,7 @@ class LogServer:
 
     def _wait_s(self) -> float | None:
         due = [moment for stream in self._streams.values() if (moment := stream.due()) is not None]
-        due += [end for _, end in self._unproven.values()]
+        due += self._listener.due()
         due += [] if self._ends_at is None else [self._ends_at]
         return max(0.0, min(due) - time.monotonic()) if due else None
 
@@ -108,24 +100,14 @@ class LogServer:
             if self._output is not None:
                 self._output.mute()
 
-    def _accept(self) -> None:
-        try:
-            peer, _ = self._listener.accept()
-        except OSError:
-            return
-        peer.setblocking(False)
-        if len(self._unproven) >= _MOST_UNPROVEN:
-            self._drop(next(iter(self._unproven)), "too many connections without a proof of the secret")
-        handshake = ServerHandshake(self._secret, PURPOSE)
-        self._unproven[peer] = (handshake, time.monotonic() + HANDSHAKE_SECONDS)
+    def _admit(self, peer: socket.socket, rest: bytes) -> None:
+        self._proven[peer] = Incoming()
         self._selector.register(peer, selectors.EVENT_READ, lambda: self._read(peer))
-        try:
-            peer.send(handshake.challenge)
-        except OSError as error:
-            self._drop(peer, str(error))
+        if rest:
+            self._feed(peer, rest)
 
     def _read(self, peer: socket.socket) -> None:
-        if peer not in self._unproven and peer not in self._proven:
+        if peer not in self._proven:
             return  # closed in this turn
         try:
             data = peer.recv(_CHUNK)
@@ -133,28 +115,17 @@ class LogServer:
             return
         except OSError:
             data = b""
-        if not data:
+        if data:
+            self._feed(peer, data)
+        else:
             self._drop(peer, None)
-            return
-        try:
-            if peer in self._unproven:
-                data = self._prove(peer, data)
-            if data:
-                for kind, payload in self._proven[peer].feed(data):
-                    self._take(kind, payload)
-        except (AuthenticationError, ProtocolError, OSError, struct.error) as error:
-            self._drop(peer, str(error))
 
-    def _prove(self, peer: socket.socket, data: bytes) -> bytes:
-        """Takes bytes of the handshake; returns those after its end."""
-        handshake, _ = self._unproven[peer]
-        handshake.feed(data)
-        if not handshake.done:
-            return b""
-        peer.send(handshake.confirm)
-        del self._unproven[peer]
-        self._proven[peer] = Incoming()
-        return handshake.rest
+    def _feed(self, peer: socket.socket, data: bytes) -> None:
+        try:
+            for kind, payload in self._proven[peer].feed(data):
+                self._take(kind, payload)
+        except (ProtocolError, struct.error) as error:
+            self._drop(peer, str(error))
 
     def _take(self, kind: int, payload: bytes) -> None:
         if kind == Kind.OUTPUT:
@@ -172,8 +143,10 @@ class LogServer:
 
     def _drop(self, peer: socket.socket, reason: str | None) -> None:
         if reason is not None:
-            _log.warning("horovod.spark: a connection to the driver's log was closed: %s", reason)
-        self._unproven.pop(peer, None)
+            self._refused(reason)
         self._proven.pop(peer, None)
         self._selector.unregister(peer)
         peer.close()
+
+    def _refused(self, reason: str) -> None:
+        _log.warning("horovod.spark: a connection to the driver's log was closed: %s", reason)

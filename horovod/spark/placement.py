@@ -23,10 +23,12 @@ class TaskFacts:
 
 @dataclass(frozen=True)
 class Place:
-    """The rank of one task. `devices`: what its process sees; None if Spark has given it none."""
+    """The rank of one task. `devices`: what its process sees; None if Spark has given it none. `own_devices`: those of
+    its task alone."""
 
     slot: SlotInfo
     devices: tuple[str, ...] | None
+    own_devices: tuple[str, ...] = ()
 
 
 def assign(tasks: Sequence[TaskFacts]) -> list[Place]:
@@ -40,7 +42,7 @@ def assign(tasks: Sequence[TaskFacts]) -> list[Place]:
     for members in groups.values():
         devices = _devices([tasks[number].devices for number in members])
         for number in members:
-            places[number] = Place(next(slots), devices)
+            places[number] = Place(next(slots), devices, tasks[number].devices)
     return [places[number] for number in range(len(tasks))]
 
 

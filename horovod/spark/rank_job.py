@@ -21,6 +21,7 @@ from horovod.runner.env import (
     store_environment,
 )
 from horovod.runner.function_memory import FunctionMemory, read_all, write_all
+from horovod.runner.import_path import is_this_python, python_path
 from horovod.runner.local_ranks import LocalRanks, RankSpec
 from horovod.runner.output import Output
 from horovod.runner.parser import make_parser
@@ -28,6 +29,8 @@ from horovod.runner.processes import Job, Outcome
 from horovod.spark.placement import Place
 from horovod.spark.rank_channel import DESCRIPTOR, LineReader
 
+# The addresses of the GPUs that Spark has given to the rank's task.
+DEVICES = "HOROVOD_SPARK_DEVICES"
 # A rank that makes a Spark session of its own must not take itself for an executor; and the secrets of Spark's own
 # connections are not the rank's.
 _OF_SPARK = re.compile(r"_?(PY)?SPARK_.*|PYTHON_(WORKER|UDF|DAEMON|PLANNER)_.*")
@@ -44,9 +47,9 @@ class RankFailure:
     error: BaseException | None = None
     bereaved: bool = False
 
-    def exception(self, host: str, python: str) -> RuntimeError:
-        """What the caller of the job gets. `host`, `python`: of the rank."""
-        text = f"rank {self.rank} on host {host} failed:\n{self.text.rstrip()}"
+    def exception(self, host: str, python: str, what: str = "rank") -> RuntimeError:
+        """What the caller of the job gets. `host`, `python`: of the rank; `what` its number counts."""
+        text = f"{what} {self.rank} on host {host} failed:\n{self.text.rstrip()}"
         if isinstance(self.error, ModuleNotFoundError):
             text += (
                 f"\nThe Python there, {python}, has no module {self.error.name!r}. Install it on the executors, or send "
@@ -103,8 +106,11 @@ class Ranks:
         env = {
             **base_environment(os.environ, variables),
             **store_environment(store, secret),
-            "PYTHONPATH": os.pathsep.join(os.path.abspath(place) for place in sys.path),
         }
+        if python is None or is_this_python(python):
+            env["PYTHONPATH"] = python_path()
+        elif "PYTHONPATH" not in variables:
+            env.pop("PYTHONPATH", None)  # Spark's, for the executors' Python
         env |= backend_environment(env)
         command = [python or sys.executable, "-m", "horovod.spark.rank_main"]
         specs = []
@@ -112,7 +118,7 @@ class Ranks:
             rank = place.slot.rank
             own = {**rank_environment(place.slot), **self._memory.variables(rank)}
             if place.devices is not None:
-                own["CUDA_VISIBLE_DEVICES"] = ",".join(place.devices)
+                own |= {"CUDA_VISIBLE_DEVICES": ",".join(place.devices), DEVICES: ",".join(place.own_devices)}
             specs.append(RankSpec(rank, command, own, self._memory.descriptors(rank), DESCRIPTOR))
         self.site = LocalRanks(specs, env)
 
@@ -131,18 +137,23 @@ class Ranks:
                 return None
             return RankFailure(silent, 0, "The process ended with status 0 before the function returned.\n")
         rank, code = outcome.first_failed
-        data, trace, error = self.result(rank), "", None
-        if data is not None:
-            # A result is there, too, when the process failed after the function had returned.
-            ok, *rest = pickle.loads(data)
-            if not ok:
-                trace, error = rest
-        text = trace or f"The process ended without a Python exception: {describe_code(code)}.\n"
-        return RankFailure(rank, code, text, error, rank in bereaved)
+        return failure_of(rank, code, self.result(rank), rank in bereaved)
 
     def close(self) -> None:
         """Releases the memory of the function and its results."""
         self._memory.close()
+
+
+def failure_of(rank: int, code: int, data: bytes | None, bereaved: bool = False) -> RankFailure:
+    """The failure of a rank that ended with `code`. `data`: what it has left, pickled."""
+    trace, error = "", None
+    if data is not None:
+        # A result is there, too, when the process failed after the function had returned.
+        ok, *rest = pickle.loads(data)
+        if not ok:
+            trace, error = rest
+    text = trace or f"The process ended without a Python exception: {describe_code(code)}.\n"
+    return RankFailure(rank, code, text, error, bereaved)
 
 
 def base_environment(base: Mapping[str, str], variables: Mapping[str, str]) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Iterable
 from typing import Any
 
 from horovod.runner.output import Output, Sink
@@ -42,6 +43,12 @@ def start_seconds(given: float | None, default: float = _START_S) -> float:
     return seconds
 
 
+def interface_variables(nics: Iterable[str] | None) -> dict[str, str]:
+    """The ranks' variables for the network interfaces that were named."""
+    names = sorted([nics] if isinstance(nics, str) else nics or ())
+    return {"HOROVOD_GLOO_IFACE": names[0], "NCCL_SOCKET_IFNAME": ",".join(names)} if names else {}
+
+
 def run_from_arguments(given: dict[str, Any]) -> list[Any]:
     """Implements horovod.spark.run. `given`: its parameters by name."""
     import cloudpickle
@@ -59,10 +66,7 @@ def run_from_arguments(given: dict[str, Any]) -> list[Any]:
     num_proc = given["num_proc"] if given["num_proc"] is not None else context.defaultParallelism
     if num_proc < 1:
         raise ValueError(f"horovod.spark.run(num_proc={num_proc}): at least 1 process is needed")
-    variables = driver_variables(given["env"])
-    if given["nics"]:
-        names = sorted(given["nics"])
-        variables |= {"HOROVOD_GLOO_IFACE": names[0], "NCCL_SOCKET_IFNAME": ",".join(names)}
+    variables = driver_variables(given["env"]) | interface_variables(given["nics"])
     seconds = start_seconds(given["start_timeout"])
     output = DriverOutput(
         num_proc, given["stdout"], given["stderr"], bool(given["prefix_output_with_timestamp"])

@@ -2,20 +2,25 @@
 
 Like a launcher's store it serves every init() of every part of the ranks. The ranks learn its address from a variable
 (HOROVOD_STORE=rank0://HOST:PORT, with a secret that all of them were given) or over the launcher's PMI-1, which is used
-once per process. Used on the thread that runs init().
+once per process. Each other process keeps a connection to the store while it lives, and the process of rank 0 stays at
+its exit until no connection is left, as the others may be in an init() without it. Used on the thread that runs init().
 """
 
+import atexit
+import contextlib
 import errno
 import json
 import logging
 import os
 import socket
+import sys
 
 from . import encryption
 from .auth import new_secret
-from .pmi1 import Pmi1, own_host_name
-from .routes import address_towards
-from .socket_io import BootstrapError, split_address
+from .pmi1 import Pmi1, finalize, own_host_name
+from .routes import address_towards, named_address
+from .socket_io import BootstrapError, BootstrapTimeout, Deadline, split_address
+from .store import StoreClient
 from .store_server import StoreServer
 
 _log = logging.getLogger("horovod")
@@ -23,6 +28,11 @@ SCHEME = "rank0://"
 _NOT_OURS = (errno.EADDRNOTAVAIL,)
 # A value has at most 1024 characters; the text is doubled on its way.
 _LONGEST_ERROR = 400
+# After an exception has ended the program of rank 0, its store stays so long only: the others read why.
+_FAREWELL_S = 1.0
+_FINALIZE_S = 5.0
+# Of a launcher's rank: it has connected to the store, and its process has ended.
+_HERE, _GONE = "hvd/lasting/here/{}", "hvd/lasting/gone/{}"
 # The stores by process: a forked child has neither the server nor the right to speak to the process manager.
 _known = {}
 # The processes that have spoken to the process manager, also those whose rendezvous then failed.
@@ -30,25 +40,58 @@ _used = set()
 
 
 class LastingStore:
-    """``address`` ('tcp://host:port') and ``secret`` of the store; ``server`` in its process, else None."""
+    """``address`` ('tcp://host:port') and ``secret`` of the store; ``server`` in its process, else None. ``stay_s``: how
+    long that process may have to stay at its exit. ``ranks``: of the launcher; ``all_come``: each of them connects."""
 
-    def __init__(self, address, secret, server=None):
+    def __init__(self, address, secret, ranks, server=None, stay_s=0.0, all_come=False):
         self.address, self.secret, self.server = address, secret, server
+        self._ranks, self._stay_s, self._all_come = ranks, stay_s, all_come
+        self._held = None
+        if server is not None:
+            # Registered before the exit function of init(), and so called after it.
+            atexit.register(self._stay, os.getpid())
+
+    def hold(self, rank, deadline):
+        """Keeps the store until this process ends. Raises BootstrapError, OSError."""
+        if self.server is None and self._held is None:
+            held = StoreClient(self.address, self.secret, rank, deadline=deadline)
+            held.will(_GONE.format(rank), b"")
+            held.set(_HERE.format(rank), b"")
+            self._held = held
+
+    def _stay(self, pid):
+        """At the exit of rank 0's process, whose engine has ended: waits until the other processes have ended, too."""
+        if pid != os.getpid():
+            return
+        failed = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+        deadline = Deadline(min(self._stay_s, _FAREWELL_S) if failed else self._stay_s)
+        with contextlib.suppress(BootstrapError, OSError):
+            client = StoreClient(self.address, self.secret, 0, deadline=deadline)
+            for rank in range(1, self._ranks):
+                try:
+                    client.get(_HERE.format(rank), deadline.left() if self._all_come else 0)
+                except BootstrapTimeout:
+                    continue
+                client.get(_GONE.format(rank), deadline.left())
 
 
-def at_fixed_address(identity):
+def at_fixed_address(identity, environ, deadline):
     """The LastingStore of HOROVOD_STORE=rank0://HOST:PORT. Raises BootstrapError if rank 0 cannot serve it there."""
     address = "tcp://" + identity.store.removeprefix(SCHEME)
     found = _known.get((os.getpid(), address))
     if found is None:
-        server = _serve_at(address, identity.secret) if identity.launcher_rank == 0 else None
-        found = _known[os.getpid(), address] = LastingStore(address, identity.secret, server)
+        serves = identity.launcher_rank == 0
+        server = _serve_at(address, identity.secret, environ) if serves else None
+        found = _known[os.getpid(), address] = LastingStore(
+            address, identity.secret, identity.whole.size, server, deadline.seconds
+        )
     return found
 
 
-def over_pmi(identity, environ, deadline):
+def over_pmi(identity, environ, deadline, tell_end):
     """The LastingStore whose address and secret rank 0 publishes over PMI-1. Every process that the launcher started must
-    call it. Raises BootstrapError, BootstrapTimeout."""
+    call it. ``tell_end``: the process manager wants to be told of the end of this process. Raises BootstrapError,
+    BootstrapTimeout."""
     found = _known.get((os.getpid(), "pmi"))
     if found is not None:
         return found
@@ -78,9 +121,20 @@ def over_pmi(identity, environ, deadline):
         raise
     finally:
         pmi.close()
+    if tell_end:
+        atexit.register(_finalize, dict(environ), os.getpid())
     address, key = offer["store"], offer["secret"]
-    found = _known[os.getpid(), "pmi"] = LastingStore(address, bytes.fromhex(key), server)
+    found = _known[os.getpid(), "pmi"] = LastingStore(
+        address, bytes.fromhex(key), identity.whole.size, server, deadline.seconds, all_come=True
+    )
     return found
+
+
+def _finalize(environ, pid):
+    """At the exit, the last thing: the mpiexec of MPICH ends the other processes if one ends without that. (Slurm does
+    not, and would let it wait for them.)"""
+    if pid == os.getpid():
+        finalize(environ, _FINALIZE_S)
 
 
 def _serve(names):
@@ -95,7 +149,7 @@ def pmi_was_used():
     return os.getpid() in _used
 
 
-def _serve_at(address, secret):
+def _serve_at(address, secret, environ):
     host, port = split_address(address)
     try:
         return StoreServer(host, secret, port)
@@ -107,9 +161,25 @@ def _serve_at(address, secret):
     except OSError as error:
         if error.errno in _NOT_OURS:
             # The name of a service, or an address that is translated on the way: it leads here, but no interface has it.
-            _log.info("rank 0 has no interface with the address of %s: its store listens on all", host)
-            return StoreServer("0.0.0.0", secret, port)
+            return StoreServer(_address_behind(host, environ), secret, port)
         raise BootstrapError(
             f"HOROVOD_STORE={SCHEME}{host}:{port}: rank 0 cannot serve the store there: {error.strerror}. Choose another "
             "port; two jobs on one host need two."
         ) from error
+
+
+def _address_behind(host, environ):
+    """The address to listen on for a name that leads to this host without being one of its addresses."""
+    names = [name.strip() for name in environ.get("HOROVOD_GLOO_IFACE", "").split(",") if name.strip()]
+    for name in names:
+        found = named_address(name)
+        if found is not None:
+            return found
+    _log.warning(
+        "HOROVOD_STORE=%s%s: no interface of rank 0's host has that address (%s), so its store listens on all "
+        "interfaces. Name the one that leads to the other hosts in HOROVOD_GLOO_IFACE.",
+        SCHEME,
+        host,
+        f"HOROVOD_GLOO_IFACE={','.join(names)} has none either" if names else "it may be that of a service",
+    )
+    return "0.0.0.0"

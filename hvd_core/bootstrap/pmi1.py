@@ -84,6 +84,19 @@ class Pmi1:
         self._rest += data
 
 
+def finalize(environ, seconds):
+    """Tells the process manager that this process ends as it should. Waits for its answer, `seconds` at most; if it is
+    gone, or has been told by another library, nothing happens."""
+    try:
+        fd = int(environ["PMI_FD"])
+        os.write(fd, b"cmd=finalize\n")
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        poll.poll(1000 * seconds)
+    except (ValueError, OSError):
+        pass
+
+
 def own_host_name():
     """The name of this host, as a text without blanks."""
     return "".join(socket.gethostname().split()) or "localhost"

@@ -30,17 +30,22 @@ _PER_WORLD = 1 << 20
 class Rendezvous:
     """The address of the store and its secret. On rank 0 also the store's server, if the job made its own.
 
-    ``lasting``: the server is that of a LastingStore, which outlives this init()."""
+    ``lasting``: the LastingStore, which outlives this init(), if the store is one."""
 
-    def __init__(self, identity, address, secret, epoch, server=None, listener=None, lasting=False):
+    def __init__(self, identity, address, secret, epoch, server=None, listener=None, lasting=None):
         self.launched = (identity.whole.rank, identity.whole.size)
         self.address, self.secret, self.epoch = address, secret, epoch
         self.lasting = lasting
-        self.dies_with_rank_zero = identity.store is None and not lasting
+        self.dies_with_rank_zero = identity.store is None and lasting is None
         self.server = server
         self._identity = identity
         self._listener = listener
         self._published = None
+
+    def hold(self, deadline):
+        """Keeps the process of rank 0, with a lasting store, until this process ends. The store can be reached."""
+        if self.lasting is not None:
+            self.lasting.hold(self._identity.launcher_rank, deadline)
 
     def open(self, session):
         """Publishes the job that this rank waits for, and lets ``session`` check those of the other members while it
@@ -71,7 +76,7 @@ class Rendezvous:
             _counts[members] = max(count, _counts.get(members, 0))
         if self._listener is not None and isinstance(error, MembersDisagree):
             self._listener.give_up(error)
-        elif self.server is not None:
+        elif self.server is not None and self.lasting is None:
             deadline = Deadline(_FAREWELL_SECONDS)
             while self.server.clients() > own_connections and not deadline.passed():
                 time.sleep(0.005)
@@ -88,7 +93,7 @@ class Rendezvous:
     def close(self):
         """Stops everything; calling it again does nothing."""
         self.close_listener()
-        if self.server is not None and not self.lasting:
+        if self.server is not None and self.lasting is None:
             self.server.close()
 
 
@@ -130,12 +135,9 @@ def find_store(identity, environ, deadline):
         epoch = number(identity.members, count)
         return identity, Rendezvous(identity, identity.store, identity.secret, epoch)
     if way.name in ("rank 0", "pmi"):
-        if way.name == "pmi":
-            kept = lasting_store.over_pmi(identity, environ, deadline)
-        else:
-            kept = lasting_store.at_fixed_address(identity)
+        kept = _lasting(way, identity, environ, deadline)
         return identity, Rendezvous(
-            identity, kept.address, kept.secret, number(identity.members, count), kept.server, lasting=True
+            identity, kept.address, kept.secret, number(identity.members, count), kept.server, lasting=kept
         )
     if way.name == "unix":
         return identity, _rendezvous_on_host(identity, deadline)
@@ -145,6 +147,22 @@ def find_store(identity, environ, deadline):
         identity, address, secret, server = mpi_rendezvous.find_store(identity, deadline)
         return identity, Rendezvous(identity, address, secret, 1, server=server)
     raise BootstrapError(f"{way.why}. fix: {way.better}.")
+
+
+def attend(identity, environ, deadline):
+    """Does what other parts of the launcher's ranks need from a process that is a job by itself: all processes exchange
+    the store's address over PMI-1, and the launcher's rank 0 serves the store. Raises BootstrapError."""
+    way = rendezvous_way.choose(identity, environ)
+    if way.name in ("rank 0", "pmi"):
+        kept = _lasting(way, identity, environ, deadline)
+        if way.name == "pmi":
+            kept.hold(identity.launcher_rank, deadline)
+
+
+def _lasting(way, identity, environ, deadline):
+    if way.name == "pmi":
+        return lasting_store.over_pmi(identity, environ, deadline, not rendezvous_way.in_step(environ))
+    return lasting_store.at_fixed_address(identity, environ, deadline)
 
 
 def _rendezvous_on_host(identity, deadline):

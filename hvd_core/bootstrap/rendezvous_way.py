@@ -98,7 +98,7 @@ def _situation(whole):
 def _remedy(whole, slurm):
     own = "start with horovodrun, which brings what they need"
     if slurm:
-        return f"start with srun --mpi=pmi2 (or set SLURM_MPI_TYPE=pmi2), or {own}"
+        return f"start with srun --mpi=pmi2 (or set SLURM_MPI_TYPE=pmi2), or {own}{_over_mpi('srun')}"
     if whole.launcher in _MPI_LAUNCHERS:
         return (
             f"install mpi4py for the MPI you launch with (pip install mpi4py), or {own} (horovodrun --mpi starts them by "
@@ -106,5 +106,12 @@ def _remedy(whole, slurm):
         )
     return (
         f"{own}; or give all processes HOROVOD_STORE={SCHEME}HOST:PORT with a free port on the host of rank 0, and the "
-        "same HOROVOD_SECRET_KEY"
+        f"same HOROVOD_SECRET_KEY{_over_mpi('the launcher')}"
     )
+
+
+def _over_mpi(launcher):
+    """Advice for launchers that start MPI programs without telling so; MPI ends the job if they do not."""
+    if not mpi_rendezvous.available():
+        return ""
+    return f"; or, if {launcher} starts programs of MPI here, set HOROVOD_RENDEZVOUS=mpi4py"

@@ -104,9 +104,9 @@ class World:
     def linger(self, seconds=LONGEST_LINGER_SECONDS):
         """Waits until the other ranks need the store no more, if the store ends with this process. Called after the
         engine has ended. Returns when the engines of all ranks have carried out the agreed operations, when only this
-        process is still connected to the store, or after ``seconds``.
+        process is still connected to the store, or after ``seconds``. A lasting store stays until the process ends.
         """
-        if not self.holds_store:
+        if not self.holds_store or self._rendezvous.lasting:
             return
         deadline = Deadline(seconds)
         with suppress(BootstrapError):
@@ -198,6 +198,10 @@ def _find_store(environ, comm, deadline):
         return *meeting.find_store(comm, environ, deadline), None
     identity = select(identify(environ), comm)
     if identity.size == 1:
+        if identity.launched is not None:
+            from . import rendezvous
+
+            rendezvous.attend(identity, environ, deadline)
         return identity, None, None
     from . import rendezvous
 
@@ -241,6 +245,7 @@ def _connect(world, identity, transport, deadline, silence_s):
     at = (found.address, found.secret, world.rank, found.epoch, deadline)
     refused = _lost_with_rank_zero if found.dies_with_rank_zero else None
     world.store = StoreClient(*at, refused)
+    found.hold(deadline)
     session = Session(world.store, found.secret, world.rank, world.size, found.epoch, deadline, silence_s)
     world._session = session
     try:

@@ -27,6 +27,7 @@ from horovod.runner.frames import (
     split_result,
 )
 from horovod.runner.remote_shell import RemoteShell, agent_words
+from hvd_core.bootstrap import routes
 
 WORDS = ["python", "-c", "print('a b')"]
 
@@ -172,7 +173,8 @@ def test_a_local_job_stays_local():
 def known(monkeypatch, sources, interfaces):
     """This machine as a table: source address by host, address by interface."""
     monkeypatch.setattr(addresses, "source_address", sources.get)
-    monkeypatch.setattr(addresses, "interface_address", interfaces.get)
+    for module in (addresses, routes):
+        monkeypatch.setattr(module, "interface_address", interfaces.get)
     monkeypatch.setattr(socket, "if_nameindex", lambda: list(enumerate(interfaces, 1)))
 
 

@@ -175,6 +175,27 @@ def check_mistakes_are_told_before_a_job_starts(spark):
     text = raised(ValueError, torch_estimator(store=store, num_proc=64).fit, frame)
     assert "not enough for 64 processes" in text, text
     assert "no parameter epoch" in raised(TypeError, torch_estimator, epoch=3)
+    for name, wrong, told in (
+        ("batch_size", 0, "an integer of at least 1"),
+        ("epochs", 1.5, "an integer of at least 1"),
+        ("feature_cols", "features", "a list of names of columns"),
+        ("feature_cols", ["y"], "is in feature_cols and in label_cols"),
+        ("label_shapes", [[-1, 1], [-1, 2]], "one shape for each of label_cols"),
+        ("loss_weights", [1.0, 2.0], "one for each of the 1 label_cols"),
+        ("validation", ["a"], "a fraction between 0 and 1"),
+        ("store", "/a/folder", "an object with the methods get_train_data_path"),
+        ("train_minibatch_fn", 3, "a function"),
+        ("model", "linear", "a torch.nn.Module"),
+        ("optimizer", "sgd", "a torch.optim.Optimizer"),
+    ):
+        text = raised(ValueError, torch_estimator(**{"store": store, name: wrong}).fit, frame)
+        assert told in text, text
+    import torch
+
+    text = raised(ValueError, torch_estimator(store=store, model=torch.nn.Linear(4, 1)).fit, frame)
+    assert "parameters that are not the model's" in text, text
+    text = raised(ValueError, keras_estimator(store=store, model=torch.nn.Linear(4, 1)).fit, frame)
+    assert "a keras.Model" in text, text
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         options = {"reader_pool_type": "process", "train_reader_num_workers": 8, "label_cols": ["z"]}

@@ -5,6 +5,7 @@ Functions of jobs import what they need inside, as those of users do: an executo
 
 import io
 import os
+import sys
 import threading
 import time
 import warnings
@@ -119,6 +120,10 @@ def check_devices_of_spark_are_in_the_order_of_local_ranks(spark):
         import hvd_core as hvd
 
         hvd.init()
+        from horovod.spark.task import get_available_devices
+
+        (own,) = get_available_devices()
+        assert os.environ["CUDA_VISIBLE_DEVICES"].split(",")[hvd.local_rank()] == own
         return os.environ["CUDA_VISIBLE_DEVICES"]
 
     seen = horovod.spark.run(visible, num_proc=2)
@@ -158,8 +163,6 @@ def check_an_unpicklable_exception_and_a_function_that_exits(spark):
 def check_a_module_that_executors_lack_is_named(spark):
     folder = new_folder("only_here")
     (folder / "only_on_the_driver.py").write_text("def f():\n    return 5\n")
-    import sys
-
     sys.path.insert(0, str(folder))
     try:
         import cloudpickle
@@ -194,6 +197,28 @@ def check_executors_without_horovod_are_named(spark):
             environment["PYTHONPATH"] = before
     text = str(error)
     assert "cannot import horovod.spark" in text and "PYSPARK_PYTHON" in text and len(text) < 700, text
+
+
+def check_another_interpreter_has_its_own_packages(spark):
+    """A Python that finds other packages than the executors': their import path must not be there."""
+    folder = new_folder("interpreter")
+    import horovod as package
+
+    root = Path(package.__file__).parents[1]
+    python = folder / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{root}" exec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+
+    def told():
+        import os
+
+        return os.environ["PYTHONPATH"]
+
+    (found,) = horovod.spark.run(told, num_proc=1, executable=str(python))
+    assert found == f":{root}", found
+    (found,) = horovod.spark.run(told, num_proc=1, executable=str(python), env={"PYTHONPATH": "/mine"})
+    assert found == f"/mine:{root}", found
+    assert str(root) in horovod.spark.run(told, num_proc=1)[0].split(os.pathsep)
 
 
 def check_more_processes_than_slots(spark):

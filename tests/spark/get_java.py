@@ -15,22 +15,27 @@ import subprocess
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import get_debian
+
+from horovod.spark import java
 
 PACKAGE = "openjdk-17-jre-headless"
 
 
 def system_java() -> Path | None:
-    """JAVA_HOME of the java on the path."""
+    """JAVA_HOME of the java on the path, if Spark can use it."""
     found = shutil.which("java")
-    return None if found is None else Path(found).resolve().parents[1]
+    if found is None or not 17 <= (java.version_of(found) or 0) <= 21:
+        return None
+    return Path(found).resolve().parents[1]
 
 
 def unpacked_java(folder: Path) -> Path | None:
     """JAVA_HOME below `folder`, if Java was unpacked there."""
-    return next((java.parents[1] for java in sorted(folder.glob("usr/lib/jvm/*/bin/java"))), None)
+    return next((found.parents[1] for found in sorted(folder.glob("usr/lib/jvm/*/bin/java"))), None)
 
 
 def fetch(folder: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 import spark_sessions
 from harness.checks import check_names
 
-MODULES = ["checks_spark_jobs", "checks_spark_data", "checks_spark_estimators"]
+MODULES = ["checks_spark_jobs", "checks_spark_elastic", "checks_spark_data", "checks_spark_estimators"]
 CASES = [
     (version, module, check)
     for version in spark_sessions.VERSIONS

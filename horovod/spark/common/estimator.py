@@ -10,6 +10,7 @@ from typing import Any
 from pyspark.ml import Estimator, Model
 
 from horovod.spark.common.backend import SparkBackend
+from horovod.spark.common.param_checks import check
 from horovod.spark.common.params import EstimatorParams, with_params
 from horovod.spark.common.prepared_data import PreparedData, plain_vectors, prepare, vector_columns
 
@@ -65,11 +66,16 @@ class HorovodEstimator(Estimator, EstimatorParams):
             raise ValueError(
                 "backend and num_proc were both given: the backend already has its number of processes"
             )
+        check(type(self).__name__, {name: self.value(name) for name in self._table})
+        self._check_kinds()
         self.warn_of_petastorm()
         return self.value("store")
 
     def _also_required(self) -> tuple[str, ...]:
         return ()
+
+    def _check_kinds(self) -> None:
+        """Raises ValueError for a model or an optimizer of another framework."""
 
     def _backend(self) -> Any:
         return self.value("backend") or SparkBackend(self.value("num_proc"))

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 
 from horovod.spark.common.estimator import HorovodEstimator, HorovodModel
+from horovod.spark.common.param_checks import check_type
 from horovod.spark.common.params import with_params
 from horovod.spark.keras import trainer
 
@@ -33,6 +34,14 @@ class KerasEstimator(HorovodEstimator):
     def _also_required(self) -> tuple[str, ...]:
         compiled = self.value("model") is not None and getattr(self.value("model"), "compiled", False)
         return () if compiled else ("optimizer", "loss")
+
+    def _check_kinds(self) -> None:
+        name = type(self).__name__
+        check_type(name, "model", self.value("model"), keras.Model, "a keras.Model")
+        optimizers = (str, keras.optimizers.Optimizer)
+        check_type(
+            name, "optimizer", self.value("optimizer"), optimizers, "a keras.optimizers.Optimizer or a name"
+        )
 
     def _remote(self, data: Any, run_id: str) -> tuple[Callable[[Any], Any], Any]:
         task, model = self._task(data, run_id), self.value("model")

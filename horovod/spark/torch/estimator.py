@@ -10,6 +10,7 @@ import cloudpickle
 import torch
 
 from horovod.spark.common.estimator import HorovodEstimator, HorovodModel
+from horovod.spark.common.param_checks import check_type
 from horovod.spark.common.params import with_params
 from horovod.spark.torch import trainer
 
@@ -46,6 +47,19 @@ class TorchEstimator(HorovodEstimator):
         if self.value("loss") is not None and self.value("loss_constructors") is not None:
             raise ValueError("loss and loss_constructors were both given: give one of them")
         return ("optimizer", "loss" if self.value("loss_constructors") is None else "loss_constructors")
+
+    def _check_kinds(self) -> None:
+        name = type(self).__name__
+        check_type(name, "model", self.value("model"), torch.nn.Module, "a torch.nn.Module")
+        wanted = "a torch.optim.Optimizer of the model's parameters"
+        check_type(name, "optimizer", self.value("optimizer"), torch.optim.Optimizer, wanted)
+        own = {id(parameter) for parameter in self.value("model").parameters()}
+        groups = self.value("optimizer").param_groups
+        if not all(id(parameter) in own for group in groups for parameter in group["params"]):
+            raise ValueError(
+                f"{name}: the optimizer has parameters that are not the model's. Make it of model.parameters(), after "
+                "the last change of the model."
+            )
 
     def _remote(self, data: Any, run_id: str) -> tuple[Callable[[Any], Any], Any]:
         task = self._task(data, run_id)
