@@ -30,7 +30,7 @@ from horovod.spark.placement import Place
 from horovod.spark.rank_channel import DESCRIPTOR, LineReader
 
 # The addresses of the GPUs that Spark has given to the rank's task.
-DEVICES = "HOROVOD_SPARK_DEVICES"
+DEVICES = "HOROVOD_TASK_DEVICES"
 # A rank that makes a Spark session of its own must not take itself for an executor; and the secrets of Spark's own
 # connections are not the rank's.
 _OF_SPARK = re.compile(r"_?(PY)?SPARK_.*|PYTHON_(WORKER|UDF|DAEMON|PLANNER)_.*")

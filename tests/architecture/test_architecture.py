@@ -20,8 +20,9 @@ LAYERS = [f"horovod.{name}" for name in rules.FRAMEWORKS]
 
 # The contract's comments give examples of the strings a plugin may pass; real names say it best.
 WORDS_IN_CONTRACT = {"include/hvd/backend_abi.h": {"cuda", "gcu", "eccl"}}
-# Horovod's variable HOROVOD_GLOO_TIMEOUT_SECONDS keeps its name, which was never about that library alone.
-WORDS_IN_SETTINGS = {"bootstrap/world.py": {"gloo"}}
+# Horovod's variables HOROVOD_GLOO_TIMEOUT_SECONDS and HOROVOD_GLOO_IFACE keep their names, which were never about that
+# library alone.
+WORDS_IN_SETTINGS = {"bootstrap/world.py": {"gloo"}, "bootstrap/lasting_store.py": {"gloo"}}
 
 # Packages of others that a framework's folder, or one below it, is made for: the estimators of Spark train with one each.
 OF_ITS_OWN = {

@@ -7,17 +7,21 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from horovod.runner.import_path import is_this_python
 from horovod.runner.output import Output, Sink
 from horovod.spark.barrier_task import Plan
+from horovod.spark.java import check_java
 from horovod.spark.log_frames import LogSender
 from horovod.spark.log_server import LogServer
 from horovod.spark.placement import TaskFacts, assign
 from horovod.spark.rank_channel import LONGEST_LINE, MOST_CHARACTERS, LineReader, RankChannel
 from horovod.spark.rank_job import base_environment
+from horovod.spark.task_frames import veiled
 from hvd_core.bootstrap.socket_io import AuthenticationError, split_address
 
 SPARKDL = Path(__file__).resolve().parents[2] / "packages" / "sparkdl"
@@ -128,6 +132,26 @@ class TestLog:
         assert sorted(server.shown.getvalue().splitlines()) == sorted(expected)
         assert sorted(server.told) == [(0, "hello from 0"), (1, "hello from 1")]
 
+    def test_a_broken_connection_is_made_again(self, server):
+        sender = LogSender(server.address, SECRET, 0)
+        sender.message(0, "before")
+        while not server.told:
+            time.sleep(0.01)
+        connections = server.__dict__["_proven"]
+        (peer,) = connections
+        peer.shutdown(socket.SHUT_RDWR)
+        while peer in connections:
+            time.sleep(0.01)
+        number = 0
+        # What is written before the break is noticed is lost, as with every connection.
+        while len(server.told) < 2:
+            sender.message(0, f"after {number}")
+            number += 1
+            time.sleep(0.01)
+        sender.close()
+        server.close()
+        assert server.told[0] == (0, "before") and server.told[-1] == (0, f"after {number - 1}")
+
     def test_a_stranger_is_not_heard(self, server):
         with pytest.raises(AuthenticationError):
             LogSender(server.address, b"another secret of 32 bytes......", 0)
@@ -141,6 +165,64 @@ class TestLog:
         sender.close()
         server.close()
         assert server.told == [(1, "still here")] and server.shown.getvalue() == ""
+
+
+def test_the_secret_of_a_world_is_veiled_on_the_way_to_a_worker():
+    secret, other = "ab" * 32, {"env": {"HOROVOD_RANK": "1"}}
+    said = {"kind": "enter", "env": {"HOROVOD_SECRET_KEY": secret, "HOROVOD_EPOCH": "2", **other["env"]}}
+    hidden = veiled(json.dumps(said).encode() + b"\n", SECRET)
+    assert secret.encode() not in hidden and json.loads(hidden)["env"]["HOROVOD_RANK"] == "1"
+    assert json.loads(veiled(hidden, SECRET)) == said
+    said["env"]["HOROVOD_EPOCH"] = "3"
+    assert json.loads(veiled(json.dumps(said).encode(), SECRET))["env"] != json.loads(hidden)["env"]
+    assert veiled(b'{"kind": "update"}\n', SECRET) == b'{"kind": "update"}\n'
+
+
+@pytest.mark.parametrize(
+    "said, pyspark, told",
+    [
+        ('openjdk version "11.0.20" 2023-07-18', "4.0.0", "needs Java 17 to 21, and .* is Java 11"),
+        ('java version "1.8.0_381"', "4.0.0", "is Java 8"),
+        ('openjdk version "25" 2025-09-16', "4.0.0", "is Java 25"),
+        ('openjdk version "21.0.1" 2023-10-17', "3.5.1", "needs Java 8 to 17, and .* is Java 21"),
+        ('openjdk version "17.0.15" 2025-04-15', "4.0.0", None),
+        ('java version "1.8.0_381"', "3.5.1", None),
+    ],
+)
+def test_a_java_that_does_not_fit_is_named(tmp_path, said, pyspark, told):
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(f"#!/bin/sh\necho '{said}' >&2\n")
+    java.chmod(0o755)
+    expected = contextlib.nullcontext() if told is None else pytest.raises(RuntimeError, match=told)
+    with expected:
+        check_java(pyspark, {"JAVA_HOME": str(tmp_path)})
+
+
+def test_no_java_at_all_is_told(tmp_path):
+    with pytest.raises(RuntimeError, match="no java is on the path"):
+        check_java("4.0.0", {"PATH": str(tmp_path)})
+    with pytest.raises(RuntimeError, match=f"JAVA_HOME={tmp_path} has none"):
+        check_java("4.0.0", {"JAVA_HOME": str(tmp_path)})
+
+
+def test_names_that_programs_import(monkeypatch):
+    from horovod.spark import conf
+    from horovod.spark.task import get_available_devices
+
+    pairs = [value for name, value in vars(conf).items() if isinstance(value, tuple)]
+    assert len(pairs) >= 8 and all(name.startswith("spark.") for name, _ in pairs)
+    assert get_available_devices() == []
+    monkeypatch.setenv("HOROVOD_TASK_DEVICES", "2,5")
+    assert get_available_devices() == ["2", "5"]
+
+
+def test_another_interpreter_is_known_by_its_folder(tmp_path):
+    """The environments of one Python share its program."""
+    assert is_this_python(sys.executable) and not is_this_python("/no/such/python")
+    other = tmp_path / Path(sys.executable).name
+    other.symlink_to(os.path.realpath(sys.executable))
+    assert not is_this_python(str(other))
 
 
 def test_horovod_runner_on_this_machine():

@@ -23,7 +23,7 @@ _METHODS = {
 
 
 def check(kind: str, given: Mapping[str, Any]) -> None:
-    """Raises ValueError that names the parameter, what was found and what is needed. `kind`: the estimator's class;
+    """Raises ValueError that names the parameter, its value and the kind that is needed. `kind`: the estimator's class;
     `given`: the parameters by name, None where the user gave no value."""
     present = {name: value for name, value in given.items() if value is not None}
     for name in _COUNTS:
