@@ -18,12 +18,10 @@ from horovod.runner.output import Output
 from horovod.spark import reports
 from horovod.spark.cluster import check_barrier, driver_host, wait_for_slots
 from horovod.spark.log_server import LogServer
-from horovod.spark.stage import Stage, forget, shortened, task_function
+from horovod.spark.stage import Stage, forget, lost_executor, shortened, task_function
 from hvd_core.bootstrap.socket_io import join_address
 from hvd_core.bootstrap.store import StoreClient, StoreServer
 
-# Of a text of Spark: the sentence that says how an executor was lost.
-_LOST = re.compile(r"ExecutorLostFailure \((.+?)\)(?: Reason: (.+))?")
 _FAILED_TASK = re.compile(r"ResultTask\(\d+, (\d+)\)")
 
 
@@ -86,9 +84,9 @@ def _failure(error: BaseException, store: StoreClient) -> BaseException:
     told = reports.failures(store)
     own = [entry for entry in told if not entry[0].bereaved]
     said = str(error)
-    lost = _LOST.search(said)
+    lost = lost_executor(error)
     if lost is not None and not own:
-        return RuntimeError(f"{_lost_rank(said, store)}{lost[1]}. {(lost[2] or '').strip()}".rstrip())
+        return RuntimeError(f"{_lost_rank(said, store)}{lost}")
     if not told:
         return shortened(error)
     failure, host, python = (own or told)[0]

@@ -29,7 +29,7 @@ from horovod.spark.barrier_job import driver_variables
 from horovod.spark.cluster import active_context, driver_host, has_dynamic_allocation, wait_for_slots
 from horovod.spark.rank_job import failure_of
 from horovod.spark.runner import DriverOutput, interface_variables, start_seconds
-from horovod.spark.stage import Stage, forget, shortened, task_function
+from horovod.spark.stage import Stage, forget, lost_executor, shortened, task_function
 from horovod.spark.task_ranks import TaskPool, TaskRanks
 
 _TIMEOUT_S = 600
@@ -250,20 +250,31 @@ def _run(
 
 
 def _raise_failure(outcome: Outcome, job: SparkElasticJob, memory: FunctionMemory, stage: Stage) -> None:
-    if outcome.first_failed is not None:
-        number, code = outcome.first_failed
-        data = read_all(memory.results[number]) if number in memory.results else None
+    number, code = outcome.first_failed or (None, 0)
+    data = read_all(memory.results[number]) if number in memory.results else None
+    failed = outcome.first_failed is not None or outcome.problem is not None
+    if failed and not data and stage.error is not None and not stage.cancelled:
+        raise _stage_failure(stage.error)
+    if number is not None:
         error = failure_of(number, code, data or None).exception(
             job.host_of(number), "that of the executors", "process"
         )
         raise error from error.__cause__
     if outcome.problem is not None:
-        if stage.error is not None:
-            raise shortened(stage.error)
         text = outcome.problem.removeprefix("horovodrun: ").strip()
         raise RuntimeError(text.replace("--elastic-timeout", "elastic_timeout"))
     if not outcome.last_world:
         raise RuntimeError("The processes ended with status 0, and none of them has called hvd.init().")
+
+
+def _stage_failure(error: BaseException) -> BaseException:
+    """The exception for a stage that Spark has ended."""
+    lost = lost_executor(error)
+    if lost is None:
+        return shortened(error)
+    return RuntimeError(
+        f"Spark has ended the job, as a task was lost too often (spark.task.maxFailures). The last loss: {lost}"
+    )
 
 
 def _result(number: int, memory: FunctionMemory) -> Any:

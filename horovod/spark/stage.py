@@ -19,6 +19,8 @@ from hvd_core.bootstrap.store import StoreClient
 
 _LOOK_S = 0.1
 _CANCEL_S = 30.0
+# Of a text of Spark: the sentence that says how an executor was lost.
+_LOST = re.compile(r"ExecutorLostFailure \((.+?)\)(?: Reason: (.+))?")
 # Its traceback ends with a line that is not indented.
 _OF_A_TASK = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*(\S.*)")
 
@@ -48,8 +50,9 @@ def task_function(module: str, plan: dict, sent: Any) -> Callable:
 
 
 class Stage:
-    """`value`: what all tasks have returned; `error`: why the stage failed. `ended` is called on the stage's thread after
-    its end. Without `barrier` the tasks begin as slots become free, and Spark repeats those that fail."""
+    """`value`: what all tasks have returned; `error`: why the stage failed; `cancelled`: by cancel(). `ended` is called
+    on the stage's thread after its end. Without `barrier` the tasks begin as slots become free, and Spark repeats those
+    that fail."""
 
     def __init__(
         self,
@@ -63,6 +66,7 @@ class Stage:
 
         self.value: list[tuple[int, bytes]] = []
         self.error: BaseException | None = None
+        self.cancelled = False  # by this object
         self._context, self._num_tasks, self._task, self._barrier = context, num_tasks, task, barrier
         self._tag = f"horovod-{secrets.token_hex(6)}"
         # Not Thread.join(): an interrupted join() leaves the thread marked as ended.
@@ -111,6 +115,7 @@ class Stage:
 
     def cancel(self) -> None:
         """Ends the tasks, and waits until they have ended."""
+        self.cancelled = True
         until = time.monotonic() + _CANCEL_S
         while not self._over.is_set() and time.monotonic() < until:
             with contextlib.suppress(Exception):  # the session may be stopping
@@ -125,6 +130,12 @@ def shortened(error: BaseException) -> BaseException:
     if found is None:
         return error
     return RuntimeError(f"a task failed before its rank began: {found[1].strip()}")
+
+
+def lost_executor(error: BaseException) -> str | None:
+    """Which executor was lost and why, if that made the stage fail."""
+    found = _LOST.search(str(error))
+    return None if found is None else f"{found[1]}. {(found[2] or '').strip()}".rstrip()
 
 
 def forget(sent: Any) -> None:

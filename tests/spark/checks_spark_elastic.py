@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 import horovod.spark
-from checks_spark_jobs import alive, new_folder, raised, wait_until
+from checks_spark_jobs import LONG_S, alive, new_folder, raised, wait_until
 
 
 def counts(folder, enough):
@@ -154,3 +154,27 @@ def check_an_interrupt_ends_an_elastic_job(spark):
         signal.signal(signal.SIGINT, before)
     wait_until(lambda: not any(map(alive, pids)), "the ranks end")
     assert horovod.spark.run(os.getpid, num_proc=2), "the slots are free again"
+
+
+def check_cancel_ends_an_elastic_job(spark):
+    folder = new_folder("elastic_cancelled")
+    context, errors = spark.sparkContext, []
+
+    def job():
+        context.setJobGroup("of an elastic user", "an elastic job of Horovod")
+        try:
+            horovod.spark.run_elastic(
+                counts, (str(folder), str(folder / "never")), num_proc=2, stderr=io.StringIO()
+            )
+        except Exception as error:
+            errors.append(error)
+
+    from pyspark import InheritableThread
+
+    thread = InheritableThread(target=job)
+    thread.start()
+    pids = members(folder, 2, 2)
+    context.cancelJobGroup("of an elastic user")
+    thread.join(LONG_S)
+    assert errors and "cancelled" in str(errors[0]), errors
+    wait_until(lambda: not any(map(alive, pids)), "the ranks end")
