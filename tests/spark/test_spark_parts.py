@@ -143,7 +143,7 @@ class TestLog:
         while peer in connections:
             time.sleep(0.01)
         number = 0
-        # What is written before the break is noticed is lost, as with every connection.
+        # Text that is written before the break is noticed is lost, as with every connection.
         while len(server.told) < 2:
             sender.message(0, f"after {number}")
             number += 1
