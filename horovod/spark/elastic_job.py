@@ -39,8 +39,8 @@ _INIT_S = 600.0
 _ANSWER_S = 60.0
 # After a failure a host pauses, also if it is not the only one: the executor there may have been started anew.
 _PAUSE_S = (1.0, 60.0)
-# The tasks see the end of the job by themselves in this time.
-_STAGE_END_S = 15.0
+# The tasks see the end of the job by themselves in this time, but those that have not begun, for want of a slot.
+_STAGE_END_S = 5.0
 
 
 class _Names:
@@ -128,7 +128,13 @@ class SparkElasticJob(ElasticJob):
         if self._membership.phase is Phase.ENDING:
             return
         if self._stage_over():
-            self._fail("the Spark stage whose tasks are the slots has ended")
+            why = "the Spark stage whose tasks are the slots has ended"
+            if not self._pool.heard:
+                why += (
+                    f", and none of its tasks has reached the driver at {self._name}, port {self._pool.port}. Is there a "
+                    "firewall, or is spark.driver.host wrong?"
+                )
+            self._fail(why)
         elif not self._begun and now - self._since > self._begin_s:
             found = sum(self.slots().values())
             self._fail(

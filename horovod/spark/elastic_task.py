@@ -126,7 +126,8 @@ def _connected(plan: Plan, first: bool) -> socket.socket | None:
     except (BootstrapError, OSError) as error:
         if channel is not None:
             channel.close()
-        if first:
+        # A refusal is the end of the job as a rule: a task that begins late. The driver tells if no task has come.
+        if first and not isinstance(error, ConnectionRefusedError):
             raise OSError(
                 f"the executor on host {socket.gethostname()} does not reach the driver at {plan.driver} ({error}). Is "
                 "there a firewall, or is spark.driver.host wrong?"

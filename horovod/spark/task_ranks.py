@@ -18,11 +18,12 @@ from horovod.spark.task_frames import LONGEST_FACTS, PURPOSE, facts_of, notice_s
 
 
 class TaskPool:
-    """The tasks that wait for a worker. `address_port`: where they connect to."""
+    """The tasks that wait for a worker. `port`: where they connect to; `heard`: a task has connected once."""
 
     def __init__(self, host: str, secret: bytes) -> None:
         self._listener = ProvenListener(host, secret, PURPOSE)
         self.port = self._listener.port
+        self.heard = False
         self._new: dict[socket.socket, Incoming] = {}  # have not described themselves yet
         self._idle: dict[str, list[socket.socket]] = {}
         self._spaces: dict[str, list[str]] = {}  # of a host, in the order in which they were heard of
@@ -63,6 +64,7 @@ class TaskPool:
 
     def _admit(self, peer: socket.socket, rest: bytes) -> None:
         notice_silence(peer)
+        self.heard = True
         self._new[peer] = Incoming()
         self._selector.register(peer, selectors.EVENT_READ, lambda: self._read(peer))
         if rest:
