@@ -11,7 +11,7 @@ import numpy as np
 import hvd_core as hvd
 from hvd_core.bootstrap.identity import identify
 
-FOLDER = Path(sys.argv[2])
+FOLDER = Path(sys.argv[2] if __name__ == "__main__" else ".")
 
 
 def note(name):
