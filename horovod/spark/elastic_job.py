@@ -54,6 +54,9 @@ class _Names:
     def merged(self, hosts: dict[str, int]) -> dict[str, int]:
         return hosts
 
+    def preferred(self, hosts: dict[str, int]) -> dict[str, int]:
+        return hosts
+
 
 class SparkElasticJob(ElasticJob):
     """The hosts' slots are the workers and the tasks that wait for one. `begin_s`: how long the first ones may take."""
