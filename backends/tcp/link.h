@@ -56,7 +56,7 @@ class Link {
   // Before the first message: see Stream.
   void encrypt(const CryptoLibrary& library, const Digest& key, bool caller) { stream_.encrypt(library, key, caller); }
   // No message follows.
-  void end() { stream_.end(); }
+  void end(std::chrono::steady_clock::time_point until) { stream_.end(until); }
   void shut_down() { stream_.shut_down(); }
   int error() const { return error_; }
   int fd() const { return stream_.fd(); }

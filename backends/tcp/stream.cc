@@ -2,6 +2,7 @@
 #include "stream.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -121,7 +122,7 @@ ssize_t Stream::read(const iovec* spans, int n, bool* more) {
       offset = 0;
     }
   }
-  *more = s.text_at < s.text_end || s.in_end - s.in_at > kHead + kTag || s.ended || !s.short_read;
+  *more = s.text_at < s.text_end || s.in_end - s.in_at >= kHead + kTag || s.ended || !s.short_read;
   return static_cast<ssize_t>(taken);
 }
 
@@ -161,8 +162,18 @@ ssize_t Stream::fill() {
   return got;
 }
 
-void Stream::end() {
-  if (sealed_ && flush() && put_record(nullptr, 0, 0)) flush();
+bool Stream::flush_until(std::chrono::steady_clock::time_point until) {
+  while (!flush()) {
+    if (errno != EAGAIN && errno != EWOULDBLOCK) return false;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now()).count();
+    pollfd p = {fd_.get(), POLLOUT, 0};
+    if (left <= 0 || (poll(&p, 1, static_cast<int>(left)) < 0 && errno != EINTR)) return false;
+  }
+  return true;
+}
+
+void Stream::end(std::chrono::steady_clock::time_point until) {
+  if (sealed_ && flush_until(until) && put_record(nullptr, 0, 0)) flush_until(until);
 }
 
 void Stream::shut_down() { shutdown(fd_.get(), SHUT_RDWR); }

@@ -9,6 +9,7 @@
 #include <sys/types.h>
 #include <sys/uio.h>
 
+#include <chrono>
 #include <cstdint>
 #include <hvd/encryption.hpp>
 #include <memory>
@@ -35,8 +36,8 @@ class Stream {
   // Bytes that were taken and not sent. flush() returns false, with errno, while the system does not take them.
   bool unsent() const { return sealed_ && sealed_->out_at < sealed_->out_end; }
   bool flush();
-  // No more bytes will be written. Best effort.
-  void end();
+  // No more bytes will be written. Waits for the system to take the last ones until `until` at most.
+  void end(std::chrono::steady_clock::time_point until);
 
   void shut_down();
   int fd() const { return fd_.get(); }
@@ -55,6 +56,7 @@ class Stream {
     bool ended = false;                  // the last record has come
   };
 
+  bool flush_until(std::chrono::steady_clock::time_point until);
   bool put_record(const iovec* spans, int n, uint32_t length);
   // 1: a record was opened, 0: it is not whole yet, -1 and errno.
   int open_record();

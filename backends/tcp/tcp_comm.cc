@@ -7,6 +7,7 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
+#include <chrono>
 #include <cinttypes>
 #include <cstdarg>
 #include <cstdio>
@@ -20,6 +21,7 @@ namespace hvd::tcp {
 namespace {
 
 constexpr int64_t kCreateSeconds = 120;
+constexpr std::chrono::seconds kEndTime{1};  // for the last records of all connections
 
 }  // namespace
 
@@ -61,9 +63,11 @@ void TcpComm::open_links(const CommInit& init) {
 // this rank in it.
 TcpComm::~TcpComm() {
   while (calls_inside_.load() != 0) std::this_thread::yield();
+  // A neighbour that does not read its last bytes is told the end by the system alone, as an error.
+  const auto until = std::chrono::steady_clock::now() + kEndTime;
   for (const auto& link : links_) {
     if (dead_.load() != HVD_OK) continue;
-    link->end();
+    link->end(until);
     // Even where a forked child still holds the descriptor.
     shutdown(link->fd(), SHUT_WR);
   }

@@ -25,6 +25,7 @@ from horovod.runner.output import Output
 from horovod.runner.processes import Outcome
 from horovod.runner.remote_ranks import RemoteRanks
 from horovod.runner.remote_shell import RemoteShell, agent_words
+from hvd_core.config.environment import encryption_wanted
 
 _TIMEOUT_S = 600
 _GRACE_S = 600
@@ -46,6 +47,7 @@ class _Starter:
 
         self._command, self._function = command, function
         env = {**job_environment(os.environ, args), **extra_env}
+        self._encrypted = encryption_wanted(env)
         self._env = {**env, **backend_environment(env), "HOROVOD_ELASTIC": "1"}
         silence_s = seconds("HOROVOD_GLOO_TIMEOUT_SECONDS", env.get("HOROVOD_GLOO_TIMEOUT_SECONDS"))
         template = args.remote_shell or env.get("HOROVOD_REMOTE_SHELL")
@@ -74,10 +76,13 @@ class _Starter:
             self._function.drop_if_empty(number)
 
     def open_store(self, hosts: Sequence[str], secret: bytes) -> tuple[object, Mapping[str, str], str]:
+        from horovod.runner.job import check_library
         from hvd_core.bootstrap.socket_io import join_address
         from hvd_core.bootstrap.store import StoreServer
 
         others = [host for host in hosts if host != self.names.here]
+        if others and self._encrypted:
+            check_library()
         place = store_place(others, self._named, source=self.names.source)
         server = StoreServer(host=place.listen, secret=secret)
         port = int(server.address.rpartition(":")[2])

@@ -14,10 +14,11 @@ from collections.abc import Iterable
 
 
 class EndedRanks:
-    """`address` and `secret` of the store. A store that cannot be reached is ignored: the job goes on without it."""
+    """`address` and `secret` of the store. A store that cannot be reached is ignored: the job goes on without it.
+    `encrypted`: as for StoreClient."""
 
-    def __init__(self, address: str, secret: bytes):
-        self._address, self._secret = address, secret
+    def __init__(self, address: str, secret: bytes, encrypted: bool | None = None):
+        self._address, self._secret, self._encrypted = address, secret, encrypted
         self._store = None
         self._told = 0
 
@@ -48,7 +49,7 @@ class EndedRanks:
             # Imported late: the parser, --version and wrong arguments need no store.
             from hvd_core.bootstrap.store import StoreClient
 
-            self._store = StoreClient(self._address, self._secret)
+            self._store = StoreClient(self._address, self._secret, encrypted=self._encrypted)
         return self._store
 
 

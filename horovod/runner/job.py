@@ -39,6 +39,7 @@ from horovod.runner.output import Output
 from horovod.runner.processes import Job, Outcome
 from horovod.runner.remote_ranks import RemoteRanks
 from horovod.runner.remote_shell import RemoteShell, agent_words
+from hvd_core.config.environment import encryption_wanted
 
 
 def check_supported(args: argparse.Namespace) -> None:
@@ -92,6 +93,7 @@ def run_job(
     if args.nics:
         check_interfaces(args.nics)
     env = {**job_environment(os.environ, args), **(extra_env or {})}
+    encrypted = encryption_wanted(env)
     env |= backend_environment(env)
     if args.start_timeout is not None:
         timeout_s = seconds("--start-timeout", args.start_timeout)
@@ -102,6 +104,8 @@ def run_job(
         check_proc()
     remote = placement.remote()
     shell = None
+    if remote and encrypted:
+        check_library()
     if remote:
         silence_s = seconds("HOROVOD_GLOO_TIMEOUT_SECONDS", env.get("HOROVOD_GLOO_TIMEOUT_SECONDS"))
         template = args.remote_shell or env.get("HOROVOD_REMOTE_SHELL")
@@ -144,6 +148,14 @@ def _spec(slot: SlotInfo, command: Sequence[str], function: FunctionMemory | Non
         return RankSpec(slot.rank, command, variables)
     variables.update(function.variables(slot.rank))
     return RankSpec(slot.rank, command, variables, function.descriptors(slot.rank))
+
+
+def check_library() -> None:
+    """Raises ValueError if this process cannot encrypt. It serves the store of a job that encrypts between hosts."""
+    from hvd_core.bootstrap.encryption import problem
+
+    if problem():
+        raise ValueError(problem())
 
 
 def check_proc() -> None:

@@ -67,7 +67,7 @@ def run_mpi_job(
             "--mpi-args='--mca plm_rsh_agent COMMAND' for Open MPI, --mpi-args='-launcher-exec COMMAND' for MPICH."
         )
     env = mpi_environment({**job_environment(os.environ, args), **(extra_env or {})}, placement)
-    if placement.remote() and encryption_wanted(env):
+    if encryption_wanted(env) and placement.remote():
         raise ValueError(
             "HOROVOD_TLS=1: mpirun would pass the job's secret on to other hosts by connections of its own, which are "
             "not encrypted as a rule. Start the job without --mpi: horovodrun then sends the secret over ssh."

@@ -16,7 +16,7 @@ from typing import Any
 
 from horovod.runner.output import Output
 from horovod.spark import reports
-from horovod.spark.cluster import check_barrier, driver_host, wait_for_slots
+from horovod.spark.cluster import check_barrier, check_encryption, driver_host, wait_for_slots
 from horovod.spark.log_server import LogServer
 from horovod.spark.stage import Stage, forget, lost_executor, shortened, task_function
 from hvd_core.bootstrap.socket_io import join_address
@@ -47,6 +47,7 @@ def run_barrier_job(context: Any, function: bytes, options: Options) -> list[Any
     KeyboardInterrupt, after the job was cancelled.
     """
     check_barrier(context)
+    check_encryption(context, {**os.environ, **options.variables})
     found = wait_for_slots(context, options.num_proc, options.slots_s)
     listen, name = driver_host(context)
     secret = secrets.token_bytes(32)

@@ -19,6 +19,8 @@ from horovod.spark.log_frames import LogSender
 from horovod.spark.placement import TaskFacts, assign
 from horovod.spark.rank_job import RankJob, Ranks
 from horovod.spark.reports import RankEnds, await_cause, bereaved, note_begun, note_failure
+from hvd_core.bootstrap import encryption
+from hvd_core.bootstrap.socket_io import split_address
 from hvd_core.bootstrap.store import StoreClient
 
 # A rank that failed because of another one tells it this much later than the other one at most.
@@ -57,16 +59,18 @@ def run(plan: Plan, function: bytes) -> Iterator[tuple[int, bytes]]:
     place = places[context.partitionId()]
     rank = place.slot.rank
     with contextlib.ExitStack() as stack:
-        store = stack.enter_context(contextlib.closing(StoreClient(plan.store, plan.secret, rank)))
+        encrypted = encryption.required_by({**os.environ, **plan.variables}, split_address(plan.store)[0])
+        client = StoreClient(plan.store, plan.secret, rank, encrypted=encrypted)
+        store = stack.enter_context(contextlib.closing(client))
         if rank == 0:
             note_begun(store, tasks, places)
         log = stack.enter_context(contextlib.closing(LogSender(plan.log, plan.secret, rank)))
         ranks = Ranks([place], function, plan.variables, plan.python, plan.store, plan.secret)
         stack.callback(ranks.close)
-        ends = RankEnds(plan.store, plan.secret)
+        ends = RankEnds(plan.store, plan.secret, encrypted)
         shown = log.output if plan.show_output else None
         outcome = RankJob(ranks.site, Output(place.slot.size), ends, log.message, shown).run()
-        failure = ranks.failure(outcome, bereaved(plan.store, plan.secret, [rank]))
+        failure = ranks.failure(outcome, bereaved(plan.store, plan.secret, [rank], encrypted))
         if failure is not None:
             log.close()
             note_failure(store, failure, place.slot.hostname, plan.python or sys.executable)

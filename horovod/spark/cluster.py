@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from horovod.spark.java import check_java
+from hvd_core.config.environment import encryption_wanted
 
 _LOOK_S = 0.2
 # The number of slots counts as final when it has not changed for this time.
@@ -64,6 +66,30 @@ def check_barrier(context: Any) -> None:
             "Spark runs no barrier stage while spark.dynamicAllocation.enabled is true, and the ranks of a job are tasks "
             "of one. Start the session with spark.dynamicAllocation.enabled=false and a fixed spark.executor.instances."
         )
+
+
+def check_encryption(context: Any, variables: Mapping[str, str]) -> None:
+    """Raises RuntimeError if the job's secret, which Spark sends to the executors, would travel in the clear although
+    HOROVOD_TLS asks for encryption. `variables`: of the ranks. Raises ValueError for a text that is neither yes nor no.
+    """
+    settings = context.getConf()
+
+    def on(name: str) -> bool:
+        return (settings.get(name) or "").strip().lower() == "true"
+
+    executors = settings.get("spark.executorEnv.HOROVOD_TLS")
+    asked = encryption_wanted(variables) or (
+        executors is not None and encryption_wanted({"HOROVOD_TLS": executors})
+    )
+    if not asked or context.master.startswith(("local[", "local-cluster[")) or context.master == "local":
+        return
+    if (on("spark.authenticate") and on("spark.network.crypto.enabled")) or on("spark.ssl.rpc.enabled"):
+        return
+    raise RuntimeError(
+        "HOROVOD_TLS=1: Spark would send the job's secret to the executors in the clear. Start the session with Spark's "
+        "own encryption: spark.authenticate=true and spark.network.crypto.enabled=true, or (Spark 4) "
+        "spark.ssl.rpc.enabled=true; or take HOROVOD_TLS away."
+    )
 
 
 def slots(context: Any) -> int:

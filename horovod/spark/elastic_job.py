@@ -26,7 +26,13 @@ from horovod.runner.job import seconds
 from horovod.runner.output import Output
 from horovod.runner.processes import Outcome
 from horovod.spark.barrier_job import driver_variables
-from horovod.spark.cluster import active_context, driver_host, has_dynamic_allocation, wait_for_slots
+from horovod.spark.cluster import (
+    active_context,
+    check_encryption,
+    driver_host,
+    has_dynamic_allocation,
+    wait_for_slots,
+)
 from horovod.spark.rank_job import failure_of
 from horovod.spark.runner import DriverOutput, interface_variables, start_seconds
 from horovod.spark.stage import Stage, forget, lost_executor, shortened, task_function
@@ -180,6 +186,7 @@ def run_from_arguments(given: dict[str, Any]) -> list[Any]:
             given[new] = given[old]
     context = active_context("horovod.spark.run_elastic")
     limits = _limits(given, context.defaultParallelism)
+    check_encryption(context, {**os.environ, **(given["env"] or {})})
     begin_s = start_seconds(given["start_timeout"])
     variables = driver_variables(given["env"]) | interface_variables(given["nics"])
     output = DriverOutput(

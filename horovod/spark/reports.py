@@ -36,9 +36,9 @@ class RankEnds(EndedRanks):
         super().tell(rank, code, host)
 
 
-def bereaved(address: str, secret: bytes, ranks: Iterable[int]) -> set[int]:
+def bereaved(address: str, secret: bytes, ranks: Iterable[int], encrypted: bool | None = None) -> set[int]:
     """Those of `ranks` that reported another rank's failure before their own."""
-    with contextlib.closing(RankEnds(address, secret)) as ends:
+    with contextlib.closing(RankEnds(address, secret, encrypted)) as ends:
         return ends.bereaved(ranks)
 
 

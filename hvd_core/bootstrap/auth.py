@@ -110,10 +110,15 @@ def client_handshake(sock, secret, purpose, rank, epoch, deadline, encrypt=False
             "the server closed the connection during the handshake: it does not accept this job's secret "
             "(is HOROVOD_SECRET_KEY the same on all processes?)"
         ) from error
-    if encrypt and hmac.compare_digest(confirm, _mac(secret, b"no encryption", purpose, nonces, identity)):
+    if hmac.compare_digest(confirm, _mac(secret, b"no encryption", purpose, nonces, identity)):
+        if not encrypt:
+            raise BootstrapError(
+                f"the process that serves the job's store on host {sock.getpeername()[0]} has HOROVOD_TLS=1, and this "
+                "process, which is no rank, has not asked for encryption: set HOROVOD_TLS=1 here too"
+            )
         raise BootstrapError(
-            "the process that serves the job's store cannot encrypt, because its host has no libcrypto: install "
-            "OpenSSL 3 or 1.1 there, or name the library's file in HOROVOD_TLS_LIBRARY"
+            f"the process that serves the job's store on host {sock.getpeername()[0]} cannot encrypt, because its host "
+            "has no libcrypto: install OpenSSL 3 or 1.1 there, or name the library's file in HOROVOD_TLS_LIBRARY"
         )
     if not hmac.compare_digest(confirm, _mac(secret, b"server", purpose, nonces, identity)):
         raise AuthenticationError("the server does not know this job's secret")

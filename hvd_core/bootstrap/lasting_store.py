@@ -138,7 +138,7 @@ def _finalize(environ, pid):
 
 
 def _serve(names):
-    encryption.refuse_readable_secret(names, "the launcher's process manager")
+    encryption.refuse_readable_secret(len(set(names)) > 1, "the launcher's process manager")
     secret = new_secret()
     server = StoreServer(address_towards(names), secret)
     return server, {"store": server.address, "secret": secret.hex()}

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from . import encryption
 from .auth import new_secret
 from .identity import Identity, identify
 from .rendezvous import Rendezvous
@@ -31,7 +32,8 @@ class Meeting:
 def find_store(meeting, environ, deadline):
     """(Identity, Rendezvous) of the job. Rendezvous is None for a job of one process.
 
-    Raises BootstrapError if rank 0 cannot start the store; then the other ranks raise it too.
+    Raises BootstrapError if rank 0 cannot start the store, or must not send its secret in the clear; then the other ranks
+    raise it too.
     """
     identity = _identity(meeting, environ)
     if meeting.size == 1:
@@ -40,7 +42,17 @@ def find_store(meeting, environ, deadline):
         message = json.loads(meeting.read())
         if "error" in message:
             raise BootstrapError(f"rank 0 could not start the job's store: {message['error']}")
+        if "refused" in message:
+            raise BootstrapError(message["refused"])
         return identity, Rendezvous(identity, message["store"], bytes.fromhex(message["secret"]), 1)
+    try:
+        encryption.refuse_readable_secret(
+            encryption.reached_by_others(meeting.address),
+            "the program's own store (torch.distributed's, for instance)",
+        )
+    except BootstrapError as error:
+        meeting.publish(json.dumps({"refused": str(error)}).encode())
+        raise
     secret = new_secret()
     try:
         server = StoreServer(meeting.address, secret)

@@ -69,6 +69,8 @@ _ANSWER_SECONDS = 30.0
 _ATTEMPTS = 4
 _PAUSE_SECONDS = 0.06
 _TAG_BYTES = 16
+# As in the engine (engine/control/store_client.cc).
+MAX_ANSWER_BYTES = 64 << 20
 
 
 def open_store_connection(
@@ -97,7 +99,7 @@ def _connect_once(address, secret, rank, epoch, deadline, between, encrypted):
     sock = connect_tcp(address, deadline, between)
     try:
         if encrypted is None:
-            encrypted = encryption.applies_to(sock)
+            encrypted = encryption.applies_to(sock, rank != NO_RANK)
         key = client_handshake(sock, secret, PURPOSE, rank, epoch, deadline, encrypted)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.settimeout(None)
@@ -219,6 +221,12 @@ class StoreClient:
 
     def _answer(self, deadline):
         (count,) = struct.unpack("<I", recv_exact(self._sock, 4, deadline))
+        if not 0 < count <= MAX_ANSWER_BYTES:
+            self.close()
+            raise BootstrapError(
+                f"the store at {self.address} announced an answer of {count} bytes, and 1 to {MAX_ANSWER_BYTES} are "
+                "allowed: the answer was changed on the way, or another program has sent it"
+            )
         if self._seals is None:
             answer = recv_exact(self._sock, count, deadline)
         else:

@@ -231,7 +231,7 @@ def _alone(identity, comm=None):
 
 
 def _connect(world, identity, transport, deadline, silence_s):
-    from . import lasting_store, rendezvous_way
+    from . import encryption, lasting_store, rendezvous_way
     from .descriptors import DescriptorSet
     from .hosts import host_name
     from .launcher_watch import find as find_launcher
@@ -253,6 +253,8 @@ def _connect(world, identity, transport, deadline, silence_s):
         if session.launcher is not None:
             world._descriptors.own(session.launcher.fd)
         session.attend(identity, host_name(os.environ), not found.dies_with_rank_zero)
+        if found.server is not None:
+            encryption.check_server(found.address)
         found.open(session)
         sock, world.store_key = open_store_connection(*at, refused)
         world.store_fd = world._descriptors.own(sock).fileno()

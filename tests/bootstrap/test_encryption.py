@@ -1,7 +1,13 @@
 """HOROVOD_TLS: the store's connections, ranks that do not agree, hosts without the library."""
 
+import json
 import os
 import re
+import socket
+import struct
+import subprocess
+import sys
+import threading
 
 import pytest
 from wire import Wire
@@ -10,7 +16,10 @@ import hvd_core as hvd
 from harness import run_on_ranks
 from harness.launch import run_to_the_end
 from hvd_core.bootstrap import BootstrapError, StoreClient, StoreServer, connect, encryption
-from hvd_core.bootstrap.socket_io import StoreLost, join_address, split_address
+from hvd_core.bootstrap.auth import ServerHandshake
+from hvd_core.bootstrap.meeting import Meeting, find_store
+from hvd_core.bootstrap.socket_io import AuthenticationError, StoreLost, join_address, split_address
+from hvd_core.bootstrap.store import MAX_ANSWER_BYTES
 
 SECRET = bytes(range(32))
 VALUE = b"a value that all ranks know"
@@ -64,6 +73,86 @@ def test_a_request_that_was_changed_ends_its_connection_and_no_other(server):
     other.close()
 
 
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_a_request_for_encryption_cannot_be_removed_or_added(server, encrypted):
+    # The flag is the last word of the identity, behind 8 bytes of magic, 32 of a nonce and 12 of the epoch and the rank.
+    with (
+        Wire(split_address(server.address), spoil_at=(0, 8 + 32 + 12)) as wire,
+        pytest.raises(AuthenticationError, match="does not accept this job's secret"),
+    ):
+        client_over(wire, encrypted)
+    assert server.clients() == 0
+
+
+@pytest.mark.parametrize("count", [0, MAX_ANSWER_BYTES + 1])
+def test_an_answer_of_a_length_that_is_not_possible(count):
+    def serve(listener):
+        sock, _ = listener.accept()
+        with sock:
+            host = ServerHandshake(SECRET, b"store")
+            sock.sendall(host.challenge)
+            while not host.done:
+                host.feed(sock.recv(4096))
+            sock.sendall(host.confirm + struct.pack("<I", count))
+            sock.recv(4096)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, args=(listener,), daemon=True).start()
+        client = StoreClient(join_address(*listener.getsockname()), SECRET)
+        with pytest.raises(BootstrapError, match=f"announced an answer of {count} bytes"):
+            client.get("a", 5)
+
+
+def own_address():
+    """The address of this host towards others. No packet is sent for that."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            sock.connect(("203.0.113.1", 9))
+        except OSError:
+            pytest.skip("this host has no way to others")
+        return sock.getsockname()[0]
+
+
+def test_a_store_that_encrypts_takes_no_other_connection_of_a_launcher(monkeypatch):
+    address = own_address()
+    monkeypatch.setenv("HOROVOD_TLS", "1")
+    with StoreServer(address, SECRET) as server:
+        with pytest.raises(BootstrapError, match=f"on host {re.escape(address)} has HOROVOD_TLS=1, and this"):
+            StoreClient(server.address, SECRET, encrypted=False)
+        # The ranks compare what they ask for, after they have connected.
+        StoreClient(server.address, SECRET, rank=1, encrypted=False).close()
+        client = StoreClient(server.address, SECRET)
+        client.set("a", VALUE)
+        client.close()
+
+
+NO_LIBRARY = """
+from hvd_core.bootstrap import StoreClient, StoreServer, encryption
+far, near = "203.0.113.1", "127.0.0.1"
+encryption.check_server(f"tcp://{near}:1")
+assert encryption.required_by({"HOROVOD_TLS": "1"}, near) is False
+assert encryption.required_by({"HOROVOD_TLS": "0"}, far) is False
+for number, call in enumerate((
+    lambda: encryption.check_server(f"tcp://{far}:1"), lambda: encryption.required_by({"HOROVOD_TLS": "1"}, far)
+)):
+    try:
+        call()
+    except RuntimeError as error:
+        print(number, error)
+"""
+
+
+def test_what_serves_or_reaches_the_store_fails_at_once_without_the_library():
+    env = {**os.environ, "HOROVOD_TLS": "1", "HOROVOD_TLS_LIBRARY": "/nonexistent/libcrypto.so"}
+    done = subprocess.run(
+        [sys.executable, "-c", NO_LIBRARY], env=env, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    told = r"HOROVOD_TLS=1 needs .*/nonexistent/libcrypto\.so cannot be"
+    assert re.search(rf"^0 this process serves the job's store, and {told}", done.stdout, re.M), done.stdout
+    assert re.search(rf"^1 {told}", done.stdout, re.M), done.stdout
+
+
 @pytest.mark.parametrize("value", ["psk", "2x"])
 def test_a_text_that_is_neither_yes_nor_no(monkeypatch, value):
     monkeypatch.setenv("HOROVOD_TLS", value)
@@ -101,11 +190,25 @@ def test_ranks_that_disagree_are_named_on_every_rank(ranks, words):
 
 
 def test_the_secret_is_not_sent_to_other_hosts_in_the_clear(monkeypatch):
-    encryption.refuse_readable_secret(["a", "b"], "MPI")
+    encryption.refuse_readable_secret(True, "MPI")
     monkeypatch.setenv("HOROVOD_TLS", "1")
-    encryption.refuse_readable_secret(["a", "a"], "MPI")
+    encryption.refuse_readable_secret(False, "MPI")
     with pytest.raises(BootstrapError, match="the job's secret would be sent to other hosts over MPI"):
-        encryption.refuse_readable_secret(["a", "b"], "MPI")
+        encryption.refuse_readable_secret(True, "MPI")
+
+
+def test_a_meetings_ranks_all_learn_that_the_secret_is_not_sent(monkeypatch):
+    monkeypatch.setenv("HOROVOD_TLS", "1")
+    said = []
+    for rank in range(2):
+        met = Meeting(rank, 2, said.append, lambda: said[0], "203.0.113.1")
+        with pytest.raises(BootstrapError, match="would be sent to other hosts over the program's own store"):
+            find_store(met, {}, None)
+    assert len(said) == 1 and list(json.loads(said[0])) == ["refused"]
+    here = Meeting(0, 2, said.append, None, "localhost")
+    _, found = find_store(here, {}, None)
+    found.close()
+    assert "secret" in json.loads(said[1])
 
 
 def without_the_library(ranks):

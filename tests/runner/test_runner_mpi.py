@@ -199,6 +199,16 @@ def test_the_secret_of_an_encrypted_job_is_not_given_to_mpirun(installed, monkey
     assert ("mpirun would pass the job's secret on" in str(raised.value)) == (asked == "1")
 
 
+@pytest.mark.parametrize("way", [["--mpi"], ["--gloo"], ["--min-np", "2", "--host-discovery-script", "true"]])
+def test_a_text_that_is_neither_yes_nor_no_is_found_before_anything_starts(installed, monkeypatch, way):
+    from horovod.runner.elastic_job import run_elastic_job
+
+    monkeypatch.setenv("HOROVOD_TLS", "psk")
+    args = parse_args([*way, "-np", "2", "true"])
+    with pytest.raises(ValueError, match=r"HOROVOD_TLS='?psk'? is neither 0 nor 1"):
+        (run_elastic_job if "--min-np" in way else run_job)(args, args.command, print)
+
+
 def test_an_outer_jobs_variables_do_not_reach_the_ranks():
     from horovod.runner.job import assign_slots
 

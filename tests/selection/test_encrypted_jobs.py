@@ -40,6 +40,21 @@ def test_a_backend_that_does_not_encrypt_works_within_hosts():
     assert table(plan(SHM, TCP, GLOO, world=TWO_HOSTS))["cpu"]["allreduce"][0] == "shm x tcp"
 
 
+def test_a_list_without_a_backend_that_encrypts_is_refused_with_that_reason():
+    with pytest.raises(OneHostOnly, match=rf"backend 'gloo' \(from HOROVOD_BACKEND\) {WHY}"):
+        plan(SHM, TCP, GLOO, value="shm,gloo", world=TWO_HOSTS)
+
+
+@pytest.mark.parametrize("name", ["HOROVOD_CPU_OPERATIONS", "HOROVOD_CPU_ALLGATHER"])
+def test_an_older_variable_that_names_one_is_passed_over_with_a_warning(caplog, name):
+    with caplog.at_level(logging.WARNING, "horovod"):
+        made = plan(SHM, TCP, GLOO, world=TWO_HOSTS, **{name: "GLOO"})
+    assert table(made)["cpu"]["allgather"][0] == "shm x tcp"
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"horovod: {name}=gloo is ignored: the backend {WHY}")
+    assert of(plan(SHM, TCP, GLOO, world=ONE_HOST, **{name: "GLOO"}))
+
+
 def test_devices_are_staged_between_hosts_and_rank_0_says_so(caplog):
     with caplog.at_level(logging.WARNING, "horovod"):
         assert of(plan(SHM, TCP, DEVICE), "gcu") == ("eccl", "automatic")

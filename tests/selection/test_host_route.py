@@ -16,6 +16,7 @@ from listed_backends import (
     TWO_HOSTS,
     TWO_HOSTS_BY_MPI,
     ListedBackends,
+    backend,
     plan,
 )
 
@@ -113,6 +114,18 @@ def test_on_hosts_with_different_numbers_of_ranks_it_takes_all_of_them():
         made = plan(SHM, TCP, MPI, value=value, world=uneven).host_route
         assert made.within is None and made.between.name == "mpi"
     assert plan(SHM, TCP, value="shm,tcp", world=uneven).host_route.within.name == "shm"
+
+
+@pytest.mark.parametrize(("hosts", "within"), [((0, 0, 1), None), ((0, 0, 1, 1, 1), "mpi")])
+def test_a_launchers_library_is_not_used_within_hosts_if_a_rank_would_not_start_it(hosts, within):
+    """A rank that is alone on its host has nothing to do within it. Such a backend does not encrypt between hosts."""
+    mpi = backend(
+        "mpi", "hvd-backend-mpi 0.2.0", launchers=("openmpi",), spans_hosts=False, kept_within="kept"
+    )
+    names = tuple("alpha" if host == 0 else "beta" for host in hosts)
+    world = SimpleNamespace(**{**vars(TWO_HOSTS_BY_MPI), "hosts": hosts, "host_names": names})
+    made = plan(SHM, TCP, mpi, value="mpi,tcp", world=world).host_route
+    assert (made.within and made.within.name, made.between.name) == (within, "tcp")
 
 
 def test_on_one_host_nobody_looks_for_it():

@@ -9,12 +9,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from horovod.runner.import_path import is_this_python
 from horovod.runner.output import Output, Sink
 from horovod.spark.barrier_task import Plan
+from horovod.spark.cluster import check_encryption
 from horovod.spark.java import check_java
 from horovod.spark.log_frames import LogSender
 from horovod.spark.log_server import LogServer
@@ -26,6 +28,34 @@ from hvd_core.bootstrap.socket_io import AuthenticationError, split_address
 
 SPARKDL = Path(__file__).resolve().parents[2] / "packages" / "sparkdl"
 SECRET = b"s" * 32
+
+
+@pytest.mark.parametrize(
+    ("variables", "settings", "master", "refused"),
+    [
+        ({"HOROVOD_TLS": "1"}, {}, "spark://a:7077", True),
+        ({}, {"spark.executorEnv.HOROVOD_TLS": "1"}, "yarn", True),
+        ({"HOROVOD_TLS": "1"}, {"spark.network.crypto.enabled": "true"}, "yarn", True),
+        (
+            {"HOROVOD_TLS": "1"},
+            {"spark.network.crypto.enabled": "true", "spark.authenticate": "true"},
+            "yarn",
+            False,
+        ),
+        ({"HOROVOD_TLS": "1"}, {"spark.ssl.rpc.enabled": "true"}, "yarn", False),
+        ({"HOROVOD_TLS": "1"}, {}, "local[2]", False),
+        ({"HOROVOD_TLS": "0"}, {}, "yarn", False),
+    ],
+)
+def test_an_encrypted_jobs_secret_needs_sparks_own_encryption(variables, settings, master, refused):
+    context = SimpleNamespace(master=master, getConf=lambda: settings)
+    expected = (
+        pytest.raises(RuntimeError, match=r"the job's secret .* in the clear")
+        if refused
+        else contextlib.nullcontext()
+    )
+    with expected:
+        check_encryption(context, variables)
 
 
 def test_ranks_of_a_host_follow_each_other_and_the_host_of_task_0_is_first():

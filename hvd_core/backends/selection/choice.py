@@ -149,6 +149,8 @@ class Choice:
         empty."""
         for level, rule in self._rules(HOST, None):
             found = [b for b in self.named.of(rule, level, HOST) if HOST in b.serves]
+            if level.soft and several_hosts(self.world):
+                found = self.named.without_kept(rule, found)
             if found:
                 return found, rule.source
             if rule.device == HOST and not level.soft:
@@ -161,6 +163,8 @@ class Choice:
         for operation in OPERATIONS:
             for level, rule in self._rules(HOST, operation):
                 found = [b for b in self.named.of(rule, level, HOST) if HOST in b.serves]
+                if level.soft and several_hosts(self.world):
+                    found = self.named.without_kept(rule, found)
                 if rule.operation is None:
                     if found:
                         break  # the same rule decides for the other operations

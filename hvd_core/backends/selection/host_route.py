@@ -48,7 +48,9 @@ def choose_host_route(
     between = next((b for b in names if b.spans_hosts), None)
     if between is None:
         if listed:
-            raise one_host_only(names[0], source, world, installed(), alone=len(names) == 1)
+            # The reason why a backend is kept within hosts tells more than the nature of another one.
+            refused = next((b for b in names if b.kept_within), names[0])
+            raise one_host_only(refused, source, world, installed(), alone=len(names) == 1)
         raise BackendUnavailable(
             f"horovod: backend selection: {spread(world)}, and no backend that may be used reaches across hosts.\n"
             f"  installed: {installed()}\n"
@@ -56,7 +58,9 @@ def choose_host_route(
             "  list: hvd plugin list"
         )
     outer = Selection(between, AUTOMATIC if automatic else source)
-    inner = [b for b in names[: names.index(between)] if not b.spans_hosts]
+    inner = [
+        b for b in names[: names.index(between)] if not b.spans_hosts and not _leaves_ranks_out(b, world)
+    ]
     # The order of the list, or of the automatic choice, decides whether there are two levels.
     two_levels = bool(inner)
     within = inner[0] if inner else next((b for b in embedded if not b.spans_hosts), None)
@@ -66,9 +70,15 @@ def choose_host_route(
         return HostRoute(None, outer)
     if between.launchers and not homogeneous(world):
         # With two levels, a rank whose local rank exceeds the smallest host's size takes no part between hosts. It would
-        # never start the launcher's library, which must start on all ranks together.
+        # never start the launcher's library, which starts on all ranks together.
         return HostRoute(None, outer)
     return HostRoute(Selection(within, outer.source), outer, hierarchical, within_alone=two_levels)
+
+
+def _leaves_ranks_out(backend: Usable, world: Any) -> bool:
+    """Whether some ranks, those that are alone on their host, would never start the launcher's library that ``backend``
+    needs. It starts on all ranks together, or waits for ever."""
+    return bool(backend.launchers) and 1 in Counter(world.hosts).values()
 
 
 def several_hosts(world: Any) -> bool:

@@ -85,6 +85,17 @@ class NamedBackends:
                 )
         return [b for b in found if device_types(b)]
 
+    def without_kept(self, rule: Rule, found: list[Usable]) -> list[Usable]:
+        """The backends of ``found``, which an older variable names, without those that are kept within hosts although
+        they could reach others. Warns of these. For a job on several hosts."""
+        for backend in found:
+            if backend.kept_within:
+                self._warn_once(
+                    f"horovod: {rule.source}={backend.name} is ignored: the backend {backend.kept_within}, and this job "
+                    "has several hosts."
+                )
+        return [b for b in found if not b.kept_within]
+
     def warn_of_unused_legacy(self, types: Sequence[str]) -> None:
         """Warn if HOROVOD_GPU_* names a backend for other accelerators than this job's device types ``types``."""
         for level in self._levels:

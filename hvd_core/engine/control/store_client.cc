@@ -175,6 +175,9 @@ void StoreClient::count(const std::string& key) noexcept {
       (void)lock.try_lock();
     }
     if (!lock) return;
+    // A sealed request that is not sent would break the order of the records, so that is found out before.
+    pollfd ready = {fd_, POLLOUT, 0};
+    if (::poll(&ready, 1, 0) != 1 || (ready.revents & POLLOUT) == 0) return;
     const std::string request = request_text(kAdd, key, payload);
     // So few bytes are sent whole, or not at all if the store's process takes no more bytes.
     if (::send(fd_, request.data(), request.size(), MSG_NOSIGNAL | MSG_DONTWAIT) > 0) ++unread_;

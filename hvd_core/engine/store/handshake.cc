@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::string_view kMagic = "hvdauth1", kPurpose = "store";
 constexpr uint32_t kEncrypt = 1;  // in the last word of the client's identity
+constexpr uint32_t kNoRank = UINT32_MAX;
 
 Digest proof(const std::string& secret, std::string_view role, std::string_view nonces, std::string_view identity) {
   Hmac hmac(secret.data(), secret.size());
@@ -32,7 +33,7 @@ const unsigned char* octets(const char* p) { return reinterpret_cast<const unsig
 
 }  // namespace
 
-Handshake::Handshake() {
+Handshake::Handshake(bool must_encrypt) : must_encrypt_(must_encrypt) {
   // So few bytes come whole, or not at all.
   while (::getrandom(nonce_.data(), nonce_.size(), 0) != static_cast<ssize_t>(nonce_.size())) {
     if (errno != EINTR) throw std::system_error(errno, std::generic_category(), "random bytes");
@@ -52,12 +53,14 @@ bool Handshake::feed(std::string_view bytes, const std::string& secret, std::str
   const std::string_view identity = all.substr(kMagic.size() + kNonceBytes, kIdentityBytes);
   const Digest wanted = proof(secret, "client", nonces, identity);
   if (!equal_digests(wanted.data(), octets(all.data() + kAnswerBytes - kProofBytes))) return false;
-  uint32_t flags;
+  uint32_t rank, flags;
   std::memcpy(&flags, identity.data() + kIdentityBytes - sizeof flags, sizeof flags);
-  const bool encrypt = flags & kEncrypt, able = !encrypt || CryptoLibrary::find() != nullptr;
-  const Digest ours = proof(secret, able ? "server" : "no encryption", nonces, identity);
+  std::memcpy(&rank, identity.data() + kIdentityBytes - sizeof flags - sizeof rank, sizeof rank);
+  const bool encrypt = flags & kEncrypt;
+  refused_ = encrypt ? CryptoLibrary::find() == nullptr : must_encrypt_ && rank == kNoRank;
+  const Digest ours = proof(secret, refused_ ? "no encryption" : "server", nonces, identity);
   confirmation->assign(reinterpret_cast<const char*>(ours.data()), ours.size());
-  if (encrypt && able) {
+  if (encrypt && !refused_) {
     const Digest key = proof(secret, "key", nonces, identity);
     encryption_key_.assign(reinterpret_cast<const char*>(key.data()), key.size());
   }

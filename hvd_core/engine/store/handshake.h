@@ -16,8 +16,9 @@ class Handshake {
   static constexpr size_t kNonceBytes = 32, kIdentityBytes = 16, kProofBytes = 32;
   static constexpr size_t kAnswerBytes = 8 + kNonceBytes + kIdentityBytes + kProofBytes;
 
-  // Throws std::system_error if the system has no random bytes.
-  Handshake();
+  // `must_encrypt`: a client that is no rank must ask for encryption. (Ranks compare what they ask for, and all of them
+  // shall learn the difference.) Throws std::system_error if the system has no random bytes.
+  explicit Handshake(bool must_encrypt = false);
 
   std::string challenge() const;
   // Of the client's answer. The owner must not read more than this from a client before the proof.
@@ -28,8 +29,12 @@ class Handshake {
   // After the proof: the connection's key if the client has asked for encryption, else nothing. A client that asks in
   // vain is told so by the confirmation.
   const std::string& encryption_key() const { return encryption_key_; }
+  // After the proof: the confirmation says that there is no encryption here that suits both, and nothing may follow.
+  bool refused() const { return refused_; }
 
  private:
+  const bool must_encrypt_;
+  bool refused_ = false;
   std::array<char, kNonceBytes> nonce_;
   std::string received_, encryption_key_;
 };

@@ -170,13 +170,15 @@ void Service::set(const std::string& key, std::string value) {
 
 void Service::reply(Connection& c, uint8_t status, std::string_view payload) {
   const auto size = static_cast<uint32_t>(1 + payload.size());
-  std::string body(1, static_cast<char>(status));
-  body += payload;
   c.unsent += bytes_of(size);
-  if (c.seals)
+  if (c.seals) {
+    std::string body(1, static_cast<char>(status));
+    body += payload;
     c.seals->out.seal(size, body, &c.unsent);
-  else
-    c.unsent += body;
+  } else {
+    c.unsent.push_back(static_cast<char>(status));
+    c.unsent += payload;
+  }
 }
 
 void Service::stop_waiting(Connection& c) {

@@ -12,6 +12,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <hvd/encryption.hpp>
 #include <system_error>
 #include <utility>
 
@@ -37,12 +38,23 @@ void close_descriptor(int& fd) {
   fd = -1;
 }
 
+// Whether the other end of a connection is on this host's loopback, which no network carries.
+bool stays_here(int fd) {
+  sockaddr_storage peer = {};
+  socklen_t n = sizeof peer;
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &n) != 0) return true;  // it has ended already
+  if (peer.ss_family == AF_INET)
+    return ntohl(reinterpret_cast<const sockaddr_in&>(peer).sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+  const in6_addr& address = reinterpret_cast<const sockaddr_in6&>(peer).sin6_addr;
+  return IN6_IS_ADDR_LOOPBACK(&address) || (IN6_IS_ADDR_V4MAPPED(&address) && address.s6_addr[12] == IN_LOOPBACKNET);
+}
+
 [[noreturn]] void lack(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
 
 }  // namespace
 
 Service::Service(int listener, std::string secret, int64_t handshake_ns)
-    : secret_(std::move(secret)), handshake_ns_(handshake_ns), listener_(listener) {
+    : secret_(std::move(secret)), handshake_ns_(handshake_ns), encrypts_(encryption_wanted()), listener_(listener) {
   try {
     epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
     if (epoll_ < 0) lack("epoll_create1 for the store");
@@ -193,7 +205,7 @@ void Service::accept_one() {
     if (unproven_.size() >= kMostUnproven)
       drop(*unproven_.front(), "too many connections that have not proved the secret");
     made = std::make_unique<Connection>();
-    made->handshake.emplace();
+    made->handshake.emplace(encrypts_ && !stays_here(fd));
     made->unsent = made->handshake->challenge();
     unproven_.push_back(std::move(made));
   } catch (...) {
@@ -242,6 +254,12 @@ bool Service::prove(Connection& c) {
   why_ = "the peer does not know this job's secret, or does not speak this protocol";
   if (!c.handshake->feed({data, static_cast<size_t>(n)}, secret_, &confirmation)) return false;
   if (c.handshake->missing() > 0) return true;
+  if (c.handshake->refused()) {
+    why_ = "it and this process do not agree about encryption, or this host has no libcrypto";
+    c.unsent += confirmation;
+    (void)flush(c);
+    return false;
+  }
   clear_timer(c);
   if (const std::string& key = c.handshake->encryption_key(); !key.empty()) {
     using enum sealing::FrameSeal::Kind;

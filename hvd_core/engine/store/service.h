@@ -90,6 +90,7 @@ class Service {
 
   const std::string secret_;
   const int64_t handshake_ns_;
+  const bool encrypts_;  // HOROVOD_TLS in this process
   int listener_, epoll_ = -1, wake_ = -1;
   int64_t listen_again_ = 0;  // when the listener is watched again after a lack of descriptors; 0: it is watched
   std::atomic<bool> stopping_{false};

@@ -2,9 +2,9 @@
 // which is opened when it is needed. Nothing is linked, and no header of OpenSSL is included. Header-only, C++20.
 //
 // Both ends know a key of their connection, from a handshake in which both have proved a secret. Each direction has
-// keys of its own (HKDF, RFC 5869, with SHA-256), and each record a nonce of its own: the record's number, as in
-// TLS 1.3. So a record that is changed, repeated, left out, moved or sent back is not accepted. SECURITY.md says what
-// is promised.
+// keys of its own (HMAC-SHA-256 in counter mode: the Expand step of HKDF, RFC 5869), and each record a nonce of its
+// own: the record's number, as in TLS 1.3. So a record that is changed, repeated, left out, moved or sent back is not
+// accepted. SECURITY.md says what is promised.
 //
 // CryptoLibrary: any thread. A RecordCipher: one thread at a time.
 #ifndef HVD_ENCRYPTION_HPP_
@@ -28,10 +28,15 @@ namespace hvd {
 
 // Whether the user has asked for encryption between hosts.
 inline bool encryption_wanted() {
-  const char* text = std::getenv("HOROVOD_TLS");
-  if (text == nullptr) return false;
+  const char* value = std::getenv("HOROVOD_TLS");
+  if (value == nullptr) return false;
+  // Blanks at both ends do not count, as in Python (hvd_core/config/environment.py).
+  constexpr std::string_view kBlanks = " \t\n\v\f\r";
+  std::string text(value);
+  text.erase(0, text.find_first_not_of(kBlanks));
+  text.erase(text.find_last_not_of(kBlanks) + 1);
   for (const char* no : {"", "0", "false", "no", "off"})
-    if (::strcasecmp(text, no) == 0) return false;
+    if (::strcasecmp(text.c_str(), no) == 0) return false;
   return true;
 }
 
@@ -45,7 +50,7 @@ class CryptoLibrary {
 
   void* (*context_new)() = nullptr;
   void (*context_free)(void*) = nullptr;
-  const void* (*aes_256_gcm)() = nullptr;
+  const void* aes_256_gcm = nullptr;  // the cipher
   int (*init)(void*, const void*, void*, const unsigned char*, const unsigned char*, int) = nullptr;
   int (*update)(void*, unsigned char*, int*, const unsigned char*, int) = nullptr;
   int (*finish)(void*, unsigned char*, int*) = nullptr;
@@ -90,10 +95,21 @@ class CryptoLibrary {
 
   bool take(void* library) {
     return find_symbol(library, "EVP_CIPHER_CTX_new", &context_new) &&
-           find_symbol(library, "EVP_CIPHER_CTX_free", &context_free) &&
-           find_symbol(library, "EVP_aes_256_gcm", &aes_256_gcm) && find_symbol(library, "EVP_CipherInit_ex", &init) &&
-           find_symbol(library, "EVP_CipherUpdate", &update) && find_symbol(library, "EVP_CipherFinal_ex", &finish) &&
+           find_symbol(library, "EVP_CIPHER_CTX_free", &context_free) && find_cipher(library) &&
+           find_symbol(library, "EVP_CipherInit_ex", &init) && find_symbol(library, "EVP_CipherUpdate", &update) &&
+           find_symbol(library, "EVP_CipherFinal_ex", &finish) &&
            find_symbol(library, "EVP_CIPHER_CTX_ctrl", &control) && works();
+  }
+
+  // OpenSSL 3 looks up the cipher of EVP_aes_256_gcm() at each use. That fails after OPENSSL_cleanup(), which runs at
+  // exit and may come before the last record. A cipher that was fetched stays usable, and is never released.
+  bool find_cipher(void* library) {
+    const void* (*fetch)(void*, const char*, const char*);
+    if (find_symbol(library, "EVP_CIPHER_fetch", &fetch))
+      aes_256_gcm = fetch(nullptr, "AES-256-GCM", nullptr);
+    else if (const void* (*built_in)(); find_symbol(library, "EVP_aes_256_gcm", &built_in))
+      aes_256_gcm = built_in();
+    return aes_256_gcm != nullptr;
   }
 
   bool works() const;
@@ -184,7 +200,7 @@ class RecordCipher {
     return use(key.data());
   }
   bool use(const unsigned char* key) {
-    return library_->init(context_.get(), library_->aes_256_gcm(), nullptr, key, nullptr, seals_ ? 1 : 0) == 1;
+    return library_->init(context_.get(), library_->aes_256_gcm, nullptr, key, nullptr, seals_ ? 1 : 0) == 1;
   }
 
   const CryptoLibrary* library_;
