@@ -48,7 +48,7 @@ def find_store(meeting, environ, deadline):
     try:
         encryption.refuse_readable_secret(
             encryption.reached_by_others(meeting.address),
-            "the program's own store (torch.distributed's, for instance)",
+            "the program's own store",
         )
     except BootstrapError as error:
         meeting.publish(json.dumps({"refused": str(error)}).encode())

@@ -57,10 +57,10 @@ def put(path, data):
     partial.rename(path)
 
 
-def over_a_wire(library, folder, body, hosts, spoil_at=None):
+def over_a_wire(library, folder, body, hosts, spoil_at=None, end_at=None, options=None):
     """(result or error of ranks 0 and 1, the bytes between them). Each rank has a store of its
     own; the test hands the addresses over, and puts the wire in between."""
-    results, backend = {}, Backend(library, folder)
+    results, backend = {}, Backend(library, folder, options)
 
     def work(rank):
         try:
@@ -77,7 +77,7 @@ def over_a_wire(library, folder, body, hosts, spoil_at=None):
     put(folder / "1.tcp_addresses_1", read_when_there(folder / "2.tcp_addresses_1"))
     table = read_when_there(folder / "1.tcp_table")
     first = table[TABLE.size : TABLE.size + ADDRESSES.size]
-    with Wire(loopback_of(first), spoil_at) as wire:
+    with Wire(loopback_of(first), spoil_at, end_at) as wire:
         _, encrypts, _, reason = ADDRESSES.unpack(first)
         endpoint = struct.pack("<BBH4s", 4, 1, wire.address[1], socket.inet_aton("127.0.0.1"))
         changed = ADDRESSES.pack(1, encrypts, endpoint, reason)
@@ -115,6 +115,19 @@ def test_a_byte_that_was_changed_ends_the_communicator(library, tmp_path, monkey
         assert error.code == REMOTE and error.flags & COMM_DEAD, results
         assert f"rank {1 - rank} (" in error.text, results
     assert "changed on the way: the encryption of HOROVOD_TLS=1 has detected it" in results[1].text
+
+
+def test_the_end_of_one_of_two_connections_that_another_program_made_is_an_error(
+    library, tmp_path, monkeypatch
+):
+    """The true end has a last record. Without that, rank 1 would wait for bytes of the other connection."""
+    monkeypatch.setenv("HOROVOD_TLS", "1")
+    options = {"sockets_per_peer": 2}
+    results, _ = over_a_wire(
+        library, tmp_path, reduce_until_it_fails, (0, 1), end_at=(1, 65), options=options
+    )
+    assert results[1].code == REMOTE and results[1].flags & COMM_DEAD, results
+    assert "rank 0 (" in results[1].text and "it closed the connection" in results[1].text, results
 
 
 def test_ranks_that_disagree_are_named_on_both(library, tmp_path, monkeypatch):
