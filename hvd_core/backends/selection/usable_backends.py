@@ -125,7 +125,8 @@ class UsableBackends:
                     found.append(candidate)
             except BackendError as error:
                 self.unusable[name] = error
-                if isinstance(error, BackendUndescribed):
+                # A backend that a setting names was not passed over.
+                if isinstance(error, BackendUndescribed) and name not in self._known:
                     discovery.passed_over(name, error)
         return found
 
