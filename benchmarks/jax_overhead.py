@@ -4,7 +4,7 @@
     horovodrun -np 2 python benchmarks/jax_overhead.py [--runs 7]
 
 All ways are in the same processes and take turns. Medians of the turns; rank 0 prints a table, and at the end what the
-goals are about. Ratios are formed within a turn. A run takes a minute on two idle cores.
+goals are about. Ratios are formed within a turn.
 
 ops: one allreduce in a compiled program, beside the same allreduce of our NumPy API outside of it, in a
 jax.pure_callback, and in mpi4jax if that is installed (then start the ranks with mpirun).

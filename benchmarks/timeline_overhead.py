@@ -5,7 +5,7 @@
 
 All ways are in the same processes and take turns of less than half a second, in an order that changes from run to run. A
 turn is the median of its steps, and ratios to "off" are formed within a run. Behind a ratio stands how far the median of
-so many ratios may be off (the notch of a box plot, 95 %). All models take three minutes on two idle cores.
+so many ratios may be off (the notch of a box plot, 95 %).
 
 Models: "cnn" is a real small network; "resnet50" has the shapes of a ResNet-50's 161 gradients and next to no
 computation; "tiny1000" submits 1,000 tensors of one element. "processor" is the ratio of the processor time that a step
