@@ -197,14 +197,13 @@ def _find_store(environ, comm, deadline):
     if isinstance(comm, meeting.Meeting):
         return *meeting.find_store(comm, environ, deadline), None
     identity = select(identify(environ), comm)
-    if identity.size == 1:
-        if identity.launched is not None:
-            from . import rendezvous
-
-            rendezvous.attend(identity, environ, deadline)
+    if identity.size == 1 and identity.launched is None:
         return identity, None, None
     from . import rendezvous
 
+    if identity.size == 1:
+        rendezvous.attend(identity, environ, deadline)
+        return identity, None, None
     return *rendezvous.find_store(identity, environ, deadline), None
 
 

@@ -148,23 +148,24 @@ class Choice:
         """(the backends that were named for all of host memory, in order of preference; the source). The list may be
         empty."""
         for level, rule in self._rules(HOST, None):
-            found = [b for b in self.named.of(rule, level, HOST) if HOST in b.serves]
-            if level.soft and several_hosts(self.world):
-                found = self.named.without_kept(rule, found)
+            found = self._named_for_host(rule, level)
             if found:
                 return found, rule.source
             if rule.device == HOST and not level.soft:
                 raise self._does_not_serve(rule, HOST)
         return [], AUTOMATIC
 
+    def _named_for_host(self, rule: Rule, level: Level) -> list[Usable]:
+        """The backends that a rule names, as far as they serve host memory in this job."""
+        found = [b for b in self.named.of(rule, level, HOST) if HOST in b.serves]
+        return self.named.without_kept(rule, found) if level.soft and several_hosts(self.world) else found
+
     def _host_overrides(self, host_route: HostRoute) -> dict[str, Selection]:
         """The operations on host memory for which a backend of their own was named."""
         routes = {}
         for operation in OPERATIONS:
             for level, rule in self._rules(HOST, operation):
-                found = [b for b in self.named.of(rule, level, HOST) if HOST in b.serves]
-                if level.soft and several_hosts(self.world):
-                    found = self.named.without_kept(rule, found)
+                found = self._named_for_host(rule, level)
                 if rule.operation is None:
                     if found:
                         break  # the same rule decides for the other operations

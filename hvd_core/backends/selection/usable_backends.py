@@ -40,10 +40,6 @@ class BackendVetoed(BackendUnavailable):
     """The ``allow`` or ``deny`` list of the site's configuration file forbids the backend."""
 
 
-class BackendUndescribed(BackendUnavailable):
-    """The automatic choice does not know what a wheel is for, because it has no static description."""
-
-
 class UsableBackends:
     """The backends of this installation that the site's policy allows. ``types``: the device types that the job's rules
     name, whose backends are considered whether or not the devices' files exist."""
@@ -119,15 +115,17 @@ class UsableBackends:
             try:
                 candidate = self._candidate(name)
                 if why := self._why_not(candidate):
-                    kind = BackendUnavailable if candidate.static else BackendUndescribed
-                    raise kind(f"horovod: backend '{name}' ({candidate.describe_origin()}) {why}")
+                    error = BackendUnavailable(
+                        f"horovod: backend '{name}' ({candidate.describe_origin()}) {why}"
+                    )
+                    # A backend that a setting names was not passed over.
+                    if candidate.static is None and name not in self._known:
+                        discovery.passed_over(name, error)
+                    raise error
                 if set(_described(candidate).devices) != {HOST} and not _described(candidate).launchers:
                     found.append(candidate)
             except BackendError as error:
                 self.unusable[name] = error
-                # A backend that a setting names was not passed over.
-                if isinstance(error, BackendUndescribed) and name not in self._known:
-                    discovery.passed_over(name, error)
         return found
 
     def _why_not(self, candidate: Candidate) -> str:
