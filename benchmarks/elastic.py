@@ -24,7 +24,7 @@ import time
 
 _STEP = re.compile(r"first step: rank (\d+) of (\d+), process (\d+), at ([\d.]+)")
 _FIGURES = re.compile(r"figures: step ([\d.]+)(?: commit ([\d.]+) copy ([\d.]+))?")
-_STEPS = 200
+_STEPS = 50
 
 
 def _model(megabytes):
@@ -92,7 +92,7 @@ def train_steadily(megabytes, commit_every):
     def measured(state):
         steps(state)  # first uses
         commits.clear()
-        return statistics.median(steps(state) for _ in range(3))
+        return statistics.median(steps(state) for _ in range(5))
 
     if commit_every:
         state = hvd.elastic.TorchState(model=model, optimizer=optimizer)
