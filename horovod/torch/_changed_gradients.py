@@ -5,11 +5,13 @@ then, for the change meets the gradient before or after its reduction.
 
 PyTorch counts the changes of each tensor. The count of a gradient is noted when it is sent, and compared when the
 optimizer waits for the result. To read it takes as long as to read ``param.grad``: 11 ns on a quiet core, 50 ns on a busy
-one, twice per parameter and step. Edits through ``grad.data`` are not counted. Used by _reducer.py, on the thread that
-submits or synchronizes.
+one, twice per parameter and step. Edits through ``grad.data`` are not counted, nor is the unscaling of a GradScaler: its
+step() is looked for among the callers. Used by _reducer.py and optimizer.py, on the thread that submits or synchronizes.
 """
 
+import sys
 import warnings
+from typing import Any
 
 import torch
 
@@ -24,6 +26,20 @@ _TEXT = (
     "    with optimizer.skip_synchronize():\n"
     "        optimizer.step()"
 )
+
+_SCALER_TEXT = (
+    "GradScaler.step(optimizer) has unscaled gradients while they were being reduced, so the optimizer may step with "
+    "gradients that are still scaled, and the ranks may disagree whether to step. Call optimizer.synchronize() before "
+    "it on every rank, and step without a second reduction:\n"
+    "    scaler.scale(loss).backward()\n"
+    "    optimizer.synchronize()\n"
+    "    with optimizer.skip_synchronize():\n"
+    "        scaler.step(optimizer)"
+)
+# The method of PyTorch's GradScaler that calls the optimizer's step(). Wrappers of step(), as schedulers make them,
+# lie between.
+_CALLS_STEP = "_maybe_opt_step"
+_WRAPPERS = 4
 
 
 def note(slot: Slot) -> None:
@@ -47,3 +63,16 @@ def warn(slot: Slot) -> None:
     """Warn at the line of the program that has called step() or synchronize() of the optimizer."""
     # This function, the reducer's synchronize(), the optimizer's _reduce() and its step() or synchronize().
     warnings.warn(_TEXT.format(name=slot.name), stacklevel=5)
+
+
+def notice_scaler(reducer: Any) -> None:
+    """Warn once if a GradScaler calls the optimizer's step(), which calls this, while gradients are being reduced."""
+    frame, depth = sys._getframe(2), 3
+    for _ in range(_WRAPPERS):
+        if frame is None:
+            return
+        if frame.f_code.co_name == _CALLS_STEP:
+            reducer.has_warned = True
+            warnings.warn(_SCALER_TEXT, stacklevel=depth + 2)  # its step() and the line of the program
+            return
+        frame, depth = frame.f_back, depth + 1

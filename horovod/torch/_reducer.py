@@ -86,7 +86,7 @@ class GradientReducer:
         ] = []  # pending reductions; always this list object, which a finalizer holds too
         self._handles: list[int] = []
         self._failures: list[Exception] = []  # of reductions that could not begin
-        self._has_warned = False  # of a changed gradient
+        self.has_warned = False  # of a changed gradient
         self._unannounced = Unannounced()
 
     # ---------------------------------------------------------------------------------------- registration
@@ -355,8 +355,8 @@ class GradientReducer:
         for handle in handles:
             forget(core, handle)
         self._clear()
-        if changed is not None and not self._has_warned:
-            self._has_warned = True
+        if changed is not None and not self.has_warned:
+            self.has_warned = True
             _changed_gradients.warn(changed)
 
     def remember_reduced(self) -> None:

@@ -25,6 +25,7 @@ from horovod.common.gradient_arguments import (
 from horovod.common.process_sets import ProcessSet, global_process_set
 from horovod.common.reduce_ops import Adasum, Average
 from horovod.common.util import split_list
+from horovod.torch import _changed_gradients
 from horovod.torch._adasum_optimizer import DeltaOptimizer
 from horovod.torch._compilers import leave_alone
 from horovod.torch._given_up import give_up
@@ -226,6 +227,8 @@ class _DistributedOptimizer(NamesOfReductions, _Wrapper):
         self._reducer.reduced = {}
         if closure is None:
             if not done:
+                if not self._reducer.has_warned and self._reducer.busy:
+                    _changed_gradients.notice_scaler(self._reducer)
                 self._reduce()
             return super().step()
         # The gradients of a closure do not exist yet. Reductions that a backward before step() has begun are finished

@@ -112,7 +112,7 @@ def warned(function):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         function()
-    return [w for w in caught if "was changed between" in str(w.message)]
+    return [w for w in caught if "optimizer.skip_synchronize()" in str(w.message)]
 
 
 def clip(model):
@@ -166,6 +166,31 @@ def check_a_change_before_synchronize_is_noticed():
             optimizer.step()
 
     assert len(warned(step)) == 1
+    hvd.barrier()
+
+
+def check_a_scaler_that_steps_before_synchronize_is_noticed_once():
+    if SIZE == 1:
+        return
+    model = model_of()
+    optimizer = wrapped(model)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10)  # wraps step()
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+
+    def step():
+        optimizer.zero_grad()
+        scaler.scale(model(torch.ones(2, 4)).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        scheduler.step()
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(3):
+            step()
+    (found,) = [w for w in caught if "GradScaler.step(optimizer) has unscaled" in str(w.message)]
+    assert "with optimizer.skip_synchronize():" in str(found.message)
+    assert found.filename.endswith("ranks_optimizer_names.py"), found.filename
     hvd.barrier()
 
 
