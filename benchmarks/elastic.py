@@ -192,7 +192,7 @@ def recovery(args):
 
 
 def steady(args):
-    """Prints the steps of plain and elastic jobs, which take turns, and what a commit takes beside a copy."""
+    """Prints the steps of plain and elastic jobs, which take turns, and the time of a commit beside that of a copy."""
     plain, elastic, commits, copies = [], [], [], []
     for _ in range(args.runs):
         for commit_every in (0, args.commit_every):
