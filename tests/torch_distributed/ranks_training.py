@@ -4,70 +4,41 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-import horovod.torch as hvd
 from groups import default_group
-
-ME, SIZE = hvd.rank(), hvd.size()
-
-
-def _model():
-    torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
-
-
-def _data(rank):
-    generator = torch.Generator().manual_seed(rank)
-    return torch.randn(6, 8, generator=generator), torch.randn(6, 4, generator=generator)
-
-
-def _trained(model, data, steps=3):
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        torch.nn.functional.mse_loss(model(data[0]), data[1]).backward()
-        optimizer.step()
-
-
-def _expected():
-    """One process with the data of all ranks."""
-    model = _model()
-    _trained(model, [torch.cat(parts) for parts in zip(*map(_data, range(SIZE)))])
-    return model
+from small_training import ME, SIZE, compare, data, expected, model, sgd, train
 
 
 def check_distributed_data_parallel():
     with default_group():
-        expected = _expected().state_dict()
+        wanted = expected()
         for options in (
             {},
             {"static_graph": True},
             {"gradient_as_bucket_view": True, "find_unused_parameters": True},
             {"bucket_cap_mb": 0.0001},
         ):
-            model = DistributedDataParallel(_model(), **options)
-            _trained(model, _data(ME))
-            for name, value in model.module.state_dict().items():
-                torch.testing.assert_close(value, expected[name])
+            parallel = DistributedDataParallel(model(), **options)
+            train(parallel, data(), sgd(parallel))
+            compare(parallel.module.state_dict(), wanted)
 
 
-def _bfloat16_hook(group, bucket):
-    """As torch's own hook for bfloat16, which refuses to run without a GPU."""
-    small = bucket.buffer().to(torch.bfloat16).div_(group.size())
-    work = dist.all_reduce(small, group=group, async_op=True)
-    return work.get_future().then(lambda reduced: reduced.value()[0].float())
+def _bfloat16_hook(state, bucket):
+    """torch's hook under another name: DDP refuses its name where torch is built without CUDA, whatever the backend."""
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+
+    return bf16_compress_hook(state, bucket)
 
 
 def check_hooks_of_data_parallel():
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 
     with default_group() as group:
-        expected = _expected().state_dict()
+        wanted = expected()
         for hook in (fp16_compress_hook, _bfloat16_hook):
-            model = DistributedDataParallel(_model())
-            model.register_comm_hook(group, hook)
-            _trained(model, _data(ME))
-            for name, value in model.module.state_dict().items():
-                torch.testing.assert_close(value, expected[name], rtol=0.05, atol=0.02)
+            parallel = DistributedDataParallel(model())
+            parallel.register_comm_hook(group, hook)
+            train(parallel, data(), sgd(parallel))
+            compare(parallel.module.state_dict(), wanted, rtol=0.05, atol=0.02)
 
 
 def check_sharded_weights():
@@ -77,18 +48,16 @@ def check_sharded_weights():
 
     with default_group():
         mesh = init_device_mesh("cpu", (SIZE,))
-        expected = _expected().state_dict()
-        model = _model()
-        for layer in (model[0], model[2]):
+        sharded = model()
+        for layer in (sharded[0], sharded[2]):
             fully_shard(layer, mesh=mesh)
-        fully_shard(model, mesh=mesh)
-        _trained(model, _data(ME))
-        for name, value in model.state_dict().items():
-            torch.testing.assert_close(value.full_tensor(), expected[name])
+        fully_shard(sharded, mesh=mesh)
+        train(sharded, data(), sgd(sharded))
+        compare({name: value.full_tensor() for name, value in sharded.state_dict().items()}, expected())
         table = torch.arange(SIZE * 6.0).view(SIZE * 2, 3)
-        sharded = distribute_tensor(table, mesh, [Shard(0)])
-        assert torch.equal(sharded.to_local(), table.view(SIZE, 2, 3)[ME])
-        assert torch.equal((sharded + 1).full_tensor(), table + 1)
+        spread = distribute_tensor(table, mesh, [Shard(0)])
+        assert torch.equal(spread.to_local(), table.view(SIZE, 2, 3)[ME])
+        assert torch.equal((spread + 1).full_tensor(), table + 1)
 
 
 def check_functional_collectives():

@@ -88,6 +88,9 @@ class Group(Gathering, Scattering, dist.ProcessGroup):
 
     supports_splitting = supports_coalescing = supports_time_estimate = False
 
+    # Of the tensors that a group takes; objects go through host memory.
+    _device_types = (torch.device("cpu"),)
+
     def _get_backend(self, device: Any) -> "Group":
         return self  # for all types of devices
 

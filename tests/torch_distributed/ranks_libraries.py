@@ -1,0 +1,247 @@
+"""Checks of what PyTorch builds on groups: DDP's variants, FSDP1, ZeroRedundancyOptimizer, distributed checkpoint and
+pipelines, over hvd. Run on every rank by tests/harness."""
+
+import copy
+import shutil
+import tempfile
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+from groups import default_group
+from small_training import ME, SIZE, STEPS, compare, data, data_of_all, expected, model, sgd, train
+
+
+class Branches(torch.nn.Module):
+    """A step uses one branch, so that the other has no gradients; `third` is never used."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second, self.third = (torch.nn.Linear(8, 4) for _ in range(3))
+
+    def forward(self, x, takes_second):
+        return self.second(x) if takes_second else self.first(x)
+
+
+def check_variants_of_data_parallel():
+    with default_group():
+        x, y = data()
+        # The ranks use different branches, and one branch is used nowhere.
+        parallel = DistributedDataParallel(Branches(), find_unused_parameters=True)
+        alone = Branches()
+        F.mse_loss(parallel(x, ME % 2 == 1), y).backward()
+        sum(F.mse_loss(alone(data(r)[0], r % 2 == 1), data(r)[1]) / SIZE for r in range(SIZE)).backward()
+        for name in ("first.weight", "second.bias"):
+            torch.testing.assert_close(
+                parallel.module.get_parameter(name).grad, alone.get_parameter(name).grad
+            )
+        assert parallel.module.third.weight.grad is None
+        # A graph that is the same in each step: unused parameters are found once.
+        parallel = DistributedDataParallel(Branches(), static_graph=True, gradient_as_bucket_view=True)
+        alone = Branches()
+        for _ in range(3):
+            parallel.zero_grad()
+            alone.zero_grad()
+            F.mse_loss(parallel(x, False), y).backward()
+            sum(F.mse_loss(alone(data(r)[0], False), data(r)[1]) / SIZE for r in range(SIZE)).backward()
+            torch.testing.assert_close(parallel.module.first.weight.grad, alone.first.weight.grad)
+        # Gradients of two backward passes, with one reduction.
+        parallel, alone = DistributedDataParallel(model()), model()
+        with parallel.no_sync():
+            F.mse_loss(parallel(x), y).backward()
+        F.mse_loss(parallel(x), y).backward()
+        whole = data_of_all()
+        (2 * F.mse_loss(alone(whole[0]), whole[1])).backward()
+        torch.testing.assert_close(parallel.module[0].weight.grad, alone[0].weight.grad)
+        # A rank with less data shadows the reductions of the others until all have ended.
+        parallel = DistributedDataParallel(model())
+        optimizer = sgd(parallel)
+        with parallel.join():
+            train(parallel, data(), optimizer, 1 + ME)
+        sums = parallel.module[0].weight.detach().clone()
+        dist.all_reduce(sums, dist.ReduceOp.MAX)
+        assert torch.equal(sums, parallel.module[0].weight.detach())
+
+
+def check_power_sgd():
+    from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+
+    with default_group() as group:
+        parallel = DistributedDataParallel(model())
+        state = PowerSGDState(group, matrix_approximation_rank=2, start_powerSGD_iter=2, min_compression_rate=1)
+        parallel.register_comm_hook(state, powerSGD_hook)
+        before = F.mse_loss(parallel(data()[0]), data()[1]).item()
+        train(parallel, data(), torch.optim.SGD(parallel.parameters(), lr=0.05), 10)
+        assert F.mse_loss(parallel(data()[0]), data()[1]).item() < before
+        weights = parallel.module[0].weight.detach()
+        of_all = [torch.empty_like(weights) for _ in range(SIZE)]
+        dist.all_gather(of_all, weights)
+        assert all(torch.equal(other, weights) for other in of_all)
+
+
+def check_fsdp1():
+    from torch.distributed.fsdp import (
+        FullStateDictConfig,
+        FullyShardedDataParallel,
+        MixedPrecision,
+        ShardingStrategy,
+        StateDictType,
+    )
+    from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+    with default_group():
+        wanted = expected()
+        for strategy in (
+            ShardingStrategy.FULL_SHARD,
+            ShardingStrategy.SHARD_GRAD_OP,
+            ShardingStrategy.NO_SHARD,
+        ):
+            sharded = FullyShardedDataParallel(
+                model(),
+                sharding_strategy=strategy,
+                device_id=torch.device("cpu"),
+                auto_wrap_policy=ModuleWrapPolicy({torch.nn.Linear}),
+                use_orig_params=True,
+            )
+            optimizer = sgd(sharded)
+            train(sharded, data(), optimizer)
+            whole = FullStateDictConfig(offload_to_cpu=True, rank0_only=False)
+            with FullyShardedDataParallel.state_dict_type(sharded, StateDictType.FULL_STATE_DICT, whole):
+                compare(sharded.state_dict(), wanted)
+            F.mse_loss(sharded(data()[0]), data()[1]).backward()
+            assert float(sharded.clip_grad_norm_(1e-3)) > 0
+        small = FullyShardedDataParallel(
+            model(),
+            device_id=torch.device("cpu"),
+            sync_module_states=True,
+            mixed_precision=MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
+        )
+        train(small, data(), sgd(small))
+        with FullyShardedDataParallel.summon_full_params(small):
+            compare(small.module.state_dict(), wanted, rtol=0.05, atol=0.02)
+
+
+def check_zero_redundancy_optimizer():
+    from torch.distributed.algorithms.ddp_comm_hooks.ddp_zero_hook import hook_with_zero_step
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    with default_group():
+        wanted = expected(torch.optim.Adam)
+        for in_buckets in (False, True):
+            parallel = DistributedDataParallel(model())
+            optimizer = ZeroRedundancyOptimizer(
+                parallel.parameters(), torch.optim.Adam, parameters_as_bucket_view=in_buckets, lr=0.1
+            )
+            train(parallel, data(), optimizer)
+            compare(parallel.module.state_dict(), wanted)
+        optimizer.consolidate_state_dict(0)
+        if ME == 0:
+            assert len(optimizer.state_dict()["state"]) == 4
+        # The steps of the optimizer overlap with the reductions, which begin after two steps.
+        parallel = DistributedDataParallel(model(), gradient_as_bucket_view=True)
+        optimizer = ZeroRedundancyOptimizer(
+            parallel.parameters(), torch.optim.SGD, overlap_with_ddp=True, lr=0.1
+        )
+        parallel.register_comm_hook(None, hook_with_zero_step(allreduce_hook, parallel, optimizer))
+        train(parallel, data(), optimizer, STEPS + 3)
+        weights = parallel.module[0].weight.detach()
+        of_all = [torch.empty_like(weights) for _ in range(SIZE)]
+        dist.all_gather(of_all, weights)
+        assert all(torch.equal(other, weights) for other in of_all)
+        assert not torch.equal(weights, model()[0].weight)
+
+
+def _folder():
+    """A folder that all ranks see."""
+    found = [tempfile.mkdtemp() if ME == 0 else None]
+    dist.broadcast_object_list(found, 0)
+    return found[0]
+
+
+def check_distributed_checkpoint():
+    import torch.distributed.checkpoint as checkpoint
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, get_state_dict
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    def sharded():
+        made = model()
+        fully_shard(made, mesh=init_device_mesh("cpu", (SIZE,)))
+        return made, torch.optim.Adam(made.parameters(), lr=0.1)
+
+    with default_group():
+        folder = _folder()
+        try:
+            trained, optimizer = sharded()
+            train(trained, data(), optimizer)
+            weights, state = get_state_dict(trained, optimizer)
+            checkpoint.save({"model": weights, "optimizer": state}, checkpoint_id=f"{folder}/first")
+            future = checkpoint.async_save({"model": weights}, checkpoint_id=f"{folder}/second")
+            future.result()
+            wanted = expected(torch.optim.Adam)
+            # Into a model that is not sharded, on each rank.
+            alone = model()
+            for name in ("first", "second"):
+                with torch.no_grad():
+                    alone[0].weight.zero_()
+                found = {"model": alone.state_dict()}
+                checkpoint.load(found, checkpoint_id=f"{folder}/{name}")
+                alone.load_state_dict(found["model"])
+                compare(alone.state_dict(), wanted)
+            # Into shards, with the optimizer's state: training goes on as it would have.
+            again, optimizer_again = sharded()
+            weights, state = get_state_dict(again, optimizer_again)
+            found = {"model": weights, "optimizer": state}
+            checkpoint.load(found, checkpoint_id=f"{folder}/first")
+            checkpoint.state_dict.set_state_dict(
+                again,
+                optimizer_again,
+                model_state_dict=found["model"],
+                optim_state_dict=found["optimizer"],
+            )
+            train(again, data(), optimizer_again, 2)
+            whole = get_model_state_dict(again, options=StateDictOptions(full_state_dict=True))
+            if ME == 0 or whole:
+                compare(whole, expected(torch.optim.Adam, STEPS + 2))
+            dist.barrier()
+        finally:
+            if ME == 0:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def check_pipelines():
+    from torch.distributed.pipelining import (
+        PipelineStage,
+        Schedule1F1B,
+        ScheduleGPipe,
+        ScheduleInterleaved1F1B,
+    )
+
+    with default_group():
+        generator = torch.Generator().manual_seed(0)
+        x, y = (torch.randn(4 * SIZE, 8, generator=generator) for _ in range(2))
+        for schedule_of, each in ((ScheduleGPipe, 1), (Schedule1F1B, 1), (ScheduleInterleaved1F1B, 2)):
+            torch.manual_seed(0)
+            layers = [
+                torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh()) for _ in range(each * SIZE)
+            ]
+            whole = torch.nn.Sequential(*copy.deepcopy(layers))
+            loss = F.mse_loss(whole(x), y)
+            loss.backward()
+            stages = [
+                PipelineStage(layers[i], i, len(layers), torch.device("cpu"))
+                for i in range(ME, len(layers), SIZE)
+            ]
+            schedule = schedule_of(stages if each > 1 else stages[0], 2 * SIZE, F.mse_loss)
+            losses = []
+            given = (x,) if ME == 0 else ()
+            last = {"target": y, "losses": losses} if ME == SIZE - 1 else {}
+            schedule.step(*given, **last)
+            if ME == SIZE - 1:
+                torch.testing.assert_close(torch.stack(losses).mean(), loss)
+            for i in range(ME, len(layers), SIZE):
+                torch.testing.assert_close(layers[i][0].weight.grad, whole[i][0].weight.grad)
