@@ -71,7 +71,9 @@ def check_power_sgd():
 
     with default_group() as group:
         parallel = DistributedDataParallel(model())
-        state = PowerSGDState(group, matrix_approximation_rank=2, start_powerSGD_iter=2, min_compression_rate=1)
+        state = PowerSGDState(
+            group, matrix_approximation_rank=2, start_powerSGD_iter=2, min_compression_rate=1
+        )
         parallel.register_comm_hook(state, powerSGD_hook)
         before = F.mse_loss(parallel(data()[0]), data()[1]).item()
         train(parallel, data(), torch.optim.SGD(parallel.parameters(), lr=0.05), 10)
@@ -83,13 +85,7 @@ def check_power_sgd():
 
 
 def check_fsdp1():
-    from torch.distributed.fsdp import (
-        FullStateDictConfig,
-        FullyShardedDataParallel,
-        MixedPrecision,
-        ShardingStrategy,
-        StateDictType,
-    )
+    from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, ShardingStrategy
     from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
     with default_group():
@@ -108,15 +104,17 @@ def check_fsdp1():
             )
             optimizer = sgd(sharded)
             train(sharded, data(), optimizer)
-            whole = FullStateDictConfig(offload_to_cpu=True, rank0_only=False)
-            with FullyShardedDataParallel.state_dict_type(sharded, StateDictType.FULL_STATE_DICT, whole):
-                compare(sharded.state_dict(), wanted)
+            with FullyShardedDataParallel.summon_full_params(sharded):
+                found = dict(sharded.module.named_parameters())
+                compare(
+                    {name.replace("_fsdp_wrapped_module.", ""): value for name, value in found.items()},
+                    wanted,
+                )
             F.mse_loss(sharded(data()[0]), data()[1]).backward()
             assert float(sharded.clip_grad_norm_(1e-3)) > 0
         small = FullyShardedDataParallel(
             model(),
             device_id=torch.device("cpu"),
-            sync_module_states=True,
             mixed_precision=MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
         )
         train(small, data(), sgd(small))
@@ -226,9 +224,7 @@ def check_pipelines():
         x, y = (torch.randn(4 * SIZE, 8, generator=generator) for _ in range(2))
         for schedule_of, each in ((ScheduleGPipe, 1), (Schedule1F1B, 1), (ScheduleInterleaved1F1B, 2)):
             torch.manual_seed(0)
-            layers = [
-                torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh()) for _ in range(each * SIZE)
-            ]
+            layers = [torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh()) for _ in range(each * SIZE)]
             whole = torch.nn.Sequential(*copy.deepcopy(layers))
             loss = F.mse_loss(whole(x), y)
             loss.backward()

@@ -1,7 +1,6 @@
 """Checks of training by torch.distributed over hvd: DDP, sharded weights, compiled collectives. Run by tests/harness."""
 
 import torch
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from groups import default_group
@@ -23,7 +22,7 @@ def check_distributed_data_parallel():
 
 
 def _bfloat16_hook(state, bucket):
-    """torch's hook under another name: DDP refuses its name where torch is built without CUDA, whatever the backend."""
+    """torch's hook under another name: DDP refuses that name where torch is built without CUDA, on every backend."""
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 
     return bf16_compress_hook(state, bucket)

@@ -8,18 +8,23 @@ from harness.installed import need
 
 need("torch")
 
-# (the checks, numbers of ranks, those for `make test-all` only)
-MODULES = [
-    ("ranks_collectives", (2, 3), ()),
-    ("ranks_groups", (2, 3), ()),
-    ("ranks_training", (2,), ()),
-    ("ranks_libraries", (2, 3), (3,)),
-]
+MODULES = {
+    "ranks_collectives": (2, 3),
+    "ranks_groups": (2, 3),
+    "ranks_training": (2,),
+    "ranks_libraries": (2, 3),
+}
+# They import much of PyTorch.
+SLOW = ("check_zero_redundancy_optimizer", "check_distributed_checkpoint")
+
+
+def marks_of(module, ranks, check):
+    return [pytest.mark.slow] if check in SLOW or (module, ranks) == ("ranks_libraries", 3) else []
+
+
 CASES = [
-    pytest.param(
-        module, ranks, check, id=f"{module}-{ranks}-{check}", marks=[pytest.mark.slow] if ranks in slow else []
-    )
-    for module, counts, slow in MODULES
+    pytest.param(module, ranks, check, id=f"{module}-{ranks}-{check}", marks=marks_of(module, ranks, check))
+    for module, counts in MODULES.items()
     for ranks in counts
     for check in check_names(f"torch_distributed/{module}.py")
 ]
