@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from horovod.common import built
+from horovod.common import built, late_modules
 from horovod.common.coexistence import report_original
 from horovod.common.ignored import warn_about_ignored
 from horovod.common.process_sets import (
@@ -19,7 +19,7 @@ from horovod.common.process_sets import (
     add_process_set,
     remove_process_set,
 )
-from hvd_core import compiled_part
+from hvd_core import compiled_part, job_start
 from hvd_core.backends.selection.backend_report import BackendReport
 from hvd_core.current_job import call_after_the_job
 from hvd_core.frontend import reductions
@@ -121,6 +121,8 @@ class HorovodBasics:
         """
         engine_runtime = runtime()
         report_original()
+        if job_start.is_elastic():
+            late_modules.load()
         engine_runtime.init(comm=comm, process_sets=process_sets, backend=backend)
         built.warn_about_controller(os.environ, engine_runtime.world(), engine_runtime.plan())
         warn_about_ignored(os.environ, engine_runtime.rank())

@@ -1,6 +1,8 @@
 """A program of elastic jobs on PyTorch with all that may live across worlds: workers of a loader, optimizers that
 compress, group and use Adasum, mixed precision, a join, and commits that are copied while training goes on."""
 
+import sys
+
 import torch
 
 import elastic_programs
@@ -11,6 +13,7 @@ def everything():
     """Each step adds the same to the weights, for any number of ranks."""
     torch.set_num_threads(1)
     hvd.init()
+    assert "torch._dynamo" in sys.modules  # else a spare loads it while the others wait
     model = torch.nn.Sequential(torch.nn.Linear(8, 4, bias=False), torch.nn.Linear(4, 4, bias=False))
     vector = torch.nn.Parameter(torch.zeros(6))
     with torch.no_grad():

@@ -1,0 +1,20 @@
+"""What a process of an elastic job loads before it asks for a place in a world."""
+
+import sys
+
+from horovod.common import late_modules
+
+
+def test_modules_of_imported_frameworks_are_loaded_and_others_are_not(tmp_path, monkeypatch):
+    for name in ("late_part_of_a", "late_part_of_b"):
+        (tmp_path / f"{name}.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(sys.modules, "framework_a", sys)
+    table = {
+        "framework_a": ("late_part_of_a", "late_part_that_is_missing"),
+        "framework_b": ("late_part_of_b",),
+    }
+    monkeypatch.setattr(late_modules, "_LATE", table)
+    late_modules.load()
+    assert "late_part_of_a" in sys.modules and "late_part_of_b" not in sys.modules
+    monkeypatch.delitem(sys.modules, "late_part_of_a")
