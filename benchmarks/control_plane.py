@@ -30,8 +30,8 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from harness import report
 from hvd_core._core import ProtocolSim
+from hvd_core.bench import report
 from hvd_core.bootstrap import topology
 
 _KEY = "k" * 32

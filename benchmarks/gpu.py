@@ -28,8 +28,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from harness import report
 from harness.alternatives import horovodrun
+from hvd_core.bench import report
 
 HERE = Path(__file__).resolve().parent
 WORKERS = {"overhead": "gpu_overhead.py", "packing": "gpu_packing.py", "step": "gpu_step.py"}

@@ -20,9 +20,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from harness.alternatives import spec_of
-from harness.build import Unavailable
 from harness.fleet import Fleet
-from harness.quiet import cpu_ns
+from hvd_core.bench.conductor import Unavailable
+from hvd_core.bench.quiet import cpu_ns
 
 OURS = ("torch", "numpy")
 

@@ -18,11 +18,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from harness import report
 from harness.alternatives import horovodrun, need
-from harness.build import Unavailable
-from harness.fleet import Fleet, Spec
+from harness.fleet import Fleet, worker_spec
 from harness.shapes import CASES
+from hvd_core.bench import report
+from hvd_core.bench.conductor import Spec, Unavailable
 
 GLOO = ("each", "buckets", "one")
 FORMS = {"ours": ("each", "grouped", "one"), "gloo": GLOO, "gloo-free": GLOO}
@@ -34,8 +34,10 @@ def spec_of(name: str, size: int) -> Spec:
     need("torch", "pip install torch")
     if name == "ours":
         need("horovod.torch", "install this project into the environment (make train does)")
-        return Spec(name, name, ["many.py", "ours"], horovodrun(size))
-    return Spec(name, name, ["many.py", "gloo"], env={"HVD_BENCH_PIN": "0" if name == "gloo-free" else "1"})
+        return worker_spec(name, name, ["many.py", "ours"], horovodrun(size))
+    return worker_spec(
+        name, name, ["many.py", "gloo"], env={"HVD_BENCH_PIN": "0" if name == "gloo-free" else "1"}
+    )
 
 
 def run(options: argparse.Namespace, names: list[str]) -> dict:

@@ -24,8 +24,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from harness import report
-from harness.build import ROOT, Unavailable
+from harness.build import ROOT
+from hvd_core.bench import report
+from hvd_core.bench.conductor import Unavailable
 
 GOAL = 0.005
 _FEW = 500

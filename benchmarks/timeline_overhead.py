@@ -32,9 +32,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from harness import report
 from harness.alternatives import horovodrun, need
 from harness.build import ROOT
+from hvd_core.bench import report
 
 WAYS = ("off", "file", "all ranks", "live")
 _PAGE_S = 0.25

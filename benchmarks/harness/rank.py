@@ -1,44 +1,32 @@
-"""The rank's side of a benchmark: obey the conductor, measure, report.
+"""The rank's side of the benchmarks of one allreduce: what an alternative gives, and how it is measured.
 
-A worker script makes an `Alternative` and calls `serve`. The conductor (harness/fleet.py) decides what is
-measured and when, over a Unix socket; between two measurements a rank sleeps in recv, so that alternatives
-take turns without disturbing each other. Needs NumPy only, since some ranks live in environments of their
-own.
+A worker script makes an `Alternative` and calls `serve`. The conductor decides what is measured and when
+(hvd_core/bench). Needs NumPy only, since some ranks live in environments of their own.
 """
 
 from __future__ import annotations
 
 import ctypes
-import json
+import importlib.util
 import mmap
 import os
-import socket
 import time
-import traceback
+from pathlib import Path
 
 import numpy as np
 
-BARRIER_BYTES = 4096
+
+def _serving():
+    """The module hvd_core.bench.serving, by its file: an environment that has only an MPI has no hvd_core."""
+    path = Path(__file__).resolve().parents[2] / "hvd_core" / "bench" / "serving.py"
+    spec = importlib.util.spec_from_file_location("serving", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-def pin(index: int) -> None:
-    """Bind this process to the core of rank `index`. Call before libraries start threads."""
-    cores = sorted(os.sched_getaffinity(0))
-    if os.environ.get("HVD_BENCH_PIN", "1") == "1":
-        os.sched_setaffinity(0, {cores[index % len(cores)]})
-
-
-def env_rank() -> tuple[int, int]:
-    """(rank, size) as the launcher of this process has set them in the environment."""
-    for rank, size in (
-        ("HVD_BENCH_RANK", "HVD_BENCH_SIZE"),
-        ("HOROVOD_RANK", "HOROVOD_SIZE"),
-        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-        ("PMI_RANK", "PMI_SIZE"),
-    ):
-        if rank in os.environ and size in os.environ:
-            return int(os.environ[rank]), int(os.environ[size])
-    raise RuntimeError("no rank in the environment: start this through the benchmark, not by hand")
+_line = _serving()
+env_rank, pin = _line.env_rank, _line.pin
 
 
 class Shared:
@@ -125,25 +113,10 @@ def measure(alternative: Alternative, command: dict) -> dict:
 
 def serve(alternative: Alternative) -> None:
     """Answer the conductor until it says quit or goes away."""
-    with socket.socket(socket.AF_UNIX) as line:
-        line.connect(os.environ["HVD_BENCH_SOCKET"])
-        stream = line.makefile("rw", encoding="utf-8")
 
-        def say(message: dict) -> None:
-            stream.write(json.dumps(message) + "\n")
-            stream.flush()
+    def answer(command: dict) -> object:
+        if command["do"] == "measure":
+            return measure(alternative, command)
+        return alternative.extra(command)
 
-        say({"name": os.environ["HVD_BENCH_NAME"], "rank": alternative.rank, "pid": os.getpid()})
-        for text in stream:
-            command = json.loads(text)
-            try:
-                if command["do"] == "quit":
-                    break
-                say(
-                    measure(alternative, command)
-                    if command["do"] == "measure"
-                    else alternative.extra(command)
-                )
-            except Exception:
-                say({"error": traceback.format_exc()})
-    alternative.close()
+    _line.serve(alternative.rank, answer, alternative.close)

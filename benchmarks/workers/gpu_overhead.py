@@ -13,8 +13,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import horovod.torch as hvd
 from harness.devices import Bench, share_a_gpu, write
 from harness.raw_nccl import RawNccl
-from harness.report import size_text
 from harness.shapes import resnet50
+from hvd_core.bench.report import size_text
 
 SIZES = (4, 64 << 10, 1 << 20, 16 << 20, 256 << 20)
 

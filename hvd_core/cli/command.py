@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from importlib import import_module
 
 from hvd_core.cli import codes
+from hvd_core.cli.bench_options import add_options as add_bench_options
 from hvd_core.cli.output import documents_only
 
 _EPILOG = "exit codes: 0 no fault; 1 a fault; 2 could not run (wrong arguments, unknown name); 130 Ctrl-C"
@@ -40,6 +41,7 @@ def _parser() -> argparse.ArgumentParser:
     _doctor_of_jobs(groups)
     _timeline(groups)
     _flight(groups)
+    _bench(groups)
     _docs(groups)
     return parser
 
@@ -210,6 +212,14 @@ def _flight(groups) -> None:
         help="a file, or the folder of a job (the newest job that failed here)",
     )
     parser.add_argument("--last", type=int, metavar="N", default=50, help="events of each rank (50); 0: all")
+    _with_json(parser)
+
+
+def _bench(groups) -> None:
+    parser = _verb(
+        groups, "bench", "bench", "measure collectives here, beside the alternatives that are installed"
+    )
+    add_bench_options(parser)
     _with_json(parser)
 
 

@@ -16,13 +16,14 @@ def size_text(nbytes: int) -> str:
     return f"{nbytes} B"
 
 
-def parse_size(text: str) -> int:
-    """ "4", "64K", "16M", "1G" (binary units) -> bytes, a multiple of 4. Raises ValueError."""
+def parse_size(text: str, of: int = 4) -> int:
+    """ "4", "64K", "16M", "1G" (binary units) -> bytes, a multiple of `of`. Raises ValueError."""
     text = text.strip().upper().removesuffix("B").removesuffix("I").strip()
     factor = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:], 1)
-    value = int(text[:-1] if factor > 1 else text) * factor
-    if value < 4 or value % 4:
-        raise ValueError(f"size {text!r}: need a positive multiple of 4 bytes")
+    number = text[:-1] if factor > 1 else text
+    value = int(number) * factor if number.isdecimal() else 0
+    if value < of or value % of:
+        raise ValueError(f"size {text!r}: need a positive multiple of {of} bytes, such as 64K")
     return value
 
 

@@ -1,0 +1,241 @@
+"""The conductor's side: starts an alternative's ranks, lets one alternative at a time measure, ends them all.
+
+Used by `hvd bench` and by the scripts of benchmarks/, from one thread. Ranks connect to a Unix socket (serving.py). The
+launcher of an alternative, if it needs one (mpirun, horovodrun), is a command prefix here. Shared mappings are
+memfds of the conductor, opened through /proc by the ranks, so that nothing named is left behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hvd_core.bench.quiet import Quiet
+
+BARRIER_BYTES = 4096
+
+
+class Unavailable(Exception):
+    """An alternative cannot run here; the text says why, and the benchmark goes on without it."""
+
+
+@dataclass
+class Spec:
+    """How to start one alternative."""
+
+    name: str
+    title: str
+    command: list[str]  # of a rank
+    prefix: list[str] | None = None  # a launcher that starts all ranks; None: each is started here
+    env: dict[str, str] = field(default_factory=dict)
+    shared_bytes: int = BARRIER_BYTES  # of the memory that the ranks share
+    variants: list[dict] = field(default_factory=lambda: [{}])  # settings to choose from by measuring
+
+
+class Line:
+    """JSON messages, one a line, to and from one rank."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection, self.pending = connection, b""
+
+    def send(self, message: dict) -> None:
+        self.connection.settimeout(10)
+        self.connection.sendall(json.dumps(message).encode() + b"\n")
+
+    def receive(self, deadline: float, patience: float | None = None) -> dict | None:
+        """The next message; None when none comes within `patience` s. OSError at the deadline or the end."""
+        while b"\n" not in self.pending:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError("the deadline has passed")
+            self.connection.settimeout(left if patience is None else min(left, patience))
+            try:
+                data = self.connection.recv(1 << 20)
+            except TimeoutError:
+                if patience is not None:
+                    return None
+                continue
+            if not data:
+                raise ConnectionError("the process has ended")
+            self.pending += data
+        text, _, self.pending = self.pending.partition(b"\n")
+        return json.loads(text)
+
+
+class Team:
+    """The running ranks of one alternative."""
+
+    def __init__(self, spec: Spec, size: int, scratch: Path, start_timeout: float) -> None:
+        self.spec, self.size = spec, size
+        self.scratch = scratch / spec.name
+        self.scratch.mkdir()
+        self.processes: list[subprocess.Popen] = []
+        self.lines: dict[int, Line] = {}
+        self.pids: dict[int, int] = {}
+        self.memfd = os.memfd_create("hvd-benchmark", os.MFD_CLOEXEC)
+        os.ftruncate(self.memfd, spec.shared_bytes)
+        try:
+            self._start(start_timeout)
+        except BaseException:
+            self.end()
+            raise
+
+    def _start(self, timeout: float) -> None:
+        with socket.socket(socket.AF_UNIX) as listener:
+            # A folder's path may be longer than a socket's name can be; the ranks are in the folder.
+            folder = os.open(self.scratch, os.O_PATH | os.O_DIRECTORY)
+            try:
+                listener.bind(f"/proc/self/fd/{folder}/socket")
+            finally:
+                os.close(folder)
+            listener.listen(self.size)
+            listener.settimeout(0.2)
+            env = dict(os.environ, **self.spec.env)
+            env.update(
+                HVD_BENCH_NAME=self.spec.name,
+                HVD_BENCH_SOCKET="socket",
+                HVD_BENCH_SCRATCH=str(self.scratch),
+                HVD_BENCH_SHARED=f"/proc/{os.getpid()}/fd/{self.memfd}",
+                HVD_BENCH_SIZE=str(self.size),
+                OMP_NUM_THREADS="1",
+            )
+            self.log = open(self.scratch / "log", "w+b")  # noqa: SIM115
+            ranks = range(self.size) if self.spec.prefix is None else [None]
+            for rank in ranks:
+                mine = env if rank is None else dict(env, HVD_BENCH_RANK=str(rank))
+                self.processes.append(
+                    subprocess.Popen(
+                        [*(self.spec.prefix or []), *self.spec.command],
+                        env=mine,
+                        stdin=subprocess.DEVNULL,
+                        stdout=self.log,
+                        stderr=subprocess.STDOUT,
+                        start_new_session=True,
+                        cwd=self.scratch,
+                    )
+                )
+            deadline = time.monotonic() + timeout
+            while len(self.lines) < self.size:
+                try:
+                    connection, _ = listener.accept()
+                except TimeoutError:
+                    dead = [p.returncode for p in self.processes if p.poll() is not None]
+                    if dead or time.monotonic() > deadline:
+                        why = (
+                            f"ended with code {dead[0]}"
+                            if dead
+                            else f"did not connect within {timeout:.0f} s"
+                        )
+                        raise Unavailable(
+                            f"{self.spec.name}: ranks {why}. Their output:\n{self.tail()}"
+                        ) from None
+                    continue
+                line = Line(connection)
+                hello = line.receive(time.monotonic() + 10)
+                self.lines[hello["rank"]] = line
+                self.pids[hello["rank"]] = hello["pid"]
+
+    def tail(self) -> str:
+        self.log.seek(0)
+        return self.log.read().decode(errors="replace")[-2000:].strip() or "(none)"
+
+    def ask(self, command: dict) -> list[dict]:
+        """Every rank's answer to the command, in rank order. Raises Unavailable when one fails."""
+        answers: dict[int, dict] = {}
+        deadline = time.monotonic() + 120
+        try:
+            for line in self.lines.values():
+                line.send(command)
+            while len(answers) < self.size:
+                for rank, line in self.lines.items():
+                    if rank not in answers and (answer := line.receive(deadline, 0.002)) is not None:
+                        answers[rank] = answer
+                        if "error" in answer:  # the others may wait for this rank for ever
+                            raise Unavailable(f"{self.spec.name}, rank {rank}, {command}:\n{answer['error']}")
+        except OSError as error:
+            silent = sorted(set(self.lines) - set(answers))
+            raise Unavailable(
+                f"{self.spec.name}: no answer from ranks {silent} to {command}: {error}. "
+                f"Output:\n{self.tail()}"
+            ) from error
+        return [answers[rank] for rank in range(self.size)]
+
+    def seconds(self, command: dict) -> list[float]:
+        """Time of each run: from when the last rank called to when the last one had its result."""
+        answers = self.ask(command)
+        starts, ends = ([max(run) for run in zip(*(a[key] for a in answers))] for key in ("start", "end"))
+        return [(end - start) / 1e9 for start, end in zip(starts, ends)]
+
+    def end(self) -> None:
+        """Ask the ranks to go; make them after a while."""
+        for line in self.lines.values():
+            try:
+                line.send({"do": "quit"})
+            except OSError:
+                pass
+        deadline = time.monotonic() + 10
+        for process in self.processes:
+            try:
+                process.wait(max(0.1, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                for pid in self.pids.values():  # a launcher may have given the ranks groups of their own
+                    try:
+                        os.kill(pid, signal.SIGKILL)
+                    except ProcessLookupError:
+                        pass
+        for line in self.lines.values():
+            line.connection.close()
+        if hasattr(self, "log"):
+            self.log.close()
+        os.close(self.memfd)
+
+
+class Fleet:
+    """All alternatives of one run. A context manager: leaving it ends every process it started."""
+
+    def __init__(self, size: int, patience_s: float = 0, start_timeout: float = 90) -> None:
+        self.size, self.start_timeout = size, start_timeout
+        self.quiet = Quiet(patience_s)
+        self.scratch = Path(tempfile.mkdtemp(prefix="hvd-benchmark-"))
+        self.teams: dict[str, Team] = {}
+        self.failed: dict[str, str] = {}
+
+    def __enter__(self) -> Fleet:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leave in order, with all ranks
+        return self
+
+    def __exit__(self, *_) -> None:
+        for team in self.teams.values():
+            team.end()
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+    def start(self, name: str, make_spec) -> None:
+        """Start the alternative `make_spec()` describes; note why where that is impossible."""
+        try:
+            self.teams[name] = Team(make_spec(), self.size, self.scratch, self.start_timeout)
+        except Unavailable as error:
+            self.drop(name, str(error))
+
+    def drop(self, name: str, why: str) -> None:
+        print(f"without {name}: {why}", file=sys.stderr)
+        self.failed[name] = why
+        team = self.teams.pop(name, None)
+        if team:
+            team.end()
+
+    def turn(self, name: str, command: dict) -> float:
+        """Median seconds of the command's runs, from a quiet moment. Raises Unavailable."""
+        team = self.teams[name]
+        return self.quiet.turn(team.pids.values(), lambda: statistics.median(team.seconds(command)))

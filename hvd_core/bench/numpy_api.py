@@ -1,0 +1,122 @@
+"""The alternatives that need no framework: hvd-core's NumPy API, and mpi4py. On ranks only, one thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from hvd_core.bench.alternative import Alternative, Bound, Place
+from hvd_core.bench.collectives import Call, host_dtype
+from hvd_core.bench.conductor import Unavailable
+
+
+def _array(call: Call, elements: int) -> np.ndarray:
+    if call.dtype == "bfloat16":
+        raise Unavailable("NumPy has no bfloat16")
+    return np.zeros(elements, host_dtype(call.dtype))
+
+
+class NumpyApi(Alternative):
+    """hvd_core's functions on NumPy arrays: the engine and its backends without a framework."""
+
+    title = "hvd_core, NumPy arrays"
+    host_memory_only = True
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        import hvd_core as hvd
+
+        if not hvd.is_initialized():
+            hvd.init()
+        self.hvd = hvd
+        self.ops = {"sum": hvd.Sum, "prod": hvd.Product, "min": hvd.Min, "max": hvd.Max, "avg": hvd.Average}
+
+    def bind(self, call: Call) -> Bound:
+        array = _array(call, call.sent(self.place.size))
+        kept = [array]
+        name = f"bench.{call.collective}.{call.elements}.{call.dtype}"
+        run = self._run(call, array, name)
+
+        def keep() -> None:
+            kept[0] = run()
+
+        return Bound(keep, partial(np.copyto, array), lambda: kept[0])
+
+    def _run(self, call: Call, array: np.ndarray, name: str) -> Callable:
+        hvd, op = self.hvd, self.ops.get(call.op)
+        if call.in_place and call.collective not in ("allreduce", "broadcast"):
+            raise Unavailable("the API has no form in place")
+        if call.collective == "allreduce":
+            return partial(hvd.allreduce_ if call.in_place else hvd.allreduce, array, name=name, op=op)
+        if call.collective == "broadcast":
+            return partial(hvd.broadcast_ if call.in_place else hvd.broadcast, array, call.root, name=name)
+        if call.collective == "reducescatter":
+            return partial(hvd.reducescatter, array, name=name, op=op)
+        return partial(getattr(hvd, call.collective), array, name=name)
+
+    def barrier(self) -> None:
+        self.hvd.barrier()
+
+    def close(self) -> None:
+        self.hvd.shutdown()
+
+
+class Mpi4py(Alternative):
+    """mpi4py's functions for buffers on the MPI that it was built for."""
+
+    title = "mpi4py, NumPy arrays"
+    launcher = "mpirun"
+    over_backends = False
+    host_memory_only = True
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place)
+        from mpi4py import MPI
+
+        self.mpi, self.comm = MPI, MPI.COMM_WORLD
+        if self.comm.size != place.size:
+            raise Unavailable(
+                f"MPI has {self.comm.size} ranks and the job {place.size}: start it with this MPI's mpirun"
+            )
+
+    @classmethod
+    def needs(cls) -> list[tuple[str, str]]:
+        return [("mpi4py", "pip install mpi4py, and an MPI")]
+
+    def bind(self, call: Call) -> Bound:
+        MPI, comm = self.mpi, self.comm
+        if call.op == "avg":
+            raise Unavailable("MPI has no average")
+        whole = _array(call, call.elements)
+        share = call.elements // self.place.size
+        mine = slice(self.place.rank * share, (self.place.rank + 1) * share)
+        op = getattr(MPI, call.op.upper(), None)
+        sent, got = _array(call, call.sent(self.place.size)), whole
+        if call.collective == "broadcast":
+            if not call.in_place:
+                raise Unavailable("MPI broadcasts in place only")
+            return Bound(partial(comm.Bcast, whole, call.root), partial(np.copyto, whole), lambda: whole)
+        source = MPI.IN_PLACE if call.in_place else sent
+        if call.in_place:
+            sent = whole[mine] if call.collective == "allgather" else whole
+        run = {
+            "allreduce": lambda: comm.Allreduce(source, whole, op),
+            "allgather": lambda: comm.Allgather(source, whole),
+            "alltoall": lambda: comm.Alltoall(source, whole),
+        }.get(call.collective)
+        if run is None:  # reducescatter
+            if call.in_place:
+                got = whole[:share]
+                return Bound(
+                    lambda: comm.Reduce_scatter_block(source, whole, op),
+                    partial(np.copyto, whole),
+                    lambda: got,
+                )
+            got = _array(call, share)
+            run = partial(comm.Reduce_scatter_block, sent, got, op)
+        return Bound(run, partial(np.copyto, sent), lambda: got)
+
+    def barrier(self) -> None:
+        self.comm.Barrier()
