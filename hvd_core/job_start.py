@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvd_core import asked_facts, communicator_sets, compiled_part, logs
 from hvd_core.backends.errors import BackendError
+from hvd_core.config.environment import EngineSettings, variable_of
 from hvd_core.current_job import Job
 from hvd_core.errors import JobEndedError
 from hvd_core.process_set import ProcessSet
@@ -115,6 +116,7 @@ def _start_engine(
             "engine_core": -1 if core is None else core,
             "first_handle": (_engines << 40) + 1,
             "packages": os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
+            **_autotune(settings),
             "observe": engine_observes(settings, world),
             **{
                 key: getattr(settings, key)
@@ -176,6 +178,26 @@ def _followed(thread_affinity: str, mode: Any, speaks: bool) -> str:
             mode.source,
         )
     return ""
+
+
+def _autotune(settings: EngineSettings) -> dict[str, Any]:
+    """What the search may change: values that the user has chosen stay."""
+    if not settings.autotune:
+        return {}
+
+    def is_free(name: str) -> bool:
+        return not os.environ.get(variable_of(name), "").strip()
+
+    return {
+        "autotune": {
+            "threshold": is_free("fusion_threshold"),
+            "delay": is_free("cycle_time_ms"),
+            "warmup_samples": settings.autotune_warmup_samples,
+            "steps_per_sample": settings.autotune_steps_per_sample,
+            "max_samples": settings.autotune_max_samples,
+            "log": settings.autotune_log,
+        }
+    }
 
 
 def _compared_sets(process_sets: Any, job_comm: Any) -> tuple[list[ProcessSet], str]:

@@ -11,16 +11,14 @@ _log = logging.getLogger("horovod")
 _logged: set[str] = set()
 
 _OFF = ("", "0", "false", "no", "off")
-_AUTOTUNE = "there is no autotuning yet"
 
 # By variable: values that ask for nothing, the option of horovodrun or "", the reason.
 _IGNORED = {
-    "HOROVOD_AUTOTUNE": (_OFF, "--autotune", _AUTOTUNE),
-    "HOROVOD_AUTOTUNE_LOG": (_OFF, "--autotune-log-file", _AUTOTUNE),
-    "HOROVOD_AUTOTUNE_WARMUP_SAMPLES": ((), "--autotune-warmup-samples", _AUTOTUNE),
-    "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE": ((), "--autotune-steps-per-sample", _AUTOTUNE),
-    "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES": ((), "--autotune-bayes-opt-max-samples", _AUTOTUNE),
-    "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE": ((), "--autotune-gaussian-process-noise", _AUTOTUNE),
+    "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE": (
+        (),
+        "--autotune-gaussian-process-noise",
+        "the search of autotuning has no Gaussian process",
+    ),
     "HOROVOD_TORUS_ALLREDUCE": (
         _OFF,
         "--torus-allreduce",

@@ -37,6 +37,10 @@ def _whole_of_32_bits(text: str, name: str) -> int:
     return int(_parse_number(text, name, whole=True, most=(1 << 32) - 1))
 
 
+def _whole_of_16_bits(text: str, name: str) -> int:
+    return int(_parse_number(text, name, whole=True, most=(1 << 16) - 1))
+
+
 def _port(text: str, name: str) -> int:
     if text.lower() == "auto":
         return -1
@@ -92,6 +96,38 @@ class EngineSettings:
         "milliseconds. There are no cycles: this is the coalescing delay of small tensors that no caller waits for, and "
         "the dissolve delay of known batches; 0: no delay",
         "1",
+    )
+    autotune: bool = _setting(
+        False,
+        "HOROVOD_AUTOTUNE",
+        _flag,
+        "1: search for a better fusion threshold and coalescing delay while the job trains; a variable that is set stays "
+        "as it is. See [performance.md](performance.md#autotuning)",
+        "0",
+    )
+    autotune_log: str = _setting(
+        "",
+        "HOROVOD_AUTOTUNE_LOG",
+        _as_text,
+        "file to which rank 0 writes what the search has tried, as CSV",
+        "unset",
+    )
+    autotune_warmup_samples: int = _setting(
+        3,
+        "HOROVOD_AUTOTUNE_WARMUP_SAMPLES",
+        _whole_of_16_bits,
+        "samples at the beginning that do not count",
+        "3",
+    )
+    autotune_steps_per_sample: int = _setting(
+        10, "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", _whole_of_16_bits, "steps of a sample", "10"
+    )
+    autotune_max_samples: int = _setting(
+        20,
+        "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES",
+        _whole_of_16_bits,
+        "how many settings are tried at most; the name is the original's, whose search is another one",
+        "20",
     )
     cache_capacity: int = _setting(
         1024,

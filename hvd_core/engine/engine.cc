@@ -298,7 +298,7 @@ void Engine::take_inbox() {
       case Command::Observe:
         timeline_requests_.push_back(c.request);
         live_[c.request->handle] = c.request;
-        node_->coordinator()->observe(c.set, c.text);
+        node_->coordinator()->observe(c.set, c.text, now);
         break;
       case Command::Leave:
         node_->leave(c.text);

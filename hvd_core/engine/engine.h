@@ -94,6 +94,8 @@ struct EngineConfig {
   uint64_t fusion_threshold = 128u << 20;
   int64_t coalesce_ns = 1'000'000;        // the coalescing delay, see control/fusion.h
   int64_t dissolve_after_ns = 1'000'000;  // how long this rank may hold part of a known batch
+  control::AutotuneConfig autotune;
+  std::string autotune_log;  // on rank 0: the file for the table of the settings that were tried; empty: no table
   uint32_t cache_capacity = 1024;
   int64_t stall_warn_ns = 60'000'000'000, stall_abort_ns = 0;  // 0: never
   std::string doctor_socket, doctor_facts;                     // see doctor.h; empty: hvd doctor cannot ask
@@ -253,6 +255,7 @@ class Engine final : private control::Node::Host, private data::Executor::Events
   void load_backends();
   void plan_devices();
   void build_links();
+  control::AutotuneConfig autotune() const;
   void watch(int fd, int32_t peer, bool is_death);
   void check_usable() const;
   // Counts the calls of other threads under way in the engine: close() waits until the count is 0.

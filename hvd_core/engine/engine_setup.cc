@@ -5,6 +5,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <string>
 #include <system_error>
 #include <utility>
 
@@ -137,6 +141,7 @@ void Engine::build_links() {
   n.world = config_.size;
   n.cache_capacity = config_.cache_capacity;
   n.fusion = {config_.fusion_threshold, config_.coalesce_ns};
+  if (config_.autotune.on && config_.rank == 0) n.autotune = autotune();
   n.dissolve_after_ns = config_.dissolve_after_ns;
   n.observer = &*observer_;
   node_.reset(new control::Node(n, std::move(parent), std::move(children), *this));
@@ -145,6 +150,24 @@ void Engine::build_links() {
   StallCheck::Settings s{config_.stall_warn_ns, config_.stall_abort_ns, config_.stall_json_path};
   s.process_state = [this](control::Rank rank) { return process_state(rank); };
   stalls_ = std::make_unique<StallCheck>(std::move(s), *node_, sets_);
+}
+
+// A line is written as soon as it is there, so that the file is of use while the job runs, and after its death.
+control::AutotuneConfig Engine::autotune() const {
+  control::AutotuneConfig c = config_.autotune;
+  std::shared_ptr<std::FILE> file;
+  if (const std::string& path = config_.autotune_log; !path.empty()) {
+    if (std::FILE* f = std::fopen(path.c_str(), "we"))
+      file.reset(f, std::fclose);
+    else
+      observe::log(Level::Warning, "HOROVOD_AUTOTUNE_LOG=" + path + " cannot be written: " + std::strerror(errno) +
+                                       ". Autotuning goes on without it");
+  }
+  c.log = [file](const std::string& line) {
+    if (file) std::fprintf(file.get(), "%s\n", line.c_str()), std::fflush(file.get());
+    observe::log(Level::Debug, "autotune: " + line);
+  };
+  return c;
 }
 
 void Engine::watch(int fd, int32_t peer, bool is_death) {

@@ -22,14 +22,16 @@ COMMON += [f"observe/{p}.cc" for p in ("event_ring", "observer", "timeline", "ti
 
 # The further parts of the engine that each program needs.
 _EMULATED = [*(f"data/{p}.cc" for p in ("emulated", "emulated_move", "emulated_reduce", "composition"))]
+_CONTROL = [
+    *(
+        f"control/{p}.cc"
+        for p in ("autotune", "coordinator", "coordinator_known", "fusion", "messages", "weights_check")
+    )
+]
 PROGRAMS = {
     "adasum_test": ["data/adasum.cc", "data/adasum_math.cc"],
-    "control_test": [
-        *(
-            f"control/{p}.cc"
-            for p in ("coordinator", "coordinator_known", "fusion", "messages", "weights_check")
-        )
-    ],
+    "control_test": _CONTROL,
+    "autotune_test": _CONTROL,
     "stall_test": [
         *(f"observe/{p}.cc" for p in ("looker", "snapshot", "sources", "stacks", "stall", "stall_causes")),
         "control/snapshot_wire.cc",

@@ -11,7 +11,8 @@ from horovod.runner.launch import parse_args, set_env_from_args
 QUIET = {
     "HOROVOD_TIMELINE": "t.json",
     "HOROVOD_TIMELINE_MARK_CYCLES": "1",
-    "HOROVOD_AUTOTUNE": "0",
+    "HOROVOD_AUTOTUNE": "1",
+    "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE": "5",
     "HOROVOD_TORUS_ALLREDUCE": "0",
     "HOROVOD_NUM_NCCL_STREAMS": "1",
     "HOROVOD_BATCH_D2D_MEMCOPIES": "1",
@@ -29,8 +30,8 @@ def test_what_asks_for_nothing_is_not_named():
     "words, named",
     [
         (["--timeline-filename", "t.json", "--timeline-mark-cycles"], []),
-        (["--autotune", "--autotune-log-file", "log", "--autotune-warmup-samples", "1"],
-         ["--autotune", "--autotune-log-file", "--autotune-warmup-samples"]),
+        (["--autotune", "--autotune-log-file", "log", "--autotune-gaussian-process-noise", "0.5"],
+         ["--autotune-gaussian-process-noise"]),
         (["--torus-allreduce"], ["--torus-allreduce"]),
         (["--num-nccl-streams", "2"], ["--num-nccl-streams"]),
         (["--no-autotune", "--no-torus-allreduce", "--num-nccl-streams", "1"], []),
@@ -79,10 +80,11 @@ def init_twice():
 
 
 def test_rank_0_says_it_in_one_line():
-    env = {"HOROVOD_CCL_CACHE": "1", "HOROVOD_AUTOTUNE": "1"}
+    env = {"HOROVOD_CCL_CACHE": "1", "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE": "1"}
     first, second = run_on_ranks(2, init_twice, init=None, env=env).outputs
     assert second == ""
     assert first.partition(" [0] ")[2] == (
-        "horovod WARNING: settings without effect: HOROVOD_AUTOTUNE=1 (--autotune): there is no autotuning yet; "
+        "horovod WARNING: settings without effect: HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE=1 "
+        "(--autotune-gaussian-process-noise): the search of autotuning has no Gaussian process; "
         "HOROVOD_CCL_CACHE=1: there is no backend for oneCCL\n"
     )

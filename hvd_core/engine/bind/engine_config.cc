@@ -93,6 +93,18 @@ observe::ObserverSettings observe_of(const py::dict& d) {
   return s;
 }
 
+control::AutotuneConfig autotune_of(const py::dict& d, std::string& log) {
+  control::AutotuneConfig c;
+  c.on = true;
+  c.threshold = d["threshold"].cast<bool>();
+  c.delay = d["delay"].cast<bool>();
+  c.warmup_samples = d["warmup_samples"].cast<uint32_t>();
+  c.steps_per_sample = d["steps_per_sample"].cast<uint32_t>();
+  c.max_samples = d["max_samples"].cast<uint32_t>();
+  log = d["log"].cast<std::string>();
+  return c;
+}
+
 }  // namespace
 
 EngineConfig config_of(const py::dict& d) {
@@ -122,6 +134,7 @@ EngineConfig config_of(const py::dict& d) {
   c.fusion_threshold = d["fusion_threshold"].cast<uint64_t>();
   c.coalesce_ns = c.dissolve_after_ns = static_cast<int64_t>(d["cycle_time_ms"].cast<double>() * 1e6);
   if (d.contains("coalesce_ms")) c.coalesce_ns = static_cast<int64_t>(d["coalesce_ms"].cast<double>() * 1e6);
+  if (d.contains("autotune")) c.autotune = autotune_of(d["autotune"].cast<py::dict>(), c.autotune_log);
   c.cache_capacity = d["cache_capacity"].cast<uint32_t>();
   c.stall_warn_ns = static_cast<int64_t>(d["stall_warn_s"].cast<double>() * 1e9);
   c.stall_abort_ns = static_cast<int64_t>(d["stall_abort_s"].cast<double>() * 1e9);

@@ -16,8 +16,10 @@ namespace hvd::control {
 
 using types::OpKind;
 
-Coordinator::Coordinator(CoordinatorConfig config, Log& log) : config_(config), log_(log), fusion_(config.fusion) {
+Coordinator::Coordinator(CoordinatorConfig config, Log& log)
+    : config_(std::move(config)), log_(log), fusion_(config_.fusion) {
   sets_.resize(1);
+  if (config_.autotune.on) autotune_.emplace(std::move(config_.autotune), config_.fusion);
   sets_[0].exists = true;
   for (Rank r = 0; r < config_.world; ++r) {
     sets_[0].members.push_back(r);
@@ -46,7 +48,7 @@ void Coordinator::receive(const UpMessage& m, int64_t now) {
     case UpMessage::Join:
       return join(m.rank(), now);
     case UpMessage::Leave:
-      return leave(m);
+      return leave(m, now);
     case UpMessage::Want:
       return want(m);
     case UpMessage::Told:
@@ -229,7 +231,7 @@ void Coordinator::change_sets(const Round& round, int64_t now) {
   Entry e;
   if (!round.askers.empty()) e.name = round.name;
   if (f.kind == OpKind::AddProcessSet) {
-    form_all_batches();
+    form_all_batches(now);
     e.type = Entry::AddSet;
     e.set = static_cast<SetId>(sets_.size());
     e.members = f.ranks;
@@ -242,7 +244,7 @@ void Coordinator::change_sets(const Round& round, int64_t now) {
     e.type = Entry::RemoveSet;
     e.set = static_cast<SetId>(f.root);
     dissolve_all_of(e.set, now);
-    form_all_batches();
+    form_all_batches(now);
     dissolve_all_of(e.set, now);  // batches that have become known just now
     sets_[e.set] = SetState{};
     std::erase_if(history_, [&](const auto& h) { return h.first.first == e.set; });
@@ -290,7 +292,7 @@ void Coordinator::join(Rank rank, int64_t now) {
     for (const auto& name : names) decide_while_complete(set, name, now);
   }
   if (static_cast<Rank>(joined_.size()) < config_.world) return;
-  form_all_batches();  // they come before the end of the join
+  form_all_batches(now);  // they come before the end of the join
   joined_.clear();
   Entry e;
   e.type = Entry::Joined;
@@ -298,9 +300,9 @@ void Coordinator::join(Rank rank, int64_t now) {
   log_.append(std::move(e));
 }
 
-void Coordinator::leave(const UpMessage& m) {
+void Coordinator::leave(const UpMessage& m, int64_t now) {
   for (const std::string& text : weights_.take_all()) log_.warn(text);
-  form_all_batches();
+  form_all_batches(now);
   Entry e;
   e.type = Entry::Close;
   e.rank = m.rank();
@@ -323,9 +325,9 @@ bool Coordinator::still_waits(const Stalled& s) const {
   return round != sets_[s.set].rounds.end() && round->second.since == s.since;
 }
 
-void Coordinator::observe(uint32_t flags, const std::string& path) {
+void Coordinator::observe(uint32_t flags, const std::string& path, int64_t now) {
   if (closed_) return;
-  form_all_batches();  // of requests that were decided before
+  form_all_batches(now);  // of requests that were decided before
   Entry e;
   e.type = Entry::Observe;
   e.batch = flags;

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/control/autotune.h"
 #include "engine/control/fusion.h"
 #include "engine/control/messages.h"
 #include "engine/control/rank_set.h"
@@ -27,6 +28,7 @@ namespace hvd::control {
 struct CoordinatorConfig {
   Rank world = 1;
   FusionConfig fusion;
+  AutotuneConfig autotune;
   uint32_t repeats_before_known = 3;  // R4: the batch after so many equal ones in a row becomes a known batch
   bool known_batches = true;
   observe::Observer* observer = nullptr;
@@ -59,7 +61,7 @@ class Coordinator {
   int64_t next_deadline() const { return fusion_.next_deadline(); }
 
   // Appends an entry that switches the timeline on all ranks.
-  void observe(uint32_t flags, const std::string& path);
+  void observe(uint32_t flags, const std::string& path, int64_t now);
 
   // Names that have been waiting since before `before`. Known batches that some ranks arrived at so long ago are
   // dissolved, so that the next call can name their members. `oldest` becomes the start of the oldest other wait.
@@ -127,14 +129,15 @@ class Coordinator {
   void fail(SetId set, Round& round, const std::string& text = {});
   void change_sets(const Round& round, int64_t now);
   void join(Rank rank, int64_t now);
-  void leave(const UpMessage& m);
+  void leave(const UpMessage& m, int64_t now);
   Stalled stalled_join(int64_t since) const;
   // Null for a set that has ended: messages about it have no effect (R10). Throws WireError if it never existed.
   SetState* find_set(SetId set);
 
   // coordinator_known.cc: batches and known batches.
-  void form_all_batches();
-  void append_exec(SetId set, std::vector<Item> items);
+  void form_all_batches(int64_t now);
+  void retune(const FusionConfig& setting, int64_t now);
+  void append_exec(SetId set, std::vector<Item> items, int64_t now);
   bool becomes_known(SetId set, const std::vector<Item>& items);
   void arrive(const UpMessage& m, int64_t now);
   void ask_dissolve(const UpMessage& m, int64_t now);
@@ -150,6 +153,7 @@ class Coordinator {
   std::map<std::pair<SetId, std::string>, History> history_;
   WeightsCheck weights_;
   Fusion fusion_;  // requests that all ranks have submitted
+  std::optional<Autotune> autotune_;
   RankSet joined_;
   int64_t joined_at_ = 0, heard_at_ = 0;  // the last JOIN; the last submission of any rank
   bool closed_ = false;

@@ -25,17 +25,32 @@ uint64_t batch_hash(const std::vector<Item>& items) {
 }  // namespace
 
 void Coordinator::form_batches(int64_t now) {
-  if (fusion_.due(now)) form_all_batches();
+  if (fusion_.due(now)) form_all_batches(now);
+  if (!autotune_ || closed_ || !joined_.empty()) return;
+  if (const auto setting = autotune_->decide(now)) retune(*setting, now);
 }
 
-void Coordinator::form_all_batches() {
+void Coordinator::form_all_batches(int64_t now) {
   while (!fusion_.empty()) {
     Fusion::Batch batch = fusion_.take_batch();
-    append_exec(batch.set, std::move(batch.items));
+    append_exec(batch.set, std::move(batch.items), now);
   }
 }
 
-void Coordinator::append_exec(SetId set, std::vector<Item> items) {
+// R16: batches that were formed with the setting before must not go on as known ones.
+void Coordinator::retune(const FusionConfig& setting, int64_t now) {
+  dissolve_all(now);
+  form_all_batches(now);
+  dissolve_all(now);  // batches that have become known just now
+  fusion_.configure(setting);
+  Entry e;
+  e.type = Entry::Tune;
+  e.coalesce_ns = setting.coalesce_ns;
+  log_.append(std::move(e));
+}
+
+void Coordinator::append_exec(SetId set, std::vector<Item> items, int64_t now) {
+  if (autotune_) autotune_->executed(items, now);
   Entry e;
   e.type = Entry::Exec;
   e.set = set;
@@ -94,6 +109,7 @@ void Coordinator::arrive(const UpMessage& m, int64_t now) {
   k.arrived.clear();
   if (k.gen % kRunsThatForgive == 0) history_[{k.set, *k.items[0].name}].penalty /= 2;
   log_.append(std::move(e));
+  if (autotune_) autotune_->executed(k.items, now);
 }
 
 // ------------------------------------------------------------------------- the timeline: which rank was ready, and

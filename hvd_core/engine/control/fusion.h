@@ -35,6 +35,9 @@ class Fusion {
   // A caller has begun to wait for one of the requests here: the coalescing delay is over.
   void make_urgent() { urgent_ = !requests_.empty(); }
 
+  // From now on. The requests that wait must be taken before.
+  void configure(FusionConfig config) { config_ = config; }
+
   bool empty() const { return requests_.empty(); }
   // Whether the requests should leave now: a caller waits, they are large enough, or the coalescing delay is over.
   bool due(int64_t now) const;

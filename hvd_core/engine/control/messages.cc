@@ -8,6 +8,7 @@ namespace hvd::control {
 namespace {
 
 constexpr uint64_t kMaxRanks = 1u << 20;
+constexpr uint64_t kLongestDelayNs = 3'600'000'000'000;
 
 NameRef make_name(std::string_view text) { return std::make_shared<const std::string>(text); }
 SigRef make_sig(std::string_view bytes) { return Signature::parse(bytes); }
@@ -242,12 +243,15 @@ void EntryEncoder::put(std::string& out, const Entry& e) {
       w.varint(static_cast<uint64_t>(e.rank));
       w.bytes(e.text);
       break;
+    case Entry::Tune:
+      w.varint(static_cast<uint64_t>(e.coalesce_ns));
+      break;
   }
 }
 
 Entry EntryDecoder::get(Reader& r) {
   Entry e;
-  e.type = checked(r.u8(), Entry::Shown);
+  e.type = checked(r.u8(), Entry::Tune);
   switch (e.type) {
     case Entry::Exec: {
       e.set = static_cast<SetId>(r.varint());
@@ -302,6 +306,12 @@ Entry EntryDecoder::get(Reader& r) {
       e.members = get_members(r);
       e.rank = static_cast<Rank>(r.varint());
       e.text = report_text(r);
+      break;
+    case Entry::Tune:
+      if (const uint64_t delay = r.varint(); delay <= kLongestDelayNs)
+        e.coalesce_ns = static_cast<int64_t>(delay);
+      else
+        throw WireError("control message: a coalescing delay of more than an hour");
       break;
   }
   return e;

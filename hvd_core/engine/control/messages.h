@@ -67,7 +67,8 @@ struct Entry {
     Look = 8,
     Report = 9,
     Observe = 10,
-    Shown = 11
+    Shown = 11,
+    Tune = 12
   };
   Type type = Exec;
   SetId set = 0;            // AddSet: its new number
@@ -81,6 +82,7 @@ struct Entry {
   // AddSet; Look: ranks that shall answer; Report: ranks that shall log the text; Shown: the rank that has asked
   std::vector<Rank> members;
   Rank rank = 0;  // Joined: the rank that joined last; Close: the rank that left; Shown: the rank of the snapshot
+  int64_t coalesce_ns = 0;  // Tune: the coalescing delay and the dissolve delay from here on
 };
 
 class UpEncoder {

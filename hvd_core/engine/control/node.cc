@@ -26,6 +26,7 @@ Node::Node(NodeConfig config, std::unique_ptr<Link> parent, std::vector<std::uni
     c.repeats_before_known = config.repeats_before_known;
     c.known_batches = config.known_batches;
     c.observer = config.observer;
+    c.autotune = std::move(config.autotune);
     coordinator_.reset(new Coordinator(c, *this));
   } else {
     links_.push_back(parent_.get());
@@ -158,6 +159,10 @@ bool Node::drain(int64_t now) {
     if (merger_) merger_->see(e);
     me_.replay(e);
     if (e.type == Entry::Look || e.type == Entry::Report || e.type == Entry::Shown) hear(e);
+    if (e.type == Entry::Tune) {
+      config_.fusion.coalesce_ns = e.coalesce_ns;
+      me_.set_dissolve_delay(e.coalesce_ns);
+    }
     any = true;
   }
   return any;

@@ -23,6 +23,7 @@ struct NodeConfig {
   Rank rank = 0, world = 1;
   uint32_t cache_capacity = 1024;
   FusionConfig fusion;
+  AutotuneConfig autotune;                // on the root
   int64_t dissolve_after_ns = 1'000'000;  // how long this rank may hold part of a known batch (R5)
   uint32_t repeats_before_known = 3;
   bool known_batches = true;

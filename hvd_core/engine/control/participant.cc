@@ -191,6 +191,7 @@ void Participant::replay(const Entry& e) {
     case Entry::Look:
     case Entry::Report:
     case Entry::Shown:
+    case Entry::Tune:
       return;  // Node's
   }
 }

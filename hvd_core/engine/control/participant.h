@@ -61,6 +61,7 @@ class Participant {
   }
   void on_time(int64_t now);
 
+  void set_dissolve_delay(int64_t ns) { dissolve_after_ns_ = ns; }
   bool has_joined() const { return joined_; }
   bool is_closed() const { return closed_; }
 

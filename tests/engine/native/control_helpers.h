@@ -54,8 +54,11 @@ inline std::string names(const std::vector<Item>& items) {
 
 // A coordinator of `world` ranks, its log as text, and the messages of ranks in short.
 struct Root final : Coordinator::Log {
-  explicit Root(Rank ranks, uint32_t repeats = 1)
-      : world(ranks), coordinator({.world = ranks, .fusion = {1024, kDelay}, .repeats_before_known = repeats}, *this) {}
+  explicit Root(Rank ranks, uint32_t repeats = 1, FusionConfig fusion = {1024, kDelay}, AutotuneConfig autotune = {})
+      : world(ranks),
+        coordinator(
+            {.world = ranks, .fusion = fusion, .autotune = std::move(autotune), .repeats_before_known = repeats},
+            *this) {}
 
   const Rank world;
   std::vector<std::string> log;
@@ -82,6 +85,8 @@ struct Root final : Coordinator::Log {
         return log.push_back("OBSERVE " + std::to_string(e.batch) + " " + e.text);
       case Entry::RemoveSet:
         return log.push_back("REMOVESET " + std::to_string(e.set));
+      case Entry::Tune:
+        return log.push_back("TUNE " + std::to_string(e.coalesce_ns));
       case Entry::Look:
       case Entry::Report:
       case Entry::Shown:
@@ -97,11 +102,11 @@ struct Root final : Coordinator::Log {
   void all_ready(const Item& x, bool urgent = false, int64_t now = 0) {
     for (Rank r = 0; r < world; ++r) ready(r, x, urgent, now);
   }
-  void batch(UpMessage::Type type, Rank r, uint32_t id, uint32_t gen) {
+  void batch(UpMessage::Type type, Rank r, uint32_t id, uint32_t gen, int64_t now = 0) {
     UpMessage m(type, r);
     m.batch = id;
     m.gen = gen;
-    coordinator.receive(m, 0);
+    coordinator.receive(m, now);
   }
   void named(UpMessage::Type type, Rank r, const std::string& name) {
     UpMessage m(type, r);

@@ -294,7 +294,7 @@ void coordinator_names_the_ranks_that_a_stalled_request_waits_for() {
 void coordinator_switches_the_timeline_between_two_decisions() {
   Root root(2);
   root.all_ready(item("a"));
-  root.coordinator.observe(1, "t.json");
+  root.coordinator.observe(1, "t.json", 0);
   root.all_ready(item("b"));
   EXPECT((root.entries() == Log{"EXEC a", "OBSERVE 1 t.json", "EXEC b"}));
 }

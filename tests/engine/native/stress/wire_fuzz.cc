@@ -64,7 +64,7 @@ UpMessage draw_message(Rng& rng, const std::vector<SigRef>& signatures) {
 
 Entry draw_entry(Rng& rng, const std::vector<SigRef>& signatures) {
   Entry e;
-  e.type = static_cast<Entry::Type>(rng.below(12));
+  e.type = static_cast<Entry::Type>(rng.below(13));
   e.set = static_cast<SetId>(rng.below(4));
   for (uint64_t n = rng.below(5); n > 0; --n) e.items.push_back(draw_item(rng, signatures));
   e.defines = rng.one_in(2);
@@ -75,6 +75,7 @@ Entry draw_entry(Rng& rng, const std::vector<SigRef>& signatures) {
   for (uint64_t n = rng.below(3); n > 0; --n) e.poisoners.push_back(static_cast<Rank>(rng.below(200)));
   for (uint64_t n = 1 + rng.below(3); n > 0; --n) e.members.push_back(static_cast<Rank>(rng.below(200)));
   e.rank = static_cast<Rank>(rng.below(200));
+  e.coalesce_ns = static_cast<int64_t>(rng.below(1 << 30));
   return e;
 }
 
