@@ -28,6 +28,19 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
+// Of a sample, in which each step has its ns and its bytes. A batch may hold more of a step than the batch before did,
+// so the bytes of a single step vary; their mean does not.
+struct Times {
+  explicit Times(const std::vector<double>& sample) {
+    for (size_t i = 0; i + 1 < sample.size(); i += 2) ns.push_back(sample[i]), bytes += sample[i + 1];
+    if (!ns.empty()) bytes /= static_cast<double>(ns.size());
+  }
+  double per_byte() const { return bytes > 0 ? median(ns) / bytes : 0; }
+
+  std::vector<double> ns;
+  double bytes = 0;  // of a step, the mean
+};
+
 bool equal(const FusionConfig& a, const FusionConfig& b) {
   return a.threshold == b.threshold && a.coalesce_ns == b.coalesce_ns;
 }
@@ -77,9 +90,8 @@ void Autotune::end_step(int64_t now) {
   ++steps_;
   const auto ns = static_cast<double>(std::max<int64_t>(1, now - step_began_)),
              bytes = static_cast<double>(step_bytes_);
-  if (is_trying() || phase_ == Phase::Return) loss_ += ns - base_mean_ * bytes;
-  if (phase_ == Phase::Baseline || phase_ == Phase::Trial) sample_.push_back(ns / bytes);
-  if (phase_ == Phase::Baseline) base_bytes_ = bytes;
+  if (is_trying() || phase_ == Phase::Return) loss_ += ns - base_mean_ * base_bytes_;
+  if (phase_ == Phase::Baseline || phase_ == Phase::Trial) sample_.insert(sample_.end(), {ns, bytes});
   if (is_trying() && lost_steps(loss_) > kLossLimit) return end_trial("too slow");
   if (steps_left_ > 1) {
     --steps_left_;
@@ -117,10 +129,13 @@ void Autotune::rest() {
 }
 
 void Autotune::end_baseline() {
-  base_ = median(sample_);
-  base_mean_ = std::accumulate(sample_.begin(), sample_.end(), 0.0) / static_cast<double>(sample_.size());
+  const Times times(sample_);
+  base_ = times.per_byte();
+  base_bytes_ = times.bytes;
+  const double sum = std::accumulate(times.ns.begin(), times.ns.end(), 0.0);
+  base_mean_ = sum / static_cast<double>(times.ns.size()) / base_bytes_;
   std::vector<double> off;
-  for (double x : sample_) off.push_back(std::abs(x - base_));
+  for (double ns : times.ns) off.push_back(std::abs(ns / base_bytes_ - base_));
   base_spread_ = median(off);
   write("base", base_);
   if (next_candidate()) {
@@ -135,7 +150,7 @@ void Autotune::end_baseline() {
 // `verdict`: why it ends early; null if it is complete.
 void Autotune::end_trial(const char* verdict) {
   ++samples_;
-  const double score = sample_.empty() || phase_ == Phase::Settle ? 0 : median(sample_);
+  const double score = phase_ == Phase::Settle ? 0 : Times(sample_).per_byte();
   // The default needs no proof: the best has to be better than it.
   const double gain = is_last_ ? 0 : std::max(kLeastGain * base_, base_spread_);
   if (!verdict && score < base_ - gain) {

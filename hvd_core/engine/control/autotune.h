@@ -82,7 +82,7 @@ class Autotune {
   uint32_t steps_left_ = 0;  // of the phase
   int64_t step_began_ = -1;
   uint64_t step_bytes_ = 0;
-  std::vector<double> sample_;                         // ns per byte of the phase's steps
+  std::vector<double> sample_;                         // of each step of the phase: ns, bytes
   double base_ = 0, base_mean_ = 0, base_spread_ = 0;  // of the best setting: the median, the mean, the deviation
   double base_bytes_ = 0;                              // of one step
   double loss_ = 0;                                    // ns that the last trial and its end have cost
