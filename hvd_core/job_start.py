@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hvd_core import asked_facts, communicator_sets, compiled_part, logs
+from hvd_core import asked_facts, communicator_sets, compiled_part, last_call, logs
 from hvd_core.backends.errors import BackendError
 from hvd_core.config.environment import EngineSettings, variable_of
 from hvd_core.current_job import Job
@@ -79,6 +79,7 @@ def _start_engine(
     engine_type = compiled_part.load().Engine
     settings = read_environment()
     logs.configure(*read_log_settings(os.environ))
+    last_calls = last_call.follow(os.environ)
     world = bootstrap.connect(environ, deadline_s=settings.start_timeout_s, comm=comm)
     try:
         plan, plugins, static = at_init.decide(
@@ -109,6 +110,7 @@ def _start_engine(
             "leads_host": world.local_rank == 0,
             "store_fd": world.store_fd,
             "store_key": world.store_key,
+            "last_calls": last_calls,
             "math_backend": host_math(),
             **plan.engine_config(world.local_rank),
             "emulation": settings.emulation,

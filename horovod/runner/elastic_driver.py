@@ -26,6 +26,7 @@ from horovod.runner.elastic_sites import Site, Sites
 from horovod.runner.elastic_slots import free_slots, with_slots
 from horovod.runner.elastic_watch import Watch
 from horovod.runner.ended_ranks import describe_code
+from horovod.runner.last_call import place_of_end
 from horovod.runner.output import Output, OutputClosedError
 from horovod.runner.processes import Job, Outcome
 
@@ -311,6 +312,8 @@ class ElasticJob(Job):
         """Called by a site; see Listener."""
         if event["event"] == "exit":
             number, code = int(event["rank"]), int(event["code"])
+            if where := place_of_end(event):
+                self._note(f"process {number} has ended {where}")
             self._events.append(lambda: self._ended(number, code))
         elif event["event"] == "lost":
             self._note(event["text"])

@@ -14,7 +14,7 @@ from horovod.runner.hosts import SlotInfo
 
 # An outer job's secret, function and list of backends must not reach the ranks of this job, nor shell functions.
 _NOT_PASSED = re.compile(
-    r"BASH_FUNC_.*|OLDPWD|_HOROVOD_SECRET_KEY|HOROVOD_RUN_(FUNC|RESULT)_FD|HOROVOD_BACKEND_SPEC"
+    r"BASH_FUNC_.*|OLDPWD|_HOROVOD_SECRET_KEY|HOROVOD_RUN_(FUNC|RESULT)_FD|HOROVOD_BACKEND_SPEC|HOROVOD_LAST_CALL"
 )
 
 # Variables that describe this machine, this login or its devices are not passed to other hosts, which keep their own

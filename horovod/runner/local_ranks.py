@@ -7,6 +7,7 @@ signal handler of that thread may call.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Protocol
 
 from horovod.runner.frames import encode_env, encode_words
+from horovod.runner.last_call import LastCall
 
 STREAMS = ("stdout", "stderr")
 _KEEPER = Path(__file__).with_name("keeper.py")
@@ -76,6 +78,7 @@ class LocalRanks:
         self._readers: dict[tuple[int, int], int] = {}
         self._pids: dict[int, int] = {}
         self._channels: dict[int, socket.socket] = {}
+        self._last_calls: dict[int, LastCall] = {}
         self._selector: selectors.BaseSelector | None = None
         self._listener: Listener | None = None
         self._control: socket.socket | None = None
@@ -113,6 +116,9 @@ class LocalRanks:
                     env[spec.channel] = str(handed[-1].fileno())
                     env["HOROVOD_ELASTIC_WORKER"] = str(spec.rank)
                     keep.append(handed[-1].fileno())
+                with contextlib.suppress(OSError):  # the job goes on without it
+                    self._last_calls[spec.rank] = last_call = LastCall()
+                    env |= last_call.variables()
                 entry = {
                     "rank": spec.rank,
                     "command": encode_words(spec.command),
@@ -288,6 +294,9 @@ class LocalRanks:
                 pass
             self._close_channel(event["rank"])
             self._running.discard(event["rank"])
+            last_call = self._last_calls.get(event["rank"])
+            if event["code"] and not event["asked"] and last_call is not None:
+                event["inside"] = last_call.content()
         self._listener.event(self, event)
 
     def due(self) -> float | None:
@@ -329,6 +338,9 @@ class LocalRanks:
             os.close(reader)
         for rank in list(self._channels):
             self._close_channel(rank)
+        for last_call in self._last_calls.values():
+            last_call.close()
+        self._last_calls.clear()
         control, self._control = self._control, None
         if control is not None:
             control.close()

@@ -1,5 +1,5 @@
 """The phases that a backend goes through, and a listener that is told which one runs: for commands that must say in which
-phase a plugin has ended their process. In a job there is no listener.
+phase a plugin has ended their process, and for the ranks of `horovodrun` (hvd_core/last_call.py).
 """
 
 from __future__ import annotations

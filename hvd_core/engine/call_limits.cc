@@ -21,6 +21,7 @@ void Engine::watch_calls() {
   const CallWatch::Limits limits{config_.stall_warn_ns, config_.operation_ns, config_.start_ns + kCreateGraceNs,
                                  config_.end_ns};
   backends_.records = std::make_shared<plugin::CallRecords>();
+  if (config_.last_calls) plugin::CallRecords::keep_in(config_.last_calls, backends_.records);
   if (config_.operation_ns > 0)
     // The engine ends the job at the limit. A backend's own deadline comes much later, because a backend also counts
     // the time in which the whole job was stopped.

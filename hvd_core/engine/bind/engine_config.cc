@@ -144,6 +144,7 @@ EngineConfig config_of(const py::dict& d) {
   if (d.contains("operation_timeout_s"))
     c.operation_ns = static_cast<int64_t>(d["operation_timeout_s"].cast<double>() * 1e9);
   if (c.operation_ns > 0) c.end_ns = std::clamp(c.operation_ns, kLeastEndNs, c.end_ns);
+  if (d.contains("last_calls")) c.last_calls = reinterpret_cast<void*>(d["last_calls"].cast<uintptr_t>());
   c.start_ns = static_cast<int64_t>(d["start_timeout_s"].cast<double>() * 1e9);
   c.first_handle = d["first_handle"].cast<uint64_t>();
   c.spin_ns = static_cast<int64_t>(d["spin_us"].cast<double>() * 1e3);

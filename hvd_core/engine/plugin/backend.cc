@@ -93,7 +93,7 @@ std::optional<std::string> Backend::fact(const std::string& key) const {
   hvd_error error = empty_error();
   for (;;) {
     uint64_t n = text.size();
-    const hvd_rc rc = api_->info(key.c_str(), text.data(), &n, &error);
+    const hvd_rc rc = answer_of(&error, [&] { return api_->info(key.c_str(), text.data(), &n, &error); });
     if (rc == HVD_OK) return clean_text(text.data(), text.size());
     if (rc == HVD_E_UNAVAILABLE || rc == HVD_E_UNSUPPORTED) return std::nullopt;
     if (rc != HVD_E_INVALID || n <= text.size() || n > kMaxFactBytes) throw_backend_error(name_, "info", rc, error);
@@ -109,7 +109,7 @@ hvd_coll_caps Backend::query(hvd_comm comm, const hvd_coll_args& args, std::stri
   out.hdr = {sizeof(out), HVD_ABI_MAJOR, HVD_ABI_MINOR, nullptr};
   if (!has_comm()) return out;
   hvd_error error = empty_error();
-  const hvd_rc rc = api_->comm->query(comm, &in, &out, &error);
+  const hvd_rc rc = answer_of(&error, [&] { return api_->comm->query(comm, &in, &out, &error); });
   if (rc == HVD_E_UNSUPPORTED) {
     out.support = HVD_UNSERVED;
     if (why) *why = clean_text(error.text, sizeof(error.text));
@@ -124,7 +124,15 @@ hvd_coll_caps Backend::query(hvd_comm comm, const hvd_coll_args& args, std::stri
 std::string Backend::exchange_id(const std::string& prefix, Store& store, int32_t rank, size_t size,
                                  int64_t deadline_ns) const {
   const hvd_comm_api* comm = api_->comm;
-  const uint64_t bytes = HVD_HAS(comm, hvd_comm_api, id_bytes) ? comm->id_bytes() : 0;
+  uint64_t bytes = 0;
+  if (HVD_HAS(comm, hvd_comm_api, id_bytes)) {
+    hvd_error thrown = empty_error();
+    const hvd_rc rc = answer_of(&thrown, [&] {
+      bytes = comm->id_bytes();
+      return hvd_rc{HVD_OK};
+    });
+    if (rc != HVD_OK) throw_backend_error(name_, "id_bytes", rc, thrown);
+  }
   if (bytes == 0) return {};
   const auto refuse = [&](int32_t code, const std::string& text) {
     throw BackendError(code, 0, 0, name_ + ": id_create: " + text + " (" + rc_name(code) + ")");
@@ -137,7 +145,7 @@ std::string Backend::exchange_id(const std::string& prefix, Store& store, int32_
   if (rank == 0) {
     std::string id(bytes, '\0');
     hvd_error error = empty_error();
-    const hvd_rc rc = comm->id_create(id.data(), &error);
+    const hvd_rc rc = answer_of(&error, [&] { return comm->id_create(id.data(), &error); });
     if (rc == HVD_OK) {
       if (size > 1) store.set(id_key, "+" + id);
       return id;
@@ -168,7 +176,7 @@ void Backend::await_creation(hvd_comm handle, int64_t deadline_ns) const {
   hvd_rc rc = HVD_E_ABI;
   if (HVD_HAS(comm, hvd_comm_api, create_test)) {
     int64_t pause_ns = 20'000;
-    while ((rc = comm->create_test(handle, &error)) == HVD_INPROGRESS) {
+    while ((rc = answer_of(&error, [&] { return comm->create_test(handle, &error); })) == HVD_INPROGRESS) {
       if (now_ns() >= deadline_ns) {
         rc = fill_error(&error, HVD_E_TIMEOUT, "the members did not all arrive in time");
         break;
@@ -182,8 +190,8 @@ void Backend::await_creation(hvd_comm handle, int64_t deadline_ns) const {
   }
   if (rc == HVD_OK) return;
   hvd_error ignored = empty_error();
-  if (HVD_HAS(comm, hvd_comm_api, abort)) comm->abort(handle, &ignored);
-  comm->destroy(handle, &ignored);
+  if (HVD_HAS(comm, hvd_comm_api, abort)) answer_of(&ignored, [&] { return comm->abort(handle, &ignored); });
+  answer_of(&ignored, [&] { return comm->destroy(handle, &ignored); });
   throw_backend_error(name_, "create", rc, error);
 }
 
@@ -225,7 +233,7 @@ std::unique_ptr<Communicator> Backend::create_comm(const std::string& key, Store
   args.device_api = device.api;
   hvd_comm handle = nullptr;
   hvd_error error = empty_error();
-  const hvd_rc rc = api_->comm->create(&args, &handle, &error);
+  const hvd_rc rc = answer_of(&error, [&] { return api_->comm->create(&args, &handle, &error); });
   if (rc != HVD_OK && rc != HVD_INPROGRESS) throw_backend_error(name_, "create", rc, error);
   if (handle == nullptr) refuse(HVD_E_ABI, "the backend reported success but returned no communicator");
   if (rc == HVD_INPROGRESS) await_creation(handle, deadline_ns);

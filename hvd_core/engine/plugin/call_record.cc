@@ -3,6 +3,9 @@
 
 #include <unistd.h>
 
+#include <mutex>
+#include <new>
+
 namespace hvd::plugin {
 
 const char* name_of(Call call) {
@@ -20,6 +23,28 @@ bool CallRecord::abandon(uint64_t call) noexcept {
   const bool there = this->call() == call;
   fate_.store(there ? kLeft : kNone);
   return there;
+}
+
+void CallRecord::keep_here() noexcept {
+  const LastCall& there = *last();
+  if (&there == &own_) return;
+  own_.call.store(there.call.load());
+  own_.operation.store(there.operation.load());
+  own_.bytes.store(there.bytes.load());
+  own_.coll.store(there.coll.load());
+  last_.store(&own_);
+}
+
+void CallRecords::keep_in(void* memory, const std::shared_ptr<CallRecords>& records) {
+  static std::mutex mutex;
+  static std::weak_ptr<CallRecords> earlier;
+  const std::lock_guard lock(mutex);
+  // A call that does not come back outlives its engine, and must not end a call of this one.
+  if (const auto before = earlier.lock())
+    for (CallRecord* record : before->all()) record->keep_here();
+  earlier = records;
+  auto* last = static_cast<LastCall*>(memory);
+  for (CallRecord* record : records->all()) record->keep_in(new (last++) LastCall);
 }
 
 void CallRecord::stay() noexcept {

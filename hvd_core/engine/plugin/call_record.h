@@ -1,7 +1,7 @@
 // What the engine's threads do in backends at this moment, for the thread that watches them (engine/call_watch.h).
 //
-// One thread writes a record at a time, and any thread may read it. A call costs two relaxed stores, one load and no
-// look at the clock: the reader sees by the count whether it is still the same call. A thread whose call does not come
+// One thread writes a record at a time, and any thread may read it. A call costs two stores, some loads and no look
+// at the clock: the reader sees by the count whether it is still the same call. A thread whose call does not come
 // back can be left behind: if the call returns later, the thread stays in end() for good.
 #pragma once
 
@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -49,35 +50,57 @@ class SharedText {
   std::atomic<uint32_t> size_{0};
 };
 
+// The part of a record that outlives the process, if the launcher has given memory for it. hvd_core/last_call.py reads
+// it, with the same layout.
+struct LastCall {
+  std::atomic<uint64_t> call{0}, operation{0}, bytes{0};
+  std::atomic<int32_t> coll{0};
+  uint32_t padding = 0;
+  SharedText<48> backend;
+};
+static_assert(sizeof(LastCall) == 88 && std::atomic<uint64_t>::is_always_lock_free);
+
 class CallRecord {
  public:
   void begin(Call call, const std::string& backend) noexcept {
-    backend_.store(&backend, std::memory_order_relaxed);
-    const uint64_t word = call_.load(std::memory_order_relaxed);
-    call_.store(((word >> 8) + 1) << 8 | static_cast<uint8_t>(call), std::memory_order_release);
+    if (backend_.load(std::memory_order_relaxed) != &backend) {
+      backend_.store(&backend, std::memory_order_relaxed);
+      last()->backend.store(backend);
+    }
+    auto& running = last()->call;
+    const uint64_t word = running.load(std::memory_order_relaxed);
+    running.store(((word >> 8) + 1) << 8 | static_cast<uint8_t>(call), std::memory_order_release);
   }
   void end() noexcept {
-    call_.store(call_.load(std::memory_order_relaxed) & ~uint64_t{0xff}, std::memory_order_release);
+    auto& running = last()->call;
+    running.store(running.load(std::memory_order_relaxed) & ~uint64_t{0xff}, std::memory_order_release);
     if (fate_.load(std::memory_order_relaxed) != kNone) [[unlikely]]
       stay();
   }
   // A collective is in flight from begin_operation() to end_operation().
   void begin_operation(int32_t coll, uint64_t bytes) noexcept {
-    coll_.store(coll, std::memory_order_relaxed);
-    bytes_.store(bytes, std::memory_order_relaxed);
-    operation_.store(((operation_.load(std::memory_order_relaxed) >> 1) + 1) << 1 | 1, std::memory_order_release);
+    LastCall* const kept = last();
+    kept->coll.store(coll, std::memory_order_relaxed);
+    kept->bytes.store(bytes, std::memory_order_relaxed);
+    auto& operation = kept->operation;
+    operation.store(((operation.load(std::memory_order_relaxed) >> 1) + 1) << 1 | 1, std::memory_order_release);
   }
   void end_operation() noexcept {
-    operation_.store(operation_.load(std::memory_order_relaxed) & ~uint64_t{1}, std::memory_order_release);
+    auto& operation = last()->operation;
+    operation.store(operation.load(std::memory_order_relaxed) & ~uint64_t{1}, std::memory_order_release);
   }
+  // Keeps that part there, before the first call. `memory` lives as long as this object, or until keep_here().
+  void keep_in(LastCall* memory) noexcept { last_.store(memory, std::memory_order_release); }
+  // Keeps it in this object again, with its values. A call may be under way.
+  void keep_here() noexcept;
 
   // The call that runs: equal values at two looks mean that it is the same one.
-  uint64_t call() const { return call_.load(std::memory_order_acquire); }
+  uint64_t call() const { return last()->call.load(std::memory_order_acquire); }
   static Call which(uint64_t call) { return static_cast<Call>(call & 0xff); }
   // The operation in flight, likewise; even: no operation is.
-  uint64_t operation() const { return operation_.load(std::memory_order_acquire); }
-  int32_t coll() const { return coll_.load(std::memory_order_relaxed); }
-  uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
+  uint64_t operation() const { return last()->operation.load(std::memory_order_acquire); }
+  int32_t coll() const { return last()->coll.load(std::memory_order_relaxed); }
+  uint64_t bytes() const { return last()->bytes.load(std::memory_order_relaxed); }
   // Backends live as long as the process, and so do their names.
   const std::string* backend() const { return backend_.load(std::memory_order_relaxed); }
 
@@ -93,9 +116,11 @@ class CallRecord {
   enum Fate : uint32_t { kNone, kPending, kLeft };
   void stay() noexcept;
 
-  std::atomic<uint64_t> call_{0}, operation_{0}, bytes_{0};
+  LastCall* last() const { return last_.load(std::memory_order_relaxed); }
+
+  LastCall own_;
+  std::atomic<LastCall*> last_{&own_};
   std::atomic<const std::string*> backend_{nullptr};
-  std::atomic<int32_t> coll_{0};
   std::atomic<uint32_t> fate_{kNone};
 };
 
@@ -118,7 +143,13 @@ class CallScope {
 // The records of one engine: of the thread that loads backends, the driver, the thread that makes communicators, and
 // the thread that destroys them.
 struct CallRecords {
+  // Before the first call. Keeps the part that outlives the process in `memory`, room for four LastCall, in the place
+  // of an earlier engine's records.
+  static void keep_in(void* memory, const std::shared_ptr<CallRecords>& records);
   CallRecord loading, driving, creating, ending;
+
+ private:
+  std::array<CallRecord*, 4> all() { return {&loading, &driving, &creating, &ending}; }
 };
 
 }  // namespace hvd::plugin

@@ -76,7 +76,7 @@ Communicator::~Communicator() {
   hvd_rc rc;
   {
     const CallScope scope(records_ ? &records_->ending : nullptr, Call::Destroy, backend_->name());
-    rc = api_->destroy(handle_, &error);
+    rc = answer_of(&error, [&] { return api_->destroy(handle_, &error); });
   }
   if (rc == HVD_OK) return;
   try {
@@ -89,7 +89,7 @@ Communicator::~Communicator() {
 void Communicator::free(hvd_req request) noexcept {
   if (request == nullptr) return;
   const CallScope scope(driving(), Call::Free, backend_->name());
-  api_->req_free(request);
+  answer_of(nullptr, [&] { return api_->req_free(request); });
 }
 
 // The operation is in flight until its requests are free, so that a req_free that does not return is reported.
@@ -149,7 +149,7 @@ hvd_rc Communicator::submit(const Collective& c, hvd_req* request, hvd_error* er
   if (record && args.deadline_ns == HVD_NO_DEADLINE && record->deadline_after > 0)
     args.deadline_ns = record->clock.load(std::memory_order_relaxed) + record->deadline_after;
   const CallScope scope(record, Call::Collective, backend_->name());
-  const hvd_rc rc = api_->collective(handle_, &args, request, error);
+  const hvd_rc rc = answer_of(error, [&] { return api_->collective(handle_, &args, request, error); });
   if (rc != HVD_INPROGRESS || *request != nullptr) return rc;
   return fill_error(error, HVD_E_ABI, "the backend answered INPROGRESS without a request");
 }
@@ -184,7 +184,7 @@ bool Communicator::start_group(const std::vector<Collective>& members) {
   hvd_rc rc;
   {
     const CallScope scope(driving(), Call::Group, backend_->name());
-    rc = api_->group_begin(handle_, &error);
+    rc = answer_of(&error, [&] { return api_->group_begin(handle_, &error); });
   }
   const bool begun = rc == HVD_OK;
   for (size_t i = 0; i < members.size() && (rc == HVD_OK || rc == HVD_INPROGRESS); ++i) {
@@ -198,7 +198,8 @@ bool Communicator::start_group(const std::vector<Collective>& members) {
     const bool well = rc == HVD_OK || rc == HVD_INPROGRESS;
     hvd_error second = empty_error();
     const CallScope scope(driving(), Call::Group, backend_->name());
-    const hvd_rc ended = api_->group_end(handle_, well ? &error : &second);
+    const hvd_rc ended =
+        answer_of(well ? &error : &second, [&] { return api_->group_end(handle_, well ? &error : &second); });
     if (well) rc = ended, what = "group_end";
   }
   if (rc != HVD_OK) {
@@ -218,7 +219,8 @@ bool Communicator::settle_group(int64_t deadline_ns) {
     hvd_rc rc;
     {
       const CallScope scope(driving(), deadline_ns == 0 ? Call::Test : Call::Wait, backend_->name());
-      rc = deadline_ns == 0 ? api_->req_test(request, &error) : api_->req_wait(request, deadline_ns, &error);
+      rc = deadline_ns == 0 ? answer_of(&error, [&] { return api_->req_test(request, &error); })
+                            : answer_of(&error, [&] { return api_->req_wait(request, deadline_ns, &error); });
     }
     if (rc == HVD_INPROGRESS) {
       all = false;
@@ -242,7 +244,7 @@ bool Communicator::test() {
   hvd_rc rc;
   {
     const CallScope scope(driving(), Call::Test, backend_->name());
-    rc = api_->req_test(request_, &error);
+    rc = answer_of(&error, [&] { return api_->req_test(request_, &error); });
   }
   return settle(types::collective_name(coll_), rc, error);
 }
@@ -255,7 +257,7 @@ bool Communicator::wait(int64_t deadline_ns) {
   hvd_rc rc;
   {
     const CallScope scope(driving(), Call::Wait, backend_->name());
-    rc = api_->req_wait(request_, deadline_ns, &error);
+    rc = answer_of(&error, [&] { return api_->req_wait(request_, deadline_ns, &error); });
   }
   return settle(types::collective_name(coll_), rc, error);
 }
@@ -265,13 +267,13 @@ void Communicator::abort(CallRecord* record) noexcept {
   if (!HVD_HAS(api_, hvd_comm_api, abort)) return;
   const CallScope scope(record, Call::Abort, backend_->name());
   hvd_error error = empty_error();
-  api_->abort(handle_, &error);  // its only failure would be "already aborted"
+  answer_of(&error, [&] { return api_->abort(handle_, &error); });  // its only failure would be "already aborted"
 }
 
 hvd_rc Communicator::async_error(std::string* text) noexcept {
   if (!HVD_HAS(api_, hvd_comm_api, async_error)) return HVD_E_UNSUPPORTED;
   hvd_error error = empty_error();
-  const hvd_rc rc = api_->async_error(handle_, &error);
+  const hvd_rc rc = answer_of(&error, [&] { return api_->async_error(handle_, &error); });
   if (rc == HVD_OK || rc == HVD_E_UNSUPPORTED || text == nullptr) return rc;
   try {
     try {
@@ -291,7 +293,7 @@ void Communicator::finalize(int64_t deadline_ns) {
   hvd_rc rc;
   {
     const CallScope scope(records_ ? &records_->ending : nullptr, Call::Finalize, backend_->name());
-    rc = api_->finalize(handle_, deadline_ns, &error);
+    rc = answer_of(&error, [&] { return api_->finalize(handle_, deadline_ns, &error); });
   }
   if (rc != HVD_OK) throw_backend_error(backend_->name(), "finalize", rc, error);
 }
@@ -304,7 +306,7 @@ void* Communicator::register_memory(const hvd_buf& buf) {
   if (!HVD_HAS(api_, hvd_comm_api, mem_register)) return nullptr;
   void* registered = nullptr;
   hvd_error error = empty_error();
-  const hvd_rc rc = api_->mem_register(handle_, buf, &registered, &error);
+  const hvd_rc rc = answer_of(&error, [&] { return api_->mem_register(handle_, buf, &registered, &error); });
   if (rc == HVD_E_UNSUPPORTED) return nullptr;
   if (rc != HVD_OK) throw_backend_error(backend_->name(), "mem_register", rc, error);
   return registered;
@@ -312,7 +314,7 @@ void* Communicator::register_memory(const hvd_buf& buf) {
 
 void Communicator::deregister_memory(void* registered) noexcept {
   hvd_error error = empty_error();
-  const hvd_rc rc = api_->mem_deregister(handle_, registered, &error);
+  const hvd_rc rc = answer_of(&error, [&] { return api_->mem_deregister(handle_, registered, &error); });
   if (rc != HVD_OK && rc != HVD_E_ABORTED) log_if_room(HVD_LOG_DEBUG, backend_->name(), __FILE__, __LINE__, error.text);
 }
 

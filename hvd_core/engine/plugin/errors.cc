@@ -83,6 +83,10 @@ void throw_backend_error(const std::string& who, const std::string& what, hvd_rc
   throw BackendError(code, error.flags, vendor_code, text);
 }
 
+hvd_rc escaped(hvd_error* error, const char* what) {
+  return fill_error(error, HVD_E_INTERNAL, std::string("a C++ exception has left the backend: ") + what);
+}
+
 hvd_rc fill_error(hvd_error* error, hvd_rc rc, const std::string& text, int32_t flags, int64_t vendor_code) {
   if (error == nullptr) return rc;
   hvd_error mine;

@@ -4,6 +4,8 @@
 // Any thread.
 #pragma once
 
+#include <cxxabi.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <stdexcept>
@@ -47,6 +49,22 @@ std::string clean_text(const char* text, size_t capacity);
 // know, or does not allow for the call, becomes INTERNAL; the text keeps the number.
 [[noreturn]] void throw_backend_error(const std::string& who, const std::string& what, hvd_rc rc,
                                       const hvd_error& error);
+
+// The answer of a call into a backend's table. An exception that leaves the backend is its answer INTERNAL, with the
+// exception's text: the caller of a C table expects none, and the exception would pass for one of the engine.
+hvd_rc escaped(hvd_error* error, const char* what);
+template <class Call>
+hvd_rc answer_of(hvd_error* error, Call&& call) {
+  try {
+    return call();
+  } catch (const abi::__forced_unwind&) {  // the end of the thread
+    throw;
+  } catch (const std::exception& e) {
+    return escaped(error, e.what());
+  } catch (...) {
+    return escaped(error, "of a type that is no std::exception");
+  }
+}
 
 // Fills a caller's hvd_error, which may be a shorter, older struct, or null. Returns `rc`.
 hvd_rc fill_error(hvd_error* error, hvd_rc rc, const std::string& text, int32_t flags = 0, int64_t vendor_code = 0);

@@ -4,13 +4,17 @@
 // HVD_TEST_HANG_UNTIL=abort it comes back after an abort of any communicator; with HVD_TEST_HANG_UNTIL=PATH when that
 // file exists, and PATH.begun exists as soon as the call hangs; without, never. "abort" as the call comes never back.
 // "never" as the call: requests are never complete. "group_begin": the backend has groups, which fail after the abort.
+//
+// With HVD_TEST_HANG_HOW=throw, crash or exit the call does that in place of hanging.
 #include <dlfcn.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <csignal>
 #include <cstdlib>
 #include <fstream>
+#include <stdexcept>
 #include <string>
 
 #include "hvd/backend_abi.h"
@@ -37,6 +41,10 @@ bool asked(const char* call) {
 
 void hang(const char* call) {
   if (!asked(call)) return;
+  const std::string how = variable("HVD_TEST_HANG_HOW");
+  if (how == "throw") throw std::out_of_range("the 7th element of 3");
+  if (how == "crash") std::signal(SIGSEGV, SIG_DFL), std::raise(SIGSEGV);
+  if (how == "exit") std::exit(5);
   const std::string until = variable("HVD_TEST_HANG_UNTIL");
   if (until.empty() || until == "abort") {
     while (until.empty() || !aborted) usleep(2000);

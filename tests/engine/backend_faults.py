@@ -1,0 +1,63 @@
+"""The faults of a backend in a running job, for test_backend_faults.py and the table in docs/plugins.md.
+
+tests/backends/hanging makes each of them, on rank 1 of two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+THROWN = "a C++ exception has left the backend: the 7th element of 3 (INTERNAL)"
+COLLECTIVE = "(allreduce, 4194304 bytes)"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """``calls``: those with the fault. ``how``: throw, crash or exit. ``says``: in the error on rank 1 if the call throws, by
+    the launcher if the process ends; "" if nothing is said. ``often``: with every run of the tests."""
+
+    phase: str
+    text: str
+    calls: str
+    how: str
+    says: str
+    often: bool = False
+
+    @property
+    def code(self) -> int:
+        """The job's exit code."""
+        return {"throw": 0, "crash": 139, "exit": 5}[self.how]
+
+
+ENDED = "horovodrun: rank 1 has ended "
+
+FAULTS = [
+    Fault("load", "the entry function throws", "load", "throw", "its entry function threw a C++ exception: the 7th"),
+    Fault("load", "the entry function crashes", "load", "crash", f"{ENDED}in the phase load of backend 'hanging'", True),
+    Fault("load", "the entry function exits", "load", "exit", f"{ENDED}in the phase load of backend 'hanging'"),
+    Fault("open", "create throws", "create", "throw", f"hanging: create: {THROWN}", True),
+    Fault("open", "create crashes", "create", "crash", f"{ENDED}in the call create of backend 'hanging'"),
+    Fault("open", "create exits", "create", "exit", f"{ENDED}in the call create of backend 'hanging'", True),
+    Fault("run", "collective throws", "collective", "throw", f"hanging: allreduce: {THROWN}", True),
+    Fault("run", "collective crashes", "collective", "crash", f"{ENDED}in the call collective of backend 'hanging' {COLLECTIVE}", True),
+    Fault("run", "collective exits", "collective", "exit", f"{ENDED}in the call collective of backend 'hanging' {COLLECTIVE}"),
+    Fault("run", "req_test and req_wait throw", "req_test,req_wait", "throw", f"hanging: allreduce: {THROWN}"),
+    Fault("run", "req_wait crashes", "req_wait", "crash", f"{ENDED}in the call req_wait of backend 'hanging' {COLLECTIVE}"),
+    Fault("run", "req_free throws", "req_free", "throw", ""),
+    Fault("end", "destroy throws", "destroy", "throw", "", True),
+    Fault("end", "destroy crashes", "destroy", "crash", f"{ENDED}in the call destroy of backend 'hanging'"),
+    Fault("end", "destroy exits", "destroy", "exit", f"{ENDED}in the call destroy of backend 'hanging'"),
+]  # fmt: skip
+
+
+def table() -> str:
+    """The table of the page, in Markdown."""
+    lines = ["| phase | fault | what the job says |", "|---|---|---|"]
+    for fault in FAULTS:
+        says = fault.says or "no error; the job goes on"
+        if fault.says.startswith(ENDED):
+            says = f"`{says.removesuffix(COLLECTIVE).strip()}`"
+        elif fault.says:
+            says = f"an error on each rank, on rank 1: `{says}`"
+        lines.append(f"| {fault.phase} | {fault.text} | {says} |")
+    return "\n".join(lines) + "\n"
