@@ -53,8 +53,8 @@ class Case:
 
 _CASES: dict[str, Case] = {}
 _PARTS = (
-    *("lint", "lint_description", "devices", "device_work", "collectives", "moves", "rules", "several", "ordering"),
-    *("marked", "host_calls", "conduct", "failure", "recovery", "sanity"),
+    *("lint", "lint_description", "odd_paths", "devices", "device_work", "collectives", "moves", "rules", "several"),
+    *("ordering", "marked", "host_calls", "conduct", "failure", "recovery", "sanity"),
 )  # fmt: skip
 
 

@@ -31,7 +31,8 @@ print(json.dumps({"seconds": took, "compiled": outside, "threads": len(os.listdi
 """
 
 
-def _described(bare: Bare):
+def described(bare: Bare):
+    """The descriptor. Skips the case if the backend is not in a wheel."""
     if bare.target.descriptor is None:
         bare.skip(f"the backend is not in a wheel ({bare.target.origin}): it has no descriptor")
     return bare.target.descriptor
@@ -48,7 +49,7 @@ def _release(version: str) -> tuple[int, ...]:
 
 @case("L0.descriptor", "the descriptor agrees with the library", ranks=0)
 def descriptor(bare: Bare) -> None:
-    told, backend = _described(bare), bare.backend
+    told, backend = described(bare), bare.backend
     bare.expect(
         told.name == bare.target.name,
         f"the descriptor's name is '{told.name}', the entry point's '{bare.target.name}'",
@@ -93,7 +94,7 @@ def descriptor(bare: Bare) -> None:
 
 @case("L0.import", "describing takes under 100 ms, and imports no compiled module", ranks=0)
 def importing(bare: Bare) -> None:
-    _described(bare)
+    described(bare)
     seconds = []
     for _ in range(3):
         done = subprocess.run(
@@ -128,7 +129,7 @@ def probing(bare: Bare) -> None:
     from hvd_core.backends.descriptor import Unavailable
     from hvd_core.backends.discovery.describe_and_probe import ProbeFailed, probe
 
-    told = _described(bare)
+    told = described(bare)
     answer = probe(told, 5.0)
     bare.expect(not isinstance(answer, ProbeFailed), str(getattr(answer, "reason", "")))
     if isinstance(answer, Unavailable):

@@ -23,13 +23,22 @@ SLOWEST = 1 / 100
 
 
 def _seconds(
-    kit: Kit, comm: Comm, elements: int, rounds: int, width: int, dtype: str, alignment: int
+    kit: Kit,
+    comm: Comm,
+    elements: int,
+    rounds: int,
+    width: int,
+    dtype: str,
+    alignment: int,
+    together: bool = True,
 ) -> float:
+    """The median of ``rounds`` allreduces. ``together``: the ranks meet before each of them, otherwise once."""
     source = comm.space.of(np.ones(elements * width, np.uint8), alignment)
     out = comm.space.region(elements * width, alignment)
     took = []
-    for _ in range(rounds + 1):
-        kit.meet()
+    for turn in range(rounds + 1):
+        if together or turn == 0:
+            kit.meet()
         started = time.perf_counter()
         comm.run(ALLREDUCE, NUMBERS[dtype], [source], [out], op=SUM, counts=[elements], seconds=kit.limit(60))
         took.append(time.perf_counter() - started)
@@ -46,22 +55,7 @@ def bandwidth(kit: Kit) -> None:
     dtype, alignment = plain_type(kit)
     width = stored(dtype).itemsize
     nbytes = at_most(kit, dtype, ((4 if kit.quick else 16) << 20) // width) * width
-    from hvd_core.backends.discovery import lookup
-
-    one_host = len(set(kit.hosts)) == 1
-    host_name = "shm" if one_host else "tcp"
-    host = kit.backend
-    if kit.backend.name != host_name:
-        host = Backend(host_name, str(lookup(host_name, "hvd_core.conformance").path()), kit._store)
-    reference = Comm(
-        host,
-        HostSpace(),
-        f"comm/{kit._case}/reference",
-        range(kit.size),
-        kit.rank,
-        kit.hosts,
-        deadline(kit.limit(20)),
-    )
+    host_name, reference = _reference(kit)
     base = _seconds(kit, reference, nbytes // 4, 5, 4, "float32", 64)
     reference.destroy()
     for space in kit.spaces():
@@ -71,6 +65,38 @@ def bandwidth(kit: Kit) -> None:
         kit.note(f"[{space.name}]", text)
         worst = min(kit.share(ratio))
         kit.expect(worst > SLOWEST, f"{text}: less than one hundredth of it")
+
+
+def _reference(kit: Kit) -> tuple[str, Comm]:
+    """The embedded backend of host memory that suits the hosts of the ranks, and a communicator of it over all ranks."""
+    from hvd_core.backends.discovery import lookup
+
+    name = "shm" if len(set(kit.hosts)) == 1 else "tcp"
+    host = kit.backend
+    if host.name != name:
+        host = Backend(name, str(lookup(name, "hvd_core.conformance").path()), kit._store)
+    key = f"comm/{kit._case}/reference"
+    limit = deadline(kit.limit(20))
+    return name, Comm(host, HostSpace(), key, range(kit.size), kit.rank, kit.hosts, limit)
+
+
+@case(
+    "L5.latency",
+    "an allreduce of one element compared with an embedded backend; reported, never a fault",
+    ranks=2,
+)
+def latency(kit: Kit) -> None:
+    dtype, alignment = plain_type(kit)
+    width, rounds = stored(dtype).itemsize, 10 if kit.quick else 200
+    name, reference = _reference(kit)
+    base = _seconds(kit, reference, 1, rounds, 4, "float32", 64, together=False)
+    reference.destroy()
+    for space in kit.spaces():
+        took = _seconds(kit, kit.comm(space), 1, rounds, width, dtype, max(alignment, 64), together=False)
+        here = f"{name} on host memory {base * 1e6:.1f} us in this run"
+        kit.note(
+            f"one {dtype} [{space.name}]", f"{took * 1e6:.1f} us; {here}: {took / base:.1f} times as long"
+        )
 
 
 @case("L5.fusion", "many small buffers in one call compared with one call for each", ranks=2, seconds=120)

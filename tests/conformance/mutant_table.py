@@ -133,10 +133,25 @@ hangs_in_group_begin          eccl_stub  L3.calls
 # No faults: (what, the backend, a case that passes nevertheless).
 SOUND = """
 slow_in_each_call             shm        L3.calls
+slow_in_each_call             tcp        L5.latency
 is_newer                      shm        L0.tables
 is_newer                      shm        L0.capabilities
 is_newer                      shm        L0.options
 is_newer                      shm        L0.query
+"""
+
+# Faults of a wheel: (fault, the case). test_conformance_wheels.py and test_conformance_versions.py make them.
+WHEELS = """
+wheel_imports_compiled_module     L0.import
+wheel_changes_environment         L0.import
+wheel_names_another_abi           L0.descriptor
+wheel_names_a_missing_table       L0.descriptor
+wheel_names_a_strange_device      L0.descriptor
+wheel_and_library_differ_in_version L0.descriptor
+probe_breaks_on_a_blank           L0.paths
+probe_breaks_on_other_letters     L0.paths
+probe_breaks_behind_a_link        L0.paths
+probe_needs_its_current_folder    L0.paths
 """
 
 

@@ -10,7 +10,7 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
 from hvd_core.conformance import numerics  # noqa: E402
 from hvd_core.conformance.cases import all_cases  # noqa: E402
 from hvd_core.conformance.report import cases_markdown  # noqa: E402
-from mutant_table import FAST, SLOW, rows  # noqa: E402
+from mutant_table import FAST, SLOW, WHEELS, rows  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "conformance.md"
@@ -19,7 +19,7 @@ PAGE = ROOT / "docs" / "conformance.md"
 def faults_markdown():
     """Fault, and the cases that catch it."""
     caught = {}
-    for fault, _, case in rows(FAST) + rows(SLOW):
+    for fault, *_, case in rows(FAST) + rows(SLOW) + rows(WHEELS):
         caught.setdefault(fault, {})[case] = None
     in_order = sorted(caught.items(), key=lambda item: min(item[1]))
     lines = [

@@ -93,7 +93,8 @@ def test_the_same_distribution_twice_is_no_duplicate(site, tmp_path, monkeypatch
     later = tmp_path / "later"
     announce(site, "alpha", version="2.0")
     announce(later, "alpha", version="1.0")
-    monkeypatch.setattr(sys, "path", [*sys.path, str(later)])
+    # `python -m` in a folder of PYTHONPATH has the folder twice.
+    monkeypatch.setattr(sys, "path", [*sys.path, str(site), str(later)])
     assert discovery.find("alpha", "x").version == "2.0"
     assert names().count("alpha") == 1 and "alpha" not in kinds()
 

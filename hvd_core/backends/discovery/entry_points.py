@@ -36,7 +36,7 @@ def scan(reserved: Sequence[str]) -> tuple[tuple[Candidate, ...], tuple[Problem,
     must not decide which code runs in it.
     """
     here = [entry for entry in sys.path if _only_current_directory(entry)]
-    path = [entry for entry in sys.path if entry not in here]
+    path = [entry for entry in dict.fromkeys(sys.path) if entry not in here]
     found: list[Candidate] = []
     problems: list[Problem] = []
     for candidate in _announced(path, problems):
